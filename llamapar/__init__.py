@@ -1,9 +1,9 @@
-"""llamapar: how Llama-style transformers are cut across GPUs, checked, drawn and explained.
+"""llamapar shows how Llama-style transformers are cut across GPUs: checked, drawn, executed and explained.
 
-One Layout object is checked (`check`, `require`), drawn (`heads`, `vocab`, `sequence`, `stages`,
-`ranks`, `schedule`, `zero`, `view`, `live`, `explorer`), executed (`run`, `tape`, `record`, `watch`)
-and explained (`explain`, `clinic`). Every name is imported when it is first used, so importing
-this takes a moment and needs no third-party package.
+One Layout object is checked (`check`, `require`), drawn (`heads`, `vocab`, `sequence`, `stages`, `ranks`,
+`schedule`, `zero`, `view`, `live`, `explorer`), executed (`run`, `tape`, `record`, `watch`) and explained
+(`explain`, `clinic`). Each name is imported at its first use, so `import llamapar` is quick and needs no
+third-party package.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import interrupts as _interrupts  # first: of what follows Ctrl-C may already end the command
+# This import comes first, so that Ctrl-C can already end the command during the imports below.
+from . import interrupts as _interrupts
 from .errors import LlamaparError
 from .errors import install as _install
 from .late import PUBLIC as _PUBLIC
@@ -196,7 +197,8 @@ def __getattr__(name: str) -> Any:
         what = "torch is half imported in this process: its import was interrupted, and cannot be done again"
         raise LlamaparError(what, f"lp.{name} needs it", ["a restart of the kernel, or of Python"])
     try:
-        with _interrupts.deferred():  # a torch whose import is broken off cannot be imported again
+        # Defer Ctrl-C: after a broken-off import, torch cannot be imported again.
+        with _interrupts.deferred():
             value = _late(name)
     except ModuleNotFoundError as problem:
         rest = "run" if problem.name in ("torch", "numpy", "cloudpickle") else "lab"
@@ -220,7 +222,9 @@ def _show_explanation(explanation: Explanation) -> None:
 
 
 def _register_display() -> None:
-    """Where IPython runs, an explanation shows words, then a picture, and Shift-Tab the docstring first."""
+    """Teach IPython to show an explanation as words and a picture, and to put the docstring first on
+    Shift-Tab.
+    """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is None:
@@ -229,7 +233,9 @@ def _register_display() -> None:
     shown.for_type_by_name("llamapar.diagnosis.result", "Explanation", _show_explanation)
 
     def docstring_first(seen: Any) -> list[tuple[str, str]] | None:
-        """What Shift-Tab shows of a function or class of ours; None leaves it to IPython, as for `??`."""
+        """Shift-Tab's text for a function or class of llamapar; None leaves the object to IPython, as for
+        `??`.
+        """
         known = seen.info_dict
         signature = known["definition"] or known["init_definition"]
         ours = str(getattr(seen.obj, "__module__", "")).partition(".")[0] == __name__
@@ -246,14 +252,14 @@ _register_display()
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext llamapar`: diagnoses under the tracebacks of shape-like errors, and `%explain`."""
+    """`%load_ext llamapar`: explain shape-like errors under their tracebacks, and add `%explain`."""
     from .jupyter import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """`%unload_ext llamapar`: takes both away."""
+    """`%unload_ext llamapar`: remove the explanations and `%explain`."""
     from .jupyter import unload
 
     unload(shell)

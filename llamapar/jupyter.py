@@ -1,8 +1,9 @@
-"""`%load_ext llamapar`: under the traceback of a shape-like error its diagnosis, and `%explain`.
+"""`%load_ext llamapar`: an explanation under the traceback of each shape-like error, and `%explain`.
 
-The hook runs after a cell, when IPython has shown the traceback: it adds and never replaces. It speaks only
-where the error's own words name a cause; what the failing frame holds (degrees, a model) may settle the
-verdict and never makes one. Nothing in a frame is called but `.shape`; nothing in a text is evaluated.
+The hook runs after a cell, when IPython has shown the traceback. It adds text and replaces nothing. It writes
+only if the words of the error name a cause. The values in the failing frame (degrees, a model) can decide
+between causes, but they never create one. The hook reads `.shape` of objects in a frame and calls nothing
+else, and it evaluates no text.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ _USAGE = f"%explain [{'] ['.join(f'--{name} N' for name in AXES)}] [--model M] [
 
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """An explanation, and of the failing frame: the tensors (name, shape, type) and what else was used."""
+    """An explanation with the facts of the failing frame: its tensors (name, shape, type) and the other facts
+    used.
+    """
 
     explanation: Explanation
     tensors: tuple[tuple[str, str, str], ...] = ()
@@ -68,16 +71,16 @@ class Answer:
 
 
 def show(found: Explanation | Answer) -> None:
-    """Words, and under them the picture of the likeliest cause, where its numbers make one."""
+    """Display the words, and below them a picture of the likeliest cause if its numbers allow one."""
     display({"text/plain": repr(found), "text/html": found._repr_html_()}, raw=True)
     try:
         display(view(found.explanation if isinstance(found, Answer) else found))
-    except LayoutError:  # nothing to draw: the words say it all
+    except LayoutError:  # This cause has no numbers to draw, so the words stand alone.
         return
 
 
 def answer(error: BaseException, known: Values) -> Answer:
-    """What an error says, what is known besides, and its innermost frame of user code, explained."""
+    """Explain an error from its text, the given facts and the innermost frame of user code."""
     found, used = explain(error, **known), ""
     values, line = _frame(error)
     facts: Values = {n: v for n, v in values.items() if n in _COUNTS and type(v) is int and v > 0}
@@ -91,7 +94,9 @@ def answer(error: BaseException, known: Values) -> Answer:
 
 
 def _frame(error: BaseException) -> tuple[Values, str]:
-    """Locals, and the failing line, of the innermost frame of user code; of a cell, those that it uses."""
+    """The locals and the failing line of the innermost frame of user code; for a cell, only the locals that
+    it uses.
+    """
     values, line = Values(), ""
     for frame, number in traceback.walk_tb(error.__traceback__):
         file, there = frame.f_code.co_filename, frame.f_locals
@@ -103,7 +108,9 @@ def _frame(error: BaseException) -> tuple[Values, str]:
 
 
 def _tensors(values: Values) -> list[tuple[str, str, str]]:
-    """Name, shape and type of whatever looks like a tensor; a value that objects is passed over."""
+    """Name, shape and type of each value that looks like a tensor; values whose attributes raise are
+    skipped.
+    """
     found = []
     for name, value in values.items():
         try:
@@ -112,13 +119,13 @@ def _tensors(values: Values) -> list[tuple[str, str, str]]:
                 continue
             if all(type(size) is int for size in shape):
                 found.append((name, str(list(shape)), type(value).__name__))
-        except BaseException:  # a stranger's property may raise anything, SystemExit included
+        except BaseException:  # A property of a foreign class can raise anything, even SystemExit.
             continue
     return found[:_MOST]
 
 
 def _parsed(line: str) -> tuple[Values, str]:
-    """Options before and after the text, and the text."""
+    """The options before and after the text, and the text itself."""
     given: Values = {}
     while found := re.match(rf"\s*{_OPTION}(?=\s|$)", line) or re.search(rf"(?:^|\s){_OPTION}\s*$", line):
         name, value = found.groups()
@@ -132,19 +139,19 @@ def _parsed(line: str) -> tuple[Values, str]:
 
 
 def _is_of_shapes(best: Diagnosis) -> bool:
-    """Whether a diagnosis is worth a word that nobody asked for."""
+    """Whether a diagnosis is worth showing to a user who did not ask for it."""
     known = best.category not in _NOT_SHAPES and best.subtype not in _NOT_OURS
     return known and best.level >= Level.POSSIBLE
 
 
 @magics_class
 class LlamaparExplain(Magics):
-    """`%explain`, and the hook after every cell."""
+    """The magic `%explain`, and the hook that runs after every cell."""
 
     last: BaseException | None = None
 
     def after(self, result: ExecutionResult) -> None:
-        """The hook of `post_run_cell`: shows a diagnosis or nothing, and raises nothing."""
+        """Hook for `post_run_cell`: show a diagnosis or nothing; it never raises."""
         try:
             error = result.error_in_exec
             self.last = error if error and not isinstance(error, UsageError) else self.last
@@ -153,7 +160,8 @@ class LlamaparExplain(Magics):
                 best = found.explanation.best
                 if best is not None and _is_of_shapes(best) and found.explanation.verdict != UNKNOWN:
                     display(found)
-        except (Exception, KeyboardInterrupt):  # the traceback stands above; a fault of ours adds nothing
+        # The user already sees the traceback, and an error of this hook would only bury it.
+        except (Exception, KeyboardInterrupt):
             return
 
     @no_var_expand
@@ -178,7 +186,7 @@ class LlamaparExplain(Magics):
 
 
 def load(ip: InteractiveShell) -> None:
-    """Registers magic and hook, once."""
+    """Register the magic and the hook, unless they are registered."""
     if "LlamaparExplain" not in ip.magics_manager.registry:
         ours = LlamaparExplain(ip)
         ip.register_magics(ours)
@@ -186,7 +194,7 @@ def load(ip: InteractiveShell) -> None:
 
 
 def unload(ip: InteractiveShell) -> None:
-    """Takes both away again, if they are there."""
+    """Remove the magic and the hook, if they are registered."""
     ours = ip.magics_manager.registry.pop("LlamaparExplain", None)
     if ours is not None:
         ip.events.unregister("post_run_cell", ours.after)

@@ -1,9 +1,9 @@
-"""Checkpoints: what lies in one, and from one sharding to another.
+"""Checkpoints: inspect, verify, gather and reshard them, without ever loading a whole model.
 
-`inspect` reads headers only. `gather`, `shard` and `reshard` stream bytes from files into a new folder, which
-is there whole or not at all; `verify` reads every byte of one again. Hugging Face safetensors, Meta's
-consolidated.NN.pth and torch.distributed.checkpoint folders are read; the first two are written. Nothing in a
-file is ever executed.
+`inspect` reads only headers. `gather`, `shard` and `reshard` stream bytes from files into a new folder, which
+appears complete or not at all. `verify` reads every byte of a checkpoint. All of them read Hugging Face
+safetensors, Meta's consolidated.NN.pth and torch.distributed.checkpoint folders, and write the first two.
+Nothing in a file is ever executed. torch.distributed.checkpoint folders are not written.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ def gather(
     n_kv_heads: int | None = None,
     progress: Progress | bool = False,
 ) -> Checkpoint:
-    """The whole, unpadded model out of any checkpoint, in the new folder `target`.
+    """Write the whole, unpadded model from any checkpoint to the new folder `target`.
 
-    format: a name of FORMATS; Q and K rows are put into its order. model: where no config lies beside the
-    files. n_kv_heads: KV heads to store, where the source holds copies of fewer (its copies must be equal).
-    progress: True for a bar on stderr, or a function of (bytes done, bytes in all).
+    format: a name of FORMATS, which also decides the order of the Q and K rows. model: needed if no config
+    lies beside the files. n_kv_heads: number of KV heads to store, where the source stores copies of fewer
+    heads (the copies must be equal). progress: True for a bar on stderr, or a function of (bytes done, total
+    bytes).
 
-    Peak memory does not depend on the checkpoint's size. Raises CheckpointError; what was finished before
-    an error, an interrupt or a kill is used again by the same call.
+    Peak memory does not depend on the checkpoint's size. After an error, an interrupt or a kill, the same
+    call reuses the finished tensors. Raises CheckpointError.
     """
     return reshard(source, target, format=format, model=model, n_kv_heads=n_kv_heads, progress=progress)
 
@@ -79,11 +80,12 @@ def reshard(
     n_kv_heads: int | None = None,
     progress: Progress | bool = False,
 ) -> Checkpoint:
-    """From the sharding a checkpoint has to another one, without the whole in between.
+    """Write a checkpoint in another sharding to the new folder `target`, without building the whole model.
 
-    padding: of the vocabulary: a Padding, "64*tp", or a framework's name for its own. kv_replication: past
-    n_kv_heads, tp / n_kv_heads ranks store each KV head. layer_split: layers of the stages, a name of
-    `splits.LAYER_SPLITS`. The rest as for `gather`. Raises LayoutError for a layout that `check` refuses.
+    padding: of the vocabulary: a Padding, "64*tp", or the name of a framework, for its own padding.
+    kv_replication: if tp > n_kv_heads, each KV head is stored by tp / n_kv_heads ranks. layer_split: how
+    layers are split into stages, a name of `splits.LAYER_SPLITS`. The other arguments are as in `gather`.
+    Raises LayoutError for a layout that `check` refuses.
     """
     one_of("format", format, FORMATS, CheckpointError)
     found = understood(opened(source, model))
@@ -117,7 +119,7 @@ def shard(
     n_kv_heads: int | None = None,
     progress: Progress | bool = False,
 ) -> Checkpoint:
-    """A checkpoint cut for tp × pp ranks; options as for `reshard`."""
+    """Write a checkpoint cut for tp × pp ranks to the new folder `target`; options as in `reshard`."""
     return reshard(
         source,
         target,
@@ -134,7 +136,7 @@ def shard(
 
 
 def _outside(target: Path, source: Path) -> None:
-    """CheckpointError for a target inside the source, which is left as it is."""
+    """Raise CheckpointError for a target inside the source, because the source must stay unchanged."""
     inside = Path(os.path.realpath(target)).is_relative_to(os.path.realpath(source))
     if inside and source.is_dir() and not os.path.lexists(target):
         choose = [f"a folder beside {source}"]
@@ -143,7 +145,7 @@ def _outside(target: Path, source: Path) -> None:
 
 
 def _possible(wanted: Sharding, layer_split: str) -> None:
-    """LayoutError, with degrees that work, for a cut that `check` refuses."""
+    """Raise LayoutError, with degrees that work, for a cut that `check` refuses."""
 
     def report(tp: int, pp: int, copies: bool) -> Report:
         layout, rule = Layout(tp=tp, pp=pp), wanted.padding
@@ -166,7 +168,7 @@ def _near(degree: int) -> list[int]:
 
 
 def _sound(found: Placement) -> None:
-    """Raise for the first thing that does not agree with the model, explained."""
+    """Raise for the first tensor that does not agree with the model, and explain it."""
     if not found.mismatches:
         return
     first, more = found.mismatches[0], len(found.mismatches) - 1
@@ -177,7 +179,7 @@ def _sound(found: Placement) -> None:
 
 
 def _files(found: Placement, wanted: Sharding) -> Iterator[OutputFile]:
-    """What is written, file by file."""
+    """The files to write, with the tensors in each."""
     shards: dict[tuple[int, int], dict[str, Output]] = {at: {} for at in wanted}
     for at, name, output in expressions(found, wanted):
         shards[at][name] = output
@@ -210,14 +212,15 @@ def _split(tensors: dict[str, Output]) -> Iterator[OutputFile]:
 
 
 def _beside(wanted: Sharding, source: Checkpoint, files: list[OutputFile]) -> dict[str, bytes]:
-    """The config, and the index of several uncut files."""
+    """The config and, for several uncut files, their index."""
     if wanted.naming == "meta":
         return {"params.json": as_json(params_json(wanted.model))}
     folder = source.path if source.path.is_dir() else source.path.parent
     config = config_json(wanted.model)
-    if (folder / "config.json").is_file():  # what it says besides the dimensions stays
+    if (folder / "config.json").is_file():  # Keep the entries of the source's config that are not dimensions.
         source_config = read_json(folder / "config.json") | {"num_key_value_heads": wanted.model.n_kv_heads}
-        with contextlib.suppress(LlamaparError):  # another model's: `model` was given
+        # The folder's config may describe another model, if the caller gave `model`.
+        with contextlib.suppress(LlamaparError):
             if ModelConfig.from_hf(source_config, wanted.model.name) == wanted.model:
                 config = source_config
     beside = {"config.json": as_json(config)}

@@ -1,7 +1,8 @@
-"""torch.distributed.checkpoint directories, read by their headers.
+"""torch.distributed.checkpoint directories, read from their headers alone.
 
-`.metadata` is a pickle of which chunk of which tensor lies where, and torch's reader unpickles it freely;
-here it is read as data (see `pickled`). A chunk is a zip file of one tensor inside a bigger file.
+`.metadata` is a pickle which says where each chunk of each tensor lies. torch's reader unpickles it without
+restriction; this module reads it as data (see `pickled`). A chunk is a zip file with one tensor, inside a
+larger file. Writing this format is left out.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Shape = tuple[int, ...]
 
 
 class Chunk(NamedTuple):
-    """A piece of a tensor as `.metadata` tells of it: where its bytes lie, and which piece it is."""
+    """A piece of a tensor as `.metadata` describes it: the place of its bytes, and its corner and shape."""
 
     file: str
     offset: int
@@ -61,11 +62,11 @@ class Chunk(NamedTuple):
 
 @pickled.uncollected()
 def read(folder: Path) -> tuple[dict[str, Stored], list[str]]:
-    """The tensors of a checkpoint directory by name, and notes of what else is in it; reads headers only.
+    """The tensors of a checkpoint directory by name, and notes about its other contents; reads only headers.
 
-    Raises CheckpointError, naming the file or the tensor, for a chunk that is missing, damaged, of another
-    shape or dtype than `.metadata` tells, outside its file, or in a file outside the folder, and for
-    chunks that do not cover their tensor exactly once.
+    Raises CheckpointError, with the file or tensor, for a chunk that is missing or damaged, differs in shape
+    or dtype from `.metadata`, lies outside its file or in a file outside the folder, and for chunks that do
+    not cover their tensor exactly once.
     """
     with window(folder / METADATA) as file:
         where = file.where
@@ -97,12 +98,14 @@ def _state(value: object, name: str) -> dict[str, Any]:
 
 
 def _of_numbers(*shapes: object) -> bool:
-    """Whether each is a tuple of plain numbers; any other tuple might take for ever to hash."""
+    """Whether each is a tuple of plain numbers. Any other tuple could take unbounded time to hash."""
     return all(type(s) is tuple and all(type(n) is int and 0 <= n < 2**60 for n in s) for s in shapes)
 
 
 def _parsed(value: object, where: str) -> tuple[dict[str, tuple[str, Shape]], list[Chunk], list[str]]:
-    """Name → dtype and shape of each tensor, the chunks that hold anything, names of what is no tensor."""
+    """Dtype and shape of each tensor by name, the chunks with data, and the names of entries that are no
+    tensors.
+    """
     top = _state(value, "Metadata")
     places = dict(_places(top["storage_data"], where))
     kinds, chunks, others = dict[str, tuple[str, Shape]](), list[Chunk](), list[str]()
@@ -131,12 +134,12 @@ def _parsed(value: object, where: str) -> tuple[dict[str, tuple[str, Shape]], li
 def _places(
     storage: Mapping[object, object], where: str
 ) -> Iterator[tuple[tuple[str, Shape], tuple[str, int, int]]]:
-    """(name of a tensor, start of a chunk) and the chunk's (file, offset, length)."""
+    """(name of a tensor, start of a chunk) → the chunk's (file, offset, length)."""
     for key, value in storage.items():
         index, info = _state(key, "MetadataIndex"), _state(value, "_StorageInfo")
         name, start = index["fqn"], index.get("offset")
         if start is None:
-            continue  # what is no tensor
+            continue  # This entry is no tensor.
         file, offset, length = info["relative_path"], info["offset"], info["length"]
         if type(file) is not str or type(name) is not str or not _of_numbers(start, (offset, length)):
             raise TypeError
@@ -147,7 +150,7 @@ def _places(
 
 
 def _pieces(name: str, shape: Shape, described: Iterable[object], where: str) -> dict[Shape, Shape]:
-    """Start → shape of the chunks of a tensor, which together are all of it."""
+    """Start → shape of the chunks of a tensor, which together cover the tensor."""
     pieces: dict[Shape, Shape] = {}
     for chunk in described:
         piece = _state(chunk, "ChunkStorageMetadata")
@@ -194,7 +197,7 @@ def _cover(name: str, shape: Shape, pieces: Mapping[Shape, Shape], where: str) -
 
 
 def _boxes(folder: Path, chunks: Iterable[Chunk], where: str) -> dict[str, list[Box]]:
-    """Name → the boxes of its chunks, each found in its file."""
+    """Name → the boxes of its chunks, each located in its file."""
     root, found = folder.resolve(), dict[str, list[Box]]()
     alike: dict[tuple[int, str, Shape], _Seen | None] = {}
     by_file: dict[str, list[Chunk]] = {}
@@ -203,7 +206,8 @@ def _boxes(folder: Path, chunks: Iterable[Chunk], where: str) -> dict[str, list[
     for name, of_file in by_file.items():
         try:
             inside = len(name) < 256 and (folder / name).resolve().is_relative_to(root)
-        except (OSError, RuntimeError, ValueError):  # a link to itself, a null byte
+        # The path can be a link to itself or contain a null byte.
+        except (OSError, RuntimeError, ValueError):
             inside = False
         if not inside:
             raise CheckpointError(f"{where} names {shown(name)}, which is outside the folder")
@@ -221,10 +225,10 @@ def _boxes(folder: Path, chunks: Iterable[Chunk], where: str) -> dict[str, list[
 
 
 class _Seen(NamedTuple):
-    """A chunk that was read: what precedes its data, its directory, and where in it are two checksums.
+    """A chunk already read: the bytes before its data, its directory, and the places of its two checksums.
 
-    Chunks of one shape differ in their bytes, the checksum of these, a hash and its checksum, and in
-    nothing else; so the next one is compared with the last.
+    Chunks of one shape differ only in their data, the data's checksum, a hash and the hash's checksum. So the
+    next chunk is compared with the last one instead of being parsed.
     """
 
     head: bytes
@@ -232,7 +236,7 @@ class _Seen(NamedTuple):
     checksums: tuple[int, int]
 
     def again(self, file: Window, chunk: Chunk) -> Box | None:
-        """The box of another chunk, if it is like this one."""
+        """The box of another chunk, if that chunk matches this one."""
         if file.pread(chunk.offset, len(self.head)) != self.head:
             return None
         size = len(self.listed)
@@ -247,7 +251,7 @@ class _Seen(NamedTuple):
 
 
 def _looked_at(file: Window, chunk: Chunk) -> tuple[Box, _Seen | None]:
-    """The box of one chunk, and what to compare the next with."""
+    """The box of one chunk, and the template to compare the next chunk with."""
     zipped = Window(file.file, file.handle, chunk.offset, chunk.length, f"{file.where}: {chunk}")
     value, records = unpickled(zipped)
     if not is_tensor(value):
@@ -260,7 +264,7 @@ def _looked_at(file: Window, chunk: Chunk) -> tuple[Box, _Seen | None]:
     main, hashed = records.get("data/0"), records.get(".data/serialization_id")
     if not main or not hashed or stored.nbytes != main.size or main.data > MAX_HEAD:
         return box, None
-    if box.offset != zipped.offset + main.data:  # its bytes are those of another record
+    if box.offset != zipped.offset + main.data:  # Its bytes belong to another record.
         return box, None
     first = min(record.entry for record in records.values())
     listed = zipped.read(first, zipped.length - first)

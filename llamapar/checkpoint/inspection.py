@@ -1,4 +1,7 @@
-"""What lies in a checkpoint, by its headers alone, and what is odd about it."""
+"""What a checkpoint contains, from its headers alone, and findings about what is unusual in it.
+
+Each stored tensor is compared with the model's placement. No tensor data is read: `verify` does that.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ _LAYER = re.compile(r"(?:^|\.)layers\.(\d{1,9})\.")
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Record):
-    """A checkpoint's headers: formats, shards, tensors, and findings in words.
+    """The headers of a checkpoint: format, shards, tensors, and findings in words.
 
-    placement: how the model lies in it; None where no model is known that it could be.
+    placement: how the model lies in the files; None if no known model fits them.
     """
 
     _left = True
@@ -43,11 +46,11 @@ class Inspection(Record):
 
     @property
     def ok(self) -> bool:
-        """Whether every tensor of the model is there in its right shape."""
+        """Whether every tensor of the model is present with the right shape."""
         return self.placement is not None and not self.placement.mismatches
 
     def as_dict(self) -> Plain:
-        """Plain values for JSON, every tensor included."""
+        """Plain values for JSON, with every tensor."""
         made, placement = self.checkpoint, self.placement
         tensors = [
             {
@@ -90,10 +93,10 @@ class Inspection(Record):
 @named
 @many_objects()
 def inspect(path: str | Path, *, model: ModelLike | None = None) -> Inspection:
-    """What lies in the checkpoint at `path`; headers are read, no tensor.
+    """Describe the checkpoint at `path` from its headers; no tensor data is read.
 
-    Without a config beside the files and without `model`, the presets are tried. Raises CheckpointError for
-    what is no checkpoint or contradicts itself.
+    Without a config beside the files and without `model`, each preset is tried. Raises CheckpointError if
+    `path` is no checkpoint or contradicts itself.
     """
     checkpoint = opened(path, model)
     placement = understood(checkpoint) if checkpoint.model else _guess(checkpoint)
@@ -106,7 +109,7 @@ def inspect(path: str | Path, *, model: ModelLike | None = None) -> Inspection:
 
 
 def _guess(checkpoint: Checkpoint) -> Placement | None:
-    """The checkpoint as the first preset of which every shape fits."""
+    """The checkpoint with the first preset that fits every shape."""
     shapes, n_layers = {stored.shape for stored in checkpoint.tensors}, len(_layers_of(checkpoint.tensors))
     for preset in PRESETS.values():
         if (preset.dim,) in shapes and preset.n_layers == n_layers:
@@ -117,7 +120,7 @@ def _guess(checkpoint: Checkpoint) -> Placement | None:
 
 
 def _layer(name: str) -> int | None:
-    """The layer that a tensor's name tells."""
+    """The layer number in a tensor's name."""
     found = _LAYER.search(name)
     return int(found[1]) if found else None
 
@@ -127,7 +130,7 @@ def _layers_of(tensors: Iterable[Stored]) -> set[int]:
 
 
 def _alike(checkpoint: Checkpoint) -> list[list[object]]:
-    """Rows of the table: tensors of one kind, shape and dtype together."""
+    """Rows of the table: one row for the tensors of one kind, shape and dtype."""
     groups: dict[tuple[str, tuple[int, ...], str], list[Stored]] = {}
     for stored in checkpoint.tensors:
         kind = _LAYER.sub(lambda m: m[0].replace(m[1], "*"), stored.name)
@@ -180,7 +183,7 @@ def _findings(found: Placement) -> Iterator[str]:
 
 
 def _layers(mismatches: Iterable[tuple[int, Mismatch]], n_layers: int) -> Iterator[str]:
-    """Layers that are missing, in part or whole, that stand twice, or that the config does not count."""
+    """Layers that are incomplete or missing, stored twice, or beyond the config's number of layers."""
     missing, beyond, twice = list[int](), list[int](), list[int]()
     for layer, odd in mismatches:
         if odd.got is None:
@@ -198,7 +201,7 @@ def _layers(mismatches: Iterable[tuple[int, Mismatch]], n_layers: int) -> Iterat
 
 
 def reason(odd: Mismatch, sharding: Sharding) -> str:
-    """What the wrong shape looks like: a shard, a wrong join, another model's."""
+    """The likely cause of a wrong shape: a shard, a wrong join, or another model."""
     if odd.got is None or odd.want is None:
         return ""
     if len(odd.got) == 2 and odd.got == odd.want[::-1]:
@@ -212,7 +215,7 @@ def reason(odd: Mismatch, sharding: Sharding) -> str:
 
 
 def _part(got: tuple[int, ...], want: tuple[int, ...], key: str) -> str:
-    """A shard in the place of the whole, or pad rows that were left in."""
+    """Says whether the tensor is a shard in place of the whole, or still contains pad rows."""
     placed = PARAMETERS[key]
     if not isinstance(placed, Shard) or len(got) != len(want):
         return ""
@@ -234,7 +237,9 @@ def _part(got: tuple[int, ...], want: tuple[int, ...], key: str) -> str:
 
 
 def _wrong_join(got: tuple[int, ...], want: tuple[int, ...]) -> str:
-    """Shards joined along the wrong dim: [rows/k, columns·k]; of a padded vocabulary too."""
+    """Says whether shards were joined along the wrong dim: [rows/k, columns·k], with a padded vocabulary or
+    without.
+    """
     if len(got) != 2 or len(want) != 2 or not got[0] or not want[1]:
         return ""
     k, rest = divmod(got[1], want[1])

@@ -1,4 +1,4 @@
-"""How far a long copy has come: a function that is called on the way, or a line on stderr."""
+"""Progress of a long copy: a line on stderr, or a function of the caller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Progress = Callable[[int, int], None]
 
 
 class Bar:
-    """Progress on stderr: bytes, rate and the time that is left; one line that is written over."""
+    """Progress on one line of stderr, which is overwritten: bytes, rate and remaining time."""
 
     def __init__(self, out: IO[str] | None = None) -> None:
         self._out = out or sys.stderr
@@ -37,7 +37,7 @@ class Bar:
 
 
 class Counter:
-    """Adds up bytes that several threads have done, and tells `progress`; True is a Bar on stderr."""
+    """Sum of the bytes done by several threads, reported to `progress`; True stands for a Bar on stderr."""
 
     def __init__(self, progress: Progress | bool, total: int) -> None:
         self._progress = Bar() if progress is True else progress

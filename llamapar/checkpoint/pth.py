@@ -1,9 +1,9 @@
-"""Torch's zip files (`consolidated.NN.pth`, any plain state dict): read by their headers, and laid out.
+"""Torch's zip files (`consolidated.NN.pth`, any plain state dict): read from their headers, and written.
 
-Reading takes the zip's directory and its pickle, both with readers of our own that execute nothing and
-trust no size; a tensor's bytes are left alone. That is stricter than `torch.load(weights_only=True)`
-(see `pickled`), which reads the same files and stands beside it in the tests. Writing lets torch lay out a
-sparse file, to be filled by whoever has the bytes, and then puts in the checksums.
+Reading parses the zip's directory and its pickle with readers that execute nothing and trust no size, and it
+leaves the tensors' bytes alone. This is stricter than `torch.load(weights_only=True)` (see `pickled`), which
+is the second witness in the tests. For writing, torch lays out a sparse file; the caller fills in the bytes,
+and `seal` then writes the checksums.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ _NAMES = {*STORAGES, *DTYPES, _V2, _V3, _PARAMETER, "collections.OrderedDict", "
 
 
 def unpickled(zipped: Window) -> tuple[object, dict[str, Record]]:
-    """What a torch.save'd zip holds, as `pickled.load` tells it, and the records with their short names."""
+    """The contents of a torch.save'd zip, as `pickled.load` describes them, and its records by their short
+    names.
+    """
     where, found = zipped.where, records(zipped)
     root = next(iter(found), "").split("/")[0] + "/"
     short = {name.removeprefix(root): record for name, record in found.items() if name.startswith(root)}
@@ -65,7 +67,7 @@ def unpickled(zipped: Window) -> tuple[object, dict[str, Record]]:
 
 
 def is_tensor(value: object) -> TypeGuard[Made]:
-    """Whether something that `unpickled` gave stands for a tensor."""
+    """Whether a value from `unpickled` stands for a tensor."""
     return type(value) is Made and value.name in (_V2, _V3, _PARAMETER)
 
 
@@ -100,22 +102,23 @@ def tensor(name: str, made: Made, found: Mapping[str, Record], zipped: Window) -
     if count and any(n > 1 and s != p for n, s, p in zip(shape, strides, plain, strict=True)):
         why = "only rows that lie one after another are read; save tensor.contiguous()"
         raise CheckpointError(f"{where} is a view with strides {list(strides)} of shape {list(shape)}", why)
-    crc = record.crc32 if count * item == record.size else 0  # 0: torch was told not to compute it
+    # A checksum of 0 means that torch did not compute one.
+    crc = record.crc32 if count * item == record.size else 0
     place = zipped.offset + record.data + first * item
     box = Box(zipped.file, place, (0,) * len(shape), shape, crc or None)
     return Stored(name, dtype, shape, (box,))
 
 
 def no_tensors(file: str, names: Sequence[str]) -> list[str]:
-    """A note of the entries of a file that are no tensors, where there are any."""
+    """A note about the entries of a file that are no tensors, if there are any."""
     first = shown(", ".join(names[:4]))[1:-1]
     return [f"{file}: {len(names)} entries that are no tensors: {first}"] if names else []
 
 
 def contents(path: Path) -> tuple[dict[str, Stored], list[str]]:
-    """The tensors of a torch zip file by name, and notes of what else is in it; reads headers only.
+    """The tensors of a torch zip file by name, and notes about its other contents; reads only headers.
 
-    {"model": {…}} comes as the one state dict inside. Raises CheckpointError.
+    For {"model": {…}}, the state dict inside is returned. Raises CheckpointError.
     """
     with window(path) as zipped:
         value, found = unpickled(zipped)
@@ -148,10 +151,10 @@ def read(path: Path) -> dict[str, Stored]:
 def lay_out(
     path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]], shared: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Make the file of a state dict with holes for data; returns where the bytes of each tensor go.
+    """Create the file of a state dict with holes in place of data; returns the offset of each tensor's bytes.
 
-    tensors: name → dtype and shape, in the order of the dict. shared: name → the name whose storage it
-    shares (a tied head). The same input makes the same bytes. `seal` ends the work.
+    tensors: name → dtype and shape, in the order of the dict. shared: name → the name of the tensor that has
+    the same storage (a tied head). Equal input gives equal bytes. Call `seal` when the data is in place.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -161,16 +164,16 @@ def lay_out(
     with FakeTensorMode():
         state = {n: torch.empty(shape, dtype=kinds[d]) for n, (d, shape) in tensors.items()}
     state |= {name: state[owner] for name, owner in shared.items()}
-    # into a stream: torch would put the name of a path into the file
+    # Save to a stream, because torch stores the name of a path in the file.
     with torch.serialization.skip_data(materialize_fake_tensors=True), path.open("wb") as out:
         torch.save(state, out)
     return {name: stored.boxes[0].offset for name, stored in read(path).items()}
 
 
 def seal(path: Path, crcs: Mapping[str, int]) -> None:
-    """Put the CRC-32 of each tensor's bytes into a file that `lay_out` made and that is now filled.
+    """Write the CRC-32 of each tensor's bytes into a file from `lay_out` that now contains its data.
 
-    crcs: of every tensor; one that shares its storage may be left out.
+    crcs: one for every tensor; a tensor that shares the storage of another may be left out.
     """
     places = {name: stored.boxes[0].offset for name, stored in read(path).items() if stored.nbytes}
     known = {places[name]: crc for name, crc in crcs.items() if name in places}
@@ -182,15 +185,17 @@ def seal(path: Path, crcs: Mapping[str, int]) -> None:
                 raise CheckpointError(f"{path}: no checksum is given for {shown(name)}")
             record = by_place[place]
             before_or_behind = place + record.size + 4 if record.streamed else record.header + 14
-            for at in (record.entry + 16, before_or_behind):  # in the directory, and by the data
+            # The checksum stands twice: in the directory, and beside the data.
+            for at in (record.entry + 16, before_or_behind):
                 out.seek(at)
                 out.write(struct.pack("<L", known[place]))
 
 
 def confirmed(path: Path, tensors: Iterable[Stored]) -> list[str]:
-    """What torch itself reads otherwise: `torch.load`, weights_only and mapped, once `read` has no objection.
+    """Differences between `read` and `torch.load` (weights_only, mapped) of the same file; empty if they
+    agree.
 
-    Names, dtypes, shapes and the bytes of the first and last row are compared.
+    Compares names, dtypes, shapes and the bytes of the first and last row.
     """
     import torch
 
@@ -200,7 +205,7 @@ def confirmed(path: Path, tensors: Iterable[Stored]) -> list[str]:
         first_line = str(problem).splitlines()[0][:200]
         return [f"{path.name}: torch.load(weights_only=True) refuses it: {first_line}"]
     inner = [value for value in state.values() if isinstance(value, dict)]
-    for entries in inner:  # {"model": {…}}, as `contents` takes it
+    for entries in inner:  # Unwrap {"model": {…}}, as `contents` does.
         state = {**entries, **state}
     found = []
     for stored in tensors:

@@ -1,7 +1,7 @@
-"""Tensors that are not there yet: rows of bytes that are read, joined and cut only when they are asked for.
+"""Lazy tensors: rows of bytes that are read, joined and cut only on demand.
 
-A gather, a cut or a reshard is one such expression per output tensor; `writing` asks for it block by block,
-so that no tensor is ever whole in memory. What copies hold alike is compared while it is read.
+Each output tensor of a gather, a cut or a reshard is one such expression. `writing` evaluates it block by
+block, so no tensor is ever whole in memory. Copies on several ranks are compared while they are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _COPIES_DIFFER = (
 
 @dataclass(frozen=True)
 class Rows:
-    """rows × row_bytes. part: (rows, bytes of each) → those. sources: the stored tensors it reads from."""
+    """A lazy tensor of `rows` rows, each of `row_bytes` bytes.
+
+    part: a function from (rows, bytes of each row) to those bytes. sources: the stored tensors it reads from.
+    """
 
     rows: int
     row_bytes: int
@@ -40,7 +43,7 @@ class Rows:
         return self.rows * self.row_bytes
 
     def spans(self, block: int) -> Iterator[tuple[int, int]]:
-        """(low, high) of runs of rows that together are all, each of about `block` bytes."""
+        """(low, high) of consecutive blocks of rows, each of about `block` bytes, which cover all rows."""
         step = max(1, block // max(1, self.row_bytes))
         for low in range(0, self.rows if self.row_bytes else 0, step):
             yield low, min(low + step, self.rows)
@@ -56,7 +59,7 @@ class Output:
 
 
 def of(stored: Stored) -> Rows:
-    """A stored tensor as it is."""
+    """A stored tensor, unchanged."""
     return Rows(stored.rows, stored.row_bytes, stored.part, (stored,))
 
 
@@ -90,7 +93,7 @@ def beside(parts: Sequence[Rows]) -> Rows:
 
 
 def _shares(lengths: Sequence[int], asked: range) -> Iterator[tuple[int, range]]:
-    """What `asked` takes of parts that lie one after the other: which part, and the range in it."""
+    """For parts that follow each other: each part that overlaps `asked`, and the range inside that part."""
     start = 0
     for i, length in enumerate(lengths):
         low, high = max(asked.start, start), min(asked.stop, start + length)
@@ -100,7 +103,7 @@ def _shares(lengths: Sequence[int], asked: range) -> Iterator[tuple[int, range]]
 
 
 def agreed(name: str, parts: Sequence[Rows]) -> Rows:
-    """The first of several copies; CheckpointError, while reading, where another one differs."""
+    """The first of several copies. Raises CheckpointError, while reading, if another copy differs."""
     first, *others = parts
     if not others:
         return first
@@ -118,7 +121,7 @@ def agreed(name: str, parts: Sequence[Rows]) -> Rows:
 
 
 def rows_of(whole: Rows, part: range) -> Rows:
-    """A range of rows; those past the end are zeros (pad rows)."""
+    """A range of rows; rows past the end are zeros (pad rows)."""
     if part == range(whole.rows):
         return whole
 
@@ -145,7 +148,7 @@ def columns_of(whole: Rows, part: range) -> Rows:
 
 
 def picked(whole: Rows, index: NDArray[np.int64]) -> Rows:
-    """Row i of the result is row index[i]; rows that are asked for together should lie near each other."""
+    """Row i of the result is row index[i] of `whole`. Rows read together should lie near each other."""
 
     def read(rows: range, columns: range) -> Bytes:
         chosen = index[rows.start : rows.stop]

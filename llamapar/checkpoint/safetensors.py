@@ -1,8 +1,8 @@
-"""safetensors files: the header read with suspicion, and written.
+"""safetensors files: headers read without trusting them, and written.
 
-Eight bytes with the header's length, a JSON object {name: {"dtype", "shape", "data_offsets"}}, then the data
-without a hole (huggingface/safetensors, README, "Format"). A header is believed only where it agrees with
-the file's size.
+A file is eight bytes with the header's length, a JSON object {name: {"dtype", "shape", "data_offsets"}}, then
+the data without a hole (huggingface/safetensors, README, "Format"). A header is accepted only if it agrees
+with the file's size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_INDEX = 2**26
 
 
 def read(path: Path) -> dict[str, Stored]:
-    """The tensors of a file by name; only its header is read. Raises CheckpointError."""
+    """The tensors of a file by name, from its header alone. Raises CheckpointError."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -102,7 +102,7 @@ def read_index(path: Path) -> dict[str, Stored]:
 
 
 def inside(folder: Path, name: object, where: str) -> Path:
-    """The file `name` of the folder. Raises CheckpointError for a path that leaves it, or no file."""
+    """The file `name` of the folder. Raises CheckpointError if the path leaves the folder or is no file."""
     if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
         why = "a checkpoint's files lie in its own folder"
         raise CheckpointError(f"{where} names the file {str(name)[:100]!r}", why)
@@ -112,7 +112,9 @@ def inside(folder: Path, name: object, where: str) -> Path:
 
 
 def lay_out(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, int]:
-    """Write the header of a file of these (dtype, shape) and give it its full size; name → data's offset."""
+    """Write the header for these (dtype, shape), give the file its full size, and return name → offset of the
+    data.
+    """
     places: dict[str, Plain] = {}
     end = 0
     aligned = sorted(tensors.items(), key=lambda entry: -STORED_BYTES[entry[1][0]])

@@ -1,8 +1,8 @@
-"""How a model lies in a checkpoint: which tensor, under which name, in which shard, cut where.
+"""How a model lies in a checkpoint: each tensor's name, shard and cut.
 
-Every boundary comes from the cut. Two families of names are known: Meta's (also
-torchtitan's), whose Q and K rows interleave the two halves of a rotary pair, and Hugging Face's, which has
-one half after the other (huggingface/transformers, convert_llama_weights_to_hf.py, `permute`).
+Every boundary comes from `place.Cut`. Two families of names are supported: Meta's (also torchtitan's), whose
+Q and K rows interleave the two halves of a rotary pair, and Hugging Face's, which puts one half after the
+other (huggingface/transformers, convert_llama_weights_to_hf.py, `permute`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMPUTED = ("rope.freqs", "freqs_cis", "rotary_emb.inv_freq")
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding(Cut):
-    """One way for `model` to lie in files: a shard for every (stage, tp rank).
+    """One way to store `model` in files: one shard for each (stage, tp rank).
 
     naming: "hf" or "meta", the family of names.
     """
@@ -54,7 +54,7 @@ class Sharding(Cut):
 
     @cached_property
     def tensors(self) -> list[dict[str, Parameter]]:
-        """Stored name → parameter, for every stage. A tied head is the embedding under a second name."""
+        """Stored name → parameter, for each stage. A tied head is the embedding under a second name."""
         found: list[dict[str, Parameter]] = [{} for _ in range(self.pp)]
         for parameter in self.model.parameters():
             found[self.stage(parameter)][named(parameter, self.naming)] = parameter
@@ -64,7 +64,7 @@ class Sharding(Cut):
         return found
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Every (stage, tp rank)."""
+        """Each (stage, tp rank)."""
         return ((stage, rank) for stage in range(self.pp) for rank in range(self.tp))
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Sharding(Cut):
 
     @classmethod
     def from_dict(cls, raw: Plain, where: str) -> Sharding:
-        """Raises CheckpointError for anything but what `as_dict` writes."""
+        """The sharding that `as_dict` wrote. Raises CheckpointError for anything else."""
         try:
             values = dict(raw)
             dims = dict(values.pop("model"))
@@ -95,7 +95,7 @@ class Sharding(Cut):
             if unknown := values.keys() - set(_OPTIONS):
                 raise KeyError(*unknown)
             made = cls(model, layout, padding=padding, **values)
-            _ = made.tensors  # the layer split may refuse
+            _ = made.tensors  # The layer split may refuse these numbers.
             return made
         except (LayoutError, TypeError, ValueError, KeyError) as problem:
             raise CheckpointError(
@@ -104,12 +104,12 @@ class Sharding(Cut):
 
 
 def named(parameter: Parameter, naming: str) -> str:
-    """A parameter's name in a family of names."""
+    """The name of a parameter in a family of names."""
     return parameter.name if naming == "meta" else parameter.hf_name
 
 
 def unwrapped(name: str, known: Container[str]) -> str | None:
-    """A stored name without as many of the prefixes that wrappers put before it as make it known."""
+    """A stored name without wrappers' prefixes: as many are removed as it takes to reach a known name."""
     while name not in known:
         wrapper = next((p for p in _WRAPPERS if name.startswith(p)), None)
         if wrapper is None:
@@ -119,9 +119,9 @@ def unwrapped(name: str, known: Container[str]) -> str | None:
 
 
 def reordered(model: ModelConfig, key: str, source: str, target: str) -> NDArray[np.int64] | None:
-    """Row index that takes wq or wk (or their biases or norms) from one family's order to the other's.
+    """Row index that converts wq or wk (or their biases or norms) from one family's order to the other's.
 
-    Row (head, half j, i) of Hugging Face's is row (head, i, j) of Meta's. None where nothing moves.
+    Row (head, half j, i) of Hugging Face's is row (head, i, j) of Meta's. None if no row moves.
     """
     if key not in _ROTARY or source == target:
         return None

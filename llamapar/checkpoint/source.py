@@ -1,7 +1,7 @@
-"""Opening a checkpoint: which format it has, where its shards are, and how the model lies in them.
+"""Opening a checkpoint: its format, its shards, and how the model lies in them.
 
-Headers alone are read. What a folder says of itself (manifest, config) is believed only where the shapes of
-its tensors agree; a folder that says nothing is understood by trying the shardings that frameworks make.
+Only headers are read. What a folder says about itself (manifest, config) is accepted only if the shapes of
+its tensors agree. For a folder that says nothing, the shardings that frameworks make are tried in turn.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ Shards = Mapping[tuple[int, int], Mapping[str, Stored]]
 
 @dataclass(frozen=True, repr=False)
 class Checkpoint:
-    """A checkpoint as its headers describe it. format: "safetensors", "meta" (consolidated.NN.pth),
-    "torch" (other .pth, .pt and .bin files) or "dcp".
+    """A checkpoint as its headers describe it.
 
-    model: from a config beside the files, or as given; None where neither is. notes: what was left out.
-    manifest: what the folder's own list says, where there is one; sharding: how it says that the model lies.
+    format: "safetensors", "meta" (consolidated.NN.pth), "torch" (other .pth, .pt and .bin files) or "dcp".
+    model: the given one, or from a config beside the files; None without either. notes: what was left out.
+    manifest: the folder's own list, if it has one. sharding: how the model lies, according to that list.
     """
 
     path: Path
@@ -75,15 +75,15 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors; one that two names share counts once."""
+        """Bytes of the tensors; a tensor with two names counts once."""
         return sum({s.boxes[:1]: s.nbytes for s in self.tensors}.values())
 
 
 @many_objects()
 def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
-    """The checkpoint at `path`: a file, a folder or an index. Raises CheckpointError for what is none.
+    """The checkpoint at `path`: a file, a folder or an index. Raises CheckpointError if it is none.
 
-    model: a preset's name, a ModelConfig, a config.json or its dict; it takes the place of the folder's own.
+    model: a preset's name, a ModelConfig, a config.json or its dict; it overrides the folder's own.
     """
     place = Path(path)
     config = find_model(model) if model is not None else None
@@ -97,7 +97,7 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
         beside = place if place.is_dir() else place.parent
         if config is None and checkpoint.model is None:
             config = _config(beside)
-            if config and _shares_head(checkpoint):  # params.json has no word for it
+            if config and _shares_head(checkpoint):  # params.json has no such field.
                 config = config.replace(tied=True)
         return replace(checkpoint, model=config or checkpoint.model)
     except OSError as problem:
@@ -105,7 +105,7 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
 
 
 def tensors_of(path: Path) -> dict[str, Stored]:
-    """The tensors of one file, by its name's suffix; only headers are read."""
+    """The tensors of one file, whose format follows from the suffix; reads only headers."""
     return pth.read(path) if path.suffix in pth.SUFFIXES else safetensors.read(path)
 
 
@@ -149,7 +149,7 @@ def _by_number(file: Path) -> tuple[list[int], str]:
 
 
 def _several(path: Path, files: list[Path]) -> Checkpoint:
-    """Files without an index: parts of one checkpoint, or the shards of its TP ranks."""
+    """Files without an index: the parts of one checkpoint, or the shards of TP ranks."""
     parts = [_file(file) for file in files]
     by_file = [part.shards[0, 0] for part in parts]
     together = {name: stored for tensors in by_file for name, stored in tensors.items()}
@@ -166,7 +166,7 @@ def _several(path: Path, files: list[Path]) -> Checkpoint:
 
 
 def _own(path: Path) -> Checkpoint:
-    """A folder that `writing` made: its manifest must agree with its files."""
+    """A folder that `writing` made. Its manifest must agree with its files."""
     manifest = read_json(path / MANIFEST, MAX_MANIFEST)
     if manifest.get("crc32") != _crc_of(manifest):
         raise CheckpointError(f"{MANIFEST} is not as it was written", "its own crc32 does not agree")
@@ -212,9 +212,9 @@ def _config(folder: Path) -> ModelConfig | None:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A tensor that is not as a sharding has it. got, want: shapes; None for one that is not there.
+    """A tensor that differs from the sharding. got, want: shapes; None if the tensor is missing there.
 
-    key: the parameter's row in the placement table; empty for a tensor of no parameter.
+    key: the parameter's row in the placement table; empty if the tensor belongs to no parameter.
     """
 
     name: str
@@ -225,7 +225,7 @@ class Mismatch:
 
     @property
     def reshaped(self) -> bool:
-        """Whether it is there, in another shape."""
+        """Whether the tensor is present with another shape."""
         return self.got is not None and self.want is not None
 
     def __str__(self) -> str:
@@ -239,7 +239,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Placement:
-    """A checkpoint under a sharding: which stored tensor is which parameter, and what does not agree.
+    """A checkpoint under a sharding: the parameter of each stored tensor, and the mismatches.
 
     by_parameter: Meta's name of a parameter → [(tp rank, stored)].
     """
@@ -253,13 +253,13 @@ class Placement:
 def placed(
     checkpoint: Checkpoint, sharding: Sharding, shards: Iterable[tuple[int, int]] | None = None
 ) -> Placement:
-    """Every stored tensor beside what the sharding says of it; of `shards` alone, where they are given."""
+    """Compare every stored tensor with the sharding; only those of `shards`, if these are given."""
     by_parameter: dict[str, list[tuple[int, Stored]]] = {p.name: [] for p in sharding.model.parameters()}
     mismatches: list[Mismatch] = []
     tied_head = HEAD[sharding.naming] if sharding.model.tied else None
     for stage, rank in shards or sharding:
         shard, wanted = checkpoint.shards.get((stage, rank), {}), dict(sharding.tensors[stage])
-        if tied_head and tied_head in shard:  # stored all the same, as older files have it
+        if tied_head and tied_head in shard:  # Older files store this tensor although nothing needs it.
             wanted.setdefault(tied_head, next(sharding.model.parameters()))
         for name, stored in shard.items():
             short = unwrapped(name, wanted)
@@ -281,9 +281,9 @@ def placed(
 
 @many_objects()
 def understood(checkpoint: Checkpoint) -> Placement:
-    """The checkpoint under the sharding that fits it, or under the nearest one, with what does not agree.
+    """The checkpoint under the sharding that fits it, else under the nearest one with its mismatches.
 
-    Raises CheckpointError where no model is known.
+    Raises CheckpointError if no model is known.
     """
     if checkpoint.model is None:
         why = "names and cuts follow from the model's dimensions"
@@ -292,7 +292,7 @@ def understood(checkpoint: Checkpoint) -> Placement:
     if checkpoint.sharding is not None:
         return placed(checkpoint, replace(checkpoint.sharding, model=checkpoint.model))
     candidates = list(_candidates(checkpoint, checkpoint.model))
-    known, shard = candidates[0].tensors[0], checkpoint.shards[0, 0]  # under each candidate the same names
+    known, shard = candidates[0].tensors[0], checkpoint.shards[0, 0]  # Every candidate has the same names.
     ours = {name: stored for name, stored in shard.items() if unwrapped(name, known) is not None}
     part, strange = replace(checkpoint, shards={(0, 0): ours}), len(ours) < len(shard)
     tries: dict[Sharding, int] = {}
@@ -306,7 +306,7 @@ def understood(checkpoint: Checkpoint) -> Placement:
 
 
 def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding]:
-    """Shardings that frameworks make of the model in so many shards, the plainest first."""
+    """The shardings that frameworks make of the model for this number of shards, the simplest first."""
     tp = len(checkpoint.shards)
     names = {name for shard in checkpoint.shards.values() for name in shard}
     meta = sum("attention." in n or "tok_embeddings" in n for n in names)
@@ -319,7 +319,7 @@ def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding
 
 
 def signed(manifest: Plain) -> bytes:
-    """A manifest's text, with the crc32 of all that it says."""
+    """The text of a manifest with the crc32 of its contents."""
     return json.dumps({**manifest, "crc32": _crc_of(manifest)}).encode()
 
 

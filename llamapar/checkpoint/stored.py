@@ -1,7 +1,7 @@
-"""A tensor as it lies in files: where its bytes are, and how to read some of its rows.
+"""A tensor in files: where its bytes lie, and how to read some of its rows.
 
-Bytes stay bytes: nothing here is turned into numbers, so every dtype passes through unchanged. A tensor is
-rows × bytes of a row, and only rows that are asked for are read.
+Bytes stay bytes: nothing is converted to numbers, so every dtype passes through unchanged. A tensor is a
+number of rows times the bytes of a row, and only the requested rows are read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ APART = 2**12
 
 @contextmanager
 def many_objects() -> Iterator[None]:
-    """Python's search for circles waits: headers become millions of objects, and none of them is in one."""
+    """Pause Python's garbage collector: headers become millions of objects, none of which is in a cycle."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -48,9 +48,10 @@ def many_objects() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Box:
-    """A contiguous piece of a tensor: its corner and shape inside the tensor, its bytes inside a file.
+    """A contiguous piece of a tensor: its corner and shape in the tensor, and the place of its bytes in a
+    file.
 
-    crc32: checksum of the bytes, where one is known.
+    crc32: checksum of the bytes, if known.
     """
 
     file: Path
@@ -62,7 +63,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Stored:
-    """One named tensor of a checkpoint. boxes: one, or several that together cover it without overlap."""
+    """One named tensor of a checkpoint. boxes: one, or several that cover the tensor without overlap."""
 
     name: str
     dtype: str
@@ -75,15 +76,15 @@ class Stored:
 
     @property
     def file(self) -> str:
-        """Name of the file in which it lies, or begins; empty for a tensor without elements."""
+        """Name of the file that contains its first byte; empty for a tensor without elements."""
         return self.boxes[0].file.name if self.boxes else ""
 
     def bytes_of(self, box: Box) -> int:
-        """Bytes of one of its boxes."""
+        """The bytes of one of its boxes."""
         return math.prod(box.shape) * self.itemsize
 
     def damage(self, box: Box) -> str:
-        """What is said of a box that has not its checksum."""
+        """The message for a box whose checksum does not match."""
         return f"{box.file.name}: the bytes of {self.name} are not those that were written"
 
     @property
@@ -137,7 +138,7 @@ class Stored:
 
 
 def _span(file: Path, start: int, nbytes: int) -> Bytes:
-    """Bytes of the file."""
+    """A span of bytes of the file."""
     found = np.empty(nbytes, np.uint8)
     _fill(found.reshape(1, nbytes), file, [start])
     return found
@@ -146,7 +147,7 @@ def _span(file: Path, start: int, nbytes: int) -> Bytes:
 def _fill(rows: Bytes, file: Path, places: Sequence[int]) -> None:
     """Read each row from its place in the file.
 
-    The file is not mapped: to touch what was cut off meanwhile would end the process.
+    The file is not mapped: a read past a file that shrinks meanwhile would kill the process.
     """
     width = rows.shape[1]
     view = rows.reshape(-1).data
@@ -171,7 +172,7 @@ def read_json(path: Path, limit: int = MAX_CONFIG_BYTES) -> Plain:
 
 
 def checked(name: str, dtype: str, shape: object, where: str) -> tuple[int, ...]:
-    """The shape of a tensor that a file's header tells of. Raises CheckpointError for an impossible one."""
+    """The shape of a tensor in a file's header. Raises CheckpointError for an impossible shape."""
     if dtype not in STORED_BYTES:
         why = f"dtypes of checkpoints are {', '.join(STORED_BYTES)}"
         raise CheckpointError(f"{where}: {name} has dtype {dtype!r}", why)

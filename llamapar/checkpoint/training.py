@@ -1,6 +1,6 @@
-"""The state of a training step in files: weights and AdamW's state, each a checkpoint of the model by itself.
+"""The state of a training step in files: the weights and AdamW's state, each a checkpoint of the model.
 
-AdamW's means have the names and shapes of the weights, so whatever reshards weights reshards them too.
+AdamW's means have the names and shapes of the weights, so the code that reshards weights reshards them too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 def whole_state(result: RunResult) -> dict[str, Tensor]:
-    """The weights after the last step and AdamW's state, unsharded: what `inputs` of a later run takes.
+    """The weights after the last step and AdamW's state, unsharded: the `inputs` of a later run.
 
     Raises CheckpointError for a run that updated nothing, and on ranks of torchrun that hold no tensors.
     """
@@ -47,7 +47,8 @@ def whole_state(result: RunResult) -> dict[str, Tensor]:
             parameter = name if name in shapes else name.partition(".")[2]
             what = "parameters" if name in shapes else "optimizer state"
             size = math.prod(shapes[parameter])
-            numbers = torch.arange(1, size + 1).view(shapes[parameter])  # 0 is a pad row
+            # Numbers start at 1: 0 marks a pad row.
+            numbers = torch.arange(1, size + 1).view(shapes[parameter])
             at = setting.held(parameter, numbers, coord, what).flatten()
             into = found.setdefault(name, own.new_zeros(size + 1))
             into[at] = own.flatten()
@@ -58,10 +59,12 @@ def whole_state(result: RunResult) -> dict[str, Tensor]:
 
 
 def save_state(result: RunResult, target: str | Path) -> None:
-    """What the next step needs, in the folder `target`: weights/, exp_avg/, exp_avg_sq/, and master/ where
-    those are wider. Each is a checkpoint with a file for each (tp, pp) rank, for `reshard` to take elsewhere.
+    """Write what the next step needs to the folder `target`: weights/, exp_avg/, exp_avg_sq/, and master/ if
+    the master weights are wider.
 
-    ZeRO's shards over dp and cp are put together. Raises CheckpointError as `whole_state` and `reshard` do.
+    Each subfolder is a checkpoint with one file for each (tp, pp) rank, so `reshard` can convert it to
+    another layout. ZeRO's shards over dp and cp are joined. Raises CheckpointError as `whole_state` and
+    `reshard` do.
     """
     setting, state = result.task.setting, whole_state(result)
     layout = Layout(tp=setting.layout.tp, pp=setting.layout.pp)
@@ -91,7 +94,7 @@ def save_state(result: RunResult, target: str | Path) -> None:
 
 
 def load_state(source: str | Path) -> dict[str, Tensor]:
-    """What `save_state` wrote, under whatever layout each of its folders is now: `inputs` for a "step".
+    """The state that `save_state` wrote, as `inputs` for "step", whatever the layout of each folder is now.
 
     Raises CheckpointError for files that are damaged or no checkpoint.
     """

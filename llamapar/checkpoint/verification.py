@@ -1,4 +1,4 @@
-"""Every byte of a checkpoint read again: against its own checksums, its own copies, or another checkpoint."""
+"""Verify every byte of a checkpoint: against its checksums, its own copies, or another checkpoint."""
 
 from __future__ import annotations
 
@@ -60,14 +60,15 @@ def verify(
     model: ModelLike | None = None,
     progress: Progress | bool = False,
 ) -> Verification:
-    """Read a checkpoint again, every byte.
+    """Read every byte of a checkpoint, and report each byte that disagrees with a second source.
 
-    Shapes are compared with the config; bytes with the manifest's checksums and a .pth file's own (a plain
-    safetensors file has none: only another checkpoint can vouch for its bytes); tensors that ranks hold
-    alike with one another; and with `against`, another checkpoint of the same model in any format and
-    sharding, every parameter bit for bit, in this one's names and order. progress: as for `gather`.
+    Shapes are compared with the config. Bytes are compared with the checksums in the manifest or in a .pth
+    file (a plain safetensors file has none: only another checkpoint can confirm its bytes). Tensors
+    replicated on several ranks are compared with one another. With `against`, another checkpoint of the same
+    model in any format and sharding, every parameter is compared bit for bit, in this checkpoint's names and
+    order. progress: as in `gather`.
 
-    Raises CheckpointError for what cannot be read at all.
+    Raises CheckpointError for a checkpoint that cannot be read at all.
     """
     found = understood(opened(path, model))
     problems = list(_odd(found))
@@ -91,7 +92,7 @@ def verify(
 
 
 def _odd(found: Placement) -> Iterator[str]:
-    """Every tensor that is not as it should be; a reason is worked out once for those that are alike."""
+    """A problem for every tensor with a mismatch; the reason is computed once for similar tensors."""
     reasons: dict[tuple[object, ...], str] = {}
     for odd in found.mismatches:
         alike = (odd.key, odd.got, odd.want)
@@ -101,7 +102,7 @@ def _odd(found: Placement) -> Iterator[str]:
 
 
 def _checksums(checkpoint: Checkpoint, count: Counter) -> tuple[tuple[int, int], list[str]]:
-    """((checksums compared, their bytes), what differs)."""
+    """((checksums compared, their bytes), the problems found)."""
     number = size = 0
     problems = []
     for stored in checkpoint.tensors:
@@ -130,7 +131,7 @@ def _checksums(checkpoint: Checkpoint, count: Counter) -> tuple[tuple[int, int],
 
 
 def _other(found: Placement, against: str | Path) -> Placement:
-    """The other checkpoint, of the same model."""
+    """The other checkpoint, which must be of the same model."""
     made = opened(against)
     other = understood(made if made.model else opened(against, found.sharding.model))
     if other.mismatches:
@@ -139,26 +140,26 @@ def _other(found: Placement, against: str | Path) -> Placement:
 
 
 def _compared(found: Placement, source: Placement, count: Counter) -> tuple[tuple[int, int], list[str]]:
-    """Every stored tensor against what it would be if it were made from `source`."""
+    """Compare every stored tensor with the tensor that `source` gives for it."""
     number = size = 0
     problems = []
     for (stage, rank), name, expected in expressions(source, found.sharding):
         parameter = found.sharding.tensors[stage][name]
         for holder, stored in found.by_parameter[parameter.name]:
             if holder != rank or expected.rows.sources == (stored,):
-                continue  # there is nothing else to compare it with
+                continue  # This tensor has no counterpart.
             number, size = number + 1, size + stored.nbytes
             try:
                 if fault := _difference(stored, expected):
                     problems.append(f"{stored.file}: {stored.name} {fault}")
-            except CheckpointError as problem:  # copies that differ, which each of them would tell
+            except CheckpointError as problem:  # The copies differ. Report this once, not once for each copy.
                 problems += [problem.what] if problem.what not in problems else []
             count(stored.nbytes)
     return (number, size), problems
 
 
 def _difference(stored: Stored, expected: Output) -> str:
-    """In what a stored tensor differs first; nothing where it does not."""
+    """The first difference of a stored tensor; empty if there is none."""
     if stored.dtype != expected.dtype:
         return f"is {stored.dtype}, not {expected.dtype}"
     for low, high in expected.rows.spans(BLOCK):

@@ -1,6 +1,6 @@
-"""Gather and cut as expressions: the whole parameter out of its shards, and a shard out of the whole.
+"""Gather and cut as lazy expressions: a whole parameter from its shards, and a shard from the whole.
 
-reshard(a → b) is `shard` of b over `whole` of a; nothing lies in between, in memory or on disk.
+reshard(a → b) is `shard` of b over `whole` of a, with no intermediate copy in memory or on disk.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .source import Placement
 
 
 def whole(source: Placement, parameter: Parameter) -> tuple[str, Rows]:
-    """(dtype, the parameter unsharded and unpadded, rows in the order of the source's family of names).
+    """(dtype, the unsharded and unpadded parameter, with rows in the order of the source's family of names).
 
-    Copies that ranks hold alike are compared while they are read. Raises CheckpointError where the shards
-    are of different dtypes.
+    Copies on several ranks are compared while they are read. Raises CheckpointError if the shards have
+    different dtypes.
     """
     pieces = source.by_parameter[parameter.name]
     dtypes = {stored.dtype: stored for _, stored in pieces}
@@ -44,10 +44,10 @@ def whole(source: Placement, parameter: Parameter) -> tuple[str, Rows]:
 
 
 def converted(source: ModelConfig, target: ModelConfig, parameter: Parameter, rows: Rows) -> Rows:
-    """The parameter for a model that differs in n_kv_heads alone: KV heads stored more or fewer times.
+    """The parameter for a model with another n_kv_heads: each KV head stored more or fewer times.
 
     Copies lie side by side (0, 0, 1, 1, …), as in Meta's 405B for 16 ranks. Raises CheckpointError, while
-    reading, where heads that would become one are not alike.
+    reading, if the heads to merge are not equal.
     """
     old, new = source.n_kv_heads, target.n_kv_heads
     if old == new or parameter.key not in KV_PARAMETERS:
@@ -61,7 +61,9 @@ def converted(source: ModelConfig, target: ModelConfig, parameter: Parameter, ro
 
 
 def kv_target(source: ModelConfig, n_kv_heads: int | None) -> ModelConfig:
-    """The model with other stored KV heads. Raises LayoutError where neither number divides the other."""
+    """The model with another number of stored KV heads. Raises LayoutError if neither number divides the
+    other.
+    """
     if n_kv_heads is None or n_kv_heads == source.n_kv_heads:
         return source
     few, many = sorted((source.n_kv_heads, whole_number("n_kv_heads", n_kv_heads, 1, source.n_heads)))
@@ -73,7 +75,7 @@ def kv_target(source: ModelConfig, n_kv_heads: int | None) -> ModelConfig:
 
 
 def shard(target: Sharding, parameter: Parameter, rank: int, rows: Rows, itemsize: int) -> Rows:
-    """What TP rank `rank` of the target stores, from the whole parameter; pad rows are zeros."""
+    """The shard of TP rank `rank` of the target, cut from the whole parameter; pad rows are zeros."""
     placement, span = target.placement(parameter.key), target.rows(parameter.key, rank)
     if not isinstance(placement, Shard) or span is None:
         return rows
@@ -83,7 +85,7 @@ def shard(target: Sharding, parameter: Parameter, rank: int, rows: Rows, itemsiz
 
 
 def expressions(source: Placement, target: Sharding) -> Iterator[tuple[tuple[int, int], str, Output]]:
-    """(stage, rank), stored name and expression of everything that the target stores."""
+    """(stage, rank), stored name and lazy expression of every tensor that the target stores."""
     model = source.sharding.model
     parameters = {p.name: p for p in model.parameters()}
     made: dict[str, tuple[str, Rows]] = {}

@@ -1,9 +1,9 @@
-"""Writing a checkpoint so that it is there whole or not at all.
+"""Write a checkpoint so that it appears complete or not at all.
 
-Everything goes into FOLDER.partial first: files are laid out at full size, then filled block by block, each
-finished tensor with its checksum put down in a journal. At the end come the manifest, fsync and one rename.
-An interrupted run goes on where the journal ends, after it has checked what the journal says. Nothing that
-was there before is touched.
+Everything goes into FOLDER.partial first. Files are laid out at full size and filled block by block; a
+journal records each finished tensor with its checksum. At the end come the manifest, fsync and one rename. An
+interrupted run continues where the journal ends, after it has verified the journal's entries. No existing
+file is changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .stored import Box, Bytes, Stored
 
 try:
     import fcntl
-except ImportError:  # Windows, where checkpoints can be read
+except ImportError:  # Windows has no fcntl. Checkpoints can be read there, not written.
     CAN_LOCK = False
 else:
     CAN_LOCK = True
@@ -45,7 +45,7 @@ WORKERS = min(4, os.cpu_count() or 1)
 
 @dataclass(frozen=True)
 class OutputFile:
-    """A file of a checkpoint. shared: second names of tensors of the file."""
+    """A file of a checkpoint. shared: second names of tensors in the file."""
 
     name: str
     shard: tuple[int, int]
@@ -58,11 +58,11 @@ class OutputFile:
 
 
 class Stopped(Exception):
-    """A worker gives up because another one failed."""
+    """Raised in a worker that gives up because another worker failed."""
 
 
 class Sources:
-    """Checks each stored tensor with a known checksum once, before its first use."""
+    """Verifies each stored tensor with a known checksum once, before its first use."""
 
     def __init__(self) -> None:
         self._seen: dict[Box, threading.Event] = {}
@@ -91,7 +91,7 @@ def _go_on(stop: threading.Event) -> None:
 
 
 def crc_of(file: Path, offset: int, nbytes: int, stop: threading.Event | None = None) -> int:
-    """crc32 of a span of a file; of what is left of it where the file ends before."""
+    """crc32 of a span of a file; if the file ends inside the span, of the bytes up to its end."""
     crc, left = 0, nbytes
     with file.open("rb", buffering=0) as data:
         data.seek(offset)
@@ -106,9 +106,9 @@ def crc_of(file: Path, offset: int, nbytes: int, stop: threading.Event | None = 
 
 
 class Journal:
-    """What is finished, a line of JSON each, behind a lock that one process at a time can hold.
+    """The finished tensors, one line of JSON each. A lock lets only one process use the journal at a time.
 
-    crcs: file that is laid out → finished tensor → crc32 of its bytes.
+    crcs: laid-out file → finished tensor → crc32 of its bytes.
     """
 
     def __init__(self, path: Path, plan: int) -> None:
@@ -135,12 +135,12 @@ class Journal:
         self._note({"plan": plan})
 
     def laid_out(self, file: str) -> None:
-        """A file has its header and its full size, and no tensor yet."""
+        """Record that a file has its header and full size, but no tensor yet."""
         self.crcs[file] = {}
         self._note({"laid_out": file})
 
     def finished(self, file: str, tensor: str, crc: int) -> None:
-        """A tensor is written; called from several threads."""
+        """Record that a tensor is written. Called from several threads."""
         with self._threads:
             self.crcs[file][tensor] = crc
             self._note({"file": file, "tensor": tensor, "crc32": crc})
@@ -157,7 +157,9 @@ _ENTRIES = [{"plan": int}, {"laid_out": str}, {"file": str, "tensor": str, "crc3
 
 
 def _entry(line: str) -> Plain:
-    """The entry in a line of a journal; {} for any other: what a killed run cut short is written again."""
+    """The entry in a line of a journal; {} for a line that a killed run cut short (its tensor is
+    rewritten).
+    """
     with contextlib.suppress(ValueError, RecursionError):
         entry = json.loads(line)
         if isinstance(entry, dict) and {key: type(value) for key, value in entry.items()} in _ENTRIES:
@@ -175,10 +177,10 @@ def write(
     about: Plain,
     progress: Progress | bool = False,
 ) -> None:
-    """Write the files, `beside` (small files by name) and the manifest into the new folder `target`.
+    """Write the files, `beside` (small files by name) and the manifest to the new folder `target`.
 
-    about: what the manifest says besides the checksums. Raises CheckpointError where the target is there
-    already, the disk is too small or a source is damaged; what `waiting` tells of is then used again.
+    about: entries of the manifest besides the checksums. Raises CheckpointError if the target exists, the
+    disk is too small or a source is damaged; the next run reuses the unfinished folder (see `waiting`).
     """
     if not CAN_LOCK:
         what, why = "writing a checkpoint needs Linux or macOS", "this system cannot lock what is unfinished"
@@ -189,7 +191,7 @@ def write(
     work = partial / "new"
     try:
         try:
-            partial.mkdir(0o700, parents=True)  # nobody else may put anything into it
+            partial.mkdir(0o700, parents=True)  # The mode keeps other users from adding files to the folder.
         except FileExistsError:
             if not _ours(partial):
                 what = f"{partial} is there already, and holds something else than an unfinished checkpoint"
@@ -218,7 +220,7 @@ def write(
 
 
 def waiting(target: Path) -> str:
-    """What to say of an unfinished checkpoint: where its finished tensors wait; "" where there are none."""
+    """A sentence about an unfinished checkpoint: the folder of its finished tensors; "" without any."""
     partial = target.with_name(target.name + ".partial")
     try:
         begun = (partial / "journal").read_text("utf-8", "replace")
@@ -229,13 +231,13 @@ def waiting(target: Path) -> str:
 
 
 def _ours(partial: Path) -> bool:
-    """Whether a folder is the user's own, and holds nothing but what an unfinished run leaves.
+    """Whether a folder belongs to the user and contains only the files of an unfinished run.
 
-    A link in it, planted by somebody else, would have another file written over.
+    A link planted there by another user would make us overwrite the link's target.
     """
     if not _own(partial, stat.S_ISDIR):
         return False
-    partial.chmod(0o700)  # from here on nobody else can change what is found
+    partial.chmod(0o700)  # From here on, no other user can change the contents.
     names = {path.name for path in partial.iterdir()}
     if not names <= {"new", "journal"} or ("new" in names and not _own(partial / "new", stat.S_ISDIR)):
         return False
@@ -246,14 +248,16 @@ def _ours(partial: Path) -> bool:
 
 
 def _own(path: Path, is_kind: Callable[[int], bool]) -> bool:
-    """Whether a path is of a kind, no link, the user's own and a file's only name."""
+    """Whether a path has the right kind, is no link, belongs to the user and is the file's only name."""
     found = path.lstat()
     only = stat.S_ISDIR(found.st_mode) or found.st_nlink == 1
     return is_kind(found.st_mode) and found.st_uid == os.geteuid() and only
 
 
 def _plan(files: Sequence[OutputFile], beside: Mapping[str, bytes], about: Plain) -> int:
-    """A fingerprint of all that the result depends on: sources as they are now, and what is made of them."""
+    """A fingerprint of everything the result depends on: the sources as they are now, and the output made of
+    them.
+    """
     crc = zlib.crc32(json.dumps([about, sorted(beside)], default=str).encode())
     sources: set[Path] = set()
     for file in files:
@@ -280,7 +284,7 @@ def _need_space(partial: Path, files: Sequence[OutputFile], journal: Journal) ->
 def _fill(
     work: Path, files: Sequence[OutputFile], journal: Journal, progress: Progress | bool
 ) -> dict[str, Plain]:
-    """Fill all files; the manifest's list of them."""
+    """Fill all files and return the manifest's list of them."""
     offsets = {file.name: _laid_out(work, file, journal) for file in files}
     stop, sources = threading.Event(), Sources()
     count = Counter(progress, sum(file.nbytes for file in files))
@@ -310,7 +314,7 @@ def _fill(
         jobs = [pool.submit(fill, file, name, out) for file in files for name, out in file.tensors.items()]
         try:
             wait(jobs, return_when=FIRST_EXCEPTION)
-        finally:  # also an interrupt
+        finally:  # An interrupt must stop the workers as well.
             if not all(job.done() for job in jobs):
                 stop.set()
                 pool.shutdown(cancel_futures=True)
@@ -321,7 +325,7 @@ def _fill(
 
 
 def _begin_writeback(handle: int, offset: int, nbytes: int) -> None:
-    """Let the disk begin while the next block is made ready, so that fsync finds little left to do."""
+    """Start the write to disk while the next block is prepared, so that fsync has little left to do."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(handle, offset, nbytes, os.POSIX_FADV_DONTNEED)
 
@@ -333,7 +337,7 @@ def _blocks(rows: Rows) -> Iterator[Bytes]:
 
 
 def _laid_out(work: Path, file: OutputFile, journal: Journal) -> dict[str, int]:
-    """Byte offsets of the file's tensors, once it has its header and its full size."""
+    """Byte offsets of the file's tensors. A file without header and full size gets them first."""
     shapes = {name: (out.dtype, out.shape) for name, out in file.tensors.items()}
     path = work / file.name
     if file.name in journal.crcs:
@@ -350,9 +354,12 @@ def _laid_out(work: Path, file: OutputFile, journal: Journal) -> dict[str, int]:
 
 
 def _finished(work: Path, file: OutputFile, offsets: Mapping[str, int], journal: Journal) -> Plain:
-    """Seal and sync a file; its entry in the manifest. frame: crc32 of all that is no tensor's data."""
+    """Seal and sync a file, and return its manifest entry. frame: crc32 of all bytes outside the tensors'
+    data.
+    """
     path, found = work / file.name, journal.crcs[file.name]
-    crcs = {name: found[name] for name in file.tensors}  # in the order of the file, not of the workers
+    # Follow the file's order, not the order in which workers finish.
+    crcs = {name: found[name] for name in file.tensors}
     if path.suffix == ".pth":
         pth.seal(path, crcs)
     crcs |= {alias: crcs[name] for alias, name in file.shared.items()}
@@ -363,7 +370,7 @@ def _finished(work: Path, file: OutputFile, offsets: Mapping[str, int], journal:
 
 
 def frame_of(path: Path, spans: Sequence[tuple[int, int]]) -> int:
-    """crc32 of a file's bytes outside of the (offset, length) spans of its tensors."""
+    """crc32 of a file's bytes outside the (offset, length) spans of its tensors."""
     crc, at = 0, 0
     with path.open("rb") as data:
         for offset, length in [*sorted(spans), (path.stat().st_size, 0)]:

@@ -1,7 +1,7 @@
-"""The zip files that torch writes, by their directory: each record stored as it is, its place checked.
+"""The zip files that torch writes, read from their directory: uncompressed records with verified places.
 
-Python's zipfile would do for one file; a torch.distributed.checkpoint holds a zip for each chunk of each
-tensor, and there it costs ten times as much and checks less.
+Python's zipfile would do for one file. A torch.distributed.checkpoint contains one zip for each chunk of each
+tensor; there zipfile costs ten times as much and checks less.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_DIRECTORY = 2**24
 
 @dataclass
 class Window:
-    """A file, or `length` bytes of it from `offset` on; nothing outside can be read."""
+    """A file, or `length` bytes of it from `offset` on; bytes outside cannot be read."""
 
     file: Path
     handle: int
@@ -45,28 +45,28 @@ class Window:
             raise self.refusal("is damaged or cut off", why)
         if size > _BLOCK or self.length <= _BLOCK or at // _BLOCK != (at + size - 1) // _BLOCK:
             return self.pread(at, size)
-        block = at - at % _BLOCK  # the small things of a zip lie together
+        block = at - at % _BLOCK  # The small parts of a zip lie together, so one read gets several.
         if block not in self.cached:
             self.cached = {block: self.pread(block, min(_BLOCK, self.length - block))}
         return self.cached[block][at - block : at - block + size]
 
     def pread(self, at: int, size: int) -> bytes:
-        """`read`, where the place is known to be inside."""
+        """`read` for a place that is known to be inside."""
         found = os.pread(self.handle, size, self.offset + at)
         if len(found) != size:
             raise self.refusal("became shorter while it was read")
         return found
 
     def refusal(self, what: str, why: str = "") -> CheckpointError:
-        """An error that begins with the file's name."""
+        """An error with the file's name in front."""
         return CheckpointError(f"{self.where} {what}", why)
 
 
 @contextmanager
 def window(path: Path) -> Iterator[Window]:
-    """The whole of a regular file, open to be read. Raises CheckpointError."""
+    """A whole regular file, open for reading. Raises CheckpointError."""
     try:
-        found = path.stat()  # before it is opened: a pipe would wait for a writer
+        found = path.stat()  # Check before opening: opening a pipe would wait for a writer.
         if not stat.S_ISREG(found.st_mode):
             raise CheckpointError(f"{path} is no file")
         handle = os.open(path, os.O_RDONLY)
@@ -79,7 +79,7 @@ def window(path: Path) -> Iterator[Window]:
 
 
 class Record(NamedTuple):
-    """A record of a zip: where its directory entry, header and bytes start, and how many bytes."""
+    """A record of a zip: the starts of its directory entry, header and bytes, and its number of bytes."""
 
     entry: int
     header: int
@@ -91,9 +91,10 @@ class Record(NamedTuple):
 
 
 def records(zipped: Window) -> dict[str, Record]:
-    """The records of a zip file by name, each stored as it is, within the file and apart from the others.
+    """The records of a zip file by name. Each must be uncompressed, inside the file, and apart from the
+    others.
 
-    Raises CheckpointError for anything torch would not write.
+    Raises CheckpointError for a file that torch would not write.
     """
     if zipped.read(0, min(4, zipped.length)) != b"PK\3\4":
         raise zipped.refusal("is no zip file as torch.save writes it", _AGAIN)
@@ -113,7 +114,7 @@ def records(zipped: Window) -> dict[str, Record]:
 
 
 def _directory(zipped: Window) -> tuple[int, int, int]:
-    """Where the directory starts, its bytes, and how many records it lists."""
+    """The start of the directory, its bytes, and the number of records it lists."""
     end = zipped.length - _END.size
     magic, disk, other, here, count, size, start, comment = _END.unpack(zipped.read(end, _END.size))
     if magic != b"PK\5\6" or disk or other or comment:
@@ -133,7 +134,7 @@ def _directory(zipped: Window) -> tuple[int, int, int]:
 
 
 def _entry(zipped: Window, listed: bytes, at: int, start: int) -> tuple[str, Record, int]:
-    """Name and record of the directory's entry at `at`, and where the next one begins."""
+    """Name and record of the directory entry at `at`, and the start of the next entry."""
     if at + _ENTRY.size > len(listed):
         raise zipped.refusal(_DAMAGED)
     fields = _ENTRY.unpack_from(listed, at)

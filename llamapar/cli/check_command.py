@@ -1,4 +1,4 @@
-"""`llamapar check`: is this layout right, from flags or from a run's own files."""
+"""`llamapar check`: is this layout right? Reads flags, or a run's own files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _check(given: Given) -> Answer:
 
 
 def _check_settings(given: Given) -> Answer:
-    """The files, then the verdict; where they say too little for one, what is missing."""
+    """The files' settings, then the verdict; if they are incomplete, the missing facts."""
     rest = {name: value for name, value in given.facts.items() if name not in KNOWN}
 
     def judged(settings: Settings) -> Answer:

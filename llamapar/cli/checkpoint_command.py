@@ -1,4 +1,4 @@
-"""`llamapar checkpoint`: what lies in a checkpoint, and from one sharding to another."""
+"""`llamapar checkpoint`: inspect and verify a checkpoint, or write it in another sharding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TARGET = ("target", "the new folder; it must not be there yet")
 
 
 def _look(given: Given) -> Answer:
-    """`inspect` and `verify`: status 0 where all is in order, 1 where a fault was found."""
+    """`inspect` and `verify`: exit status 0 if the checkpoint is sound, 1 if a fault was found."""
     checkpoint, action = _library(), _action(given)
     bar = {"progress": sys.stderr.isatty()} if action == "verify" else {}
     found = getattr(checkpoint, action)(_source(given), **_options(given), **bar)
@@ -27,7 +27,7 @@ def _look(given: Given) -> Answer:
 
 
 def _make(given: Given) -> Answer:
-    """`shard`, `gather` and `reshard`: a new checkpoint."""
+    """`shard`, `gather` and `reshard`: write a new checkpoint."""
     action, source = _action(given), _source(given)
     what, choose = f"{action} needs the folder to be made", [f"{given.command} {source} NEW-FOLDER"]
     target = given.needed("target", what, "it must not be there yet", choose)
@@ -55,7 +55,7 @@ def _source(given: Given) -> str:
 
 
 def _options(given: Given) -> Values:
-    """The options that were given, of those that the action has."""
+    """The given options that the action accepts."""
     model = {"model": given.model} if given["model"] else {}
     return model | given.of(*_CUTS, *_MAKING, "against")
 

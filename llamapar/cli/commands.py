@@ -1,4 +1,4 @@
-"""What a command is: its options, what was typed after it, and its answer."""
+"""The parts of a command: its options, the values typed after it, and its answer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .writing import Foldable, as_text
 
 @dataclass(frozen=True)
 class Given:
-    """What was typed after a command, read: values by name, None where an option was not given.
+    """The values typed after a command, by name; None for an option that was not given.
 
-    command: the words that name it, "llamapar check". note: what is known of a published job, where it was
-    named and nothing of it was changed.
+    command: its full name, "llamapar check". note: a sentence about a published job, if one was named and
+    nothing of it was changed.
     """
 
     command: str
@@ -34,42 +34,42 @@ class Given:
         return self.values[name]
 
     def needed(self, name: str, what: str, why: str = "", choose: Iterable[object] = ()) -> str:
-        """A value that must be given. Raises LlamaparError where it was not."""
+        """A required value. Raises LlamaparError if it was not given."""
         if self[name] is None:
             raise LlamaparError(what, why, choose, name)
         return str(self[name])
 
     def of(self, *names: str) -> Values:
-        """The options that were given; the library judges their values."""
+        """The given options; the library judges their values."""
         return {name: value for name in names if (value := self.values.get(name)) is not None}
 
     @property
     def model(self) -> ModelConfig:
-        """The model that was named; LlamaparError where none was."""
+        """The named model. Raises LlamaparError without one."""
         why = f"presets are {', '.join(PRESETS)}"
         choose = ["llama3.1-405b", "a config.json or params.json", f"{self.command} --help"]
         return find_model(self.needed("model", "a model is needed", why, choose))
 
     @property
     def layout(self) -> Layout:
-        """The layout of the options that were given."""
+        """The layout of the given options."""
         return Layout(**self.of(*LAYOUT))
 
     @property
     def files(self) -> list[str]:
-        """The files of settings and launch scripts that were named."""
+        """The named files of settings and launch scripts."""
         named = self.of("config", "launch")
         return [file for files in named.values() for file in files]
 
     @property
     def facts(self) -> Values:
-        """The facts of a job that were given."""
+        """The given facts of a job."""
         return self.of(*FACTS)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answers, of which one form is made. ok: whether the exit status is 0."""
+    """The answer of a command, written in one of its forms. ok: whether the exit status is 0."""
 
     ok: bool
     text: Callable[[], str]
@@ -81,24 +81,24 @@ class Answer:
 
 
 class Record(Foldable, Protocol):
-    """What most commands answer with."""
+    """The kind of answer that most commands give."""
 
     def as_dict(self) -> Mapping[str, object]: ...
 
 
 def answer(record: Record, ok: bool = True, note: str = "") -> Answer:
-    """A record in its own two forms, the text with a note below."""
+    """A record as text with a note below, and as JSON."""
     return Answer(ok, lambda: "\n".join(filter(None, [as_text(record), note])), record.as_dict)
 
 
 def with_torch(module: str, what: str, why: str = "") -> ModuleType:
-    """A module that needs torch. what: it does. Raises LlamaparError where it cannot be had."""
+    """A module that needs torch. what: its purpose. Raises LlamaparError if it cannot be imported."""
     try:
         return importlib.import_module(f"llamapar.{module}")
     except ModuleNotFoundError as problem:
         missing = f"{problem.name} is not installed, and {what} needs it"
         raise LlamaparError(missing, why, [install("run")]) from None
-    except ImportError as problem:  # a torch that is too old
+    except ImportError as problem:  # The installed torch is too old.
         raise LlamaparError(str(problem), "", [install("run", "--upgrade ")]) from None
 
 
@@ -107,12 +107,11 @@ MODEL_WORD = (("model", "the same as --model"),)
 
 
 class Command(NamedTuple):
-    """what: its help. exits: what its status 0 means, and its status 1 where it has one.
+    """A command. what: its help. exits: the meaning of status 0, and of status 1 if it has one.
 
-    function: the public function whose defaults its options have. options: names of OPTIONS.
-    positional: the words after it, by name; one that is an option's name stands for its value.
-    surplus: what one more may mean.
-    helps: of options that mean something else here.
+    function: the public function that supplies the options' defaults. options: names of OPTIONS. positional:
+    the words after the command, by name; a name of an option stands for its value. surplus: the likely
+    meaning of a further word. helps: help texts of options with another meaning here.
     """
 
     answer: Callable[[Given], Answer]
@@ -127,7 +126,7 @@ class Command(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Commands of which the next word names one. word: what each of them is called."""
+    """Commands that the next word selects. word: what each of them is called."""
 
     what: str
     commands: Mapping[str, Command | Group]

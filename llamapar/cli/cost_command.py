@@ -1,4 +1,4 @@
-"""`llamapar cost`: how long a step takes."""
+"""`llamapar cost`: the time of a step."""
 
 from __future__ import annotations
 

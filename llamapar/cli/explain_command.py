@@ -1,7 +1,7 @@
-"""`llamapar explain`: from a text, a log file, or what another program says on a pipe, to the cause.
+"""`llamapar explain`: from a text, a log file, or another program's output on a pipe, to the cause.
 
-A log is read in pieces and never held whole. What comes through a pipe goes on at once, byte by byte as
-it came, so that a job under `| llamapar explain -` is seen as without it; the explanation follows its end.
+A log is read in pieces and is never whole in memory. Input from a pipe is passed on at once, byte by byte, so
+a job under `| llamapar explain -` looks the same as without it; the explanation follows at its end.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _LONGEST = 2**20
 
 
 def _answer(given: Given) -> Answer:
-    """Status 0 for an explanation, of sharding or not; 1 where the cause cannot be told."""
+    """Status 0 for an explanation, of sharding or not; 1 if the cause cannot be decided."""
     text, file, flight, head = given["text"], given["file"], given["flight"], ""
     asked = [name for name in ("text", "file", "flight") if given[name] is not None]
     if len(asked) != 1:
         what = f"a {' and a '.join(asked)} were given; one is explained" if asked else "a text is needed"
         choose = ["llamapar explain 'TEXT'", "--file FILE", "- for a pipe", "--flight DIR"]
         raise LlamaparError(what, "", choose, "text")
-    if text not in (None, "-") and os.path.exists(text):  # the name of a log is no text to explain
+    if text not in (None, "-") and os.path.exists(text):  # A file name is not a text to explain.
         file = text if os.path.isfile(text) else None
         what = "a file: it is read, as by --file" if file else "no regular file: taken as the text itself"
         write(sys.stderr, f"llamapar: {shown(text, 200)} is {what}")
@@ -68,7 +68,7 @@ def _answer(given: Given) -> Answer:
 
 
 def _known(given: Given) -> Values:
-    """The arguments of `explain` beside the text; what an option says stands before the context."""
+    """The arguments of `explain` besides the text; an option wins over the context."""
     known: Values = {"context": None if given["context"] is None else _context(given["context"])}
     if given.files:
         settings = late("read_settings")(*given.files, overrides=given["overrides"])
@@ -83,7 +83,7 @@ def _known(given: Given) -> Values:
 
 
 def _context(text: str) -> Values:
-    """A context object as plain facts. Names that nobody knows are ignored later."""
+    """A context object as plain facts. `explain` ignores unknown names."""
     try:
         facts = dict(parse_object(text, "--context"))
     except ModelError as problem:
@@ -96,7 +96,7 @@ def _context(text: str) -> Values:
 
 
 def _model(text: str) -> ModelConfig | str:
-    """A model, or its name in free words, which `explain` knows more of; stderr says so then."""
+    """A model, or a name in free words, which `explain` may still recognise; stderr then says so."""
     try:
         return find_model(text)
     except ModelError as problem:
@@ -111,7 +111,7 @@ def _model(text: str) -> ModelConfig | str:
 
 
 def lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Bytes as lines of text: bad bytes replaced, a progress bar's returns taken as ends of lines."""
+    """Bytes as lines of text: bad bytes are replaced, and a progress bar's returns end lines."""
     pieces, head, rest = iter(pieces), b"", ""
     while len(head) < 2 and (piece := next(pieces, b"")):
         head += piece
@@ -133,7 +133,7 @@ _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
 def _of_file(name: str, known: Values) -> Explanation:
     try:
-        # a pipe that nobody writes to is empty, and opening it otherwise would wait
+        # Open without blocking: a pipe without a writer counts as empty.
         file = open(name, "rb", opener=lambda path, flags: os.open(path, flags | _AT_ONCE))  # noqa: SIM115
     except ValueError:
         raise LlamaparError(f"{shown(name, 200)} cannot be a file's name", "", _near(name), "file") from None
@@ -154,7 +154,7 @@ def _of_file(name: str, known: Values) -> Explanation:
 
 
 def _near(name: str) -> list[str]:
-    """Files beside a missing one whose names are most like it."""
+    """Files beside a missing one with similar names."""
     try:
         path = Path(name)
         beside = [other.name for other in path.parent.iterdir() if other.is_file()]
@@ -165,10 +165,10 @@ def _near(name: str) -> list[str]:
 
 
 def _piped() -> Iterator[bytes]:
-    """What comes on stdin, as soon as it comes.
+    """The input on stdin, as soon as it arrives.
 
-    An interrupt at the keyboard reaches the program before the pipe too, whose last words are still to
-    be read; the second one ends this.
+    Ctrl-C also reaches the program before the pipe, so the first one keeps reading that program's last words;
+    the second one stops.
     """
     if sys.stdin is None:
         raise LlamaparError("there is nothing to read: stdin is closed", "", ["--file FILE"], "text")
@@ -191,7 +191,9 @@ def _piped() -> Iterator[bytes]:
 
 
 def _echoed(pieces: Iterable[bytes], stream: IO[str] | None) -> Iterator[bytes]:
-    """The pieces, each passed on as it comes. A stream that fails is left alone: the job goes on."""
+    """The pieces, each passed on as it arrives. A failed output stream is ignored, so that the job
+    continues.
+    """
     for piece in pieces:
         if stream is not None:
             try:

@@ -1,4 +1,4 @@
-"""`llamapar loading`: bytes of a model's file, and on every machine that loads it."""
+"""`llamapar loading`: bytes of a model's file, and on each machine that loads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OPTIONS = ("format", "nodes", "memory_gib", "seq_len")
 
 
 def _loading(given: Given) -> Answer:
-    """Status 0 where the model fits the machines, 1 where it does not."""
+    """Status 0 if the model fits the machines, 1 if it does not."""
     found = loading(given.model, **given.of(*_OPTIONS))
     wrapping = [_wrap(count) for count in found.overflows]
     return Answer(

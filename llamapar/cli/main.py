@@ -1,7 +1,7 @@
 """The `llamapar` command: a shell over the library that reads words and answers in text or JSON.
 
-Input that cannot work is refused on stderr in the library's own words, never by a traceback; with --json
-the object {"error": …} on stdout says the same, so that a script always reads one JSON value.
+Input that cannot work is refused on stderr in the library's own words, never by a traceback. With --json the
+object {"error": …} on stdout says the same, so a script always reads one JSON value.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NAMES = (
 
 
 class Commands(Mapping[str, Command | Group]):
-    """The commands by name: `llamapar NAME` is `NAME_command.COMMAND`, imported when somebody asks for it.
+    """The commands by name: `llamapar NAME` is `NAME_command.COMMAND`, imported on demand.
 
-    A command brings the rooms with it that it needs, so `llamapar check` does not wait for those of `plan`.
+    Each command imports only the rooms that it needs, so `llamapar check` does not wait for those of `plan`.
     """
 
     def __getitem__(self, name: str) -> Command | Group:
@@ -58,7 +58,9 @@ _STATUS = (
 
 
 def _answer(argv: Sequence[str]) -> int:
-    """Answer a command line, in writing; its exit status. Bad input is refused on stderr at once."""
+    """Answer a command line in writing, and return the exit status. Invalid input is refused on stderr at
+    once.
+    """
     try:
         command, given = parsing.read(argv, _TOP, _STATUS)
         answered = command.answer(given)
@@ -73,16 +75,16 @@ def _answer(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The `llamapar` command; the exit status is returned."""
+    """Run the `llamapar` command and return its exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         if argv[:1] == ["run"]:
-            from . import run_command  # which other commands do not need
+            from . import run_command  # Import here, because other commands do not need it.
 
             if run_command.launched():
                 return run_command.as_a_rank(lambda: _answer(argv))
         return _answer(argv)
-    except SystemExit:  # argparse has shown the help that was asked for
+    except SystemExit:  # argparse has already printed the requested help.
         return 0
     except KeyboardInterrupt:
         return interrupts.STATUS

@@ -1,4 +1,4 @@
-"""`llamapar memory`: bytes on a rank of every stage."""
+"""`llamapar memory`: bytes on a rank of each stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOW = ("accounting", "cp_method", "loss", "float8_all_gather")
 
 
 def _memory(given: Given) -> Answer:
-    """Status 0 where the worst stage stays within the GPU's HBM, 1 where it does not."""
+    """Status 0 if the worst stage fits the GPU's HBM, 1 if it does not."""
     model, layout, facts = given.model, given.layout, given.facts
     choose = [Choice.of(seq_len=8192), "llamapar memory --help"]
     given.needed("seq_len", "a sequence length is needed", "activations grow with it", choose)

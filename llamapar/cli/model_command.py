@@ -1,4 +1,4 @@
-"""`llamapar model`: a model's dimensions and parameters, and where each of its tensors lies."""
+"""`llamapar model`: a model's dimensions and parameters, and the placement of each tensor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _answer(given: Given) -> Answer:
 
 
 def _text(model: ModelConfig, dims: dict[str, object]) -> str:
-    """The dimensions, and the parameters by where they are."""
+    """The dimensions, and the parameters by part of the model."""
     if scaling := model.rope_scaling:
         dims = dims | {"rope_scaling": f"{scaling.kind}, factor {scaling.factor:g}"}
     embedding = f"{model.vocab_size * model.dim:,}"

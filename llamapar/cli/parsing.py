@@ -1,4 +1,4 @@
-"""A command line as a command and its values; what is neither is refused with the nearest names."""
+"""Parse a command line into a command and its values; other words are refused with the nearest names."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ _WORD = "_word"
 
 
 class _Form(argparse.HelpFormatter):
-    """Help of which every line is folded, an example so that a shell still takes it as one command."""
+    """Help with every line wrapped; a wrapped example is still one command for a shell."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(_folded(line, width) for line in text.splitlines())
 
 
 def _folded(line: str, width: int) -> str:
-    """A line of prose, or an example, which begins with blanks, of at most `width` characters."""
+    """A line of prose, or an example (which starts with blanks), wrapped to `width` characters."""
     if not line.startswith(" "):
         return textwrap.fill(line, width, break_on_hyphens=False)
-    # two columns are kept for the backslash that goes on; a flag and its value stay together
+    # Keep two columns for the continuation backslash, and a flag together with its value.
     kept = re.sub(r"(--[a-z-]+) (?!-)", "\\1\0", line)
     rows = textwrap.wrap(
         kept, width - 2, subsequent_indent="      ", break_on_hyphens=False, break_long_words=False
@@ -74,18 +74,18 @@ def _folded(line: str, width: int) -> str:
 
 
 class _YesOrNo(argparse.BooleanOptionalAction):
-    """A flag and its opposite, in a usage line as one word that fits a narrow terminal."""
+    """A flag and its opposite, as one word in a usage line, to fit a narrow terminal."""
 
     def format_usage(self) -> str:
         return self.option_strings[0].replace("--", "--[no-]", 1)
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse that raises, and that writes its help as everything else is written."""
+    """argparse that raises instead of exiting, and writes its help like all other output."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=_Form, allow_abbrev=False, **settings)
-        self.color = False  # Python 3.14 colours help, and `write` lets no escape through
+        self.color = False  # Python 3.14 colours help, and `write` removes escapes.
 
     def error(self, message: str) -> NoReturn:
         raise LlamaparError(message, "", [f"{self.prog} --help"])
@@ -96,9 +96,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read(argv: Sequence[str], top: Group, status: str) -> tuple[Command, Given]:
-    """The command that `argv` names, and what was typed after it.
+    """The command in `argv`, and the values typed after it.
 
-    status: what every help says last. Raises LlamaparError; SystemExit once a help was shown.
+    status: the last sentence of every help. Raises LlamaparError; SystemExit after a help was shown.
     """
     command, path = _named(argv, top)
     about = command.what.rstrip(".")
@@ -113,7 +113,7 @@ def read(argv: Sequence[str], top: Group, status: str) -> tuple[Command, Given]:
     _fill(parser, command, status)
     words, overrides = _apart(argv[len(path) :])
     for word in words[: words.index("--")] if "--" in words else words:
-        if word.startswith("--") and word.endswith("=--"):  # argparse drops the value, and breaks
+        if word.startswith("--") and word.endswith("=--"):  # argparse would drop the value and then fail.
             raise LlamaparError(f"{shown(word)}: a value is needed", "", [f"{parser.prog} --help"])
     found, unknown = parser.parse_known_args(words)
     given = Given(parser.prog, vars(found))
@@ -128,7 +128,7 @@ def read(argv: Sequence[str], top: Group, status: str) -> tuple[Command, Given]:
 
 
 def _with_words(typed: Values) -> Values:
-    """The values of options, those that a word stands for among them."""
+    """The values of options, including those given as bare words."""
     values = {name: value for name, value in typed.items() if not name.endswith(_WORD)}
     for name in (name for name in values if typed.get(name + _WORD) is not None):
         word, flagged = typed[name + _WORD], values[name]
@@ -140,7 +140,7 @@ def _with_words(typed: Values) -> Values:
 
 
 def _apart(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:
-    """The command's own words, and what stands after -- for the framework whose files are named."""
+    """The command's own words, and those after --, which belong to the framework of the named files."""
     end = words.index("--") if "--" in words else len(words)
     if any(word.startswith(("--config", "--launch")) for word in words[:end]):
         return words[:end], [*words[end + 1 :]]
@@ -148,7 +148,7 @@ def _apart(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:
 
 
 def _with_job(given: Given, command: Command) -> Given:
-    """What was given, and where a published job was named its settings for the rest."""
+    """The given values; a published job supplies the rest."""
     if not given.of("job"):
         return given
     published = JOBS[OPTIONS["job"].chosen(given["job"])]
@@ -161,7 +161,7 @@ def _with_job(given: Given, command: Command) -> Given:
 
 
 def _named(argv: Sequence[str], top: Group) -> tuple[Command | Group, Sequence[str]]:
-    """The command that the first words name, a group where they ask for its help; and those words."""
+    """The command that the first words name (a group if they ask for its help), and those words."""
     command: Command | Group = top
     for i, word in enumerate([*argv, ""]):
         if isinstance(command, Command) or word in ("-h", "--help") or (i == 0 and word == "--version"):
@@ -175,7 +175,7 @@ def _named(argv: Sequence[str], top: Group) -> tuple[Command | Group, Sequence[s
 
 
 def _fill_group(parser: _Parser, group: Group, status: str) -> None:
-    """The names of a group's commands, and what each does."""
+    """Add the names of a group's commands, and what each does."""
     made = parser.add_subparsers(metavar=group.word.upper(), title=f"{group.word}s", parser_class=_Parser)
     for name, each in group.commands.items():
         made.add_parser(name, help=each.what)
@@ -183,7 +183,7 @@ def _fill_group(parser: _Parser, group: Group, status: str) -> None:
 
 
 def _fill(parser: _Parser, command: Command, status: str) -> None:
-    """What a command takes."""
+    """Add a command's options and words."""
     for name, help_text in command.positional:
         own = name + _WORD if name in command.options else name
         parser.add_argument(own, nargs="?", metavar=name.upper(), help=help_text)
@@ -207,7 +207,7 @@ def _epilog(example: str, exits: str, status: str) -> str:
 
 
 def _refusal(word: str, command: Command, given: Given) -> LlamaparError:
-    """An option that the command does not have, or a word too many, with what it may have meant."""
+    """The error for an unknown option or an extra word, with its likely meaning."""
     help_of = [f"{given.command} --help"]
     if word.startswith("-"):
         known = [OPTIONS[name].flag for name in (*command.options, "json")]

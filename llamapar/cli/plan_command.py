@@ -1,4 +1,4 @@
-"""`llamapar plan`: the layouts of some GPUs that take least time for a batch."""
+"""`llamapar plan`: the fastest layouts for a batch on a number of GPUs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PATIENCE = 1.0
 
 
 def _plan(given: Given) -> Answer:
-    """Status 0 where some layout passes and fits, 1 where none does."""
+    """Status 0 if some layout passes and fits, 1 if none does."""
     if given.files:
         return of_settings(given, lambda settings: _beside(given, settings))
     for name in _SEARCHED:
@@ -37,7 +37,7 @@ def _plan(given: Given) -> Answer:
 
 
 def _beside(given: Given, settings: Settings) -> Answer:
-    """The plan, and the time of the layout that the files say."""
+    """The plan, with the time of the layout in the files."""
     planned = _planned(given, searched(given, settings))
     try:
         own = cost(settings, **given.of(*_PLAN, "framework"))
@@ -61,7 +61,7 @@ def _planned(given: Given, found: Plan) -> Answer:
 
 
 def searched(given: Given, model: ModelConfig | Settings) -> Plan:
-    """The plan; how far it is goes to stderr, and Ctrl-C ends it with the best so far."""
+    """The plan; progress goes to stderr, and Ctrl-C stops the search with the best layouts so far."""
     last = time.monotonic()
 
     def progress(judged: int, passing: int) -> None:

@@ -1,4 +1,4 @@
-"""`llamapar ranks`: where a global rank sits, and who its peers are."""
+"""`llamapar ranks`: the coord of a global rank, and its peers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How the values of options are read from words; the library judges them.
+"""Parse the values of options from words; the library judges them.
 
-So the command and Python refuse the same in the same words.
+So the command and Python refuse the same values in the same words.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from .writing import write
 
 
 def read(name: str, text: str) -> object:
-    """The value that a text says for an option. Raises LlamaparError where it says none."""
+    """The value of an option from a text. Raises LlamaparError if the text has none."""
     if name in _READERS:
         return _READERS[name](text)
     return _count(name, text) if OPTIONS[name].is_count else text
 
 
 def _count(name: str, text: str) -> int | float:
-    """A number; where a short form leaves open which, stderr says what was understood."""
+    """A number; if a short form is ambiguous, stderr says how it was read."""
     value, note = number(name, text)
     write(sys.stderr, f"llamapar: {note}" if note else "")
     return value
 
 
 def _order(text: str) -> str:
-    """A rank order by its axes ("tp-cp-pp-dp"), or by the name of a framework that uses it."""
+    """A rank order from its axes ("tp-cp-pp-dp"), or from the name of a framework that uses it."""
     if text in ORDERS:
         return text
     try:
@@ -65,7 +65,7 @@ def _padding(text: str) -> str | Padding:
 
 
 def _layer_split(text: str) -> str:
-    """A name of LAYER_SPLITS, with hyphens for its spaces."""
+    """A name of LAYER_SPLITS, with hyphens instead of spaces."""
     names = {name.replace(" ", "-"): name for name in LAYER_SPLITS}
     return names[one_of("layer_split", text.replace(" ", "-"), names, LayoutError)]
 
@@ -75,7 +75,7 @@ def _framework(text: str) -> str:
 
 
 def _documents(text: str) -> tuple[int, ...]:
-    """Lengths joined by commas: "10,20,34"."""
+    """Comma-separated lengths: "10,20,34"."""
     return tuple(whole("documents", _count("documents", word)) for word in text.split(","))
 
 

@@ -58,7 +58,7 @@ def _answer(given: Given) -> Answer:
 
 
 def _torch(module: str) -> ModuleType:
-    """A module that runs layouts."""
+    """The module that runs layouts."""
     return with_torch(module, "running a layout", "every other command needs nothing but Python")
 
 
@@ -85,7 +85,7 @@ def _run(run: Callable[..., RunResult], given: Given, options: Values) -> RunRes
 
 
 def _refused(report: Report) -> Answer:
-    """The report of a layout that check refuses."""
+    """The report for a layout that check refuses."""
     first = report.errors[0]
     error = LayoutError(f"{first.code} {first.message}", first.why, first.fixes)
     return Answer(
@@ -96,7 +96,7 @@ def _refused(report: Report) -> Answer:
 
 
 def _given_up(problem: RankFailure | Cancelled) -> Answer:
-    """A run without a result: a rank was killed, or never came, or the deadline passed."""
+    """A run without a result: a rank was killed or never arrived, or the deadline passed."""
     ranks = {str(rank): text for rank, text in getattr(problem, "ranks", {}).items()}
     error = {**as_dict(problem), "ranks": ranks}
     return Answer(False, lambda: as_text(str(in_flags(problem))), lambda: {"ok": False, "error": error})
@@ -115,7 +115,8 @@ def _data(result: RunResult, given: Given) -> dict[str, object]:
     data = result.as_dict()
     for name, value in data.items():
         if isinstance(value, float) and not math.isfinite(value):
-            data[name] = str(value)  # JSON has no infinity: an output that is missing, or of another shape
+            # JSON has no infinity, which stands for an output that is missing or has another shape.
+            data[name] = str(value)
     if given["tape"]:
         data["tape"] = _tape(result.tape)
     if given["trace"]:
@@ -159,14 +160,14 @@ COMMAND = Command(
 
 
 def launched() -> bool:
-    """Whether torchrun started this process, and torch is there to say so."""
+    """Whether torchrun started this process and torch is installed."""
     with contextlib.suppress(LlamaparError):
         return _torch(_TORCHRUN).launched() is not None
     return False
 
 
 def as_a_rank(command: Callable[[], int]) -> int:
-    """The command on a rank that torchrun started: rank 0 alone writes, all end with its status."""
+    """Run the command on a rank that torchrun started: only rank 0 writes, and all end with its status."""
     torchrun = _torch(_TORCHRUN)
     if os.environ["RANK"] == "0":
         return int(torchrun.part(command()))

@@ -12,7 +12,7 @@ _OPTIONS = ("pp", "virtual_stages", "micro_batches", "nc")
 
 
 def _schedule(given: Given) -> Answer:
-    """Its timeline, a forward taking 1 and a backward 2."""
+    """The schedule's timeline, in which a forward takes 1 and a backward 2."""
     choose = [f"llamapar schedule {name}" for name in ("1f1b", "interleaved-1f1b")]
     name = given.needed("schedule", "a schedule is needed", f"schedules are {', '.join(ORDERS)}", choose)
     why = "a schedule is the order in which ranks take them"

@@ -1,4 +1,4 @@
-"""`--config` and `--launch`: one's own files of settings, read and then judged, timed or planned for."""
+"""`--config` and `--launch`: your own files of settings, read and then judged, timed or planned for."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ KNOWN = ("model", *JOB_FACTS)
 
 
 def of_settings(given: Given, make: Callable[[Settings], Answer], **nothing: object) -> Answer:
-    """What the named files say, and below it the answer that is made of it.
+    """The settings in the named files, with the answer made from them below.
 
-    nothing: what stands in the data where the files say too little for an answer.
+    nothing: the data's value if the files are too incomplete for an answer.
     """
     typed = given.of(*LAYOUT)
     if typed:
@@ -36,7 +36,7 @@ def of_settings(given: Given, make: Callable[[Settings], Answer], **nothing: obj
         made = make(settings)
     except LlamaparError as problem:
         made = _too_little(problem, nothing)
-    if made.ok and given.of("export"):  # settings to run with, and nothing around them
+    if made.ok and given.of("export"):  # The output is settings to run with, so add nothing around them.
         return made
     return Answer(
         made.ok,

@@ -1,4 +1,4 @@
-"""How the command writes: answers folded to the terminal, streams that fail, choices as flags."""
+"""How the command writes: answers wrapped to the terminal, failing streams, choices as flags."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from llamapar.records.tables import fold
 
 
 class Foldable(Protocol):
-    """A record with a text of lines of at most `width` characters."""
+    """A record whose text can be wrapped to `width` characters."""
 
     def text(self, width: int | None = None) -> str: ...
 
 
 def as_text(record: Foldable | str) -> str:
-    """A record, or what is said of it, folded to COLUMNS or to the terminal's width; else in full lines."""
+    """A record, or a text about it, wrapped to COLUMNS or to the terminal's width; unwrapped without a
+    terminal.
+    """
     narrow = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
     width = shutil.get_terminal_size().columns if narrow else None
     return fold(record, width) if isinstance(record, str) else record.text(width)
@@ -35,7 +37,7 @@ PATIENCE = 5.0
 
 @contextmanager
 def patience(what: str) -> Iterator[None]:
-    """While this runs, says `what` on stderr after PATIENCE, and again after twice as long each time."""
+    """While the block runs, write `what` to stderr after PATIENCE, then again at doubling intervals."""
     done, began = threading.Event(), time.monotonic()
 
     def speak() -> None:
@@ -58,9 +60,9 @@ _PLAIN = str.maketrans({"·": "*", "→": "->", "–": "-", "…": "...", "×": 
 
 
 def write(stream: IO[str] | None, text: str) -> str:
-    """`text` on a line of its own; the reason where that fails. A reader that has left is no failure.
+    """Write `text` and a line end; returns the reason if that fails. A closed reader is no failure.
 
-    Names from files may hold anything, so that what a terminal would obey is written as an escape.
+    Names from files can contain control characters, so those that a terminal would obey are escaped.
     """
     if stream is None or not text:
         return ""
@@ -80,13 +82,15 @@ def write(stream: IO[str] | None, text: str) -> str:
 
 
 def mute(stream: IO[str]) -> None:
-    """Nothing more goes to a stream that failed, or the interpreter would try again, and complain."""
+    """Stop writing to a failed stream, because the interpreter would try again at exit, and complain."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def as_flags(choices: Iterable[object]) -> list[str]:
-    """Choices in the words of a command line: "--tp 8 --dp 2"; what is no option's value as it is."""
+    """Choices as words of a command line: "--tp 8 --dp 2"; anything that is no option's value stays
+    unchanged.
+    """
     return [_flags(choice) if isinstance(choice, Choice) else str(choice) for choice in choices]
 
 

@@ -1,5 +1,5 @@
-"""A run's own settings, read: files and launch scripts as model, layout and job, each fact with its source.
+"""A run's own settings: files and launch scripts as model, layout and job, each fact with its source.
 
-`documents`, `shell` and `python_source` turn texts into entries with lines, a module a framework turns
-entries into facts (`draft`), and `reading` is the door.
+`documents`, `shell` and `python_source` turn texts into entries with lines. One module for each framework
+turns entries into facts (`draft`). `reading` is the entry point.
 """

@@ -1,6 +1,6 @@
-"""The arithmetic between the facts that readers find: what follows is derived, what contradicts is kept.
+"""The arithmetic between facts from readers: missing facts are derived, and contradictions are kept.
 
-A degree of data parallelism is derived and never believed from a name; numbers that contradict are all kept.
+A degree of data parallelism is derived, and never taken from a name. Contradicting numbers are all kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .draft import Draft
 
 
 def settle(draft: Draft) -> None:
-    """Derives what the facts say together, and keeps each contradiction."""
+    """Derive the facts that follow from the others, and record each contradiction."""
     _settle_ranks(draft)
     if draft.training:
         _settle_batch(draft)
@@ -76,7 +76,7 @@ def _settle_ranks(draft: Draft) -> None:
 
 
 def _settle_batch(draft: Draft) -> None:
-    """global_batch = micro_batch · micro_batches · dp, any one from the others."""
+    """global_batch = micro_batch · micro_batches · dp: derive any one from the others."""
     dp, each = draft.number("dp"), draft.number("micro_batch")
     many, whole = draft.number("micro_batches"), draft.number("global_batch")
     if many is None and each is not None and draft.number("batch_per_dp") is not None:
@@ -105,7 +105,7 @@ def _settle_batch(draft: Draft) -> None:
 
 
 def _settle_switches(draft: Draft) -> None:
-    """Sequence parallelism has no effect without TP."""
+    """Without TP, sequence parallelism has no effect."""
     asked = draft.facts.get("sequence_parallel")
     if draft.number("tp") == 1:
         if asked and asked.value and asked.origin.line:
@@ -117,7 +117,7 @@ def _settle_switches(draft: Draft) -> None:
 
 
 def _say_unknown(draft: Draft) -> None:
-    """Names every field that a run needs and nobody says."""
+    """List every field that a run needs and no file gives."""
     if not draft.covered:
         return
     if not any(name in draft.facts for name in (*DIMS, "preset")):

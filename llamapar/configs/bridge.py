@@ -34,13 +34,13 @@ def recognised(files: Files) -> bool:
 
 
 def _tokens(entry: Entry | None) -> Entry | None:
-    """A length that is a constant by name: SEQUENCE_LENGTH_128K is 128 · 1024 tokens."""
+    """A length given as a constant: SEQUENCE_LENGTH_128K is 128 · 1024 tokens."""
     match = re.fullmatch(r"SEQUENCE_LENGTH_(\d+)K", str(entry.value)) if entry else None
     return Entry(entry.path, int(match[1]) * 1024, entry.line) if entry and match else entry
 
 
 def read(files: Files, draft: Draft) -> None:
-    """Fills the draft from the recipe; what its unread base says is unknown."""
+    """Fill the draft from the recipe; values of its unread base are unknown."""
     document = files.configuration
     assert document is not None
 

@@ -1,7 +1,7 @@
 """Files of settings as flat entries, each with its key's path and its line: TOML, JSON, YAML.
 
-The parsers of the standard library keep no lines, so a small scan of our own finds them; what a value is,
-they say. Nothing is run, and what is too large or too deep is refused by name.
+The standard library's parsers do not report lines, so a small scanner of our own finds them; the parsers
+supply the values. Nothing is executed, and a file that is too large or too deep is refused by name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class Entry:
-    """A key with its value. path: the keys down to it, joined by dots; [n] counts in a list."""
+    """A key with its value. path: the keys down to it, joined by dots; [n] is an index in a list."""
 
     path: str
     value: Scalar
@@ -33,9 +33,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Document:
-    """A file of settings. repeated: keys that stand twice, of which the last counts, with both lines.
+    """A file of settings. repeated: keys that occur twice, of which the last counts, with both lines.
 
-    partial: a log that says some of its settings; what it leaves out need not be the default.
+    partial: a log that prints only some settings; the others need not be the defaults.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Document:
         object.__setattr__(self, "_by_path", {entry.path: entry for entry in self.entries})
 
     def get(self, *paths: str) -> Entry | None:
-        """The entry at the first of `paths` that is there."""
+        """The entry at the first existing path of `paths`."""
         by_path: dict[str, Entry] = getattr(self, "_by_path")  # noqa: B009  put there by the constructor
         return next((by_path[path] for path in paths if path in by_path), None)
 
@@ -56,7 +56,7 @@ class Document:
         return (e for e in self.entries if e.path.startswith((f"{path}.", f"{path}[")))
 
     def overridden(self, entries: Iterable[Entry]) -> Document:
-        """The same with entries of a command line, which win."""
+        """The document with a command line's entries, which win."""
         said = tuple(entries)
         return replace(self, entries=(*self.entries, *said)) if said else self
 
@@ -94,7 +94,7 @@ _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-
 
 
 def read_toml(name: str, text: str) -> Document:
-    """A TOML file. LlamaparError, with the line, for one that breaks the format's rules."""
+    """A TOML file. Raises LlamaparError, with the line, if it is invalid."""
     try:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as problem:
@@ -123,7 +123,7 @@ _JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
 def read_json(name: str, text: str) -> Document:
-    """A JSON file; of a key that stands twice the last counts, as everywhere, and both are told."""
+    """A JSON file; if a key occurs twice the last one counts, as everywhere, and both are reported."""
     try:
         json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -173,7 +173,7 @@ def _path(keys: list[str | int]) -> str:
 def read_yaml(name: str, text: str) -> Document:
     """A YAML file as PyYAML reads it (YAML 1.1: 1e-4 is text, on and yes are true).
 
-    LlamaparError where it is none, where aliases would multiply it, and where PyYAML is not installed.
+    Raises LlamaparError if it is invalid, if aliases would multiply its size, or without PyYAML.
     """
     try:
         import yaml
@@ -197,7 +197,7 @@ def read_yaml(name: str, text: str) -> Document:
 
 
 def _above(path: str) -> list[str]:
-    """The paths of the mappings and lists that a path stands in."""
+    """The paths of the mappings and lists that contain a path."""
     return [path[: match.start()] for match in re.finditer(r"[.\[]", path) if match.start()]
 
 
@@ -234,7 +234,7 @@ def _from_node(name: str, root: object, loader: object) -> Document:
 
 
 def read_document(name: str, text: str) -> Document:
-    """A file of settings by its name's ending, or, without one, by what it looks like."""
+    """A file of settings, parsed by its suffix or, without one, by its content."""
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise _refused(name, f"more than {MOST_BYTES:,} bytes")
     ending = name.rpartition(".")[2].lower()

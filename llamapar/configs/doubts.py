@@ -1,5 +1,5 @@
-"""Doubts about what was read: keys that look misspelt, keys of forks that say what a default stands for, and
-numbers in a file's name that the file itself contradicts.
+"""Doubts about the settings read: keys that look misspelt, keys of forks that may replace a default, and
+numbers in a file's name that contradict the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .draft import Draft
 
 
 def question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
-    """A key that nobody reads and that is one letter off one that was looked for: no default counts then."""
+    """Ask about an unread key one letter away from a known one; that one's default then does not count."""
     for name, entry in unread:
         meant = [key for key in draft.wanted if is_slip(_bare(entry.path), _bare(key))]
         if not meant:
@@ -36,7 +36,7 @@ _TELLING = {
 
 
 def question_silence(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
-    """A default counts where nothing is said, and a key that nobody here knows may say it."""
+    """Ask whether an unknown key sets a value for which otherwise the default would count."""
     for name, entry in unread:
         key = entry.path.rpartition(".")[2].replace("-", "_").lower()
         for field, words in _TELLING.items():
@@ -58,7 +58,7 @@ _IN_NAMES = re.compile(
 
 
 def question_name(draft: Draft, name: str) -> None:
-    """Numbers in a file's name that the file itself contradicts."""
+    """Ask about numbers in a file's name that contradict the file."""
     gpus, each = draft.number("gpus"), draft.number("gpus_per_node")
     for match in _IN_NAMES.finditer(name.lower()):
         if match["axis"]:

@@ -1,4 +1,6 @@
-"""What readers find, each fact with its source; what is not said is unknown, with what would say it."""
+"""The facts that readers find, each with its source; missing facts are unknown, with keys that would give
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ STAGES = ("0", "1", "2", "3")
 
 
 def section_of(name: str) -> str:
-    """Where a field belongs: the model, the layout, or, for any other, the job."""
+    """The section of a field: the model, the layout, or, for any other, the job."""
     if name in _MODEL:
         return MODEL
     return LAYOUT if name in _LAYOUT else JOB
@@ -32,7 +34,7 @@ def section_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a fact was read: a file and its line, or how it came about."""
+    """Source of a fact: a file and its line, or how the fact was derived."""
 
     file: str
     line: int = 0
@@ -52,7 +54,7 @@ class Fact:
 
 
 def count(value: object) -> int | None:
-    """A whole number of at least one, as files write it: 8, "8", 1_000, 8.0; None for anything else."""
+    """A whole number of at least one, in the forms of files: 8, "8", 1_000, 8.0; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, float):
@@ -73,7 +75,7 @@ def number(value: object) -> float | None:
 
 
 def truth(value: object) -> bool | None:
-    """A switch as files write it; None for anything else."""
+    """A boolean in the forms of files; None for anything else."""
     if isinstance(value, bool):
         return value
     return {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False}.get(
@@ -94,7 +96,7 @@ def stage(value: object) -> int | None:
 
 @dataclass
 class Draft:
-    """The facts as far as they are read."""
+    """The facts read so far."""
 
     framework: str
     facts: dict[str, Fact] = field(default_factory=dict)
@@ -120,7 +122,7 @@ class Draft:
     # -- facts
 
     def put(self, name: str, value: object, origin: Origin) -> None:
-        """A fact; a later one replaces it, as a command line does."""
+        """Set a fact; a later one replaces it, as on a command line."""
         self.facts[name] = Fact(value, origin)
         self.unknown.pop(name, None)
 
@@ -129,12 +131,12 @@ class Draft:
         return fact.value if fact else None
 
     def number(self, name: str) -> int | None:
-        """A whole number that is known."""
+        """A known whole number."""
         value = self.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def missing(self, name: str, why: str) -> None:
-        """A field that stays open, whatever was read of it."""
+        """Mark a field as unknown, whatever was read for it."""
         self.facts.pop(name, None)
         self.unknown[name] = why
 
@@ -142,18 +144,18 @@ class Draft:
         self.put(name, value, Origin("derived", 0, how))
 
     def unless_said(self, name: str, value: object, how: str) -> None:
-        """A fact that holds where nothing is said of it, be it that a word could not be read."""
+        """Set a fact unless the field was mentioned, even by a word that could not be read."""
         if name not in self.facts and name not in self.unknown:
             self.derive(name, value, how)
 
     def refuse(self, what: str, origin: Origin | None = None) -> None:
-        """Something that changes the model or the run and is not counted here."""
+        """Record a setting that changes the model or the run and is not counted here."""
         text = f"{what} ({origin})" if origin else what
         if text not in self.not_covered:
             self.not_covered.append(text)
 
     def take_model(self, name: str, file: str, entry: Entry | None, said: str = "") -> bool:
-        """The dims of a public model by the name that it is published under; whether it is known."""
+        """Set the dims of a public model by its published name; returns whether the name is known."""
         text = str(entry.value) if entry else name
         origin = Origin(file, entry.line if entry else 0, said or (entry.path if entry else "name"))
         config = public(text)
@@ -166,17 +168,17 @@ class Draft:
         return True
 
     def dims(self, config: ModelConfig, origin: Origin) -> None:
-        """Every dimension of a model that is known by name."""
+        """Set every dimension of a model that is known by name."""
         for name in (*DIMS, "head_dim", "max_seq_len", "rope_theta", "tied"):
             self.put(name, getattr(config, name), origin)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file of settings, or a command's arguments, on its way into a draft.
+    """A file of settings, or a command's arguments, as it is read into a draft.
 
-    look: the entry under the first of some names. by: whose defaults count where nothing is said; partial:
-    none do, for more was said elsewhere.
+    look: finds the entry under the first of some names. by: the framework whose defaults apply; partial: no
+    defaults apply, because other settings were given elsewhere.
     """
 
     name: str
@@ -186,7 +188,7 @@ class Source:
     partial: bool = False
 
     def get(self, *keys: str) -> Entry | None:
-        """The entry under the first of `keys` that is there."""
+        """The entry under the first existing key of `keys`."""
         entry = self.look(*keys)
         if entry is None:
             self.draft.wanted.update(dict.fromkeys(keys))
@@ -195,35 +197,36 @@ class Source:
         return entry
 
     def origin(self, entry: Entry | None, said: str = "") -> Origin:
-        """Where an entry stands; without one, whose default it is."""
+        """Source of a value: file and line, or the framework whose default applies."""
         if entry is None:
             return Origin(self.by or self.draft.framework, 0, said or "default")
         return Origin(self.name, entry.line, said or entry.path)
 
     def count(self, *keys: str) -> int | None:
-        """A whole number of at least one; None where it is not said."""
+        """A whole number of at least one; None if the keys are absent."""
         entry = self.get(*keys)
         return count(entry.value) if entry else None
 
     def says(self, key: str) -> bool | None:
-        """A switch; None where it is not said."""
+        """A boolean; None if the keys are absent."""
         entry = self.get(key)
         return truth(entry.value) if entry else None
 
     def on(self, *keys: str) -> bool:
-        """Whether the switch of an argument is there, and not set to false."""
+        """Whether an argument's switch is present, and not set to false."""
         entry = self.get(*keys)
         return entry is not None and str(entry.value).lower() not in ("false", "0", "none", "no")
 
     def text(self, key: str) -> str:
-        """A value as text in lower case; "" where it is not said."""
+        """A value as lower-case text; "" if the keys are absent."""
         entry = self.get(key)
         return "" if entry is None or entry.value is None else scalar(entry.value)
 
     def take(self, field: str, *keys: str, default: object = None) -> object:
-        """A count as a fact, or the framework's default.
+        """Set a count as a fact, or the framework's default.
 
-        Where the entry holds none (text that only a run fills in, a number below one) the field is unknown.
+        If the entry has no valid count (text that only a run resolves, a number below one), the field is
+        unknown.
         """
         entry = self.get(*keys)
         if entry is None or entry.value is None:
@@ -241,14 +244,14 @@ class Source:
         return value
 
     def put(self, field: str, value: object, key: str) -> None:
-        """A fact that follows from a key, or from its default."""
+        """Set a fact that follows from a key, or from its default."""
         entry = self.get(key)
         if entry is None:
             self.draft.defaulted[key] = field
         self.draft.put(field, value, self.origin(entry))
 
     def parse(self, field: str, key: str, read: Callable[[object], object], default: object) -> None:
-        """A fact that `read` makes of a value, or the default; unknown where it makes None."""
+        """Set the fact that `read` makes from a value, or the default; unknown if `read` returns None."""
         entry = self.get(key)
         value = default if entry is None or entry.value is None else read(entry.value)
         if value is not None:
@@ -257,11 +260,11 @@ class Source:
             self.unreadable(field, entry)
 
     def unreadable(self, field: str, entry: Entry) -> None:
-        """A field whose value cannot be read stays open, and no default counts."""
+        """Mark a field whose value cannot be read as unknown, so that no default applies."""
         self.draft.missing(field, f"{entry.path} is {entry.value!r} ({self.name}:{entry.line})")
 
     def switch(self, field: str, key: str, on: object = True, off: object = False) -> None:
-        """A fact that a switch says, where the switch is there; None says nothing, nor does "auto"."""
+        """Set a fact from a boolean, if it is present; None and "auto" set nothing."""
         entry = self.get(key)
         if entry is None or entry.value is None or entry.value == "auto":
             return
@@ -272,16 +275,16 @@ class Source:
             self.put(field, said, key)
 
     def padding(self, key: str, unit: int) -> None:
-        """The vocabulary's padding, to a multiple of so many rows on each TP rank."""
+        """Set the vocabulary's padding to a multiple of this number of rows on each TP rank."""
         self.parse("padding", key, lambda value: f"{count(value)}*tp" if count(value) else None, f"{unit}*tp")
 
     def refuse(self, what: str, key: str) -> None:
-        """Something under a key that is not counted here."""
+        """Record a setting that is not counted here."""
         self.draft.refuse(what, self.origin(self.get(key)))
 
 
 def public(text: str) -> ModelConfig | None:
-    """The public model under a name or a path's last part; None where the table has none."""
+    """The public model for a name or the last part of a path; None if the table has none."""
     last = text.strip().rstrip("/").rpartition("/")[2]
     for name in (preset_name(text), preset_name(last), last.lower()):
         if name in PRESETS and name != "tiny":

@@ -1,7 +1,7 @@
-"""A job as text to paste elsewhere: Python, the command line, and real frameworks' own settings.
+"""A job as text to paste elsewhere: Python, the command line, and the settings of real frameworks.
 
-What a framework has no setting for stands in a comment, "left out: …"; nothing is dropped in silence.
-Names come from people and files: quoted where they are code, plain letters where they are not.
+Facts for which a framework has no setting become a comment, "left out: …"; nothing is dropped silently. Names
+come from people and files, so they are quoted in code, and reduced to plain letters elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llamapar.frameworks import framework as find_framework
 
 
 def _plain(name: str) -> str:
-    """`name` as letters that no shell, comment or identifier gives a meaning to."""
+    """`name` reduced to letters without a meaning in a shell, comment or identifier."""
     return re.sub(r"[^A-Za-z0-9._+-]", "_", name)[:60] or "model"
 
 
@@ -40,7 +40,7 @@ def _left_out(what: str, why: str) -> str:
 def _differing(
     record: ModelConfig | Layout | Job, *skip: str, always: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, object]]:
-    """Name and value of the fields that differ from their defaults, and of those in `always`."""
+    """Name and value of the fields that differ from their defaults, and of the fields in `always`."""
     for field in fields(record):
         value = getattr(record, field.name)
         if field.name not in skip and (field.name in always or value != field.default):
@@ -60,7 +60,7 @@ def _times(a: int | None, b: int | None) -> int | None:
 
 
 def _torchrun(ranks: int, job: Job) -> str:
-    """The launch of `ranks` processes on nodes of at most job.gpus_per_node GPUs."""
+    """The launch of `ranks` processes on nodes with at most job.gpus_per_node GPUs."""
     each = max(d for d in divisors(ranks) if d <= job.gpus_per_node)
     return f"torchrun --nnodes {ranks // each} --nproc-per-node {each}"
 
@@ -70,7 +70,7 @@ def _rope(model: ModelConfig) -> str:
 
 
 def _off_batches(job: Job, *settled: str) -> Iterator[str]:
-    """Comments for batch sizes that do not follow from the sequences of a step, and are not `settled`."""
+    """Comments for batch sizes that do not follow from the sequences of a step and are not in `settled`."""
     step, dp = job.sequences, job.layout.dp
     implied = {
         "batch_tokens": _times(step, job.seq_len),
@@ -85,10 +85,11 @@ def _off_batches(job: Job, *settled: str) -> Iterator[str]:
 
 
 def _off(job: Job, name: str) -> Iterator[str]:
-    """Comments for facts of the job that the framework called `name` has no setting for."""
+    """Comments for facts of the job without a setting in the framework called `name`."""
     lay, own = job.layout, FRAMEWORKS[name].order or job.layout.order
     there, here = ([a for a in order.split("-") if lay.size(a) > 1] for order in (own, lay.order))
-    if there != here and (name, lay.order) != ("megatron-lm", "tp-cp-pp-dp"):  # it has a flag for this one
+    # The framework has a flag for this one.
+    if there != here and (name, lay.order) != ("megatron-lm", "tp-cp-pp-dp"):
         yield _left_out(f"order {lay.order}", f"it places ranks {own}, fastest first")
     if job.gpus not in (None, lay.world):
         yield _left_out(f"gpus={job.gpus}", f"this layout has {lay.world} ranks")
@@ -101,7 +102,7 @@ def _off(job: Job, name: str) -> Iterator[str]:
 
 
 def as_python(job: Job, framework: str | None = None) -> str:
-    """A line for a training script: `lp.require`, which raises where the layout is not ok."""
+    """A line for a training script: `lp.require`, which raises if the layout is not ok."""
     model, lines = job.model, [_title(job), "import llamapar as lp"]
     if PRESETS.get(model.name) == model:
         source = ascii(model.name)
@@ -119,7 +120,7 @@ def as_python(job: Job, framework: str | None = None) -> str:
 
 
 def as_cli(job: Job, framework: str | None = None, command: str = "check") -> str:
-    """The `llamapar check` that judges the same job, or the `memory` that counts it, quoted for a shell."""
+    """The `llamapar check` for the same job, or the `memory` that counts it, quoted for a shell."""
     model, lines = job.model, [_title(job)]
     words = ["llamapar", command, "--model", model.name]
     if PRESETS.get(model.name) != model:
@@ -137,13 +138,13 @@ _TITAN = ("llama3.2-1b", "llama3.2-3b", "llama3.1-8b", "llama3.1-70b", "llama3.1
 
 
 def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
-    """Comments, the configuration to start from, and the lines that choose the model in it."""
+    """Comments, the configuration to start from, and the lines that select the model in it."""
     free = {"name": "", "max_seq_len": 0, "norm_eps": 0.0, "rope_scaling": None}
     for preset in _TITAN:
         if dict(_differing(PRESETS[preset])) | free == dict(_differing(model)) | free:
             off = [] if model.rope_scaling == RopeScaling() else [_left_out(_rope(model), "it scales by 8")]
             size = preset.split("-")[1]
-            if size in ("1b", "3b"):  # flavours without a configuration of their own
+            if size in ("1b", "3b"):  # These flavours have no configuration of their own.
                 return off, "llama3_8b", [f'config.model_spec = model_registry("{size.upper()}")']
             return off, f"llama3_{size}", []
     comments = [
@@ -162,7 +163,7 @@ def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
 
 
 def _titan_pipeline(job: Job) -> tuple[list[str], dict[str, object]]:
-    """Comments and settings of a pipeline; torchtitan makes 2 virtual stages unless told otherwise."""
+    """Comments and settings of a pipeline; torchtitan's default is 2 virtual stages."""
     lay, split, layers = job.layout, job.layer_split, job.model.n_layers + 2
     if lay.pp == 1:
         return [_left_out(f"virtual_stages={lay.virtual_stages}", "pp=1")] * (lay.virtual_stages > 1), {}
@@ -183,7 +184,7 @@ def _titan_pipeline(job: Job) -> tuple[list[str], dict[str, object]]:
 
 
 def as_torchtitan(job: Job, framework: str | None = None) -> str:
-    """A configuration function, the form that took the place of TOML files.
+    """A configuration function, the form that replaced TOML files.
 
     pytorch/torchtitan, torchtitan/config/README.md and configs.py @b5bcd76c66d0acb1a08b176d9639425bc55e0b2a.
     """
@@ -252,7 +253,7 @@ def _megatron_layers(job: Job) -> tuple[list[str], dict[str, object]]:
 
 
 def _megatron_padding(job: Job) -> tuple[list[str], dict[str, object]]:
-    """Comments and the flag that makes Megatron's padded vocabulary the one asked for."""
+    """Comments and the flag that gives Megatron's vocabulary the requested padding."""
     tp, vocab, asked = job.layout.tp, job.model.vocab_size, job.padding
     if asked is None:
         return [], {}
@@ -263,7 +264,7 @@ def _megatron_padding(job: Job) -> tuple[list[str], dict[str, object]]:
 
 
 def as_megatron(job: Job, framework: str | None = None) -> str:
-    """Flags of pretrain_gpt.py; data parallelism is not among them, it is what is left of the ranks.
+    """Flags of pretrain_gpt.py. There is none for data parallelism, which follows from the number of ranks.
 
     NVIDIA/Megatron-LM, megatron/training/arguments.py, megatron/training/config and the fields of
     TransformerConfig that become flags, @d98e8a64ddf34856e74b24714e3bedb2f5a39553.
@@ -384,5 +385,5 @@ EXPORTS: dict[str, Callable[[Job, str | None], str]] = {
 
 
 def export(title: str, job: Job, framework: str | None = None) -> str:
-    """A job as the settings of that title, for `framework`'s rules or, without one, the paper's."""
+    """A job as the settings with this title, by `framework`'s rules or, without one, the paper's."""
     return EXPORTS[title](job, framework)

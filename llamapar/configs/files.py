@@ -1,4 +1,4 @@
-"""The files of one job as its readers see them."""
+"""The files of one job, in the forms that readers need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DOCUMENTS = ("toml", "json", "yaml", "yml")
 
 @dataclass(frozen=True)
 class Files:
-    """Texts by name, read as what their names say: settings, Python, else a shell script."""
+    """Texts by name, parsed by the kind that the name indicates: settings, Python, else a shell script."""
 
     texts: dict[str, str]
     arguments: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Files:
 
     @cached_property
     def documents(self) -> dict[str, Document]:
-        """Files of settings, in the order in which they are given; then what logs say of theirs."""
+        """Files of settings in the given order, then the settings that logs print."""
         said = tuple(self._overriding())
         read = {
             name: read_document(name, text).overridden(said)
@@ -47,7 +47,7 @@ class Files:
         return read | {name: log for name, log in logs.items() if name not in read and log.entries}
 
     def _overriding(self) -> Iterator[Entry]:
-        """Overrides of keys, as `--a.b 8`, `--a.b=8` and `a.b=8` say them."""
+        """Overrides of keys, in the forms `--a.b 8`, `--a.b=8` and `a.b=8`."""
         words = [*self.overrides]
         while words:
             key, equals, value = words.pop(0).partition("=")
@@ -58,7 +58,7 @@ class Files:
 
     @cached_property
     def scripts(self) -> dict[str, Script]:
-        """Shell scripts; each under what the directives of any of them say of the machine."""
+        """Shell scripts; each sees what any script's directives say about the machine."""
         held = {
             name: text
             for name, text in self.texts.items()
@@ -85,7 +85,7 @@ class Files:
 
     @cached_property
     def configuration(self) -> Document | None:
-        """What the one configuring function of the Python files makes."""
+        """The configuration from the only configuring function of the Python files."""
         return read_python(self.python) if self.python else None
 
     def calls(self, *classes: str) -> dict[str, Document]:
@@ -98,14 +98,14 @@ class Files:
         return {}
 
     def with_key(self, *paths: str) -> tuple[str, Document] | None:
-        """The first file of settings that has one of these keys, or any below it."""
+        """The first file of settings with one of these keys, or a key below it."""
         for name, document in self.documents.items():
             if document.get(*paths) or any(True for path in paths for _ in document.under(path)):
                 return name, document
         return None
 
     def flags(self, *marks: str) -> tuple[str, Flags] | None:
-        """The arguments of the script that has one of these flags, with its name."""
+        """The arguments of the script with one of these flags, and the script's name."""
         for name, script in self.scripts.items():
             if words := program_words(script, *marks):
                 made = flags_of((*words, *(Word(text, OVERRIDE) for text in self.overrides)))
@@ -114,7 +114,7 @@ class Files:
         return None
 
     def has_word(self, part: str) -> bool:
-        """Whether any command, or a variable, has a word with this in it."""
+        """Whether any command or variable contains a word with this text."""
         return any(
             part in word.text
             for script in self.scripts.values()
@@ -123,7 +123,7 @@ class Files:
         )
 
     def take_world(self, draft: Draft) -> None:
-        """The GPUs that the scripts start; the last script that says something counts."""
+        """Read the number of GPUs that the scripts start; the last script with a number counts."""
         for name, script in self.scripts.items():
             take_world(draft, name, script)
         for name, document in self.documents.items():
@@ -133,7 +133,7 @@ class Files:
             source.take("gpus_per_node", "torchrun.nproc_per_node")
 
     def variable(self, name: str) -> Entry | None:
-        """An environment variable that a script sets, for itself or in front of a command."""
+        """An environment variable that a script sets, for itself or before a command."""
         for script in self.scripts.values():
             for command in script.commands:
                 if name in command.environment:
@@ -145,7 +145,7 @@ class Files:
         return None
 
     def unread(self, draft: Draft) -> Iterator[tuple[str, Entry]]:
-        """The settings that no reader has looked at, with their files."""
+        """The settings that no reader used, with their files."""
         held = [(name, entry) for name, document in self.documents.items() for entry in document.entries]
         held += [(document.name, entry) for document in self.called.values() for entry in document.entries]
         held += [(name, entry) for name, flags in self.commands.items() for entry in flags.entries.values()]
@@ -153,7 +153,7 @@ class Files:
         yield from ((name, entry) for name, entry in held if (name, entry.path) not in seen)
 
     def tell_cut_off(self, draft: Draft) -> None:
-        """Arguments behind a comment, which ends the command that they were meant for."""
+        """Report arguments after a comment, which ends their command."""
         for name, script in self.scripts.items():
             lines = [line.strip() for line in self.texts[name].splitlines()]
             cut = [c.words[0] for c in script.commands if is_cut_off(c.words)]
@@ -167,7 +167,7 @@ class Files:
                 draft.contradictions.append(Contradiction("launch", (first.text, "nothing"), why))
 
     def tell_repeated(self, draft: Draft) -> None:
-        """Keys that stand twice, of which the last counts."""
+        """Report keys that occur twice, of which the last counts."""
         for name, document in self.documents.items():
             for first, last in document.repeated:
                 why = f"the key stands twice in {name}, lines {first.line} and {last.line}; the last counts"
@@ -182,7 +182,7 @@ def _scalar(text: str) -> Scalar:
 
 
 def _fenced(text: str) -> str:
-    """A page of prose as the commands that stand in its fences, on their lines; any other text as it is."""
+    """Prose reduced to the commands in its code fences, on their lines; any other text unchanged."""
     if not re.search(r"^[ \t]*```", text, re.M):
         return text
     lines, inside = list[str](), False

@@ -32,7 +32,7 @@ def is_axolotl(files: Files) -> bool:
 
 
 def read_axolotl(files: Files, draft: Draft) -> None:
-    """Fills the draft from Axolotl's YAML."""
+    """Fill the draft from Axolotl's YAML."""
     found = files.with_key("base_model")
     assert found is not None
     name, document = found
@@ -84,7 +84,9 @@ def _llamafactory(files: Files) -> tuple[str, Flags | Document] | None:
 
 
 def read_llamafactory(files: Files, draft: Draft) -> None:
-    """Fills the draft from LLaMA-Factory's YAML; with Megatron's degrees from those."""
+    """Fill the draft from LLaMA-Factory's YAML; if it has Megatron's arguments, the degrees come from
+    those.
+    """
     files.take_world(draft)
     launch = Source("the launch", files.variable, draft)
     each, nodes = launch.count("NPROC_PER_NODE"), launch.count("NNODES")
@@ -138,7 +140,7 @@ def is_torchtune(files: Files) -> bool:
 
 
 def read_torchtune(files: Files, draft: Draft) -> None:
-    """Fills the draft from a recipe's YAML; the launch says how many GPUs there are."""
+    """Fill the draft from a recipe's YAML; the launch gives the number of GPUs."""
     found = files.with_key("model._component_")
     assert found is not None
     source = Source(found[0], found[1].get, draft, "torchtune (full_finetune_distributed.py)")

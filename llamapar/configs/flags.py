@@ -1,4 +1,4 @@
-"""The arguments of a command line by their names, whichever script starts it."""
+"""The arguments of a command line by name, whichever script starts the command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.:-]*")
 
 @dataclass(frozen=True)
 class Flags:
-    """Arguments by name, dashes in front left out and underscores as dashes; the last one counts.
+    """Arguments by name, without leading dashes and with dashes for underscores; the last one counts.
 
     values: all words up to the next flag. A switch has the value True.
     """
@@ -29,7 +29,7 @@ class Flags:
 
 
 def pieces(words: Iterable[Word]) -> Iterator[Word]:
-    """Words, those that are a command line in quotes taken apart."""
+    """Words; a command line in quotes is split."""
     for word in words:
         if re.search(r"\s-{1,2}\w", f" {word.text}") and " " in word.text.strip():
             yield from (Word(part, word.line) for part in word.text.split())
@@ -59,15 +59,15 @@ def flags_of(words: Sequence[Word]) -> Flags:
 
 
 def is_known(entry: Entry | None) -> bool:
-    """Whether an argument has a value that needs no run to tell."""
+    """Whether an argument's value is known without a run."""
     return entry is not None and HOLE not in str(entry.value)
 
 
 def program_words(script: Script, *marks: str) -> tuple[Word, ...]:
-    """The words of the commands that carry one of `marks` (flags, without dashes).
+    """The words of the commands that contain one of `marks` (flags, without dashes).
 
-    Where none does (a file that another one sources, a command that is built and never seen to be run), the
-    words of every variable that holds flags.
+    If there is none (a sourced file, a command that is built but not seen to run), the words of every
+    variable that contains flags.
     """
     wanted = {mark.replace("_", "-") for mark in marks}
 
@@ -99,7 +99,7 @@ _PROGRAM = re.compile(r"(?:^|/)(?:torchrun|srun|mpirun|deepspeed|pretrain\w*)$|\
 
 
 def runs_something(script: Script) -> bool:
-    """Whether a script starts a program, or is the arguments of one; not so one that only sets variables."""
+    """Whether a script starts a program, or is the arguments of one; false if it only sets variables."""
     commands = [c.words for c in script.commands if c.words[0].text not in ("source", ".", "echo")]
     held = [*commands, *script.variables.values()]
     return any(map(is_cut_off, commands)) or any(
@@ -108,5 +108,5 @@ def runs_something(script: Script) -> bool:
 
 
 def is_cut_off(words: Sequence[Word]) -> bool:
-    """Whether a command begins with an argument: what it was meant for has ended above."""
+    """Whether a command begins with an argument, because its own command has ended above."""
     return words[0].text.startswith("--")

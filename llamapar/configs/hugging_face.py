@@ -20,20 +20,20 @@ _DEGREES = ("tp", "cp", "dp_replicate", "dp_shard")
 
 
 def fill_one_way(draft: Draft, *names: str) -> None:
-    """Axes that a tool does not have."""
+    """Set the axes that a tool does not have to 1."""
     for name in names:
         draft.unless_said(name, 1, f"{draft.framework} has none here")
     draft.unless_said("sequence_parallel", False, f"{draft.framework} does not cut norms")
 
 
 def take_dtype(source: Source, key: str = "{}") -> None:
-    """The dtype by the switches of fp16 and bf16, of which the last one that is on counts."""
+    """Set the dtype from the switches fp16 and bf16; the last one that is on counts."""
     for dtype in ("fp16", "bf16"):
         source.switch("dtype", key.format(dtype), dtype, None)
 
 
 def take_hub_model(source: Source, *keys: str) -> None:
-    """The model by the name of its repository, where one of `keys` says it."""
+    """Set the model from its repository's name, if one of `keys` gives it."""
     entry = source.get(*keys)
     if entry is None:
         return
@@ -67,7 +67,7 @@ def is_accelerate(files: Files) -> bool:
 
 
 def read_accelerate(files: Files, draft: Draft) -> None:
-    """Fills the draft from the YAML or `accelerate launch`; batch and model are the script's."""
+    """Fill the draft from the YAML or `accelerate launch`; batch and model are in the script."""
     found = files.with_key("distributed_type", "parallelism_config")
     if found is None:
         _read_accelerate_launch(files, draft)
@@ -77,7 +77,7 @@ def read_accelerate(files: Files, draft: Draft) -> None:
 
 
 def _take_accelerate(found: tuple[str, Document], draft: Draft) -> None:
-    """What Accelerate's own file says: ranks, degrees, ZeRO and dtype."""
+    """Read Accelerate's own file: ranks, degrees, ZeRO and dtype."""
     name, document = found
     source = Source(name, document.get, draft)
     source.take("gpus", "num_processes")
@@ -107,7 +107,7 @@ def _spread(source: Source) -> None:
 
 
 def _take_out(draft: Draft, ways: int) -> None:
-    """Ulysses ranks are an axis of their own: they share sequences, so they are not of dp."""
+    """Remove Ulysses ranks from dp: they share sequences, so they are an axis of their own."""
     replicate, shard = draft.number("dp_replicate") or 1, draft.number("dp_shard")
     gpus = draft.facts.get("gpus")
     if shard is not None and gpus is not None and isinstance(gpus.value, int):
@@ -124,7 +124,7 @@ _STRATEGIES = {"full_shard": 3, "1": 3, "shard_grad_op": 2, "2": 2, "no_shard": 
 
 
 def take_sharding(source: Source, default: str = "") -> None:
-    """ZeRO's stage by distributed_type and the version of FSDP."""
+    """Set ZeRO's stage from distributed_type and the version of FSDP."""
     said = source.text("distributed_type") or default
     if said == "deepspeed":
         source.parse("zero", "deepspeed_config.zero_stage", stage, None)
@@ -166,12 +166,12 @@ _CLASSES = ("DistributedConfig", "LlamaConfig")
 
 
 def is_distributed(files: Files) -> bool:
-    """Whether a text makes transformers' DistributedConfig."""
+    """Whether a text constructs transformers' DistributedConfig."""
     return bool(files.calls(*_CLASSES))
 
 
 def read_distributed(files: Files, draft: Draft) -> None:
-    """Fills the draft from DistributedConfig and the LlamaConfig beside it (transformers v5.23.0)."""
+    """Fill the draft from DistributedConfig and the LlamaConfig beside it (transformers v5.23.0)."""
     calls = files.calls(*_CLASSES)
     held = calls["DistributedConfig"]
     source = Source(held.name, held.get, draft, "transformers (v5.23.0)")
@@ -197,7 +197,7 @@ _FSDP = (("shard_grad_op", 2), ("no_shard", 0))
 
 
 def sharded(text: str) -> int:
-    """ZeRO's stage by the words of TrainingArguments.fsdp."""
+    """ZeRO's stage, from the words of TrainingArguments.fsdp."""
     return next((stage for word, stage in _FSDP if word in text), 3)
 
 
@@ -215,7 +215,7 @@ def _recipe(files: Files) -> tuple[str, Document] | None:
 
 
 def read_trainer(files: Files, draft: Draft) -> None:
-    """Fills the draft from TrainingArguments, and from Accelerate's or DeepSpeed's file beside them."""
+    """Fill the draft from TrainingArguments, and from Accelerate's or DeepSpeed's file beside them."""
     accelerate = files.with_key("distributed_type")
     if accelerate is not None:
         _take_accelerate(accelerate, draft)
@@ -223,7 +223,7 @@ def read_trainer(files: Files, draft: Draft) -> None:
     before = dict(draft.facts)
     files.take_world(draft)
     if accelerate is not None and draft.facts.get("gpus_per_node") is before.get("gpus_per_node"):
-        _spread(Source(accelerate[0], accelerate[1].get, draft))  # the command says another number of ranks
+        _spread(Source(accelerate[0], accelerate[1].get, draft))  # The command gives another number of ranks.
     take_hub_model(source, "model-name-or-path", "model-name")
     source.take("micro_batch", "per-device-train-batch-size", default=8)
     source.take("micro_batches", "gradient-accumulation-steps", default=1)
@@ -250,7 +250,7 @@ def read_trainer(files: Files, draft: Draft) -> None:
 
 
 def _arguments(files: Files, draft: Draft) -> Source:
-    """The arguments of the command, or, where it has none, of the YAML."""
+    """The arguments of the command or, without any, of the YAML."""
     found = files.flags(*_TRAINER) or _recipe(files)
     assert found is not None
     return either(found, draft, "TrainingArguments")
@@ -268,7 +268,7 @@ def either(found: tuple[str, Flags | Document], draft: Draft, by: str) -> Source
 
 
 def take_deepspeed_file(files: Files, draft: Draft, named: Entry | None) -> None:
-    """DeepSpeed's JSON where it is given; of one that is only named ZeRO's stage stays open."""
+    """Read DeepSpeed's JSON if it is given; if it is only named, ZeRO's stage is unknown."""
     found = files.with_key("zero_optimization", "train_micro_batch_size_per_gpu")
     if found is not None:
         _take_deepspeed(Source(found[0], found[1].get, draft))
@@ -287,7 +287,7 @@ def is_deepspeed(files: Files) -> bool:
 
 
 def read_deepspeed(files: Files, draft: Draft) -> None:
-    """Fills the draft from DeepSpeed's JSON alone, which says neither model nor layout."""
+    """Fill the draft from DeepSpeed's JSON alone, which gives neither model nor layout."""
     found = files.with_key(*_DEEPSPEED)
     assert found is not None
     files.take_world(draft)
@@ -311,7 +311,7 @@ def _take_deepspeed(source: Source) -> None:
         ("global_batch", "train_batch_size"),
     ):
         if (value := source.count(key)) is None:
-            continue  # "auto" is filled in by the caller
+            continue  # The caller fills in "auto".
         old = draft.facts.get(field)
         if old is not None and old.value != value:
             why = f"{source.origin(source.get(key))} against {old.origin}"

@@ -1,7 +1,7 @@
-"""How many ranks a launch starts, and how many of them on a node.
+"""The number of ranks that a launch starts, and their number on each node.
 
-Trusted in this order: the launcher's own numbers, the batch system's directives. Names and comments are hints
-to ask about. Sources: torch/distributed/run.py; Slurm's sbatch(1); mpirun(1) of Open MPI; DeepSpeed's
+In order of trust: the launcher's own numbers, then the batch system's directives. Names and comments are only
+hints to ask about. Sources: torch/distributed/run.py; Slurm's sbatch(1); mpirun(1) of Open MPI; DeepSpeed's
 launcher/runner.py; accelerate's commands/launch.py; ColossalAI's cli/launcher.
 """
 
@@ -27,7 +27,7 @@ _UGE_GPUS = {"rt_F": 4, "rt_AF": 8}
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch system's directives say."""
+    """The numbers in a batch system's directives."""
 
     nodes: Entry | None = None
     per_node: Entry | None = None
@@ -36,7 +36,7 @@ class Batch:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that a script finds under it."""
+        """The variables that the batch system sets for a script."""
         found = dict[str, str]()
         if self.nodes and (n := count(self.nodes.value)):
             found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NHOSTS"), str(n))
@@ -76,7 +76,7 @@ def batch_of(directives: Iterable[Word]) -> Batch:
 
 @dataclass(frozen=True)
 class Launch:
-    """A launcher's numbers: all ranks, those of a node, nodes; each None where it is not said."""
+    """A launcher's numbers: all ranks, ranks on a node, nodes; None for each that is not given."""
 
     who: str
     ranks: Entry | None = None
@@ -87,7 +87,7 @@ class Launch:
 def _torchrun(who: str, flags: Flags, line: int) -> Launch:
     unread = any(not w.known and not w.text.startswith("-") for w in flags.words[:1])
     slips = any(is_slip(name, known) for name in flags.entries for known in ("nnodes", "nproc-per-node"))
-    rest = HOLE if unread or slips else 1  # words that only a run can tell may hold any of them
+    rest = HOLE if unread or slips else 1  # A word that only a run resolves can contain any of them.
     nodes = flags.get("nnodes") or Entry("--nnodes, its default", rest, line)
     each = flags.get("nproc-per-node") or Entry("--nproc-per-node, its default", rest, line)
     return Launch(who, None, each, nodes)
@@ -99,7 +99,7 @@ def _mpi(who: str, flags: Flags, line: int) -> Launch:
 
 
 def _slots(text: str) -> list[int]:
-    """GPUs of each node of `--include host:0,1@other:0,1`; none where a node's are not said."""
+    """GPUs of each node of `--include host:0,1@other:0,1`; none if a node's are not given."""
     nodes = [re.fullmatch(r"[^:@]+:(\d+(?:,\d+)*)", node) for node in text.split("@")]
     return [node[1].count(",") + 1 for node in nodes if node] if all(nodes) else []
 
@@ -143,7 +143,7 @@ _READ = {
 
 
 def launches(script: Script) -> list[Launch]:
-    """Every launch of a script; of `srun torchrun …` the inner one."""
+    """Every launch in a script; for `srun torchrun …` the inner one."""
     found = []
     lines = [c.words for c in script.commands if c.words[0].text != "echo"]
     if not any(_LAUNCHERS.search(w.text) for words in lines for w in words):
@@ -159,7 +159,7 @@ def launches(script: Script) -> list[Launch]:
 
 
 def take_world(draft: Draft, file: str, script: Script) -> bool:
-    """The GPUs that a script starts, as facts of the draft; whether it says anything of them."""
+    """Set the number of GPUs that a script starts; returns whether the script says anything about them."""
     batch = batch_of(script.directives)
     made = launches(script)
     launch = made[-1] if made else Launch("")

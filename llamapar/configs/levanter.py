@@ -37,7 +37,7 @@ def recognised(files: Files) -> bool:
 
 
 def read(files: Files, draft: Draft) -> None:
-    """Fills the draft; how many chips there are, the machine says."""
+    """Fill the draft. The number of chips is unknown, because it depends on the machine."""
     found = _found(files)
     assert found is not None
     source = Source(found[0], found[1].get, draft, "Levanter (trainer.py@9263f81e8b)")

@@ -1,9 +1,9 @@
-"""What a run's log says of its own settings: the lines that a framework prints as it starts.
+"""The settings in a run's log: the lines that a framework prints at its start.
 
-A log becomes a document in its framework's own terms, which the framework's reader then reads. Printed are
+A log becomes a document in its framework's own terms, which that framework's reader then reads. Covered are
 Megatron-LM's arguments (megatron/training/arguments.py@d98e8a64dd, _print_args), nanotron's Config
-(src/nanotron/trainer.py@2411b022a7), torchtitan's mesh, model and batch, and its whole configuration where it
-is asked to (torchtitan/train.py, distributed/parallel_dims.py @238fa9953e), and torchrun's launch
+(src/nanotron/trainer.py@2411b022a7), torchtitan's mesh, model and batch, and its whole configuration if the
+run prints it (torchtitan/train.py, distributed/parallel_dims.py @238fa9953e), and torchrun's launch
 configuration (torch/distributed/launcher/api.py, elastic/agent/server/api.py of torch 2.13). The last start
 counts.
 """
@@ -52,12 +52,12 @@ MOST_KEPT, MOST_SEARCHED = 4_000_000, 8_000_000
 
 
 def is_log(text: str) -> bool:
-    """Whether a text holds what a framework prints as it starts."""
+    """Whether a text contains what a framework prints at its start."""
     return any(mark in text for mark in MARKS)
 
 
 def read_log(name: str, text: str) -> Document:
-    """The settings that a log says, in the terms of its framework's files."""
+    """The settings in a log, in the terms of its framework's files."""
     for read in (_megatron, _nanotron, _torchtitan):
         entries = [*read(text)]
         if entries:
@@ -146,7 +146,7 @@ def _torchtitan(text: str) -> Iterator[Entry]:
 
 
 def _printed(text: str, at: int) -> Iterator[Entry]:
-    """A configuration that torchtitan prints whole, as JSON or as a dict on one line."""
+    """A configuration that torchtitan prints in full, as JSON or as a dict on one line."""
     try:
         held = json.JSONDecoder().raw_decode(text, at)[0]
     except (ValueError, RecursionError):
@@ -165,13 +165,13 @@ def _torchrun(text: str) -> Iterator[Entry]:
 
 
 class StartUp:
-    """Gathers the parts of a log in which a run says its settings, as the log goes by in blocks of lines."""
+    """Collects the parts of a log that print a run's settings, while the log passes in blocks of lines."""
 
     def __init__(self) -> None:
         self.kept, self._size, self._searched, self._follows = "", 0, 0, False
 
     def watch(self, blocks: Iterable[str]) -> Iterator[str]:
-        """The same blocks; lines that are not kept leave empty ones, so that numbers of lines hold."""
+        """The same blocks, with empty lines for those not kept, so that line numbers stay valid."""
         skipped = list[str]()
         for block in blocks:
             if self._searched < MOST_SEARCHED:

@@ -33,7 +33,7 @@ def recognised(files: Files) -> bool:
 
 
 def _arguments(files: Files) -> tuple[str, Flags]:
-    """The arguments, from the script or from `MODEL_ARGS` of a test's YAML, where true is a switch."""
+    """The arguments from the script, or from `MODEL_ARGS` of a test's YAML, where true is a switch."""
     found = files.with_key("MODEL_ARGS")
     if found is None:
         flags = files.flags(*MARKS)
@@ -49,7 +49,7 @@ def _arguments(files: Files) -> tuple[str, Flags]:
 
 
 def read(files: Files, draft: Draft) -> None:
-    """Fills the draft from the arguments and the launch."""
+    """Fill the draft from the arguments and the launch."""
     name, flags = _arguments(files)
     source = Source(name, flags.get, draft, BY)
     _read_layout(source)
@@ -109,7 +109,7 @@ def _read_zero(source: Source) -> None:
 
 
 def _read_stages(source: Source) -> None:
-    """Virtual stages: said, or layers of a rank over layers of one of its stages."""
+    """Virtual stages: given, or a rank's layers divided by the layers of one of its stages."""
     draft = source.draft
     pp, n_layers = draft.number("pp"), source.count("num-layers")
     size = source.count("num-layers-per-virtual-pipeline-stage")
@@ -135,7 +135,7 @@ def _read_stages(source: Source) -> None:
 
 
 def _read_ends(source: Source, pp: int, n_layers: int) -> None:
-    """Layers of each stage, where those of the first or the last are said."""
+    """Layers of each stage, if those of the first or the last are given."""
     first = source.count("decoder-first-pipeline-num-layers")
     last = source.count("decoder-last-pipeline-num-layers")
     said = {stage: layers for stage, layers in ((0, first), (pp - 1, last)) if layers}
@@ -251,7 +251,7 @@ _CHANGED = {
 
 
 def _refuse_other_models(source: Source) -> None:
-    """What makes another model than Llama's: said by name, never counted as one."""
+    """Refuse, by name, settings of a model that is no Llama; they are never counted as one."""
     draft = source.draft
     for key, what in _CHANGED.items():
         if source.on(key):
@@ -276,7 +276,7 @@ _CALLERS = ("tp", "pp", "cp", "zero", "sequence_parallel", "virtual_stages", "re
 
 
 def _leave_to_caller(draft: Draft) -> None:
-    """A script that starts nothing holds arguments for another one, which may say the layout."""
+    """A script that starts nothing holds arguments for another script, which may set the layout."""
     for field in _CALLERS:
         fact = draft.facts.get(field)
         if fact is not None and not fact.origin.line:
@@ -284,7 +284,7 @@ def _leave_to_caller(draft: Draft) -> None:
 
 
 def _leave_to_checkpoint(source: Source) -> None:
-    """--use-checkpoint-args takes dimensions from the checkpoint; those that no flag gives are unknown."""
+    """--use-checkpoint-args reads dimensions from the checkpoint; those without a flag are unknown."""
     draft = source.draft
     keys = ("group-query-attention", "num-key-value-heads", "num-attention-heads-kv")
     if source.get(*keys) is None and "n_heads" in draft.facts:

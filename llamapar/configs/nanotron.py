@@ -28,7 +28,7 @@ def is_nanotron(files: Files) -> bool:
 
 
 def read_nanotron(files: Files, draft: Draft) -> None:
-    """Fills the draft from nanotron's YAML; a launch has to agree with it."""
+    """Fill the draft from nanotron's YAML; a launch must agree with it."""
     found = files.with_key("parallelism.dp", "parallelism.tp")
     assert found is not None
     name, document = found
@@ -95,7 +95,7 @@ def is_picotron(files: Files) -> bool:
 
 
 def read_picotron(files: Files, draft: Draft) -> None:
-    """Fills the draft from picotron's JSON, or from the command that writes it."""
+    """Fill the draft from picotron's JSON, or from the command that writes it."""
     by = "picotron (create_config.py@59714b1bf2)"
     found = files.with_key("distributed.tp_size")
     if found is not None:

@@ -52,7 +52,7 @@ def _value(document: Document, entry: Entry | None) -> Entry | None:
 
 
 def read(files: Files, draft: Draft) -> None:
-    """Fills the draft from the YAML."""
+    """Fill the draft from the YAML."""
     found = files.with_key(*_MARKS)
     assert found is not None
     name, document = found
@@ -107,7 +107,7 @@ def _read_model(source: Source) -> None:
     if heads:
         draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
     if dim is None and source.get("restore_from_path"):
-        return  # all of it is in the .nemo file
+        return  # The .nemo file contains all of it.
     source.parse("rope_theta", "rotary_base", count, 10000)
     tied = "share_embeddings_and_output_weights"
     source.parse("tied", tied, truth, True)

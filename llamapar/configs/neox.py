@@ -1,8 +1,8 @@
-"""GPT-NeoX's YAML, of which one run may have several files.
+"""GPT-NeoX's YAML; one run may have several files.
 
 EleutherAI/gpt-neox @ea7aefd8f8: defaults in megatron/neox_arguments/neox_args.py and deepspeed_args.py, the
-MLP's width in megatron/model/transformer.py. Until adbf5d6f (2024-09-10)
-`mlp_type: llama` named an MLP of its own.
+MLP's width in megatron/model/transformer.py. Until adbf5d6f (2024-09-10) `mlp_type: llama` named an MLP of
+its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def recognised(files: Files) -> bool:
 
 
 def read(files: Files, draft: Draft) -> None:
-    """Fills the draft from one of GPT-NeoX's files, or from several merged in their order."""
+    """Fill the draft from one of GPT-NeoX's files, or from several merged in order."""
     named = {
         name: document
         for name, document in files.documents.items()
@@ -66,7 +66,7 @@ def read(files: Files, draft: Draft) -> None:
 
 
 def _read_batch(source: Source) -> None:
-    """Sequences and ranks; gradient_accumulation_steps is one unless said (deepspeed_args.py:49)."""
+    """Sequences and ranks; the default of gradient_accumulation_steps is one (deepspeed_args.py:49)."""
     draft = source.draft
     for field, key in _BATCH:
         entry = source.get(key)
@@ -136,7 +136,7 @@ def _read_width(source: Source) -> None:
 
 
 def _refuse_other_models(source: Source) -> None:
-    """What makes another model than Llama's, by GPT-NeoX's defaults too."""
+    """Refuse settings of a model that is no Llama, including GPT-NeoX's defaults."""
     draft = source.draft
     activation, norm, places = (source.text(key) for key in ("activation", "norm", "pos_emb"))
     other = list[str]()

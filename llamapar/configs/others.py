@@ -25,7 +25,9 @@ def is_maxtext(files: Files) -> bool:
 
 
 def read_maxtext(files: Files, draft: Draft) -> None:
-    """Each axis is its ways within a slice (ici) times those between (dcn); one of -1 takes what is left."""
+    """Fill the draft. An axis is its ways within a slice (ici) times those between (dcn); -1 takes the
+    rest.
+    """
     held = dict[str, Entry]()
     name, unread = "", ""
     for file, script in files.scripts.items():
@@ -52,7 +54,7 @@ def read_maxtext(files: Files, draft: Draft) -> None:
 
     fsdp, data = ways("fsdp"), ways("data")
     if "ici_fsdp_parallelism" in held and "dcn_fsdp_parallelism" in held:
-        draft.fills = ""  # what is left for data between slices is one
+        draft.fills = ""  # The remainder for data between slices is one.
     draft.derive("tp", ways("tensor") * ways("tensor_sequence"), "ici · dcn tensor")
     draft.derive("cp", ways("context") * ways("sequence"), "ici · dcn context")
     draft.derive("pp", ways("pipeline"), "ici · dcn pipeline")
@@ -102,7 +104,7 @@ def is_colossalai(files: Files) -> bool:
 
 
 def read_colossalai(files: Files, draft: Draft) -> None:
-    """Fills the draft from the plugin's arguments, or from the benchmark's command."""
+    """Fill the draft from the plugin's arguments, or from the benchmark's command."""
     found = files.calls(_PLUGIN).get(_PLUGIN)
     files.take_world(draft)
     if found is not None:
@@ -143,7 +145,7 @@ _PLUGINS = {"zero2": 2, "zero2_cpu": 2, "gemini": 3, "gemini_auto": 3, "ddp": 0}
 
 
 def _read_training(source: Source) -> None:
-    """A script of its own, of which only the plugin's usual words are known."""
+    """Read a user's own script, of which only the plugin's usual words are known."""
     draft = source.draft
     for axis in ("tp", "pp"):
         source.take(axis, axis, f"{axis}-size", default=1)

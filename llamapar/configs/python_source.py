@@ -1,8 +1,8 @@
 """A function that makes a configuration, read from its source and never run.
 
-Read are assignments of literals (`config.a.b = 8`), keyword arguments of nested calls
+The reader understands assignments of literals (`config.a.b = 8`), keyword arguments of nested calls
 (`Config(training=TrainingConfig(steps=10))`), sums of whole numbers, names of module constants, and the
-functions of these files that it starts from. What is computed otherwise is left out.
+functions of these files that it starts from. Any other computed value is left out.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _called(node: ast.expr) -> str:
 
 
 class _Function:
-    """A function's configuration, path by path, those that it starts from first."""
+    """A function's configuration, path by path; the functions it starts from come first."""
 
     def __init__(self, functions: dict[str, tuple[str, ast.FunctionDef]], names: Mapping[str, Scalar]):
         self.functions, self.names = functions, names
@@ -157,7 +157,7 @@ def _argument(call: ast.Call) -> Scalar:
 
 
 def roots(texts: Mapping[str, str]) -> Iterator[str]:
-    """The functions of the first file that return a configuration and that none there starts from."""
+    """The functions of the first file that return a configuration and are no base of another one there."""
     functions = _functions(texts)
     first = next(iter(texts), "")
     own = {name: node for name, (file, node) in functions.items() if file == first}
@@ -168,9 +168,9 @@ def roots(texts: Mapping[str, str]) -> Iterator[str]:
 
 
 def read_python(texts: Mapping[str, str]) -> Document | None:
-    """The configuration that the one function of these files makes; None where there is none.
+    """The configuration from the only configuring function of these files; None without one.
 
-    LlamaparError where several could be meant.
+    Raises LlamaparError if several functions could be meant.
     """
     found = [*roots(texts)]
     if not found:
@@ -197,9 +197,9 @@ def call_entries(source: str) -> Iterator[Entry]:
 
 
 def keyword_literals(name: str, text: str, classes: tuple[str, ...]) -> dict[str, Document]:
-    """Class → the keywords of its calls; keys of a dict in one are joined by dots.
+    """Class → the keywords of its calls; keys of a nested dict are joined by dots.
 
-    What is computed stands there as its source, and so does a keyword with another value in each call.
+    A computed value appears as its source, and so does a keyword with a different value in each call.
     """
     found = dict[str, list[dict[str, Entry]]]()
     for call in _calls(text, classes):
@@ -224,7 +224,7 @@ def _calls(text: str, classes: tuple[str, ...]) -> Iterator[ast.Call]:
 
 
 def _quoted(text: str, start: int) -> Iterator[ast.AST]:
-    """The call that begins there: the shortest piece up to a parenthesis that is one."""
+    """The call that begins there: the shortest text up to a parenthesis that parses as one."""
     rest = text[start : start + _LONGEST]
     for end in itertools.islice(re.finditer(r"\)", rest), _CLOSING):
         with suppress(SyntaxError, RecursionError, MemoryError, ValueError):
@@ -244,7 +244,7 @@ def _keywords(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _joined(calls: list[dict[str, Entry]]) -> Iterator[Entry]:
-    """The keywords of several calls, of which nobody can tell here which one runs."""
+    """The merged keywords of several calls, because the source does not say which one runs."""
     for path in dict.fromkeys(path for call in calls for path in call):
         held = [call.get(path) for call in calls]
         values = dict.fromkeys("nothing" if entry is None else str(entry.value) for entry in held)

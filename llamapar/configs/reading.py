@@ -39,7 +39,7 @@ MOST_FILES = 20
 
 @dataclass(frozen=True)
 class Format:
-    """A format of settings: whose rules judge what it says (None: nobody's here), and who reads it."""
+    """A format of settings: the framework whose rules judge it (None for none), and its reader."""
 
     name: str
     framework: str | None
@@ -88,14 +88,14 @@ def read_settings(
     overrides: Iterable[str] = (),
     known: Mapping[str, object] | None = None,
 ) -> Settings:
-    """What files of settings and launch scripts say of model, layout and job; nothing in them is run.
+    """Read model, layout and job from files of settings and launch scripts; nothing in them is run.
 
     files: TOML, YAML, JSON, Python or shell scripts of one job, read together. text: the same, pasted.
-    overrides: words as the framework's command takes them, which win. known: what a person knows besides,
-    as {"gpus": 64, "model": "llama3.1-70b"}.
+    overrides: words in the form of the framework's command, which win. known: further facts that you know, as
+    {"gpus": 64, "model": "llama3.1-70b"}.
 
-    Raises LlamaparError for a file that cannot be read or breaks its format's rules, with the line, and
-    where no format is recognised.
+    Raises LlamaparError for a file that cannot be read or is invalid, with the line, and if no format is
+    recognised.
     """
     texts = dict[str, str]()
     for file in files:
@@ -150,7 +150,7 @@ def _name_of(text: str) -> str:
 
 
 def settings_of_texts(files: object) -> Settings:
-    """The settings of files as a page sends them: [name, text] each, or one text without a name."""
+    """The settings in files as a page sends them: [name, text] each, or one text without a name."""
     pairs = files if isinstance(files, Sequence) and not isinstance(files, str) else []
     texts: dict[str, str] = {}
     for pair in pairs:
@@ -166,7 +166,7 @@ def settings_of_texts(files: object) -> Settings:
 
 
 def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
-    """The settings of files that are at hand."""
+    """The settings in files that have been loaded."""
     if len(files.texts) > MOST_FILES:
         raise LlamaparError(f"{len(files.texts)} files", f"one job has at most {MOST_FILES}", field="config")
     found = next((f for f in FORMATS if f.recognised(files)), None)
@@ -192,7 +192,7 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
 
 
 def _take_known(draft: Draft, known: Mapping[str, object]) -> None:
-    """What the person says, against what the files say."""
+    """Combine the facts from the person with those from the files."""
     for name, value in known.items():
         if value is None:
             continue
@@ -209,7 +209,7 @@ def _take_known(draft: Draft, known: Mapping[str, object]) -> None:
 
 
 def _take_known_model(draft: Draft, value: object) -> None:
-    """A model that the person names: it fills what the files leave open, and what they say else is told."""
+    """A model that the person names fills what the files leave open; contradictions are reported."""
     config = value if isinstance(value, ModelConfig) else find_model(str(value))
     for name in (*DIMS, "head_dim", "max_seq_len", "rope_theta", "tied"):
         old, new = draft.facts.get(name), getattr(config, name)

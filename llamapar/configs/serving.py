@@ -1,5 +1,4 @@
-"""Launches that serve: llama-models' torchrun, distributed-llama's workers, vLLM's arguments; and torchrun
-alone.
+"""Launches for serving: llama-models' torchrun, distributed-llama's workers, vLLM's arguments, bare torchrun.
 
 meta-llama/llama3 @a0940f9cf7 and codellama @e81b597e44: ranks = checkpoint files. b4rtaz/distributed-llama
 src/app.cpp @8d624a7b1f: one root and the workers. vLLM vllm/config/parallel.py @00193b82b0.
@@ -33,7 +32,7 @@ def is_meta(files: Files) -> bool:
 
 
 def read_meta(files: Files, draft: Draft) -> None:
-    """tp is torchrun's world, which has to be the number of consolidated.*.pth files."""
+    """Fill the draft: tp is torchrun's world, which must equal the number of consolidated.*.pth files."""
     found = files.flags("ckpt-dir")
     assert found is not None
     source = Source(found[0], found[1].get, draft)
@@ -57,7 +56,7 @@ def is_distributed_llama(files: Files) -> bool:
 
 
 def read_distributed_llama(files: Files, draft: Draft) -> None:
-    """tp is the root and its workers."""
+    """Fill the draft: tp counts the root and its workers."""
     found = files.flags("workers", "nthreads", "buffer-float-type")
     if found is None:
         draft.missing("tp", "no command of a root")
@@ -106,7 +105,7 @@ def _vllm_model(flags: Flags) -> Entry | None:
 
 
 def read_vllm(files: Files, draft: Draft) -> None:
-    """Degrees by flags, 1 unless said; vLLM starts tp·pp processes itself."""
+    """Fill the draft from flags, 1 by default; vLLM itself starts tp·pp processes."""
     found = files.flags("tensor-parallel-size", "tp", "pipeline-parallel-size", "max-model-len", "model")
     found = found or files.flags("port", "host", "enforce-eager", "gpu-memory-utilization")
     _serves(draft)
@@ -139,7 +138,7 @@ def is_torchrun(files: Files) -> bool:
 
 
 def read_torchrun(files: Files, draft: Draft) -> None:
-    """The ranks that torchrun started; all else is the script's."""
+    """Read the number of ranks that torchrun started; everything else is the script's."""
     files.take_world(draft)
     for field in ("tp", "cp", "pp", "zero"):
         draft.missing(field, "torchrun leaves it to the script")

@@ -28,7 +28,7 @@ _ENDS = {"then", "do", "else", "{", "!", "time", "export", "local", "declare", "
 
 @dataclass(frozen=True)
 class Word:
-    """One argument of a command, or a directive's, and the line that it stands on."""
+    """One argument of a command or a directive, with its line."""
 
     text: str
     line: int
@@ -40,7 +40,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Command:
-    """What would be started: its words, and the variables set in front of it."""
+    """A command that the script would start: its words, and the variables set in front of it."""
 
     words: tuple[Word, ...]
     environment: dict[str, Word] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Script:
-    """What a script says. variables: the words of each at the end; directives: of #SBATCH and others."""
+    """The content of a script. variables: the words of each at the end; directives: of #SBATCH and others."""
 
     commands: tuple[Command, ...]
     variables: dict[str, tuple[Word, ...]]
@@ -57,7 +57,7 @@ class Script:
 
 
 class _Reading:
-    """A script on the way through: its variables as they stand, and the commands met so far."""
+    """A script while it is read: the current variables, and the commands found so far."""
 
     def __init__(self, arguments: Sequence[str], environment: dict[str, str]):
         self.variables: dict[str, tuple[Word, ...]] = {
@@ -71,7 +71,7 @@ class _Reading:
     # words
 
     def text(self, raw: str, line: int) -> str:
-        """A raw word with everything in it put in, as one string."""
+        """A raw word with all expansions, as one string."""
         return " ".join(word.text for word in self._expanded(raw, line, split=False))
 
     def _expanded(self, raw: str, line: int, split: bool = True) -> list[Word]:
@@ -107,7 +107,7 @@ class _Reading:
         return [Word(text, line) for text in made if text or started or not split]
 
     def _put_in(self, raw: str, at: int, line: int) -> tuple[list[str], int]:
-        """What stands for the $ or ` at `at`, and where it ends."""
+        """The expansion of the $ or ` at `at`, and its end."""
         if raw[at] == "`":
             end = raw.find("`", at + 1)
             return [HOLE], (len(raw) if end < 0 else end + 1)
@@ -134,7 +134,7 @@ class _Reading:
         return HOLE if found is None else str(found)
 
     def _value(self, name: str) -> list[str]:
-        """The words of a variable; a hole where nothing in the script sets it."""
+        """The words of a variable; a hole if nothing in the script sets it."""
         if name.isdigit() and int(name) and int(name) <= len(self.arguments):
             return [self.arguments[int(name) - 1]]
         if name in "@*":
@@ -170,7 +170,7 @@ class _Reading:
     # statements
 
     def assign(self, raw: str, line: int) -> bool:
-        """Takes an assignment; False where the raw word is none."""
+        """Execute an assignment; False if the raw word is none."""
         match = ASSIGNED.match(raw)
         if match is None:
             return False
@@ -193,7 +193,7 @@ class _Reading:
         return True
 
     def run(self, tokens: list[Token]) -> None:
-        """One simple command."""
+        """Read one simple command."""
         environment = dict[str, Word]()
         words = list[Word]()
         skip = False
@@ -217,7 +217,7 @@ class _Reading:
             self.commands.append(Command(tuple(words), environment))
 
     def test(self, tokens: Sequence[Token]) -> bool | None:
-        """The outcome of `[ … ]`; None where only a run can tell."""
+        """The result of `[ … ]`; None if only a run can decide."""
         words = list[str]()
         for token in tokens:
             text = " ".join(w.text for w in self._expanded(token, token.line, split=False))
@@ -272,7 +272,7 @@ class _Reading:
 
 
 def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: frozenset[str]) -> int:
-    """Walks statements from `at` until one that begins with a word of `ends`; where that stands."""
+    """Read statements from `at` until one that begins with a word of `ends`, and return its position."""
     while at < len(statements) and reading.words < MOST_WORDS:
         statement = statements[at]
         head = str(statement[0])
@@ -355,7 +355,7 @@ def _branch(reading: _Reading, statements: list[list[Token]], at: int) -> int:
 
 
 def _agreed(values: list[tuple[Word, ...]]) -> tuple[Word, ...]:
-    """The words that all branches leave in a variable; where they part, a hole ends it."""
+    """The words of a variable after all branches; where they differ, a hole ends it."""
     first, *others = values
     same = 0
     while same < len(first) and all(same < len(o) and o[same].text == first[same].text for o in others):
@@ -388,7 +388,7 @@ _DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|\$|BSUB)\s+(.*)$", re.M)
 
 
 def read_shell(text: str, arguments: Sequence[str] = (), environment: dict[str, str] | None = None) -> Script:
-    """What a script says; arguments: what it is started with, environment: variables that it finds."""
+    """The content of a script. arguments: its own arguments; environment: the variables it finds."""
     text = text.replace("\r\n", "\n")
     reading = _Reading(arguments, environment or {})
     directives = [

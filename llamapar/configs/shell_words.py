@@ -1,4 +1,4 @@
-"""A shell script's letters as words and operators, and its sums."""
+"""Split a shell script into words and operators, and evaluate its arithmetic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Token(str):
 
 
 def closing_of(text: str, at: int, opening: str, closing: str) -> int:
-    """Where the bracket that stands open before `at` is closed, quotes observed; the end where it is not."""
+    """Position of the bracket that closes the one open before `at`, outside quotes; else the end."""
     depth = 1
     while at < len(text):
         letter = text[at]
@@ -71,7 +71,7 @@ def word_end(text: str, at: int) -> int:
 
 
 def tokens_of(text: str) -> Iterator[Token]:
-    """Words, operators and arrays, comments left out; a heredoc's body is one token after `<<`."""
+    """Words, operators and arrays, without comments; a heredoc's body is one token after `<<`."""
     at, line, waiting = 0, 1, list[str]()
     while at < len(text):
         letter = text[at]
@@ -127,7 +127,7 @@ _SUMS = {
 
 
 def arithmetic(text: str) -> int | None:
-    """The value of a shell's sum of whole numbers; None for anything else."""
+    """The value of a shell's integer arithmetic; None for anything else."""
 
     def value(node: ast.AST) -> int:
         if isinstance(node, ast.Constant) and type(node.value) is int:

@@ -37,13 +37,13 @@ def recognised(files: Files) -> bool:
 
 
 def _at(*names: str) -> list[str]:
-    """Where a degree may stand: in [parallelism], earlier in [training], of CP and PP in [experimental]."""
+    """Possible places of a degree: [parallelism], earlier [training], and [experimental] for CP and PP."""
     sections = ("parallelism", "training", "experimental")
     return [f"{section}.{name}" for name in names for section in sections]
 
 
 def read(files: Files, draft: Draft) -> None:
-    """Fills the draft from the TOML and, where there is one, the script that starts it."""
+    """Fill the draft from the TOML and, if there is one, the script that starts it."""
     found = files.with_key("model.flavor", "parallelism.data_parallel_shard_degree")
     assert found is not None
     name, document = found
@@ -112,7 +112,7 @@ _FOLLOW = {
 
 
 def _forget_defaults(source: Source) -> None:
-    """Leaves open what a log does not say: its settings need not be the defaults."""
+    """Mark what a log does not print as unknown, because it need not be the default."""
     held = source.draft
     forced = {"zero": held.get("zero") == 0, "virtual_stages": held.get("pp") == 1}
     for field, keys in _FOLLOW.items():
@@ -186,7 +186,7 @@ def _read_job(source: Source) -> None:
 
 
 def _preset(source: Source, flavour: str) -> str:
-    """The preset of a flavour of upstream's llama3; "" for any other."""
+    """The preset for a flavour of upstream's llama3; "" for any other."""
     kind = source.text("model.name") or "llama3"
     if kind == "llama2":
         return {"7B": "llama2-7b", "13B": "llama2-13b", "70B": "llama2-70b"}.get(flavour, "")
@@ -211,7 +211,7 @@ _ARGS = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of"
 
 
 def _built(source: Source) -> ModelConfig | None:
-    """The model whose arguments a log prints, whatever its flavour is called."""
+    """The model whose arguments a log prints, whatever the name of its flavour."""
     names = (*_ARGS, "norm_eps", "rope_theta")
     held = {name: entry.value for name in names if (entry := source.get(f"ModelArgs.{name}"))}
     try:
@@ -340,7 +340,7 @@ _FLAVOURS = {"llama3_8b": "8B", "llama3_70b": "70B", "llama3_405b": "405B"}
 
 
 def _unread(document: Document) -> str:
-    """The configuration that a function starts from and these files lack, by name; "" where there is none."""
+    """The name of the base configuration that is missing from these files; "" without one."""
     entry = next((e for e in document.entries if e.value == UNREAD), None)
     return entry.path if entry and entry.path != "llama3_debugmodel" else ""
 
@@ -349,7 +349,7 @@ _COMMENT = re.compile(r"#[^#\n]*?\b(\d{1,6})\s+(?:[A-Z][\w-]*\s+)?GPUs", re.I)
 
 
 def _hint(text: str, draft: Draft) -> None:
-    """A comment's number of GPUs is something to ask about, and run_train.sh has a default."""
+    """A comment's number of GPUs is only a question; run_train.sh has a default."""
     why = "no launch says how many; run_train.sh starts 8 unless NGPU is set"
     if match := _COMMENT.search(text):
         line = text.count("\n", 0, match.start()) + 1

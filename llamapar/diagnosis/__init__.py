@@ -1,11 +1,11 @@
-"""From an error text, an exception or an observed shape to its cause: an inverse problem.
+"""Explain an error text, an exception or an observed shape: find the cause behind its numbers.
 
-A text becomes observations (`observations`: relations and roles, not whole messages). Where sizes meet
-(`meetings`), cuts of known sizes by known degrees are asked first, then what the tensor is (`tensors`,
-`views`), then cuts of sizes and degrees that are assumed: all of them are a `cuts.Cut`, by the placement
-table and the framework data that `check` reads, and `slips` tells what came of it. Relations of counts are
-read in `causes`, what words name in `limits` and `topics`; `engine` ranks all. Nothing of the text is ever
-evaluated. Left out: learning, a table of whole messages.
+A text becomes observations (`observations`: relations and roles, not whole messages). Where two sizes meet
+(`meetings`), cuts of known sizes by known degrees come first, then the kind of tensor (`tensors`, `views`),
+then cuts of assumed sizes and degrees. Every cut is a `cuts.Cut`, from the placement table and the framework
+data that `check` uses, and `slips` turns it into causes. `causes` reads relations of counts, `limits` and
+`topics` read words, and `engine` ranks all hypotheses. No text is ever evaluated. Left out: learning, and a
+table of whole messages.
 """
 
 from __future__ import annotations
@@ -43,28 +43,29 @@ def explain(
     context: Mapping[str, Any] | None = None,
     **facts: Unpack[ExplainKeywords],
 ) -> Explanation:
-    """Why this error, or this shape, came about.
+    """Explain why this error, or this shape, came about: a verdict, with the causes likeliest first.
 
     what: a text of any length (a line, a traceback, a log), an exception, a shape such as (16064, 8192),
-        a mapping from a tensor's name to its shape, or a RunResult, which brings its model and layout;
-        of a log too long to hold, an open file or another iterator of its lines, which is read in
+        a mapping from a tensor's name to its shape, or a RunResult, which supplies its model and layout;
+        for a log larger than memory, an open file or another iterator of its lines, which is read in
         bounded memory.
     model: a preset's name, a ModelConfig, a config.json or its dict; a public model's name in free words
-        ("Llama-2-70b-hf") also does. layout: a Layout or a dict of degrees, in part if need be.
-    framework: whose wording and rules to prefer.
-    flight: in place of `what`, a folder of torch's flight records of a run that hangs, one file a rank, or
-        some files; read as data, against `layout` or the one that their groups show. With a model whose
-        training step they are of, collectives are told the layer and the part that they belong to.
-        Where seq_len, global_batch and of a pipeline the schedule are given, in the first steps too.
-    facts: what else is known: degrees, gpus, n_heads, n_kv_heads, dim, seq_len and so on, each by its
+        ("Llama-2-70b-hf") also works. layout: a Layout or a dict of degrees, which may be partial.
+    framework: the framework whose wording and rules to prefer.
+    flight: instead of `what`, a folder of torch's flight records of a run that hangs, one file for each rank,
+        or some of the files. They are read as data, against `layout` or the layout that their groups imply.
+        With the model of the training step, each collective gets its layer and part of the layer.
+        With seq_len, global_batch and (for a pipeline) the schedule, this works in the first steps too.
+    facts: other known facts: degrees, gpus, n_heads, n_kv_heads, dim, seq_len and so on, each by its
         name; a change is given as "1->2".
-    context: the same, and model, layout and framework, in the names of whoever reports it ("heads",
-        "num_attention_heads": `known.FACTS` lists all); names that nobody knows are ignored.
+    context: the same facts, model, layout and framework, under the names of the program that reports them
+        ("heads", "num_attention_heads": `known.FACTS` lists all); unknown names are ignored.
 
     Raises ModelError or LayoutError for a model, layout or framework that is itself broken, and ModelError
-    for an unknown model where `what` is missing.
+    for an unknown model if `what` is missing.
     """
-    from .engine import explain_lines, explain_text  # the patterns are compiled when the first text comes
+    # Import late: this compiles the patterns, which only a text needs.
+    from .engine import explain_lines, explain_text
     from .lines import sourced
 
     said = {name: value for name, value in facts.items() if value is not None}
@@ -79,9 +80,11 @@ def explain(
         return _of_flight(what, flight, known)
     if what is None and known.name and known.model is None:
         find_model(known.name)  # without a text the model is what was asked about: say which names are near
-    if hasattr(what, "explanation"):  # a RunResult, which lies layers above
+    # Recognise a RunResult by its attributes, because `execution` stands above this room.
+    if hasattr(what, "explanation"):
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
-    if isinstance(what, BaseException):  # its own words first: a traceback quotes code, whose numbers mislead
+    # Read the error's own words first: a traceback quotes code, whose numbers mislead.
+    if isinstance(what, BaseException):
         words = "".join(traceback.format_exception_only(what))[:_LONGEST]
         frames = traceback.extract_tb(what.__traceback__, limit=-4)
         code = tuple(sourced(frame.line or "", frame.filename, frame.name) for frame in frames)
@@ -99,7 +102,7 @@ def explain(
 
 
 def _of_flight(what: Any, flight: Any, known: Known) -> Explanation:
-    """Flight records alone."""
+    """Explain flight records alone."""
     if what is not None:
         raise LlamaparError("a text and flight records were given; one is explained", "", (), "flight")
     found: Explanation = late("explain_flight")(flight, known)
@@ -117,7 +120,7 @@ def _shape_text(what: Any) -> str:
 
 
 def _shape(what: Any) -> str:
-    """A shape, or a tensor's, as "[16064, 8192]"."""
+    """A shape, or the shape of a tensor, as "[16064, 8192]"."""
     shape = getattr(what, "shape", what)
     return str(list(shape)) if isinstance(shape, list | tuple) else shown(what, 2000)
 

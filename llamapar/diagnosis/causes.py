@@ -1,4 +1,8 @@
-"""Hypotheses from relations between counts: divisibility, products, orders, and the known numbers alone."""
+"""Hypotheses from relations between counts: divisibility, products, orders, and the known numbers alone.
+
+Each relation is judged by what its numbers and names are in the known model, or in a public one. Relations of
+whole tensors' sizes are left out: `slips` explains those.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ _STRONG = frozenset(("kv", "heads", "vocab", "layers", "world", "expert", "seq",
 
 
 def _by_code(o: Divides, r: Reading) -> Divides:
-    """A relation of two bare numbers with the names that the lines of source over it give them."""
+    """A relation of two bare numbers, with the names that the lines of source above it give them."""
     for line in reversed(r.code if not (o.subject or o.by) else ()):
         words = Reading(line.partition(" = ")[2] or line)
         terms = words.terms
@@ -53,9 +57,9 @@ def _by_code(o: Divides, r: Reading) -> Divides:
 
 @dataclass(frozen=True)
 class Relation:
-    """A `Divides`, with what its numbers and words come to beside what is known.
+    """A `Divides`, with the meaning of its numbers and words given the known facts.
 
-    misread: the divisor that stands beside the words does divide, so that the text means another.
+    misread: the divisor beside the words does divide, so the text means another number.
     """
 
     o: Divides
@@ -65,7 +69,7 @@ class Relation:
 
     @cached_property
     def by(self) -> frozenset[str]:
-        """What divides, by name: as the text says, or the axis that is known to have the divisor's degree."""
+        """The name of the divisor: as the text says, or the axis whose known degree equals it."""
         divisor = self.o.divisor or 0
         by = self.o.by | {axis for axis in AXES if divisor > 1 and self.known.numbers.get(axis) == divisor}
         axes = [axis for axis in AXES if (self.known.get(axis) or 1) > 1]
@@ -77,7 +81,7 @@ class Relation:
 
     @property
     def exact(self) -> bool:
-        """Whether both numbers are there, and do not divide."""
+        """Whether both numbers are present and do not divide."""
         return self.equation is not None
 
     @property
@@ -90,7 +94,7 @@ class Relation:
 
     @property
     def ranks(self) -> str:
-        """Over what it is cut, in words."""
+        """The ranks over which it is cut, in words."""
         named = " or ".join(sorted(self.by & {*AXES, "world"}))
         divisor = Product(self.o.factors) if len(self.o.factors) > 1 else self.o.divisor
         return str(divisor or named or ("their divisor" if self.misread else "the ranks"))
@@ -107,7 +111,7 @@ class Relation:
 
 
 def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """What is divided, and by whom: the first of `_IN_TURN` that has something to say is heard."""
+    """Find what is divided, and by what: the first reader of `_IN_TURN` with a result decides."""
     o = _by_code(o, r)
     misread = None not in (o.number, o.divisor) and rest(o.number, o.divisor) is None
     o = replace(o, divisor=None, factors=()) if misread else o
@@ -124,7 +128,8 @@ def _loss(it: Relation) -> Iterator[Hypothesis]:
 
 
 def _experts(it: Relation) -> Iterator[Hypothesis]:
-    routed = re.search(r"router|group", it.r.low)  # experts in groups that tokens are sent to, on no rank
+    # These are groups of experts that tokens are routed to; they lie on no rank.
+    routed = re.search(r"router|group", it.r.low)
     if "expert" in it.concepts and ("ep" in it.concepts or (it.o.subject == "expert" and not routed)):
         yield it.found("other: experts_not_divisible_ep")
 
@@ -134,7 +139,7 @@ _MOST_HEADS = 256
 
 
 def _dealt_heads(it: Relation) -> Iterator[Hypothesis]:
-    """An all-to-all deals the heads out, as Ulysses does."""
+    """An all-to-all distributes the heads, as in Ulysses."""
     if "all_to_all" not in it.r.low or it.o.number is None or it.o.number > _MOST_HEADS:
         return
     cause = f"an all-to-all deals {it.o.number} heads out to {it.o.divisor or 'the'} ranks"
@@ -148,7 +153,7 @@ _SDPA = re.compile(r"heads in keys? and values? must divide")
 
 
 def _queries_over_keys(it: Relation) -> Iterator[Hypothesis]:
-    """torch's attention: a rank's query heads are no multiple of its KV heads."""
+    """torch's attention: the query heads of a rank are no multiple of its KV heads."""
     if not _SDPA.search(it.r.low) or it.known.alone("tp"):
         return
     tp, kv = it.known.get("tp"), it.known.get("n_kv_heads")
@@ -171,7 +176,7 @@ def _columns(it: Relation) -> Iterator[Hypothesis]:
 
 
 def _own_numbers(it: Relation) -> Iterator[Hypothesis]:
-    """Width over heads, or heads over KV heads: numbers of the model, which no axis cuts."""
+    """Width over heads, or heads over KV heads: numbers of the model that no axis cuts."""
     width = it.o.subject in ("hidden", "dimension")
     among = ("heads" in it.by and width) or (it.o.subject == "heads" and "kv" in it.by)
     if among and it.by.isdisjoint({"tp", "world"}):
@@ -182,7 +187,7 @@ def _own_numbers(it: Relation) -> Iterator[Hypothesis]:
 
 
 def _tile(it: Relation) -> Iterator[Hypothesis]:
-    """A quantised weight against a group or tile: cut by tp, or too odd to begin with?"""
+    """A quantised weight against a group or tile: does tp cut it, or is it already odd?"""
     if "quant" not in it.concepts:
         return
     tp, whole = it.known.get("tp"), _whole_width(it.o.number, it.known)
@@ -204,7 +209,7 @@ def _uneven_shards(it: Relation) -> Iterator[Hypothesis]:
 
 
 def _named(it: Relation) -> Iterator[Hypothesis]:
-    """What is divided has a name, or the axis that divides has."""
+    """The dividend has a name, or the dividing axis has one."""
     category = _category(it)
     axis = next((axis for axis in _BY_AXIS if axis in it.by), None)
     if category:
@@ -215,7 +220,7 @@ def _named(it: Relation) -> Iterator[Hypothesis]:
 
 
 def _bare(it: Relation) -> Iterator[Hypothesis]:
-    """Numbers without names, or not even these."""
+    """Numbers without names, or not even numbers."""
     if it.o.number is None:
         yield from explain_unnamed(it.o, it.known)
         return
@@ -224,7 +229,7 @@ def _bare(it: Relation) -> Iterator[Hypothesis]:
         cause = f"{it.o.number} ({word}, {where}) cannot be cut evenly over {it.ranks}"
         level = level if it.exact else min(level, WEAK)
         if level is WEAK and it.exact and it.o.number > _MOST_HEADS and it.by & {*AXES}:
-            level = POSSIBLE  # a cut for sure, of whatever size
+            level = POSSIBLE  # This is certainly a cut, although its size is unknown.
             if named := categories_of(it.r.named):
                 yield found(named[0], level, it.cause, it.equation, needs="model")
                 return
@@ -246,7 +251,7 @@ _KV_WEIGHT = re.compile(r"\b[kv]_proj\b|\bw[kv]\b")
 
 
 def _category(it: Relation) -> str | None:
-    """The category that the words name, or None."""
+    """The category of the words, or None."""
     o, by = it.o, it.by
     category = BY_CONCEPT.get(o.subject)
     if o.subject in AXES and by & {"kv", "heads"}:  # tp % n_kv_heads: the rule of replicated KV heads
@@ -259,7 +264,7 @@ def _category(it: Relation) -> str | None:
 
 
 def _whole_width(number: int | None, known: Known) -> str:
-    """The whole width of a public (or the known) model that a number is, in words; "" where none."""
+    """The full width of a public (or the known) model that equals a number, in words; "" without one."""
     for m in known.models() if number else ():
         widths = {
             "ffn_dim": m.ffn_dim,

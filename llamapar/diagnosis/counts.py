@@ -38,7 +38,7 @@ def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis
 
 
 def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Iterator[Hypothesis]:
-    """Degrees, written as a product or one by one, against the number of ranks."""
+    """Degrees, as a product or one by one, compared with the number of ranks."""
     ranks = [t for t in o.terms if t.concept == "world"]
     degrees = [t.number for t in o.terms if t.concept in AXES and t.number]
     for row, value in ((row, value) for row, value in r.products if value > 0):
@@ -77,7 +77,7 @@ def _products(o: Unequal, r: Reading, concepts: set[str], known: Known) -> Itera
 
 
 def _padded(values: tuple[int, ...], known: Known) -> Iterator[Hypothesis]:
-    """A vocabulary and the same one padded."""
+    """A vocabulary beside its padded form."""
     for small, big in zip(sorted(values), sorted(values)[1:], strict=False):
         if 10000 < small < big < 1.1 * small and rounded_up(small, big, known):
             cause = f"a vocabulary of {small} rows is padded to {big}"
@@ -87,7 +87,7 @@ def _padded(values: tuple[int, ...], known: Known) -> Iterator[Hypothesis]:
 
 
 def _layers(layers: list[int], known: Known) -> Iterator[Hypothesis]:
-    """n layers in, fewer out: floor division over stages, once or twice."""
+    """n layers expected, fewer present: floor division over stages, once or twice."""
     pp, given = known.get("pp"), known.get("n_layers") or 0
     for total in sorted({*layers, given}, reverse=True):
         for kept in (n for n in layers if 0 < n < total):

@@ -1,7 +1,7 @@
-"""Sizes, and what ranks hold of them: the whole, a share, a part of a unit, what is gathered or padded.
+"""Sizes and their parts on ranks: the whole, a shard, part of a unit, a gathered or a padded size.
 
-A size is a row of one table: the axes that cut it, and the category where their degree does not divide it.
-What is known fills the rows; where nothing is, sizes of public models do.
+Each size is a row of one table: the axes that cut it, and the category if their degree does not divide it.
+Known facts fill the rows; sizes of public models fill the rest.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Cut:
 
     @cached_property
     def shares(self) -> set[int]:
-        """What ranks hold, with units kept whole or parted."""
+        """The possible shards, with units kept whole or split."""
         whole_units = {n * self.columns for n in on_a_rank(self.count, self.degree)}
         return {n for n in whole_units | {*on_a_rank(self.whole, self.degree)} if n > 0}
 
     @cached_property
     def gathered(self) -> set[int]:
-        """What equal pieces are together."""
+        """The size of equal pieces after a gather."""
         return {share * self.degree for share in self.shares}
 
     @cached_property
@@ -76,11 +76,11 @@ class Cut:
         return a != b and {a, b} <= (self._sizes | taken if taken else self._sizes)
 
     def scales(self, a: int, b: int) -> bool:
-        """Whether both are as many bytes for each unit of two shares that differ."""
+        """Whether two differing shards have the same number of bytes for each unit."""
         return any(a * t == b * s for s in self.shares for t in self.shares if s != t)
 
     def tears(self, a: int, b: int) -> bool:
-        """Whether both are shares, or one is and the other a unit that it holds no whole number of."""
+        """Whether both are shards, or one is a shard and the other a unit that does not divide it."""
         return self.explains(a, b) or (b == self.columns > 1 and a in self.shares and a % b > 0)
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ _GROUP = 128
 
 
 def groups(known: Known) -> list[Cut]:
-    """The groups of a quantised FFN weight, by their number and by their columns."""
+    """The groups of a quantised FFN weight, by number and by columns."""
     width, tp, group = known.get("ffn_dim"), known.get("tp") or 1, known.get("quant_group") or _GROUP
     torn = width and tp > 1 and width % group == 0 and width // group % tp
     named = f"ffn_dim in groups of {group},", "quant_group_vs_tp", "tp"
@@ -160,12 +160,12 @@ def _public() -> dict[int, list[tuple[str, ModelConfig]]]:
 
 
 def given_as(n: int, known: Known) -> set[str]:
-    """Which of the sizes that were given a number is."""
+    """The names of the given sizes that equal a number."""
     return {fact for fact in (*_WIDTHS[:4], "seq_len") if known.get(fact) == n}
 
 
 def widths(n: int, known: Known) -> set[str]:
-    """Which sizes a number is: given ones, the known model's, or those of public models that are possible."""
+    """The sizes that a number can be: given ones, the known model's, or those of possible public models."""
     given = given_as(n, known)
     if n < _LEAST:
         return given
@@ -181,8 +181,10 @@ def is_vocabulary(n: int, known: Known) -> bool:
 
 
 def assumed(small: int, big: int, known: Known) -> Iterator[Cut]:
-    """The uneven cut of columns of which both sizes come: one of them is the whole, or both are shares of a
-    whole that nobody told; by the known degree, else by a usual one."""
+    """The uneven cut of columns that explains both sizes, by the known degree or else a usual one.
+
+    Either one size is the whole, or both are shards of an unknown whole.
+    """
     given = [(axis, k) for axis in ("tp", "dp", "world") if (k := known.get(axis) or 1) > 1][:1]
     axis, degree = given[0] if given else ("tp", 0)
     padded = (k for k in degrees(Known()) if big - small < k <= _MOST and big % k == 0)
@@ -205,7 +207,7 @@ def assumed(small: int, big: int, known: Known) -> Iterator[Cut]:
 
 @cache
 def _torn_public() -> dict[int, list[Cut]]:
-    """Every share of a public model's size that a usual degree does not divide, with its cuts."""
+    """Every shard of a public model's size that a usual degree does not divide, with its cuts."""
     rows: dict[int, list[Cut]] = {}
     for k in (k for k in degrees(Known()) if k <= _MOST):
         for n, facts in _public().items():
@@ -221,7 +223,7 @@ _UNITS = (1, 64, 96, 128, 256)
 
 
 def relates(small: int, big: int, known: Known) -> bool:
-    """Whether a degree makes one of two sizes of the other, heads kept whole or parted."""
+    """Whether some degree converts one size into the other, with heads kept whole or split."""
     for unit in (unit for unit in _UNITS if small % unit == big % unit == 0):
         part, whole = small // unit, big // unit
         tried = {known.get("tp") or 0, whole // part, -(-whole // part)} - {0, 1}
@@ -242,18 +244,20 @@ def _head_dims() -> set[int]:
 
 
 def is_head_dim(n: int, least: int = 9) -> bool:
-    """Whether a public model has heads of this size; `tiny`'s would make heads of every count."""
+    """Whether a public model has heads of this size; `tiny` is left out, because its heads would fit every
+    count.
+    """
     return n >= least and n in _head_dims()
 
 
 def torn_heads(
     width: int, head_dim: int, spoken: str, known: Known, floor: int = 0, repeats: int = 0
 ) -> list[tuple[Cut, bool]]:
-    """The cuts of query heads and of KV heads of which a rank holds this width, no whole number of heads, the
-    usual ones first; and whether nothing else can be meant.
+    """The cuts of query heads and KV heads whose shard has this width, no whole number of heads.
 
-    KV heads are to blame only where tp divides the query heads, or where they are spoken of. floor: heads
-    that the code rounds down to. repeats: query heads of a group that holds its K and V too.
+    The usual cuts come first; the second result says whether nothing else can be meant. KV heads are to blame
+    only if tp divides the query heads, or if they are mentioned. floor: number of heads that the code rounds
+    down to. repeats: query heads in a group that also holds its K and V.
     """
     counts = Counter((m.n_heads, m.n_kv_heads) for m in known.models() if m.head_dim == head_dim)
     heads, kv_heads, given = known.get("n_heads"), known.get("n_kv_heads"), known.get("tp")
@@ -270,7 +274,8 @@ def torn_heads(
                 )
                 meant = heads == repeats * kv_heads if repeats else not cut.even and earliest
                 if meant and width in on_a_rank(cut.whole, cut.degree) and floor in (0, n // cut.degree):
-                    weights[cut] += common * (16 if tp in (2, 4, 8, 16) else 2)  # how usual a degree is
+                    # Rank a degree by how usual it is.
+                    weights[cut] += common * (16 if tp in (2, 4, 8, 16) else 2)
     best: dict[str, Cut] = {}
     # of equal stories the one of fewer ranks, and of KV heads, which a degree cuts first
     order = {cut: (cut.fact != spoken, -weights[cut], cut.degree, cut.fact == "n_heads") for cut in weights}
@@ -287,8 +292,10 @@ _PADS = (1, 32, 64, 128, 256, 512, 1024)
 
 
 def rounded_up(rows: int, padded: int, known: Known, tp: int = 1) -> bool:
-    """Whether `padded` is `rows` rounded up to a multiple that paddings use, in all or of each rank, the
-    pad rows being fewer than half of them."""
+    """Whether `padded` is `rows` rounded up to a usual multiple, for all ranks or each rank.
+
+    There must be fewer pad rows than half of them.
+    """
     changed = (int(n) for n in known.changes.get("tp", ()) if n.isdecimal())
     pads, ranks = padded - rows, {1, tp, known.get("tp") or 1, *changed} - {0}
     return 0 < 2 * pads < rows and any(-rows % (n * k) == pads for n in _PADS for k in ranks)
@@ -296,7 +303,8 @@ def rounded_up(rows: int, padded: int, known: Known, tp: int = 1) -> bool:
 
 def adapter_rows(small: int, big: int) -> bool:
     """Whether both are a public vocabulary and the 256 rows that vLLM adds for tokens of adapters, padded
-    before or after (`lora_extra_vocab_size`, vLLM 0.8)."""
+    before or after (`lora_extra_vocab_size`, vLLM 0.8).
+    """
     for n in {m.vocab_size for m in Known().models()}:
         made = {256 - k + -(-(n + k) // unit) * unit for unit in (64, 128, 256) for k in (0, 256)}
         if {small, big} <= made:
@@ -305,7 +313,7 @@ def adapter_rows(small: int, big: int) -> bool:
 
 
 def shard_of(rows: int, whole: int, known: Known) -> tuple[int, int] | None:
-    """(tp, what is cut) such that a rank holds `rows` of it: the whole, or that padded."""
+    """(tp, the size that is cut) such that `rows` is the shard; the size is whole or padded."""
     given = known.get("tp")
     tp = given or -(-whole // rows)
     if rows * tp != whole and (given or tp in degrees(known)) and rounded_up(whole, rows * tp, known, tp):

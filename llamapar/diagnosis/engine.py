@@ -1,4 +1,8 @@
-"""From observations to ranked diagnoses and a verdict."""
+"""From observations to ranked diagnoses and a verdict.
+
+Each reader proposes hypotheses; this module merges them, weighs them against the known facts, sorts them, and
+decides on the verdict. It reads no numbers itself.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,7 @@ _EXPLAIN: dict[type, Callable[[Any, Reading, Known], Iterator[Hypothesis]]] = {
 
 
 def hypotheses(r: Reading, observed: list[Observation], known: Known) -> Iterator[Hypothesis]:
-    """Every candidate cause of what `r` states."""
+    """Every candidate cause for the statements in `r`."""
     for observation in observed:
         yield from _EXPLAIN[type(observation)](observation, r, known)
     yield from limits(r, known)
@@ -71,8 +75,10 @@ _BEYOND = frozenset(
 
 
 def acquitted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
-    """`h`, which blames no sharding where its axes, or those that would prove it, are known to be 1. What is
-    read from a file may have been cut by another run, whatever the axes of this one."""
+    """Clear the sharding verdict when every axis it depends on is 1.
+
+    A tensor read from a file may have been cut by another run, so the axes of this run do not clear it.
+    """
     if known.alone() and h.parallel is None and not r.loading:
         return replace(h, parallel=False)
     if known.changes or h.category in _BEYOND:
@@ -87,14 +93,15 @@ _BY_WORDS = frozenset(("memory_oom_layout", "counter_overflow", "quant_group_vs_
 
 
 def placeholders(h: Hypothesis, known: Known) -> Hypothesis:
-    """`h`, which the known stage of ZeRO decides where it is about a weight that was not gathered."""
+    """A hypothesis about a weight that was not gathered, decided by the known stage of ZeRO."""
     zero3 = known.get("zero") == 3 and "zero" in h.needs
     return replace(h, parallel=True, needs=()) if zero3 else h
 
 
 def doubted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
-    """`h`, which is only possible where nothing else speaks for the cut that it blames: no word of ranks, no
-    degree that is known."""
+    """`h`, lowered to possible unless something else suggests the cut: a word about ranks, or a known
+    degree.
+    """
     named = {h.category, h.subtype} & _BY_WORDS
     if h.level < LIKELY or not h.parallel or named or r.parallel or known.changes:
         return h
@@ -102,30 +109,36 @@ def doubted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
 
 
 def judged(h: Hypothesis, r: Reading, known: Known, saying: set[str]) -> Hypothesis:
-    """`h` in the light of what is known."""
+    """`h`, weighed against the known facts."""
     h = h if h.category in saying else acquitted(h, r, known)
     axes: Iterable[str] = CATEGORIES[h.category].axes
-    if h.category == "checkpoint_tp_mismatch":  # by any axis, if its needs name none
+    if h.category == "checkpoint_tp_mismatch":  # Without named needs, any axis can be meant.
         axes = [axis for axis in AXES if axis in h.needs] or AXES
-    absent = "files of the checkpoint" in h.needs  # which may not be there on one rank either
+    absent = "files of the checkpoint" in h.needs  # This can be absent on one rank as well.
     if h.parallel is None and not absent and any((known.get(axis) or 1) > 1 for axis in axes):
-        h = replace(h, parallel=True)  # what its axis cuts is cut here
+        h = replace(h, parallel=True)  # The axis is in use here, so the tensor is cut.
     return doubted(placeholders(h, known), r, known)
 
 
 def merged(found: Iterable[Hypothesis]) -> list[Hypothesis]:
-    """One hypothesis a category and subtype, with a blame of its like if it has none."""
+    """One hypothesis for each category and subtype; one that blames a cut wins over an equal one that does
+    not.
+    """
     best: dict[tuple[str, str | None], Hypothesis] = {}
     for h in found:
         first = best.setdefault((h.category, h.subtype), h)
-        if first.parallel is None and first.level is h.level:  # what is known decides what words leave open
+        if first.parallel is None and first.level is h.level:  # Known facts decide what the words leave open.
             best[h.category, h.subtype] = replace(first, parallel=h.parallel)
     return list(best.values())
 
 
 def shared(found: list[Hypothesis], r: Reading, others: Sequence[Reading], known: Known) -> list[Hypothesis]:
-    """Those that every other rank's message leads to too, read with the layout that they imply, a level
-    surer where its sizes differ; all of `found` where the messages share none."""
+    """The hypotheses that every other rank's message also leads to; all of `found` if the messages share
+    none.
+
+    Each other message is read with the layout that the hypothesis implies. If its sizes differ, the shared
+    hypothesis rises by one level.
+    """
 
     def agrees(h: Hypothesis, other: Reading) -> bool:
         told = hypotheses(other, observe(other), known.also(h.facts))
@@ -135,7 +148,7 @@ def shared(found: list[Hypothesis], r: Reading, others: Sequence[Reading], known
     kept = [h for h in found if all(agrees(h, other) for other in others)]
     if any(
         {*other.values} != {*r.values} for other in others
-    ):  # what rests on nothing needs a degree to be shared
+    ):  # A weak hypothesis gains only if the messages share a fact, such as a degree.
         surer = {WEAK: POSSIBLE, POSSIBLE: LIKELY, LIKELY: LIKELY}
         kept = [replace(h, level=surer[h.level]) if h.facts or h.level > WEAK else h for h in kept]
     return kept or found
@@ -144,10 +157,10 @@ def shared(found: list[Hypothesis], r: Reading, others: Sequence[Reading], known
 def ranked(
     found: list[Hypothesis], saying: set[str], quoted: set[str], failing: set[str]
 ) -> list[Hypothesis]:
-    """The likeliest first: by level, then by who else says so, then as they were found.
+    """The hypotheses, likeliest first: by level, then by other sources that agree, then in the order found.
 
-    saying: categories that a framework states of this very job, word for word, which makes them likely.
-    quoted: categories whose message the text holds. failing: categories that `check` finds in the job.
+    saying: categories whose message a framework gives word for word for this job, which makes them likely.
+    quoted: categories whose message the text contains. failing: categories that `check` finds in the job.
     """
 
     def support(h: Hypothesis) -> tuple[int, bool, int]:
@@ -158,7 +171,7 @@ def ranked(
 
 
 def verdict_of(found: list[Hypothesis], known: Known, spoken: bool) -> tuple[str, str]:
-    """Sharding, not sharding or unknown, and why. spoken: whether the text speaks of ranks."""
+    """Sharding, not sharding or unknown, with the reason. spoken: whether the text mentions ranks."""
     if known.alone() and not any(h.parallel is not False and h.level > WEAK for h in found):
         cause = f": {found[0].cause}" if found and found[0].level > WEAK else ""
         return NOT_SHARDING, f"one rank holds every tensor whole{cause}"
@@ -168,7 +181,8 @@ def verdict_of(found: list[Hypothesis], known: Known, spoken: bool) -> tuple[str
     if best.level is WEAK:
         return UNKNOWN, f"at best {best.cause}"
     cut = best.parallel and (spoken or any((known.get(axis) or 1) > 1 for axis in (*AXES, "world")))
-    against = (False,) if cut else {True, False, None} - {best.parallel}  # what is open speaks against no cut
+    # An open hypothesis is no evidence against a cut.
+    against = (False,) if cut else {True, False, None} - {best.parallel}
     rival = next((h for h in others if h.parallel in against and h.level is best.level), None)
     if best.parallel is None or rival is not None:
         needs = tuple(dict.fromkeys(best.needs + (rival.needs if rival else ())))
@@ -186,8 +200,10 @@ _FEW = 6
 
 
 def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in: str = "") -> Explanation:
-    """The explanation of a text of any length. code: lines of source of the frames that raised it; raised_in:
-    the file of the last."""
+    """Explain a text of any length.
+
+    code: lines of source of the frames that raised it; raised_in: the file of the last frame.
+    """
     if len(text) <= _SHORT and text.count("\n") < _FEW and "Traceback" not in text:
         said = {rank: _read(words, code, raised_in) for rank, words in by_rank(text).items()}
         root, first = max(said.values(), key=lambda row: score(row[0]), default=("", Reading("")))
@@ -196,13 +212,13 @@ def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in:
         found = build(first, known, root, tuple(ranks), [*alike.values()])
         if found.diagnoses or len(said) < 2:
             return found
-        root, whole = _read(text, code, raised_in)  # no rank says enough by itself
+        root, whole = _read(text, code, raised_in)  # No single rank gives enough facts.
         return build(whole, known, root, tuple(ranks))
     return _explain(pieces(text), known, text[:LIMIT], code)
 
 
 def _read(text: str, code: tuple[str, ...], raised_in: str) -> tuple[str, Reading]:
-    """The likeliest cause among the lines of a short text, and the text with the code over that line."""
+    """The likeliest cause among the lines of a short text, and the text with the code above that line."""
     rows = [strip(row)[0] for row in text.strip().splitlines()] or [""]
     root = max(rows, key=score)
     above = tuple(row for row in rows[: rows.index(root)] if not row.startswith('File "'))
@@ -210,7 +226,7 @@ def _read(text: str, code: tuple[str, ...], raised_in: str) -> tuple[str, Readin
 
 
 def explain_lines(lines: Iterable[str], known: Known) -> Explanation:
-    """The explanation of a log, read line by line; a short one is read whole."""
+    """Explain a log, reading it line by line; a short log is read whole."""
     rest = iter(lines)
     first = list(islice(rest, _FEW))
     if len(first) < _FEW:
@@ -230,9 +246,9 @@ _TRIED = 3
 
 
 def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...] = ()) -> Explanation:
-    """From the likeliest line of a log that leads to a diagnosis; else from its beginning.
+    """Explain the likeliest line of a log that leads to a diagnosis; else the beginning of the log.
 
-    What the log says of the run's own settings as it starts is known too, where nothing else was given.
+    If nothing else was given, the settings that the log prints at its start count as known.
     """
     start = late("StartUp")()
     candidates = causes(start.watch(parts))
@@ -242,7 +258,9 @@ def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...
 
 
 def _started(text: str, known: Known) -> tuple[Known, list[str]]:
-    """What is known with what a log's first lines say of the run; what was read there, and what differs."""
+    """The known facts with the run's settings from the first lines of a log, what was read there, and
+    conflicts.
+    """
     try:
         settings: Settings | None = late("read_settings")(text=text) if text.strip() else None
     except LlamaparError:
@@ -260,7 +278,8 @@ def _started(text: str, known: Known) -> tuple[Known, list[str]]:
     ]
     judge = known.framework or settings.judge
     if not all(known.fits(**{fact: held[fact]}) for fact in degrees):
-        held = {fact: number for fact, number in held.items() if fact not in degrees}  # never of two layouts
+        # Never mix facts of two layouts.
+        held = {fact: number for fact, number in held.items() if fact not in degrees}
     model = known.model
     if model is None and not known.name and not differ:
         with suppress(LlamaparError):
@@ -291,7 +310,7 @@ def _of_candidates(
 def build(
     r: Reading, known: Known, line: str, ranks: tuple[int, ...], others: Sequence[Reading] = ()
 ) -> Explanation:
-    """The explanation of one message. others: what other ranks say of the same failure."""
+    """Explain one message. others: the messages of other ranks about the same failure."""
     known = replace(known.also(dict(r.facts())), framework=known.framework or whose(r))
     job, quoted, observed = known.job(), quotes(r, known.framework, bool(known.get("n_kv_heads"))), observe(r)
     failing: set[str] = set()
@@ -301,7 +320,8 @@ def build(
         failing = {CODES[code] for code, severity in broken.items() if severity == ERROR}
         saying = {CODES[code] for code in spoken(r, job, known.framework)}
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
-    named = named if len(named) == 1 else set()  # one wording of several rules proves none of them
+    # Several rules share this wording, so it proves none of them.
+    named = named if len(named) == 1 else set()
     found = [judged(h, r, known, saying) for h in hypotheses(r, observed, known)]
     if all(h.level is WEAK for h in found):
         found += explain_spoken(r, known)
@@ -315,9 +335,10 @@ def build(
         found += unfit(r, known, r.parallel or len(r.low.split()) < BARE)
     found += stated(found, r)
     found = of_other_layer(found, r, observed, known)
-    sized = any(isinstance(o, View | Matmul | Pair) for o in observed)  # torch's words: the sizes decide
+    # These are torch's own words, so only the sizes can decide.
+    sized = any(isinstance(o, View | Matmul | Pair) for o in observed)
     missing = (saying if sized else saying | named) - {h.category for h in found}
-    for name, category in CATEGORIES.items():  # in their order, not in that of a set
+    for name, category in CATEGORIES.items():  # Keep their order, because the order of a set is arbitrary.
         if name in missing:
             found.append(Hypothesis(name, category.what, LIKELY))
     best = ranked(shared(found, r, others, known), saying, named, failing)
@@ -344,7 +365,7 @@ _GIVEN = {"layout": "tp", "layout of this run": "tp", "model": "dim"}
 
 
 def _needs(h: Hypothesis, others: list[Hypothesis], known: Known) -> tuple[str, ...]:
-    """What is missing to prove `h`: its own needs, or its category's where it is not decided."""
+    """Facts that would prove `h`: its own needs, or those of its category if the cause is undecided."""
     undecided = (
         h.level < LIKELY or h.parallel is None or (len(others) > 1 and others[1].level is others[0].level)
     )
@@ -355,7 +376,9 @@ def _needs(h: Hypothesis, others: list[Hypothesis], known: Known) -> tuple[str, 
 
 
 def _fixes(h: Hypothesis, known: Known) -> tuple[Fix | str, ...]:
-    """Layouts that pass `check`, where the job is known and a rule of the category fails; else words."""
+    """Layouts that pass `check`, if the job is known and a rule of the category fails; else advice in
+    words.
+    """
     if h.parallel is False:
         return (h.remedy,) if h.remedy else ()
     job = known.job() or known.also(h.facts).job()

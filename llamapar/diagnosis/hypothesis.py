@@ -1,6 +1,6 @@
 """A candidate explanation, with the arithmetic that supports it.
 
-No hypothesis denies division in its sentence and shows a quotient that comes out whole.
+A hypothesis never says "cannot be divided" beside a quotient that is whole.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _T = TypeVar("_T")
 
 
 class Level(IntEnum):
-    """How much speaks for a cause; `str` gives the word.
+    """Strength of the evidence for a cause; `str` gives the word.
 
-    LIKELY: the words name it, or its arithmetic comes out exactly with what is given or stated.
-    POSSIBLE: the arithmetic comes out exactly with a number that had to be assumed, or words fit others too.
-    WEAK: nothing exact speaks for it.
+    LIKELY: the words name it, or its arithmetic is exact with given or stated numbers. POSSIBLE: the
+    arithmetic is exact with an assumed number, or the words also fit other causes. WEAK: no exact evidence
+    supports it.
     """
 
     WEAK = 1
@@ -40,12 +40,12 @@ LIKELY, POSSIBLE, WEAK = Level.LIKELY, Level.POSSIBLE, Level.WEAK
 
 
 def first(*cases: tuple[object, _T], otherwise: _T) -> _T:
-    """What stands beside the first condition that holds: a level, or a verdict."""
+    """The value beside the first condition that holds: a level, or a verdict."""
     return next((value for holds, value in cases if holds), otherwise)
 
 
 def first_heard(readers: Iterable[Callable[[_T], Iterator[Hypothesis]]], it: _T) -> Iterable[Hypothesis]:
-    """What the first of the readers that has something to say of `it` says."""
+    """The result of the first reader that returns one for `it`."""
     return next(filter(None, (list(reader(it)) for reader in readers)), ())
 
 
@@ -60,12 +60,11 @@ def refutes(equation: Equation, cause: str) -> bool:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One candidate cause of what was observed.
+    """One candidate cause of an observation.
 
-    level: how much speaks for it; of equals the one that was found first is named first.
-    parallel: whether sharding is to blame; None where the text alone cannot tell.
-    needs: facts that would separate it from its rivals. facts: what it implies, by fact name.
-    remedy: a way out in words, where it has another than its category.
+    level: strength of its evidence; among equals, the one found first comes first. parallel: whether sharding
+    is to blame; None if the text alone cannot decide. needs: facts that would separate it from its rivals.
+    facts: facts that it implies, by name. remedy: advice in words, if it differs from the category's.
     """
 
     category: str
@@ -87,7 +86,9 @@ def found(
     category: str, level: Level, cause: str, *equations: Equation | None, parallel: bool | None = True,
     needs: str = "", facts: Mapping[str, int] | None = None, remedy: str = "",
 ) -> Hypothesis:  # fmt: skip
-    """A Hypothesis in one line: "other: kernel_limit" carries a subtype, `needs` is a list with commas."""
+    """A Hypothesis from one line: "other: kernel_limit" includes a subtype, `needs` is a comma-separated
+    list.
+    """
     name, _, subtype = category.partition(": ")
     wanted = tuple(filter(None, needs.split(", ")))
     there = tuple(equation for equation in equations if equation is not None)

@@ -1,4 +1,4 @@
-"""What is known besides the text: the model or some of its numbers, degrees, the framework."""
+"""The known facts besides the text: the model or some of its numbers, degrees, the framework."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _folded(name: str) -> str:
 
 @cache
 def _by_folded() -> list[tuple[str, ModelConfig]]:
-    """Longest name first, so that llama3.1-70b is not read as llama3.1-7."""
+    """Names sorted longest first, so that llama3.1-70b is not read as llama3.1-7."""
     rows = [(_folded(name), config) for name, config in public_models().items()]
     return sorted(rows, key=lambda row: -len(row[0]))
 
 
 def model_named(text: str) -> ModelConfig | None:
-    """The public model that a free text names: "Meta-Llama-3-70B-Instruct (MP8)"; or None."""
+    """The public model that a free text names, such as "Meta-Llama-3-70B-Instruct (MP8)"; or None."""
     folded = _folded(text[:200])
     for name, config in _by_folded():
         at = folded.find(name)
@@ -84,17 +84,17 @@ VOCABULARIES = frozenset(
 
 
 def on_a_rank(width: int, degree: int) -> tuple[int, int, int]:
-    """What a rank holds of a width: rounded up, what is left for the last one, or rounded down on each."""
+    """The possible shards of a width: rounded up, the remainder on the last rank, or rounded down on each."""
     most = -(-width // degree)
     return most, width - (degree - 1) * most, width // degree
 
 
 @dataclass(frozen=True)
 class Known:
-    """Facts beside the text; every one may be missing.
+    """Facts besides the text; each may be missing.
 
-    numbers: facts by name. changes: facts that differ between two sides ("1->2").
-    name: the model's name where it is told in words. schedule: of the pipeline, "" where it is not told.
+    numbers: facts by name. changes: facts that differ between two sides ("1->2"). name: the model's name, if
+    given in words. schedule: of the pipeline; "" if unknown.
     """
 
     model: ModelConfig | None = None
@@ -107,8 +107,10 @@ class Known:
 
     @classmethod
     def of(cls, model: Any, layout: Any, framework: Any, context: Mapping[str, Any]) -> Known:
-        """From what a person gives; a model's free-text name that is not known is kept as a name.
-        ModelError or LayoutError for a file, dict, number or framework's name that is broken."""
+        """The facts that a person gives; an unknown free-text name of a model is kept as a name.
+
+        Raises ModelError or LayoutError for a broken file, dict, number or framework's name.
+        """
         numbers: dict[str, int] = {}
         changes: dict[str, tuple[str, str]] = {}
         if isinstance(layout, Layout):
@@ -133,11 +135,11 @@ class Known:
         return cls(config, numbers, changes, judge, layout, name, str(context.get("schedule") or ""))
 
     def also(self, facts: Mapping[str, int]) -> Known:
-        """With facts that the text states where nothing else was given."""
+        """These facts, completed by those that the text states; given facts win."""
         return replace(self, numbers={**facts, **self.numbers})
 
     def get(self, fact: str) -> int | None:
-        """A number given as such, or the given model's."""
+        """A number that was given, or that the given model has."""
         if fact in self.numbers:
             return self.numbers[fact]
         if self.model is not None and fact in _FIELDS:
@@ -147,15 +149,15 @@ class Known:
         if fact == "world" and self.numbers.keys() >= {*AXES}:
             return math.prod(self.numbers[axis] for axis in AXES)
         if fact in AXES and self.numbers.get("world") == 1 and not self.changes:
-            return 1  # a single GPU settles every axis
+            return 1  # With one GPU, every axis is 1.
         return None
 
     def fits(self, **facts: int) -> bool:
-        """Whether nothing known contradicts `facts`."""
+        """Whether no known fact contradicts `facts`."""
         return all((known := self.get(name)) is None or known == value for name, value in facts.items())
 
     def models(self) -> Iterable[ModelConfig]:
-        """The model, or else every public one that the known numbers allow, each shape once."""
+        """The model, or else every public model that the known numbers allow, each shape once."""
         return self._models
 
     @cached_property
@@ -172,7 +174,7 @@ class Known:
         return single or (bool(axes) and all(self.get(axis) == 1 for axis in axes))
 
     def memory_command(self) -> str:
-        """The `llamapar memory` that counts what a rank holds, with what is known filled in."""
+        """The `llamapar memory` command that counts a rank's bytes, with the known facts filled in."""
         model = self.model.name if self.model and PRESETS.get(self.model.name) == self.model else "MODEL"
         words = ["llamapar", "memory", "--model", model]
         for fact in ("tp", "cp", "pp", "dp", "seq_len", "micro_batch", "global_batch"):
@@ -181,7 +183,7 @@ class Known:
         return shlex.join(words)
 
     def job(self) -> Job | None:
-        """The job that the facts make, where a model and a degree are known."""
+        """The job that the facts describe, if a model and a degree are known."""
         degrees = {a: self.numbers[a] for a in AXES if a in self.numbers}
         if self.model is None or not (degrees or self.layout):
             return None
@@ -216,7 +218,7 @@ def _model(model: Any) -> tuple[ModelConfig | None, str]:
 
 
 def degrees(known: Known, axis: str = "tp") -> list[int]:
-    """Degrees of an axis worth trying: the known one, else powers of two, then other small ones."""
+    """Plausible degrees of an axis: the known one, else powers of two, then other small numbers."""
     given = known.get(axis)
     if given:
         return [whole(axis, min(given, MAX_DEGREE))]

@@ -19,7 +19,7 @@ from .words import pattern, table
 
 
 def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Zero division, memory, counters and checkpoints."""
+    """Hypotheses about division by zero, memory, counters and checkpoints."""
     yield from _zero_division(r, known)
     yield from _past_the_rows(r, known)
     yield from _few_chunks(r, known)
@@ -76,7 +76,7 @@ _TABLE = pattern("table_of_tokens")
 
 
 def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A token id past the rows of a table: the whole vocabulary's id, and one rank's rows?"""
+    """A token id beyond the rows of a table: an id of the whole vocabulary, and the rows of one rank?"""
     past = _PAST.search(r.whole)
     if past is None:
         return
@@ -119,7 +119,7 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 
 def _past_the_positions(size: int, known: Known) -> Hypothesis:
-    """A position past a table: are the table's rows those of one rank of cp?"""
+    """A position beyond a table: does the table have only the rows of one CP rank?"""
     seq, cp, most = known.get("seq_len"), known.get("cp") or 1, known.get("max_seq_len")
     if seq and most and seq > most and size in (0, most):
         cause = f"{seq} positions are asked of a table of {most}"
@@ -141,8 +141,11 @@ _UNPACKED = re.compile(r"values to unpack \(expected (\d{1,4}), got (\d{1,4})\)"
 
 
 def _few_chunks(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A tensor comes apart in fewer parts than are taken: torch's chunk makes fewer than it is asked for
-    where these do not divide the dim; and a rank's slice has fewer parts of a given size than the whole."""
+    """A tensor splits into fewer parts than the code takes.
+
+    torch's chunk makes fewer parts than requested if their number does not divide the dim, and a shard has
+    fewer parts of a given size than the whole tensor.
+    """
     unpacked = _UNPACKED.search(r.low)
     if not (unpacked or "index out of range" in r.low) or not PARTED.search(r.line):
         return
@@ -167,8 +170,10 @@ _PARTS = re.compile(r"equal division|stack expects each tensor to be equal size"
 
 
 def _unequal_parts(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Parts that should be equal are not, in code of one process: of what a cut leaves uneven? Equal ones and
-    a smaller last one are; samples of different lengths differ from the first one on."""
+    """Parts that should be equal differ, in code of one process: which uneven cut made them?
+
+    A cut leaves equal parts and a smaller last one; samples of different lengths differ from the start.
+    """
     rest = _REST.search(r.low)
     left = rest and len(r.shapes) == 2 and r.shapes[0][0] > r.shapes[1][0]
     if _PARTS.search(r.low) and (r.parallel or not r.shapes or left):
@@ -177,14 +182,14 @@ def _unequal_parts(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 
 def _collective(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A collective takes equal pieces and the ranks' pieces differ: which size do the ranks not divide?"""
+    """A collective needs equal pieces, and the ranks' pieces differ: which size do the ranks not divide?"""
     if _COLLECTIVE.search(r.low):
         cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
         yield from _unequal(cause, ("seq_not_divisible", "kv_heads_lt_tp"), r, known)
 
 
 def _unequal(cause: str, usual: tuple[str, ...], r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Which size do the ranks not divide: a known one, one that the code names, or what it `usual`ly is."""
+    """The size that the ranks do not divide: a known one, one in the code, or the `usual` one."""
     keys = ["kv_heads_lt_tp"] if any(_KEYS.search(line) for line in r.code) else []
     named = [*keys, *categories_of(r.named)]
     rows = sorted(uneven(known), key=lambda cut: (cut.count not in r.values, cut.category not in named))
@@ -206,7 +211,7 @@ _CHUNKS = table("categories.toml")["remedies"]["logits"]
 
 
 def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Is what could not be allocated a weight or the logits, or do the weights alone not fit?"""
+    """A failed allocation: is it a weight or the logits, or are the weights alone too large?"""
     if not _OOM.search(r.low):
         return
     m, size, there = known.model, _SIZE.search(r.low), _CAPACITY.search(r.low)
@@ -228,7 +233,7 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 
 def _as_large(size: re.Match[str], m: ModelConfig, known: Known) -> Iterator[tuple[str, Equation]]:
-    """The tensors of a rank with as many bytes. Where tokens are not known, powers of two are tried."""
+    """The tensors of a rank with this number of bytes; if tokens are unknown, powers of two are tried."""
     number, unit, tp = float(size[1]), _UNIT[size[2]], known.get("tp") or 1
     seq, batch, cp = known.get("seq_len"), known.get("micro_batch"), known.get("cp") or 1
     tokens = [2**n for n in range(10, 21)]
@@ -294,7 +299,7 @@ _LAYOUTS = "layout of the checkpoint, layout of this run"
 
 
 def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A checkpoint that was cut for one layout and is read under another."""
+    """A checkpoint cut for one layout and read under another."""
     sliced = EXCEEDS.search(r.low)
     spoken = bool(sliced or "start out of range" in r.low or _CHECKPOINT.search(r.low))
     if not spoken and not (known.changes and r.parallel):
@@ -341,7 +346,7 @@ _ALIGNED = pattern("aligned_for_fp8")
 
 
 def _aligned(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """FP8 kernels want multiples of 16: of the tokens of a rank, where these are cut."""
+    """FP8 kernels require multiples of 16: of a rank's tokens, if these are cut."""
     if not _ALIGNED.search(r.low):
         return
     cut = [f"{axis}={known.get(axis)}" for axis in ("cp", "tp") if (known.get(axis) or 1) > 1]

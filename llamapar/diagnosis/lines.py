@@ -1,8 +1,8 @@
 """The root cause among the lines of a log: streamed, in bounded memory, from many ranks at once.
 
-Big blocks of text are searched for a few short anchors with plain `str.find`; only lines that hold one
-are looked at closely, each wording once. Causes come before their consequences: a rank that died of
-an assertion before the peers whose connection was reset by that.
+Large blocks of text are searched for a few short anchors with plain `str.find`; only lines with an anchor are
+parsed, each wording once. Causes rank before their consequences: a rank that died of an assertion comes
+before the peers whose connections that death reset.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ _TORCH = re.compile(r'File "(?:[^"]{0,200}/)?torch/')
 
 
 def sourced(line: str, file: str, function: str) -> str:
-    """A line of source with the names of its file and function, which tell what it is about; a library's do
-    not, nor those of a notebook's cell."""
+    """A line of source with the names of its file and function, which hint at its subject.
+
+    Names from a library or a notebook's cell are left out, because they hint at nothing.
+    """
     if _LIBRARY.match(file) or not function.isidentifier():
         return line
     return f"{line}  # {file.rpartition('/')[2].removesuffix('.py')} {function}"
@@ -80,18 +82,18 @@ class Candidate:
     ranks: set[int] = field(default_factory=set)
 
     def alike(self, other: Candidate) -> bool:
-        """Whether another rank alone says the same of other sizes."""
+        """Whether another rank alone reports the same with other sizes."""
         words, others = (it.line.translate(_NO_DIGITS) for it in (self, other))
         return words == others and bool(other.ranks - self.ranks)
 
     def _own(self, rows: list[str]) -> list[str]:
-        """The words of those rows that no other rank says."""
+        """The words of those rows that no other rank has."""
         said = map(strip, rows)
         return [text for text, rank in said if rank is None or not self.ranks or rank in self.ranks]
 
     @property
     def code(self) -> tuple[str, ...]:
-        """The lines of source that the traceback shows above it, the failing one last."""
+        """The lines of source that the traceback shows above it; the failing line is last."""
         rows = self._own(self.before.splitlines()[-16:])
         quoted = [_QUOTED.sub("", row) for row in rows if _QUOTED.match(row)]
         shown = [
@@ -104,7 +106,7 @@ class Candidate:
 
     @property
     def raised_in(self) -> str:
-        """The file that raised it: that of the last frame above."""
+        """The file that raised it: the file of the last frame above."""
         rows = self._own(self.before.splitlines()[-16:])
         return next((place[1] for place in map(_PLACE.match, reversed(rows)) if place), "")
 
@@ -128,7 +130,7 @@ class Candidate:
 
 
 def strip(line: str) -> tuple[str, int | None]:
-    """`line` without colours, timestamps and rank prefixes, and the rank that they named."""
+    """`line` without colours, timestamps and rank prefixes, and the rank that these named."""
     text, rank = plain(line[:LIMIT]), None
     for _ in range(6):
         match = _PREFIX.match(text)
@@ -140,7 +142,7 @@ def strip(line: str) -> tuple[str, int | None]:
 
 
 def by_rank(text: str) -> dict[int | None, str]:
-    """What each rank says, in its lines and those below them; all under None where no rank is named."""
+    """The lines of each rank, with the lines below them; all under None if no rank is named."""
     said: dict[int | None, str] = {}
     rank = None
     for row in text.strip().splitlines():
@@ -153,12 +155,12 @@ def by_rank(text: str) -> dict[int | None, str]:
 
 
 def is_watchdog(line: str) -> bool:
-    """Whether a line says that somebody waited in vain: what happened to the others stands elsewhere."""
+    """Whether a line only reports that a rank waited in vain; the cause is then in other ranks' lines."""
     return bool(_WATCHDOG.search(line[:400]))
 
 
 def score(text: str) -> float:
-    """How much a line looks like a cause: 0 for none, up to 10."""
+    """How much a line looks like a cause: 0 for not at all, up to 10."""
     if not text or _FRAME.match(text):
         return 0.0
     exact = bool(_EXACT.search(text[:2000]))
@@ -205,7 +207,7 @@ _SURE = 8.0
 
 
 def causes(parts: Iterable[str]) -> list[Candidate]:
-    """The candidates of a log, likeliest first; of equals, the one that came first."""
+    """The candidates of a log, likeliest first; among equals, in order of appearance."""
     kept: dict[str, Candidate] = {}
     seen: set[str] = set()
     sure: dict[str, Candidate] = {}
@@ -216,7 +218,8 @@ def causes(parts: Iterable[str]) -> list[Candidate]:
             line = block[start : min(end, start + LIMIT)]
             sign = line[-200:].translate(_NO_DIGITS)
             if close >= 2 * _CLOSE or (sign in seen and close > _CLOSE // 4):
-                if sign in sure and len(sure[sign].ranks) < 4096:  # no more candidates, but whose it is
+                # The limit is reached: add no candidate, but record the rank.
+                if sign in sure and len(sure[sign].ranks) < 4096:
                     sure[sign].ranks |= {rank for rank in strip(line)[1:] if rank is not None}
                 continue
             close += 1

@@ -1,4 +1,4 @@
-"""Where two sizes of an observation meet that should be one."""
+"""The places in an observation where two sizes meet that should be equal."""
 
 from __future__ import annotations
 
@@ -24,15 +24,19 @@ _KEYS = {key: either(patterns) for key, patterns in table("words.toml")["names"]
 
 
 def key_of(name: str) -> str:
-    """The row of the placement table that a tensor's name means; "lora", "fused", "position" or ""."""
+    """The row of the placement table for a tensor's name; "lora", "fused", "position" or "" for other
+    tensors.
+    """
     low = name.lower()
     return next((key for key, pattern in _KEYS.items() if pattern.search(low)), "")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Two sizes that differ, as they stand in the text and by size, what their tensor is, and what is known.
-    ratio: how often one is the other, 0 where it is no whole number of times. dims: of the tensor."""
+    """Two sizes that differ, in text order and by size, with their tensor and the known facts.
+
+    ratio: how often one contains the other, 0 for no whole number. dims: of the tensor.
+    """
 
     o: View | Matmul | Pair | Split
     r: Reading
@@ -67,18 +71,19 @@ class Place:
 
     @cached_property
     def meetings(self) -> list[tuple[int, int]]:
-        """The sizes that should be one, in pairs: of a view or of labels, which dim it is has to be tried."""
+        """The pairs of sizes that should be equal; for a view or labels, each dim is tried."""
         o, known = self.o, self.known
         if isinstance(o, View):
             return list(_of_open_view(o, known) if o.target.count(-1) == 1 else _of_view(o, known))
         if self.name != LABELS:
             return [(self.a, self.b)]
-        samples = range(1, BATCH + 1 if known.get("seq_len") else 0)  # the batch and its tokens are in one
+        # One dim contains the batch and its tokens.
+        samples = range(1, BATCH + 1 if known.get("seq_len") else 0)
         return [(self.a // n, self.b // n) for n in samples if self.a % n == self.b % n == 0]
 
 
 def _of_open_view(o: View, known: Known) -> Iterator[tuple[int, int]]:
-    """Which size that a rank holds is there, where dims of the target do not divide the tensor?"""
+    """The size of a shard in a view whose target dims do not divide the tensor."""
     every = [*cuts(known), *groups(known)]
     there = sorted(n for n in {n for cut in every for n in (*cut.shares, cut.whole)} if o.numel % n == 0)
     for first, last in combinations(range(len(o.target) + 1), 2):
@@ -88,7 +93,7 @@ def _of_open_view(o: View, known: Known) -> Iterator[tuple[int, int]]:
 
 
 def _of_view(o: View, known: Known) -> Iterator[tuple[int, int]]:
-    """Which one dim of the target, or two that were one, would have to be another number?"""
+    """The one dim of the target, or two adjacent ones, that would need another number."""
     dims = len(o.target) if min(o.target) > 0 else 0
     for first in range(dims):
         for last in {first + 1, min(first + 2, dims), dims}:

@@ -1,8 +1,8 @@
-"""What a message states, by relation and roles rather than by its whole wording.
+"""The statements of a message, as relations and roles instead of whole wordings.
 
 "A must be divisible by B", "B must divide A", "assert A % B == 0" and "cannot split A over B" are one
-observation, `Divides`; so are the many ways to say that two sizes differ (`Pair`) or that a view does
-not fit (`View`).
+observation, `Divides`. Likewise all ways to say that two sizes differ are one `Pair`, and all ways to say
+that a view does not fit are one `View`. What caused them is left to `causes` and `slips`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .words import pattern
 
 @dataclass(frozen=True)
 class Divides:
-    """`number` of `subject` has to be a multiple of `divisor`, a size of the concepts in `by`.
+    """`number` of `subject` must be a multiple of `divisor`, a size of the concepts in `by`.
 
-    factors: what the divisor is the product of, where the text multiplies: (8, 2) of "tp (8) x pp (2)".
+    factors: the factors of the divisor, if the text multiplies: (8, 2) for "tp (8) x pp (2)".
     """
 
     subject: str
@@ -34,7 +34,7 @@ class Divides:
 
 @dataclass(frozen=True)
 class View:
-    """A tensor of `numel` elements is asked to have shape `target` (-1: whatever is left)."""
+    """A tensor of `numel` elements should get shape `target` (-1 stands for the remaining elements)."""
 
     target: Shape
     numel: int
@@ -51,7 +51,7 @@ class Matmul:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sizes of one dim that should agree; `name` is the tensor's where it is told."""
+    """Two sizes of one dim that should agree; `name` is the tensor's name if the text gives it."""
 
     a: int
     b: int
@@ -62,7 +62,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor has this shape; no other is told."""
+    """The shape of a tensor, with no other shape to compare."""
 
     name: str
     shape: Shape
@@ -70,7 +70,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Split:
-    """A dim of `total` is asked to come apart in `parts`, which add up to another number."""
+    """A dim of `total` should split into `parts`, which add up to another number."""
 
     total: int
     parts: Shape
@@ -78,7 +78,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Unequal:
-    """Two counts differ that should be one: ranks, layers, samples."""
+    """Two counts that should be equal but differ: ranks, layers, samples."""
 
     terms: tuple[Term, ...]
     values: tuple[int, ...]
@@ -86,8 +86,8 @@ class Unequal:
 
 Observation = Divides | View | Matmul | Pair | Held | Split | Unequal
 
-_LEFT = pattern("is_not_divided")  # the divided thing stands on the left
-_RIGHT = pattern("does_not_divide")  # the divided thing stands on the right
+_LEFT = pattern("is_not_divided")  # The dividend stands on the left.
+_RIGHT = pattern("does_not_divide")  # The dividend stands on the right.
 MOST = 8
 """Relations of one kind that are read in one message."""
 
@@ -108,7 +108,9 @@ _DATA, _SEQUENCE = (
 
 
 def _partitioned(r: Reading) -> Divides | None:
-    """JAX names the array's axis, its size and the mesh axis that cuts it: the shape tells what is cut."""
+    """JAX names the array's axis, its size and the mesh axis that cuts it; the shape tells which array it
+    is.
+    """
     match = _PARTITIONED.search(r.low)
     if match is None:
         return None
@@ -123,7 +125,7 @@ def _partitioned(r: Reading) -> Divides | None:
     elif _SEQUENCE.search(axis):
         subject = "seq"
     elif dims > 2 and dim == dims - 2:
-        # fewer heads than ranks are those of K and V
+        # If there are fewer heads than ranks, they are KV heads.
         keys = size < int(match["ranks"] or match["ranks2"]) or _OF_KEYS.search(r.whole)
         subject = "kv" if keys else "heads"
     return Divides(
@@ -132,8 +134,9 @@ def _partitioned(r: Reading) -> Divides | None:
 
 
 def divides(r: Reading) -> Iterator[Divides]:
-    """Every divisibility that the text speaks of."""
-    if "product of specified axis sizes" in r.low:  # JAX of a reshape, see `shapes`
+    """Every divisibility that the text states."""
+    # This is JAX's message about a reshape, which `shapes` reads.
+    if "product of specified axis sizes" in r.low:
         return
     for written in islice(_MODULO.finditer(r.low), MOST):
         yield Divides("", int(written[1]), frozenset(), int(written[2]))
@@ -160,7 +163,7 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     ranks = [t for t in ours if t.concept == "world"] or [t for t in ours if t.concept in AXES]
     subject = next(iter(strong + widths + ranks + ours), None)
     number = subject.number if subject else None
-    nearest = -1 if left < right else 0  # of the numbers of a side, the one next to the relation
+    nearest = -1 if left < right else 0  # If a side has several numbers, the one next to the relation counts.
     written = _FOUND.search(r.low, *right) if left < right else None
     if number is None:
         inside = [int(written.group(1))] if written else _counts(r, *left)
@@ -189,7 +192,7 @@ _TIMES = re.compile(r"\D{0,3}\d{1,20}\W{0,3}(?:[*·×x]|times|multiplied by) ?\W
 
 
 def _factors(r: Reading, terms: list[Term], side: tuple[int, int]) -> Shape:
-    """The number that a side names, or each of those that it multiplies."""
+    """The number that a side names, or each factor if the side is a product."""
     counted = [t for t in terms if t.number is not None and t.concept != "dimension"]
     first = counted[:1]
     more = takewhile(lambda pair: _TIMES.fullmatch(r.low, pair[0].end, pair[1].start), pairwise(counted))
@@ -206,7 +209,7 @@ _FOUND = re.compile(
 
 
 def _counts(r: Reading, start: int, end: int) -> list[int]:
-    """Numbers between two places that count something."""
+    """Numbers between two positions that count something."""
     return [n for n, at in r.numbers if start <= at < end]
 
 
@@ -369,14 +372,14 @@ _DIFFER = pattern("counts_differ")
 
 
 def unequal(r: Reading) -> Iterator[Unequal]:
-    """Counts that should agree."""
+    """Counts that should be equal but differ."""
     written = bool(r.products) and len(r.values) > len(r.products[0][0])
     if written or r.concepts & {"layers", "vocab"} or _DIFFER.search(r.low):
         yield Unequal(tuple(r.terms), tuple(r.values))
 
 
 def observe(r: Reading) -> list[Observation]:
-    """Everything the text states, in the order of how exact it is."""
+    """Everything the text states, the most exact statements first."""
     cut = list(dict.fromkeys(divides(r)))
     counts = all(o.subject in ("world", "tp") or (not o.subject and "world" in o.by) for o in cut)
     return [*shapes(r), *cut, *(unequal(r) if counts else ())]

@@ -1,4 +1,4 @@
-"""Whose words a text is: the messages of `frameworks`, found whole in it."""
+"""The framework that wrote a text: the messages of `frameworks` found whole in it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _MOST = 3
 
 @dataclass(frozen=True)
 class Quote:
-    """A message of a framework that stands whole in a text.
+    """A framework's message that appears whole in a text.
 
-    code: the rule it speaks of. length: characters of it that are the framework's own. words: as it stands.
+    code: the rule it states. length: number of the framework's own characters in it. words: the matched text.
     """
 
     framework: Framework
@@ -44,7 +44,7 @@ class Quote:
 
 @cache
 def _templates() -> tuple[tuple[Framework, str, Case, tuple[str, ...]], ...]:
-    """Every message of `frameworks`, as its literal pieces in their order."""
+    """Every message of `frameworks`, as its literal pieces in order."""
     return tuple(
         (framework, code, case, tuple(_pieces(case.message)))
         for framework in FRAMEWORKS.values()
@@ -67,9 +67,11 @@ _LAST, _FIRST = re.compile(r"\S{0,32} ?$"), re.compile(r"^ ?\S{0,32}")
 
 
 def quotes(r: Reading, framework: Framework | None, heads: bool = False) -> list[Quote]:
-    """Every message that the text holds from its first word to its last. Torch's own words are torch's,
-    whichever framework they come up in, but for the one that is known to be at work. Python's words of a
-    division by 0 are a framework's only where heads are counted in the code or given (`heads`)."""
+    """Every message that the text contains from its first word to its last.
+
+    torch's own words count as torch's in any framework, except the known one. Python's words for a division
+    by 0 count as a framework's only if the code or the given facts count heads (`heads`).
+    """
     found = []
     for speaker, code, case, pieces in _templates():
         span = _span(r.text, pieces) if pieces and pieces[0] in r.text else None
@@ -86,12 +88,12 @@ def quotes(r: Reading, framework: Framework | None, heads: bool = False) -> list
 
 
 def _longest(quote: Quote) -> str:
-    """What tells a message's wording, whatever numbers stand in it."""
+    """The literal piece that identifies a message whatever its numbers."""
     return max(_pieces(quote.case.message), key=len)
 
 
 def _span(text: str, pieces: tuple[str, ...]) -> tuple[int, int] | None:
-    """Where the pieces stand one after another, each near the one before; None where they do not."""
+    """The span in which the pieces follow each other closely; None if they do not."""
     start = text.find(pieces[0])
     end = start + len(pieces[0])
     for piece in pieces[1:]:
@@ -103,12 +105,12 @@ def _span(text: str, pieces: tuple[str, ...]) -> tuple[int, int] | None:
 
 
 def whose(r: Reading) -> Framework | None:
-    """The framework whose own line of source failed; None where no line is known to be one's own."""
+    """The framework whose own line of source failed; None if no known line matches."""
     return next((f for f, _, case, _ in _templates() if case.line and case.line in r.line), None)
 
 
 def spoken(r: Reading, job: Job, framework: Framework | None) -> Iterator[str]:
-    """Rules for which a framework says of this very job, word for word, what the text holds."""
+    """Rules for which a framework gives, for this job and word for word, a message in the text."""
     for judge in [framework] if framework else FRAMEWORKS.values():
         for code, cases in judge.cases.items():
             rule = RULE_BY_CODE[code]
@@ -124,7 +126,7 @@ def spoken(r: Reading, job: Job, framework: Framework | None) -> Iterator[str]:
 def speakers(
     rules: Iterable[str], found: list[Quote], job: Job | None, framework: Framework | None
 ) -> tuple[Said, ...]:
-    """Frameworks whose words these are; else, of a known job, those that fail by the same rule."""
+    """Frameworks that wrote these words; else, for a known job, those that fail by the same rule."""
     rules = tuple(rules)
     rows: dict[str, Said] = {}
     for quote in found:

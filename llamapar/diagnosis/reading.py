@@ -26,11 +26,11 @@ _SPACES = re.compile(r"[ \t\r\xa0]+")
 
 
 def plain(text: str) -> str:
-    """`text` without colours and control characters, wide characters folded, blanks run together."""
+    """`text` without colours and control characters, with wide characters folded and blanks merged."""
     text = _CONTROL.sub(" ", _ANSI.sub("", text[:LIMIT]))
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)[:LIMIT]
-    text = text.replace("newaxis", "-1")  # as numpy writes what is left open of a shape
+    text = text.replace("newaxis", "-1")  # numpy writes an open dim of a shape like this.
     return _SPACES.sub(" ", text).strip()
 
 
@@ -41,7 +41,7 @@ _CONCEPT = concepts()
 
 @dataclass(frozen=True)
 class Term:
-    """A concept in the text, and the number that stands with it."""
+    """A concept in the text, with the number beside it."""
 
     concept: str
     start: int
@@ -112,9 +112,9 @@ _FACTS = {"heads": "n_heads", "kv": "n_kv_heads", "layers": "n_layers"}
 
 @dataclass(frozen=True)
 class Reading:
-    """A text and the pieces found in it, each made when asked for.
+    """A text and the pieces found in it; each piece is computed on first access.
 
-    code: lines of source that the traceback shows over the message, outermost first. raised_in: the path of
+    code: lines of source that the traceback shows above the message, outermost first. raised_in: the path of
     the file that raised it.
     """
 
@@ -142,7 +142,7 @@ class Reading:
 
     @cached_property
     def shapes(self) -> list[tuple[Shape, int]]:
-        """Shapes of one dim or more, with where they start."""
+        """Shapes of at least one dim, with their positions."""
         found = []
         for match in _SHAPE.finditer(self.text):
             dims = tuple(int(n) for n in _DIGITS.findall(match.group().replace("x", " ")))
@@ -155,8 +155,10 @@ class Reading:
 
     @cached_property
     def numbers(self) -> list[tuple[int, int]]:
-        """Numbers that count something, with where they start, those of shapes included: not the 3 of
-        "rank 3", the line of a file, a time, an exit code or an amount of memory."""
+        """Numbers that count something, with their positions, including those in shapes.
+
+        Excluded are the 3 of "rank 3", line numbers, times, exit codes and amounts of memory.
+        """
         return [
             (int(m.group().replace(",", "")), m.start())
             for m in _NUMBER.finditer(self.text)
@@ -176,7 +178,7 @@ class Reading:
 
     @cached_property
     def terms(self) -> list[Term]:
-        """Concepts in their order, those in a tensor's dotted name left out."""
+        """Concepts in order of appearance, except those inside a tensor's dotted name."""
         found = []
         named = [match.span() for match in _PATH.finditer(self.low)]
         for match in _CONCEPT.finditer(self.low):
@@ -199,53 +201,56 @@ class Reading:
 
     @cached_property
     def evident(self) -> frozenset[str]:
-        """The concepts of the text and of the line of code that failed, which says what the tensor is."""
+        """The concepts of the text and of the failing line of code, which says what the tensor is."""
         return self.concepts | {str(match.lastgroup) for match in _CONCEPT.finditer(self.line)}
 
     @cached_property
     def operands(self) -> frozenset[str]:
-        """`evident`, but of the line only what it computes with: no function's or file's name, no
-        index of what it writes to."""
+        """`evident`, but with only the operands of the failing line: no names of functions or files, and no
+        index of an assignment's target.
+        """
         line = _NO_OPERAND.sub(" ", self.line)
         return self.concepts | {str(match.lastgroup) for match in _CONCEPT.finditer(line)}
 
     @cached_property
     def named(self) -> list[str]:
-        """The concepts of the lines of source over the text, those of the failing line first."""
+        """The concepts in the lines of source above the text, those of the failing line first."""
         lines = (line.lower() for line in reversed(self.code))
         found = (str(match.lastgroup) for line in lines for match in _CONCEPT.finditer(line))
         return list(dict.fromkeys(found))
 
     @cached_property
     def positions(self) -> bool:
-        """Whether positions or their tables are spoken of, by the text or the lines of source over it."""
+        """Whether the text, or the source above it, mentions positions or their tables."""
         lines = " ".join(self.code).lower()
         return "position" in self.evident or any(m.lastgroup == "position" for m in _CONCEPT.finditer(lines))
 
     @cached_property
     def loading(self) -> bool:
-        """Whether a tensor is read from a file, by the text or by the line of code that failed."""
+        """Whether the text or the failing line reads a tensor from a file."""
         return bool(_LOADED.search(self.low) or _LOADS.search(self.line) or _NAMED_LOAD.search(self.line))
 
     @cached_property
     def read(self) -> bool:
-        """Whether a file or what was saved is spoken of, not a mere copy; names of functions prove none."""
+        """Whether the text mentions a file or saved data, and not just a copy; names of functions do not
+        count.
+        """
         return bool(_SAVED.search("\n".join((self.low, *(line.partition("  # ")[0] for line in self.code)))))
 
     @cached_property
     def parallel(self) -> bool:
-        """Whether the text or the line of code that failed speaks of ranks."""
+        """Whether the text or the failing line of code mentions ranks."""
         return bool(_PARALLEL.search(self.low) or _PARALLEL.search(self.line))
 
     @cached_property
     def other_layer(self) -> str:
-        """A layer that no size of a Llama describes, where the text or the failing line names one."""
+        """A layer outside Llama's architecture that the text or the failing line names; "" without one."""
         said = f"{self.low}\n{self.line.partition('  # ')[0]}"
         return next((name for name, words in _OTHER_LAYERS.items() if words.search(said)), "")
 
     @cached_property
     def counts_heads(self) -> bool:
-        """Whether a name in the text, or in the lines of source over it, is a count of heads."""
+        """Whether a name in the text, or in the source above it, is a number of heads."""
         return bool({"kv", "heads"} & {*self.concepts, *self.named} or "n_rep" in self.whole)
 
     def within(self, start: int, end: int) -> list[Term]:

@@ -1,4 +1,4 @@
-"""What `explain` gives back: a verdict and ranked diagnoses, as text, HTML and plain values."""
+"""The result of `explain`: a verdict and ranked diagnoses, as text, HTML and plain values."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _WIDTH = 100
 
 
 class Dumps(Protocol):
-    """Flight records that are read already; the satellite `flight` makes them."""
+    """Flight records that have been read; the satellite `flight` makes them."""
 
     @property
     def broken(self) -> Mapping[int, str]:
-        """Rank → why its dump cannot be read."""
+        """Rank → the reason why its dump cannot be read."""
         ...
 
 
 class Standing(Protocol):
-    """Where every rank of a hang stands: a record that the satellite `flight` makes."""
+    """The position of every rank in a hang: a record that the satellite `flight` makes."""
 
     def as_dict(self) -> Plain: ...
     def _repr_html_(self) -> str: ...
@@ -39,7 +39,9 @@ class Standing(Protocol):
 
 @dataclass(frozen=True)
 class Said:
-    """A framework that says this, or whose rule it is: its name, its own words, and where they stand."""
+    """A framework that gives this message, or whose rule it is: its name, its words, and their place in its
+    source.
+    """
 
     framework: str
     message: str
@@ -53,10 +55,10 @@ class Said:
 class Diagnosis:
     """One candidate cause, with the arithmetic that supports it.
 
-    arithmetic: relations of the text's own numbers that hold; equations: how they read. fixes: layouts
-    that pass `check`, or words where model and layout are not known. needs: facts that would separate it
-    from its rivals. parallel: whether sharding is to blame; None where that cannot be told. level:
-    likely, possible or weak. facts: what it implies of model and layout, by field name.
+    arithmetic: relations that hold between the text's own numbers; equations: the same as text. fixes:
+    layouts that pass `check`, or advice in words if model and layout are unknown. needs: facts that would
+    separate it from its rivals. parallel: whether sharding is to blame; None if that cannot be decided.
+    level: likely, possible or weak. facts: what it implies about model and layout, by field name.
     """
 
     category: str
@@ -72,7 +74,7 @@ class Diagnosis:
 
     @cached_property
     def fixes(self) -> tuple[Fix | str, ...]:
-        """Ways out, looked for when they are first asked for: each is checked, and counted against memory."""
+        """Fixes, computed on first access: each passes `check` and is compared with the GPU's memory."""
         return self.find_fixes()
 
     @property
@@ -81,7 +83,7 @@ class Diagnosis:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Codes of the rules of `check` that say the same."""
+        """Codes of the rules of `check` that state the same problem."""
         return CATEGORIES[self.category].rules
 
     @property
@@ -136,11 +138,11 @@ class Diagnosis:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The verdict ("sharding", "not_sharding" or "unknown"), why, and the diagnoses, likeliest first.
+    """The verdict ("sharding", "not_sharding" or "unknown"), its reason, and the diagnoses, likeliest first.
 
-    line: the root cause as it stands in the text. ranks: the ranks that reported it, where told.
-    known: what was given, and what the text states besides. note: what else of the log it explains.
-    flight: of flight records, where every rank stands.
+    line: the root cause as quoted from the text. ranks: the ranks that reported it, if the text names them.
+    known: the given facts, and those that the text states. note: what else in the log it explains. flight:
+    for flight records, the position of every rank.
     """
 
     verdict: str
@@ -158,7 +160,7 @@ class Explanation:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Facts to supply next, those of the likeliest diagnosis first."""
+        """Facts to supply next; those for the likeliest diagnosis come first."""
         return tuple(dict.fromkeys(need for d in self.diagnoses[:2] for need in d.needs))
 
     def as_dict(self) -> Plain:
@@ -168,7 +170,7 @@ class Explanation:
 
     @property
     def short(self) -> str:
-        """The likeliest cause and its arithmetic in one line; "" where the verdict is open."""
+        """The likeliest cause and its arithmetic in one line; "" if the verdict is open."""
         if self.best is None or self.verdict == UNKNOWN:
             return ""
         cause = self.best.cause
@@ -201,5 +203,5 @@ class Explanation:
         return f"<p><b>{escape(self.summary)}</b>{line}{note}</p>{first}{more}{ranks}"
 
     def __bool__(self) -> bool:
-        """Whether a sharding problem was found."""
+        """Whether the verdict is a sharding problem."""
         return self.verdict == SHARDING

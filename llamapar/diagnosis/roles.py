@@ -1,4 +1,4 @@
-"""What a bare number may be: which size of the known model or of a public one, and which of them is cut."""
+"""The possible roles of a bare number: a size of the known model or a public one, and whether it is cut."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BY_FACT = {
 def roles(
     number: int, divisor: int | None, concepts: frozenset[str], known: Known
 ) -> Iterator[tuple[str, str, Level]]:
-    """What a bare number may be: (fact, where that is from, how likely)."""
+    """The possible roles of a bare number: (fact, its source, level)."""
     tp, vocab, m = known.get("tp"), known.get("vocab_size"), known.model
     for fact in ("world", *BY_FACT):
         if fact in ("world", "n_layers") and divisor and divisor == tp and divisor != known.get("pp"):

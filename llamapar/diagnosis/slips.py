@@ -1,7 +1,7 @@
-"""Why two sizes differ that should be one: by a known cut, by what the tensor is, or by an assumed cut.
+"""Why two sizes differ that should be equal: a known cut, the kind of tensor, or an assumed cut.
 
-Every place where sizes meet, of a view, a product, a tensor in two shapes or a sum of parts, is asked the
-same questions in the same order. A cut makes a cause likely only where size and degree are known or stated.
+Every place where sizes meet (a view, a product, a tensor in two shapes, a sum of parts) gets the same
+questions in the same order. A cut becomes a likely cause only if its size and degree are known or stated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Found = Iterator[Hypothesis]
 
 
 def by_known_cuts(it: Place) -> Found:
-    """The cuts of known sizes by known degrees of which both sizes of a place come."""
+    """The cuts of known sizes by known degrees that explain both sizes of a place."""
     if "lora" in it.r.evident or it.key == "lora":
         return
     alike = isinstance(it.o, Pair | Matmul)
@@ -66,7 +66,7 @@ def by_known_cuts(it: Place) -> Found:
 
 
 def _two_runs(it: Place) -> Found:
-    """Two shares of one size, cut for the two degrees of a change; a share may be padded."""
+    """Two shards of one size, cut for the two degrees of a change; a shard may be padded."""
     for axis, change in it.known.changes.items():
         few, many = sorted(int(n) if n.isdecimal() else 0 for n in change)
         small, big = it.small, it.big
@@ -81,7 +81,7 @@ _QUANTISED = re.compile(r"quant|gptq|\bawq|scales|zeros|group_?size")
 
 
 def _groups(it: Place) -> Found:
-    """A rank's columns are no whole number of quantisation groups."""
+    """The columns of a rank are no whole number of quantisation groups."""
     spoken, o = it.known.get("quant_group") or _QUANTISED.search(it.r.whole), it.o
     meeting = list(it.meetings)
     if isinstance(o, View):  # view(rows, -1, group): a rank's columns and those of a group
@@ -95,7 +95,7 @@ def _groups(it: Place) -> Found:
 def _uneven(
     cut: Cut, a: int, b: int, level: Level, meet: bool = False, parallel: bool | None = True
 ) -> Found:
-    """Two sizes are shares of one that its degree does not divide; where tensors meet, perhaps gathered."""
+    """Two sizes are uneven shards of one; where tensors meet, one of them perhaps gathered."""
     gathered = meet and {a, b} & cut.gathered - {cut.whole} and cut.fact != "seq_len"
     numbers, facts = Quotient(cut.count, cut.degree), {cut.axis: cut.degree}
     cause = f"{a} and {b} are shares of {cut}, which does not divide"
@@ -114,21 +114,23 @@ _MOST_HEADS, _NARROW, _USUAL = 256, 64, 64
 
 
 def a_slice(it: Place, small: int, big: int, cut: Cut | None = None, tokens: str = "") -> Found:
-    """One of two sizes is 1/k of the other: a rank's slice beside the whole, by a known or an assumed cut.
-    tokens: what is compared with a rank's tokens."""
+    """One of two sizes is 1/k of the other: a shard beside the whole, by a known or an assumed cut.
+
+    tokens: the number compared with a rank's tokens.
+    """
     r, k, view, weight = it.r, cut.degree if cut else big // small, isinstance(it.o, View), it.key and not cut
     level, blame = (LIKELY, True) if cut else _degree(it, k, big, bool(tokens))
     by = ("tp",) if it.key else ("tp", "cp", "dp", "ep", "world")
     ours = [axis for axis in by if it.known.get(axis) == k]
     if it.known.alone("tp") and not (cut or ours or it.r.loading):
-        return  # one process holds it whole; a file may have been cut by another run
+        return  # One process holds the whole tensor, but a file may come from another run's cut.
     axis, needs = cut.axis if cut else next(iter(ours), "tp"), "cp, tp, seq_len" if tokens else "tp"
     numbers: tuple[Quotient, ...] = (Quotient(big, k),)
     counted = tokens or (cut and cut.fact in ("seq_len", "global_batch"))
     share = f"{small} is 1/{k} of {big}"
     rank = f"a rank's slice ({axis}={k})" + (f" of {cut.fact}" if cut and not view else "")
     category, cause = LOCAL, f"{share}: {rank} meets the whole dim"
-    if not (cut or ours or r.parallel or weight):  # nothing here speaks of a second process
+    if not (cut or ours or r.parallel or weight):  # Nothing here mentions a second process.
         rank, cause = f"something cut by {k}", f"{share}, as a rank's slice at {axis}={k} would be"
     if counted and cut and cut.axis == "cp" and r.positions:
         category = "position/rope"
@@ -154,7 +156,7 @@ def a_slice(it: Place, small: int, big: int, cut: Cut | None = None, tokens: str
 
 
 def _degree(it: Place, k: int, big: int, tokens: bool) -> tuple[Level, bool | None]:
-    """How likely a slice of a size that nobody gave is, and whether a cut is to blame."""
+    """The level of a slice of a size that nobody gave, and whether a cut is to blame."""
     known, tp, weight, view = it.known, it.known.get("tp"), bool(it.key), isinstance(it.o, View)
     others = first((tokens, ("cp",)), (weight, ()), otherwise=("world", "dp", "cp", "ep"))
     ours = tp == k or (not (view and tp) and k in [known.get(axis) for axis in others])
@@ -176,14 +178,14 @@ KV_WEIGHTS, TABLES = ("wk", "wv"), ("tok_embeddings", "output")
 
 
 def _narrow(it: Place) -> int:
-    """Columns of the longer of two that are multiplied, if they are so few that it may be an adapter's."""
+    """Columns of the longer of two multiplied tensors, if they are few enough to be an adapter's."""
     o = it.o
     few = isinstance(o, Matmul) and o.b > o.a and 1 < o.rest <= _NARROW and o.rest != it.known.get("dim")
     return o.rest if isinstance(o, Matmul) and few else 0
 
 
 def as_queries(it: Place) -> Found:
-    """KV heads where as many as query heads are expected, in code that does not know grouped queries."""
+    """KV heads in place of query heads, in code that does not support grouped queries."""
     o, known, k, tp, weight = it.o, it.known, it.ratio, it.known.get("tp"), it.key in KV_WEIGHTS
     heads, kv_heads = known.get("n_heads") or 0, known.get("n_kv_heads") or 0
     what, maybe = f"{kv_heads} heads are read as {heads}", weight and tp is None
@@ -221,7 +223,7 @@ _NEAR, _WIDEST = 1024, 2**21
 
 
 def assumed_cut(it: Place) -> Found:
-    """Two lengths of a sequence, or two widths, of which one may be a rank's part of the other."""
+    """Two lengths of a sequence, or two widths, one of which may be a shard of the other."""
     small, big, known = it.small, it.big, it.known
     if small < 1 or "nbytes" in it.r.low:
         return
@@ -250,7 +252,7 @@ def assumed_cut(it: Place) -> Found:
 
 
 def _shares(it: Place) -> Found:
-    """Uneven shares of a width, or a rank's columns that were padded."""
+    """Uneven shards of a width, or a rank's padded columns."""
     small, big, known, spoken = it.small, it.big, it.known, bool(_SHARDS.search(it.r.low))
     tile = next((n for n in (64, 128, 256) if small > n and small % n and -(-small // n) * n == big), 0)
     tp = next((k for k in degrees(known) if "ffn_dim" in widths(small * k, known)), 0) if tile else 0
@@ -278,8 +280,10 @@ def _shares(it: Place) -> Found:
 
 
 def _unrelated(it: Place) -> Found:
-    """No degree makes one of the two from the other. The uneven parts of one width differ by less than the
-    degree, so that what is far apart is no pair of these either."""
+    """No degree converts one of the two sizes into the other.
+
+    Uneven shards of one width differ by less than the degree, so distant sizes are no such pair either.
+    """
     small, big = it.small, it.big
     near = big - small < min(_NEAR, small)
     if not (_SHARDS.search(it.r.low) or near or big > _WIDEST or relates(small, big, it.known)):
@@ -308,7 +312,7 @@ _LEAST, _TRIED = 16, 8
 
 
 def explain_spoken(r: Reading, known: Known) -> Found:
-    """A text of no relation that is read here: two of its sizes are what a known cut makes."""
+    """A text without a relation: two of its sizes match a known cut."""
     spoken = {n for shape, _ in r.shapes for n in shape} | {*r.values, *(t.number or 0 for t in r.terms)}
     sizes = sorted((n for n in spoken if n >= _LEAST), reverse=True)[:_TRIED]
     for big, small in combinations(sizes, 2):
@@ -318,8 +322,11 @@ def explain_spoken(r: Reading, known: Known) -> Found:
 
 
 def unfit(r: Reading, known: Known, spoken: bool) -> Found:
-    """What is wrong with the known numbers themselves: every size that its degree does not divide. spoken:
-    of ranks; else only what the text, or the line of code that failed, speaks of by an axis or a size."""
+    """Every size among the known numbers that its degree does not divide.
+
+    spoken: whether the text mentions ranks; if not, only sizes and axes that the text or the failing line
+    mentions count.
+    """
     world, axes = known.get("world"), [known.get(axis) for axis in ("tp", "pp", "dp")]
     ranks = math.prod(n or 1 for n in (*axes, known.get("cp")))
     if world and all(axes) and world != ranks:

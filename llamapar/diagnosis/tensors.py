@@ -1,4 +1,4 @@
-"""Two sizes of one tensor, or of two that meet: what is the tensor, and which cut is to blame?"""
+"""Two sizes of one tensor, or of two tensors that meet: which tensor is it, and which cut is to blame?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_NOBODY = pattern("cut_by_nobody")
 
 
 def _other_model(it: Place) -> Found:
-    """A weight that differs in more than one dim, or that is whole everywhere: no axis makes its sizes."""
+    """A weight that differs in several dims, or that is whole in both: no axis makes its sizes."""
     differ = sum(a != b for a, b in zip(*it.shapes, strict=False)) if it.shapes else 0
     parts = it.ratio and it.known.get("world") in (None, it.ratio)  # which FSDP may make
     whole = _OF_NOBODY.search(it.name.lower()) or (PARAMETERS.get(it.key) == REPLICATED and not parts)
@@ -48,7 +48,7 @@ def _other_model(it: Place) -> Found:
 
 
 def _stored(a: Shape, b: Shape, known: Known) -> str:
-    """How one weight comes to have two shapes that no axis makes; "" where nothing here does it."""
+    """How one weight can have two shapes that no axis makes; "" if nothing here explains it."""
     if sorted(a) == sorted(b):
         return "transposed"
     own, other = Counter(a) - Counter(b), Counter(b) - Counter(a)
@@ -60,7 +60,7 @@ def _stored(a: Shape, b: Shape, known: Known) -> str:
 
 
 def _adapter(it: Place) -> Found:
-    """Ranks of two adapters, one of them perhaps a rank's share; else widths that are cut differently."""
+    """Ranks of two adapters, one perhaps a shard; else widths that are cut differently."""
     small, big, tp, product = it.small, it.big, it.known.get("tp"), isinstance(it.o, Matmul)
     spoken = "lora" in it.r.evident or (not product and any(key_of(name) == "lora" for name in names(it.r)))
     spoken = spoken or (not it.key and not product and "lora" in it.known.name.lower())
@@ -85,7 +85,7 @@ def _adapter(it: Place) -> Found:
 
 
 def _empty(it: Place) -> Found:
-    """Nothing, or one element, where tokens or a weight should be."""
+    """No element, or one, in place of tokens or a weight."""
     loaded = {(0,), (1,)} & {*it.shapes} and it.r.loading
     if it.small and not loaded and not (isinstance(it.o, Matmul) and (it.small == 1 or it.o.rest == 1)):
         return
@@ -112,7 +112,7 @@ def _positions(it: Place) -> Found:
     if isinstance(it.o, Pair) and (it.key == "position" or (not it.key and "position" in it.r.operands)):
         cp = it.known.get("cp")
         cut = cp if cp is None else cp > 1
-        blame = (cut or False) if it.r.loading else cut  # of a file, no axis cuts the positions
+        blame = (cut or False) if it.r.loading else cut  # No axis cuts the positions stored in a file.
         cause = (
             f"{it.a} and {it.b} meet at a position table: another sequence length, or other rotary columns"
         )
@@ -122,7 +122,7 @@ def _positions(it: Place) -> Found:
 
 
 def _pieces(it: Place) -> Found:
-    """Pieces that ranks gather, or flat partitions of a state."""
+    """Pieces that ranks gather, or flat partitions of an optimizer state."""
     small, big, collective = it.small, it.big, "collective" in it.r.low
     if not isinstance(it.o, Pair):
         return
@@ -137,7 +137,7 @@ def _pieces(it: Place) -> Found:
 
 
 def _weight(it: Place) -> Found:
-    """A weight that is cut, in two shapes, perhaps Q, K and V in one."""
+    """A weight in two shapes, one of them a shard, perhaps with Q, K and V fused."""
     k, fused = it.ratio, it.key == "fused"
     cut = isinstance(PARAMETERS.get(it.key), Shard) and (it.shapes or it.key in KV_WEIGHTS)
     if cut or (fused and k in (2, 4, 8, 16) and it.known.get("tp") in (None, k)):
@@ -165,7 +165,8 @@ def _vocabulary(it: Place) -> Found:
     given, pads_of = known.get("vocab_size") or 0, lambda n: rounded_up(given, n, known)
     spoken = named or "vocab" in r.evident or given in (small, big)
     seen = spoken or (r.loading and it.dim == 0)
-    maybe = maybe and (seen or big & (big - 1) > 0)  # a power of two is the width or the length of anything
+    # A power of two can be any width or length, so it proves nothing.
+    maybe = maybe and (seen or big & (big - 1) > 0)
     for ranks in sorted({1, known.get("tp") or 1}) if isinstance(it.o, Pair) and "lora" not in r.low else ():
         rows, most = small * ranks, big * ranks
         if pads_of(most) and (rows == given or pads_of(rows)):
@@ -180,7 +181,7 @@ def _vocabulary(it: Place) -> Found:
     rows_of = first(
         (spoken, "vocabularies"), (public, "public vocabularies"), otherwise="perhaps vocabularies"
     )
-    if close:  # two paddings, or tokens that were added
+    if close:  # The two differ by their padding, or by added tokens.
         padded = both or rounded_up(small, big, known)
         pads = Multiples((small, big), 64) if both else Stated(f"{big} - {small} = {big - small}")
         why = "padded to different multiples" if padded else "tokens were added on one side"
@@ -234,7 +235,7 @@ _IN_TURN: dict[type, tuple[Callable[[Place], Found], ...]] = {View: (explain_vie
 
 
 def explain_place(o: View | Matmul | Pair | Split, r: Reading, known: Known) -> Found:
-    """Why two sizes differ that should be one: the first question that has something to say is heard."""
+    """Why two sizes differ that should be equal: the first question with an answer decides."""
     it = Place.of(o, r, known)
     yield from first_heard((by_known_cuts, *_IN_TURN.get(type(o), _TENSORS)), it) if it.a != it.b else ()
 
@@ -243,7 +244,7 @@ def explain_place(o: View | Matmul | Pair | Split, r: Reading, known: Known) -> 
 
 
 def explain_held(o: Held, r: Reading, known: Known) -> Found:
-    """A tensor's shape alone: which model's tensor, cut how, is it?"""
+    """One shape alone: whose tensor is it, in which model, and how is it cut?"""
     key, shape, m = key_of(o.name), o.shape, known.model
     uneven = uneven_quotient(sum(shape), len(shape))
     if len(shape) > 2 and sum(shape) in r.values and len(shape) in r.values and uneven and len({*shape}) == 2:

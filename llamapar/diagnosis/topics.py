@@ -1,7 +1,7 @@
-"""Hypotheses from what a text is about, where its numbers do not say it: hangs, adapters, ties, order, …
+"""Hypotheses from the subject of a text whose numbers do not explain it: hangs, adapters, ties, order, …
 
-The causes are the rows of topics.toml, errors that no cut makes those of elsewhere.toml. Causes that words
-name and numbers support are in `limits`.
+The causes are the rows of topics.toml; errors that no cut causes are the rows of elsewhere.toml. `limits` has
+the causes that words name and numbers support.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ which runs under any layout, proves that an error is another's."""
 
 @dataclass(frozen=True)
 class Topic:
-    """A row of topics.toml, which says what its fields mean."""
+    """A row of topics.toml; the file explains its fields."""
 
     category: str
     cause: str
@@ -43,7 +43,7 @@ class Topic:
     needs: str
 
     def matches(self, text: str, around: str) -> bool:
-        """Whether it is what a text says. around: the text with the line of code that failed."""
+        """Whether the text is about this topic. around: the text with the failing line of code."""
         spoken = all(words.search(text) for words in self.words)
         return spoken and not (self.unless and self.unless.search(around))
 
@@ -70,7 +70,7 @@ def _topics(file: str) -> tuple[Topic, ...]:
 
 
 def elsewhere(found: Iterable[Hypothesis], r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Causes that no cut makes, where nothing of what was found blames one, or is likely."""
+    """Causes without a cut, if no hypothesis blames a cut or is likely."""
     if not any(h.level is LIKELY or (h.parallel and h.level > WEAK) for h in found):
         yield from topics(r, known, "elsewhere.toml")
 
@@ -78,7 +78,7 @@ def elsewhere(found: Iterable[Hypothesis], r: Reading, known: Known) -> Iterator
 def of_other_layer(
     found: list[Hypothesis], r: Reading, observed: list[Observation], known: Known
 ) -> list[Hypothesis]:
-    """`found`, without the cuts of a Llama's sizes where the text names a layer that they do not describe."""
+    """`found` without the cuts of a Llama's sizes, if the text names a layer outside Llama's architecture."""
     experts = {"ep", "expert"} & r.concepts
 
     def stays(h: Hypothesis) -> bool:
@@ -112,7 +112,7 @@ _REFUSED = re.compile(r"(?:unexpected keyword argument '?|unrecognized arguments
 
 
 def misspelt(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A keyword that a call refuses, and that is a setting of how a framework cuts, or a slip for one."""
+    """A rejected keyword that is, or almost is, a setting for how a framework cuts."""
     refused, meant = next(iter(_REFUSED.findall(r.text)), "").replace("-", "_"), dict[str, list[str]]()
     for framework in [known.framework] if known.framework else FRAMEWORKS.values():
         names = {name for _, own in framework.keywords for field, name in own.items() if field in _CUTS}
@@ -132,7 +132,9 @@ _RULE, _RAISED = pattern("rule"), re.compile(r"(?:^|\n)[\w.]{0,80}(?:error|excep
 
 
 def stated(others: Iterable[Hypothesis], r: Reading) -> Iterator[Hypothesis]:
-    """What a message that tells a rule of ranks, meshes or stages is about, where nobody else knows it."""
+    """The subject of a message that states a rule about ranks, meshes or stages, if no other reader knows
+    it.
+    """
     if (_RULE.search(r.low) or _RAISED.search(r.low)) and not any(
         h.level > WEAK or h.equations for h in others
     ):
@@ -143,7 +145,7 @@ def stated(others: Iterable[Hypothesis], r: Reading) -> Iterator[Hypothesis]:
 
 
 def topics(r: Reading, known: Known, file: str = "topics.toml") -> Iterator[Hypothesis]:
-    """Causes that words name: the rows of a file."""
+    """Causes that the words name, from the rows of a file."""
     if file == "topics.toml":
         yield from misspelt(r, known)
     beside = r.parallel

@@ -1,4 +1,4 @@
-"""A tensor is asked to have a shape that it does not fit, or to come apart: which heads or tokens are cut?"""
+"""Views and splits that do not fit a tensor: which heads or tokens are cut?"""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _WORD = {"n_kv_heads": "KV", "n_heads": "query"}
 
 
 def explain_view(it: Place) -> Found:
-    """A tensor is asked to have a shape that it does not fit."""
+    """Hypotheses for a view whose shape does not fit the tensor."""
     o = it.o
     if not isinstance(o, View) or "lora" in it.r.evident:  # see `topics`
         return
     target = o.target
-    if _RANKS.search(_RESHAPED.split(it.r.line, maxsplit=1)[0]):  # it is the list of ranks that is reshaped
+    # This view reshapes the list of ranks, not a tensor.
+    if _RANKS.search(_RESHAPED.split(it.r.line, maxsplit=1)[0]):
         cause = f"{o.numel} ranks do not make a grid of {' x '.join(map(str, target))}"
         yield found("world_size_product", LIKELY, cause, Comparison(Product(target), "≠", o.numel))
     elif 0 in target and target.index(0) == 1 and len(target) > 3:
@@ -47,7 +48,9 @@ def explain_view(it: Place) -> Found:
 
 
 def _torn(it: Place, o: View) -> Found:
-    """view(batch, seq, -1, head_dim): a rank's columns end inside a head, or a group of Q, K and V heads."""
+    """view(batch, seq, -1, head_dim): the columns of a rank end inside a head, or inside a group of Q, K and
+    V heads.
+    """
     *lead, last = o.target
     repeats = lead[-1] - 2 if len(lead) > 2 and lead[-2] == -1 and lead[-1] > 2 else 0
     rows = math.prod(lead[:-2] if repeats else lead[:-1])
@@ -66,8 +69,10 @@ def _torn(it: Place, o: View) -> Found:
 def explain_columns(
     width: int, head_dim: int, r: Reading, known: Known, *at: Equation, floor: int = 0, repeats: int = 0
 ) -> Found:
-    """The columns of a rank, which are no whole number of heads: of which heads, over which tp? floor and
-    repeats as in `torn_heads`."""
+    """Explain the columns of a rank that are no whole number of heads: which heads, over which tp?
+
+    floor and repeats are as in `torn_heads`.
+    """
     for cut, sure in torn_heads(width, head_dim, side(r), known, floor, repeats):
         n, tp, unit, level = cut.count, cut.degree, cut.columns, LIKELY if sure else POSSIBLE
         share = "half a head" if 2 * width == unit else f"{width / unit:.4g} heads"
@@ -90,7 +95,7 @@ _QUERY = re.compile(r"\b(?:x?q|wq|q_proj|quer(?:y|ies))\b|\bquery_")
 
 
 def side(r: Reading) -> str:
-    """The heads that the failing line of the code is about: "n_kv_heads", "n_heads" or "" for both."""
+    """The heads in the failing line of code: "n_kv_heads", "n_heads", or "" for both."""
     for line in reversed(r.code):
         for text in (line.partition(" = ")[0], line):
             kv, query = _KEY.search(text), _QUERY.search(text)
@@ -100,7 +105,9 @@ def side(r: Reading) -> str:
 
 
 def _told(it: Place, o: View) -> Found:
-    """Every dim of the target is told: KV heads read as query heads, a slice, a whole, Q, K and V in one."""
+    """Every dim of the target is known: KV heads read as query heads, a slice, a whole, or fused Q, K and
+    V.
+    """
     *lead, heads, last = (1, *o.target)
     yield from as_queries(it)
     if it.ratio:
@@ -130,7 +137,7 @@ _TP = re.compile(r"\btp\b|tp_size")
 
 
 def _parts(it: Place, o: View) -> Found:
-    """view(batch, k, n // k, …): units in k parts, which k does not divide; or nothing that is known here."""
+    """view(batch, k, n // k, …): k parts, where k does not divide the units; or nothing known here."""
     units, dims, get, line = o.numel, list(o.target), it.known.get, it.r.line
     while len(dims) > 2 and (dims[-1] == -1 or (dims[-1] > 1 and units % dims[-1] == 0)):
         units //= max(1, dims.pop())
@@ -171,7 +178,7 @@ def _parts(it: Place, o: View) -> Found:
 
 
 def explain_split(it: Place) -> Found:
-    """Q, K and V in one tensor come apart in other widths than a rank holds."""
+    """A fused Q, K and V tensor is split into widths that differ from the rank's."""
     if not isinstance(it.o, Split):
         return
     parts, total = it.o.parts, it.o.total

@@ -1,4 +1,4 @@
-"""The words of a diagnosis: categories and subtypes, the rules of `check` behind them, what they need."""
+"""The words of a diagnosis: categories and subtypes, their rules of `check`, and the facts they need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERDICTS = (SHARDING, NOT_SHARDING, UNKNOWN)
 
 @dataclass(frozen=True)
 class Category:
-    """A kind of cause: a row of categories.toml, which says what its fields mean."""
+    """A kind of cause: a row of categories.toml, which explains its fields."""
 
     what: str
     rules: tuple[str, ...] = ()
@@ -59,5 +59,5 @@ _AXES = ("tp", "pp", "cp", "dp", "ep", "world")
 
 
 def categories_of(concepts: Iterable[str]) -> list[str]:
-    """Categories of the sizes among these concepts, in their order; an axis is no size."""
+    """Categories of the sizes among these concepts, in order; an axis is no size."""
     return [BY_CONCEPT[c] for c in concepts if c in BY_CONCEPT and c not in _AXES]

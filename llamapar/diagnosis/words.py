@@ -1,4 +1,4 @@
-"""The words of messages: lists of patterns in words.toml, compiled when the first text comes."""
+"""The words of messages: lists of patterns in words.toml, compiled for the first text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pattern(name: str) -> re.Pattern[str]:
 
 
 def concepts() -> re.Pattern[str]:
-    """Every concept, as a group of its name, from where a word or a part of one begins."""
+    """Every concept as a named group, matched at the start of a word or of a word's part."""
     groups = []
     for name, patterns in table("words.toml")["concepts"].items():
         one = "|".join(patterns)

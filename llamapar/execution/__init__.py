@@ -1,1 +1,1 @@
-"""`lp.run`: a program on the ranks of a layout, by one of the engines, and what came of it."""
+"""Running programs: engines, results, tapes, and the runs that `lp.watch` compares."""

@@ -1,7 +1,7 @@
-"""What comes back from the ranks of a pool: an answer of each, or one error that says why there is none.
+"""The answers of a pool's ranks: one answer from each, or one error that says why there is none.
 
-Every sentence about a failed run is made here, from a `Scene`: what each rank had noted, which ranks
-had replied and which had ended when the pool gave up waiting.
+Every sentence about a failed run is written here, from a `Scene`: the last note of each rank, and which ranks
+had replied or ended when the pool stopped waiting.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .engines.rank import Note, Reply
 
 
 class RankFailure(LlamaparError):
-    """The ranks could not answer: one was killed, or a collective waited for a rank that never came.
+    """The ranks could not answer: one was killed, or a collective waited for a rank that never arrived.
 
-    `ranks` tells for each rank what it did, `first` is the rank that failed, or is missing, first.
-    `flight` is what `lp.explain` says of torch's flight records, after a time-out.
+    `ranks` says what each rank was doing; `first` is the rank that failed, or went missing, first. `flight`
+    is the explanation `lp.explain` gives of torch's flight records, after a time-out.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RankFailure(LlamaparError):
 
 
 class Cancelled(LlamaparError):
-    """The run was given up because its `cancel` said so, or its `deadline` had passed."""
+    """The run was stopped because its `cancel` returned true or its `deadline` had passed."""
 
 
 class PeerError(LlamaparError):
@@ -54,16 +54,16 @@ class PeerError(LlamaparError):
 
 
 class RankError(RuntimeError):
-    """What a rank raised or returned, where the thing itself cannot be brought to the kernel."""
+    """Stands for an error or a result of a rank that cannot be sent to the kernel."""
 
 
 @dataclass(frozen=True)
 class RankAnswer:
-    """What one rank returned, or the `error` that it raised with the text of its `traceback`.
+    """A rank's result, or the `error` that it raised with the text of its `traceback`.
 
-    `at` is `time.monotonic()` of the answer, so that the least one among errors is the first to raise;
-    `output` is what the rank printed, `stderr` what went there: warnings, logs, what C++ and child processes
-    write. `reusable` is false where process groups that the rank had are gone.
+    `at` is `time.monotonic()` of the answer, so the smallest among errors belongs to the first rank to raise.
+    `output` is the rank's stdout; `stderr` has warnings, logs and the output of C++ and child processes.
+    `reusable` is false if the rank's process groups are gone.
     """
 
     rank: int
@@ -78,18 +78,20 @@ class RankAnswer:
 
 @dataclass(frozen=True)
 class Scene:
-    """The state of every rank at one moment: its last note, its reply if any, its exit code if any."""
+    """The state of every rank at one moment: its last note, and its reply or exit code if it has one."""
 
     notes: list[Note]
     replies: dict[int, Reply]
     ended: dict[int, int]
 
     def waiting(self) -> dict[int, Note]:
-        """The ranks that are in a collective."""
+        """The ranks that are inside a collective."""
         return {r: note for r, note in enumerate(self.notes) if note.text and r not in self.replies}
 
     def states(self, broken: bool = False) -> dict[int, str]:
-        """What each rank did; if the group is `broken`, an error out of a collective means it waited."""
+        """What each rank did. If the group is `broken`, an error from a collective means that the rank
+        waited.
+        """
         return {rank: self._state(rank, broken) for rank in range(len(self.notes))}
 
     def _state(self, rank: int, broken: bool) -> str:
@@ -105,7 +107,7 @@ class Scene:
         return f"waiting in {where}" if where else "computing"
 
     def death(self, last_words: str) -> RankFailure:
-        """The error for ranks that ended; what the others then raise is a consequence."""
+        """The error for ranks that ended; whatever the others raise afterwards is a consequence."""
         states = self.states(broken=True)
         first = next(iter(self.ended))
         killed = self.ended[first] == -signal.SIGKILL
@@ -120,7 +122,7 @@ class Scene:
         )
 
     def gone(self, absent: list[int], seconds: float) -> RankFailure:
-        """The error for ranks of which nothing was heard for so long."""
+        """The error for ranks that sent nothing for too long."""
         states = {rank: text for rank, text in self.states(broken=True).items() if rank not in absent}
         is_ = "are" if len(absent) > 1 else "is"
         what = f"{named(absent)} {is_} gone: no sign of life for {seconds:g} s"
@@ -128,9 +130,9 @@ class Scene:
         return RankFailure(what, _by_state(states), choose, states, absent[0])
 
     def timeout(self, seconds: float, places: Mapping[int, str], flights: Mapping[int, bytes]) -> RankFailure:
-        """The error for ranks that do not get on: who arrived where, and on which line each stands.
+        """The error for ranks without progress: which rank reached which collective, and the line of each.
 
-        flights: rank → what torch noted of its last collectives.
+        flights: rank → torch's record of its last collectives.
         """
         states, waiting, lines, absent = self.states(), self.waiting(), list[str](), list[int]()
         if not waiting:
@@ -162,11 +164,11 @@ class Scene:
         )
 
     def cancelled(self, why: Cancelled) -> Cancelled:
-        """The same with what each rank did meanwhile."""
+        """The error of a cancelled run, with the state of each rank."""
         return Cancelled(why.what, _by_state(self.states()), why.choices)
 
     def answers(self) -> list[RankAnswer]:
-        """An answer of each rank; a rank without one was stopped because of the first that raised."""
+        """An answer from each rank; a rank without one was stopped because another rank raised first."""
         states = self.states()
         raised = [rank for rank, reply in self.replies.items() if not reply.ok]
         first = min(raised, key=lambda rank: self.replies[rank].at, default=None)
@@ -182,9 +184,9 @@ class Scene:
 
 
 def _explained(flights: Mapping[int, bytes]) -> Explanation | None:
-    """What flight records say; None where there are none, or torch's form is not known.
+    """The explanation of flight records; None without records, or if torch's format is unknown.
 
-    Only a run that is given up imports what reads them.
+    The reader is imported only here, so a run that ends well does not load it.
     """
     files = [(f"rank_{rank}", data) for rank, data in flights.items() if data]
     try:
@@ -195,11 +197,11 @@ def _explained(flights: Mapping[int, bytes]) -> Explanation | None:
 
 
 def opened(rank: int, reply: Reply) -> RankAnswer:
-    """The answer that a reply holds, whether or not its value can be rebuilt here."""
+    """The answer in a reply, whether or not its value can be rebuilt in this process."""
     value, error = None, None
     try:
         value = pickle.loads(reply.data) if reply.data is not None else RankError(reply.error)
-    except Exception as problem:  # whatever unpickling runs
+    except Exception as problem:  # Unpickling can run any code, so anything can be raised.
         error = RankError(reply.error or f"rank {rank} returned what cannot be read here: {problem!r}")
     if not reply.ok:
         value, error = None, error or value
@@ -208,7 +210,7 @@ def opened(rank: int, reply: Reply) -> RankAnswer:
 
 
 def with_source(trace: str) -> str:
-    """A rank's traceback with the lines that only the kernel knows, those of notebook cells."""
+    """A rank's traceback, with the lines of notebook cells added, because only the kernel knows them."""
 
     def add(frame: re.Match[str]) -> str:
         line = linecache.getline(frame[1], int(frame[2])).strip()
@@ -218,7 +220,7 @@ def with_source(trace: str) -> str:
 
 
 def ending(code: int) -> str:
-    """The words for an exit code; a negative one is a signal's number."""
+    """An exit code in words; a negative one is the number of a signal."""
     if code >= 0:
         return f"exited with status {code}"
     known = {number.value: number.name for number in signal.Signals}
@@ -226,7 +228,7 @@ def ending(code: int) -> str:
 
 
 def _by_state(states: Mapping[int, str]) -> str:
-    """Ranks that did the same together: "ranks 0, 2: computing; rank 1: finished"."""
+    """Ranks grouped by state: "ranks 0, 2: computing; rank 1: finished"."""
     return "; ".join(f"{named(ranks)}: {text}" for text, ranks in grouped(states))
 
 

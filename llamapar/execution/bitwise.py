@@ -1,8 +1,8 @@
-"""Numerics or bug? A reference that adds up in the layout's own order, and then has to have the same bits.
+"""Numerics or bug? A reference that adds in the layout's own order must have the same bits.
 
-The idea is that of Scaling Llama 3 Training with Efficient Parallelism Strategies (ISCA 2025, section 6.2):
-a parallel run differs from one process by rounding or by a mistake, and nobody sees which. One process
-that does the layout's sums in the layout's order rounds as it does: what differs still is a mistake.
+The idea comes from Scaling Llama 3 Training with Efficient Parallelism Strategies (ISCA 2025, section 6.2). A
+parallel run differs from one process by rounding or by a bug, and the numbers alone do not say which. One
+process that adds in the layout's order rounds in the same places, so any remaining difference is a bug.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ BY_TURNS = (
 
 @dataclass(frozen=True, repr=False)
 class Bitwise(Record):
-    """Which tensors of a step have the same bits as those of one process that adds in the layout's order.
+    """The tensors of a step that differ in bits from one process that adds in the layout's order.
 
-    different: name → elements that differ, of gradients, of the updated weights and of AdamW's state.
-    emulated: what the one process was. why: what it can show, and what not.
+    different: name → number of differing elements, for gradients, updated weights and AdamW's state.
+    emulated: the form of the one process. why: what the comparison can show, and what it cannot.
     """
 
     title: str
@@ -81,9 +81,9 @@ class Bitwise(Record):
 
 @named
 def bitwise(result: RunResult) -> Bitwise:
-    """The first step of a run of "step" held bit for bit against one process that adds in its order.
+    """Compare the first step of a "step" run bit for bit with one process that adds in the run's order.
 
-    Raises LlamaparError for a run without a step, and where several processes are needed to say anything.
+    Raises LlamaparError for a run without a step, and if only several processes could decide anything.
     """
     setting, training = result.task.setting, result.task.setting.training
     if training is None:
@@ -114,7 +114,7 @@ def bitwise(result: RunResult) -> Bitwise:
 
 
 def _reasons(layout: Layout) -> tuple[str, ...]:
-    """What a bitwise comparison of a layout can show, and what not."""
+    """What a bitwise comparison of a layout can show, and what it cannot."""
     if layout.tp * layout.cp == 1:
         return (HOLDS,)
     return (*(NOT_TP,) * (layout.tp > 1), *(NOT_CP,) * (layout.cp > 1), BY_TURNS)
@@ -125,7 +125,7 @@ Pieces = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 
 
 def _pieces(result: RunResult, whole: Pieces) -> dict[int, Pieces]:
-    """rank → what it should hold of global gradients and state."""
+    """rank → its expected pieces of global gradients and state."""
     setting = result.task.setting
     gradients, state = whole
     found: dict[int, Pieces] = {}
@@ -144,11 +144,11 @@ def _pieces(result: RunResult, whole: Pieces) -> dict[int, Pieces]:
 
 
 def _in_order(task: Task) -> Pieces:
-    """Gradients and state after a step, of the whole model.
+    """Gradients and state of the whole model after a step.
 
-    Each micro-batch of each dp way goes by itself through the stages' programs on one rank. Their gradients
-    are added in the order in which the schedule has their backwards, and then over the dp ways; where every
-    micro-batch's become shards at once, over the dp ways that share them first.
+    Each micro-batch of each dp way runs alone through the stages' programs on one rank. The gradients are
+    added in the order of the schedule's backwards, then over the dp ways. If every micro-batch's gradients
+    become shards at once, they are first added over the dp ways that share them.
     """
     setting, training = task.setting, task.setting.training
     assert training is not None
@@ -229,7 +229,7 @@ def _sum_of_round(setting: Setting, made: list[Sums], numbers: list[int]) -> Sum
 
 
 def _sum_of_ways(setting: Setting, ways: list[list[Sums]], pp_rank: int) -> dict[str, Tensor]:
-    """A PP rank's gradients, in its own order: the mean over dp ways, those that share shards first."""
+    """A PP rank's gradients in its own order: the mean over dp ways, with those that share shards first."""
     assert setting.schedule is not None
     shared = setting.layout.dp_shard if setting.shards.cuts("gradients") else len(ways)
     found: dict[str, Tensor] = {}
@@ -246,7 +246,7 @@ def _sum_of_ways(setting: Setting, ways: list[list[Sums]], pp_rank: int) -> dict
 
 
 def _squares(setting: Setting, gradients: Mapping[str, Tensor], pp_rank: int) -> Tensor:
-    """What a PP rank adds to the square of the norm: of shards each rank's, added in their order."""
+    """A PP rank's part of the squared norm: each rank's shards, added in rank order."""
     start = torch.zeros(1, dtype=setting.sum_dtype)
     if not setting.shards.cuts("gradients"):
         return update.squares(setting, gradients, pp_rank, start)

@@ -1,4 +1,4 @@
-"""Where a run can take place: the device and its backend, and whether the machine has room for it."""
+"""Where a run can take place: its device and backend, and whether the machine has enough memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RANK_BYTES = 150 * 2**20
 
 
 def choose_device(device: str, engine: str, ranks: int) -> tuple[str, str, str]:
-    """(device, backend, one line that says what was chosen and why)."""
+    """(device, backend, one line with the choice and its reason)."""
     one_of("device", device, DEVICES)
     gpus = compat.gpus()
     if device == "cuda" and not gpus:
@@ -43,10 +43,10 @@ def choose_device(device: str, engine: str, ranks: int) -> tuple[str, str, str]:
 
 
 def need(task: Task, engine: str, device: str = "cpu") -> int:
-    """Bytes that a run takes at most, roughly: pieces, gradients, reference, and what lies between.
+    """Upper estimate of a run's bytes: pieces, gradients, reference, and activations.
 
-    device: "cuda" leaves out the reference and its activations, which are in the machine's memory, and takes
-    CUDA's context for each process, which is assumed (`count.exact.CONTEXT`): the bytes on all GPUs together.
+    device: "cuda" excludes the reference and its activations, which are in host memory, and includes CUDA's
+    context for each process, which is assumed (`count.exact.CONTEXT`). The result covers all GPUs together.
 
     Parameters: the reference and its gradient, and each rank's piece, gradient and sum. Activations: the
     residual stream, Q, K, V, the FFN and the logits of every token, eight tensors each.
@@ -70,7 +70,9 @@ def need(task: Task, engine: str, device: str = "cpu") -> int:
 
 
 def memory_available() -> int:
-    """Bytes that this machine can still give: the least of what the system and its control group say."""
+    """Bytes that this machine can still provide: the smaller of the system's and the control group's
+    figure.
+    """
     known = []
     try:
         with open("/proc/meminfo") as lines:
@@ -84,10 +86,10 @@ def memory_available() -> int:
 
 
 def gpu_facts() -> tuple[int, bool] | None:
-    """(bytes of the largest GPU, whether every GPU serves one process alone), as nvidia-smi says, or None.
+    """(bytes of the largest GPU, whether every GPU allows only one process), from nvidia-smi; or None.
 
-    torch would have to make a context on the GPU to know, which takes memory there. What is free is not
-    asked: much of what is taken may be what earlier runs of this process keep, and use again.
+    To ask torch would create a context on the GPU, which takes memory there. The free memory does not count,
+    because earlier runs of this process may keep memory there and reuse it.
     """
     asked = ["--query-gpu=memory.total,compute_mode", "--format=csv,noheader,nounits"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -101,7 +103,7 @@ def gpu_facts() -> tuple[int, bool] | None:
 
 
 def _require_room_on_gpus(task: Task, engine: str) -> list[str]:
-    """LayoutError where the GPUs cannot hold the run; what to say where that is not known."""
+    """Raise LayoutError if the GPUs cannot hold the run; else return a note if their memory is unknown."""
     gpus, ranks, facts = compat.gpus(), task.setting.layout.world, gpu_facts()
     if facts is None:
         return ["whether the GPUs have room was not judged: nvidia-smi does not say what they have"]
@@ -130,9 +132,9 @@ def _halves(setting: Setting) -> Iterator[int]:
 
 
 def require_room(task: Task, engine: str, device: str) -> list[str]:
-    """LayoutError where the machine cannot hold the run, with what it would need and what fits.
+    """Raise LayoutError if the machine cannot hold the run, with its need and the sizes that fit.
 
-    Returns what to say where the room on the device is not known.
+    Returns a note if the memory of the device is unknown.
     """
     setting, layout = task.setting, task.setting.layout
     ranks, bytes_needed, available = layout.world, need(task, engine), memory_available()

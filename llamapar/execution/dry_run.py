@@ -1,4 +1,4 @@
-"""What came of a dry run: what one rank of a layout did, sent and held, beside what `lp.memory` says."""
+"""The result of a dry run: what one rank of a layout did, sent and kept, beside `lp.memory`."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ class DryRun(RunResult):
 
     @property
     def coord(self) -> Coord:
-        """Where the rank sits: (tp, cp, pp, dp)."""
+        """The coord of the rank: (tp, cp, pp, dp)."""
         return self.layout.coord_of(self.rank)
 
     @property
     def peers(self) -> dict[str, range]:
-        """The rank's group on each axis, itself included."""
+        """The rank's group on each axis, including the rank."""
         return {axis: self.layout.group(axis, self.rank) for axis in AXES}  # type: ignore[misc]
 
     @property
     def collectives(self) -> list[Plain]:
-        """{"axis", "kind", "count", "bytes"} of all that the rank sends, in the order of first use."""
+        """{"axis", "kind", "count", "bytes"} of everything the rank sends, in the order of first use."""
         counts: Counter[tuple[str, str]] = Counter()
         sizes: Counter[tuple[str, str]] = Counter()
         for event in self.trace.events:
@@ -91,12 +91,12 @@ class DryRun(RunResult):
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes alive at once."""
+        """The largest number of bytes alive at once."""
         return self.curve.peak_bytes
 
     @property
     def stages(self) -> list[Stage]:
-        """The stages that the rank runs; one with all layers where there is no pipeline."""
+        """The stages that the rank runs; one stage with all layers without a pipeline."""
         setting = self.task.setting
         if setting.schedule is not None:
             return setting.stages_on(self.coord.pp)
@@ -106,9 +106,9 @@ class DryRun(RunResult):
 
     @cached_property
     def kept(self) -> Kept | None:
-        """What autograd keeps of a layer, beside `lp.memory`'s account.
+        """The bytes that autograd keeps for a layer, beside `lp.memory`'s figure.
 
-        None for a rank that ran no layer, and for a layout that check refuses.
+        None for a rank without a layer, and for a layout that check refuses.
         """
         setting, spans = self.task.setting, self.curve.spans
         layers = len(self.stages[0].layers) if self.stages else 0
@@ -132,9 +132,10 @@ class DryRun(RunResult):
 
     @cached_property
     def account(self) -> Table | None:
-        """The peak term by term beside `lp.memory` by unfused and by fused kernels, without recomputation.
+        """The peak, term by term, beside `lp.memory` with unfused and with fused kernels, without
+        recomputation.
 
-        None for a part of a model, for a layout that check refuses, and for a schedule of one's own.
+        None for a part of a model, for a layout that check refuses, and for a custom schedule.
         """
         setting, schedule = self.task.setting, self.task.setting.schedule
         unknown = schedule is not None and schedule.name not in ORDERS
@@ -184,14 +185,14 @@ class DryRun(RunResult):
 
     @property
     def details(self) -> tuple[Record, ...]:
-        """Its memory over its operations, and both reconciliations, where there are any."""
+        """Memory over the rank's operations, and both reconciliations if available."""
         return tuple(record for record in (self.curve, self.kept, self.account) if record is not None)
 
     # -- shapes ----------------------------------------------------------------------------------
 
     @cached_property
     def tape(self) -> Tape:
-        """Shapes after each assignment of the rank's first stage, of one of its layers."""
+        """Shapes after each assignment in the rank's first stage, for one of its layers."""
         task = unpiped(self.task)
         one = task.setting.layout
         at = one.rank_of(**(self.coord._asdict() | {"pp": 0}))
@@ -211,7 +212,7 @@ class DryRun(RunResult):
 
     @property
     def summary(self) -> str:
-        """One line: what ran where."""
+        """One line: the program and where it ran."""
         what = f"{self.task.program.name}  {self.layout} (rank {self.rank} of {self.layout.world}, dry)"
         if self.task.fault:
             what += f" with {self.task.fault}"
@@ -285,7 +286,9 @@ _first_stage = "first_stage"
 
 
 def _of_stage(task: Task, stage: Stage) -> Task:
-    """The task as one pipeline stage with one of its layers, fed with what the stage before would send."""
+    """The task as one pipeline stage with one of its layers; its input is what the previous stage would
+    send.
+    """
     own = Stage(0, 0, range(min(1, len(stage.layers))), stage.embedding, stage.head)
     setting = replace(task.setting, model=task.setting.model.replace(n_layers=1))
 

@@ -1,7 +1,7 @@
-"""`run`: a program in a layout, executed on ranks and compared with the unsharded model.
+"""`run`: execute a program in a layout, and compare it with the unsharded model.
 
-The layout is checked first; then an engine runs the program on every rank, forward and backward, and
-each rank's outputs and gradients are compared with its piece of the reference's.
+`check` judges the layout first. Then an engine runs the program on every rank, forward and backward, and each
+rank's outputs and gradients are compared with its piece of the reference's.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CP_METHODS = ("all_gather", "ring")
 def prepare(
     program: ProgramLike, model: ModelLike, options: RunOptions
 ) -> tuple[Task, tuple[str, ...], Report]:
-    """The task, what to say about it, and check's report. Arguments and errors as in `run`."""
+    """The task, the notes about it, and check's report. Arguments and errors as in `run`."""
     chosen, found = find_program(program, options.reference, options.out), find_model(model)
     given = options.layout
     rule = padding_rule(options.padding) if options.padding is not None else NO_PADDING
@@ -105,14 +105,15 @@ def prepare(
     if options.fault is not None:
         setting = replace(setting, **FAULTS[options.fault].changes)
     task = Task(chosen, setting, options.fault, backward=flag("backward", options.backward))
-    task = replace(task, given=_inputs(options.inputs, task))  # an argument that is not known is refused now
+    # Refuse an unknown argument now, before any rank starts.
+    task = replace(task, given=_inputs(options.inputs, task))
     notes = [*staged.notes]
     notes += [f"forced past {f.code}: {f.message}" for f in report.errors]
     return task, tuple(notes), report
 
 
 def _training(program: Program, steps: int, done: int) -> Training | None:
-    """How many steps, of a program that has them; LlamaparError for one that has none."""
+    """The number of steps of a program that trains. Raises LlamaparError for a program that has none."""
     whole("steps", steps), whole("steps_done", done, 0)
     if program.trains:
         return Training(steps=steps, done=done)
@@ -123,7 +124,9 @@ def _training(program: Program, steps: int, done: int) -> Training | None:
 
 
 def _inputs(given: object, task: Task) -> dict[str, Tensor]:
-    """Given global tensors, in the dtype of the run; LlamaparError for one that its program cannot take."""
+    """The given global tensors in the dtype of the run. Raises LlamaparError if the program cannot take
+    one.
+    """
     setting = task.setting
     of_state = state_shapes(task)
     wanted = shapes(task) | of_state
@@ -174,34 +177,35 @@ def run(
     program: "attention", "embedding", "loss", "mlp", "block", "llama", "step", or a function
         (mesh, setting, …tensors by name…) of your own.
     engine: "local" (all ranks in this process), "processes" (one process a rank), "torchrun", or "dry":
-        `rank` alone, of up to 2²⁰, on the meta device, which gives a `DryRun`.
-    device: "auto", "cpu" or "cuda". cancel: stops the run once it is true.
-    timeout: seconds in which no rank enters or leaves a collective, prints, or ends; then ranks are given up.
-    deadline: seconds for the whole run, however well it gets on; Cancelled after that. None is without limit.
+        `rank` alone, of up to 2²⁰, on the meta device, which returns a `DryRun`.
+    device: "auto", "cpu" or "cuda". cancel: a function that stops the run once it returns true.
+    timeout: the run fails if no rank enters or leaves a collective, prints, or ends for this many seconds.
+    deadline: seconds for the whole run, whatever its progress; then Cancelled is raised. None means no limit.
 
-    Under torchrun every rank calls this; rank 0 has it all, the others the same without tensors.
+    Under torchrun every rank calls this. Rank 0 gets the full result, the others the same without tensors.
 
     Options, with their defaults:
-    dtype="float32": or "float64", "bfloat16". seq_len, global_batch: tokens and sequences in all; by default
-        small numbers that divide. seed=0: of the random tensors; inputs: global tensors by name instead.
-    force=False: run what `check` refuses, to see the genuine error.
-    kv_replication=False, padding=None: as in `check`. sequence chunks by chunking="head-tail" or
-        "contiguous", exchanged by cp_method="all_gather" or "ring". documents: lengths, for a document mask.
-    pads_in_softmax=False: True is Megatron-LM's loss. fault: a name of `lp.programs.FAULTS`, broken on
-        purpose.
-    schedule="1f1b", micro_batches=None, nc=None: of the pipeline in which "llama" is run where pp > 1, or
-        micro_batches are said, and "step" always; a name or a table, see `lp.schedule`. Every other program
-        is a part of a stage, and run on the ranks of one.
-    reshard_after_forward=True: under ZeRO 3 the backward gathers parameters again; False keeps them.
-    steps=1, steps_done=0: of "step", AdamW's updates, and how many came before those; inputs may then hold
-        AdamW's state, "exp_avg.output.weight", and its tokens are a small text's unless they are given.
-    reference: (setting, …) to compare your own program with; out="residual": the row of the placement
-        table for a returned tensor. backward=True: gradients too.
+    dtype="float32": or "float64", "bfloat16". seq_len, global_batch: tokens and sequences in all; the
+        defaults are small numbers that divide. seed=0: of the random tensors. inputs: global tensors by name
+        to use instead.
+    force=False: True runs a layout that `check` refuses, to show torch's own error.
+    kv_replication=False, padding=None: as in `check`. chunking="head-tail" or "contiguous": how CP cuts the
+        sequence. cp_method="all_gather" or "ring": how CP ranks exchange keys. documents: lengths, for a
+        document mask.
+    pads_in_softmax=False: True is Megatron-LM's loss. fault: a name of `lp.programs.FAULTS`, to break the
+        program on purpose.
+    schedule="1f1b", micro_batches=None, nc=None: of the pipeline; schedule is a name or a table, see
+        `lp.schedule`. "step" always runs as a pipeline, "llama" if pp > 1 or micro_batches is given. Every
+        other program is part of a stage, and runs on the ranks of one stage.
+    reshard_after_forward=True: the backward of ZeRO 3 gathers parameters again; False keeps them.
+    steps=1, steps_done=0: of "step": the number of AdamW's updates, and of the updates before them. inputs
+        may then hold AdamW's state, "exp_avg.output.weight"; the default tokens are a small text's.
+    reference: (setting, …), to compare your own program with; out="residual": the row of the placement
+        table for a returned tensor. backward=True: also compare gradients.
 
-    Raises LayoutError with the report for a layout that check refuses, LlamaparError for bad input or a
-    run that does not fit the machine, RankFailure for a killed rank or one that never comes or never ends,
-    Cancelled.
-    What ranks raise is in `errors`.
+    Raises LayoutError with the report for a layout that check refuses; LlamaparError for bad input or a run
+    that does not fit the machine; RankFailure if a rank is killed, never arrives or never ends; Cancelled.
+    The result's `errors` has what ranks raise.
     """
     task, notes, report = prepare(program, model, RunOptions.of(layout, **options))
     one_of("engine", engine, ENGINES)
@@ -237,10 +241,12 @@ def run(
 
     if engine == "torchrun":
         return torchrun.run(task, used, backend, timeout, result, _without_tensors)
+    # A process has only one fake process group, so runs take turns. Ctrl-C waits for `check`, which raises it
+    # between two operations.
     with local_engine.one_run, few_threads(task), interrupts.deferred() as check:
 
         def given_up() -> bool:
-            check()  # raises an interrupt that came meanwhile
+            check()  # A Ctrl-C that was deferred is raised here.
             return cancelled()
 
         if engine == "processes":
@@ -252,7 +258,7 @@ def run(
 def _dry(
     task: Task, rank: int, device: str, tick: Callable[[], None], notes: tuple[str, ...], why: str
 ) -> DryRun:
-    """One rank alone. Raises LayoutError for a rank outside the world."""
+    """Run one rank alone. Raises LayoutError for a rank outside the world."""
     world = task.setting.layout.world
     if whole("rank", rank, 0) >= world:
         what = f"rank={rank} for {world} ranks"
@@ -290,19 +296,19 @@ def tape(
 ) -> Tape:
     """The shape tape of `program` at its true size, from the meta device: nothing is allocated.
 
-    Arguments as in `run`; layouts that check refuses are taped up to the line that raises.
+    Arguments as in `run`. A layout that check refuses is taped up to the line that raises.
     """
     task, _, report = prepare(program, model, RunOptions.of(layout, force=True, **options))
     return tapes.tape(unpiped(task), _reason(report))
 
 
 def _reason(report: Report) -> str:
-    """Why check refuses the layout, in one line; empty where it does not."""
+    """Why check refuses the layout, in one line; empty for a legal layout."""
     return f"{report.errors[0].message}: {report.errors[0].why}" if report.errors else ""
 
 
 def _by(deadline: float | None, cancelled: Callable[[], bool]) -> Callable[[], bool]:
-    """`cancelled`, which raises Cancelled once `deadline` seconds from now are over."""
+    """`cancelled`, which also raises Cancelled after `deadline` seconds from now."""
     if deadline is None:
         return cancelled
     end = time.monotonic() + real("deadline", deadline, 0.1, 1e6)

@@ -43,9 +43,9 @@ _sources = itertools.count()
 
 
 def edited(function: Callable[..., object], source: str) -> Callable[..., object]:
-    """The function that a text defines, in a namespace of its own: that of `function`'s module, copied.
+    """The function that a text defines, in a copy of the namespace of `function`'s module.
 
-    Raises LlamaparError for a text that is not one plain function (mesh, setting, …), with its line.
+    Raises LlamaparError, with the line, for a text that is not one plain function (mesh, setting, …).
     """
     text = textwrap.dedent(source)
     name = f"<watched {next(_sources)}>"
@@ -71,7 +71,7 @@ def edited(function: Callable[..., object], source: str) -> Callable[..., object
 
 
 def source_of(function: Callable[..., object]) -> str:
-    """The text of a function as it stands, or "" where there is none."""
+    """The source text of a function, or "" without one."""
     try:
         return textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
@@ -79,19 +79,19 @@ def source_of(function: Callable[..., object]) -> str:
 
 
 def within_limit(lines: int) -> None:
-    """LlamaparError for more lines than are followed."""
+    """Raise LlamaparError if a program has more lines than can be followed."""
     if lines >= MOST_STEPS:
         what = f"more than {MOST_STEPS} lines were followed"
         raise LlamaparError(what, "a loop goes on for long, or for ever", field="source")
 
 
 def gathers(key: Key, moment: Moment) -> bool:
-    """Whether what a line of GATHER named is a parameter's shard, or the parameter gathered from it."""
+    """Whether a name from a line of GATHER is a parameter's shard, or the parameter gathered from it."""
     return key.name in ("shard", "whole") and bool(moment.parameter) and kind(moment.parameter) in PARAMETERS
 
 
 class Seen(NamedTuple):
-    """A tensor that a line gave a name to: whose, what, and the collectives of the line, by number."""
+    """A tensor that a line named: its rank and place, and the collectives of the line, by number."""
 
     key: Key
     value: Tensor
@@ -100,7 +100,9 @@ class Seen(NamedTuple):
 
 
 class Untraced(Recorder):
-    """A recorder within whose operations Python's tracing is off: torch's own calls are a million."""
+    """A recorder that turns Python's tracing off inside its operations, because torch makes a million calls
+    there.
+    """
 
     def __torch_dispatch__(
         self, func: compat.OpOverload, types: object, args: compat.Arguments = (), kwargs: Plain | None = None
@@ -115,7 +117,9 @@ class Untraced(Recorder):
 
 @contextmanager
 def ranks_of(task: Task, alone: bool) -> Iterator[tuple[DeviceMesh, Cut]]:
-    """The ranks of a stage, in this process. alone: there is one, which is quicker without LocalTensors."""
+    """The ranks of a stage, in this process. alone: run a single rank, which is faster without
+    LocalTensors.
+    """
     with local.one_run, few_threads(task):
         if alone:
             local.end()
@@ -128,11 +132,12 @@ def ranks_of(task: Task, alone: bool) -> Iterator[tuple[DeviceMesh, Cut]]:
 
 @dataclass
 class Followed:
-    """What following a program left: every tensor in order, its gradient, and the error that ended it.
+    """The result of following a program: every tensor in order, its gradient, and the error that ended the
+    run.
 
-    gradients: index in `seen` → gradient, and how many events there were before and after it was made.
-    reduced: name → the same of a parameter's gradient after the sums over ranks. calls: of functions, each
-    with how many events there were before and after it.
+    gradients: index in `seen` → gradient, with the number of events before and after it was made. reduced:
+    name → the same for a parameter's gradient after the sums over ranks. calls: of functions, each with the
+    number of events before and after it.
     """
 
     seen: list[Seen] = field(default_factory=list)
@@ -146,7 +151,7 @@ class Followed:
 
 
 class Run(NamedTuple):
-    """A run whose ranks are still there, its tensors with the graph that gradients go through."""
+    """A run whose ranks still exist; its tensors keep the graph for gradients."""
 
     task: Task
     mesh: DeviceMesh
@@ -160,7 +165,9 @@ class Run(NamedTuple):
 def follow(
     task: Task, tick: Callable[[], None], then: Callable[[Run], None] | None = None, alone: bool = False
 ) -> Followed:
-    """The task on the ranks of its layout. then: called while they are there. alone: as in `ranks_of`."""
+    """Run the task on the ranks of its layout. then: called while the ranks exist. alone: as in
+    `ranks_of`.
+    """
     setting, found = task.setting, Followed()
     with ranks_of(task, alone) as (mesh, cut):
         recorder = Untraced(world=setting.of_one_stage.world, tick=tick)
@@ -203,7 +210,7 @@ def backward(run: Run) -> None:
         if not y.requires_grad:
             continue
         if row is None or row == "loss" or task.program.reference is None:
-            terms.append(y.sum())  # how a person's own output is cut, nobody said
+            terms.append(y.sum())  # The cut of a user's own output is unknown.
             continue
 
         def whole(row: str = row) -> Tensor:
@@ -241,5 +248,5 @@ def backward(run: Run) -> None:
 
 
 def _note(at: dict[int, int], i: int, recorder: Recorder, gradient: Tensor) -> None:
-    """Writes down how many collectives there were when the gradient of a tensor was there."""
+    """A hook that records the number of collectives at the moment a tensor's gradient is ready."""
     at.setdefault(i, recorder.length[0])

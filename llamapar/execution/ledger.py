@@ -1,7 +1,7 @@
-"""The ledger: which tensors are alive after each of torch's operations, how large, and of whom.
+"""The ledger: the tensors alive after each torch operation, with their sizes and their holders.
 
-A storage is alive from the operation that made it until its last tensor is gone, of which a weak reference
-tells. What autograd packs for the backward is an activation of the part of the model whose code is running.
+A storage is alive from the operation that made it until its last tensor dies, which a weak reference reports.
+Tensors that autograd packs for the backward are activations of the model part whose code is running.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ PARTS: dict[CodeType, str] = {
 
 
 class _Piece(weakref.ref[torch.UntypedStorage]):
-    """A storage that is alive, its bytes and its holder. For as long it is one object in Python."""
+    """A storage that is alive, with its bytes and its holder; one Python object stands for it all that
+    time.
+    """
 
     __slots__ = ("holder", "key", "size")
     key: int
@@ -51,9 +53,9 @@ class _Piece(weakref.ref[torch.UntypedStorage]):
 
 
 class Ledger:
-    """Counts the bytes of what `made` is told of, by holder, operation by operation.
+    """Counts the bytes of the tensors passed to `made`, by holder, operation by operation.
 
-    Every other method is told of a tensor, or of a collective, as it comes.
+    The other methods receive tensors and collectives as they occur.
     """
 
     def __init__(self) -> None:
@@ -72,13 +74,13 @@ class Ledger:
         self._most, self._peak_in, self._at_peak = 0, "", Counter(self.by_holder)
 
     def begin(self, name: str, holder: str = "") -> None:
-        """An operation begins. holder: of what is made in it and that nobody else is known to hold."""
+        """Start an operation. holder: of tensors made in it that have no other known holder."""
         self.start = self.start or dict(self.by_holder)
         self._begin()
         self._name, self._holder = name, holder
 
     def end(self) -> None:
-        """The operation that was begun last is over."""
+        """End the operation that began last."""
         profile = Profile(
             tuple(self._points),
             tuple(self._events),
@@ -92,13 +94,13 @@ class Ledger:
 
     @contextmanager
     def span(self, name: str, holder: str = "") -> Iterator[None]:
-        """An operation from its beginning to its end."""
+        """An operation from beginning to end, as a context manager."""
         self.begin(name, holder)
         yield
         self.end()
 
     def again(self, name: str, profile: Profile) -> None:
-        """The same operation once more, without its tensors."""
+        """Repeat the same operation without its tensors."""
         self.spans.append(Span(name, self.total, profile, measured=False))
         self.by_holder.update(profile.after)
         self.total += profile.change
@@ -106,11 +108,11 @@ class Ledger:
     # -- tensors ---------------------------------------------------------------------------------
 
     def made(self, t: Tensor, operation: str = "") -> None:
-        """A tensor that an operation of torch returned; one that is alive already is not counted again."""
+        """Count a tensor that a torch operation returned; one already alive is not counted again."""
         self.take(t, self._holder or f"{WORKSPACE}{operation}", operation)
 
     def take(self, t: Tensor, holder: str, operation: str = "") -> None:
-        """Count a tensor as the holder's, where it is not alive already."""
+        """Count a tensor for the holder, unless it is already alive."""
         storage = t.untyped_storage()
         if id(storage) in self._alive:
             return
@@ -120,7 +122,7 @@ class Ledger:
         self._changed(holder, piece.size, operation)
 
     def held(self, t: Tensor, holder: str) -> None:
-        """Say whose a tensor of the workspace is."""
+        """Set the holder of a tensor in the workspace."""
         piece = self._alive.get(id(t.untyped_storage()))
         if piece is not None and piece.holder.startswith((WORKSPACE, "messages")):
             self.by_holder[piece.holder] -= piece.size
@@ -142,23 +144,23 @@ class Ledger:
 
     @contextmanager
     def packing(self) -> Iterator[None]:
-        """Autograd says what it keeps, and for which part."""
+        """Context in which autograd's saved tensors are counted for the running part."""
 
         def packed(t: Tensor) -> Tensor:
             self.told("kept", t)
-            return t.detach()  # an operation's own output would hold itself in a circle
+            return t.detach()  # Saving an operation's own output would create a reference cycle.
 
         with torch.autograd.graph.saved_tensors_hooks(packed, lambda t: t):
             yield
 
     def told(self, what: str, t: Tensor) -> None:
-        """A tensor that autograd has "kept", or that ZeRO has "gathered"."""
+        """Count a tensor that autograd has "kept", or that ZeRO has "gathered"."""
         self.held(t, GATHERED if what == "gathered" else f"activations: {_part(sys._getframe(1))}")
 
     # -- collectives -----------------------------------------------------------------------------
 
     def event(self, event: CollectiveEvent) -> None:
-        """A collective in the span that is open, or a send after the last one."""
+        """Record a collective in the open span, or a send after the last span."""
         if self._name:
             self._events.append((len(self._points), event))
         elif self.spans:
@@ -172,7 +174,7 @@ def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, i
 
 
 def _part(frame: FrameType | None) -> str:
-    """The part of the model whose code is running; "the program" for code of a person's own."""
+    """The part of the model whose code is running; "the program" for a user's own code."""
     while frame is not None:
         part = PARTS.get(frame.f_code)
         if part is not None:

@@ -1,7 +1,7 @@
-"""Follows a program line by line: after each line, the tensors that it gave a name to.
+"""Follow a program line by line: after each line, the tensors that it named.
 
-Python's own tracing does it (sys.settrace), so that a program is followed as it stands, with its branches,
-loops and helpers. Which frames belong to it, a predicate says; torch's own lines are not followed.
+Python's own tracing (sys.settrace) does the work, so a program runs unchanged, with its branches, loops and
+helpers. A predicate selects the frames that belong to the program; torch's own lines are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ Frames = Callable[[CodeType, FrameType], bool]
 
 
 class Key(NamedTuple):
-    """One assignment: the line, counted from the function's first, the name, how often it was made before."""
+    """One assignment: the line, counted from the function's first, the name, and how often it was made
+    before.
+    """
 
     function: str
     line: int
@@ -46,11 +48,11 @@ NOWHERE = Key("", 0, "")
 
 
 class Moment(NamedTuple):
-    """When a tensor got its name.
+    """The moment when a tensor gets its name.
 
-    depth: 0 in the program, 1 in a helper. call: which call of a function it was, counted from 0. read: the
-    names that the line read, with their tensors before it. since: what `mark` gave when the line began.
-    parameter: that which a function of OF_PARAMETERS is about; "" in any other.
+    depth: 0 in the program, 1 in a helper. call: number of the call of the function, from 0. read: the names
+    that the line read, with their tensors before it. since: the result of `mark` when the line began.
+    parameter: the parameter that a function of OF_PARAMETERS works on; "" in other functions.
     """
 
     depth: int
@@ -61,7 +63,7 @@ class Moment(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A statement's lines, and the names that it reads and gives."""
+    """The lines of a statement, and the names that it reads and assigns."""
 
     lines: range
     reads: tuple[str, ...]
@@ -72,7 +74,7 @@ NO_STATEMENT = Statement(range(0), (), frozenset())
 
 
 def of_programs(function: Callable[..., object]) -> Frames:
-    """Of ours the programs themselves, of a person's own all of its module."""
+    """Which frames to follow: for our programs the programs themselves, for your own its whole module."""
     programs = (*PROGRAMS.values(), *BIASED.values())
     ours = {p.function.__code__ for p in programs} | {
         llama.llama_stage.__code__,
@@ -92,7 +94,7 @@ OF_PARAMETERS = (GATHER, Trained.update.__code__)
 
 
 def with_helpers(function: Callable[..., object]) -> Frames:
-    """The function, what stands in its module, every function of the programs, and what gathers shards."""
+    """The function, its module, every function of the programs, and the code that gathers shards."""
     names = function.__globals__
 
     def wanted(code: CodeType, frame: FrameType) -> bool:
@@ -103,11 +105,11 @@ def with_helpers(function: Callable[..., object]) -> Frames:
 
 
 class Follower:
-    """While it is entered, `add` is called with each tensor that a line of the program gave a name to.
+    """Context manager that calls `add` with each tensor that a line of the program names.
 
-    A line that gives a name the tensor that it had counts as well: what sends nothing on one rank may send on
-    two. mark: called as a line begins, and as a call ends; what it gave at both ends of each call is in
-    `calls`. tick: called at each line, and raises to stop the program, a loop without end among others.
+    A line that renames an existing tensor counts too, because what sends nothing on one rank can send on two.
+    mark: called when a line begins and when a call ends; `calls` has its results at both ends of each call.
+    tick: called at each line; it can raise to stop the program, for example an endless loop.
     """
 
     def __init__(
@@ -135,11 +137,11 @@ class Follower:
         sys.settrace(self._before)
 
     def raised_at(self, error: BaseException) -> Key:
-        """The line that raised an error; NOWHERE for one that no line of the program did."""
+        """The line that raised an error; NOWHERE if it was no line of the program."""
         return self._raised[1] if self._raised[0] is error else NOWHERE
 
     def ended_at(self, error: BaseException) -> Key:
-        """The line of the program itself out of which an error came, be it of a helper that it called."""
+        """The line of the program itself from which an error came, even if a helper raised it."""
         return self._ended if self._raised[0] is error else NOWHERE
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
@@ -169,7 +171,7 @@ class Follower:
             self.tick()
             done, now = _line(frame, last), found.get(last, NO_STATEMENT)
             if event == "line" and len(now.lines) > 1 and frame.f_lineno in now.lines:
-                return inside  # still within a statement of several lines
+                return inside  # The statement continues over several lines.
             named(done, moment(last), now.gives if event == "line" else frozenset())
             if event == "exception" and self._raised[0] is not arg[1]:
                 self._raised = arg[1], _line(frame, frame.f_lineno)
@@ -199,7 +201,7 @@ def _line(frame: FrameType, number: int) -> Key:
 
 @cache
 def statements(code: CodeType) -> Mapping[int, Statement]:
-    """Line → its statement; of a loop or a condition its head. Nothing where there is no source."""
+    """Line → its statement; for a loop or a condition its head. Empty without a source."""
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))

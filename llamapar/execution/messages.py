@@ -1,4 +1,4 @@
-"""What the ranks of a pipeline send one another: each message by name, who sends it when, and its shape."""
+"""The messages between the ranks of a pipeline: name, sender, time and shape of each."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SQUARES = "the sum of squares of gradients"
 
 
 class Message(NamedTuple):
-    """What one stage sends another: activations downwards, gradients upwards, a tied embedding's gradient.
+    """A message between stages: activations downwards, gradients upwards, a tied embedding's gradient.
 
-    SQUARES goes from each PP rank to each other, whose first stage takes it.
+    SQUARES goes from each PP rank to every other; the other's first stage receives it.
     """
 
     what: str
@@ -37,14 +37,14 @@ class Message(NamedTuple):
 
 
 class Post(NamedTuple):
-    """A message, and what it carries."""
+    """A message with its tensor."""
 
     message: Message
     content: Tensor
 
 
 def needed(schedule: Schedule, action: Action) -> Message | None:
-    """What must have come from another stage before the operation; None where nothing has to."""
+    """The message from another stage that an operation needs first; None if it needs none."""
     kind, stage, number = action
     if kind == "W":
         return None
@@ -55,7 +55,7 @@ def needed(schedule: Schedule, action: Action) -> Message | None:
 
 
 def made(schedule: Schedule, action: Action) -> Message | None:
-    """What another stage takes of the operation: what the same one there needs; None where none does."""
+    """The message that an operation produces for another stage; None if it produces none."""
     to = action.stage + 1 if action.kind == "F" else action.stage - 1
     return needed(schedule, action._replace(stage=to)) if to in range(schedule.stages) else None
 
@@ -73,13 +73,13 @@ def ends(setting: Setting, pp_rank: int) -> list[Message]:
 
 
 def squares_to(setting: Setting, pp_rank: int) -> list[Message]:
-    """What a PP rank sends the others for the norm of all gradients."""
+    """The messages of a PP rank to the others for the norm of all gradients."""
     others = range(setting.layout.pp if setting.training is not None else 0)
     return [Message(SQUARES, to, 0, pp_rank, to) for to in others if to != pp_rank]
 
 
 def posts(setting: Setting, pp_rank: int) -> list[Message]:
-    """Everything that a PP rank sends to others, in the order in which it does."""
+    """Everything that a PP rank sends, in order."""
     assert setting.schedule is not None
     schedule = setting.schedule
     found = [made(schedule, action) for action in microbatches.row(schedule, pp_rank)]
@@ -89,12 +89,14 @@ def posts(setting: Setting, pp_rank: int) -> list[Message]:
 
 
 def dtype_of(setting: Setting, message: Message) -> torch.dtype:
-    """What a message is of: between stages the dtype of the run, sums of gradients may be wider."""
+    """The dtype of a message: the run's dtype between stages; gradient sums can be wider."""
     return setting.torch_dtype if message.what in (ACTIVATIONS, GRADIENTS) else setting.sum_dtype
 
 
 def shape_of(setting: Setting, message: Message, coord: Mapping[str, int]) -> tuple[int, ...]:
-    """What a rank at `coord` gets: [micro-batch, seq(/tp), dim], or its own shape of an embedding."""
+    """The shape that a rank at `coord` receives: [micro-batch, seq(/tp), dim], or its piece of an
+    embedding.
+    """
     if message.what == SQUARES:
         return (1,)
     if message.what == EMBEDDING:

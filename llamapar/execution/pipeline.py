@@ -1,8 +1,8 @@
 """A rank of a pipeline: its row of the schedule, operation by operation, the same in every engine.
 
-The idea: a rank is a generator. It computes, hands out what another rank needs as a `Post`, and asks with
-a `Message` for what it needs itself; the engine carries. In the local engine one loop goes on with any rank
-whose message is there; elsewhere each process goes on with its own and waits.
+The idea: a rank is a generator. It computes, yields a `Post` for each tensor that another rank needs, and a
+`Message` for each tensor that it needs itself; the engine delivers them. In the local engine one loop
+continues any rank whose message has arrived; elsewhere each process runs its own rank and waits.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class _Pass:
 
 @dataclass
 class PipelineRank:
-    """What a PP rank holds: its stages' parameters, micro-batches in flight, sums of gradients, outputs.
+    """The state of a PP rank: parameters of its stages, micro-batches in flight, gradient sums, outputs.
 
-    given: its tensors by name, of its stages at least. A backward in two halves (I, W) is two calls of
-    `torch.autograd.grad` on one graph, which is kept between them: what lies between weights and inputs, the
-    gradients of activations, is computed in both, so the halves together take longer than the whole.
+    given: its tensors by name, at least those of its stages. A backward in two halves (I, W) is two calls of
+    `torch.autograd.grad` on one graph, which is kept between them. Both halves compute the gradients of the
+    activations between weights and inputs, so together they take longer than one whole backward.
     """
 
     mesh: DeviceMesh
@@ -81,7 +81,7 @@ class PipelineRank:
         self._take(self.given if self.trained is None else self.trained.weights)
 
     def _take(self, weights: Mapping[str, Tensor]) -> None:
-        """The weights that the next forwards use."""
+        """The weights for the next forwards."""
         self.weights: dict[int, Mapping[str, Tensor]] = {}
         self.leaves: dict[int, Mapping[str, Tensor]] = {}
         for number, stage in self.stages.items():
@@ -94,7 +94,7 @@ class PipelineRank:
             self.leaves[number] = leaves_of(own)
 
     def turns(self) -> Turns:
-        """The row, and the gradients of the whole batch; in training the update, and the next step."""
+        """The row and the gradients of the whole batch; in training also the update, then the next step."""
         made = yield from self._batch()
         if self.trained is None:
             return made
@@ -141,7 +141,7 @@ class PipelineRank:
         return Results(outputs, reduced)
 
     def _update(self, trained: Trained, made: Results) -> Turns:
-        """Norm, clipping and AdamW, and what the next forward takes."""
+        """Norm, clipping and AdamW, and the weights for the next forwards."""
         self.recorder.phase = "update"
         with self.recorder:
             own = trained.squares(made.gradients)
@@ -152,7 +152,7 @@ class PipelineRank:
             other = yield Message(SQUARES, self.pp_rank, 0, message.to, self.pp_rank)
             assert other is not None
             found[message.to] = other
-        self.weights, self.leaves = {}, {}  # each old weight may go when the new one is there
+        self.weights, self.leaves = {}, {}  # Free each old weight as soon as the new one exists.
         with self.recorder:
             trained.update(made, [found[rank] for rank in sorted(found)], self.step)
         self._take(trained.weights)
@@ -161,7 +161,7 @@ class PipelineRank:
     # -- operations ----------------------------------------------------------------------------
 
     def do(self, action: Action, arrived: Tensor | None) -> Tensor | None:
-        """One operation, and what the neighbouring stage takes of it."""
+        """Run one operation, and return what the neighbouring stage needs from it."""
         with self.recorder:
             if action.kind == "F":
                 return self._forward(action, arrived)
@@ -198,6 +198,7 @@ class PipelineRank:
     def _backward(self, action: Action, arrived: Tensor | None) -> Tensor | None:
         kind, number, micro_batch = action
         flight = self.flying[number, micro_batch]
+        # A W half reuses the gradient that its I half received.
         incoming = flight.incoming if kind == "W" else arrived
         wanted: dict[str, Tensor] = {} if kind == "I" else dict(self.leaves[number])
         inputs = [] if kind == "W" or not flight.given.requires_grad else [flight.given]
@@ -207,7 +208,11 @@ class PipelineRank:
         if not (inputs or wanted):
             return None
         found = torch.autograd.grad(
-            flight.out, [*inputs, *wanted.values()], incoming, retain_graph=self.keeps or kind == "I"
+            # An I half keeps the graph, because its W half differentiates it once more.
+            flight.out,
+            [*inputs, *wanted.values()],
+            incoming,
+            retain_graph=self.keeps or kind == "I",
         )
         if self.scatters is not None:
             self.recorder.phase = "gradients"
@@ -219,18 +224,20 @@ class PipelineRank:
     # -- gradients -----------------------------------------------------------------------------
 
     def add(self, action: Action, name: str, own: Tensor) -> None:
-        """Add a micro-batch's gradient of a parameter to those before it: by ZeRO 2 and 3 the shard."""
+        """Add a micro-batch's gradient of a parameter to the sum; under ZeRO 2 and 3 its shard."""
         if self.scatters is not None:
             own = gradients.sum_shards(self.scatters, name, own.to(self.setting.sum_dtype))
         total = self.sums.get((action.stage, name))
         self.sums[action.stage, name] = microbatches.added(total, own, self.setting, action.micro_batch)
 
     def reduced(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The sums over micro-batches as gradients of the whole batch: what comes of the sums over ranks."""
+        """The gradients of the whole batch: the sums over micro-batches after the sums over ranks."""
         return gradients.reduce_gradients(self.mesh, self.setting, sums, self.scatters is not None)
 
     def _gradients(self) -> dict[str, Tensor]:
-        """Name → sum over micro-batches; of a tied embedding with both ends on this rank over these too."""
+        """Name → sum over micro-batches; for a tied embedding with both ends on this rank, also over the
+        ends.
+        """
         found: dict[str, Tensor] = {}
         for (_, name), own in self.sums.items():
             found[name] = microbatches.both_ends(found[name], own) if name in found else own
@@ -256,7 +263,7 @@ class PipelineRank:
 
 
 def wanted(setting: Setting, pp_rank: int) -> set[str]:
-    """Names of the tensors that a PP rank is given: its parameters, and what its stages read."""
+    """Names of a PP rank's tensors: its parameters, and the inputs of its stages."""
     stages = setting.stages_on(pp_rank)
     found = {name for stage in stages for name in setting.parameters_on(stage)} | {"positions"}
     if setting.training is None:
@@ -271,9 +278,9 @@ def wanted(setting: Setting, pp_rank: int) -> set[str]:
 
 
 def walk(ranks: list[PipelineRank]) -> list[Results]:
-    """All ranks of a pipeline in one process: any whose next operation is ready goes on.
+    """Run all ranks of a pipeline in one process; any rank with a ready operation continues.
 
-    Raises RankFailure, by rank, operation and peer, where none can.
+    Raises RankFailure, with rank, operation and peer, if none can continue.
     """
     mail: dict[Message, Tensor] = {}
     turns = [rank.turns() for rank in ranks]
@@ -286,6 +293,7 @@ def walk(ranks: list[PipelineRank]) -> list[Results]:
                 _go_on(rank, turns[rank], asked, mail, done)
                 moved = True
         if not moved:
+            # A whole pass without progress means that the ranks wait for each other.
             raise stuck({rank: message for rank, message in asked.items() if message is not None})
     return [done[rank] for rank in range(len(ranks))]
 
@@ -297,7 +305,7 @@ def _go_on(
     mail: dict[Message, Tensor],
     done: dict[int, Results],
 ) -> None:
-    """One rank until it asks for what is not there, or has come to its end."""
+    """Run one rank until it needs a message that has not arrived, or until its end."""
     message = asked[rank]
     content = mail.pop(message) if message is not None else None
     try:
@@ -317,7 +325,7 @@ def _go_on(
 
 
 def stuck(waiting: Mapping[int, Message]) -> RankFailure:
-    """The error for ranks of a pipeline that wait for one another."""
+    """The error for pipeline ranks that wait for each other."""
     states = {rank: f"waiting for {m.name}, from pp rank {m.source}" for rank, m in waiting.items()}
     lines = [f"pp rank {rank} is {text}" for rank, text in states.items()]
     return RankFailure(
@@ -337,7 +345,7 @@ def run_pipeline(
     device: str = "cpu",
     rank: Callable[..., PipelineRank] = PipelineRank,
 ) -> list[tuple[Results, Work]]:
-    """What each PP rank makes, all in this process, their stages one after another on one mesh."""
+    """Run every PP rank in this process, their stages in turn on one mesh, and return their results."""
     with faults.injected(task.fault), groups_kept():
         given = inputs(task, cut, device)
         for recorder in recorders:

@@ -1,10 +1,10 @@
-"""How the ranks of each axis hold a tensor: found by comparing their numbers with those of one process.
+"""How the ranks of each axis hold a tensor: derived by comparing their numbers with one process's.
 
-Each axis may cut the tensor along a dim (*piece*), hold it whole on every rank (*copy*), or hold addends of
-it (*summand*); where KV heads are copied, ranks that hold the same piece may hold addends of that. The shapes
-leave few possibilities, and the numbers decide: pieces are taken out of the whole, summands are added up, and
-what comes out equal is how the tensor is held. No table says what a line should make, so that a person's own
-program is placed like ours.
+Each axis can cut the tensor along a dim (*piece*), hold it whole on every rank (*copy*), or hold addends of
+it (*summand*); where KV heads are copied, ranks with the same piece can hold addends of that piece. The
+shapes leave few possibilities, and the numbers decide: pieces are cut from the whole, summands are added, and
+the placement that reproduces the numbers is the answer. No table lists what a line should produce, so your
+own program is placed like ours.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ At = tuple[tuple[range, ...], ...]
 
 
 class Placed(NamedTuple):
-    """places: axis → how its ranks hold the tensor. at: rank → where its piece lies in the whole.
-    agrees: whether the numbers are those of one process."""
+    """The placement of a tensor. places: axis → how its ranks hold the tensor. at: rank → the range of its
+    piece.
+
+    agrees: whether the numbers equal one process's.
+    """
 
     places: dict[str, Place]
     at: dict[int, At]
@@ -51,10 +54,10 @@ NOT_PLACED = Placed({}, {}, False)
 def placed(
     whole: Tensor, local: Mapping[int, Tensor], setting: Setting, coords: Mapping[int, Coord]
 ) -> Placed:
-    """How the ranks hold `whole`, one process's tensor, by the rank's own tensors `local`.
+    """The placement of `whole`, one process's tensor, given each rank's own tensors `local`.
 
-    Where no way of holding it gives these numbers, the pieces are those that the shapes allow, and the axes
-    that cut nothing are "own". Nothing is known of tensors whose shapes fit in no way.
+    If no placement reproduces the numbers, the pieces follow from the shapes, and axes that cut nothing are
+    "own". For shapes that fit no placement, the result is empty.
     """
     axes = [axis for axis in ("dp", "cp", "tp") if setting.layout.size(axis) > 1]
     fallback: Placed | None = None
@@ -73,7 +76,7 @@ def placed(
 
 
 def _ways(axes: list[str], whole: Tensor, setting: Setting) -> Iterator[tuple[dict[str, Place], str]]:
-    """Every way of holding a tensor, the likeliest first, and what else is done: SHARED, GATHERED or ""."""
+    """Every possible placement, likeliest first, with its extra operation: SHARED, GATHERED or ""."""
     pieces = [Place("piece", dim) for dim in range(whole.dim())]
 
     def unlikely(axis: str, place: Place) -> int:
@@ -106,8 +109,10 @@ def _seq(whole: Tensor) -> int:
 
 
 def _where(whole: Tensor, ways: Mapping[str, Place], setting: Setting, coord: Coord, kept: str) -> At:
-    """For each dim the ranges of the whole that a rank holds. kept: SHARED, as ZeRO's shards, which are cut
-    out of what the other axes have left, along dim 0; GATHERED, with the chunks of CP rank after CP rank.
+    """For each dim, the ranges of the whole that a rank holds.
+
+    kept: SHARED for ZeRO's shards, cut along dim 0 from what the other axes leave; GATHERED for the chunks of
+    CP rank after CP rank.
     """
     at: list[tuple[range, ...]] = [(range(size),) for size in whole.shape]
     if kept == GATHERED:
@@ -124,7 +129,7 @@ def _where(whole: Tensor, ways: Mapping[str, Place], setting: Setting, coord: Co
 def _cut(
     ranges: tuple[range, ...], axis: str, setting: Setting, coord: Coord, tokens: bool
 ) -> tuple[range, ...]:
-    """What one axis leaves of the ranges of a dim."""
+    """The ranges of a dim after one axis has cut it."""
     size, index = sum(map(len, ranges)), getattr(coord, axis)
     if axis == "cp" and size == setting.seq_len:
         return setting.sequence.rank(index).chunks
@@ -137,7 +142,7 @@ def _cut(
 
 
 def _kept(ranges: tuple[range, ...], keep: range) -> tuple[range, ...]:
-    """What is left of ranges, of which the indexes `keep` are kept."""
+    """The parts of ranges whose indexes are in `keep`."""
     left, first = [], 0
     for part in ranges:
         own = range(max(keep.start - first, 0), min(keep.stop - first, len(part)))
@@ -158,7 +163,7 @@ def _agree(
     at: Mapping[int, At],
     coords: Mapping[int, Coord],
 ) -> bool:
-    """Whether the ranks' numbers make the whole when they are put together like this."""
+    """Whether the ranks' numbers, combined by this placement, equal the whole."""
     summed = [axis for axis, place in ways.items() if place.kind == "summand"]
     groups: dict[tuple[object, ...], list[int]] = {}
     for rank in local:
@@ -174,7 +179,7 @@ def _agree(
 
 
 def _taken(whole: Tensor, at: At) -> Tensor:
-    """The piece of the whole that lies there; rows past its end, which are pad rows, are not a number."""
+    """The piece of the whole at these ranges; rows beyond its end are pad rows, filled with NaN."""
     for dim, ranges in enumerate(at):
         rows = [i for part in ranges for i in part]
         if rows != list(range(whole.shape[dim])):

@@ -1,4 +1,4 @@
-"""The recorder: every collective, attention call and tensor shape of whatever torch runs under it."""
+"""The recorder: every collective, attention call and tensor shape of any torch code that runs under it."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ _ATTENTION = (
 
 
 class _Known(NamedTuple):
-    """What is known of an operation, whatever its arguments.
+    """Facts about an operation that do not depend on its arguments.
 
-    ticks: whether it returns tensors and waits for nobody; C++ asks for sizes where an exception ends the
-    process. sends: the kind of a collective, and which argument is its input.
+    ticks: whether it returns tensors and waits for no rank; C++ asks for sizes, where an exception would kill
+    the process. sends: the kind of a collective, and the argument that is its input.
     """
 
     name: str
@@ -82,18 +82,19 @@ def _known(func: OpOverload) -> _Known:
 
 
 def _group_of(args: Arguments) -> dist.ProcessGroup:
-    """The group of a collective: functional ones have its name last, torch.distributed's an object of it."""
+    """The group of a collective: its name as last argument if functional, an object with
+    torch.distributed.
+    """
     return compat.group_named(next((a for a in args if isinstance(a, torch.ScriptObject)), args[-1]))
 
 
 class Recorder(TorchDispatchMode):
-    """Writes down what ranks do while it is entered.
+    """Context manager that records what ranks do.
 
-    world: in the local engine the number of ranks, whose events are written down for each of them. places:
-    the global rank of each, where this is not its number.
-    note: called with a text and the group before each collective, and with "" once the rank is past it.
-    tick: called before each operation that makes tensors; raises to stop the run.
-    ledger: told of every tensor that is made, and of every collective; for one rank on the meta device.
+    world: number of ranks in the local engine, each with its own events. places: the global rank of each
+    rank, if it differs from its number. note: called with a text and the group before each collective, and
+    with "" when the rank has passed it. tick: called before each operation that makes tensors; it can raise
+    to stop the run. ledger: receives every new tensor and every collective, for one rank on the meta device.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Recorder(TorchDispatchMode):
 
     @property
     def traces(self) -> dict[int, Trace]:
-        """rank → what it did so far."""
+        """rank → the events so far."""
         return {
             r: Trace(
                 self._place(r),
@@ -138,7 +139,7 @@ class Recorder(TorchDispatchMode):
         }
 
     def _place(self, r: int) -> int:
-        """The global rank of one of the recorder's."""
+        """The global rank of one of the recorder's ranks."""
         return self.places.get(r, r)
 
     def __torch_dispatch__(
@@ -156,7 +157,7 @@ class Recorder(TorchDispatchMode):
         elif self._noted:
             self._set_note("")
         try:
-            # on the meta device torch's wait makes a copy, which no device does
+            # On the meta device, and only there, torch's wait makes a copy.
             out = args[0] if waits and self.ledger is not None else func(*args, **kwargs)
         except Exception:
             if sends is None and not waits:
@@ -175,7 +176,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _parts(self, t: Tensor) -> Iterable[tuple[int, Tensor]]:
-        """(rank, its tensor): of a LocalTensor all, else the acting rank's."""
+        """(rank, its tensor): one for each rank of a LocalTensor, else one for the current rank."""
         local = compat.by_rank(t)
         if local is not None:
             return [(r, own) for r, own in local.items() if r in self._shapes]
@@ -185,7 +186,7 @@ class Recorder(TorchDispatchMode):
         return () if acting is None else ((acting, t),)
 
     def _each_error(self, func: OpOverload, args: Arguments, kwargs: Plain) -> dict[int, Exception]:
-        """rank → its own error, where an operation on LocalTensors failed on some ranks."""
+        """rank → its own error, if an operation on LocalTensors failed on some ranks."""
         found: dict[int, Exception] = {}
         if any(isinstance(t, compat.LocalTensor) for t in tree_leaves((args, kwargs))):
             for r in self.ranks:
@@ -203,7 +204,7 @@ class Recorder(TorchDispatchMode):
         return "backward" if torch._C._current_graph_task_id() != -1 else "forward"
 
     def _group(self, group: dist.ProcessGroup) -> tuple[str, dict[int, tuple[int, ...]]]:
-        """The group's axis, and rank → its group on that axis."""
+        """The axis of a group, and rank → its group on that axis."""
         key = str(group.group_name)
         if key not in self._groups:
             members = tuple(dist.get_process_group_ranks(group))
@@ -232,7 +233,7 @@ class Recorder(TorchDispatchMode):
         self._set_note(*self._last)
 
     def add_send(self, sent: Tensor, layout: Layout, to: int, phase: str) -> None:
-        """Write down that every rank sends its `sent` to the one of its place on PP rank `to`."""
+        """Record that every rank sends its `sent` to the rank with the same place on PP rank `to`."""
         for r, own in self._parts(sent):
             place = self._place(r)
             peer = layout.rank_of(**layout.coord_of(place)._replace(pp=to)._asdict())
@@ -247,25 +248,25 @@ class Recorder(TorchDispatchMode):
 
     @property
     def length(self) -> tuple[int, int]:
-        """How many events and attention calls of the first rank there are."""
+        """Number of events and number of attention calls of the first rank."""
         first = self.ranks[0]
         return len(self._events[first]), len(self._attention[first])
 
     def again(self, since: tuple[int, int], until: tuple[int, int]) -> None:
-        """Write down once more what came between two lengths."""
+        """Record the events between two lengths once more."""
         first = self.ranks[0]
         self._events[first] += self._events[first][since[0] : until[0]]
         self._attention[first] += self._attention[first][since[1] : until[1]]
 
     def _set_note(self, text: str, group: tuple[int, ...] | None = None) -> None:
-        """Note where the rank is, where somebody reads it; the same is not noted twice."""
+        """Write the rank's position for the kernel, if somebody reads it and it has changed."""
         if self.note is not None and text != self._noted:
             self._noted = text
             self.note(text, group)
 
     def __exit__(self, *error: object) -> None:
         self.raised = error[0] is not None
-        if not self.raised:  # an error out of a collective leaves its note, which tells where
+        if not self.raised:  # An error in a collective keeps its note, which then says where the rank was.
             self._set_note("")
         super().__exit__(*error)
 
@@ -279,7 +280,7 @@ class Recorder(TorchDispatchMode):
 
 
 class Recording:
-    """What `record` hands out: its `trace` grows while the block runs."""
+    """The value of `with record()`: its `trace` grows while the block runs."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -297,11 +298,11 @@ class Recording:
 
 @contextmanager
 def record(mesh: DeviceMesh | None = None) -> Iterator[Recording]:
-    """Every collective that this process runs in the block, DTensor's and torch.distributed's own included.
+    """Record every collective of this process in the block, including those of DTensor and torch.distributed.
 
-    `with lp.record() as trace: …`; then `trace.events`, `trace.by_axis`, `lp.view(trace)`. The axis is
-    the DeviceMesh's name of the group. A mesh axis of all ranks is torch's default group, named "world"
-    unless `mesh` is given.
+    `with lp.record() as trace: …`; then `trace.events`, `trace.by_axis`, `lp.view(trace)`. The axis is the
+    DeviceMesh's name for the group. A mesh axis with all ranks is torch's default group, named "world" unless
+    `mesh` is given.
     """
     world = dist.group.WORLD if dist.is_initialized() else None
     recorder = Recorder(world.rank() if world is not None else 0)  # get_rank() may be of LocalTensors

@@ -1,4 +1,4 @@
-"""What came of a run: pieces, errors and traces by rank, and how they compare with the unsharded model."""
+"""The result of a run: pieces, errors and traces by rank, compared with the unsharded model."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ MOST_ROWS = 10
 
 @dataclass(frozen=True, repr=False)
 class RunResult(Record):
-    """What came of a run.
+    """The result of a run, and how it compares with the unsharded model.
 
-    reports: of every rank. outputs and gradients by rank and name: pieces, as the rank held them.
-    output_errors, gradient_errors: name → max|Δ| / max|reference| over all ranks, {} without a reference.
-    Of training steps these are of the first, and so are mean_errors, of AdamW's mean of gradients as clipped,
-    and weight_errors; beyond: updated weights that differ by more than AdamW makes of the gradients'
-    tolerance, see `stepping.allowed`. loss_curve: of all steps. rounding: how far one process in bfloat16 is
-    from itself in float64, where that was asked because something was off by more than usual.
+    reports: one for each rank. outputs and gradients: rank → name → the rank's piece. output_errors,
+    gradient_errors: name → max|Δ| / max|reference| over all ranks, {} without a reference. For training steps
+    these two describe the first step, as do mean_errors, of AdamW's mean of the clipped gradients, and
+    weight_errors. beyond: updated weights that differ by more than the gradients' tolerance allows through
+    AdamW, see `stepping.allowed`. loss_curve: of all steps. rounding: the distance of one process in bfloat16
+    from itself in float64, computed only if an error was larger than usual.
     """
 
     task: Task
@@ -70,12 +70,14 @@ class RunResult(Record):
 
     @property
     def tolerance(self) -> float:
-        """Largest max|Δ| / max|reference| that counts as equal: for the dtype, or for two such roundings."""
+        """Largest max|Δ| / max|reference| that counts as equal, for this dtype or for two roundings of this
+        size.
+        """
         return max(DTYPES[self.task.setting.dtype], 2 * self.rounding)
 
     @property
     def outputs(self) -> dict[int, dict[str, Tensor]]:
-        """rank → name → its piece; a program that returns one tensor names it "out"."""
+        """rank → name → its piece; a single returned tensor has the name "out"."""
         return {r.rank: r.outputs for r in self.reports}
 
     @property
@@ -90,14 +92,14 @@ class RunResult(Record):
 
     @property
     def errors(self) -> dict[int, BaseException]:
-        """rank → what it raised, or was waiting in; the first to raise comes first."""
+        """rank → the error it raised, or was waiting in; the first rank to raise comes first."""
         raised = [r for r in self.reports if r.error is not None]
         raised.sort(key=lambda r: (isinstance(r.error, PeerError), r.at))
         return {r.rank: r.error for r in raised if r.error is not None}
 
     @cached_property
     def explanation(self) -> Explanation | None:
-        """`lp.explain` of what the first rank to raise did raise; None where none did."""
+        """`lp.explain` of the first error that a rank raised; None without an error."""
         if not self.errors:
             return None
         rank, error = next(iter(self.errors.items()))
@@ -110,27 +112,27 @@ class RunResult(Record):
 
     @property
     def work(self) -> dict[int, Work]:
-        """rank → its operations in a pipeline, timed, and its most micro-batches in flight at once."""
+        """rank → its timed operations in a pipeline, and its largest number of micro-batches in flight."""
         return {r.rank: r.work for r in self.reports}
 
     @property
     def trace(self) -> Trace:
-        """What rank 0 did."""
+        """The trace of rank 0."""
         return self.reports[0].trace or Trace(0)
 
     @cached_property
     def tape(self) -> Tape:
-        """Shapes after each assignment, from the meta device."""
+        """The tape of shapes after each assignment, from the meta device."""
         return tapes.tape(unpiped(self.task), self.why)
 
     @property
     def details(self) -> tuple[Record, ...]:
-        """What a text of it shows below it."""
+        """The lines below the summary in its text."""
         return ()
 
     @property
     def max_error(self) -> float | None:
-        """Greatest of output_errors; None where nothing was compared."""
+        """Largest of output_errors; None if nothing was compared."""
         return max(self.output_errors.values(), default=None)
 
     @property
@@ -143,7 +145,7 @@ class RunResult(Record):
 
     @property
     def _errors(self) -> tuple[tuple[str, Mapping[str, float]], ...]:
-        """What must be equal within the tolerance."""
+        """The errors that must lie within the tolerance."""
         return (
             ("output", self.output_errors),
             ("gradient", self.gradient_errors),
@@ -152,14 +154,14 @@ class RunResult(Record):
 
     @property
     def ok(self) -> bool:
-        """Whether every rank finished and all that was compared is equal within the tolerance."""
+        """Whether every rank finished and everything compared is equal within the tolerance."""
         compared = [e for _, errors in self._errors for e in errors.values()]
         like = self.loss_curve is None or self.loss_curve.distance <= self.tolerance**LIKE
         return not (self.errors or self.beyond) and like and all(e <= self.tolerance for e in compared)
 
     @property
     def summary(self) -> str:
-        """One line: what ran where, and how it compares."""
+        """One line: the program, where it ran, and how it compares."""
         what = f"{self.task.program.name}  {self.layout} ({self.ranks} ranks, {self.engine}, {self.device})"
         if self.task.fault:
             what += f" with {self.task.fault}"
@@ -226,7 +228,7 @@ class RunResult(Record):
 def _compared(
     what: str, errors: Mapping[str, float], off: Collection[str], agrees: str
 ) -> list[list[object]]:
-    """A row for each tensor; where there are many, one row for all that agree. off: those that differ."""
+    """One row for each tensor; if there are many, one row for all that agree. off: those that differ."""
     alike = [name for name in errors if name not in off]
     shown = errors if len(alike) <= MOST_ROWS else off
     verdicts = {name: "DIFFERS" if name in off else agrees for name in shown}
@@ -238,9 +240,10 @@ def _compared(
 
 
 def compared(result: RunResult, alone: Unsharded, tick: Callable[[], None]) -> RunResult:
-    """The result with its errors: name → worst of any rank, against its piece of one process's.
+    """The result with its errors filled in: name → the largest over ranks, each against its piece of one
+    process's.
 
-    tick: called before each tensor, and what it raises stops it.
+    tick: called before each tensor; an exception from it stops the comparison.
     """
     task, reports, training = result.task, result.reports, result.task.setting.training
     one = alone.made
@@ -276,10 +279,10 @@ def compared(result: RunResult, alone: Unsharded, tick: Callable[[], None]) -> R
 
 
 def _rounding(task: Task, one: Results) -> float:
-    """How far one process is from the same in float64, begun with the same numbers.
+    """Distance of one process from the same process in float64, from equal initial numbers.
 
-    A layout rounds as often, elsewhere. On a model 16 wide the median of 12 seeds was 0.05 for both, and the
-    worst 0.18 for both; 128 wide 0.03 (measured).
+    A layout rounds as often, in other places. On a model 16 wide the median of 12 seeds was 0.05 for both,
+    and the worst 0.18 for both; 128 wide it was 0.03 (measured).
     """
     given = {n: t.double() if t.is_floating_point() else t for n, t in inputs(task, uncut).items()}
     exact = reference(replace(task, setting=replace(task.setting, dtype="float64"), given=given))
@@ -288,7 +291,7 @@ def _rounding(task: Task, one: Results) -> float:
 
 
 def _with_steps(result: RunResult, training: Training, steps: Sequence[Step]) -> RunResult:
-    """The result with the errors of the norm and of the updated weights, and with the curve."""
+    """The result with the errors of the norm and of the updated weights, and with the loss curve."""
     setting, reports, first = result.task.setting, result.reports, steps[0]
     output_errors = dict(result.output_errors)
     mean_errors: dict[str, float] = {}
@@ -325,12 +328,14 @@ def _with_steps(result: RunResult, training: Training, steps: Sequence[Step]) ->
 
 
 def _scale(whole_one: Tensor) -> float:
-    """max|whole|, what differences are measured by."""
+    """max|whole|, the unit of differences."""
     return (whole_one.double().abs().max().item() if whole_one.numel() else 0.0) or 1.0
 
 
 def _distance(own: Tensor | None, expected: Tensor, scale: float) -> float:
-    """max|own - expected| / scale; infinite for none, for another shape, and where a number is not finite."""
+    """max|own - expected| / scale; infinite for a missing tensor, another shape, or a number that is not
+    finite.
+    """
     if own is None or own.shape != expected.shape:
         return float("inf")
     if not own.numel():

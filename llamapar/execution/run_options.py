@@ -1,7 +1,7 @@
-"""How a program is run, whatever the engine: the layout and the options of `lp.run` and `lp.tape`.
+"""The layout and the options of a run, for every engine: what `lp.run` and `lp.tape` receive.
 
-One frozen value carries them from the call to the setting of every rank. They are as a person gave them;
-`execute.prepare` checks each, because most are right or wrong only beside the program and the model.
+One frozen value carries them from the call to the setting of every rank. Values are stored as given.
+`execute.prepare` checks each one, because most are right or wrong only beside the program and the model.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ TapeKeywords = TypedDict(
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The layout of a run, and its options: as in `run`, which documents them."""
+    """The layout and options of a run; `run` documents them."""
 
     layout: Layout
     dtype: str = "float32"
@@ -126,7 +126,9 @@ class RunOptions:
 
     @classmethod
     def of(cls, layout: LayoutLike | None = None, **given: Unpack[RunKeywords]) -> RunOptions:
-        """From a layout, or from its degrees by name, and options. LayoutError for what is no layout."""
+        """From a layout, or from its degrees by name, and options. Raises LayoutError for an invalid
+        layout.
+        """
         options = Values(given)
         degrees = {name: options.pop(name) for name in LAYOUT if name in options}
         return cls(Layout.of(layout, **degrees), **options)

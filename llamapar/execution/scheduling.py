@@ -1,4 +1,4 @@
-"""Which pipeline a run has: its schedule, its stages and its micro-batches, from what was asked for."""
+"""The pipeline of a run: its schedule, stages and micro-batches, derived from the options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from llamapar.programs import PROGRAMS, Program
 
 
 class Pipeline(NamedTuple):
-    """What is run: the layout with the stages that are run, the schedule where it has any, the batch."""
+    """The pipeline of a run: the layout of the stages that run, the schedule if there is one, and the
+    batch.
+    """
 
     layout: Layout
     schedule: Schedule | None
@@ -30,9 +32,9 @@ def pipeline(
 ) -> Pipeline:
     """The pipeline of a program in a layout.
 
-    Without pp and micro_batches there is none but for a training step, and for a program that is no whole
-    model either: the ranks of one stage are run. Raises LayoutError for what the schedule refuses, and for
-    sequences that do not divide.
+    Without pp and micro_batches only a training step has one. A program that is no whole model never has one:
+    it runs on the ranks of one stage. Raises LayoutError if the schedule refuses, or if the sequences do not
+    divide.
     """
     asked = micro_batches is not None or nc is not None or schedule != "1f1b"
     if program.stage is None:
@@ -63,5 +65,5 @@ def pipeline(
 
 
 def _batch(global_batch: int | None, shares: int) -> int:
-    """Sequences in all, one a share unless said."""
+    """Number of sequences; the default is one for each share."""
     return whole("global_batch", global_batch) if global_batch is not None else shares

@@ -1,4 +1,4 @@
-"""A model and a layout made small enough to run here, with the cuts and their faults kept as they are."""
+"""A model and a layout small enough to run here, which keep their cuts and their faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_RANKS = 64
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The smaller model and layout, and what was changed, in words."""
+    """The smaller model and layout, and the changes in words."""
 
     model: ModelConfig
     layout: Layout
@@ -37,13 +37,13 @@ def shrink(
     program: str = "attention",
     **degrees: Unpack[Degrees],
 ) -> Shrunk:
-    """The same heads, KV heads and degree of tp over narrow heads and few rows, on at most `ranks` ranks.
+    """The same heads, KV heads and TP degree, with narrow heads and few rows, on at most `ranks` ranks.
 
-    model, layout, padding: as in `check`. layers: most transformer layers kept. program: that is to run.
-    What does not divide still does not: FFN columns and vocabulary rows keep their remainder over tp and
-    their pad rows. dp, to two shards and two copies at most, then cp, then pp shrink to divisors; layers are
-    kept for two a stage. pp becomes 1 for a program that is part of a stage, for a run of that covers the
-    ranks of one.
+    model, layout, padding: as in `check`. layers: upper bound of transformer layers. program: the one to run.
+    Sizes that do not divide still do not: FFN columns and vocabulary rows keep their remainder over tp and
+    their pad rows. dp, to two shards and two copies at most, then cp, then pp shrink to divisors; two layers
+    a stage are kept. pp becomes 1 for a program that is part of a stage, because such a run covers the ranks
+    of one stage.
     """
     model, layout = find_model(model), Layout.of(layout, **degrees)
     tp, most = layout.tp, max(1, ranks // layout.tp)

@@ -1,4 +1,4 @@
-"""On which line of its code a rank stands: from what faulthandler wrote, or from a thread of this process."""
+"""The current line of a rank: from faulthandler's output, or from a thread of this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 
 
 class Call(NamedTuple):
-    """A call that has not returned: the line where it stands."""
+    """A call that has not returned, with its current line."""
 
     file: str
     line: int
@@ -32,19 +32,19 @@ class Call(NamedTuple):
 
 
 def written(dump: str) -> list[Call]:
-    """The calls that faulthandler wrote down, the innermost first."""
+    """The calls that faulthandler wrote, innermost first."""
     text = _ESCAPE.sub(lambda escape: chr(int(escape[0][2:], 16)), dump)
     return [Call(file, int(line), name) for file, line, name in _CALL.findall(text)]
 
 
 def of_thread(thread: int | None) -> list[Call]:
-    """The calls that a thread of this process is in, the innermost first."""
+    """The calls of a thread of this process, innermost first."""
     frame = sys._current_frames().get(thread or 0)
     return [Call(f.filename, f.lineno or 0, f.name) for f in reversed(traceback.extract_stack(frame))]
 
 
 def place(calls: Iterable[Call]) -> str:
-    """The line that they stand on, of the program's own code where it has some; "" without calls."""
+    """The current line, in the program's own code if possible; "" without calls."""
     of_program = []
     for call in calls:
         if call.file == CALLER:

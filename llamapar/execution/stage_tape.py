@@ -1,4 +1,4 @@
-"""The tape of a pipeline whose ranks were followed, and what made one of its numbers."""
+"""The tape of a followed pipeline, and the inputs of one of its numbers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def follow_stages(
     alone: bool = False,
     then: Callable[[Log], None] | None = None,
 ) -> Log:
-    """The task's pipeline on the ranks of a stage. alone: as in `following.ranks_of`. then: called while the
-    ranks are there, with graphs.
+    """Run the task's pipeline on the ranks of a stage.
+
+    alone: as in `following.ranks_of`. then: called while the ranks exist, with their graphs.
     """
     log, recorders = Log(sums), local.recorders(task.setting, tick, Untraced)
     watched = partial(WatchedRank, log=log, keeps=then is not None)
@@ -62,7 +63,7 @@ def follow_stages(
 
 
 def one_process(task: Task) -> Task:
-    """The same schedule on one rank a stage, with the sequences in the order of the micro-batches."""
+    """The same schedule with one rank a stage; the sequences are in the order of the micro-batches."""
     setting, layout = task.setting, task.setting.layout
     one = Layout(
         pp=layout.pp, virtual_stages=layout.virtual_stages, sequence_parallel=layout.sequence_parallel
@@ -76,7 +77,7 @@ def one_process(task: Task) -> Task:
 
 
 def stages_tape(task: Task, right: Tape | None, tick: Callable[[], None]) -> Tape:
-    """The tape of a pipeline. As `watching.watched`."""
+    """The tape of a pipeline; arguments as in `watching.watched`."""
     layout, sums = task.setting.layout, task.setting.of_one_stage.world > 1
     alone = follow_stages(one_process(task), tick, sums, alone=True)
     here = follow_stages(task, tick, sums)
@@ -92,7 +93,7 @@ def stages_tape(task: Task, right: Tape | None, tick: Callable[[], None]) -> Tap
         other, reads = whole.get(names[i]), [at[id(here.notes[n])] for n in note.reads]
         if other is None:  # one process has it already: it is what it was made of, held otherwise
             wholes.append(next((wholes[n] for n in reads if notes[n].name == note.name), None))
-        elif note.phase == BACKWARD:  # a dp way's mean is over its own sequences
+        elif note.phase == BACKWARD:  # The mean of a dp way covers only its own sequences.
             wholes.append(compat.first_of(other.value) * layout.dp)
         else:
             wholes.append(compat.first_of(other.value))
@@ -117,7 +118,7 @@ def stages_tape(task: Task, right: Tape | None, tick: Callable[[], None]) -> Tap
 
 
 def stage_lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, list[int]]]:
-    """As `watching.lights`: of a line of a stage, a stage's forward, and what came from another stage."""
+    """As `watching.lights`, for a line of a stage, a stage's forward, and a message from another stage."""
     found: dict[int, dict[int, list[int]]] = {}
 
     def look(log: Log) -> None:
@@ -126,7 +127,7 @@ def stage_lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[
         if note.phase != FORWARD:
             return
         places = list(log.events[note.pp_rank])
-        if note.span.pp_rank != note.pp_rank:  # it was sent as it is
+        if note.span.pp_rank != note.pp_rank:  # The tensor was sent unchanged.
             sender = list(log.events[note.span.pp_rank])[places.index(rank)]
             found.update({step_of[id(log.notes[n])]: {sender: [at]} for n in note.reads})
             return
@@ -145,14 +146,14 @@ def stage_lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[
 
 
 def _read_at_end(log: Log, at: Mapping[int, int]) -> tuple[int, ...]:
-    """The steps whose tensors the line read that raised. at: id of a note → its step."""
+    """The steps whose tensors the raising line read. at: id of a note → its step."""
     pairs = [(pp_rank, t) for pp_rank, f in enumerate(log.followers) for t in f.read_at_end.values()]
     found = (log.numbers.get((pp_rank, id(t))) for pp_rank, t in pairs)
     return tuple(dict.fromkeys(at[id(log.notes[n])] for n in found if n is not None))
 
 
 def _held_by(note: Note, log: Log, task: Task, rank: int, at: int) -> tuple[int, int]:
-    """Of a parameter that was gathered: which rank's shard has a number of it, and the index there."""
+    """For a gathered parameter: the rank whose shard contains a number, and the index in that shard."""
     whole = values_of(note.value, list(log.events[note.pp_rank]))[rank]
     row, rest = divmod(at, whole[0].numel())
     for event in _events(note, log)[rank]:
@@ -169,7 +170,7 @@ def _in_time(log: Log) -> list[Note]:
 
 
 def _events(note: Note, log: Log) -> Mapping[int, Sequence[CollectiveEvent]]:
-    """Collectives of a note by the rank that has them; a send by the rank that it goes to."""
+    """Collectives of a note by rank; a send counts for the rank that receives it."""
     pp_rank, since, until = note.span
     found = {rank: events[since:until] for rank, events in log.events[pp_rank].items()}
     if pp_rank == note.pp_rank:

@@ -1,8 +1,8 @@
-"""Follows a pipeline on the local ranks: its operations, the lines of their stages, sends, and the update.
+"""Follow a pipeline on the local ranks: its operations, the lines of their stages, sends, and the update.
 
-A PP rank is a generator already (see `pipeline`); here it notes what it comes to hold. An operation of the
-schedule is a step of the tape, and so is each message as it arrives; the lines of the stage and the sums of
-gradients belong to the operation. One process runs the same schedule, on whole tensors.
+A PP rank is already a generator (see `pipeline`); here it also notes each new tensor. An operation of the
+schedule is a step of the tape, and so is each message at its arrival; the lines of the stage and the sums of
+gradients belong to the operation. One process runs the same schedule on whole tensors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORWARD, BACKWARD, SUMS, UPDATE = PHASES
 
 
 class Span(NamedTuple):
-    """Collectives of a PP rank: how many there were before, and after."""
+    """The collectives of a PP rank during something: their number before, and after."""
 
     pp_rank: int
     since: int
@@ -41,11 +41,11 @@ class Span(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A tensor that a PP rank came to hold.
+    """A tensor that a PP rank obtained.
 
-    reads: what it was made of, by number. time: the step of the run, and when its operation begins in the
-    schedule. Notes are put in this order, for ranks take turns here, and work side by side in a run. read:
-    what of it the line read, by number, as it read it: with its graph.
+    reads: the numbers of the notes it was made from. time: the step of the run, and the start of its
+    operation in the schedule. Notes are sorted by time, because ranks take turns here but work in parallel in
+    a run. read: the tensors that the line read, by number, with their graph at that moment.
     """
 
     pp_rank: int
@@ -66,11 +66,11 @@ class Note(NamedTuple):
 
 @dataclass
 class Log:
-    """What the PP ranks of a run noted, and how it ended.
+    """The notes of all PP ranks of a run, and how the run ended.
 
-    sums: whether there are sums of gradients over ranks. numbers: (PP rank, id of a tensor) → the note that
-    has it. graphs: id of what a forward handed out → the same with its graph. kept: tensors without a note of
-    their own, so that no other gets their ids. events: PP rank → rank → collectives.
+    sums: whether gradients are summed over ranks. numbers: (PP rank, id of a tensor) → its note. graphs: id
+    of a tensor that a forward sent → the same with its graph. kept: tensors without a note, kept alive so
+    that no other tensor gets their ids. events: PP rank → rank → collectives.
     """
 
     sums: bool
@@ -90,7 +90,7 @@ class Log:
 class WatchedRank(PipelineRank):
     """A PP rank that notes what it does.
 
-    action: that it is at. arrived: what came from another stage last. taken: what its stage was called with.
+    action: its current operation. arrived: the last tensor from another stage. taken: the input of its stage.
     """
 
     log: Log = field(default_factory=lambda: Log(sums=True))
@@ -206,7 +206,9 @@ class WatchedRank(PipelineRank):
         source: int | None = None,
         time: float | None = None,
     ) -> None:
-        """Put a tensor down. since: of which on collectives are the step's, none unless said."""
+        """Add a note for a tensor. since: where the step's collectives begin; without it the step has
+        none.
+        """
         log, until = self.log, self._length
         within_limit(len(log.notes))
         known = [(log.numbers.get((self.pp_rank, id(t))), t) for t in reads if t is not None]
@@ -228,13 +230,13 @@ class WatchedRank(PipelineRank):
         )
 
     def _same(self, value: Tensor, other: Tensor) -> None:
-        """Let a tensor have the note of another one, whose numbers it has."""
+        """Give a tensor the note of another one with the same numbers."""
         self.log.kept.append(value)
         if (note := self.log.numbers.get((self.pp_rank, id(other)))) is not None:
             self.log.numbers[self.pp_rank, id(value)] = note
 
     def _arrival(self, message: Message, content: Tensor) -> None:
-        """The step of a message: the sender's events, the tensor on the ranks that it came to."""
+        """The step of a message: the sender's events, and the tensor on the receiving ranks."""
         self.arrived = content
         if message.what == SQUARES:
             self.squares[message.source] = content
@@ -248,7 +250,7 @@ class WatchedRank(PipelineRank):
         self._note(key, name, content, phase=phase, span=span, source=source, time=time)
 
     def _line(self, key: Key, value: Tensor, moment: Moment) -> None:
-        """A line that was followed gave a tensor a name. One that has a step keeps that."""
+        """A followed line named a tensor. A tensor that already has a step keeps it."""
         own = self.pp_rank, id(value)
         if key.function == GATHER.co_name and not gathers(key, moment):
             return

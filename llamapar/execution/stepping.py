@@ -1,4 +1,4 @@
-"""Training steps: what a rank updates with its gradients, the same on one process, and how they compare."""
+"""Training steps: the update of a rank, the same update on one process, and their comparison."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rounding did to the first weights goes through every step after it."""
 
 
 def begun(given: Mapping[str, Tensor], name: str, weight: Tensor, setting: Setting) -> State:
-    """AdamW's state of a parameter as a run begins: as given, else the weight itself and zeros."""
+    """AdamW's initial state of a parameter: the given one, else the weight itself and zeros."""
     master = weight.detach().to(setting.sum_dtype)
     starts = master, torch.zeros_like(master), torch.zeros_like(master)
     kept = (given.get(f"{kind}.{name}") for kind in STATES)
@@ -34,10 +34,11 @@ def begun(given: Mapping[str, Tensor], name: str, weight: Tensor, setting: Setti
 
 
 class Trained:
-    """What a rank keeps of its parameters from step to step.
+    """The state of a rank's parameters from step to step.
 
-    group: the ranks that share them by ZeRO; None where nothing is shared. All ranks have to make theirs
-    together. given: the rank's pieces of weights by name, and of AdamW's state.
+    group: the ranks that share them under ZeRO; None without ZeRO. Every rank must create its own at the same
+    time, because making groups is collective. given: the rank's pieces of weights and of AdamW's state, by
+    name.
     """
 
     def __init__(self, mesh: DeviceMesh, setting: Setting, pp_rank: int, given: Mapping[str, Tensor]) -> None:
@@ -61,20 +62,20 @@ class Trained:
         self.norms: list[Tensor] = []
 
     def _shares(self, what: str) -> bool:
-        """Whether the rank holds its shard alone of "parameters", or of "gradients"."""
+        """Whether the rank stores only its shard of "parameters", or of "gradients"."""
         return self.group is not None and self.setting.shards.cuts(what)
 
     def _own(self, whole: Tensor) -> Tensor:
         return whole if self.group is None else self.group.own(whole)
 
     def for_use(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Weights as forwards take them: by ZeRO 3 gathered when they are looked up."""
+        """Weights for the forward: under ZeRO 3, a look-up gathers them."""
         if self.group is None or not self._shares("parameters"):
             return weights
         return Gathered(self.group, weights, late=True)
 
     def tell(self, name: str) -> None:
-        """Say what is kept of a parameter; a master weight may be the weight itself."""
+        """Report the stored state of a parameter; a master weight can be the weight itself."""
         state = self.states[name]
         self.held(self.weights[name], "parameters")
         self.held(state.master, "master weights")
@@ -82,7 +83,7 @@ class Trained:
         self.held(state.exp_avg_sq, "optimizer states")
 
     def squares(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """[1]: what the rank's stages add to the square of the norm."""
+        """[1]: the sum of squares that the rank's stages add to the norm."""
         squares = update.squares(self.setting, gradients, self.pp_rank, self.start)
         squares = update.over_tensor(squares, self.mesh)
         if self.group is not None and self._shares("gradients"):
@@ -90,7 +91,7 @@ class Trained:
         return squares
 
     def update(self, made: Results, squares: Sequence[Tensor], step: int) -> None:
-        """One step, with the sums of squares of all PP ranks in their order."""
+        """One step, given the sums of squares of all PP ranks in order."""
         norm = update.over_stages(squares, self.pp_rank).sqrt()
         factor = update.clip_factor(norm, squares[self.pp_rank].sqrt(), self.training)
         number, dtype = self.training.done + step + 1, self.setting.torch_dtype
@@ -110,7 +111,7 @@ class Trained:
 
     @property
     def checkpoint(self) -> dict[str, Tensor]:
-        """What the next step needs, as the rank holds it: weights by name, and "exp_avg.output.weight"."""
+        """The input of the next step as the rank stores it: weights by name, and "exp_avg.output.weight"."""
         kinds = STATES[self.setting.sum_dtype == self.setting.torch_dtype :]
         states = {f"{kind}.{n}": getattr(own, kind) for n, own in self.states.items() for kind in kinds}
         return {name: w.detach() for name, w in self.weights.items()} | states
@@ -125,7 +126,7 @@ class Trained:
 
 
 class Step(NamedTuple):
-    """One process's outputs and gradients, their norm, what they are clipped by, and the states after."""
+    """One process's outputs and gradients, their norm, the clipping factor, and the states after the step."""
 
     made: Results
     norm: float
@@ -134,7 +135,7 @@ class Step(NamedTuple):
 
 
 def reference_steps(task: Task) -> Iterator[Step]:
-    """The same steps of the unsharded model, its batch at once."""
+    """The same steps on the unsharded model, with its whole batch at once."""
     setting, training = task.setting, task.setting.training
     assert training is not None
     assert task.program.reference is not None
@@ -159,11 +160,11 @@ def reference_steps(task: Task) -> Iterator[Step]:
 
 
 def allowed(step: Step, name: str, training: Training, tolerance: float) -> Tensor:
-    """How far an updated weight may lie from one process's, element by element.
+    """Allowed distance of an updated weight from one process's, element by element.
 
-    AdamW divides a gradient by its own size: g/(|g| + eps) of the first step. A gradient that is off by d
-    moves this by up to d/(|g| + eps), and by 2 where its sign is rounding. So 1e-15 becomes 1e-10 at
-    lr = 1e-3 and eps = 1e-8, and in float32 a gradient that is nearly zero moves its weight by 2·lr.
+    AdamW divides a gradient by its own size: g/(|g| + eps) in the first step. A gradient that is off by d
+    moves this by up to d/(|g| + eps), or by 2 if its sign is rounding noise. So 1e-15 becomes 1e-10 at lr =
+    1e-3 and eps = 1e-8, and in float32 a gradient that is nearly zero moves its weight by 2·lr.
     """
     state, number = step.states[name], training.done + 1
     size = state.exp_avg_sq.sqrt() / (1 - training.beta2**number) ** 0.5 + training.eps
@@ -177,7 +178,7 @@ def allowed(step: Step, name: str, training: Training, tolerance: float) -> Tens
 
 
 def curve_of(task: Task, reports: Sequence[RankReport], steps: Sequence[Step]) -> LossCurve:
-    """The curve of a run beside one process's: losses are the mean over the dp ways."""
+    """The loss curve of a run beside one process's; losses are means over the dp ways."""
     by_dp = {}
     for report in reports:
         if "losses" in report.curve:

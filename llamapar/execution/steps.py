@@ -1,7 +1,7 @@
-"""Tensors of the ranks as steps of a tape: how each is held, and what is wrong with it.
+"""Tensors of the ranks as steps of a tape: how each is placed, and what is wrong with it.
 
-A step stands beside the tensor of one process, which is the whole one, and beside the same step of the
-program as it should be, if there is one to compare with.
+A step is compared with the whole tensor of one process, and with the same step of the correct program, if
+there is one.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ DIMS = (
 
 
 def size(setting: Setting, name: str) -> int:
-    """How large a named dim is; of the vocabulary without pad rows."""
+    """Size of a named dim; the vocabulary counts without pad rows."""
     own = {"batch": setting.global_batch, "seq": setting.seq_len}
     return own[name] if name in own else int(getattr(setting.model, name))
 
 
 def values_of(value: Tensor, ranks: Sequence[int]) -> dict[int, Tensor]:
-    """rank → its own tensor. ranks: the rank of each that is run in this process, in their order."""
+    """rank → its own tensor. ranks: the rank of each place that runs in this process, in order."""
     own = compat.by_rank(value)
     return {rank: value if own is None else own[r] for r, rank in enumerate(ranks)}
 
 
 def made_of(value: Tensor, reads: Sequence[Tensor], rank: int, at: int) -> list[dict[int, list[int]]]:
-    """On which numbers of `reads` one number depends: for each, rank → their indexes, flattened.
+    """The numbers of `reads` that one number depends on: for each tensor, rank → flattened indexes.
 
-    rank, at: whose, and its index in the rank's `value`. The gradient of what made `value` says it, which is
-    nothing for whole numbers and for what has no graph.
+    rank, at: the number's rank, and its index in the rank's `value`. The gradient of `value` gives the
+    answer; it is empty for integers and for tensors without a graph.
     """
     found: list[dict[int, list[int]]] = [{} for _ in reads]
     wanted = [n for n, t in enumerate(reads) if t.requires_grad]
@@ -77,10 +77,10 @@ Named = tuple[str, str]
 
 
 class Steps:
-    """Makes the steps of one tape, in their order; the first that is wrong is where a fault begins.
+    """Makes the steps of one tape in order; a fault begins at the first wrong step.
 
-    setting: of the tensors, whose batch is global_batch. right: the tape of the program as it should be.
-    exact: its numbers are right, and not only its way of holding them.
+    setting: of the tensors, with their global_batch. right: the tape of the correct program. exact: compare
+    its numbers too, not only its placements.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class Steps:
     def error(
         self, key: Key, error: Mapping[int, str], why: str = "", reads: tuple[int, ...] = ()
     ) -> TapeStep:
-        """The step of a line that raised. error: rank → in words."""
+        """The step of a line that raised. error: rank → the error in words."""
         name = key.code.partition(" = ")[0] if " = " in key.code else ""
         how: Plain = {"reads": reads, "error": error, "why": why, "fault": self._fault()}
         return TapeStep(key.where, key.code, name, None, {}, **how)
 
     def tape(self, task: Task, steps: Sequence[TapeStep], function: Callable[..., object]) -> Tape:
-        """The tape of a task. function: whose lines the steps are."""
+        """The tape of a task. function: the function whose lines are the steps."""
         layout = task.setting.layout
         return Tape(
             task.program.name,
@@ -154,7 +154,7 @@ class Steps:
         return "begins" if first else "spreads"
 
     def _wrong(self, step: TapeStep, found: Placed) -> str:
-        """In what the tensor differs from what the program as it should be has there; "" for nothing."""
+        """The difference from the correct program's tensor at this step; "" for none."""
         named = _key(step)
         before = self.right.get((*named, self.counted[named]))
         self.counted[named] += 1
@@ -181,8 +181,8 @@ class Steps:
 
 
 def ends_alike(tape: Tape, right: Tape) -> bool:
-    """Whether two runs of a program end with the same numbers: its last tensor, and what it was given's
-    gradients.
+    """Whether two runs of a program end with equal numbers: the last tensor, and the gradients of its
+    inputs.
     """
     found, wanted = _ends(tape), _ends(right)
     return all(named in found and not _differ(found[named], own) for named, own in wanted.items())
@@ -198,7 +198,7 @@ def _ends(tape: Tape) -> dict[Named, Mapping[int, Tensor]]:
 
 
 def _differ(values: Mapping[int, Tensor], others: Mapping[int, Tensor]) -> bool:
-    """Whether any rank's numbers are not those of another tape."""
+    """Whether any rank's numbers differ from those of another tape."""
     return values.keys() != others.keys() or any(
         t.shape != others[rank].shape or not torch.allclose(t.double(), others[rank].double())
         for rank, t in values.items()
@@ -206,12 +206,14 @@ def _differ(values: Mapping[int, Tensor], others: Mapping[int, Tensor]) -> bool:
 
 
 def _key(step: TapeStep) -> Named:
-    """Function and name of a step, the phase with it."""
+    """Function and name of a step, with its phase."""
     return f"{step.where.partition(':')[0]} {step.phase}", step.name
 
 
 def numbered(keys: Sequence[Named]) -> dict[tuple[str, str, int], int]:
-    """(function, name, how many'th) → index. Lines do not count: they differ between branches and edits."""
+    """(function, name, occurrence) → index. Line numbers do not count, because branches and edits change
+    them.
+    """
     counted: Counter[Named] = Counter()
     found = {}
     for i, key in enumerate(keys):

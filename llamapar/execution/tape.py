@@ -1,8 +1,8 @@
-"""The shape tape: a program run on the meta device for one rank after another, each assignment noted.
+"""The shape tape: run a program on the meta device for one rank after another, and note each assignment.
 
-How a tensor is cut is found by running: once uncut (its global shape), once with each axis alone (the
-dims that this axis cuts), once as laid out, on every rank. Nothing is allocated, so 405B runs at its
-true size; what torch raises is torch's own error.
+Running shows how a tensor is cut: once uncut (its global shape), once with each axis alone (the dims that
+this axis cuts), and once as laid out, on every rank. Nothing is allocated, so 405B runs at its true size. An
+error is torch's own error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHOWN_RANKS = 64
 
 @dataclass
 class _Note:
-    """What one rank's run left: the shape after each assignment, and the error with the line that raised."""
+    """The result of one rank's run: the shape after each assignment, and the error with its line."""
 
     shapes: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     error: BaseException | None = None
@@ -39,7 +39,7 @@ class _Note:
 
 
 def _dry(task: Task, rank: int) -> _Note:
-    """The program forward on the meta device as `rank`."""
+    """Run the program forward on the meta device as `rank`."""
     note = _Note()
     with dry_rank(task, rank) as (mesh, cut):
         own = inputs(task, cut, "meta")
@@ -53,12 +53,12 @@ def _dry(task: Task, rank: int) -> _Note:
 
 
 def _alone(layout: Layout, axis: str) -> Layout:
-    """The layout with one axis of more than one rank."""
+    """The layout with a single axis of more than one rank."""
     return Layout(**{axis: getattr(layout, axis)}, sequence_parallel=layout.sequence_parallel)
 
 
 def explained(task: Task, what: BaseException | str) -> Explanation:
-    """`lp.explain` of an error of the task, with all that the task says of model and layout."""
+    """`lp.explain` of an error of the task, with everything the task says about model and layout."""
     setting = task.setting
     given: Plain = {"seq_len": setting.seq_len, "global_batch": setting.global_batch}
     if setting.kv_replication:
@@ -67,10 +67,10 @@ def explained(task: Task, what: BaseException | str) -> Explanation:
 
 
 def tape(task: Task, why: str = "", places: Mapping[int, int] | None = None) -> Tape:
-    """What each rank holds after each assignment of the program, up to the line that raises.
+    """The shapes on each rank after each assignment of the program, up to a line that raises.
 
-    why: the reason put beside an error. places: the ranks to run, and what each is called; all unless said.
-    Raises LlamaparError where the process has a process group of its own.
+    why: the reason shown beside an error. places: the ranks to run with their names; the default is all
+    ranks. Raises LlamaparError if the process already has a process group.
     """
     setting = task.setting
     layout = setting.layout
@@ -118,7 +118,7 @@ def _pieces(whole: tuple[int, ...] | None, key: Key, alone: dict[str, _Note]) ->
 
 
 def _ranks(layout: Layout) -> Sequence[int]:
-    """All ranks, or of many those at the ends of each axis."""
+    """All ranks, or for many ranks those at the ends of each axis."""
     if layout.world <= SHOWN_RANKS:
         return range(layout.world)
     ends = [sorted({0, 1, n - 1}) if n > 1 else [0] for n in (layout.tp, layout.cp, layout.dp)]

@@ -1,4 +1,4 @@
-"""Ticks with torch work: called at each operation of this thread to stop it, and how many there will be."""
+"""Ticks during torch work: a call at each operation of this thread, to stop it or to measure progress."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from .recorder import Recorder
 
 
 class Ticking(TorchDispatchMode):
-    """Calls `tick` before each operation; what tick raises, the operation raises.
+    """Context manager that calls `tick` before each operation; an exception from tick comes out of the
+    operation.
 
-    Not around code that must finish what it begins, as where a process group is made.
+    Do not use it around code that must finish, such as the creation of a process group.
     """
 
     def __init__(self, tick: Callable[[], None]) -> None:
@@ -40,7 +41,9 @@ class Ticking(TorchDispatchMode):
 
 
 def ranks_ticked(world: int) -> int:
-    """Of how many ranks the local engine does the operation that it is at: all, or one; 0 when it is done."""
+    """Number of ranks for which the local engine runs the current operation: all, or one; 0 when it is
+    done.
+    """
     if not dist.is_initialized():
         return 0
     return world if compat.in_local_mode() else 1
@@ -52,9 +55,9 @@ SMALL = 2**21
 
 @contextmanager
 def few_threads(task: Task) -> Iterator[None]:
-    """One thread for torch while a small task runs: a second one costs more than it helps.
+    """One torch thread while a small task runs, because a second thread costs more than it helps.
 
-    Where other work shares the cores it costs ten times as much (measured).
+    If other work shares the cores, it costs ten times as much (measured).
     """
     before = torch.get_num_threads()
     if max(map(math.prod, shapes(task).values()), default=0) <= SMALL:
@@ -66,9 +69,9 @@ def few_threads(task: Task) -> Iterator[None]:
 
 
 def operations(task: Task, tick: Callable[[], None] = lambda: None) -> int:
-    """About how many operations of ranks a local run takes, counted on the meta device as rank 0 of the task.
+    """Approximate number of rank operations in a local run, counted on the meta device as rank 0.
 
-    Raises what the program raises, and what `tick` does, which is called at each.
+    Raises the program's errors, and those of `tick`, which is called at each operation.
     """
     made = 0
 

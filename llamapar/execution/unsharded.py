@@ -1,4 +1,4 @@
-"""What one process makes of a task, which a run is compared with; made while ranks of processes run."""
+"""The reference: one process's result for a task, computed while the ranks of a run work."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ POLL = 0.02  # seconds between two looks at whether the run is to be stopped
 
 
 class Unsharded(NamedTuple):
-    """One process's outputs and gradients, of the first of its training steps, and those steps."""
+    """One process's outputs and gradients, for the first training step, and the training steps."""
 
     made: Results
     steps: tuple[Step, ...] = ()
 
 
 def unsharded(task: Task, tick: Callable[[], None]) -> Unsharded:
-    """By the program's reference. tick: called at each operation, and what it raises stops it."""
+    """The result of the program's reference. tick: called at each operation; an exception from it stops the
+    work.
+    """
     with Ticking(tick):
         if task.setting.training is None:
             return Unsharded(reference(task))
@@ -31,7 +33,7 @@ def unsharded(task: Task, tick: Callable[[], None]) -> Unsharded:
 
 
 class Meanwhile:
-    """The same in a thread of its own, begun where the block begins and given up where it ends."""
+    """The reference in its own thread: starts with the block, and is abandoned if the block ends early."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -50,7 +52,7 @@ class Meanwhile:
             self._thread.join()
 
     def wait(self, tick: Callable[[], None]) -> Unsharded:
-        """What came of it, or what it raised. tick: called while it is waited for."""
+        """The reference's result, or its error. tick: called during the wait."""
         while self._thread.is_alive():
             tick()
             self._thread.join(POLL)

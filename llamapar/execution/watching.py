@@ -1,8 +1,8 @@
-"""`lp.watch`'s runs: a program followed line by line on all ranks, and compared with one process.
+"""The runs behind `lp.watch`: a program followed line by line on all ranks, compared with one process.
 
-Three runs make a tape: the program on the ranks; the same source on one process, whose tensors are the whole
-ones; and, where the program is broken by a fault or an edit, the program as it should be on the same ranks,
-which says how each tensor ought to be held. All are local: numbers of every rank are at hand.
+A tape needs three runs: the program on the ranks; the same source on one process, with whole tensors; and,
+for a program broken by a fault or an edit, the correct program on the same ranks, which shows how each tensor
+should be placed. All runs are local, so the numbers of every rank are available.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ VOCAB_PADDING = Padding(8, per_tp=True)
 
 
 def followed(program: Program) -> Callable[..., object]:
-    """The function whose lines a tape has: the program's, or of a whole model its stage's."""
+    """The function whose lines are on the tape: the program's, or its stage's for a whole model."""
     return program.stage or program.function
 
 
@@ -60,17 +60,17 @@ def watch_task(
     source: str = "",
     options: Plain | None = None,
 ) -> Task:
-    """What is watched: a program of ours or of a person's own, small enough to be drawn.
+    """The task to watch: one of our programs or your own, at a size that can be drawn.
 
-    model: whose KV heads are kept, see `teaching_model`. data: "teaching" or "random". source: the program's
-    text as edited, "" for its own. options: as `lp.run` takes them.
+    model: supplies the KV heads, see `teaching_model`. data: "teaching" or "random". source: the edited text
+    of the program, "" for its own. options: as in `lp.run`.
     """
     one_of("data", data, DATA)
     chosen, laid, given = find_program(program), Layout.of(layout), dict(options or {})
     layers, shape = 0, {"seq_len": tokens_of(laid), "padding": VOCAB_PADDING}
     if chosen.stage is None:
         shape["global_batch"] = laid.dp
-    else:  # as many layers as stages; the head may stand for one
+    else:  # Give each stage a layer; the head may count as one.
         given.setdefault("micro_batches", laid.pp)
         asked = (given.get(name) for name in ("micro_batches", "nc", "global_batch"))
         layers = pipeline(chosen, laid, given.get("schedule", "1f1b"), *asked).layout.stages
@@ -97,10 +97,9 @@ def watched(
 ) -> Tape:
     """The tape of a task with the numbers of every rank; steps that differ from one process are marked.
 
-    right: the tape of the same program as it should be, on the same ranks; without one nothing is marked, for
-    numbers of a rank's own are no fault. tick: raises to stop. exact: numbers that differ from those of
-    `right` are marked even where one process has them too. Raises LlamaparError for a layout of more than
-    MOST_RANKS ranks.
+    right: the tape of the correct program on the same ranks. Without it nothing is marked, because different
+    numbers on a rank need not be a fault. tick: can raise to stop. exact: also mark numbers that differ from
+    those of `right` but equal one process's. Raises LlamaparError for a layout of more than MOST_RANKS ranks.
     """
     layout = task.setting.layout
     if layout.world > MOST_RANKS:
@@ -111,7 +110,7 @@ def watched(
         return stages_tape(task, right, tick)
     alone_in = Layout(
         sequence_parallel=layout.sequence_parallel, zero=layout.zero
-    )  # ZeRO's lines are there too
+    )  # ZeRO's own lines are on the tape as well.
     one = replace(task.setting, layout=alone_in)
     then = backward if task.backward else None
     alone = follow(replace(task, setting=one, fault=None), tick, then, alone=True)
@@ -120,17 +119,17 @@ def watched(
 
 
 def _sum_back(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
-    """An all-reduce whose gradient says on which ranks its summands were made."""
+    """An all-reduce whose gradient shows on which ranks its summands were made."""
     return collectives.exchange(x, compat.all_reduce, compat.all_reduce, mesh, axis)
 
 
 def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, list[int]]]:
-    """What made a number: step → rank → indexes of the numbers that it depends on, in the tensors that the
-    line read, flattened.
+    """The inputs of one number: step → rank → indexes of the numbers it depends on, in the flattened tensors
+    that the line read.
 
-    number: of a step of the forward. rank, at: whose tensor, and the index in it. The line's gradient says
-    it, with collectives whose gradient goes to every rank that took part. Empty for a step of the backward,
-    for whole numbers and for an argument. What arrives from another stage was made there.
+    number: of a forward step. rank, at: the tensor's rank, and the index in the tensor. The indexes come from
+    the line's gradient, with collectives whose gradient reaches every participating rank. Empty for a step of
+    the backward, for integers and for an argument. A tensor from another stage ends at its arrival.
     """
     found: dict[int, dict[int, list[int]]] = {}
 
@@ -143,7 +142,7 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
         found.update({n: by_rank for n, by_rank in cells if by_rank})
 
     right = collectives.all_reduce, collectives.copy
-    with local.one_run:  # the collectives are the whole process's
+    with local.one_run:  # The patch replaces the collectives of the whole process.
         try:
             if task.fault is None:
                 collectives.all_reduce = _sum_back
@@ -163,7 +162,7 @@ def _coords(layout: Layout) -> dict[int, Coord]:
 
 
 class _Reader:
-    """Puts what two runs left together: the steps of the ranks, each beside one process's tensor."""
+    """Combines two runs: the steps of the ranks, each beside the tensor of one process."""
 
     def __init__(self, task: Task, alone: Followed, here: Followed, steps: Steps) -> None:
         self.task, self.alone, self.here, self.steps = task, alone, here, steps
@@ -172,7 +171,7 @@ class _Reader:
         self.whole = {numbers[i]: seen.value for i, seen in enumerate(alone.seen)}
         of_tensor = {id(alone.seen[i].value): g for i, (g, *_) in alone.gradients.items()}
         self.whole_gradients = {
-            numbers[i]: of_tensor[id(seen.value)]  # a tensor may have more names than one
+            numbers[i]: of_tensor[id(seen.value)]  # A tensor can have several names.
             for i, seen in enumerate(alone.seen)
             if id(seen.value) in of_tensor
         }
@@ -223,7 +222,7 @@ class _Reader:
     def _make(
         self, phase: str, key: Key, name: str, value: Tensor, span: tuple[int, int], held: Plain
     ) -> TapeStep:
-        """A step: its collectives are those between two lengths of each rank's trace."""
+        """A step. Its collectives are those between two lengths of each rank's trace."""
         own = values_of(value, range(self.task.setting.layout.world))
         events = {rank: sent[slice(*span)] for rank, sent in self.here.events.items()}
         return self.steps.make(key, name, own, phase=phase, events=events, **held)
@@ -233,7 +232,7 @@ class _Reader:
         return self._read(seen.moment.read, seen.moment.call, i)
 
     def _read(self, read: Mapping[str, Tensor], call: int, i: int) -> tuple[int, ...]:
-        """Each the last before `i` that has the tensor, of the same call if there is one."""
+        """For each tensor, the last step before `i` that has it, in the same call if possible."""
         found = []
         for name, t in read.items():
             same = [n for n, k in enumerate(self.shown) if k < i and self.here.seen[k].value is t]
@@ -248,7 +247,9 @@ class _Reader:
 
 
 def _shown_name(seen: Seen) -> str:
-    """A returned tensor is called "out", as a run calls it, and what ZeRO gathers by its parameter's name."""
+    """The name shown: "out" for a returned tensor, as in a run; the parameter's name for a tensor that ZeRO
+    gathers.
+    """
     return "out" if seen.key.name == "return" else seen.moment.parameter or seen.key.name
 
 

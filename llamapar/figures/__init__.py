@@ -1,4 +1,4 @@
-"""Records as pictures: `view(record)` gives a View, a plotly figure and the same as text."""
+"""Records as pictures: `view(record)` returns a View, a plotly figure and the same as text."""
 
 from .views import View, view
 

@@ -1,8 +1,8 @@
 """A rank's part of a step: the model as layers × heads, its data as batch × tokens, and the cuts.
 
-A step is a block of four dims, and four dims are two rectangles: PP and TP cut the model, DP and CP the data.
-A rank does the lit part of the one for the lit part of the other. A solid block was tried: its batch has no
-direction left, and the rank lies hidden inside. Where cuts would lie too close not all are drawn.
+A step is a block of four dims, drawn as two rectangles: PP and TP cut the model, DP and CP the data. A rank
+does the highlighted part of the model for the highlighted part of the data. A solid block was tried, but it
+has no direction left for the batch, and the rank is hidden inside. Cuts that would be too close are thinned.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Box = tuple[range, range]
 
 
 def picture(record: RankGrid, share: Share) -> tuple[Spec, str]:
-    """Two rectangles cut by two axes each: a band is what a cut leaves, the rank where two cross."""
+    """Two rectangles, each cut by two axes: a cut leaves bands, and the rank lies where two bands cross."""
     data, axes = list[Spec](), Spec()
     edge = dict.fromkeys(("showgrid", "showticklabels"), False) | dict.fromkeys(("showline", "mirror"), True)
     above = {"yref": "y domain", "yanchor": "bottom"}
@@ -83,12 +83,14 @@ def picture(record: RankGrid, share: Share) -> tuple[Spec, str]:
 
 
 def _stroke(colour: str, shape: str) -> str:
-    """A key to a colour, in a text."""
+    """A colour key inside a text."""
     return f'<span style="color:{colour}"><b>{shape}</b></span>'
 
 
 def _named(part: Part, between: str) -> str:
-    """ "━ PP 16 × 8 · 126 layers": the axis's stroke, its ranks, the pieces of each, and what they cut."""
+    """ "━ PP 16 × 8 · 126 layers": the axis's stroke, its ranks, the size of each piece, and the dim that is
+    cut.
+    """
     several = f" × {len(part.splits) // part.ways}" if len(part.splits) > part.ways else ""
     name = f"{_stroke(style.COLOURS[part.axis], '━')} {part.axis.upper()} {part.ways}{several}"
     return f"{name}{between}{plural(part.size, part.word)}"
@@ -98,10 +100,10 @@ def _named(part: Part, between: str) -> str:
 
 
 def _marks(x: Part, y: Part, most: int) -> list[tuple[str, str, list[Box]]]:
-    """What is drawn over a rectangle, from below, as kind, axis and boxes.
+    """The marks over a rectangle, from bottom to top, as kind, axis and boxes.
 
-    "band": what an axis leaves to the rank, over the whole of the other dim. "cut": lines between the parts
-    of a dim. "own": what is the rank's; "all" where neither axis cuts.
+    "band": an axis's part for the rank, across the whole other dim. "cut": lines between the parts of a dim.
+    "own": the rank's part; "all" if neither axis cuts.
     """
     marks = []
     for part in (y, x):
@@ -112,18 +114,18 @@ def _marks(x: Part, y: Part, most: int) -> list[tuple[str, str, list[Box]]]:
 
 
 def _crossed(x: Part, y: Part) -> list[Box]:
-    """A box for each pair of the rank's pieces; of very many not all."""
+    """A box for each pair of the rank's pieces; a large number of boxes is thinned."""
     across, down = ([part.pieces[i] for i in cut(len(part.pieces), PIECES)] for part in (x, y))
     return [(one, other) for one in across for other in down]
 
 
 def _every(part: Part, most: int) -> int:
-    """How many parts lie between two lines."""
+    """The number of parts between two lines."""
     return 1 if len(part.splits) <= most else parts.step(len(part.splits), most // 2)
 
 
 def _cuts(part: Part, x: Part, y: Part, most: int) -> list[Box]:
-    """Between the parts of a dim, across the other dim."""
+    """Lines between the parts of a dim, across the other dim."""
     every = _every(part, most)
     ends = [part.splits[i - 1].stop for i in range(every, len(part.splits), every)]
     at = [range(end, end) for end in ends]
@@ -131,18 +133,18 @@ def _cuts(part: Part, x: Part, y: Part, most: int) -> list[Box]:
 
 
 def of_each_rank(of: Cut, batch: int) -> list[Plain]:
-    """The small block of each rank of a cut, with so many sequences in a step."""
+    """The small block of each rank of a layout, for this number of sequences in a step."""
     layout, maps = of.layout, (of.heads, of.sequence, of.stages, Split(batch, of.layout.dp))
     shares = (share_of(layout.coord_of(rank), *maps, "sequence") for rank in range(layout.world))
     return [small(share, rank, layout.world) for rank, share in enumerate(shares)]
 
 
 def small(share: Share, rank: int, world: int) -> Plain:
-    """The block of one of `world` ranks for a drawing of a few pixels, which needs no plotly.
+    """The block of one of `world` ranks for a drawing of a few pixels, without plotly.
 
-    rank: in words. panels: the two rectangles, each with its sides, down and across, as axis, whether it cuts
-    and words; with what the rank holds where an axis cuts, in words; and with marks, from below: a kind, that
-    is "band", "cut", "own", or "all" where nothing is cut; an axis; x, y, width and height as parts of it.
+    rank: in words. panels: the two rectangles. Each has its sides, down and across, as axis, whether it cuts,
+    and words; the rank's part in words, if an axis cuts; and marks from bottom to top: a kind ("band", "cut",
+    "own", or "all" if nothing is cut), an axis, and x, y, width and height as fractions of the rectangle.
     """
     panels = []
     for down, across, _, _ in PANELS:
@@ -166,7 +168,7 @@ def small(share: Share, rank: int, world: int) -> Plain:
 
 
 def _side(part: Part) -> str:
-    """ "TP 8 cuts 128 heads"; of a dim that is not cut what it has."""
+    """ "TP 8 cuts 128 heads"; for an uncut dim, its size."""
     what = "the batch" if part.word == BATCH_PART else plural(part.size, part.word)
     return f"{part.axis.upper()} {part.ways} cuts {what}" if part.ways > 1 else what
 
@@ -175,7 +177,7 @@ def _side(part: Part) -> str:
 
 
 def _trace(kind: str, axis: str, boxes: Sequence[Box], words: str) -> Spec:
-    """Marks of one kind and axis: lines, or filled rectangles that say `words`."""
+    """Marks of one kind and axis: lines, or filled rectangles with `words` as hover text."""
     colour = style.COLOURS.get(axis, style.LIT)
     if kind == "cut":
         x, y = ([at for box in boxes for at in (box[k].start, box[k].stop, None)] for k in (0, 1))
@@ -188,7 +190,7 @@ def _trace(kind: str, axis: str, boxes: Sequence[Box], words: str) -> Spec:
 
 
 def _thinned(share: Share) -> str:
-    """Which cuts are not all drawn; empty where all are."""
+    """The axes whose cuts are not all drawn; empty if all are."""
     many = {axis: _every(part, LINES) for axis, part in share.parts.items()}
     said = [f"1 in {every} of {axis.upper()}" for axis, every in many.items() if every > 1]
     return f"cuts drawn: {', '.join(said)}" if said else ""

@@ -1,4 +1,4 @@
-"""Predictions beside runs as a picture: how far each is off, the furthest on top."""
+"""Predictions beside measured runs: the error of each, the largest on top."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROW = 14
 
 
 def picture(record: Calibration) -> tuple[Spec, str]:
-    """A bar for each run from its measured time to what was predicted, in percent."""
+    """A bar for each run, from its measured time to the predicted time, in percent."""
     rows = sorted(
         zip(record.errors, record.costs, record.measured, strict=True), key=lambda row: -abs(row[0])
     )

@@ -1,4 +1,4 @@
-"""Times of a step as a picture: terms one after another in a bar, a bar for each cost."""
+"""Step times as a picture: the terms one after another in a bar, one bar for each cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITTEN = 0.07
 
 
 def picture(record: Cost) -> tuple[Spec, str]:
-    """One bar, its terms in seconds, and a line from the least to the most that a step may take."""
+    """One bar with its terms in seconds, and a line from the lower to the upper bound of a step."""
     return stacked([record], ["step"])
 
 
@@ -56,7 +56,7 @@ def stacked(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]:
 
 
 def _term(name: str, records: Sequence[Cost], longest: float) -> Spec:
-    """A part of every bar."""
+    """One part of every bar."""
     seconds = [record.seconds.get(name, 0.0) for record in records]
     hover = [
         f"{name} {value:.4g} s, {value / record.step_seconds:.1%} of the step"
@@ -79,7 +79,7 @@ def _term(name: str, records: Sequence[Cost], longest: float) -> Spec:
 
 
 def _range(records: Sequence[Cost], places: Sequence[int]) -> Spec:
-    """How far each may be off."""
+    """The possible error of each."""
     ends = {"type": "data", "symmetric": False, "color": style.LINE, "thickness": 2, "width": 8}
     more = [parts.number(record.high - record.step_seconds) for record in records]
     less = [parts.number(record.step_seconds - record.low) for record in records]

@@ -1,6 +1,6 @@
-"""Memory over the operations of one rank: what each held at its most, and below it the peak's own operation.
+"""Memory over one rank's operations: the maximum of each, and below it the operation of the peak.
 
-Parts have the colours of `memory`, collectives those of their axes.
+Parts have the colours of `memory`, and collectives the colours of their axes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ABOVE, BELOW = [0.6, 1.0], [0.0, 0.34]
 
 
 def picture(record: MemoryCurve) -> tuple[Spec, str]:
-    """Stacked bars of every operation at its most, and the curve inside the one of the peak."""
+    """Stacked bars with the maximum of every operation, and the curve inside the operation of the peak."""
     unit, size = unit_of(record.peak_bytes)
     bars = Bars(record)
     top = parts.number(round(1.12 * record.peak_bytes / size, 4))
@@ -63,7 +63,7 @@ def picture(record: MemoryCurve) -> tuple[Spec, str]:
 
 
 def _part_of(holder: str) -> str:
-    """The part of a bar that a holder belongs to."""
+    """The part of a bar for a holder."""
     found = [
         (len(name), part) for part, names in HOLDERS.items() for name in names if holder.startswith(name)
     ]
@@ -71,7 +71,7 @@ def _part_of(holder: str) -> str:
 
 
 def _by_part(holders: Mapping[str, int]) -> dict[str, int]:
-    """Bytes of each part, in the order of HOLDERS; of those that hold any."""
+    """Bytes of each part, in the order of HOLDERS; empty parts are left out."""
     sums = dict.fromkeys(HOLDERS, 0)
     for holder, n in holders.items():
         sums[_part_of(holder)] += n
@@ -79,13 +79,13 @@ def _by_part(holders: Mapping[str, int]) -> dict[str, int]:
 
 
 def _highest(heights: Sequence[int], most: int) -> list[int]:
-    """The places of the highest of each stretch, at most `most` of them, in order."""
+    """The position of the maximum in each stretch, at most `most` of them, in order."""
     n, long = len(heights), parts.step(len(heights), most)
     return [max(range(at, min(at + long, n)), key=heights.__getitem__) for at in range(0, n, long)]
 
 
 class Bars:
-    """A bar for every operation; of many, one for the highest of each stretch, over all of it."""
+    """A bar for each operation; for many operations, one bar for the highest of each stretch."""
 
     def __init__(self, record: MemoryCurve) -> None:
         self._record = record
@@ -100,7 +100,7 @@ class Bars:
 
     @property
     def left_out(self) -> str:
-        """The sentence that says which are not drawn; empty where all are."""
+        """The sentence about operations that are not drawn; empty if all are."""
         if self._wide == 1:
             return ""
         return f"a bar is the highest of {self._wide} operations in a row, of {self._n:,}"
@@ -122,7 +122,7 @@ class Bars:
 
 
 def _inside(record: MemoryCurve, size: int) -> Iterator[Spec]:
-    """The curve inside the operation of the peak, and a mark where each collective was begun."""
+    """The curve inside the operation of the peak, with a mark at the start of each collective."""
     if not record.spans:
         return
     span = record.spans[record.peak_at]
@@ -153,7 +153,7 @@ def _hover(event: CollectiveEvent) -> str:
 
 
 def _summary(record: MemoryCurve, bars: Bars) -> str:
-    """Each operation's most and what it holds by part, and the peak."""
+    """Each operation's maximum with its parts, and the peak."""
 
     def line(i: int) -> str:
         each = ", ".join(f"{part} {sized(n)}" for part, n in _by_part(record.holders[i]).items())

@@ -1,7 +1,7 @@
 """The picture of a diagnosis: what its numbers cut, and where the cut goes wrong.
 
-Where model and layout are known well enough it is the map of heads, vocabulary, sequence or stages; else
-bars drawn from the equations of the diagnosis, which are numbers of llamapar's own writing.
+If model and layout are known well enough, it is the map of heads, vocabulary, sequence or stages. Otherwise
+it shows bars drawn from the diagnosis's equations, which llamapar itself wrote.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _UNITS = {
 
 
 def picture(explained: Explanation) -> Drawn:
-    """The picture of the likeliest diagnosis. Raises LayoutError where it has no numbers to draw."""
+    """The picture of the likeliest diagnosis. Raises LayoutError if it has no numbers to draw."""
     if explained.flight is not None:
         hang: Drawn = late("hang_picture")(explained.flight)
         return hang
@@ -114,7 +114,7 @@ def _maps(explained: Explanation, best: Diagnosis) -> Iterator[Drawn]:
 
 
 def _model(given: ModelConfig | None, dims: dict[str, int]) -> ModelConfig:
-    """The model with the dims of the diagnosis; the dims that its map does not read are made up."""
+    """The model with the diagnosis's dims; dims that its map does not read are invented."""
     dims = {name: n for name, n in dims.items() if n}
     if given:
         changed = {name: n for name, n in dims.items() if getattr(given, name) != n}
@@ -124,7 +124,7 @@ def _model(given: ModelConfig | None, dims: dict[str, int]) -> ModelConfig:
 
 
 def _padding(best: Diagnosis) -> Padding:
-    """The padding that a diagnosis implies: "16064·8 = 128512 = 128256 + 256 pad rows"."""
+    """The padding in a diagnosis: "16064·8 = 128512 = 128256 + 256 pad rows"."""
     for rows in best.arithmetic:
         if isinstance(rows, Padded):
             usual = (Padding(n, per_tp) for n in (64, 128, 32, 256, 1) for per_tp in (False, True))
@@ -137,7 +137,7 @@ def _padding(best: Diagnosis) -> Padding:
 
 
 def _bars_of(best: Diagnosis) -> Iterator[Drawn]:
-    """A picture for each equation that has one, the cut before the comparisons."""
+    """A picture for each equation that can be drawn; the cut comes before the comparisons."""
     unit, axis = _UNITS.get(best.category, ("unit", "tp"))
     counted, k = best.facts.get({"KV head": "n_kv_heads", "query head": "n_heads"}.get(unit, "")), 0
     if counted and (k := best.facts.get(axis, 0)) and counted % k:
@@ -172,7 +172,7 @@ def _drawn(
 ) -> Drawn:
     """Bars under `words`, a title and a note, beside the `labels` of their rows, and the same as text.
 
-    more: of the layout, the axes above all.
+    more: further layout, above all axes.
     """
     widest, warn = "0" * max(map(len, labels)), best.parallel is not False
     layout = style.layout("diagnosis", *words, widest=widest, warn=warn, **more)
@@ -180,7 +180,7 @@ def _drawn(
 
 
 def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
-    """n units cut over k ranks where k does not divide n: a rank's share ends inside a unit."""
+    """n units cut over k ranks, where k does not divide n: a shard ends inside a unit."""
     unit, axis = _UNITS.get(best.category, ("unit", "tp"))
     units, rank = f"{unit}s", f"{axis.upper()} rank"
     rows = Rows(k)
@@ -211,14 +211,14 @@ def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
 
 
 def _position(x: Fraction) -> str:
-    """A position: exactly, or with four decimals."""
+    """A position: exact, or with four decimals."""
     return f"{x.numerator:,}" if x.denominator == 1 else f"{float(x):,.4f}".rstrip("0")
 
 
 def _grouped(best: Diagnosis, n: int, k: int) -> Drawn:
-    """n weights in groups of k, and the group that is not whole."""
+    """n weights in groups of k, with the group that is incomplete."""
     full, unit = n // k * k, _UNITS[best.category][0]
-    first = max(0, full - 3 * k)  # the last whole groups, or the torn one is too small to see
+    first = max(0, full - 3 * k)  # Draw only the last whole groups, or the cut one is too small to see.
     words = f"{plural(n // k, 'whole group')} of {k} {unit}s", f"the rest: {n - full} of {k}"
     whole, torn = Bar(0, first, full, words[0]), Bar(0, full, n, words[1])
     looks = (
@@ -234,7 +234,7 @@ def _grouped(best: Diagnosis, n: int, k: int) -> Drawn:
 
 
 def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool = False) -> Drawn:
-    """Two numbers that should agree, and what one of them lacks."""
+    """Two numbers that should be equal, and the part that one of them lacks."""
     unit, _ = _UNITS.get(best.category, ("unit", ""))
     most = max(n for _, n in sides)
     if in_bytes:

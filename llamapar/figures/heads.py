@@ -1,7 +1,7 @@
-"""The head map as a picture: query heads, and under them the KV heads that they read, with the cuts of TP.
+"""The head map: query heads, and under them the KV heads that they read, with the cuts of TP.
 
-Both lanes share one axis, counted in query heads: KV head j lies under the query heads that read it. So a cut
-through a KV head is seen, and where KV heads are copied each lies under the query heads of its own rank.
+Both lanes share one axis, counted in query heads: KV head j lies under the query heads that read it. This
+shows a cut through a KV head; a copy of a KV head lies under the query heads of its own rank.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEIGHT = 300
 
 
 class _Look(NamedTuple):
-    """How bars look: their lane, a key of _LEGEND, and which of the two shades."""
+    """The look of bars: their lane, a key of _LEGEND, and one of two shades."""
 
     lane: int
     kind: str
@@ -43,7 +43,7 @@ class _Look(NamedTuple):
 
 
 def picture(record: HeadMap) -> tuple[Spec, str]:
-    """Query heads above KV heads, shades alternating by KV group, and a line where the next rank begins."""
+    """Query heads above KV heads, with alternating shades for KV groups, and a line at each new rank."""
     m = record.model
     ranks = [record.rank(r) for r in range(min(record.tp, parts.SHOWN))]
     end = max((rank.q_rows.stop for rank in ranks), default=0) / m.head_dim or m.n_heads
@@ -66,7 +66,7 @@ def picture(record: HeadMap) -> tuple[Spec, str]:
 
 
 def _head_axis(title: str, end: float, group: int) -> Spec:
-    """Query heads left to right, a tick where a group begins."""
+    """Query heads from left to right, with a tick at the start of each group."""
     groups = int(end) // group
     size = group * parts.step(groups, 8) if groups >= 4 else parts.step(max(1, int(end)), 8)
     return parts.axis(title, [0, end], tick0=0, dtick=size, showgrid=False)
@@ -76,14 +76,14 @@ def _head_axis(title: str, end: float, group: int) -> Spec:
 
 
 def _pieces(rows: range, size: int) -> Iterator[tuple[int, int]]:
-    """A rank's rows, parted where a head of `size` rows begins."""
+    """A rank's rows, split at the boundaries of heads of `size` rows."""
     if len(rows):
         inner = range(-(-rows.start // size) * size, rows.stop, size)
         yield from itertools.pairwise(sorted({rows.start, rows.stop, *inner}))
 
 
 def _heads(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
-    """One trace per look, named in the legend once."""
+    """One trace for each look, with one entry in the legend."""
     made: dict[_Look, list[Bar]] = {}
     for rank in ranks:
         for look, bar in itertools.chain(_queries(record, rank), _keys(record, rank)):
@@ -98,7 +98,7 @@ def _heads(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
 
 
 def _queries(record: HeadMap, rank: RankHeads) -> Iterator[tuple[_Look, Bar]]:
-    """The query heads of a rank; where there are too many, those of a KV group as one bar."""
+    """The query heads of a rank; if there are too many, one bar for each KV group."""
     m, width = record.model, record.model.head_dim
     groups = m.group_size if m.n_kv_heads <= parts.SHOWN else m.n_heads
     size = width * (1 if m.n_heads <= parts.SHOWN else groups)
@@ -156,7 +156,7 @@ _LEGEND = {
 
 
 def _numbers(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
-    """The number of each rank above its query heads, and of each KV head below it, as many as have room."""
+    """The number of each rank above its query heads, and of each KV head below it, where there is room."""
     m = record.model
     middles = [(rank.q_rows.start + rank.q_rows.stop) / 2 / m.head_dim for rank in ranks]
     held = [rank for rank in ranks if len(rank.q_rows)]
@@ -174,7 +174,7 @@ def _numbers(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
 
 
 def _cuts(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
-    """A line in each lane where the next rank begins; a thick one of its own colour where it cuts a head."""
+    """A line in each lane at each new rank; a thick coloured one where it cuts a head."""
     width, group = record.model.head_dim, record.model.group_size
     copied = record.replicas > 1
     ends = {QUERY: [rank.q_rows.stop for rank in ranks[:-1]]}
@@ -191,7 +191,9 @@ def _cuts(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
 
 
 def _lines(places: list[float], lane: int, torn: bool, named: bool) -> Spec:
-    """Upright lines through a lane, as error bars: these keep its height at any size of the picture."""
+    """Vertical lines through a lane, as error bars, because these keep the lane's height at any picture
+    size.
+    """
     colour, thickness = (style.WARN, 3) if torn else (style.LINE, 1.5)
     line = {"type": "constant", "value": 0.5, "width": 0, "thickness": thickness, "color": colour}
     mark = {"symbol": "line-ns-open", "size": 12, "color": colour, "line": {"width": thickness}}
@@ -208,7 +210,7 @@ def _needs(record: HeadMap, rank: RankHeads) -> str:
 
 
 def _reason(record: HeadMap, ranks: list[RankHeads]) -> str:
-    """The record's reason; of the drawn ranks alone where to judge all would take seconds."""
+    """The record's reason; for the drawn ranks only, if all ranks would take seconds."""
     if record.tp <= JUDGED or not record.tiled or record.model.n_heads % record.tp:
         return record.reason
     wrong = sum(map(record.is_wrong, ranks))

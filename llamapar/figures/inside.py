@@ -1,7 +1,7 @@
-"""Inside a layer: steps downwards, a column for each rank; collectives join the ranks of their group.
+"""Inside a layer: steps downwards, a column for each rank; collectives connect the ranks of their group.
 
-On the right how long each step takes. With a cursor what comes after it is pale, and the note tells of its
-step.
+The right side shows the duration of each step. With a cursor, later steps are pale, and the note describes
+the current step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LATER = 0.25
 
 @dataclass(frozen=True)
 class _Column:
-    """A rank that is drawn, and where it sits."""
+    """A drawn rank and its coord."""
 
     rank: int
     tp: int
@@ -43,7 +43,7 @@ class _Column:
 
 
 def picture(record: LayerSteps) -> tuple[Spec, str]:
-    """The pass that the cursor is in, the forward where there is none."""
+    """The pass that contains the cursor; the forward without one."""
     steps, columns = record.of(record.phase), _columns(record)
     first, last = steps[0][0], steps[-1][0]
     longest = max(step.seconds for _, step in steps) * 1e3
@@ -70,7 +70,7 @@ def picture(record: LayerSteps) -> tuple[Spec, str]:
 
 
 def _columns(record: LayerSteps) -> list[_Column]:
-    """Neighbours of the rank, itself among them."""
+    """The rank and its neighbours."""
     lay, here = record.layout, record.layout.coord_of(record.rank)
     each = DRAWN // 2 if min(lay.tp, lay.cp) > 1 else DRAWN
     near = {}
@@ -156,14 +156,14 @@ def _hover(record: LayerSteps, step: LayerStep, column: _Column) -> str:
 
 
 def _words(step: LayerStep, tp: int) -> str:
-    """The shape of the first tensor that a box ends with, without its batch."""
+    """The shape of a box's first result, without the batch."""
     shape = next(iter(step.shapes[tp].values()))
     tokens, *rest = (f"{n:,}" for n in shape[1:])
     return f"{tokens}<br>× {' × '.join(rest)}"
 
 
 def _arrows(steps: list[tuple[int, LayerStep]], columns: list[_Column], axis: str) -> Spec:
-    """From each rank that is drawn to those of its group; around a ring to the next alone."""
+    """From each drawn rank to the ranks of its group; in a ring only to the next."""
     x, y, sizes = list[float | None](), list[float | None](), list[int]()
     other = "cp" if axis == "tp" else "tp"
     for n, step in steps:
@@ -182,7 +182,7 @@ def _arrows(steps: list[tuple[int, LayerStep]], columns: list[_Column], axis: st
 
 
 def _times(steps: list[tuple[int, LayerStep]], axis: str) -> Spec:
-    """How long each takes; beside a collective what it carries."""
+    """The duration of each step, and for a collective its bytes."""
     return {
         "type": "bar",
         "orientation": "h",

@@ -1,4 +1,4 @@
-"""A model over machines as a picture: what each holds, and the place in the file as counters keep it."""
+"""A model loaded on machines: the memory of each, and the file position as counters store it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRAPS, MOST = 3, 200
 
 
 def picture(record: Loading) -> tuple[Spec, str]:
-    """Left, a bar per node against its memory; right, bytes read, true and as counters hold them."""
+    """Left, a bar for each node against its memory; right, bytes read: true, and as counters store them."""
     memory = record.memory_gib
     most = max(memory, record.nodes[0].total_bytes / GIB)
     nodes = Rows(record.n_nodes, DRAWN).axis("node (0 is the root)")
@@ -48,7 +48,7 @@ def picture(record: Loading) -> tuple[Spec, str]:
 
 
 def _nodes(record: Loading) -> Iterator[Spec]:
-    """What the drawn nodes hold, a trace for weights and one for the KV cache."""
+    """The memory of the drawn nodes: one trace for weights and one for the KV cache."""
     rows = Rows(record.n_nodes, DRAWN)
     nodes, wide = [record.nodes[i] for i in rows.drawn], min(0.82, 0.3 + 0.1 * len(rows.drawn))
     for name, colour in HOLDS.items():
@@ -60,7 +60,7 @@ def _nodes(record: Loading) -> Iterator[Spec]:
 
 
 def _counters(record: Loading) -> Iterator[Spec]:
-    """Bytes read after each tensor until uint32 has wrapped a few times: true, and as a counter holds it."""
+    """Bytes read after each tensor until uint32 has wrapped a few times: true, and as a counter stores it."""
     every = [count for count in record.counts() if count.what == "total"]
     totals = [count for count in every if count.value < WRAPS * 2**32][:MOST]
     for name, (colour, dash) in {"true": (style.LINE, "solid"), **COUNTED}.items():

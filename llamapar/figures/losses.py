@@ -10,7 +10,7 @@ from .style import Spec
 
 
 def picture(record: LossCurve) -> tuple[Spec, str]:
-    """Loss over steps; where the two are equal, each ring has its point in the middle."""
+    """Loss over steps; where both are equal, each ring has its point in the centre."""
     steps = list(range(1, len(record.losses) + 1))
     own = [parts.number(loss) for loss in record.losses]
     one = [parts.number(loss) for loss in record.one_losses]

@@ -1,4 +1,4 @@
-"""A rank among all: the machine as nodes with the rank's four groups, and below it the groups enlarged."""
+"""One rank among all: the machine as nodes with the rank's four groups, and the groups enlarged below."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WIDE, HIGH = 560, 200
 
 @dataclass(frozen=True)
 class Machine:
-    """A grid with its nodes. node: ranks that share NVLink. sent: axis → what is said of its bytes."""
+    """A grid with its nodes. node: number of ranks that share NVLink. sent: axis → words about its bytes."""
 
     grid: RankGrid
     node: int
@@ -41,7 +41,7 @@ class Machine:
 
     @cached_property
     def tile(self) -> int:
-        """Ranks of a tile: a node's, or those of several."""
+        """Ranks of a tile: one node, or several."""
         return self.node * parts.step(self.nodes, TILES)
 
     @property
@@ -50,7 +50,7 @@ class Machine:
 
     @property
     def cols(self) -> int:
-        """Tiles in a row: a power of two, at least as many as there are rows."""
+        """Tiles in a row: a power of two, at least as large as the number of rows."""
         return next(2**n for n in range(12) if 4**n >= self.tiles or 2**n >= self.tiles)
 
     @property
@@ -58,17 +58,17 @@ class Machine:
         return -(-self.tiles // self.cols)
 
     def place(self, rank: int) -> tuple[int, int]:
-        """(x, y) of a rank's tile: y is the first rank of its row, x what is to be added."""
+        """(x, y) of a rank's tile: y is the first rank of its row, x the offset in the row."""
         row, col = divmod(rank // self.tile, self.cols)
         return col * self.tile, row * self.cols * self.tile
 
     def spans(self, axis: str) -> int:
-        """Nodes that the chosen rank's group stands in."""
+        """Nodes that contain the chosen rank's group."""
         return len({rank // self.node for rank in self.grid.peers[axis]})
 
 
 def picture(record: Machine) -> tuple[Spec, str]:
-    """Above every node, below the four groups; a click on either chooses another rank."""
+    """The nodes above, the four groups below; a click on either chooses another rank."""
     grid, lay = record.grid, record.grid.layout
     groups = [axis for axis in reversed(AXES) if len(grid.peers[axis]) > 1]
     data = [_tiles(record), *(_markers(record, axis) for axis in groups), _here(record)]
@@ -122,7 +122,7 @@ def _size(record: Machine) -> float:
 
 
 def _markers(record: Machine, axis: str) -> Spec:
-    """The tiles in which the rank has peers of an axis, with how many."""
+    """The tiles that contain peers on an axis, with their number."""
     peers = record.grid.peers[axis]
     count = Counter(record.place(rank) for rank in peers)
     places = list(count)
@@ -164,7 +164,7 @@ def _window(record: Machine, axis: str) -> list[int]:
 
 
 def _members(record: Machine, axis: str, row: int) -> Spec:
-    """A box for each, with its number."""
+    """A box for each member, with its number."""
     members = _window(record, axis)
     own = [3 if rank == record.grid.rank else 0 for rank in members]
     return {
@@ -190,7 +190,7 @@ def _members(record: Machine, axis: str, row: int) -> Spec:
 
 
 def _frames(record: Machine, axis: str, row: int) -> Iterator[Spec]:
-    """A frame around members that stand side by side in one node."""
+    """A frame around members that are adjacent in one node."""
     members = _window(record, axis)
     start = 0
     for place in range(1, len(members) + 1):
@@ -202,7 +202,7 @@ def _frames(record: Machine, axis: str, row: int) -> Iterator[Spec]:
 
 
 def _said(record: Machine, axis: str, row: int) -> Spec:
-    """What stands beside a group: how far it reaches and what it carries."""
+    """The words beside a group: its extent and its bytes."""
     text = "<br>".join(filter(None, (_reach(record, axis), record.sent.get(axis, ""))))
     refs = {"xref": "x2", "yref": "y2", "xanchor": "left", "align": "left", "font": {"size": 11}}
     return parts.label(text, min(WINDOW, len(record.grid.peers[axis])) + 0.15, row, **refs)

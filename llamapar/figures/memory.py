@@ -1,6 +1,6 @@
-"""Memory as pictures: stacked bars per stage against the HBM, and steps from our total to every tool's.
+"""Memory as pictures: stacked bars for each stage against the HBM, and steps from our total to each tool's.
 
-The parts' colours are Paul Tol's muted scheme (colour-blind-safe): the axes keep theirs to themselves.
+The parts use Paul Tol's muted colours (colour-blind-safe); the axes' colours are not used here.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def _gib(n: int) -> str:
 
 
 def picture(record: Memory) -> tuple[Spec, str]:
-    """A stacked bar per stage, a mark at most above it, the HBM as a line; the note names the worst stage."""
+    """A stacked bar for each stage with its upper bound, the HBM as a line; the note names the worst
+    stage.
+    """
     rows = _rows(record)
     drawn = [record.stages[s] for s in rows.drawn]
     axis = {**rows.axis("pipeline stage (= PP rank)"), "showgrid": False}
@@ -105,7 +107,7 @@ def picture(record: Memory) -> tuple[Spec, str]:
 
 
 def _most(record: Memory, rows: Rows) -> Spec:
-    """A mark over every drawn stage, where what is not known may take it."""
+    """A mark above every drawn stage at its upper bound, if unknown facts can raise it."""
     upper = record.upper
     totals = [upper[s].total_bytes for s in rows.drawn]
     return parts.scatter(
@@ -125,7 +127,7 @@ def _rows(record: Memory) -> Rows:
 
 
 def _part(part: str, stages: list[Breakdown], rows: Rows) -> Spec:
-    """One trace: this part of every drawn stage; {} where no stage has any of it."""
+    """One trace: this part in every drawn stage; {} if no stage has it."""
     colour, names = PARTS[part]
     sizes = [stage.bytes(*names) for stage in stages]
     if not any(sizes):
@@ -162,7 +164,9 @@ def _summary(record: Memory) -> str:
 
 
 def waterfall(record: Reconciliation) -> tuple[Spec, str]:
-    """A row per tool, in it a lane per step from our total, the dashed line, to the tool's, the mark."""
+    """A row for each tool, with one lane for each step from our total (dashed line) to the tool's total
+    (mark).
+    """
     ours, n = record.ours.total_bytes, len(record.tools)
     near = [tool.total_bytes for tool in record.tools if tool.total_bytes < _BEYOND * ours]
     widest = max(_BEYOND * ours, *near)
@@ -196,7 +200,7 @@ def waterfall(record: Reconciliation) -> tuple[Spec, str]:
 
 
 def _steps(record: Reconciliation, widest: float) -> Iterator[Spec]:
-    """A trace per kind of step; each bar goes on where its tool's last one ended."""
+    """A trace for each kind of step; each bar starts where the tool's previous one ended."""
     bars: dict[str, list[tuple[Bar, float]]] = {name: [] for name in STEPS}
     for row, tool in enumerate(record.tools):
         at, steps = record.ours.total_bytes, _lanes(tool)
@@ -219,7 +223,7 @@ def _steps(record: Reconciliation, widest: float) -> Iterator[Spec]:
 
 
 def _lanes(tool: Tool) -> dict[str, int]:
-    """The tool's steps under the names of STEPS; those too small to see are left out."""
+    """The tool's steps under the names of STEPS; steps too small to see are left out."""
     found: dict[str, int] = {}
     for what, size in tool.steps:
         name = what if what in STEPS else "not told apart"

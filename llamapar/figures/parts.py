@@ -1,4 +1,4 @@
-"""What pictures are put together from: drawn rows, axes, bars, lines and labels, and lists in a summary."""
+"""Building blocks of pictures: rows, axes, bars, lines and labels, and lists for the summary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LISTED = 7
 
 
 class Rows(NamedTuple):
-    """n ranks (or stages, nodes): all are drawn, or where there are too many the first and the last."""
+    """n ranks (or stages, nodes). All are drawn; if there are too many, only the first and the last."""
 
     n: int
     most: int = SHOWN
@@ -32,27 +32,27 @@ class Rows(NamedTuple):
         return cut(self.n, self.most)
 
     def place(self, i: int) -> int:
-        """Where a drawn one stands: at its own number, but the last after a gap of one."""
+        """The position of a drawn row: its own number, but the last comes after a gap of one."""
         return i if self.n <= self.most or i < self.most - 1 else self.most
 
     @property
     def places(self) -> list[int]:
-        """Where those drawn stand."""
+        """The positions of the drawn rows."""
         return [self.place(i) for i in self.drawn]
 
     def each(self, of: Callable[[int], Item]) -> list[tuple[int, Item]]:
-        """Where each of those drawn stands, and what `of` says of it."""
+        """The position of each drawn row, with the result of `of`."""
         return [(self.place(i), of(i)) for i in self.drawn]
 
     @property
     def left_out(self) -> str:
-        """The sentence that says which are not drawn; empty where all are."""
+        """The sentence about rows that are not drawn; empty if all are."""
         if self.n <= self.most:
             return ""
         return f"drawn are the first {self.most - 1} of {plural(self.n, self.word)}, and the last"
 
     def axis(self, title: str) -> Spec:
-        """An axis with a place for each of those drawn, the last marked where some are left out."""
+        """An axis with a position for each drawn row; the last is marked if some are left out."""
         ends = [-0.5, self.place(self.n - 1) + 0.5]
         if self.n <= self.most:
             places = list(range(0, self.n, step(self.n, 16)))
@@ -68,7 +68,7 @@ class Rows(NamedTuple):
 
 
 def lines(*parts: str | Iterable[str]) -> str:
-    """A summary of lines and lists of lines; empty ones are left out."""
+    """A summary made of lines and lists of lines, without empty ones."""
     each = ([part] if isinstance(part, str) else part for part in parts)
     return "\n".join(line for some in each for line in some if line)
 
@@ -77,17 +77,17 @@ def lines(*parts: str | Iterable[str]) -> str:
 
 
 def axis(title: str, ends: Sequence[float] = (), **more: object) -> Spec:
-    """An axis with its title, from the first of `ends` to the second where they are given."""
+    """An axis with its title, from the first of `ends` to the second if given."""
     return {"title": {"text": title}, **({"range": list(ends)} if ends else {}), **more}
 
 
 def positions(title: str, ends: Sequence[int], **more: object) -> Spec:
-    """An axis of rows, tokens or the like, a few of them numbered as fits the largest."""
+    """An axis of rows, tokens or the like; the density of numbers depends on the largest."""
     return axis(title, ends, **{"nticks": 6, "tickformat": tick_format(max(ends)), **more})
 
 
 def ticks(places: Sequence[float], texts: Sequence[object] | None = None) -> Spec:
-    """Ticks at these places of an axis and nowhere else, named by their places or by `texts`."""
+    """Ticks at exactly these positions of an axis, named by position or by `texts`."""
     named = [str(text) for text in (places if texts is None else texts)]
     return {"tickmode": "array", "tickvals": list(places), "ticktext": named}
 
@@ -106,12 +106,12 @@ def step(n: int, most: int) -> int:
 
 
 def tick_format(most: int) -> str:
-    """d3 format of positions up to `most`: whole numbers, or rounded where they are too long."""
+    """d3 format for positions up to `most`: whole numbers, rounded if they are too long."""
     return ",d" if most < 10**7 else ".4~s"
 
 
 def number(value: float) -> float:
-    """The shortest form of a number: whole where it is whole, else nine decimals."""
+    """The shortest form of a number: an integer without decimals, else nine decimals."""
     return int(value) if value == int(value) else round(value, 9)
 
 
@@ -119,7 +119,7 @@ def number(value: float) -> float:
 
 
 class Bar(NamedTuple):
-    """A horizontal bar on `row` from `start` to `stop`, and what it says under the mouse."""
+    """A horizontal bar on `row` from `start` to `stop`, with its hover text."""
 
     row: float
     start: float
@@ -128,7 +128,7 @@ class Bar(NamedTuple):
 
 
 def bars(made: Iterable[Bar], n: int, marker: Spec, **more: object) -> Spec:
-    """One trace for all bars that look alike, on n rows."""
+    """One trace for all bars with one look, on n rows."""
     made = list(made)
     return {
         "type": "bar",
@@ -144,30 +144,30 @@ def bars(made: Iterable[Bar], n: int, marker: Spec, **more: object) -> Spec:
 
 
 def looks(found: Iterable[tuple[list[Bar], Spec, str]], n: int, **more: object) -> list[Spec]:
-    """A trace for each look that has bars: the bars, their marker, and its name in the legend."""
+    """A trace for each look that has bars: the bars, their marker, and the name in the legend."""
     return [bars(made, n, marker, **legend(name) | more) for made, marker, name in found if made]
 
 
 def missing(made: Iterable[Bar], n: int, name: str, **more: object) -> Spec:
-    """Hollow bars: what should be there and is not."""
+    """Hollow bars for what should be there and is not."""
     hollow = {"color": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": style.WARN}}
     return bars(made, n, hollow, **legend(name), **more)
 
 
 def columns(x: Sequence[float], y: Sequence[float], width: float, marker: Spec, **more: object) -> Spec:
-    """Upright bars from 0."""
+    """Vertical bars from 0."""
     return {"type": "bar", "x": x, "y": y, "width": width, "marker": marker, **more}
 
 
 def scatter(mode: str, x: Sequence[float | None], y: Sequence[float | None], **more: object) -> Spec:
-    """Points, joined or not as `mode` says: "markers", "lines", "text"; None between two lines."""
+    """Points, connected according to `mode`: "markers", "lines", "text"; None separates two lines."""
     return {"type": "scatter", "mode": mode, "x": x, "y": y, **more}
 
 
 def bar_width(n: int) -> float:
-    """Part of a row that its bar fills, of n rows: all of it where a row is a few pixels.
+    """The fraction of a row that its bar fills, among n rows: all of it if a row has only a few pixels.
 
-    Always given, for plotly takes the smallest distance in a trace for the width.
+    Always given, because plotly's default is the smallest distance in a trace.
     """
     return 0.82 if n <= 48 else 1
 
@@ -181,15 +181,15 @@ def legend(name: str) -> Spec:
 
 
 def packed(cells: bytes, cols: int) -> Spec:
-    """Rows of `cols` small numbers, one after the other, as a heat map takes them."""
+    """Rows of `cols` small numbers, in the form of a heat map."""
     shape = f"{len(cells) // cols}, {cols}"
     return {"dtype": "u1", "bdata": base64.b64encode(cells).decode(), "shape": shape}
 
 
 def grid(cells: bytes, cols: int, each: int, colours: tuple[str, str], hover: str, gap: int) -> Spec:
-    """Tiles of `each` ranks, row after row, where they stand: x and y add up to a tile's first rank.
+    """Tiles of `each` ranks, row by row, at their positions: x + y is a tile's first rank.
 
-    cells: 0 or 1 a tile, its colour. gap: pixels between two tiles.
+    cells: 0 or 1 for each tile, its colour. gap: pixels between two tiles.
     """
     return {
         "type": "heatmap",
@@ -211,18 +211,18 @@ def grid(cells: bytes, cols: int, each: int, colours: tuple[str, str], hover: st
 
 
 def rule(along: str, at: float, across: str = "paper", **line: object) -> Spec:
-    """A dashed line at one value of the axis `along`, "x" or "y", over the whole of `across`."""
+    """A dashed line at one value of the axis `along`, "x" or "y", across the whole of `across`."""
     other = "y" if along == "x" else "x"
     ends = {f"{along}0": at, f"{along}1": at, f"{other}0": 0, f"{other}1": 1, f"{other}ref": across}
     return {"type": "line", **ends, "line": {"width": 2, "dash": "dash", **line}}
 
 
 def label(text: str, x: float, y: float, **more: object) -> Spec:
-    """Words at a place, without an arrow."""
+    """Words at a position, without an arrow."""
     return {"text": text, "x": x, "y": y, "showarrow": False, **more}
 
 
 def limit(text: str, x: float, y: float, **more: object) -> Spec:
-    """The words above the right end of a rule that should not be passed."""
+    """The words above the right end of a line that should not be exceeded."""
     font = {"size": 11, "color": style.WARN}
     return label(text, x, y, xanchor="right", yanchor="bottom", font=font, **more)

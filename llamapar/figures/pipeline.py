@@ -1,8 +1,8 @@
-"""Timelines of pipeline schedules: a row a rank, time to the right, and below it the chunks in flight.
+"""Timelines of pipeline schedules: a row for each rank, time to the right, and the chunks in flight below.
 
-One heat map of small whole numbers, for 405B's schedule has 4,096 operations. A row has two halves, so that
-kinds are told apart without colour: a forward fills both, the upper half of a backward is its input
-gradients and the lower its weight gradients. What is empty is bubble.
+The timeline is one heat map of small integers, because 405B's schedule has 4,096 operations. A row has two
+halves, so that kinds differ without colour: a forward fills both; the upper half of a backward is its input
+gradients and the lower half its weight gradients. Empty cells are bubble.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def picture(record: Schedule | Timeline | Timelines | Moment) -> tuple[Spec, str
 
 
 def _drawn(lines: Sequence[Timeline], moments: Sequence[Moment] = ()) -> tuple[Spec, str]:
-    """moments: one of each line, or none."""
+    """moments: one for each timeline, or none."""
     end = max(line.end for line in lines) or 1.0
     rows = [Rows(line.schedule.pp, DRAWN) for line in lines]
     drawn, step = sum(len(each.drawn) for each in rows), min(map(_unit, lines))
@@ -138,7 +138,7 @@ def _side(rows: Rows, title: str, domain: Sequence[float]) -> Spec:
 
 
 def _note(line: Timeline, idle: bool = True) -> str:
-    """What was taken for granted; with the other measure of the bubble, and the most chunks in flight."""
+    """The assumptions, the other measure of the bubble, and the largest number of chunks in flight."""
     each = line.durations
     split = any(action.kind == "W" for row in line.schedule.ranks for action in row)
     said = [f"forward {each['F']:g}", f"backward {each['B']:g}"]
@@ -153,7 +153,7 @@ def _note(line: Timeline, idle: bool = True) -> str:
 
 
 def _unit(line: Timeline) -> float:
-    """A time that divides all durations that occur, in thousandths of the shortest at least."""
+    """A time that divides all durations, in thousandths of the shortest or more."""
     kinds = {action.kind for row in line.schedule.ranks for action in row}
     taken = [line.durations[kind] for kind in kinds] + [line.p2p]
     shortest = min((value for value in taken if value), default=1.0)
@@ -165,18 +165,18 @@ def _unit(line: Timeline) -> float:
 
 
 def _cells(values: list[bytes]) -> Spec:
-    """Rows of bytes as a heat map takes them."""
+    """Rows of bytes in the form of a heat map."""
     return parts.packed(b"".join(values), len(values[0]))
 
 
 def _heatmap(values: list[bytes], step: float, high: float, axis: str, **more: object) -> Spec:
-    """Columns of `step` from time 0; rows from the first rank, `high` of a rank's height each."""
+    """Columns of `step` from time 0; rows from the first rank, each of height `high`."""
     place = {"x0": step / 2, "dx": step, "y0": -0.5 + high / 2, "dy": high, "yaxis": axis}
     return {"type": "heatmap", "z": _cells(values), **place, **more}
 
 
 def _boxes(line: Timeline, rows: Rows, step: float, axis: str) -> Spec:
-    """What each rank runs in the middle of each column, two halves a rank."""
+    """The operation of each rank in the middle of each column, with two halves for each rank."""
     columns = max(1, round(line.end / step))
     values = []
     for rank in rows.drawn:
@@ -195,7 +195,7 @@ def _boxes(line: Timeline, rows: Rows, step: float, axis: str) -> Spec:
 
 
 def _chunks(line: Timeline, rows: Rows, step: float, axis: str) -> list[Spec]:
-    """The most chunks in flight within each column, and the peak of each rank in words."""
+    """The largest number of chunks in flight in each column, and each rank's peak in words."""
     columns = max(1, ceil(line.end / step - 1e-6))
     most = max(line.schedule.in_flight) or 1
     scale = max(1, -(-most // 255))
@@ -264,7 +264,7 @@ def _numbers(line: Timeline, rows: Rows, axis: str) -> list[Spec]:
 
 
 def _legend(lines: Sequence[Timeline]) -> list[Spec]:
-    """A square for each look: a point past the end of the axis, for a trace of none has no legend."""
+    """A square for each look: a point beyond the axis, because an empty trace has no legend entry."""
     made = []
     for code, name in NAMES.items():
         marker = {
@@ -278,7 +278,7 @@ def _legend(lines: Sequence[Timeline]) -> list[Spec]:
 
 
 def _names(lines: Sequence[Timeline], axes: Spec) -> list[Spec]:
-    """Above each timeline of several what it is."""
+    """The name above each of several timelines."""
     found = []
     for i, line in enumerate(lines):
         top = axes[_axis("yaxis", 2 * i)]["domain"][1]
@@ -288,7 +288,7 @@ def _names(lines: Sequence[Timeline], axes: Spec) -> list[Spec]:
 
 
 def _cursor(moment: Moment, rows: Rows, time: float, end: float, axis: str) -> list[Spec]:
-    """Beside the cursor what each rank runs, or waits for."""
+    """The operation, or the wait, of each rank beside the cursor."""
     side = "left" if time < end / 2 else "right"
     look = {
         "yref": axis,
@@ -304,7 +304,7 @@ def _cursor(moment: Moment, rows: Rows, time: float, end: float, axis: str) -> l
 
 
 def _summary(lines: Sequence[Timeline], rows: Sequence[Rows], moments: Sequence[Moment]) -> str:
-    """Exact numbers of each rank."""
+    """Exact numbers for each rank."""
     found = []
     for line, each in zip(lines, rows, strict=True):
         idle = line.idle

@@ -1,4 +1,4 @@
-"""Layouts of a search as a picture: each a point, seconds of a step over what its worst stage holds."""
+"""Layouts from a search: each is a point, seconds of a step over the memory of its worst stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMED = 5
 
 
 class Mark(NamedTuple):
-    """A layout of one's own among them, in bytes and seconds."""
+    """A layout of your own among them, in bytes and seconds."""
 
     name: str
     held: int
@@ -25,7 +25,7 @@ class Mark(NamedTuple):
 
 
 def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
-    """Points, the frontier through those that nothing beats in both, and marks for layouts of one's own."""
+    """Points, the Pareto frontier, and marks for your own layouts."""
     points = [_place(one) for one in record.layouts]
     frontier = [_place(one) for one in record.frontier]
     line: Spec = {"color": style.LINE, "width": 1.5, "dash": "dot", "shape": "hv"}
@@ -77,7 +77,7 @@ def _place(one: Ranked) -> tuple[float, float]:
 
 
 def named(one: Ranked) -> str:
-    """A layout with what else the search chose."""
+    """A layout with the other choices of the search."""
     lay, job = one.layout, one.job
     more = f", {lay.virtual_stages} virtual stages" if lay.virtual_stages > 1 else ""
     more += f", layers {job.layer_split}" if job.layer_split else ""

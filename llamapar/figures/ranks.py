@@ -1,4 +1,4 @@
-"""The rank grid as a picture: every rank a cell, one chosen, and its peers on the four axes."""
+"""The rank grid: every rank is a cell, one is chosen, and its peers on the four axes are marked."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ UNBROKEN = "\u00a0"
 
 
 class Bands(NamedTuple):
-    """Cells along a side in bands of `width`; `axis` names them where a band is one index of it.
+    """Cells along a side in bands of `width`; `axis` names them if a band is one index of it.
 
-    every: bands to a tick, and to a change of shade.
+    every: number of bands for each tick, and for each change of shade.
     """
 
     width: int
@@ -43,14 +43,14 @@ class Bands(NamedTuple):
     every: int = 1
 
     def shade(self, place: int) -> int:
-        """0 or 1: the shade at a place along the side."""
+        """0 or 1: the shade at a position along the side."""
         return place // (self.width * self.every) % 2 if self.width else 0
 
 
 def picture(record: RankGrid) -> tuple[Spec, str]:
-    """Cells in bands by mesh axis; the chosen rank's groups as markers, one trace per axis.
+    """Cells in bands by mesh axis, with the chosen rank's groups as markers, one trace for each axis.
 
-    With a model, what the chosen rank holds of it.
+    With a model, also the chosen rank's part of it.
     """
     if record.share:
         return block.picture(record, record.share)
@@ -73,7 +73,7 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
 
 
 def cell(record: RankGrid) -> str:
-    """What a cell of the grid stands for."""
+    """The rank, or ranks, of a cell of the grid."""
     return "one cell is one rank" if record.block == 1 else f"one cell is a block of {record.block:,} ranks"
 
 
@@ -81,12 +81,12 @@ def cell(record: RankGrid) -> str:
 
 
 def _wide(layout: Layout) -> list[str]:
-    """The axes that have more than one rank, fastest first."""
+    """The axes with more than one rank, fastest first."""
     return [axis for axis in layout.axes if layout.size(axis) > 1]
 
 
 def _bands(record: RankGrid) -> tuple[Bands, Bands]:
-    """Bands across and down: by the slowest axis that steps inside a row, and the slowest of all."""
+    """Bands across and down: by the slowest axis that changes inside a row, and by the slowest of all."""
     lay, row = record.layout, record.block * record.cols
     across, down = Bands(0, ""), Bands(0, "")
     for axis in _wide(lay):
@@ -104,7 +104,7 @@ def _spaced(bands: Bands, cells: int, most: int) -> Bands:
 
 
 def _cells(record: RankGrid, across: Bands, down: Bands) -> Iterator[Spec]:
-    """The grid behind: full rows, and the last row where it is not full."""
+    """The background grid: full rows, and an incomplete last row."""
     cells = -(-record.layout.world // record.block)
     full, rest = divmod(cells, record.cols)
     even, odd = (bytes(across.shade(c) ^ flip for c in range(record.cols)) for flip in (0, 1))
@@ -127,7 +127,7 @@ def _heatmap(record: RankGrid, shades: bytes, first_row: int, cols: int) -> Spec
 
 
 def _side(record: RankGrid, bands: Bands, cells: int, ranks: int, plain: str) -> Spec:
-    """One side of the grid, `ranks` to a cell: ticks are indices of a mesh axis, else ranks."""
+    """One side of the grid with `ranks` for each cell; ticks are indices of a mesh axis, else ranks."""
     wide = bands.width or 1
     ticks = range(0, cells, wide * bands.every)
     title, named = plain, parts.ticks([cell * ranks for cell in ticks])
@@ -139,7 +139,7 @@ def _side(record: RankGrid, bands: Bands, cells: int, ranks: int, plain: str) ->
 
 
 def _inside(record: RankGrid, bands: Bands, ranks: int) -> str:
-    """What one band holds, in words."""
+    """The content of one band in words."""
     lay, size = record.layout, bands.width * ranks
     names = [a for a in _wide(lay) if ranks <= lay.stride(a) < size and a != bands.axis]
     if not names:
@@ -157,9 +157,9 @@ def _place(record: RankGrid, rank: int) -> tuple[int, int]:
 
 
 def _drawn(record: RankGrid, axis: str) -> list[int]:
-    """Peers that are drawn, one to a cell and none in the chosen cell; evenly spaced where many.
+    """Peers to draw, one for each cell and none in the chosen cell; evenly spaced if there are many.
 
-    The distance is a little more than even, so that not all of them stand in one column.
+    The distance is slightly more than even, so that they do not all lie in one column.
     """
     group = record.peers[axis]
     every = -(-len(group) // MARKERS)
@@ -174,7 +174,7 @@ def _scatter(mode: str, places: list[tuple[int, int]], **more: object) -> Spec:
 
 
 def _numbers(record: RankGrid) -> Spec:
-    """Each rank's number, right of its marker."""
+    """Each rank's number, to the right of its marker."""
     places = [_place(record, rank) for rank in range(record.layout.world)]
     texts = [f"\u2003{rank}" for rank in range(record.layout.world)]
     font, look = {"size": 11}, {"textposition": "middle right", "hoverinfo": "skip", "showlegend": False}
@@ -182,7 +182,7 @@ def _numbers(record: RankGrid) -> Spec:
 
 
 def _few(record: RankGrid, axis: str, drawn: list[int]) -> str:
-    """ " (128 drawn)" where not all peers are."""
+    """ " (128 drawn)" if not all peers are drawn."""
     return "" if len(drawn) == len(record.peers[axis]) - 1 else f" ({len(drawn)} drawn)"
 
 
@@ -201,7 +201,7 @@ def _peers(record: RankGrid, axis: str, drawn: list[int]) -> Spec:
 
 
 def _symbol(record: RankGrid, axis: str, places: list[tuple[int, int]]) -> Spec:
-    """The axis's own marker; where neighbours would overlap a line across their direction."""
+    """The marker of an axis; if neighbours would overlap, a line across their direction."""
     row = record.block * record.cols
     apart = [
         (abs(x1 - x0) * WIDE / row, abs(y1 - y0) * HIGH / (row * record.rows))

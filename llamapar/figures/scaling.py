@@ -1,4 +1,4 @@
-"""Scaling as a picture: tokens a second of a GPU over their number, beside those of the fewest."""
+"""Scaling: tokens per second and GPU over the number of GPUs, relative to the smallest number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .style import Spec
 
 
 def picture(record: Scaling) -> tuple[Spec, str]:
-    """A point for each number of GPUs, and a dotted line without any loss."""
+    """A point for each number of GPUs, and a dotted line for no loss."""
     counts = [gpus for gpus, _ in record.found]
     layouts = [one for _, one in record.found]
     rates = [round(one.cost.tokens_per_second_per_gpu, 1) for one in layouts]

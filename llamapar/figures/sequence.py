@@ -20,7 +20,7 @@ JUDGED = 2**13
 
 
 def picture(record: SequenceMap) -> tuple[Spec, str]:
-    """Left the causal triangle in each rank's shade, right its work relative to the mean."""
+    """Left, the causal triangle in each rank's shade; right, each rank's work relative to the mean."""
     rows = Rows(record.cp, DRAWN)
     ranks = [record.rank(r) for r in rows.drawn]
     note = [_asked(record), _busiest(record, ranks), record.reason, rows.left_out]
@@ -44,7 +44,7 @@ def picture(record: SequenceMap) -> tuple[Spec, str]:
 
 
 def _polygon(cp: int) -> Spec:
-    """What the polygons share; no outline where it would cover them."""
+    """Common properties of the polygons; no outline where it would cover them."""
     line = {"width": 0.5 if cp <= 32 else 0, "color": "rgba(255,255,255,0.6)"}
     return {"mode": "lines", "fill": "toself", "hoveron": "fills", "line": line}
 
@@ -56,7 +56,7 @@ def _positions(title: str, ends: list[int], domain: list[float]) -> Spec:
 
 
 def _documents(record: SequenceMap) -> list[Spec]:
-    """The triangle of each document, where there are several and not too many."""
+    """The triangle of each document, if there are several and not too many."""
     if not record.documents or len(record.documents) > OUTLINED:
         return []
     line = {"width": 1, "color": style.LINE, "dash": "dot"}
@@ -66,7 +66,7 @@ def _documents(record: SequenceMap) -> list[Spec]:
 
 
 def _asked(record: SequenceMap) -> str:
-    """Documents and the step of a ring, where there are any."""
+    """Documents and the step of a ring, if there are any."""
     said = [f"{plural(len(record.documents), 'document')}"] if record.documents else []
     if record.ring_step is not None:
         whose = f"the keys of the rank {record.ring_step} before it" if record.ring_step else "its own keys"
@@ -75,7 +75,7 @@ def _asked(record: SequenceMap) -> str:
 
 
 def _share(record: SequenceMap, rank: RankSequence) -> Spec:
-    """A rank's queries with the keys that each meets: a polygon for each of its chunks and documents."""
+    """A rank's queries with their keys: a polygon for each of its chunks and documents."""
     x: list[int | None] = []
     y: list[int | None] = []
     for queries, keys in rank.meets:
@@ -105,7 +105,7 @@ def _work(record: SequenceMap) -> Spec:
 
 
 def _ratio(record: SequenceMap, rank: RankSequence) -> float:
-    """A rank's work over the mean of all."""
+    """A rank's work divided by the mean over ranks."""
     return round(record.over_mean(rank), 6)
 
 

@@ -1,4 +1,4 @@
-"""Layers per pipeline stage as a picture: a bar per stage; where ranks have several, in its rank's shade."""
+"""Layers of each pipeline stage: one bar for each stage, in its rank's shade if a rank has several."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LABELLED = 32
 
 
 def picture(record: StageMap) -> tuple[Spec, str]:
-    """Stages left to right in pipeline order; the reason instead where the split refuses."""
+    """Stages from left to right in pipeline order; if the split refuses, its reason."""
     if not record.counts:
         return _refused(record), _summary(record)
     top = max(record.counts)
@@ -32,7 +32,7 @@ def picture(record: StageMap) -> tuple[Spec, str]:
 
 
 def _stage_axis(record: StageMap) -> Spec:
-    """Stages left to right; the embedding and the head are written under theirs."""
+    """Stages from left to right; the embedding and the head are named under theirs."""
     rows = _rows(record)
     n, last = rows.n, rows.n - 1
     if n <= rows.most:
@@ -67,7 +67,7 @@ def _bars(record: StageMap) -> Spec:
 
 
 def _also(stage: Stage, before: str, between: str) -> str:
-    """The ends that a stage holds besides its layers."""
+    """The embedding and the head, if a stage holds them besides its layers."""
     ends = [word for word, on in (("embedding", stage.embedding), ("head", stage.head)) if on]
     return before + between.join(ends) if ends else ""
 
@@ -78,7 +78,7 @@ def _line(stage: Stage, colon: str) -> str:
 
 
 def _refused(record: StageMap) -> Spec:
-    """No bars: the reason in the middle."""
+    """No bars, only the reason in the centre."""
     unseen, font = {"visible": False, "range": [0, 1]}, {"size": 14, "color": style.WARN}
     reason = parts.label(f"no such split<br>{escape(record.reason, quote=False)}", 0.5, 0.5, font=font)
     layout = style.layout("stages", _title(record), xaxis=unseen, yaxis=dict(unseen), annotations=[reason])
@@ -100,7 +100,7 @@ def _stage_title(record: StageMap) -> str:
 
 
 def _runs(record: StageMap) -> str:
-    """ "7, 14 × 8, 7", cut where it is long."""
+    """ "7, 14 × 8, 7", shortened if it is long."""
     runs = [f"{n} × {count}" if n > 1 else str(count) for n, count in record.runs]
     return ", ".join(runs if len(runs) <= 9 else [*runs[:8], "…", runs[-1]])
 

@@ -1,9 +1,9 @@
-"""The one look of all pictures: palette, patterns, template and layout as plain plotly JSON.
+"""The common look of all pictures: palette, patterns, template and layout as plain plotly JSON.
 
-A figure is a dict of plain lists, numbers and strings: importing plotly to build one costs seconds.
-A picture has no paper of its own, and a text colour that reads on a light and on a dark page, for plotly's
+A figure is a dict of plain lists, numbers and strings, because importing plotly to build one costs seconds. A
+picture has no background, and a text colour that is readable on light and dark pages, because plotly's
 renderer in a cell does not follow the theme. A panel, and the style sheet of the project's own JupyterLab,
-give the text the page's colour. A picture that is saved or stored as a PNG gets white paper (PAPER, TEXT).
+give the text the page's colour. A picture saved as a PNG has a white background (PAPER, TEXT).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _LINE_HEIGHT = 1.3
 
 
 def template() -> Spec:
-    """What every picture shares, and so no trace or axis has to repeat."""
+    """Defaults shared by all pictures, so that no trace or axis repeats them."""
     axis = {
         "gridcolor": GRID,
         "linecolor": GRID,
@@ -140,10 +140,10 @@ def layout(
     legend_rows: int = 2,
     **more: object,
 ) -> Spec:
-    """Layout of a picture of `kind`, with a title, and under it a note.
+    """Layout of a picture of `kind`, with a title and a note under it.
 
-    widest: the longest label of the y axis, which must have room. height: in pixels, where title and note
-    take a line each. legend_rows: that a narrow cell needs.
+    widest: the longest label of the y axis, which needs space. height: in pixels; title and note need a line
+    each. legend_rows: number of legend rows in a narrow cell.
     """
     titles, notes = _wrapped(title, TITLE_WIDTH), _wrapped(note, NOTE_WIDTH)
     wrapped = TITLE_SIZE * max(0, len(titles) - 1) + NOTE_SIZE * max(0, len(notes) - 1)
@@ -165,25 +165,25 @@ def layout(
 
 
 def _wrapped(text: str, most: int) -> list[str]:
-    """As few lines as `most` characters allow, and all about as long."""
+    """The text in as few lines as `most` characters allow, all about equally long."""
     count = len(textwrap.wrap(text, most))
     tries = (textwrap.wrap(text, width) for width in range(max(1, len(text) // max(1, count)), most + 1))
     return next((lines for lines in tries if len(lines) == count), [])
 
 
 def _lines(lines: list[str]) -> str:
-    """As plotly takes them, whose texts are a little HTML; a panel reads them back and wraps them itself."""
+    """Lines in plotly's form, a little HTML; a panel reads them back and wraps them itself."""
     return "<br>".join(escape(line, quote=False) for line in lines)
 
 
 def name_of(model: ModelConfig) -> str:
-    """The model's name in one short line, whatever it is."""
+    """The model's name in one short line."""
     name = " ".join(model.name.split()) or "model"
     return name if len(name) <= 32 else name[:31] + "…"
 
 
 def ramp(axis: str, i: int, n: int) -> str:
-    """Shade i of n of an axis, light to dark; the axis's own colour where there is only one."""
+    """Shade i of n of an axis, light to dark; the axis's own colour if there is only one."""
     if n < 2:
         return COLOURS[axis]
     ends = [[int(end[k : k + 2], 16) for k in (1, 3, 5)] for end in RAMPS[axis]]
@@ -192,7 +192,7 @@ def ramp(axis: str, i: int, n: int) -> str:
 
 
 def alternate(axis: str, i: int, n: int) -> str:
-    """The same, so that neighbours are told apart by lightness: even ones light, odd ones dark."""
+    """Alternating shades, so that neighbours differ in lightness: even ones light, odd ones dark."""
     if n < 3:
         return ramp(axis, i, n)
     darker = STEP_DARK * (i % 2) + (1 - STEP_DARK) * (i // 2) / ((n + 1) // 2)

@@ -24,7 +24,7 @@ CELL = 3
 
 
 def picture(record: Tape) -> tuple[Spec, str]:
-    """Each line's tensor on each rank, its numbers as ink; what communicates is named beside it."""
+    """Each line's tensor on each rank, with its numbers as ink; a communicating line is labelled."""
     steps = [step for step in record.steps if step.values and not step.depth and step.phase == "forward"]
     if not steps:
         raise LayoutError(
@@ -70,13 +70,13 @@ def picture(record: Tape) -> tuple[Spec, str]:
 
 
 def rows_and_columns(shape: tuple[int, ...]) -> tuple[int, int]:
-    """The picture of a tensor: batch and sequence are its rows, all else its columns."""
+    """The picture of a tensor: rows are batch and sequence, columns are the other dims."""
     down = min(2, max(0, len(shape) - 1))
     return math.prod(shape[:down]), math.prod(shape[down:])
 
 
 def _band(step: TapeStep, ranks: list[int], rows: int, wide: int) -> list[list[int | None]]:
-    """Rows of cells: each rank's tensor, its zeros on a grey ground that says how large it is."""
+    """Rows of cells: each rank's tensor; zeros are grey, so that its size is visible."""
     wide_values = {rank: t.double().nan_to_num(0, 0, 0) for rank, t in step.values.items()}
     largest = max((float(t.abs().max()) for t in wide_values.values() if t.numel()), default=0) or 1
     band: list[list[int | None]] = [[None] * (wide * len(ranks)) for _ in range(rows)]
@@ -101,7 +101,7 @@ def _fault(steps: list[TapeStep]) -> str:
 
 
 def _line(step: TapeStep) -> str:
-    """ "partial [1, 8, 48]: piece over CP, summand over TP", the collective and what is wrong beside it."""
+    """ "partial [1, 8, 48]: piece over CP, summand over TP", with the collective and the fault beside it."""
     held = ", ".join(f"{place.kind} over {axis.upper()}" for axis, place in step.places.items())
     shape = list(next(iter(step.local.values())))
     event = step.event

@@ -1,4 +1,4 @@
-"""A trace as a picture: a rank's collectives in order, a lane for each mesh axis, as high as their bytes."""
+"""A trace as a picture: a rank's collectives in order, one lane for each mesh axis, heights by bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COLOURS = {**style.COLOURS, SHARDING: style.COLOURS["dp"]}
 
 
 class _Lane(NamedTuple):
-    """An axis or several, and the (place, event) of each bar."""
+    """One axis or several, with the (place, event) of each bar."""
 
     name: str
     colour: str
@@ -52,7 +52,7 @@ class _Lane(NamedTuple):
 
 
 def picture(record: Trace) -> tuple[Spec, str]:
-    """Collectives left to right, under the names of their phases; the bars of all lanes have one scale."""
+    """Collectives from left to right, under the names of their phases; all lanes share one scale."""
     rows = _rows(record)
     n, drawn = rows.n, rows.each(record.events.__getitem__)
     lanes = _lanes(record, drawn)
@@ -88,7 +88,7 @@ def _axis(name: str, i: int) -> str:
 
 
 def _lanes(record: Trace, drawn: list[tuple[int, CollectiveEvent]]) -> list[_Lane]:
-    """A lane an axis: TP, CP, PP and DP first."""
+    """A lane for each axis: TP, CP, PP and DP first."""
     known = [axis for axis in COLOURS if axis in record.by_axis]
     axes = [*known, *(axis for axis in record.by_axis if axis not in known)]
     own = axes if len(axes) <= LANES else axes[: LANES - 1]
@@ -100,7 +100,7 @@ def _lanes(record: Trace, drawn: list[tuple[int, CollectiveEvent]]) -> list[_Lan
 
 
 def _order(record: Trace) -> Spec:
-    """Collectives are numbered from 0, as the trace is as text."""
+    """Collectives are numbered from 0, as in the trace's text."""
     rows = _rows(record)._replace(n=max(1, len(record.events)))
     return {**rows.axis(f"collectives of rank {record.rank}, in order"), "showgrid": False}
 
@@ -137,7 +137,7 @@ def _hover(event: CollectiveEvent, with_axis: bool) -> str:
 
 
 def _runs(drawn: list[tuple[int, CollectiveEvent]]) -> list[tuple[str, int, int]]:
-    """(phase, first place, last place) of each stretch of one phase; [] where there are too many."""
+    """(phase, first place, last place) of each stretch of one phase; [] if there are too many."""
     found = []
     for phase, group in groupby(drawn, key=lambda bar: bar[1].phase):
         places = [x for x, _ in group]
@@ -146,7 +146,7 @@ def _runs(drawn: list[tuple[int, CollectiveEvent]]) -> list[tuple[str, int, int]
 
 
 def _bands(drawn: list[tuple[int, CollectiveEvent]]) -> list[Spec]:
-    """A band behind each second phase."""
+    """A band behind every second phase."""
     shape = {"type": "rect", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
     return [
         {**shape, "x0": first - 0.5, "x1": last + 0.5, "line": {"width": 0}, "fillcolor": style.BANDS[0]}

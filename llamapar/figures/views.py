@@ -1,4 +1,4 @@
-"""`view(record)`: a record as a picture, with the same as text."""
+"""`view(record)`: a record as a picture, and the same as text."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ MIME = "application/vnd.plotly.v1+json"
 class View:
     """A picture and the same as text.
 
-    spec: {"data": [...], "layout": {...}} as plotly.js takes it. summary: what the picture shows,
-    in exact numbers.
+    spec: {"data": [...], "layout": {...}}, in the form of plotly.js. summary: the content of the picture, in
+    exact numbers.
     """
 
     spec: Spec
@@ -67,7 +67,7 @@ class View:
 
     @property
     def figure(self) -> go.Figure:
-        """The picture as plotly's own Figure, checked by plotly; imports plotly, which takes seconds."""
+        """The picture as plotly's own Figure, validated by plotly; imports plotly, which takes seconds."""
         try:
             import plotly.graph_objects as go
         except ModuleNotFoundError as problem:
@@ -112,7 +112,7 @@ def view(record: object) -> View:
     Traffic, Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration,
     Explanation, LossCurve, Schedule, Timeline, Timelines or Moment.
 
-    A run's result and what `lp.record()` hands out are drawn as their `trace`, a dry run as its `curve`.
+    A run's result and the value of `with lp.record()` are drawn as their `trace`, a dry run as its `curve`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.
     """
     if isinstance(curve_of := getattr(record, "curve", None), MemoryCurve):
@@ -128,4 +128,5 @@ def view(record: object) -> View:
             "record",
         )
     spec, summary = picture(record)
-    return View(json.loads(json.dumps(spec, allow_nan=False)), summary)  # plain, and shared with nothing
+    # A deep copy as plain values, so that callers can change it.
+    return View(json.loads(json.dumps(spec, allow_nan=False)), summary)

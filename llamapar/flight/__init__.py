@@ -1,1 +1,1 @@
-"""Flight records: what torch notes of each rank's last collectives, read against the layout."""
+"""Hangs: torch's flight records of each rank's last collectives, read against the layout."""

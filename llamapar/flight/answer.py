@@ -1,4 +1,4 @@
-"""Flight records explained: what `lp.explain` gives back for a folder of dumps."""
+"""The explanation of flight records: the result of `lp.explain` for a folder of dumps."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ GOING_ON = "written while the run still went on, the records would look the same
 
 
 def explain_dumps(files: Iterable[tuple[str, bytes]]) -> Explanation:
-    """What hung, from the bytes of each rank's dump; no layout is needed. Raises LlamaparError."""
+    """Explain a hang from the bytes of each rank's dump; no layout is needed. Raises LlamaparError."""
     return explained(standing(dumps.of_bytes(files)))
 
 
 def explain_flight(source: object, known: Known) -> Explanation:
-    """What hung, from flight records; see `diagnosis.explain`.
+    """Explain a hang from flight records; see `diagnosis.explain`.
 
-    source: a folder of dumps, some files, or dumps that are read already.
+    source: a folder of dumps, some files, or dumps that have been read.
 
-    known: the layout, where every rank of it is, and the model, by which collectives are told their layer.
+    known: the layout, which gives every rank its coord, and the model, which names the layer of collectives.
     """
     folder = source if isinstance(source, dumps.Folder) else dumps.read(source)
     degrees = {axis: number for axis in AXES if (number := known.get(axis))}

@@ -1,8 +1,8 @@
-"""Dumps of torch's flight recorder, one per rank, read as data: nothing in them is looked up or executed.
+"""Dumps of torch's flight recorder, one for each rank, read as data: nothing in them is executed.
 
-Forms: the pickle and the JSON of `torch/csrc/distributed/c10d/FlightRecorder.hpp` (torch 2.13, version 2.10),
-which NCCL, gloo and others fill. gloo leaves `state` and the times of start and end empty, there `retired`
-tells what is done, and it notes neither a group's ranks nor sends and receives.
+Formats: the pickle and the JSON of `torch/csrc/distributed/c10d/FlightRecorder.hpp` (torch 2.13, version
+2.10), written for NCCL, gloo and others. gloo leaves `state` and the start and end times empty (`retired`
+marks finished calls there), and records neither a group's ranks nor sends and receives.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ WORLD = "default_pg"
 
 
 class Call(NamedTuple):
-    """What a rank called, without when: group and its description, operation, sizes, dtypes.
+    """A rank's call, without its time: group and its description, operation, sizes, dtypes.
 
-    ends: source and destination of a send or a receive, as ranks within the group; (-1, -1) of a batch.
+    ends: source and destination of a send or a receive, as ranks within the group; (-1, -1) for a batch.
     """
 
     group: str
@@ -62,7 +62,7 @@ class Call(NamedTuple):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What must be the same on every rank of the group: roots alone hold all of some sizes."""
+        """The part that must be equal on every rank of the group; some sizes exist only on the root."""
         sizes: tuple[object, ...] = (self.inputs, self.outputs)
         if self.op in _UNEQUAL:
             sizes = _UNEQUAL[self.op](self)
@@ -70,7 +70,7 @@ class Call(NamedTuple):
 
     @property
     def shape(self) -> str:
-        """ "[1, 1024, 4096] bf16", of the first tensor that goes in, or of the one that comes out."""
+        """ "[1, 1024, 4096] bf16", of the first input tensor, or of the first output."""
         sizes = (self.inputs or self.outputs)[:1]
         dtype = _SHORT.get(self.dtypes[0], self.dtypes[0].lower()) if self.dtypes else ""
         return f"{list(sizes[0])} {dtype}".strip() if sizes else ""
@@ -107,11 +107,11 @@ NO_STACK = Stack()
 
 @dataclass(frozen=True, eq=False)
 class Dump:
-    """What one rank left: its calls in order, in columns.
+    """One rank's record: its calls in order, as columns.
 
-    numbers: of each call within its group. done: 1 where it has ended. created: when it was called, ns.
-    stacks: empty where no frames were kept. members: ranks of a group, where they are told.
-    lost: calls before the first that the ring buffer no longer holds.
+    numbers: of each call within its group. done: 1 if it has ended. created: time of the call, ns. stacks:
+    empty if no frames were recorded. members: ranks of a group, if recorded. lost: number of calls that the
+    ring buffer has already dropped.
     """
 
     rank: int
@@ -128,7 +128,7 @@ class Dump:
 
     @cached_property
     def open(self) -> tuple[int, ...]:
-        """Index of the first call of each group that has not ended."""
+        """Index of each group's first call that has not ended."""
         first: dict[str, int] = {}
         at = self.done.find(0)
         while at >= 0:
@@ -154,7 +154,7 @@ class Dump:
 
 @dataclass(frozen=True)
 class Folder:
-    """Dumps by rank, and for each rank whose dump cannot be read, why."""
+    """Dumps by rank, and the reason for each rank whose dump cannot be read."""
 
     dumps: Mapping[int, Dump]
     broken: Mapping[int, str] = field(default_factory=dict)
@@ -168,11 +168,11 @@ _BESIDE = re.compile(r"^\.|\.(log|txt|out|err)$", re.IGNORECASE)
 
 
 def read(path: object) -> Folder:
-    """The dumps of a folder, or of some files: the last number of a file's name is the rank.
+    """The dumps in a folder, or in some files; the last number in a file's name is the rank.
 
-    Of a folder, hidden files and logs are left out.
-    A dump that is cut off or damaged is told in `broken`. Raises LlamaparError for a rank that comes twice,
-    for what no flight record is, and for a folder without dumps.
+    In a folder, hidden files and logs are skipped. A truncated or damaged dump is listed in `broken`. Raises
+    LlamaparError for a rank that appears twice, for a file that is no flight record, and for a folder without
+    dumps.
     """
     if not isinstance(path, str | Path):
         names = [Path(str(one)) for one in path] if isinstance(path, Iterable) else []
@@ -208,7 +208,7 @@ def _bytes(file: Path) -> bytes:
 
 
 def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
-    """The dumps of (name, bytes) of files, as `read` has them."""
+    """The dumps in (name, bytes) of files, as from `read`."""
     dumps, broken, names = dict[int, Dump](), dict[int, str](), dict[int, str]()
     known = _Known()
     for name, data in files:
@@ -238,10 +238,10 @@ def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
 
 
 class _Known:
-    """What dumps have in common, kept once: calls, places, groups.
+    """Data shared by dumps, stored once: calls, places, groups.
 
-    A few bytes of a pickle can refer to a long list or text again, so nothing is copied whole: what an entry
-    costs has a bound, and what many entries share is read once.
+    A few bytes of a pickle can refer to a long list or text again. So nothing is copied whole, the cost of an
+    entry is bounded, and shared data is read once.
     """
 
     def __init__(self) -> None:
@@ -253,13 +253,13 @@ class _Known:
         self.batches = False  # whether a call that ends a batch was seen
 
     def call(self, entry: Plain) -> Call:
-        """The call of an entry; TypeError, ValueError or LookupError where a field is not as torch has it."""
+        """The call of an entry. Raises TypeError, ValueError or LookupError for a field unlike torch's."""
         get = entry.get
         group, label = entry["process_group"]
         name = entry["profiling_name"]
         sizes_in, sizes_out = get("input_sizes") or [], get("output_sizes") or []
         dtypes = (get("input_dtypes") or get("output_dtypes") or ())[:4]
-        # one tensor is the usual case, in which another function call would take as long as the rest
+        # One tensor is the usual case; here another function call would double the time.
         inputs = (tuple(sizes_in[0][:_CUT]),) if len(sizes_in) == 1 else _sizes(sizes_in)
         outputs = (tuple(sizes_out[0][:_CUT]),) if len(sizes_out) == 1 else _sizes(sizes_out)
         point = bool(get("is_p2p"))
@@ -283,7 +283,7 @@ class _Known:
         return found
 
     def stack(self, frames: object, seen: dict[tuple[int, ...], Stack]) -> Stack:
-        """Of an entry's frames. seen: those of the same dump, in which equal frames are one object."""
+        """The stack of an entry's frames. seen: stacks of this dump; equal frames are one object there."""
         if not isinstance(frames, list):
             return NO_STACK
         kept = frames[:MAX_FRAMES]
@@ -298,7 +298,7 @@ class _Known:
         return seen[key]
 
     def frame(self, frame: Plain) -> tuple[str, str]:
-        """A frame as text, and the line of code unless it is a library's."""
+        """A frame as text, and its line of code unless it is a library's."""
         file, line, name = frame["filename"], frame["line"], frame["name"]
         if not (type(file) is type(name) is str and type(line) is int):
             raise TypeError
@@ -315,7 +315,7 @@ class _Known:
         return self.frames[key]
 
     def members(self, config: object, where: str) -> dict[str, tuple[int, ...]]:
-        """Group → its ranks, of those of which NCCL notes them."""
+        """Group → its ranks, for the groups whose ranks NCCL records."""
         found, most = dict[str, tuple[int, ...]](), 0
         for name, group in config.items() if isinstance(config, dict) else ():
             text = group.get("ranks", "") if isinstance(group, dict) else ""
@@ -331,12 +331,12 @@ class _Known:
 
 
 def judge_members(groups: Iterable[Sequence[int]], where: str) -> None:
-    """Raises LlamaparError where groups have more members together than the ranks of one run."""
+    """Raise LlamaparError if groups together have more members than the ranks of one run."""
     if (total := sum(map(len, groups))) > MAX_MEMBERS:
         raise refused(where, f"its groups have {total:,} members, at most {MAX_MEMBERS:,} are read")
 
 
-_CUT = MAX_DIMS + 1  # one dim too many is refused
+_CUT = MAX_DIMS + 1  # Refuse tensors with too many dims.
 
 
 def _sizes(tensors: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -1,4 +1,4 @@
-"""Process groups of flight records matched to the groups of a layout, which is given or found."""
+"""Process groups of flight records, matched to the groups of a layout that is given or inferred."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Group:
-    """A process group. ranks: its members, as far as they are known. axes: "tp", "dp-cp", ALL, or "".
+    """A process group. ranks: its known members. axes: "tp", "dp-cp", ALL, or "".
 
     whole: whether all members are known.
     """
@@ -42,19 +42,19 @@ class Group:
 
     @cached_property
     def kind(self) -> str:
-        """What the same group is called on other ranks of the program."""
+        """The key of the corresponding group on other ranks of the program."""
         if self.axes or self.label not in ("", "undefined"):
             return self.axes or self.label
         return f"stride {self.stride}"
 
     @cached_property
     def stride(self) -> int:
-        """Between its ranks; 0 of a single one."""
+        """Distance between its ranks; 0 for a single rank."""
         ordered = sorted(self.ranks)
         return math.gcd(*(b - a for a, b in itertools.pairwise(ordered))) if len(ordered) > 1 else 0
 
     def along(self, layout: Layout) -> str:
-        """Its axes; of the group of all ranks the only axis that there is."""
+        """Its axes; for the group of all ranks, the only axis of the layout if there is just one."""
         alone = [axis for axis in AXES if layout.size(axis) == layout.world > 1]
         return alone[0] if self.axes == ALL and alone else self.axes
 
@@ -72,7 +72,7 @@ class Group:
 
 
 def axes_named(label: str) -> str:
-    """The axes that a group's description names: "mesh_tp" is "tp"; "" where it names none."""
+    """The axes in a group's description: "mesh_tp" gives "tp"; "" without any."""
     if label == WORLD:
         return ALL
     words = re.split(r"[^a-z]+", label.lower())
@@ -80,9 +80,9 @@ def axes_named(label: str) -> str:
 
 
 def matched(folder: Folder, layout: Layout | None) -> tuple[dict[str, Group], Layout | None]:
-    """Name → group, and the layout: the one given, or the one under which the groups come out, or None.
+    """Name → group, and the layout: the given one, or the one that explains the groups, or None.
 
-    Raises LayoutError for a layout of fewer ranks than left dumps.
+    Raises LayoutError for a layout with fewer ranks than dumps.
     """
     seen = _seen(folder)
     top = max(itertools.chain(folder.dumps, folder.broken, *(group.ranks for group in seen.values())))
@@ -114,7 +114,7 @@ def matched(folder: Folder, layout: Layout | None) -> tuple[dict[str, Group], La
 
 
 def _seen(folder: Folder) -> dict[str, Group]:
-    """The groups with the ranks that the dumps tell, or that called something there."""
+    """The groups with the ranks that the dumps record, or that called something in the group."""
     labels, members, callers = dict[str, str](), dict[str, tuple[int, ...]](), dict[str, set[int]]()
     for rank, dump in folder.dumps.items():
         for call in {id(call): call for call in dump.calls}.values():
@@ -129,7 +129,7 @@ def _seen(folder: Folder) -> dict[str, Group]:
 
 
 def _completed(group: Group, layout: Layout | None, everyone: tuple[int, ...]) -> Group:
-    """The group with its axes, and the members that the layout adds."""
+    """The group with its axes, and with the members that follow from the layout."""
     if group.axes == ALL:
         return group if group.whole else Group(group.name, group.label, everyone, ALL, True)
     if layout is None:
@@ -146,12 +146,12 @@ def _completed(group: Group, layout: Layout | None, everyone: tuple[int, ...]) -
 
 
 def _joint() -> list[str]:
-    """Axes and joint axes, the smaller first."""
+    """Axes and joint axes, smaller ones first."""
     return ["-".join(names) for n in range(1, len(AXES) + 1) for names in itertools.combinations(AXES, n)]
 
 
 def _found(groups: Iterable[Group], top: int) -> Layout | None:
-    """The layout under which every group that a description ties to one axis comes out."""
+    """The layout that explains every group whose description names one axis."""
     named = [group for group in groups if group.axes in AXES]
     sizes: dict[str, int] = {}
     strides: dict[str, int] = {}

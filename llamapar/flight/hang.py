@@ -1,9 +1,9 @@
-"""What a set of flight records says of a hang: who waits, for whom, and which rank left the common way first.
+"""A hang, analysed from flight records: who waits for whom, and which rank diverged first.
 
-Two readings. Ranks with the same role run the same program, so the first call at which one of them leaves
-what most of the others do is where the run went wrong: `parted`. Where none does, some rank has simply not
-come: one that is `free`, which others wait for and which waits for nobody. What follows from either is
-waiting, and is not blamed.
+There are two methods. Ranks with the same role run the same program, so the first call at which one of them
+differs from most of the others is where the run went wrong: `parted`. If none differs, some rank simply did
+not arrive: a `free` one, which others wait for and which waits for nobody. All waiting that follows from
+either is a consequence, and gets no blame.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ LAG = 0.25
 
 @dataclass(frozen=True)
 class Wait:
-    """A rank in a collective that has not ended: `at` is its index in the rank's dump.
+    """A rank in a collective that has not ended; `at` is its index in the rank's dump.
 
-    absent: members that never entered it; () where all did, but not alike.
+    absent: members that never entered it; () if all did, but with different calls.
     """
 
     rank: int
@@ -52,9 +52,10 @@ class Wait:
 
 @dataclass(frozen=True)
 class Parting:
-    """The first call at which ranks of one role differ: `ranks` call `call`, at these indices.
+    """The first call at which ranks of one role differ: `ranks` make `call` at these indices.
 
-    others: ranks that call `usual` there. kind: of what the ranks did instead. tied: no side is the larger.
+    others: ranks that make the call `usual` there. kind: of what the ranks did instead. tied: the sides are
+    equal.
     """
 
     ranks: Mapping[int, int]
@@ -70,7 +71,7 @@ class Parting:
 
 @dataclass(frozen=True)
 class Lateness:
-    """How a rank came to the collectives before: last to `last` of `of`, by a median of `seconds`."""
+    """How late a rank was at earlier collectives: last at `last` of `of`, by a median of `seconds`."""
 
     last: int
     of: int
@@ -80,7 +81,7 @@ class Lateness:
 
 @dataclass(frozen=True, eq=False)
 class Hang:
-    """The dumps of a run, its groups by name, and its layout and program where these are known."""
+    """The dumps of a run, its groups by name, and its layout and program if known."""
 
     folder: Folder
     groups: Mapping[str, Group]
@@ -92,7 +93,7 @@ class Hang:
         return self.folder.dumps
 
     def belongs(self, rank: int, at: int) -> str:
-        """ "layer 17's MLP, forward", where the program is known to the call; else ""."""
+        """The place of a call in a known program, such as "layer 17's MLP, forward"; else ""."""
         key = (rank, at)
         if key not in self._belongs:
             call = self.dumps[rank].calls[at]
@@ -118,7 +119,7 @@ class Hang:
         return self.program.belonging(self.layout, rank, axis, calls, lines, along[axis].index(at))
 
     def absent(self, group: str, number: int) -> tuple[int, ...]:
-        """Members of a group that never entered a collective of it, as far as their dumps tell."""
+        """Members of a group that never entered a collective, according to their dumps."""
         known = self._absent.get((group, number))
         if known is None:
             members = self.groups[group].ranks
@@ -131,7 +132,7 @@ class Hang:
         return {}
 
     def _missing(self, rank: int, at: int) -> tuple[int, ...]:
-        """For whom a rank waits in a call: in a receive for who sends, in a send for who receives."""
+        """The ranks that a call waits for: the sender for a receive, the receiver for a send."""
         call = self.dumps[rank].calls[at]
         if call.ends is None:
             return self.absent(call.group, self.dumps[rank].numbers[at])
@@ -141,7 +142,7 @@ class Hang:
         return tuple(other for other in others if not self._answers(other, call))
 
     def _answers(self, rank: int, call: Call) -> bool:
-        """Whether a rank is in the other end of a send or a receive."""
+        """Whether a rank is in the matching end of a send or a receive."""
         dump = self.dumps.get(rank)
         if dump is None:
             return False
@@ -150,7 +151,7 @@ class Hang:
 
     @cached_property
     def waits(self) -> dict[int, tuple[Wait, ...]]:
-        """Rank → where it waits; its last call counts too if members never entered it: it failed."""
+        """Rank → its wait. A failed last call counts too: one that members never entered."""
         found = {}
         for rank, dump in self.dumps.items():
             each = [Wait(rank, at, self._missing(rank, at)) for at in dump.open]
@@ -162,7 +163,7 @@ class Hang:
         return found
 
     def _failed(self, rank: int, at: int) -> bool:
-        """Whether a call ended without all members: some never came, and nobody went on from there."""
+        """Whether a call ended without all members: some never came, and nobody continued."""
         dump = self.dumps[rank]
         call, number = dump.calls[at], dump.numbers[at]
         if not self.absent(call.group, number):
@@ -172,7 +173,7 @@ class Hang:
 
     @cached_property
     def _ended(self) -> bool:
-        """Whether all ranks of a role came to the same last call, and none is in it: nothing hangs."""
+        """Whether all ranks of a role reached the same last call and left it, so that nothing hangs."""
         if any(dump.open for dump in self.dumps.values()):
             return False
         dumps = ([self.dumps[rank] for rank in ranks] for ranks in self.roles())
@@ -181,25 +182,25 @@ class Hang:
 
     @cached_property
     def free(self) -> tuple[int, ...]:
-        """Ranks that others wait for and that wait for nobody, in no collective at all."""
+        """Ranks that others wait for and that wait for nobody: they are in no collective."""
         awaited = {rank for waits in self.waits.values() for wait in waits for rank in wait.absent}
         return tuple(sorted(awaited - self.waits.keys()))
 
     # -- who came late -----------------------------------------------------------------------------
 
     def entered(self, group: str, number: int) -> dict[int, int]:
-        """Rank → its index, of those that entered a collective."""
+        """Rank → its index, for ranks that entered a collective."""
         places = ((rank, self.dumps[rank]) for rank in self.groups[group].ranks if rank in self.dumps)
         found = {rank: dump.at.get((group, number)) for rank, dump in places}
         return {rank: at for rank, at in found.items() if at is not None}
 
     def alike(self, call: Call, number: int) -> bool:
-        """Whether all ranks that entered a collective called the same."""
+        """Whether all ranks that entered a collective made the same call."""
         entered = self.entered(call.group, number)
         return all(self.dumps[rank].calls[at].kind == call.kind for rank, at in entered.items())
 
     def lateness(self, rank: int, group: str, number: int) -> Lateness:
-        """Of the collectives of a group before this one."""
+        """The lateness of a rank at the group's earlier collectives."""
         lags, times = [], []
         for before in range(max(1, number - BEFORE), number):
             at = self.entered(group, before)
@@ -217,7 +218,9 @@ class Hang:
 
     @cached_property
     def _codes(self) -> dict[int, int]:
-        """id of a call → a number that is the same for calls that other ranks make in their own groups."""
+        """id of a call → a number that is equal for the corresponding calls of other ranks in their own
+        groups.
+        """
         numbers: dict[object, int] = {}
         calls = {id(call): call for dump in self.dumps.values() for call in dump.calls}
         found = {}
@@ -230,7 +233,7 @@ class Hang:
 
     @cached_property
     def _twins(self) -> dict[str, int]:
-        """Name of a group → how many of the same ranks were made before it."""
+        """Name of a group → number of groups with the same ranks that were created before it."""
         made: Counter[tuple[int, ...]] = Counter()
         found = {}
         for name in sorted(self.groups, key=lambda name: (len(name), name)):
@@ -239,7 +242,7 @@ class Hang:
         return found
 
     def roles(self) -> list[list[int]]:
-        """Ranks that run the same program: those of one pipeline rank, or all."""
+        """Ranks that run the same program: those of one pipeline rank, or all ranks."""
         if self.layout is None or self.layout.pp == 1:
             return [list(self.dumps)]
         stages: dict[int, list[int]] = {}
@@ -249,10 +252,10 @@ class Hang:
 
     @cached_property
     def parted(self) -> Parting | None:
-        """The first parting of all roles, by the time when it was called."""
+        """The earliest parting of all roles."""
         each = list(filter(None, (self._of_role(ranks) for ranks in self.roles())))
         found: dict[object, Parting] = {}
-        for parting in each:  # the same in several roles is one
+        for parting in each:  # The same parting in several roles counts once.
             key = (parting.kind, parting.tied, self._codes[id(parting.call)], self._codes[id(parting.usual)])
             same = found.get(key)
             if same is not None:
@@ -266,7 +269,7 @@ class Hang:
         )
 
     def starts(self, ranks: Sequence[int]) -> dict[int, int]:
-        """Rank → index from which its buffer and those of the others hold the same part of the run."""
+        """Rank → first index at which all buffers cover the same part of the run."""
         if not any(self.dumps[rank].lost for rank in ranks):
             return dict.fromkeys(ranks, 0)
         firsts: list[dict[str, tuple[int, int]]] = []
@@ -331,7 +334,7 @@ class Hang:
         return found
 
     def _unsettled(self, rank: int, at: int) -> bool:
-        """Whether a call did not come to its end with all members in the same one."""
+        """Whether a call did not end with all members in the same call."""
         dump = self.dumps[rank]
         call = dump.calls[at]
         if not dump.done[at]:
@@ -341,7 +344,7 @@ class Hang:
         entered = self.entered(call.group, dump.numbers[at])
         alike = self.alike(call, dump.numbers[at])
         members = self.groups[call.group].ranks
-        gone = any(rank not in self.dumps for rank in members)  # it may have died of this
+        gone = any(rank not in self.dumps for rank in members)  # The rank may have died in this call.
         return not alike or gone or len(entered) < sum(rank in self.dumps for rank in members)
 
     def _parting(self, sides: list[dict[int, int]], rows: Mapping[int, list[int]], at: int) -> Parting:
@@ -355,7 +358,7 @@ class Hang:
         )
 
     def _kind(self, mine: Call, theirs: Call, own: Sequence[int], common: Sequence[int]) -> str:
-        """What a rank did whose own calls go on otherwise than the common ones."""
+        """The kind of deviation, given how the rank's own later calls differ from the common ones."""
         same_group = self.groups[mine.group].kind == self.groups[theirs.group].kind
         soon = common[1:AHEAD]
         cases = (
@@ -370,7 +373,7 @@ class Hang:
 
 
 def _first_split(rows: Mapping[int, Sequence[int]], start: int) -> tuple[int, list[list[int]]] | None:
-    """The first place at which rows differ that have come so far, and who has what there."""
+    """The first position at which rows differ that agreed so far, and the value of each rank there."""
     longest = max(rows, key=lambda rank: len(rows[rank]))
     model, at = rows[longest], len(rows[longest])
     for row in rows.values():

@@ -1,7 +1,7 @@
-"""Bytes of a dump as plain values: JSON, or a pickle of which nothing is looked up or executed.
+"""Bytes of a dump as plain values: JSON, or a pickle that is never executed.
 
-torch's own pickles are a few kinds of short opcodes, and texts. `_torchs` walks over them a run at a time,
-after which Python's unpickler may be trusted with them; any other pickle goes to `describe.pickles`.
+torch's own pickles use only a few kinds of short opcodes, and texts. `_torchs` walks over them run by run;
+pickles that pass are safe for Python's unpickler. Any other pickle goes to `describe.pickles`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from llamapar.records.tables import Plain
 
 
 class CutOff(Exception):
-    """A dump whose end, or all of it, is missing or damaged; the words say what."""
+    """A dump whose end, or whole content, is missing or damaged; the message says which."""
 
 
 def plain(data: bytes, where: str) -> Plain:
-    """The mapping that a dump holds. Raises CutOff, or LlamaparError for what no flight record is."""
+    """The mapping in a dump. Raises CutOff, or LlamaparError for a file that is no flight record."""
     if not data.strip():
         raise CutOff("empty")
     start = data[:64].lstrip()[:1]
@@ -76,19 +76,20 @@ _PAIR, _TEXT = pickle.TUPLE2[0], pickle.BINUNICODE[0]
 
 
 class _Reader(pickle.Unpickler):
-    """Python's unpickler for what `_torchs` let through; a pair comes as a list, which no key can be."""
+    """Python's unpickler for pickles that passed `_torchs`; pairs become lists, which cannot be keys."""
 
     def persistent_load(self, pair: tuple[object, object]) -> list[object]:
         return list(pair)
 
     def find_class(self, module: str, name: str) -> object:
-        raise pickle.UnpicklingError(f"{module}.{name}")  # no opcode that gets here was let through
+        # `_torchs` lets no opcode pass that would call this.
+        raise pickle.UnpicklingError(f"{module}.{name}")
 
 
 def _torchs(data: bytes) -> bytes | None:
-    """A pickle in which each pair is made a list, if it holds only what torch's pickler writes for a dump.
+    """A pickle with each pair turned into a list, if it contains only what torch's pickler writes for a dump.
 
-    A tuple that holds tuples would take for ever to hash, or overflow the stack, were it a key.
+    A tuple of tuples as a key could take for ever to hash, or overflow the stack.
     """
     if data[:2] != pickle.PROTO + b"\2":
         return None

@@ -1,4 +1,4 @@
-"""A hang as a picture: ranks by their last collectives, who waits in which, and the culprit marked."""
+"""The picture of a hang: ranks by their last collectives, with waiting ranks and the culprit marked."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _SHARE = 0.86
 
 
 def picture(record: Standing, with_stacks: bool = False) -> tuple[Spec, str]:
-    """A row a rank, a bar a call, in the order of the program; a hollow bar is one that has not ended.
+    """One row for each rank and one bar for each call, in program order; a hollow bar has not ended.
 
-    with_stacks: what a panel shows of a call that is pressed; they differ from one machine to the next.
+    with_stacks: add the stack of a clicked call for a panel. Stacks differ between machines.
     """
     ranks = _drawn(record)
     begins = record.hang.starts([rank for rank in ranks if rank in record.hang.dumps])
@@ -82,7 +82,7 @@ def picture(record: Standing, with_stacks: bool = False) -> tuple[Spec, str]:
 
 
 def _frames(traces: Sequence[Spec], stacks: Mapping[tuple[float, float], Stack]) -> list[list[str]]:
-    """The stacks of drawn calls, each once; the bars get the numbers of theirs, of those that wait first."""
+    """The stacks of drawn calls, each once, those that wait first; bars refer to them by number."""
     numbers: dict[Stack, int] = {}
     for trace in reversed(traces):
         of_bars = (stacks[place] for place in zip(trace["y"], trace["base"], strict=True))
@@ -103,7 +103,7 @@ def _look(axes: str) -> str:
 
 
 def _place(record: Standing, rank: int, begins: dict[int, int], ends: dict[int, int], last: int) -> float:
-    """Where a culprit left: at the call that the others do not make, or after its last."""
+    """The position of a culprit: at its deviating call, or after its last call."""
     parted = record.hang.parted
     if parted is not None and rank in parted.ranks and rank in begins:
         return parted.ranks[rank] - begins[rank]

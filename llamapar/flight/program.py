@@ -1,13 +1,12 @@
-"""What a recorded collective belongs to in a Llama step: layer, part, phase and micro-batch, or nothing.
+"""The place of a recorded collective in a Llama step: layer, part, phase and micro-batch, or nothing.
 
-A group's calls are compared with the order in which `count.order` has them, under each schedule that the
-pipeline may have. A call is named only where it stands in two whole periods of the program that are there to
-the byte, and in one way: so that another program, say one that recomputes its activations, is not mistaken
-for it. Where the job is known (seq_len and global_batch are given) a whole step is enough, or two forwards
-and two backwards, or the gradients of two layers, if everything from the beginning of that step to the end
-of the record is the program's.
-Its line of code has to be that of a call like it; where no frames were kept, no backward is told, for it may
-be another forward.
+A group's calls are compared with the order from `count.order`, under each possible pipeline schedule. A call
+is named only if it lies in two whole periods of the program that match to the byte, in exactly one way, so
+that another program, such as one with recomputation, is not mistaken for it. If the job is known (seq_len and
+global_batch are given), a whole step is enough, or two forwards and two backwards, or the gradients of two
+layers, provided everything from the beginning of that step to the end of the record matches. The line of code
+must equal that of a corresponding call. Without recorded frames no backward is named, because it may be
+another forward.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A Llama step of a model. numbers: what else is known: zero, seq_len, micro_batch, global_batch.
+    """A Llama step of a model. numbers: other known facts: zero, seq_len, micro_batch, global_batch.
 
-    schedule: of the pipeline; "" where it may be any.
+    schedule: of the pipeline; "" for any.
     """
 
     model: ModelConfig
@@ -73,9 +72,9 @@ class Program:
         lines: Sequence[str],
         at: int,
     ) -> Sent | None:
-        """What call `at` of a rank's along an axis belongs to; None where that is not certain.
+        """The place of call `at` of a rank along an axis; None if that is not certain.
 
-        calls: of the rank in order, by axis; lines: of those along this one.
+        calls: the rank's calls in order, by axis; lines: the lines of those along this axis.
         """
         if axis not in AXES:
             return None
@@ -96,7 +95,7 @@ class Program:
     def _compared(
         self, layout: Layout, rank: int, axis: str, calls: Mapping[str, Sequence[Call]]
     ) -> tuple[list[Key], list[Compared]]:
-        """A rank's calls along an axis, and each order that they may have, with what `_ends` says of it."""
+        """A rank's calls along an axis, and each possible order with its result from `_ends`."""
         own = calls[axis]
         scatters = any("reduce_scatter" in call.op for call in own)
         recorded = [_recorded(call, scatters, layout.size(axis)) for call in own]
@@ -108,11 +107,11 @@ class Program:
         return recorded, found
 
     def _given(self, layout: Layout) -> int:
-        """Tokens of a rank's micro-batch, where the job is known."""
+        """Tokens in a rank's micro-batch, if the job is known."""
         return self.numbers.get("seq_len", 0) * self.numbers.get("micro_batch", 1) // layout.cp
 
     def _sizes(self, layout: Layout, residual: Sequence[Call], own: Sequence[Call]) -> list[tuple[str, int]]:
-        """(dtype, tokens of a rank's micro-batch) that tensors over tp may be of, or as is known."""
+        """Possible (dtype, tokens of a rank's micro-batch) of tensors over tp, or the known ones."""
         given = self._given(layout)
         seen = {
             (_DTYPES[call.dtypes[0]], tokens)
@@ -125,7 +124,7 @@ class Program:
         return sorted(seen, key=lambda pair: -pair[1])[:SIZES]
 
     def _expected(self, layout: Layout, rank: int, axis: str, dtype: str, tokens: int) -> list[Expected]:
-        """Orders along the axis: of whole steps where the micro-batches are known, and of one micro-batch."""
+        """Orders along the axis: whole steps if the number of micro-batches is known, and one micro-batch."""
         place = (layout, layout.coord_of(rank).pp, axis, dtype, tokens)
         if place not in self._orders:
             self._orders[place] = list(self._made(layout, rank, axis, dtype, tokens))
@@ -146,7 +145,7 @@ class Program:
                 yield Expected(tuple(one for one in own if one.phase in (FORWARD, BACKWARD)))
 
     def _sendings(self, layout: Layout, rank: int, dtype: str, tokens: int, many: int) -> Iterator[Sending]:
-        """The steps that there may be: each kind, and each schedule that is another one on the rank."""
+        """The possible steps: each kind, and each schedule that differs on this rank."""
         pp_rank, seen = layout.coord_of(rank).pp, set[object]()
         schedules = [self.schedule] if self.schedule else ORDERS
         kinds = itertools.product(
@@ -170,8 +169,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a rank sends along an axis, in one period. proof: how many of its first calls tell that it is
-    this program and no other, in a job that is known; 0 in one that is not."""
+    """A rank's messages along an axis in one period.
+
+    proof: number of first calls that identify this program in a known job; 0 if the job is unknown.
+    """
 
     sent: tuple[Sent, ...]
     proof: int = 0
@@ -181,8 +182,10 @@ Compared = tuple[Expected, list[Key], list[tuple[int, int]]]
 
 
 def _proof(step: Sequence[Sent], parameters: int) -> int:
-    """Calls up to the end of the second forward and the second backward, or of the step; along an axis on
-    which nothing is sent in passes, as many as the parameters of two layers."""
+    """Number of calls up to the end of the second forward and the second backward, or of the step.
+
+    On an axis that sends nothing during passes: as many calls as two layers have parameters.
+    """
     if not any(one.phase in (FORWARD, BACKWARD) for one in step):
         return min(len(step), PERIODS * parameters)
     passes, begun = Counter[str](), object()
@@ -196,7 +199,7 @@ def _proof(step: Sequence[Sent], parameters: int) -> int:
 
 
 def _ends(recorded: Sequence[Key], expected: Sequence[Key]) -> list[tuple[int, int]]:
-    """(call at which a step begins, shift): from there on all calls are the program's, shifted so."""
+    """(call at which a step begins, shift): from there on all calls match the program, shifted by this."""
     period, found = len(expected), []
     for shift in range(period):
         first = len(recorded)
@@ -208,14 +211,14 @@ def _ends(recorded: Sequence[Key], expected: Sequence[Key]) -> list[tuple[int, i
 
 
 def _since(ends: Sequence[tuple[int, int]], expected: Expected, many: int, at: int) -> int | None:
-    """Where in the expected step call `at` is, by the one reading that explains most; of `many` calls."""
+    """Position of call `at` in the expected step, by the one reading that explains most; of `many` calls."""
     enough = [(begin, shift) for begin, shift in ends if begin <= at and many - begin >= expected.proof]
     best = [shift for begin, shift in enough if begin == min(enough)[0]]
     return (at + best[0]) % len(expected.sent) if len(best) == 1 else None
 
 
 def _place(recorded: Sequence[Key], expected: Sequence[Key], at: int) -> int | None:
-    """Where in the expected period call `at` is, if the calls around it are so, and in one way."""
+    """Position of call `at` in the expected period, if the calls around it match in exactly one way."""
     period = len(expected)
     enough = PERIODS * period
     if not period or len(recorded) < enough:
@@ -240,7 +243,7 @@ def _told(places: Iterable[tuple[Expected, int | None]], lines: Sequence[str], a
 
 
 def _same_line(lines: Sequence[str], at: int, expected: Expected, place: int) -> bool:
-    """Whether a call like it, of another step or of another layer or micro-batch, has its line of code."""
+    """Whether a corresponding call, of another step, layer or micro-batch, has the same line of code."""
     sent, period = expected.sent[place], len(expected.sent)
     if at >= period or at + period < len(lines):
         alike = [at - period if at >= period else at + period]
@@ -256,7 +259,7 @@ def _same_line(lines: Sequence[str], at: int, expected: Expected, place: int) ->
 
 
 def _recorded(call: Call, scatters: bool, ranks: int) -> Key:
-    """Kind and bytes as a trace has them: of what comes out of an all-gather, of what goes in otherwise."""
+    """Kind and bytes as in a trace: of the output for an all-gather, else of the input."""
     kind = re.sub(r"^_|_base$|_into_tensor|_tensor|_single|_coalesced", "", call.op)
     numbers = _numbers(call.inputs) * (ranks if kind == "all_gather" else 1)
     size = _BYTES.get(call.dtypes[0], 0) if call.dtypes else 0
@@ -268,7 +271,7 @@ def _key(sent: Sent, scatters: bool) -> Key:
 
 
 def _folded(kind: str) -> str:
-    """gloo has no reduce-scatter of its own, and records the all-reduce that stands for it."""
+    """gloo has no reduce-scatter, and records the all-reduce that replaces it."""
     return "all_reduce" if kind == "reduce_scatter" else kind
 
 

@@ -1,4 +1,4 @@
-"""The words for a hang: one cause with its level, and where every rank stands, as a record."""
+"""The verdict on a hang: one cause with its level, and the position of every rank, as a record."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ DID = {
 
 @dataclass(frozen=True, repr=False)
 class Standing(Record):
-    """Where every rank stands: rank → (collective, whether it waits there, line of code).
+    """The position of every rank: rank → (collective, whether it waits there, line of code).
 
-    ranks: the culprits; () where nobody can be named. kind: what they did. level: how sure that is.
-    collective: the one at which it went wrong; group: whose.
+    ranks: the culprits; () if none can be named. kind: what they did. level: how certain that is. collective:
+    the one at which it went wrong; group: its group.
     """
 
     hang: Hang
@@ -67,7 +67,7 @@ class Standing(Record):
 
     @property
     def every(self) -> list[int]:
-        """All ranks, those without a dump among them."""
+        """All ranks, including those without a dump."""
         members = (rank for group in self.hang.groups.values() for rank in group.ranks)
         return sorted({*self.hang.dumps, *self.hang.folder.broken, *members})
 
@@ -92,7 +92,9 @@ class Standing(Record):
 
 
 def standing(folder: Folder, layout: Layout | None = None, program: Program | None = None) -> Standing:
-    """What hung, and where every rank stands. program: by which collectives are told what they belong to."""
+    """The cause of the hang, and the position of every rank. program: names the layer and part of each
+    collective.
+    """
     groups, layout = matched(folder, layout)
     hang = Hang(folder, groups, layout, program)
     if not hang.waits:
@@ -108,7 +110,7 @@ def standing(folder: Folder, layout: Layout | None = None, program: Program | No
 
 
 def _clash(hang: Hang, parted: Parting) -> bool:
-    """Whether two sides met in one collective with different calls: there it went wrong, whoever waits."""
+    """Whether two sides met in one collective with different calls: the error lies there, whoever waits."""
     met = set()
     for rank, at in (*parted.ranks.items(), *parted.others.items()):
         met.add((hang.dumps[rank].calls[at].group, hang.dumps[rank].numbers[at]))
@@ -134,7 +136,7 @@ def _text(hang: Hang, rank: int, at: int) -> str:
 
 
 def _before(hang: Hang, rank: int, at: int) -> str:
-    """The last call that went well, of the rank's own order."""
+    """The last call that succeeded, in the rank's own order."""
     if at < 1:
         return ""
     dump = hang.dumps[rank]
@@ -199,7 +201,7 @@ def _not_come(hang: Hang, parted: Parting | None) -> Standing:
         level = LIKELY if len(failed) > 1 and alone and not broken and parted is None else POSSIBLE
         how = "it died" if level is LIKELY else "it died, or its dump is lost"
         text += "; its dump is cut off" if broken else f"; it left no dump: {how}"
-        if len(failed) == 1:  # one that never left its last call, or that left it and went nowhere
+        if len(failed) == 1:  # The rank never left its last call, or left it and called nothing more.
             text += f"; or {named(hang.layout, failed)} is the one, whose calls have ended"
     else:
         late = hang.lateness(here[0], call.group, number)
@@ -223,21 +225,21 @@ def _not_come(hang: Hang, parted: Parting | None) -> Standing:
 
 
 def _unseen_sends(hang: Hang, ranks: Iterable[int]) -> bool:
-    """Whether ranks of several stages are free where no send is noted: one may be in a receive of another."""
+    """Whether free ranks in several stages may wait for each other in sends that the records do not show."""
     if hang.layout is None or len({hang.layout.coord_of(rank).pp for rank in ranks}) < 2:
         return False
     return not any(call.ends for dump in hang.dumps.values() for call in dump.calls)
 
 
 def _without(hang: Hang) -> tuple[int, ...]:
-    """Ranks that left no dump, as far as it is known that they are there."""
+    """Ranks without a dump that are known to exist."""
     members = (rank for group in hang.groups.values() for rank in group.ranks)
     top = max(hang.dumps)
     return tuple(sorted({*range(top), *members, *hang.folder.broken} - hang.dumps.keys()))
 
 
 def _around(hang: Hang) -> Standing:
-    """Everybody waits for somebody who waits, and no rank differs from its peers."""
+    """Everybody waits for a rank that waits itself, and no rank differs from its peers."""
     waits = [wait for each in hang.waits.values() for wait in each]
     first = min(waits, key=lambda wait: (not wait.absent, hang.dumps[wait.rank].created[wait.at]))
     last, met = first, {first.rank}

@@ -1,4 +1,7 @@
-"""The four answers of a layout: is it legal, does it fit, how long does a step take, what travels. Pure."""
+"""The four answers about a layout: is it legal, does it fit, how long does a step take, what travels.
+
+Every function here is pure: it reads the values of controls and returns plain data.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ _TABS |= {"LP105": "vocab", "LP106": "vocab"}
 
 @dataclass(frozen=True)
 class Answer:
-    """One of them: in a few words, with what else there is to say, and the tab that shows it."""
+    """One of the four answers: a few words, further sentences, and the tab that shows it."""
 
     question: str
     tab: str
@@ -56,7 +59,7 @@ class Answer:
 
 
 def answers(report: Report | None, values: Values) -> tuple[Answer, ...]:
-    """All four, in their order; none of controls that say no job. Never raises."""
+    """All four answers in order; none if the controls describe no job. Never raises."""
     if report is None:
         return ()
     return (
@@ -75,7 +78,7 @@ def _asked(question: str, tab: str, answer: Callable[[], tuple[str, str]]) -> An
 
 
 def legal(report: Report) -> Answer:
-    """Whether the rules pass it, with the first that does not."""
+    """Whether the rules pass the layout, with the first rule that fails."""
     errors, findings = [f for f in report.arithmetic if f.severity == "error"], report.arithmetic
     if errors:
         code = errors[0].code
@@ -87,7 +90,7 @@ def legal(report: Report) -> Answer:
 
 
 def fits(report: Report) -> Answer:
-    """Whether its worst stage fits the GPU."""
+    """Whether the worst stage fits the GPU."""
     found = load(report.job, report.judge)
     if found is None:
         return Answer("fits?", "memory", "not known", "this layout cannot be counted", UNSURE)
@@ -95,7 +98,7 @@ def fits(report: Report) -> Answer:
     if gpu is None:
         return Answer("fits?", "memory", f"{found.gib} GiB", "no GPU is chosen", UNSURE)
     outcome = found.outcome(gpu)
-    sure = {FITS: YES if found.whole else UNSURE, TOO_MUCH: NO}  # activations come on top
+    sure = {FITS: YES if found.whole else UNSURE, TOO_MUCH: NO}  # Activations come on top of this.
     part = "" if found.whole else ", without activations: no sequence length"
     where = f"{outcome}; stage {memory.worst.stage} of {gpu}{part}"
     total = f"{found.gib} of {memory.hbm_bytes / GIB:.1f} GiB"
@@ -106,14 +109,14 @@ def fits(report: Report) -> Answer:
 
 
 def batched(job: Job) -> Job:
-    """The same with its micro-batch, and the sequences of a step where any fact says them."""
+    """The same job with its micro-batch, and with the sequences of a step if any fact gives them."""
     many, batch = job.n_micro_batches, job.micro_batch or 1
     sequences = many * batch * job.layout.dp if many else job.sequences
     return job.replace(micro_batch=batch, global_batch=sequences)
 
 
 def whole(job: Job) -> Job:
-    """The same, of a schedule that is timed at a move. Raises LayoutError."""
+    """The same job with a schedule that can be timed at each move. Raises LayoutError."""
     job, lay = batched(job), job.layout
     operations = 2 * lay.pp * lay.virtual_stages * micro_batches_of(job)
     if operations > MOST_OPERATIONS:
@@ -128,19 +131,19 @@ def method(values: Values) -> str:
 
 
 def conditions(job: Job, judge: Framework | None, cp_method: str) -> Conditions:
-    """How the panel's job runs: what it does not ask is as `lp.cost` assumes it."""
+    """The conditions of the panel's job; those that it does not ask for are `lp.cost`'s defaults."""
     found = hardware(job.gpu or DEFAULT_GPU)
     return Conditions(found, recompute=job.recompute, cp_method=cp_method, habits=habits_of(judge))
 
 
 def layer_split(job: Job, judge: Framework | None) -> str:
-    """The job's own, else the framework's, else the paper's."""
+    """The job's own layer split, else the framework's, else the paper's."""
     return job.layer_split or (judge.layer_split if judge else None) or "balanced ends"
 
 
 @lru_cache(maxsize=512)
 def timed(job: Job, judge: Framework | None, cp_method: str) -> Cost:
-    """The time of a job's step, remembered. Raises LlamaparError."""
+    """The time of a step, cached. Raises LlamaparError."""
     copies = job.kv_replication or copies_heads(job, judge)
     return cost_of(
         whole(job).replace(kv_replication=copies),
@@ -152,7 +155,7 @@ def timed(job: Job, judge: Framework | None, cp_method: str) -> Cost:
 
 @lru_cache(maxsize=512)
 def sent(job: Job, judge: Framework | None, cp_method: str, rank: int) -> Traffic:
-    """What a rank sends in a job's step, remembered. Raises LlamaparError."""
+    """The bytes that a rank sends in a step, cached. Raises LlamaparError."""
     job, lay = whole(job), job.layout
     many = micro_batches_of(job)
     table = schedule_of(job.schedule, lay.pp, lay.virtual_stages, many, job.nc)
@@ -173,7 +176,7 @@ def sent(job: Job, judge: Framework | None, cp_method: str, rank: int) -> Traffi
 
 
 def documents_of(said: object, seq_len: int) -> object:
-    """Lengths of documents as typed: "1000, 5000, 2192", or one that repeats. Raises LayoutError."""
+    """Lengths of documents from text: "1000, 5000, 2192", or one length that repeats. Raises LayoutError."""
     if not isinstance(said, str):
         return said
     found = [number("documents", word).value for word in said.split(",")]
@@ -189,7 +192,7 @@ def documents_of(said: object, seq_len: int) -> object:
 
 
 def sequence_map(report: Report, values: Values) -> SequenceMap:
-    """The sequence with its documents; under a ring, at the step of the controls. Raises LayoutError."""
+    """The sequence with its documents; for a ring, at the step of the controls. Raises LayoutError."""
     lay, seq_len = report.job.layout, report.job.seq_len or report.job.model.max_seq_len
     apart = documents_of(values["documents"], seq_len)
     found = sequence(lay, seq_len, chunking=values["chunking"], documents=apart)  # type: ignore[arg-type]
@@ -198,7 +201,7 @@ def sequence_map(report: Report, values: Values) -> SequenceMap:
 
 
 def layer_steps(report: Report, values: Values) -> LayerSteps:
-    """Inside a layer, on the group of the rank of the controls, up to their step. Raises LlamaparError."""
+    """The inside of a layer, for the group of the controls' rank, up to their step. Raises LlamaparError."""
     job, judge = report.job, report.judge
     found = inside_of(
         job.model,
@@ -230,7 +233,7 @@ def _travels(report: Report, values: Values) -> tuple[str, str]:
 
 
 def machine(report: Report, values: Values) -> Machine:
-    """The rank of the controls among all, with what its groups carry where that is known."""
+    """The controls' rank among all ranks, with the bytes on its groups if known."""
     grid = ranks(report.job.layout, values["rank"])
     try:
         found = sent(report.job, report.judge, method(values), grid.rank).by_axis
@@ -244,7 +247,7 @@ def machine(report: Report, values: Values) -> Machine:
 
 
 def block(report: Report, values: Values) -> RankGrid:
-    """The part of a step that the rank of the controls works on. Raises LlamaparError."""
+    """The part of a step that the controls' rank works on. Raises LlamaparError."""
     job, judge = report.job, report.judge
     return ranks(
         job.layout,
@@ -259,7 +262,7 @@ def block(report: Report, values: Values) -> RankGrid:
 
 
 def plain_finding(finding: Finding) -> dict[str, object]:
-    """Plain values of a finding for the browser; of memory fixes come later."""
+    """A finding as plain values for the browser; fixes about memory follow later."""
     return {
         "code": finding.code,
         "severity": finding.severity,

@@ -1,4 +1,4 @@
-"""Work in a thread of the kernel, which never waits for it: the latest wins, and each can be stopped."""
+"""Work in a thread of the kernel, which never waits for it: the latest work wins, and each can be stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLICE = 0.03
 
 
 class Background(Generic[Item]):
-    """Shows how far a work is by calling `report` with an Item at each step, from the thread that does it."""
+    """Runs a work in a thread; the work calls `report` with an Item at each step to show its progress."""
 
     def __init__(self, report: Callable[[Item], None]) -> None:
         self.now: Item | None = None
@@ -33,7 +33,7 @@ class Background(Generic[Item]):
         _all.add(cast("Background[object]", self))
 
     def _begin(self, item: Item) -> threading.Event:
-        """Show the first step of a work; what went on is stopped."""
+        """Show the first step of a work, and stop the previous work."""
         with self._lock:
             self._stop.set()
             self._stop = threading.Event()
@@ -41,7 +41,7 @@ class Background(Generic[Item]):
             return self._stop
 
     def _go(self, item: Item, work: Callable[[threading.Event], Steps | None], name: str) -> None:
-        """Begin, and do the work in a thread; between messages where a Python has none, as a page's."""
+        """Begin, and do the work in a thread; without threads, as in a web page, between messages."""
         stop = self._begin(item)
         thread = threading.Thread(
             target=lambda: _finish(work(stop) or ()), name=f"llamapar {name}", daemon=True
@@ -55,18 +55,18 @@ class Background(Generic[Item]):
             self._thread = thread
 
     def _put(self, stop: threading.Event, item: Item) -> None:
-        """Show a step of the work that `stop` belongs to, unless another took its place."""
+        """Show a step of the work with this `stop`, unless another work has replaced it."""
         with self._lock:
             if stop is self._stop:
                 self.now = item
                 self._report(item)
 
     def cancel(self) -> None:
-        """Stop what goes on, at its next step."""
+        """Stop the current work at its next step."""
         self._stop.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until nothing goes on, at most `timeout` seconds; whether nothing does."""
+        """Wait until no work runs, at most `timeout` seconds; returns whether none runs."""
         _finish(self._steps)
         if self._thread is not None:
             self._thread.join(timeout)
@@ -79,7 +79,7 @@ def _finish(steps: Iterable[object]) -> None:
 
 
 def _take_turns(steps: Steps) -> None:
-    """A slice of a work, and the others when the loop that runs comes to them; all of it where none runs."""
+    """Run a slice of a work, and the rest from the running event loop; without a loop, run all of it."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -97,7 +97,7 @@ _all: weakref.WeakSet[Background[object]] = weakref.WeakSet()
 
 @atexit.register
 def _leave() -> None:
-    """A thread inside torch must not outlive the interpreter."""
+    """At exit, stop the thread: one inside torch must not outlive the interpreter."""
     for each in list(_all):
         each.cancel()
         each.wait(2.0)

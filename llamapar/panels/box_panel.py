@@ -1,8 +1,8 @@
-"""An answer box: a question, an input of the right kind for its answer, hints, and what a guess was worth.
+"""An answer box: a question, an input that fits its answer, hints, and the verdict on a guess.
 
-The box knows no question. Whoever asks hands it an `Asked`: what is asked, the kind of input, hints, and a
-function that judges a guess. What gives the answer away (the truth, its picture) reaches the page only with
-the verdict on a guess. What is left out: whether guesses are kept, which is for whoever asks.
+The box knows no questions. The caller passes an `Asked`: the question, the kind of input, hints, and a
+function that judges a guess. Anything that gives the answer away (the truth, its picture) reaches the page
+only with the verdict on a guess. Left out: storing guesses, which the caller does.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Cells = tuple[tuple[tuple[int, ...], ...], ...]
 
 @dataclass(frozen=True)
 class Board:
-    """A grid on which things are placed: heads on ranks, operations of a schedule in time.
+    """A grid on which the reader places things: heads on ranks, operations of a schedule in time.
 
-    rows, columns: what stands beside and above the cells. across: what the columns are. above: rows of the
-    map over the cells, each with a text and a tint for every column. things: what can be placed. tints: the
-    colour of each thing, by its number. spans: over how many columns each goes; 1 unless given.
+    rows, columns: labels beside and above the cells. across: the name of the columns. above: rows of the map
+    above the cells, each with a text and a tint for every column. things: what can be placed. tints: the
+    colour of each thing, by its number. spans: number of columns of each thing; 1 by default.
 
-    move: cells after a thing was placed in, or taken from, a row and column; raises LlamaparError with the
-    reason for an illegal move. read: cells as a guess. put: a guess as cells.
+    move: the cells after a thing was placed in, or removed from, a row and column; raises LlamaparError with
+    the reason for an illegal move. read: cells as a guess. put: a guess as cells.
     """
 
     rows: tuple[str, ...]
@@ -55,11 +55,13 @@ class Board:
 
     @property
     def empty(self) -> Cells:
-        """Nothing placed."""
+        """The board without any thing."""
         return (((),) * len(self.columns),) * len(self.rows)
 
     def drawn(self, cells: Cells, beside: Cells | None = None) -> list[list[dict[str, object]]]:
-        """Rows of cells for the page: column, text, tint, span, and whether it is otherwise in `beside`."""
+        """Rows of cells for the page: column, text, tint, span, and whether the cell differs from
+        `beside`.
+        """
         made = []
         for r, row in enumerate(cells):
             line, taken = [], 0
@@ -83,11 +85,11 @@ class Board:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a guess is worth.
+    """The verdict on a guess.
 
-    right: None where nothing can judge. says: the sentence for it. guess: as it was understood, in words.
-    value: the guess as it was read. truth, answer: the truth in words and as a guess says it; None leaves the
-    veil where it is. view: the picture. drawn: whether it has the guess in it; else the box marks it.
+    right: None if nothing can judge. says: its sentence. guess: the guess as understood, in words. value: the
+    guess as read. truth, answer: the truth in words, and as a guess; None keeps it hidden. view: the picture.
+    drawn: whether the picture includes the guess; if not, the box marks it.
     """
 
     right: bool | None
@@ -102,12 +104,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question as a box takes it.
+    """A question for a box.
 
-    kind: one of KINDS. judge: the verdict on a guess; raises LlamaparError for what is no guess at all.
-    reveal: the verdict for whoever gives up; without it every guess is told the truth. choices: (value,
-    label, note), of which the note comes with the truth. hints: from a nudge to nearly the answer. view: the
-    picture while its answer is veiled. board: of kind "board". first: a verdict that stands already.
+    kind: one of KINDS. judge: the verdict on a guess; raises LlamaparError if the text is no guess at all.
+    reveal: the verdict for a reader who gives up; without it every guess shows the truth. choices: (value,
+    label, note); the note appears with the truth. hints: from a nudge to almost the answer. view: the picture
+    while its answer is hidden. board: for kind "board". first: an existing verdict.
     """
 
     question: str
@@ -124,7 +126,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class BoxState:
-    """What a box shows: how many hints were taken, what stands on its board, the last verdict."""
+    """The state of a box: the number of hints taken, its board, the last verdict."""
 
     asked: Asked
     cells: Cells
@@ -138,9 +140,10 @@ class BoxState:
         return f"{self.asked.question} – {self.verdict.says}"
 
     def change(self, changes: Values) -> BoxState:
-        """After a guess, a hint, a move on the board (row, column, thing), or anew without any of them.
+        """The state after a guess, a hint, or a move on the board (row, column, thing); a fresh state without
+        any.
 
-        Raises LlamaparError, before anything changes, for what cannot be read and for an illegal move.
+        Raises LlamaparError, before anything changes, for unreadable input and for an illegal move.
         """
         made = self
         for name, value in changes.items():
@@ -185,7 +188,7 @@ class BoxState:
         raise LlamaparError(f"a question takes no settings: {settings.framework}")
 
     def traits(self, seq: int) -> Values:
-        """All that the page shows, as its payload number `seq`."""
+        """Everything that the page shows, as its payload number `seq`."""
         asked, verdict = self.asked, self.verdict
         told = verdict is not None and verdict.truth is not None
         view = asked.view
@@ -233,9 +236,9 @@ class BoxState:
 
 
 def scale(guess: object, truth: object) -> dict[str, object] | None:
-    """Where a guess and the truth lie on a line, {"guess": 0.2, "truth": 0.8, "log": False}.
+    """The positions of a guess and the truth on a line: {"guess": 0.2, "truth": 0.8, "log": False}.
 
-    None where one of them is no number. A line from 0, logarithmic where one is over FAR times the other.
+    None if one is no number. The line starts at 0; it is logarithmic if one is over FAR times the other.
     """
     pair = [n for n in (guess, truth) if isinstance(n, int | float) and not isinstance(n, bool)]
     if len(pair) < 2 or not all(map(math.isfinite, pair)):
@@ -252,12 +255,12 @@ def scale(guess: object, truth: object) -> dict[str, object] | None:
 class Box(Page[BoxState]):
     """An answer box. `set` does from code what the page does: guess=, hint=, place=, clear=, give_up=.
 
-    still: what stands in a notebook where no widget can live, by MIME type, with its metadata.
+    still: the static form for a notebook without widgets, by MIME type, with its metadata.
     """
 
     _esm = source("page.js", "box.js")
     _css = source("page.css", "box.css")
-    layout = None  # ipywidgets' own would have another id at each run
+    layout = None  # ipywidgets' own repr has another id at each run.
     payload = traitlets.Dict().tag(sync=True)
 
     def __init__(self, asked: Asked, still: Callable[[], tuple[Values, Values]] | None = None) -> None:
@@ -270,16 +273,16 @@ class Box(Page[BoxState]):
         super().__init__(BoxState(asked, cells, verdict=asked.first))
 
     def set(self, **values: object) -> None:
-        """Answer, take a hint, place something. Raises LlamaparError for an illegal move."""
+        """Answer, take a hint, or place something. Raises LlamaparError for an illegal move."""
         self._show(lambda state: state.change(values))
 
     @property
     def verdict(self) -> Verdict | None:
-        """On the last guess; None before there is one."""
+        """The verdict on the last guess; None before the first guess."""
         return self._state.verdict
 
     def snapshot(self) -> View:
-        """The picture as it is now, and what the box says as text."""
+        """The picture as it is now, and the box's sentences as text."""
         state = self._state
         payload = state.traits(0)["payload"]
         assert isinstance(payload, dict)

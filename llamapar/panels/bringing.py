@@ -1,4 +1,4 @@
-"""A run's own files as a page sends them, and what the controls and the page are told of them. Pure."""
+"""A run's own files as a page sends them, and their effect on the controls and the page. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_DUMPS = 6 * 2**20
 
 
 def flight(content: Values) -> Dumps:
-    """Flight records as [name, base64] each. Raises LlamaparError for more than fit into a message."""
+    """Flight records as [name, base64] each. Raises LlamaparError if they are too large for a message."""
     if content["bytes"] > MOST_DUMPS:
         what = f"{content['bytes']:,} bytes of flight records, at most {MOST_DUMPS:,} travel from the browser"
         raise LlamaparError(what, "", ["clinic(flight=FOLDER) in a cell", "llamapar explain --flight FOLDER"])
@@ -31,7 +31,7 @@ def flight(content: Values) -> Dumps:
 
 
 def controls_of(settings: Settings) -> Values:
-    """What the controls of layout and job are set to; a degree that is not known is left empty."""
+    """Values for the controls of layout and job; an unknown degree stays empty."""
     layout = {name: value for name, value in settings.layout.items() if name in LAYOUT and value is not None}
     facts = settings.facts()
     padding = facts.get("padding")
@@ -42,7 +42,7 @@ def controls_of(settings: Settings) -> Values:
 
 
 def told(settings: Settings, problem: LlamaparError | None = None) -> Plain:
-    """Plain values for the browser. problem: why its model could not be taken."""
+    """Plain values for the browser. problem: the reason why the model could not be used."""
     title, head, rows, _ = settings._table()
     known = [[str(cell) for cell in row] for row in rows if row[1] != "unknown"]
     lists = {

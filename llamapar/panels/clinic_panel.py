@@ -1,8 +1,8 @@
-"""The clinic: paste an error, or drop the flight records of a hang, see what it means, press a fix.
+"""The clinic: paste an error, or drop the flight records of a hang, read its meaning, press a fix.
 
-A box for the text, and beside it what is known of model and layout: what the text states, what its numbers
-imply, and what the reader types, which wins. `Visit` holds all of it without a widget; a text is data, never
-evaluated, and stays whatever goes wrong.
+Beside the text stand the known facts about model and layout: stated by the text, implied by its numbers, or
+typed by the reader, who wins. `Visit` holds all of it without a widget. A text is data, is never evaluated,
+and stays whatever goes wrong.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ NOTHING = Explanation(UNKNOWN, "nothing pasted yet", ())
 
 @cache
 def _names() -> re.Pattern[str]:
-    """Public models as logs name them: "Llama-3.1-8B", "llama3 8B"."""
+    """Public models under the names that logs use: "Llama-3.1-8B", "llama3 8B"."""
     families = "|".join(sorted({re.split(r"[^a-z]", name)[0] for name in public_models()}))
     return re.compile(rf"\b(?:{families})[\w.-]{{0,24}} ?\d{{1,3}}(?:\.\d)?b\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Visit:
-    """A text, or flight records, and what the reader typed besides, by field; own: a model of their own."""
+    """A text, or flight records, and the fields that the reader typed; own: the reader's own model."""
 
     text: str = ""
     flight: Dumps | None = None
@@ -82,7 +82,7 @@ class Visit:
     settings: Settings | None = None
 
     def change(self, changes: Values) -> Visit:
-        """With text or fields changed; None or "" takes a field back. Raises LlamaparError."""
+        """With changed text or fields; None or "" clears a field. Raises LlamaparError."""
         typed, own, text = dict(self.typed), self.own, changes.get("text", self.text)
         if not isinstance(text, str):
             raise LayoutError(f"text={shown(text)}: a text is needed", "", ["lp.explain"], "text")
@@ -99,20 +99,20 @@ class Visit:
         return replace(self, text=text, flight=flight, typed=typed, own=own)
 
     def fly(self, flight: Dumps) -> Visit:
-        """With flight records in place of a text."""
+        """With flight records instead of a text."""
         return replace(self, text="", flight=flight)
 
     def load(self, model: ModelConfig) -> Visit:
-        """With a model of the reader's own."""
+        """With the reader's own model."""
         return self.change({"model": model})
 
     def bring(self, settings: Settings) -> Visit:
-        """With what a run's own files say, which the reader's own words win over."""
+        """With the facts in a run's own files; typed fields win over them."""
         return replace(self, settings=settings)
 
     @cached_property
     def brought(self) -> Values:
-        """Fields that the files say."""
+        """Fields whose values come from the files."""
         if self.settings is None:
             return {}
         known: Values = {name: n for name, n in self.settings.known().items() if name in FIELDS}
@@ -122,7 +122,7 @@ class Visit:
 
     @cached_property
     def _read_model(self) -> ModelConfig | None:
-        """The model of the files, where they say it whole."""
+        """The model in the files, if they describe it completely."""
         try:
             return self.settings.model_config() if self.settings else None
         except LlamaparError:
@@ -130,7 +130,7 @@ class Visit:
 
     @cached_property
     def stated(self) -> dict[str, str]:
-        """Model and framework, where the text names just one."""
+        """Model and framework, if the text names exactly one."""
         text = f"{self.text[:_SEARCHED]}\n{self.text[_SEARCHED:][-_SEARCHED:]}"
         models = {model.name for m in _names().finditer(text) if (model := model_named(m.group()))}
         frameworks = {name for package, name in _PACKAGES.items() if re.search(rf"\b{package}[/.]", text)}
@@ -139,7 +139,7 @@ class Visit:
 
     @cached_property
     def _known(self) -> tuple[Values, LlamaparError | None]:
-        """Arguments of `explain`, and the first field that is off, which is left out."""
+        """Arguments for `explain`, and the first invalid field, which is left out."""
         known, off = Values(), None
         for name, value in {**self.stated, **self.brought, **self.typed}.items():
             try:
@@ -164,23 +164,23 @@ class Visit:
             return explain(self.text, **self._known[0]) if self.text.strip() else NOTHING, None
         except LlamaparError as refused:
             return Explanation(UNKNOWN, refused.what, ()), refused
-        except Exception as fault:  # one of ours must not take the text away
+        except Exception as fault:  # An error of our own must not lose the reader's text.
             what = f"the text could not be explained: {type(fault).__name__}: {fault}"
             return Explanation(UNKNOWN, what, ()), LlamaparError(what)
 
     @property
     def explanation(self) -> Explanation:
-        """What `explain` says."""
+        """The explanation of the text or the records."""
         return self._explained[0]
 
     @property
     def problem(self) -> LlamaparError | None:
-        """What is off: a field, of which the others count all the same, or the text."""
+        """The problem with a field (the other fields still count), or with the text."""
         return self._explained[1] or self._known[1]
 
     @cached_property
     def fields(self) -> dict[str, tuple[object, str]]:
-        """Each known field as (value, where it is from)."""
+        """Each known field as (value, its source)."""
         known, best = self.explanation.known, self.explanation.best
         facts = best.facts if best else {}
         rows: dict[str, tuple[object, str]] = {n: (v, IMPLIED) for n, v in facts.items()}
@@ -201,7 +201,7 @@ class Visit:
 
     @cached_property
     def picture(self) -> View | LlamaparError:
-        """The picture, or why there is none."""
+        """The picture, or the reason why there is none."""
         try:
             return view(self.explanation)
         except LlamaparError as none:
@@ -211,7 +211,7 @@ class Visit:
 
     @property
     def _figure(self) -> Values | None:
-        """The picture as the page draws it: of flight records with the stacks of their calls."""
+        """The picture as the page draws it; for flight records, with the stacks of their calls."""
         if not isinstance(self.picture, View):
             return None
         standing = self.explanation.flight
@@ -232,7 +232,7 @@ class Visit:
         return "\n".join(filter(None, parts))
 
     def traits(self, seq: int) -> Values:
-        """All that the page is sent, as plain values. seq numbers it: pressed buttons refer to it."""
+        """Everything for the page, as plain values. seq numbers it; buttons refer to this number."""
         explained, drawn, problem = self.explanation, self.picture, self.problem
         values = dict.fromkeys(FIELDS) | {"framework": ""}
         payload = {
@@ -252,9 +252,9 @@ class Visit:
 
 
 class Clinic(Page[Visit]):
-    """The panel. `set` fills text and fields from code, `snapshot` is what it shows, as a static View.
+    """The clinic panel. `set` fills text and fields from code; `snapshot` is a static View of what it shows.
 
-    explorer: what a fix opened; None before.
+    explorer: the Explorer that a fix opened; None before.
     """
 
     _esm = source("page.js", "drop.js", "clinic.js")
@@ -273,20 +273,21 @@ class Clinic(Page[Visit]):
 
     @named
     def set(self, **values: Unpack[ClinicKeywords]) -> None:
-        """Fill in text, model, framework, tp, cp, pp, dp, world, seq_len and the other fields; None empties.
+        """Fill in text, model, framework, tp, cp, pp, dp, world, seq_len and the other fields; None clears
+        one.
 
-        flight: in place of a text, a folder of torch's flight records, or some files. Raises LayoutError for
-        a field that is not there.
+        flight: instead of a text, a folder of torch's flight records, or some files. Raises LayoutError for
+        an unknown field.
         """
         self._show(lambda visit: _changed(visit, Values(values)))
 
     @property
     def explanation(self) -> Explanation:
-        """What `lp.explain` says of the text and the fields."""
+        """The result of `lp.explain` for the text and the fields."""
         return self._state.explanation
 
     def open_fix(self, fix: int = 0, diagnosis: int = 0) -> Explorer:
-        """Do what a fix's button does: an Explorer on the mended layout, the same at each press."""
+        """Press a fix's button: opens an Explorer on the repaired layout, the same one each time."""
         found, judge = self.explanation.diagnoses, self.explanation.known.framework
         chosen = nth("diagnosis", diagnosis, found)
         offered = [one for one in chosen.fixes if isinstance(one, Fix)]
@@ -298,7 +299,7 @@ class Clinic(Page[Visit]):
         return self._open()
 
     def open_files(self) -> Explorer:
-        """An Explorer on what the files say. Raises LlamaparError where there are none."""
+        """An Explorer on the job in the files. Raises LlamaparError without files."""
         if self._state.settings is None:
             raise LlamaparError("no files were read", "", ["drop settings into the box"], "config")
         self.explorer = self.explorer or Explorer()
@@ -312,7 +313,9 @@ class Clinic(Page[Visit]):
         return self.explorer
 
     def snapshot(self) -> View:
-        """What the panel shows now: its picture; and fields, diagnoses and the picture's summary as text."""
+        """The panel as it is now: its picture, and the fields, diagnoses and the picture's summary as
+        text.
+        """
         drawn = self._state.picture
         return View(drawn.spec if isinstance(drawn, View) else {"data": [], "layout": {}}, str(self._state))
 
@@ -328,19 +331,21 @@ class Clinic(Page[Visit]):
 
 @named
 def clinic(text: str = "", **values: Unpack[ClinicFields]) -> Clinic:
-    """A Clinic with a text and fields filled in: model, framework, tp and the others of `Clinic.set`."""
+    """A Clinic with text and fields filled in: model, framework, tp and the others of `Clinic.set`."""
     return Clinic(text=text, **values)
 
 
 def _changed(visit: Visit, values: Values) -> Visit:
-    """With what is given from code, where flight records are named by their folder."""
+    """With the values given from code; flight records are named by their folder."""
     fields = {name: value for name, value in values.items() if name != "flight"}
     visit = visit.change(fields)
     return visit if values.get("flight") is None else visit.fly(late("read_dumps")(values["flight"]))
 
 
 def _cut(text: str) -> str:
-    """What of a text the page shows: of a long one a third from its head and two from its tail."""
+    """The part of a text that the page shows; of a long text, a third from its head and two thirds from its
+    tail.
+    """
     if len(text) <= LIMIT:
         return text
     left_out = f"\n… {len(text) - LIMIT:,} characters are read and not shown …\n"
@@ -348,7 +353,7 @@ def _cut(text: str) -> str:
 
 
 def _field(need: str) -> str | None:
-    """The field in which a fact can be told, if one knows it."""
+    """The field in which the reader can supply a fact, if there is one."""
     name = ARGUMENTS.get(need, need)
     return name if name in FIELDS else None
 

@@ -1,4 +1,4 @@
-"""The pinned job beside this one: each answer's difference with its sign, and one sentence why. Pure."""
+"""The pinned job beside the current one: signed differences of each answer, and one sentence why. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Job = tuple[Report, Values]
 
 
 def compared(now: Job, pinned: Job) -> Plain:
-    """How each of the four answers differs from the pinned job, and why a step is slower. Never raises."""
+    """The difference of each answer from the pinned job, and the reason for a slower step. Never raises."""
     differences = [_legal(now, pinned), _fits(now, pinned)]
     why = ""
     try:
@@ -74,7 +74,7 @@ def _travels(now: Job, pinned: Job) -> str:
 
 
 def _why(here: Cost, there: Cost) -> str:
-    """The terms that differ most, as shares of the pinned step, of GPU time for each token."""
+    """The terms that differ most, as shares of the pinned step, in GPU time for each token."""
     own, other = (
         {name: s * c.layout.world / c.tokens for name, s in c.seconds.items()} for c in (here, there)
     )

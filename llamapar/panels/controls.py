@@ -1,4 +1,4 @@
-"""The controls of both panels, made from the table of options: which, in which group, and in what words."""
+"""The controls of the panels, made from the table of options: order, groups and labels."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ Group = dict[str, object]
 
 
 def control(name: str, **other: object) -> Control:
-    """An option's control as the page takes it; `other` is added, or takes the place of what there is."""
+    """An option's control for the page; `other` adds to its properties or replaces them."""
     option = OPTIONS[name]
     made: Control = {"name": name, "label": _LABELS.get(name, name), "kind": _KINDS.get(option.kind, "text")}
     made["help"] = _HINTS.get(name, option.unit)
@@ -169,7 +169,7 @@ def control(name: str, **other: object) -> Control:
 
 
 def choice(name: str, titles: Titles) -> Control:
-    """A choice among values with titles of the panel's own."""
+    """A choice among values with the panel's own titles."""
     return control(name, kind="choice", options=list(titles.items()))
 
 
@@ -182,7 +182,7 @@ def own_model(label: str) -> Control:
 def group(
     title: str, *controls: str | Control, opened: bool = True, row: bool = False, tab: str = ""
 ) -> Group:
-    """Controls under a title. row: side by side, without a fold. tab: the only one where they are shown."""
+    """Controls under a title. row: side by side, without a fold. tab: the only tab that shows them."""
     made = [control(each) if isinstance(each, str) else each for each in controls]
     return {"group": title, "controls": made, "open": opened, "row": row} | ({"tab": tab} if tab else {})
 
@@ -193,7 +193,7 @@ def _paddings() -> dict[str, str]:
 
 
 def _orders() -> Titles:
-    """Every rank order, those of frameworks first and with the name of one."""
+    """Every rank order; those of frameworks come first, with the framework's name."""
     users: dict[str, list[str]] = {}
     for f in FRAMEWORKS.values():
         if f.order:
@@ -332,7 +332,7 @@ _LIVE: dict[str, Control] = {
 
 
 def knob_title(name: str) -> str:
-    """What a knob of a live picture is called."""
+    """The title of a live picture's knob."""
     return _SHORT.get(name) or _LABELS.get(name, name)
 
 
@@ -344,7 +344,7 @@ def rung_name(knob: str, value: object, titled: bool = False) -> str:
 
 
 def live_controls(values: Mapping[str, object], knobs: Collection[str]) -> list[Control]:
-    """The controls of a live picture beside its knobs, by the names of its values."""
+    """The controls beside a live picture's knobs, by the names of its values."""
     needs = {"interleave": values.get("kv_replication"), "nc": values.get("name") == "flexible"}
     beside = [name for name in values if name not in knobs and needs.get(name, True)]
     return [_LIVE.get(name) or control(name) for name in beside]

@@ -1,10 +1,9 @@
-"""The Explorer: one widget that changes a layout and shows what is wrong, what to do, and a map.
+"""The Explorer: a widget to change a layout, which shows what is wrong, what to do, and a map.
 
-One anywidget holds controls, findings and one plotly figure. A change of a control travels as one
-message, and all that follows from it comes back as one `payload`, so that each change is one atomic
-update, and then the answer. Everything is computed in `state`; this file only carries it to the browser
-and back. What takes longer than a picture has traits of its own: `offered`, and `running`, which the thread
-of the run sets.
+One anywidget holds controls, findings and one plotly figure. A change of a control travels as one message,
+and all its consequences return as one `payload`, so each change is one atomic update, followed by the answer.
+`state` computes everything; this file only transports it. Slow work has traits of its own: `offered`, and
+`running`, which the thread of the run sets.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ OTHER_DEFAULTS["explorer"] = DEFAULTS | PLAIN  # of a reader's own job that does
 
 
 class Explorer(Page[State]):
-    """The panel. `set` moves controls from code, `snapshot` is what it shows, as a static View."""
+    """The Explorer panel. `set` moves controls from code; `snapshot` is a static View of what it shows."""
 
     _esm = source("page.js", "explorer.js", "run.js", "drop.js", "plan.js", "answers.js", "layer.js")
     _css = source("page.css")
@@ -73,46 +72,48 @@ class Explorer(Page[State]):
 
     @named
     def set(self, **values: Unpack[ExplorerKeywords]) -> None:
-        """Set controls by name, as the mouse does; an impossible value is shown with its reason.
+        """Set controls by name, like the mouse; an impossible value is shown with its reason.
 
-        GPUs and global batch are held: a degree that moves takes from DP, or from the axis that `gives`
-        names; degrees that are set together are all kept. What gave stands in the status and in `gave`.
+        GPUs and global batch stay constant: a degree that changes takes from DP, or from the axis in `gives`;
+        degrees that are set together all keep their values. The status and `gave` say which axis changed.
 
-        Raises LayoutError for a control that is not there.
+        Raises LayoutError for an unknown control.
         """
         self._show(lambda state: state.move(Values(values)))
 
     @property
     def gave(self) -> str:
-        """What gave in the last move, so that GPUs and batch are held; empty where nothing had to."""
+        """The compensating change of the last move, which kept GPUs and batch constant; empty if none was
+        needed.
+        """
         return self._state.gave
 
     def load(self, source: ModelLike) -> None:
-        """Take a model from a config.json, params.json, dict or ModelConfig. Raises ModelError."""
+        """Load a model from a config.json, params.json, dict or ModelConfig. Raises ModelError."""
         model = find_model(source)
         self._show(lambda state: state.load(model))
 
     def take(self, job: Job, framework: str = "", tab: str = "heads") -> None:
-        """Take a whole job: model, layout and facts, such as a fix's."""
+        """Load a whole job: model, layout and facts, such as a fix's."""
         self._show(lambda state: state.take(job).change({"framework": framework, "tab": tab}))
 
     @property
     def model(self) -> ModelConfig:
-        """The model of the controls. Raises ModelError where they make none."""
+        """The model of the controls. Raises ModelError if they describe none."""
         return self._state.model()
 
     @property
     def layout(self) -> Layout:
-        """The layout of the controls. Raises LayoutError where they make none."""
+        """The layout of the controls. Raises LayoutError if they describe none."""
         return self._state.layout()
 
     @property
     def report(self) -> Report | None:
-        """What check says; None where there is no model or layout to check."""
+        """The report of `check`; None without a model or layout."""
         return self._state.outcome.report
 
     def apply_fix(self, finding: int = 0, fix: int = 0) -> None:
-        """Do what the button of a finding's fix does."""
+        """Press the button of a finding's fix."""
         findings = self.report.findings if self.report else ()
         fixes = nth("finding", finding, findings, count="there is no such finding").fixes
         changes = dict(nth("fix", fix, fixes, count="the finding has {}").changes)
@@ -120,41 +121,41 @@ class Explorer(Page[State]):
 
     @property
     def remedies(self) -> tuple[Fix, ...]:
-        """What makes the job fit its GPU; none where it fits, or where nothing does."""
+        """Changes that make the job fit its GPU; empty if it fits already, or if nothing helps."""
         return self._state.outcome.remedies
 
     def apply_remedy(self, remedy: int = 0) -> None:
-        """Do what the button of a remedy does."""
+        """Press the button of a remedy."""
         changes = dict(nth("remedy", remedy, self.remedies).changes)
         self._show(lambda state: state.apply(changes))
 
     def pin(self) -> None:
-        """Keep this layout beside the ones that come; again: let it go."""
+        """Keep this layout for comparison; a second call unpins it."""
         self._show(lambda state: replace(state, pinned=None) if state.pinned else state.pin())
 
     def swap(self) -> None:
-        """The pinned layout into the controls, and this one pinned."""
+        """Move the pinned layout into the controls, and pin the current one."""
         self._show(State.swap)
 
     def undo(self) -> None:
-        """Take the last change back; what is looked at stays."""
+        """Undo the last change; the view stays."""
         self._step(self._past, self._future)
 
     def redo(self) -> None:
-        """Do again what was taken back."""
+        """Redo the last undone change."""
         self._step(self._future, self._past)
 
     @property
     def line(self) -> str:
-        """The job as one line of text, as `restore`, `lp.explorer` and the command take it."""
+        """The job as one line of text, for `restore`, `lp.explorer` and the command."""
         return self._state.line
 
     def restore(self, line: str) -> None:
-        """Bring back what a line of text says. Raises LlamaparError for one that says nothing."""
+        """Restore the job in a line of text. Raises LlamaparError for a line without a job."""
         self._show(lambda state: state.restore(line))
 
     def reset(self) -> None:
-        """Back to what this Explorer opened with."""
+        """Restore the state in which this Explorer opened."""
         self._show(lambda state: self._first.change({"tab": state.values["tab"]}))
 
     def _step(self, back: list[State], forth: list[State]) -> None:
@@ -179,11 +180,11 @@ class Explorer(Page[State]):
 
     @property
     def found(self) -> Plan | None:
-        """What the search of the Plan tab found; None where there is none (yet)."""
+        """The result of the Plan tab's search; None without one (yet)."""
         return self._searcher.now.plan if self._searcher.now else None
 
     def adopt(self, place: int = 0) -> None:
-        """Take a layout of the search into the controls, the fastest being 0."""
+        """Put a layout of the search into the controls; 0 is the fastest."""
         found = self.found
         nth("place", place, found.layouts if found else ())
         assert found is not None
@@ -192,7 +193,7 @@ class Explorer(Page[State]):
 
     @property
     def result(self) -> RunResult | None:
-        """What came of the run that the controls ask for; None where there is none (yet)."""
+        """The result of the run that the controls describe; None without one (yet)."""
         now = self._runner.now
         try:
             return now.result if now and now.plan == self._state.plan() else None
@@ -200,7 +201,7 @@ class Explorer(Page[State]):
             return None
 
     def run(self) -> RunResult:
-        """Run what the controls ask for, now, and wait for it; an interrupt cancels it.
+        """Run what the controls describe, now, and wait for it; an interrupt cancels it.
 
         Raises LlamaparError for a run that is refused, fails or is cancelled.
         """
@@ -210,18 +211,18 @@ class Explorer(Page[State]):
         return now.result
 
     def cancel(self) -> None:
-        """Give up the run or the search in progress, if there is one."""
+        """Cancel the current run or search, if there is one."""
         self._runner.cancel()
         self._searcher.cancel()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until neither run nor search is in progress, at most `timeout` seconds each; whether so."""
+        """Wait until no run or search is active, at most `timeout` seconds each; returns whether none is."""
         return self._runner.wait(timeout) and self._searcher.wait(timeout)
 
     def snapshot(self) -> View:
-        """What the panel shows now: its figure, and status, findings and the figure's summary as text.
+        """The panel as it is now: its figure, and the status, findings and the figure's summary as text.
 
-        In the Run and Plan tabs it waits for what is in progress.
+        In the Run and Plan tabs it waits for the work in progress.
         """
         if self._state.outcome.plan or self._state.outcome.question:
             self.wait()
@@ -255,7 +256,7 @@ class Explorer(Page[State]):
             super()._answer(kind, content)
 
     def _follow(self) -> None:
-        """What comes after the picture: what takes longer, remedies, a run at once where quick, a search."""
+        """The work after the picture: slow results, remedies, a run if it is quick, a search."""
         state = self._state
         self.answers = {
             "seq": self.payload["seq"],
@@ -278,7 +279,7 @@ class Explorer(Page[State]):
             self._show_search(search)
 
     def _marks(self) -> list[Mark]:
-        """This layout and the pinned one among those of a search."""
+        """This layout and the pinned one, marked among those of a search."""
         pinned = self._state.pinned
         own = [mark("this layout", self.report, self._state.values)]
         other = pinned and pinned.outcome.report
@@ -329,10 +330,10 @@ STEPS: dict[str, Callable[[Explorer], None]] = {
 def explorer(model: ModelLike | None = None, **values: Unpack[ExplorerKeywords]) -> Explorer:
     """An Explorer on `model` (a preset's name, a config or a ModelConfig) with controls set.
 
-    Without a model and a degree it opens on the Llama 3 paper's job of 131,072 tokens. With one of them the
-    job is yours: degrees that you do not give are 1, and other facts are not known, as in `lp.check`.
+    Without a model or a degree it opens on the Llama 3 paper's job with 131,072 tokens. With one of them the
+    job is yours: degrees that you do not give are 1, and other facts are unknown, as in `lp.check`.
 
-    model may be a line of text that an Explorer's `line` gave, or a `llamapar check` command.
+    model may also be a line of text from an Explorer's `line`, or a `llamapar check` command.
 
     Controls are tp, cp, pp, dp, gpus, seq_len, framework, tab and the others of `Explorer.set`.
     """
@@ -345,7 +346,9 @@ def explorer(model: ModelLike | None = None, **values: Unpack[ExplorerKeywords])
 
 
 def copied(name: str, state: State, report: Report, drawn: View | None) -> str:
-    """What "copy as" gives: the job; on a command line, in the Memory tab, the account of its bytes."""
+    """The text for "copy as": the job; for a command line in the Memory tab, the command that counts its
+    bytes.
+    """
     judge = report.judge.name if report.judge else None
     if name == "CLI" and state.values["tab"] == "memory" and drawn and report.job.seq_len:
         return str(late("as_cli")(report.job, judge, "memory"))

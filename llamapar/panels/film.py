@@ -1,7 +1,7 @@
-"""A tape with numbers as the page of `lp.watch` gets it: tensors as small pictures, and steps.
+"""A tape with numbers in the form of `lp.watch`'s page: tensors as small pictures, and steps.
 
-Words are made here of an operation and of how its tensors are held before and after it, never for one
-program, so that they speak of a person's own code too.
+The words for a line come from its operation and from the placement of its tensors before and after it, never
+from a particular program, so they also fit your own code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = {
 
 
 def film(tape: Tape) -> Plain:
-    """The page's data: ranks, tensors, and steps; a step is a line with all that it made."""
+    """The page's data: ranks, tensors, and steps; a step is one line with everything it made."""
     made = [step for step in tape.steps if step.values]
     number = {id(step): n for n, step in enumerate(made)}
     tensors = [_tensor(step, tape) for step in made]
@@ -67,7 +67,7 @@ def film(tape: Tape) -> Plain:
 
 
 def _lines(steps: Sequence[TapeStep]) -> list[list[TapeStep]]:
-    """Steps by the line that made them; arguments are one line."""
+    """Steps grouped by the line that made them; all arguments are one line."""
     found: list[list[TapeStep]] = []
     for step in steps:
         last = found[-1][-1] if found else None
@@ -83,7 +83,7 @@ def _lines(steps: Sequence[TapeStep]) -> list[list[TapeStep]]:
 
 
 def _source_line(step: TapeStep, tape: Tape) -> int:
-    """The line of the tape's source, counted from 1; 0 for arguments and for lines elsewhere."""
+    """The line in the tape's source, counted from 1; 0 for arguments and for lines elsewhere."""
     name, _, line = step.where.partition(":")
     own = f"def {name.split(' ')[-1]}(" in tape.source  # in a pipeline the operation stands before it
     return int(line) + 1 if own and int(line) else 0
@@ -93,7 +93,7 @@ def _source_line(step: TapeStep, tape: Tape) -> int:
 
 
 def _down(shape: Sequence[int]) -> int:
-    """How many dims are rows: none of a vector, one of a matrix, else two."""
+    """Number of dims that become rows: none for a vector, one for a matrix, else two."""
     return min(2, max(0, len(shape) - 1))
 
 
@@ -134,7 +134,7 @@ def _of_rank(step: TapeStep, tape: Tape, rank: int, scale: float) -> Plain:
 
 
 def _thumbnail(whole: Sequence[int], at: Sequence[Sequence[range]]) -> Plain:
-    """Which rows and columns of the picture of the whole a rank holds, as half-open ranges."""
+    """The rows and columns that a rank holds in the picture of the whole, as half-open ranges."""
     down = _down(whole)
     return {"rows": _flat(whole[:down], at[:down]), "columns": _flat(whole[down:], at[down:])}
 
@@ -170,7 +170,7 @@ UNITS |= {
 
 
 def dim_names(step: TapeStep, tape: Tape) -> list[str]:
-    """The name of each dim of the whole tensor, by its size and its place; "" for one that has none."""
+    """The name of each dim of the whole tensor, from its size and position; "" for an unnamed dim."""
     whole, sizes = step.global_shape or (), tape.sizes
     names = []
     for dim, n in enumerate(whole):
@@ -187,7 +187,7 @@ def dim_names(step: TapeStep, tape: Tape) -> list[str]:
 
 
 def dims(step: TapeStep, tape: Tape) -> list[str]:
-    """Each dim with the axes that cut it: "batch", "seq/cp", "n_heads/tp"; sizes where a dim has no name."""
+    """Each dim with the axes that cut it: "batch", "seq/cp", "n_heads/tp"; an unnamed dim shows its size."""
     whole = step.global_shape or next(iter(step.local.values()), ())
     names = dim_names(step, tape) or [""] * len(whole)
     cuts = [f"{''.join(f'/{axis}' for axis in step.cut.get(dim, ()))}" for dim in range(len(whole))]
@@ -214,7 +214,7 @@ def place_words(step: TapeStep, tape: Tape, rank: int) -> str:
 
 
 def _out_of_order(step: TapeStep, rank: int) -> list[tuple[int, Sequence[range]]]:
-    """Dims that no axis cuts, of which a rank has all in another order, as an all-gather leaves them."""
+    """Uncut dims that a rank holds completely but in another order, as an all-gather leaves them."""
     at = step.at.get(rank, ())
     return [(dim, parts) for dim, parts in enumerate(at) if len(parts) > 1 and dim not in step.cut]
 
@@ -243,7 +243,7 @@ def sent_bytes(event: CollectiveEvent) -> int:
 def _moves(
     event: CollectiveEvent, reads: Sequence[TapeStep], made: Sequence[TapeStep], number: Mapping[int, int]
 ) -> list[Plain]:
-    """Which rows and columns of what was read go from a rank to another, and where they lie there."""
+    """The rows and columns that move from one rank to another, and their position there."""
     found: list[Plain] = []
     for target in made:
         source = next((step for step in reads if _goes_into(step, target, event)), None)
@@ -260,7 +260,9 @@ def _moves(
 
 
 def _goes_into(source: TapeStep, target: TapeStep, event: CollectiveEvent) -> bool:
-    """Whether a collective turns one tensor into the other: the same whole, held otherwise over its axis."""
+    """Whether a collective turns one tensor into the other: the same whole, placed differently on its
+    axis.
+    """
     if event.kind == "send":
         return True  # what arrives was made of what was sent
     places = [(source.places.get(axis), target.places.get(axis)) for axis in event.axis.split("-")]
@@ -290,7 +292,7 @@ def _parts(
 def _common(
     ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Each run of indexes of the whole that both have, as a range of the one and of the other."""
+    """Each run of indexes of the whole that both have, as a range of each."""
     before = 0
     for start, stop in ours:
         past = 0
@@ -307,7 +309,7 @@ def _common(
 
 
 def caption(tape: Tape, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> str:
-    """What a line does, from its operation and from how its tensors are held before and after."""
+    """What a line does, from its operation and its tensors' placement before and after."""
     step = line[0]
     if step.error:
         ranks = some(sorted(step.error))
@@ -333,7 +335,7 @@ _BROKEN = {"begins": "Here it breaks:", "spreads": "It was broken before this li
 
 
 def _why(step: TapeStep) -> str:
-    """In what a step is wrong; of one that stopped the reason alone."""
+    """What is wrong with a step; for one that stopped, only the reason."""
     if not step.values:
         return step.why
     verb = "holds" if step.why.startswith(("other", "another")) else "is"

@@ -1,7 +1,7 @@
-"""What gives when an axis moves: the GPUs and the global batch are held, and what gave is said. Pure.
+"""Keep GPUs and global batch constant when an axis moves, and say which number compensates. Pure.
 
-One axis gives, DP unless the controls say another. Where it cannot give a whole number the count of GPUs
-changes instead. Degrees that are said together are all meant: an axis that is said never gives.
+One axis compensates, DP by default. If it cannot become a whole number, the number of GPUs changes instead.
+Degrees set together are all intended: an axis that is set never compensates.
 """
 
 from __future__ import annotations
@@ -19,29 +19,32 @@ PER_DP = ("batch_per_dp", "micro_batches")
 
 
 def is_count(value: object, name: str) -> TypeGuard[int]:
-    """Whether it is a whole number that a control of this name can have."""
+    """Whether a value is a whole number that this control accepts."""
     return type(value) is int and 0 < value <= OPTIONS[name].most
 
 
 def counted(values: Mapping[str, object]) -> dict[str, int] | None:
-    """The four degrees, or None if one of them is not a valid number of ranks."""
+    """The four degrees, or None if one is no valid number of ranks."""
     degrees = {axis: n for axis in AXES if is_count((n := values[axis]), axis)}
     return degrees if len(degrees) == len(AXES) else None
 
 
 @dataclass(frozen=True)
 class Held:
-    """What is held: the last layout there was, which a wrong number in a box does not touch, and its GPUs.
+    """The numbers to keep: the last valid layout, which a wrong number in a box does not change, and its
+    GPUs.
 
-    gpus: those that an axis gives for. Where none could give evenly they are others than the layout has, so
-    that the way back finds them.
+    gpus: the target of the compensating axis. If no axis could reach it, the layout has another number;
+    keeping the target lets the way back find it.
     """
 
     degrees: Mapping[str, int] = field(default_factory=dict)
     gpus: int = 0
 
     def after(self, values: Values) -> Held:
-        """What is held after controls were set without a move: their layout, else the last valid one."""
+        """The numbers to keep after controls were set without a move: those of their layout, or the last
+        valid one.
+        """
         degrees, gpus = counted(values), values["gpus"]
         if degrees is None:
             return self
@@ -53,7 +56,7 @@ NOTHING = Held()
 
 @dataclass(frozen=True)
 class Move:
-    """What follows from a move: other controls, a sentence of what gave, and the GPUs that stay held."""
+    """The consequences of a move: other controls, a sentence about them, and the GPUs to keep."""
 
     more: Values = field(default_factory=dict)
     gave: str = ""
@@ -61,7 +64,7 @@ class Move:
 
 
 def moved(values: Values, changes: Values, last: Held) -> Move:
-    """What `changes` of the controls bring with them; nothing where no degree and no GPUs change."""
+    """The controls that `changes` also change; none if no degree and no GPUs change."""
     after = values | changes
     degrees, gpus, giver = counted(after), after["gpus"], after["gives"]
     if degrees is None or not last.degrees or giver not in AXES or not {*AXES, "gpus"} & changes.keys():
@@ -96,7 +99,7 @@ def moved(values: Values, changes: Values, last: Held) -> Move:
 
 
 def _batch(after: Values, changes: Values, before: int, dp: int) -> tuple[Values, str]:
-    """Counts of a DP group that make the same global batch of another DP, and what is said of them."""
+    """The counts of a DP group that give the same global batch with another DP, and a sentence about them."""
     more: Values = {}
     told = ""
     for name in PER_DP:

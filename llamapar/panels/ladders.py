@@ -1,8 +1,8 @@
-"""The ladder of a live picture: every value of a knob, with what it gives or why it gives nothing. Pure.
+"""The ladder of a live picture: every value of a knob, with its result or the reason why it fails. Pure.
 
-A ladder answers before anybody clicks. A rung is a call of a public function and what comes back, so the
-picture, the line of code and the step that is undone are the same thing. What each picture's knobs are, and
-what its rungs say, stands in `ladders_of_maps` and `ladders_of_jobs`.
+A ladder answers before anybody clicks. A rung is a call of a public function with its result, so the picture,
+the line of code and the undo step are the same thing. `ladders_of_maps` and `ladders_of_jobs` define the
+knobs of each picture and the words of its rungs.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Steps = Sequence[object] | Callable[[Values], Sequence[object]]
 class Rung:
     """One value of the knob.
 
-    gives: what a rank gets, in a few words. problem: why it does not work; "" where it does.
-    says: the sentence under the ladder. record: what the call makes; None where the function refuses.
+    gives: a rank's share, in a few words. problem: the reason why it fails; "" if it works. says: the
+    sentence under the ladder. record: the result of the call; None if the function refuses.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Rung:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What can be shown live: a public function with the knobs that matter.
+    """A picture that can be live: a public function with its relevant knobs.
 
-    opens: its arguments and the values it opens with; those that are no knob are controls beside them.
-    gives, says, problem: the words of a rung, made of the record; gives may be another for each knob.
-    within: what else a step of a knob changes.
+    opens: its arguments with their initial values; those that are no knob are controls beside the knobs.
+    gives, says, problem: the words of a rung, made from the record; gives can differ between knobs. within:
+    other values that a step of a knob changes.
     """
 
     make: Callable[..., Record]
@@ -81,7 +81,7 @@ class Subject:
     within: Callable[[Values], Values] = dict
 
     def call(self, values: Values, knob: str) -> Call:
-        """The call with the knob, and whatever else is not at the function's own default."""
+        """The call with the knob, and with every argument that differs from the function's default."""
         usual = inspect.signature(self.make).parameters
         always = (next(iter(self.knobs)), knob)
         said = {
@@ -92,10 +92,10 @@ class Subject:
         return call_of(self.make, said)
 
     def rung(self, values: Values, knob: str) -> Rung:
-        """What the knob's value gives."""
+        """The rung for a value of the knob."""
         try:
             return self._kept(knob, **values)
-        except TypeError:  # a value that no cache can look up
+        except TypeError:  # The value is not hashable, so it cannot be cached.
             return self._rung(values, knob)
 
     @lru_cache(maxsize=KEPT, typed=True)  # noqa: B019  subjects are as many as pictures, and stay
@@ -114,8 +114,10 @@ class Subject:
         return Rung(*words, gives(record), self.problem(record), self.says(record), call, record)
 
     def ladder(self, values: Values, knob: str) -> tuple[Rung, ...]:
-        """A rung for each step of the knob and for its value. Raises LlamaparError where none gives a record,
-        and for a value between the steps that is refused."""
+        """A rung for each step of the knob and for its current value.
+
+        Raises LlamaparError if no rung gives a record, or if the function refuses a value between the steps.
+        """
         now, known = values[knob], self.knobs[knob]
         steps = list(known(values) if callable(known) else known)
         between = not any(same(step, now) for step in steps)
@@ -130,7 +132,7 @@ class Subject:
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two values are equal and of one type: True is not 1."""
+    """Whether two values are equal and have one type: True is not 1."""
     return type(one) is type(other) and one == other
 
 
@@ -143,7 +145,7 @@ def at(rungs: Sequence[Rung], value: object) -> Rung:
 
 
 def degrees(most: int) -> list[int]:
-    """Each power of two up to `most`, that, and its divisors where there is room for them."""
+    """Each power of two up to `most`, `most` itself, and its divisors if there is room for them."""
     steps = {2**k for k in range(most.bit_length())} | {most}
     every = steps.union(divisors(most))
     return sorted(every if len(every) <= MOST_RUNGS else steps)
@@ -158,7 +160,7 @@ def of_model(field: str, most: int = 2**20) -> Steps:
 
 
 def sentence(text: str) -> str:
-    """A reason as a sentence; a name of an argument stays as it is."""
+    """A reason as a sentence; the name of an argument stays as it is."""
     first, *_ = text.split(maxsplit=1)
     return f"{text if '=' in first else text[:1].upper() + text[1:]}."
 

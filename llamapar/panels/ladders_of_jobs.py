@@ -1,4 +1,4 @@
-"""Live pictures of what a job takes: a schedule, memory, ZeRO, time, traffic, and one layer from inside."""
+"""Live pictures of a job's costs: schedule, memory, ZeRO, time, traffic, and the inside of a layer."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _memory_says(record: Memory) -> str:
 
 
 def _held(record: ZeroMap) -> dict[str, int]:
-    """Bytes on the fullest rank of the group, the first."""
+    """Bytes on the first rank of the group, which is the fullest."""
     return {what: record.held(what, 0) for what in SHARED_FROM}
 
 

@@ -1,4 +1,4 @@
-"""Live pictures of who holds what: heads, vocabulary, sequence, stages, ranks, and a rank's part of all."""
+"""Live pictures of placement: heads, vocabulary, sequence, stages, ranks, and one rank's part of all."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _heads_says(record: HeadMap) -> str:
 
 
 def _torn(head: int, record: HeadMap) -> bool:
-    """Whether the rows of a KV head lie on more than one rank."""
+    """Whether the rows of a KV head lie on several ranks."""
     first = head * record.tp // record.model.n_kv_heads
     last = -(-(head + 1) * record.tp // record.model.n_kv_heads) - 1
     return last > first
@@ -153,7 +153,7 @@ def _ranks_says(record: RankGrid) -> str:
 
 
 def _within(values: Values) -> Values:
-    """The rank that is shown stays within a layout of fewer ranks; what is no layout is refused later."""
+    """Keep the chosen rank within a smaller layout; an invalid layout is refused later."""
     with suppress(LlamaparError):
         world = Layout(**{axis: values[axis] for axis in AXES}).world
         if isinstance(values["rank"], int) and values["rank"] >= world:

@@ -1,4 +1,4 @@
-"""What a panel shows as one line of text, read back: a job in the command line's words, or a line of code."""
+"""A panel's state as one line of text, read back: a job in the command's words, or a line of code."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PLAIN |= {"gpu": DEFAULTS["gpu"], "framework": "", "job": ""}
 
 
 def is_line(text: str) -> bool:
-    """Whether a text is such a line, and no model's name."""
+    """Whether a text is such a line, and not the name of a model."""
     return text.lstrip().startswith(("llamapar ", "--", "#"))
 
 
 def read_line(text: str) -> tuple[ModelConfig | None, Values]:
-    """The model, and what a line sets; `llamapar check` before it does not matter. Raises LlamaparError."""
+    """The model and the settings in a line; a leading `llamapar check` is ignored. Raises LlamaparError."""
     try:
         words = shlex.split(text, comments=True)
     except ValueError as problem:
@@ -65,14 +65,14 @@ def read_line(text: str) -> tuple[ModelConfig | None, Values]:
 
 
 def _mended(problem: LlamaparError, text: str, wrong: str, before: str = "") -> LlamaparError:
-    """The problem of a word, whose choices are the whole line with another word in its place."""
+    """The problem with a word; its choices are the whole line with a replacement word."""
     words = [before + str(choice).replace("_", "-" if before else "_") for choice in problem.choices]
     lines = [text.replace(wrong, word, 1) for word in words if wrong]
     return type(problem)(problem.what, problem.why, lines, "line")
 
 
 def _value(field: str, text: str) -> object:
-    """A value as its control holds it."""
+    """A value in the form that its control stores."""
     option = OPTIONS.get(field)
     if option and option.is_count and text.isascii() and text.isdigit():
         return int(text)
@@ -83,9 +83,9 @@ def _value(field: str, text: str) -> object:
 def read_arguments(
     line: str, function: str, within: Mapping[str, Callable[..., object]] = {}
 ) -> tuple[list[object], Values]:
-    """What a line of code calls `function` with, by place and by name. Raises LlamaparError.
+    """The arguments of a call of `function` in a line of code, by position and by name. Raises LlamaparError.
 
-    within: functions that an argument may call, by name. Such a call is read into a Call, and not made.
+    within: functions that an argument may call, by name. Such a call becomes a Call, and is not executed.
     """
     within = {"lp.ModelConfig": ModelConfig, **within}
 

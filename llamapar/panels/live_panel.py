@@ -1,8 +1,8 @@
-"""`lp.live`: one picture with the knobs that matter for it, and a ladder of what each value of one gives.
+"""`lp.live`: one picture with its relevant knobs, and a ladder with the result of each value of one knob.
 
-The whole ladder travels to the page, each rung with its picture, so that pointing, stepping and playing need
-no answer from the kernel; the kernel only keeps up with the value. It makes a new ladder where another knob
-or a control changes.
+The page gets the whole ladder, each rung with its picture, so pointing, stepping and playing need no answer
+from the kernel, which only follows the value. It computes a new ladder when another knob or a control
+changes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SUBJECTS = MAPS | JOBS
 
 @dataclass(frozen=True)
 class LiveState:
-    """What is shown: the function's name, its arguments, and the knob whose ladder stands there."""
+    """The state shown: the function's name, its arguments, and the knob of the ladder."""
 
     what: str
     values: Values
@@ -52,12 +52,12 @@ class LiveState:
 
     @cached_property
     def ladder(self) -> tuple[Rung, ...]:
-        """All rungs. Raises LlamaparError where the controls allow none."""
+        """All rungs. Raises LlamaparError if the controls allow none."""
         return self.subject.ladder(self.values, self.knob)
 
     @property
     def rung(self) -> Rung:
-        """The one that is shown."""
+        """The rung that is shown."""
         return at(self.ladder, self.values[self.knob])
 
     @property
@@ -66,12 +66,12 @@ class LiveState:
 
     @property
     def line(self) -> str:
-        """The call of `lp.live` that opens it as it stands."""
+        """The call of `lp.live` that opens the current state."""
         knob = f", knob={self.knob!r}" if self.knob != next(iter(self.subject.knobs)) else ""
         return f"lp.live({self.rung.call}{knob})"
 
     def change(self, changes: Values) -> LiveState:
-        """With some values changed, or another "knob". Raises LlamaparError for what the function refuses."""
+        """With changed values, or another "knob". Raises LlamaparError if the function refuses."""
         changes = dict(changes)
         knob = str(one_of("knob", changes.pop("knob", self.knob), self.subject.knobs))
         for name in changes:
@@ -94,7 +94,7 @@ class LiveState:
         return self.load(settings.model_config())
 
     def traits(self, seq: int) -> Values:
-        """The ladder, and its payload with number `seq`: the knobs, and the values of all that can be set."""
+        """The ladder, with payload number `seq`: the knobs, and the values of everything that can be set."""
         values = {name: _plain(self.values[name]) for name in self.subject.opens}
         knobs = self.subject.knobs
         titles = [[name, knob_title(name), rung_name(name, values[name], True)] for name in knobs]
@@ -128,17 +128,16 @@ _together = threading.RLock()
 
 
 class Live(Undoing[LiveState]):
-    """One picture with its knob. `set` moves it from code, `snapshot` is what it shows, as a static View.
+    """A picture with its knob. `set` moves it from code; `snapshot` is a static View of what it shows.
 
-    Pictures that show the same job move together: where another live picture has the same model and the same
-    degree, it follows.
+    Pictures of the same job move together: a live picture with the same model and the same degree follows.
     """
 
     _esm = source("page.js", "live.js")
     _css = source("page.css", "live.css")
     schema = traitlets.List(traitlets.Dict()).tag(sync=True)
     ladder = traitlets.List(traitlets.Dict()).tag(sync=True)
-    layout = None  # ipywidgets' own would have another id at each run, and so would the stored picture
+    layout = None  # ipywidgets' own repr has another id at each run, and so would the stored picture.
 
     def __init__(self, state: LiveState) -> None:
         super().__init__(state)
@@ -147,21 +146,21 @@ class Live(Undoing[LiveState]):
 
     @property
     def code(self) -> str:
-        """The line of code that makes the record that is shown."""
+        """The line of code that makes the record shown."""
         return self._state.status
 
     @property
     def record(self) -> Record | None:
-        """The record that is shown; None where the function refuses."""
+        """The record shown; None if the function refuses."""
         return self._state.rung.record
 
     def snapshot(self) -> View:
-        """The picture, and the ladder with all that it says as text."""
+        """The picture, and the whole ladder as text."""
         return View(self._state.rung.view.spec, self._state.text)
 
     @property
     def line(self) -> str:
-        """The line of code that opens this picture as it stands, as `restore` takes it."""
+        """The line of code that reopens this picture, for `restore`."""
         return self._state.line
 
     def _read(self, line: str) -> LiveState:
@@ -181,7 +180,7 @@ class Live(Undoing[LiveState]):
                     other._follow_job(before.values, moved)
 
     def _follow_job(self, before: Values, moved: Values) -> None:
-        """Take a change of another picture, if both showed the same job before it."""
+        """Follow a change of another picture, if both showed the same job before it."""
         own = self._state
         pairs = {name: (value, before[name]) for name, value in own.values.items() if name in before}
         changes = {name: new for name, new in moved.items() if name in pairs}
@@ -202,16 +201,16 @@ def live(
     knob: str | None = None,
     **arguments: Unpack[LiveKeywords],
 ) -> Live:
-    """A picture that moves: `lp.live("heads", "llama3.1-405b", tp=16)`, or `record.live()`.
+    """A live picture with knobs: `lp.live("heads", "llama3.1-405b", tp=16)`, or `record.live()`.
 
     what: "heads", "vocab", "sequence", "stages", "ranks", "schedule", "memory", "zero", "cost", "traffic" or
     "inside", the function whose record is drawn; "block", a rank's part of layers, heads, tokens and batch;
-    or a record that one of them made, with all its arguments.
-    model: a preset, config or ModelConfig; "llama3-8b" unless given. knob: whose ladder stands above the
-    picture. arguments: what else the function takes, such as tp= and seq_len=.
+    or a record from one of them, with all its arguments. model: a preset, config or ModelConfig; the default
+    is "llama3-8b". knob: whose ladder stands above the picture. arguments: other arguments of the function,
+    such as tp= and seq_len=.
 
-    The ladder shows what each value of the knob gives, and which value does not work and why. Raises
-    LlamaparError for what the function refuses.
+    The ladder shows the result of each value of the knob, and why a value does not work. Raises LlamaparError
+    if the function refuses the arguments.
     """
     return Live(opened(what, model, knob=knob, **arguments))
 
@@ -227,7 +226,7 @@ def opened(
     knob: str | None = None,
     **arguments: Unpack[LiveKeywords],
 ) -> LiveState:
-    """The state with which `live` opens."""
+    """The initial state of `live`."""
     given: Values = {}
     if isinstance(what, Record | Call):
         kind, call = type(what).__name__, what.call if isinstance(what, Record) else what

@@ -1,6 +1,6 @@
-"""What the tabs draw, as records: of a report and the values of the controls. Pure.
+"""The pictures of the tabs, as records made from a report and the values of the controls. Pure.
 
-Time and the grid of ranks are no records; what runs, or is searched, has a picture when it is done.
+Left out: time and the grid of ranks, which are no records, and runs and searches, drawn when they end.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def padding(report: Report) -> Padding:
 
 
 def pipeline(report: Report, values: Values) -> Record:
-    """The timeline of the schedule, with a cursor where a time is set, or beside another one.
+    """The timeline of the schedule, with a cursor if a time is set, or beside another timeline.
 
-    Raises LayoutError where a schedule is not defined, or has more operations than the tab draws.
+    Raises LayoutError if a schedule is undefined, or has more operations than the tab draws.
     """
     layout = report.job.layout
     pp, v = layout.pp, layout.virtual_stages

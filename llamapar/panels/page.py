@@ -1,8 +1,8 @@
-"""What the panels share: their page's sources, plotly's bundle, and messages that are answered, each once.
+"""The shared part of panels: page sources, plotly's bundle, and messages that each get one answer.
 
-Python numbers what it shows: `payload["seq"]`, which no page ever counts. A page gives each of its messages
-an id of its own and waits for the answer with that id; so an answer is never a payload, which traitlets
-does not send where it is equal to the last one.
+Python numbers what it shows: `payload["seq"]`, which no page ever increments. A page gives each message its
+own id and waits for the answer with that id. An answer is never a payload, because traitlets does not send a
+payload that equals the last one.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ A_PICTURE = "a still picture: live in JupyterLab"
 
 
 def source(*names: str) -> str:
-    """Files beside this one, one after the other."""
+    """The concatenated files beside this one."""
     return "".join((files(__package__) / name).read_text(encoding="utf-8") for name in names)
 
 
 def plain(value: object, deep: int = DEEP) -> object:
-    """`value` as JSON carries it and a browser holds it, whole; in words where they cannot."""
+    """`value` as JSON that a browser can represent exactly; as text if it cannot."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):  # a lone surrogate has no UTF-8
@@ -70,7 +70,7 @@ def plain(value: object, deep: int = DEEP) -> object:
 
 
 class Controls(Protocol):
-    """What a panel's controls say, and all that follows from it: a frozen value."""
+    """The state of a panel's controls and its consequences: a frozen value."""
 
     @property
     def status(self) -> str: ...
@@ -82,7 +82,7 @@ class Controls(Protocol):
     def bring(self, settings: Settings) -> Self: ...
 
     def traits(self, seq: int) -> Values:
-        """What the page is sent, by trait and in this order; its payload is number `seq`."""
+        """The traits for the page, in order; the payload has number `seq`."""
         ...
 
 
@@ -91,14 +91,14 @@ Item = TypeVar("Item")
 
 
 def nth(name: str, index: int, items: Sequence[Item], why: str = "", count: str = "there are {}") -> Item:
-    """The item that a button stands for. Raises LlamaparError where there is none."""
+    """The item that a button refers to. Raises LlamaparError if there is none."""
     if not 0 <= index < len(items):
         raise LlamaparError(f"{name}={shown(index)}: {count.format(len(items))}", why, field=name)
     return items[index]
 
 
 class Page(anywidget.AnyWidget, Generic[State]):
-    """A widget whose page sends what was touched, and gets all that follows in one `payload`."""
+    """A widget whose page sends each change, and gets all its consequences in one `payload`."""
 
     payload = traitlets.Dict().tag(sync=True)
     told = traitlets.Dict().tag(sync=True)
@@ -114,7 +114,7 @@ class Page(anywidget.AnyWidget, Generic[State]):
         self._follow()
 
     def _show(self, change: Callable[[State], State]) -> None:
-        """Take a change and show what comes of it; where anything raises, all stays as it was."""
+        """Apply a change and show its result; if anything raises, everything stays as it was."""
         with self._lock:
             state = change(self._state)
             traits = state.traits(self.payload["seq"] + 1)
@@ -125,31 +125,31 @@ class Page(anywidget.AnyWidget, Generic[State]):
             self._follow()
 
     def _follow(self) -> None:
-        """What is done after the page was sent what there is."""
+        """Work to do after the page has its payload."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self._state.status}"
 
     def get_state(self, key: object = None, drop_defaults: bool = False) -> dict[str, object]:
-        """Traits as they are sent, plain: ipywidgets takes all that it sends of them from here."""
+        """Traits as plain values; ipywidgets takes everything it sends from here."""
         return {name: plain(value) for name, value in super().get_state(key, drop_defaults).items()}
 
     def send(self, content: object, buffers: list[bytes] | None = None) -> None:
-        """Send a message of the panel's own, plain."""
+        """Send one of the panel's own messages, as plain values."""
         super().send(plain(content), buffers)
 
     def snapshot(self) -> View:
-        """What the panel shows now: its picture, and all else that it says as text."""
+        """The panel as it is now: its picture, and the rest as text."""
         raise NotImplementedError
 
     def _now(self) -> View:
-        """The snapshot that is there at once."""
+        """The snapshot that is available without waiting."""
         return self.snapshot()
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, object], dict[str, object]]:
-        """The widget, and what stands there where it cannot live: its text, and its figure if it has one.
+        """The widget, and its static form: its text, and its figure if it has one.
 
-        By the metadata the server that saves the notebook (jupyter/saving.py) knows which of them to keep.
+        The metadata tells the server that saves the notebook (jupyter/saving.py) which forms to keep.
         """
         data, metadata = super()._repr_mimebundle_() or ({}, {})
         now = self._now()
@@ -159,7 +159,7 @@ class Page(anywidget.AnyWidget, Generic[State]):
         return {kind: plain(value) for kind, value in data.items()}, metadata | {"llamapar": "panel"}
 
     def _answer(self, kind: str, content: Values) -> None:
-        """Do what a message asks, or raise. A button of an older payload does nothing."""
+        """Do what a message requests, or raise. A button of an older payload does nothing."""
         if kind == "plotly":
             self.send({"kind": "plotly"}, buffers=[_plotly_js()])
         elif kind == "set":
@@ -174,7 +174,7 @@ class Page(anywidget.AnyWidget, Generic[State]):
             self._press(kind, content, content["seq"] == self.payload["seq"])
 
     def bring(self, settings: Settings) -> None:
-        """Take what a run's own files say, and tell it."""
+        """Load a run's own files, and report what they say."""
         problem: LlamaparError | None = None
         try:
             settings.model_config()
@@ -184,13 +184,13 @@ class Page(anywidget.AnyWidget, Generic[State]):
         self.told = told(settings, problem)
 
     def _press(self, kind: str, content: Values, current: bool) -> None:
-        """Do what a button of the panel's own does. current: whether the page showed what there is now."""
+        """Act on one of the panel's own buttons. current: whether the page showed the current state."""
         raise NotImplementedError
 
     def _receive(self, _: object, content: object, __: object) -> None:
-        """A message from the browser: data, whose names and values are checked like anybody's.
+        """Handle a message from the browser: names and values are checked like any other input.
 
-        Whatever comes of it, it is answered once, with what was wrong.
+        Every message gets exactly one answer, with the problem if there was one.
         """
         message = content if isinstance(content, dict) else {}
         problem: LlamaparError | None = None
@@ -200,7 +200,8 @@ class Page(anywidget.AnyWidget, Generic[State]):
                 self._answer(str(message["kind"]), message)
             except LlamaparError as refused:
                 problem = refused
-            except (Exception, KeyboardInterrupt) as fault:  # also ours: the page goes on
+            # Catch our own errors as well, so that the page continues.
+            except (Exception, KeyboardInterrupt) as fault:
                 problem = _unforeseen(message, fault)
             finally:
                 self._breath = 0.0
@@ -213,7 +214,7 @@ MOST_STEPS = 200
 
 
 class Undoing(Page[State]):
-    """A page whose changes can be taken back."""
+    """A page whose changes can be undone."""
 
     past = traitlets.Int().tag(sync=True)
     """Changes that can be taken back."""
@@ -223,18 +224,18 @@ class Undoing(Page[State]):
         super().__init__(state)
 
     def set(self, **values: object) -> None:
-        """Change what the controls say. Raises LlamaparError for what cannot be shown."""
+        """Change the controls. Raises LlamaparError for a state that cannot be shown."""
         self._show(lambda state: state.change(values))
 
     def restore(self, line: str) -> None:
-        """Show what a line of code says, one as `line` gives it. Raises LlamaparError."""
+        """Show the state in a line of code from `line`. Raises LlamaparError."""
         self._show(lambda _: self._read(line))
 
     def _read(self, line: str) -> State:
         raise NotImplementedError
 
     def undo(self) -> None:
-        """Take the last change back."""
+        """Undo the last change."""
         with self._lock:
             if self._past:
                 before = self._past.pop()
@@ -249,7 +250,7 @@ class Undoing(Page[State]):
                 self._keep([*self._past, before])
 
     def _changed(self, before: State) -> bool:
-        """Whether what stands there is a step from `before` that can be taken back."""
+        """Whether the current state differs from `before` by a step that can be undone."""
         return self._state != before
 
     def _keep(self, past: list[State]) -> None:
@@ -271,7 +272,7 @@ def _unforeseen(message: Values, fault: BaseException) -> LlamaparError:
 
 
 def still(now: View) -> View:
-    """The same, where the figure says that it is only a picture."""
+    """The same figure, marked as a static picture."""
     layout = now.spec["layout"]
     says = {"text": f"<i>{A_PICTURE}</i>", "showarrow": False, "yshift": 6}
     corner = {"xref": "paper", "yref": "paper", "x": 1, "y": 1, "xanchor": "right", "yanchor": "bottom"}
@@ -284,9 +285,9 @@ _WRAPPED = b'"use strict";var Plotly=(', b"window.Plotly = Plotly;\nreturn Plotl
 
 
 def _plotly_js() -> bytes:
-    """plotly's bundle without the functions around it, which a browser skips over before it reads all again.
+    """plotly's bundle without its wrapper functions, which a browser would skip first and then parse again.
 
-    Bare it runs in half the time; `Plotly` is then a global of the page, as the bundle makes it.
+    Unwrapped it runs in half the time; `Plotly` is then a global of the page, as the bundle makes it.
     """
     bundle = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
     start, end = map(bundle.find, _WRAPPED)

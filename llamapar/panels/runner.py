@@ -1,7 +1,7 @@
 """Runs in a thread of the kernel: one at a time, the latest wins, and each can be cancelled.
 
-The thread reports how far it is and what came of it by a callback; the kernel's own thread never waits
-for it. torch is imported by the first run.
+The thread reports progress and the result by a callback; the kernel's own thread never waits for it. The
+first run imports torch.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ TOLD = 0.1
 
 
 class Runner(Background[Run]):
-    """Runs plans, one at a time, and remembers how long they took."""
+    """Runs plans, one at a time, and remembers their durations."""
 
     def __init__(self, report: Callable[[Run], None]) -> None:
         super().__init__(report)
         self._measured: list[tuple[RunPlan, float]] = []
-        self._warm: set[str] = set()  # engines that have run: the first run of each imports and rehearses
+        # Engines that have run: the first run of each imports and rehearses, so its time does not count.
+        self._warm: set[str] = set()
 
     def _expects(self, plan: RunPlan) -> str:
         return expected(plan, self._measured)
 
     def offer(self, plan: RunPlan) -> None:
-        """Show a plan without running it; what ran is cancelled."""
+        """Show a plan without running it, and cancel the current run."""
         self._begin(Run(plan, expects=self._expects(plan)))
 
     def start(self, plan: RunPlan) -> None:
-        """Run a plan in the background; what ran is cancelled."""
+        """Run a plan in the background, and cancel the current run."""
         self._go(Run(plan, RUNNING, expects=self._expects(plan)), lambda stop: self._work(plan, stop), "run")
 
     def run(self, plan: RunPlan) -> Run:
-        """Run a plan, or wait for it where it runs already, and return what came of it."""
+        """Run a plan, or wait for it if it already runs, and return the result."""
         if not (self.now and self.now.plan == plan and self.now.state in (RUNNING, WRITING)):
             self.start(plan)
         try:
@@ -74,7 +75,7 @@ class Runner(Background[Run]):
             self._put(stop, replace(run, state=FAILED, phase="", problem=problem))
         except ModuleNotFoundError as absent:
             self._put(stop, replace(run, state=FAILED, phase="", problem=_needs(absent.name)))
-        except Exception as error:  # whatever torch, or the machine, says: it belongs on the page
+        except Exception as error:  # Any error of torch or the machine belongs on the page.
             unforeseen = LlamaparError(f"{type(error).__name__}: {error}")
             self._put(stop, replace(run, state=FAILED, phase="", problem=unforeseen))
 
@@ -138,7 +139,7 @@ class Runner(Background[Run]):
         self._put(stop, replace(run, state=DONE, phase="", tape=tape, expects=self._expects(run.plan)))
 
     def _remember(self, plan: RunPlan, seconds: float) -> None:
-        """How long a run took, but for the first of its engine."""
+        """Record the duration of a run, except the first of its engine."""
         if plan.engine in self._warm:
             self._measured = [*self._measured[1 - MEASURED :], (plan, seconds)]
         self._warm.add(plan.engine)
@@ -151,7 +152,7 @@ def _needs(name: str | None) -> LlamaparError:
 
 
 def _expected(operations: Callable[[], int]) -> int:
-    """How many operations there will be; 0 where counting them raises, as the run then does too."""
+    """The expected number of operations; 0 if counting raises, because the run then raises the same."""
     try:
         return operations()
     except Exception:

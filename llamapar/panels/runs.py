@@ -1,4 +1,4 @@
-"""What the Run tab would run, and what it says of what came of it: pure, no widget and no torch here."""
+"""The plan and the result of the Run tab: pure, without a widget or torch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_MICRO_BATCHES = 4
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What `lp.run` is asked. notes: what was made smaller, in words."""
+    """The arguments of `lp.run`. notes: what was made smaller, in words."""
 
     program: str
     model: ModelConfig
@@ -47,7 +47,7 @@ class RunPlan:
 
     @property
     def quick(self) -> bool:
-        """Whether it is done at each move of a control: few ranks, little work, or refused at once."""
+        """Whether the run starts at each move of a control: few ranks, little work, or refused at once."""
         if self.engine == "dry":
             return False
         if self.layout.world > MAX_RANKS:
@@ -56,24 +56,26 @@ class RunPlan:
 
     @property
     def work(self) -> int:
-        """About how much there is to do: ranks, times what the program does, times its rounds."""
+        """Approximate amount of work: ranks, times the program's work, times its rounds."""
         rounds = self.layout.cp if self.options["cp_method"] == "ring" else 1
         ranks = 1 if self.engine == "dry" else self.layout.world
         return ranks * _WORK[self.program] * rounds * int(self.options.get("micro_batches") or 1)
 
     @property
     def title(self) -> str:
-        """One line: what would be run."""
+        """One line: the run that would start."""
         return f"{self.program} of {self.model.name}, {self.layout}"
 
     def arguments(self) -> Values:
-        """Arguments of `lp.run` by name. Layouts that check refuses are run, to see the genuine error."""
+        """Arguments of `lp.run` by name. A layout that check refuses is run too, to show torch's own
+        error.
+        """
         own = {"program": self.program, "model": self.model, "layout": self.layout, "engine": self.engine}
         return own | self.options | {"force": True}
 
 
 def plan(job: Job, padding: Padding, values: Values) -> RunPlan:
-    """What the controls ask to run, at a size that fits. Raises LlamaparError for what is no choice."""
+    """The run that the controls describe, at a size that fits. Raises LlamaparError for an invalid choice."""
     program = OPTIONS["program"].chosen(values["program"])
     engine = one_of("engine", values["engine"], ENGINES)
     if engine == "dry":
@@ -109,7 +111,7 @@ def _options(padding: Padding, values: Values) -> Values:
 
 
 def _dry_plan(job: Job, padding: Padding, program: str, values: Values) -> RunPlan:
-    """One rank at true size: nothing is made smaller, for nothing is allocated."""
+    """One rank at true size: nothing is made smaller, because nothing is allocated."""
     options = _options(padding, values) | {"seq_len": job.seq_len, "rank": values["rank"]}
     if program in WHOLE and job.layout.pp > 1:
         options |= {"schedule": job.schedule, "micro_batches": job.micro_batches, "nc": job.nc}
@@ -130,7 +132,7 @@ def about(seconds: float) -> str:
 
 
 def expected(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) -> str:
-    """How long a run will take, from runs that were measured in this kernel, the last one last."""
+    """Estimated duration of a run, from runs measured in this kernel, the last one last."""
     for earlier, seconds in reversed(measured):
         if earlier == plan:
             return f"{about(seconds)}, as the last time"
@@ -150,11 +152,11 @@ def expected(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) -> str:
 
 
 def card(problem: LlamaparError, controls: Container[str] = ()) -> Plain:
-    """A problem as plain values. choose: (text, what its button sets: {} where no control has the field).
+    """A problem as plain values. choose: (text, settings of its button: {} if no control has the field).
 
-    field: the control that is wrong; of a problem of several the first one that a choice sets.
+    field: the control that is wrong; for several, the first one that a choice sets.
 
-    A problem of a line of text is mended by another line.
+    The choices of a problem in a line of text are other lines.
     """
     choices = [
         (str(choice), {"line": str(choice)} if problem.field == "line" else _settings(choice, controls))
@@ -166,7 +168,7 @@ def card(problem: LlamaparError, controls: Container[str] = ()) -> Plain:
 
 
 def _settings(choice: object, controls: Container[str]) -> Plain:
-    """What a choice sets, where there are controls for all of it."""
+    """The settings of a choice, if there are controls for all of them."""
     settable = isinstance(choice, Choice) and all(name in controls for name, _ in choice.values)
     return dict(choice.values) if isinstance(choice, Choice) and settable else {}
 
@@ -179,11 +181,11 @@ IDLE, RUNNING, WRITING, DONE, CANCELLED, FAILED = (
 
 @dataclass(frozen=True)
 class Run:
-    """A plan and how far it is.
+    """A plan and its progress.
 
-    phase: what is being done. fraction: how much of it, where that is known. result: before the tape,
-    which is written afterwards, and not at all where that is cancelled. problem: why there is no result.
-    expects: how long it will take, in words. left: seconds until it is done, by how far it is.
+    phase: the current work. fraction: its progress, if known. result: available before the tape, which is
+    written afterwards and is missing after a cancel. problem: the reason why there is no result. expects: the
+    estimated duration, in words. left: estimated seconds until the end.
     """
 
     plan: RunPlan
@@ -198,7 +200,7 @@ class Run:
 
     @cached_property
     def picture(self) -> View | None:
-        """The timeline of rank 0, or the memory of a rank that ran dry; None where there is nothing on it."""
+        """The timeline of rank 0, or the memory of a dry-run rank; None if it is empty."""
         try:
             return view(self.result) if self.result and self.result.trace.events else None
         except LayoutError:  # no picture of a trace
@@ -206,7 +208,7 @@ class Run:
 
     @property
     def text(self) -> str:
-        """What came of it as text that is the same on every machine: no device, timings or last digits."""
+        """The result as text that is equal on every machine: no device, timings or last digits."""
         plan, result = self.plan, self.result
         lines = [f"{plan.title} (engine {plan.engine}): {self.state}", *plan.notes]
         lines += [str(self.problem)] if self.problem else []
@@ -242,7 +244,7 @@ class Run:
         }
 
     def _result(self, result: RunResult) -> Plain:
-        """Verdict, errors, notes, tables and picture; the tape where it is there already."""
+        """Verdict, errors, notes, tables and picture, and the tape if available."""
         failed = self.tape.failed if self.tape else None
         line = f"at {failed.where}: {failed.code}" if failed else ""
         why = "; ".join(filter(None, [line, result.why]))
@@ -262,7 +264,7 @@ class Run:
 
 
 def verdict(result: RunResult) -> str:
-    """One line with the numbers: equal to the unsharded model, or not, or what was raised."""
+    """One line with the numbers: equal to the unsharded model, or not, or the error."""
     where = f"engine {result.engine} on {result.device}"
     if result.errors:
         kinds = dict.fromkeys(type(error).__name__ for error in result.errors.values())

@@ -1,4 +1,4 @@
-"""The search of the Plan tab: what is asked, how far it is, and what it found, beside the layout at hand."""
+"""The search of the Plan tab: its question, its progress and its results, beside the current layout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEP = 0.15
 
 @dataclass(frozen=True)
 class Question:
-    """A model, GPUs and a batch, which layouts are searched for: arguments of `lp.plan` by their names."""
+    """The question of a search, a model, GPUs and a batch: arguments of `lp.plan` by name."""
 
     model: ModelConfig
     gpus: int
@@ -48,7 +48,7 @@ class Question:
 
     @classmethod
     def of(cls, report: Report, values: Values) -> Question:
-        """What the controls ask, whatever their layout is. Raises LlamaparError."""
+        """The question of the controls, whatever their layout. Raises LlamaparError."""
         job = batched(report.job)
         return cls(
             job.model,
@@ -69,14 +69,14 @@ class Question:
 
     @property
     def title(self) -> str:
-        """One line: what is searched."""
+        """One line: the subject of the search."""
         batch = f"{self.global_batch:,} sequences of {self.seq_len:,} a step"
         return f"layouts of {self.gpus:,} {self.gpu} for {self.model.name}: {batch}"
 
 
 @dataclass(frozen=True)
 class Search:
-    """A question and how far its search is."""
+    """A question with the progress of its search."""
 
     question: Question
     state: str = RUNNING
@@ -97,26 +97,27 @@ class Searcher(Background[Search]):
 
         def progress(judged: int, passing: int) -> None:
             nonlocal now, shown_at
-            time.sleep(0)  # the panel's own thread goes first
+            time.sleep(0)  # Let the panel's own thread run first.
             if time.monotonic() - shown_at > STEP:
                 shown_at = time.monotonic()
                 now = replace(now, judged=judged, passing=passing)
                 self._put(stop, now)
 
         try:
-            asked = plan(**question.arguments, cancel=lambda: True).asked  # stopped before its first layout
+            # The search was stopped before its first layout.
+            asked = plan(**question.arguments, cancel=lambda: True).asked
             found = yield from searching(asked, SHOWN, progress, stop.is_set)
             state = DONE if found.complete else CANCELLED
             self._put(stop, replace(now, state=state, plan=found))
         except LlamaparError as problem:
             self._put(stop, replace(now, state=FAILED, problem=problem))
-        except Exception as error:  # of ours, too: it belongs on the page
+        except Exception as error:  # Our own errors belong on the page as well.
             unforeseen = LlamaparError(f"{type(error).__name__}: {error}")
             self._put(stop, replace(now, state=FAILED, problem=unforeseen))
 
 
 def mark(name: str, report: Report | None, values: Values) -> Mark | None:
-    """A layout of the reader's own among the points; None where it has no time or no memory."""
+    """The current layout as a point; None if it has no time or no memory."""
     if report is None or (held := load(report.job, report.judge)) is None:
         return None
     try:
@@ -130,7 +131,7 @@ def mark(name: str, report: Report | None, values: Values) -> Mark | None:
 
 
 def shown(now: Search, marks: list[Mark]) -> View | None:
-    """The picture of what was found; None before."""
+    """The picture of the results; None before the end."""
     return View(*picture(now.plan, marks)) if now.plan else None
 
 
@@ -156,7 +157,7 @@ def as_dict(now: Search, marks: list[Mark]) -> Plain:
 
 
 def adopted(found: Plan, place: int) -> Values:
-    """What the controls are set to for a layout of a search."""
+    """The control values for a layout of a search."""
     one = found.layouts[place]
     lay, job = one.layout, one.job
     settings: Values = {

@@ -1,4 +1,4 @@
-"""What the Explorer's controls say, and what comes of it: pure, no widget in sight."""
+"""The values of the Explorer's controls, and everything that follows from them: pure, without a widget."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ VIEW = ("tab", "rank", "time", "beside", "step", "gives")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the controls amount to: everything that could be made, and the problem where one was met."""
+    """The result of the controls: everything that could be computed, and the problem if there was one."""
 
     report: Report | None = None
     view: View | None = None
@@ -61,19 +61,19 @@ class Outcome:
 
     @property
     def fits(self) -> bool:
-        """Whether the job surely fits its GPU, as far as it is counted."""
+        """Whether the job certainly fits its GPU, as far as memory is counted."""
         memory = self.report.memory if self.report else None
         return memory is None or memory.severity not in (ERROR, WARNING)
 
     @property
     def remedies(self) -> tuple[Fix, ...]:
-        """What makes the job fit; looked for when asked, after the picture is shown."""
+        """Changes that make the job fit; computed on request, after the picture is shown."""
         memory = self.report.memory if self.report else None
         return memory.fixes if memory else ()
 
     @property
     def status(self) -> str:
-        """One line: the report's summary, or what is wrong with the input."""
+        """One line: the report's summary, or the problem with the input."""
         if self.report:
             return self.report.summary
         return self.problem.what if self.problem else ""
@@ -81,7 +81,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class State:
-    """Values of all controls, as typed, and the model that the dimensions start from."""
+    """The values of all controls as typed, and the model from which the dimensions start."""
 
     values: Values
     base: ModelConfig
@@ -94,22 +94,24 @@ class State:
 
     @classmethod
     def start(cls) -> State:
-        """Llama 3.1 405B on 16,384 GPUs, sequence 8,192: what another model's controls start from."""
+        """Llama 3.1 405B on 16,384 GPUs, sequence 8,192: the defaults for another model's controls."""
         base = PRESETS[FIRST_MODEL]
         return cls(DEFAULTS | _dims(base), base)
 
     @classmethod
     def opened(cls, values: Values) -> State:
-        """As it opens with controls set: the paper's job, or with a model or degree the reader's own."""
+        """The initial state for the given controls: the paper's job, or the reader's own with a model or a
+        degree.
+        """
         is_own = values.keys() & {"preset", *AXES, *DIMS}
         return cls.start().apply(PLAIN if is_own else {"job": FIRST_JOB}).change(values)
 
     def change(self, changes: Mapping[str, object]) -> State:
-        """With some controls changed, and those that follow from them.
+        """With some controls changed, and the controls that depend on them.
 
-        A published job sets all that it says, until something of it is changed; a preset or a model
-        sets the dimensions; a dimension makes the model a custom one; the rank that is shown stays within the
-        layout; "16k" becomes the number that it says. Raises LayoutError for a control that is not there.
+        A published job sets all its values, until one of them is changed. A preset or a model sets the
+        dimensions; a changed dimension makes the model a custom one. The chosen rank stays within the layout.
+        "16k" becomes a number. Raises LayoutError for an unknown control.
         """
         for name in changes:
             one_of("control", name, DEFAULTS)
@@ -137,7 +139,9 @@ class State:
         return replace(self, values=values, base=base, held=self.held.after(values), gave=gave)
 
     def move(self, changes: Mapping[str, object]) -> State:
-        """The same by a hand, or `set`: GPUs and batch are held, unless it brings another model or job."""
+        """The same for a user's change: GPUs and batch stay constant, unless it brings another model or
+        job.
+        """
         if changes.keys() & {"preset", "job"}:
             return self.change(changes)
         read = {name: typed(name, v) if name in COUNTS else v for name, v in changes.items()}
@@ -148,7 +152,7 @@ class State:
         )
 
     def apply(self, changes: Mapping[str, object]) -> State:
-        """With settings changed that may be those of a job or a fix, not the controls' own form of them."""
+        """With settings changed whose form can be that of a job or a fix, not the controls' own."""
         return self.change(_controls(changes))
 
     def take(self, job: Job) -> State:
@@ -157,32 +161,32 @@ class State:
         return state.change(_settings(job) | {"gpu": job.gpu or self.values["gpu"]})
 
     def load(self, model: ModelConfig) -> State:
-        """With a model, as the preset that it is where it is one."""
+        """With a model, as a preset if it equals one."""
         return self.change({"preset": model})
 
     def _freed(self, model: ModelConfig) -> State:
-        """Without what a published job says where the model is another; what is looked at stays."""
+        """Without the values of a published job if the model differs; the view stays."""
         if not self.values["job"] or model == JOBS[self.values["job"]].job.model:
             return self
         looked = {name: self.values[name] for name in (*VIEW, "framework")}
         return replace(self, values=State.start().apply(PLAIN).values | looked)
 
     def bring(self, settings: Settings) -> State:
-        """With what a run's own files say; a model not said whole leaves the one there."""
+        """With the values in a run's own files; an incomplete model leaves the current one."""
         state = self
         with suppress(LlamaparError):  # the page is told what of the model is missing
             state = self.load(settings.model_config())
         return state.apply(controls_of(settings))
 
     def restore(self, line: str) -> State:
-        """What a line of text says, and nothing else. Raises LlamaparError."""
+        """Exactly the state in a line of text. Raises LlamaparError."""
         model, values = read_line(line)
         state = self.load(model) if model else self
         return state.apply(PLAIN | values)
 
     @cached_property
     def line(self) -> str:
-        """The job as one line that `restore`, `lp.explorer` and the command take; empty for none."""
+        """The job as one line for `restore`, `lp.explorer` and the command; empty without a job."""
         report = self.outcome.report
         judge = report.judge.name if report and report.judge else None
         return str(late("as_cli")(report.job, judge)).splitlines()[-1] if report else ""
@@ -192,20 +196,20 @@ class State:
         return replace(self, pinned=replace(self, pinned=None))
 
     def swap(self) -> State:
-        """With the pinned one in the controls, and this one pinned."""
+        """With the pinned state in the controls, and this one pinned."""
         pinned = self.pinned or self
         there = replace(pinned, values=pinned.values | {"tab": self.values["tab"]})
         return replace(there, pinned=replace(self, pinned=None))
 
     def differs(self, other: State) -> bool:
-        """Whether more than what is looked at is another."""
+        """Whether more than the view differs."""
         mine, others = ({k: v for k, v in each.values.items() if k not in VIEW} for each in (self, other))
         return mine != others or self.base is not other.base or self.pinned != other.pinned
 
     # -- what comes of it ------------------------------------------------------------------------
 
     def _read(self, names: Iterable[str]) -> Values:
-        """Values of controls. Raises LayoutError for a text that is no number where one is needed."""
+        """Values of controls. Raises LayoutError for a text in place of a number."""
         values = {name: self.values[name] for name in names}
         texts = {name: v for name, v in values.items() if name in COUNTS and isinstance(v, str)}
         return values | {name: number(name, text).value for name, text in texts.items()}
@@ -238,7 +242,7 @@ class State:
 
     @cached_property
     def outcome(self) -> Outcome:
-        """Everything that the controls amount to; never raises."""
+        """Everything that follows from the controls; never raises."""
         report = None
         try:
             job = self.job()
@@ -260,11 +264,11 @@ class State:
             return Outcome(report, problem=problem)
 
     def _machine(self, report: Report) -> View:
-        """The rank that is shown among all. Raises LayoutError."""
+        """The chosen rank among all. Raises LayoutError."""
         return View(*picture(machine(report, self._read(("rank", "cp_method")))))
 
     def _times(self, report: Report) -> View:
-        """The step's terms, beside the pinned layout's where that has any. Raises LlamaparError."""
+        """The terms of a step, beside those of the pinned layout if it has any. Raises LlamaparError."""
         costs = {"now": timed(report.job, report.judge, method(self.values))}
         other = self.pinned and self.pinned.outcome.report
         if self.pinned and other:
@@ -274,12 +278,12 @@ class State:
 
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
-        """Legal, fits, how fast, what travels."""
+        """The four answers: legal, fits, how fast, what travels."""
         return answers(self.outcome.report, self.values)
 
     @property
     def product(self) -> str:
-        """The degrees multiplied, and the GPUs there are where those are others; empty among broken ones."""
+        """The product of the degrees, and the number of GPUs if it differs; empty for invalid degrees."""
         degrees, gpus = counted(self.values), self.values["gpus"]
         if degrees is None:
             return ""
@@ -289,7 +293,7 @@ class State:
 
     @property
     def beside_pinned(self) -> Plain | None:
-        """The pinned job's answers, and how those of this one differ."""
+        """The pinned job's answers, and their differences from this one."""
         if not self.pinned:
             return None
         other, report = self.pinned.outcome.report, self.outcome.report
@@ -300,7 +304,7 @@ class State:
         return shown | {"answers": [answer.as_dict() for answer in self.pinned.answers]}
 
     def plan(self) -> RunPlan:
-        """What the Run tab runs, whichever tab is shown. Raises LlamaparError."""
+        """The plan of the Run tab, whichever tab is shown. Raises LlamaparError."""
         outcome = self.change({"tab": "run"}).outcome
         if outcome.plan is None:
             raise outcome.problem or LlamaparError("there is nothing to run")
@@ -310,11 +314,11 @@ class State:
 
     @property
     def status(self) -> str:
-        """One line, and what gave."""
+        """One line, with the compensating change."""
         return "; ".join(filter(None, (self.outcome.status, self.gave)))
 
     def traits(self, seq: int) -> Values:
-        """All that the page is sent. seq numbers it: remedies and buttons refer to it."""
+        """Everything for the page. seq numbers it; remedies and buttons refer to this number."""
         outcome, report, problem = self.outcome, self.outcome.report, self.outcome.problem
         payload = {
             "seq": seq,
@@ -333,7 +337,7 @@ class State:
 
 
 def _preset(name: object) -> ModelConfig:
-    """The preset of a name, its publisher's too, or a model of the reader's own. Raises ModelError."""
+    """The preset for a name, also a publisher's name, or the reader's own model. Raises ModelError."""
     if isinstance(name, ModelConfig | Mapping):
         return find_model(name)
     known = preset_name(name) if isinstance(name, str) else ""
@@ -345,7 +349,7 @@ def _dims(model: ModelConfig) -> dict[str, int]:
 
 
 def _controls(changes: Mapping[str, object]) -> Values:
-    """Settings of a job or a fix in the controls' own form, those that have none left out."""
+    """Settings of a job or a fix in the controls' form; settings without a control are left out."""
     values = {c: v for k, v in changes.items() if (c := {"model": "preset"}.get(k, k)) in DEFAULTS}
     if "padding" in values:
         rule = values["padding"]
@@ -358,20 +362,20 @@ def _controls(changes: Mapping[str, object]) -> Values:
 
 
 def _settings(job: Job) -> Values:
-    """What a job's layout and facts are in the controls."""
+    """A job's layout and facts as control values."""
     facts = (*FACTS, *STEP, "padding", "layer_split")
     settings = {name: getattr(job.layout, name) for name in LAYOUT}
     return _controls(settings | {name: getattr(job, name) for name in facts})
 
 
 def _is_still(values: Values, job: Job) -> bool:
-    """Whether the controls still say the job, whatever they say besides."""
+    """Whether the controls still describe the job, whatever else they contain."""
     known = _settings(job) | _dims(job.model)
     return all(values[name] == value for name, value in known.items())
 
 
 def _within(rank: object, values: Values) -> object:
-    """`rank`, as it stands in a layout of fewer ranks; untouched among broken degrees."""
+    """`rank`, limited to a smaller layout; unchanged if the degrees are invalid."""
     degrees = counted(values)
     if degrees is None or not isinstance(rank, int) or rank < 0:
         return rank

@@ -1,6 +1,6 @@
-"""`lp.watch`: a program line by line on every rank, with the numbers that each rank has.
+"""`lp.watch`: a program line by line on every rank, with the numbers of each rank.
 
-The panel is a page around a WatchState, which has all that is shown.
+The panel is a page around a WatchState, which has everything that is shown.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ State = TypeVar("State", bound=WatchState)
 
 
 class Watch(Undoing[WatchState]):
-    """Ranks that are watched. `set` changes what runs, `snapshot` says in words what each line does."""
+    """Ranks under observation. `set` changes what runs; `snapshot` says in words what each line does."""
 
     _esm = source("page.js", "pictures.js", "block.js", "tiles.js", "editor.js", "watch.js")
     _css = source("page.css", "watch.css")
     schema = traitlets.List(traitlets.Dict()).tag(sync=True)
     film = traitlets.Dict().tag(sync=True)
-    layout = None  # ipywidgets' own would have another id at each run
+    layout = None  # ipywidgets' own repr has another id at each run.
 
     @property
     def code(self) -> str:
-        """The line of code that shows the same, but for an edited source."""
+        """The line of code that shows the same, except for an edited source."""
         return self._state.code
 
     line = code
@@ -51,7 +51,7 @@ class Watch(Undoing[WatchState]):
 
     @property
     def record(self) -> Tape:
-        """What the ranks did: each line's tensors with their numbers."""
+        """The tape of the ranks: each line's tensors with their numbers."""
         return self._state.tape
 
     def snapshot(self) -> View:
@@ -75,17 +75,17 @@ def watch(
     layout: LayoutLike | None = None,
     **options: Unpack[WatchKeywords],
 ) -> Watch:
-    """Ranks that one watches, line by line: `lp.watch("attention", tp=2, cp=2)`.
+    """Watch a program line by line on every rank: `lp.watch("attention", tp=2, cp=2)`.
 
-    program: "attention", "mlp", "block", "embedding", "loss"; "llama" or "step", which pp cuts into
-    stages; or a function (mesh, setting, …tensors by name…) of your own. model: whose KV heads are kept, in a
-    model small enough to be drawn. layout: or its degrees as keywords, at most 16 ranks.
-    data: "teaching", in which each head draws a letter of its own, or "random". case: a name of
-    `lp.programs.CASES`: a fault of `lp.programs.FAULTS`, broken on purpose; a puzzle, in which you write a
-    line; or an incident. kv_replication=, cp_method= and chunking= are those of `lp.run`.
+    program: "attention", "mlp", "block", "embedding", "loss"; "llama" or "step", which pp cuts into stages;
+    or a function (mesh, setting, …tensors by name…) of your own. model: supplies the KV heads for a model
+    small enough to be drawn. layout: or its degrees as keywords, at most 16 ranks. data: "teaching", in which
+    each head draws its own letter, or "random". case: a name of `lp.programs.CASES`: a fault of
+    `lp.programs.FAULTS`, broken on purpose; a puzzle, in which you write a line; or an incident.
+    kv_replication=, cp_method= and chunking= are those of `lp.run`.
 
-    The source is a text box: what is edited runs again on every rank. Raises LlamaparError for what cannot
-    be run.
+    The source is a text box: an edited source runs again on every rank. Raises LlamaparError for a program
+    that cannot run.
     """
     return Watch(opened(WatchState.blank(), program, model, layout, **options))
 
@@ -98,7 +98,7 @@ def opened(
     layout: LayoutLike | None = None,
     **options: Unpack[WatchKeywords],
 ) -> State:
-    """The state with which `watch` opens, of the same class as `state`."""
+    """The initial state of `watch`, of the same class as `state`."""
     from llamapar.programs import program as find_program
     from llamapar.programs.cases import BREAK, CASES
 

@@ -117,7 +117,7 @@ class WatchState:
         return watch_task(self.program, self.values["model"], self.layout, **how, options=options)
 
     def key(self, fault: str, source: str) -> str:
-        """All that a run depends on, in words."""
+        """Everything that a run depends on, as text."""
         right = None if (fault, source) == self.right else self.right
         return repr([fault, source, right, *(self.values[name] for name in _RUN_WITH)])
 
@@ -146,17 +146,17 @@ class WatchState:
 
     @property
     def right(self) -> tuple[str, str]:
-        """The fault and the text of the program as it should be: of a puzzle with its answer."""
+        """The fault and the text of the correct program; for a puzzle, with its answer."""
         return (self.case.fault, self.case.solved) if self.case and self.puzzle else ("", "")
 
     @property
     def shown(self) -> WatchState:
-        """The state whose film stands there."""
+        """The state whose film is shown."""
         return self if self.before is None else self.before
 
     @property
     def broken(self) -> tuple[str, str]:
-        """The fault and the text with which the film was made."""
+        """The fault and the text that made the film."""
         case, text = self.shown.case, str(self.shown.values["source"])
         return (case.fault, text or case.text) if case else ("", text)
 
@@ -246,7 +246,7 @@ class WatchState:
         return values
 
     def load(self, model: ModelConfig) -> Self:
-        """With another model, whose KV heads are kept."""
+        """With another model, which supplies the KV heads."""
         return self.change({"model": model})
 
     def bring(self, settings: Settings) -> Self:
@@ -289,7 +289,7 @@ class WatchState:
 
     @property
     def says(self) -> str:
-        """What the case is about; "" without one."""
+        """The description of the case; "" without one."""
         from llamapar.programs import FAULTS
 
         if self.case is None:
@@ -323,7 +323,7 @@ class WatchState:
 
     @property
     def summary(self) -> str:
-        """The lines with what each does, in words."""
+        """The lines, with what each does in words."""
         lines = [self.code, self.status, *([self.verdict["text"]] if self.verdict else [])]
         for step in self.film["steps"]:
             if not step["depth"]:
@@ -357,7 +357,7 @@ class WatchState:
 
 
 def _keep(found: dict[str, Made], key: str, made: Made) -> None:
-    """Keep what was made, and forget the oldest."""
+    """Cache a value, and drop the oldest."""
     found[key] = made
     for oldest in list(found)[:-MOST_TAPES]:
         del found[oldest]

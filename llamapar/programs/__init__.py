@@ -1,8 +1,8 @@
 """The programs: plain functions over tensors, a DeviceMesh and collectives, each beside its reference.
 
-A program takes `mesh`, `setting` and, by name, the tensors that it wants: a rank's pieces of parameters
-("wq"), of activations ("x", "tokens") or of all parameters ("weights", a dict). It returns a tensor like
-x, or a dict of named ones. The same function runs in every engine.
+A program takes `mesh`, `setting` and the tensors that it names as arguments: a rank's pieces of parameters
+("wq"), of activations ("x", "tokens") or of all parameters ("weights", a dict). It returns a tensor like x,
+or a dict of named tensors. The same function runs in every engine.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .faults import FAULTS
 
 @dataclass(frozen=True)
 class Program:
-    """function(mesh, setting, …) with reference(setting, …), the same on one device.
+    """A program function(mesh, setting, …) with its reference(setting, …), which is the same on one device.
 
-    out: the row of the placement table for a returned tensor; dicts name theirs. stage: the same cut into
-    pipeline stages, (mesh, setting, stage, x, positions, targets, weights), where it can be. trains: the
-    weights are updated, and the next step begins. own_name: what it is called, unless as its function.
+    out: the placement table's row for a returned tensor; dicts name theirs. stage: the program as pipeline
+    stages, (mesh, setting, stage, x, positions, targets, weights), if it has them. trains: the program
+    updates the weights, then starts the next step. own_name: the name, if it differs from the function's.
     """
 
     function: Callable[..., object]
@@ -77,7 +77,7 @@ BIASED = {
 
 
 def for_model(program: Program, model: ModelConfig) -> Program:
-    """The program as the model has its tensors: with biases on Q, K and V, or without."""
+    """The variant of a program for the model's tensors: with biases on Q, K and V, or without."""
     ours = PROGRAMS.get(program.name) == program
     return BIASED.get(program.name, program) if ours and model.qkv_bias else program
 
@@ -85,7 +85,7 @@ def for_model(program: Program, model: ModelConfig) -> Program:
 def program(
     given: ProgramLike, reference: Callable[..., object] | None = None, out: str = "residual"
 ) -> Program:
-    """The Program of a name, or of a function of somebody's own with its reference."""
+    """The Program for a name, or for a function of your own with its reference."""
     if isinstance(given, Program):
         return given
     if isinstance(given, str):
@@ -110,7 +110,7 @@ def program(
 
 
 def show_source(given: ProgramLike) -> str:
-    """The source of a program, given by its name or as a function, as it runs."""
+    """Source text of a program, given by name or as a function; the text is what the ranks run."""
     return inspect.getsource(program(given).function)
 
 

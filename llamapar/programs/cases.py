@@ -24,11 +24,11 @@ BREAK, WRITE, HAPPENED = "break it", "write it", "it happened"
 
 @dataclass(frozen=True)
 class Case:
-    """group: BREAK, WRITE or HAPPENED. says: the task, or what happened, in words.
+    """A start for `lp.watch`. group: BREAK, WRITE or HAPPENED. says: the task or the event, in words.
 
-    program, model, layout, needs: where it shows, with options of a run. fault: a name of FAULTS, or "".
-    function, edit: of a puzzle, whose source and what in it is replaced by what. gap: the code of its open
-    line. answer: what stands there in the end.
+    program, model, layout, needs: a run that shows it, with its options. fault: a name of FAULTS, or "".
+    function, edit: of a puzzle, whose source is edited, and the replacements in it. gap: the code of the open
+    line. answer: the code that solves it.
     """
 
     group: str
@@ -46,7 +46,7 @@ class Case:
 
     @cached_property
     def text(self) -> str:
-        """The source that the reader begins with; "" is the program's own."""
+        """The source that the reader starts with; "" stands for the program's own source."""
         if self.function is None:
             return ""
         before, after = self.edit
@@ -54,7 +54,7 @@ class Case:
 
     @cached_property
     def solved(self) -> str:
-        """The source with the answer."""
+        """The source with the answer filled in."""
         return self.text.replace(self.gap, self.answer)
 
 

@@ -1,4 +1,4 @@
-"""What training steps are trained on unless tokens are given."""
+"""The default training text of training steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Break it on purpose: named faults, what still looks fine with each, and which check catches it."""
+"""Break it on purpose: named faults, what still looks fine with each, and the check that catches it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from llamapar.spmd.training import Training
 
 @dataclass(frozen=True)
 class Fault:
-    """looks_fine: what a look at shapes and running does not show. caught_by: the check that fails.
+    """A named fault. looks_fine: what shapes and a finished run do not show. caught_by: the check that fails.
 
-    program, layout: where it shows. needs: options of a run that this takes. model: fields of a model in
-    which it shows. changes: fields of the Setting.
-    patch: the function that is replaced, as its owner and its name, and what takes its place.
+    program, layout: a run that shows it. needs: further options of that run. model: the fields of a model
+    that are needed to show it. changes: the fields of the Setting that the fault changes, if it changes any
+    of them. patch: the function to replace, given as its owner and its name, and the replacement.
     """
 
     looks_fine: str
@@ -36,7 +36,7 @@ class Fault:
 
     @property
     def where(self) -> str:
-        """The layout, and the model, that it shows in: "tp=2, sequence_parallel=False"."""
+        """The layout, and the model if it matters, that show it: "tp=2, sequence_parallel=False"."""
         return ", ".join(f"{name}={value}" for name, value in (self.layout | self.model).items())
 
 
@@ -367,7 +367,7 @@ FAULTS = Faults(
 
 @contextmanager
 def injected(name: str | None) -> Iterator[None]:
-    """The named fault in this process, until the block ends."""
+    """Context manager that injects the named fault into this process until the block ends."""
     patch = FAULTS[name].patch if name is not None else None
     if patch is None:
         yield

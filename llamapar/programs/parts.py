@@ -1,6 +1,6 @@
-"""What every program is made of: the ways into and out of tensor parallelism, RMSNorm and RoPE.
+"""The parts of every program: the ways into and out of tensor parallelism, RMSNorm and RoPE.
 
-Shapes: batch is the sequences of a dp way, seq a CP rank's tokens, over tp what a rank's heads are.
+Shapes: batch is the sequences of a dp way, seq a CP rank's tokens, over tp a rank's own heads.
 """
 
 from __future__ import annotations

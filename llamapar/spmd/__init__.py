@@ -1,1 +1,1 @@
-"""What sharded programs are written with: collectives, kernels, a rank's setting; torch's versions."""
+"""Building blocks of sharded programs: collectives, kernels, a rank's setting, and torch's versions."""

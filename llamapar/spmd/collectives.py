@@ -1,8 +1,8 @@
-"""Collectives that know their gradient: the contract of each in one line.
+"""Collectives with their gradients; the docstring of each is its contract in one line.
 
-Every function takes the mesh and the name of an axis; on an axis of one rank it returns its input.
-What they send is Megatron-LM's f and g (arXiv:1909.08053, section 3) and, under sequence parallelism,
-their two halves (arXiv:2205.05198, section 4.2.2).
+Every function takes the mesh and the name of an axis; on an axis of one rank it returns its input. They are
+Megatron-LM's f and g (arXiv:1909.08053, section 3) and, for sequence parallelism, the two halves of these
+(arXiv:2205.05198, section 4.2.2).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Exchange(torch.autograd.Function):
 def exchange(
     x: Tensor, forward: Collective, backward: Collective, mesh: DeviceMesh, axis: str, *dim: int
 ) -> Tensor:
-    """One collective forward, one backward; x itself on an axis of one rank."""
+    """One collective forward, another backward; x itself on an axis of one rank."""
     return Exchange.apply(x, forward, backward, mesh, axis, *dim) if compat.size(mesh, axis) > 1 else x
 
 
 def same(x: Tensor, *_: object) -> Tensor:
-    """The tensor as it is: what a rank does that sends nothing."""
+    """The tensor unchanged: the operation of a rank that sends nothing."""
     return x.view_as(x)
 
 
@@ -51,7 +51,9 @@ def copy(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
 
 
 def all_reduce(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
-    """All-reduce forward, copy backward: Megatron's g. For a sum that all ranks then use alike."""
+    """All-reduce forward, copy backward: Megatron's g. For a sum that every rank then uses in the same
+    way.
+    """
     return exchange(x, compat.all_reduce, same, mesh, axis)
 
 
@@ -66,5 +68,5 @@ def reduce_scatter(x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
 
 
 def maximum(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
-    """The greatest of the ranks' values; a constant for autograd."""
+    """The maximum over the ranks; a constant for autograd."""
     return compat.all_reduce(x.detach(), mesh, axis, "max") if compat.size(mesh, axis) > 1 else x.detach()

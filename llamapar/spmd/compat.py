@@ -1,8 +1,8 @@
-"""What differs between torch versions, engines and backends, and every private part of torch in use.
+"""Differences between torch versions, engines and backends, and every private part of torch in use.
 
-A collective here takes the mesh and the name of an axis, never changes its input and works the same on
-real ranks, on the local engine's LocalTensors, on the meta device over the fake process group, and for
-CUDA tensors over gloo.
+A collective here takes the mesh and the name of an axis, and never changes its input. It works the same on
+real ranks, on the local engine's LocalTensors, on the meta device over the fake process group, and for CUDA
+tensors over gloo. Gradients are left out: `collectives` adds them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ try:
     from torch.distributed._local_tensor import LocalTensor as LocalTensor
     from torch.distributed._local_tensor import LocalTensorMode as LocalTensorMode
     from torch.testing._internal.distributed.fake_pg import FakeStore
-except ImportError as missing:  # private modules: they may move
+except ImportError as missing:  # These modules are private, so a new torch may move them.
     raise ImportError(
         f"torch {torch.__version__} has no LocalTensorMode; llamapar needs torch 2.11 or newer"
     ) from missing
@@ -51,11 +51,13 @@ Own = TypeVar("Own", Tensor, tuple[Tensor, ...])
 """What a rank's own arithmetic makes."""
 
 _c10d: Any = dist.distributed_c10d
-_ops = torch.ops._c10d_functional  # the functional collectives that all their wrappers of 2.11 to 2.13 call
+_ops = torch.ops._c10d_functional  # All wrappers of torch 2.11 to 2.13 call these functional collectives.
 
 
 class _FlatMatmul(TorchFunctionMode):
-    """x [..., n] @ w [n, m] as one mm: before 2.13 torch's matmul asks for sizes that are plain integers."""
+    """x [..., n] @ w [n, m] as one mm, because matmul before torch 2.13 requires sizes that are plain
+    integers.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Tensor], types: object, args: Arguments = (), kwargs: Plain | None = None
@@ -72,18 +74,23 @@ _aliased: Callable[..., object] = _local.return_and_correct_aliasing
 
 
 def _unaliased(func: OpOverload, args: Arguments, kwargs: Plain, out: object) -> object:
-    """The result of an operation on LocalTensors as it is, unless the operation changes an argument.
+    """The result of an operation on LocalTensors, without torch's aliasing, unless the operation changes an
+    argument.
 
-    torch gives a view the storage of its base, for compilers, and a LocalTensor's is a shell: numbers are in
-    the ranks' tensors, whose views share storage as any do. It took a third of a run (measured).
+    torch gives a view the storage of its base, for compilers. A LocalTensor's own storage is empty: the
+    numbers are in the ranks' tensors, whose views share storage as usual. The aliasing took a third of a run
+    (measured).
     """
     return _aliased(func, args, kwargs, out) if func._schema.is_mutable else out
 
 
 class LocalMode(LocalTensorMode):
-    """torch's mode in which operations run rank by rank; uneven pieces can be multiplied in every torch."""
+    """torch's mode that runs operations rank by rank; here uneven pieces can be multiplied in every torch
+    version.
+    """
 
     def __enter__(self) -> LocalMode:
+        # The replacement holds only while the mode is active; `__exit__` restores torch's function.
         _local.return_and_correct_aliasing = _unaliased
         self._matmul = _FlatMatmul() if torch.__version__ < "2.13" else None
         if self._matmul is not None:
@@ -106,7 +113,9 @@ acting_rank: ContextVar[int | None] = ContextVar("acting_rank", default=None)
 
 
 def _sent(op: Callable[..., Tensor], t: Tensor, mesh: DeviceMesh, axis: str, *details: object) -> Tensor:
-    """What a collective makes of `t`; by way of host memory where gloo has none for CUDA tensors."""
+    """The result of a collective on `t`; through host memory where gloo has no CUDA version of the
+    collective.
+    """
     group = mesh.get_group(axis)
     by_host = t.is_cuda and dist.get_backend(group) == "gloo"
     made: Tensor = _ops.wait_tensor.default(op(t.cpu() if by_host else t, *details, group.group_name))
@@ -120,7 +129,7 @@ def all_reduce(t: Tensor, mesh: DeviceMesh, axis: str, op: str = "sum") -> Tenso
 
 
 def all_gather(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
-    """The ranks' tensors joined along `dim`, in the order of the axis; all must have one shape."""
+    """The ranks' tensors joined along `dim`, in the order of the axis; all must have the same shape."""
     moved = t.movedim(dim, 0).contiguous()
     return _sent(_ops.all_gather_into_tensor.default, moved, mesh, axis, size(mesh, axis)).movedim(0, dim)
 
@@ -138,7 +147,7 @@ def reduce_scatter(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
 
 
 def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
-    """`t` goes to the next rank of the axis; what comes back is the previous rank's."""
+    """Send `t` to the next rank of the axis, and return the tensor of the previous rank."""
     ranks, n = size(mesh, axis), t.numel()
 
     def splits(step: int) -> list[int | torch.SymInt]:
@@ -159,7 +168,7 @@ def size(mesh: DeviceMesh, axis: str) -> int:
 
 
 def coord_of(mesh: DeviceMesh, rank: int) -> Coord:
-    """Where a global rank sits in the mesh, looked up once: a DeviceMesh makes its table at each look."""
+    """The coord of a global rank, cached, because a DeviceMesh rebuilds its table at each call."""
     if isinstance(mesh, RankMesh):
         return mesh.coord
     known: dict[int, Coord] = mesh.__dict__.setdefault("_llamapar_coords", {})
@@ -172,8 +181,8 @@ def coord_of(mesh: DeviceMesh, rank: int) -> Coord:
 def each_rank(mesh: DeviceMesh, function: Callable[..., Own], *tensors: Tensor) -> Own:
     """`function(coord, *tensors)` for this rank; in the local engine for every rank, one after another.
 
-    function: what differs by rank (its rows, its chunks); makes a tensor or a tuple of tensors from
-    plain tensors. It must not communicate.
+    function: the part of the work that differs by rank (its rows, its chunks). It turns plain tensors into a
+    tensor or a tuple of tensors, and it must not communicate.
     """
     local = [t for t in tensors if isinstance(t, LocalTensor)]
     mode = enabled_local_tensor_mode()
@@ -195,12 +204,12 @@ def each_rank(mesh: DeviceMesh, function: Callable[..., Own], *tensors: Tensor) 
 
 
 def in_local_mode() -> bool:
-    """Whether a LocalTensorMode is entered, in a program or a `with` of LocalRanks."""
+    """Whether a LocalTensorMode is active, in a program or in a `with` of LocalRanks."""
     return enabled_local_tensor_mode() is not None
 
 
 def per_rank_int(mesh: DeviceMesh, function: Callable[[Coord], int]) -> dict[int, int] | int:
-    """function(coord) of this rank, or in the local engine of each."""
+    """function(coord) for this rank; in the local engine, one value for each rank."""
     mode = enabled_local_tensor_mode()
     if mode is None:
         return function(coord_of(mesh, dist.get_rank()))
@@ -209,7 +218,7 @@ def per_rank_int(mesh: DeviceMesh, function: Callable[[Coord], int]) -> dict[int
 
 
 def _where(at: dict[int, int] | int, i: int, n: int) -> int | torch.SymInt:
-    """n where `at` is i, else 0; a torch.SymInt of its own on each rank in the local engine."""
+    """n if `at` is i, else 0; in the local engine a torch.SymInt with a value for each rank."""
     if isinstance(at, int):
         return n if at == i else 0
     return torch.SymInt(LocalIntNode({rank: n if own == i else 0 for rank, own in at.items()}))
@@ -231,12 +240,12 @@ def first_of(t: Tensor) -> Tensor:
 
 
 def storage_of(t: Tensor) -> StorageWeakRef:
-    """What views of one tensor share, as a key that does not keep it."""
+    """A key for the storage that the views of one tensor share; the key does not keep the storage alive."""
     return StorageWeakRef(first_of(t).untyped_storage())
 
 
 def raising_rank(error: BaseException) -> int | None:
-    """The rank whose turn it was when the local engine raised; None where it was the program itself."""
+    """The rank that was running when the local engine raised; None if the program itself raised."""
     found = None
     trace = error.__traceback__
     while trace is not None:
@@ -259,7 +268,7 @@ def make_mesh(layout: Layout, device: str) -> DeviceMesh:
 
 
 def split_axis(mesh: DeviceMesh, axis: str, sizes: tuple[int, int], names: tuple[str, str]) -> DeviceMesh:
-    """`mesh` with one axis seen as two, the first the slower; made once for a mesh."""
+    """`mesh` with one axis split in two, the slower first; cached for each mesh."""
     made: dict[tuple[str, ...], DeviceMesh] = mesh.__dict__.setdefault("_llamapar_split", {})
     old = list(mesh.mesh_dim_names or ())
     at = old.index(axis)
@@ -274,9 +283,11 @@ def split_axis(mesh: DeviceMesh, axis: str, sizes: tuple[int, int], names: tuple
 
 
 def joined(mesh: DeviceMesh, replicas: int, slow: str, fast: str) -> DeviceMesh:
-    """The mesh with `slow` and `fast` as one axis, "shards", and dp's copies as "replicas"; made once for it.
+    """The mesh with `slow` and `fast` joined as the axis "shards", and the copies of dp as "replicas";
+    cached.
 
-    dp is copies by shards, the shards the faster. All ranks have to ask for it, for it is made together.
+    dp is copies × shards, with shards the faster. Every rank must call this, because making groups is
+    collective.
     """
     made: dict[int, DeviceMesh] = mesh.__dict__.setdefault("_llamapar_joined", {})
     if replicas not in made and isinstance(mesh, RankMesh):
@@ -298,17 +309,19 @@ def joined(mesh: DeviceMesh, replicas: int, slow: str, fast: str) -> DeviceMesh:
 
 
 def groups() -> frozenset[dist.ProcessGroup]:
-    """The process groups that there are."""
+    """The existing process groups."""
     return frozenset(_c10d._world.pg_map)
 
 
 def gpus() -> int:
-    """GPUs that CUDA gives this process; torch.cuda.device_count() may count by NVML, under MIG cards."""
+    """Number of GPUs that CUDA gives this process; torch.cuda.device_count() may count by NVML, under MIG
+    cards.
+    """
     return getattr(torch._C, "_cuda_getDeviceCount", lambda: 0)()
 
 
 def flight_record() -> bytes:
-    """What torch noted of this process's last collectives, as a pickle; b"" where this torch does not."""
+    """torch's record of this process's last collectives, as a pickle; b"" if this torch has none."""
     dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace", None)
     return cast(bytes, dump()) if dump is not None else b""
 
@@ -327,7 +340,7 @@ def axis_names(mesh: DeviceMesh) -> dict[str, str]:
 
 
 def axis_of(group: dist.ProcessGroup) -> str:
-    """The axis name of a DeviceMesh's group, "world" for the default group, else the group's name."""
+    """The axis name of a DeviceMesh's group; "world" for the default group; else the group's own name."""
     if group == dist.group.WORLD:
         return "world"
     return str(group.group_desc).removeprefix("mesh_") or str(group.group_name)
@@ -346,7 +359,7 @@ def translates(group: tuple[int, ...], world: int) -> dict[int, tuple[int, ...]]
 
 @contextmanager
 def fake_world(size: int, rank: int = 0) -> Iterator[None]:
-    """A process group of `size` ranks of which this process is one, without any communication."""
+    """A fake process group of `size` ranks, of which this process is one; nothing is sent."""
     if dist.is_initialized():
         raise LlamaparError(
             "torch.distributed has a process group in this process already",
@@ -354,11 +367,11 @@ def fake_world(size: int, rank: int = 0) -> Iterator[None]:
             ["torch.distributed.destroy_process_group()", Choice.of(engine="processes")],
             "engine",
         )
-    hook = sys.excepthook  # torch puts one of its own there and leaves it
+    hook = sys.excepthook  # torch sets its own store here and does not remove it.
     try:
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         yield
     finally:
-        if dist.is_initialized():  # the program may have ended it
+        if dist.is_initialized():  # The program may have destroyed the group already.
             dist.destroy_process_group()
         sys.excepthook = hook

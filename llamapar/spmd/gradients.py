@@ -1,4 +1,4 @@
-"""After the backward: gradients of parameters that several ranks hold become the whole batch's."""
+"""After the backward: turn each rank's gradients into gradients of the whole batch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .zero import ZeroGroup, zero_group
 def reduce_gradients(
     mesh: DeviceMesh, setting: Setting, gradients: dict[str, Tensor], scattered: bool = False
 ) -> dict[str, Tensor]:
-    """Each gradient as the one of the mean over dp ways of the objective; of ZeRO 2 and 3 the rank's shard.
+    """Each gradient of the mean objective over all dp ways; under ZeRO 2 and 3 the rank's shard of it.
 
-    A replicated KV head: sum over its copies. A parameter that TP replicates, under sequence parallelism:
-    sum over tp, for each rank saw its own tokens. Every parameter: sum over cp, mean over dp. Activations
-    are a rank's own. scattered: the reduce-scatter of shards was done in the backward.
+    A replicated KV head: sum over its copies. A parameter that TP replicates, under sequence parallelism: sum
+    over tp, because each rank saw only its own tokens. Every parameter: sum over cp, mean over dp. Gradients
+    of activations stay as they are. scattered: the backward has already done the reduce-scatter of shards.
     """
     group = zero_group(mesh, setting) if setting.shards.cuts("gradients") else None
     return {
@@ -52,9 +52,9 @@ def sum_copies(mesh: DeviceMesh, setting: Setting, gradient: Tensor) -> Tensor:
 
 
 def kv_copies(mesh: DeviceMesh, setting: Setting) -> DeviceMesh | None:
-    """The mesh whose axis "tp" is the copies of a KV head; None where there is one of each.
+    """The mesh with the copies of a KV head as its axis "tp"; None if each head has one copy.
 
-    All ranks have to ask for it, for it is made together.
+    Every rank must call this, because making groups is collective.
     """
     copies = setting.heads.replicas
     if copies == 1:
@@ -75,7 +75,7 @@ def sum_data(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
 
 
 def sum_shards(group: ZeroGroup, name: str, gradient: Tensor) -> Tensor:
-    """The rank's shard of the sum over those that share the parameter."""
+    """The rank's shard of the sum over the ranks that share the parameter."""
     return group.scattered(gradient, name)
 
 

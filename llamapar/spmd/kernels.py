@@ -52,10 +52,10 @@ class Segment:
 
 
 def segments(chunks: Sequence[range], documents: Sequence[int] | None = None) -> tuple[Segment, ...]:
-    """The chunks of a rank cut where documents end; chunks that meet are one, empty ones none.
+    """The chunks of a rank, split where documents end. Adjacent chunks are merged, and empty ones dropped.
 
-    documents: tokens of each document, which follow each other and cover the sequence; a token attends
-    to its own document only. LayoutError where the chunks go past the last of them.
+    documents: number of tokens of each document; documents are consecutive and cover the sequence, and a
+    token attends only to its own document. Raises LayoutError if the chunks extend beyond the last document.
     """
     ends = list(accumulate(whole("document length", n) for n in documents or ()))
     made = []
@@ -96,9 +96,10 @@ class Block(NamedTuple):
 
 
 def blocks(mine: Sequence[Segment], key_ranges: Sequence[range]) -> Iterator[Block]:
-    """What the queries of `mine` have to do with the keys of `key_ranges`, in the order of both."""
+    """The kernel calls that the queries of `mine` need for `key_ranges`, in the order of both."""
     runs, q = _runs(key_ranges), 0
     for segment in mine:
+        # The segment's own positions form a causal square, the keys before it a dense rectangle.
         wanted = ((range(segment.start, segment.stop), True), (range(segment.first, segment.start), False))
         k = 0
         for run in runs:
@@ -132,7 +133,8 @@ def _kernel(q: Tensor) -> str:
 def block_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     """Attention of q [b, h, n, d] to k, v [b, h_kv, m, d], with its log-sum-exp.
 
-    causal: query i sees keys 0..i, n = m. Gives out like q, lse [b, h, n], in float32 or q's float64.
+    causal: query i sees keys 0..i, n = m. Returns (out like q, lse [b, h, n]); lse is float32, or q's
+    float64.
     """
     kernel, n, d = _kernel(q), q.shape[2], q.shape[3]
     if kernel == "cpu":
@@ -156,7 +158,7 @@ def block_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -
 def block_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The block's part of the gradients of q, k, v; `out` and `lse` are those of all blocks merged."""
+    """This block's part of the gradients of q, k, v; `out` and `lse` are the merged ones of all blocks."""
     kernel, h_kv, d = _kernel(q), k.shape[1], q.shape[3]
     if kernel == "cpu":
         return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -174,6 +176,7 @@ def block_backward(
     k, v = (_every_head(x, q.shape[1]) for x in (k, v))
     if kernel == "efficient":
         grad, q, k, v, out = map(_eights, (grad, q, k, v, out))
+        # Give this kernel `out` with the memory order [b, s, h, d], as its own forward does.
         out = out.transpose(1, 2).contiguous().transpose(1, 2)
         lse = F.pad(lse, (0, -lse.shape[-1] % 32), value=torch.inf)  # as its own forward pads it
         dq, dk, dv, _ = _aten._scaled_dot_product_efficient_attention_backward(
@@ -182,19 +185,22 @@ def block_backward(
         )
     else:
         p = (_scores(q, k, causal, scale) - lse.unsqueeze(-1)).exp()
+        # `out` is merged over all blocks, so grad · out is already the sum of p · dp over every key of a row
+        # (FlashAttention, arXiv:2205.14135), and a block needs nothing of the others.
         ds = p * (grad @ v.mT - (grad * out).sum(-1, keepdim=True)) * scale
         dq, dk, dv = ds @ k, ds.mT @ q, p.mT @ grad
+    # The query heads of a group share one KV head, so its gradient is the sum of theirs.
     dk, dv = (x.unflatten(1, (h_kv, -1)).sum(2) for x in (dk, dv))
     return dq[..., :d], dk[..., :d], dv[..., :d]
 
 
 def _eights(x: Tensor) -> Tensor:
-    """Zeros after head_dim up to a multiple of 8, which the CUDA kernels want."""
+    """Zero-pad head_dim to a multiple of 8, because the CUDA kernels require it."""
     return F.pad(x, (0, -x.shape[-1] % 8)) if x.shape[-1] % 8 else x
 
 
 def _every_head(x: Tensor, h: int) -> Tensor:
-    """KV heads repeated for their query heads, where a kernel knows nothing of GQA."""
+    """KV heads repeated once for each query head, for kernels without GQA."""
     return x.repeat_interleave(h // x.shape[1], 1)
 
 
@@ -209,26 +215,29 @@ def _scores(q: Tensor, k: Tensor, causal: bool, scale: float) -> Tensor:
 
 
 def _heads_first(x: Tensor) -> Tensor:
-    """[b, s, h, d] seen as [b, h, s, d]; kernels read along d unasked, so it must lie in one piece."""
+    """[b, s, h, d] viewed as [b, h, s, d]. Kernels assume stride 1 along d without a check, so d must be
+    contiguous.
+    """
     return (x if x.stride(-1) == 1 else x.contiguous()).transpose(1, 2)
 
 
 def _merge(
     todo: Sequence[Block], scale: float, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
 ) -> tuple[Tensor, ...]:
-    """Adds what the blocks give to out [b, s, h, d] and lse [b, h, s], in place."""
+    """Merge the results of the blocks into out [b, s, h, d] and lse [b, h, s], in place."""
     q, k, v = map(_heads_first, (q, k, v))
     for queries, keys, causal in todo:
         one, one_lse = block_forward(q[:, :, queries], k[:, :, keys], v[:, :, keys], causal, scale)
         old, old_lse = out[:, queries], lse[:, :, queries]
-        weight = torch.sigmoid(one_lse - old_lse).mT.unsqueeze(-1)  # 1 for the first: old_lse is -inf
+        # This factor is 1 for the first block, because old_lse is -inf.
+        weight = torch.sigmoid(one_lse - old_lse).mT.unsqueeze(-1)
         old.lerp_(one.transpose(1, 2).to(old.dtype), weight)
         old_lse.copy_(torch.logaddexp(old_lse, one_lse))
     return out, lse
 
 
 def _spread(todo: Sequence[Block], scale: float, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Adds the blocks' gradients to dq, dk, dv, in place. tensors: q, k, v, out, grad, lse, dq, dk, dv."""
+    """Add the blocks' gradients to dq, dk, dv, in place. tensors: q, k, v, out, grad, lse, dq, dk, dv."""
     q, k, v, out, grad = map(_heads_first, tensors[:5])
     lse, *totals = tensors[5:]
     for queries, keys, causal in todo:
@@ -240,19 +249,21 @@ def _spread(todo: Sequence[Block], scale: float, *tensors: Tensor) -> tuple[Tens
 
 
 class Each(Protocol):
-    """each(function, *tensors): function(coord, *tensors) of one rank, or of every rank the tensors hold."""
+    """each(function, *tensors): calls function(coord, *tensors) for one rank, or for every rank of the
+    tensors.
+    """
 
     def __call__(self, function: Callable[..., Own], *tensors: Tensor) -> Own: ...
 
 
 def at(**coord: int) -> Each:
-    """The `each` of a single rank, `coord` its place in the mesh: at(cp=3)."""
+    """The `each` of a single rank at `coord` in the mesh: at(cp=3)."""
     return lambda function, *tensors: function(coord, *tensors)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """All that is not a tensor. todo: (coord, step, tokens of q, tokens of k) → that step's blocks."""
+    """Everything except tensors. todo: (coord, step, tokens of q, tokens of k) → the blocks of that step."""
 
     todo: Callable[[Coord, int, int, int], Sequence[Block]]
     each: Each
@@ -263,7 +274,7 @@ class _Plan:
     def run(
         self, arithmetic: Callable[..., tuple[Tensor, ...]], step: int, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        """The step's arithmetic on each rank's own tensors, of which the first two are q and k."""
+        """Compute the step on each rank's own tensors; the first two are q and k."""
 
         def one(coord: Coord, *own: Tensor) -> tuple[Tensor, ...]:
             return arithmetic(self.todo(coord, step, own[0].shape[1], own[1].shape[1]), self.scale, *own)
@@ -271,7 +282,9 @@ class _Plan:
         return self.each(one, *tensors)
 
     def next_keys(self, step: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys of the next step. Asked for before a step's arithmetic, for the two to overlap."""
+        """The keys of the next step. Requested before this step's arithmetic, so that the transfer overlaps
+        it.
+        """
         return (self.exchange(k), self.exchange(v)) if step < self.steps - 1 else (k, v)
 
 
@@ -279,7 +292,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: _Plan) -> Tensor:
         ctx.plan = plan
-        exact = at_least_float32(q.dtype)  # bf16 and fp16 are merged in float32
+        exact = at_least_float32(q.dtype)  # Merge bf16 and fp16 in float32.
         out = torch.zeros_like(q, dtype=exact, memory_format=torch.contiguous_format)
         lse = torch.full_like(q[..., 0].transpose(1, 2), -torch.inf, dtype=exact)
         now = k, v
@@ -302,7 +315,8 @@ class _Attention(torch.autograd.Function):
         for step in range(plan.steps):
             following = plan.next_keys(step, k, v)
             dq, dk, dv = plan.run(_spread, step, q, k, v, out, grad, lse, dq, dk, dv)
-            if plan.steps > 1:  # gradients travel with their keys, and after the last step home
+            # Gradients travel with their keys; one more shift after the last step brings them home.
+            if plan.steps > 1:
                 dk, dv = plan.exchange(dk), plan.exchange(dv)
             k, v = following
         return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype), None
@@ -320,13 +334,13 @@ def attend(
     each: Each | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Causal attention of a rank's queries to the keys of the whole sequence.
+    """Causal attention of a rank's queries to the keys of the whole sequence; returns a tensor like q.
 
-    q: [batch, seq/cp, n_heads, head_dim], the rank's chunks one after another; k, v: [batch, seq,
-    n_kv_heads, head_dim], in the order of the sequence. plan(coord): `segments` of the rank's chunks,
-    asked again in the backward. each: runs a function of (coord, plain tensors) for the rank or ranks;
-    by default once, with coord {}. scale: 1 / sqrt(head_dim) by default. Gives out like q, and keeps q,
-    k, v and out for the backward. LayoutError where the sizes do not fit.
+    q: [batch, seq/cp, n_heads, head_dim], the rank's chunks one after another; k, v: [batch, seq, n_kv_heads,
+    head_dim], in the order of the sequence. plan(coord): the `segments` of the rank's chunks, called again in
+    the backward. each: calls a function of (coord, plain tensors) for the rank or ranks; by default once,
+    with coord {}. scale: 1 / sqrt(head_dim) by default. The backward needs q, k, v and out, so these are
+    kept. Raises LayoutError if the sizes do not fit.
     """
 
     def todo(coord: Coord, step: int, n_q: int, n_k: int) -> list[Block]:
@@ -347,11 +361,11 @@ def ring_attend(
     documents: Sequence[int] | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """The same by passing keys and values around the ring of CP ranks, in cp steps.
+    """`attend` by ring: keys and values pass around the CP ranks in cp steps; returns a tensor like q.
 
     q: [batch, seq/cp, n_heads, head_dim]; k, v: [batch, seq/cp, n_kv_heads, head_dim], the rank's own.
     chunks: of each CP rank. At step i the rank at coord["cp"] = r holds the keys of rank (r - i) mod cp.
-    exchange: hands a tensor to the next rank of the ring and returns the previous one's; called 2(cp - 1)
+    exchange: sends a tensor to the next rank of the ring and returns the previous rank's; called 2(cp - 1)
     times forward, for k and v, and 2(2cp - 1) times backward, for k, v and, in float32 at least, their
     gradients. each, documents, scale: as in `attend` and `segments`.
     """
@@ -365,7 +379,7 @@ def ring_attend(
 
 
 def _fitting(mine: Sequence[Segment], key_ranges: Sequence[range], n_q: int, n_k: int) -> list[Block]:
-    """The blocks of a step; LayoutError unless its tensors have a token for each position."""
+    """The blocks of a step. Raises LayoutError unless its tensors have one token for each position."""
     for what, given, positions in (("queries", n_q, mine), ("keys", n_k, key_ranges)):
         if given != (wanted := sum(map(len, positions))):
             raise LayoutError(
@@ -376,7 +390,7 @@ def _fitting(mine: Sequence[Segment], key_ranges: Sequence[range], n_q: int, n_k
 
 
 def _scale(q: Tensor, k: Tensor, scale: float | None) -> float:
-    """The softmax's scale, once the heads fit."""
+    """The softmax's scale, after a check that the heads fit."""
     h, h_kv, d = q.shape[2], k.shape[2], q.shape[3]
     if h_kv == 0 or h % h_kv:
         raise LayoutError(

@@ -1,7 +1,7 @@
-"""The mesh of one rank: its own groups alone, for a world that is too large to be listed.
+"""The mesh of one rank, with only its own groups, for worlds too large to list.
 
-torch's DeviceMesh holds every rank and makes every group: 11 s for 2²⁰ ranks. A program asks it for the size
-of an axis and for this rank's group on it, which is arithmetic.
+torch's DeviceMesh stores every rank and creates every group: 11 s for 2²⁰ ranks. A program asks the mesh only
+for the size of an axis and for this rank's group on it, and both follow from arithmetic.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Stride(NamedTuple):
 
 
 class RankMesh(DeviceMesh):
-    """What programs ask of a DeviceMesh, answered for one rank of the default process group.
+    """The part of a DeviceMesh that programs use, for one rank of the default process group.
 
-    axes: name → the strides that it is made of, the slowest first.
+    axes: name → the strides that make up the axis, slowest first.
     """
 
     def __init__(self, axes: Mapping[str, tuple[Stride, ...]], rank: int) -> None:
@@ -36,7 +36,7 @@ class RankMesh(DeviceMesh):
 
     @classmethod
     def of(cls, layout: Layout, rank: int) -> RankMesh:
-        """The mesh of `compat.make_mesh` as the rank sees it."""
+        """The mesh of `compat.make_mesh` as seen by the rank."""
         axes = {name: (Stride(layout.size(name), layout.stride(name)),) for name in reversed(layout.axes)}
         if layout.pp == 1:
             del axes["pp"]
@@ -57,7 +57,7 @@ class RankMesh(DeviceMesh):
         return self is other
 
     def size(self, mesh_dim: int | None = None) -> int:
-        """Ranks of an axis, by its number, or of all."""
+        """Number of ranks of an axis, given by its number, or of all axes."""
         names = list(self.axes)[slice(None) if mesh_dim is None else slice(mesh_dim, mesh_dim + 1)]
         total = 1
         for name in names:
@@ -67,7 +67,7 @@ class RankMesh(DeviceMesh):
 
     @property
     def coord(self) -> dict[str, int]:
-        """Where the rank sits."""
+        """The coord of the rank."""
         return {name: self._index(name) for name in self.axes}
 
     def _index(self, name: str) -> int:
@@ -84,7 +84,7 @@ class RankMesh(DeviceMesh):
         return [first + sum(place) for place in places]
 
     def get_group(self, mesh_dim: int | str | None = None) -> dist.ProcessGroup:
-        """The rank's group on an axis, made when it is first asked for."""
+        """The rank's group on an axis, created at the first request."""
         assert isinstance(mesh_dim, str)
         if mesh_dim not in self._own:
             made = dist.new_group(self.members(mesh_dim), group_desc=f"mesh_{mesh_dim}")
@@ -93,7 +93,7 @@ class RankMesh(DeviceMesh):
         return self._own[mesh_dim]
 
     def split(self, axis: str, sizes: tuple[int, int], names: tuple[str, str]) -> RankMesh:
-        """The mesh with one axis seen as two, the first the slower."""
+        """The mesh with one axis split in two, the slower first."""
         ((_, step),) = self.axes[axis]
         two = (Stride(sizes[0], sizes[1] * step),), (Stride(sizes[1], step),)
         found: dict[str, tuple[Stride, ...]] = {}
@@ -102,7 +102,9 @@ class RankMesh(DeviceMesh):
         return RankMesh(found, self.rank)
 
     def joined(self, replicas: int, slow: str, fast: str) -> RankMesh:
-        """The axes "shards", `slow` and `fast` as one, and "replicas", dp's copies, its slower part."""
+        """The axes "shards", `slow` and `fast` joined, and "replicas", the copies of dp, which are its slower
+        part.
+        """
         ((ways, step),) = self.axes["dp"]
         shards = ways // replicas
         strides = {**self.axes, "dp": (Stride(shards, step),)}

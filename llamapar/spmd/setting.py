@@ -1,7 +1,7 @@
-"""The setting of a run: what is cut how, and which piece of each tensor a rank is given.
+"""The setting of a run: how everything is cut, and the piece of each tensor on each rank.
 
-A program names the tensors that it wants as its arguments; here their global shapes are looked up, they
-are filled with seeded random numbers, and the cut says which piece is whose.
+A program names the tensors that it needs as its arguments. This module looks up their global shapes, fills
+them with seeded random numbers, and takes each rank's piece by the cut. It sends nothing.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ TIED = "tok_embeddings.weight"
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to add up in: torch.promote_types of it and float32, without an operation."""
+    """The dtype for sums: torch.promote_types of the dtype and float32, without an operation."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(Cut):
-    """What the programs read besides tensors: the cut, and the step that is run under it.
+    """The context of a program besides its tensors: the cut, and the options of the step.
 
     global_batch: sequences over all dp ways. cp_method: "all_gather" (Llama 3's) or "ring". documents:
-    lengths of the documents of each sequence; a token attends to its own. pads_in_softmax: pad rows count in
-    the loss, as in Megatron-LM. schedule: of the pipeline whose stages are run; without one, layout.pp is 1.
-    reshard_after_forward: ZeRO 3's backward gathers parameters again, rather than that they are kept.
-    training: what follows the backward, where anything does.
+    lengths of the documents of each sequence; a token attends only to its own. pads_in_softmax: pad rows
+    count in the loss, as in Megatron-LM. schedule: of the pipeline, if its stages are run; without one,
+    layout.pp is 1. reshard_after_forward: the backward of ZeRO 3 gathers parameters again instead of keeping
+    them. training: the update after the backward; None for a run without one.
     """
 
     seq_len: int
@@ -65,7 +65,7 @@ class Setting(Cut):
 
     @property
     def sp(self) -> bool:
-        """Whether the residual stream is cut over tp as well."""
+        """Whether sequence parallelism cuts the residual stream over tp."""
         return self.layout.sp
 
     @property
@@ -74,7 +74,7 @@ class Setting(Cut):
 
     @property
     def sum_dtype(self) -> torch.dtype:
-        """Of sums of gradients: in training float32 at least, else as the parameters."""
+        """dtype for sums of gradients: at least float32 in training, else the parameters' dtype."""
         wide = at_least_float32(self.torch_dtype)
         return wide if self.training is not None else self.torch_dtype
 
@@ -82,17 +82,17 @@ class Setting(Cut):
 
     @property
     def micro_batches(self) -> int:
-        """Into how many a dp way cuts its sequences."""
+        """Number of micro-batches of a dp way."""
         return self.schedule.micro_batches if self.schedule is not None else 1
 
     @property
     def micro_batch(self) -> int:
-        """Sequences of a micro-batch."""
+        """Number of sequences in a micro-batch."""
         return self.global_batch // self.layout.dp // self.micro_batches
 
     @property
     def reduces_each(self) -> bool:
-        """Whether gradients become shards after every micro-batch, rather than after the last one."""
+        """Whether gradients become shards after every micro-batch, instead of after the last one."""
         return self.shards.cuts("gradients") and not UNKNOWN_TRAINER.reduces_once(self.layout.pp)
 
     @property
@@ -101,18 +101,22 @@ class Setting(Cut):
         return self.layout.replace(pp=1, virtual_stages=1)
 
     def stages_on(self, pp_rank: int) -> list[Stage]:
-        """The stages that a PP rank runs, in the order of the model. LayoutError where the split refuses."""
+        """The stages of a PP rank, in the order of the model. Raises LayoutError if the layer split
+        refuses.
+        """
         assert self.schedule is not None
         return self.stages_of(self.schedule, pp_rank)
 
     def parameters_on(self, stage: Stage) -> list[str]:
-        """Full names of the parameters of a stage; the head of a tied model has the embedding."""
+        """Full names of the parameters of a stage; the head of a tied model includes the embedding."""
         own = [p.name for p in self.model.parameters() if self.stage(p) == stage.stage]
         tied = self.model.tied and stage.head and not stage.embedding
         return [*own, TIED] if tied else own
 
     def holds(self, name: str, pp_rank: int) -> bool:
-        """Whether a PP rank has a parameter, by its full name, or an output, which are those of the head."""
+        """Whether a PP rank has a parameter, given by its full name, or an output; outputs are on the head's
+        rank.
+        """
         if self.schedule is None:
             return True
         homes = self._homes.get(name)
@@ -122,7 +126,7 @@ class Setting(Cut):
 
     @cached_property
     def _homes(self) -> dict[str, set[int]]:
-        """Full name of a parameter → the PP ranks that have it, which is asked for each on every rank."""
+        """Full name of a parameter → the PP ranks that have it. Every rank needs this for each parameter."""
         found: dict[str, set[int]] = {}
         for pp_rank in range(self.layout.pp):
             for stage in self.stages_on(pp_rank):
@@ -143,7 +147,9 @@ class Setting(Cut):
         }
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Global shape of a program's argument; LlamaparError for a name that the table does not know."""
+        """Global shape of a program's argument. Raises LlamaparError for a name outside the placement
+        table.
+        """
         key = kind(name)
         if key == "positions":
             return (self.seq_len,)
@@ -162,7 +168,7 @@ class Setting(Cut):
         return {p.name: p.shape for p in self.model.parameters()}
 
     def make(self, name: str, shape: tuple[int, ...], device: str = "cpu") -> Tensor:
-        """The global tensor: the same numbers for the same name, shape and seed, whatever the dtype."""
+        """The global tensor: equal numbers for equal name, shape and seed, whatever the dtype."""
         key = kind(name) if name != "cotangent" else name
         if key == "positions":
             return torch.arange(self.seq_len, device=device)
@@ -198,16 +204,16 @@ class Setting(Cut):
         return whole.clone()
 
     def shard(self, part: Tensor, coord: Coord) -> Tensor:
-        """What the rank at `coord` holds of its piece of a parameter where ZeRO shares it."""
+        """The rank's shard, under ZeRO, of its piece of a parameter."""
         return _take(part, 0, [self.shards.rows(part.shape[0], coord)])
 
     def held(self, name: str, whole: Tensor, coord: Coord, what: str) -> Tensor:
-        """What a rank holds of a global tensor, which is `what`: "parameters" or "optimizer state"."""
+        """The part of a global tensor that a rank stores. what: "parameters" or "optimizer state"."""
         part = self.part(name, whole, coord)
         return self.shard(part, coord) if self.shards.cuts(what) else part
 
     def gradient(self, name: str, part: Tensor, coord: Coord) -> Tensor:
-        """What the rank at `coord` holds of its piece of a gradient, after the sums over ranks."""
+        """The part of a gradient that the rank at `coord` stores after the sums over ranks."""
         shared = self.shards.cuts("gradients") and kind(name) in PARAMETERS
         return self.shard(part, coord) if shared else part
 
@@ -227,7 +233,7 @@ class Setting(Cut):
 
 
 def short(name: str) -> str:
-    """A parameter's full name as programs call it: "layers.0.attention.wq.bias" is "bq"."""
+    """A parameter's name in programs: "layers.0.attention.wq.bias" is "bq"."""
     owner, _, what = name.rpartition(".")
     last = (owner if what in ("weight", "bias") else name).rpartition(".")[2]
     return f"b{last[1:]}" if what == "bias" else last
@@ -248,7 +254,7 @@ def kind(name: str) -> str:
 
 
 def _take(t: Tensor, dim: int, ranges: Iterable[range]) -> Tensor:
-    """The rows of the ranges along `dim`, joined; rows past the end are zeros. Always a tensor of its own."""
+    """The rows of the ranges along `dim`, joined; rows past the end are zeros. Always a new tensor."""
     pieces = []
     for rows in ranges:
         real = range(min(rows.start, t.shape[dim]), min(rows.stop, t.shape[dim]))

@@ -1,4 +1,4 @@
-"""What a training step is, beside its forward and backward: how many, and AdamW's numbers."""
+"""The settings of a training step besides its forward and backward: number of steps, and AdamW's numbers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """steps: how many are done in a run, after `done` that came before it. The rest are AdamW's numbers.
+    """steps: number of steps in a run, after the `done` steps before it. The other fields are AdamW's
+    numbers.
 
-    lr, betas, eps, weight_decay as in arXiv:1711.05101; max_norm: of all gradients together. betas and
-    weight_decay are those of Llama 2 (arXiv:2307.09288, section 2.2), which clips at 1.0 as well.
+    lr, betas, eps, weight_decay as in arXiv:1711.05101; max_norm: upper bound of the norm of all gradients
+    together. betas and weight_decay are those of Llama 2 (arXiv:2307.09288, section 2.2), which also clips at
+    1.0.
     """
 
     steps: int = 1

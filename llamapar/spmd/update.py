@@ -1,7 +1,7 @@
-"""After the gradients of a training step: their norm, clipping, and AdamW, on whatever pieces a rank holds.
+"""The end of a training step: the norm of the gradients, clipping, and AdamW, on a rank's own pieces.
 
-Each is a function of its own that is looked up when it is called, so that a fault can take its place. Every
-operation is rounded once and goes element by element, so a cut tensor is updated to the same bits as a whole.
+Each part is a function that is looked up when it is called, so that a fault can replace it. Every operation
+works element by element and rounds once, so a piece gets the same bits as the whole tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .zero import ZeroGroup
 
 
 class State(NamedTuple):
-    """What a rank keeps of a parameter between steps, in float32 at least, all of one shape."""
+    """A parameter's state between steps, in float32 at least; all tensors have one shape."""
 
     master: Tensor
     exp_avg: Tensor
@@ -31,7 +31,9 @@ STATES = State._fields
 
 
 def counted(setting: Setting, name: str, pp_rank: int) -> float:
-    """The share of a parameter's squares that this rank adds to the norm: all copies together make one."""
+    """The fraction of a parameter's squares that this rank adds to the norm: the copies together count
+    once.
+    """
     assert setting.schedule is not None
     if name == TIED and setting.model.tied and setting.schedule.rank_of(0) != pp_rank:
         return 0.0  # the other end of the pipeline counts it
@@ -39,7 +41,7 @@ def counted(setting: Setting, name: str, pp_rank: int) -> float:
 
 
 def squares(setting: Setting, gradients: Mapping[str, Tensor], pp_rank: int, start: Tensor) -> Tensor:
-    """[1]: the sum of squares of what a rank holds of its stages' gradients. start: zero, [1]."""
+    """[1]: the sum of squares of the rank's gradients, over its stages. start: zero, [1]."""
     own = start
     for name, gradient in gradients.items():
         own = own + gradient.square().sum() * counted(setting, name, pp_rank)
@@ -57,7 +59,9 @@ def over_shards(own: Tensor, group: ZeroGroup) -> Tensor:
 
 
 def over_stages(by_pp_rank: Sequence[Tensor], pp_rank: int) -> Tensor:
-    """The sum of squares over the pipeline, in the order of its ranks, so that all of them get the same."""
+    """The sum of squares over the pipeline, added in the order of its ranks, so that all ranks get the same
+    bits.
+    """
     first, *others = by_pp_rank
     for other in others:
         first = first + other
@@ -65,9 +69,9 @@ def over_stages(by_pp_rank: Sequence[Tensor], pp_rank: int) -> Tensor:
 
 
 def clip_factor(norm: Tensor, own: Tensor, training: Training) -> Tensor:
-    """What gradients are multiplied by: max_norm / (norm + 1e-6), at most 1, as torch's clip_grad_norm_.
+    """The factor for all gradients: max_norm / (norm + 1e-6), at most 1, as in torch's clip_grad_norm_.
 
-    norm: of all gradients. own: of the rank's own, which has no say.
+    norm: of all gradients. own: of the rank's own gradients; it has no influence on the factor.
     """
     return (training.max_norm / (norm + 1e-6)).clamp(max=1.0)
 
@@ -75,7 +79,7 @@ def clip_factor(norm: Tensor, own: Tensor, training: Training) -> Tensor:
 def adamw(state: State, gradient: Tensor, training: Training, step: int) -> State:
     """One step of AdamW (arXiv:1711.05101, algorithm 2); step: its number, from 1.
 
-    As torch.optim.AdamW writes it: the bias corrections are put into the step's size and the denominator.
+    Written like torch.optim.AdamW: the step size and the denominator contain the bias corrections.
     """
     lr, beta1, beta2 = training.lr, training.beta1, training.beta2
     exp_avg = state.exp_avg * beta1 + gradient * (1 - beta1)
@@ -86,10 +90,10 @@ def adamw(state: State, gradient: Tensor, training: Training, step: int) -> Stat
 
 
 def own_shard(group: ZeroGroup, whole: Tensor) -> Tensor:
-    """The rank's shard of a gradient of all rows: that of which it has AdamW's state."""
+    """The rank's shard of a full gradient: the rows whose AdamW state is on this rank."""
     return group.own(whole)
 
 
 def gathered(group: ZeroGroup, name: str, before: Tensor, after: Tensor) -> Tensor:
-    """All rows of a weight of which each rank has updated its shard. before: the shard as it was."""
+    """All rows of a weight after each rank has updated its shard. before: the shard before the update."""
     return group.whole(after, name)

@@ -1,9 +1,8 @@
-"""ZeRO: what the ranks that would hold copies of a parameter, its gradient or its state share instead.
+"""ZeRO: ranks that would hold copies of a parameter, its gradient or its state share one copy.
 
 The idea (arXiv:1910.02054, section 5; FSDP: arXiv:2304.11277): a shared tensor is cut along dim 0, see
-`llamapar.place.shards`. A parameter is all-gathered where it is used, and the backward of that is the
-reduce-scatter of its gradient. dp_shard·cp ranks share; what they hold is summed over the dp_replicate
-groups of them.
+`llamapar.place.shards`. Each use of a parameter starts with an all-gather, whose backward is the
+reduce-scatter of the gradient. dp_shard·cp ranks share a copy; the dp_replicate groups sum their gradients.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from .setting import Setting, kind
 class ZeroGroup:
     """The ranks that share parameters, on a mesh.
 
-    sharing: their mesh and its axis of those that share a copy. replicas: the same of the groups that hold
-    the same shards. Tensors are a rank's pieces by tp and pp, with the name of the parameter.
+    sharing: the mesh and axis of the ranks that share one copy. replicas: the mesh and axis of the groups
+    that hold equal shards. Tensors are a rank's pieces by tp and pp, each with the name of its parameter.
     """
 
     mesh: DeviceMesh
@@ -46,7 +45,7 @@ class ZeroGroup:
 
     @property
     def axes(self) -> dict[str, str]:
-        """Group name → axis, as a recorder wants it."""
+        """Group name → axis, in the form that a recorder expects."""
         found = {}
         for lane, axis in ((self.sharing, self.shards.axis), (self.replicas, "dp")):
             if lane is not None and compat.size(*lane) > 1:
@@ -54,7 +53,7 @@ class ZeroGroup:
         return found
 
     def own(self, whole: Tensor) -> Tensor:
-        """The rank's shard of a tensor: [rows, …] → [its rows, …], a tensor of its own."""
+        """The rank's shard of a tensor: [rows, …] → [its rows, …], a new tensor."""
         return compat.each_rank(self.mesh, lambda coord, t: self.setting.shard(t, coord), whole)
 
     def gathered(self, name: str, shard: Tensor) -> Tensor:
@@ -65,15 +64,18 @@ class ZeroGroup:
         return collectives.Exchange.apply(shard, self.whole, self.scattered, name)
 
     def stand_in(self, name: str, shard: Tensor) -> Tensor:
-        """A tensor in the shape of the whole parameter that takes no memory, for gradients to end at."""
+        """A tensor with the whole parameter's shape that takes no memory; gradients of the parameter end at
+        it.
+        """
 
         def of_shape(coord: Coord, t: Tensor) -> Tensor:
+            # An expanded scalar has stride 0, so it takes no memory at any size.
             return t.new_zeros(()).expand(self._rows(name, coord), *t.shape[1:])
 
         return compat.each_rank(self.mesh, of_shape, shard).requires_grad_()
 
     def whole(self, shard: Tensor, name: str) -> Tensor:
-        """All-gather without a gradient. Shards are padded to the size of a full one on the way."""
+        """All-gather without a gradient. Shards are padded to the size of a full one for the transfer."""
 
         def padded(coord: Coord, t: Tensor) -> Tensor:
             return _with_rows(t, self.shards.padded(self._rows(name, coord)) // self.shards.ranks)
@@ -87,7 +89,7 @@ class ZeroGroup:
         return compat.each_rank(self.mesh, cropped, gathered)
 
     def scattered(self, gradient: Tensor, name: str) -> Tensor:
-        """Reduce-scatter: a gradient of all rows → the rank's shard of the sum over those that share."""
+        """Reduce-scatter: a gradient of all rows → the rank's shard of the sum over the sharing ranks."""
 
         def padded(coord: Coord, t: Tensor) -> Tensor:
             return _with_rows(t, self.shards.padded(t.shape[0]))
@@ -97,11 +99,12 @@ class ZeroGroup:
 
         if compat.size(*self.sharing) == 1:
             return gradient
+        # reduce_scatter needs equal pieces, so pad first and crop afterwards.
         even = compat.each_rank(self.mesh, padded, gradient)
         return compat.each_rank(self.mesh, cropped, compat.reduce_scatter(even, *self.sharing, 0))
 
     def replicated(self, gradient: Tensor) -> Tensor:
-        """The sum over the groups that hold the same shards: an all-reduce."""
+        """The sum over the groups that hold equal shards: an all-reduce."""
         return compat.all_reduce(gradient, *self.replicas) if self.replicas is not None else gradient
 
     def _rows(self, name: str, coord: Coord) -> int:
@@ -109,9 +112,12 @@ class ZeroGroup:
 
 
 def zero_group(mesh: DeviceMesh, setting: Setting) -> ZeroGroup:
-    """The ranks of `mesh` that share parameters. All ranks have to ask for it, for it is made together."""
+    """The ranks of `mesh` that share parameters. Every rank must call this, because making groups is
+    collective.
+    """
     layout = setting.layout
     copies = layout.dp_replicate
+    # The joined axis must keep the order of the ranks, so the axis with the larger stride is the slower part.
     slow, fast = ("cp", "dp") if layout.stride("cp") > layout.stride("dp") else ("dp", "cp")
     if copies == 1 and setting.shards.axis != SHARDING:
         return ZeroGroup(mesh, setting, (mesh, setting.shards.axis), None)
@@ -122,14 +128,18 @@ def zero_group(mesh: DeviceMesh, setting: Setting) -> ZeroGroup:
 
 
 def axis_names(mesh: DeviceMesh, setting: Setting) -> dict[str, str]:
-    """Group name → axis of all that a run sends over. All ranks have to ask for it."""
+    """Group name → axis, for all groups of a run. Every rank must call this, because making groups is
+    collective.
+    """
     names = compat.axis_names(mesh)
     shared = "gradients" if setting.training is None else "optimizer state"
     return names | zero_group(mesh, setting).axes if setting.shards.cuts(shared) else names
 
 
 class _Late(torch.autograd.Function):
-    """All-gather forward; backward the gradient of the whole parameter, for a stand-in of its shape."""
+    """All-gather forward; the backward returns the gradient of the whole parameter, for a stand-in of its
+    shape.
+    """
 
     @staticmethod
     def forward(ctx: object, stand_in: Tensor, shard: Tensor, group: ZeroGroup, name: str) -> Tensor:
@@ -141,18 +151,18 @@ class _Late(torch.autograd.Function):
 
 
 class _Dropped(NamedTuple):
-    """What stands in autograd's graph for a gathered parameter: which, and whether transposed."""
+    """Placeholder in autograd's graph for a gathered parameter: its name, and whether it is transposed."""
 
     name: str
     transposed: bool
 
 
 class Gathered(Mapping[str, Tensor]):
-    """A program's tensors by name, of which parameters are shards, gathered when they are looked up.
+    """A program's tensors by name; parameters are shards, and a look-up gathers them.
 
-    late: gradients are of whole parameters, `leaves`, to be reduced after the last micro-batch; else of the
-    shards. `setting.reshard_after_forward`: a parameter is gathered at each use, and again by the backward
-    where autograd would have kept it; else it is gathered once and kept.
+    late: gradients are of whole parameters, `leaves`, and are reduced after the last micro-batch; else they
+    are of the shards. `setting.reshard_after_forward`: a parameter is gathered at each use, and once more in
+    the backward where autograd would have kept it; else it is gathered once and kept.
     """
 
     def __init__(self, group: ZeroGroup, shards: Mapping[str, Tensor], late: bool = False) -> None:
@@ -183,7 +193,7 @@ class Gathered(Mapping[str, Tensor]):
 
     @property
     def shards(self) -> Mapping[str, Tensor]:
-        """What the rank holds: by name, parameters as shards."""
+        """The rank's tensors by name, with parameters as shards."""
         return self._shards
 
     def __iter__(self) -> Iterator[str]:
@@ -193,13 +203,15 @@ class Gathered(Mapping[str, Tensor]):
         return len(self._shards)
 
     def only(self, names: list[str]) -> Gathered:
-        """The same for some of the names."""
+        """The same mapping for some of the names."""
         some = Gathered(self._group, {name: self._shards[name] for name in names}, self._late)
         some._kept, some._dropped, some.told = self._kept, self._dropped, self.told
         return some
 
     def forward(self) -> AbstractContextManager[object]:
-        """Around a forward: what autograd keeps of gathered parameters is gathered again instead."""
+        """Context of a forward: autograd does not keep gathered parameters, and gathers them again in the
+        backward.
+        """
         if not self._again:
             return nullcontext()
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
@@ -209,7 +221,9 @@ class Gathered(Mapping[str, Tensor]):
         own = compat.first_of(t)
         if shape is None or own.numel() != shape.numel():
             self.told("kept", t)
-            return t.detach()  # an operation's own output would hold itself in a circle
+            return t.detach()  # Saving an operation's own output would create a reference cycle.
+        # A matmul can save the transpose of a weight, which is a view of the same storage, so remember which
+        # of the two it was.
         return _Dropped(name, transposed=own.shape != shape or not own.is_contiguous())
 
     def _unpack(self, kept: Tensor | _Dropped) -> Tensor:
@@ -220,15 +234,15 @@ class Gathered(Mapping[str, Tensor]):
 
 
 def leaves_of(given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """What gradients of a program's tensors end at, by name."""
+    """The leaves at which gradients of a program's tensors end, by name."""
     return given.leaves if isinstance(given, Gathered) else given
 
 
 def forward_of(given: Mapping[str, Tensor]) -> AbstractContextManager[object]:
-    """Around a forward with these tensors: see `Gathered.forward`."""
+    """Context of a forward with these tensors; see `Gathered.forward`."""
     return given.forward() if isinstance(given, Gathered) else nullcontext()
 
 
 def _with_rows(t: Tensor, rows: int) -> Tensor:
-    """`t` with zeros below, up to so many rows."""
+    """`t` zero-padded below to this number of rows."""
     return F.pad(t, (*(0, 0) * (t.dim() - 1), 0, rows - t.shape[0]))

@@ -1,4 +1,4 @@
-"""What real ranks of a pipeline send one another: isend and irecv over the mesh's axis pp."""
+"""Messages between real ranks of a pipeline: isend and irecv over the mesh's axis pp."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from .rank import Context
 
 
 class Lanes(NamedTuple):
-    """The mesh for messages to a later PP rank, and its twin for those to an earlier one.
+    """The mesh for messages to a later PP rank, and its twin for messages to an earlier one.
 
-    Two, so that with NCCL, which goes by order alone, a send and a receive of one pair do not wait in line.
+    NCCL matches messages by order alone, so with one mesh a send and a receive of a pair would block each
+    other.
     """
 
     later: DeviceMesh
@@ -36,14 +37,14 @@ class Lanes(NamedTuple):
 
 
 class _Coming(NamedTuple):
-    """A receive that was begun, and the memory that it fills."""
+    """A receive in progress, and the memory that it fills."""
 
     content: Tensor
     work: dist.Work
 
 
 class Carrier:
-    """Sends and receives of one rank. Receives are begun in the order in which their sender sends."""
+    """Sends and receives of one rank. Receives begin in the order in which their sender sends."""
 
     def __init__(self, lanes: Lanes, setting: Setting, context: Context) -> None:
         self.lanes, self.setting, self.context = lanes, setting, context
@@ -56,12 +57,12 @@ class Carrier:
         self.sent: list[tuple[Message, dist.Work, Tensor]] = []
 
     def send(self, post: Post) -> None:
-        """Begin to send, and go on."""
+        """Start a send without waiting for it."""
         content = self._carried(post.content)
         group = self.lanes.group(post.message)
         work = dist.isend(content, group=group, group_dst=post.message.to)
         assert work is not None
-        self.sent.append((post.message, work, content))  # what is sent has to stay
+        self.sent.append((post.message, work, content))  # Keep the tensor alive until it is sent.
 
     def receive(self, message: Message) -> Tensor:
         """Wait for a message."""
@@ -73,7 +74,7 @@ class Carrier:
         return content.to(self.context.device)
 
     def finish(self) -> None:
-        """Wait until all that was sent is taken."""
+        """Wait until every send is received."""
         for message, work, _ in self.sent:
             self._wait(work, f"sending the {message.name} to rank {self._place(message.to)}", message.to)
 
@@ -86,12 +87,12 @@ class Carrier:
         self.coming[message] = _Coming(content, work)
 
     def _carried(self, t: Tensor) -> Tensor:
-        """A tensor as the backend takes it: gloo's sends are of host memory."""
+        """A tensor in the form the backend needs: gloo sends only host memory."""
         by_host = t.is_cuda and dist.get_backend() == "gloo"
         return t.cpu() if by_host else t
 
     def _place(self, pp_rank: int) -> int:
-        """The global rank of this rank's place on another PP rank."""
+        """The global rank with this rank's coord on another PP rank."""
         coord = self.setting.layout.coord_of(self.context.rank)
         return self.setting.layout.rank_of(*coord._replace(pp=pp_rank))
 
@@ -104,10 +105,11 @@ class Carrier:
 def run_stages(
     lanes: Lanes, task: Task, recorder: Recorder, cut: Cut, context: Context
 ) -> tuple[Results, Work]:
-    """This rank's row of the pipeline."""
+    """Run this rank's row of the pipeline."""
     mesh, setting = lanes.later, task.setting
     with faults.injected(task.fault), groups_kept():
-        gradients.kv_copies(mesh, setting)  # by all ranks, those without layers too
+        # All ranks call this, even those without layers, because it is collective.
+        gradients.kv_copies(mesh, setting)
         carrier = Carrier(lanes, setting, context)
         recorder.axes = axis_names(mesh, setting)
         pp_rank = carrier.coord["pp"]
@@ -117,7 +119,7 @@ def run_stages(
 
 
 def _carry(turns: Turns, carrier: Carrier) -> Results:
-    """Bring and take what the rank asks for and hands out, until it is done."""
+    """Deliver what the rank posts and requests, until it is done."""
     content = None
     try:
         while True:

@@ -1,8 +1,8 @@
 """The dry engine: one rank of any layout, alone, on the fake process group and the meta device.
 
-The rank runs the project's programs, its row of the schedule included, with nobody to talk to: what others
-would send is made up, for only its size matters. The micro-batches of a stage are alike, so that each kind of
-operation is run for one of them, and known for the others.
+The rank runs the project's programs and its row of the schedule without peers. Messages from others are made
+up, because only their size matters. Micro-batches of a stage are alike, so each kind of operation runs for
+one of them, and its result is reused for the others.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Pattern = tuple[int, str, bool]
 
 
 class _Known(NamedTuple):
-    """What an operation did: its memory, its part of the trace, and the shape that it sends on."""
+    """The result of an operation: its memory, its part of the trace, and the shape that it sends."""
 
     profile: Profile
     since: tuple[int, int]
@@ -64,7 +64,7 @@ class _Known(NamedTuple):
 
 
 def patterns(schedule: Schedule, pp_rank: int) -> dict[tuple[int, int], Pattern]:
-    """(stage, micro-batch) → what it has in common with others that are alike."""
+    """(stage, micro-batch) → a key that is equal for operations that are alike."""
     kinds: dict[tuple[int, int], str] = {}
     first: dict[int, int] = {}
     for what, stage, number in microbatches.row(schedule, pp_rank):
@@ -79,9 +79,9 @@ def patterns(schedule: Schedule, pp_rank: int) -> dict[tuple[int, int], Pattern]
 
 @dataclass
 class DryRank(PipelineRank):
-    """A rank of a pipeline whose tensors are counted. Its messages are shapes: no ledger knows them.
+    """A pipeline rank whose tensors are counted. Its messages are shapes, so the ledger does not count them.
 
-    every: run each operation, also those of which one of the kind is known.
+    every: run each operation, including those whose kind has already run.
     """
 
     ledger: Ledger = field(default_factory=Ledger)
@@ -107,7 +107,7 @@ class DryRank(PipelineRank):
         self.known: dict[tuple[Pattern, str], _Known] = {}
 
     def do(self, action: Action, arrived: Tensor | None) -> Tensor | None:
-        """One operation, run or known, and a tensor of the shape that the neighbouring stage takes of it."""
+        """One operation, run or reused, and a tensor of the shape that the neighbouring stage receives."""
         what, stage, number = action
         pattern = self.alike[stage, number]
         name = f"{what} of micro-batch {number} on stage {stage}"
@@ -136,7 +136,9 @@ class DryRank(PipelineRank):
         return _Known(ledger.spans[-1].profile, since, self.recorder.length, sent)
 
     def _settle(self, action: Action) -> None:
-        """Say whose is what outlives the operation; what the head makes is not kept, as no step keeps it."""
+        """Set the holder of what outlives the operation; the head's output is not kept, because no step keeps
+        it.
+        """
         self.outputs.clear()
         flight = self.flying.get((action.stage, action.micro_batch))
         for t in (flight.given, flight.out) if flight is not None else ():
@@ -158,7 +160,7 @@ class DryRank(PipelineRank):
             return (yield from super()._update(trained, made))
 
     def alone(self) -> Results:
-        """The whole row, every message answered with a tensor of its shape."""
+        """Run the whole row; every message is answered with a tensor of its shape."""
         turns, content = self.turns(), None
         coord = self.setting.layout.coord_of(self.recorder.ranks[0])._asdict()
         try:
@@ -176,9 +178,10 @@ class DryRank(PipelineRank):
 def run(
     task: Task, rank: int, tick: Callable[[], None] | None = None, every: bool = False
 ) -> tuple[RankReport, MemoryCurve]:
-    """The task as `rank` of its layout: what the rank did, and its memory. An error is told in the report.
+    """Run the task as `rank` of its layout, and report what the rank did and its memory; the report has any
+    error.
 
-    every: run each micro-batch, also those that are like one that was run.
+    every: run each micro-batch, including those like one that has run.
     """
     ledger = Ledger()
     recorder = Recorder(rank, tick=tick, ledger=ledger)
@@ -207,7 +210,7 @@ def run(
 
 
 def _count(ledger: Ledger, given: Mapping[str, Tensor]) -> None:
-    """Say whose a rank's tensors are, and whose their gradients will be; under ZeRO 3 it holds shards."""
+    """Set the holders of a rank's tensors and of their future gradients; under ZeRO 3 the rank has shards."""
     own = given
     if isinstance(given, Gathered):
         given.told, own = ledger.told, given.shards
@@ -222,7 +225,7 @@ def _count(ledger: Ledger, given: Mapping[str, Tensor]) -> None:
 def _worked(
     mesh: DeviceMesh, task: Task, recorder: Recorder, given: dict[str, Tensor], cut: Cut, every: bool
 ) -> Results:
-    """The rank's row of the pipeline, or a program that has none: forward, backward, sums of gradients."""
+    """Run the rank's row of the pipeline, or a program without one: forward, backward, sums of gradients."""
     setting, ledger = task.setting, recorder.ledger
     assert ledger is not None
     if setting.schedule is not None:

@@ -1,4 +1,4 @@
-"""The local engine: all ranks in this process, one after another at each operation, on LocalTensors."""
+"""The local engine: all ranks in one process, on LocalTensors; each operation runs rank by rank."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ one_run = threading.RLock()
 
 
 class LocalRanks:
-    """All ranks of a layout in this process: `with ranks:` around what they compute.
+    """All ranks of a layout in this process: `with ranks:` around their computation.
 
-    `mesh` and `setting` are what a program is called with, beside the tensors that `cut` makes. There is one
-    fake process group in a process: the next local run ends this one.
+    Call a program with `mesh`, `setting` and the tensors from `cut`. A process has only one fake process
+    group, so the next local run ends this one.
     """
 
     def __init__(self, setting: Setting, device: str = "cpu") -> None:
@@ -62,7 +62,7 @@ class LocalRanks:
         self._mode.__exit__(*error)
 
     def cut(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """A global tensor as a LocalTensor of the ranks' pieces, at which gradients end."""
+        """A global tensor as a LocalTensor of the ranks' pieces, which is a leaf for gradients."""
         with self._mode.disable():
             whole = make().to(self.device)
             ranks = range(self.setting.of_one_stage.world)
@@ -81,13 +81,13 @@ _open: LocalRanks | None = None
 
 
 def _require_no_other(why: str) -> None:
-    """LlamaparError inside the `with` of local ranks."""
+    """Raise LlamaparError inside the `with` of local ranks."""
     if compat.in_local_mode():
         raise LlamaparError("a local run inside another one", why, field="engine")
 
 
 def end() -> None:
-    """Close the ranks that are open: something else needs the process's one process group."""
+    """Close the open ranks, because other code needs the process's only process group."""
     if _open is not None:
         _open.close()
 
@@ -95,7 +95,7 @@ def end() -> None:
 def recorders(
     setting: Setting, tick: Callable[[], None] | None = None, made: type[Recorder] = Recorder
 ) -> list[Recorder]:
-    """One for the ranks of each PP rank, that knows their global ranks."""
+    """One recorder for the ranks of each PP rank, with their global ranks."""
     layout, one = setting.layout, setting.of_one_stage
     found = []
     for pp_rank in range(layout.pp):
@@ -106,7 +106,7 @@ def recorders(
 
 
 def errors_of(recorders: Sequence[Recorder], error: Exception) -> dict[int, Exception]:
-    """Global rank → its own error, of a run that ended with one."""
+    """Global rank → its own error, for a run that ended with one."""
     where = compat.raising_rank(error)
     acting = next((recorder for recorder in recorders if recorder.raised), recorders[0])
     found = acting.errors or dict.fromkeys(acting.ranks if where is None else [where], error)
@@ -114,9 +114,9 @@ def errors_of(recorders: Sequence[Recorder], error: Exception) -> dict[int, Exce
 
 
 def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None) -> list[RankReport]:
-    """The task on all ranks of its layout. Errors are told by rank; a Cancelled of tick is raised.
+    """Run the task on all ranks of its layout. Errors are reported by rank; a Cancelled from tick is raised.
 
-    The stages of a pipeline take turns on the ranks of one; RankFailure where none of them can go on.
+    The stages of a pipeline take turns on the ranks of one stage. Raises RankFailure if none can continue.
     """
     layout, written = task.setting.layout, recorders(task.setting, tick)
 

@@ -1,10 +1,10 @@
-"""A pool of real processes, one per rank, kept warm between the cells of a notebook.
+"""A pool of real processes, one for each rank, kept warm between the cells of a notebook.
 
-The kernel side of `server`: it asks the server for ranks, hands every rank the same function and
-gathers one answer each. The idea is that no failure goes unexplained or stays: what each rank is doing
-is read from memory shared with it, so an error can say who waited where, and after any failure the
-ranks are killed and the next run starts new ones (a fraction of a second, since torch stays loaded in
-the server). No port is opened for the ranks to meet, and what gloo opens is on loopback.
+This is the kernel's side of `server`: it asks the server for ranks, sends each the same function and collects
+one answer from each. Every failure is explained and cleared: shared memory shows what each rank is doing, so
+an error can say who waited where, and after any failure the ranks are killed and the next run starts new ones
+(a fraction of a second, because torch stays loaded in the server). The ranks meet without an open port, and
+gloo uses only loopback.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Pool:
         devices: Sequence[int] | None = None,
         preload: Iterable[str] = (),
     ):
-        """`threads` are torch's, for each rank; `devices` are GPUs, which the ranks take in turn.
+        """`threads`: torch's threads for each rank. `devices`: GPUs, which the ranks take in turn.
 
-        `preload` names modules that the server imports once, so that no rank has to.
+        `preload`: modules that the server imports once, so that no rank has to.
         """
         self.spec = _spec(world, device, backend, threads, devices)
         self.preload = tuple(preload)
@@ -70,11 +70,11 @@ class Pool:
         timeout: float = 60.0,
         cancel: Callable[[], bool] | None = None,
     ) -> list[RankAnswer]:
-        """Call `function(context, *args)` on every rank and return an answer of each, in rank order.
+        """Call `function(context, *args)` on every rank and return the answers in rank order.
 
-        What ranks raise is in the answers. Raises RankFailure if a rank died, or if for `timeout` seconds
-        no rank made progress (entered or left a collective, printed, or finished); Cancelled once
-        `cancel()`, asked some twenty times a second, is true.
+        An answer contains any error that its rank raised. Raises RankFailure if a rank died, or if for
+        `timeout` seconds no rank made progress (entered or left a collective, printed, or finished);
+        Cancelled once `cancel()` returns true, which is asked some twenty times a second.
         """
         timeout = real("timeout", timeout, 0.1, 1e6, LlamaparError)
         if self.closed or self._owner != os.getpid():
@@ -97,7 +97,7 @@ class Pool:
                         send(connection, (sys.path, os.getcwd(), data))
                 answers = self._gather(timeout, cancel)
                 if any(answer.error or not answer.reusable for answer in answers):
-                    self._stop()  # what the ranks have half done must not meet the next run
+                    self._stop()  # Kill the ranks: their unfinished work must not meet the next run.
             except BaseException:
                 self._stop()
                 raise
@@ -154,7 +154,7 @@ class Pool:
         self._connections = []
 
     def _gather(self, timeout: float, cancel: Callable[[], bool] | None) -> list[RankAnswer]:
-        """One answer of each rank, or the error that says why there is none."""
+        """One answer from each rank, or the error that says why there is none."""
         assert self._server is not None
         server, world = self._server, range(self.spec.world)
         speaking = dict(zip(self._connections, world, strict=True))
@@ -175,7 +175,8 @@ class Pool:
             listen(POLL)
             now = time.monotonic()
             notes = [self._slots.read(rank) for rank in world]
-            listen(0)  # a rank replies before its note goes: none that raised seems to compute
+            # A rank replies before it clears its note, so a rank that raised never seems to compute.
+            listen(0)
             scene = Scene(notes, replies, server.ended.get(self._folder, {}))
             quiet = still.look([(note.notes, len(buffers[rank])) for rank, note in enumerate(notes)])
             failed = not all(reply.ok for reply in replies.values())
@@ -193,7 +194,7 @@ class Pool:
             except Cancelled as given_up:
                 raise scene.cancelled(given_up) from None
             left = len(world) - len(replies)
-            if failed:  # give the others time to answer, or to reach the call where they get stuck
+            if failed:  # Give the others time to answer, or to reach the call at which they block.
                 if (quiet > SETTLE and len(scene.waiting()) == left) or now - failed_at > PATIENCE:
                     break
             elif quiet > timeout:
@@ -206,7 +207,7 @@ class Pool:
         return ""
 
     def _places(self) -> dict[int, str]:
-        """Rank → the line that it stands on, of those that tell at once."""
+        """Rank → its current line, for the ranks that report it in time."""
         assert self._server is not None
         self._server.look(self._folder)
         files = [Path(own_file(self._folder, "stack", rank)) for rank in range(self.spec.world)]
@@ -218,7 +219,7 @@ class Pool:
         return {rank: place(written(file.read_text(errors="replace"))) for rank, file in found.items()}
 
     def _flights(self) -> dict[int, bytes]:
-        """Rank → its flight record, of those that wrote one when they were asked where they stand."""
+        """Rank → its flight record, for the ranks that wrote one together with their line."""
         files = [Path(own_file(self._folder, "flight", rank)) for rank in range(self.spec.world)]
         end = time.monotonic() + LOOK / 2
         while time.monotonic() < end and not all(file.exists() for file in files):
@@ -227,7 +228,7 @@ class Pool:
 
 
 def _spec(world: int, device: str, backend: str, threads: int | None, devices: Sequence[int] | None) -> Spec:
-    """What is asked for, if it can be had on this machine."""
+    """The requested ranks, if this machine can provide them."""
     if not hasattr(os, "fork"):
         raise LlamaparError("ranks as processes need Linux or macOS", "this system cannot fork")
     whole("world", world, 1, MAX_WORLD, LlamaparError)
@@ -267,12 +268,12 @@ def _spec(world: int, device: str, backend: str, threads: int | None, devices: S
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 _server: Server | None = None
 _warm: Pool | None = None
-_busy = threading.RLock()  # of its owner only: a run that was interrupted anywhere must not lock itself out
+_busy = threading.RLock()  # The lock knows its owner, so an interrupted run cannot lock itself out.
 
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """One run at a time in this process."""
+    """Allow one run at a time in this process."""
     if not _busy.acquire(blocking=False):
         raise LlamaparError("the ranks are busy", "a run in another thread has not ended")
     try:
@@ -308,7 +309,7 @@ def close_pool() -> None:
 
 
 def _the_server(preload: tuple[str, ...], cancel: Callable[[], bool] | None) -> Server:
-    """The server of this process, a new one if it ended or lacks a module."""
+    """The server of this process; a new one if it ended or lacks a module."""
     global _server
     if _server is not None and not (_server.alive() and set(preload) <= set(_server.preload)):
         preload = tuple(dict.fromkeys((*_server.preload, *preload)))
@@ -332,7 +333,7 @@ def _leave() -> None:
 
 
 def _forget() -> None:
-    """In a fork of the kernel: let go of what would keep the ranks alive after the kernel."""
+    """In a fork of the kernel: drop everything that would keep the ranks alive after the kernel."""
     global _server, _warm, _busy
     _hang_up()
     for each in _pools:

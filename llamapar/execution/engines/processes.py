@@ -1,4 +1,4 @@
-"""The engine of one process a rank, and what a real rank does with a task, under torchrun too."""
+"""The engine with one process for each rank, and the work of a real rank, also under torchrun."""
 
 from __future__ import annotations
 
@@ -27,33 +27,35 @@ PRELOAD = ("llamapar.execution.engines.processes",)
 
 @functools.cache
 def mesh_of(layout: Layout, device: str) -> DeviceMesh:
-    """The mesh of a layout, made once; to be forgotten when its process group ends."""
+    """The mesh of a layout, cached until its process group ends."""
     return compat.make_mesh(layout, device)
 
 
 @functools.cache
 def lanes_of(layout: Layout, device: str) -> Lanes:
-    """The meshes on which the ranks of a pipeline meet, made once as `mesh_of`; one, twice, without it."""
+    """The meshes on which the ranks of a pipeline meet, cached like `mesh_of`; without a pipeline one mesh,
+    twice.
+    """
     if layout.pp == 1:
         return Lanes(mesh_of(layout, device), mesh_of(layout, device))
     return Lanes(mesh_of(layout, device), compat.make_mesh(layout, device))
 
 
 def forget_meshes() -> None:
-    """The process group has ended."""
+    """Clear the cached meshes after the process group has ended."""
     mesh_of.cache_clear()
     lanes_of.cache_clear()
 
 
 def run_here(context: Context, task: Task) -> RankReport:
-    """The task on this rank."""
+    """Run the task on this rank."""
     setting, device = task.setting, context.device.type
     mesh = mesh_of(setting.layout, device)
     own = cut_at(setting, compat.coord_of(mesh, context.rank), str(context.device))
     recorder = Recorder(context.rank, note=context.note)
 
     def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
-        context.moved()  # tensors may be large and many
+        context.moved()  # The tensors can be large and numerous.
         return own(name, make)
 
     if setting.layout.pp > 1:
@@ -68,9 +70,9 @@ def run_here(context: Context, task: Task) -> RankReport:
 def run(
     task: Task, device: str, backend: str, timeout: float, cancel: Callable[[], bool]
 ) -> list[RankReport]:
-    """The task on the ranks of the kept pool; what they print is printed here, rank by rank.
+    """Run the task on the ranks of the kept pool, and print their output here, rank by rank.
 
-    What goes to their stderr goes to stderr here, once for ranks that wrote the same.
+    Their stderr goes to stderr here, once for ranks that wrote the same text.
     """
     ranks = pool.pool(task.setting.layout.world, device=device, backend=backend, preload=PRELOAD)
     found = ranks.run(run_here, task, timeout=timeout, cancel=cancel)
@@ -84,7 +86,7 @@ def run(
 
 
 def reports(answers: Iterable[RankAnswer]) -> list[RankReport]:
-    """What ranks that ran `run_here` answered: their reports, or one of the error."""
+    """The reports of ranks that ran `run_here`, including reports of an error."""
     return [
         a.value if a.error is None else RankReport(rank=a.rank, error=a.error, traceback=a.traceback, at=a.at)
         for a in answers

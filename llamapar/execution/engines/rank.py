@@ -1,8 +1,8 @@
 """A rank: a process that joins a process group, then runs one job after another for the kernel.
 
-The idea: whatever happens to a rank can be told. A job's return, or anything it raises, is a `Reply`;
-where the rank is meanwhile is a `Note` in memory that it shares with the kernel, which can read it while
-the rank is stuck in a collective, or dead. On which line it stands it writes down when it is sent a signal.
+The idea: the kernel can always learn what happens to a rank. The result of a job, or its error, is a `Reply`.
+A rank's current position is a `Note` in memory shared with the kernel, which can read it while the rank is
+stuck in a collective, or dead. On a signal, the rank writes down the line that it is running.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ WORD = struct.Struct("<Q")
 
 
 def dumps(value: object) -> bytes:
-    """`value` pickled; with cloudpickle, which knows functions and classes of a notebook, if it is there."""
+    """`value` pickled, with cloudpickle if installed, because it supports a notebook's functions and
+    classes.
+    """
     try:
         import cloudpickle  # type: ignore[import-untyped]
     except ImportError:
@@ -52,7 +54,7 @@ def send(to: socket.socket, message: object) -> None:
 
 
 def receive(source: socket.socket) -> Any:
-    """The next message, or EOFError when the other end is closed."""
+    """The next message, or EOFError if the other end is closed."""
 
     def exactly(n: int) -> bytearray:
         data = bytearray(n)
@@ -71,9 +73,9 @@ def receive(source: socket.socket) -> Any:
 
 
 class Note(NamedTuple):
-    """Where a rank is: `text` ("" while it computes), the `ranks` it waits with.
+    """The position of a rank: `text` ("" while it computes), and the `ranks` it waits with.
 
-    notes: grows with each note and each sign of progress.
+    notes: a counter that grows with each note and each sign of progress.
     """
 
     notes: int
@@ -82,9 +84,9 @@ class Note(NamedTuple):
 
 
 class Slots:
-    """One note a rank, written by the rank and read by the kernel at any time.
+    """One note for each rank, written by the rank and read by the kernel at any time.
 
-    The last word of a slot counts signs of progress, by itself: threads may print while a note is written.
+    The last word of a slot is a separate progress counter, because threads may print while a note is written.
     """
 
     SIZE = 256
@@ -93,7 +95,7 @@ class Slots:
 
     def __init__(self, path: str, world: int):
         with open(path, "a+b") as file:
-            # no hole: a full disk is told here, not as SIGBUS
+            # Allocate real blocks, so that a full disk raises here and not as SIGBUS later.
             file.write(bytes(world * self.SIZE - file.tell()))
             file.flush()
             self.memory = mmap.mmap(file.fileno(), world * self.SIZE)
@@ -103,7 +105,7 @@ class Slots:
         at, data = rank * self.SIZE, text.encode()[: self.MOVES - self.HEAD.size]
         count: int = WORD.unpack_from(self.memory, at)[0]
         mask = sum(1 << r for r in (range(self.world) if ranks is None else set(ranks)))
-        WORD.pack_into(self.memory, at, count + 1)  # odd: being written
+        WORD.pack_into(self.memory, at, count + 1)  # An odd count means that the note is being written.
         self.memory[at + self.HEAD.size : at + self.HEAD.size + len(data)] = data
         self.HEAD.pack_into(self.memory, at, count + 1, mask, len(data))
         WORD.pack_into(self.memory, at, count + 2)
@@ -115,7 +117,7 @@ class Slots:
 
     def read(self, rank: int) -> Note:
         at, count, moves = rank * self.SIZE, 0, 0
-        for _ in range(100):  # a rank killed while it wrote leaves an odd count for good
+        for _ in range(100):  # A rank that is killed while it writes leaves an odd count for ever.
             data = self.memory[at : at + self.SIZE]
             count, mask, length = self.HEAD.unpack_from(data)
             moves = WORD.unpack_from(data, self.MOVES)[0]
@@ -126,13 +128,13 @@ class Slots:
 
 
 class Quiet:
-    """For how many seconds nothing has changed, those apart in which this process was stopped."""
+    """The seconds without progress, excluding the time in which this process itself was stopped."""
 
     def __init__(self) -> None:
         self.seconds, self._seen, self._looked = 0.0, object(), time.monotonic()
 
     def look(self, progress: object) -> float:
-        """The seconds, with `progress` as it is now."""
+        """The seconds, given the current `progress`."""
         now = time.monotonic()
         passed, self._looked = now - self._looked, now
         if progress != self._seen:
@@ -147,7 +149,7 @@ class Quiet:
 
 @dataclass(frozen=True)
 class Spec:
-    """What the ranks of one pool are."""
+    """The properties of all ranks of one pool."""
 
     world: int
     device: str
@@ -157,7 +159,7 @@ class Spec:
 
 
 class Context:
-    """What a function that runs on a rank is told: its `rank`, the `world`, its torch `device`."""
+    """The facts that a function on a rank receives: its `rank`, the `world`, its torch `device`."""
 
     def __init__(self, rank: int, spec: Spec, slots: Slots):
         import torch
@@ -167,19 +169,19 @@ class Context:
         self.device = torch.device(f"{spec.device}{gpu}")
 
     def note(self, text: str, ranks: Iterable[int] | None = None) -> None:
-        """Say that this rank now waits in `text`, with `ranks` (all of them if None); "" when it leaves.
+        """Record that this rank now waits in `text`, with `ranks` (all of them if None); "" when it leaves.
 
-        A collective that raises leaves its note in place: it is how a peer's death is told from an error.
+        A collective that raises keeps its note: this is how a peer's death is told from an error of the rank.
         """
         self._slots.write(self.rank, text, ranks)
 
     def moved(self) -> None:
-        """Say that this rank got on, wherever it is."""
+        """Record that this rank made progress, wherever it is."""
         self._slots.move(self.rank)
 
 
 class Heard:
-    """A stream that calls `told` whenever something is written to it."""
+    """A stream that calls `told` for each write."""
 
     def __init__(self, stream: TextIO, told: Callable[[], None]):
         self._stream, self._told = stream, told
@@ -193,7 +195,9 @@ class Heard:
 
 
 class Imports:
-    """A finder of modules that finds none, and calls `told`: the first use of torch imports for seconds."""
+    """A finder of modules that finds none and calls `told`, because the first use of torch imports for
+    seconds.
+    """
 
     def __init__(self, told: Callable[[], None]):
         self._told = told
@@ -204,8 +208,8 @@ class Imports:
 
 @contextlib.contextmanager
 def heard(told: Callable[[], None], out: TextIO) -> Iterator[None]:
-    """Calls `told` when this process prints, to `out` now, or imports."""
-    imports, err = Imports(told), sys.stderr  # the streams are None where a process has none
+    """Call `told` whenever this process prints, to `out` as it is now, or imports."""
+    imports, err = Imports(told), sys.stderr  # A process without standard streams has None here.
     sys.meta_path.insert(0, imports)
     try:
         with (
@@ -214,13 +218,13 @@ def heard(told: Callable[[], None], out: TextIO) -> Iterator[None]:
         ):
             yield
     finally:
-        with contextlib.suppress(ValueError):  # the program may have made a list of its own
+        with contextlib.suppress(ValueError):  # The program may have replaced the list.
             sys.meta_path.remove(imports)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a rank sends back after its start and after each job; `data` is the pickled value or error."""
+    """A rank's message after its start and after each job; `data` is the pickled value or error."""
 
     ok: bool
     data: bytes | None
@@ -234,9 +238,9 @@ class Reply:
 
 
 def replied(context: Context, function: Callable[[], object], capture: bool = True) -> Reply:
-    """Call `function` and tell how it went; whatever it raises is an answer too.
+    """Call `function` and return its outcome; an error is an answer too.
 
-    Whatever it prints counts as progress. capture: take what is printed into the reply, stderr as a file.
+    Its prints count as progress. capture: put the printed text into the reply, stderr as a file.
     """
     ok, data, error, trace, printed, stderr = True, None, "", "", io.StringIO(), ""
     if capture:
@@ -247,7 +251,7 @@ def replied(context: Context, function: Callable[[], object], capture: bool = Tr
     except BaseException as problem:
         ok, error = False, "".join(traceback.format_exception_only(problem)).strip()
         frames = problem.__traceback__
-        for _ in range(2):  # our own are no news
+        for _ in range(2):  # Our own writes are no sign of progress.
             frames = frames.tb_next if frames else None
         trace = "".join(traceback.format_exception(type(problem), problem, frames))
         with contextlib.suppress(Exception):
@@ -278,13 +282,14 @@ def enter_group(context: Context, backend: str, store: Store) -> None:
         store=store,
         rank=context.rank,
         world_size=context.world,
-        timeout=datetime.timedelta(minutes=30),  # our own time-out says more and comes first
+        # Our own time-out comes first, because its message says more.
+        timeout=datetime.timedelta(minutes=30),
         device_id=context.device if backend == "nccl" else None,
     )
 
 
 def join(context: Context, spec: Spec, folder: str) -> None:
-    """Make this process a rank of a process group that meets in `folder` and talks over loopback only."""
+    """Make this process a rank of a process group that meets in `folder` and uses only loopback."""
     import torch
     import torch.distributed as dist
     from torch.distributed import FileStore  # type: ignore[attr-defined]
@@ -301,21 +306,23 @@ def join(context: Context, spec: Spec, folder: str) -> None:
 
 
 def own_file(folder: str, what: str, rank: int) -> str:
-    """A file that a rank writes: "stderr" since its last job began; at SIGUSR2, on which lines of code it
-    stands ("stack") and what torch noted of its last collectives ("flight").
+    """A file that a rank writes: "stderr" of its last job; after SIGUSR2 its lines of code ("stack") and
+    torch's record of its last collectives ("flight").
     """
     return os.path.join(folder, f"{what}-{rank}")
 
 
 def tail(fd: int) -> str:
-    """The last lines of a file of stderr, for an end that nothing else explains."""
+    """The last lines of a file of stderr, for an exit that nothing else explains."""
     size = os.fstat(fd).st_size
     text = os.pread(fd, 2000, max(0, size - 2000)).decode(errors="replace").strip()
     return "".join(f"\n       {line}" for line in text.splitlines()[-4:])
 
 
 def dump_when_asked(folder: str, rank: int) -> None:
-    """Let a thread write the flight record at SIGUSR2: it wakes while the rank hangs in a collective."""
+    """Start a thread that writes the flight record at SIGUSR2; it works while the rank hangs in a
+    collective.
+    """
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGUSR2, lambda *_: None)
@@ -347,7 +354,7 @@ def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
     from llamapar.spmd.compat import groups
 
     while True:
-        context.note("")  # after the reply, so that a rank never seems to compute once it raised
+        context.note("")  # Clear the note after the reply, so that a rank that raised never seems to compute.
         try:
             job = receive(connection)
         except EOFError:
@@ -358,9 +365,9 @@ def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
 
 
 def _run(context: Context, path: list[str], directory: str, data: bytes) -> object:
-    """A job where the kernel is: with its path to modules, and in its directory."""
+    """Run a job as if in the kernel: with its module path, and in its directory."""
     sys.path[:] = path
-    with contextlib.suppress(OSError):  # a directory that is gone
+    with contextlib.suppress(OSError):  # The directory may have been deleted.
         os.chdir(directory)
     function, args = pickle.loads(data)
     return function(context, *args)

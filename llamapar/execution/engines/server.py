@@ -1,14 +1,14 @@
-"""The server that forks the ranks of a pool: the process itself, and the kernel's hold on it.
+"""The server that forks the ranks of a pool: the process itself, and the kernel's handle on it.
 
-The server is a bare `python -c`, so it never imports the `__main__` of whoever uses it. It imports
-torch and rehearses one rank over the fake backend, because the imports that torch puts off until the
-first DTensor or collective call cost seconds; a rank forked from it has them all. The server has one
-thread, and CUDA is never asked for anything there: only then is a fork sound.
+The server is a bare `python -c`, so it never imports the user's `__main__`. It imports torch and rehearses
+one rank over the fake backend, because torch postpones imports that take seconds until the first DTensor or
+collective call; a forked rank has them all. A fork is only safe because the server has one thread and never
+asks CUDA for anything.
 
-Nothing outlives the kernel. The server reads a socket whose other end only the kernel holds, already while
-it imports torch; when that end closes, however the kernel died, it kills the ranks and leaves. Each rank
-watches a pipe whose other end only the server holds, and dies with it. The server has a session of its own,
-so that an interrupt of the kernel does not reach the ranks. What a rank starts dies with it (`children`).
+Nothing outlives the kernel. The server reads a socket whose other end only the kernel holds, even while it
+imports torch. When that end closes, however the kernel died, the server kills the ranks and exits. Each rank
+watches a pipe whose other end only the server holds, and dies with it. The server has its own session, so an
+interrupt of the kernel does not reach the ranks. Processes that a rank starts die with it (`children`).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 @contextlib.contextmanager
 def no_gpu() -> Iterator[None]:
-    """In this block torch sees no GPU and so leaves CUDA alone, whatever is called: an import, a DeviceMesh.
+    """In this block torch sees no GPU, so imports or a DeviceMesh do not touch CUDA.
 
-    A process that has asked CUDA how many GPUs there are cannot use them after a fork. Without a GPU to see,
-    NVML is not asked either, which does not know MIG's devices and is not everywhere.
+    A process that has asked CUDA for the number of GPUs cannot use them after a fork. Without visible GPUs,
+    torch does not ask NVML either, which does not know MIG's devices and is not installed everywhere.
     """
     before = {name: os.environ[name] for name in NO_GPU if name in os.environ}
     os.environ.update(NO_GPU)
@@ -64,7 +64,7 @@ def no_gpu() -> Iterator[None]:
 
 
 def prepare(preload: Iterable[str]) -> None:
-    """Do all that ranks should find done: torch's imports, and those of `preload`."""
+    """Do the work that every rank should find done: torch's imports, and those of `preload`."""
     with no_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rehearse()
@@ -75,7 +75,7 @@ def prepare(preload: Iterable[str]) -> None:
 def rehearse() -> None:
     """Do once, alone, what every rank will do, so that torch's late imports are done before the fork.
 
-    No backward: autograd starts a thread for each GPU, and imports nothing.
+    There is no backward: autograd would start a thread for each GPU, and it imports nothing.
     """
     import torch
     import torch.distributed as dist
@@ -103,7 +103,7 @@ def rehearse() -> None:
 
 
 def main(control: socket.socket, preload: Iterable[str]) -> None:
-    """Prepare, say so, and serve until the kernel is gone."""
+    """Prepare, report ready, and serve until the kernel is gone."""
     control.set_inheritable(False)
     try:
         with _ending_with(control):
@@ -112,7 +112,7 @@ def main(control: socket.socket, preload: Iterable[str]) -> None:
         send(control, ("failed", traceback.format_exc()))
         return
     gc.collect()
-    gc.freeze()  # the ranks share these pages as long as no collection writes to them
+    gc.freeze()  # The ranks share these pages until a garbage collection writes to them.
     adopt()
     children: dict[int, tuple[str, int]] = {}  # pid → folder of its pool, rank
     with contextlib.suppress(EOFError, OSError):
@@ -128,9 +128,10 @@ def main(control: socket.socket, preload: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def _ending_with(control: socket.socket) -> Iterator[None]:
-    """Ends this process as soon as the kernel is gone, by a thread that is gone itself after the block.
+    """A context in which a thread ends this process as soon as the kernel is gone; the thread ends with the
+    block.
 
-    The kernel says nothing before it is told "ready": what can be read is the end.
+    The kernel writes nothing before it receives "ready", so readable input means that the kernel closed.
     """
     stopped, stop = os.pipe()
 
@@ -149,9 +150,9 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
 
 
 def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
-    """Start and stop ranks as asked, and tell of each that ended."""
+    """Start and stop ranks on request, and report each that ended."""
     of_preload = children_now()
-    lifeline, kept_open = os.pipe()  # only the server has this end
+    lifeline, kept_open = os.pipe()  # Only the server holds this end.
     bell, ringer = socket.socketpair()
     for end in (bell, ringer):
         end.setblocking(False)
@@ -181,7 +182,8 @@ def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
                     become_rank(rank, spec, folder, fd, lifeline, others, control)
                 children[pid] = (folder, rank)
                 with contextlib.suppress(OSError):
-                    os.setpgid(pid, pid)  # in both, so that a kill at once finds the group
+                    # Set the group in both processes, so that an immediate kill finds it.
+                    os.setpgid(pid, pid)
             for fd in fds:
                 os.close(fd)
             continue
@@ -209,7 +211,7 @@ def become_rank(
     """The life of a forked child, from its first instruction to its exit."""
 
     def watch() -> None:
-        os.read(lifeline, 1)  # returns when the server is gone
+        os.read(lifeline, 1)  # The read returns when the server is gone.
         end_children()
         os.killpg(0, signal.SIGKILL)
 
@@ -243,10 +245,10 @@ main(socket.socket(fileno=int(sys.argv[1])), sys.argv[3:])
 
 
 class Server:
-    """The process that has torch loaded and forks ranks; `ended` and `failed` say what it reported."""
+    """The process that has torch loaded and forks ranks; `ended` and `failed` hold its reports."""
 
     def __init__(self, preload: tuple[str, ...], cancel: Callable[[], bool] | None = None):
-        """Returns when the process is ready; `cancel` is asked meanwhile, and true ends it."""
+        """Returns when the process is ready. `cancel` is asked meanwhile; true ends the process."""
         self.preload, self.ready, self.failed, self._read = preload, False, "", bytearray()
         self.ended: dict[str, dict[int, int]] = {}  # folder of a pool → rank → exit code, negative: signal
         self.stopped: set[str] = set()
@@ -262,7 +264,7 @@ class Server:
                 stdout=self.log,
                 stderr=self.log,
                 env=RECORDED | os.environ | quiet,
-                start_new_session=True,  # out of reach of the kernel's interrupts
+                start_new_session=True,  # A new session keeps the kernel's interrupts away.
             )
         try:
             while not (self.ready or self.failed):
@@ -280,7 +282,9 @@ class Server:
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """A message is sent or read whole, or never again: an interrupt in the middle ends the server."""
+        """Send or read a whole message; an interrupt in the middle ends the server, because the stream is
+        then broken.
+        """
         try:
             yield
         except BaseException:
@@ -289,7 +293,7 @@ class Server:
             raise
 
     def wait(self, seconds: float, *others: socket.socket) -> list[socket.socket]:
-        """Wait for a word of the server, which is taken in, or of `others`: those that have something."""
+        """Wait for and process a message of the server, or return those of `others` that have input."""
         ready = multiprocessing.connection.wait([self.control, *others], seconds)
         if self.control in ready:
             with self._whole():
@@ -318,7 +322,7 @@ class Server:
             self.failed = text
 
     def start(self, folder: str, spec: Spec) -> list[socket.socket]:
-        """Ask for ranks; our ends of the connections to them."""
+        """Request ranks, and return our ends of their connections."""
         pairs = [socket.socketpair() for _ in range(spec.world)]
         with self._whole(), contextlib.suppress(OSError):  # a server that is gone is found by `wait`
             send(self.control, ("start", folder, spec))
@@ -328,14 +332,15 @@ class Server:
         return [ours for ours, _ in pairs]
 
     def look(self, folder: str) -> None:
-        """Let the ranks that belong to `folder` write down where they stand."""
+        """Make the ranks of `folder` write down their current lines."""
         with self._whole(), contextlib.suppress(OSError):
             send(self.control, ("look", folder, None))
 
     def stop(self, folder: str) -> None:
-        """Kill the ranks that belong to `folder`, and return when they are gone.
+        """Kill the ranks of `folder`, and return when they are gone.
 
-        A server that says nothing for STOP seconds, as one that a signal stopped, is ended, and they with it.
+        A server that stays silent for STOP seconds, for example because a signal stopped it, is ended with
+        its ranks.
         """
         if not self.failed:
             with self._whole(), contextlib.suppress(OSError):
@@ -363,7 +368,7 @@ class Server:
 
 
 def frames(source: socket.socket, buffer: bytearray) -> Iterator[Any]:
-    """The messages complete by now, `buffer` keeping the rest; EOFError once the stream has ended."""
+    """The complete messages so far; `buffer` keeps the rest. Raises EOFError once the stream has ended."""
     more = True
     with contextlib.suppress(BlockingIOError):
         while more:

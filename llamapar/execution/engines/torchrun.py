@@ -1,10 +1,10 @@
-"""The engine of ranks that torchrun started: every rank runs this program, and rank 0 tells what came of it.
+"""The engine for ranks that torchrun started: every rank runs this program, and rank 0 reports the result.
 
-The idea: a thread of each rank runs the task, and the main thread watches it. A rank that raises, or that has
-seen no rank make progress for too long, says so in the store that torchrun's ranks share; the others read it
-there within a moment, tell where they are, and stop, so that no rank waits for one that will never come.
-What each of them had to tell is put together on rank 0 as for a pool, and all ranks return or raise the same.
-Each also counts up in the store while it lives: a rank whose count stands still is gone.
+The idea: a thread of each rank runs the task, and the main thread watches it. A rank that raises, or that
+sees no rank make progress for too long, says so in the store that torchrun's ranks share. The others read
+this within a moment, report where they are, and stop, so no rank waits for one that never comes. Rank 0
+combines the reports as for a pool, and all ranks return or raise the same. Each rank also increments a
+counter in the store while it lives: a rank whose counter stands still is gone.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def launched() -> int | None:
-    """How many ranks torchrun (or whatever sets its environment) started; None when not under it."""
+    """Number of ranks that torchrun (or a program that sets its environment) started; None without it."""
     return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in _ENVIRONMENT) else None
 
 
 def on_this_machine() -> int:
-    """How many of the ranks torchrun started here."""
+    """Number of the ranks that torchrun started on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", launched() or 1))
 
 
@@ -67,10 +67,10 @@ def run(
     finish: Callable[[list[RankReport]], T],
     lighter: Callable[[T], T],
 ) -> T:
-    """What `finish` makes, on rank 0, of the reports of all ranks; the others return `lighter` of it.
+    """The result of `finish`, on rank 0, for the reports of all ranks; the others return its `lighter` form.
 
-    Raises, on every rank alike, what `finish` raises, and RankFailure for a rank that is gone, or where for
-    `timeout` seconds no rank entered or left a collective, printed, or ended. Raises LlamaparError where
+    Raises, on every rank alike, what `finish` raises, and RankFailure for a rank that is gone, or if for
+    `timeout` seconds no rank entered or left a collective, printed, or ended. Raises LlamaparError if
     torchrun did not start the ranks of the layout.
     """
     world, started = task.setting.layout.world, launched()
@@ -107,7 +107,7 @@ def run(
 def _reports(
     scene: Scene, places: Mapping[int, str], flights: Mapping[int, bytes], lost: list[int], timeout: float
 ) -> list[RankReport]:
-    """A report of each rank, or RankFailure."""
+    """A report from each rank, or RankFailure."""
     absent = [rank for rank in lost if rank not in scene.replies]
     if absent:
         raise scene.gone(absent, LOST)
@@ -117,7 +117,7 @@ def _reports(
 
 
 def _put(store: Store, key: str, data: bytes) -> None:
-    """Set a value of any size: a store takes 8 MiB at once."""
+    """Set a value of any size in several parts, because a store takes at most 8 MiB at once."""
     pieces = [data[i : i + PIECE] for i in range(0, len(data), PIECE)]
     for i, piece in enumerate(pieces):
         store.set(f"{key}/{i}", piece)  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ class _OwnNote(Slots):
 
 
 class Meeting:
-    """Where the ranks meet: the store, and this rank's count in it."""
+    """The meeting point of the ranks: the store, and this rank's counter in it."""
 
     def __init__(self) -> None:
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -166,21 +166,21 @@ class Meeting:
         self._lost: list[int] = []
 
     def _live(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the store is gone, and with it whoever reads the count
+        with contextlib.suppress(RuntimeError):  # The store is gone, so nobody reads the counter any more.
             while True:
                 self.store.add(f"alive/{self.rank}", 1)
                 if self._over.wait(PULSE):
                     return
 
     def leave(self) -> None:
-        """As Python ends: no thread may be left in torch, which would abort the process."""
+        """Called at exit: a thread that is still inside torch would abort the process."""
         if self.stuck:
             self.end(1)
         self._over.set()
         self._pulse.join()
 
     def end(self, status: int) -> None:
-        """End this process at once, with a thread of it in a collective that nothing ends."""
+        """End this process at once, although a thread of it hangs in a collective for good."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -191,7 +191,7 @@ class Meeting:
         return _Run(self, self.runs)
 
     def lost(self) -> list[int]:
-        """Ranks that are gone, looked up once in a PULSE: rank 0 watches all, the others watch rank 0."""
+        """Ranks that are gone, checked once every PULSE: rank 0 watches all, the others watch rank 0."""
         now = time.monotonic()
         if now - self._looked < PULSE:
             return self._lost
@@ -207,7 +207,9 @@ class Meeting:
 
 
 class _Progress:
-    """For how long no rank has got on: each counts in the store, which is asked once in `every` seconds."""
+    """The time without progress of any rank; each counts in the store, which is read once in `every`
+    seconds.
+    """
 
     def __init__(self, store: Store, every: float) -> None:
         self._store, self._every, self._still = store, every, Quiet()
@@ -215,7 +217,7 @@ class _Progress:
         self._looked = 0.0
 
     def quiet(self, own: object) -> float:
-        """The seconds, with this rank's own progress as it is now."""
+        """The seconds, given this rank's own current progress."""
         moved, self._own = own != self._own, own
         if moved or time.monotonic() - self._looked >= self._every:
             self._looked = time.monotonic()
@@ -224,7 +226,7 @@ class _Progress:
 
 
 class _Run:
-    """One run: what the ranks tell each other in it."""
+    """One run, with the messages between its ranks."""
 
     def __init__(self, meeting: Meeting, number: int) -> None:
         self.rank, self.world, self.meeting = meeting.rank, meeting.world, meeting
@@ -233,8 +235,8 @@ class _Run:
         self.worker: threading.Thread | None = None
 
     def work(self, task: Task, device: str, backend: str, timeout: float) -> None:
-        """Run the task here, until all is done or some rank fails, and put what became of it in the store."""
-        os.environ.update(RECORDED | os.environ)  # before torch makes its first group
+        """Run the task here until all is done or some rank fails, and put the outcome into the store."""
+        os.environ.update(RECORDED | os.environ)  # This must precede torch's first group.
         gpus = compat.gpus() if device == "cuda" else 0
         devices = (int(os.environ.get("LOCAL_RANK", 0)) % gpus,) if gpus else ()
         spec = Spec(self.world, device, backend, 0, devices)
@@ -259,19 +261,19 @@ class _Run:
             limit = max(timeout, START) if note.now.text == STARTING else timeout
             stuck = progress.quiet((note.now.notes, note.moves)) > limit
             failed = stuck or self.store.check(["failed"]) or (self.rank == 0 and bool(self.meeting.lost()))
-        self.store.add("progress", 1)  # to end is progress too
+        self.store.add("progress", 1)  # Finishing counts as progress.
         if failed:
             self.store.set("failed", "")
             at, flight = place(of_thread(self.worker.ident)), flight_record()
             self.worker.join(SETTLE)
         own = replies[0] if replies else None
         if own is not None and not own.ok:
-            self.store.set("failed", "")  # clocks of machines differ, so the order in the store counts
+            self.store.set("failed", "")  # Clocks differ between machines, so the order in the store decides.
             own = replace(own, at=float(self.store.add("raised", 1)))
         _put(self.store, f"notes/{self.rank}", pickle.dumps((note.now, own, at, flight)))
 
     def scene(self) -> tuple[Scene, dict[int, str], dict[int, bytes]]:
-        """What every rank told, its line and its flight record; nothing of those that are gone."""
+        """Every rank's report, its line and its flight record; empty for ranks that are gone."""
         flights: dict[int, bytes] = {}
         notes, replies, places = [Note(0, (), "")] * self.world, dict[int, Reply](), dict[int, str]()
         missing = set(range(self.world))
@@ -288,11 +290,13 @@ class _Run:
         return Scene(notes, replies, {}), dict(sorted(places.items())), flights
 
     def publish(self, make: Callable[[], T], lighter: Callable[[T], T]) -> T:
-        """What `make` returns or raises, put in the store for the other ranks before it goes on here."""
+        """Put the result or error of `make` into the store for the other ranks, then return or raise it
+        here.
+        """
         try:
             made = make()
             data = dumps((lighter(made), None))
-        except BaseException as problem:  # a fault of ours must not leave the others waiting
+        except BaseException as problem:  # An error of our own must not leave the others waiting.
             words: tuple[object, ...] = (RankFailure, f"rank 0 raised {problem!r}", "", ())
             if isinstance(problem, LlamaparError):
                 words = (type(problem), problem.what, problem.why, problem.choose)
@@ -310,7 +314,7 @@ class _Run:
             time.sleep(POLL)
 
     def outcome(self) -> Any:
-        """What rank 0 returned, or the error that it raised."""
+        """The result of rank 0, or the error that it raised."""
         while not self.store.check(["outcome"]):
             if self.meeting.lost():
                 raise RankFailure("rank 0 is gone", f"no sign of life for {LOST:g} s", (), {}, 0)
@@ -324,7 +328,7 @@ class _Run:
         return made
 
     def end(self) -> None:
-        """Leave the process group: closed connections free some of the ranks that still wait."""
+        """Leave the process group: closed connections release some of the ranks that still wait."""
         if self.worker is None:
             return
         self.worker.join(SETTLE)
@@ -337,16 +341,16 @@ class _Run:
 
 @functools.cache
 def meeting() -> Meeting:
-    """The one meeting of this process."""
+    """The only meeting of this process."""
     made = Meeting()
     atexit.register(made.leave)
     return made
 
 
 def part(status: int) -> int:
-    """Wait, before a rank's process ends, until rank 0 has written what it had to; the status again.
+    """Wait, before a rank's process ends, until rank 0 has written its output; returns the status unchanged.
 
-    torchrun ends the others as soon as one rank ends with a status that is not 0.
+    torchrun kills the other ranks as soon as one ends with a nonzero status.
     """
     with contextlib.suppress(RuntimeError):  # the store is gone: it was rank 0's, which has written
         here = meeting()
