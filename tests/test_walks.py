@@ -1,15 +1,17 @@
 """Four journeys through the code, from what a person does to what comes of it, each short enough to be read.
 
 A journey is followed by running it. Its stops are the functions that stand on the stack when the last one is
-called, which is what a reader opens one after the other; its lines are those functions' lines, docstrings
-included. `called` is all that ran on the way, beside the stops: how much a journey touches in passing.
+called, which is what a reader opens one after the other; its lines are those functions' lines of code,
+docstrings and comments apart. `called` is all that ran on the way, beside the stops: how much a journey touches in passing.
 docs/architecture.md tells them. A journey may become shorter, and its row then says so.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +71,19 @@ def walked(go: Callable[[], object], last: CodeType) -> Walk:
         sys.setprofile(before)
     assert stops, "the journey does not come there"
     names = tuple(f"{Path(c.co_filename).relative_to(PACKAGE)}:{c.co_qualname}" for c in stops)
-    return Walk(names, sum(len(inspect.getsourcelines(code)[0]) for code in set(stops)), len(ran))
+    return Walk(names, sum(map(lines_of, set(stops))), len(ran))
+
+
+def lines_of(code: CodeType) -> int:
+    """Lines of a function, without its docstring, its comments and blank lines."""
+    source = textwrap.dedent(inspect.getsource(code))
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef)
+    docstring = ast.get_docstring(function)
+    prose = function.body[0] if docstring else None
+    inside = range(prose.lineno, (prose.end_lineno or 0) + 1) if prose else range(0)
+    rows = enumerate(source.splitlines(), 1)
+    return sum(n not in inside and bool(row.strip()) and row.strip()[0] != "#" for n, row in rows)
 
 
 def knob() -> Walk:
@@ -98,10 +112,10 @@ def check() -> Walk:
 
 
 WALKS: dict[str, tuple[Callable[[], Walk], int, int, int]] = {
-    "a knob to its picture": (knob, 8, 121, 51),
-    "run to a collective": (run, 9, 199, 134),
-    "a message to its cause": (message, 10, 178, 95),
-    "check to a fix": (check, 7, 112, 51),
+    "a knob to its picture": (knob, 8, 106, 51),
+    "run to a collective": (run, 9, 143, 134),
+    "a message to its cause": (message, 10, 148, 95),
+    "check to a fix": (check, 7, 87, 51),
 }
 """Journey → what walks it, and its most stops, lines and functions that ran: what stands today."""
 
