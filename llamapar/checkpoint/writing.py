@@ -208,10 +208,12 @@ def write(
             manifest = {"llamapar": 1, **about, "files": listed, "others": others}
             _durable(work / MANIFEST, signed(manifest))
             _sync(work)
+            # Compare the sources with those at the start once more, before the folder gets its final name.
             if _plan(files, beside, about) != plan:
                 again = f"rm -r {partial}, and the command again"
                 raise CheckpointError("the source was changed while it was read", "", [again])
             os.rename(work, target)
+            # A rename is durable only after its parent folder is synced; until then the journal must stay.
             _sync(target.parent)
             (partial / "journal").unlink()
         partial.rmdir()

@@ -136,6 +136,7 @@ _GROUP = 128
 def groups(known: Known) -> list[Cut]:
     """The groups of a quantised FFN weight, by number and by columns."""
     width, tp, group = known.get("ffn_dim"), known.get("tp") or 1, known.get("quant_group") or _GROUP
+    # The groups must be whole before the cut; otherwise TP is not to blame.
     torn = width and tp > 1 and width % group == 0 and width // group % tp
     named = f"ffn_dim in groups of {group},", "quant_group_vs_tp", "tp"
     return [Cut(*named, (width or 0) // group, tp, columns) for columns in (1, group) if torn]

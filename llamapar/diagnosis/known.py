@@ -128,6 +128,7 @@ class Known:
                     changes[fact] = (changed.group(1), changed.group(2))
                 elif first and value.strip()[:1].isdigit() and " or " not in value:
                     numbers[fact] = int(first.group(1))
+            # True is an int in Python, but it is no degree and no size.
             elif isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
                 numbers[fact] = value
         judge = find_framework(framework) if framework is not None else None

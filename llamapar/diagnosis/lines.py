@@ -169,6 +169,8 @@ def score(text: str) -> float:
         worth += 3.0
     elif "ssert" in text or "heck failed" in text:
         worth += 2.0
+    # A watchdog's message is exact and has numbers, but it never names the cause, so it gets a low fixed
+    # score.
     if is_watchdog(text):
         worth = 2.0
     if _CONSEQUENCE.search(text[:400]):
@@ -216,9 +218,11 @@ def causes(parts: Iterable[str]) -> list[Candidate]:
     for block in parts:
         for start, end in _marked(block, ANCHORS if close < _CLOSE else EXACT_ANCHORS):
             line = block[start : min(end, start + LIMIT)]
+            # Lines that differ only in their digits count as one wording, so that thousands of ranks cost one
+            # parse.
             sign = line[-200:].translate(_NO_DIGITS)
             if close >= 2 * _CLOSE or (sign in seen and close > _CLOSE // 4):
-                # The limit is reached: add no candidate, but record the rank.
+                # Enough lines were parsed, or this wording is known: add no candidate, but record the rank.
                 if sign in sure and len(sure[sign].ranks) < 4096:
                     sure[sign].ranks |= {rank for rank in strip(line)[1:] if rank is not None}
                 continue
@@ -235,6 +239,7 @@ def causes(parts: Iterable[str]) -> list[Candidate]:
                     if kept[least].score >= worth:
                         continue
                     del kept[least]
+                # The lines before an anchor can lie in the previous block, whose end is kept for this.
                 before = (tail if start < _AROUND else "") + block[max(0, start - _AROUND) : start]
                 found = kept[text[:300]] = Candidate(
                     text, worth, close, before[-_AROUND:], block[end : end + _AROUND].lstrip("\n")
@@ -257,6 +262,7 @@ def _marked(block: str, anchors: tuple[str, ...]) -> Iterator[tuple[int, int]]:
                 break
             end = block.find("\n", at)
             end = end if end >= 0 else len(block)
+            # Over-long lines are cut 1,000 characters before the anchor.
             start = max(block.rfind("\n", 0, at) + 1, at - 1000)
             marks[start] = end
             at = block.find(anchor, end)

@@ -82,6 +82,7 @@ def memory_available() -> int:
                 known.append(int(text) - int(used.read()))
     except (OSError, ValueError):
         pass
+    # Without Linux's files, assume that half of the machine's memory is available.
     return min(known) if known else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 

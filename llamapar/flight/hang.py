@@ -283,6 +283,8 @@ class Hang:
         if not shared:
             return {}
         counts = Counter(self.groups[call.group].kind for call in self.dumps[ranks[0]].calls)
+        # Align the buffers on the group with the most calls, because its numbers locate the start best.
+        # Sorting makes the choice independent of the order of a set.
         kind = max(sorted(shared), key=lambda kind: counts[kind])
         start = max(first[kind][0] for first in firsts)
         found: dict[int, int] = {}
@@ -321,6 +323,7 @@ class Hang:
             if any(harm):
                 found.append(self._parting(sides, rows, at))
             else:
+                # This parting blocks nobody, so each side is compared further by itself.
                 waiting += [(side, at) for side in classes if len(side) > 1]
         return min(found, key=lambda p: min(p.ranks.values()), default=None)
 

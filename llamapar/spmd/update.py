@@ -85,6 +85,7 @@ def adamw(state: State, gradient: Tensor, training: Training, step: int) -> Stat
     exp_avg = state.exp_avg * beta1 + gradient * (1 - beta1)
     exp_avg_sq = state.exp_avg_sq * beta2 + gradient * gradient * (1 - beta2)
     denominator = exp_avg_sq.sqrt() / math.sqrt(1 - beta2**step) + training.eps
+    # The decay is decoupled: it shrinks the weight itself and is no part of the gradient's means.
     decayed = state.master * (1 - lr * training.weight_decay)
     return State(decayed - exp_avg / denominator * (lr / (1 - beta1**step)), exp_avg, exp_avg_sq)
 

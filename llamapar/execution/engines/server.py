@@ -156,12 +156,13 @@ def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
     bell, ringer = socket.socketpair()
     for end in (bell, ringer):
         end.setblocking(False)
+    # Without a Python handler no byte of this signal reaches the wakeup descriptor.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(ringer.fileno(), warn_on_full_buffer=False)
 
     def ended(pid: int, status: int) -> None:
-        kill(pid)  # what the rank started
-        end_children({*of_preload, *children})  # what of that had left its group
+        kill(pid)  # End what the rank started.
+        end_children({*of_preload, *children})  # End also what had left the rank's group.
         send(control, ("ended", *children.pop(pid), os.waitstatus_to_exitcode(status)))
 
     while True:
@@ -178,6 +179,8 @@ def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
             fds = socket.recv_fds(control, 1, MAX_WORLD)[1]
             for rank, fd in enumerate(fds):
                 if (pid := os.fork()) == 0:
+                    # A child closes every end that is not its own: while one stays open, nobody sees that the
+                    # other side is gone.
                     others = [kept_open, *fds[:rank], *fds[rank + 1 :]]
                     become_rank(rank, spec, folder, fd, lifeline, others, control)
                 children[pid] = (folder, rank)
