@@ -2,8 +2,8 @@
 
 A journey is followed by running it. Its stops are the functions that stand on the stack when the last one is
 called, which is what a reader opens one after the other; its lines are those functions' lines of code,
-docstrings and comments apart. `called` is all that ran on the way, beside the stops: how much a journey touches in passing.
-docs/architecture.md tells them. A journey may become shorter, and its row then says so.
+docstrings and comments apart. `called` counts all functions that ran on the way: how much a journey touches in
+passing. docs/architecture.md tells them. A journey may become shorter, and its row then says so.
 """
 
 from __future__ import annotations
