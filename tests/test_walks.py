@@ -1,7 +1,7 @@
 """Four journeys through the code, from what a person does to what comes of it, each short enough to be read.
 
 A journey is followed by running it. Its stops are the functions that stand on the stack when the last one is
-called, which is what a reader opens one after the other. Its lines are those functions' lines of code, without
+called, which is what a reader opens one after the other. Its lines are the lines of code in them, without
 docstrings and comments. `called` counts all functions that ran on the way: how much a journey touches in
 passing. docs/architecture.md tells them. A journey may become shorter, and its row then says so.
 """
