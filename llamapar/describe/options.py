@@ -67,7 +67,9 @@ class Option:
             return f"{text} (default {written(default)})"
         names = [written(choice) for choice in self.choices] or [""]
         *most, last = [f"{name} (default)" if name == default else name for name in names]
-        return text.replace("{names}", ", ".join(names)).replace("{choices}", f"{', '.join(most)} or {last}")
+        return text.replace("{names}", ", ".join(names)).replace(
+            "{choices}", " or ".join(filter(None, [", ".join(most), last]))
+        )
 
 
 def written(value: object) -> str:
