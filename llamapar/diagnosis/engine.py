@@ -200,9 +200,7 @@ _FEW = 6
 
 
 def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in: str = "") -> Explanation:
-    """Explain a text. code: lines of source of the frames that raised it; raised_in: the last frame's
-    file.
-    """
+    """Explain a text. code: source lines of the frames that raised it; raised_in: the last frame's file."""
     if len(text) <= _SHORT and text.count("\n") < _FEW and "Traceback" not in text:
         said = {rank: _read(words, code, raised_in) for rank, words in by_rank(text).items()}
         root, first = max(said.values(), key=lambda row: score(row[0]), default=("", Reading("")))
