@@ -64,7 +64,6 @@ def explain(
     Raises ModelError or LayoutError for a model, layout or framework that is itself broken, and ModelError
     for an unknown model if `what` is missing.
     """
-    # Import late: this compiles the patterns, which only a text needs.
     from .engine import explain_lines, explain_text
     from .lines import sourced
 
@@ -80,11 +79,9 @@ def explain(
         return _of_flight(what, flight, known)
     if what is None and known.name and known.model is None:
         find_model(known.name)  # without a text the model is what was asked about: say which names are near
-    # Recognise a RunResult by its attributes, because `execution` stands above this room.
-    if hasattr(what, "explanation"):
+    if hasattr(what, "explanation"):  # A RunResult, whose room may not be imported here.
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
-    # Read the error's own words first: a traceback quotes code, whose numbers mislead.
-    if isinstance(what, BaseException):
+    if isinstance(what, BaseException):  # Its own words come first: numbers in quoted code mislead.
         words = "".join(traceback.format_exception_only(what))[:_LONGEST]
         frames = traceback.extract_tb(what.__traceback__, limit=-4)
         code = tuple(sourced(frame.line or "", frame.filename, frame.name) for frame in frames)

@@ -200,10 +200,7 @@ _FEW = 6
 
 
 def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in: str = "") -> Explanation:
-    """Explain a text of any length.
-
-    code: lines of source of the frames that raised it; raised_in: the file of the last frame.
-    """
+    """Explain a text. code: source lines of the frames that raised it; raised_in: the last frame's file."""
     if len(text) <= _SHORT and text.count("\n") < _FEW and "Traceback" not in text:
         said = {rank: _read(words, code, raised_in) for rank, words in by_rank(text).items()}
         root, first = max(said.values(), key=lambda row: score(row[0]), default=("", Reading("")))
@@ -320,8 +317,7 @@ def build(
         failing = {CODES[code] for code, severity in broken.items() if severity == ERROR}
         saying = {CODES[code] for code in spoken(r, job, known.framework)}
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
-    # Several rules share this wording, so it proves none of them.
-    named = named if len(named) == 1 else set()
+    named = named if len(named) == 1 else set()  # Wording that several rules share proves none of them.
     found = [judged(h, r, known, saying) for h in hypotheses(r, observed, known)]
     if all(h.level is WEAK for h in found):
         found += explain_spoken(r, known)
@@ -335,8 +331,7 @@ def build(
         found += unfit(r, known, r.parallel or len(r.low.split()) < BARE)
     found += stated(found, r)
     found = of_other_layer(found, r, observed, known)
-    # These are torch's own words, so only the sizes can decide.
-    sized = any(isinstance(o, View | Matmul | Pair) for o in observed)
+    sized = any(isinstance(o, View | Matmul | Pair) for o in observed)  # For torch's words, sizes decide.
     missing = (saying if sized else saying | named) - {h.category for h in found}
     for name, category in CATEGORIES.items():  # Keep their order, because the order of a set is arbitrary.
         if name in missing:

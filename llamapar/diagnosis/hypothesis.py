@@ -86,9 +86,7 @@ def found(
     category: str, level: Level, cause: str, *equations: Equation | None, parallel: bool | None = True,
     needs: str = "", facts: Mapping[str, int] | None = None, remedy: str = "",
 ) -> Hypothesis:  # fmt: skip
-    """A Hypothesis from one line: "other: kernel_limit" includes a subtype, `needs` is a comma-separated
-    list.
-    """
+    """A Hypothesis in one line: "other: kernel_limit" has a subtype, `needs` is separated by commas."""
     name, _, subtype = category.partition(": ")
     wanted = tuple(filter(None, needs.split(", ")))
     there = tuple(equation for equation in equations if equation is not None)

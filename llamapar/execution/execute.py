@@ -185,9 +185,8 @@ def run(
     Under torchrun every rank calls this. Rank 0 gets the full result, the others the same without tensors.
 
     Options, with their defaults:
-    dtype="float32": or "float64", "bfloat16". seq_len, global_batch: tokens and sequences in all; the
-        defaults are small numbers that divide. seed=0: of the random tensors. inputs: global tensors by name
-        to use instead.
+    dtype="float32": or "float64", "bfloat16". seq_len, global_batch: tokens and sequences in all; defaults
+        are small numbers that divide. seed=0: of the random tensors; inputs: global tensors to use instead.
     force=False: True runs a layout that `check` refuses, to show torch's own error.
     kv_replication=False, padding=None: as in `check`. chunking="head-tail" or "contiguous": how CP cuts the
         sequence. cp_method="all_gather" or "ring": how CP ranks exchange keys. documents: lengths, for a
@@ -241,8 +240,6 @@ def run(
 
     if engine == "torchrun":
         return torchrun.run(task, used, backend, timeout, result, _without_tensors)
-    # A process has only one fake process group, so runs take turns. Ctrl-C waits for `check`, which raises it
-    # between two operations.
     with local_engine.one_run, few_threads(task), interrupts.deferred() as check:
 
         def given_up() -> bool:

@@ -128,5 +128,4 @@ def view(record: object) -> View:
             "record",
         )
     spec, summary = picture(record)
-    # A deep copy as plain values, so that callers can change it.
-    return View(json.loads(json.dumps(spec, allow_nan=False)), summary)
+    return View(json.loads(json.dumps(spec, allow_nan=False)), summary)  # A copy, as plain values.

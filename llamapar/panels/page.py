@@ -200,8 +200,7 @@ class Page(anywidget.AnyWidget, Generic[State]):
                 self._answer(str(message["kind"]), message)
             except LlamaparError as refused:
                 problem = refused
-            # Catch our own errors as well, so that the page continues.
-            except (Exception, KeyboardInterrupt) as fault:
+            except (Exception, KeyboardInterrupt) as fault:  # Ours too: the page goes on.
                 problem = _unforeseen(message, fault)
             finally:
                 self._breath = 0.0

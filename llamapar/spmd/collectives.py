@@ -51,9 +51,7 @@ def copy(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
 
 
 def all_reduce(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
-    """All-reduce forward, copy backward: Megatron's g. For a sum that every rank then uses in the same
-    way.
-    """
+    """All-reduce forward, copy backward: Megatron's g. For a sum that all ranks then use alike."""
     return exchange(x, compat.all_reduce, same, mesh, axis)
 
 
