@@ -118,12 +118,12 @@ PUBLIC: Mapping[str, str] = {
 """Public name → its module under llamapar; "" for a name that is itself a module."""
 
 INSIDE: Mapping[str, str] = {
+    "EXPORTS": "configs.export",
     "StartUp": "configs.log",
     "as_cli": "configs.export",
     "dumps_of_bytes": "flight.dumps:of_bytes",
     "explain_dumps": "flight.answer",
     "explain_flight": "flight.answer",
-    "export": "configs.export",
     "hang_picture": "flight.picture:picture",
     "read_dumps": "flight.dumps:read",
     "settings_of_texts": "configs.reading",

@@ -319,7 +319,7 @@ def test_any_options_are_answered(pairs: list[tuple[str, str]]) -> None:
 
 LEAVES = {
     name: each
-    for command, made in cli.COMMANDS.items()
+    for command, made in cli.Commands().items()
     for name, each in (
         [(f"{command} {action}", leaf) for action, leaf in made.commands.items()]
         if isinstance(made, Group)

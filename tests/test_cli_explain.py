@@ -357,7 +357,7 @@ def test_help(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_first_example(run: Any) -> None:
-    status, out, _ = run(*shlex.split(asking.EXPLAIN.example.splitlines()[0])[2:])
+    status, out, _ = run(*shlex.split(asking.COMMAND.example.splitlines()[0])[2:])
     assert status == 0
     assert "16064·8 = 128512" in out
 

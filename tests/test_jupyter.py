@@ -66,7 +66,9 @@ def test_shift_tab_shows_what_it_does_and_then_how_it_is_called(ip: InteractiveS
     ip.push({"lp": llamapar})
     lines = ip.object_inspect_mime("lp.check")["text/plain"].splitlines()
     assert lines[0].rstrip() == "Docstring:"
-    assert lines[1].startswith("Judge `layout` for `model`; never raises for a layout that cannot work")
+    assert lines[1].startswith(
+        "Judge `layout` for `model`. A layout that cannot work gives findings; only bad"
+    )
     assert lines[lines.index("lp.check(") - 1].rstrip() == "Signature:"
     assert {"    tp: 'int' = 1,", "    gpus: 'int | None' = None,"} <= set(lines)
     assert [line.split()[0] for line in lines[-2:]] == ["File:", "Type:"]

@@ -13,7 +13,7 @@ import pytest
 
 import llamapar as lp
 from llamapar.cli.commands import Command, Group
-from llamapar.cli.main import COMMANDS
+from llamapar.cli.main import Commands
 from llamapar.cli.writing import as_flags
 from llamapar.count import ACCOUNTINGS
 from llamapar.count.saved import RECOMPUTE
@@ -206,7 +206,7 @@ def test_a_value_that_is_no_choice_is_refused_in_the_same_words(name: str) -> No
 
 LEAVES: dict[str, Command] = {
     f"{command} {action}".strip(): leaf
-    for command, made in COMMANDS.items()
+    for command, made in Commands().items()
     for action, leaf in (made.commands.items() if isinstance(made, Group) else [("", made)])
     if isinstance(leaf, Command)
 }

@@ -41,15 +41,12 @@ class Commands(Mapping[str, Command | Group]):
         return len(_NAMES)
 
 
-COMMANDS = Commands()
-
-
 _DESCRIPTION = (
     "See how a Llama-style model is cut over GPUs by tensor (TP), context (CP), pipeline (PP) and data (DP) "
     "parallelism, and whether that works, before it costs a GPU-hour."
 )
 
-_TOP = Group(_DESCRIPTION, COMMANDS, "llamapar model llama3.1-405b")
+_TOP = Group(_DESCRIPTION, Commands(), "llamapar model llama3.1-405b")
 
 _STATUS = (
     'Bad input is reported on stderr; with --json, {"error": {"field", "message", "why", "choose"}} on '

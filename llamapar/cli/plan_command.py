@@ -7,7 +7,7 @@ import time
 
 from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE
 from llamapar.describe.models import ModelConfig
-from llamapar.describe.options import EXPORTS, OPTIONS
+from llamapar.describe.options import EXPORT_TITLES, OPTIONS
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
 from llamapar.late import late
@@ -56,7 +56,9 @@ def _planned(given: Given, found: Plan) -> Answer:
     if name is None or given["json"]:
         return answer(found, bool(found.layouts))
     return Answer(
-        True, lambda: str(late("export")(EXPORTS[name], found.best.job, given["framework"])), found.as_dict
+        True,
+        lambda: str(late("EXPORTS")[EXPORT_TITLES[name]](found.best.job, given["framework"])),
+        found.as_dict,
     )
 
 

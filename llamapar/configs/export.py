@@ -382,8 +382,3 @@ EXPORTS: dict[str, Callable[[Job, str | None], str]] = {
     "Hugging Face": as_transformers,
 }
 """Texts by title; the framework that judges matters to the first two, the others are one themselves."""
-
-
-def export(title: str, job: Job, framework: str | None = None) -> str:
-    """A job as the settings with this title, by `framework`'s rules or, without one, the paper's."""
-    return EXPORTS[title](job, framework)

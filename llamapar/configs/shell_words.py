@@ -78,6 +78,9 @@ def tokens_of(text: str) -> Iterator[Token]:
         if letter == "\n":
             yield Token("\n", line, True)
             at, line = at + 1, line + 1
+            # One token ends a command; empty lines after it would cost one each. A heredoc's body keeps them.
+            while not waiting and text.startswith("\n", at):
+                at, line = at + 1, line + 1
             for name in waiting:
                 closes = re.compile(rf"^\t*{re.escape(name)}[ \t]*$", re.M).search(text, at)
                 stop = closes.start() if closes else len(text)

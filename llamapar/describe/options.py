@@ -82,7 +82,7 @@ def written(value: object) -> str:
 
 
 _EXPORTED = ("Python", "CLI", "torchtitan", "Megatron-LM", "Hugging Face")
-EXPORTS = {title.lower().replace(" ", "-"): title for title in _EXPORTED}
+EXPORT_TITLES = {title.lower().replace(" ", "-"): title for title in _EXPORTED}
 """Export format → its title on a button; `configs` writes these settings."""
 
 _FAULTS = """drop_all_reduce drop_backward_all_reduce sum_twice no_kv_grad_sum tile_kv no_norm_grad_sum
@@ -210,7 +210,11 @@ _TABLE = (
     Option("explain", bool, False, "the Llama 3 papers' arguments for a layout too, with these numbers"),
     Option("top", int, 10, "layouts that are shown", "layouts", most=1000),
     Option(
-        "export", str, None, "the fastest layout's settings instead, for {choices}", choices=tuple(EXPORTS)
+        "export",
+        str,
+        None,
+        "the fastest layout's settings instead, for {choices}",
+        choices=tuple(EXPORT_TITLES),
     ),
     Option("all_schedules", bool, False, "try the other schedules of a pipeline too"),
     Option("most_tp", int, None, "the largest TP that is tried", "ranks", most=MAX_DEGREE),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import llamapar.timing.cost  # noqa: F401  its rooms offer the choices of their options as they are imported
 from llamapar.describe.hardware import DEFAULT_GPU
 from llamapar.describe.jobs import JOBS
 from llamapar.describe.layout import AXES, AXIS_TITLES, ORDERS

@@ -19,7 +19,7 @@ from llamapar.describe.keywords import ExplorerKeywords
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import EXPORTS, OTHER_DEFAULTS, Values
+from llamapar.describe.options import EXPORT_TITLES, OTHER_DEFAULTS, Values
 from llamapar.errors import LlamaparError
 from llamapar.figures import View
 from llamapar.figures.plan import Mark
@@ -53,7 +53,7 @@ class Explorer(Page[State]):
     doors = traitlets.List([(door, [(tab, TABS[tab]) for tab in tabs]) for door, tabs in DOORS.items()]).tag(
         sync=True
     )
-    exports = traitlets.List(list(EXPORTS.values())).tag(sync=True)
+    exports = traitlets.List(list(EXPORT_TITLES.values())).tag(sync=True)
     running = traitlets.Dict().tag(sync=True)
     offered = traitlets.Dict().tag(sync=True)
     answers = traitlets.Dict().tag(sync=True)
@@ -352,4 +352,4 @@ def copied(name: str, state: State, report: Report, drawn: View | None) -> str:
     judge = report.judge.name if report.judge else None
     if name == "CLI" and state.values["tab"] == "memory" and drawn and report.job.seq_len:
         return str(late("as_cli")(report.job, judge, "memory"))
-    return str(late("export")(name, report.job, judge))
+    return str(late("EXPORTS")[name](report.job, judge))

@@ -1,8 +1,7 @@
 """The published pipeline schedules: for each rank, the order of its operations as a table.
 
 Each follows its paper in the form that torch 2.13 gives it (torch/distributed/pipelining/schedules.py),
-except Llama 3's, which torch does not have. Pauses are left out: a rank waits for what its next operation
-needs.
+except Llama 3's, which torch does not have. Pauses are left out: a rank waits for its next operation's input.
 """
 
 from __future__ import annotations
