@@ -15,7 +15,8 @@ from .flags import Flags, flags_of, is_cut_off, program_words
 from .launch import batch_of, take_world
 from .log import is_log, read_log
 from .python_source import keyword_literals, read_python
-from .shell import Script, Word, read_shell
+from .shell import Script, read_shell
+from .shell_words import Word, directives_of
 
 _DOCUMENTS = ("toml", "json", "yaml", "yml")
 
@@ -67,7 +68,7 @@ class Files:
         held = {name: _fenced(text) for name, text in held.items()}
         found = dict(self.environment)
         for text in held.values():
-            found = batch_of(read_shell(text).directives).environment | found
+            found = batch_of(directives_of(text)).environment | found
         read = {name: read_shell(text, self.arguments, found) for name, text in held.items()}
         for script in [*read.values()]:
             for command in script.commands:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .documents import Entry
-from .shell import HOLE, Script, Word
+from .shell import Script
+from .shell_words import HOLE, Word
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.:-]*")
 

@@ -16,7 +16,8 @@ from llamapar.errors import is_slip
 from .documents import Entry
 from .draft import Draft, Origin, count
 from .flags import Flags, flags_of, pieces
-from .shell import HOLE, Script, Word
+from .shell import Script
+from .shell_words import HOLE, Word
 
 _LAUNCHERS = re.compile(
     r"(?:^|/)(torchrun|mpirun|mpiexec|srun|deepspeed|accelerate|colossalai)$|^torch\.distributed\.(run|launch)$"

@@ -14,7 +14,7 @@ from llamapar.frameworks.settings import Contradiction
 from .documents import Document, Entry
 from .draft import Draft, Source, count, number, scalar, stage, truth
 from .files import Files
-from .shell import Word
+from .shell_words import Word
 
 # -- MaxText ---------------------------------------------------------------------------------------
 

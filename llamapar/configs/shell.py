@@ -13,10 +13,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .shell_words import ASSIGNED, SUM, Token, arithmetic, closing_of, optional_name, statements_of, tokens_of
-
-HOLE = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands where only a run of the script could tell."""
+from .shell_words import (
+    ASSIGNED,
+    HOLE,
+    SUM,
+    Token,
+    Word,
+    arithmetic,
+    closing_of,
+    directives_of,
+    optional_name,
+    statements_of,
+    tokens_of,
+)
 
 MOST_WORDS, MOST_LENGTH = 50_000, 200_000
 """Words of a script and letters of a variable at most: a doubling variable ends there."""
@@ -24,18 +33,6 @@ MOST_WORDS, MOST_LENGTH = 50_000, 200_000
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _DECLARES = {"export", "local", "declare", "readonly"}
 _ENDS = {"then", "do", "else", "{", "!", "time", "export", "local", "declare", "readonly", "eval", "exec"}
-
-
-@dataclass(frozen=True)
-class Word:
-    """One argument of a command or a directive, with its line."""
-
-    text: str
-    line: int
-
-    @property
-    def known(self) -> bool:
-        return HOLE not in self.text
 
 
 @dataclass(frozen=True)
@@ -384,17 +381,9 @@ def _past_case(statements: list[list[Token]], at: int, whole: bool) -> int:
     return at + 1
 
 
-_DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|\$|BSUB)\s+(.*)$", re.M)
-
-
 def read_shell(text: str, arguments: Sequence[str] = (), environment: dict[str, str] | None = None) -> Script:
     """The content of a script. arguments: its own arguments; environment: the variables it finds."""
-    text = text.replace("\r\n", "\n")
     reading = _Reading(arguments, environment or {})
-    directives = [
-        Word(word, text.count("\n", 0, match.start()) + 1)
-        for match in _DIRECTIVE.finditer(text)
-        for word in match.group(1).partition(" #")[0].split()
-    ]
-    _follow(reading, list(statements_of(list(tokens_of(text)))), 0, frozenset())
-    return Script(tuple(reading.commands), reading.variables, tuple(directives), tuple(reading.documents))
+    tokens = tokens_of(text.replace("\r\n", "\n"))
+    _follow(reading, list(statements_of(list(tokens))), 0, frozenset())
+    return Script(tuple(reading.commands), reading.variables, directives_of(text), tuple(reading.documents))

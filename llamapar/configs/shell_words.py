@@ -6,12 +6,31 @@ import ast
 import operator
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 _OPERATOR = re.compile(r"&&|\|\||;;|[;|&\n()]|[0-9]*(?:<<<|<<-?|>>|>&|<&|&>|[<>])")
 SUM = re.compile(r"\(\([^()]*(?:\([^()]*\)[^()]*)*\)\)")
 """A sum as a command, or the three of a loop: `((n += 1))`, `for ((i = 0; i < 8; i++))`."""
 
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?=)")
+
+
+HOLE = "\N{OBJECT REPLACEMENT CHARACTER}"
+"""Stands where only a run of the script could tell."""
+
+_DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|\$|BSUB)\s+(.*)$", re.M)
+
+
+@dataclass(frozen=True)
+class Word:
+    """One argument of a command or a directive, with its line."""
+
+    text: str
+    line: int
+
+    @property
+    def known(self) -> bool:
+        return HOLE not in self.text
 
 
 class Token(str):
@@ -78,9 +97,6 @@ def tokens_of(text: str) -> Iterator[Token]:
         if letter == "\n":
             yield Token("\n", line, True)
             at, line = at + 1, line + 1
-            # One token ends a command; empty lines after it would cost one each. A heredoc's body keeps them.
-            while not waiting and text.startswith("\n", at):
-                at, line = at + 1, line + 1
             for name in waiting:
                 closes = re.compile(rf"^\t*{re.escape(name)}[ \t]*$", re.M).search(text, at)
                 stop = closes.start() if closes else len(text)
@@ -187,3 +203,12 @@ def statements_of(tokens: list[Token]) -> Iterator[list[Token]]:
         before = token if token.is_operator else ""
     if found:
         yield found
+
+
+def directives_of(text: str) -> tuple[Word, ...]:
+    """The words of #SBATCH lines, and of the like of other schedulers; nothing else of the script is read."""
+    return tuple(
+        Word(word, text.count("\n", 0, match.start()) + 1)
+        for match in _DIRECTIVE.finditer(text)
+        for word in match.group(1).partition(" #")[0].split()
+    )

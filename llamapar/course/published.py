@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import llamapar as lp
 
-_STEPS = Path(__file__).with_name("published_steps.json")
-"""Published runs as `lp.cost` is asked for them, written by benchmarks/cost_accuracy.py --course."""
-
 
 def published_steps() -> lp.Calibration:
-    """Published runs beside what `lp.cost` says, each named by its row; the benchmark's own rows."""
+    """Published runs beside what `lp.cost` says, each named by its row; the benchmark's own rows.
 
-    def predicted(row: dict[str, Any]) -> lp.Cost:
-        return lp.cost(lp.ModelConfig(**row["model"]), lp.Layout(**row["layout"]), **row["settings"])
-
-    rows = json.loads(_STEPS.read_text(encoding="utf-8"))
-    return lp.calibrate([(predicted(row), row["measured"]) for row in rows])
+    benchmarks/cost_accuracy.py --course writes them.
+    """
+    rows = json.loads(Path(__file__).with_name("published_steps.json").read_text(encoding="utf-8"))
+    predicted = [
+        lp.cost(lp.ModelConfig(**row["model"]), lp.Layout(**row["layout"]), **row["settings"]) for row in rows
+    ]
+    return lp.calibrate([(cost, row["measured"]) for cost, row in zip(predicted, rows, strict=True)])
