@@ -1,4 +1,4 @@
-"""Author's tool: every notebook, every tab of the Explorer and the clinic, at three widths, light and dark.
+"""Author's tool: every notebook after a run, each tab of the Explorer and the clinic, at 3 widths, light and dark.
 
 PYTHONPATH=tests .venv/bin/python tools/screens.py [NAME ...]
 
@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 try:
     from PIL import Image
@@ -46,10 +46,10 @@ GAP = 8
 
 FLOW = """async (outer, top) => {
     if (top != null) outer.scrollTop = top;
-    await new Promise(done => setTimeout(done, 500));
+    await new Promise(done => setTimeout(done, 1200));
     return [outer.scrollTop, outer.clientHeight, outer.scrollHeight];
 }"""
-"""JupyterLab draws a cell when it comes into view."""
+"""JupyterLab draws a cell, and a widget asks its kernel, only when it comes into view."""
 
 
 def columns(notebook: Notebook) -> Iterator[Image.Image]:
@@ -61,9 +61,8 @@ def columns(notebook: Notebook) -> Iterator[Image.Image]:
         top, height, total = outer.evaluate(FLOW, seen)
         image = Image.open(io.BytesIO(outer.screenshot())).convert("RGB")
         image = image.crop((0, seen - top, image.width, min(image.height, total - top)))
-        if any(
-            low != high for low, high in image.getextrema()
-        ):  # JupyterLab's blank space below the last cell
+        extrema: Any = image.getextrema()
+        if any(low != high for low, high in extrema):  # else JupyterLab's blank space below the last cell
             yield image
         seen = top + height
         if seen >= total - 1:
@@ -134,6 +133,8 @@ def main(names: list[str]) -> None:
             with lab.open(path, width=WIDTHS[0], height=COLUMN) as notebook:
                 if name in PANELS:
                     notebook.run(0)
+                else:
+                    notebook.run_all()
                 take(notebook, name)
     total = sum(path.stat().st_size for path in KEPT.glob("*.webp"))
     print(f"{total / 1e6:.1f} MB in {KEPT.relative_to(PROJECT)}")

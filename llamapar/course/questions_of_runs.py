@@ -154,7 +154,7 @@ def cause(draw: Random) -> Question:
     choices = tuple(CATEGORIES[kind].what for kind in kinds)
     truth = CATEGORIES[category].what
     return Question(
-        f"{model} at TP {layout.tp} says: {text}\nWhat is the cause?",
+        f"{model} at TP {layout.tp} says: {text.rstrip('.')}.\nWhat is the cause?",
         truth,
         "Which tensor has the first size, and which axis cuts it?",
         tuple(

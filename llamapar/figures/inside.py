@@ -20,7 +20,7 @@ from .style import Spec
 DRAWN = 4
 """Most ranks drawn: two of each axis where both cut, four where one does."""
 
-ROW = 32
+ROW = 38
 """Pixels of a step."""
 
 ALONE = "#D9DEE8"

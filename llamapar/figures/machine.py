@@ -145,7 +145,7 @@ def _here(record: Machine) -> Spec:
     ring: Spec = {
         "symbol": "circle-open",
         "size": _size(record) + 5,
-        "color": style.WARN,
+        "color": style.LIT,
         "line": {"width": 3},
     }
     hover = f"rank {record.grid.rank:,}, node {record.grid.rank // record.node:,}"
@@ -185,7 +185,7 @@ def _members(record: Machine, axis: str, row: int) -> Spec:
             f"rank {rank:,}, node {rank // record.node:,} · {ranks.at_axes(record.grid, rank, ' ')}"
             for rank in members
         ],
-        "marker": {"color": style.COLOURS[axis], "line": {"width": own, "color": style.WARN}},
+        "marker": {"color": style.COLOURS[axis], "line": {"width": own, "color": style.LIT}},
     }
 
 
@@ -203,9 +203,12 @@ def _frames(record: Machine, axis: str, row: int) -> Iterator[Spec]:
 
 def _said(record: Machine, axis: str, row: int) -> Spec:
     """The words beside a group: its extent and its bytes."""
-    text = "<br>".join(filter(None, (_reach(record, axis), record.sent.get(axis, ""))))
+    members, reach = len(record.grid.peers[axis]), _reach(record, axis)
+    if members > WINDOW:
+        reach += f", {WINDOW} drawn"
+    text = "<br>".join(filter(None, (reach, record.sent.get(axis, ""))))
     refs = {"xref": "x2", "yref": "y2", "xanchor": "left", "align": "left", "font": {"size": 11}}
-    return parts.label(text, min(WINDOW, len(record.grid.peers[axis])) + 0.15, row, **refs)
+    return parts.label(text, min(WINDOW, members) + 0.15, row, **refs)
 
 
 def _reach(record: Machine, axis: str) -> str:

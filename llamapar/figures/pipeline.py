@@ -108,7 +108,7 @@ def _drawn(lines: Sequence[Timeline], moments: Sequence[Moment] = ()) -> tuple[S
     first = lines[0]
     height = HEIGHT * len(lines) + LINE_HEIGHT * sum(max(0, len(each.drawn) - 8) for each in rows)
     time = f"time; a forward takes {first.durations['F']:g}"
-    bubbles = ", ".join(f"{line.schedule.title} {line.bubble:.2%}" for line in lines)
+    bubbles = ", ".join(f"{line.schedule.title}\u00a0{line.bubble:.2%}" for line in lines)
     layout = style.layout(
         "pipeline",
         first.title.replace("micro-", "micro\u2011") if len(lines) == 1 else f"Bubble of compute: {bubbles}",

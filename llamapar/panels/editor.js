@@ -92,6 +92,8 @@ function buildSource(send, uid, goTo) {
     if (line.offsetTop < node.scrollTop + 20) node.scrollTop = line.offsetTop - room / 3;
     else if (line.offsetTop + line.offsetHeight > node.scrollTop + room - 20) node.scrollTop = line.offsetTop + line.offsetHeight - (2 * room) / 3;
   }
+  const resized = new ResizeObserver(() => { if (!timer) reveal(); }); // a narrower page makes the box lower
+  resized.observe(node);
   return {
     node,
     get waits() { return Boolean(timer) || sent !== null; },
@@ -105,6 +107,6 @@ function buildSource(send, uid, goTo) {
     forget: () => { clearTimeout(timer); timer = 0; sent = null; }, // what was typed
     mark: (now) => { marks = now; draw(); if (!timer) requestAnimationFrame(reveal); },
     reveal: () => { if (!timer) reveal(); }, // it was folded away, and has lost its place
-    close: () => clearTimeout(timer),
+    close: () => { clearTimeout(timer); resized.disconnect(); },
   };
 }

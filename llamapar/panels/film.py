@@ -158,10 +158,10 @@ UNITS = {
     "seq": "tokens",
     "n_heads": "heads",
     "n_kv_heads": "KV heads",
-    "q_dim": "rows of heads",
+    "q_dim": "query rows",
 }
 UNITS |= {
-    "kv_dim": "rows of KV heads",
+    "kv_dim": "KV rows",
     "ffn_dim": "hidden columns",
     "vocab_size": "vocabulary rows",
     "dim": "columns",
@@ -365,6 +365,9 @@ def _upper(text: str) -> str:
 def _computation(line: Sequence[TapeStep], reads: Sequence[TapeStep], names: str, who: str) -> str:
     if line[0].phase == "backward":
         return f"Backward: {names}, the gradient of `{line[0].name.removesuffix('.grad')}`."
+    operation, runs = line[0].where.removesuffix(":0"), "run" if who.startswith("ranks") else "runs"
+    if line[0].code.startswith(f"{operation}, "):  # of a pipeline; its lines stand inside it
+        return f"{_upper(who)} {runs} {line[0].code}."
     read = " and ".join(f"`{step.name}`" for step in reads)
     makes, sends = ("make", "send") if who.startswith("ranks") else ("makes", "sends")
     return f"{_upper(who)} {makes} {names}{f' from {read}' if read else ''}, and {sends} nothing."

@@ -236,7 +236,7 @@ function render({ model, el }) {
     const { problem, verdict } = payload();
     if (verdict?.line) faults[verdict.line] = "begins";
     if (problem?.line) errors[problem.line] = problem.what;
-    source.mark({ axes, line: outside.line, faults, errors });
+    source.mark({ axes, line: outside.line || step.line, faults, errors });
     summary.textContent = outside.line ? `source · line ${outside.line}: ${outside.code}` : "source";
     const cut = step.caption.search(/[.:]( |$)/) + 1; // what the line does, and how its tensors are held then
     const where = step.depth ? [make("div", { class: "lp-inside" }, "in ", make("code", {}, step.where.split(":")[0]), ": ", make("code", {}, step.code))] : [];
@@ -259,7 +259,8 @@ function render({ model, el }) {
     next.disabled = at === all.at(-1);
     const inside = insides(outer(at)).length;
     inner.hidden = !inside;
-    inner.textContent = opened.has(outer(at)) ? "− close this line" : `+ open this line (${inside} ${inside === 1 ? "step" : "steps"} inside)`;
+    const what = outside.line ? "line" : "operation"; // of a pipeline
+    inner.textContent = opened.has(outer(at)) ? `− close this ${what}` : `+ open this ${what} (${inside} ${inside === 1 ? "step" : "steps"} inside)`;
     inner.setAttribute("aria-expanded", String(opened.has(outer(at))));
     const first = all.find((k) => steps[k].fault === "begins");
     place.textContent = `${all.indexOf(at) + 1} of ${all.length}, ${phase}${first === undefined ? "" : ` · it breaks at step ${all.indexOf(first) + 1}`}${film().shown ? ` · ${film().shown}` : ""}`;
