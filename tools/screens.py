@@ -1,4 +1,4 @@
-"""Author's tool: every notebook after a run, each tab of the Explorer and the clinic, at 3 widths, light and dark.
+"""Author's tool: every notebook after a run, every tab of the panels, at three widths, light and dark.
 
 PYTHONPATH=tests .venv/bin/python tools/screens.py [NAME ...]
 
