@@ -52,10 +52,10 @@ def make(folder: Path, small: bool) -> int:
     folder.mkdir()
     shapes = {p.hf_name: ("BF16", p.shape) for p in model.parameters()}
     file = folder / "model.safetensors"
-    safetensors.lay_out(file, shapes)
+    safetensors.lay_out_safetensors(file, shapes)
     values = np.random.default_rng(0)
     with file.open("r+b") as out:
-        out.seek(min(stored.boxes[0].offset for stored in safetensors.read(file).values()))
+        out.seek(min(stored.boxes[0].offset for stored in safetensors.read_safetensors(file).values()))
         left = 2 * model.n_params
         while left:
             left -= out.write(values.bytes(min(left, 2**25)))
@@ -86,7 +86,7 @@ def ours(job: str, source: Path, target: Path) -> dict[str, float]:
 
 def run_job(job: str, source: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory() as room:  # torch imports more at its first file
-        pth.lay_out(Path(room) / "warm.pth", {"a": ("F32", (1,))})
+        pth.lay_out_pth(Path(room) / "warm.pth", {"a": ("F32", (1,))})
     with Peak() as peak:
         begun = time.perf_counter()
         checkpoint.reshard(source, target, **JOBS[job])

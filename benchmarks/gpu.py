@@ -32,8 +32,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import llamapar as lp
-from llamapar.execution.answers import RankAnswer, RankFailure
 from llamapar.execution.engines import pool
+from llamapar.execution.replies import RankAnswer, RankFailure
 from llamapar.place.sequence_map import SequenceMap
 from llamapar.programs.llama import block as our_block
 from llamapar.programs.parts import rms_norm, rope, split_heads

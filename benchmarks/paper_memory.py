@@ -19,7 +19,7 @@ import _page
 import llamapar as lp
 from llamapar.describe.jobs import JOBS
 from llamapar.describe.options import Values
-from llamapar.rules.capacity import memory_of
+from llamapar.rules.memory_rule import memory_of
 
 GIB, GB = 2**30, 10**9
 PAPER = {

@@ -21,7 +21,7 @@ from .late import late as _late
 if TYPE_CHECKING:
     from . import checkpoint, programs
     from .checkpoint import Checkpoint, CheckpointError, Inspection, Verification
-    from .configs.reading import read_settings
+    from .configs.reader import read_settings
     from .count import Memory, Reconciliation, memory, reconcile
     from .count.wire import Traffic, traffic
     from .count.zero_map import ZeroMap, zero
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from .describe.splits import Padding
     from .diagnosis import Diagnosis, Explanation, Level, explain
     from .errors import LayoutError, ModelError
-    from .execution.answers import Cancelled, PeerError, RankFailure
     from .execution.bitwise import Bitwise, bitwise
     from .execution.dry_run import DryRun
     from .execution.execute import run, tape
     from .execution.recorder import Recording, record
-    from .execution.result import RunResult
+    from .execution.replies import Cancelled, PeerError, RankFailure
+    from .execution.run_result import RunResult
     from .execution.shrinking import Shrunk, shrink
     from .figures import View, view
     from .frameworks import FRAMEWORKS
@@ -230,7 +230,7 @@ def _register_display() -> None:
     if shell is None:
         return
     shown = shell.display_formatter.ipython_display_formatter
-    shown.for_type_by_name("llamapar.diagnosis.result", "Explanation", _show_explanation)
+    shown.for_type_by_name("llamapar.diagnosis.explanation", "Explanation", _show_explanation)
 
     def docstring_first(seen: Any) -> list[tuple[str, str]] | None:
         """Shift-Tab's text for a function or class of llamapar; None leaves the object to IPython, as for
@@ -253,9 +253,9 @@ _register_display()
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext llamapar`: explain shape-like errors under their tracebacks, and add `%explain`."""
-    from .jupyter import load
+    from .jupyter import register
 
-    load(shell)
+    register(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:

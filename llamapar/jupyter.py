@@ -22,7 +22,7 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.display import display
 
-from llamapar.describe import counts
+from llamapar.describe import typed_numbers
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import Values
@@ -47,7 +47,7 @@ _USAGE = f"%explain [{'] ['.join(f'--{name} N' for name in AXES)}] [--model M] [
 
 
 @dataclass(frozen=True, repr=False)
-class Answer:
+class FrameExplanation:
     """An explanation with the facts of the failing frame: its tensors (name, shape, type) and the other facts
     used.
     """
@@ -70,16 +70,16 @@ class Answer:
         return f"{self.explanation._repr_html_()}{used}{table}"
 
 
-def show(found: Explanation | Answer) -> None:
+def show(found: Explanation | FrameExplanation) -> None:
     """Display the words, and below them a picture of the likeliest cause if its numbers allow one."""
     display({"text/plain": repr(found), "text/html": found._repr_html_()}, raw=True)
     try:
-        display(view(found.explanation if isinstance(found, Answer) else found))
+        display(view(found.explanation if isinstance(found, FrameExplanation) else found))
     except LayoutError:  # This cause has no numbers to draw, so the words stand alone.
         return
 
 
-def answer(error: BaseException, known: Values) -> Answer:
+def explain_error(error: BaseException, known: Values) -> FrameExplanation:
     """Explain an error from its text, the given facts and the innermost frame of user code."""
     found, used = explain(error, **known), ""
     values, line = _frame(error)
@@ -90,7 +90,7 @@ def answer(error: BaseException, known: Values) -> Answer:
         better = explain(error, **facts)
         if better.best and better.best.category in {d.category for d in found.diagnoses}:
             found, used = better, ", ".join(f"{name}={getattr(n, 'name', n)}" for name, n in facts.items())
-    return Answer(found, tuple(_tensors(values)), used)
+    return FrameExplanation(found, tuple(_tensors(values)), used)
 
 
 def _frame(error: BaseException) -> tuple[Values, str]:
@@ -129,7 +129,11 @@ def _parsed(line: str) -> tuple[Values, str]:
     given: Values = {}
     while found := re.match(rf"\s*{_OPTION}(?=\s|$)", line) or re.search(rf"(?:^|\s){_OPTION}\s*$", line):
         name, value = found.groups()
-        given[name] = whole(name, counts.number(name, value).value, 1, MAX_DEGREE) if name in AXES else value
+        given[name] = (
+            whole(name, typed_numbers.parse_number(name, value).value, 1, MAX_DEGREE)
+            if name in AXES
+            else value
+        )
         if name == "framework":
             given[name] = find_framework(value).name
         line = line[: found.start()] + line[found.end() :]
@@ -156,7 +160,7 @@ class LlamaparExplain(Magics):
             error = result.error_in_exec
             self.last = error if error and not isinstance(error, UsageError) else self.last
             if isinstance(error, _SHAPED):
-                found = answer(error, {})
+                found = explain_error(error, {})
                 best = found.explanation.best
                 if best is not None and _is_of_shapes(best) and found.explanation.verdict != UNKNOWN:
                     display(found)
@@ -176,16 +180,16 @@ class LlamaparExplain(Magics):
             last = getattr(sys, "last_value", None)
             error = self.last if isinstance(last, UsageError | None) else last
             if text or cell.strip():
-                show(Answer(explain(f"{text}\n{cell}".strip(), **given)))
+                show(FrameExplanation(explain(f"{text}\n{cell}".strip(), **given)))
             elif error is not None:
-                show(answer(error, given))
+                show(explain_error(error, given))
             else:
                 raise UsageError(f"no error so far: {_USAGE}")
         except LlamaparError as problem:
             raise UsageError(str(problem)) from None
 
 
-def load(ip: InteractiveShell) -> None:
+def register(ip: InteractiveShell) -> None:
     """Register the magic and the hook, unless they are registered."""
     if "LlamaparExplain" not in ip.magics_manager.registry:
         ours = LlamaparExplain(ip)

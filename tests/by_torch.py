@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from llamapar.execution.engines import pool, processes
-from llamapar.execution.result import RunResult
+from llamapar.execution.run_result import RunResult
 
 
 def check_gradients(result: RunResult, by_torch: Callable[..., Any], rtol: float) -> None:

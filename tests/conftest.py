@@ -65,7 +65,7 @@ def no_ranks_left_open() -> Iterator[None]:
     yield
     engine = sys.modules.get("llamapar.execution.engines.local")
     if engine is not None:
-        engine.end()
+        engine.close_ranks()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -193,9 +193,9 @@ def run(
 ) -> Callable[[str | list[str]], tuple[int, str, str]]:
     """The command: `run("check --tp 8")` or `run([...])` gives exit status, stdout, stderr."""
     from llamapar.cli import main as cli
-    from llamapar.cli import writing
+    from llamapar.cli import output
 
-    monkeypatch.setattr(writing, "PATIENCE", 3600.0)  # a busy machine is no reason to speak
+    monkeypatch.setattr(output, "PATIENCE", 3600.0)  # a busy machine is no reason to speak
 
     def call(words: str | list[str]) -> tuple[int, str, str]:
         capsys.readouterr()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import llamapar as lp
-from llamapar.execution.result import RunResult
+from llamapar.execution.run_result import RunResult
 
 
 def check_bytes(result: RunResult, steps: int = 1) -> None:

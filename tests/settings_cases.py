@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from llamapar.configs.files import Files
-from llamapar.configs.reading import settings_of
+from llamapar.configs.reader import settings_of
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
 

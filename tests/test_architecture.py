@@ -236,6 +236,71 @@ def test_nothing_is_called_utils() -> None:
     ] == []
 
 
+# -- one word, one thing ---------------------------------------------------------------------------
+
+TWICE = {
+    "all_gather": "spmd.compat has torch's, spmd.collectives the one with a backward",
+    "all_reduce": "as all_gather",
+    "reduce_scatter": "as all_gather",
+    "attention": "programs.biased is the program of models with biases",
+    "attention_reference": "as attention",
+    "block": "as attention; in the course the small picture of a model",
+    "block_reference": "as attention",
+    "check": "of a layout, and in the course of an answer",
+    "picture": "a figure's module draws one",
+    "read": "a format of settings reads one",
+    "recognised": "as read",
+    "run": "an engine runs one, and lp.run chooses the engine",
+}
+"""Functions whose names stand in several modules, and why."""
+
+
+def names_that_stand_twice(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Name → modules, of the classes and public functions of modules, and of the modules themselves.
+
+    A picture's module may be called as its record's, and a format of settings as its trainer.
+    """
+    found: dict[str, list[str]] = {}
+    for module, source in sources.items():
+        room, _, name = module.partition(".")
+        if room not in ("figures", "configs"):
+            found.setdefault(f"module {name.rpartition('.')[2]}", []).append(module)
+        for node in parsed(source).body:
+            public = isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+            if isinstance(node, ast.ClassDef) or public:
+                found.setdefault(node.name, []).append(module)
+    for room in ("figures", "configs"):
+        for module in sources:
+            if module.startswith(f"{room}."):
+                others = found.setdefault(f"module {module.partition('.')[2]}", [])
+                if len(others) != 1 or (room == "configs" and not others[0].startswith("frameworks.")):
+                    others.append(module)
+    return {name: where for name, where in found.items() if len(where) > 1}
+
+
+def test_a_name_stands_for_one_thing() -> None:
+    sources = {
+        name.removeprefix("llamapar."): path.read_text()
+        for name, path in modules(PACKAGE).items()
+        if path.stem != "__init__"
+    }
+    found = names_that_stand_twice(sources)
+    assert {name: where for name, where in found.items() if name not in TWICE} == {}
+    assert [name for name in TWICE if name not in found] == []
+
+
+def test_a_name_that_stands_twice_is_noticed() -> None:
+    rooms = {"count.cost": "class Term: ...", "timing.step": "class Term: ...\ndef _own(): ..."}
+    assert names_that_stand_twice(rooms) == {"Term": ["count.cost", "timing.step"]}
+    assert names_that_stand_twice({"count.cost": "", "figures.cost": ""}) == {}
+    assert names_that_stand_twice({"frameworks.meta": "", "configs.meta": ""}) == {}
+    assert [*names_that_stand_twice({"count.cost": "", "timing.cost": ""})] == ["module cost"]
+    assert [*names_that_stand_twice({"count.cost": "", "configs.cost": ""})] == ["module cost"]
+    assert [*names_that_stand_twice({"count.cost": "", "timing.cost": "", "figures.cost": ""})] == [
+        "module cost"
+    ]
+
+
 # -- reading the code ------------------------------------------------------------------------------
 
 

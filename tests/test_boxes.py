@@ -15,14 +15,14 @@ import pytest
 
 import llamapar as lp
 from llamapar.course import exercises
-from llamapar.course.boards import dealt, holders, order, placed
+from llamapar.course.boards import dealt, holders, order_as_text, placed_operations
 from llamapar.course.boxes import Item, box
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
 from llamapar.course.guesses import read_layout, read_list, read_number
 from llamapar.course.questions import QUESTIONS, Quiz
 from llamapar.course.veils import veiled
 from llamapar.panels.box_panel import Box, scale
-from llamapar.panels.page import plain
+from llamapar.panels.page import for_browser
 from truths import WORKED_OUT
 from wire import press, receive
 
@@ -418,7 +418,7 @@ ILLEGAL = [
 def test_an_illegal_operation_is_refused_with_the_reason(
     before: list[tuple[int, int, int]], move: tuple[int, int, int], why: str
 ) -> None:
-    board = placed(lp.schedule("1f1b", pp=2, micro_batches=3))
+    board = placed_operations(lp.schedule("1f1b", pp=2, micro_batches=3))
     cells = board.empty
     for one in before:
         cells = board.move(cells, *one)
@@ -432,7 +432,7 @@ def test_what_is_placed_at_random_by_legal_moves_is_a_schedule_that_runs(counts:
     for seed in range(counts(40, 300, 2000)):
         draw = random.Random(seed)
         asked_ = lp.schedule("1f1b", pp=draw.choice((2, 3)), micro_batches=2)
-        board = placed(asked_)
+        board = placed_operations(asked_)
         cells = board.empty
         every = [(rank, thing) for rank in range(asked_.pp) for thing in range(4)]
         for _ in range(200):
@@ -461,8 +461,8 @@ def test_what_is_placed_at_random_by_legal_moves_is_a_schedule_that_runs(counts:
 
 def test_the_order_of_a_schedule_is_the_guess_for_it() -> None:
     asked_ = lp.schedule("1f1b", pp=2, micro_batches=3)
-    board = placed(asked_)
-    assert board.read(board.put(order(asked_))) == order(asked_)
+    board = placed_operations(asked_)
+    assert board.read(board.put(order_as_text(asked_))) == order_as_text(asked_)
     with pytest.raises(lp.LlamaparError, match="a text for each of 2 ranks"):
         board.put(["F0 B0"])
     with pytest.raises(lp.LayoutError, match="1F1"):
@@ -470,7 +470,7 @@ def test_the_order_of_a_schedule_is_the_guess_for_it() -> None:
 
 
 def test_what_stands_wrong_is_marked_and_no_empty_cell() -> None:
-    board = placed(lp.schedule("1f1b", pp=2, micro_batches=3))
+    board = placed_operations(lp.schedule("1f1b", pp=2, micro_batches=3))
     gpipe = board.put(["F0 F1 F2 B0 B1 B2", "F0 F1 F2 B0 B1 B2"])
     rows = board.drawn(gpipe, board.put(["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"]))
     wrong = [[cell["text"] for cell in row if cell["wrong"]] for row in rows]
@@ -478,7 +478,7 @@ def test_what_stands_wrong_is_marked_and_no_empty_cell() -> None:
 
 
 def test_a_cell_that_spans_two_columns_leaves_out_the_second() -> None:
-    board = placed(lp.schedule("1f1b", pp=2, micro_batches=3))
+    board = placed_operations(lp.schedule("1f1b", pp=2, micro_batches=3))
     drawn = board.drawn(board.put(["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"]))
     for row in drawn:
         assert sum(int(str(cell["span"])) for cell in row) == len(board.columns)
@@ -503,7 +503,7 @@ def test_a_veil_takes_out_all_points_under_it_and_no_other() -> None:
     assert names == ["whole heads"], "nor does the legend say what lies under it"
     whole = veiled(view, (200, 300), (-0.9, 1.9))
     assert whole.spec["data"] == view.spec["data"]
-    assert plain(under.spec) == json.loads(json.dumps(under.spec))
+    assert for_browser(under.spec) == json.loads(json.dumps(under.spec))
 
 
 def test_a_veil_over_a_schedule_takes_cells_numbers_and_its_end() -> None:
@@ -521,7 +521,7 @@ def test_a_veil_over_a_schedule_takes_cells_numbers_and_its_end() -> None:
     (shape,) = under.spec["layout"]["shapes"]
     assert (shape["x0"], shape["x1"], shape["y0"], shape["y1"], shape["yref"]) == (4, 48, 0, 1, "paper")
     assert under.summary == "GPipe. A part is veiled until you guess."
-    assert plain(under.spec) == json.loads(json.dumps(under.spec))
+    assert for_browser(under.spec) == json.loads(json.dumps(under.spec))
 
 
 def test_a_wrong_share_is_drawn_as_the_end_that_it_would_give() -> None:

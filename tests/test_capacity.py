@@ -14,7 +14,7 @@ from llamapar.count.wire import block_rounds
 from llamapar.describe.hardware import GPUS
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
-from llamapar.rules import capacity, price
+from llamapar.rules import memory_rule, price
 from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
 
 B8, B70, B405 = "llama3-8b", "llama3.1-70b", "llama3.1-405b"
@@ -85,7 +85,7 @@ def test_without_a_sequence_length_activations_are_said_to_be_missing() -> None:
     assert (report.ok, memory_finding(report)) == (True, ("LP513", NOTE))
     states = ("parameters", "gradients", "master weights", "optimizer states")
     whole = lp.memory(B8, {"tp": 8}, seq_len=8192).worst
-    counted = capacity.account(report.job).memory.worst
+    counted = memory_rule.account(report.job).memory.worst
     assert counted.bytes(*states) == whole.bytes(*states) > 0
     assert not [term.name for term in counted.terms if term.name.startswith(("activations", "logits"))]
 
@@ -104,7 +104,7 @@ def test_a_judge_that_copies_kv_heads_is_counted_with_its_copies() -> None:
     asked = {"model": B8, "layout": {"tp": 16}, "gpus_per_node": 16, "seq_len": 8192, "gpu": "a100-40gb"}
     assert lp.check(**asked).memory is None  # nothing to count: tp cuts through a head
     job = lp.check(**asked, framework="megatron-lm").job
-    found = capacity.load(job, lp.FRAMEWORKS["megatron-lm"])
+    found = memory_rule.load_of(job, lp.FRAMEWORKS["megatron-lm"])
     assert found is not None
     said = lp.memory(B8, {"tp": 16}, seq_len=8192, kv_replication=True, framework="megatron-lm")
     assert found.memory.high_bytes == said.high_bytes
@@ -114,7 +114,7 @@ def test_without_a_gpu_nothing_is_counted_until_somebody_reads_the_findings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted: list[Job] = []
-    monkeypatch.setattr(capacity, "judged", lambda job, judge=None: counted.append(job))
+    monkeypatch.setattr(memory_rule, "memory_finding", lambda job, judge=None: counted.append(job))
     report = lp.check(B70, {"dp": 64}, gpus=64)
     assert (report.ok, report.errors, counted) == (True, (), [])
     assert report.findings == ()
@@ -155,7 +155,7 @@ def test_every_fix_fits_whatever_it_mends(job: dict[str, Any]) -> None:
         if rule in MEMORY or "framework" in job:
             assert after.memory is None or after.memory.severity == NOTE
         elif after.memory:  # of a layout for another reason, what any trainer may do is said
-            assert (after.memory.code, capacity.has_room(fix.job)) == ("LP512", True)
+            assert (after.memory.code, memory_rule.has_room(fix.job)) == ("LP512", True)
             assert ": at most " in str(fix)
         assert f"{fix.effect.load.memory.high_bytes / GIB:.2f} GiB" in str(fix)
 
@@ -175,7 +175,7 @@ def test_a_nearer_fix_that_does_not_fit_is_passed_over() -> None:
 def test_without_a_gpu_fixes_that_fit_none_come_last() -> None:
     job = {"model": B405, "layout": {"tp": 8}, "gpus": 64, "seq_len": 8192}
     report = lp.check(**job)
-    room = [capacity.has_room(fix.job) for fix in report.fixes]
+    room = [memory_rule.has_room(fix.job) for fix in report.fixes]
     assert room == sorted(room, reverse=True)
 
 
@@ -311,9 +311,9 @@ def weight(value: object) -> int:
 def test_what_is_remembered_of_jobs_stays_below_a_process_that_grows() -> None:
     """A panel asks for thousands of jobs; one of 16 stages is a large one."""
     model, layout = lp.model("llama3.1-405b"), lp.Layout(tp=8, pp=16, dp=128)
-    found = capacity.load(Job.of(model, layout, seq_len=8192, gpu="h100-80gb"))
+    found = memory_rule.load_of(Job.of(model, layout, seq_len=8192, gpu="h100-80gb"))
     assert found is not None
     assert found.memory.low_bytes < found.memory.high_bytes
-    most = capacity.load.cache_info().maxsize
+    most = memory_rule.load_of.cache_info().maxsize
     assert most is not None
     assert weight(found) * most < 64 * 2**20

@@ -23,7 +23,7 @@ from torch.distributed.tensor import Shard as TorchShard
 import llamapar as lp
 from inputs import oracle
 from llamapar import FRAMEWORKS, PRESETS, LayoutError, ModelConfig, checkpoint
-from llamapar.checkpoint import CheckpointError, writing
+from llamapar.checkpoint import CheckpointError, atomic_write
 from llamapar.checkpoint.sharding import reordered
 from llamapar.describe.modelfile import config_json, params_json
 from llamapar.describe.models import Parameter
@@ -53,8 +53,8 @@ DEGREES = range(1, 17)
 @pytest.fixture(autouse=True)
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of small files: what they hold is looked at here, test_checkpoint_faults.py has the disk."""
-    monkeypatch.setattr(writing, "_sync", lambda path: None)
-    monkeypatch.setattr(writing, "_begin_writeback", lambda *_: None)
+    monkeypatch.setattr(atomic_write, "_sync", lambda path: None)
+    monkeypatch.setattr(atomic_write, "_begin_writeback", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

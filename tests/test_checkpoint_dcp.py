@@ -47,7 +47,7 @@ def torch_saves(state: dict[str, Any], folder: Path) -> None:
 
 def refusal(folder: Path) -> str:
     with pytest.raises(CheckpointError, match=re.escape(str(folder))) as caught:
-        dcp.read(folder)
+        dcp.read_dcp(folder)
     return str(caught.value).replace(str(folder), "FOLDER")
 
 
@@ -105,7 +105,7 @@ def test_what_torch_saved_is_read(tmp_path: Path) -> None:
         "same shape": torch.randn(5, 3),
     }
     torch_saves({"model": model, "step": 3, "optimizer": {"x": [torch.ones(2), "text"]}}, tmp_path)
-    found, notes = dcp.read(tmp_path)
+    found, notes = dcp.read_dcp(tmp_path)
     assert sorted(found) == sorted([*(f"model.{n}" for n in model), "optimizer.x.0"])
     for name, tensor in model.items():
         assert found[f"model.{name}"].shape == tuple(tensor.shape)
@@ -117,7 +117,7 @@ def test_pieces_in_two_dims_and_the_order_of_their_files(tmp_path: Path) -> None
     tensors = {"w": torch.randn(11, 7), "v": torch.randn(13, 2).bfloat16(), "n": torch.randn(9)}
     pieces: Pieces = {"w": grid((11, 7), 3, 2), "v": grid((13, 2), 4, 1), "n": {(6,): (3,), (0,): (6,)}}
     by_hand(tmp_path, tensors, pieces, files=3)
-    found, notes = dcp.read(tmp_path)
+    found, notes = dcp.read_dcp(tmp_path)
     assert notes == []
     assert [len(found[name].boxes) for name in tensors] == [6, 4, 2]
     for name, tensor in tensors.items():
@@ -146,7 +146,7 @@ def _rank_saves(rank: int, ranks: int, folder: str) -> None:
 @pytest.mark.soak
 def test_shards_of_real_ranks(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(_rank_saves, (4, str(tmp_path)), nprocs=4)
-    found, _ = dcp.read(tmp_path / "saved")
+    found, _ = dcp.read_dcp(tmp_path / "saved")
     whole = torch.arange(10 * 6, dtype=torch.float32).reshape(10, 6)
     assert {name: len(s.boxes) for name, s in found.items()} == {"cut": 4, "twice": 4, "whole": 1}
     assert all(raw(stored) == bits(whole) for stored in found.values())
@@ -263,7 +263,7 @@ def test_a_chunk_like_the_one_before_is_still_looked_at(tmp_path: Path) -> None:
     rows: Pieces = {"w": {(r, 0): (1, 3) for r in range(4)}}
     by_hand(tmp_path, ONE, rows, files=1)
     file = tmp_path / "__0_0.distcp"
-    whole, places = file.read_bytes(), dcp.read(tmp_path)[0]["w"].boxes
+    whole, places = file.read_bytes(), dcp.read_dcp(tmp_path)[0]["w"].boxes
     assert len({box.crc32 for box in places}) == 4
     third = whole.index(b"_rebuild_tensor_v2", places[1].offset)
     file.write_bytes(whole[:third] + b"X" + whole[third + 1 :])
@@ -333,7 +333,7 @@ def test_damage_anywhere(tmp_path: Path, soak: bool) -> None:
                 made = made or bytearray(b"x")
         (tmp_path / name).write_bytes(made)
         try:
-            found, _ = dcp.read(tmp_path)
+            found, _ = dcp.read_dcp(tmp_path)
         except CheckpointError:
             found = {}
         read += bool(found)

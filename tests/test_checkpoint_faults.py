@@ -31,8 +31,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from llamapar import LlamaparError, ModelConfig, checkpoint
-from llamapar.checkpoint import CheckpointError, safetensors, source, writing
-from llamapar.checkpoint.writing import Journal
+from llamapar.checkpoint import CheckpointError, atomic_write, safetensors, source
+from llamapar.checkpoint.atomic_write import Journal
 from llamapar.describe import pickles
 from llamapar.describe.modelfile import config_json
 from weights import alike, contents, exactly, load, raw, save_hf, save_meta, tiny, together, values
@@ -59,18 +59,18 @@ sys.path.insert(0, {root!r})
 import torch
 from llamapar import checkpoint
 from llamapar.cli import main as cli
-from llamapar.checkpoint import pth, writing
+from llamapar.checkpoint import pth, atomic_write
 
 torch.set_num_threads(1)
-pth.lay_out(pathlib.Path("{warm}"), {{"a": ("F32", (1,))}})
+pth.lay_out_pth(pathlib.Path("{warm}"), {{"a": ("F32", (1,))}})
 for line in sys.stdin:
     job = json.loads(line)
     child = os.fork()
     if not child:
-        sync, go_on = writing._sync, writing._go_on
-        writing._sync = lambda path: (time.sleep(job["slow"]), sync(path))
-        writing._go_on = lambda stop: (time.sleep(job["slow"]), go_on(stop))
-        writing.BLOCK = 2048
+        sync, go_on = atomic_write._sync, atomic_write._go_on
+        atomic_write._sync = lambda path: (time.sleep(job["slow"]), sync(path))
+        atomic_write._go_on = lambda stop: (time.sleep(job["slow"]), go_on(stop))
+        atomic_write.BLOCK = 2048
         if job["limit"]:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (job["limit"], job["limit"]))
@@ -142,8 +142,8 @@ def finished(partial: Path) -> int:
 def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each tensor that is written."""
     seen: list[int] = []
-    blocks = writing._blocks
-    monkeypatch.setattr(writing, "_blocks", lambda rows: (seen.append(rows.nbytes), blocks(rows))[1])
+    blocks = atomic_write._blocks
+    monkeypatch.setattr(atomic_write, "_blocks", lambda rows: (seen.append(rows.nbytes), blocks(rows))[1])
     return seen
 
 
@@ -183,7 +183,7 @@ def test_killed_at_any_moment(
         checkpoint.reshard(old, new, **options)
         assert contents(new) == reference
         assert not partial.exists()
-        assert done <= total - len(written) <= done + 1 + writing.WORKERS  # nothing is written twice
+        assert done <= total - len(written) <= done + 1 + atomic_write.WORKERS  # nothing is written twice
     assert statuses.count(-9) >= len(statuses) // 2
     assert resumed
 
@@ -436,7 +436,7 @@ def test_a_source_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(CheckpointError, match=exactly(told)):
         checkpoint.gather(old, new, progress=lambda done, total: os.utime(file, ns=(done, done)))
     shutil.rmtree(tmp_path / "new.partial")
-    monkeypatch.setattr(writing, "WORKERS", 1)
+    monkeypatch.setattr(atomic_write, "WORKERS", 1)
     with pytest.raises(CheckpointError, match=exactly("model.safetensors became shorter while it was read")):
         checkpoint.gather(old, new, progress=lambda done, total: os.truncate(file, 3000))
     assert not new.exists()
@@ -675,7 +675,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(
 def test_what_verify_says_of_damage(tmp_path: Path) -> None:
     folder = own_hf(tmp_path / "it")
     file = folder / "tp01-pp00.safetensors"
-    stored = safetensors.read(file)["model.layers.1.mlp.down_proj.weight"]
+    stored = safetensors.read_safetensors(file)["model.layers.1.mlp.down_proj.weight"]
     data = bytearray(file.read_bytes())
     data[stored.boxes[0].offset + 3] ^= 4
     file.write_bytes(data)
@@ -744,7 +744,7 @@ def shaped(folder: Path, model: ModelConfig, shapes: dict[str, tuple[int, ...] |
     folder.mkdir()
     every: dict[str, tuple[int, ...] | None] = {p.hf_name: p.shape for p in model.parameters()}
     held = {n: ("BF16", shape) for n, shape in (every | shapes).items() if shape is not None}
-    safetensors.lay_out(folder / "model.safetensors", held)
+    safetensors.lay_out_safetensors(folder / "model.safetensors", held)
     (folder / "config.json").write_text(json.dumps(config_json(model)))
     return folder
 
@@ -1012,7 +1012,7 @@ HEADERS: list[tuple[bytes, str]] = [
 def of_names(folder: Path, names: list[str]) -> Path:
     """A file of tensors without elements."""
     folder.mkdir()
-    safetensors.lay_out(folder / "model.safetensors", dict.fromkeys(names, ("F32", (0,))))
+    safetensors.lay_out_safetensors(folder / "model.safetensors", dict.fromkeys(names, ("F32", (0,))))
     return folder / "model.safetensors"
 
 
@@ -1095,7 +1095,7 @@ def test_manifests_that_lie(tmp_path: Path, name: str) -> None:
     folder = own_hf(tmp_path / "it")
     manifest = json.loads((folder / source.MANIFEST).read_text())
     del manifest["crc32"]
-    (folder / source.MANIFEST).write_bytes(source.signed(manifests()[name](manifest)))
+    (folder / source.MANIFEST).write_bytes(source.with_checksum(manifests()[name](manifest)))
     with pytest.raises(LlamaparError, match=r"llamapar\.json|is not tiny|tp\d\d-pp00"):
         checkpoint.gather(folder, tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -1109,7 +1109,7 @@ def test_opcodes_take_little(code: bytes, monkeypatch: pytest.MonkeyPatch) -> No
     data = b"\x80\x02" + code * 10**5 + b"."
     tracemalloc.start()
     with pytest.raises(CheckpointError, match=r"^it: its pickle takes more than 100,000 steps\Z"):
-        pickles.load(data, set(), "it", storages=True)
+        pickles.load_pickle(data, set(), "it", storages=True)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 6e5

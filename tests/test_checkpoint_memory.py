@@ -55,7 +55,7 @@ def laid_out(folder: Path, model: lp.ModelConfig) -> int:
     """A Hugging Face folder of holes; bytes of its largest tensor."""
     folder.mkdir()
     shapes = {p.hf_name: ("BF16", p.shape) for p in model.parameters()}
-    safetensors.lay_out(folder / "model.safetensors", shapes)
+    safetensors.lay_out_safetensors(folder / "model.safetensors", shapes)
     (folder / "config.json").write_text(json.dumps(config_json(model)))
     return max(2 * p.numel for p in model.parameters())
 
@@ -112,7 +112,7 @@ def files_of_405b(folder: Path) -> int:
         held += 2 * p.numel
     files = {f"model-{i:05d}-of-{len(groups):05d}.safetensors": group for i, group in enumerate(groups, 1)}
     for name, group in files.items():
-        safetensors.lay_out(folder / name, group)
+        safetensors.lay_out_safetensors(folder / name, group)
     (folder / safetensors.INDEX).write_text(json.dumps(safetensors.index(files, 2 * model.n_params)))
     (folder / "config.json").write_text(json.dumps(config_json(model)))
     return 2 * model.n_params
@@ -125,7 +125,7 @@ def shards_of_405b(folder: Path) -> int:
     folder.mkdir()
     shapes = {name: ("BF16", sharding.local_shape(p, 0)) for name, p in sharding.tensors[0].items()}
     for rank in range(16):
-        pth.lay_out(folder / f"consolidated.{rank:02d}.pth", shapes)
+        pth.lay_out_pth(folder / f"consolidated.{rank:02d}.pth", shapes)
     (folder / "params.json").write_text(json.dumps(params_json(model)))
     return 16 * 51_267_928_064
 

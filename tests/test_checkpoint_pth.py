@@ -65,7 +65,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 def refusal(path: Path) -> str:
     with pytest.raises(CheckpointError, match=re.escape(path.name)) as caught:
-        pth.read(path)
+        pth.read_pth(path)
     return str(caught.value).replace(str(path), "FILE")
 
 
@@ -90,7 +90,7 @@ def test_what_torch_wrote_is_read(tmp_path: Path) -> None:
 def test_torch_itself_finds_the_same_places(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pth", some())
     witness = torch.load(path, weights_only=True, map_location="meta")
-    for name, stored in pth.read(path).items():
+    for name, stored in pth.read_pth(path).items():
         tensor = witness[name]
         start = tensor.untyped_storage()._checkpoint_offset + tensor.storage_offset() * tensor.element_size()
         assert stored.boxes[0].offset == start
@@ -104,7 +104,7 @@ def test_a_checksum_that_was_not_computed_is_not_known(tmp_path: Path) -> None:
         path = saved(tmp_path / "a.pth", some())
     finally:
         set_crc32_options(True)
-    assert {stored.boxes[0].crc32 for stored in pth.read(path).values()} == {None}
+    assert {stored.boxes[0].crc32 for stored in pth.read_pth(path).values()} == {None}
 
 
 def test_a_state_dict_inside_is_found_and_two_are_not_guessed(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_a_state_dict_inside_is_found_and_two_are_not_guessed(tmp_path: Path) ->
         "a.pth: the tensors are those of 'model'",
     ]
     module = torch.nn.Linear(2, 3)
-    assert list(pth.read(saved(tmp_path / "m.pth", module.state_dict()))) == ["weight", "bias"]
-    assert list(pth.read(saved(tmp_path / "o.pth", OrderedDict(inner)))) == ["w"]
+    assert list(pth.read_pth(saved(tmp_path / "m.pth", module.state_dict()))) == ["weight", "bias"]
+    assert list(pth.read_pth(saved(tmp_path / "o.pth", OrderedDict(inner)))) == ["w"]
     assert refusal(saved(tmp_path / "two.pth", {"model": inner, "ema": inner})) == (
         "FILE holds 2 state dicts: ['model', 'ema']\n  why  save one of them"
     )
@@ -274,7 +274,7 @@ def test_hostile_pickles(tmp_path: Path, name: str) -> None:
         if expected:
             assert expected in refusal(path)
         else:
-            assert pth.read(path) == {}
+            assert pth.read_pth(path) == {}
         assert tracemalloc.get_traced_memory()[1] < 200 * (len(data) + 2**14)
     finally:
         tracemalloc.stop()
@@ -293,7 +293,7 @@ def test_cut_off_anywhere(tmp_path: Path, sample: Callable[..., list[int]]) -> N
 def answers(path: Path, folder: Path) -> bool:
     """Whether the file is read; what is read lies inside it, and nothing but CheckpointError is raised."""
     try:
-        found = pth.read(path)
+        found = pth.read_pth(path)
     except CheckpointError:
         return False
     finally:
@@ -379,7 +379,7 @@ KINDS = {"F32": torch.float32, "BF16": torch.bfloat16, "F8_E4M3": FP8, "U16": to
 
 def filled(path: Path, state: dict[str, torch.Tensor], shared: dict[str, str]) -> None:
     kinds = {v: k for k, v in KINDS.items()}
-    places = pth.lay_out(path, {n: (kinds[t.dtype], tuple(t.shape)) for n, t in state.items()}, shared)
+    places = pth.lay_out_pth(path, {n: (kinds[t.dtype], tuple(t.shape)) for n, t in state.items()}, shared)
     assert list(places) == [*state, *shared]
     with path.open("r+b") as out:
         for name, tensor in state.items():
@@ -411,7 +411,7 @@ def test_what_is_laid_out_is_what_torch_loads(tmp_path: Path, mmap: bool) -> Non
         assert found[name].is_contiguous()
         assert not found[name].numel() or bits(found[name]) == bits(tensor)
     assert found["head"].data_ptr() == found["z"].data_ptr()
-    ours = pth.read(path)
+    ours = pth.read_pth(path)
     assert ours["head"].boxes == ours["z"].boxes
     assert ours["b"].boxes[0].crc32 == zlib.crc32(bits(state["b"]))
 
@@ -425,7 +425,7 @@ def test_the_checksums_agree_with_those_who_check_them(tmp_path: Path) -> None:
         checked = subprocess.run(["unzip", "-t", path], capture_output=True, text=True)
         assert (checked.returncode, "No errors detected" in checked.stdout) == (0, True), checked
     data = bytearray(path.read_bytes())
-    data[pth.read(path)["b"].boxes[0].offset] ^= 1
+    data[pth.read_pth(path)["b"].boxes[0].offset] ^= 1
     path.write_bytes(data)
     with zipfile.ZipFile(path) as z:
         assert z.testzip() == "archive/data/1"
@@ -440,7 +440,7 @@ def test_the_same_input_makes_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_checksum_that_is_missing_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
-    pth.lay_out(path, {"v": ("F32", (2,)), "w": ("F32", (2,))})
+    pth.lay_out_pth(path, {"v": ("F32", (2,)), "w": ("F32", (2,))})
     with pytest.raises(CheckpointError, match="no checksum is given for 'w'"):
         pth.seal(path, {"v": 1})
 
@@ -450,7 +450,7 @@ def test_records_past_4_gib(tmp_path: Path) -> None:
     tracemalloc.start()
     shapes = {"a": ("U8", (2**32 + 5,)), "b": ("BF16", (2**31, 2)), "c": ("F32", (3,))}
     try:
-        places = pth.lay_out(path, {**shapes, "last": ("F32", (2, 2))})
+        places = pth.lay_out_pth(path, {**shapes, "last": ("F32", (2, 2))})
         pth.seal(path, {"a": 1, "b": 2, "c": 3, "last": zlib.crc32(bits(torch.ones(2, 2)))})
         assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
@@ -460,7 +460,7 @@ def test_records_past_4_gib(tmp_path: Path) -> None:
         out.seek(places["last"])
         out.write(bits(torch.ones(2, 2)))
     assert torch.load(path, weights_only=True, mmap=True)["last"].tolist() == [[1, 1], [1, 1]]
-    found = pth.read(path)
+    found = pth.read_pth(path)
     assert [s.boxes[0].crc32 for s in found.values()][:3] == [1, 2, 3]
     with zipfile.ZipFile(path) as z:
         assert z.read("archive/data/3") == bits(torch.ones(2, 2))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import llamapar as lp
 from llamapar.cli import check_command
 from llamapar.cli import main as cli
-from llamapar.cli.commands import Group
+from llamapar.cli.commands import CommandGroup
 from llamapar.describe.options import OPTIONS
 from weights import save_hf, tiny, values
 
@@ -322,7 +322,7 @@ LEAVES = {
     for command, made in cli.Commands().items()
     for name, each in (
         [(f"{command} {action}", leaf) for action, leaf in made.commands.items()]
-        if isinstance(made, Group)
+        if isinstance(made, CommandGroup)
         else [(command, made)]
     )
 }

@@ -326,12 +326,12 @@ def test_a_bar_on_a_terminal(run: Any) -> None:
 def test_the_bar_counts_and_names_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
-    from llamapar.checkpoint import progress
+    from llamapar.checkpoint import progress_line
 
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_line.time, "monotonic", lambda: now[0])
     out = io.StringIO()
-    bar = progress.Bar(out)
+    bar = progress_line.ProgressLine(out)
     for second, done in ((1.0, 10), (1.1, 20), (2.0, 50), (9.0, 100)):
         now[0] = 100 + second
         bar(done * 10**7, 10**9)

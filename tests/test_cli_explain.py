@@ -244,7 +244,7 @@ def test_a_big_file_is_streamed(run: Any, big: Path) -> None:
     try:
         with big.open("rb") as file:
             pieces = iter(lambda: file.read(asking._PIECE), b"")
-            read = sum(len(line) for line in asking.lines(pieces))
+            read = sum(len(line) for line in asking.decoded_lines(pieces))
         assert read == big.stat().st_size
         assert tracemalloc.get_traced_memory()[1] < 2e6
     finally:
@@ -267,7 +267,7 @@ def test_a_file_without_lines(run: Any, tmp_path: Path) -> None:
     status, _, err = run("--file", str(path))
     assert (status, err) == (1, "")
     with path.open("rb") as file:
-        longest = max(len(line) for line in asking.lines(iter(lambda: file.read(asking._PIECE), b"")))
+        longest = max(len(line) for line in asking.decoded_lines(iter(lambda: file.read(asking._PIECE), b"")))
     assert longest <= asking._LONGEST + asking._PIECE + 1
 
 
@@ -279,7 +279,7 @@ def test_lines_are_those_of_the_whole_however_it_is_cut(pieces: list[bytes]) -> 
     assume(data not in (b"\xef", b"\xef\xbb"))  # Python's decoder says nothing of a byte order mark cut off
     whole = data.decode(encoding(data), "replace").replace("\r\n", "\n").replace("\r", "\n")
     # an empty piece would be the end of a file, and none comes before it
-    assert "".join(asking.lines(piece for piece in pieces if piece)) == whole
+    assert "".join(asking.decoded_lines(piece for piece in pieces if piece)) == whole
 
 
 @given(st.text(max_size=40).filter(lambda text: text != "-"), st.text(max_size=40))  # "-" reads a pipe

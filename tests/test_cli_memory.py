@@ -10,8 +10,8 @@ import pytest
 import llamapar as lp
 from llamapar.cli import loading_command, memory_command
 from llamapar.count import ACCOUNTINGS
+from llamapar.count.in_flight import SCHEDULES
 from llamapar.count.saved import RECOMPUTE
-from llamapar.count.schedule import SCHEDULES
 from llamapar.describe.hardware import GPUS
 from llamapar.describe.options import OPTIONS
 from llamapar.rules.machines import BLOCKS

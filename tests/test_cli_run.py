@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from llamapar.cli import output
 from llamapar.cli import run_command as running
-from llamapar.cli import writing
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import Choice
 from llamapar.execution import execute
-from llamapar.execution.answers import RankFailure
 from llamapar.execution.capacity import DEVICES
 from llamapar.execution.engines import torchrun
 from llamapar.execution.engines.pool import close_pool
+from llamapar.execution.replies import RankFailure
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.spmd.setting import DTYPES
 
@@ -345,7 +345,7 @@ def test_as_a_module() -> None:
 
 
 def test_a_long_run_says_what_it_does(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "PATIENCE", 1e-3)
+    monkeypatch.setattr(output, "PATIENCE", 1e-3)
     status, out, err = run("run mlp tiny --tp 2 --seq-len 8 --device cpu --json")
     assert (status, json.loads(out)["ok"]) == (0, True)
     told = r"llamapar: running mlp of tiny on 2 ranks; Ctrl-C ends it: \d+ s"

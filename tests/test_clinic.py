@@ -16,8 +16,8 @@ from inputs import KV, TITAN
 from llamapar.errors import shown
 from llamapar.panels.clinic_panel import LIMIT, Clinic, Visit
 from llamapar.panels.controls import CLINIC as SCHEMA
-from llamapar.panels.page import plain
-from llamapar.rules.search import Fix
+from llamapar.panels.page import for_browser
+from llamapar.rules.fix_search import Fix
 from soon import within
 from wire import deliver, press, receive, unpacked
 
@@ -40,7 +40,7 @@ def assert_shows(panel: Clinic) -> None:
     payload = panel.payload
     assert (payload["figure"] is None) == bool(payload["reason"])
     assert payload["status"]
-    assert plain(payload["figure"]) == payload["figure"]
+    assert for_browser(payload["figure"]) == payload["figure"]
     assert panel.snapshot().summary
     assert repr(panel).startswith("Clinic: ")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar.describe.counts import number, typed
+from llamapar.describe.typed_numbers import parse_number, typed
 
 READ = [
     ("tp", "8", 8, ""),
@@ -31,7 +31,7 @@ READ = [
 
 @pytest.mark.parametrize(("field", "text", "value", "note"), READ, ids=[row[1] for row in READ])
 def test_what_is_read(field: str, text: str, value: float, note: str) -> None:
-    assert number(field, text) == (value, note)
+    assert parse_number(field, text) == (value, note)
 
 
 REFUSED = [
@@ -53,25 +53,25 @@ REFUSED = [
 @pytest.mark.parametrize(("field", "text", "choices"), REFUSED, ids=[row[1] for row in REFUSED])
 def test_what_could_be_two_numbers_is_refused_with_both(field: str, text: str, choices: list[str]) -> None:
     with pytest.raises(lp.LayoutError, match=f"^{field}='{text}': a whole number is needed") as refusal:
-        number(field, text)
+        parse_number(field, text)
     assert list(refusal.value.choose) == choices
     assert typed(field, text) == text
 
 
 def test_k_is_refused_where_it_could_be_1000() -> None:
     with pytest.raises(lp.LayoutError, match="here it could be 1,000 as well"):
-        number("vocab_size", "128k")
+        parse_number("vocab_size", "128k")
 
 
 def test_an_empty_text_is_called_empty() -> None:
     with pytest.raises(lp.LayoutError, match=r"^tp is empty: a whole number is needed"):
-        number("tp", " ")
+        parse_number("tp", " ")
 
 
 def offered(field: str, text: str) -> tuple[str, ...]:
     """What a refusal offers instead; nothing where the text is read."""
     try:
-        number(field, text)
+        parse_number(field, text)
     except lp.LayoutError as refusal:
         return refusal.choose or ("nothing",)
     return ()
@@ -83,13 +83,13 @@ TEXTS = st.text(max_size=12) | st.text("0123456789.,_kKmMbe+-' ", max_size=12)
 @given(st.sampled_from(["tp", "seq_len", "vocab_size", "memory_gib"]), TEXTS)
 def test_what_is_offered_is_read(field: str, text: str) -> None:
     for choice in offered(field, text):
-        assert number(field, choice.partition("=")[2]).value >= 1
+        assert parse_number(field, choice.partition("=")[2]).value >= 1
 
 
 @given(st.integers(-(2**52), 2**52))
 def test_a_number_is_read_as_itself_however_it_is_grouped(n: int) -> None:
     for text in (str(n), f"{n:,}", f"{n:_}"):
-        assert number("batch_tokens", text) == (n, "")
+        assert parse_number("batch_tokens", text) == (n, "")
         assert typed("batch_tokens", text) == n
 
 

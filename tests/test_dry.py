@@ -181,7 +181,7 @@ def test_the_mesh_of_one_rank_is_torchs() -> None:
             for own, mesh in pairs:
                 assert compat.coord_of(own, rank) == compat.coord_of(mesh, rank)
                 for axis in mesh.mesh_dim_names or ():
-                    assert compat.size(own, axis) == compat.size(mesh, axis)
+                    assert compat.axis_size(own, axis) == compat.axis_size(mesh, axis)
                     members = dist.get_process_group_ranks(mesh.get_group(axis))
                     assert own.members(axis) == members  # type: ignore[attr-defined]
 

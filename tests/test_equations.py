@@ -10,12 +10,12 @@ import pytest
 import llamapar as lp
 from llamapar.records.equations import (
     Comparison,
+    ElementCounts,
     Equation,
     Multiples,
     Padded,
     Product,
     Quotient,
-    Sizes,
     Stated,
 )
 
@@ -46,7 +46,7 @@ PACKAGE = Path(lp.__file__).parent
             (("16064·8", 128512), ("128256", 128256)),
         ),
         (Multiples((32000, 32256), 128), "32000 = 250·128, 32256 = 252·128", ()),
-        (Sizes(6, 12), "6 elements, 12 expected", (("there are", 6), ("expected", 12))),
+        (ElementCounts(6, 12), "6 elements, 12 expected", (("there are", 6), ("expected", 12))),
         (Stated("64 = 8·128/16 = half a head"), "64 = 8·128/16 = half a head", ()),
     ],
 )

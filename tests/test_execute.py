@@ -23,7 +23,7 @@ from llamapar import Layout, ModelConfig, Padding
 from llamapar.execution import capacity as room
 from llamapar.execution import execute
 from llamapar.execution import recorder as record
-from llamapar.execution.answers import Cancelled
+from llamapar.execution.replies import Cancelled
 from llamapar.execution.run_options import RunOptions
 from llamapar.programs.attention import causal
 from llamapar.programs.parts import column_input, rope, row_output, split_heads
@@ -367,7 +367,7 @@ def test_ranks_that_share_a_gpu_need_room_there(nvidia: Callable[..., list[str]]
         nvidia(SMALL_GPU, "processes", many)
     task, _, _ = execute.prepare("mlp", MODEL, RunOptions(many))
     assert str(refused.value) == (
-        f"64 of 64 ranks would take about {room.need(task, 'processes', 'cuda'):,} bytes of a GPU, "
+        f"64 of 64 ranks would take about {room.bytes_needed(task, 'processes', 'cuda'):,} bytes of a GPU, "
         "which has 25,757,220,864\n"
         "  why  parameters, gradients, activations, and 536,870,912 bytes a process for CUDA, assumed\n"
         "  try  device='cpu', or model='tiny'"
@@ -447,9 +447,10 @@ def test_more_ranks_than_a_machine_runs(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(lp.LayoutError, match=r"^128 ranks, and at most 64 run on one machine\n") as refused:
         lp.run("mlp", MODEL, Layout(tp=8, cp=16), kv_replication=True)
     task, _, _ = execute.prepare("mlp", MODEL, RunOptions(Layout(tp=8, cp=16)))
+    needed = room.bytes_needed(task, "local")
     assert str(refused.value) == (
         "128 ranks, and at most 64 run on one machine\n"
-        f"  why  they would take about {room.need(task, 'local'):,} bytes; 1,000,000,000,000 are free\n"
+        f"  why  they would take about {needed:,} bytes; 1,000,000,000,000 are free\n"
         "  try  tp=8 cp=8 pp=1 dp=1, or model='tiny'"
     )
 
@@ -464,13 +465,13 @@ def test_more_bytes_than_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "memory_available", lambda: 2**30)
     layout = Layout(tp=8)
     task, _, _ = execute.prepare("mlp", "llama3.1-405b", RunOptions(layout))
-    bytes_needed = room.need(task, "local")
+    needed = room.bytes_needed(task, "local")
     weights = 3 * 16384 * 53248 * 4
-    assert 2 * weights < bytes_needed < 10 * weights
+    assert 2 * weights < needed < 10 * weights
     with pytest.raises(lp.LayoutError, match=r"^8 ranks would take about") as refused:
         lp.run("mlp", "llama3.1-405b", layout)
     assert str(refused.value) == (
-        f"8 ranks would take about {bytes_needed:,} bytes; 1,073,741,824 are free\n"
+        f"8 ranks would take about {needed:,} bytes; 1,073,741,824 are free\n"
         "  why  parameters, gradients, activations and the unsharded reference are all held at once\n"
         "  try  lp.shrink(model, layout): head_dim 8, dim 1024, 1024 tokens, or model='tiny'"
     )

@@ -19,7 +19,7 @@ import torch
 
 import llamapar as lp
 from llamapar.diagnosis.vocabulary import CODES
-from llamapar.execution.body import Task, called, dry_rank, inputs
+from llamapar.execution.body import Task, call_function, dry_rank, inputs
 from llamapar.programs import PROGRAMS
 from llamapar.spmd.setting import Setting
 
@@ -65,7 +65,7 @@ def raised(program: str, model: str, layout: lp.Layout, seq: int, batch: int, ra
     with dry_rank(task, rank) as (mesh, cut):
         own = inputs(task, cut, "meta")
         try:
-            called(partial(task.program.function, mesh, setting), own)
+            call_function(partial(task.program.function, mesh, setting), own)
         except Exception as error:
             words = "".join(traceback.format_exception_only(error)).strip()
             whole = "".join(traceback.format_exception(error))

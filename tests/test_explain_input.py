@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import llamapar as lp
 from llamapar import diagnosis
 from llamapar.diagnosis import lines
-from llamapar.diagnosis.reading import LIMIT, Reading, plain
+from llamapar.diagnosis.reading import LIMIT, Reading, plain_text
 from llamapar.diagnosis.words import table
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -286,7 +286,7 @@ def test_a_line_of_megabytes() -> None:
 
 def test_a_text_is_read_to_its_limit() -> None:
     assert len(Reading.of("a " * LIMIT).text) <= LIMIT
-    assert plain("\x1b[31ma\x1b[0m  \x00 b") == "a b"
+    assert plain_text("\x1b[31ma\x1b[0m  \x00 b") == "a b"
 
 
 # -- causes before consequences --------------------------------------------------------------------

@@ -20,11 +20,11 @@ from jupyter_client.session import json_packer
 import llamapar as lp
 from inputs import TEN_KV_HEADS
 from llamapar.cli import main as cli
-from llamapar.configs.reading import settings_of_texts as read
+from llamapar.configs.reader import settings_of_texts as read
 from llamapar.panels.controls import DEFAULTS, DIMS, TABS
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer
-from llamapar.panels.page import BREATH, plain
+from llamapar.panels.page import BREATH, for_browser
 from llamapar.panels.state import State
 from test_bringing import FILES
 from wire import AT_8K, customs, deliver, listening, press, receive, unpacked
@@ -50,7 +50,7 @@ def assert_shows(panel: Explorer) -> None:
         assert payload["figure"]["data"] or payload["figure"]["layout"]["annotations"]
         assert payload["summary"]
     assert payload["status"] or payload["problem"]
-    assert plain(payload["figure"]) == payload["figure"]
+    assert for_browser(payload["figure"]) == payload["figure"]
     assert repr(panel).startswith("Explorer: ")
     assert str(panel.snapshot().summary)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.panels.answers import block
+from llamapar.panels.answers import block_view
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer
 from llamapar.panels.state import State
@@ -264,7 +264,7 @@ def test_the_block_is_what_the_maps_of_the_controls_say(changes: dict[str, Any])
     report = state.outcome.report
     assert report
     job, at = report.job, report.job.layout.coord_of(state.values["rank"])
-    made = block(report, state.values)
+    made = block_view(report, state.values)
     parts = made.share.parts
     split = report.judge.layer_split if report.judge and not job.layer_split else job.layer_split
     stages = lp.stages(job.model, job.layout, layer_split=split or "balanced ends").stages

@@ -10,7 +10,7 @@ import torch
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig, Padding
-from llamapar.execution.result import RunResult
+from llamapar.execution.run_result import RunResult
 from llamapar.programs import faults
 
 MODEL = ModelConfig(

@@ -20,7 +20,7 @@ from inputs import words
 from llamapar.describe.layout import MAX_WORLD, ORDERS
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import MAX_SIZE
-from llamapar.figures import block, heads, parts, style
+from llamapar.figures import block, draw, head_map, style
 from llamapar.place import HeadMap, SequenceMap, VocabMap
 from llamapar.records.trace import PHASES
 
@@ -297,11 +297,11 @@ def lane(record: Any, number: int) -> list[dict[str, Any]]:
 def test_kv_heads_lie_under_the_query_heads_that_read_them(name: str, tp: int) -> None:
     record = lp.heads(name, tp=tp)
     model = record.model
-    for number in (heads.QUERY, heads.KEY_VALUE):
+    for number in (head_map.QUERY, head_map.KEY_VALUE):
         bars = lane(record, number)
         assert [bar["start"] for bar in bars[1:]] == pytest.approx([bar["stop"] for bar in bars[:-1]])
         assert (bars[0]["start"], bars[-1]["stop"]) == pytest.approx((0, model.n_heads))
-    for bar in lane(record, heads.KEY_VALUE):
+    for bar in lane(record, head_map.KEY_VALUE):
         head = int(re.findall(r"KV head (\d+)", bar["hover"])[0])
         assert head * model.group_size - 1e-6 <= bar["start"] < bar["stop"]
         assert bar["stop"] <= (head + 1) * model.group_size + 1e-6
@@ -313,7 +313,7 @@ def test_kv_heads_lie_under_the_query_heads_that_read_them(name: str, tp: int) -
 
 def test_copies_are_one_kv_head_a_rank() -> None:
     record = REALISTIC["heads copied"]
-    bars = lane(record, heads.KEY_VALUE)
+    bars = lane(record, head_map.KEY_VALUE)
     assert len(bars) == record.tp
     assert all(bar["marker"]["pattern"] == style.COPY_PATTERN for bar in bars)
     holders: dict[int, list[int]] = {}
@@ -327,7 +327,7 @@ def test_copies_are_one_kv_head_a_rank() -> None:
 
 def test_wrong_copies_are_drawn_as_wrong() -> None:
     record = REALISTIC["heads tiled"]
-    wrong = [bar for bar in lane(record, heads.KEY_VALUE) if bar["marker"]["color"] == style.WARN]
+    wrong = [bar for bar in lane(record, head_map.KEY_VALUE) if bar["marker"]["color"] == style.WARN]
     ranks = [int(re.findall(r"^rank (\d+)", bar["hover"])[0]) for bar in wrong]
     assert ranks == record.wrong_ranks
     for rank, bar in zip(ranks, wrong, strict=True):
@@ -336,8 +336,8 @@ def test_wrong_copies_are_drawn_as_wrong() -> None:
 
 def test_cut_heads_have_the_pattern_of_cuts() -> None:
     record = REALISTIC["heads tp=16"]
-    assert all("pattern" not in bar["marker"] for bar in lane(record, heads.QUERY))
-    halves = lane(record, heads.KEY_VALUE)
+    assert all("pattern" not in bar["marker"] for bar in lane(record, head_map.QUERY))
+    halves = lane(record, head_map.KEY_VALUE)
     assert all(bar["marker"]["pattern"] == style.CUT_PATTERN for bar in halves)
     assert {bar["stop"] - bar["start"] for bar in halves} == {record.model.group_size / 2}
     assert halves[0]["hover"] == "rank 0 · a part of KV head 0 · wk, wv rows 0–63"
@@ -644,7 +644,7 @@ def test_layout_follows_its_page_and_no_line_is_longer_than_a_narrow_cell(name: 
     assert max(len(words(line)) for line in titles) <= 44
     assert max(len(words(line)) for line in notes) <= 56
     assert min(fonts(layout)) >= 11
-    own = {"heads": heads.HEIGHT, "block": block.HEIGHT}
+    own = {"heads": head_map.HEIGHT, "block": block.HEIGHT}
     height = own.get(layout["uirevision"], style.HEIGHT)
     assert layout["height"] - layout["margin"]["t"] == height - style.TOP  # more lines, not less picture
     assert "width" not in layout
@@ -789,12 +789,12 @@ def is_picture(record: Any) -> None:
 def test_any_heads(model: lp.ModelConfig, layout: lp.Layout, copies: bool, interleave: bool) -> None:
     record = lp.heads(model, layout, kv_replication=copies, interleave=interleave)
     is_picture(record)
-    if layout.tp <= parts.SHOWN:
+    if layout.tp <= draw.SHOWN:
         queries = sum(len(held.q_rows) for held in record.ranks)
-        drawn = sum(bar["stop"] - bar["start"] for bar in lane(record, heads.QUERY))
+        drawn = sum(bar["stop"] - bar["start"] for bar in lane(record, head_map.QUERY))
         assert drawn == pytest.approx(queries / model.head_dim, abs=1e-4)
         kv = sum(len(held.kv_rows) for held in record.ranks) * model.group_size
-        drawn = sum(bar["stop"] - bar["start"] for bar in lane(record, heads.KEY_VALUE))
+        drawn = sum(bar["stop"] - bar["start"] for bar in lane(record, head_map.KEY_VALUE))
         assert drawn == pytest.approx((queries if record.replicas > 1 else kv) / model.head_dim, abs=1e-4)
 
 
@@ -807,7 +807,7 @@ def test_any_vocab(model: lp.ModelConfig, layout: lp.Layout, multiple: int, per_
         return
     record = lp.vocab(model, layout, padding=padding)
     is_picture(record)
-    if layout.tp <= parts.SHOWN:
+    if layout.tp <= draw.SHOWN:
         found = [t for t in lp.view(record).spec["data"] if "xaxis" not in t]
         assert total(found) == record.padded
 
@@ -825,7 +825,7 @@ def test_any_sequence(cp: int, seq_len: int, chunking: str) -> None:
 def test_any_stages(model: lp.ModelConfig, layout: lp.Layout, split: str) -> None:
     record = lp.stages(model, layout, layer_split=split)
     is_picture(record)
-    if record.ok and len(record.counts) <= parts.SHOWN:
+    if record.ok and len(record.counts) <= draw.SHOWN:
         [bars] = lp.view(record).spec["data"]
         assert sum(bars["y"]) == model.n_layers
 

@@ -9,16 +9,16 @@ import pytest
 
 import llamapar as lp
 from llamapar.figures import style
-from llamapar.records.curve import MemoryCurve, Profile, Span, sized, unit_of
+from llamapar.records.curve import MemoryCurve, OperationMemory, Span, readable_bytes, unit_of
 from llamapar.records.trace import CollectiveEvent
 
 GATHER = CollectiveEvent("all_gather", "tp", (0, 1), (4, 8), "float32", 128, "forward")
 SUM = CollectiveEvent("all_reduce", "dp", (0, 2), (8,), "float32", 32, "gradients")
 
-FORWARD = Profile(
+FORWARD = OperationMemory(
     (100, 340, 300), ((1, GATHER),), 340, "mm", {"workspace: mm": 340}, {"activations: MLP": 300}
 )
-BACKWARD = Profile(
+BACKWARD = OperationMemory(
     (50, -300, -100), (), 50, "mm", {"workspace: mm": 50}, {"activations: MLP": -300, "gradients": 200}
 )
 SMALL = MemoryCurve(
@@ -28,7 +28,7 @@ SMALL = MemoryCurve(
         Span("F of micro-batch 0 on stage 0", 2064, FORWARD),
         Span("B of micro-batch 0 on stage 0", 2364, BACKWARD),
         Span("F of micro-batch 1 on stage 0", 2264, FORWARD, measured=False),
-        Span("sums of gradients over ranks", 2564, Profile((32,), ((0, SUM),), 32, "all_reduce")),
+        Span("sums of gradients over ranks", 2564, OperationMemory((32,), ((0, SUM),), 32, "all_reduce")),
     ),
 )
 
@@ -43,7 +43,12 @@ def test_the_peak_is_found_and_named() -> None:
     assert SMALL.alive == {"parameters": 2048, "workspace: mm": 340, "gradients": 200, "inputs": 16}
     assert sum(SMALL.alive.values()) == SMALL.peak_bytes
     assert MemoryCurve("nothing", {"parameters": 4}, ()).peak_bytes == 4
-    assert [sized(n) for n in (0, 1023, 1024, 3 * 2**29)] == ["0 B", "1023 B", "1.00 KiB", "1.50 GiB"]
+    assert [readable_bytes(n) for n in (0, 1023, 1024, 3 * 2**29)] == [
+        "0 B",
+        "1023 B",
+        "1.00 KiB",
+        "1.50 GiB",
+    ]
 
 
 def test_bars_are_what_each_operation_holds_at_its_most() -> None:
@@ -55,7 +60,9 @@ def test_bars_are_what_each_operation_holds_at_its_most() -> None:
 
 def test_a_training_step_shows_what_the_optimizer_keeps() -> None:
     held = {"parameters": 1024, "optimizer states": 2048, "master weights": 1024}
-    update = Span("norm, clipping and AdamW", 4096, Profile((64,), (), 64, "mul", {"workspace: mul": 64}))
+    update = Span(
+        "norm, clipping and AdamW", 4096, OperationMemory((64,), (), 64, "mul", {"workspace: mul": 64})
+    )
     found = bars(MemoryCurve("step", held, (update,)))
     assert {name: round(1024 * heights[0]) for name, heights in found.items()} == {
         "parameters": 1024,

@@ -10,9 +10,9 @@ import pytest
 
 import llamapar as lp
 from inputs import words
-from llamapar.count.reconciliation import PEERS, groups
+from llamapar.count.reconciliation import PEERS, by_step
 from llamapar.figures import memory, style
-from llamapar.figures.parts import Rows
+from llamapar.figures.draw import Rows
 from llamapar.frameworks.habits import HABITS
 from test_figures import fonts, plain, stored_size
 
@@ -105,7 +105,7 @@ def test_every_term_of_a_trainer_is_drawn_and_reconciled(name: str) -> None:
         found = lp.memory("llama3.1-8b", layout, seq_len=512, framework=name)
         for stage in found.stages:
             drawn = sum(stage.bytes(*names) for _, names in memory.PARTS.values())
-            assert drawn == stage.total_bytes == sum(groups(stage).values())
+            assert drawn == stage.total_bytes == sum(by_step(stage).values())
 
 
 def test_summary_of_memory() -> None:

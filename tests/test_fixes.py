@@ -13,9 +13,9 @@ import llamapar as lp
 from inputs import jobs
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.layout import AXES
-from llamapar.rules import capacity, remedies
+from llamapar.rules import memory_rule, remedies
+from llamapar.rules.fix_search import Fix, changed_job, passing_fixes
 from llamapar.rules.fixes import MOST
-from llamapar.rules.search import Fix, changed, search
 
 B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
 
@@ -43,7 +43,7 @@ def assert_fixes_hold(arguments: dict[str, Any]) -> None:
             left = {f.code: f.severity for f in after.findings}
             assert left.get(finding.code, "note") == "note", f"{finding.code}: {fix.text}"
             # what surely did not fit, and a fix of another rule, may leave open what a framework decides
-            open_too = {capacity.OPEN} if finding.code != capacity.OPEN else set()
+            open_too = {memory_rule.OPEN} if finding.code != memory_rule.OPEN else set()
             assert {code for code, s in left.items() if s == "warning"} <= warned | open_too
             changes = dict(fix.changes)
             assert changes, "a fix changes something"
@@ -382,12 +382,12 @@ def test_a_fix_as_plain_values() -> None:
 
 def test_apply_changes_a_job_or_its_layout_and_refuses_quietly() -> None:
     job = lp.Job.of(B8, {"dp": 8}, gpus=8)
-    smaller = changed(job, {"dp": 4, "gpus": 4})
+    smaller = changed_job(job, {"dp": 4, "gpus": 4})
     assert smaller is not None
     assert (smaller.layout.dp, smaller.gpus) == (4, 4)
-    assert changed(job, {"dp": 0}) is None
-    assert changed(job, {"dp_replicate": 3}) is None
-    assert changed(job, {}) == job
+    assert changed_job(job, {"dp": 0}) is None
+    assert changed_job(job, {"dp_replicate": 3}) is None
+    assert changed_job(job, {}) == job
 
 
 def test_hsdp_keeps_its_copies() -> None:
@@ -405,12 +405,12 @@ def test_a_search_offers_what_passes_once_and_in_order_and_reads_no_further() ->
 
     def tries() -> Iterator[Fix]:
         for changes in ({"tp": 16}, {"tp": 3, "dp": 5}, {"tp": 4, "dp": 4}, {"tp": 4, "dp": 4}, {"dp": 16}):
-            made = changed(job, {"tp": 1, **changes})
+            made = changed_job(job, {"tp": 1, **changes})
             assert made is not None
             read.append(Fix.between(job, made).text)
             yield Fix.between(job, made)
 
-    offered = search(job, tries(), None, "LP104")
+    offered = passing_fixes(job, tries(), None, "LP104")
     assert next(offered).text == "tp=4 dp=4 (4·1·1·4 = 16 ranks)"
     assert len(read) == 3
     assert [fix.text for fix in offered] == ["tp=1 dp=16 (1·1·1·16 = 16 ranks)"]

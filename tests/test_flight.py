@@ -19,7 +19,7 @@ from flights import OPEN, dump, entry, files, folder, hangs, many, multiplied, p
 from llamapar.cli.main import main
 from llamapar.diagnosis.known import Known
 from llamapar.flight import answer, dumps, inert, verdict
-from llamapar.flight.verdict import Standing
+from llamapar.flight.verdict import RankPositions
 from peak import Peak
 from soon import within
 
@@ -50,7 +50,7 @@ def culprits(row: dict[str, Any]) -> set[int]:
 
 
 @functools.cache
-def standings() -> list[tuple[dict[str, Any], Standing]]:
+def standings() -> list[tuple[dict[str, Any], RankPositions]]:
     return [(row, verdict.standing(folder(row))) for row in CASES]
 
 
@@ -553,7 +553,7 @@ def test_a_few_bytes_cannot_ask_for_much_work_or_memory(name: str) -> None:
     assert len(data) < 110_000
     with Peak() as peak, within(3):
         try:
-            said = str(answer.explained(verdict.standing(dumps.of_bytes([("rank_0", data)]))))
+            said = str(answer.explain_hang(verdict.standing(dumps.of_bytes([("rank_0", data)]))))
         except lp.LlamaparError as problem:
             said = str(problem)
     assert words in said
@@ -586,7 +586,7 @@ def test_logs_and_hidden_files_beside_dumps_are_left_out(tmp_path: Path) -> None
     (tmp_path / "rank_0").write_text(json.dumps(GOOD))
     for name in (".rank_0.swp", "stderr_0.log", "rank_0.TXT"):
         (tmp_path / name).write_text("no dump")
-    assert [*dumps.read(tmp_path).dumps] == [0]
+    assert [*dumps.read_dumps(tmp_path).dumps] == [0]
 
 
 def test_a_pipe_among_files_is_not_waited_for(tmp_path: Path) -> None:
@@ -694,7 +694,7 @@ def test_stacks_are_bounded_and_their_names_are_no_markup() -> None:
     assert short.frames == (f"line 7 of /home/<b>.py, in {frame['name'][:100]}",)  # type: ignore[index]
     assert len(long.frames) == dumps.MAX_FRAMES + 1
     assert long.frames[-1] == "and 936 more"
-    view = lp.view(answer.explained(verdict.standing(found)))
+    view = lp.view(answer.explain_hang(verdict.standing(found)))
     hover = [text for trace in view.spec["data"] for text in trace["hovertext"]]
     assert any("&lt;b&gt;.py" in text for text in hover)
     assert not any("<" in text for text in hover)
@@ -753,6 +753,6 @@ def test_the_clinic_bounds_what_travels() -> None:
 def test_a_picture_of_a_thousand_ranks_stays_small() -> None:
     row = next(row for row in CASES if row["fault"] == "late" and list(row["degrees"]) == ["dp", "tp"])
     found = verdict.standing(many(row, 1024)[0])
-    view = lp.view(answer.explained(found))
+    view = lp.view(answer.explain_hang(found))
     assert len(json.dumps(view.spec)) < 150_000
     assert "992 more ranks are not drawn" in json.dumps(view.spec)

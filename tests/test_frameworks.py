@@ -32,7 +32,7 @@ from llamapar.frameworks import (
     padding_rule,
 )
 from llamapar.place.sequence_map import CHUNKINGS
-from llamapar.rules import capacity
+from llamapar.rules import memory_rule
 from llamapar.rules.table import RULE_BY_CODE
 
 ALL = pytest.mark.parametrize("name", FRAMEWORKS)
@@ -521,7 +521,9 @@ def test_no_number_is_made_for_nobody() -> None:
     every = [case for f in FRAMEWORKS.values() for cases in f.cases.values() for case in cases]
     templates += [text for case in every for text in (case.message, case.note)]
     used = {name for text in templates for _, name, _, _ in string.Formatter().parse(text) if name}
-    assert used == NUMBERS | set(capacity.words(lp.Job.of("tiny", {}))) | {"reductions"}  # of its trainer
+    assert used == NUMBERS | set(memory_rule.template_values(lp.Job.of("tiny", {}))) | {
+        "reductions"
+    }  # of its trainer
 
 
 # -- versions --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from torch import Tensor
 
 import llamapar as lp
 from llamapar.checkpoint import CheckpointError
-from llamapar.checkpoint.safetensors import lay_out
+from llamapar.checkpoint.safetensors import lay_out_safetensors
 from llamapar.cli import main as cli
 from llamapar.describe.modelfile import config_json
 from llamapar.programs.saving import gather_then_unpad, unpad_then_gather
@@ -140,7 +140,7 @@ def test_inspect_says_it_of_the_true_shape(tmp_path: Path) -> None:
     """[16064, 8192]: headers are enough, so the file has a hole where its bytes would be."""
     wide = BIG.replace(n_layers=1)
     shapes = {p.hf_name: ("BF16", p.shape) for p in wide.parameters()}
-    lay_out(tmp_path / "model.safetensors", shapes | {EMBEDDING: ("BF16", (16064, 8192))})
+    lay_out_safetensors(tmp_path / "model.safetensors", shapes | {EMBEDDING: ("BF16", (16064, 8192))})
     found = lp.checkpoint.inspect(tmp_path / "model.safetensors", model=wide)
     assert found.findings == (
         FOUND.replace(", 16]", ", 8192]").replace("pytorch_model.bin", "model.safetensors"),

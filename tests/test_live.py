@@ -15,7 +15,7 @@ import pytest
 import llamapar as lp
 from llamapar.panels.ladders import MOST_RUNGS, Subject
 from llamapar.panels.live_panel import SUBJECTS
-from llamapar.panels.page import plain
+from llamapar.panels.page import for_browser
 from llamapar.records.tables import human
 from wire import deliver
 
@@ -435,7 +435,7 @@ def test_whatever_a_page_sends_is_answered_once_and_the_picture_stands(soak: boo
         deliver(panel, {"kind": kind, "id": f"p-{number}", "seq": 0, "changes": {name: value}})
         if panel.record is not None:
             assert eval(panel.code, {"lp": lp}) == panel.record
-        assert plain(panel.payload) == panel.payload
+        assert for_browser(panel.payload) == panel.payload
         assert panel.payload["values"][panel.payload["knob"]] in [r["value"] for r in panel.ladder]
 
 

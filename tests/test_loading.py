@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from llamapar.errors import LayoutError
-from llamapar.rules.machines import BLOCKS, COUNTERS, Count, counted, kv_cache_bytes
+from llamapar.rules.machines import BLOCKS, COUNTERS, Count, kv_cache_bytes, wrapped_count
 
 PUBLISHED = json.loads((Path(__file__).parent / "oracles" / "published_memory.json").read_text())
 TINY = lp.model("tiny")
@@ -142,7 +142,7 @@ def test_text() -> None:
 def test_counters_wrap_as_numpys_do(value: int) -> None:
     whole = np.array([value], dtype=np.int64)
     for name in COUNTERS:
-        assert counted(value, name) == int(whole.astype(name)[0])
+        assert wrapped_count(value, name) == int(whole.astype(name)[0])
 
 
 def test_the_embedding_that_wrapped() -> None:
@@ -152,7 +152,9 @@ def test_the_embedding_that_wrapped() -> None:
     assert first.as_dict()["off_by"] == {"int32": 2**33, "uint32": 2**32}
     with np.errstate(over="ignore"):
         assert (
-            int(np.uint32(128256 * 16384) * np.uint32(4)) == counted(first.value, "uint32") == 4_110_417_920
+            int(np.uint32(128256 * 16384) * np.uint32(4))
+            == wrapped_count(first.value, "uint32")
+            == 4_110_417_920
         )
 
 

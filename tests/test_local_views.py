@@ -11,7 +11,7 @@ from torch import Tensor
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig
-from llamapar.execution.result import RunResult
+from llamapar.execution.run_result import RunResult
 from llamapar.programs import PROGRAMS
 from llamapar.spmd import compat
 from stepping import step_through

@@ -15,7 +15,7 @@ from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
 import llamapar as lp
 from llamapar.count.exact import ALLOCATOR, CONTEXT
-from llamapar.count.schedule import in_flight
+from llamapar.count.in_flight import in_flight
 from llamapar.count.terms import COUNTERS, CUBLAS, MARGIN, OUTSIDE, RESERVED, Term
 from llamapar.describe.hardware import GPUS
 from llamapar.errors import LayoutError

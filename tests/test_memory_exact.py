@@ -22,14 +22,14 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import llamapar as lp
 from inputs import drawn
 from llamapar.count.exact import layer_terms
-from llamapar.count.saved import end
+from llamapar.count.saved import kept_of_end
 from llamapar.count.sizes import Sizes
 from llamapar.count.terms import Term
 from llamapar.describe.placement import PARAMETERS
 from llamapar.execution import execute
-from llamapar.execution.body import called, shapes
+from llamapar.execution.body import asked_shapes, call_function
 from llamapar.execution.engines import local
-from llamapar.execution.pipeline import PipelineRank
+from llamapar.execution.pipeline_rank import PipelineRank
 from llamapar.execution.run_options import RunOptions
 from llamapar.spmd import compat
 from llamapar.spmd.compat import by_rank
@@ -77,7 +77,9 @@ def saved_on_ranks(program: str, model: Any, layout: dict[str, Any], **options: 
     whole = tensors.pop("weights", None)
     with ranks:
         _made, kept = kept_by(
-            lambda: called(partial(task.program.function, ranks.mesh, task.setting), tensors | (whole or {}))
+            lambda: call_function(
+                partial(task.program.function, ranks.mesh, task.setting), tensors | (whole or {})
+            )
         )
         found = []
         for rank in range(task.setting.layout.world):
@@ -155,7 +157,9 @@ def test_a_whole_model_keeps_what_the_formulas_say(sample: Any) -> None:
         model = SMALL.replace(tied=tied)
         options: dict[str, Any] = {"seq_len": 32, "global_batch": 1, "dtype": dtype}
         sizes = sized(model, layout, **options)
-        ends = [Term(n, end(n, "eager").formula, sizes.activations) for n in ("embedding", "head", "loss")]
+        ends = [
+            Term(n, kept_of_end(n, "eager").formula, sizes.activations) for n in ("embedding", "head", "loss")
+        ]
         said = model.n_layers * block_bytes(sizes) + sum(t.bytes for t in ends)
         assert set(saved_on_ranks("llama", model, layout, **options)) == {said}, (layout, dtype, tied)
 
@@ -177,7 +181,7 @@ def fake_block(name: str, layout: dict[str, Any], seq_len: int, dtype: str) -> I
     """
     task, _, _ = execute.prepare("block", name, RunOptions.of(layout, seq_len=seq_len, dtype=dtype))
     sizes = sized(name, layout, seq_len=seq_len, dtype=dtype)
-    setting, every = task.setting, shapes(task)
+    setting, every = task.setting, asked_shapes(task)
     shape_of = {n: s for n, s in every.items() if n.endswith("_norm")}
     shape_of["x"] = (1, sizes.activations["rows"], setting.model.dim)
     for n, cut in {"wq": 0, "wk": 0, "wv": 0, "wo": 1, "w1": 0, "w3": 0, "w2": 1}.items():
@@ -194,7 +198,7 @@ def fake_block(name: str, layout: dict[str, Any], seq_len: int, dtype: str) -> I
             made["positions"] = torch.arange(sizes.tokens_seq)
 
             def block(x: Tensor) -> Tensor:
-                return called(partial(task.program.function, mesh, setting), made | {"x": x})["out"]
+                return call_function(partial(task.program.function, mesh, setting), made | {"x": x})["out"]
 
             yield sizes, made, block
 

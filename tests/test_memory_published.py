@@ -13,7 +13,7 @@ import pytest
 import _page
 import llamapar as lp
 import memory_accuracy as accuracy
-from llamapar.count.reconciliation import PEERS, groups
+from llamapar.count.reconciliation import PEERS, by_step
 from llamapar.count.sizes import Sizes, StageHold
 from llamapar.count.terms import MARGIN, RESERVED
 from llamapar.describe.hardware import GPUS
@@ -433,7 +433,7 @@ def test_every_waterfall_leads_from_ours_to_theirs() -> None:
             assert found.ours.total_bytes + sum(n for _, n in tool.steps) == tool.total_bytes
         totals = [tool.total_bytes for tool in found.tools]
         assert totals == sorted(totals)
-        assert sum(groups(found.ours).values()) == found.ours.total_bytes
+        assert sum(by_step(found.ours).values()) == found.ours.total_bytes
 
 
 def test_a_rule_of_ours_says_what_its_tool_said() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, models, oracle
-from llamapar.describe.catalog import Entry, entries
+from llamapar.describe.catalog import CatalogRow, entries
 from llamapar.describe.families import FAMILIES, MAX_DIM, ffn_dim_from
 from llamapar.describe.modelfile import as_hf, config_json
 from llamapar.describe.models import MAX_HEADS, MAX_LAYERS, MAX_VOCAB, public_models
@@ -129,7 +129,7 @@ def test_there_are_configs_of_every_class() -> None:
 @pytest.mark.parametrize(
     "entry", [e for e in entries() if e.counted and e.name != "tiny"], ids=lambda entry: entry.name
 )
-def test_every_public_model_has_a_witness(entry: Entry) -> None:
+def test_every_public_model_has_a_witness(entry: CatalogRow) -> None:
     model = lp.model(entry.name)
     own = (model.n_params, sorted(list(p.shape) for p in model.parameters() if p.layer == 0))
     witnesses = [*PARAMETERS.values(), *CONFIGS.values()]
@@ -629,7 +629,7 @@ def test_one_table_serves_presets_and_explain() -> None:
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
-def test_a_public_name_is_a_model_or_says_why_not(entry: Entry) -> None:
+def test_a_public_name_is_a_model_or_says_why_not(entry: CatalogRow) -> None:
     if entry.counted:
         found = lp.model(entry.name)
         assert found.name == entry.name

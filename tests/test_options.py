@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.cli.commands import Command, Group
+from llamapar.cli.commands import Command, CommandGroup
 from llamapar.cli.main import Commands
-from llamapar.cli.writing import as_flags
+from llamapar.cli.output import as_flags
 from llamapar.count import ACCOUNTINGS
+from llamapar.count.in_flight import SCHEDULES
 from llamapar.count.saved import RECOMPUTE
-from llamapar.count.schedule import SCHEDULES
 from llamapar.describe import options
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Degrees
@@ -207,7 +207,7 @@ def test_a_value_that_is_no_choice_is_refused_in_the_same_words(name: str) -> No
 LEAVES: dict[str, Command] = {
     f"{command} {action}".strip(): leaf
     for command, made in Commands().items()
-    for action, leaf in (made.commands.items() if isinstance(made, Group) else [("", made)])
+    for action, leaf in (made.commands.items() if isinstance(made, CommandGroup) else [("", made)])
     if isinstance(leaf, Command)
 }
 

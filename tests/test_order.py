@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.count.order import order
+from llamapar.count.order import collectives_in_order
 from llamapar.count.wire import sending
 
 RUNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -33,14 +33,14 @@ def test_the_order_is_that_of_a_run(program: str, layout: dict[str, Any], option
     model = lp.model("tiny") if layout.get("pp", 1) > 1 else lp.model("tiny").replace(n_layers=2)
     traces = lp.run(program, model, layout, seq_len=16, **options).traces
     for rank in (0, len(traces) - 1):
-        found = order(sending(program, model, layout, 16, rank=rank, **options))
+        found = collectives_in_order(sending(program, model, layout, 16, rank=rank, **options))
         for axis in ("tp", "cp", "dp"):
             ran = [(e.kind, e.bytes, e.phase) for e in traces[rank].events if e.axis == axis]
             assert [(one.kind, one.bytes, one.phase) for one in found if one.axis == axis] == ran
 
 
 def test_a_collective_says_what_it_belongs_to() -> None:
-    whole = order(sending("llama", "tiny", {"tp": 2}, 16))
+    whole = collectives_in_order(sending("llama", "tiny", {"tp": 2}, 16))
     assert [str(one) for one in whole[:4]] == [
         "the embedding, forward",
         "layer 0's attention, forward",
@@ -50,6 +50,6 @@ def test_a_collective_says_what_it_belongs_to() -> None:
     passes = [str(one) for one in whole if one.phase != "gradients"]
     assert passes[-3:] == ["layer 0's attention, backward"] * 2 + ["the embedding, backward"]
     assert {str(one) for one in whole} >= {"the loss, forward", "the output layer, backward", "the gradients"}
-    steps = order(sending("step", "tiny", {"tp": 2, "pp": 2}, 16, rank=2, micro_batches=2))
+    steps = collectives_in_order(sending("step", "tiny", {"tp": 2, "pp": 2}, 16, rank=2, micro_batches=2))
     assert str(steps[0]) == "layer 2's attention, forward, micro-batch 0"
     assert str(steps[-1]) == "the norm of the gradients"

@@ -20,8 +20,8 @@ from by_torch import check_gradients
 from llamapar import Layout, LayoutError, LlamaparError, ModelConfig, RankFailure
 from llamapar.count.wire import WHOLE
 from llamapar.execution.execute import prepare
-from llamapar.execution.result import RunResult
 from llamapar.execution.run_options import RunOptions
+from llamapar.execution.run_result import RunResult
 from llamapar.place.orders import ORDERS
 from llamapar.programs import PROGRAMS, Program, llama
 from sent import check_bytes

@@ -22,8 +22,8 @@ from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.job import Job
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import schedule_of, walk_of
-from llamapar.rules.capacity import layers_numel, least_bytes, memory_of
-from llamapar.rules.search import codes, severities
+from llamapar.rules.fix_search import codes, severities
+from llamapar.rules.memory_rule import layers_numel, least_bytes, memory_of
 from llamapar.rules.table import ERROR
 from llamapar.timing.layer import Conditions
 from llamapar.timing.search import (

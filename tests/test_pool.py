@@ -25,7 +25,12 @@ import torch
 import torch.distributed as dist
 
 from llamapar.errors import LlamaparError
-from llamapar.execution.answers import (
+from llamapar.execution.engines import pool as pool_module
+from llamapar.execution.engines import server as server_module
+from llamapar.execution.engines.pool import Pool, close_pool, pool
+from llamapar.execution.engines.rank import Quiet, RankStatus, Reply, Slots
+from llamapar.execution.engines.server import Server
+from llamapar.execution.replies import (
     Cancelled,
     PeerError,
     RankAnswer,
@@ -34,11 +39,6 @@ from llamapar.execution.answers import (
     Scene,
     ending,
 )
-from llamapar.execution.engines import pool as pool_module
-from llamapar.execution.engines import server as server_module
-from llamapar.execution.engines.pool import Pool, close_pool, pool
-from llamapar.execution.engines.rank import Note, Quiet, Reply, Slots
-from llamapar.execution.engines.server import Server
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that ranks need not import pytest
 
@@ -213,12 +213,12 @@ PREPARING = """
     torch._C._cuda_isInBadFork = lambda: False
     assert torch.cuda.is_available() and asked == [None]
     from llamapar.execution.engines.processes import PRELOAD
-    from llamapar.execution.engines.server import prepare
+    from llamapar.execution.engines.server import preload_imports
     for given in (None, "0,1", "MIG-of-a-uuid"):
         if given is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = given
         asked.clear()
-        prepare(PRELOAD)
+        preload_imports(PRELOAD)
         print(asked, os.environ.get("CUDA_VISIBLE_DEVICES"), "PYTORCH_NVML_BASED_CUDA_CHECK" in os.environ)
 """
 
@@ -268,7 +268,7 @@ def test_the_cause_is_who_raised_first_not_who_has_the_lowest_rank() -> None:
     def raised(error: str, at: float) -> Reply:
         return Reply(False, None, error, "", at, "", "")
 
-    notes = [Note(1, (0, 1, 2), HERE), Note(0, (), ""), Note(0, (), "")]
+    notes = [RankStatus(1, (0, 1, 2), HERE), RankStatus(0, (), ""), RankStatus(0, (), "")]
     scene = Scene(notes, {1: raised("ValueError: late", 2.0), 2: raised("ValueError: early", 1.0)}, {})
     stopped, *_ = scene.answers()
     assert str(stopped.error) == f"rank 0 was waiting in {HERE} when rank 2 raised ValueError: early"

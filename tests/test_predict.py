@@ -17,7 +17,7 @@ import llamapar as lp
 from llamapar.course import exercises, progress
 from llamapar.course.boxes import Item, box
 from llamapar.panels.box_panel import Box
-from llamapar.panels.page import plain
+from llamapar.panels.page import for_browser
 
 PROJECT = Path(__file__).resolve().parent.parent
 saving = runpy.run_path(str(PROJECT / "jupyter" / "saving.py"), run_name="saving")
@@ -100,8 +100,8 @@ def test_the_first_guess_stands(progress_file: Path) -> None:
 
 def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(progress_file: Path) -> None:
     view = lp.view(lp.ranks(LAYOUT, 0))
-    assert asked(Item("the groups", view), "three").payload["figure"] == plain(view.spec)
-    assert asked(Item("ranks", 4, shows=view), 4).payload["figure"] == plain(view.spec)
+    assert asked(Item("the groups", view), "three").payload["figure"] == for_browser(view.spec)
+    assert asked(Item("ranks", 4, shows=view), 4).payload["figure"] == for_browser(view.spec)
     folded = asked(Item("ranks again", 4, shows=view))
     data, metadata = folded._repr_mimebundle_()
     output = new_output("display_data", data, metadata=metadata)
@@ -153,7 +153,7 @@ def test_the_page_adds_up(
     page = progress.progress()
     assert page is not None
     rows = {row[0]: row[2] for row in page.rows}
-    total = sum(kind == "exercises" for asked in progress.asked().values() for kind, _ in asked)
+    total = sum(kind == "exercises" for asked in progress.questions_asked().values() for kind, _ in asked)
     assert rows["00_start_here"] == "2 of 2, 1 right"
     assert rows["together"] == f"2 of {total}, 1 right"
     assert total == len(exercises.EXERCISES), "every exercise is asked somewhere, and once"
@@ -162,7 +162,9 @@ def test_the_page_adds_up(
 def test_no_question_of_the_course_is_asked_twice() -> None:
     """A guess is kept by its question."""
     asked = [
-        question for questions in progress.asked(PROJECT / "notebooks").values() for question in questions
+        question
+        for questions in progress.questions_asked(PROJECT / "notebooks").values()
+        for question in questions
     ]
     assert len(asked) == len(set(asked))
     assert sum(kind == "predictions" for kind, _ in asked) > 30
@@ -227,5 +229,5 @@ def test_notebooks_that_answer_at_once_lose_nothing(progress_file: Path) -> None
     environment = {**os.environ, "LLAMAPAR_PROGRESS": str(progress_file), "PYTHONPATH": str(PROJECT)}
     keepers = [subprocess.Popen([*run, str(k)], env=environment) for k in range(4)]
     assert [keeper.wait(timeout=60) for keeper in keepers] == [0] * 4
-    assert len(progress.read(progress_file)["questions"]) == 4 * 20
+    assert len(progress.load_progress(progress_file)["questions"]) == 4 * 20
     assert list(progress_file.parent.iterdir()) == [progress_file]

@@ -21,7 +21,7 @@ import llamapar as lp
 from inputs import drawn
 from llamapar import Layout, ModelConfig, Padding
 from llamapar.describe.rope import RopeScaling
-from llamapar.execution.result import RunResult
+from llamapar.execution.run_result import RunResult
 from llamapar.programs import BIASED, Program, attention, biased
 from llamapar.programs.parts import rope_frequencies
 from llamapar.spmd import collectives

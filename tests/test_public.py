@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack, get_args, get_origin
 import pytest
 
 import llamapar as lp
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))
@@ -79,7 +79,7 @@ def test_arguments_of_two_functions_in_one_signature() -> None:
     def inner(a: int, *, seq_len: int | None = None, nodes: int = 1) -> int:
         return a + (seq_len or 2) + nodes
 
-    @named
+    @checked_options
     def outer(a: int, *, d: int = 4, **options: Unpack[Inner]) -> int:
         """Adds."""
         return d + inner(a, **options)

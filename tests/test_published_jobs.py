@@ -15,7 +15,7 @@ import paper_memory
 from llamapar.count.terms import FITS, TOO_MUCH
 from llamapar.describe.jobs import JOBS
 from llamapar.describe.options import Values
-from llamapar.rules.capacity import memory_of
+from llamapar.rules.memory_rule import memory_of
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "memory.md").read_text(encoding="utf-8")
 GIB = 2**30

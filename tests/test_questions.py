@@ -101,14 +101,16 @@ def test_a_question_in_a_notebook(
     assert capsys.readouterr().out == (
         f"{asked}→ not answered yet\n{asked}{hint}{asked}→ right\n{asked}{hint}"
     )
-    kept = progress.read(tmp_path / "progress.json")
+    kept = progress.load_progress(tmp_path / "progress.json")
     assert kept["questions"] == {"heads of a rank": {"right": True}}
     with pytest.raises(lp.LlamaparError, match="question"):
         quiz.ask("heads of a rnk", 1)
 
 
 def test_the_notebook_asks_all_twenty_in_order() -> None:
-    asked = [name for kind, name in progress.asked(NOTEBOOK.parent)[NOTEBOOK.stem] if kind == "questions"]
+    asked = [
+        name for kind, name in progress.questions_asked(NOTEBOOK.parent)[NOTEBOOK.stem] if kind == "questions"
+    ]
     assert asked == list(QUESTIONS)
     assert len(asked) == 20
 

@@ -96,9 +96,9 @@ def test_rope_is_that_of_transformers(cos_and_sin: Any) -> None:
     model, positions, cos, sin = cos_and_sin
     x = torch.randn(1, 5, 3, model.head_dim, generator=torch.Generator().manual_seed(0))
     theirs, _ = apply_rotary_pos_emb(halves(x), halves(x), cos, sin, unsqueeze_dim=2)
-    for mine in (plain.turned, parts.rope):
+    for mine in (plain.rotated, parts.rope):
         torch.testing.assert_close(halves(mine(x, positions, model)), theirs, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(plain.turned(x, positions, model), parts.rope(x, positions, model))
+    torch.testing.assert_close(plain.rotated(x, positions, model), parts.rope(x, positions, model))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -116,13 +116,13 @@ def test_the_norm_is_that_of_transformers(transformers: Any, dtype: torch.dtype)
 def test_heads_are_those_of_transformers() -> None:
     """`view(*input_shape, -1, head_dim)` in LlamaAttention.forward."""
     x = torch.arange(2 * 3 * 24.0).view(2, 3, 24)
-    assert torch.equal(plain.heads(x, 8), x.view(2, 3, -1, 8))
+    assert torch.equal(plain.split_heads_plainly(x, 8), x.view(2, 3, -1, 8))
 
 
 # -- angles in float64 -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rope", [parts.rope, plain.turned])
+@pytest.mark.parametrize("rope", [parts.rope, plain.rotated])
 def test_angles_are_as_exact_as_the_numbers(rope: Callable[..., Tensor]) -> None:
     """At position 100,000 the angle of float32 is wrong in its third digit after the point."""
     model, positions = lp.model("llama3.1-8b"), torch.tensor([100_000])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import llamapar as lp
 from inputs import jobs
 from llamapar.frameworks import ADAPTS, FAILS, FRAMEWORKS, NA, SILENT, UNKNOWN, VERDICTS, WORKS
-from llamapar.rules import capacity
+from llamapar.rules import memory_rule
 from llamapar.rules.table import ERROR, MEMORY, NOTE, RULES, SEVERITIES, WARNING
 
 B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
@@ -528,7 +528,7 @@ def test_tp_may_fill_a_whole_node_or_a_part_of_one() -> None:
 # -- the templates ---------------------------------------------------------------------------------
 
 NUMBERS = set(lp.Job.of(B8, {}).numbers()) | {"reductions"}
-COUNTED = set(capacity.words(lp.Job.of(B8, {})))
+COUNTED = set(memory_rule.template_values(lp.Job.of(B8, {})))
 
 
 def names_in(template: str) -> set[str]:
@@ -548,7 +548,7 @@ def test_templates_use_numbers_that_exist(rule: Any) -> None:
 def test_every_template_fills_in_for_any_job(arguments: dict[str, Any]) -> None:
     """Rules and evidence that do not apply as well: no number may be missing or impossible."""
     job = lp.check(**arguments).job
-    numbers = job.numbers() | dict.fromkeys((*COUNTED, "reductions"), "?") | capacity.words(job)
+    numbers = job.numbers() | dict.fromkeys((*COUNTED, "reductions"), "?") | memory_rule.template_values(job)
     for rule in RULES:
         assert rule.severity(job) in (*SEVERITIES, None)
         for template in (rule.message, rule.why):

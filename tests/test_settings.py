@@ -18,7 +18,7 @@ import llamapar as lp
 from llamapar.cli.main import main
 from llamapar.configs import documents, export, flags, launch, shell
 from llamapar.configs.files import Files
-from llamapar.configs.reading import FORMATS, settings_of
+from llamapar.configs.reader import FORMATS, settings_of
 from llamapar.errors import is_slip
 from settings_cases import ORACLES, Score, cases, files_of, read, score
 from soon import within

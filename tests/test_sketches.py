@@ -10,7 +10,7 @@ import pytest
 import llamapar as lp
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
 from llamapar.course.sketches import with_ranks, without_peers
-from llamapar.panels.page import plain
+from llamapar.panels.page import for_browser
 
 SMALL = lp.Layout(tp=2, cp=2, pp=2, dp=2)
 
@@ -29,7 +29,7 @@ def test_a_rank_without_its_peers_is_marked_alone() -> None:
     )
     veiled = without_peers(SMALL, 13)
     assert marked_points(veiled.spec) == [(1, 12)]
-    assert "peer" not in json.dumps(plain(veiled.spec))
+    assert "peer" not in json.dumps(for_browser(veiled.spec))
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from llamapar.checkpoint.sharding import reordered
 from llamapar.describe.modelfile import config_json
 from llamapar.execution.body import inputs, uncut
 from llamapar.execution.execute import prepare
-from llamapar.execution.result import RunResult
 from llamapar.execution.run_options import RunOptions
-from llamapar.execution.stepping import allowed, reference_steps
+from llamapar.execution.run_result import RunResult
+from llamapar.execution.stepping import allowed_distance, reference_steps
 from llamapar.programs import PROGRAMS, Program, llama
 from llamapar.programs.corpus import CORPUS
 from llamapar.spmd import update
@@ -169,7 +169,7 @@ def test_a_rounding_of_a_gradient_moves_a_weight_as_far_as_is_allowed() -> None:
     zero = torch.zeros_like(g)
 
     def after(gradient: torch.Tensor) -> torch.Tensor:
-        return update.adamw(update.State(zero, zero, zero), gradient, training, 1).master
+        return update.adamw(update.ParameterState(zero, zero, zero), gradient, training, 1).master
 
     moved = (after(g + off) - after(g)).abs()
     assert 1e-11 < moved[0] < 1e-10
@@ -177,7 +177,7 @@ def test_a_rounding_of_a_gradient_moves_a_weight_as_far_as_is_allowed() -> None:
     task, _, _ = prepare("step", MODEL, RunOptions(Layout(), dtype="float64", seq_len=16))
     first = next(reference_steps(task))
     for name in first.states:
-        limit = allowed(first, name, training, 1e-12)
+        limit = allowed_distance(first, name, training, 1e-12)
         assert 0 < limit.min() < limit.max() <= 2 * training.lr + 1e-12
 
 

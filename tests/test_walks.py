@@ -21,8 +21,8 @@ import pytest
 
 import llamapar as lp
 from llamapar.diagnosis import hypothesis
-from llamapar.figures import heads
-from llamapar.rules import search
+from llamapar.figures import head_map
+from llamapar.rules import fix_search
 from llamapar.spmd import collectives
 from wire import deliver
 
@@ -90,7 +90,7 @@ def knob() -> Walk:
     """A knob of the Explorer is turned, and the map of heads is drawn anew."""
     panel = lp.explorer("llama3-8b", tp=8, tab="heads")
     return walked(
-        lambda: deliver(panel, {"id": 1, "kind": "set", "changes": {"tp": 4}}), heads.picture.__code__
+        lambda: deliver(panel, {"id": 1, "kind": "set", "changes": {"tp": 4}}), head_map.picture.__code__
     )
 
 
@@ -108,7 +108,7 @@ def message() -> Walk:
 
 def check() -> Walk:
     """A layout that fails is checked, and its report is printed with a fix."""
-    return walked(lambda: str(lp.check("llama3-8b", tp=16)), search.search.__code__)
+    return walked(lambda: str(lp.check("llama3-8b", tp=16)), fix_search.passing_fixes.__code__)
 
 
 WALKS: dict[str, tuple[Callable[[], Walk], int, int, int]] = {
@@ -138,4 +138,4 @@ def test_a_knob_reaches_its_picture_in_ten_stops() -> None:
 
 def test_a_journey_that_does_not_arrive_is_noticed() -> None:
     with pytest.raises(AssertionError, match="does not come there"):
-        walked(lambda: lp.heads("llama3-8b", tp=4), heads.picture.__code__)
+        walked(lambda: lp.heads("llama3-8b", tp=4), head_map.picture.__code__)

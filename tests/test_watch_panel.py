@@ -17,7 +17,7 @@ from llamapar.execution.watching import watch_task, watched
 from llamapar.figures.block import small
 from llamapar.panels import watch_state
 from llamapar.panels.film import film
-from llamapar.panels.page import plain
+from llamapar.panels.page import for_browser
 from llamapar.panels.watch_panel import Watch, watch
 from llamapar.panels.watch_state import WATCHED
 from llamapar.programs import FAULTS, PROGRAMS
@@ -61,7 +61,7 @@ def test_the_film_is_that_of_the_ranks_and_travels_as_it_is() -> None:
     own = film(watched(watch_task("attention", None, lp.Layout(tp=4, cp=2))))
     shown = {name: value for name, value in panel.film.items() if name != "blocks"}
     assert shown == own
-    assert panel.get_state("film")["film"] == plain(panel.film)
+    assert panel.get_state("film")["film"] == for_browser(panel.film)
     assert json.loads(json.dumps(panel.get_state("payload"), allow_nan=False))
     assert repr(panel) == "Watch: attention, tp=4 cp=2: 9 steps forward, 18 backward, 8 ranks"
     words = panel.snapshot().summary

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.layout import Layout
 from llamapar.describe.modelfile import config_json, params_json
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -24,16 +24,16 @@ from llamapar.frameworks import padding_rule
 from llamapar.rules.report import Report, check
 
 from . import safetensors
+from .atomic_write import OutputFile, waiting, write_checkpoint
 from .inspection import Inspection, inspect, reason
-from .progress import Progress
+from .progress_line import Progress
 from .rows import Output
 from .sharding import Sharding
 from .source import Checkpoint, Placement, as_json, opened, understood
-from .stored import read_json
-from .training import load_state, save_state, whole_state
+from .stored import json_object
+from .training_state import load_state, save_state, whole_state
 from .verification import Verification, verify
 from .whole import expressions, kv_target
-from .writing import OutputFile, waiting, write
 
 FORMATS = {"hf": "Hugging Face safetensors", "meta": "Meta's consolidated.NN.pth"}
 """Formats that are written. A cut checkpoint in "hf" has one safetensors file for each (tp, pp) rank."""
@@ -42,7 +42,7 @@ MAX_FILE = 5 * 10**9
 """Bytes after which an uncut safetensors checkpoint goes on in a next file, as Hugging Face's do."""
 
 
-@named
+@checked_options
 def gather(
     source: str | Path,
     target: str | Path,
@@ -65,7 +65,7 @@ def gather(
     return reshard(source, target, format=format, model=model, n_kv_heads=n_kv_heads, progress=progress)
 
 
-@named
+@checked_options
 def reshard(
     source: str | Path,
     target: str | Path,
@@ -100,11 +100,11 @@ def reshard(
     _outside(Path(target), found.checkpoint.path)
     files = list(_files(found, wanted))
     beside = _beside(wanted, found.checkpoint, files)
-    write(Path(target), files, beside, {"sharding": wanted.as_dict()}, progress)
+    write_checkpoint(Path(target), files, beside, {"sharding": wanted.as_dict()}, progress)
     return opened(target)
 
 
-@named
+@checked_options
 def shard(
     source: str | Path,
     target: str | Path,
@@ -218,7 +218,7 @@ def _beside(wanted: Sharding, source: Checkpoint, files: list[OutputFile]) -> di
     folder = source.path if source.path.is_dir() else source.path.parent
     config = config_json(wanted.model)
     if (folder / "config.json").is_file():  # Keep the entries of the source's config that are not dimensions.
-        source_config = read_json(folder / "config.json") | {"num_key_value_heads": wanted.model.n_kv_heads}
+        source_config = json_object(folder / "config.json") | {"num_key_value_heads": wanted.model.n_kv_heads}
         # The folder's config may describe another model, if the caller gave `model`.
         with contextlib.suppress(LlamaparError):
             if ModelConfig.from_hf(source_config, wanted.model.name) == wanted.model:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llamapar.describe import pickles as pickled
-from llamapar.describe.pickles import Made, Name
+from llamapar.describe.pickles import Name, PickledCall
 from llamapar.errors import CheckpointError, shown
 
 from .pth import DTYPES, is_tensor, no_tensors, tensor, unpickled
-from .stored import Box, Stored, checked
+from .stored import Stored, StoredPiece, checked
 from .zipped import Window, window
 
 METADATA = ".metadata"
@@ -61,7 +61,7 @@ class Chunk(NamedTuple):
 
 
 @pickled.uncollected()
-def read(folder: Path) -> tuple[dict[str, Stored], list[str]]:
+def read_dcp(folder: Path) -> tuple[dict[str, Stored], list[str]]:
     """The tensors of a checkpoint directory by name, and notes about its other contents; reads only headers.
 
     Raises CheckpointError, with the file or tensor, for a chunk that is missing or damaged, differs in shape
@@ -72,7 +72,7 @@ def read(folder: Path) -> tuple[dict[str, Stored], list[str]]:
         where = file.where
         if file.length > pickled.MAX_PICKLE:
             raise file.refusal(f"has {file.length:,} bytes", f"at most {pickled.MAX_PICKLE:,} are read")
-        value = pickled.load(file.read(0, file.length), _NAMES, where)
+        value = pickled.load_pickle(file.read(0, file.length), _NAMES, where)
     try:
         kinds, chunks, others = _parsed(value, where)
     except CheckpointError:
@@ -92,7 +92,11 @@ def read(folder: Path) -> tuple[dict[str, Stored], list[str]]:
 
 
 def _state(value: object, name: str) -> dict[str, Any]:
-    if type(value) is not Made or value.name.rpartition(".")[2] != name or not isinstance(value.state, dict):
+    if (
+        type(value) is not PickledCall
+        or value.name.rpartition(".")[2] != name
+        or not isinstance(value.state, dict)
+    ):
         raise TypeError
     return value.state
 
@@ -110,7 +114,7 @@ def _parsed(value: object, where: str) -> tuple[dict[str, tuple[str, Shape]], li
     places = dict(_places(top["storage_data"], where))
     kinds, chunks, others = dict[str, tuple[str, Shape]](), list[Chunk](), list[str]()
     for name, described in top["state_dict_metadata"].items():
-        if type(name) is not str or type(described) is not Made:
+        if type(name) is not str or type(described) is not PickledCall:
             raise TypeError
         if described.name.endswith(".BytesStorageMetadata"):
             others.append(name)
@@ -196,9 +200,9 @@ def _cover(name: str, shape: Shape, pieces: Mapping[Shape, Shape], where: str) -
 # -- the files of chunks -----------------------------------------------------------------------------
 
 
-def _boxes(folder: Path, chunks: Iterable[Chunk], where: str) -> dict[str, list[Box]]:
+def _boxes(folder: Path, chunks: Iterable[Chunk], where: str) -> dict[str, list[StoredPiece]]:
     """Name → the boxes of its chunks, each located in its file."""
-    root, found = folder.resolve(), dict[str, list[Box]]()
+    root, found = folder.resolve(), dict[str, list[StoredPiece]]()
     alike: dict[tuple[int, str, Shape], _Seen | None] = {}
     by_file: dict[str, list[Chunk]] = {}
     for chunk in chunks:
@@ -235,7 +239,7 @@ class _Seen(NamedTuple):
     listed: bytes
     checksums: tuple[int, int]
 
-    def again(self, file: Window, chunk: Chunk) -> Box | None:
+    def again(self, file: Window, chunk: Chunk) -> StoredPiece | None:
         """The box of another chunk, if that chunk matches this one."""
         if file.pread(chunk.offset, len(self.head)) != self.head:
             return None
@@ -247,10 +251,10 @@ class _Seen(NamedTuple):
             listed[at : at + 4] = self.listed[at : at + 4]
         if listed != self.listed:
             return None
-        return Box(file.file, chunk.offset + len(self.head), chunk.start, chunk.shape, crc or None)
+        return StoredPiece(file.file, chunk.offset + len(self.head), chunk.start, chunk.shape, crc or None)
 
 
-def _looked_at(file: Window, chunk: Chunk) -> tuple[Box, _Seen | None]:
+def _looked_at(file: Window, chunk: Chunk) -> tuple[StoredPiece, _Seen | None]:
     """The box of one chunk, and the template to compare the next chunk with."""
     zipped = Window(file.file, file.handle, chunk.offset, chunk.length, f"{file.where}: {chunk}")
     value, records = unpickled(zipped)

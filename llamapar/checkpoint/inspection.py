@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.models import PRESETS, ModelLike
 from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.diagnosis import explain
@@ -90,7 +90,7 @@ class Inspection(Record):
         return title, ["tensor", "shards", "shape", "dtype", "bytes"], rows, "\n".join(self.findings)
 
 
-@named
+@checked_options
 @many_objects()
 def inspect(path: str | Path, *, model: ModelLike | None = None) -> Inspection:
     """Describe the checkpoint at `path` from its headers; no tensor data is read.

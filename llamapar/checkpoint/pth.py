@@ -20,11 +20,11 @@ import numpy as np
 
 from llamapar.describe import pickles as pickled
 from llamapar.describe.dtypes import SAFETENSORS, STORED_BYTES
-from llamapar.describe.pickles import Made, Name
+from llamapar.describe.pickles import Name, PickledCall
 from llamapar.errors import CheckpointError, shown
 
-from .stored import Box, Stored, checked
-from .zipped import Record, Window, records, window
+from .stored import Stored, StoredPiece, checked
+from .zipped import Window, ZipEntry, records, window
 
 _STORAGES = """DoubleStorage=F64 FloatStorage=F32 HalfStorage=F16 BFloat16Storage=BF16 LongStorage=I64
     IntStorage=I32 ShortStorage=I16 CharStorage=I8 ByteStorage=U8 BoolStorage=BOOL
@@ -43,7 +43,7 @@ _V2, _V3, _PARAMETER = (f"torch._utils._rebuild_{n}" for n in ("tensor_v2", "ten
 _NAMES = {*STORAGES, *DTYPES, _V2, _V3, _PARAMETER, "collections.OrderedDict", "torch.Size", "torch.device"}
 
 
-def unpickled(zipped: Window) -> tuple[object, dict[str, Record]]:
+def unpickled(zipped: Window) -> tuple[object, dict[str, ZipEntry]]:
     """The contents of a torch.save'd zip, as `pickled.load` describes them, and its records by their short
     names.
     """
@@ -63,15 +63,15 @@ def unpickled(zipped: Window) -> tuple[object, dict[str, Record]]:
     if main.crc32 and zlib.crc32(data) != main.crc32:
         why = "its bytes do not have the checksum stored"
         raise CheckpointError(f"{where}: its data.pkl is damaged", why)
-    return pickled.load(data, _NAMES, where, storages=True), short
+    return pickled.load_pickle(data, _NAMES, where, storages=True), short
 
 
-def is_tensor(value: object) -> TypeGuard[Made]:
+def is_tensor(value: object) -> TypeGuard[PickledCall]:
     """Whether a value from `unpickled` stands for a tensor."""
-    return type(value) is Made and value.name in (_V2, _V3, _PARAMETER)
+    return type(value) is PickledCall and value.name in (_V2, _V3, _PARAMETER)
 
 
-def tensor(name: str, made: Made, found: Mapping[str, Record], zipped: Window) -> Stored:
+def tensor(name: str, made: PickledCall, found: Mapping[str, ZipEntry], zipped: Window) -> Stored:
     """The tensor that `made` stands for, as one box. Raises CheckpointError, naming it."""
     where = f"{zipped.where}: {shown(name)}"
     if made.name == _PARAMETER:
@@ -105,7 +105,7 @@ def tensor(name: str, made: Made, found: Mapping[str, Record], zipped: Window) -
     # A checksum of 0 means that torch did not compute one.
     crc = record.crc32 if count * item == record.size else 0
     place = zipped.offset + record.data + first * item
-    box = Box(zipped.file, place, (0,) * len(shape), shape, crc or None)
+    box = StoredPiece(zipped.file, place, (0,) * len(shape), shape, crc or None)
     return Stored(name, dtype, shape, (box,))
 
 
@@ -140,7 +140,7 @@ def contents(path: Path) -> tuple[dict[str, Stored], list[str]]:
         return tensors, notes + no_tensors(path.name, [str(k) for k in value if k not in tensors])
 
 
-def read(path: Path) -> dict[str, Stored]:
+def read_pth(path: Path) -> dict[str, Stored]:
     """The tensors of a torch zip file by name, from its headers alone. Raises CheckpointError."""
     return contents(path)[0]
 
@@ -148,7 +148,7 @@ def read(path: Path) -> dict[str, Stored]:
 # -- writing -----------------------------------------------------------------------------------
 
 
-def lay_out(
+def lay_out_pth(
     path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]], shared: Mapping[str, str] | None = None
 ) -> dict[str, int]:
     """Create the file of a state dict with holes in place of data; returns the offset of each tensor's bytes.
@@ -167,7 +167,7 @@ def lay_out(
     # Save to a stream, because torch stores the name of a path in the file.
     with torch.serialization.skip_data(materialize_fake_tensors=True), path.open("wb") as out:
         torch.save(state, out)
-    return {name: stored.boxes[0].offset for name, stored in read(path).items()}
+    return {name: stored.boxes[0].offset for name, stored in read_pth(path).items()}
 
 
 def seal(path: Path, crcs: Mapping[str, int]) -> None:
@@ -175,7 +175,7 @@ def seal(path: Path, crcs: Mapping[str, int]) -> None:
 
     crcs: one for every tensor; a tensor that shares the storage of another may be left out.
     """
-    places = {name: stored.boxes[0].offset for name, stored in read(path).items() if stored.nbytes}
+    places = {name: stored.boxes[0].offset for name, stored in read_pth(path).items() if stored.nbytes}
     known = {places[name]: crc for name, crc in crcs.items() if name in places}
     with window(path) as zipped:
         by_place = {record.data: record for record in records(zipped).values() if record.size}

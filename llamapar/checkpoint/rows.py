@@ -23,7 +23,7 @@ _COPIES_DIFFER = (
 
 
 @dataclass(frozen=True)
-class Rows:
+class LazyRows:
     """A lazy tensor of `rows` rows, each of `row_bytes` bytes.
 
     part: a function from (rows, bytes of each row) to those bytes. sources: the stored tensors it reads from.
@@ -55,19 +55,19 @@ class Output:
 
     dtype: str
     shape: tuple[int, ...]
-    rows: Rows
+    rows: LazyRows
 
 
-def of(stored: Stored) -> Rows:
+def of(stored: Stored) -> LazyRows:
     """A stored tensor, unchanged."""
-    return Rows(stored.rows, stored.row_bytes, stored.part, (stored,))
+    return LazyRows(stored.rows, stored.row_bytes, stored.part, (stored,))
 
 
-def _sources(parts: Sequence[Rows]) -> tuple[Stored, ...]:
+def _sources(parts: Sequence[LazyRows]) -> tuple[Stored, ...]:
     return tuple(dict.fromkeys(source for part in parts for source in part.sources))
 
 
-def stacked(parts: Sequence[Rows]) -> Rows:
+def joined_rows(parts: Sequence[LazyRows]) -> LazyRows:
     """Parts joined along dim 0."""
     if len(parts) == 1:
         return parts[0]
@@ -77,10 +77,10 @@ def stacked(parts: Sequence[Rows]) -> Rows:
         pieces = [parts[i].part(own, columns) for i, own in _shares(lengths, rows)]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    return Rows(sum(lengths), parts[0].row_bytes, read, _sources(parts))
+    return LazyRows(sum(lengths), parts[0].row_bytes, read, _sources(parts))
 
 
-def beside(parts: Sequence[Rows]) -> Rows:
+def beside(parts: Sequence[LazyRows]) -> LazyRows:
     """Parts joined along dim 1."""
     if len(parts) == 1:
         return parts[0]
@@ -89,7 +89,7 @@ def beside(parts: Sequence[Rows]) -> Rows:
     def read(rows: range, columns: range) -> Bytes:
         return np.concatenate([parts[i].part(rows, own) for i, own in _shares(widths, columns)], axis=1)
 
-    return Rows(parts[0].rows, sum(widths), read, _sources(parts))
+    return LazyRows(parts[0].rows, sum(widths), read, _sources(parts))
 
 
 def _shares(lengths: Sequence[int], asked: range) -> Iterator[tuple[int, range]]:
@@ -102,7 +102,7 @@ def _shares(lengths: Sequence[int], asked: range) -> Iterator[tuple[int, range]]
         start += length
 
 
-def agreed(name: str, parts: Sequence[Rows]) -> Rows:
+def agreed(name: str, parts: Sequence[LazyRows]) -> LazyRows:
     """The first of several copies. Raises CheckpointError, while reading, if another copy differs."""
     first, *others = parts
     if not others:
@@ -117,10 +117,10 @@ def agreed(name: str, parts: Sequence[Rows]) -> Rows:
                 raise CheckpointError(f"{name}: the copies in {files} differ ({which})", _COPIES_DIFFER)
         return expected
 
-    return Rows(first.rows, first.row_bytes, read, _sources(parts))
+    return LazyRows(first.rows, first.row_bytes, read, _sources(parts))
 
 
-def rows_of(whole: Rows, part: range) -> Rows:
+def rows_of(whole: LazyRows, part: range) -> LazyRows:
     """A range of rows; rows past the end are zeros (pad rows)."""
     if part == range(whole.rows):
         return whole
@@ -133,10 +133,10 @@ def rows_of(whole: Rows, part: range) -> Rows:
             return real
         return np.concatenate([real, np.zeros((pads, len(columns)), np.uint8)])
 
-    return Rows(len(part), whole.row_bytes, read, whole.sources)
+    return LazyRows(len(part), whole.row_bytes, read, whole.sources)
 
 
-def columns_of(whole: Rows, part: range) -> Rows:
+def columns_of(whole: LazyRows, part: range) -> LazyRows:
     """A range of bytes of each row."""
     if part == range(whole.row_bytes):
         return whole
@@ -144,10 +144,10 @@ def columns_of(whole: Rows, part: range) -> Rows:
     def read(rows: range, columns: range) -> Bytes:
         return whole.part(rows, range(part.start + columns.start, part.start + columns.stop))
 
-    return Rows(whole.rows, len(part), read, whole.sources)
+    return LazyRows(whole.rows, len(part), read, whole.sources)
 
 
-def picked(whole: Rows, index: NDArray[np.int64]) -> Rows:
+def picked(whole: LazyRows, index: NDArray[np.int64]) -> LazyRows:
     """Row i of the result is row index[i] of `whole`. Rows read together should lie near each other."""
 
     def read(rows: range, columns: range) -> Bytes:
@@ -155,4 +155,4 @@ def picked(whole: Rows, index: NDArray[np.int64]) -> Rows:
         first = int(chosen.min())
         return whole.part(range(first, int(chosen.max()) + 1), columns)[chosen - first]
 
-    return Rows(len(index), whole.row_bytes, read, whole.sources)
+    return LazyRows(len(index), whole.row_bytes, read, whole.sources)

@@ -17,7 +17,7 @@ from llamapar.describe.dtypes import STORED_BYTES
 from llamapar.errors import CheckpointError
 from llamapar.records.tables import Plain
 
-from .stored import Box, Stored, checked, read_json
+from .stored import Stored, StoredPiece, checked, json_object
 
 MAX_HEADER = 2**25
 """Longest header that is read; that of a whole 405B model has 150 KB."""
@@ -26,7 +26,7 @@ INDEX = "model.safetensors.index.json"
 MAX_INDEX = 2**26
 
 
-def read(path: Path) -> dict[str, Stored]:
+def read_safetensors(path: Path) -> dict[str, Stored]:
     """The tensors of a file by name, from its header alone. Raises CheckpointError."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -73,21 +73,21 @@ def _entry(path: Path, name: str, entry: object, base: int) -> Stored:
     nbytes = math.prod(shape) * STORED_BYTES[dtype]
     match entry.get("data_offsets"):
         case [int(first), int(last)] if last - first == nbytes and first >= 0:
-            return Stored(name, dtype, shape, (Box(path, base + first, (0,) * len(shape), shape),))
+            return Stored(name, dtype, shape, (StoredPiece(path, base + first, (0,) * len(shape), shape),))
     what = f"{path.name}: {name[:100]} says data_offsets {str(entry.get('data_offsets'))[:60]}"
     raise CheckpointError(what, f"{dtype} {list(shape)} takes {nbytes} bytes")
 
 
 def read_index(path: Path) -> dict[str, Stored]:
     """The tensors of an indexed checkpoint. Raises CheckpointError for a missing file or tensor."""
-    weight_map = read_json(path, MAX_INDEX).get("weight_map")
+    weight_map = json_object(path, MAX_INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path.name} has no weight_map")
     for name in weight_map.values():
         if not isinstance(name, str):
-            inside(path.parent, name, path.name)
-    files = {name: inside(path.parent, name, path.name) for name in dict.fromkeys(weight_map.values())}
-    present = {name: read(file) for name, file in files.items()}
+            file_inside(path.parent, name, path.name)
+    files = {name: file_inside(path.parent, name, path.name) for name in dict.fromkeys(weight_map.values())}
+    present = {name: read_safetensors(file) for name, file in files.items()}
     found: dict[str, Stored] = {}
     for tensor, name in weight_map.items():
         if tensor not in present[name]:
@@ -101,7 +101,7 @@ def read_index(path: Path) -> dict[str, Stored]:
     return found
 
 
-def inside(folder: Path, name: object, where: str) -> Path:
+def file_inside(folder: Path, name: object, where: str) -> Path:
     """The file `name` of the folder. Raises CheckpointError if the path leaves the folder or is no file."""
     if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
         why = "a checkpoint's files lie in its own folder"
@@ -111,7 +111,7 @@ def inside(folder: Path, name: object, where: str) -> Path:
     return folder / name
 
 
-def lay_out(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, int]:
+def lay_out_safetensors(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, int]:
     """Write the header for these (dtype, shape), give the file its full size, and return name → offset of the
     data.
     """

@@ -57,7 +57,7 @@ class Sharding(Cut):
         """Stored name → parameter, for each stage. A tied head is the embedding under a second name."""
         found: list[dict[str, Parameter]] = [{} for _ in range(self.pp)]
         for parameter in self.model.parameters():
-            found[self.stage(parameter)][named(parameter, self.naming)] = parameter
+            found[self.stage(parameter)][parameter_name(parameter, self.naming)] = parameter
         if self.model.tied and (self.naming == "meta" or self.pp > 1):
             embedding = next(self.model.parameters())
             found[-1][HEAD[self.naming]] = embedding
@@ -103,7 +103,7 @@ class Sharding(Cut):
             ) from None
 
 
-def named(parameter: Parameter, naming: str) -> str:
+def parameter_name(parameter: Parameter, naming: str) -> str:
     """The name of a parameter in a family of names."""
     return parameter.name if naming == "meta" else parameter.hf_name
 

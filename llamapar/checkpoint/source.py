@@ -24,7 +24,7 @@ from llamapar.records.tables import Plain
 
 from . import dcp, pth, safetensors
 from .sharding import COMPUTED, HEAD, Sharding, unwrapped
-from .stored import Stored, many_objects, read_json
+from .stored import Stored, json_object, many_objects
 
 MANIFEST = "llamapar.json"
 MAX_MANIFEST = 2**28
@@ -106,7 +106,7 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
 
 def tensors_of(path: Path) -> dict[str, Stored]:
     """The tensors of one file, whose format follows from the suffix; reads only headers."""
-    return pth.read(path) if path.suffix in pth.SUFFIXES else safetensors.read(path)
+    return pth.read_pth(path) if path.suffix in pth.SUFFIXES else safetensors.read_safetensors(path)
 
 
 def _file(path: Path) -> Checkpoint:
@@ -125,7 +125,7 @@ def _folder(path: Path) -> Checkpoint:
     if (path / MANIFEST).is_file():
         return _own(path)
     if (path / ".metadata").is_file():
-        tensors, notes = dcp.read(path)
+        tensors, notes = dcp.read_dcp(path)
         return Checkpoint(path, "dcp", {(0, 0): tensors}, notes=tuple(notes))
     if (path / safetensors.INDEX).is_file():
         return replace(_file(path / safetensors.INDEX), path=path)
@@ -136,7 +136,7 @@ def _folder(path: Path) -> Checkpoint:
             there = f"{len(shards)} shards are there, the last is {max(shards):02d}"
             what = f"consolidated.{missing[0]:02d}.pth is missing: {there}"
             raise CheckpointError(what, f"all of them are looked for in {path}")
-        return Checkpoint(path, "meta", {(0, n): pth.read(shards[n]) for n in sorted(shards)})
+        return Checkpoint(path, "meta", {(0, n): pth.read_pth(shards[n]) for n in sorted(shards)})
     files = [file for file in path.iterdir() if file.suffix in _SUFFIXES]
     if files:
         return _several(path, sorted(files, key=_by_number))
@@ -167,7 +167,7 @@ def _several(path: Path, files: list[Path]) -> Checkpoint:
 
 def _own(path: Path) -> Checkpoint:
     """A folder that `writing` made. Its manifest must agree with its files."""
-    manifest = read_json(path / MANIFEST, MAX_MANIFEST)
+    manifest = json_object(path / MANIFEST, MAX_MANIFEST)
     if manifest.get("crc32") != _crc_of(manifest):
         raise CheckpointError(f"{MANIFEST} is not as it was written", "its own crc32 does not agree")
     sharding = Sharding.from_dict(manifest.get("sharding", {}), MANIFEST)
@@ -176,7 +176,7 @@ def _own(path: Path) -> Checkpoint:
             raise CheckpointError(f"{MANIFEST} lists {len(manifest['files'])} files for {sharding}")
         shards: dict[tuple[int, int], dict[str, Stored]] = {at: {} for at in sharding}
         for name, entry in manifest["files"].items():
-            file = safetensors.inside(path, name, MANIFEST)
+            file = safetensors.file_inside(path, name, MANIFEST)
             if (size := file.stat().st_size) != entry["bytes"]:
                 what = f"{name} has {size:,} bytes, and {MANIFEST} says {entry['bytes']:,}"
                 raise CheckpointError(what, "the file was cut short or changed after it was written")
@@ -250,7 +250,7 @@ class Placement:
     mismatches: tuple[Mismatch, ...]
 
 
-def placed(
+def compare_with_sharding(
     checkpoint: Checkpoint, sharding: Sharding, shards: Iterable[tuple[int, int]] | None = None
 ) -> Placement:
     """Compare every stored tensor with the sharding; only those of `shards`, if these are given."""
@@ -290,19 +290,19 @@ def understood(checkpoint: Checkpoint) -> Placement:
         choose = [Choice.of(model="llama3.1-8b"), "a config.json or params.json in the folder"]
         raise CheckpointError(f"no config beside {checkpoint.path}", why, choose, "model")
     if checkpoint.sharding is not None:
-        return placed(checkpoint, replace(checkpoint.sharding, model=checkpoint.model))
+        return compare_with_sharding(checkpoint, replace(checkpoint.sharding, model=checkpoint.model))
     candidates = list(_candidates(checkpoint, checkpoint.model))
     known, shard = candidates[0].tensors[0], checkpoint.shards[0, 0]  # Every candidate has the same names.
     ours = {name: stored for name, stored in shard.items() if unwrapped(name, known) is not None}
     part, strange = replace(checkpoint, shards={(0, 0): ours}), len(ours) < len(shard)
     tries: dict[Sharding, int] = {}
     for sharding in candidates:
-        tries[sharding] = len(placed(part, sharding, [(0, 0)]).mismatches)
+        tries[sharding] = len(compare_with_sharding(part, sharding, [(0, 0)]).mismatches)
         if not tries[sharding]:
-            found = placed(checkpoint, sharding)
+            found = compare_with_sharding(checkpoint, sharding)
             if strange or not found.mismatches:
                 return found
-    return placed(checkpoint, min(tries, key=lambda sharding: tries[sharding]))
+    return compare_with_sharding(checkpoint, min(tries, key=lambda sharding: tries[sharding]))
 
 
 def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding]:
@@ -318,7 +318,7 @@ def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding
         yield replace(cut, embedding_columns=columns)
 
 
-def signed(manifest: Plain) -> bytes:
+def with_checksum(manifest: Plain) -> bytes:
     """The text of a manifest with the crc32 of its contents."""
     return json.dumps({**manifest, "crc32": _crc_of(manifest)}).encode()
 

@@ -47,7 +47,7 @@ def many_objects() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Box:
+class StoredPiece:
     """A contiguous piece of a tensor: its corner and shape in the tensor, and the place of its bytes in a
     file.
 
@@ -68,7 +68,7 @@ class Stored:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    boxes: tuple[Box, ...]
+    boxes: tuple[StoredPiece, ...]
 
     @property
     def itemsize(self) -> int:
@@ -79,11 +79,11 @@ class Stored:
         """Name of the file that contains its first byte; empty for a tensor without elements."""
         return self.boxes[0].file.name if self.boxes else ""
 
-    def bytes_of(self, box: Box) -> int:
+    def bytes_of(self, box: StoredPiece) -> int:
         """The bytes of one of its boxes."""
         return math.prod(box.shape) * self.itemsize
 
-    def damage(self, box: Box) -> str:
+    def damage(self, box: StoredPiece) -> str:
         """The message for a box whose checksum does not match."""
         return f"{box.file.name}: the bytes of {self.name} are not those that were written"
 
@@ -161,7 +161,7 @@ def _fill(rows: Bytes, file: Path, places: Sequence[int]) -> None:
                 left = left[count:]
 
 
-def read_json(path: Path, limit: int = MAX_CONFIG_BYTES) -> Plain:
+def json_object(path: Path, limit: int = MAX_CONFIG_BYTES) -> Plain:
     """The JSON object in a file of at most `limit` bytes. Raises LlamaparError."""
     if (size := path.stat().st_size) > limit:
         raise CheckpointError(f"{path.name} holds {size:,} bytes", f"at most {limit:,} are read")

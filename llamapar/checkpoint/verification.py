@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.models import ModelLike
 from llamapar.errors import CheckpointError
 from llamapar.records.tables import SHOWN, Plain, Record
 
 from . import pth
+from .atomic_write import BLOCK, crc_of, frame_of
 from .inspection import reason
-from .progress import Counter, Progress
+from .progress_line import Counter, Progress
 from .rows import Output
 from .source import MANIFEST, Checkpoint, Placement, opened, understood
 from .stored import Stored
 from .whole import expressions
-from .writing import BLOCK, crc_of, frame_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +52,7 @@ class Verification(Record):
         return f"{self.path.name} {state}", ["compared", "count", "bytes"], rows, "\n".join(lines)
 
 
-@named
+@checked_options
 def verify(
     path: str | Path,
     *,

@@ -15,12 +15,12 @@ from llamapar.describe.placement import KV_PARAMETERS, Shard
 from llamapar.errors import CheckpointError, Choice, LayoutError
 from llamapar.errors import whole as whole_number
 
-from .rows import Output, Rows, agreed, beside, columns_of, of, picked, rows_of, stacked
+from .rows import LazyRows, Output, agreed, beside, columns_of, joined_rows, of, picked, rows_of
 from .sharding import Sharding, reordered
 from .source import Placement
 
 
-def whole(source: Placement, parameter: Parameter) -> tuple[str, Rows]:
+def whole_parameter(source: Placement, parameter: Parameter) -> tuple[str, LazyRows]:
     """(dtype, the unsharded and unpadded parameter, with rows in the order of the source's family of names).
 
     Copies on several ranks are compared while they are read. Raises CheckpointError if the shards have
@@ -32,18 +32,18 @@ def whole(source: Placement, parameter: Parameter) -> tuple[str, Rows]:
         first, second = list(dtypes.values())[:2]
         found = f"is {first.dtype} in {first.file} and {second.dtype} in {second.file}"
         raise CheckpointError(f"{parameter.name} {found}", "shards of one tensor have one dtype")
-    parts: dict[tuple[int, int], list[Rows]] = {}
+    parts: dict[tuple[int, int], list[LazyRows]] = {}
     for rank, stored in pieces:
         span = source.sharding.rows(parameter.key, rank)
         parts.setdefault((span.start, span.stop) if span is not None else (0, 0), []).append(of(stored))
     ordered = [agreed(parameter.name, parts[span]) for span in sorted(parts)]
     placement = source.sharding.placement(parameter.key)
-    join = beside if isinstance(placement, Shard) and placement.dim == 1 else stacked
+    join = beside if isinstance(placement, Shard) and placement.dim == 1 else joined_rows
     joined = join([part for part in ordered if part.nbytes] or ordered[:1])
     return pieces[0][1].dtype, rows_of(joined, range(parameter.shape[0]))
 
 
-def converted(source: ModelConfig, target: ModelConfig, parameter: Parameter, rows: Rows) -> Rows:
+def with_kv_heads(source: ModelConfig, target: ModelConfig, parameter: Parameter, rows: LazyRows) -> LazyRows:
     """The parameter for a model with another n_kv_heads: each KV head stored more or fewer times.
 
     Copies lie side by side (0, 0, 1, 1, …), as in Meta's 405B for 16 ranks. Raises CheckpointError, while
@@ -74,7 +74,7 @@ def kv_target(source: ModelConfig, n_kv_heads: int | None) -> ModelConfig:
     return source.replace(n_kv_heads=n_kv_heads)
 
 
-def shard(target: Sharding, parameter: Parameter, rank: int, rows: Rows, itemsize: int) -> Rows:
+def cut_shard(target: Sharding, parameter: Parameter, rank: int, rows: LazyRows, itemsize: int) -> LazyRows:
     """The shard of TP rank `rank` of the target, cut from the whole parameter; pad rows are zeros."""
     placement, span = target.placement(parameter.key), target.rows(parameter.key, rank)
     if not isinstance(placement, Shard) or span is None:
@@ -88,14 +88,18 @@ def expressions(source: Placement, target: Sharding) -> Iterator[tuple[tuple[int
     """(stage, rank), stored name and lazy expression of every tensor that the target stores."""
     model = source.sharding.model
     parameters = {p.name: p for p in model.parameters()}
-    made: dict[str, tuple[str, Rows]] = {}
+    made: dict[str, tuple[str, LazyRows]] = {}
     for at in target:
         for name, parameter in target.tensors[at[0]].items():
             if parameter.name not in made:
-                dtype, rows = whole(source, parameters[parameter.name])
-                rows = converted(model, target.model, parameter, rows)
+                dtype, rows = whole_parameter(source, parameters[parameter.name])
+                rows = with_kv_heads(model, target.model, parameter, rows)
                 index = reordered(target.model, parameter.key, source.sharding.naming, target.naming)
                 made[parameter.name] = dtype, rows if index is None else picked(rows, index)
             dtype, rows = made[parameter.name]
             shape = target.local_shape(parameter, at[1])
-            yield at, name, Output(dtype, shape, shard(target, parameter, at[1], rows, STORED_BYTES[dtype]))
+            yield (
+                at,
+                name,
+                Output(dtype, shape, cut_shard(target, parameter, at[1], rows, STORED_BYTES[dtype])),
+            )

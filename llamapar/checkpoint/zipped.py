@@ -78,7 +78,7 @@ def window(path: Path) -> Iterator[Window]:
         os.close(handle)
 
 
-class Record(NamedTuple):
+class ZipEntry(NamedTuple):
     """A record of a zip: the starts of its directory entry, header and bytes, and its number of bytes."""
 
     entry: int
@@ -90,7 +90,7 @@ class Record(NamedTuple):
     """Whether the checksum stands behind the data, not before it."""
 
 
-def records(zipped: Window) -> dict[str, Record]:
+def records(zipped: Window) -> dict[str, ZipEntry]:
     """The records of a zip file by name. Each must be uncompressed, inside the file, and apart from the
     others.
 
@@ -99,7 +99,7 @@ def records(zipped: Window) -> dict[str, Record]:
     if zipped.read(0, min(4, zipped.length)) != b"PK\3\4":
         raise zipped.refusal("is no zip file as torch.save writes it", _AGAIN)
     start, size, count = _directory(zipped)
-    listed, at, found = zipped.read(start, size), 0, dict[str, Record]()
+    listed, at, found = zipped.read(start, size), 0, dict[str, ZipEntry]()
     for _ in range(count):
         name, record, end = _entry(zipped, listed, at, start)
         if name in found:
@@ -133,7 +133,7 @@ def _directory(zipped: Window) -> tuple[int, int, int]:
     return start, size, count
 
 
-def _entry(zipped: Window, listed: bytes, at: int, start: int) -> tuple[str, Record, int]:
+def _entry(zipped: Window, listed: bytes, at: int, start: int) -> tuple[str, ZipEntry, int]:
     """Name and record of the directory entry at `at`, and the start of the next entry."""
     if at + _ENTRY.size > len(listed):
         raise zipped.refusal(_DAMAGED)
@@ -156,7 +156,7 @@ def _entry(zipped: Window, listed: bytes, at: int, start: int) -> tuple[str, Rec
     if data + full > start:
         why = f"{full:,} bytes are announced from {data:,} on, the records end at {start:,}"
         raise zipped.refusal(f"is damaged or cut off at record {shown(name)}", why)
-    record = Record(start + at, header, data, full, crc, bool(flags & 8))
+    record = ZipEntry(start + at, header, data, full, crc, bool(flags & 8))
     return name, record, names_end + extra + note
 
 

@@ -7,11 +7,11 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
 from llamapar.rules.report import check
 
-from .commands import MODEL_WORD, Answer, Command, Given, answer
-from .settings import KNOWN, of_settings
+from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer
+from .settings_files import KNOWN, of_settings
 
 
-def _check(given: Given) -> Answer:
+def _check(given: Given) -> CommandAnswer:
     if given.files:
         return _check_settings(given)
     if given["settings"]:
@@ -23,11 +23,11 @@ def _check(given: Given) -> Answer:
     return answer(report, report.ok, given.note)
 
 
-def _check_settings(given: Given) -> Answer:
+def _check_settings(given: Given) -> CommandAnswer:
     """The files' settings, then the verdict; if they are incomplete, the missing facts."""
     rest = {name: value for name, value in given.facts.items() if name not in KNOWN}
 
-    def judged(settings: Settings) -> Answer:
+    def judged(settings: Settings) -> CommandAnswer:
         report = check(settings, **rest, **given.of("framework"))
         return answer(report, report.ok)
 

@@ -9,8 +9,8 @@ from types import ModuleType
 from llamapar import interrupts
 from llamapar.describe.options import Values
 
-from .commands import Answer, Command, Given, Group, answer, with_torch
-from .writing import as_text, write
+from .commands import Command, CommandAnswer, CommandGroup, Given, answer, with_torch
+from .output import as_text, write_line
 
 _CUTS = ("tp", "pp", "padding", "layer_split", "kv_replication")
 _MAKING = ("format", "n_kv_heads")
@@ -18,7 +18,7 @@ _SOURCE = ("source", "a folder or file: safetensors, consolidated.NN.pth, or tor
 _TARGET = ("target", "the new folder; it must not be there yet")
 
 
-def _look(given: Given) -> Answer:
+def _look(given: Given) -> CommandAnswer:
     """`inspect` and `verify`: exit status 0 if the checkpoint is sound, 1 if a fault was found."""
     checkpoint, action = _library(), _action(given)
     bar = {"progress": sys.stderr.isatty()} if action == "verify" else {}
@@ -26,7 +26,7 @@ def _look(given: Given) -> Answer:
     return answer(found, found.ok)
 
 
-def _make(given: Given) -> Answer:
+def _make(given: Given) -> CommandAnswer:
     """`shard`, `gather` and `reshard`: write a new checkpoint."""
     action, source = _action(given), _source(given)
     what, choose = f"{action} needs the folder to be made", [f"{given.command} {source} NEW-FOLDER"]
@@ -37,13 +37,13 @@ def _make(given: Given) -> Answer:
             made = getattr(checkpoint, action)(source, target, progress=sys.stderr.isatty(), **options)
     except KeyboardInterrupt:
         waits = checkpoint.waiting(Path(target))
-        write(sys.stderr, f"\nllamapar: interrupted; {waits or 'nothing is kept'}")
+        write_line(sys.stderr, f"\nllamapar: interrupted; {waits or 'nothing is kept'}")
         raise
     files = {file.name: file.stat().st_size for file in made.files}
     sharding = str(checkpoint.understood(made).sharding)
     counted = f"{made.nbytes:,} bytes in {len(files)} file{'s' * (len(files) > 1)}"
     data = {"path": str(made.path), "sharding": sharding, "bytes": made.nbytes, "files": files}
-    return Answer(True, lambda: as_text(f"{made.path}: {sharding}, {counted}"), lambda: data)
+    return CommandAnswer(True, lambda: as_text(f"{made.path}: {sharding}, {counted}"), lambda: data)
 
 
 def _action(given: Given) -> str:
@@ -87,7 +87,7 @@ def _making(what: str, example: str, *options: str) -> Command:
 
 _EXAMPLE = "llamapar checkpoint inspect Llama-3.1-70B/original"
 
-COMMAND = Group(
+COMMAND = CommandGroup(
     "look into a checkpoint, cut it, gather it, reshard it, or read every byte of it again",
     {
         "inspect": _looking("what lies in it, by its headers alone", _EXAMPLE),

@@ -15,7 +15,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.options import FACTS, LAYOUT, Values
 from llamapar.errors import LlamaparError, install
 
-from .writing import Foldable, as_text
+from .output import Foldable, as_text
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandAnswer:
     """The answer of a command, written in one of its forms. ok: whether the exit status is 0."""
 
     ok: bool
@@ -80,15 +80,15 @@ class Answer:
         return json.dumps(self.data(), allow_nan=False) if as_json else self.text()
 
 
-class Record(Foldable, Protocol):
+class FoldableRecord(Foldable, Protocol):
     """The kind of answer that most commands give."""
 
     def as_dict(self) -> Mapping[str, object]: ...
 
 
-def answer(record: Record, ok: bool = True, note: str = "") -> Answer:
+def answer(record: FoldableRecord, ok: bool = True, note: str = "") -> CommandAnswer:
     """A record as text with a note below, and as JSON."""
-    return Answer(ok, lambda: "\n".join(filter(None, [as_text(record), note])), record.as_dict)
+    return CommandAnswer(ok, lambda: "\n".join(filter(None, [as_text(record), note])), record.as_dict)
 
 
 def with_torch(module: str, what: str, why: str = "") -> ModuleType:
@@ -114,7 +114,7 @@ class Command(NamedTuple):
     meaning of a further word. helps: help texts of options with another meaning here.
     """
 
-    answer: Callable[[Given], Answer]
+    answer: Callable[[Given], CommandAnswer]
     what: str
     function: str
     options: tuple[str, ...]
@@ -125,10 +125,10 @@ class Command(NamedTuple):
     helps: Mapping[str, str] = MappingProxyType({})
 
 
-class Group(NamedTuple):
+class CommandGroup(NamedTuple):
     """Commands that the next word selects. word: what each of them is called."""
 
     what: str
-    commands: Mapping[str, Command | Group]
+    commands: Mapping[str, Command | CommandGroup]
     example: str
     word: str = "command"

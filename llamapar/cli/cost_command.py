@@ -8,16 +8,16 @@ from llamapar.errors import Choice
 from llamapar.timing.cost import Cost, cost
 from llamapar.timing.reasons import reasons
 
-from .commands import MODEL_WORD, Answer, Command, Given, answer
-from .settings import of_settings
-from .writing import as_text
+from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer
+from .output import as_text
+from .settings_files import of_settings
 
 _STEP = ("gpus", "seq_len", "micro_batch", "global_batch", "recompute", "schedule", "nc", "layer_split")
 _HOW = ("gpu", "precision", "kernels", "flash", "overlap_tp", "float8_all_gather", "kv_replication")
 _OPTIONS = (*_STEP, *_HOW, "cp_method", "imbalance", "flops", "profile", "framework")
 
 
-def _cost(given: Given) -> Answer:
+def _cost(given: Given) -> CommandAnswer:
     if given.files:
         return of_settings(given, lambda settings: _explained(given, cost(settings, **given.of(*_OPTIONS))))
     choose = [Choice.of(seq_len=8192), "llamapar cost --help"]
@@ -25,10 +25,10 @@ def _cost(given: Given) -> Answer:
     return _explained(given, cost(given.model, given.layout, **given.of(*_OPTIONS)))
 
 
-def _explained(given: Given, found: Cost) -> Answer:
+def _explained(given: Given, found: Cost) -> CommandAnswer:
     if not given["explain"] or given["json"]:
         return answer(found)
-    return Answer(True, lambda: f"{as_text(found)}\n\n{as_text(reasons(found))}", found.as_dict)
+    return CommandAnswer(True, lambda: f"{as_text(found)}\n\n{as_text(reasons(found))}", found.as_dict)
 
 
 COMMAND = Command(

@@ -27,8 +27,8 @@ from llamapar.diagnosis import UNKNOWN, Explanation, explain
 from llamapar.errors import LlamaparError, ModelError, encoding, shown, whole
 from llamapar.late import late
 
-from .commands import Answer, Command, Given
-from .writing import as_text, mute, write
+from .commands import Command, CommandAnswer, Given
+from .output import as_text, mute, write_line
 
 _FACTS = ("gpus", "seq_len", "micro_batch", "global_batch", "quant_group", "virtual_stages")
 _PIECE = 2**16
@@ -36,7 +36,7 @@ _LONGEST = 2**20
 """Characters after which a line without an end is taken as one."""
 
 
-def _answer(given: Given) -> Answer:
+def _answer(given: Given) -> CommandAnswer:
     """Status 0 for an explanation, of sharding or not; 1 if the cause cannot be decided."""
     text, file, flight, head = given["text"], given["file"], given["flight"], ""
     asked = [name for name in ("text", "file", "flight") if given[name] is not None]
@@ -47,7 +47,7 @@ def _answer(given: Given) -> Answer:
     if text not in (None, "-") and os.path.exists(text):  # A file name is not a text to explain.
         file = text if os.path.isfile(text) else None
         what = "a file: it is read, as by --file" if file else "no regular file: taken as the text itself"
-        write(sys.stderr, f"llamapar: {shown(text, 200)} is {what}")
+        write_line(sys.stderr, f"llamapar: {shown(text, 200)} is {what}")
     known = _known(given)
     if flight is not None:
         found = explain(flight=flight, **known)
@@ -56,12 +56,12 @@ def _answer(given: Given) -> Answer:
     elif text == "-":
         pieces = _echoed(_piped(), sys.stderr if given["json"] else sys.stdout)
         first = next(pieces, b"")
-        found = explain(lines(chain([first], pieces)), **known)
+        found = explain(decoded_lines(chain([first], pieces)), **known)
         head = "\n" if first else ""
     else:
         found = explain(text.encode("utf-8", "surrogateescape"), **known)
     told = found.verdict != UNKNOWN or (flight is not None and found.best is not None)
-    return Answer(told, lambda: f"{head}{as_text(str(found))}", found.as_dict)
+    return CommandAnswer(told, lambda: f"{head}{as_text(str(found))}", found.as_dict)
 
 
 # -- what is known besides -----------------------------------------------------------------------
@@ -103,14 +103,14 @@ def _model(text: str) -> ModelConfig | str:
         if is_json(text) or text.endswith(".json") or exists(text):
             raise
         near = f"; presets like it are {', '.join(problem.choose[:3])}" if problem.choose else ""
-        write(sys.stderr, f"llamapar: {problem.what}: read as a public model's name{near}")
+        write_line(sys.stderr, f"llamapar: {problem.what}: read as a public model's name{near}")
         return text
 
 
 # -- texts of any size ---------------------------------------------------------------------------
 
 
-def lines(pieces: Iterable[bytes]) -> Iterator[str]:
+def decoded_lines(pieces: Iterable[bytes]) -> Iterator[str]:
     """Bytes as lines of text: bad bytes are replaced, and a progress bar's returns end lines."""
     pieces, head, rest = iter(pieces), b"", ""
     while len(head) < 2 and (piece := next(pieces, b"")):
@@ -148,7 +148,7 @@ def _of_file(name: str, known: Values) -> Explanation:
         if stat.S_ISFIFO(mode):
             os.set_blocking(file.fileno(), True)
         try:
-            return explain(lines(iter(lambda: file.read(_PIECE), b"")), **known)
+            return explain(decoded_lines(iter(lambda: file.read(_PIECE), b"")), **known)
         except OSError as problem:
             raise LlamaparError(f"{shown(name, 200)}: {problem.strerror}", "", [], "file") from None
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from llamapar.records.tables import cut
-from llamapar.rules.machines import Count, counted, loading
+from llamapar.rules.machines import Count, loading, wrapped_count
 
-from .commands import MODEL_WORD, Answer, Command, Given
-from .writing import as_text
+from .commands import MODEL_WORD, Command, CommandAnswer, Given
+from .output import as_text
 
 _OPTIONS = ("format", "nodes", "memory_gib", "seq_len")
 
 
-def _loading(given: Given) -> Answer:
+def _loading(given: Given) -> CommandAnswer:
     """Status 0 if the model fits the machines, 1 if it does not."""
     found = loading(given.model, **given.of(*_OPTIONS))
     wrapping = [_wrap(count) for count in found.overflows]
-    return Answer(
+    return CommandAnswer(
         found.fits,
         lambda: "\n".join([as_text(found), *(as_text(wrapping[i]) for i in cut(len(wrapping)))]),
         found.as_dict,
@@ -23,7 +23,7 @@ def _loading(given: Given) -> Answer:
 
 
 def _wrap(count: Count) -> str:
-    holds = ", ".join(f"{name} holds {counted(count.value, name):,}" for name in count.wraps)
+    holds = ", ".join(f"{name} holds {wrapped_count(count.value, name):,}" for name in count.wraps)
     return f"{count.tensor}: {count.what} = {count.value:,}; {holds}"
 
 

@@ -15,8 +15,8 @@ from llamapar import interrupts
 from llamapar.errors import LlamaparError
 
 from . import parsing
-from .commands import Command, Group
-from .writing import as_dict, as_text, in_flags, write
+from .commands import Command, CommandGroup
+from .output import as_text, error_as_dict, in_flags, write_line
 
 _NAMES = (
     *("model", "check", "ranks", "run", "memory", "cost", "plan"),
@@ -24,14 +24,14 @@ _NAMES = (
 )
 
 
-class Commands(Mapping[str, Command | Group]):
+class Commands(Mapping[str, Command | CommandGroup]):
     """The commands by name: `llamapar NAME` is `NAME_command.COMMAND`, imported on demand.
 
     Each command imports only the rooms that it needs, so `llamapar check` does not wait for those of `plan`.
     """
 
-    def __getitem__(self, name: str) -> Command | Group:
-        command: Command | Group = import_module(f".{name}_command", __package__).COMMAND
+    def __getitem__(self, name: str) -> Command | CommandGroup:
+        command: Command | CommandGroup = import_module(f".{name}_command", __package__).COMMAND
         return command
 
     def __iter__(self) -> Iterator[str]:
@@ -46,7 +46,7 @@ _DESCRIPTION = (
     "parallelism, and whether that works, before it costs a GPU-hour."
 )
 
-_TOP = Group(_DESCRIPTION, Commands(), "llamapar model llama3.1-405b")
+_TOP = CommandGroup(_DESCRIPTION, Commands(), "llamapar model llama3.1-405b")
 
 _STATUS = (
     'Bad input is reported on stderr; with --json, {"error": {"field", "message", "why", "choose"}} on '
@@ -59,14 +59,14 @@ def _answer(argv: Sequence[str]) -> int:
     once.
     """
     try:
-        command, given = parsing.read(argv, _TOP, _STATUS)
+        command, given = parsing.parse(argv, _TOP, _STATUS)
         answered = command.answer(given)
         status, text = int(not answered.ok), answered.written(given["json"])
     except LlamaparError as problem:
-        write(sys.stderr, as_text(f"llamapar: {in_flags(problem)}"))
-        status, text = 2, json.dumps({"error": as_dict(problem)}) if "--json" in argv else ""
-    if failure := write(sys.stdout, text):
-        write(sys.stderr, f"llamapar: {failure}")
+        write_line(sys.stderr, as_text(f"llamapar: {in_flags(problem)}"))
+        status, text = 2, json.dumps({"error": error_as_dict(problem)}) if "--json" in argv else ""
+    if failure := write_line(sys.stdout, text):
+        write_line(sys.stderr, f"llamapar: {failure}")
         return 2
     return status
 
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv[:1] == ["run"]:
             from . import run_command  # Import here, because other commands do not need it.
 
-            if run_command.launched():
+            if run_command.under_torchrun():
                 return run_command.as_a_rank(lambda: _answer(argv))
         return _answer(argv)
     except SystemExit:  # argparse has already printed the requested help.

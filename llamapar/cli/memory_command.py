@@ -6,14 +6,14 @@ from llamapar.describe.job import Job
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import Choice
 from llamapar.frameworks import FRAMEWORKS, padding_rule
-from llamapar.rules.capacity import memory_of
+from llamapar.rules.memory_rule import memory_of
 
-from .commands import MODEL_WORD, Answer, Command, Given, answer
+from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer
 
 _HOW = ("accounting", "cp_method", "loss", "float8_all_gather")
 
 
-def _memory(given: Given) -> Answer:
+def _memory(given: Given) -> CommandAnswer:
     """Status 0 if the worst stage fits the GPU's HBM, 1 if it does not."""
     model, layout, facts = given.model, given.layout, given.facts
     choose = [Choice.of(seq_len=8192), "llamapar memory --help"]

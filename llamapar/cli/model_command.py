@@ -12,13 +12,13 @@ from llamapar.place import stages
 from llamapar.place.cut import Cut
 from llamapar.records.tables import Table
 
-from .commands import Answer, Command, Given
-from .writing import as_text
+from .commands import Command, CommandAnswer, Given
+from .output import as_text
 
 _PLACING = ("tp", "pp", "virtual_stages", "padding", "layer_split")
 
 
-def _answer(given: Given) -> Answer:
+def _answer(given: Given) -> CommandAnswer:
     model, cut = given.model, given.of(*_PLACING)
     if cut and not given["inventory"]:
         flag = OPTIONS[next(iter(cut))].flag
@@ -38,7 +38,7 @@ def _answer(given: Given) -> Answer:
         cells = [["x".join(map(str, v)) if isinstance(v, list) else v for v in t.values()] for t in tensors]
         return f"{_text(model, dims)}\n{as_text(Table(title, columns, cells))}"
 
-    return Answer(True, text, lambda: known)
+    return CommandAnswer(True, text, lambda: known)
 
 
 def _text(model: ModelConfig, dims: dict[str, object]) -> str:

@@ -16,9 +16,9 @@ from llamapar.describe.jobs import JOBS
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.errors import LlamaparError, one_of, shown
 
-from . import reading
-from .commands import Command, Given, Group
-from .writing import write
+from . import option_values
+from .commands import Command, CommandGroup, Given
+from .output import write_line
 
 _METAVARS = {
     "zero": "0-3",
@@ -91,11 +91,11 @@ class _Parser(argparse.ArgumentParser):
         raise LlamaparError(message, "", [f"{self.prog} --help"])
 
     def _print_message(self, message: str, file: object = None) -> None:
-        if failure := write(sys.stdout, message):
+        if failure := write_line(sys.stdout, message):
             raise LlamaparError(failure)
 
 
-def read(argv: Sequence[str], top: Group, status: str) -> tuple[Command, Given]:
+def parse(argv: Sequence[str], top: CommandGroup, status: str) -> tuple[Command, Given]:
     """The command in `argv`, and the values typed after it.
 
     status: the last sentence of every help. Raises LlamaparError; SystemExit after a help was shown.
@@ -103,7 +103,7 @@ def read(argv: Sequence[str], top: Group, status: str) -> tuple[Command, Given]:
     command, path = _named(argv, top)
     about = command.what.rstrip(".")
     parser = _Parser(prog=" ".join(["llamapar", *path]), description=f"{about[0].upper()}{about[1:]}.")
-    if isinstance(command, Group):
+    if isinstance(command, CommandGroup):
         _fill_group(parser, command, status)
         if command is top:
             version = import_module(__name__.partition(".")[0]).__version__
@@ -121,7 +121,7 @@ def read(argv: Sequence[str], top: Group, status: str) -> tuple[Command, Given]:
         raise _refusal(unknown[0], command, given)
     given = Given(parser.prog, _with_words(given.values))
     texts = {name: text for name in command.options if isinstance(text := given[name], str)}
-    values = {name: reading.read(name, text) for name, text in texts.items()}
+    values = {name: option_values.option_value(name, text) for name, text in texts.items()}
     return command, _with_job(
         Given(given.command, {**given.values, **values, "overrides": overrides}), command
     )
@@ -160,9 +160,9 @@ def _with_job(given: Given, command: Command) -> Given:
     return Given(given.command, {**given.values, **known, **own}, "" if is_changed else published.note)
 
 
-def _named(argv: Sequence[str], top: Group) -> tuple[Command | Group, Sequence[str]]:
+def _named(argv: Sequence[str], top: CommandGroup) -> tuple[Command | CommandGroup, Sequence[str]]:
     """The command that the first words name (a group if they ask for its help), and those words."""
-    command: Command | Group = top
+    command: Command | CommandGroup = top
     for i, word in enumerate([*argv, ""]):
         if isinstance(command, Command) or word in ("-h", "--help") or (i == 0 and word == "--version"):
             return command, argv[:i]
@@ -174,7 +174,7 @@ def _named(argv: Sequence[str], top: Group) -> tuple[Command | Group, Sequence[s
     return command, argv
 
 
-def _fill_group(parser: _Parser, group: Group, status: str) -> None:
+def _fill_group(parser: _Parser, group: CommandGroup, status: str) -> None:
     """Add the names of a group's commands, and what each does."""
     made = parser.add_subparsers(metavar=group.word.upper(), title=f"{group.word}s", parser_class=_Parser)
     for name, each in group.commands.items():

@@ -14,9 +14,9 @@ from llamapar.late import late
 from llamapar.timing.cost import cost
 from llamapar.timing.plan import Plan, plan
 
-from .commands import MODEL_WORD, Answer, Command, Given, answer
-from .settings import of_settings
-from .writing import write
+from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer
+from .output import write_line
+from .settings_files import of_settings
 
 _SEARCHED = ("gpus", "seq_len", "global_batch")
 _PLAN = (*("gpu", "schedule", "precision", "kernels", "flash", "overlap_tp", "cp_method"), "kv_replication")
@@ -26,7 +26,7 @@ _PATIENCE = 1.0
 """Seconds between lines that say how far a search is."""
 
 
-def _plan(given: Given) -> Answer:
+def _plan(given: Given) -> CommandAnswer:
     """Status 0 if some layout passes and fits, 1 if none does."""
     if given.files:
         return of_settings(given, lambda settings: _beside(given, settings))
@@ -36,7 +36,7 @@ def _plan(given: Given) -> Answer:
     return _planned(given, searched(given, given.model))
 
 
-def _beside(given: Given, settings: Settings) -> Answer:
+def _beside(given: Given, settings: Settings) -> CommandAnswer:
     """The plan, with the time of the layout in the files."""
     planned = _planned(given, searched(given, settings))
     try:
@@ -44,18 +44,18 @@ def _beside(given: Given, settings: Settings) -> Answer:
     except LlamaparError:
         return planned
     said = f"as the files say: {own.layout}, {own.step_seconds:.4g} s"
-    return Answer(
+    return CommandAnswer(
         planned.ok,
         lambda: planned.text() if given["export"] else f"{planned.text()}\n{said}",
         lambda: {**planned.data(), "as_said": own.as_dict()},
     )
 
 
-def _planned(given: Given, found: Plan) -> Answer:
+def _planned(given: Given, found: Plan) -> CommandAnswer:
     name = None if given["export"] is None else OPTIONS["export"].chosen(given["export"])
     if name is None or given["json"]:
         return answer(found, bool(found.layouts))
-    return Answer(
+    return CommandAnswer(
         True,
         lambda: str(late("EXPORTS")[EXPORT_TITLES[name]](found.best.job, given["framework"])),
         found.as_dict,
@@ -70,7 +70,7 @@ def searched(given: Given, model: ModelConfig | Settings) -> Plan:
         nonlocal last
         if time.monotonic() - last > _PATIENCE:
             last = time.monotonic()
-            write(
+            write_line(
                 sys.stderr,
                 f"llamapar: {judged} layouts judged, {passing} of them pass; Ctrl-C: the best so far",
             )

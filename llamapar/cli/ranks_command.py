@@ -5,13 +5,13 @@ from __future__ import annotations
 from llamapar.describe.layout import AXES
 from llamapar.place import ranks
 
-from .commands import Answer, Command, Given
-from .writing import as_text
+from .commands import Command, CommandAnswer, Given
+from .output import as_text
 
 
-def _ranks(given: Given) -> Answer:
+def _ranks(given: Given) -> CommandAnswer:
     grid = ranks(given.layout, **given.of("rank"))
-    return Answer(
+    return CommandAnswer(
         True,
         lambda: as_text(grid),
         lambda: {

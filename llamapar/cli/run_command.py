@@ -17,12 +17,12 @@ from llamapar.frameworks import padding_rule
 from llamapar.place.orders import ORDERS
 from llamapar.rules.report import Report
 
-from .commands import MODEL_WORD, Answer, Command, Given, with_torch
-from .writing import as_dict, as_text, in_flags, patience
+from .commands import MODEL_WORD, Command, CommandAnswer, Given, with_torch
+from .output import as_text, error_as_dict, in_flags, patience
 
 if TYPE_CHECKING:
-    from llamapar.execution.answers import Cancelled, RankFailure
-    from llamapar.execution.result import RunResult
+    from llamapar.execution.replies import Cancelled, RankFailure
+    from llamapar.execution.run_result import RunResult
     from llamapar.records.trace import Tape
 
 PROGRAMS = OPTIONS["program"].choices
@@ -37,10 +37,10 @@ _OPTIONS = (
 _TORCHRUN = "execution.engines.torchrun"
 
 
-def _answer(given: Given) -> Answer:
+def _answer(given: Given) -> CommandAnswer:
     """Status 0 for a run equal to the reference; 1 for one that differs, raised, was refused or gave up."""
     with patience("importing torch"):
-        execute, answers = _torch("execution.execute"), _torch("execution.answers")
+        execute, answers = _torch("execution.execute"), _torch("execution.replies")
     options = given.of(*_OPTIONS)
     if _torch(_TORCHRUN).launched() and options.setdefault("engine", "torchrun") != "torchrun":
         what = f"engine={options['engine']!r} under torchrun: each of its processes would run all ranks"
@@ -54,7 +54,7 @@ def _answer(given: Given) -> Answer:
         if problem.report is None:
             raise
         return _refused(problem.report)
-    return Answer(result.ok, lambda: _text(result, given), lambda: _data(result, given))
+    return CommandAnswer(result.ok, lambda: _text(result, given), lambda: _data(result, given))
 
 
 def _torch(module: str) -> ModuleType:
@@ -84,22 +84,24 @@ def _run(run: Callable[..., RunResult], given: Given, options: Values) -> RunRes
 # -- answers -----------------------------------------------------------------------------------
 
 
-def _refused(report: Report) -> Answer:
+def _refused(report: Report) -> CommandAnswer:
     """The report for a layout that check refuses."""
     first = report.errors[0]
     error = LayoutError(f"{first.code} {first.message}", first.why, first.fixes)
-    return Answer(
+    return CommandAnswer(
         False,
         lambda: f"{as_text(report)}\nnot run: --force runs it all the same",
-        lambda: {**report.as_dict(), "error": as_dict(error)},
+        lambda: {**report.as_dict(), "error": error_as_dict(error)},
     )
 
 
-def _given_up(problem: RankFailure | Cancelled) -> Answer:
+def _given_up(problem: RankFailure | Cancelled) -> CommandAnswer:
     """A run without a result: a rank was killed or never arrived, or the deadline passed."""
     ranks = {str(rank): text for rank, text in getattr(problem, "ranks", {}).items()}
-    error = {**as_dict(problem), "ranks": ranks}
-    return Answer(False, lambda: as_text(str(in_flags(problem))), lambda: {"ok": False, "error": error})
+    error = {**error_as_dict(problem), "ranks": ranks}
+    return CommandAnswer(
+        False, lambda: as_text(str(in_flags(problem))), lambda: {"ok": False, "error": error}
+    )
 
 
 def _text(result: RunResult, given: Given) -> str:
@@ -159,7 +161,7 @@ COMMAND = Command(
 # -- under torchrun ----------------------------------------------------------------------------
 
 
-def launched() -> bool:
+def under_torchrun() -> bool:
     """Whether torchrun started this process and torch is installed."""
     with contextlib.suppress(LlamaparError):
         return _torch(_TORCHRUN).launched() is not None

@@ -6,12 +6,12 @@ from llamapar.errors import Choice
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import schedule
 
-from .commands import Answer, Command, Given, answer
+from .commands import Command, CommandAnswer, Given, answer
 
 _OPTIONS = ("pp", "virtual_stages", "micro_batches", "nc")
 
 
-def _schedule(given: Given) -> Answer:
+def _schedule(given: Given) -> CommandAnswer:
     """The schedule's timeline, in which a forward takes 1 and a backward 2."""
     choose = [f"llamapar schedule {name}" for name in ("1f1b", "interleaved-1f1b")]
     name = given.needed("schedule", "a schedule is needed", f"schedules are {', '.join(ORDERS)}", choose)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from .documents import Entry
-from .draft import Draft, Source
+from .draft import Draft, SettingsSource
 from .files import Files
 from .megatron import SHARDED
 from .python_source import UNREAD
@@ -47,7 +47,7 @@ def read(files: Files, draft: Draft) -> None:
     def get(*keys: str) -> Entry | None:
         return _tokens(document.get(*keys))
 
-    source = Source(document.name, get, draft, "Megatron-Bridge")
+    source = SettingsSource(document.name, get, draft, "Megatron-Bridge")
     base = next((e.path for e in document.entries if e.value == UNREAD), "")
 
     def take(field: str, key: str, default: object = None) -> None:
@@ -83,7 +83,7 @@ def read(files: Files, draft: Draft) -> None:
         draft.unknown["gpus"] = f"no launch says how many{said}"
 
 
-def _read_rest(source: Source, base: str) -> None:
+def _read_rest(source: SettingsSource, base: str) -> None:
     draft = source.draft
     if match := re.search(r"bf16|fp16|fp8", source.text("mixed_precision")):
         source.put("dtype", match[0], "mixed_precision")

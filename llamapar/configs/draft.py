@@ -53,7 +53,7 @@ class Fact:
     origin: Origin
 
 
-def count(value: object) -> int | None:
+def whole_count(value: object) -> int | None:
     """A whole number of at least one, in the forms of files: 8, "8", 1_000, 8.0; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
@@ -65,7 +65,7 @@ def count(value: object) -> int | None:
     return value if isinstance(value, int) and value >= 1 else None
 
 
-def number(value: object) -> float | None:
+def positive_number(value: object) -> float | None:
     """A positive number; None for anything else."""
     try:
         found = float(str(value).replace("_", ""))
@@ -174,7 +174,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Source:
+class SettingsSource:
     """A file of settings, or a command's arguments, as it is read into a draft.
 
     look: finds the entry under the first of some names. by: the framework whose defaults apply; partial: no
@@ -205,7 +205,7 @@ class Source:
     def count(self, *keys: str) -> int | None:
         """A whole number of at least one; None if the keys are absent."""
         entry = self.get(*keys)
-        return count(entry.value) if entry else None
+        return whole_count(entry.value) if entry else None
 
     def says(self, key: str) -> bool | None:
         """A boolean; None if the keys are absent."""
@@ -236,7 +236,7 @@ class Source:
                 self.draft.put(field, default, self.origin(None))
                 self.draft.defaulted.update(dict.fromkeys(keys, field))
             return default
-        value = count(entry.value)
+        value = whole_count(entry.value)
         if value is None:
             self.unreadable(field, entry)
             return None
@@ -276,7 +276,12 @@ class Source:
 
     def padding(self, key: str, unit: int) -> None:
         """Set the vocabulary's padding to a multiple of this number of rows on each TP rank."""
-        self.parse("padding", key, lambda value: f"{count(value)}*tp" if count(value) else None, f"{unit}*tp")
+        self.parse(
+            "padding",
+            key,
+            lambda value: f"{whole_count(value)}*tp" if whole_count(value) else None,
+            f"{unit}*tp",
+        )
 
     def refuse(self, what: str, key: str) -> None:
         """Record a setting that is not counted here."""

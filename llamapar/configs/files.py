@@ -10,7 +10,7 @@ from functools import cached_property
 from llamapar.frameworks.settings import Contradiction
 
 from .documents import OVERRIDE, Document, Entry, Scalar, read_document
-from .draft import Draft, Source
+from .draft import Draft, SettingsSource
 from .flags import Flags, flags_of, is_cut_off, program_words
 from .launch import batch_of, take_world
 from .log import is_log, read_log
@@ -128,7 +128,7 @@ class Files:
         for name, script in self.scripts.items():
             take_world(draft, name, script)
         for name, document in self.documents.items():
-            source = Source(name, document.get, draft)
+            source = SettingsSource(name, document.get, draft)
             if (ranks := source.count("torchrun.world_size")) and "gpus" not in draft.facts:
                 source.put("gpus", ranks, "torchrun.world_size")
             source.take("gpus_per_node", "torchrun.nproc_per_node")

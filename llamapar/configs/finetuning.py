@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 
 from .documents import Document
-from .draft import Draft, Source, truth
+from .draft import Draft, SettingsSource, truth
 from .files import Files
 from .flags import Flags
 from .hugging_face import (
-    either,
+    dashed_or_underscored,
     fill_one_way,
-    sharded,
     take_deepspeed_file,
     take_dtype,
     take_hub_model,
     take_sharding,
+    zero_stage_of,
 )
 
 
@@ -36,7 +36,7 @@ def read_axolotl(files: Files, draft: Draft) -> None:
     found = files.with_key("base_model")
     assert found is not None
     name, document = found
-    source = Source(name, document.get, draft, "axolotl (utils/schemas@067b021c8b)")
+    source = SettingsSource(name, document.get, draft, "axolotl (utils/schemas@067b021c8b)")
     files.take_world(draft)
     take_hub_model(source, "base_model")
     source.take("seq_len", "sequence_len", default=512)
@@ -62,7 +62,7 @@ def read_axolotl(files: Files, draft: Draft) -> None:
     _refuse_adapters(source)
 
 
-def _refuse_adapters(source: Source) -> None:
+def _refuse_adapters(source: SettingsSource) -> None:
     adapter, bits = source.get("adapter"), source.get("load_in_4bit", "load_in_8bit")
     if adapter is not None and adapter.value:
         source.refuse(f"adapter {adapter.value}: other memory", "adapter")
@@ -88,7 +88,7 @@ def read_llamafactory(files: Files, draft: Draft) -> None:
     those.
     """
     files.take_world(draft)
-    launch = Source("the launch", files.variable, draft)
+    launch = SettingsSource("the launch", files.variable, draft)
     each, nodes = launch.count("NPROC_PER_NODE"), launch.count("NNODES")
     if each and nodes:
         per_node = launch.get("NPROC_PER_NODE")
@@ -102,7 +102,7 @@ def read_llamafactory(files: Files, draft: Draft) -> None:
         fill_one_way(draft, "tp", "cp", "pp")
         draft.fills = "dp"
         return
-    source = either(found, draft, "LLaMA-Factory")
+    source = dashed_or_underscored(found, draft, "LLaMA-Factory")
     source.take("seq_len", "cutoff_len", default=2048)
     source.take("micro_batch", "per_device_train_batch_size", default=8)
     source.take("micro_batches", "gradient_accumulation_steps", default=1)
@@ -113,7 +113,7 @@ def read_llamafactory(files: Files, draft: Draft) -> None:
     source.switch("zero", "use_distributed_optimizer", 1, 0)
     words = [entry for n in range(4) if (entry := source.get(f"fsdp[{n}]" if n else "fsdp", "fsdp[0]"))]
     if words and words[0].value:
-        draft.put("zero", sharded(" ".join(str(word.value) for word in words)), source.origin(words[0]))
+        draft.put("zero", zero_stage_of(" ".join(str(word.value) for word in words)), source.origin(words[0]))
     draft.unless_said("zero", 0, "DDP, unless fsdp or deepspeed")
     take_deepspeed_file(files, draft, source.get("deepspeed"))
     if again := source.text("recompute_granularity"):
@@ -143,7 +143,7 @@ def read_torchtune(files: Files, draft: Draft) -> None:
     """Fill the draft from a recipe's YAML; the launch gives the number of GPUs."""
     found = files.with_key("model._component_")
     assert found is not None
-    source = Source(found[0], found[1].get, draft, "torchtune (full_finetune_distributed.py)")
+    source = SettingsSource(found[0], found[1].get, draft, "torchtune (full_finetune_distributed.py)")
     files.take_world(draft)
     model = source.get("model._component_")
     match = _TUNE_MODEL.match(source.text("model._component_"))

@@ -29,7 +29,7 @@ class Flags:
         return next((self.entries[name] for name in names if name in self.entries), None)
 
 
-def pieces(words: Iterable[Word]) -> Iterator[Word]:
+def split_words(words: Iterable[Word]) -> Iterator[Word]:
     """Words; a command line in quotes is split."""
     for word in words:
         if re.search(r"\s-{1,2}\w", f" {word.text}") and " " in word.text.strip():
@@ -41,7 +41,7 @@ def pieces(words: Iterable[Word]) -> Iterator[Word]:
 def flags_of(words: Sequence[Word]) -> Flags:
     """The arguments among words."""
     entries, values = dict[str, Entry](), dict[str, tuple[str, ...]]()
-    held = [*pieces(words)]
+    held = [*split_words(words)]
     at = 0
     while at < len(held):
         word = held[at]
@@ -75,7 +75,7 @@ def program_words(script: Script, *marks: str) -> tuple[Word, ...]:
     def carries(words: Iterable[Word]) -> bool:
         return any(
             w.text.startswith("-") and w.text.partition("=")[0].lstrip("-").replace("_", "-") in wanted
-            for w in pieces(words)
+            for w in split_words(words)
         )
 
     found = [c.words for c in script.commands if c.words[0].text != "echo" and carries(c.words)]
@@ -88,7 +88,7 @@ def program_words(script: Script, *marks: str) -> tuple[Word, ...]:
                 words
                 for words in script.variables.values()
                 if words not in found
-                and any(_FLAG.fullmatch(w.text) and w.text.startswith("--") for w in pieces(words))
+                and any(_FLAG.fullmatch(w.text) and w.text.startswith("--") for w in split_words(words))
             ]
             if found
             else []
@@ -104,7 +104,7 @@ def runs_something(script: Script) -> bool:
     commands = [c.words for c in script.commands if c.words[0].text not in ("source", ".", "echo")]
     held = [*commands, *script.variables.values()]
     return any(map(is_cut_off, commands)) or any(
-        _PROGRAM.search(word.text) for words in held for word in pieces(words)
+        _PROGRAM.search(word.text) for words in held for word in split_words(words)
     )
 
 

@@ -12,7 +12,7 @@ from llamapar.describe.families import HF_SIZES
 from llamapar.frameworks.settings import MODEL, Contradiction
 
 from .documents import Document, Entry
-from .draft import Draft, Fact, Source, count, section_of, stage, truth
+from .draft import Draft, Fact, SettingsSource, section_of, stage, truth, whole_count
 from .files import Files
 from .flags import Flags
 
@@ -26,13 +26,13 @@ def fill_one_way(draft: Draft, *names: str) -> None:
     draft.unless_said("sequence_parallel", False, f"{draft.framework} does not cut norms")
 
 
-def take_dtype(source: Source, key: str = "{}") -> None:
+def take_dtype(source: SettingsSource, key: str = "{}") -> None:
     """Set the dtype from the switches fp16 and bf16; the last one that is on counts."""
     for dtype in ("fp16", "bf16"):
         source.switch("dtype", key.format(dtype), dtype, None)
 
 
-def take_hub_model(source: Source, *keys: str) -> None:
+def take_hub_model(source: SettingsSource, *keys: str) -> None:
     """Set the model from its repository's name, if one of `keys` gives it."""
     entry = source.get(*keys)
     if entry is None:
@@ -48,7 +48,7 @@ def take_hub_model(source: Source, *keys: str) -> None:
         _other_model(source, entry, "not Llama's architecture")
 
 
-def _other_model(source: Source, entry: Entry, why: str) -> None:
+def _other_model(source: SettingsSource, entry: Entry, why: str) -> None:
     draft = source.draft
     draft.covered = False
     draft.refuse(f"{entry.value}: {why}", source.origin(entry))
@@ -79,7 +79,7 @@ def read_accelerate(files: Files, draft: Draft) -> None:
 def _take_accelerate(found: tuple[str, Document], draft: Draft) -> None:
     """Read Accelerate's own file: ranks, degrees, ZeRO and dtype."""
     name, document = found
-    source = Source(name, document.get, draft)
+    source = SettingsSource(name, document.get, draft)
     source.take("gpus", "num_processes")
     _spread(source)
     prefix = "parallelism_config.parallelism_config"
@@ -98,7 +98,7 @@ def _take_accelerate(found: tuple[str, Document], draft: Draft) -> None:
     source.switch("recompute", "fsdp_config.fsdp_activation_checkpointing", "full", "none")
 
 
-def _spread(source: Source) -> None:
+def _spread(source: SettingsSource) -> None:
     """The ranks of a node."""
     nodes, ranks = source.count("num_machines"), source.draft.number("gpus")
     if nodes and ranks and ranks % nodes == 0:
@@ -115,7 +115,7 @@ def _take_out(draft: Draft, ways: int) -> None:
         draft.facts["other_axes"] = Fact({"ulysses_sp": ways}, gpus.origin)
 
 
-def _take_precision(source: Source, key: str) -> None:
+def _take_precision(source: SettingsSource, key: str) -> None:
     if (precision := source.text(key)) not in ("", "no", "none"):
         source.put("dtype", precision, key)
 
@@ -123,7 +123,7 @@ def _take_precision(source: Source, key: str) -> None:
 _STRATEGIES = {"full_shard": 3, "1": 3, "shard_grad_op": 2, "2": 2, "no_shard": 0, "3": 0, "hybrid_shard": 3}
 
 
-def take_sharding(source: Source, default: str = "") -> None:
+def take_sharding(source: SettingsSource, default: str = "") -> None:
     """Set ZeRO's stage from distributed_type and the version of FSDP."""
     said = source.text("distributed_type") or default
     if said == "deepspeed":
@@ -132,7 +132,7 @@ def take_sharding(source: Source, default: str = "") -> None:
             source.draft.missing("zero", "in the DeepSpeed JSON that the file names")
     elif said == "fsdp":
         version = source.get("fsdp_config.fsdp_version", "fsdp_version")
-        if version is not None and count(version.value) == 2:
+        if version is not None and whole_count(version.value) == 2:
             again = source.get("fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward")
             kept = again is not None and truth(again.value) is False
             source.draft.put("zero", 2 if kept else 3, source.origin(again))
@@ -148,7 +148,7 @@ def _read_accelerate_launch(files: Files, draft: Draft) -> None:
     found = files.flags("num-processes", "tp-size", "dp-shard-size", "parallelism-config-tp-size")
     if found is None:
         return
-    source = Source(found[0], found[1].get, draft)
+    source = SettingsSource(found[0], found[1].get, draft)
     for axis in ("tp", "cp", "dp_replicate", "dp_shard"):
         key = f"{axis.replace('_', '-')}-size"
         source.take(axis, f"parallelism-config-{key}", key)
@@ -174,13 +174,13 @@ def read_distributed(files: Files, draft: Draft) -> None:
     """Fill the draft from DistributedConfig and the LlamaConfig beside it (transformers v5.23.0)."""
     calls = files.calls(*_CLASSES)
     held = calls["DistributedConfig"]
-    source = Source(held.name, held.get, draft, "transformers (v5.23.0)")
+    source = SettingsSource(held.name, held.get, draft, "transformers (v5.23.0)")
     for axis in ("tp", "pp", "dp_replicate"):
         source.take(axis, f"{axis}_size", default=1)
     source.take("dp_shard", "fsdp_size", default=1)
     fill_one_way(draft, "cp")
     draft.derive("zero", 3 if draft.number("dp_shard") != 1 else 0, "fsdp_size shares parameters")
-    model = Source(held.name, calls.get("LlamaConfig", Document(held.name, ())).get, draft)
+    model = SettingsSource(held.name, calls.get("LlamaConfig", Document(held.name, ())).get, draft)
     for field, key in HF_SIZES.items():
         model.take(field, key)
     model.switch("tied", "tie_word_embeddings")
@@ -196,7 +196,7 @@ def read_distributed(files: Files, draft: Draft) -> None:
 _FSDP = (("shard_grad_op", 2), ("no_shard", 0))
 
 
-def sharded(text: str) -> int:
+def zero_stage_of(text: str) -> int:
     """ZeRO's stage, from the words of TrainingArguments.fsdp."""
     return next((stage for word, stage in _FSDP if word in text), 3)
 
@@ -223,7 +223,9 @@ def read_trainer(files: Files, draft: Draft) -> None:
     before = dict(draft.facts)
     files.take_world(draft)
     if accelerate is not None and draft.facts.get("gpus_per_node") is before.get("gpus_per_node"):
-        _spread(Source(accelerate[0], accelerate[1].get, draft))  # The command gives another number of ranks.
+        _spread(
+            SettingsSource(accelerate[0], accelerate[1].get, draft)
+        )  # The command gives another number of ranks.
     take_hub_model(source, "model-name-or-path", "model-name")
     source.take("micro_batch", "per-device-train-batch-size", default=8)
     source.take("micro_batches", "gradient-accumulation-steps", default=1)
@@ -234,7 +236,7 @@ def read_trainer(files: Files, draft: Draft) -> None:
     fsdp, text = source.get("fsdp"), source.text("fsdp")
     named = source.get("deepspeed")
     if fsdp is not None:
-        source.put("zero", sharded(text), "fsdp")
+        source.put("zero", zero_stage_of(text), "fsdp")
         if "offload" in text:
             draft.ignored.append(f"offload ({source.origin(fsdp)}): parameters wait on the host")
     elif accelerate is not None:
@@ -249,14 +251,14 @@ def read_trainer(files: Files, draft: Draft) -> None:
     fill_one_way(draft, "tp", "cp", "pp")
 
 
-def _arguments(files: Files, draft: Draft) -> Source:
+def _arguments(files: Files, draft: Draft) -> SettingsSource:
     """The arguments of the command or, without any, of the YAML."""
     found = files.flags(*_TRAINER) or _recipe(files)
     assert found is not None
-    return either(found, draft, "TrainingArguments")
+    return dashed_or_underscored(found, draft, "TrainingArguments")
 
 
-def either(found: tuple[str, Flags | Document], draft: Draft, by: str) -> Source:
+def dashed_or_underscored(found: tuple[str, Flags | Document], draft: Draft, by: str) -> SettingsSource:
     """Arguments that stand in a command with dashes, in a file with underscores."""
     name, held = found
     old, new = ("-", "_") if isinstance(held, Document) else ("_", "-")
@@ -264,14 +266,14 @@ def either(found: tuple[str, Flags | Document], draft: Draft, by: str) -> Source
     def look(*keys: str) -> Entry | None:
         return held.get(*(key.replace(old, new) for key in keys))
 
-    return Source(name, look, draft, by)
+    return SettingsSource(name, look, draft, by)
 
 
 def take_deepspeed_file(files: Files, draft: Draft, named: Entry | None) -> None:
     """Read DeepSpeed's JSON if it is given; if it is only named, ZeRO's stage is unknown."""
     found = files.with_key("zero_optimization", "train_micro_batch_size_per_gpu")
     if found is not None:
-        _take_deepspeed(Source(found[0], found[1].get, draft))
+        _take_deepspeed(SettingsSource(found[0], found[1].get, draft))
     elif named is not None and named.value:
         draft.missing("zero", f"in {named.value}, which is not among these files")
 
@@ -291,7 +293,7 @@ def read_deepspeed(files: Files, draft: Draft) -> None:
     found = files.with_key(*_DEEPSPEED)
     assert found is not None
     files.take_world(draft)
-    _take_deepspeed(Source(found[0], found[1].get, draft))
+    _take_deepspeed(SettingsSource(found[0], found[1].get, draft))
     why = "DeepSpeed's JSON leaves it to the script"
     for axis in ("tp", "cp", "pp", "virtual_stages"):
         draft.unknown.setdefault(axis, why)
@@ -302,7 +304,7 @@ def read_deepspeed(files: Files, draft: Draft) -> None:
     draft.unknown.setdefault("gpus", why)
 
 
-def _take_deepspeed(source: Source) -> None:
+def _take_deepspeed(source: SettingsSource) -> None:
     draft = source.draft
     source.parse("zero", "zero_optimization.stage", stage, 0)
     for field, key in (

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from llamapar.errors import is_slip
 
 from .documents import Entry
-from .draft import Draft, Origin, count
-from .flags import Flags, flags_of, pieces
+from .draft import Draft, Origin, whole_count
+from .flags import Flags, flags_of, split_words
 from .shell import Script
 from .shell_words import HOLE, Word
 
@@ -39,11 +39,11 @@ class Batch:
     def environment(self) -> dict[str, str]:
         """The variables that the batch system sets for a script."""
         found = dict[str, str]()
-        if self.nodes and (n := count(self.nodes.value)):
+        if self.nodes and (n := whole_count(self.nodes.value)):
             found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NHOSTS"), str(n))
-            if self.tasks_per_node and (each := count(self.tasks_per_node.value)):
+            if self.tasks_per_node and (each := whole_count(self.tasks_per_node.value)):
                 found |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(n * each))
-        if self.per_node and (each := count(self.per_node.value)):
+        if self.per_node and (each := whole_count(self.per_node.value)):
             found["SLURM_GPUS_ON_NODE"] = str(each)
             found["SLURM_GPUS_PER_NODE"] = str(each)
         if self.resource:
@@ -150,7 +150,7 @@ def launches(script: Script) -> list[Launch]:
     if not any(_LAUNCHERS.search(w.text) for words in lines for w in words):
         lines = [*script.variables.values()]
     for words in lines:
-        flat = [*pieces(words)]
+        flat = [*split_words(words)]
         hits = [(n, m) for n, w in enumerate(flat) if (m := _LAUNCHERS.search(w.text))]
         if hits:
             at, match = hits[-1]
@@ -170,16 +170,21 @@ def take_world(draft: Draft, file: str, script: Script) -> bool:
     if launch.who in ("srun", ""):
         each = batch.per_node or each or batch.tasks_per_node
     draft.asked |= {(file, entry.path, entry.line) for entry in (nodes, each, launch.ranks) if entry}
-    per_node = count(each.value) if each else None
+    per_node = whole_count(each.value) if each else None
     if each is not None and per_node is not None:
         draft.put("gpus_per_node", per_node, Origin(file, each.line, each.path))
-    ranks = count(launch.ranks.value) if launch.ranks else None
+    ranks = whole_count(launch.ranks.value) if launch.ranks else None
     if launch.ranks is not None and ranks is not None:
         draft.put("gpus", ranks, Origin(file, launch.ranks.line, launch.ranks.path))
-        if per_node is None and nodes is not None and (many := count(nodes.value)) and ranks % many == 0:
+        if (
+            per_node is None
+            and nodes is not None
+            and (many := whole_count(nodes.value))
+            and ranks % many == 0
+        ):
             draft.derive("gpus_per_node", ranks // many, f"{ranks} ranks on {many} nodes")
         return True
-    many = count(nodes.value) if nodes else None
+    many = whole_count(nodes.value) if nodes else None
     if many is not None and per_node is not None and nodes is not None and each is not None:
         how = f"{nodes.path} {many} · {each.path} {per_node}"
         draft.put("gpus", many * per_node, Origin(file, nodes.line or each.line, how))

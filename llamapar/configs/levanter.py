@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .documents import Document
-from .draft import Draft, Source, number
+from .draft import Draft, SettingsSource, positive_number
 from .files import Files
 from .hugging_face import fill_one_way, take_hub_model
 
@@ -40,7 +40,7 @@ def read(files: Files, draft: Draft) -> None:
     """Fill the draft. The number of chips is unknown, because it depends on the machine."""
     found = _found(files)
     assert found is not None
-    source = Source(found[0], found[1].get, draft, "Levanter (trainer.py@9263f81e8b)")
+    source = SettingsSource(found[0], found[1].get, draft, "Levanter (trainer.py@9263f81e8b)")
     source.take("tp", "trainer.model_axis_size", default=1)
     fill_one_way(draft, "cp", "pp")
     _read_data_axes(source, found[1])
@@ -57,7 +57,7 @@ def read(files: Files, draft: Draft) -> None:
     files.take_world(draft)
 
 
-def _read_data_axes(source: Source, document: Document) -> None:
+def _read_data_axes(source: SettingsSource, document: Document) -> None:
     draft = source.draft
     sizes = [source.get(f"trainer.replica_{net}_axis_size") for net in ("ici", "dcn")]
     if any(size is not None and size.value == -1 for size in sizes):
@@ -71,7 +71,7 @@ def _read_data_axes(source: Source, document: Document) -> None:
     draft.put("zero", 3 if shared else 0, source.origin(axis))
 
 
-def _read_model(source: Source) -> None:
+def _read_model(source: SettingsSource) -> None:
     draft = source.draft
     published = source.says("use_hf_model_config")
     if published:
@@ -85,7 +85,7 @@ def _read_model(source: Source) -> None:
             source.take(field, f"model.{key}", default=default)
         source.put("tied", source.on("model.tie_word_embeddings"), "model.tie_word_embeddings")
         if source.text("model.rope.type") in ("", "default"):
-            source.parse("rope_theta", "model.rope.theta", number, 10000)
+            source.parse("rope_theta", "model.rope.theta", positive_number, 10000)
     source.take("seq_len", "train_seq_len", "model.seq_len", default=None if published else 2048)
     source.put("recompute", "full", "model.gradient_checkpointing")
     source.switch("recompute", "model.gradient_checkpointing", "full", "none")

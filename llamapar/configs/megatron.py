@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from .documents import Entry
-from .draft import Draft, Source, number, stage
+from .draft import Draft, SettingsSource, positive_number, stage
 from .files import Files
 from .flags import Flags, is_known, runs_something
 
@@ -51,7 +51,7 @@ def _arguments(files: Files) -> tuple[str, Flags]:
 def read(files: Files, draft: Draft) -> None:
     """Fill the draft from the arguments and the launch."""
     name, flags = _arguments(files)
-    source = Source(name, flags.get, draft, BY)
+    source = SettingsSource(name, flags.get, draft, BY)
     _read_layout(source)
     _read_batch(source, flags)
     _read_model(source)
@@ -66,7 +66,7 @@ def read(files: Files, draft: Draft) -> None:
         _leave_to_checkpoint(source)
 
 
-def _read_layout(source: Source) -> None:
+def _read_layout(source: SettingsSource) -> None:
     draft = source.draft
     source.take("tp", "tensor-model-parallel-size", default=1)
     source.take("pp", "pipeline-model-parallel-size", default=1)
@@ -93,7 +93,7 @@ SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """What Megatron-FSDP shares → the stage of ZeRO that does."""
 
 
-def _read_zero(source: Source) -> None:
+def _read_zero(source: SettingsSource) -> None:
     if source.get("zero-stage"):
         source.parse("zero", "zero-stage", stage, 0)
     elif source.on("use-torch-fsdp2"):
@@ -108,7 +108,7 @@ def _read_zero(source: Source) -> None:
         source.put("zero", int(source.on(shares)), shares)
 
 
-def _read_stages(source: Source) -> None:
+def _read_stages(source: SettingsSource) -> None:
     """Virtual stages: given, or a rank's layers divided by the layers of one of its stages."""
     draft = source.draft
     pp, n_layers = draft.number("pp"), source.count("num-layers")
@@ -134,7 +134,7 @@ def _read_stages(source: Source) -> None:
         _read_ends(source, pp, n_layers)
 
 
-def _read_ends(source: Source, pp: int, n_layers: int) -> None:
+def _read_ends(source: SettingsSource, pp: int, n_layers: int) -> None:
     """Layers of each stage, if those of the first or the last are given."""
     first = source.count("decoder-first-pipeline-num-layers")
     last = source.count("decoder-last-pipeline-num-layers")
@@ -156,7 +156,7 @@ def _layout_stages(text: str) -> int | None:
     return body.count("|") + 1 if re.fullmatch(r"[EtLm|,]+", body) else None
 
 
-def _read_batch(source: Source, flags: Flags) -> None:
+def _read_batch(source: SettingsSource, flags: Flags) -> None:
     draft = source.draft
     source.take("seq_len", "seq-length")
     source.take("micro_batch", "micro-batch-size")
@@ -183,7 +183,7 @@ def _read_batch(source: Source, flags: Flags) -> None:
         source.put("recompute", source.text(granularity) or "none", granularity)
 
 
-def _read_model(source: Source) -> None:
+def _read_model(source: SettingsSource) -> None:
     draft = source.draft
     for field, key in _DIMS.items():
         source.take(field, key)
@@ -195,7 +195,7 @@ def _read_model(source: Source) -> None:
         draft.derive("ffn_dim", width, "Megatron's default")
     _read_kv_heads(source, heads)
     theta = source.get("rotary-base", "rotary-position-embeddings-theta", "rope-theta")
-    value = number(theta.value) if theta else 10000
+    value = positive_number(theta.value) if theta else 10000
     if value is not None:
         base = int(value) if float(value).is_integer() else value
         draft.put("rope_theta", base, source.origin(theta))
@@ -214,7 +214,7 @@ _COUNTED = ("", "nulltokenizer", "nullmultimodaltokenizer", "tiktokenizer")
 @2d0d2518d6); the others have their own size."""
 
 
-def _read_vocabulary(source: Source) -> None:
+def _read_vocabulary(source: SettingsSource) -> None:
     said, kind = source.get("vocab-size"), source.get("tokenizer-type")
     if is_known(said) and source.text("tokenizer-type") in _COUNTED:
         source.take("vocab_size", "vocab-size")
@@ -225,7 +225,7 @@ def _read_vocabulary(source: Source) -> None:
         source.draft.missing("vocab_size", "from the tokenizer")
 
 
-def _read_kv_heads(source: Source, heads: int | None) -> None:
+def _read_kv_heads(source: SettingsSource, heads: int | None) -> None:
     """Groups are read only with --group-query-attention, which alone means one (argument_utils.py:330)."""
     draft, own = source.draft, ("num-key-value-heads", "num-attention-heads-kv")
     if source.text("attention-head-type") == "multiquery":
@@ -250,7 +250,7 @@ _CHANGED = {
 }
 
 
-def _refuse_other_models(source: Source) -> None:
+def _refuse_other_models(source: SettingsSource) -> None:
     """Refuse, by name, settings of a model that is no Llama; they are never counted as one."""
     draft = source.draft
     for key, what in _CHANGED.items():
@@ -283,7 +283,7 @@ def _leave_to_caller(draft: Draft) -> None:
             draft.missing(field, "the script that uses these arguments may say it")
 
 
-def _leave_to_checkpoint(source: Source) -> None:
+def _leave_to_checkpoint(source: SettingsSource) -> None:
     """--use-checkpoint-args reads dimensions from the checkpoint; those without a flag are unknown."""
     draft = source.draft
     keys = ("group-query-attention", "num-key-value-heads", "num-attention-heads-kv")

@@ -7,7 +7,7 @@ create_config.py, template/base_config.json @59714b1bf2.
 from __future__ import annotations
 
 from .documents import Document
-from .draft import Draft, Source, count, number, stage
+from .draft import Draft, SettingsSource, positive_number, stage, whole_count
 from .files import Files
 
 _MODEL = {
@@ -32,7 +32,7 @@ def read_nanotron(files: Files, draft: Draft) -> None:
     found = files.with_key("parallelism.dp", "parallelism.tp")
     assert found is not None
     name, document = found
-    source = Source(name, document.get, draft, "nanotron")
+    source = SettingsSource(name, document.get, draft, "nanotron")
     for axis in ("tp", "pp", "dp"):
         source.take(axis, f"parallelism.{axis}")
     source.take("cp", "parallelism.context_parallel_size", default=1)
@@ -49,7 +49,7 @@ def read_nanotron(files: Files, draft: Draft) -> None:
     files.take_world(draft)
 
 
-def _read_nanotron_model(source: Source, document: Document) -> None:
+def _read_nanotron_model(source: SettingsSource, document: Document) -> None:
     draft, prefix = source.draft, "model.model_config"
     experts = [*document.under(f"{prefix}.moe_config")]
     if any(entry.value is not None for entry in experts):
@@ -63,7 +63,7 @@ def _read_nanotron_model(source: Source, document: Document) -> None:
         source.take(field, f"{prefix}.{key}")
     if heads := draft.number("n_heads"):
         draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
-    source.parse("rope_theta", f"{prefix}.rope_theta", number, 10000)
+    source.parse("rope_theta", f"{prefix}.rope_theta", positive_number, 10000)
     source.switch("tied", f"{prefix}.tie_word_embeddings")
     for key in ("no_rope_layer", "_use_qk_norm", "use_qk_norm"):
         entry = source.get(f"{prefix}.{key}")
@@ -74,7 +74,7 @@ def _read_nanotron_model(source: Source, document: Document) -> None:
         draft.unknown.setdefault("gpus_per_node", "no launch says how many GPUs a node has")
 
 
-def _read_older(source: Source) -> None:
+def _read_older(source: SettingsSource) -> None:
     """GPT-BigCode's dims straight under `model`, as in 2023 (loubnabnl/nanotron-smol-cluster)."""
     older = _MODEL | {"n_layers": "n_layer", "ffn_dim": "n_inner"}
     del older["n_kv_heads"]
@@ -99,11 +99,11 @@ def read_picotron(files: Files, draft: Draft) -> None:
     by = "picotron (create_config.py@59714b1bf2)"
     found = files.with_key("distributed.tp_size")
     if found is not None:
-        keys, source = _PICOTRON_KEYS, Source(found[0], found[1].get, draft, by)
+        keys, source = _PICOTRON_KEYS, SettingsSource(found[0], found[1].get, draft, by)
     else:
         flags = files.flags(*_PICOTRON_MARKS)
         assert flags is not None
-        keys, source = _PICOTRON_FLAGS, Source(flags[0], flags[1].get, draft, by)
+        keys, source = _PICOTRON_FLAGS, SettingsSource(flags[0], flags[1].get, draft, by)
     for field in ("tp", "cp", "pp", "dp", "micro_batches"):
         source.take(field, keys[field], default=1)
     source.take("seq_len", keys["seq_len"])
@@ -116,7 +116,7 @@ def read_picotron(files: Files, draft: Draft) -> None:
     for field in ("n_layers", "n_heads", "n_kv_heads"):
         entry = source.get(keys[field])
         if entry is not None and entry.value is not None:
-            if draft.get(field) != count(entry.value):
+            if draft.get(field) != whole_count(entry.value):
                 draft.facts.pop("preset", None)
             source.take(field, keys[field])
     if found is not None:

@@ -11,7 +11,7 @@ import re
 from llamapar.describe.models import PRESETS
 
 from .documents import Document, Entry
-from .draft import Draft, Origin, Source, count, public, scalar, truth
+from .draft import Draft, Origin, SettingsSource, public, scalar, truth, whole_count
 from .files import Files
 
 _MARKS = ("model.tensor_model_parallel_size", "model.encoder_seq_length")
@@ -42,7 +42,7 @@ def _value(document: Document, entry: Entry | None) -> Entry | None:
     def number(reference: str) -> str:
         path = reference[1:] if reference.startswith(".") else ""
         found = document.get(f"{parent}.{path}" if path else reference)
-        return str(count(found.value)) if found and count(found.value) else "?"
+        return str(whole_count(found.value)) if found and whole_count(found.value) else "?"
 
     text = re.sub(r"\$\{(\.?[a-z_][\w.]*)\}", lambda m: number(m[1]), text)
     match = re.fullmatch(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}", text)
@@ -60,7 +60,7 @@ def read(files: Files, draft: Draft) -> None:
     def model(*keys: str) -> Entry | None:
         return _value(document, document.get(*(f"model.{key}" for key in keys)))
 
-    source = Source(name, model, draft, "NeMo (v1.23.0)")
+    source = SettingsSource(name, model, draft, "NeMo (v1.23.0)")
     for axis, key in (("tp", "tensor_model"), ("pp", "pipeline_model"), ("cp", "context")):
         source.take(axis, f"{key}_parallel_size", default=1)
     source.take("virtual_stages", "virtual_pipeline_model_parallel_size", default=1)
@@ -72,7 +72,7 @@ def read(files: Files, draft: Draft) -> None:
     source.take("seq_len", "encoder_seq_length")
     source.take("micro_batch", "micro_batch_size")
     source.take("global_batch", "global_batch_size")
-    _read_world(Source(name, document.get, draft, source.by))
+    _read_world(SettingsSource(name, document.get, draft, source.by))
     files.take_world(draft)
     again = "activations_checkpoint_granularity"
     if model(again) is not None:
@@ -81,7 +81,7 @@ def read(files: Files, draft: Draft) -> None:
     _read_model(source)
 
 
-def _read_world(source: Source) -> None:
+def _read_world(source: SettingsSource) -> None:
     draft = source.draft
     many, size = source.count("trainer.num_nodes"), source.count("trainer.devices")
     if size:
@@ -95,7 +95,7 @@ def _read_world(source: Source) -> None:
         source.put("dtype", {"16": "fp16", "32": "fp32"}.get(text, text), "trainer.precision")
 
 
-def _read_model(source: Source) -> None:
+def _read_model(source: SettingsSource) -> None:
     draft = source.draft
     for field, key in _DIMS.items():
         source.take(field, key)
@@ -108,7 +108,7 @@ def _read_model(source: Source) -> None:
         draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
     if dim is None and source.get("restore_from_path"):
         return  # The .nemo file contains all of it.
-    source.parse("rope_theta", "rotary_base", count, 10000)
+    source.parse("rope_theta", "rotary_base", whole_count, 10000)
     tied = "share_embeddings_and_output_weights"
     source.parse("tied", tied, truth, True)
     _read_vocabulary(source)
@@ -126,7 +126,7 @@ def _read_model(source: Source) -> None:
         source.refuse(f"rotary_percentage {part.value}", "rotary_percentage")
 
 
-def _read_vocabulary(source: Source) -> None:
+def _read_vocabulary(source: SettingsSource) -> None:
     """override_vocab_size, or the tokenizer where it is a public model's or GPT-2's."""
     if source.count("override_vocab_size"):
         source.take("vocab_size", "override_vocab_size")

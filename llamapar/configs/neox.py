@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from .documents import Document, Entry
-from .draft import Draft, Source, count, number, stage, truth
+from .draft import Draft, SettingsSource, positive_number, stage, truth, whole_count
 from .files import Files
 from .hugging_face import take_dtype
 
@@ -44,9 +44,9 @@ def read(files: Files, draft: Draft) -> None:
     def get(*keys: str) -> Entry | None:
         return document.get(*keys, *(key.replace("_", "-") for key in keys))
 
-    source = Source(name, get, draft, "GPT-NeoX")
+    source = SettingsSource(name, get, draft, "GPT-NeoX")
     source.take("tp", "model_parallel_size", default=1)
-    source.parse("pp", "pipe_parallel_size", lambda value: 1 if value == 0 else count(value), 1)
+    source.parse("pp", "pipe_parallel_size", lambda value: 1 if value == 0 else whole_count(value), 1)
     draft.derive("virtual_stages", 1, "GPT-NeoX has none")
     draft.derive("cp", 1, "not set")
     draft.derive("dp_replicate", 1, "ZeRO shares over all of dp")
@@ -65,7 +65,7 @@ def read(files: Files, draft: Draft) -> None:
     files.take_world(draft)
 
 
-def _read_batch(source: Source) -> None:
+def _read_batch(source: SettingsSource) -> None:
     """Sequences and ranks; the default of gradient_accumulation_steps is one (deepspeed_args.py:49)."""
     draft = source.draft
     for field, key in _BATCH:
@@ -81,7 +81,7 @@ def _read_batch(source: Source) -> None:
         draft.derive("gpus", each * nodes, f"num_nodes {nodes} · num_gpus {each}")
 
 
-def _read_model(source: Source) -> None:
+def _read_model(source: SettingsSource) -> None:
     draft = source.draft
     for field, key in (
         ("n_layers", "num_layers"),
@@ -94,7 +94,7 @@ def _read_model(source: Source) -> None:
     if heads := draft.number("n_heads"):
         draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
     _read_width(source)
-    source.parse("rope_theta", "rotary_emb_base", count, 10000)
+    source.parse("rope_theta", "rotary_emb_base", whole_count, 10000)
     source.put("tied", True, "no_weight_tying")
     source.switch("tied", "no_weight_tying", False, True)
     draft.missing("vocab_size", "from the tokenizer")
@@ -102,7 +102,7 @@ def _read_model(source: Source) -> None:
         _refuse_other_models(source)
 
 
-def _read_width(source: Source) -> None:
+def _read_width(source: SettingsSource) -> None:
     """The MLP's inner width: what a gate leaves of intermediate_size, for the parameters stay as many."""
     draft, dim = source.draft, source.draft.number("dim")
     said = source.get("intermediate_size")
@@ -118,7 +118,7 @@ def _read_width(source: Source) -> None:
         draft.derive("ffn_dim", wide, "mlp_type llama: intermediate_size, or 8/3 of the width up to 256s")
         return
     if inner is None and factor is not None and factor.value is not None:
-        many = number(factor.value)
+        many = positive_number(factor.value)
         if many is None:
             source.unreadable("ffn_dim", factor)
             return
@@ -135,7 +135,7 @@ def _read_width(source: Source) -> None:
         )
 
 
-def _refuse_other_models(source: Source) -> None:
+def _refuse_other_models(source: SettingsSource) -> None:
     """Refuse settings of a model that is no Llama, including GPT-NeoX's defaults."""
     draft = source.draft
     activation, norm, places = (source.text(key) for key in ("activation", "norm", "pos_emb"))

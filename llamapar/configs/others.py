@@ -12,7 +12,7 @@ import re
 from llamapar.frameworks.settings import Contradiction
 
 from .documents import Document, Entry
-from .draft import Draft, Source, count, number, scalar, stage, truth
+from .draft import Draft, SettingsSource, positive_number, scalar, stage, truth, whole_count
 from .files import Files
 from .shell_words import Word
 
@@ -46,7 +46,7 @@ def read_maxtext(files: Files, draft: Draft) -> None:
         total = 1
         for where, default in (("ici", -1 if axis == "fsdp" else 1), ("dcn", -1 if axis == "data" else 1)):
             entry = held.get(f"{where}_{axis}_parallelism")
-            said = count(entry.value) if entry else None
+            said = whole_count(entry.value) if entry else None
             if entry is None and default == -1:
                 draft.fills = "dp"
             total *= said or 1
@@ -62,11 +62,13 @@ def read_maxtext(files: Files, draft: Draft) -> None:
     draft.derive("dp_shard", fsdp, "ici · dcn fsdp")
     draft.derive("zero", 3 if fsdp > 1 or draft.fills else 0, "fsdp axes share parameters")
     draft.derive("sequence_parallel", False, "no tensor_sequence axis")
-    command = Source(name, Document(name, tuple(held.values())).get, draft, "MaxText (base.yml@e591f30cbb)")
+    command = SettingsSource(
+        name, Document(name, tuple(held.values())).get, draft, "MaxText (base.yml@e591f30cbb)"
+    )
 
-    def holder(key: str) -> Source:
+    def holder(key: str) -> SettingsSource:
         found = None if key in held else files.with_key(key)
-        return Source(found[0], found[1].get, draft) if found else command
+        return SettingsSource(found[0], found[1].get, draft) if found else command
 
     source = holder("max_target_length")
     if unread and source.get("max_target_length") is None:
@@ -75,7 +77,7 @@ def read_maxtext(files: Files, draft: Draft) -> None:
         source.take("seq_len", "max_target_length", default=2048)
     source = holder("per_device_batch_size")
     batch = source.get("per_device_batch_size")
-    each = count(number(batch.value)) if batch else None
+    each = whole_count(positive_number(batch.value)) if batch else None
     if each and batch is not None:
         shared = math.prod(draft.number(axis) or 1 for axis in ("tp", "cp", "pp"))
         how = f"{batch.path} {each} · {shared} devices that share sequences"
@@ -85,7 +87,7 @@ def read_maxtext(files: Files, draft: Draft) -> None:
     if policy := source.text("remat_policy"):
         source.put("recompute", policy, "remat_policy")
     inside = [held[k] for k in held if k.startswith("ici_")]
-    if inside and (product := math.prod(count(e.value) or 1 for e in inside)) > 1:
+    if inside and (product := math.prod(whole_count(e.value) or 1 for e in inside)) > 1:
         draft.derive("gpus_per_node", product, "the product of the ici degrees")
     source = holder("model_name")
     if model := source.get("model_name"):
@@ -109,13 +111,13 @@ def read_colossalai(files: Files, draft: Draft) -> None:
     files.take_world(draft)
     if found is not None:
         by = "ColossalAI (hybrid_parallel_plugin.py@4f9953be33)"
-        _read_plugin(Source(found.name, found.get, draft, by))
+        _read_plugin(SettingsSource(found.name, found.get, draft, by))
     else:
         _read_command(files, draft)
     draft.unless_said("cp", 1, "no ring over ranks of its own")
 
 
-def _read_plugin(source: Source) -> None:
+def _read_plugin(source: SettingsSource) -> None:
     draft = source.draft
     source.take("tp", "tp_size")
     source.take("pp", "pp_size")
@@ -144,7 +146,7 @@ def _read_plugin(source: Source) -> None:
 _PLUGINS = {"zero2": 2, "zero2_cpu": 2, "gemini": 3, "gemini_auto": 3, "ddp": 0}
 
 
-def _read_training(source: Source) -> None:
+def _read_training(source: SettingsSource) -> None:
     """Read a user's own script, of which only the plugin's usual words are known."""
     draft = source.draft
     for axis in ("tp", "pp"):
@@ -173,7 +175,7 @@ def _read_command(files: Files, draft: Draft) -> None:
     found = files.flags("b", "plugin", "p", "pp-size", "tp", "batch-size", "g", "c")
     if found is None:
         return
-    source = Source(found[0], found[1].get, draft, "ColossalAI (benchmark.py@4f9953be33)")
+    source = SettingsSource(found[0], found[1].get, draft, "ColossalAI (benchmark.py@4f9953be33)")
     model = source.get("model-name")
     if model is not None and re.search(r"mixtral|moe", str(model.value), re.I):
         draft.covered = False
@@ -190,7 +192,7 @@ def _read_command(files: Files, draft: Draft) -> None:
         _read_training(source)
 
 
-def _read_benchmark(source: Source) -> None:
+def _read_benchmark(source: SettingsSource) -> None:
     """benchmark.py: -c model, -p plugin, -b sequences of a DP rank, -l tokens."""
     draft = source.draft
     plugin = source.get("p", "plugin")

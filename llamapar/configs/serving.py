@@ -10,7 +10,7 @@ import itertools
 import re
 
 from .documents import Entry
-from .draft import Draft, Source
+from .draft import Draft, SettingsSource
 from .files import Files
 from .flags import Flags, is_known
 
@@ -35,7 +35,7 @@ def read_meta(files: Files, draft: Draft) -> None:
     """Fill the draft: tp is torchrun's world, which must equal the number of consolidated.*.pth files."""
     found = files.flags("ckpt-dir")
     assert found is not None
-    source = Source(found[0], found[1].get, draft)
+    source = SettingsSource(found[0], found[1].get, draft)
     _serves(draft, "cp", "pp")
     files.take_world(draft)
     if (gpus := draft.number("gpus")) is not None:
@@ -61,7 +61,7 @@ def read_distributed_llama(files: Files, draft: Draft) -> None:
     if found is None:
         draft.missing("tp", "no command of a root")
         return
-    source, flags = Source(found[0], found[1].get, draft), found[1]
+    source, flags = SettingsSource(found[0], found[1].get, draft), found[1]
     _serves(draft, "cp", "pp")
     nodes = 1 + len(flags.values.get("workers", ()))
     if workers := source.get("workers"):
@@ -112,7 +112,10 @@ def read_vllm(files: Files, draft: Draft) -> None:
     if found is None:
         draft.missing("tp", "no vLLM arguments")
         return
-    source, flags = Source(found[0], found[1].get, draft, "vLLM (config/parallel.py@00193b82b0)"), found[1]
+    source, flags = (
+        SettingsSource(found[0], found[1].get, draft, "vLLM (config/parallel.py@00193b82b0)"),
+        found[1],
+    )
     source.take("tp", "tensor-parallel-size", "tp", default=1)
     source.take("pp", "pipeline-parallel-size", "pp", default=1)
     source.take("dp", "data-parallel-size", "dp", default=1)

@@ -23,8 +23,8 @@ from .shell_words import (
     closing_of,
     directives_of,
     optional_name,
+    shell_tokens,
     statements_of,
-    tokens_of,
 )
 
 MOST_WORDS, MOST_LENGTH = 50_000, 200_000
@@ -36,7 +36,7 @@ _ENDS = {"then", "do", "else", "{", "!", "time", "export", "local", "declare", "
 
 
 @dataclass(frozen=True)
-class Command:
+class ShellCommand:
     """A command that the script would start: its words, and the variables set in front of it."""
 
     words: tuple[Word, ...]
@@ -47,7 +47,7 @@ class Command:
 class Script:
     """The content of a script. variables: the words of each at the end; directives: of #SBATCH and others."""
 
-    commands: tuple[Command, ...]
+    commands: tuple[ShellCommand, ...]
     variables: dict[str, tuple[Word, ...]]
     directives: tuple[Word, ...]
     documents: tuple[str, ...]
@@ -61,7 +61,7 @@ class _Reading:
             name: (Word(text, 0),) for name, text in environment.items()
         }
         self.arguments = list(arguments)
-        self.commands = list[Command]()
+        self.commands = list[ShellCommand]()
         self.documents = list[str]()
         self.words = 0
 
@@ -175,7 +175,7 @@ class _Reading:
         if rest.startswith("("):
             inner = rest[1:-1] if rest.endswith(")") else rest[1:]
             found = list[Word]()
-            for token in tokens_of(inner):
+            for token in shell_tokens(inner):
                 if not token.is_operator:
                     found += self._expanded(token, line + token.line - 1)
             new = tuple(found)
@@ -211,7 +211,7 @@ class _Reading:
             elif self.words < MOST_WORDS:
                 words += self._expanded(token, token.line)
         if words:
-            self.commands.append(Command(tuple(words), environment))
+            self.commands.append(ShellCommand(tuple(words), environment))
 
     def test(self, tokens: Sequence[Token]) -> bool | None:
         """The result of `[ … ]`; None if only a run can decide."""
@@ -384,6 +384,6 @@ def _past_case(statements: list[list[Token]], at: int, whole: bool) -> int:
 def read_shell(text: str, arguments: Sequence[str] = (), environment: dict[str, str] | None = None) -> Script:
     """The content of a script. arguments: its own arguments; environment: the variables it finds."""
     reading = _Reading(arguments, environment or {})
-    tokens = tokens_of(text.replace("\r\n", "\n"))
+    tokens = shell_tokens(text.replace("\r\n", "\n"))
     _follow(reading, list(statements_of(list(tokens))), 0, frozenset())
     return Script(tuple(reading.commands), reading.variables, directives_of(text), tuple(reading.documents))

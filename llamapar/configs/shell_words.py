@@ -89,7 +89,7 @@ def word_end(text: str, at: int) -> int:
     return len(text)
 
 
-def tokens_of(text: str) -> Iterator[Token]:
+def shell_tokens(text: str) -> Iterator[Token]:
     """Words, operators and arrays, without comments; a heredoc's body is one token after `<<`."""
     at, line, waiting = 0, 1, list[str]()
     while at < len(text):

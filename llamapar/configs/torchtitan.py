@@ -14,7 +14,7 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks.torchtitan import REGISTRY, TOKENS
 
 from .documents import Document, Entry
-from .draft import Draft, Source, count, truth
+from .draft import Draft, SettingsSource, truth, whole_count
 from .files import Files
 from .python_source import UNREAD
 
@@ -47,7 +47,7 @@ def read(files: Files, draft: Draft) -> None:
     found = files.with_key("model.flavor", "parallelism.data_parallel_shard_degree")
     assert found is not None
     name, document = found
-    source = Source(name, document.get, draft, _SINCE, document.partial)
+    source = SettingsSource(name, document.get, draft, _SINCE, document.partial)
     if name.lower().endswith(".toml"):
         draft.before = REGISTRY
     _read_layout(source, _unread(document))
@@ -60,7 +60,7 @@ def read(files: Files, draft: Draft) -> None:
         _hint(files.texts[name], draft)
 
 
-def _read_layout(source: Source, base: str) -> None:
+def _read_layout(source: SettingsSource, base: str) -> None:
     """The degrees. base: the unread configuration that this one starts from, "" where it starts from none."""
     draft = source.draft
     for axis, key in (("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
@@ -97,7 +97,7 @@ def _read_layout(source: Source, base: str) -> None:
     else:
         draft.derive("zero", 0, "nothing is shared")
     experts = source.get(*_at("expert_parallel_degree"))
-    if experts is not None and (count(experts.value) or 1) > 1:
+    if experts is not None and (whole_count(experts.value) or 1) > 1:
         draft.refuse(f"expert parallel over {experts.value}", source.origin(experts))
     _read_stages(source, pp)
 
@@ -111,7 +111,7 @@ _FOLLOW = {
 """Facts that follow from these settings, and from their defaults where the settings are not said."""
 
 
-def _forget_defaults(source: Source) -> None:
+def _forget_defaults(source: SettingsSource) -> None:
     """Mark what a log does not print as unknown, because it need not be the default."""
     held = source.draft
     forced = {"zero": held.get("zero") == 0, "virtual_stages": held.get("pp") == 1}
@@ -123,7 +123,7 @@ def _forget_defaults(source: Source) -> None:
         held.facts.pop("micro_batches", None)
 
 
-def _read_stages(source: Source, pp: int) -> None:
+def _read_stages(source: SettingsSource, pp: int) -> None:
     draft = source.draft
     if pp == 1:
         draft.derive("virtual_stages", 1, "pp = 1")
@@ -145,7 +145,7 @@ def _read_stages(source: Source, pp: int) -> None:
         draft.derive("virtual_stages", 1 if single else 2, f"the default of {kind}")
 
 
-def _layers(source: Source) -> int | None:
+def _layers(source: SettingsSource) -> int | None:
     if source.text("model_spec") == "debugmodel":
         return _DEBUG["n_layers"]
     flavour = source.get("model.flavor")
@@ -153,7 +153,7 @@ def _layers(source: Source) -> int | None:
     return PRESETS[preset].n_layers if preset else None
 
 
-def _read_job(source: Source) -> None:
+def _read_job(source: SettingsSource) -> None:
     draft = source.draft
     source.take("seq_len", "training.seq_len", default=2048)
     local = ("training.local_batch_size", "training.batch_size")
@@ -162,7 +162,7 @@ def _read_job(source: Source) -> None:
         draft.derive("batch_per_dp", each, "sequences of a DP rank")
         small = source.count(*_at("pipeline_parallel_microbatch_size")) or 1
         if rounds := source.get(*_at("pipeline_parallel_microbatches")):
-            small = each // (count(rounds.value) or each)
+            small = each // (whole_count(rounds.value) or each)
         draft.derive("micro_batch", small, "of the pipeline")
         draft.derive("micro_batches", each // small, f"{each} sequences in micro-batches of {small}")
     whole = source.get("training.global_batch_size")
@@ -185,7 +185,7 @@ def _read_job(source: Source) -> None:
         source.switch("compile", key)
 
 
-def _preset(source: Source, flavour: str) -> str:
+def _preset(source: SettingsSource, flavour: str) -> str:
     """The preset for a flavour of upstream's llama3; "" for any other."""
     kind = source.text("model.name") or "llama3"
     if kind == "llama2":
@@ -210,7 +210,7 @@ _DEBUG = {"dim": 256, "n_layers": 6, "n_heads": 16, "n_kv_heads": 16, "ffn_dim":
 _ARGS = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier")
 
 
-def _built(source: Source) -> ModelConfig | None:
+def _built(source: SettingsSource) -> ModelConfig | None:
     """The model whose arguments a log prints, whatever the name of its flavour."""
     names = (*_ARGS, "norm_eps", "rope_theta")
     held = {name: entry.value for name in names if (entry := source.get(f"ModelArgs.{name}"))}
@@ -220,7 +220,7 @@ def _built(source: Source) -> ModelConfig | None:
         return None
 
 
-def _read_model(source: Source) -> None:
+def _read_model(source: SettingsSource) -> None:
     draft, flavour = source.draft, source.get("model.flavor")
     where = source.origin(flavour)
     family, size = source.text("model.name") or "llama3", str(flavour.value) if flavour else "debugmodel"
@@ -282,7 +282,7 @@ def read_registry(files: Files, draft: Draft) -> None:
     document = files.configuration
     assert document is not None
     document = _with_upstream_base(document)
-    source = Source(document.name, document.get, draft, "torchtitan (config/configs.py@b5bcd76c66)")
+    source = SettingsSource(document.name, document.get, draft, "torchtitan (config/configs.py@b5bcd76c66)")
     base = _unread(document)
     _read_layout(source, base)
     if draft.fills and "gpus" not in draft.facts:

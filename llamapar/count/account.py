@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.dtypes import TRAINED
 from llamapar.describe.hardware import DEFAULT_GPU, GPUS
 from llamapar.describe.job import Job
@@ -18,15 +18,15 @@ from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of
 from llamapar.frameworks import FRAMEWORKS, Framework
 from llamapar.frameworks import framework as find_framework
+from llamapar.frameworks.cross_entropy import LOSSES
 from llamapar.frameworks.habits import HABITS, habits_of
-from llamapar.frameworks.losses import LOSSES
 from llamapar.frameworks.trainer import LAST, MOST, Habits
 from llamapar.place.orders import ORDERS
 
 from .exact import Account, exact
-from .published import korthikanti, megatron, ultrascale
+from .in_flight import SCHEDULES
+from .published_rules import korthikanti, megatron, ultrascale
 from .saved import KERNELS, RECOMPUTE
-from .schedule import SCHEDULES
 from .sizes import Sizes
 from .terms import Breakdown, Memory
 
@@ -34,7 +34,7 @@ ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
 offer("accounting", ACCOUNTINGS)
 
 
-@named
+@checked_options
 def memory(
     model: ModelLike,
     layout: LayoutLike | None = None,
@@ -79,7 +79,7 @@ def memory(
     dtype: of parameters and activations. grad_dtype: of the sums of gradients over micro-batches; by default
         the framework's, else float32.
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
-    loss: a key of `llamapar.frameworks.losses.LOSSES`: "vocab_parallel", "in_place", "torch" for
+    loss: a key of `llamapar.frameworks.cross_entropy.LOSSES`: "vocab_parallel", "in_place", "torch" for
         torch.nn.functional.cross_entropy, "shifted" for that of older transformers, "held" if a script
         keeps the logits through the backward, "narrow" if they stay in dtype, "loss_parallel" for
         DTensor's, "compiled" or "chunked".

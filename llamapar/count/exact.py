@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from llamapar.describe.dtypes import BYTES
-from llamapar.frameworks.losses import LOSSES
+from llamapar.frameworks.cross_entropy import LOSSES
 from llamapar.frameworks.trainer import Habits
 from llamapar.place.orders import ALL_FORWARD_FIRST
 
-from .saved import end, layer
-from .schedule import in_flight
+from .in_flight import in_flight
+from .saved import kept_of_end, kept_of_layer
 from .sizes import Sizes, StageHold
 from .terms import ALLOCATOR_TERM, CONTEXT_TERM, GIB, Breakdown, Term
 
@@ -56,7 +56,7 @@ class Account:
     float8_all_gather: bool = False
 
 
-def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> list[Term]:
+def state_bytes(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> list[Term]:
     """Parameters, gradients, master weights and optimizer states of a PP rank."""
     layout = sizes.layout
     shard = layout.dp_shard * layout.cp
@@ -74,7 +74,7 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
     }
     if layout.zero >= 2 and account.micro_batches > 1 and habits.reduces_once(layout.pp):
         inputs["waiting"] = item if habits.unreduced_in_dtype else grad
-        inputs["unreduced"] = unreduced(sizes, hold, account.schedule)
+        inputs["unreduced"] = unreduced_gradients(sizes, hold, account.schedule)
     inputs["buckets"] = item if account.grad_buckets and shard * layout.dp_replicate > 1 else 0
     source, whole, eighth = _FSDP if fsdp else _ZERO, "bytes of the dtype", ""
     if account.float8_all_gather and layout.zero == 2:  # FSDP's that stay gathered after the forward
@@ -106,7 +106,7 @@ def states(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> l
     return [Term(name, formula, inputs, why) for name, formula, why in rows]
 
 
-def unreduced(sizes: Sizes, hold: StageHold, schedule: str) -> int:
+def unreduced_gradients(sizes: Sizes, hold: StageHold, schedule: str) -> int:
     """Parameters with whole gradients on a rank before a stage's last micro-batch, beyond its own shard.
 
     If all forwards come first, the backwards of one stage end before those of the next begin; then one stage
@@ -164,7 +164,7 @@ def layer_terms(
     front = f"{times} * " if times else ""
     return [
         Term(f"activations: {row.part}", f"{front}({row.formula})", inputs, row.source)
-        for row in layer(kernels, recompute, qk_norm)
+        for row in kept_of_layer(kernels, recompute, qk_norm)
     ]
 
 
@@ -197,16 +197,18 @@ def activations(
         inputs["copies"] += 2 * (inputs["q"] - inputs["k"])
     terms = layer_terms(inputs, kernels, recompute, "layers", normed)
     if hold.embedding:
-        row = end("embedding", kernels)
+        row = kept_of_end("embedding", kernels)
         terms.append(Term("activations: embedding", f"first * ({row.formula})", inputs, row.source))
-    kept, every = (" + ".join(s.formula for s in layer(kernels, r, normed)) for r in (recompute, "none"))
+    kept, every = (
+        " + ".join(s.formula for s in kept_of_layer(kernels, r, normed)) for r in (recompute, "none")
+    )
     again = f"({every}) - ({kept})" if recompute != "none" else "0"
     work = f"{again} + ({3 + again_cheaply} * ffn + 2 * gathered) * item" if any(hold.layers) else "0"
     source = "gradients of w1, w3 and w2's inputs and of the residual stream, and what is recomputed"
     if hold.head:
-        row = end("head", kernels)
+        row = kept_of_end("head", kernels)
         terms.append(Term("activations: head", f"last * ({row.formula})", inputs, row.source))
-        row = end("loss", kernels)
+        row = kept_of_end("loss", kernels)
         less, more, why = LOSSES[(layout.tp > 1 and habits.tp_loss) or habits.loss or "vocab_parallel"]
         own = row.formula if less == "0" else f"{row.formula} + {less}"
         every = f"last * ({own})" if inputs["last"] > 1 else own
@@ -294,7 +296,7 @@ def exact(sizes: Sizes, account: Account, habits: Habits, together: bool = True)
     """The breakdown of every PP rank. Ranks with the same stages and chunks in flight share one result."""
     layout, many = sizes.layout, account.micro_batches
     constant = {
-        hold: [*states(sizes, hold, account, habits), *buffers(sizes, hold, account, habits)]
+        hold: [*state_bytes(sizes, hold, account, habits), *buffers(sizes, hold, account, habits)]
         for hold in set(sizes.stages)
     }
     found: dict[tuple[StageHold, tuple[int, ...]], Breakdown] = {}

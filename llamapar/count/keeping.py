@@ -95,7 +95,7 @@ class Kept(Record):
         return self.title, head, rows, self.sentence
 
 
-def kept(cut: Cut, found: Mapping[str, int], *, micro_batch: int, dtype: str, cp_method: str) -> Kept:
+def compare_kept(cut: Cut, found: Mapping[str, int], *, micro_batch: int, dtype: str, cp_method: str) -> Kept:
     """The formula for a layer beside what a run kept of one.
 
     found: part → bytes. cut: its seq_len must be known.

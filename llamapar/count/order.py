@@ -53,7 +53,7 @@ class Sent:
         return f"{part}{phase}{ends}"
 
 
-def order(sent: Sending) -> tuple[Sent, ...]:
+def collectives_in_order(sent: Sending) -> tuple[Sent, ...]:
     """What a rank sends in a step, in order along each axis."""
     if sent.table is None:
         whole = Stage(0, 0, range(sent.cut.model.n_layers), embedding=True, head=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict, Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.splits import Padding
@@ -123,7 +123,7 @@ class Reconciliation(Record):
         return self.title, ["tool", "GiB", "from ours, GiB", "what it does"], rows, ""
 
 
-def groups(found: Breakdown, steps: Mapping[str, tuple[str, ...]] = GROUPS) -> dict[str, int]:
+def by_step(found: Breakdown, steps: Mapping[str, tuple[str, ...]] = GROUPS) -> dict[str, int]:
     """The breakdown's bytes by the steps of a waterfall."""
     return {group: found.bytes(*names) for group, names in steps.items()}
 
@@ -175,7 +175,7 @@ MemoryKeywords = TypedDict(
 """What `lp.reconcile` takes by name beside the length of a sequence."""
 
 
-@named
+@checked_options
 def reconcile(
     model: ModelLike, layout: LayoutLike | None = None, *, seq_len: int, **options: Unpack[MemoryKeywords]
 ) -> Reconciliation:
@@ -185,12 +185,12 @@ def reconcile(
     """
     exact = memory(model, layout, seq_len=seq_len, **options)
     m, lay = exact.model, exact.layout
-    ours = groups(exact.worst)
+    ours = by_step(exact.worst)
     tools = []
     for rule, note in RULES.items():
         theirs = memory(model, layout, seq_len=seq_len, accounting=rule, **options).worst
         steps = FINE if theirs.bytes("parameters") else GROUPS
-        steps_there = _steps(groups(exact.worst, steps), groups(theirs, steps), theirs.total_bytes)
+        steps_there = _steps(by_step(exact.worst, steps), by_step(theirs, steps), theirs.total_bytes)
         tools.append(Tool(f"{rule} rule", theirs.total_bytes, steps_there, note))
     key = (m.name, lay.tp, lay.cp, lay.pp, lay.dp, seq_len)
     for peer in PEERS.get(key, ()):

@@ -85,7 +85,7 @@ _ENDS = {
 
 
 @cache
-def layer(kernels: str, recompute: str, qk_norm: bool = False) -> tuple[Saved, ...]:
+def kept_of_layer(kernels: str, recompute: str, qk_norm: bool = False) -> tuple[Saved, ...]:
     """What is kept of one layer, part by part."""
     if recompute == "full":
         return _SELECTIVE[:1]
@@ -94,6 +94,6 @@ def layer(kernels: str, recompute: str, qk_norm: bool = False) -> tuple[Saved, .
     return (*_SAVED[kernels], _QK_NORMS[kernels]) if qk_norm else _SAVED[kernels]
 
 
-def end(name: str, kernels: str) -> Saved:
+def kept_of_end(name: str, kernels: str) -> Saved:
     """What is kept of the "embedding", the "head" (final norm and its matmul's input) or the "loss"."""
     return Saved(name, _ENDS[name][kernels], _OWN if kernels == "eager" else _FUSED)

@@ -21,7 +21,7 @@ from llamapar.place.stage_map import split_named
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorSize:
     """Parameters of one tensor on TP rank 0: all of them, and the piece when dim 0 is cut `shard` ways."""
 
     key: str
@@ -99,14 +99,14 @@ class Sizes:
     # -- parameters ----------------------------------------------------------------------------
 
     @cached_property
-    def parts(self) -> dict[str, list[Part]]:
+    def parts(self) -> dict[str, list[TensorSize]]:
         """Parameters on TP rank 0 by place: "layer", "embedding", or "head" (with the final norm)."""
-        found: dict[str, list[Part]] = {"layer": [], "embedding": [], "head": []}
+        found: dict[str, list[TensorSize]] = {"layer": [], "embedding": [], "head": []}
         for p in self.model.replace(n_layers=1).parameters():
             shape = self.cut.local_shape(p)
             ends = "embedding" if p.key == "tok_embeddings" else "head"
             where = "layer" if p.layer is not None else ends
-            found[where].append(Part(p.key, math.prod(shape), shape[0]))
+            found[where].append(TensorSize(p.key, math.prod(shape), shape[0]))
         return found
 
     @lru_cache(maxsize=64)  # noqa: B019  most stages hold the same, and 64 Sizes are few

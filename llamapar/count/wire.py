@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.dtypes import BYTES
 from llamapar.describe.layout import AXES, SHARDING, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
@@ -95,7 +95,7 @@ def block_rounds(sequence_parallel: bool, recomputed: bool) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Term:
+class Collectives:
     """`count` collectives of `bytes` bytes each, caused by `part` of the program."""
 
     part: str
@@ -111,7 +111,7 @@ class Traffic(Record):
     """What a rank sends, term by term; it has the same `bytes` and `by_axis` as a `Trace`."""
 
     title: str
-    terms: tuple[Term, ...]
+    terms: tuple[Collectives, ...]
 
     def bytes(self, axis: str | None = None, phase: str | None = None) -> int:
         """Bytes over an axis in a phase; None means all."""
@@ -232,7 +232,7 @@ def sending(
     return Sending(program, rank, cut, table, rows, reductions)
 
 
-@named
+@checked_options
 def traffic(
     program: str,
     model: ModelLike,
@@ -280,7 +280,7 @@ def traffic(
                     shown = "forward" if phase == ONCE else phase
                     found[part, shown, axis, kind, size] += times * work.passes.get(phase, 0) * count
     terms = [
-        Term(part, phase, axis, kind, count, size)
+        Collectives(part, phase, axis, kind, count, size)
         for (part, phase, axis, kind, size), count in found.items()
         if count
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple, Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.dtypes import BYTES
 from llamapar.describe.layout import Coord, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike, Parameter
@@ -29,7 +29,7 @@ _split = lru_cache(maxsize=256)(Split)
 """Cached because checking a split takes time, and a picture asks for the same few hundreds of times."""
 
 
-class Move(NamedTuple):
+class ZeroCollectives(NamedTuple):
     """`times` collectives of one kind in a step, of `bytes` bytes in total. when: a phase, or "update"."""
 
     when: str
@@ -111,7 +111,7 @@ class ZeroMap(Record):
         return numbers * each
 
     @cached_property
-    def moves(self) -> tuple[Move, ...]:
+    def moves(self) -> tuple[ZeroCollectives, ...]:
         """What a step of one micro-batch sends between ranks that hold or share copies, in order.
 
         Gradients are summed in float32 at least. Under ZeRO 1 and 2 the updated parameters are gathered after
@@ -129,7 +129,7 @@ class ZeroMap(Record):
                     key = ("forward" if phase == ONCE else phase, axis, kind)
                     times[key] += count
                     found[key] += count * size
-        moves = [Move(*key, times[key], size) for key, size in found.items()]
+        moves = [ZeroCollectives(*key, times[key], size) for key, size in found.items()]
         return tuple(sorted(moves, key=lambda move: (PHASES.index(move.when), move.kind)))
 
     @property
@@ -163,7 +163,7 @@ class ZeroMap(Record):
         return self.title, head, rows, "\n".join(told) or "nothing travels"
 
 
-@named
+@checked_options
 def zero(
     model: ModelLike,
     layout: LayoutLike | None = None,

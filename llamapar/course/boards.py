@@ -103,7 +103,7 @@ def _whole_numbers(guess: object, many: int | None, end: int, place: str, what: 
 # -- schedules -------------------------------------------------------------------------------------
 
 
-def placed(asked: lp.Schedule, spare: int = SPARE) -> Board:
+def placed_operations(asked: lp.Schedule, spare: int = SPARE) -> Board:
     """The operations of a schedule, placed in time. A guess is a text for each rank: "F0 F1 B0 B1".
 
     An operation is refused where its slot is taken, or before what it needs has ended. `asked` has one stage
@@ -159,7 +159,7 @@ def placed(asked: lp.Schedule, spare: int = SPARE) -> Board:
         return made
 
     def put(guess: object) -> Cells:
-        line = _timeline(scheduled(guess, asked.pp).check())
+        line = _timeline(schedule_of_guess(guess, asked.pp).check())
         if line.end > len(columns):
             what = f"it ends at {line.end:g}, and the board at {len(columns)}"
             raise lp.LlamaparError(what, f"{asked.title} ends at {_timeline(asked).end:g}; nothing was kept")
@@ -191,7 +191,7 @@ def _illegal(name: str, rank: int, start: int, why: str, ready: int | None) -> l
     return lp.LlamaparError(f"{name} cannot start at {start} on rank {rank}", why, choose)
 
 
-def scheduled(guess: object, ranks: int) -> lp.Schedule:
+def schedule_of_guess(guess: object, ranks: int) -> lp.Schedule:
     """The schedule of a guess, as `order` writes one. Raises LlamaparError."""
     rows = list(guess) if isinstance(guess, list | tuple) else []
     if len(rows) != ranks or not all(isinstance(row, str) for row in rows):
@@ -199,6 +199,6 @@ def scheduled(guess: object, ranks: int) -> lp.Schedule:
     return lp.Schedule.read([" ".join(f"{r}{one}" for one in row.split()) for r, row in enumerate(rows)])
 
 
-def order(schedule: lp.Schedule) -> list[str]:
+def order_as_text(schedule: lp.Schedule) -> list[str]:
     """A schedule as a guess says it: a text for each rank, without the numbers of stages."""
     return [" ".join(f"{a.kind}{a.micro_batch}" for a in row) for row in schedule.ranks]

@@ -17,11 +17,11 @@ from typing import Any
 
 import llamapar as lp
 from llamapar.figures import View
-from llamapar.panels.box_panel import Asked, Board, Box, Verdict
+from llamapar.panels.box_panel import Board, Box, BoxQuestion, GuessVerdict
 
-from .guesses import JUDGED, difference, is_right, read, read_layout, read_list, read_number, words
+from .guesses import JUDGED, as_guess, difference, is_right, parse_guess, read_layout, read_list, read_number
 from .progress import file, keep
-from .progress import read as read_progress
+from .progress import load_progress as read_progress
 
 ASK = "Run the notebook to answer, or unfold the answer."
 
@@ -72,17 +72,17 @@ class Item:
         if self.board:
             return self.board.read(self.board.put(_entries(guess)))
         if self.kind == "list" and not isinstance(guess, list | tuple | range):
-            return read_list(words(guess))
+            return read_list(as_guess(guess))
         if self.kind == "number" and (isinstance(guess, bool) or not isinstance(guess, int | float)):
-            return read_number(words(guess), self.unit)
+            return read_number(as_guess(guess), self.unit)
         if isinstance(guess, str) and self.kind == "choice" and isinstance(self.truth, bool):
-            guess = read(guess)
+            guess = parse_guess(guess)
         if self.kind == "choice" and guess not in [value for value, *_ in self.choices]:
             labels = [label for _, label, _ in self.choices]
-            raise lp.LlamaparError(f"{words(guess)} is none of the choices", "nothing was kept", labels)
+            raise lp.LlamaparError(f"{as_guess(guess)} is none of the choices", "nothing was kept", labels)
         if isinstance(guess, str) and isinstance(self.truth, lp.Layout):
             return read_layout(guess)
-        if self.kind == "text" and not words(guess).strip():
+        if self.kind == "text" and not as_guess(guess).strip():
             raise lp.LlamaparError("there is no answer yet", "nothing was kept")
         return guess
 
@@ -114,12 +114,12 @@ class Item:
         """A value in words: by its label where there are choices, with the unit where it is a number."""
         label = next((label for each, label, _ in self.choices if each == value), "")
         unit = f" {self.unit}" if self.unit and self.kind == "number" else ""
-        return label or f"{words(value)}{unit}"
+        return label or f"{as_guess(value)}{unit}"
 
-    def told(self, guess: object, first: str = "", says: str = "") -> Verdict:
+    def told(self, guess: object, first: str = "", says: str = "") -> GuessVerdict:
         """The verdict that tells the truth. first: the guess that stands, where that is another one."""
         right, truth = self.is_right(guess), self.say(self.truth) if self.judged else "below"
-        again = f" Your first guess was {first}." if first and first != words(guess) else ""
+        again = f" Your first guess was {first}." if first and first != as_guess(guess) else ""
         if self.board:
             line = "That is it." if right else "Not quite: the true one stands under yours."
         elif right:
@@ -132,7 +132,9 @@ class Item:
         marked = self.marked(guess) if self.marked and not right else self.picture
         answer = self.truth if self.judged else None
         answer = list(answer) if isinstance(answer, tuple | range) else answer
-        return Verdict(right, line, self.say(guess), truth, guess, answer, marked, self.marked is not None)
+        return GuessVerdict(
+            right, line, self.say(guess), truth, guess, answer, marked, self.marked is not None
+        )
 
 
 def _entries(guess: object) -> object:
@@ -149,10 +151,10 @@ def box(item: Item, kind: str, name: str, guess: object = None, *, tells: bool =
     is, or only the right one, as an exercise's.
     """
 
-    def judge(given: object) -> Verdict:
+    def judge(given: object) -> GuessVerdict:
         own, notes = item.read(given), list[str]()
         right = item.is_right(own)
-        entry = keep(kind, name, right, words(own) if tells else None, say=notes.append)
+        entry = keep(kind, name, right, as_guess(own) if tells else None, say=notes.append)
         said = " ".join(notes)
         if tells:
             return item.told(own, str(entry.get("guess", "")), said)
@@ -160,15 +162,17 @@ def box(item: Item, kind: str, name: str, guess: object = None, *, tells: bool =
             return item.told(own, says=said)
         why = item.wrong(own) or f"{difference(own, item.truth)}."
         line = " ".join(filter(None, ("Not yet.", why[:1].upper() + why[1:], said)))
-        return Verdict(False, line, item.say(own), value=own)
+        return GuessVerdict(False, line, item.say(own), value=own)
 
-    def reveal() -> Verdict:
+    def reveal() -> GuessVerdict:
         said = f"It is {item.say(item.truth)}."
         answer = list(item.truth) if isinstance(item.truth, tuple | range) else item.truth
-        return Verdict(None, " ".join(filter(None, (said, item.why))), "", said, None, answer, item.picture)
+        return GuessVerdict(
+            None, " ".join(filter(None, (said, item.why))), "", said, None, answer, item.picture
+        )
 
     first = judge(guess) if guess is not None else _before(item, kind, name, tells)
-    asked = Asked(
+    asked = BoxQuestion(
         item.text,
         item.kind,
         judge,
@@ -181,10 +185,10 @@ def box(item: Item, kind: str, name: str, guess: object = None, *, tells: bool =
         first=first,
     )
     answered = first if guess is not None else None
-    return Box(asked, lambda: still(item, answered))
+    return Box(asked, lambda: still_box(item, answered))
 
 
-def _before(item: Item, kind: str, name: str, tells: bool) -> Verdict | None:
+def _before(item: Item, kind: str, name: str, tells: bool) -> GuessVerdict | None:
     """The verdict on the guess that stands in the progress file; None where none does."""
     path = file()
     try:
@@ -194,15 +198,17 @@ def _before(item: Item, kind: str, name: str, tells: bool) -> Verdict | None:
     if entry is None:
         return None
     if not tells:
-        return Verdict(True, "You have solved this before.", "") if entry["right"] else None
+        return GuessVerdict(True, "You have solved this before.", "") if entry["right"] else None
     try:
         return item.told(item.read(entry["guess"]))
     except ValueError:  # kept by another form of the question
         truth = item.say(item.truth)
-        return Verdict(entry["right"], f"You said {entry['guess']}; it is {truth}.", entry["guess"], truth)
+        return GuessVerdict(
+            entry["right"], f"You said {entry['guess']}; it is {truth}.", entry["guess"], truth
+        )
 
 
-def still(item: Item, answered: Verdict | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def still_box(item: Item, answered: GuessVerdict | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """What stands where no widget can live: the question, and its truth folded; or a verdict, open."""
     if answered is None:
         return folded(item)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import llamapar as lp
-from llamapar.describe.counts import number
+from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, shown
 
 JUDGED = (bool, int, float, str, list, tuple, range, Mapping)
@@ -21,7 +21,7 @@ _DEGREE = re.compile(r"\b(tp|cp|pp|dp|zero|virtual_stages)\s*[= ]\s*(\d{1,6})\b,
 _RATIO = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)")
 
 
-def words(value: object) -> str:
+def as_guess(value: object) -> str:
     """A value as a reader would say it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -32,12 +32,12 @@ def words(value: object) -> str:
     return value[:300] if isinstance(value, str) else shown(value, 300)
 
 
-def read(text: str) -> object:
+def parse_guess(text: str) -> object:
     """The number, yes or no that a text says; else the text."""
     if text.strip().casefold() in ("yes", "no"):
         return text.strip().casefold() == "yes"
     try:
-        return number("guess", text).value
+        return parse_number("guess", text).value
     except lp.LayoutError:
         return text
 
@@ -50,7 +50,7 @@ def read_number(text: str, unit: str = "") -> int | float:
         if below:
             return above / below
     share = bare.endswith("%")
-    value = read(bare.removesuffix("%").strip())
+    value = parse_guess(bare.removesuffix("%").strip())
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         what = f"{shown(text)} is not a number" if bare else "there is no number yet"
         raise lp.LlamaparError(what, "nothing was kept", ["a number, such as 16 or 8,192"])
@@ -87,7 +87,7 @@ def is_right(guess: object, truth: object) -> bool | None:
     if isinstance(guess, str) and isinstance(truth, str):
         return guess.strip().casefold() == truth.strip().casefold()
     if isinstance(guess, str):
-        guess = read(guess)
+        guess = parse_guess(guess)
     if isinstance(truth, float) and isinstance(guess, (int, float)) and not isinstance(guess, bool):
         return abs(guess - truth) <= abs(truth) / 20
     return not difference(guess, truth)

@@ -43,7 +43,7 @@ def file() -> Path | None:
     return Path(named) if named else FILE
 
 
-def read(path: Path) -> Entries:
+def load_progress(path: Path) -> Entries:
     """What a file holds; nothing where there is none.
 
     Raises LayoutError for a file that is not ours or cannot be read.
@@ -90,7 +90,7 @@ def keep(
         return entry
     try:
         with _alone(path.parent):
-            entries = read(path)
+            entries = load_progress(path)
             named = entries.setdefault(kind, {})
             before = named.get(name, {})
             if "guess" in before or before.get("right"):
@@ -137,7 +137,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
             raise
 
 
-def asked(folder: Path | None = None) -> dict[str, list[tuple[str, str]]]:
+def questions_asked(folder: Path | None = None) -> dict[str, list[tuple[str, str]]]:
     """What each notebook asks, as (kind, name), from the cells themselves; folder: FOLDER unless said."""
     found = {}
     for path in sorted((folder or FOLDER).glob("*.ipynb")):
@@ -152,14 +152,14 @@ def progress() -> Table | None:
     """What was guessed and solved so far, by notebook; where that is nothing, a sentence says how."""
     path = file()
     try:
-        entries = read(path) if path else {}
+        entries = load_progress(path) if path else {}
     except LayoutError as problem:
         print(problem)
         return None
     if not any(entries.values()):
         print(NOTHING)
         return None
-    notebooks = asked()
+    notebooks = questions_asked()
     notebooks["together"] = [question for questions in notebooks.values() for question in questions]
     rows: list[list[object]] = [
         [name, *(_count(questions, kind, entries) for kind in KINDS.values())]

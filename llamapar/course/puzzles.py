@@ -105,7 +105,7 @@ def puzzle(name: str, function: Callable[..., object]) -> None:
     if not is_written(function):
         print("not answered yet")
         return
-    wrong, hint = judged(chosen, function)
+    wrong, hint = fault_in(chosen, function)
     keep("puzzles", name, right=not wrong)
     if not wrong:
         print(f"right: all {WORLD} ranks have what one process computes")
@@ -123,7 +123,7 @@ def is_written(function: Callable[..., object]) -> bool:
     return len(steps) > 2 or steps[0].argval is not None
 
 
-def judged(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str]:
+def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str]:
     """What is wrong, and the hint for a slip that is known; both empty where all is right."""
     given = chosen.given()
     expected = chosen.truth(given)

@@ -14,9 +14,9 @@ from llamapar.figures import View
 from llamapar.panels.ladders_of_maps import MAPS
 from llamapar.records.tables import plural, units
 
-from .boards import dealt, holders, order, placed
+from .boards import dealt, holders, order_as_text, placed_operations
 from .boxes import Item
-from .veils import marked, veiled
+from .veils import spans_framed, veiled
 
 _BIG = "llama3.1-405b"
 _EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu"}
@@ -38,7 +38,7 @@ def _first_and_last() -> Item:
     def with_guess(guess: list[float]) -> View:
         ends = (guess[0], guess[-1] + 1) if len(guess) == 2 and 0 <= guess[0] <= guess[1] < n else None
         said = "–".join(f"{n:g}" for n in guess)
-        return marked(view, _QUERY_LANE, ends, (own[0], own[-1] + 1), said, f"{own[0]}–{own[-1]}")
+        return spans_framed(view, _QUERY_LANE, ends, (own[0], own[-1] + 1), said, f"{own[0]}–{own[-1]}")
 
     return Item(
         "405B at TP 8: first and last query head of rank 3",
@@ -205,16 +205,19 @@ def _one_forward_one_backward() -> Item:
     most = [max(schedule.in_flight) for schedule in (asked, gpipe)]
     return Item(
         "Two ranks, three micro-batches: place 1F1B",
-        order(asked),
+        order_as_text(asked),
         hints=(
             "Rank 1 turns each micro-batch round as soon as its forward is done.",
             f"Rank 0 keeps at most {most[0]} micro-batches in flight; then it waits for a backward.",
         ),
         slips=(
-            (order(gpipe), f"That is GPipe: rank 0 keeps {most[1]} micro-batches in flight, 1F1B {most[0]}."),
+            (
+                order_as_text(gpipe),
+                f"That is GPipe: rank 0 keeps {most[1]} micro-batches in flight, 1F1B {most[0]}.",
+            ),
         ),
         why=f"Both end at the same time, and 1F1B keeps {most[0]} micro-batches where GPipe keeps {most[1]}.",
-        board=placed(asked),
+        board=placed_operations(asked),
         shows=lp.view(asked),
     )
 

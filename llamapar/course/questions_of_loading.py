@@ -10,7 +10,7 @@ from functools import cache
 from math import prod
 
 import llamapar as lp
-from llamapar.rules.machines import counted
+from llamapar.rules.machines import wrapped_count
 
 from .boxes import Item
 
@@ -65,7 +65,7 @@ def _left() -> Item:
     whole = prod(_FACTORS)
     return Item(
         "What does an unsigned 32-bit number hold of the product?",
-        counted(whole, "uint32"),
+        wrapped_count(whole, "uint32"),
         hints=(
             "It begins again at zero whenever it passes 2³².",
             f"{whole:,} − {_WRAP:,}.",
@@ -73,7 +73,7 @@ def _left() -> Item:
         slips=(
             (whole, f"That is the product, and it is above {_WRAP:,}."),
             (_WRAP - 1, "It does not stop at the largest number; it wraps."),
-            (counted(whole, "int32"), "That is what a signed number holds."),
+            (wrapped_count(whole, "int32"), "That is what a signed number holds."),
         ),
         why=f"{whole:,} − 2³².",
     )
@@ -82,7 +82,7 @@ def _left() -> Item:
 def _wrong_sizes() -> Item:
     incident = _incident()
     sizes = [incident.bytes(tensor) for tensor in incident.tensors]
-    wrong = sum(counted(size, "uint32") != size for size in sizes)
+    wrong = sum(wrapped_count(size, "uint32") != size for size in sizes)
     largest = sorted(sizes)[-2]
     return Item(
         "How many of the 1,137 sizes are wrong in 32 bits?",
@@ -104,7 +104,7 @@ def _wrong_sizes() -> Item:
 
 
 def _hasty() -> Item:
-    held = counted(prod(_FACTORS), "uint32")
+    held = wrapped_count(prod(_FACTORS), "uint32")
     return Item(
         "Does the hasty fix help?",
         held == prod(_FACTORS),
@@ -150,7 +150,7 @@ def _thirty_two() -> Item:
 
 def _first_that_wraps() -> Item:
     _, width, item = _FACTORS
-    rows = next(n for n in range(1, 2**20) if counted(n * width * item, "uint32") == 0)
+    rows = next(n for n in range(1, 2**20) if wrapped_count(n * width * item, "uint32") == 0)
     return Item(
         f"Width {width:,}, four bytes a number: the smallest vocabulary that a uint32 cannot count",
         rows,
@@ -194,7 +194,7 @@ def _end_of_file() -> Item:
     size = _incident().file_bytes
     return Item(
         "A uint32 counts all bytes of the file with 16 KV heads: what does it hold at the end?",
-        counted(size, "uint32"),
+        wrapped_count(size, "uint32"),
         unit="bytes",
         hints=(
             f"The file has {size:,} bytes.",
@@ -202,7 +202,7 @@ def _end_of_file() -> Item:
         ),
         slips=(
             (size - _WRAP, f"It wraps more than once: {size // _WRAP} times."),
-            (counted(prod(_FACTORS), "uint32"), "That is what is left of the embedding alone."),
+            (wrapped_count(prod(_FACTORS), "uint32"), "That is what is left of the embedding alone."),
         ),
         why=f"{size:,} − {size // _WRAP} · 2³².",
     )

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import llamapar as lp
-from llamapar.count.schedule import in_flight
+from llamapar.count.in_flight import in_flight
 from llamapar.count.sizes import Sizes
 from llamapar.figures import View
 
 from .boxes import Item
-from .veils import marked, veiled
+from .veils import spans_framed, veiled
 
 _GIB = 2**30
 _TOP = 1000.0
@@ -160,7 +160,7 @@ def _fullest() -> Item:
         inside = 0 <= guess < len(big.stages)
         span = (guess - 0.45, guess + 0.45) if inside else None
         truth = (worst - 0.45, worst + 0.45)
-        return marked(view, (0.75 * top, 0.93 * top), span, truth, f"{guess:g}", str(worst))
+        return spans_framed(view, (0.75 * top, 0.93 * top), span, truth, f"{guess:g}", str(worst))
 
     counts = lp.stages("llama3.1-405b", _PAPER).counts
     return Item(

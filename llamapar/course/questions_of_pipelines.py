@@ -11,9 +11,9 @@ from functools import cache
 import llamapar as lp
 from llamapar.figures import View
 
-from .boards import order, placed, scheduled
+from .boards import order_as_text, placed_operations, schedule_of_guess
 from .boxes import Item
-from .veils import marked, veiled
+from .veils import spans_framed, veiled
 
 _FOUR = {"pp": 4, "micro_batches": 8}
 """The pipeline of the notebook's first four sections."""
@@ -49,7 +49,7 @@ def _ends(schedule: lp.Schedule, guessed: float | None, said: str, true: str) ->
     axis = dict(view.spec["layout"]["xaxis"]) | {"range": [0, _ROOM * max(end, drawn or 0)]}
     axis["title"] = {"text": f"{axis['title']['text']}; a line stands where the step ends"}
     wide = View({**view.spec, "layout": {**view.spec["layout"], "xaxis": axis}}, view.summary)
-    return marked(wide, _RANKS, None if drawn is None else (drawn, drawn), (end, end), said, true)
+    return spans_framed(wide, _RANKS, None if drawn is None else (drawn, drawn), (end, end), said, true)
 
 
 def _work(schedule: lp.Schedule) -> float:
@@ -61,20 +61,20 @@ def _work(schedule: lp.Schedule) -> float:
 def _small_gpipe() -> Item:
     shape = {"pp": 2, "micro_batches": 2}
     asked, early = lp.schedule("gpipe", **shape), lp.schedule("1f1b", **shape)
-    backwards = [row.replace("B0 B1", "B1 B0") for row in order(asked)]
+    backwards = [row.replace("B0 B1", "B1 B0") for row in order_as_text(asked)]
     return Item(
         "Two ranks, two micro-batches: place GPipe",
-        order(asked),
+        order_as_text(asked),
         hints=(
             "Both ranks do F0 and F1 first. Rank 1 waits for F0 of rank 0.",
             "Then B0 of rank 1, as soon as its forwards are done; rank 0 needs it for its own B0.",
         ),
         slips=(
-            (order(early), "Rank 1 goes back before it did all forwards; GPipe does not."),
+            (order_as_text(early), "Rank 1 goes back before it did all forwards; GPipe does not."),
             (backwards, "That runs too; here the backwards come in the order of the forwards."),
         ),
         why=f"It ends at {asked.timeline(forward=1, inputs=1, weights=1).end:g}.",
-        board=placed(asked),
+        board=placed_operations(asked),
     )
 
 
@@ -262,7 +262,7 @@ def _chunks_of_your_own() -> Item:
     most = asked.in_flight
 
     def judge(answer: object) -> str:
-        found = scheduled(answer, asked.pp).check().in_flight
+        found = schedule_of_guess(answer, asked.pp).check().in_flight
         over = [rank for rank, allowed in enumerate(most) if found[rank] > allowed]
         if not over:
             return ""
@@ -272,7 +272,7 @@ def _chunks_of_your_own() -> Item:
     return Item(
         "Place two ranks and three micro-batches, so that rank 0 never has more than two chunks in flight, "
         "and rank 1 never more than one",
-        order(asked),
+        order_as_text(asked),
         hints=(
             "Rank 1 goes back at once with each micro-batch.",
             "Rank 0 is one micro-batch ahead, then it waits for a backward.",
@@ -280,7 +280,7 @@ def _chunks_of_your_own() -> Item:
         why=f"It ends at {asked.timeline(forward=1, inputs=1, weights=1).end:g}; GPipe has "
         f"{gpipe.in_flight[0]} chunks in flight on each rank.",
         judge=judge,
-        board=placed(asked, spare=_IN_TURN),
+        board=placed_operations(asked, spare=_IN_TURN),
     )
 
 

@@ -11,7 +11,7 @@ import llamapar as lp
 from llamapar.figures import View
 
 from .boxes import Item
-from .veils import marked, veiled
+from .veils import spans_framed, veiled
 
 _BIG = "llama3.1-405b"
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
@@ -31,7 +31,7 @@ def _rows_of_wk() -> Item:
 
     def with_guess(guess: float) -> View:
         span = (0, min(guess, rows) * wide) if guess > 0 else None
-        return marked(view, _KEY_LANE, span, (0, own * wide), f"{guess:g}", f"{own}")
+        return spans_framed(view, _KEY_LANE, span, (0, own * wide), f"{guess:g}", f"{own}")
 
     return Item(
         "At TP 16, how many of the 1,024 rows of wk does a rank get?",

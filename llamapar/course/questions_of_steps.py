@@ -173,11 +173,11 @@ def _most_sent() -> Item:
 def _norm_of_two() -> Item:
     from llamapar.execution.execute import prepare
     from llamapar.execution.run_options import RunOptions
-    from llamapar.spmd.update import counted
+    from llamapar.spmd.update import share_of_squares
 
     squares = ((9, 2), (14, 2))
     setting = prepare("step", "tiny", RunOptions(lp.Layout(tp=len(squares))))[0].setting
-    shares = [counted(setting, name, 0) for name in ("output.weight", "norm.weight")]
+    shares = [share_of_squares(setting, name, 0) for name in ("output.weight", "norm.weight")]
     whole = sum(share * own for rank in squares for share, own in zip(shares, rank, strict=True))
     norm = sqrt(whole)
     return Item(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import llamapar as lp
 from llamapar.figures import View
 
-from .guesses import words
+from .guesses import as_guess
 from .veils import GUESS, covered
 
 
@@ -33,5 +33,5 @@ def with_ranks(layout: lp.Layout, rank: int, guessed: Sequence[float]) -> View:
         "name": "you said",
         "showlegend": True,
     }
-    said = f"You said {', '.join(map(words, guessed)) or 'nothing'}."
+    said = f"You said {', '.join(map(as_guess, guessed)) or 'nothing'}."
     return View({**view.spec, "data": [*view.spec["data"], trace]}, f"{said}\n{view.summary}")

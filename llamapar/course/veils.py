@@ -126,7 +126,7 @@ def framed(view: View, frames: Sequence[Frame], said: str) -> View:
     return View({"data": view.spec["data"], "layout": layout}, f"{said}\n{view.summary}")
 
 
-def marked(view: View, y: Span, guess: Span | None, truth: Span, said: str, true: str) -> View:
+def spans_framed(view: View, y: Span, guess: Span | None, truth: Span, said: str, true: str) -> View:
     """The picture with the span of a guess and that of the truth framed, each with its words; others go."""
     frames = [Frame(truth, y, f"it is {true}")]
     if guess is not None:

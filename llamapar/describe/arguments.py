@@ -23,7 +23,7 @@ from .options import default
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def named(function: Function) -> Function:
+def checked_options(function: Function) -> Function:
     """Decorator of public functions: refuse wrong names, and list each option of a `**` in the signature.
 
     The decorated function raises LayoutError for an unknown argument, with the nearest names, and for missing

@@ -18,7 +18,7 @@ from .rope import RopeScaling
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogRow:
     """A row of the table. fields: of its ModelConfig. counted: whether its parameters can be counted too."""
 
     name: str
@@ -29,8 +29,8 @@ class Entry:
     counted: bool
 
     @classmethod
-    def of(cls, cells: dict[str, str]) -> Entry:
-        """An Entry from the cells of a row, by column name."""
+    def of(cls, cells: dict[str, str]) -> CatalogRow:
+        """A CatalogRow from the cells of a row, by column name."""
         name, others, kind, preset, factor = (cells.pop(key) for key in _NOT_FIELDS)
         fields: Values = {"name": name, "tied": cells.pop("tied") == "yes"}
         for key, cell in cells.items():
@@ -47,7 +47,7 @@ _NOT_FIELDS = ("name", "others", "kind", "preset", "rope_factor")
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[CatalogRow, ...]:
     """The rows of models.csv, in order."""
     head, *rows = Path(__file__).with_name("models.csv").read_text(encoding="utf-8").splitlines()
-    return tuple(Entry.of(dict(zip(head.split(","), row.split(","), strict=True))) for row in rows)
+    return tuple(CatalogRow.of(dict(zip(head.split(","), row.split(","), strict=True))) for row in rows)

@@ -97,7 +97,7 @@ def parse_object(text: str, where: str, limit: int = MAX_CONFIG_BYTES) -> Values
     return raw
 
 
-def need(raw: Mapping[str, object], key: str, where: str) -> object:
+def required(raw: Mapping[str, object], key: str, where: str) -> object:
     if raw.get(key) is None:
         raise ModelError(f"{where} has no {key}", "the model's size depends on it", field=key)
     return raw[key]

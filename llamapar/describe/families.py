@@ -15,7 +15,7 @@ from pathlib import Path
 
 from llamapar.errors import Choice, ModelError, flag, one_of, real, shown, whole
 
-from .configfile import Values, given, need
+from .configfile import Values, given, required
 from .rope import RopeScaling
 
 MAX_DIM = 2**24
@@ -86,9 +86,9 @@ def from_config_json(raw: Mapping[str, object]) -> Values:
         raise ModelError(f"rope_scaling={shown(rope)}: an object is needed", field="rope_scaling")
     usual: Values = {"head_dim": family.head_dim, "max_seq_len": family.max_seq_len}
     unsaid = None if "num_key_value_heads" in raw else family.n_kv_heads
-    usual["n_kv_heads"] = unsaid or need(raw, "num_attention_heads", "config.json")
+    usual["n_kv_heads"] = unsaid or required(raw, "num_attention_heads", "config.json")
     sizes = {
-        field: given(raw, key, usual[field]) if field in usual else need(raw, key, "config.json")
+        field: given(raw, key, usual[field]) if field in usual else required(raw, key, "config.json")
         for field, key in HF_SIZES.items()
     }
     return {
@@ -107,9 +107,9 @@ def from_config_json(raw: Mapping[str, object]) -> Values:
 def from_params_json(raw: Mapping[str, object], vocab_size: int | None) -> Values:
     """Fields of a ModelConfig from Meta's or Mistral's params.json. Raises ModelError."""
     _refuse(_unread(raw, "params.json"), "params.json")
-    sizes = {key: need(raw, key, "params.json") for key in ("dim", "n_layers", "n_heads")}
+    sizes = {key: required(raw, key, "params.json") for key in ("dim", "n_layers", "n_heads")}
     dim = whole("dim", sizes["dim"], 1, MAX_DIM, ModelError)
-    vocab = vocab_size if vocab_size is not None else need(raw, "vocab_size", "params.json")
+    vocab = vocab_size if vocab_size is not None else required(raw, "vocab_size", "params.json")
     if vocab == -1:
         raise ModelError(
             "vocab_size=-1: this params.json leaves the vocabulary to the tokenizer",

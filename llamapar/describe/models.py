@@ -17,7 +17,7 @@ from pathlib import Path
 from llamapar.errors import MAX_SIZE, Choice, Fields, ModelError, flag, real, shown, whole
 
 from .catalog import entries
-from .configfile import Values, exists, is_json, need, read_object
+from .configfile import Values, exists, is_json, read_object, required
 from .families import MAX_DIM, MIXTURE, from_config_json, from_params_json
 from .modelnames import preset_name
 from .rope import RopeScaling
@@ -265,7 +265,7 @@ def _from_any(raw: Mapping[str, object], source: str | Path | Mapping[str, objec
     if "ffn_dim" in raw:  # our own field names
         ModelConfig._refuse_unknown(raw)
         for key in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size"):
-            need(raw, key, "the model's dict")
+            required(raw, key, "the model's dict")
         return ModelConfig(**Values(raw))
     if "dim" in raw:
         return ModelConfig.from_meta(source)

@@ -51,7 +51,7 @@ class Option:
         """The flag with a value, as a command line takes it."""
         if self.kind is bool:
             return [self.flag if value else f"--no-{self.flag[2:]}"]
-        return [self.flag, written(value)]
+        return [self.flag, as_argument(value)]
 
     def chosen(self, value: object) -> str:
         """`value` if it is one of the choices; else raises LayoutError with the nearest ones."""
@@ -64,15 +64,15 @@ class Option:
         """
         text = text or self.help
         if self.is_count and default is not None and "(default" not in text:
-            return f"{text} (default {written(default)})"
-        names = [written(choice) for choice in self.choices] or [""]
+            return f"{text} (default {as_argument(default)})"
+        names = [as_argument(choice) for choice in self.choices] or [""]
         *most, last = [f"{name} (default)" if name == default else name for name in names]
         return text.replace("{names}", ", ".join(names)).replace(
             "{choices}", " or ".join(filter(None, [", ".join(most), last]))
         )
 
 
-def written(value: object) -> str:
+def as_argument(value: object) -> str:
     """A value as a command line takes it: "64*tp", "10,20,34", "balanced-ends"."""
     if isinstance(value, Padding):
         return f"{value.multiple}{'*tp' * value.per_tp}"

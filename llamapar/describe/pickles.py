@@ -33,12 +33,12 @@ MAX_KEY = 2**32
 """Integer keys of a dict must be smaller than this, so that no two have the same hash."""
 
 STORAGE = "a storage"
-"""The name of a `Made` that stands for a persistent id; its args are the id's."""
+"""The name of a `PickledCall` that stands for a persistent id; its args are the id's."""
 
 # -- what is built ---------------------------------------------------------------------------------
 
 
-class Made:
+class PickledCall:
     """A call that the pickle asks for: `name`, `args`, and the state that it would set afterwards."""
 
     __slots__ = ("args", "name", "state")
@@ -62,7 +62,7 @@ class Dict(dict[Any, Any]):
     __slots__ = ()
 
     def __setitem__(self, key: object, value: object) -> None:
-        if not (type(key) in (str, Made) or (type(key) is int and abs(key) < MAX_KEY)):
+        if not (type(key) in (str, PickledCall) or (type(key) is int and abs(key) < MAX_KEY)):
             raise BadKey(type(key).__name__)
         super().__setitem__(key, value)
 
@@ -71,18 +71,18 @@ class Dict(dict[Any, Any]):
 
 
 class Name:
-    """A class or function that a pickle names; calling it makes a `Made`."""
+    """A class or function that a pickle names; calling it makes a `PickledCall`."""
 
     __slots__ = ("name",)
 
     def __init__(self, name: str):
         self.name = name
 
-    def __call__(self, *args: Any) -> Made | Dict | tuple[Any, ...]:
+    def __call__(self, *args: Any) -> PickledCall | Dict | tuple[Any, ...]:
         if self.name == "collections.OrderedDict" and not args:
             return Dict()
         if self.name != "torch.Size":
-            return Made(self.name, args)
+            return PickledCall(self.name, args)
         (sizes,) = args
         if type(sizes) not in (tuple, list) or len(sizes) > MAX_DIMS:
             raise TypeError
@@ -92,7 +92,7 @@ class Name:
         raise TypeError
 
 
-class _Reader(pickle.Unpickler):
+class _NameReader(pickle.Unpickler):
     """Python's unpickler, which receives a `Name` for whatever it looks up."""
 
     def __init__(self, data: bytes, allowed: Collection[str], where: str, storages: bool):
@@ -108,18 +108,18 @@ class _Reader(pickle.Unpickler):
             )
         return Name(full)
 
-    def persistent_load(self, identity: object) -> Dict | Made | list[object]:
+    def persistent_load(self, identity: object) -> Dict | PickledCall | list[object]:
         if identity is None:
             return Dict()
         if type(identity) is not tuple:
             raise _outside(self.where)
-        return Made(STORAGE, identity) if self.storages else list(identity)
+        return PickledCall(STORAGE, identity) if self.storages else list(identity)
 
 
-def load(
+def load_pickle(
     data: bytes, allowed: Collection[str], where: str, storages: bool = False, tuples: bool = True
 ) -> Any:
-    """The value of the pickle `data`, with classes and functions as `Name` and calls as `Made`.
+    """The value of the pickle `data`, with classes and functions as `Name` and calls as `PickledCall`.
 
     allowed: full names that may occur. where: what to call the file in messages. storages: whether persistent
     ids may occur. tuples: keep tuples; without storages False gives lists, which cannot be hashed by mistake.
@@ -129,7 +129,7 @@ def load(
     try:
         with uncollected():
             plain = _plain(data, where, storages, _INSTEAD if tuples else _INSTEAD | _LISTS)
-            return _Reader(plain, allowed, where, storages).load()
+            return _NameReader(plain, allowed, where, storages).load()
     except CheckpointError:
         raise
     except BadKey as kind:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.keywords import ExplainKeywords
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
@@ -23,16 +23,16 @@ from llamapar.describe.models import model as find_model
 from llamapar.errors import LlamaparError, shown
 from llamapar.late import late
 
+from .explanation import Diagnosis, Dumps, Explanation, Said
 from .hypothesis import Level
 from .known import Known
-from .result import Diagnosis, Dumps, Explanation, Said
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
 
 _LONGEST = 2**16
 """Characters of an exception's own words that are read."""
 
 
-@named
+@checked_options
 def explain(
     what: Any = None,
     model: ModelLike | None = None,

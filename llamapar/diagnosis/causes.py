@@ -19,7 +19,7 @@ from .known import Known
 from .observations import AXES, Divides
 from .reading import Reading
 from .roles import BY_FACT, explain_unnamed, roles
-from .views import explain_columns
+from .view_errors import explain_columns
 from .vocabulary import BY_CONCEPT, categories_of
 from .words import pattern
 
@@ -208,7 +208,7 @@ def _uneven_shards(it: Relation) -> Iterator[Hypothesis]:
         yield found("fsdp_uneven", LIKELY, it.cause, it.equation)
 
 
-def _named(it: Relation) -> Iterator[Hypothesis]:
+def _explain_named_division(it: Relation) -> Iterator[Hypothesis]:
     """The dividend has a name, or the dividing axis has one."""
     category = _category(it)
     axis = next((axis for axis in _BY_AXIS if axis in it.by), None)
@@ -240,7 +240,7 @@ def _bare(it: Relation) -> Iterator[Hypothesis]:
 
 _IN_TURN = (
     _loss, _experts, _dealt_heads, _queries_over_keys, _columns, _own_numbers, _tile,
-    _uneven_shards, _named, _bare,
+    _uneven_shards, _explain_named_division, _bare,
 )  # fmt: skip
 
 _HEADS = ("heads_not_divisible", "kv_heads_lt_tp")

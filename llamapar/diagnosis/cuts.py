@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
 
 from .hypothesis import WIDTH
-from .known import Known, degrees, on_a_rank
+from .known import Known, on_a_rank, plausible_degrees
 
 HEADS = ("n_heads", "n_kv_heads")
 
@@ -38,7 +38,7 @@ CATEGORY = {fact: category for fact, category, *_ in reversed(_SIZES)}
 
 
 @dataclass(frozen=True)
-class Cut:
+class SizeCut:
     """`count` units of a size over `degree` ranks of an axis. columns: of one unit."""
 
     fact: str
@@ -90,7 +90,7 @@ class Cut:
 # -- of known sizes and degrees --------------------------------------------------------------------
 
 
-def cuts(known: Known) -> Iterator[Cut]:
+def cuts(known: Known) -> Iterator[SizeCut]:
     """Every cut of a known size by a known degree."""
     get = known.get
     tp, cp, batch, micro = get("tp"), get("cp"), get("global_batch"), get("micro_batch")
@@ -108,22 +108,22 @@ def cuts(known: Known) -> Iterator[Cut]:
         if (fact, axis) == ("seq_len", "tp"):
             count = -(-count // (cp or 1))
         for unit in sorted({1, columns or 1}) if fact in HEADS else (1,):
-            yield Cut(fact, category, axis, count, degree, unit)
+            yield SizeCut(fact, category, axis, count, degree, unit)
     own, stages = (batch or 0) // (get("dp") or 1), get("pp") or 1
     if own and not micro and own % stages:  # as many micro-batches as stages, where nobody told
-        yield Cut("a rank's batch of", "microbatch_divisibility", "pp", own, stages)
+        yield SizeCut("a rank's batch of", "microbatch_divisibility", "pp", own, stages)
     if micro and own % micro:
         each = "a rank's batch of", "microbatch_divisibility", "micro_batches"
-        yield Cut(*each, own, -(-own // micro))
+        yield SizeCut(*each, own, -(-own // micro))
     if not (columns and heads and tp and tp > 1):
         return
     if kv_heads in (None, heads):  # Q, K and V of each head in one
-        yield Cut("n_heads", "heads_not_divisible", "tp", heads, tp, 3 * columns)
+        yield SizeCut("n_heads", "heads_not_divisible", "tp", heads, tp, 3 * columns)
     if kv_heads and heads % tp == kv_heads % tp == 0:
-        yield Cut("n_heads + 2·n_kv_heads", "", "tp", heads + 2 * kv_heads, tp, columns)
+        yield SizeCut("n_heads + 2·n_kv_heads", "", "tp", heads + 2 * kv_heads, tp, columns)
 
 
-def uneven(known: Known) -> list[Cut]:
+def uneven(known: Known) -> list[SizeCut]:
     """Each known size that a known degree does not divide, by its units."""
     every = (cut for cut in cuts(known) if cut.columns == 1 and cut.category != "fsdp_uneven")
     return [cut for cut in every if not cut.even]
@@ -133,13 +133,13 @@ _GROUP = 128
 """Columns of a quantisation group where none is given: the usual ones (AutoGPTQ's and AutoAWQ's default)."""
 
 
-def groups(known: Known) -> list[Cut]:
+def quantised_groups(known: Known) -> list[SizeCut]:
     """The groups of a quantised FFN weight, by number and by columns."""
     width, tp, group = known.get("ffn_dim"), known.get("tp") or 1, known.get("quant_group") or _GROUP
     # The groups must be whole before the cut; otherwise TP is not to blame.
     torn = width and tp > 1 and width % group == 0 and width // group % tp
     named = f"ffn_dim in groups of {group},", "quant_group_vs_tp", "tp"
-    return [Cut(*named, (width or 0) // group, tp, columns) for columns in (1, group) if torn]
+    return [SizeCut(*named, (width or 0) // group, tp, columns) for columns in (1, group) if torn]
 
 
 # -- of sizes that are assumed ---------------------------------------------------------------------
@@ -181,21 +181,21 @@ def is_vocabulary(n: int, known: Known) -> bool:
     return n == known.get("vocab_size") or public or (60000 < n < 2**20 and n % 1024 > 0)
 
 
-def assumed(small: int, big: int, known: Known) -> Iterator[Cut]:
+def assumed(small: int, big: int, known: Known) -> Iterator[SizeCut]:
     """The uneven cut of columns that explains both sizes, by the known degree or else a usual one.
 
     Either one size is the whole, or both are shards of an unknown whole.
     """
     given = [(axis, k) for axis in ("tp", "dp", "world") if (k := known.get(axis) or 1) > 1][:1]
     axis, degree = given[0] if given else ("tp", 0)
-    padded = (k for k in degrees(Known()) if big - small < k <= _MOST and big % k == 0)
+    padded = (k for k in plausible_degrees(Known()) if big - small < k <= _MOST and big % k == 0)
     tried = [(big, degree or -(-big // small)), (small, degree or next(padded, 0))]
     if degree and (axis != "tp" or not (known.model or given_as(big, known))):
         tried.insert(0, ((degree - 1) * big + small, degree))
     for whole, k in tried:
         fact = next((fact for fact in _CUT if fact in widths(whole, known)), "")
         category = CATEGORY.get(fact, WIDTH) if axis == "tp" else "fsdp_uneven"
-        cut = Cut(fact, category, axis, whole, max(k, 1))
+        cut = SizeCut(fact, category, axis, whole, max(k, 1))
         exact = small in cut.shares if whole >= big else big in cut.gathered
         if (k <= small or axis == "dp") and not cut.even and exact and cut.explains(small, big):
             yield cut
@@ -207,13 +207,13 @@ def assumed(small: int, big: int, known: Known) -> Iterator[Cut]:
 
 
 @cache
-def _torn_public() -> dict[int, list[Cut]]:
+def _torn_public() -> dict[int, list[SizeCut]]:
     """Every shard of a public model's size that a usual degree does not divide, with its cuts."""
-    rows: dict[int, list[Cut]] = {}
-    for k in (k for k in degrees(Known()) if k <= _MOST):
+    rows: dict[int, list[SizeCut]] = {}
+    for k in (k for k in plausible_degrees(Known()) if k <= _MOST):
         for n, facts in _public().items():
             for fact in (fact for fact in _CUT if n % k and fact in dict(facts)):
-                cut = Cut(fact, CATEGORY[fact], "tp", n, k)
+                cut = SizeCut(fact, CATEGORY[fact], "tp", n, k)
                 for share in cut.shares:
                     rows.setdefault(share, []).append(cut)
     return rows
@@ -251,9 +251,9 @@ def is_head_dim(n: int, least: int = 9) -> bool:
     return n >= least and n in _head_dims()
 
 
-def torn_heads(
+def torn_head_cuts(
     width: int, head_dim: int, spoken: str, known: Known, floor: int = 0, repeats: int = 0
-) -> list[tuple[Cut, bool]]:
+) -> list[tuple[SizeCut, bool]]:
     """The cuts of query heads and KV heads whose shard has this width, no whole number of heads.
 
     The usual cuts come first; the second result says whether nothing else can be meant. KV heads are to blame
@@ -264,12 +264,12 @@ def torn_heads(
     heads, kv_heads, given = known.get("n_heads"), known.get("n_kv_heads"), known.get("tp")
     if not counts and (heads or kv_heads):  # the numbers that are known, of no public model
         counts[heads or (kv_heads or 1) * (given or 1), kv_heads or heads or 1] = 1
-    weights: Counter[Cut] = Counter()
+    weights: Counter[SizeCut] = Counter()
     for (heads, kv_heads), common in counts.items():
         for fact, n in zip(HEADS[bool(repeats) :], (heads, kv_heads)[bool(repeats) :], strict=True):
             columns = head_dim * (repeats + 2 if repeats else 1)
             for tp in {given} if given else {-(-n * columns // width), n * columns // width} - {0}:
-                cut = Cut(fact, CATEGORY[fact], "tp", n, tp or 1, columns)
+                cut = SizeCut(fact, CATEGORY[fact], "tp", n, tp or 1, columns)
                 earliest = (
                     fact == "n_heads" or spoken == fact or (heads % cut.degree == 0 and kv_heads < heads)
                 )
@@ -277,7 +277,7 @@ def torn_heads(
                 if meant and width in on_a_rank(cut.whole, cut.degree) and floor in (0, n // cut.degree):
                     # Rank a degree by how usual it is.
                     weights[cut] += common * (16 if tp in (2, 4, 8, 16) else 2)
-    best: dict[str, Cut] = {}
+    best: dict[str, SizeCut] = {}
     # of equal stories the one of fewer ranks, and of KV heads, which a degree cuts first
     order = {cut: (cut.fact != spoken, -weights[cut], cut.degree, cut.fact == "n_heads") for cut in weights}
     for cut in sorted(order, key=order.__getitem__):
@@ -317,6 +317,10 @@ def shard_of(rows: int, whole: int, known: Known) -> tuple[int, int] | None:
     """(tp, the size that is cut) such that `rows` is the shard; the size is whole or padded."""
     given = known.get("tp")
     tp = given or -(-whole // rows)
-    if rows * tp != whole and (given or tp in degrees(known)) and rounded_up(whole, rows * tp, known, tp):
+    if (
+        rows * tp != whole
+        and (given or tp in plausible_degrees(known))
+        and rounded_up(whole, rows * tp, known, tp)
+    ):
         return tp, rows * tp
     return (whole // rows, whole) if whole % rows == 0 else None

@@ -17,23 +17,34 @@ from typing import Any
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
 from llamapar.late import late
+from llamapar.rules.fix_search import Fix, severities_again
 from llamapar.rules.fixes import find_fixes
-from llamapar.rules.search import Fix, severities_again
 from llamapar.rules.table import ERROR, RULE_BY_CODE
 
 from .causes import explain_divides
 from .counts import explain_unequal
+from .explanation import Diagnosis, Explanation
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import FACTS, Known
 from .limits import PARTED, limits
-from .lines import Candidate, blocks, by_rank, causes, is_watchdog, pieces, score, strip
-from .observations import AXES, Divides, Held, Matmul, Observation, Pair, Split, Unequal, View, observe
-from .quotes import quotes, speakers, spoken, whose
+from .lines import CandidateLine, causes, is_watchdog, line_blocks, lines_by_rank, score, strip, text_blocks
+from .observations import (
+    AXES,
+    Divides,
+    LoneShape,
+    Matmul,
+    Observation,
+    Pair,
+    SplitSizes,
+    Unequal,
+    ViewCall,
+    observe,
+)
+from .quotes import quoted_rules, quotes, speakers, whose
 from .reading import LIMIT, Reading
-from .result import Diagnosis, Explanation
-from .slips import explain_spoken, unfit
+from .slips import explain_spoken, indivisible_sizes
 from .tensors import explain_held, explain_place
-from .topics import BARE, elsewhere, of_other_layer, stated, topics
+from .topics import BARE, elsewhere, of_other_layer, stated_subject, topics
 from .vocabulary import CATEGORIES, CODES, NOT_SHARDING, SHARDING, UNKNOWN
 
 MOST = 4
@@ -43,11 +54,11 @@ _WORDS = 20
 """Characters of a framework's own wording that a text must hold to be its."""
 
 _EXPLAIN: dict[type, Callable[[Any, Reading, Known], Iterator[Hypothesis]]] = {
-    View: explain_place,
+    ViewCall: explain_place,
     Matmul: explain_place,
     Pair: explain_place,
-    Split: explain_place,
-    Held: explain_held,
+    SplitSizes: explain_place,
+    LoneShape: explain_held,
     Divides: explain_divides,
     Unequal: explain_unequal,
 }
@@ -74,7 +85,7 @@ _BEYOND = frozenset(
 """Causes that one rank may meet too: of the run that saved, of the counts, or of a size alone."""
 
 
-def acquitted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
+def clear_unsharded(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     """Clear the sharding verdict when every axis it depends on is 1.
 
     A tensor read from a file may have been cut by another run, so the axes of this run do not clear it.
@@ -98,7 +109,7 @@ def placeholders(h: Hypothesis, known: Known) -> Hypothesis:
     return replace(h, parallel=True, needs=()) if zero3 else h
 
 
-def doubted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
+def lower_unsuggested(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     """`h`, lowered to possible unless something else suggests the cut: a word about ranks, or a known
     degree.
     """
@@ -108,16 +119,16 @@ def doubted(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     return h if any(map(known.get, (*AXES, "world"))) else replace(h, level=POSSIBLE)
 
 
-def judged(h: Hypothesis, r: Reading, known: Known, saying: set[str]) -> Hypothesis:
+def weigh(h: Hypothesis, r: Reading, known: Known, saying: set[str]) -> Hypothesis:
     """`h`, weighed against the known facts."""
-    h = h if h.category in saying else acquitted(h, r, known)
+    h = h if h.category in saying else clear_unsharded(h, r, known)
     axes: Iterable[str] = CATEGORIES[h.category].axes
     if h.category == "checkpoint_tp_mismatch":  # Without named needs, any axis can be meant.
         axes = [axis for axis in AXES if axis in h.needs] or AXES
     absent = "files of the checkpoint" in h.needs  # This can be absent on one rank as well.
     if h.parallel is None and not absent and any((known.get(axis) or 1) > 1 for axis in axes):
         h = replace(h, parallel=True)  # The axis is in use here, so the tensor is cut.
-    return doubted(placeholders(h, known), r, known)
+    return lower_unsuggested(placeholders(h, known), r, known)
 
 
 def merged(found: Iterable[Hypothesis]) -> list[Hypothesis]:
@@ -132,9 +143,10 @@ def merged(found: Iterable[Hypothesis]) -> list[Hypothesis]:
     return list(best.values())
 
 
-def shared(found: list[Hypothesis], r: Reading, others: Sequence[Reading], known: Known) -> list[Hypothesis]:
-    """The hypotheses that every other rank's message also leads to; all of `found` if the messages share
-    none.
+def shared_by_ranks(
+    found: list[Hypothesis], r: Reading, others: Sequence[Reading], known: Known
+) -> list[Hypothesis]:
+    """The hypotheses that every other rank's message also leads to; all of `found` if there are none.
 
     Each other message is read with the layout that the hypothesis implies. If its sizes differ, the shared
     hypothesis rises by one level.
@@ -146,15 +158,14 @@ def shared(found: list[Hypothesis], r: Reading, others: Sequence[Reading], known
         return any(h.facts.items() <= {**h.facts, **o.facts}.items() for o in same)
 
     kept = [h for h in found if all(agrees(h, other) for other in others)]
-    if any(
-        {*other.values} != {*r.values} for other in others
-    ):  # A weak hypothesis gains only if the messages share a fact, such as a degree.
+    if any({*other.values} != {*r.values} for other in others):
+        # A weak hypothesis gains only if the messages share a fact, such as a degree.
         surer = {WEAK: POSSIBLE, POSSIBLE: LIKELY, LIKELY: LIKELY}
         kept = [replace(h, level=surer[h.level]) if h.facts or h.level > WEAK else h for h in kept]
     return kept or found
 
 
-def ranked(
+def by_likelihood(
     found: list[Hypothesis], saying: set[str], quoted: set[str], failing: set[str]
 ) -> list[Hypothesis]:
     """The hypotheses, likeliest first: by level, then by other sources that agree, then in the order found.
@@ -202,7 +213,7 @@ _FEW = 6
 def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in: str = "") -> Explanation:
     """Explain a text. code: source lines of the frames that raised it; raised_in: the last frame's file."""
     if len(text) <= _SHORT and text.count("\n") < _FEW and "Traceback" not in text:
-        said = {rank: _read(words, code, raised_in) for rank, words in by_rank(text).items()}
+        said = {rank: _read(words, code, raised_in) for rank, words in lines_by_rank(text).items()}
         root, first = max(said.values(), key=lambda row: score(row[0]), default=("", Reading("")))
         alike = {row: r for row, r in said.values() if row != root and score(row) == score(root)}
         ranks = sorted(rank for rank, (row, _) in said.items() if rank is not None and row in {root, *alike})
@@ -211,7 +222,7 @@ def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in:
             return found
         root, whole = _read(text, code, raised_in)  # No single rank gives enough facts.
         return build(whole, known, root, tuple(ranks))
-    return _explain(pieces(text), known, text[:LIMIT], code)
+    return _explain(text_blocks(text), known, text[:LIMIT], code)
 
 
 def _read(text: str, code: tuple[str, ...], raised_in: str) -> tuple[str, Reading]:
@@ -228,7 +239,7 @@ def explain_lines(lines: Iterable[str], known: Known) -> Explanation:
     first = list(islice(rest, _FEW))
     if len(first) < _FEW:
         return explain_text("".join(first), known)
-    return _explain(blocks(chain(first, rest)), known, "".join(first)[:LIMIT])
+    return _explain(line_blocks(chain(first, rest)), known, "".join(first)[:LIMIT])
 
 
 _CODE = re.compile(
@@ -286,7 +297,7 @@ def _started(text: str, known: Known) -> tuple[Known, list[str]]:
 
 
 def _of_candidates(
-    candidates: list[Candidate], known: Known, head: str, code: tuple[str, ...]
+    candidates: list[CandidateLine], known: Known, head: str, code: tuple[str, ...]
 ) -> Explanation:
     for candidate in candidates[:_TRIED]:
         around = Reading.of(candidate.before[-_SHORT:])
@@ -315,28 +326,28 @@ def build(
     if job is not None:
         broken = severities_again(job, known.framework)
         failing = {CODES[code] for code, severity in broken.items() if severity == ERROR}
-        saying = {CODES[code] for code in spoken(r, job, known.framework)}
+        saying = {CODES[code] for code in quoted_rules(r, job, known.framework)}
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
     named = named if len(named) == 1 else set()  # Wording that several rules share proves none of them.
-    found = [judged(h, r, known, saying) for h in hypotheses(r, observed, known)]
+    found = [weigh(h, r, known, saying) for h in hypotheses(r, observed, known)]
     if all(h.level is WEAK for h in found):
         found += explain_spoken(r, known)
     parted = r.parallel or PARTED.search(r.line)
     near = parted and any(isinstance(o, Pair) and abs(o.a - o.b) == 1 for o in observed)
     found += [
-        replace(h, parallel=None) if near else acquitted(placeholders(h, known), r, known)
+        replace(h, parallel=None) if near else clear_unsharded(placeholders(h, known), r, known)
         for h in elsewhere(found, r, known)
     ]
     if all(h.level is WEAK for h in found):
-        found += unfit(r, known, r.parallel or len(r.low.split()) < BARE)
-    found += stated(found, r)
+        found += indivisible_sizes(r, known, r.parallel or len(r.low.split()) < BARE)
+    found += stated_subject(found, r)
     found = of_other_layer(found, r, observed, known)
-    sized = any(isinstance(o, View | Matmul | Pair) for o in observed)  # For torch's words, sizes decide.
+    sized = any(isinstance(o, ViewCall | Matmul | Pair) for o in observed)  # For torch's words, sizes decide.
     missing = (saying if sized else saying | named) - {h.category for h in found}
     for name, category in CATEGORIES.items():  # Keep their order, because the order of a set is arbitrary.
         if name in missing:
             found.append(Hypothesis(name, category.what, LIKELY))
-    best = ranked(shared(found, r, others, known), saying, named, failing)
+    best = by_likelihood(shared_by_ranks(found, r, others, known), saying, named, failing)
     best = [replace(h, needs=_needs(h, best, known)) for h in best]
     diagnoses = tuple(
         Diagnosis(

@@ -218,7 +218,7 @@ def _model(model: Any) -> tuple[ModelConfig | None, str]:
         return named, model
 
 
-def degrees(known: Known, axis: str = "tp") -> list[int]:
+def plausible_degrees(known: Known, axis: str = "tp") -> list[int]:
     """Plausible degrees of an axis: the known one, else powers of two, then other small numbers."""
     given = known.get(axis)
     if given:

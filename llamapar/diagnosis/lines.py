@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from .reading import LIMIT, plain
+from .reading import LIMIT, plain_text
 from .words import pattern
 
 _BLOCK = 1 << 20
@@ -71,7 +71,7 @@ def sourced(line: str, file: str, function: str) -> str:
 
 
 @dataclass
-class Candidate:
+class CandidateLine:
     """A line that may be the cause, with the text around its first appearance."""
 
     line: str
@@ -81,7 +81,7 @@ class Candidate:
     after: str
     ranks: set[int] = field(default_factory=set)
 
-    def alike(self, other: Candidate) -> bool:
+    def alike(self, other: CandidateLine) -> bool:
         """Whether another rank alone reports the same with other sizes."""
         words, others = (it.line.translate(_NO_DIGITS) for it in (self, other))
         return words == others and bool(other.ranks - self.ranks)
@@ -131,7 +131,7 @@ class Candidate:
 
 def strip(line: str) -> tuple[str, int | None]:
     """`line` without colours, timestamps and rank prefixes, and the rank that these named."""
-    text, rank = plain(line[:LIMIT]), None
+    text, rank = plain_text(line[:LIMIT]), None
     for _ in range(6):
         match = _PREFIX.match(text)
         if match is None or not match.end():
@@ -141,7 +141,7 @@ def strip(line: str) -> tuple[str, int | None]:
     return text, rank
 
 
-def by_rank(text: str) -> dict[int | None, str]:
+def lines_by_rank(text: str) -> dict[int | None, str]:
     """The lines of each rank, with the lines below them; all under None if no rank is named."""
     said: dict[int | None, str] = {}
     rank = None
@@ -178,7 +178,7 @@ def score(text: str) -> float:
     return worth
 
 
-def blocks(lines: Iterable[str]) -> Iterator[str]:
+def line_blocks(lines: Iterable[str]) -> Iterator[str]:
     """Lines joined into blocks of about a megabyte, over-long ones cut."""
     block: list[str] = []
     size = 0
@@ -194,7 +194,7 @@ def blocks(lines: Iterable[str]) -> Iterator[str]:
         yield "".join(block)
 
 
-def pieces(text: str) -> Iterator[str]:
+def text_blocks(text: str) -> Iterator[str]:
     """A text in blocks of whole lines."""
     at = 0
     while at < len(text):
@@ -208,11 +208,11 @@ _SURE = 8.0
 """Score of a line that is an exception with numbers: its ranks are gathered to the end of the log."""
 
 
-def causes(parts: Iterable[str]) -> list[Candidate]:
+def causes(parts: Iterable[str]) -> list[CandidateLine]:
     """The candidates of a log, likeliest first; among equals, in order of appearance."""
-    kept: dict[str, Candidate] = {}
+    kept: dict[str, CandidateLine] = {}
     seen: set[str] = set()
-    sure: dict[str, Candidate] = {}
+    sure: dict[str, CandidateLine] = {}
     close = 0
     tail = ""
     for block in parts:
@@ -241,7 +241,7 @@ def causes(parts: Iterable[str]) -> list[Candidate]:
                     del kept[least]
                 # The lines before an anchor can lie in the previous block, whose end is kept for this.
                 before = (tail if start < _AROUND else "") + block[max(0, start - _AROUND) : start]
-                found = kept[text[:300]] = Candidate(
+                found = kept[text[:300]] = CandidateLine(
                     text, worth, close, before[-_AROUND:], block[end : end + _AROUND].lstrip("\n")
                 )
             if worth >= _SURE:

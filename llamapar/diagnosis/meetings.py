@@ -10,9 +10,9 @@ from itertools import combinations
 
 from llamapar.records.equations import Comparison
 
-from .cuts import cuts, groups
+from .cuts import cuts, quantised_groups
 from .known import Known
-from .observations import LABELS, Matmul, Pair, Split, View
+from .observations import LABELS, Matmul, Pair, SplitSizes, ViewCall
 from .reading import Reading, Shape
 from .words import either, table
 
@@ -32,13 +32,13 @@ def key_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class DifferingSizes:
     """Two sizes that differ, in text order and by size, with their tensor and the known facts.
 
     ratio: how often one contains the other, 0 for no whole number. dims: of the tensor.
     """
 
-    o: View | Matmul | Pair | Split
+    o: ViewCall | Matmul | Pair | SplitSizes
     r: Reading
     known: Known
     a: int
@@ -53,12 +53,12 @@ class Place:
     dims: int
 
     @classmethod
-    def of(cls, o: View | Matmul | Pair | Split, r: Reading, known: Known) -> Place:
+    def of(cls, o: ViewCall | Matmul | Pair | SplitSizes, r: Reading, known: Known) -> DifferingSizes:
         pair = o if isinstance(o, Pair) else Pair(0, 0)
-        if isinstance(o, View):
+        if isinstance(o, ViewCall):
             pair = Pair(o.numel, abs(math.prod(o.target)))
-        elif isinstance(o, Split | Matmul):
-            pair = Pair(o.total, sum(o.parts)) if isinstance(o, Split) else Pair(o.a, o.b)
+        elif isinstance(o, SplitSizes | Matmul):
+            pair = Pair(o.total, sum(o.parts)) if isinstance(o, SplitSizes) else Pair(o.a, o.b)
         small, big = sorted((pair.a, pair.b))
         ratio = 0 if small < 1 or big % small else big // small
         shapes = pair.shapes or ()
@@ -73,7 +73,7 @@ class Place:
     def meetings(self) -> list[tuple[int, int]]:
         """The pairs of sizes that should be equal; for a view or labels, each dim is tried."""
         o, known = self.o, self.known
-        if isinstance(o, View):
+        if isinstance(o, ViewCall):
             return list(_of_open_view(o, known) if o.target.count(-1) == 1 else _of_view(o, known))
         if self.name != LABELS:
             return [(self.a, self.b)]
@@ -82,9 +82,9 @@ class Place:
         return [(self.a // n, self.b // n) for n in samples if self.a % n == self.b % n == 0]
 
 
-def _of_open_view(o: View, known: Known) -> Iterator[tuple[int, int]]:
+def _of_open_view(o: ViewCall, known: Known) -> Iterator[tuple[int, int]]:
     """The size of a shard in a view whose target dims do not divide the tensor."""
-    every = [*cuts(known), *groups(known)]
+    every = [*cuts(known), *quantised_groups(known)]
     there = sorted(n for n in {n for cut in every for n in (*cut.shares, cut.whole)} if o.numel % n == 0)
     for first, last in combinations(range(len(o.target) + 1), 2):
         asked = math.prod(o.target[first:last])
@@ -92,7 +92,7 @@ def _of_open_view(o: View, known: Known) -> Iterator[tuple[int, int]]:
             yield from ((size, asked) for size in there if size != asked)
 
 
-def _of_view(o: View, known: Known) -> Iterator[tuple[int, int]]:
+def _of_view(o: ViewCall, known: Known) -> Iterator[tuple[int, int]]:
     """The one dim of the target, or two adjacent ones, that would need another number."""
     dims = len(o.target) if min(o.target) > 0 else 0
     for first in range(dims):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise, takewhile
 
-from .reading import PRODUCT, Reading, Shape, Term
+from .reading import PRODUCT, Concept, Reading, Shape
 from .words import pattern
 
 
@@ -33,7 +33,7 @@ class Divides:
 
 
 @dataclass(frozen=True)
-class View:
+class ViewCall:
     """A tensor of `numel` elements should get shape `target` (-1 stands for the remaining elements)."""
 
     target: Shape
@@ -61,7 +61,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Held:
+class LoneShape:
     """The shape of a tensor, with no other shape to compare."""
 
     name: str
@@ -69,7 +69,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitSizes:
     """A dim of `total` should split into `parts`, which add up to another number."""
 
     total: int
@@ -80,11 +80,11 @@ class Split:
 class Unequal:
     """Two counts that should be equal but differ: ranks, layers, samples."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[Concept, ...]
     values: tuple[int, ...]
 
 
-Observation = Divides | View | Matmul | Pair | Held | Split | Unequal
+Observation = Divides | ViewCall | Matmul | Pair | LoneShape | SplitSizes | Unequal
 
 _LEFT = pattern("is_not_divided")  # The dividend stands on the left.
 _RIGHT = pattern("does_not_divide")  # The dividend stands on the right.
@@ -191,7 +191,7 @@ _TIMES = re.compile(r"\D{0,3}\d{1,20}\W{0,3}(?:[*·×x]|times|multiplied by) ?\W
 """What stands between two names whose numbers are multiplied: "tp (8) x pp (2)", "tp=8 * pp=2"."""
 
 
-def _factors(r: Reading, terms: list[Term], side: tuple[int, int]) -> Shape:
+def _factors(r: Reading, terms: list[Concept], side: tuple[int, int]) -> Shape:
     """The number that a side names, or each factor if the side is a product."""
     counted = [t for t in terms if t.number is not None and t.concept != "dimension"]
     first = counted[:1]
@@ -248,7 +248,7 @@ def names(r: Reading) -> list[str]:
     return [n for n in _NAME.findall(r.text) if not _NO_NAME.search(n)]
 
 
-def shapes(r: Reading) -> Iterator[Observation]:
+def shape_observations(r: Reading) -> Iterator[Observation]:
     """Views, products and pairs of sizes."""
     found = [shape for shape, _ in r.shapes]
     if ")->(" in r.low:  # numpy's einsum: each shape, and how its dims are laid against the other's
@@ -257,7 +257,7 @@ def shapes(r: Reading) -> Iterator[Observation]:
     if _VIEW.search(r.low) and wide:
         target = wide[-1]
         if width := _UNFLATTEN.search(r.low):
-            yield View((1, *target), int(width.group(1)))
+            yield ViewCall((1, *target), int(width.group(1)))
             return
         size = _INPUT.search(r.low)
         ends = [(at, _CLOSED.search(r.text, at)) for _, at in r.shapes]
@@ -265,7 +265,7 @@ def shapes(r: Reading) -> Iterator[Observation]:
         numel = math.prod(wide[0]) if len(wide) > 1 else max(free, default=0)
         numel = int(size.group(1)) if size else numel
         if numel > 0 or 0 in target:
-            yield View(target, numel)
+            yield ViewCall(target, numel)
             return
     if _MATMUL.search(r.low) and len(wide) > 1:
         a, b = wide[0], wide[1]
@@ -279,12 +279,12 @@ def shapes(r: Reading) -> Iterator[Observation]:
     if last and len(found) == 2 and found[0][:-1] == found[1][:-1] and found[0][-1] > found[1][-1]:
         *lead, part = found[0]  # equal parts of a width, and what is left of it; or two that were stacked
         if lead or int(last[1]) > 1:
-            yield View((*lead, -1, part), math.prod(lead) * (int(last[1]) * part + found[1][-1]))
+            yield ViewCall((*lead, -1, part), math.prod(lead) * (int(last[1]) * part + found[1][-1]))
             yield from _pairs(found, "", r)
             return
     split = _SPLIT.search(r.low)
     if split:
-        yield Split(int(split[1]), tuple(map(int, _INT.findall(split[2]))))
+        yield SplitSizes(int(split[1]), tuple(map(int, _INT.findall(split[2]))))
         return
     loaded = _COPIED.search(r.text)
     if loaded:
@@ -324,7 +324,7 @@ def shapes(r: Reading) -> Iterator[Observation]:
             found[0] = tuple(map(max, zip(*found, strict=False)))
         yield from _pairs(found, name, r)
     if not sizes and len(set(found)) == 1 and (name or found == wide[:1]):
-        yield Held(name, found[0])
+        yield LoneShape(name, found[0])
 
 
 _AT = re.compile(r"(?:not match|mismatch\w{0,2}|differs?) (?:at|in|on) dim(?:ension)? (\d)")
@@ -371,7 +371,7 @@ def _broadcast(first: Shape, second: Shape, name: str) -> Iterator[Pair]:
 _DIFFER = pattern("counts_differ")
 
 
-def unequal(r: Reading) -> Iterator[Unequal]:
+def unequal_counts(r: Reading) -> Iterator[Unequal]:
     """Counts that should be equal but differ."""
     written = bool(r.products) and len(r.values) > len(r.products[0][0])
     if written or r.concepts & {"layers", "vocab"} or _DIFFER.search(r.low):
@@ -382,4 +382,4 @@ def observe(r: Reading) -> list[Observation]:
     """Everything the text states, the most exact statements first."""
     cut = list(dict.fromkeys(divides(r)))
     counts = all(o.subject in ("world", "tp") or (not o.subject and "world" in o.by) for o in cut)
-    return [*shapes(r), *cut, *(unequal(r) if counts else ())]
+    return [*shape_observations(r), *cut, *(unequal_counts(r) if counts else ())]

@@ -9,12 +9,12 @@ from functools import cache
 
 from llamapar.describe.job import Job
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.frameworks.base import Case, Framework
-from llamapar.rules.search import severities_again
+from llamapar.frameworks.base import Evidence, Framework
+from llamapar.rules.fix_search import severities_again
 from llamapar.rules.table import RULE_BY_CODE
 
+from .explanation import Said
 from .reading import Reading
-from .result import Said
 
 _NAMING = 16
 """Characters of a framework's own wording that name it: a bare "AssertionError" names nobody."""
@@ -37,13 +37,13 @@ class Quote:
 
     framework: Framework
     code: str
-    case: Case
+    case: Evidence
     length: int
     words: str
 
 
 @cache
-def _templates() -> tuple[tuple[Framework, str, Case, tuple[str, ...]], ...]:
+def _templates() -> tuple[tuple[Framework, str, Evidence, tuple[str, ...]], ...]:
     """Every message of `frameworks`, as its literal pieces in order."""
     return tuple(
         (framework, code, case, tuple(_pieces(case.message)))
@@ -109,7 +109,7 @@ def whose(r: Reading) -> Framework | None:
     return next((f for f, _, case, _ in _templates() if case.line and case.line in r.line), None)
 
 
-def spoken(r: Reading, job: Job, framework: Framework | None) -> Iterator[str]:
+def quoted_rules(r: Reading, job: Job, framework: Framework | None) -> Iterator[str]:
     """Rules for which a framework gives, for this job and word for word, a message in the text."""
     for judge in [framework] if framework else FRAMEWORKS.values():
         for code, cases in judge.cases.items():

@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\
 _SPACES = re.compile(r"[ \t\r\xa0]+")
 
 
-def plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """`text` without colours and control characters, with wide characters folded and blanks merged."""
     text = _CONTROL.sub(" ", _ANSI.sub("", text[:LIMIT]))
     if not text.isascii():
@@ -40,7 +40,7 @@ _CONCEPT = concepts()
 
 
 @dataclass(frozen=True)
-class Term:
+class Concept:
     """A concept in the text, with the number beside it."""
 
     concept: str
@@ -124,7 +124,7 @@ class Reading:
 
     @classmethod
     def of(cls, text: str, code: tuple[str, ...] = (), raised_in: str = "") -> Reading:
-        return cls(plain(text), code, raised_in)
+        return cls(plain_text(text), code, raised_in)
 
     @cached_property
     def low(self) -> str:
@@ -177,7 +177,7 @@ class Reading:
         return [(row, math.prod(row)) for row in rows]
 
     @cached_property
-    def terms(self) -> list[Term]:
+    def terms(self) -> list[Concept]:
         """Concepts in order of appearance, except those inside a tensor's dotted name."""
         found = []
         named = [match.span() for match in _PATH.finditer(self.low)]
@@ -192,7 +192,7 @@ class Reading:
             of_ranks = number is not None and (number < _LEAST_GROUP or "distributed/" in self.raised_in)
             if of_ranks and match.group() in _GROUP_SIZE:
                 concept = "world"
-            found.append(Term(concept, match.start(), match.end(), number))
+            found.append(Concept(concept, match.start(), match.end(), number))
         return found
 
     @cached_property
@@ -253,7 +253,7 @@ class Reading:
         """Whether a name in the text, or in the source above it, is a number of heads."""
         return bool({"kv", "heads"} & {*self.concepts, *self.named} or "n_rep" in self.whole)
 
-    def within(self, start: int, end: int) -> list[Term]:
+    def within(self, start: int, end: int) -> list[Concept]:
         return [t for t in self.terms if start <= t.start < end]
 
     def facts(self) -> Iterator[tuple[str, int]]:

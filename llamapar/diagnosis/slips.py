@@ -14,11 +14,11 @@ from itertools import combinations
 
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
-from .cuts import HEADS, Cut, assumed, cuts, given_as, groups, relates, uneven, widths
+from .cuts import HEADS, SizeCut, assumed, cuts, given_as, quantised_groups, relates, uneven, widths
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, Hypothesis, Level, first, found
-from .known import Known, degrees
-from .meetings import BATCH, Place
-from .observations import AXES, LABELS, Matmul, Pair, View
+from .known import Known, plausible_degrees
+from .meetings import BATCH, DifferingSizes
+from .observations import AXES, LABELS, Matmul, Pair, ViewCall
 from .reading import Reading
 
 Found = Iterator[Hypothesis]
@@ -26,7 +26,7 @@ Found = Iterator[Hypothesis]
 # -- by cuts of known sizes and degrees ------------------------------------------------------------
 
 
-def by_known_cuts(it: Place) -> Found:
+def by_known_cuts(it: DifferingSizes) -> Found:
     """The cuts of known sizes by known degrees that explain both sizes of a place."""
     if "lora" in it.r.evident or it.key == "lora":
         return
@@ -65,7 +65,7 @@ def by_known_cuts(it: Place) -> Found:
             yield h if sure else replace(h, level=min(h.level, POSSIBLE))
 
 
-def _two_runs(it: Place) -> Found:
+def _two_runs(it: DifferingSizes) -> Found:
     """Two shards of one size, cut for the two degrees of a change; a shard may be padded."""
     for axis, change in it.known.changes.items():
         few, many = sorted(int(n) if n.isdecimal() else 0 for n in change)
@@ -80,20 +80,20 @@ def _two_runs(it: Place) -> Found:
 _QUANTISED = re.compile(r"quant|gptq|\bawq|scales|zeros|group_?size")
 
 
-def _groups(it: Place) -> Found:
+def _groups(it: DifferingSizes) -> Found:
     """The columns of a rank are no whole number of quantisation groups."""
     spoken, o = it.known.get("quant_group") or _QUANTISED.search(it.r.whole), it.o
     meeting = list(it.meetings)
-    if isinstance(o, View):  # view(rows, -1, group): a rank's columns and those of a group
+    if isinstance(o, ViewCall):  # view(rows, -1, group): a rank's columns and those of a group
         meeting.append((o.numel // abs(math.prod(o.target[:-2]) or 1), o.target[-1]))
     for a, b in meeting if spoken or it.r.loading else ():
-        for cut in groups(it.known):
+        for cut in quantised_groups(it.known):
             if cut.tears(a, b):
                 yield from _uneven(cut, a, b, LIKELY if spoken else POSSIBLE)
 
 
 def _uneven(
-    cut: Cut, a: int, b: int, level: Level, meet: bool = False, parallel: bool | None = True
+    cut: SizeCut, a: int, b: int, level: Level, meet: bool = False, parallel: bool | None = True
 ) -> Found:
     """Two sizes are uneven shards of one; where tensors meet, one of them perhaps gathered."""
     gathered = meet and {a, b} & cut.gathered - {cut.whole} and cut.fact != "seq_len"
@@ -113,12 +113,17 @@ _MOST_HEADS, _NARROW, _USUAL = 256, 64, 64
 """At most: heads and columns of a head; an adapter's rank, as columns of a weight; a usual degree."""
 
 
-def a_slice(it: Place, small: int, big: int, cut: Cut | None = None, tokens: str = "") -> Found:
+def a_slice(it: DifferingSizes, small: int, big: int, cut: SizeCut | None = None, tokens: str = "") -> Found:
     """One of two sizes is 1/k of the other: a shard beside the whole, by a known or an assumed cut.
 
     tokens: the number compared with a rank's tokens.
     """
-    r, k, view, weight = it.r, cut.degree if cut else big // small, isinstance(it.o, View), it.key and not cut
+    r, k, view, weight = (
+        it.r,
+        cut.degree if cut else big // small,
+        isinstance(it.o, ViewCall),
+        it.key and not cut,
+    )
     level, blame = (LIKELY, True) if cut else _degree(it, k, big, bool(tokens))
     by = ("tp",) if it.key else ("tp", "cp", "dp", "ep", "world")
     ours = [axis for axis in by if it.known.get(axis) == k]
@@ -155,9 +160,9 @@ def a_slice(it: Place, small: int, big: int, cut: Cut | None = None, tokens: str
     yield found(category, level, cause, *numbers, parallel=blame, needs=needs, facts={axis: k})
 
 
-def _degree(it: Place, k: int, big: int, tokens: bool) -> tuple[Level, bool | None]:
+def _degree(it: DifferingSizes, k: int, big: int, tokens: bool) -> tuple[Level, bool | None]:
     """The level of a slice of a size that nobody gave, and whether a cut is to blame."""
-    known, tp, weight, view = it.known, it.known.get("tp"), bool(it.key), isinstance(it.o, View)
+    known, tp, weight, view = it.known, it.known.get("tp"), bool(it.key), isinstance(it.o, ViewCall)
     others = first((tokens, ("cp",)), (weight, ()), otherwise=("world", "dp", "cp", "ep"))
     ours = tp == k or (not (view and tp) and k in [known.get(axis) for axis in others])
     stated = LIKELY if view or tokens or weight or given_as(big, known) else POSSIBLE
@@ -177,21 +182,21 @@ def _degree(it: Place, k: int, big: int, tokens: bool) -> tuple[Level, bool | No
 KV_WEIGHTS, TABLES = ("wk", "wv"), ("tok_embeddings", "output")
 
 
-def _narrow(it: Place) -> int:
+def _narrow(it: DifferingSizes) -> int:
     """Columns of the longer of two multiplied tensors, if they are few enough to be an adapter's."""
     o = it.o
     few = isinstance(o, Matmul) and o.b > o.a and 1 < o.rest <= _NARROW and o.rest != it.known.get("dim")
     return o.rest if isinstance(o, Matmul) and few else 0
 
 
-def as_queries(it: Place) -> Found:
+def as_queries(it: DifferingSizes) -> Found:
     """KV heads in place of query heads, in code that does not support grouped queries."""
     o, known, k, tp, weight = it.o, it.known, it.ratio, it.known.get("tp"), it.key in KV_WEIGHTS
     heads, kv_heads = known.get("n_heads") or 0, known.get("n_kv_heads") or 0
     what, maybe = f"{kv_heads} heads are read as {heads}", weight and tp is None
     numbers: list[Equation] = [Quotient(it.big, it.small or 1)]
     proven = k > 1 and heads == k * kv_heads > 0
-    if isinstance(o, View) and k > 1:
+    if isinstance(o, ViewCall) and k > 1:
         heads, size = (1, *o.target)[-2:]
         by_head = len(o.target) > 3 or (len(o.target) == 3 and max(heads, size) <= _MOST_HEADS)
         if o.numel == it.big or not by_head or heads % k:
@@ -222,7 +227,7 @@ _NEAR, _WIDEST = 1024, 2**21
 """Of a degree, so that parts of one size are nearer; of a dim, and not the number of a weight's elements."""
 
 
-def assumed_cut(it: Place) -> Found:
+def assumed_cut(it: DifferingSizes) -> Found:
     """Two lengths of a sequence, or two widths, one of which may be a shard of the other."""
     small, big, known = it.small, it.big, it.known
     if small < 1 or "nbytes" in it.r.low:
@@ -251,11 +256,13 @@ def assumed_cut(it: Place) -> Found:
         yield found("other", WEAK, cause, Quotient(big, small), parallel=blame, needs="model, layout")
 
 
-def _shares(it: Place) -> Found:
+def _shares(it: DifferingSizes) -> Found:
     """Uneven shards of a width, or a rank's padded columns."""
     small, big, known, spoken = it.small, it.big, it.known, bool(_SHARDS.search(it.r.low))
     tile = next((n for n in (64, 128, 256) if small > n and small % n and -(-small // n) * n == big), 0)
-    tp = next((k for k in degrees(known) if "ffn_dim" in widths(small * k, known)), 0) if tile else 0
+    tp = (
+        next((k for k in plausible_degrees(known) if "ffn_dim" in widths(small * k, known)), 0) if tile else 0
+    )
     if tp and isinstance(it.o, Pair):
         cause = f"a rank's {small} FFN columns at tp={tp} are padded to {big}, for groups or tiles of {tile}"
         both = Quotient(small * tp, tp), Quotient(small, tile, after=f" → {big}")
@@ -279,7 +286,7 @@ def _shares(it: Place) -> Found:
             yield found("fsdp_uneven", level, cause, numbers)
 
 
-def _unrelated(it: Place) -> Found:
+def _unrelated(it: DifferingSizes) -> Found:
     """No degree converts one of the two sizes into the other.
 
     Uneven shards of one width differ by less than the degree, so distant sizes are no such pair either.
@@ -316,12 +323,12 @@ def explain_spoken(r: Reading, known: Known) -> Found:
     spoken = {n for shape, _ in r.shapes for n in shape} | {*r.values, *(t.number or 0 for t in r.terms)}
     sizes = sorted((n for n in spoken if n >= _LEAST), reverse=True)[:_TRIED]
     for big, small in combinations(sizes, 2):
-        if told := list(by_known_cuts(Place.of(Pair(small, big), r, known))):
+        if told := list(by_known_cuts(DifferingSizes.of(Pair(small, big), r, known))):
             yield from (replace(h, level=min(h.level, POSSIBLE)) for h in told)
             return
 
 
-def unfit(r: Reading, known: Known, spoken: bool) -> Found:
+def indivisible_sizes(r: Reading, known: Known, spoken: bool) -> Found:
     """Every size among the known numbers that its degree does not divide.
 
     spoken: whether the text mentions ranks; if not, only sizes and axes that the text or the failing line
@@ -332,7 +339,7 @@ def unfit(r: Reading, known: Known, spoken: bool) -> Found:
     if world and all(axes) and world != ranks:
         cause = f"the degrees that are given multiply to {ranks}, not to {world}"
         yield found("world_size_product", POSSIBLE, cause, Comparison(ranks, "≠", world))
-    for cut in [*(groups(known) if _QUANTISED.search(r.whole) else ()), *uneven(known)]:
+    for cut in [*(quantised_groups(known) if _QUANTISED.search(r.whole) else ()), *uneven(known)]:
         if not (spoken or r.evident & {*AXES, "world", _CONCEPTS.get(cut.fact)}):
             continue
         few = cut.fact in HEADS and cut.count == (known.get("n_kv_heads") or cut.count) < cut.degree

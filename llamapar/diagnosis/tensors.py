@@ -14,11 +14,11 @@ from llamapar.records.equations import rest as uneven_quotient
 from .cuts import adapter_rows, is_vocabulary, rounded_up, shard_of, widths
 from .hypothesis import LIKELY, POSSIBLE, WEAK, first, first_heard, found
 from .known import Known
-from .meetings import Place, key_of
-from .observations import LABELS, ZERO, Held, Matmul, Pair, Split, View, names
+from .meetings import DifferingSizes, key_of
+from .observations import LABELS, ZERO, LoneShape, Matmul, Pair, SplitSizes, ViewCall, names
 from .reading import Reading, Shape
 from .slips import KV_WEIGHTS, TABLES, Found, a_slice, as_queries, assumed_cut, by_known_cuts
-from .views import explain_split, explain_view
+from .view_errors import explain_split, explain_view
 from .words import pattern
 
 _MOST_RANKS, _FLAT, _NEARLY = 512, 2**21, 1.05
@@ -31,7 +31,7 @@ _A_WEIGHT = re.compile(r"\bweight\b|lm_head|embed_tokens|\bparam\b")
 _OF_NOBODY = pattern("cut_by_nobody")
 
 
-def _other_model(it: Place) -> Found:
+def _other_model(it: DifferingSizes) -> Found:
     """A weight that differs in several dims, or that is whole in both: no axis makes its sizes."""
     differ = sum(a != b for a, b in zip(*it.shapes, strict=False)) if it.shapes else 0
     parts = it.ratio and it.known.get("world") in (None, it.ratio)  # which FSDP may make
@@ -40,14 +40,14 @@ def _other_model(it: Place) -> Found:
         why = "differs in more than one dim" if differ > 1 else "is whole on every rank"
         cause = f"{it.name} {why}: the weights of two models"
         numbers = Stated(" ≠ ".join(str(list(shape)) for shape in it.shapes)) if it.shapes else it.both
-        how = _stored(it.shapes[0], it.shapes[1], it.known) if differ > 1 else ""
+        how = _explain_stored_shape(it.shapes[0], it.shapes[1], it.known) if differ > 1 else ""
         if how:
             cause = f"{it.name} is {how} on one side: one weight in two forms, rather than two models"
         blame = None if how == "padded" else False
         yield found("other" if how else "other: model_config", LIKELY, cause, numbers, parallel=blame)
 
 
-def _stored(a: Shape, b: Shape, known: Known) -> str:
+def _explain_stored_shape(a: Shape, b: Shape, known: Known) -> str:
     """How one weight can have two shapes that no axis makes; "" if nothing here explains it."""
     if sorted(a) == sorted(b):
         return "transposed"
@@ -59,7 +59,7 @@ def _stored(a: Shape, b: Shape, known: Known) -> str:
     return "padded" if all(x == y or rounded_up(x, y, known) for x, y in pairs) else ""
 
 
-def _adapter(it: Place) -> Found:
+def _adapter(it: DifferingSizes) -> Found:
     """Ranks of two adapters, one perhaps a shard; else widths that are cut differently."""
     small, big, tp, product = it.small, it.big, it.known.get("tp"), isinstance(it.o, Matmul)
     spoken = "lora" in it.r.evident or (not product and any(key_of(name) == "lora" for name in names(it.r)))
@@ -84,7 +84,7 @@ def _adapter(it: Place) -> Found:
         yield found("lora_tp", LIKELY, cause, Quotient(big, small or 1), parallel=blame)
 
 
-def _empty(it: Place) -> Found:
+def _empty(it: DifferingSizes) -> Found:
     """No element, or one, in place of tokens or a weight."""
     loaded = {(0,), (1,)} & {*it.shapes} and it.r.loading
     if it.small and not loaded and not (isinstance(it.o, Matmul) and (it.small == 1 or it.o.rest == 1)):
@@ -108,7 +108,7 @@ def _empty(it: Place) -> Found:
         yield from assumed_cut(it) if it.small > 1 else ()
 
 
-def _positions(it: Place) -> Found:
+def _positions(it: DifferingSizes) -> Found:
     if isinstance(it.o, Pair) and (it.key == "position" or (not it.key and "position" in it.r.operands)):
         cp = it.known.get("cp")
         cut = cp if cp is None else cp > 1
@@ -121,7 +121,7 @@ def _positions(it: Place) -> Found:
         yield found("position/rope", LIKELY, cause, it.both, parallel=blame)
 
 
-def _pieces(it: Place) -> Found:
+def _pieces(it: DifferingSizes) -> Found:
     """Pieces that ranks gather, or flat partitions of an optimizer state."""
     small, big, collective = it.small, it.big, "collective" in it.r.low
     if not isinstance(it.o, Pair):
@@ -136,7 +136,7 @@ def _pieces(it: Place) -> Found:
         yield found("checkpoint_tp_mismatch", LIKELY if it.ratio else POSSIBLE, cause, Quotient(big, small))
 
 
-def _weight(it: Place) -> Found:
+def _weight(it: DifferingSizes) -> Found:
     """A weight in two shapes, one of them a shard, perhaps with Q, K and V fused."""
     k, fused = it.ratio, it.key == "fused"
     cut = isinstance(PARAMETERS.get(it.key), Shard) and (it.shapes or it.key in KV_WEIGHTS)
@@ -156,7 +156,7 @@ _VOCABULARY = 20000
 _PADS = re.compile(r"\bpad|divisible_by|evenly")
 
 
-def _vocabulary(it: Place) -> Found:
+def _vocabulary(it: DifferingSizes) -> Found:
     small, big, r, known, named = it.small, it.big, it.r, it.known, bool(it.key)
     both, close = small % 64 == big % 64 == 0, small * 1.02 >= big
     uneven = "evenly" in r.low and "shard" in r.low and big > 30000
@@ -205,7 +205,7 @@ def _vocabulary(it: Place) -> Found:
         yield from _shard_of_vocabulary(it, *shards)
 
 
-def _shard_of_vocabulary(it: Place, k: int, padded_to: int) -> Found:
+def _shard_of_vocabulary(it: DifferingSizes, k: int, padded_to: int) -> Found:
     small, big, low, known = it.small, it.big, it.r.low, it.known
     ours = known.get("tp") == k or known.get("world") == 1 or "tp" in known.changes
     loaded = bool(it.key) or it.r.loading  # else an embedding's output may meet that of a padded one
@@ -230,20 +230,23 @@ def _shard_of_vocabulary(it: Place, k: int, padded_to: int) -> Found:
 
 
 _TENSORS = (_other_model, _adapter, _empty, _positions, _pieces, _vocabulary, _weight, assumed_cut)
-_IN_TURN: dict[type, tuple[Callable[[Place], Found], ...]] = {View: (explain_view,), Split: (explain_split,)}
+_IN_TURN: dict[type, tuple[Callable[[DifferingSizes], Found], ...]] = {
+    ViewCall: (explain_view,),
+    SplitSizes: (explain_split,),
+}
 """The questions to a place that no known cut explains, the surest first."""
 
 
-def explain_place(o: View | Matmul | Pair | Split, r: Reading, known: Known) -> Found:
+def explain_place(o: ViewCall | Matmul | Pair | SplitSizes, r: Reading, known: Known) -> Found:
     """Why two sizes differ that should be equal: the first question with an answer decides."""
-    it = Place.of(o, r, known)
+    it = DifferingSizes.of(o, r, known)
     yield from first_heard((by_known_cuts, *_IN_TURN.get(type(o), _TENSORS)), it) if it.a != it.b else ()
 
 
 # -- one observed shape ----------------------------------------------------------------------------
 
 
-def explain_held(o: Held, r: Reading, known: Known) -> Found:
+def explain_held(o: LoneShape, r: Reading, known: Known) -> Found:
     """One shape alone: whose tensor is it, in which model, and how is it cut?"""
     key, shape, m = key_of(o.name), o.shape, known.model
     uneven = uneven_quotient(sum(shape), len(shape))
@@ -260,7 +263,7 @@ def explain_held(o: Held, r: Reading, known: Known) -> Found:
         yield found("other", WEAK, f"{list(shape)} is the whole {whole_ones[0]} of {m.name}", parallel=False)
     elif not key and m and len(shape) == 2:
         for name in ("tok_embeddings", "w1", "wq"):
-            yield from explain_held(Held(name, shape), r, known)
+            yield from explain_held(LoneShape(name, shape), r, known)
     if not key and "rank" in r.low:
         cause = f"a rank holds {list(shape)}: padded or short where the ranks do not divide the dim"
         yield found("fsdp_uneven", POSSIBLE, cause, parallel=None, needs="shape of the whole tensor, world")

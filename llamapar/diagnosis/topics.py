@@ -131,7 +131,7 @@ def misspelt(r: Reading, known: Known) -> Iterator[Hypothesis]:
 _RULE, _RAISED = pattern("rule"), re.compile(r"(?:^|\n)[\w.]{0,80}(?:error|exception)\b")
 
 
-def stated(others: Iterable[Hypothesis], r: Reading) -> Iterator[Hypothesis]:
+def stated_subject(others: Iterable[Hypothesis], r: Reading) -> Iterator[Hypothesis]:
     """The subject of a message that states a rule about ranks, meshes or stages, if no other reader knows
     it.
     """

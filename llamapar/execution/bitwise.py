@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.layout import Layout
 from llamapar.errors import Choice, LlamaparError
 from llamapar.records.tables import Record
@@ -27,7 +27,7 @@ from llamapar.spmd.update import STATES
 
 from .body import Task, inputs, leaf, uncut
 from .engines import local as local_engine
-from .result import RunResult
+from .run_result import RunResult
 from .stepping import begun
 
 HOLDS = (
@@ -79,7 +79,7 @@ class Bitwise(Record):
         return f"{self.title}: {verdict} as {self.emulated}", head, rows, "\n".join(self.why)
 
 
-@named
+@checked_options
 def bitwise(result: RunResult) -> Bitwise:
     """Compare the first step of a "step" run bit for bit with one process that adds in the run's order.
 
@@ -163,7 +163,7 @@ def _in_order(task: Task) -> Pieces:
     rounds = [[number] for number in numbers] if setting.reduces_each else [[*numbers]]
     ways: list[list[Sums]] = []
     with local_engine.one_run:
-        local_engine.end()
+        local_engine.close_ranks()
         with compat.fake_world(1):
             mesh = compat.make_mesh(Layout(), "cpu")
             for way in range(setting.layout.dp):

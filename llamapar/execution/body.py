@@ -26,7 +26,7 @@ from llamapar.spmd.microbatches import of_step
 from llamapar.spmd.rank_mesh import RankMesh
 from llamapar.spmd.setting import Setting, kind
 from llamapar.spmd.update import STATES
-from llamapar.spmd.zero import Gathered, axis_names, forward_of, leaves_of, zero_group
+from llamapar.spmd.zero import Gathered, forward_of, group_axes, leaves_of, zero_group
 
 from .recorder import Recorder
 
@@ -133,7 +133,7 @@ def wants(function: Callable[..., object]) -> list[str]:
     return names[2:]
 
 
-def shapes(task: Task) -> dict[str, tuple[int, ...]]:
+def asked_shapes(task: Task) -> dict[str, tuple[int, ...]]:
     """Name → global shape of every tensor that the program asks for."""
     setting = task.setting
     found: dict[str, tuple[int, ...]] = {}
@@ -171,12 +171,12 @@ def inputs(
     of_state = {name: shape for name, shape in state_shapes(task).items() if name in task.given}
     return {
         name: cut(name, partial(whole, name, shape))
-        for name, shape in (shapes(task) | of_state).items()
+        for name, shape in (asked_shapes(task) | of_state).items()
         if wanted is None or name in wanted
     }
 
 
-def called(function: Callable[..., object], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def call_function(function: Callable[..., object], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the function makes of the tensors that it asks for; a returned tensor is named "out"."""
     names = inspect.signature(function).parameters
     made = function(**{n: parameters(tensors) if n == "weights" else tensors[n] for n in names})
@@ -271,7 +271,7 @@ def computed(
     span: entered with "forward" and with "backward" while each is done.
     """
     with span("forward"), forward_of(given):
-        outputs = called(function, given)
+        outputs = call_function(function, given)
     found: dict[str, Tensor] = {}
     if task.backward:
         with span("backward"):
@@ -284,7 +284,7 @@ def run_rank(mesh: DeviceMesh, task: Task, recorder: Recorder, cut: Cut, device:
     setting = task.setting
     program = partial(task.program.function, mesh, setting)
     with faults.injected(task.fault), groups_kept():
-        recorder.axes = axis_names(mesh, setting)
+        recorder.axes = group_axes(mesh, setting)
         own = as_shared(mesh, setting, inputs(task, cut, device))
         with recorder:
             made = computed(task, program, own, setting.global_batch // setting.layout.dp, cut)
@@ -307,11 +307,11 @@ def as_shared(
 @contextmanager
 def groups_kept() -> Iterator[None]:
     """Says of an error that it came after the program had destroyed a process group."""
-    before = compat.groups()
+    before = compat.process_groups()
     try:
         yield
     except Exception as error:
-        if before <= compat.groups():
+        if before <= compat.process_groups():
             raise
         what = "the program destroyed a process group of its ranks, and then went on"
         raise LlamaparError(

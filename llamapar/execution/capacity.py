@@ -15,7 +15,7 @@ from llamapar.errors import Choice, LayoutError, LlamaparError, one_of
 from llamapar.spmd import compat
 from llamapar.spmd.setting import Setting, kind
 
-from .body import Task, shapes
+from .body import Task, asked_shapes
 from .shrinking import MAX_RANKS, shrink
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -42,7 +42,7 @@ def choose_device(device: str, engine: str, ranks: int) -> tuple[str, str, str]:
     return "cuda", "gloo", f"device cuda over gloo: {ranks} ranks share {gpus} GPU{'s' * (gpus > 1)}"
 
 
-def need(task: Task, engine: str, device: str = "cpu") -> int:
+def bytes_needed(task: Task, engine: str, device: str = "cpu") -> int:
     """Upper estimate of a run's bytes: pieces, gradients, reference, and activations.
 
     device: "cuda" excludes the reference and its activations, which are in host memory, and includes CUDA's
@@ -53,7 +53,7 @@ def need(task: Task, engine: str, device: str = "cpu") -> int:
     """
     setting = task.setting
     size = setting.torch_dtype.itemsize
-    found = shapes(task)
+    found = asked_shapes(task)
     parameters = sum(math.prod(s) for n, s in found.items() if kind(n) in PARAMETERS)
     layout, m = setting.layout, setting.model
     keys = {kind(n) for n in found}
@@ -110,7 +110,7 @@ def _require_room_on_gpus(task: Task, engine: str) -> list[str]:
         return ["whether the GPUs have room was not judged: nvidia-smi does not say what they have"]
     size, alone = facts
     on_one = ranks if engine == "local" else -(-ranks // gpus)
-    took = need(task, engine, "cuda") * on_one // ranks
+    took = bytes_needed(task, engine, "cuda") * on_one // ranks
     cpu, tiny = Choice.of(device="cpu"), Choice.of(model="tiny")
     if alone and engine != "local" and on_one > 1:
         what = f"{ranks} ranks share {gpus} GPU{'s' * (gpus > 1)} in EXCLUSIVE_PROCESS mode"
@@ -138,21 +138,24 @@ def require_room(task: Task, engine: str, device: str) -> list[str]:
     Returns a note if the memory of the device is unknown.
     """
     setting, layout = task.setting, task.setting.layout
-    ranks, bytes_needed, available = layout.world, need(task, engine), memory_available()
+    ranks, needed, available = layout.world, bytes_needed(task, engine), memory_available()
     if engine == "torchrun":
         return []
-    if ranks <= MAX_RANKS and bytes_needed <= available:
+    if ranks <= MAX_RANKS and needed <= available:
         return _require_room_on_gpus(task, engine) if device == "cuda" else []
     small = shrink(setting.model, layout, padding=setting.padding, program=task.program.name)
     if ranks > MAX_RANKS:
         what = f"{ranks} ranks, and at most {MAX_RANKS} run on one machine"
-        why = f"they would take about {bytes_needed:,} bytes; {available:,} are free"
+        why = f"they would take about {needed:,} bytes; {available:,} are free"
     else:
-        what = f"{ranks} ranks would take about {bytes_needed:,} bytes; {available:,} are free"
+        what = f"{ranks} ranks would take about {needed:,} bytes; {available:,} are free"
         why = "parameters, gradients, activations and the unsharded reference are all held at once"
 
     def fits(other: Setting) -> bool:
-        return other.layout.world <= MAX_RANKS and need(replace(task, setting=other), engine) <= available
+        return (
+            other.layout.world <= MAX_RANKS
+            and bytes_needed(replace(task, setting=other), engine) <= available
+        )
 
     choose: list[Choice | str] = []
     sequences = small.layout.dp * setting.micro_batches

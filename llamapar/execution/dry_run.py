@@ -11,20 +11,20 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.count.account import memory
-from llamapar.count.keeping import Kept, kept
+from llamapar.count.keeping import Kept, compare_kept
 from llamapar.describe.layout import AXES, Coord
 from llamapar.place.orders import ORDERS
 from llamapar.place.stage_map import Stage
 from llamapar.programs import Program
 from llamapar.programs.llama import llama_stage
-from llamapar.records.curve import MemoryCurve, sized, unit_of
+from llamapar.records.curve import MemoryCurve, readable_bytes, unit_of
 from llamapar.records.tables import Plain, Record, Table
 from llamapar.records.trace import Tape
 from llamapar.spmd.setting import Setting
 
 from . import tape as tapes
 from .body import Task, unpiped
-from .result import RunResult
+from .run_result import RunResult
 
 _EMPTY = MemoryCurve("", {}, ())
 
@@ -122,7 +122,7 @@ class DryRun(RunResult):
             for name, size in first.profile.after.items()
             if name.startswith("activations: ")
         }
-        return kept(
+        return compare_kept(
             setting,
             found,
             micro_batch=setting.micro_batch,
@@ -198,7 +198,7 @@ class DryRun(RunResult):
         at = one.rank_of(**(self.coord._asdict() | {"pp": 0}))
         if self.task.program.stage is not None and self.stages:
             task = _of_stage(task, self.stages[0])
-        made = tapes.tape(task, self.why, {at: self.rank})
+        made = tapes.shape_tape(task, self.why, {at: self.rank})
         steps = tuple(step for step in made.steps if not step.where.startswith(f"{_first_stage}:"))
         return replace(
             made,
@@ -219,7 +219,7 @@ class DryRun(RunResult):
         if self.errors:
             error = next(iter(self.errors.values()))
             return f"{what}: raised {type(error).__name__}"
-        return f"{what}: {sized(self.peak_bytes)} at its peak"
+        return f"{what}: {readable_bytes(self.peak_bytes)} at its peak"
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""

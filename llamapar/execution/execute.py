@@ -14,7 +14,7 @@ from typing import Unpack
 from torch import Tensor
 
 from llamapar import interrupts
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.job import Job
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
@@ -31,16 +31,16 @@ from llamapar.rules.report import Report, check_job
 from llamapar.spmd.setting import DTYPES, Setting, kind
 from llamapar.spmd.training import Training
 
-from . import answers
+from . import replies
 from . import tape as tapes
-from .body import RankReport, Task, shapes, state_shapes, unpiped
+from .body import RankReport, Task, asked_shapes, state_shapes, unpiped
 from .capacity import choose_device, require_room
 from .dry_run import DryRun
 from .engines import dry, processes, torchrun
 from .engines import local as local_engine
-from .result import RunResult, compared
 from .run_options import RunKeywords, RunOptions, TapeKeywords
-from .scheduling import pipeline
+from .run_result import RunResult, compared
+from .scheduling import pipeline_of
 from .ticking import few_threads
 from .unsharded import Meanwhile, Unsharded, unsharded
 
@@ -59,7 +59,7 @@ def prepare(
     seq = options.seq_len
     seq = whole("seq_len", seq) if seq is not None else -(-64 // (2 * unit)) * 2 * unit
     asked = options.schedule, options.micro_batches, options.nc, options.global_batch
-    staged = pipeline(chosen, given, *asked)
+    staged = pipeline_of(chosen, given, *asked)
     if staged.schedule is not None:
         given = staged.layout
     one_of("dtype", options.dtype, DTYPES)
@@ -129,7 +129,7 @@ def _inputs(given: object, task: Task) -> dict[str, Tensor]:
     """
     setting = task.setting
     of_state = state_shapes(task)
-    wanted = shapes(task) | of_state
+    wanted = asked_shapes(task) | of_state
     if given is not None and not isinstance(given, Mapping):
         raise LlamaparError(
             f"inputs={shown(given)}: a dict of global tensors by name is needed", field="inputs"
@@ -158,7 +158,7 @@ def _inputs(given: object, task: Task) -> dict[str, Tensor]:
     return found
 
 
-@named
+@checked_options
 def run(
     program: ProgramLike,
     model: ModelLike,
@@ -287,7 +287,7 @@ def _without_tensors(result: RunResult) -> RunResult:
     return replace(result, reports=tuple(reports))
 
 
-@named
+@checked_options
 def tape(
     program: ProgramLike, model: ModelLike, layout: LayoutLike | None = None, **options: Unpack[TapeKeywords]
 ) -> Tape:
@@ -296,7 +296,7 @@ def tape(
     Arguments as in `run`. A layout that check refuses is taped up to the line that raises.
     """
     task, _, report = prepare(program, model, RunOptions.of(layout, force=True, **options))
-    return tapes.tape(unpiped(task), _reason(report))
+    return tapes.shape_tape(unpiped(task), _reason(report))
 
 
 def _reason(report: Report) -> str:
@@ -313,7 +313,7 @@ def _by(deadline: float | None, cancelled: Callable[[], bool]) -> Callable[[], b
     def given_up() -> bool:
         if time.monotonic() > end:
             choose = [Choice.of("if it may take longer", deadline=2 * deadline)]
-            raise answers.Cancelled(f"the run took longer than its deadline of {deadline:g} s", "", choose)
+            raise replies.Cancelled(f"the run took longer than its deadline of {deadline:g} s", "", choose)
         return cancelled()
 
     return given_up
@@ -322,6 +322,6 @@ def _by(deadline: float | None, cancelled: Callable[[], bool]) -> Callable[[], b
 def _ticker(cancelled: Callable[[], bool]) -> Callable[[], None]:
     def tick() -> None:
         if cancelled():
-            raise answers.Cancelled("the run was cancelled")
+            raise replies.Cancelled("the run was cancelled")
 
     return tick

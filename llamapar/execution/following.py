@@ -28,11 +28,11 @@ from llamapar.records.trace import CollectiveEvent
 from llamapar.spmd import compat
 from llamapar.spmd.gradients import reduce_gradients
 from llamapar.spmd.setting import kind
-from llamapar.spmd.zero import axis_names, forward_of, leaves_of
+from llamapar.spmd.zero import forward_of, group_axes, leaves_of
 
-from .body import Cut, Task, as_shared, called, dry_rank, inputs, placement, wants
+from .body import Cut, Task, as_shared, call_function, dry_rank, inputs, placement, wants
 from .engines import local
-from .lines import GATHER, NOWHERE, Follower, Key, Moment, with_helpers
+from .line_by_line import GATHER, NOWHERE, Assignment, Follower, Key, with_helpers
 from .recorder import Recorder
 from .ticking import few_threads
 
@@ -85,7 +85,7 @@ def within_limit(lines: int) -> None:
         raise LlamaparError(what, "a loop goes on for long, or for ever", field="source")
 
 
-def gathers(key: Key, moment: Moment) -> bool:
+def gathers(key: Key, moment: Assignment) -> bool:
     """Whether a name from a line of GATHER is a parameter's shard, or the parameter gathered from it."""
     return key.name in ("shard", "whole") and bool(moment.parameter) and kind(moment.parameter) in PARAMETERS
 
@@ -95,7 +95,7 @@ class Seen(NamedTuple):
 
     key: Key
     value: Tensor
-    moment: Moment
+    moment: Assignment
     until: tuple[int, int]
 
 
@@ -122,7 +122,7 @@ def ranks_of(task: Task, alone: bool) -> Iterator[tuple[DeviceMesh, Cut]]:
     """
     with local.one_run, few_threads(task):
         if alone:
-            local.end()
+            local.close_ranks()
             with dry_rank(task) as (mesh, cut):
                 yield mesh, cut
             return
@@ -150,7 +150,7 @@ class Followed:
     error_read: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class Run(NamedTuple):
+class LiveRun(NamedTuple):
     """A run whose ranks still exist; its tensors keep the graph for gradients."""
 
     task: Task
@@ -163,7 +163,7 @@ class Run(NamedTuple):
 
 
 def follow(
-    task: Task, tick: Callable[[], None], then: Callable[[Run], None] | None = None, alone: bool = False
+    task: Task, tick: Callable[[], None], then: Callable[[LiveRun], None] | None = None, alone: bool = False
 ) -> Followed:
     """Run the task on the ranks of its layout. then: called while the ranks exist. alone: as in
     `ranks_of`.
@@ -171,9 +171,9 @@ def follow(
     setting, found = task.setting, Followed()
     with ranks_of(task, alone) as (mesh, cut):
         recorder = Untraced(world=setting.of_one_stage.world, tick=tick)
-        recorder.axes = axis_names(mesh, setting)
+        recorder.axes = group_axes(mesh, setting)
 
-        def add(key: Key, value: Tensor, moment: Moment) -> None:
+        def add(key: Key, value: Tensor, moment: Assignment) -> None:
             within_limit(len(found.seen))
             if key.function != GATHER.co_name or gathers(key, moment):
                 found.seen.append(Seen(key, value, moment, recorder.length))
@@ -187,9 +187,9 @@ def follow(
                 stack.enter_context(recorder)
                 stack.enter_context(forward_of(own))
                 with follower:
-                    outputs = called(function, own)
+                    outputs = call_function(function, own)
                 if then is not None:
-                    then(Run(task, mesh, cut, recorder, outputs, leaves_of(own), found))
+                    then(LiveRun(task, mesh, cut, recorder, outputs, leaves_of(own), found))
         except LlamaparError:
             raise
         except Exception as error:
@@ -201,7 +201,7 @@ def follow(
     return found
 
 
-def backward(run: Run) -> None:
+def backward(run: LiveRun) -> None:
     """Gradients of every tensor that has one, then of parameters after the sums over ranks."""
     task, mesh, cut, recorder, outputs, leaves, found = run
     setting, terms = task.setting, []

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from llamapar.programs import attention, biased, llama, mlp, vocab
-from llamapar.records.curve import Profile, Span
+from llamapar.records.curve import OperationMemory, Span
 from llamapar.records.trace import CollectiveEvent
 
 WORKSPACE = "workspace: "
@@ -81,7 +81,7 @@ class Ledger:
 
     def end(self) -> None:
         """End the operation that began last."""
-        profile = Profile(
+        profile = OperationMemory(
             tuple(self._points),
             tuple(self._events),
             self._most,
@@ -99,7 +99,7 @@ class Ledger:
         yield
         self.end()
 
-    def again(self, name: str, profile: Profile) -> None:
+    def again(self, name: str, profile: OperationMemory) -> None:
         """Repeat the same operation without its tensors."""
         self.spans.append(Span(name, self.total, profile, measured=False))
         self.by_holder.update(profile.after)

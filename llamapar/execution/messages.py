@@ -43,7 +43,7 @@ class Post(NamedTuple):
     content: Tensor
 
 
-def needed(schedule: Schedule, action: Action) -> Message | None:
+def awaited_message(schedule: Schedule, action: Action) -> Message | None:
     """The message from another stage that an operation needs first; None if it needs none."""
     kind, stage, number = action
     if kind == "W":
@@ -54,10 +54,10 @@ def needed(schedule: Schedule, action: Action) -> Message | None:
     return Message(what, stage, number, schedule.rank_of(source), schedule.rank_of(stage))
 
 
-def made(schedule: Schedule, action: Action) -> Message | None:
+def sent_message(schedule: Schedule, action: Action) -> Message | None:
     """The message that an operation produces for another stage; None if it produces none."""
     to = action.stage + 1 if action.kind == "F" else action.stage - 1
-    return needed(schedule, action._replace(stage=to)) if to in range(schedule.stages) else None
+    return awaited_message(schedule, action._replace(stage=to)) if to in range(schedule.stages) else None
 
 
 def ends(setting: Setting, pp_rank: int) -> list[Message]:
@@ -82,7 +82,7 @@ def posts(setting: Setting, pp_rank: int) -> list[Message]:
     """Everything that a PP rank sends, in order."""
     assert setting.schedule is not None
     schedule = setting.schedule
-    found = [made(schedule, action) for action in microbatches.row(schedule, pp_rank)]
+    found = [sent_message(schedule, action) for action in microbatches.row(schedule, pp_rank)]
     sent = [m for m in (*found, *ends(setting, pp_rank)) if m is not None and m.source != m.to]
     steps = setting.training.steps if setting.training is not None else 1
     return [*sent, *squares_to(setting, pp_rank)] * steps

@@ -51,7 +51,7 @@ class Placed(NamedTuple):
 NOT_PLACED = Placed({}, {}, False)
 
 
-def placed(
+def placement_of(
     whole: Tensor, local: Mapping[int, Tensor], setting: Setting, coords: Mapping[int, Coord]
 ) -> Placed:
     """The placement of `whole`, one process's tensor, given each rank's own tensors `local`.

@@ -56,7 +56,7 @@ _ATTENTION = (
 """torch's attention kernels: q, k, v [batch, heads, seq, head_dim] first, whether causal by name."""
 
 
-class _Known(NamedTuple):
+class _OperationFacts(NamedTuple):
     """Facts about an operation that do not depend on its arguments.
 
     ticks: whether it returns tensors and waits for no rank; C++ asks for sizes, where an exception would kill
@@ -71,14 +71,14 @@ class _Known(NamedTuple):
 
 
 @cache
-def _known(func: OpOverload) -> _Known:
+def _known(func: OpOverload) -> _OperationFacts:
     name, functional = func.overloadpacket.__name__, func.namespace == "_c10d_functional"
     sends = _CALLS.get(name) if func.namespace == "c10d" else None
     if functional and name in _FUNCTIONAL:
         sends = _FUNCTIONAL[name], 0
     makes_tensors = any("Tensor" in str(made.type) for made in func._schema.returns)
     waits = functional and name == "wait_tensor"
-    return _Known(name, makes_tensors and name != "wait_tensor", sends, waits, name in _ATTENTION)
+    return _OperationFacts(name, makes_tensors and name != "wait_tensor", sends, waits, name in _ATTENTION)
 
 
 def _group_of(args: Arguments) -> dist.ProcessGroup:

@@ -22,7 +22,7 @@ class Pipeline(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def pipeline(
+def pipeline_of(
     program: Program,
     layout: Layout,
     schedule: str | Schedule,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from llamapar.count.wire import WHOLE
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.layout import Degrees, Layout, LayoutLike, divisors
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
@@ -26,7 +26,7 @@ class Shrunk:
     notes: tuple[str, ...]
 
 
-@named
+@checked_options
 def shrink(
     model: ModelLike,
     layout: LayoutLike | None = None,

@@ -23,7 +23,7 @@ _CALL = re.compile(r'^  File "(.*)", line (\d+) in (.+)$', re.MULTILINE)
 _ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 
 
-class Call(NamedTuple):
+class PendingCall(NamedTuple):
     """A call that has not returned, with its current line."""
 
     file: str
@@ -31,19 +31,19 @@ class Call(NamedTuple):
     name: str
 
 
-def written(dump: str) -> list[Call]:
+def pending_calls(dump: str) -> list[PendingCall]:
     """The calls that faulthandler wrote, innermost first."""
     text = _ESCAPE.sub(lambda escape: chr(int(escape[0][2:], 16)), dump)
-    return [Call(file, int(line), name) for file, line, name in _CALL.findall(text)]
+    return [PendingCall(file, int(line), name) for file, line, name in _CALL.findall(text)]
 
 
-def of_thread(thread: int | None) -> list[Call]:
+def of_thread(thread: int | None) -> list[PendingCall]:
     """The calls of a thread of this process, innermost first."""
     frame = sys._current_frames().get(thread or 0)
-    return [Call(f.filename, f.lineno or 0, f.name) for f in reversed(traceback.extract_stack(frame))]
+    return [PendingCall(f.filename, f.lineno or 0, f.name) for f in reversed(traceback.extract_stack(frame))]
 
 
-def place(calls: Iterable[Call]) -> str:
+def place(calls: Iterable[PendingCall]) -> str:
     """The current line, in the program's own code if possible; "" without calls."""
     of_program = []
     for call in calls:

@@ -14,13 +14,13 @@ from llamapar.records.trace import CollectiveEvent, Tape
 from llamapar.spmd import compat
 from llamapar.spmd.setting import kind
 
-from .answers import RankFailure
-from .body import Task, inputs, shapes, uncut, unpiped
+from .body import Task, asked_shapes, inputs, uncut, unpiped
 from .engines import local
 from .following import Untraced, ranks_of
-from .lines import GATHER, NOWHERE, Key
-from .pipeline import run_pipeline
-from .staging import BACKWARD, FORWARD, Log, Note, WatchedRank
+from .line_by_line import GATHER, NOWHERE, Key
+from .pipeline_rank import run_pipeline
+from .replies import RankFailure
+from .staging import BACKWARD, FORWARD, Log, Received, WatchedRank
 from .steps import Steps, made_of, numbered, values_of
 
 
@@ -69,7 +69,7 @@ def one_process(task: Task) -> Task:
         pp=layout.pp, virtual_stages=layout.virtual_stages, sequence_parallel=layout.sequence_parallel
     )
     cut = (layout.dp, setting.micro_batches, setting.micro_batch)
-    sequences = [name for name in shapes(task) if kind(name) == "tokens"]
+    sequences = [name for name in asked_shapes(task) if kind(name) == "tokens"]
     whole = inputs(task, uncut, wanted=sequences)
     given = {name: t.unflatten(0, cut).transpose(0, 1).flatten(0, 2) for name, t in whole.items()}
     alone = replace(setting, layout=one.replace(zero=layout.zero))  # ZeRO's lines are there too
@@ -152,7 +152,7 @@ def _read_at_end(log: Log, at: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(at[id(log.notes[n])] for n in found if n is not None))
 
 
-def _held_by(note: Note, log: Log, task: Task, rank: int, at: int) -> tuple[int, int]:
+def _held_by(note: Received, log: Log, task: Task, rank: int, at: int) -> tuple[int, int]:
     """For a gathered parameter: the rank whose shard contains a number, and the index in that shard."""
     whole = values_of(note.value, list(log.events[note.pp_rank]))[rank]
     row, rest = divmod(at, whole[0].numel())
@@ -165,11 +165,11 @@ def _held_by(note: Note, log: Log, task: Task, rank: int, at: int) -> tuple[int,
     return rank, at
 
 
-def _in_time(log: Log) -> list[Note]:
+def _in_time(log: Log) -> list[Received]:
     return sorted(log.notes, key=lambda note: note.time)
 
 
-def _events(note: Note, log: Log) -> Mapping[int, Sequence[CollectiveEvent]]:
+def _events(note: Received, log: Log) -> Mapping[int, Sequence[CollectiveEvent]]:
     """Collectives of a note by rank; a send counts for the rank that receives it."""
     pp_rank, since, until = note.span
     found = {rank: events[since:until] for rank, events in log.events[pp_rank].items()}

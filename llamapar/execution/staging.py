@@ -15,7 +15,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from llamapar.place.orders import Action
-from llamapar.place.walk import called
+from llamapar.place.walk import action_in_words
 from llamapar.records.tables import Plain
 from llamapar.records.trace import PHASES, CollectiveEvent
 from llamapar.spmd.setting import TIED
@@ -23,16 +23,16 @@ from llamapar.spmd.zero import Gathered
 
 from .body import Results
 from .following import gathers, within_limit
-from .lines import GATHER, NOWHERE, Follower, Key, Moment
+from .line_by_line import GATHER, NOWHERE, Assignment, Follower, Key
 from .messages import ACTIVATIONS, GRADIENTS, SQUARES, Message, Post, ends
-from .pipeline import PipelineRank, Turns
+from .pipeline_rank import PipelineRank, Turns
 from .stepping import Trained
 from .steps import Named
 
 FORWARD, BACKWARD, SUMS, UPDATE = PHASES
 
 
-class Span(NamedTuple):
+class CollectiveSpan(NamedTuple):
     """The collectives of a PP rank during something: their number before, and after."""
 
     pp_rank: int
@@ -40,7 +40,7 @@ class Span(NamedTuple):
     until: int
 
 
-class Note(NamedTuple):
+class Received(NamedTuple):
     """A tensor that a PP rank obtained.
 
     reads: the numbers of the notes it was made from. time: the step of the run, and the start of its
@@ -55,7 +55,7 @@ class Note(NamedTuple):
     phase: str
     depth: int
     reads: tuple[int, ...]
-    span: Span
+    span: CollectiveSpan
     time: tuple[int, float]
     read: tuple[tuple[int, Tensor], ...] = ()
 
@@ -74,10 +74,10 @@ class Log:
     """
 
     sums: bool
-    notes: list[Note] = field(default_factory=list)
+    notes: list[Received] = field(default_factory=list)
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     graphs: dict[int, Tensor] = field(default_factory=dict)
-    posted: dict[Message, tuple[Tensor, Span]] = field(default_factory=dict)
+    posted: dict[Message, tuple[Tensor, CollectiveSpan]] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)
     followers: list[Follower] = field(default_factory=list)
     events: list[Mapping[int, Sequence[CollectiveEvent]]] = field(default_factory=list)
@@ -134,7 +134,7 @@ class WatchedRank(PipelineRank):
     def do(self, action: Action, arrived: Tensor | None) -> Tensor | None:
         self.action, self.arrived, self.taken, since = action, arrived, None, self._length
         out = super().do(action, arrived)
-        key, at = Key(str(action), 0, called(action)), (action.stage, action.micro_batch)
+        key, at = Key(str(action), 0, action_in_words(action)), (action.stage, action.micro_batch)
         if action.kind == "F":
             parts = {n: of[at[1]] for n, of in self.outputs.items()} if out is None else {"x": out}
             self.made[at] = next(iter(parts.values()))
@@ -183,7 +183,7 @@ class WatchedRank(PipelineRank):
     def _posted(self, message: Message, content: Tensor, phase: str) -> Post:
         since = self._length
         post = super()._posted(message, content, phase)
-        self.log.posted[message] = content, Span(self.pp_rank, since, self._length)
+        self.log.posted[message] = content, CollectiveSpan(self.pp_rank, since, self._length)
         return post
 
     # -- notes ---------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class WatchedRank(PipelineRank):
         depth: int = 0,
         reads: Sequence[Tensor | None] = (),
         since: int | None = None,
-        span: Span | None = None,
+        span: CollectiveSpan | None = None,
         source: int | None = None,
         time: float | None = None,
     ) -> None:
@@ -215,7 +215,7 @@ class WatchedRank(PipelineRank):
         read = tuple((n, t) for n, t in known if n is not None)
         log.numbers[self.pp_rank, id(value)] = len(log.notes)
         log.notes.append(
-            Note(
+            Received(
                 self.pp_rank,
                 key,
                 name,
@@ -223,7 +223,7 @@ class WatchedRank(PipelineRank):
                 phase,
                 depth,
                 (*(n for n, _ in read), *(() if source is None else (source,))),
-                span or Span(self.pp_rank, until if since is None else since, until),
+                span or CollectiveSpan(self.pp_rank, until if since is None else since, until),
                 (self.step, self.times.get(self.action, math.inf) if time is None else time),
                 read,
             )
@@ -249,7 +249,7 @@ class WatchedRank(PipelineRank):
         key = Key(f"to stage {message.stage}", 0, f"send {message.name}")
         self._note(key, name, content, phase=phase, span=span, source=source, time=time)
 
-    def _line(self, key: Key, value: Tensor, moment: Moment) -> None:
+    def _line(self, key: Key, value: Tensor, moment: Assignment) -> None:
         """A followed line named a tensor. A tensor that already has a step keeps it."""
         own = self.pp_rank, id(value)
         if key.function == GATHER.co_name and not gathers(key, moment):

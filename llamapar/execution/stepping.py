@@ -15,7 +15,7 @@ from llamapar.spmd import update
 from llamapar.spmd.microbatches import of_step
 from llamapar.spmd.setting import Setting
 from llamapar.spmd.training import Training
-from llamapar.spmd.update import STATES, State
+from llamapar.spmd.update import STATES, ParameterState
 from llamapar.spmd.zero import Gathered, zero_group
 
 from .body import RankReport, Results, Task, computed, inputs, leaf, parameters, uncut
@@ -25,12 +25,14 @@ LIKE = 0.5
 rounding did to the first weights goes through every step after it."""
 
 
-def begun(given: Mapping[str, Tensor], name: str, weight: Tensor, setting: Setting) -> State:
+def begun(given: Mapping[str, Tensor], name: str, weight: Tensor, setting: Setting) -> ParameterState:
     """AdamW's initial state of a parameter: the given one, else the weight itself and zeros."""
     master = weight.detach().to(setting.sum_dtype)
     starts = master, torch.zeros_like(master), torch.zeros_like(master)
     kept = (given.get(f"{kind}.{name}") for kind in STATES)
-    return State(*(start if own is None else own.detach() for own, start in zip(kept, starts, strict=True)))
+    return ParameterState(
+        *(start if own is None else own.detach() for own, start in zip(kept, starts, strict=True))
+    )
 
 
 class Trained:
@@ -47,13 +49,13 @@ class Trained:
         shares = setting.layout.zero > 0 and setting.shards.ranks > 1
         self.group = zero_group(mesh, setting) if shares else None
         self.start = given["positions"].new_zeros(1, dtype=setting.sum_dtype)
-        self.states: dict[str, State] = {}
+        self.states: dict[str, ParameterState] = {}
         self.weights: dict[str, Tensor] = {}
         """As the rank holds them for the next forward."""
         for stage in setting.stages_on(pp_rank):
             for name in setting.parameters_on(stage):
                 whole = begun(given, name, given[name], setting)
-                own = self.states[name] = State(*(self._own(t) for t in whole))
+                own = self.states[name] = ParameterState(*(self._own(t) for t in whole))
                 shared = self._shares("parameters")
                 self.weights[name] = leaf(own.master.to(setting.torch_dtype)) if shared else given[name]
         self.held: Callable[[Tensor, str], None] = lambda t, what: None
@@ -103,7 +105,7 @@ class Trained:
             weight = master.to(dtype)
             if self.group is not None and not self._shares("parameters"):
                 weight = update.gathered(self.group, name, before.master.to(dtype), weight)
-            self.states[name], self.weights[name] = State(master, exp_avg, exp_avg_sq), leaf(weight)
+            self.states[name], self.weights[name] = ParameterState(master, exp_avg, exp_avg_sq), leaf(weight)
             self.tell(name)
         self.norms.append(norm)
         if "loss" in made.outputs:
@@ -125,16 +127,16 @@ class Trained:
 # -- one process -----------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
+class ProcessStep(NamedTuple):
     """One process's outputs and gradients, their norm, the clipping factor, and the states after the step."""
 
     made: Results
     norm: float
     factor: float
-    states: dict[str, State]
+    states: dict[str, ParameterState]
 
 
-def reference_steps(task: Task) -> Iterator[Step]:
+def reference_steps(task: Task) -> Iterator[ProcessStep]:
     """The same steps on the unsharded model, with its whole batch at once."""
     setting, training = task.setting, task.setting.training
     assert training is not None
@@ -156,10 +158,10 @@ def reference_steps(task: Task) -> Iterator[Step]:
             name: update.adamw(state, gradients[name] * factor, training, number)
             for name, state in states.items()
         }
-        yield Step(made, norm, factor, states)
+        yield ProcessStep(made, norm, factor, states)
 
 
-def allowed(step: Step, name: str, training: Training, tolerance: float) -> Tensor:
+def allowed_distance(step: ProcessStep, name: str, training: Training, tolerance: float) -> Tensor:
     """Allowed distance of an updated weight from one process's, element by element.
 
     AdamW divides a gradient by its own size: g/(|g| + eps) in the first step. A gradient that is off by d
@@ -177,7 +179,7 @@ def allowed(step: Step, name: str, training: Training, tolerance: float) -> Tens
 # -- the curve -------------------------------------------------------------------------------------
 
 
-def curve_of(task: Task, reports: Sequence[RankReport], steps: Sequence[Step]) -> LossCurve:
+def curve_of(task: Task, reports: Sequence[RankReport], steps: Sequence[ProcessStep]) -> LossCurve:
     """The loss curve of a run beside one process's; losses are means over the dp ways."""
     by_dp = {}
     for report in reports:

@@ -21,8 +21,8 @@ from llamapar.spmd.setting import Setting
 
 from .body import Task
 from .following import source_of
-from .lines import Key
-from .placing import NOT_PLACED, Placed, placed
+from .line_by_line import Key
+from .placing import NOT_PLACED, Placed, placement_of
 
 DIMS = (
     "batch",
@@ -39,7 +39,7 @@ DIMS = (
 """Names of dims, of tensors that are watched."""
 
 
-def size(setting: Setting, name: str) -> int:
+def dim_size(setting: Setting, name: str) -> int:
     """Size of a named dim; the vocabulary counts without pad rows."""
     own = {"batch": setting.global_batch, "seq": setting.seq_len}
     return own[name] if name in own else int(getattr(setting.model, name))
@@ -109,7 +109,7 @@ class Steps:
         one = None if whole is None else compat.first_of(whole).detach()
         found = NOT_PLACED
         if one is not None and all(t.dim() == one.dim() for t in own.values()):
-            found = placed(one, own, self.setting, self.coords)
+            found = placement_of(one, own, self.setting, self.coords)
         step = TapeStep(
             key.where,
             key.code,
@@ -146,7 +146,7 @@ class Steps:
             layout.world,
             source_of(function),
             {rank: coord._asdict() for rank, coord in self.coords.items()},
-            {name: size(self.setting, name) for name in DIMS},
+            {name: dim_size(self.setting, name) for name in DIMS},
         )
 
     def _fault(self) -> str:

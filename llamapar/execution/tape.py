@@ -18,9 +18,9 @@ from llamapar.diagnosis import Explanation, explain
 from llamapar.records.tables import Plain
 from llamapar.records.trace import Place, Tape, TapeStep
 
-from .body import Task, called, dry_rank, inputs
+from .body import Task, call_function, dry_rank, inputs
 from .engines import local
-from .lines import NOWHERE, Follower, Key, Moment, of_programs
+from .line_by_line import NOWHERE, Assignment, Follower, Key, of_programs
 
 SHOWN_RANKS = 64
 """Most ranks on a tape; of more, those at the ends of each axis."""
@@ -34,7 +34,7 @@ class _Note:
     error: BaseException | None = None
     error_at: Key = NOWHERE
 
-    def add(self, key: Key, value: Tensor, moment: Moment) -> None:
+    def add(self, key: Key, value: Tensor, moment: Assignment) -> None:
         self.shapes[key] = tuple(value.shape)
 
 
@@ -46,7 +46,7 @@ def _dry(task: Task, rank: int) -> _Note:
         follower = Follower(of_programs(task.program.function), note.add)
         try:
             with follower:
-                called(partial(task.program.function, mesh, task.setting), own)
+                call_function(partial(task.program.function, mesh, task.setting), own)
         except Exception as error:
             note.error, note.error_at = error, follower.raised_at(error)
     return note
@@ -57,7 +57,7 @@ def _alone(layout: Layout, axis: str) -> Layout:
     return Layout(**{axis: getattr(layout, axis)}, sequence_parallel=layout.sequence_parallel)
 
 
-def explained(task: Task, what: BaseException | str) -> Explanation:
+def explain_failure(task: Task, what: BaseException | str) -> Explanation:
     """`lp.explain` of an error of the task, with everything the task says about model and layout."""
     setting = task.setting
     given: Plain = {"seq_len": setting.seq_len, "global_batch": setting.global_batch}
@@ -66,7 +66,7 @@ def explained(task: Task, what: BaseException | str) -> Explanation:
     return explain(what, setting.model, setting.layout, **given)
 
 
-def tape(task: Task, why: str = "", places: Mapping[int, int] | None = None) -> Tape:
+def shape_tape(task: Task, why: str = "", places: Mapping[int, int] | None = None) -> Tape:
     """The shapes on each rank after each assignment of the program, up to a line that raises.
 
     why: the reason shown beside an error. places: the ranks to run with their names; the default is all
@@ -80,7 +80,7 @@ def tape(task: Task, why: str = "", places: Mapping[int, int] | None = None) -> 
 
     ranks = places or {r: r for r in _ranks(layout)}
     with local.one_run:
-        local.end()
+        local.close_ranks()
         uncut = under(Layout())
         alone = {a: under(_alone(layout, a)) for a in ("tp", "cp", "dp") if layout.size(a) > 1}
         notes = {name: _dry(task, r) for r, name in ranks.items()}
@@ -100,7 +100,7 @@ def tape(task: Task, why: str = "", places: Mapping[int, int] | None = None) -> 
     for at, errors in failed.items():
         key = at._replace(name=at.code.partition(" = ")[0] if " = " in at.code else "")
         words = {r: f"{type(error).__name__}: {error}" for r, error in errors.items()}
-        cause = explained(task, next(iter(errors.values()))).short
+        cause = explain_failure(task, next(iter(errors.values()))).short
         steps.append(replace(step(key, {}), error=words, why=why, cause=cause))
     return Tape(task.program.name, str(layout), tuple(steps), len(ranks), layout.world)
 

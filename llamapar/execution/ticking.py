@@ -16,8 +16,8 @@ from llamapar.records.tables import Plain
 from llamapar.spmd import compat
 from llamapar.spmd.compat import Arguments, OpOverload
 
-from .body import Task, dry_rank, run_rank, shapes
-from .pipeline import run_pipeline
+from .body import Task, asked_shapes, dry_rank, run_rank
+from .pipeline_rank import run_pipeline
 from .recorder import Recorder
 
 
@@ -60,7 +60,7 @@ def few_threads(task: Task) -> Iterator[None]:
     If other work shares the cores, it costs ten times as much (measured).
     """
     before = torch.get_num_threads()
-    if max(map(math.prod, shapes(task).values()), default=0) <= SMALL:
+    if max(map(math.prod, asked_shapes(task).values()), default=0) <= SMALL:
         torch.set_num_threads(1)
     try:
         yield

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .answers import Cancelled
 from .body import Results, Task, reference
-from .stepping import Step, reference_steps
+from .replies import Cancelled
+from .stepping import ProcessStep, reference_steps
 from .ticking import Ticking
 
 POLL = 0.02  # seconds between two looks at whether the run is to be stopped
@@ -18,7 +18,7 @@ class Unsharded(NamedTuple):
     """One process's outputs and gradients, for the first training step, and the training steps."""
 
     made: Results
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ProcessStep, ...] = ()
 
 
 def unsharded(task: Task, tick: Callable[[], None]) -> Unsharded:

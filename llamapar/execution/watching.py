@@ -20,18 +20,18 @@ from llamapar.describe.splits import Padding
 from llamapar.errors import LlamaparError, one_of
 from llamapar.programs import Program, ProgramLike
 from llamapar.programs import program as find_program
-from llamapar.programs.teaching import teaching_inputs, teaching_model, tokens_of
+from llamapar.programs.teaching import even_tokens, teaching_inputs, teaching_model
 from llamapar.records.tables import Plain
 from llamapar.records.trace import Tape, TapeStep
 from llamapar.spmd import collectives, compat
 
-from .body import Task, shapes
+from .body import Task, asked_shapes
 from .engines import local
 from .execute import prepare
-from .following import Followed, Run, Seen, backward, edited, follow
-from .lines import NOWHERE, Key
+from .following import Followed, LiveRun, Seen, backward, edited, follow
+from .line_by_line import NOWHERE, Key
 from .run_options import RunOptions
-from .scheduling import pipeline
+from .scheduling import pipeline_of
 from .stage_tape import stage_lights, stages_tape
 from .steps import Named, Steps, made_of, numbered, values_of
 
@@ -67,19 +67,19 @@ def watch_task(
     """
     one_of("data", data, DATA)
     chosen, laid, given = find_program(program), Layout.of(layout), dict(options or {})
-    layers, shape = 0, {"seq_len": tokens_of(laid), "padding": VOCAB_PADDING}
+    layers, shape = 0, {"seq_len": even_tokens(laid), "padding": VOCAB_PADDING}
     if chosen.stage is None:
         shape["global_batch"] = laid.dp
     else:  # Give each stage a layer; the head may count as one.
         given.setdefault("micro_batches", laid.pp)
         asked = (given.get(name) for name in ("micro_batches", "nc", "global_batch"))
-        layers = pipeline(chosen, laid, given.get("schedule", "1f1b"), *asked).layout.stages
+        layers = pipeline_of(chosen, laid, given.get("schedule", "1f1b"), *asked).layout.stages
     small = teaching_model(None if model is None else find_model(model), laid, layers)
     fixed = {"dtype": "float64", "force": True, "fault": fault}
     task, _, _ = prepare(chosen, small, RunOptions(laid, **{**shape, **fixed, **given}))
     if data == DATA[0]:
         drawn = teaching_inputs(task.program.name, task.setting)
-        wanted = {*shapes(task), "cotangent"}
+        wanted = {*asked_shapes(task), "cotangent"}
         task = replace(
             task, given={name: t for name, t in drawn.items() if name in wanted} | dict(task.given)
         )
@@ -115,7 +115,7 @@ def watched(
     then = backward if task.backward else None
     alone = follow(replace(task, setting=one, fault=None), tick, then, alone=True)
     here = follow(task, tick, then)
-    return _Reader(task, alone, here, Steps(task.setting, _coords(layout), right, exact)).tape()
+    return _RunPairs(task, alone, here, Steps(task.setting, _coords(layout), right, exact)).tape()
 
 
 def _sum_back(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
@@ -133,8 +133,8 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
     """
     found: dict[int, dict[int, list[int]]] = {}
 
-    def look(run: Run) -> None:
-        reader = _Reader(run.task, Followed(), run.found, Steps(run.task.setting, {}, None))
+    def look(run: LiveRun) -> None:
+        reader = _RunPairs(run.task, Followed(), run.found, Steps(run.task.setting, {}, None))
         seen = run.found.seen[reader.shown[number]]
         reads = reader.reads(seen, reader.shown[number])
         tensors = [run.found.seen[reader.shown[n]].value for n in reads]
@@ -161,7 +161,7 @@ def _coords(layout: Layout) -> dict[int, Coord]:
     return {rank: layout.coord_of(rank) for rank in range(layout.world)}
 
 
-class _Reader:
+class _RunPairs:
     """Combines two runs: the steps of the ranks, each beside the tensor of one process."""
 
     def __init__(self, task: Task, alone: Followed, here: Followed, steps: Steps) -> None:

@@ -16,7 +16,7 @@ from llamapar.place.rank_grid import RankGrid
 from llamapar.place.share import BATCH_PART, Part, Share, share_of
 from llamapar.records.tables import Plain, cut, plural
 
-from . import parts, style
+from . import draw, style
 from .style import Spec
 
 HIGH, BELOW = 146, 46
@@ -50,7 +50,7 @@ def picture(record: RankGrid, share: Share) -> tuple[Spec, str]:
     edge = dict.fromkeys(("showgrid", "showticklabels"), False) | dict.fromkeys(("showline", "mirror"), True)
     above = {"yref": "y domain", "yanchor": "bottom"}
     own = f"{_stroke(style.LIT, '■')} rank {record.rank:,}"
-    heads = [parts.label(own, 1, 1, xref="paper", xanchor="right", xshift=style.RIGHT, **above)]
+    heads = [draw.label(own, 1, 1, xref="paper", xanchor="right", xshift=style.RIGHT, **above)]
     for (down, across, title, domain), n in zip(PANELS, ("", "2"), strict=True):
         y, x = share.parts[down], share.parts[across]
         said = {
@@ -61,13 +61,13 @@ def picture(record: RankGrid, share: Share) -> tuple[Spec, str]:
         drawn = [_trace(*mark, said[mark[1]]) for mark in _marks(x, y, LINES)]
         data += [trace | {"xaxis": f"x{n}", "yaxis": f"y{n}"} for trace in drawn]
         ends = {"anchor": f"y{n}", "domain": domain}, {"anchor": f"x{n}", "domain": [0, 0.88]}
-        axes[f"xaxis{n}"] = parts.axis(
-            _named(x, "<br>"), [0, x.whole], linecolor=style.LINE, **edge, **ends[0]
+        axes[f"xaxis{n}"] = draw.axis(
+            _part_label(x, "<br>"), [0, x.whole], linecolor=style.LINE, **edge, **ends[0]
         )
-        axes[f"yaxis{n}"] = parts.axis(
-            _named(y, " · "), [y.whole, 0], linecolor=style.LINE, **edge, **ends[1]
+        axes[f"yaxis{n}"] = draw.axis(
+            _part_label(y, " · "), [y.whole, 0], linecolor=style.LINE, **edge, **ends[1]
         )
-        heads.append(parts.label(title, 0, 1, xref=f"x{n} domain", xanchor="left", **above))
+        heads.append(draw.label(title, 0, 1, xref=f"x{n} domain", xanchor="left", **above))
     layout = style.layout(
         "block",
         f"Rank {record.rank:,} of {record.layout.world:,} in {style.name_of(share.model)}",
@@ -87,7 +87,7 @@ def _stroke(colour: str, shape: str) -> str:
     return f'<span style="color:{colour}"><b>{shape}</b></span>'
 
 
-def _named(part: Part, between: str) -> str:
+def _part_label(part: Part, between: str) -> str:
     """ "━ PP 16 × 8 · 126 layers": the axis's stroke, its ranks, the size of each piece, and the dim that is
     cut.
     """
@@ -121,7 +121,7 @@ def _crossed(x: Part, y: Part) -> list[Box]:
 
 def _every(part: Part, most: int) -> int:
     """The number of parts between two lines."""
-    return 1 if len(part.splits) <= most else parts.step(len(part.splits), most // 2)
+    return 1 if len(part.splits) <= most else draw.step(len(part.splits), most // 2)
 
 
 def _cuts(part: Part, x: Part, y: Part, most: int) -> list[Box]:
@@ -156,7 +156,7 @@ def small(share: Share, rank: int, world: int) -> Plain:
                     (one.start / x.whole, other.start / y.whole),
                     (len(one) / x.whole, len(other) / y.whole),
                 )
-                shown.append([kind, axis, *(parts.number(round(place, 4)) for place in (*at, *size))])
+                shown.append([kind, axis, *(draw.number(round(place, 4)) for place in (*at, *size))])
         panels.append(
             {
                 "sides": [[part.axis, part.ways > 1, _side(part)] for part in sides],
@@ -181,12 +181,12 @@ def _trace(kind: str, axis: str, boxes: Sequence[Box], words: str) -> Spec:
     colour = style.COLOURS.get(axis, style.LIT)
     if kind == "cut":
         x, y = ([at for box in boxes for at in (box[k].start, box[k].stop, None)] for k in (0, 1))
-        return parts.scatter("lines", x, y, hoverinfo="skip", line={"width": 1, "color": colour})
+        return draw.scatter("lines", x, y, hoverinfo="skip", line={"width": 1, "color": colour})
     x = [at for one, _ in boxes for at in (one.start, one.stop, one.stop, one.start, one.start, None)]
     y = [at for _, one in boxes for at in (one.start, one.start, one.stop, one.stop, one.start, None)]
     band: Spec = {"line": {"width": 0}, "opacity": BAND}
     look = band if axis else {"line": {"width": 2, "color": colour}}
-    return parts.scatter("lines", x, y, fill="toself", hoveron="fills", fillcolor=colour, text=words, **look)
+    return draw.scatter("lines", x, y, fill="toself", hoveron="fills", fillcolor=colour, text=words, **look)
 
 
 def _thinned(share: Share) -> str:
@@ -201,7 +201,7 @@ def _summary(record: RankGrid, share: Share) -> str:
         f"  {axis.upper()} rank {getattr(record.coord, axis)} of {part.ways}: {part.text}, {part.held}"
         for axis, part in share.parts.items()
     ]
-    return parts.lines(
+    return draw.lines(
         f"rank {record.rank} of {record.layout.world:,} in {style.name_of(share.model)}: {share.text}",
         each,
         share.reason,

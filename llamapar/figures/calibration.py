@@ -6,7 +6,7 @@ import statistics
 
 from llamapar.timing.calibrate import Calibration
 
-from . import parts, style
+from . import draw, style
 from .style import Spec
 
 ROW = 14
@@ -24,7 +24,7 @@ def picture(record: Calibration) -> tuple[Spec, str]:
     bars: Spec = {
         "type": "bar",
         "orientation": "h",
-        "x": [parts.number(100 * error) for error, _, _ in rows],
+        "x": [draw.number(100 * error) for error, _, _ in rows],
         "y": places,
         "marker": {"color": [style.COLOURS["tp"] if row[0] < 0 else style.COLOURS["dp"] for row in rows]},
         "hovertext": hover,
@@ -38,10 +38,10 @@ def picture(record: Calibration) -> tuple[Spec, str]:
         f"half of them are nearer than {half:.1%}; left of zero a step was predicted too fast",
         widest=max(names, key=len),
         height=style.HEIGHT - 200 + ROW * len(rows),
-        xaxis=parts.axis("percent off"),
-        yaxis=parts.downward(
-            parts.axis("", [-0.6, len(rows) - 0.4], **parts.ticks(places, names), tickfont={"size": 9})
+        xaxis=draw.axis("percent off"),
+        yaxis=draw.downward(
+            draw.axis("", [-0.6, len(rows) - 0.4], **draw.ticks(places, names), tickfont={"size": 9})
         ),
     )
     told = [f"  {error:+7.1%}  {name}" for name, (error, _, _) in zip(names, rows, strict=True)]
-    return {"data": [bars], "layout": layout}, parts.lines(layout["title"]["text"], told)
+    return {"data": [bars], "layout": layout}, draw.lines(layout["title"]["text"], told)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llamapar.timing.cost import Cost
 
-from . import parts, style
+from . import draw, style
 from .style import Spec
 
 TERMS = {
@@ -31,16 +31,16 @@ WRITTEN = 0.07
 
 def picture(record: Cost) -> tuple[Spec, str]:
     """One bar with its terms in seconds, and a line from the lower to the upper bound of a step."""
-    return stacked([record], ["step"])
+    return cost_bars([record], ["step"])
 
 
-def stacked(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]:
+def cost_bars(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]:
     """A bar for each of some costs, to be compared."""
     first, places = records[0], list(range(len(records)))
     longest = max(record.step_seconds for record in records)
     data = [_term(name, records, longest) for name in TERMS if any(name in r.seconds for r in records)]
     data.append(_range(records, places))
-    most = parts.number(max(record.high for record in records) * 1.04)
+    most = draw.number(max(record.high for record in records) * 1.04)
     layout = style.layout(
         "cost",
         f"{style.name_of(first.model)}, {first.layout}: {first.step_seconds:.3g} s a step",
@@ -49,10 +49,10 @@ def stacked(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]:
         legend_rows=3,
         barmode="stack",
         legend={"traceorder": "normal", "entrywidth": 78},
-        xaxis=parts.axis("seconds of a step", [0, most], nticks=8),
-        yaxis=parts.downward(parts.axis("", [-0.6, len(records) - 0.4], **parts.ticks(places, names))),
+        xaxis=draw.axis("seconds of a step", [0, most], nticks=8),
+        yaxis=draw.downward(draw.axis("", [-0.6, len(records) - 0.4], **draw.ticks(places, names))),
     )
-    return {"data": data, "layout": layout}, parts.lines(*(str(record) for record in records))
+    return {"data": data, "layout": layout}, draw.lines(*(str(record) for record in records))
 
 
 def _term(name: str, records: Sequence[Cost], longest: float) -> Spec:
@@ -66,7 +66,7 @@ def _term(name: str, records: Sequence[Cost], longest: float) -> Spec:
         "type": "bar",
         "orientation": "h",
         "y": list(range(len(records))),
-        "x": [parts.number(value) for value in seconds],
+        "x": [draw.number(value) for value in seconds],
         "width": 0.5,
         "text": [f"{value:.2g} s" if value > WRITTEN * longest else "" for value in seconds],
         "textposition": "inside",
@@ -74,21 +74,21 @@ def _term(name: str, records: Sequence[Cost], longest: float) -> Spec:
         "textangle": 0,
         "marker": {"color": TERMS[name]},
         "hovertext": hover,
-        **parts.legend(name),
+        **draw.legend(name),
     }
 
 
 def _range(records: Sequence[Cost], places: Sequence[int]) -> Spec:
     """The possible error of each."""
     ends = {"type": "data", "symmetric": False, "color": style.LINE, "thickness": 2, "width": 8}
-    more = [parts.number(record.high - record.step_seconds) for record in records]
-    less = [parts.number(record.step_seconds - record.low) for record in records]
-    return parts.scatter(
+    more = [draw.number(record.high - record.step_seconds) for record in records]
+    less = [draw.number(record.step_seconds - record.low) for record in records]
+    return draw.scatter(
         "markers",
-        [parts.number(record.step_seconds) for record in records],
+        [draw.number(record.step_seconds) for record in records],
         [place - 0.36 for place in places],
         marker={"size": 7, "color": style.LINE},
         error_x={**ends, "array": more, "arrayminus": less},
         hovertext=[f"{record.low:.3g} to {record.high:.3g} s" for record in records],
-        **parts.legend("what it may be"),
+        **draw.legend("what it may be"),
     )

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from llamapar.records.curve import MemoryCurve, sized, unit_of
+from llamapar.records.curve import MemoryCurve, readable_bytes, unit_of
 from llamapar.records.trace import CollectiveEvent
 
-from . import memory, parts, style
-from .parts import Rows
+from . import draw, memory, style
+from .draw import Rows
 from .style import Spec
 
 DRAWN = 96
@@ -41,22 +41,20 @@ def picture(record: MemoryCurve) -> tuple[Spec, str]:
     """Stacked bars with the maximum of every operation, and the curve inside the operation of the peak."""
     unit, size = unit_of(record.peak_bytes)
     bars = Bars(record)
-    top = parts.number(round(1.12 * record.peak_bytes / size, 4))
+    top = draw.number(round(1.12 * record.peak_bytes / size, 4))
     data = [*bars.traces(size), *_inside(record, size)]
     layout = style.layout(
         "curve",
         record.title,
-        f"peak {sized(record.peak_bytes)} at {record.peak}",
+        f"peak {readable_bytes(record.peak_bytes)} at {record.peak}",
         height=560,
         widest=f"{top:,.0f}",
         legend_rows=3,
         barmode="stack",
         xaxis=bars.axis | {"anchor": "y", "showgrid": False},
-        yaxis=parts.axis(unit, [0, top], nticks=6, domain=ABOVE),
-        xaxis2=parts.axis(
-            "tensors that come and go, inside the operation of the peak", anchor="y2", nticks=6
-        ),
-        yaxis2=parts.axis(unit, nticks=4, domain=BELOW, anchor="x2"),
+        yaxis=draw.axis(unit, [0, top], nticks=6, domain=ABOVE),
+        xaxis2=draw.axis("tensors that come and go, inside the operation of the peak", anchor="y2", nticks=6),
+        yaxis2=draw.axis(unit, nticks=4, domain=BELOW, anchor="x2"),
         legend={"traceorder": "normal"},
     )
     return {"data": data, "layout": layout}, _summary(record, bars)
@@ -80,7 +78,7 @@ def _by_part(holders: Mapping[str, int]) -> dict[str, int]:
 
 def _highest(heights: Sequence[int], most: int) -> list[int]:
     """The position of the maximum in each stretch, at most `most` of them, in order."""
-    n, long = len(heights), parts.step(len(heights), most)
+    n, long = len(heights), draw.step(len(heights), most)
     return [max(range(at, min(at + long, n)), key=heights.__getitem__) for at in range(0, n, long)]
 
 
@@ -90,13 +88,13 @@ class Bars:
     def __init__(self, record: MemoryCurve) -> None:
         self._record = record
         self._n = len(record.spans)
-        self._wide = parts.step(self._n, DRAWN)
+        self._wide = draw.step(self._n, DRAWN)
         self._drawn = _highest([span.most for span in record.spans], DRAWN)
 
     @property
     def axis(self) -> Spec:
-        numbered = parts.ticks(range(0, self._n, parts.step(self._n, 12)))
-        return parts.axis("operations of the rank, in order", [-0.5, self._n - 0.5], **numbered)
+        numbered = draw.ticks(range(0, self._n, draw.step(self._n, 12)))
+        return draw.axis("operations of the rank, in order", [-0.5, self._n - 0.5], **numbered)
 
     @property
     def left_out(self) -> str:
@@ -110,15 +108,15 @@ class Bars:
         record, wide = self._record, self._wide
         held = [_by_part(record.holders[i]) for i in self._drawn]
         names = [record.spans[i].name for i in self._drawn]
-        middles = [parts.number(i // wide * wide + (wide - 1) / 2) for i in self._drawn]
+        middles = [draw.number(i // wide * wide + (wide - 1) / 2) for i in self._drawn]
         for part in HOLDERS:
             sums = [each.get(part, 0) for each in held]
             if any(sums):
-                heights = [parts.number(round(n / size, 4)) for n in sums]
-                hover = [f"{name} · {part} {sized(n)}" for name, n in zip(names, sums, strict=True)]
-                width = wide * parts.bar_width(len(held))
+                heights = [draw.number(round(n / size, 4)) for n in sums]
+                hover = [f"{name} · {part} {readable_bytes(n)}" for name, n in zip(names, sums, strict=True)]
+                width = wide * draw.bar_width(len(held))
                 marker = {"color": memory.PARTS[part][0]}
-                yield parts.columns(middles, heights, width, marker, hovertext=hover, **parts.legend(part))
+                yield draw.columns(middles, heights, width, marker, hovertext=hover, **draw.legend(part))
 
 
 def _inside(record: MemoryCurve, size: int) -> Iterator[Spec]:
@@ -128,35 +126,35 @@ def _inside(record: MemoryCurve, size: int) -> Iterator[Spec]:
     span = record.spans[record.peak_at]
     points = [span.before, *(span.before + point for point in span.profile.points)]
     shown = _highest(points, POINTS)
-    heights = [parts.number(round(points[i] / size, 4)) for i in shown]
+    heights = [draw.number(round(points[i] / size, 4)) for i in shown]
     line = {"width": 1.5, "color": style.LINE}
     second = {"xaxis": "x2", "yaxis": "y2"}
-    yield parts.scatter("lines", shown, heights, line=line, hoverinfo="skip", **second)
+    yield draw.scatter("lines", shown, heights, line=line, hoverinfo="skip", **second)
     events = span.profile.events
-    chosen = events[:: parts.step(len(events), MARKS)]
+    chosen = events[:: draw.step(len(events), MARKS)]
     for axis, colour in style.COLOURS.items():
         own = [(at, event) for at, event in chosen if event.axis == axis]
         if own:
-            yield parts.scatter(
+            yield draw.scatter(
                 "markers",
                 [at for at, _ in own],
-                [parts.number(round(points[at] / size, 4)) for at, _ in own],
+                [draw.number(round(points[at] / size, 4)) for at, _ in own],
                 marker={"size": 6, "color": colour},
                 hovertext=[_hover(event) for _, event in own],
-                **parts.legend(f"collective over {axis}"),
+                **draw.legend(f"collective over {axis}"),
                 **second,
             )
 
 
 def _hover(event: CollectiveEvent) -> str:
-    return f"{event.kind} over {event.axis} · {sized(event.bytes)}"
+    return f"{event.kind} over {event.axis} · {readable_bytes(event.bytes)}"
 
 
 def _summary(record: MemoryCurve, bars: Bars) -> str:
     """Each operation's maximum with its parts, and the peak."""
 
     def line(i: int) -> str:
-        each = ", ".join(f"{part} {sized(n)}" for part, n in _by_part(record.holders[i]).items())
-        return f"{record.spans[i].name}: {sized(record.spans[i].most)}: {each}"
+        each = ", ".join(f"{part} {readable_bytes(n)}" for part, n in _by_part(record.holders[i]).items())
+        return f"{record.spans[i].name}: {readable_bytes(record.spans[i].most)}: {each}"
 
-    return parts.lines(record.title, Rows(len(record.spans)).listing(line), record.sentence, bars.left_out)
+    return draw.lines(record.title, Rows(len(record.spans)).listing(line), record.sentence, bars.left_out)

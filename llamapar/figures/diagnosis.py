@@ -20,12 +20,12 @@ from llamapar.place import heads, sequence, stages, vocab
 from llamapar.records.equations import Multiples, Padded, Quotient, Side
 from llamapar.records.tables import plural
 
-from . import heads as heads_picture
-from . import parts, style
-from . import sequence as sequence_picture
-from . import stages as stages_picture
-from . import vocab as vocab_picture
-from .parts import Bar, Rows
+from . import draw, style
+from . import head_map as heads_picture
+from . import sequence_map as sequence_picture
+from . import stage_map as stages_picture
+from . import vocab_map as vocab_picture
+from .draw import Bar, Rows
 from .style import Spec
 
 Drawn = tuple[Spec, str]
@@ -176,7 +176,7 @@ def _drawn(
     """
     widest, warn = "0" * max(map(len, labels)), best.parallel is not False
     layout = style.layout("diagnosis", *words, widest=widest, warn=warn, **more)
-    return {"data": data, "layout": layout}, parts.lines(": ".join(words), listing)
+    return {"data": data, "layout": layout}, draw.lines(": ".join(words), listing)
 
 
 def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
@@ -195,7 +195,7 @@ def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
     for r in rows.drawn:
         start, stop = ends(r)
         share = whole if start.denominator == stop.denominator == 1 else torn
-        where = parts.number(float(start)), parts.number(float(stop))
+        where = draw.number(float(start)), draw.number(float(stop))
         share.append(Bar(rows.place(r), *where, f"rank {r} · {words(r)} of {n:,}"))
     colour = style.COLOURS[axis]
     looks = (
@@ -203,11 +203,11 @@ def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
         (torn, {"color": colour, "pattern": style.CUT_PATTERN}, f"a share that ends inside a {unit}"),
     )
     title = f"{plural(n, unit)} over {axis}={k}", f"{n}/{k} = {_position(Fraction(n, k))} on a rank"
-    few = {"tick0": 0, "dtick": parts.step(n, 16)} if n <= 64 else {}
-    x = parts.positions(units, [0, n], nticks=8, **few)
+    few = {"tick0": 0, "dtick": draw.step(n, 16)} if n <= 64 else {}
+    x = draw.positions(units, [0, n], nticks=8, **few)
     listing = [*rows.listing(lambda r: f"rank {r}: {words(r)}"), rows.left_out]
-    y = parts.downward(rows.axis(rank))
-    return _drawn(best, title, parts.looks(looks, k), listing, [str(k - 1)], {"yaxis": y, "xaxis": x})
+    y = draw.downward(rows.axis(rank))
+    return _drawn(best, title, draw.looks(looks, k), listing, [str(k - 1)], {"yaxis": y, "xaxis": x})
 
 
 def _position(x: Fraction) -> str:
@@ -226,11 +226,11 @@ def _grouped(best: Diagnosis, n: int, k: int) -> Drawn:
         ([torn] if full < n else [], {"color": style.WARN, "pattern": style.CUT_PATTERN}, words[1]),
     )
     title = f"{n:,} {unit}s in groups of {k}", f"{n}/{k} = {_position(Fraction(n, k))} groups"
-    y = parts.downward(parts.axis("", [-1, 1], tickvals=[]))
+    y = draw.downward(draw.axis("", [-1, 1], tickvals=[]))
     near = f"{unit}s, near the end" if first else f"{unit}s"
-    x = parts.axis(near, [first, full + k], tick0=full, dtick=k, tickformat=",d")
+    x = draw.axis(near, [first, full + k], tick0=full, dtick=k, tickformat=",d")
     listing = [f"  {line}" for line in words]
-    return _drawn(best, title, parts.looks(looks, 1), listing, ["0"], {"yaxis": y, "xaxis": x, **LOW})
+    return _drawn(best, title, draw.looks(looks, 1), listing, ["0"], {"yaxis": y, "xaxis": x, **LOW})
 
 
 def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool = False) -> Drawn:
@@ -243,14 +243,14 @@ def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool 
         unit = "element"
     given = [Bar(i, 0, n, f"{label} · {n:,}") for i, (label, n) in enumerate(sides)]
     lacking = [Bar(i, n, most, f"{most - n:,} less") for i, (_, n) in enumerate(sides) if n < most]
-    data = [parts.bars(given, len(sides), {"color": style.COLOURS["tp"]})]
+    data = [draw.bars(given, len(sides), {"color": style.COLOURS["tp"]})]
     if lacking:
-        data.append(parts.missing(lacking, len(sides), "the difference"))
+        data.append(draw.missing(lacking, len(sides), "the difference"))
     labels = [label for label, _ in sides]
     what = CATEGORIES[best.category].what
     title = what if best.category != "other" else f"{sides[0][1]:,} against {sides[1][1]:,}"
-    ticks = parts.ticks(range(len(sides)), [escape(label) for label in labels])
-    y = parts.downward(parts.axis("", [-0.5, len(sides) - 0.5], **ticks))
-    x = parts.axis(f"{unit}s", [0, most * 1.02 or 1], nticks=6, tickformat=parts.tick_format(most))
+    ticks = draw.ticks(range(len(sides)), [escape(label) for label in labels])
+    y = draw.downward(draw.axis("", [-0.5, len(sides) - 0.5], **ticks))
+    x = draw.axis(f"{unit}s", [0, most * 1.02 or 1], nticks=6, tickformat=draw.tick_format(most))
     listing = [f"  {label}: {n:,}" for label, n in sides]
     return _drawn(best, (title, note), data, listing, labels, {"yaxis": y, "xaxis": x, **LOW})

@@ -13,8 +13,8 @@ from html import escape
 from llamapar.records.tables import human, plural
 from llamapar.timing.inside import LayerStep, LayerSteps
 
-from . import parts, style
-from .parts import Bar
+from . import draw, style
+from .draw import Bar
 from .style import Spec
 
 DRAWN = 4
@@ -58,11 +58,11 @@ def picture(record: LayerSteps) -> tuple[Spec, str]:
         height=style.TOP + style.BOTTOM + ROW * len(steps),
         uniformtext={"mode": "hide", "minsize": 8},
         meta={"steps": len(record.steps)},
-        xaxis=parts.axis("", [-0.5, len(columns) - 0.5], domain=[0, 0.74], showgrid=False)
-        | parts.ticks(range(len(columns)), heads),
-        xaxis2=parts.axis("ms, modelled", [0, parts.number(longest * 1.5)], domain=[0.78, 1], nticks=4),
-        yaxis=parts.axis("", [last + 0.5, first - 0.5], showgrid=False)
-        | parts.ticks([n for n, _ in steps], names),
+        xaxis=draw.axis("", [-0.5, len(columns) - 0.5], domain=[0, 0.74], showgrid=False)
+        | draw.ticks(range(len(columns)), heads),
+        xaxis2=draw.axis("ms, modelled", [0, draw.number(longest * 1.5)], domain=[0.78, 1], nticks=4),
+        yaxis=draw.axis("", [last + 0.5, first - 0.5], showgrid=False)
+        | draw.ticks([n for n, _ in steps], names),
     )
     if record.cursor:
         layout["shapes"] = [_cursor(record.cursor)]
@@ -130,7 +130,7 @@ def _traces(
             for n, step in these
             for i, column in enumerate(columns)
         ]
-        trace = parts.bars(bars, 1, {"color": colour}, **more)
+        trace = draw.bars(bars, 1, {"color": colour}, **more)
         if axis:
             yield trace
             yield _arrows(these, columns, axis) | more
@@ -187,7 +187,7 @@ def _times(steps: list[tuple[int, LayerStep]], axis: str) -> Spec:
         "type": "bar",
         "orientation": "h",
         "y": [n for n, _ in steps],
-        "x": [parts.number(step.seconds * 1e3) for _, step in steps],
+        "x": [draw.number(step.seconds * 1e3) for _, step in steps],
         "width": 0.6,
         "xaxis": "x2",
         "marker": {"color": style.COLOURS.get(axis, style.LINE)},

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llamapar.records.tables import plural
-from llamapar.rules.machines import Loading, counted
+from llamapar.rules.machines import Loading, wrapped_count
 
-from . import parts, style
-from .parts import Rows
+from . import draw, style
+from .draw import Rows
 from .style import Spec
 
 GIB = 2**30
@@ -38,11 +38,11 @@ def picture(record: Loading) -> tuple[Spec, str]:
         barmode="stack",
         legend={"traceorder": "normal"},
         xaxis={**nodes, "domain": [0, 0.36], "showgrid": False},
-        yaxis=parts.axis("GiB of a node", [0, parts.number(most * 1.13)], nticks=7),
-        xaxis2=parts.axis("tensors read", domain=[0.5, 1], anchor="y2", nticks=6),
-        yaxis2=parts.axis("GiB, from the start of the file", anchor="x2", nticks=7),
-        shapes=[parts.rule("y", memory, "x domain", color=style.WARN)],
-        annotations=[parts.limit(f"{memory:g} GiB", 1, memory, xref="x domain")],
+        yaxis=draw.axis("GiB of a node", [0, draw.number(most * 1.13)], nticks=7),
+        xaxis2=draw.axis("tensors read", domain=[0.5, 1], anchor="y2", nticks=6),
+        yaxis2=draw.axis("GiB, from the start of the file", anchor="x2", nticks=7),
+        shapes=[draw.rule("y", memory, "x domain", color=style.WARN)],
+        annotations=[draw.limit(f"{memory:g} GiB", 1, memory, xref="x domain")],
     )
     return {"data": [*_nodes(record), *_counters(record)], "layout": layout}, _summary(record)
 
@@ -53,10 +53,10 @@ def _nodes(record: Loading) -> Iterator[Spec]:
     nodes, wide = [record.nodes[i] for i in rows.drawn], min(0.82, 0.3 + 0.1 * len(rows.drawn))
     for name, colour in HOLDS.items():
         sizes = [n.weight_bytes if name == "weights" else n.kv_cache_bytes for n in nodes]
-        heights = [parts.number(size / GIB) for size in sizes]
+        heights = [draw.number(size / GIB) for size in sizes]
         hover = [f"node {n.node}, {n.role} · {name} {s:,} B" for n, s in zip(nodes, sizes, strict=True)]
-        more = {"hovertext": hover, **parts.legend(name)}
-        yield parts.columns(rows.places, heights, wide, {"color": colour}, **more)
+        more = {"hovertext": hover, **draw.legend(name)}
+        yield draw.columns(rows.places, heights, wide, {"color": colour}, **more)
 
 
 def _counters(record: Loading) -> Iterator[Spec]:
@@ -64,7 +64,7 @@ def _counters(record: Loading) -> Iterator[Spec]:
     every = [count for count in record.counts() if count.what == "total"]
     totals = [count for count in every if count.value < WRAPS * 2**32][:MOST]
     for name, (colour, dash) in {"true": (style.LINE, "solid"), **COUNTED}.items():
-        values = [c.value if name == "true" else counted(c.value, name) for c in totals]
+        values = [c.value if name == "true" else wrapped_count(c.value, name) for c in totals]
         yield {
             "type": "scatter",
             "mode": "lines",
@@ -74,7 +74,7 @@ def _counters(record: Loading) -> Iterator[Spec]:
             "hoverinfo": "all",
             "hovertemplate": f"%{{x}} tensors read · {name} %{{y:,.3f}} GiB<extra></extra>",
             "line": {"color": colour, "width": 2, "dash": dash, "shape": "hv"},
-            **parts.legend("bytes read" if name == "true" else f"in {name}"),
+            **draw.legend("bytes read" if name == "true" else f"in {name}"),
             "xaxis": "x2",
             "yaxis": "y2",
         }
@@ -83,8 +83,8 @@ def _counters(record: Loading) -> Iterator[Spec]:
 def _summary(record: Loading) -> str:
     wrapped = []
     for count in record.overflows[:2]:
-        holds = ", ".join(f"{name} holds {counted(count.value, name):,}" for name in count.wraps)
+        holds = ", ".join(f"{name} holds {wrapped_count(count.value, name):,}" for name in count.wraps)
         wrapped.append(f"{count.tensor}: {count.what} = {count.value:,}; {holds}")
     size = record.file_bytes
-    end = f"at the end of the file uint32 holds {counted(size, 'uint32'):,}, {size >> 32} wraps on"
-    return parts.lines(str(record), wrapped, end)
+    end = f"at the end of the file uint32 holds {wrapped_count(size, 'uint32'):,}, {size >> 32} wraps on"
+    return draw.lines(str(record), wrapped, end)

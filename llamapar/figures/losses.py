@@ -5,31 +5,31 @@ from __future__ import annotations
 from llamapar.records.losses import LossCurve
 from llamapar.records.tables import plural
 
-from . import parts, style
+from . import draw, style
 from .style import Spec
 
 
 def picture(record: LossCurve) -> tuple[Spec, str]:
     """Loss over steps; where both are equal, each ring has its point in the centre."""
     steps = list(range(1, len(record.losses) + 1))
-    own = [parts.number(loss) for loss in record.losses]
-    one = [parts.number(loss) for loss in record.one_losses]
+    own = [draw.number(loss) for loss in record.losses]
+    one = [draw.number(loss) for loss in record.one_losses]
     line: Spec = {"color": style.COLOURS["dp"], "width": 2}
     ring: Spec = {"symbol": "circle-open", "size": 14, "color": style.COLOURS["tp"], "line": {"width": 2}}
     data = [
-        parts.scatter("lines+markers", steps, own, line=line, **parts.legend("the layout")),
-        parts.scatter("markers", steps, one, marker=ring, **parts.legend("one process")),
+        draw.scatter("lines+markers", steps, own, line=line, **draw.legend("the layout")),
+        draw.scatter("markers", steps, one, marker=ring, **draw.legend("one process")),
     ]
     low, high = min(own + one), max(own + one)
     margin = 0.08 * (high - low or 1)
-    ends = [parts.number(low - margin), parts.number(high + margin)]
+    ends = [draw.number(low - margin), draw.number(high + margin)]
     layout = style.layout(
         "losses",
         record.title,
         f"greatest distance of a loss: {record.distance:.0e} of itself",
         widest="0.00",
-        xaxis=parts.axis("step", [0.5, len(steps) + 0.5], dtick=max(1, len(steps) // 10)),
-        yaxis=parts.axis("loss, nats a token", ends),
+        xaxis=draw.axis("step", [0.5, len(steps) + 0.5], dtick=max(1, len(steps) // 10)),
+        yaxis=draw.axis("loss, nats a token", ends),
     )
     return {"data": data, "layout": layout}, _summary(record)
 
@@ -37,6 +37,6 @@ def picture(record: LossCurve) -> tuple[Spec, str]:
 def _summary(record: LossCurve) -> str:
     first, last = record.losses[0], record.losses[-1]
     like = f"one process's differ by at most {record.distance:.0e} of themselves"
-    return parts.lines(
+    return draw.lines(
         record.title, f"loss {first:.4f} → {last:.4f} in {plural(len(record.losses), 'step')}; {like}"
     )

@@ -11,7 +11,7 @@ from llamapar.describe.layout import AXES
 from llamapar.place.rank_grid import RankGrid
 from llamapar.records.tables import plural
 
-from . import parts, ranks, style
+from . import draw, rank_grid, style
 from .style import Spec
 
 TILES = 2**11
@@ -42,7 +42,7 @@ class Machine:
     @cached_property
     def tile(self) -> int:
         """Ranks of a tile: one node, or several."""
-        return self.node * parts.step(self.nodes, TILES)
+        return self.node * draw.step(self.nodes, TILES)
 
     @property
     def tiles(self) -> int:
@@ -80,28 +80,29 @@ def picture(record: Machine) -> tuple[Spec, str]:
     whole = record.cols * record.tile
     tile = "node" if record.tile == record.node else f"block of {record.tile // record.node:,} nodes"
     what = f"one tile is a {tile}, {plural(record.tile, 'rank')}"
+    place = rank_grid.at_axes(grid, grid.rank, " · ", rank_grid.UNBROKEN)
     layout = style.layout(
         "machine",
-        f"Rank {grid.rank:,} of {lay.world:,}: {ranks.at_axes(grid, grid.rank, ' · ', ranks.UNBROKEN)}",
+        f"Rank {grid.rank:,} of {lay.world:,}: {place}",
         f"{plural(record.nodes, 'node')} of {record.node} GPUs; {what}; below, one frame is a node",
         height=540,
         widest="DP",
         legend_rows=2,
-        xaxis=parts.axis("", [-record.tile / 2, whole - record.tile / 2], anchor="y", visible=False),
-        yaxis=parts.axis(
+        xaxis=draw.axis("", [-record.tile / 2, whole - record.tile / 2], anchor="y", visible=False),
+        yaxis=draw.axis(
             "", [(record.rows - 0.5) * whole, -whole / 2], domain=ABOVE, anchor="x", visible=False
         ),
-        xaxis2=parts.axis("", [-0.1, WINDOW + 3], anchor="y2", visible=False),
-        yaxis2=parts.axis(
+        xaxis2=draw.axis("", [-0.1, WINDOW + 3], anchor="y2", visible=False),
+        yaxis2=draw.axis(
             "",
             [max(3.5, len(groups) - 0.5), -0.5],
             domain=BELOW,
             anchor="x2",
             showgrid=False,
-            **parts.ticks(list(row_of.values()), [axis.upper() for axis in row_of]),
+            **draw.ticks(list(row_of.values()), [axis.upper() for axis in row_of]),
         ),
         shapes=frames,
-        annotations=[_said(record, axis, row) for axis, row in row_of.items()],
+        annotations=[_group_label(record, axis, row) for axis, row in row_of.items()],
     )
     return {"data": data, "layout": layout}, _summary(record)
 
@@ -113,7 +114,7 @@ def _tiles(record: Machine) -> Spec:
     cells = bytes(place < record.tiles for place in range(record.rows * record.cols))
     gap = 1 if record.cols <= 64 else 0
     hover = f"{plural(record.tile, 'rank')} from %{{y:d}} + %{{x:d}}"
-    return parts.grid(cells, record.cols, record.tile, ("rgba(0,0,0,0)", style.BANDS[0]), hover, gap=gap)
+    return draw.grid(cells, record.cols, record.tile, ("rgba(0,0,0,0)", style.BANDS[0]), hover, gap=gap)
 
 
 def _size(record: Machine) -> float:
@@ -126,18 +127,16 @@ def _markers(record: Machine, axis: str) -> Spec:
     peers = record.grid.peers[axis]
     count = Counter(record.place(rank) for rank in peers)
     places = list(count)
-    every = -(-len(places) // ranks.MARKERS)
+    every = -(-len(places) // rank_grid.MARKERS)
     places = places[::every]
     hover = [
         f"{plural(count[place], f'{axis.upper()} peer')} at ranks from {sum(place):,}" for place in places
     ]
     drawn = "" if every == 1 else f" ({len(places)} drawn)"
-    look = {"symbol": ranks.SYMBOLS[axis], "size": _size(record), "color": style.COLOURS[axis]}
+    look = {"symbol": rank_grid.SYMBOLS[axis], "size": _size(record), "color": style.COLOURS[axis]}
     x, y = [place[0] for place in places], [place[1] for place in places]
     name = f"{axis.upper()} · {plural(len(peers), 'rank')}{drawn}"
-    return parts.scatter(
-        "markers", x, y, marker=look, hovertext=hover, cliponaxis=False, **parts.legend(name)
-    )
+    return draw.scatter("markers", x, y, marker=look, hovertext=hover, cliponaxis=False, **draw.legend(name))
 
 
 def _here(record: Machine) -> Spec:
@@ -149,8 +148,8 @@ def _here(record: Machine) -> Spec:
         "line": {"width": 3},
     }
     hover = f"rank {record.grid.rank:,}, node {record.grid.rank // record.node:,}"
-    more = {"hovertext": [hover], "cliponaxis": False, **parts.legend(f"rank {record.grid.rank:,}")}
-    return parts.scatter("markers", [x], [y], marker=ring, **more)
+    more = {"hovertext": [hover], "cliponaxis": False, **draw.legend(f"rank {record.grid.rank:,}")}
+    return draw.scatter("markers", [x], [y], marker=ring, **more)
 
 
 # -- the neighbourhood -------------------------------------------------------------------------
@@ -182,7 +181,7 @@ def _members(record: Machine, axis: str, row: int) -> Spec:
         "textangle": 0,
         "customdata": members,
         "hovertext": [
-            f"rank {rank:,}, node {rank // record.node:,} · {ranks.at_axes(record.grid, rank, ' ')}"
+            f"rank {rank:,}, node {rank // record.node:,} · {rank_grid.at_axes(record.grid, rank, ' ')}"
             for rank in members
         ],
         "marker": {"color": style.COLOURS[axis], "line": {"width": own, "color": style.LIT}},
@@ -201,14 +200,14 @@ def _frames(record: Machine, axis: str, row: int) -> Iterator[Spec]:
             start = place
 
 
-def _said(record: Machine, axis: str, row: int) -> Spec:
+def _group_label(record: Machine, axis: str, row: int) -> Spec:
     """The words beside a group: its extent and its bytes."""
     members, reach = len(record.grid.peers[axis]), _reach(record, axis)
     if members > WINDOW:
         reach += f", {WINDOW} drawn"
     text = "<br>".join(filter(None, (reach, record.sent.get(axis, ""))))
     refs = {"xref": "x2", "yref": "y2", "xanchor": "left", "align": "left", "font": {"size": 11}}
-    return parts.label(text, min(WINDOW, members) + 0.15, row, **refs)
+    return draw.label(text, min(WINDOW, members) + 0.15, row, **refs)
 
 
 def _reach(record: Machine, axis: str) -> str:
@@ -223,7 +222,7 @@ def _summary(record: Machine) -> str:
     first = f"rank {grid.rank} of {grid.layout.world:,} {where}"
     lines = []
     for axis in AXES:
-        listed = ranks.group_words(grid, axis)
+        listed = rank_grid.group_words(grid, axis)
         said = ", ".join(filter(None, (_reach(record, axis), record.sent.get(axis, ""))))
         lines.append(f"  {axis.upper()} group: {listed}; {said}")
-    return parts.lines(f"{first}: {ranks.at_axes(grid, grid.rank, ' ', '=')}", lines)
+    return draw.lines(f"{first}: {rank_grid.at_axes(grid, grid.rank, ' ', '=')}", lines)

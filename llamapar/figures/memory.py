@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from llamapar.count.reconciliation import FINE, GROUPS, Reconciliation, Tool
 from llamapar.count.terms import GIB, Breakdown, Memory
 
-from . import parts, style
-from .parts import Bar, Rows
+from . import draw, style
+from .draw import Bar, Rows
 from .style import Spec
 
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -82,13 +82,13 @@ def picture(record: Memory) -> tuple[Spec, str]:
     axis = {**rows.axis("pipeline stage (= PP rank)"), "showgrid": False}
     if rows.n <= LABELLED:
         digits = 1 if record.worst.total_bytes < 100 * GIB else 0
-        axis |= parts.ticks(rows.places, [f"{s.stage}<br>{s.total_bytes / GIB:.{digits}f}" for s in drawn])
+        axis |= draw.ticks(rows.places, [f"{s.stage}<br>{s.total_bytes / GIB:.{digits}f}" for s in drawn])
         axis["title"] = {"text": "pipeline stage (= PP rank), and GiB in all"}
     hbm, top, highest = (n / GIB for n in (record.hbm_bytes, record.worst.total_bytes, record.high_bytes))
     data = [trace for part in PARTS if (trace := _part(part, drawn, rows))]
     if record.high_bytes > record.worst.total_bytes:
         data.append(_most(record, rows))
-    name = parts.limit(f"{record.gpu}: {hbm:.2f} GiB", rows.places[-1] + 0.5, hbm)
+    name = draw.limit(f"{record.gpu}: {hbm:.2f} GiB", rows.places[-1] + 0.5, hbm)
     layout = style.layout(
         "memory",
         f"{style.name_of(record.model)}, {record.layout}: memory of a rank by stage",
@@ -99,8 +99,8 @@ def picture(record: Memory) -> tuple[Spec, str]:
         barmode="stack",
         legend={"traceorder": "normal"},
         xaxis=axis,
-        yaxis=parts.axis("GiB", [0, parts.number(max(hbm, highest) * 1.13)], nticks=7),
-        shapes=[parts.rule("y", hbm, color=style.WARN)],
+        yaxis=draw.axis("GiB", [0, draw.number(max(hbm, highest) * 1.13)], nticks=7),
+        shapes=[draw.rule("y", hbm, color=style.WARN)],
         annotations=[name] if hbm > 0.9 * top else [],  # among the bars it could not be read
     )
     return {"data": data, "layout": layout}, _summary(record)
@@ -110,15 +110,15 @@ def _most(record: Memory, rows: Rows) -> Spec:
     """A mark above every drawn stage at its upper bound, if unknown facts can raise it."""
     upper = record.upper
     totals = [upper[s].total_bytes for s in rows.drawn]
-    return parts.scatter(
+    return draw.scatter(
         "markers",
         rows.places,
-        [parts.number(total / GIB) for total in totals],
+        [draw.number(total / GIB) for total in totals],
         marker={"symbol": "line-ew", "size": 16, "line": {"width": 3, "color": style.LINE}},
         hovertext=[
             f"stage {s}: at most {_gib(n)}, {record.until}" for s, n in zip(rows.drawn, totals, strict=True)
         ],
-        **parts.legend("at most"),
+        **draw.legend("at most"),
     )
 
 
@@ -138,8 +138,8 @@ def _part(part: str, stages: list[Breakdown], rows: Rows) -> Spec:
     hover: Spec = {"hovertext": [_hover(stage, part, names) for stage in stages]}
     if rows.n > DRAWN // 2:  # too many for the terms of each
         hover = {"hoverinfo": "all", "hovertemplate": f"%{{x}} · {part} %{{y:.2f}} GiB<extra></extra>"}
-    heights, wide = [round(size / GIB, 4) for size in sizes], min(parts.bar_width(rows.n), 0.2 + 0.1 * rows.n)
-    return parts.columns(rows.places, heights, wide, marker, **hover, **parts.legend(part))
+    heights, wide = [round(size / GIB, 4) for size in sizes], min(draw.bar_width(rows.n), 0.2 + 0.1 * rows.n)
+    return draw.columns(rows.places, heights, wide, marker, **hover, **draw.legend(part))
 
 
 def _hover(stage: Breakdown, part: str, names: tuple[str, ...]) -> str:
@@ -157,7 +157,7 @@ def _line(stage: Breakdown) -> str:
 def _summary(record: Memory) -> str:
     rows = _rows(record)
     listing = rows.listing(lambda s: _line(record.stages[s]))
-    return parts.lines(record.title, listing, record.verdict, rows.left_out)
+    return draw.lines(record.title, listing, record.verdict, rows.left_out)
 
 
 # -- every tool beside ours ------------------------------------------------------------------------
@@ -171,13 +171,13 @@ def waterfall(record: Reconciliation) -> tuple[Spec, str]:
     near = [tool.total_bytes for tool in record.tools if tool.total_bytes < _BEYOND * ours]
     widest = max(_BEYOND * ours, *near)
     marks = [(row, tool) for row, tool in enumerate(record.tools) if tool.total_bytes <= widest]
-    totals = parts.scatter(
+    totals = draw.scatter(
         "markers",
-        [parts.number(tool.total_bytes / GIB) for _, tool in marks],
+        [draw.number(tool.total_bytes / GIB) for _, tool in marks],
         [row for row, _ in marks],
         marker={"symbol": "line-ns", "size": 20, "line": {"width": 3, "color": style.WARN}},
         hovertext=[f"{tool.name}: {_gib(tool.total_bytes)}" for _, tool in marks],
-        **parts.legend("the tool's total"),
+        **draw.legend("the tool's total"),
     )
     labels = [
         f"{tool.name}  <b>{tool.total_bytes / GIB:,.1f}{' →' if tool.total_bytes > widest else ''}</b>"
@@ -190,11 +190,10 @@ def waterfall(record: Reconciliation) -> tuple[Spec, str]:
         f"{record.title.partition(':')[0]}. A row starts at our total, the dashed line; a bar is what the "
         "tool counts more or less of, and the mark is its total",
         widest="x" * 26,
-        xaxis=parts.axis("GiB", [0, parts.number(widest * 1.02 / GIB)]),
-        yaxis=parts.downward(parts.axis("tool, and its GiB", [-0.5, n - 0.5]))
-        | parts.ticks(range(n), labels),
-        shapes=[parts.rule("x", ours / GIB, color=style.LINE)],
-        annotations=[parts.label(f"ours: {_gib(ours)}", ours / GIB, 1, **above)],
+        xaxis=draw.axis("GiB", [0, draw.number(widest * 1.02 / GIB)]),
+        yaxis=draw.downward(draw.axis("tool, and its GiB", [-0.5, n - 0.5])) | draw.ticks(range(n), labels),
+        shapes=[draw.rule("x", ours / GIB, color=style.LINE)],
+        annotations=[draw.label(f"ours: {_gib(ours)}", ours / GIB, 1, **above)],
     )
     return {"data": [*_steps(record, widest), totals], "layout": layout}, str(record)
 
@@ -216,9 +215,7 @@ def _steps(record: Reconciliation, widest: float) -> Iterator[Spec]:
         if made:
             pattern = {"pattern": style.CUT_PATTERN} if what == "not told apart" else {}
             marker = {"color": STEPS[what], **pattern}
-            trace = parts.bars(
-                [bar for bar, _ in made], len(record.tools), marker, **parts.legend(SAID[what])
-            )
+            trace = draw.bars([bar for bar, _ in made], len(record.tools), marker, **draw.legend(SAID[what]))
             yield trace | {"width": [wide for _, wide in made]}
 
 

@@ -13,8 +13,8 @@ from math import ceil
 from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.tables import plural
 
-from . import parts, style
-from .parts import Rows
+from . import draw, style
+from .draw import Rows
 from .style import Spec
 
 HEIGHT, LINE_HEIGHT = 460, 8
@@ -98,9 +98,9 @@ def _drawn(lines: Sequence[Timeline], moments: Sequence[Moment] = ()) -> tuple[S
         low = 1 - (i + 1) * tall
         top, bottom = _axis("y", 2 * i), _axis("y", 2 * i + 1)
         axes[_axis("yaxis", 2 * i)] = _side(each, "rank", [low + 0.42 * tall, low + room * tall])
-        few = list(range(0, len(each.drawn), parts.step(len(each.drawn), 4)))
+        few = list(range(0, len(each.drawn), draw.step(len(each.drawn), 4)))
         side = _side(each, "in flight", [low + 0.06 * tall, low + 0.34 * tall])
-        axes[_axis("yaxis", 2 * i + 1)] = side | parts.ticks([each.places[k] for k in few], few)
+        axes[_axis("yaxis", 2 * i + 1)] = side | draw.ticks([each.places[k] for k in few], few)
         data += [_boxes(line, each, step, top), _edges(each, line.end, top)]
         data += _numbers(line, each, top)
         data += _chunks(line, each, step * fewer, bottom)
@@ -117,13 +117,13 @@ def _drawn(lines: Sequence[Timeline], moments: Sequence[Moment] = ()) -> tuple[S
         height=height,
         legend_rows=3,
         legend={"y": round(-LEGEND_BELOW / (height - style.TOP - style.BOTTOM), 4), "entrywidth": ENTRY},
-        xaxis=parts.axis(time, [0, end], anchor=_axis("y", 2 * len(lines) - 1), showgrid=False),
+        xaxis=draw.axis(time, [0, end], anchor=_axis("y", 2 * len(lines) - 1), showgrid=False),
         **axes,
     )
     layout["annotations"] = [] if len(lines) == 1 else _names(lines, axes)
     if moments:
         cursor = max(moment.time for moment in moments)
-        layout["shapes"] = [parts.rule("x", cursor, color=style.WARN)]
+        layout["shapes"] = [draw.rule("x", cursor, color=style.WARN)]
         for i, (moment, each) in enumerate(zip(moments, rows, strict=True)):
             layout["annotations"] += _cursor(moment, each, cursor, end, _axis("y", 2 * i))
     return {"data": data, "layout": layout}, _summary(lines, rows, moments)
@@ -134,7 +134,7 @@ def _axis(name: str, i: int) -> str:
 
 
 def _side(rows: Rows, title: str, domain: Sequence[float]) -> Spec:
-    return parts.downward(rows.axis(title)) | {"domain": [round(place, 4) for place in domain]}
+    return draw.downward(rows.axis(title)) | {"domain": [round(place, 4) for place in domain]}
 
 
 def _note(line: Timeline, idle: bool = True) -> str:
@@ -166,7 +166,7 @@ def _unit(line: Timeline) -> float:
 
 def _cells(values: list[bytes]) -> Spec:
     """Rows of bytes in the form of a heat map."""
-    return parts.packed(b"".join(values), len(values[0]))
+    return draw.packed(b"".join(values), len(values[0]))
 
 
 def _heatmap(values: list[bytes], step: float, high: float, axis: str, **more: object) -> Spec:
@@ -217,7 +217,7 @@ def _chunks(line: Timeline, rows: Rows, step: float, axis: str) -> list[Spec]:
     if len(rows.drawn) > PEAKS:
         return [cells]
     peaks = [str(line.schedule.in_flight[rank]) for rank in rows.drawn]
-    words = parts.scatter("text", [line.end] * len(peaks), rows.places, text=peaks, yaxis=axis)
+    words = draw.scatter("text", [line.end] * len(peaks), rows.places, text=peaks, yaxis=axis)
     return [cells, words | {"textposition": "middle left", "textfont": {"size": 10}, "hoverinfo": "skip"}]
 
 
@@ -250,11 +250,11 @@ def _numbers(line: Timeline, rows: Rows, axis: str) -> list[Spec]:
         for rank in rows.drawn:
             for action, start, end in line.runs(rank):
                 if (action.kind == "F") == forward:
-                    x.append(parts.number((start + end) / 2))
+                    x.append(draw.number((start + end) / 2))
                     y.append(rows.place(rank) + ASIDE.get(action.kind, 0))
                     numbers.append(action.micro_batch)
                     names.append(str(action))
-        made = parts.scatter("text", x, y, text=numbers, customdata=names, yaxis=axis)
+        made = draw.scatter("text", x, y, text=numbers, customdata=names, yaxis=axis)
         made["hovertemplate"] = "%{customdata} (stage, kind, micro-batch)<extra></extra>"
         found.append(made | {"textfont": {"size": 10, "color": colour}})
     return found
@@ -273,7 +273,7 @@ def _legend(lines: Sequence[Timeline]) -> list[Spec]:
             "color": LOOKS[code],
             "line": {"width": 1, "color": style.LINE},
         }
-        made.append(parts.scatter("markers", [0], [-9], marker=marker, **parts.legend(name)))
+        made.append(draw.scatter("markers", [0], [-9], marker=marker, **draw.legend(name)))
     return made
 
 
@@ -283,7 +283,7 @@ def _names(lines: Sequence[Timeline], axes: Spec) -> list[Spec]:
     for i, line in enumerate(lines):
         top = axes[_axis("yaxis", 2 * i)]["domain"][1]
         place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
-        found.append(parts.label(line.title, 0, top, font={"size": 11}, **place))
+        found.append(draw.label(line.title, 0, top, font={"size": 11}, **place))
     return found
 
 
@@ -299,7 +299,7 @@ def _cursor(moment: Moment, rows: Rows, time: float, end: float, axis: str) -> l
     found = []
     for rank in rows.drawn if len(rows.drawn) <= 16 else []:
         words = " ".join(filter(None, moment.doing(rank)))
-        found.append(parts.label(words, time, rows.place(rank), borderpad=0, **look))
+        found.append(draw.label(words, time, rows.place(rank), borderpad=0, **look))
     return found
 
 
@@ -316,5 +316,5 @@ def _summary(lines: Sequence[Timeline], rows: Sequence[Rows], moments: Sequence[
                 f"rank {rank}: stage {stages}; idle {idle[rank]:g} of {line.end:g}; at most {many} in flight"
             )
 
-        found.append(parts.lines(line.title, f"  {_note(line)}", each.listing(of)))
+        found.append(draw.lines(line.title, f"  {_note(line)}", each.listing(of)))
     return "\n".join([*found, *map(str, moments)])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from llamapar.count.terms import GIB
 from llamapar.timing.plan import Plan, Ranked
 
-from . import parts, style
+from . import draw, style
 from .style import Spec
 
 NAMED = 5
@@ -30,28 +30,28 @@ def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
     frontier = [_place(one) for one in record.frontier]
     line: Spec = {"color": style.LINE, "width": 1.5, "dash": "dot", "shape": "hv"}
     data = [
-        parts.scatter(
+        draw.scatter(
             "lines",
             [x for x, _ in reversed(frontier)],
             [y for _, y in reversed(frontier)],
             line=line,
             hoverinfo="skip",
-            **parts.legend("nothing is both faster and smaller"),
+            **draw.legend("nothing is both faster and smaller"),
         ),
-        parts.scatter(
+        draw.scatter(
             "markers",
             [x for x, _ in points],
             [y for _, y in points],
             marker={"size": 8, "color": style.COLOURS["tp"], "opacity": 0.75},
             hovertext=[_hover(one) for one in record.layouts],
-            **parts.legend("a layout that passes"),
+            **draw.legend("a layout that passes"),
         ),
     ]
     for mark, (symbol, colour) in zip(marks, LOOKS, strict=False):
         look = {"symbol": symbol, "size": 16, "color": colour, "line": {"width": 1.5, "color": style.PAPER}}
-        x, y = [parts.number(mark.held / GIB)], [parts.number(mark.seconds)]
+        x, y = [draw.number(mark.held / GIB)], [draw.number(mark.seconds)]
         data.append(
-            parts.scatter("markers", x, y, marker=look, hovertext=[mark.hover], **parts.legend(mark.name))
+            draw.scatter("markers", x, y, marker=look, hovertext=[mark.hover], **draw.legend(mark.name))
         )
     there = record.gpu.hbm_bytes / GIB
     layout = style.layout(
@@ -60,10 +60,10 @@ def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
         _note(record),
         widest="000.0",
         legend_rows=3,
-        xaxis=parts.axis("GiB of the worst stage", nticks=8),
-        yaxis=parts.axis("seconds of a step", nticks=7, rangemode="nonnegative"),
-        shapes=[parts.rule("x", parts.number(there), color=style.WARN)],
-        annotations=[parts.limit(f"{there:.1f} GiB there", parts.number(there), 1, yref="paper")],
+        xaxis=draw.axis("GiB of the worst stage", nticks=8),
+        yaxis=draw.axis("seconds of a step", nticks=7, rangemode="nonnegative"),
+        shapes=[draw.rule("x", draw.number(there), color=style.WARN)],
+        annotations=[draw.limit(f"{there:.1f} GiB there", draw.number(there), 1, yref="paper")],
     )
     return {"data": data, "layout": layout}, _summary(record, marks)
 
@@ -73,10 +73,10 @@ LOOKS = (("star", style.WARN), ("diamond", style.COLOURS["dp"]))
 
 
 def _place(one: Ranked) -> tuple[float, float]:
-    return parts.number(one.memory_bytes / GIB), parts.number(one.cost.step_seconds)
+    return draw.number(one.memory_bytes / GIB), draw.number(one.cost.step_seconds)
 
 
-def named(one: Ranked) -> str:
+def layout_label(one: Ranked) -> str:
     """A layout with the other choices of the search."""
     lay, job = one.layout, one.job
     more = f", {lay.virtual_stages} virtual stages" if lay.virtual_stages > 1 else ""
@@ -86,7 +86,7 @@ def named(one: Ranked) -> str:
 
 def _hover(one: Ranked) -> str:
     what = f"{one.cost.step_seconds:.3g} s, MFU {one.cost.mfu:.1%}, {one.gib} GiB: {one.outcome}"
-    return f"{named(one)}<br>{what}<br>{one.why}"
+    return f"{layout_label(one)}<br>{what}<br>{one.why}"
 
 
 def _note(record: Plan) -> str:
@@ -99,6 +99,8 @@ def _note(record: Plan) -> str:
 
 
 def _summary(record: Plan, marks: Sequence[Mark]) -> str:
-    best = [f"  {named(one)}: {one.cost.step_seconds:.3g} s, {one.why}" for one in record.layouts[:NAMED]]
+    best = [
+        f"  {layout_label(one)}: {one.cost.step_seconds:.3g} s, {one.why}" for one in record.layouts[:NAMED]
+    ]
     own = [f"{mark.name}: {mark.hover.replace('<br>', ', ')}" for mark in marks]
-    return parts.lines(_note(record), best, own)
+    return draw.lines(_note(record), best, own)

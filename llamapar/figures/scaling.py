@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llamapar.timing.scaling import Scaling
 
-from . import parts, style
-from .plan import named
+from . import draw, style
+from .plan import layout_label
 from .style import Spec
 
 
@@ -15,28 +15,28 @@ def picture(record: Scaling) -> tuple[Spec, str]:
     layouts = [one for _, one in record.found]
     rates = [round(one.cost.tokens_per_second_per_gpu, 1) for one in layouts]
     told = [
-        f"{gpus:,} GPUs: {rate:,.0f} tokens/s each, {share:.1%} of the fewest's, {named(one)}"
+        f"{gpus:,} GPUs: {rate:,.0f} tokens/s each, {share:.1%} of the fewest's, {layout_label(one)}"
         for gpus, rate, share, one in zip(counts, rates, record.efficiency, layouts, strict=True)
     ]
     line: Spec = {"color": style.LINE, "width": 1.5, "dash": "dot"}
     own: Spec = {"color": style.COLOURS["dp"], "width": 2}
     data = [
-        parts.scatter(
+        draw.scatter(
             "lines",
             counts,
             rates[:1] * len(rates),
             line=line,
             hoverinfo="skip",
-            **parts.legend("nothing lost"),
+            **draw.legend("nothing lost"),
         ),
-        parts.scatter(
+        draw.scatter(
             "lines+markers",
             counts,
             rates,
             line=own,
             marker={"size": 9},
             hovertext=told,
-            **parts.legend("the fastest layout"),
+            **draw.legend("the fastest layout"),
         ),
     ]
     lost = (
@@ -50,7 +50,7 @@ def picture(record: Scaling) -> tuple[Spec, str]:
         lost,
         widest="0,000",
         legend_rows=1,
-        xaxis=parts.axis("GPUs", type="log", **parts.ticks(counts)),
-        yaxis=parts.axis("tokens/s of a GPU", nticks=6, rangemode="tozero"),
+        xaxis=draw.axis("GPUs", type="log", **draw.ticks(counts)),
+        yaxis=draw.axis("tokens/s of a GPU", nticks=6, rangemode="tozero"),
     )
-    return {"data": data, "layout": layout}, parts.lines(record.title, told)
+    return {"data": data, "layout": layout}, draw.lines(record.title, told)

@@ -7,7 +7,7 @@ import math
 from llamapar.errors import LayoutError
 from llamapar.records.trace import Tape, TapeStep
 
-from . import parts, style
+from . import draw, style
 from .style import Spec
 
 INK = ("#B35900", "#EFEFF3", "#4B3B8F")
@@ -55,8 +55,8 @@ def picture(record: Tape) -> tuple[Spec, str]:
         widest=max(names, key=len),
         warn=bool(_fault(shown)),
         height=max(300, CELL * len(z) + style.TOP + style.BOTTOM),
-        xaxis=parts.axis("rank", **parts.ticks(at, ranks), showgrid=False),
-        yaxis=parts.axis("", [len(z) - 0.5, -0.5], **parts.ticks(middles, names), showgrid=False),
+        xaxis=draw.axis("rank", **draw.ticks(at, ranks), showgrid=False),
+        yaxis=draw.axis("", [len(z) - 0.5, -0.5], **draw.ticks(middles, names), showgrid=False),
     )
     heat = {
         "type": "heatmap",
@@ -66,7 +66,7 @@ def picture(record: Tape) -> tuple[Spec, str]:
         "colorscale": [[i / 2, ink] for i, ink in enumerate(INK)],
         "hoverinfo": "skip",
     }
-    return {"data": [heat], "layout": layout}, parts.lines(title, (_line(step) for step in shown))
+    return {"data": [heat], "layout": layout}, draw.lines(title, (_line(step) for step in shown))
 
 
 def rows_and_columns(shape: tuple[int, ...]) -> tuple[int, int]:

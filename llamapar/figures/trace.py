@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from llamapar.describe.layout import SHARDING
 from llamapar.records.tables import human
-from llamapar.records.trace import CollectiveEvent, Trace, count, some
+from llamapar.records.trace import CollectiveEvent, Trace, collectives_in_words, some
 
-from . import parts, style
-from .parts import Rows
+from . import draw, style
+from .draw import Rows
 from .style import Spec
 
 DRAWN = 128
@@ -59,10 +59,10 @@ def picture(record: Trace) -> tuple[Spec, str]:
     top = max((e.bytes for _, e in drawn), default=0) or 1
     scales: Spec = {_axis("yaxis", i): _scale(lane, i, len(lanes), top) for i, lane in enumerate(lanes)}
     place: Spec = {"xref": "paper", "yref": "paper", "font": {"size": 14}}
-    nothing = parts.label(f"rank {record.rank} took part in no collective", 0.5, 0.5, **place)
+    nothing = draw.label(f"rank {record.rank} took part in no collective", 0.5, 0.5, **place)
     layout = style.layout(
         "trace",
-        f"Rank {record.rank}: {count(record.events)}, {record.bytes():,} bytes",
+        f"Rank {record.rank}: {collectives_in_words(record.events)}, {record.bytes():,} bytes",
         rows.left_out or (_kinds(drawn) if n <= LABELLED else _totals(record)),
         widest="000 kB",
         hovermode="x",
@@ -109,18 +109,18 @@ def _scale(lane: _Lane, i: int, n: int, top: int) -> Spec:
     gap = 0.1 if n > 1 else 0
     tall = (TALL - gap * (n - 1)) / n
     low = (n - 1 - i) * (tall + gap)
-    domain, most = [parts.number(low), parts.number(low + tall)], 4 if n > 1 else 7
+    domain, most = [draw.number(low), draw.number(low + tall)], 4 if n > 1 else 7
     more = {"domain": domain, "tickformat": "~s", "nticks": most, "rangemode": "tozero"}
     if n > 3:  # too low for more than the name: the unit stands at the numbers
-        return parts.axis(lane.name, [0, top * 1.3], **more, ticksuffix="B")
-    return parts.axis(f"{lane.name}, bytes", [0, top * 1.3], **more)
+        return draw.axis(lane.name, [0, top * 1.3], **more, ticksuffix="B")
+    return draw.axis(f"{lane.name}, bytes", [0, top * 1.3], **more)
 
 
 def _bars(lane: _Lane, i: int, labelled: bool) -> Spec:
     x, y = [x for x, _ in lane.bars], [e.bytes for _, e in lane.bars]
     marker = {"color": lane.colour, "line": {"width": 1, "color": lane.colour}}  # seen however low
     hover = [_hover(e, lane.several) for _, e in lane.bars]
-    made = parts.columns(x, y, 0.82, marker, yaxis=_axis("y", i), hovertext=hover)
+    made = draw.columns(x, y, 0.82, marker, yaxis=_axis("y", i), hovertext=hover)
     if labelled:
         made |= {"text": [SHORT.get(e.kind, e.kind) for _, e in lane.bars], "textposition": "outside"}
         made |= {"textangle": 0, "textfont": {"size": 10}, "cliponaxis": False}
@@ -159,7 +159,7 @@ def _names(drawn: list[tuple[int, CollectiveEvent]]) -> list[Spec]:
     """The name of each phase that has room for it."""
     place = {"xref": "x", "yref": "paper", "yanchor": "top", "font": {"size": 12}}
     return [
-        parts.label(phase, (first + last) / 2, 1, **place)
+        draw.label(phase, (first + last) / 2, 1, **place)
         for phase, first, last in _runs(drawn)
         if (last - first + 1) >= 0.09 * (drawn[-1][0] + 1)
     ]
@@ -182,7 +182,7 @@ def _totals(record: Trace) -> str:
 
 def _summary(record: Trace) -> str:
     """Exact totals by axis and phase."""
-    title = f"rank {record.rank}: {count(record.events)}, {record.bytes():,} bytes"
+    title = f"rank {record.rank}: {collectives_in_words(record.events)}, {record.bytes():,} bytes"
     phases = list(dict.fromkeys(e.phase for e in record.events))
     lanes = []
     for axis in record.by_axis:
@@ -193,4 +193,4 @@ def _summary(record: Trace) -> str:
                 counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
                 each.append(f"{phase} {record.bytes(axis, phase):,} ({counts})")
         lanes.append(f"  {_title(axis)}: {record.bytes(axis):,} bytes: {'; '.join(each)}")
-    return parts.lines(title, lanes, _rows(record).left_out)
+    return draw.lines(title, lanes, _rows(record).left_out)

@@ -9,8 +9,8 @@ from llamapar.describe.layout import AXES, SHARDING
 from llamapar.records.tables import human
 from llamapar.records.trace import PHASES
 
-from . import parts, style
-from .parts import Bar
+from . import draw, style
+from .draw import Bar
 from .style import Spec
 
 WRITTEN = 0.1
@@ -31,7 +31,7 @@ def picture(record: Traffic) -> tuple[Spec, str]:
                 made.append(Bar(row, first, first + size, _hover(record, axis, phase)))
         if made:
             data.append(
-                parts.bars(
+                draw.bars(
                     made,
                     len(phases),
                     {"color": style.COLOURS[axis.partition("-")[0]]},
@@ -42,7 +42,7 @@ def picture(record: Traffic) -> tuple[Spec, str]:
                     textposition="inside",
                     insidetextanchor="middle",
                     textangle=0,
-                    **parts.legend(axis.upper()),
+                    **draw.legend(axis.upper()),
                 )
             )
     axes = _axes(record.by_axis)
@@ -51,18 +51,18 @@ def picture(record: Traffic) -> tuple[Spec, str]:
         record.title,
         axes or "nothing travels",
         widest=max(phases, key=len),
-        xaxis=parts.axis(
+        xaxis=draw.axis(
             "bytes that its collectives carry", [0, 1.02 * longest or 1], tickformat="~s", ticksuffix="B"
         ),
-        yaxis=parts.downward(
-            parts.axis("", [-0.6, len(phases) - 0.4], **parts.ticks(range(len(phases)), phases))
+        yaxis=draw.downward(
+            draw.axis("", [-0.6, len(phases) - 0.4], **draw.ticks(range(len(phases)), phases))
         ),
     )
     each = [
         f"  {phase}: {_axes({axis: n for (p, axis), n in record.by_phase.items() if p == phase})}"
         for phase in phases
     ]
-    return {"data": data, "layout": layout}, parts.lines(record.title, each, f"in all: {axes or 'nothing'}")
+    return {"data": data, "layout": layout}, draw.lines(record.title, each, f"in all: {axes or 'nothing'}")
 
 
 def _axes(sizes: Mapping[str, int]) -> str:

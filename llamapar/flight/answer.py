@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from llamapar.describe.layout import AXES, Layout
+from llamapar.diagnosis.explanation import Diagnosis, Explanation
 from llamapar.diagnosis.known import Known
-from llamapar.diagnosis.result import Diagnosis, Explanation
 from llamapar.diagnosis.vocabulary import NOT_SHARDING, SHARDING, UNKNOWN
 
 from . import dumps
-from .groups import named
-from .program import Program
-from .verdict import Standing, standing
+from .groups import rank_label
+from .program import LlamaStep
+from .verdict import RankPositions, standing
 
 CATEGORY = "rank_mapping_hang"
 
@@ -41,7 +41,7 @@ GOING_ON = "written while the run still went on, the records would look the same
 
 def explain_dumps(files: Iterable[tuple[str, bytes]]) -> Explanation:
     """Explain a hang from the bytes of each rank's dump; no layout is needed. Raises LlamaparError."""
-    return explained(standing(dumps.of_bytes(files)))
+    return explain_hang(standing(dumps.of_bytes(files)))
 
 
 def explain_flight(source: object, known: Known) -> Explanation:
@@ -51,27 +51,27 @@ def explain_flight(source: object, known: Known) -> Explanation:
 
     known: the layout, which gives every rank its coord, and the model, which names the layer of collectives.
     """
-    folder = source if isinstance(source, dumps.Folder) else dumps.read(source)
+    folder = source if isinstance(source, dumps.Folder) else dumps.read_dumps(source)
     degrees = {axis: number for axis in AXES if (number := known.get(axis))}
     world = known.get("world")
     if degrees and world and "dp" not in degrees:
         degrees["dp"] = max(1, world // math.prod(degrees.values()))
     layout = known.layout or (Layout.of(degrees) if degrees else None)
-    program = None if known.model is None else Program(known.model, known.numbers, known.schedule)
+    program = None if known.model is None else LlamaStep(known.model, known.numbers, known.schedule)
     found = standing(folder, layout, program)
-    answer = explained(found)
+    answer = explain_hang(found)
     if found.kind not in ABSENT:
         return answer
     return replace(answer, note="; ".join(filter(None, [answer.note, GOING_ON])))
 
 
-def explained(found: Standing) -> Explanation:
+def explain_hang(found: RankPositions) -> Explanation:
     """The verdict of `lp.explain` on a hang."""
     folder = found.hang.folder
     notes = []
     missing = [rank for rank in found.every if rank not in found.hang.dumps and rank not in folder.broken]
     if missing:
-        notes.append(f"no dump of {named(None, missing)}")
+        notes.append(f"no dump of {rank_label(None, missing)}")
     notes += [f"rank {rank}'s dump cannot be read: {why}" for rank, why in list(folder.broken.items())[:4]]
     if found.layout is not None:
         notes.append(f"layout {found.layout}, order {found.layout.order}")

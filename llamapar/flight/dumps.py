@@ -19,7 +19,7 @@ from llamapar.describe import pickles
 from llamapar.errors import LlamaparError, printable, shown
 from llamapar.records.tables import Plain
 
-from .inert import CutOff, plain, refused
+from .inert import CutOff, plain_mapping, refused
 
 MAX_FILE = 2**25
 """Bytes of the largest dump that is read: 2,000 entries take one or two million, with frames ten."""
@@ -46,7 +46,7 @@ WORLD = "default_pg"
 """What torch calls the group of all ranks."""
 
 
-class Call(NamedTuple):
+class CollectiveCall(NamedTuple):
     """A rank's call, without its time: group and its description, operation, sizes, dtypes.
 
     ends: source and destination of a send or a receive, as ranks within the group; (-1, -1) for a batch.
@@ -115,7 +115,7 @@ class Dump:
     """
 
     rank: int
-    calls: list[Call]
+    calls: list[CollectiveCall]
     numbers: array[int]
     done: bytearray
     created: array[int]
@@ -167,7 +167,7 @@ _BESIDE = re.compile(r"^\.|\.(log|txt|out|err)$", re.IGNORECASE)
 """Names of files that lie beside dumps and are none: hidden ones, and a rank's log."""
 
 
-def read(path: object) -> Folder:
+def read_dumps(path: object) -> Folder:
     """The dumps in a folder, or in some files; the last number in a file's name is the rank.
 
     In a folder, hidden files and logs are skipped. A truncated or damaged dump is listed in `broken`. Raises
@@ -210,7 +210,7 @@ def _bytes(file: Path) -> bytes:
 def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
     """The dumps in (name, bytes) of files, as from `read`."""
     dumps, broken, names = dict[int, Dump](), dict[int, str](), dict[int, str]()
-    known = _Known()
+    known = _SharedTables()
     for name, data in files:
         number = _NUMBER.search(Path(name).stem)
         if number is None:
@@ -226,7 +226,7 @@ def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
         names[rank] = name
         try:
             with pickles.uncollected():
-                dumps[rank] = _dump(rank, plain(data, name), name, known)
+                dumps[rank] = _dump(rank, plain_mapping(data, name), name, known)
         except CutOff as problem:
             broken[rank] = str(problem)
     if not names:
@@ -237,7 +237,7 @@ def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
 # -- entries ---------------------------------------------------------------------------------------
 
 
-class _Known:
+class _SharedTables:
     """Data shared by dumps, stored once: calls, places, groups.
 
     A few bytes of a pickle can refer to a long list or text again. So nothing is copied whole, the cost of an
@@ -245,14 +245,14 @@ class _Known:
     """
 
     def __init__(self) -> None:
-        self.calls: dict[object, Call] = {}
+        self.calls: dict[object, CollectiveCall] = {}
         self.frames: dict[object, tuple[str, str]] = {}
         self.files: dict[str, tuple[str, str, bool]] = {}
         self.stacks: dict[Stack, Stack] = {}
         self.ranks: dict[str, tuple[int, ...]] = {}
         self.batches = False  # whether a call that ends a batch was seen
 
-    def call(self, entry: Plain) -> Call:
+    def call(self, entry: Plain) -> CollectiveCall:
         """The call of an entry. Raises TypeError, ValueError or LookupError for a field unlike torch's."""
         get = entry.get
         group, label = entry["process_group"]
@@ -277,7 +277,7 @@ class _Known:
             if ends is not None:
                 op, first, arrow, second = ends.groups()
                 pair = (int(first), int(second)) if arrow == "->" else (int(second), int(first))
-            call = Call(group[:200], label[:200], op[:60], inputs, outputs, tuple(dtypes), pair)
+            call = CollectiveCall(group[:200], label[:200], op[:60], inputs, outputs, tuple(dtypes), pair)
             found = self.calls[key] = call
             self.batches = self.batches or op.endswith("coalesced")
         return found
@@ -349,7 +349,7 @@ _LIBRARIES = re.compile(r"/site-packages/torch/|/llamapar/(spmd|execution)/|/lib
 _ENDS = re.compile(r"(send|recv) (\d{1,9})(->|<-)(\d{1,9})")
 
 
-def _dump(rank: int, value: Plain, where: str, known: _Known) -> Dump:
+def _dump(rank: int, value: Plain, where: str, known: _SharedTables) -> Dump:
     version, entries = value.get("version"), value.get("entries", [])
     if not isinstance(version, str) or version.partition(".")[0] != str(VERSION):
         what = shown(version) if isinstance(version, str | int | float) else "missing"
@@ -358,7 +358,7 @@ def _dump(rank: int, value: Plain, where: str, known: _Known) -> Dump:
         raise refused(where, "its entries are no list")
     if len(entries) > MAX_ENTRIES:
         raise refused(where, f"{len(entries):,} entries, at most {MAX_ENTRIES:,} are read")
-    calls, stacks, seen = list[Call](), list[Stack](), dict[tuple[int, ...], Stack]()
+    calls, stacks, seen = list[CollectiveCall](), list[Stack](), dict[tuple[int, ...], Stack]()
     numbers, created, done = array("q"), array("q"), bytearray()
     members = known.members(value.get("pg_config"), where)
     try:
@@ -380,7 +380,7 @@ def _dump(rank: int, value: Plain, where: str, known: _Known) -> Dump:
     return Dump(rank, calls, numbers, done, created, stacks, members, first)
 
 
-def _settle_batches(calls: Sequence[Call], numbers: Sequence[int], done: bytearray) -> None:
+def _settle_batches(calls: Sequence[CollectiveCall], numbers: Sequence[int], done: bytearray) -> None:
     """Give the calls of a batch the state of the entry that ends it: NCCL leaves theirs "scheduled" for good.
 
     Source: https://github.com/pytorch/pytorch/issues/137969.

@@ -79,7 +79,7 @@ def axes_named(label: str) -> str:
     return "-".join(dict.fromkeys(_WORDS[word] for word in words if word in _WORDS))
 
 
-def matched(folder: Folder, layout: Layout | None) -> tuple[dict[str, Group], Layout | None]:
+def match_groups(folder: Folder, layout: Layout | None) -> tuple[dict[str, Group], Layout | None]:
     """Name → group, and the layout: the given one, or the one that explains the groups, or None.
 
     Raises LayoutError for a layout with fewer ranks than dumps.
@@ -180,7 +180,7 @@ def _found(groups: Iterable[Group], top: int) -> Layout | None:
     return layout if named and fits and top < layout.world < 2 * (top + 1) else None
 
 
-def named(layout: Layout | None, ranks: Iterable[int], axes: str = "") -> str:
+def rank_label(layout: Layout | None, ranks: Iterable[int], axes: str = "") -> str:
     """ "rank 29 (tp 5)", "ranks 0, 2"."""
     ranks = list(ranks)
     text = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}"

@@ -18,9 +18,9 @@ from itertools import pairwise
 from llamapar.count.order import Sent
 from llamapar.describe.layout import Layout
 
-from .dumps import Call, Dump, Folder
+from .dumps import CollectiveCall, Dump, Folder
 from .groups import Group
-from .program import Program
+from .program import LlamaStep
 
 AHEAD = 64
 """Calls within which one that a rank makes too early is looked for in the other ranks' order."""
@@ -60,8 +60,8 @@ class Parting:
 
     ranks: Mapping[int, int]
     others: Mapping[int, int]
-    call: Call
-    usual: Call
+    call: CollectiveCall
+    usual: CollectiveCall
     kind: str
 
     @property
@@ -86,7 +86,7 @@ class Hang:
     folder: Folder
     groups: Mapping[str, Group]
     layout: Layout | None
-    program: Program | None = None
+    program: LlamaStep | None = None
 
     @property
     def dumps(self) -> Mapping[int, Dump]:
@@ -141,7 +141,7 @@ class Hang:
         others = [end for end in ends if end != rank]
         return tuple(other for other in others if not self._answers(other, call))
 
-    def _answers(self, rank: int, call: Call) -> bool:
+    def _answers(self, rank: int, call: CollectiveCall) -> bool:
         """Whether a rank is in the matching end of a send or a receive."""
         dump = self.dumps.get(rank)
         if dump is None:
@@ -194,7 +194,7 @@ class Hang:
         found = {rank: dump.at.get((group, number)) for rank, dump in places}
         return {rank: at for rank, at in found.items() if at is not None}
 
-    def alike(self, call: Call, number: int) -> bool:
+    def alike(self, call: CollectiveCall, number: int) -> bool:
         """Whether all ranks that entered a collective made the same call."""
         entered = self.entered(call.group, number)
         return all(self.dumps[rank].calls[at].kind == call.kind for rank, at in entered.items())
@@ -360,7 +360,9 @@ class Hang:
             strange, usual, mine, theirs, self._kind(mine, theirs, rows[one][at:], rows[other][at:])
         )
 
-    def _kind(self, mine: Call, theirs: Call, own: Sequence[int], common: Sequence[int]) -> str:
+    def _kind(
+        self, mine: CollectiveCall, theirs: CollectiveCall, own: Sequence[int], common: Sequence[int]
+    ) -> str:
         """The kind of deviation, given how the rank's own later calls differ from the common ones."""
         same_group = self.groups[mine.group].kind == self.groups[theirs.group].kind
         soon = common[1:AHEAD]

@@ -20,7 +20,7 @@ class CutOff(Exception):
     """A dump whose end, or whole content, is missing or damaged; the message says which."""
 
 
-def plain(data: bytes, where: str) -> Plain:
+def plain_mapping(data: bytes, where: str) -> Plain:
     """The mapping in a dump. Raises CutOff, or LlamaparError for a file that is no flight record."""
     if not data.strip():
         raise CutOff("empty")
@@ -75,7 +75,7 @@ bytes, and the memo is numbered below 2**22, so that it stays small."""
 _PAIR, _TEXT = pickle.TUPLE2[0], pickle.BINUNICODE[0]
 
 
-class _Reader(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """Python's unpickler for pickles that passed `_torchs`; pairs become lists, which cannot be keys."""
 
     def persistent_load(self, pair: tuple[object, object]) -> list[object]:
@@ -113,5 +113,5 @@ def _torchs(data: bytes) -> bytes | None:
 def _unpickled(data: bytes, where: str) -> object:
     trusted = _torchs(data)
     if trusted is None:
-        return pickles.load(data, (), where, tuples=False)
-    return _Reader(io.BytesIO(trusted)).load()
+        return pickles.load_pickle(data, (), where, tuples=False)
+    return _PlainUnpickler(io.BytesIO(trusted)).load()

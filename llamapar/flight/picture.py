@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from llamapar.figures import parts, style
-from llamapar.figures.parts import Bar
+from llamapar.figures import draw, style
+from llamapar.figures.draw import Bar
 from llamapar.figures.style import Spec
 
 from .dumps import Stack
-from .groups import named
-from .verdict import Standing
+from .groups import rank_label
+from .verdict import RankPositions
 
 CALLS = 16
 """Calls drawn of the ranks that came farthest: the last ones."""
@@ -28,7 +28,7 @@ _SHARE = 0.86
 """Part of its place that the bar of a call takes."""
 
 
-def picture(record: Standing, with_stacks: bool = False) -> tuple[Spec, str]:
+def picture(record: RankPositions, with_stacks: bool = False) -> tuple[Spec, str]:
     """One row for each rank and one bar for each call, in program order; a hollow bar has not ended.
 
     with_stacks: add the stack of a clicked call for a panel. Stacks differ between machines.
@@ -53,8 +53,8 @@ def picture(record: Standing, with_stacks: bool = False) -> tuple[Spec, str]:
             (waiting if at in open_calls else done.setdefault(_look(group.axes), [])).append(bar)
     colours = {**style.COLOURS, OTHER: style.PAD}
     seen = ((done.get(look, []), {"color": colour}, look) for look, colour in colours.items())
-    data = parts.looks(seen, len(ranks))
-    data += [parts.missing(waiting, len(ranks), "waits there")] if waiting else []
+    data = draw.looks(seen, len(ranks))
+    data += [draw.missing(waiting, len(ranks), "waits there")] if waiting else []
     more: Spec = {"meta": {"stacks": _frames(data, stacks)}} if with_stacks else {}
     marks = [(row, rank) for row, rank in enumerate(ranks) if rank in record.ranks]
     if marks:
@@ -63,18 +63,18 @@ def picture(record: Standing, with_stacks: bool = False) -> tuple[Spec, str]:
         hover = [f"rank {rank}: {record.kind}" for _, rank in marks]
         rows = [row for row, _ in marks]
         data.append(
-            parts.scatter("markers", places, rows, marker=cross, hovertext=hover, **parts.legend("here"))
+            draw.scatter("markers", places, rows, marker=cross, hovertext=hover, **draw.legend("here"))
         )
     left_out = len(record.every) - len(ranks)
-    title = f"{named(None, record.ranks)} left the others" if record.ranks else "nobody can be named"
+    title = f"{rank_label(None, record.ranks)} left the others" if record.ranks else "nobody can be named"
     layout = style.layout(
         "flight",
         title,
         f"{left_out:,} more ranks are not drawn" if left_out else "",
         widest=str(max(ranks)),
-        xaxis=parts.axis("calls of a rank, in order", [first - 0.2, last + 1]),
-        yaxis=parts.downward(
-            parts.axis("rank", [-0.5, len(ranks) - 0.5], **parts.ticks(range(len(ranks)), ranks))
+        xaxis=draw.axis("calls of a rank, in order", [first - 0.2, last + 1]),
+        yaxis=draw.downward(
+            draw.axis("rank", [-0.5, len(ranks) - 0.5], **draw.ticks(range(len(ranks)), ranks))
         ),
         **more,
     )
@@ -92,7 +92,7 @@ def _frames(traces: Sequence[Spec], stacks: Mapping[tuple[float, float], Stack])
     return [list(stack.frames) for stack in [*numbers][:STACKS]]
 
 
-def _drawn(record: Standing) -> list[int]:
+def _drawn(record: RankPositions) -> list[int]:
     group = record.group.ranks if record.group is not None else ()
     order = dict.fromkeys([*record.ranks, *group, *record.every])
     return sorted(list(order)[:RANKS])
@@ -102,7 +102,9 @@ def _look(axes: str) -> str:
     return axes if axes in style.COLOURS else OTHER
 
 
-def _place(record: Standing, rank: int, begins: dict[int, int], ends: dict[int, int], last: int) -> float:
+def _place(
+    record: RankPositions, rank: int, begins: dict[int, int], ends: dict[int, int], last: int
+) -> float:
     """The position of a culprit: at its deviating call, or after its last call."""
     parted = record.hang.parted
     if parted is not None and rank in parted.ranks and rank in begins:
@@ -110,7 +112,7 @@ def _place(record: Standing, rank: int, begins: dict[int, int], ends: dict[int, 
     return ends.get(rank, last - 1)
 
 
-def _hover(record: Standing, rank: int, at: int) -> str:
+def _hover(record: RankPositions, rank: int, at: int) -> str:
     dump = record.hang.dumps[rank]
     call = dump.calls[at]
     where = record.hang.groups[call.group].where(record.layout)

@@ -20,14 +20,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from llamapar.count.order import BACKWARD, FORWARD, Sent, order
+from llamapar.count.order import BACKWARD, FORWARD, Sent, collectives_in_order
 from llamapar.count.wire import Sending, sending
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.errors import LlamaparError, one_of
 from llamapar.place.orders import ORDERS
 
-from .dumps import Call
+from .dumps import CollectiveCall
 
 PERIODS = 2
 """Whole periods without a break in which a call has to stand."""
@@ -45,7 +45,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class LlamaStep:
     """A Llama step of a model. numbers: other known facts: zero, seq_len, micro_batch, global_batch.
 
     schedule: of the pipeline; "" for any.
@@ -68,7 +68,7 @@ class Program:
         layout: Layout,
         rank: int,
         axis: str,
-        calls: Mapping[str, Sequence[Call]],
+        calls: Mapping[str, Sequence[CollectiveCall]],
         lines: Sequence[str],
         at: int,
     ) -> Sent | None:
@@ -93,7 +93,7 @@ class Program:
         return {}
 
     def _compared(
-        self, layout: Layout, rank: int, axis: str, calls: Mapping[str, Sequence[Call]]
+        self, layout: Layout, rank: int, axis: str, calls: Mapping[str, Sequence[CollectiveCall]]
     ) -> tuple[list[Key], list[Compared]]:
         """A rank's calls along an axis, and each possible order with its result from `_ends`."""
         own = calls[axis]
@@ -110,7 +110,9 @@ class Program:
         """Tokens in a rank's micro-batch, if the job is known."""
         return self.numbers.get("seq_len", 0) * self.numbers.get("micro_batch", 1) // layout.cp
 
-    def _sizes(self, layout: Layout, residual: Sequence[Call], own: Sequence[Call]) -> list[tuple[str, int]]:
+    def _sizes(
+        self, layout: Layout, residual: Sequence[CollectiveCall], own: Sequence[CollectiveCall]
+    ) -> list[tuple[str, int]]:
         """Possible (dtype, tokens of a rank's micro-batch) of tensors over tp, or the known ones."""
         given = self._given(layout)
         seen = {
@@ -135,7 +137,7 @@ class Program:
         many = batch // (layout.dp * each)
         each_layer = sum(p.layer == 0 for p in self.model.parameters())
         for sent in self._sendings(layout, rank, dtype, tokens, many):
-            own = tuple(one for one in order(sent) if one.axis == axis)
+            own = tuple(one for one in collectives_in_order(sent) if one.axis == axis)
             if sent.table is not None and sent.table.micro_batches > 1:
                 yield Expected(own, _proof(own, each_layer) if tokens == self._given(layout) else 0)
             else:  # micro-batches one after another, the gradients after each, or later
@@ -258,7 +260,7 @@ def _same_line(lines: Sequence[str], at: int, expected: Expected, place: int) ->
     return any(lines[i] == lines[at] for i in alike) and (bool(lines[at]) or sent.phase != BACKWARD)
 
 
-def _recorded(call: Call, scatters: bool, ranks: int) -> Key:
+def _recorded(call: CollectiveCall, scatters: bool, ranks: int) -> Key:
     """Kind and bytes as in a trace: of the output for an all-gather, else of the input."""
     kind = re.sub(r"^_|_base$|_into_tensor|_tensor|_single|_coalesced", "", call.op)
     numbers = _numbers(call.inputs) * (ranks if kind == "all_gather" else 1)

@@ -9,10 +9,10 @@ from llamapar.describe.layout import Layout
 from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE, WEAK, Level
 from llamapar.records.tables import Plain, Record
 
-from .dumps import Call, Folder
-from .groups import Group, matched, named
+from .dumps import CollectiveCall, Folder
+from .groups import Group, match_groups, rank_label
 from .hang import ONE_WAY, Hang, Parting
-from .program import Program
+from .program import LlamaStep
 
 DID = {
     "size": "has other sizes or dtypes: {mine} where {others} {call} {usual}",
@@ -27,7 +27,7 @@ DID = {
 
 
 @dataclass(frozen=True, repr=False)
-class Standing(Record):
+class RankPositions(Record):
     """The position of every rank: rank → (collective, whether it waits there, line of code).
 
     ranks: the culprits; () if none can be named. kind: what they did. level: how certain that is. collective:
@@ -40,7 +40,7 @@ class Standing(Record):
     level: Level
     cause: str
     group: Group | None = None
-    collective: Call | None = None
+    collective: CollectiveCall | None = None
     number: int = 0
 
     @property
@@ -61,7 +61,7 @@ class Standing(Record):
             absent = waits[0].absent
             alike = self.hang.alike(call, dump.numbers[at])
             state = "is in it with all others" if alike else "is in it, and others call something else"
-            state = f"waits for {named(None, absent)}" if absent else state
+            state = f"waits for {rank_label(None, absent)}" if absent else state
         where = self.hang.groups[call.group].where(self.layout)
         return f"{where}: {call.op} #{dump.numbers[at]}", state, dump.stacks[at].line
 
@@ -75,7 +75,7 @@ class Standing(Record):
         rows: dict[tuple[str, str, str], list[int]] = {}
         for rank in self.every:
             rows.setdefault(self.of_rank(rank), []).append(rank)
-        each: list[list[object]] = [[named(None, ranks), *row] for row, ranks in rows.items()]
+        each: list[list[object]] = [[rank_label(None, ranks), *row] for row, ranks in rows.items()]
         return "where every rank stands", ["ranks", "last collective", "there", "line"], each, ""
 
     def as_dict(self) -> Plain:
@@ -91,14 +91,14 @@ class Standing(Record):
         }  # fmt: skip
 
 
-def standing(folder: Folder, layout: Layout | None = None, program: Program | None = None) -> Standing:
+def standing(folder: Folder, layout: Layout | None = None, program: LlamaStep | None = None) -> RankPositions:
     """The cause of the hang, and the position of every rank. program: names the layer and part of each
     collective.
     """
-    groups, layout = matched(folder, layout)
+    groups, layout = match_groups(folder, layout)
     hang = Hang(folder, groups, layout, program)
     if not hang.waits:
-        return Standing(hang, "none", (), WEAK, _silence(hang))
+        return RankPositions(hang, "none", (), WEAK, _silence(hang))
     parted = hang.parted
     if parted is not None and (not parted.tied or _clash(hang, parted)):
         return _parting(hang, parted)
@@ -125,7 +125,7 @@ def _silence(hang: Hang) -> str:
 
 def _title(hang: Hang, group: Group, ranks: tuple[int, ...]) -> str:
     """ "tp group of dp 3, pp 1: rank 29 (tp 5)"."""
-    return f"{group.where(hang.layout)}: {named(hang.layout, ranks, group.axes)}"
+    return f"{group.where(hang.layout)}: {rank_label(hang.layout, ranks, group.axes)}"
 
 
 def _text(hang: Hang, rank: int, at: int) -> str:
@@ -144,7 +144,7 @@ def _before(hang: Hang, rank: int, at: int) -> str:
     return f"; last common: {_text(hang, rank, at - 1)} of the {group.where(hang.layout)}"
 
 
-def _parting(hang: Hang, parted: Parting) -> Standing:
+def _parting(hang: Hang, parted: Parting) -> RankPositions:
     ranks = tuple(sorted(parted.ranks))
     one, other = ranks[0], min(parted.others)
     mine, usual = _text(hang, one, parted.ranks[one]), _text(hang, other, parted.others[other])
@@ -169,16 +169,14 @@ def _parting(hang: Hang, parted: Parting) -> Standing:
     text = f"{_title(hang, here, ranks)} {done}" + (f" ({line})" if line else "")
     text += _before(hang, one, parted.ranks[one])
     if parted.tied:
-        sides = (
-            f"{named(hang.layout, ranks)} and {named(hang.layout, sorted(parted.others))} go different ways"
-        )
-        text = f"{sides}, and neither is the larger side: {text}"
-        return Standing(hang, "tie", (), POSSIBLE, text, here, parted.usual)
+        one_side, other_side = (rank_label(hang.layout, side) for side in (ranks, sorted(parted.others)))
+        text = f"{one_side} and {other_side} go different ways, and neither is the larger side: {text}"
+        return RankPositions(hang, "tie", (), POSSIBLE, text, here, parted.usual)
     number = hang.dumps[other].numbers[parted.others[other]]
-    return Standing(hang, parted.kind, ranks, LIKELY, text, here, parted.usual, number)
+    return RankPositions(hang, parted.kind, ranks, LIKELY, text, here, parted.usual, number)
 
 
-def _not_come(hang: Hang, parted: Parting | None) -> Standing:
+def _not_come(hang: Hang, parted: Parting | None) -> RankPositions:
     """Ranks that everybody waits for, and that are in no collective themselves."""
     there = tuple(rank for rank in hang.free if rank in hang.dumps)
     ranks = there or hang.free
@@ -191,7 +189,7 @@ def _not_come(hang: Hang, parted: Parting | None) -> Standing:
     here = tuple(rank for rank in ranks if rank in first.absent) or ranks
     waiting = sorted({w.rank for w in waits if hang.dumps[w.rank].calls[w.at] is call})
     text = f"{_title(hang, group, here)} never entered {_text(hang, first.rank, first.at)}"
-    text += f"; {named(hang.layout, waiting)} wait{'s' * (len(waiting) == 1)}"
+    text += f"; {rank_label(hang.layout, waiting)} wait{'s' * (len(waiting) == 1)}"
     kind, level = "late", LIKELY
     if not there:
         broken = [rank for rank in ranks if rank in hang.folder.broken]
@@ -202,7 +200,7 @@ def _not_come(hang: Hang, parted: Parting | None) -> Standing:
         how = "it died" if level is LIKELY else "it died, or its dump is lost"
         text += "; its dump is cut off" if broken else f"; it left no dump: {how}"
         if len(failed) == 1:  # The rank never left its last call, or left it and called nothing more.
-            text += f"; or {named(hang.layout, failed)} is the one, whose calls have ended"
+            text += f"; or {rank_label(hang.layout, failed)} is the one, whose calls have ended"
     else:
         late = hang.lateness(here[0], call.group, number)
         if late.slow:
@@ -221,7 +219,7 @@ def _not_come(hang: Hang, parted: Parting | None) -> Standing:
         ):
             level = POSSIBLE
     text += _before(hang, first.rank, first.at)
-    return Standing(hang, kind, ranks, level, text, group, call, number)
+    return RankPositions(hang, kind, ranks, level, text, group, call, number)
 
 
 def _unseen_sends(hang: Hang, ranks: Iterable[int]) -> bool:
@@ -238,7 +236,7 @@ def _without(hang: Hang) -> tuple[int, ...]:
     return tuple(sorted({*range(top), *members, *hang.folder.broken} - hang.dumps.keys()))
 
 
-def _around(hang: Hang) -> Standing:
+def _around(hang: Hang) -> RankPositions:
     """Everybody waits for a rank that waits itself, and no rank differs from its peers."""
     waits = [wait for each in hang.waits.values() for wait in each]
     first = min(waits, key=lambda wait: (not wait.absent, hang.dumps[wait.rank].created[wait.at]))
@@ -257,12 +255,16 @@ def _around(hang: Hang) -> Standing:
         words += "the network or a GPU, or a rank without a dump, rather than the program"
         if call.op in ONE_WAY:
             words += "; or its ranks do not name the same root, which no record holds"
-        return Standing(hang, "inside", (), POSSIBLE, words, group, call)
+        return RankPositions(hang, "inside", (), POSSIBLE, words, group, call)
     other = next((hang.waits[rank][0] for rank in first.absent if rank in hang.waits), None)
-    one = named(hang.layout, [first.rank], group.axes)
-    words = f"{where}: {one} waits in {text} for {named(hang.layout, first.absent)}"
+    one = rank_label(hang.layout, [first.rank], group.axes)
+    words = f"{where}: {one} waits in {text} for {rank_label(hang.layout, first.absent)}"
     if other is not None:
         its = hang.groups[hang.dumps[other.rank].calls[other.at].group]
-        words += f", and {named(hang.layout, [other.rank])} in {_text(hang, other.rank, other.at)} of the "
-        words += f"{its.where(hang.layout)} for {named(hang.layout, other.absent)}: they wait for each other"
-    return Standing(hang, "tie", (), POSSIBLE, words, group, call)
+        words += (
+            f", and {rank_label(hang.layout, [other.rank])} in {_text(hang, other.rank, other.at)} of the "
+        )
+        words += (
+            f"{its.where(hang.layout)} for {rank_label(hang.layout, other.absent)}: they wait for each other"
+        )
+    return RankPositions(hang, "tie", (), POSSIBLE, words, group, call)

@@ -80,7 +80,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Case:
+class Evidence:
     """One piece of evidence: what the framework does where a rule applies and `when` holds.
 
     message: its own message, word for word; {names} are filled from `Job.numbers`.
@@ -102,14 +102,14 @@ class Case:
     line: str = ""
 
 
-def evidence(**cases: Case | tuple[Case, ...]) -> dict[str, tuple[Case, ...]]:
+def evidence(**cases: Evidence | tuple[Evidence, ...]) -> dict[str, tuple[Evidence, ...]]:
     """Evidence by the code of a rule; of several cases, the first one with a true `when` counts."""
-    return {code: (case,) if isinstance(case, Case) else case for code, case in cases.items()}
+    return {code: (case,) if isinstance(case, Evidence) else case for code, case in cases.items()}
 
 
-def tp_alone(path: str) -> dict[str, Case]:
+def tp_alone(path: str) -> dict[str, Evidence]:
     """Evidence for a framework in which every rank is a TP rank: rules of other axes do not apply."""
-    none = Case(NA, path=path, note="cuts by TP alone: cp, pp and dp do not exist there")
+    none = Evidence(NA, path=path, note="cuts by TP alone: cp, pp and dp do not exist there")
     return dict.fromkeys(("LP201", "LP202", "LP301", "LP302", "LP303", "LP304", "LP501"), none)
 
 
@@ -150,9 +150,9 @@ def pads(own: Padding) -> Callable[[Job], bool]:
     return lambda j: (j.padding or own).padded(j.model.vocab_size, j.layout.tp) != j.model.vocab_size
 
 
-def torch_case(verdict: str, message: str, path: str, when: Callable[[Job], bool], note: str) -> Case:
+def torch_case(verdict: str, message: str, path: str, when: Callable[[Job], bool], note: str) -> Evidence:
     """Evidence from torch itself, for frameworks built on it."""
-    return Case(verdict, message, path, note, when, "pytorch/pytorch", "v2.13.0")
+    return Evidence(verdict, message, path, note, when, "pytorch/pytorch", "v2.13.0")
 
 
 _SCHEDULES = "torch/distributed/pipelining/schedules.py"
@@ -279,7 +279,7 @@ class Framework:
     trains: bool = True
     parts: Mapping[str, str] = field(default_factory=dict)
     runs: Callable[[Job], Job] = lambda job: job
-    cases: dict[str, tuple[Case, ...]] = field(default_factory=dict)
+    cases: dict[str, tuple[Evidence, ...]] = field(default_factory=dict)
     keywords: tuple[tuple[Change | None, Mapping[str, str]], ...] = ()
     since: Change | None = None
     before: Change | None = None
@@ -291,22 +291,22 @@ class Framework:
         """
         return job if code == "LP001" else self.runs(job)
 
-    def case(self, code: str, job: Job) -> Case | None:
+    def case(self, code: str, job: Job) -> Evidence | None:
         """The evidence on rule `code` that fits `job`, or None. Of several parts, the first that fails."""
         # A run stops at the first part that refuses it, whatever the others accept.
         newest = [cases[0] for cases in self._fitting(code, self.job_of(code, job))]
         return next((case for case in newest if case.verdict in FAILS), next(iter(newest), None))
 
-    def _fitting(self, code: str, job: Job) -> list[list[Case]]:
+    def _fitting(self, code: str, job: Job) -> list[list[Evidence]]:
         """For each part of the framework, its fitting cases in all versions that it may be, newest first."""
         cases = self.cases.get(code, ())
         parts = {part: [c for c in cases if self.part(c) == part] for part in map(self.part, cases)}
         found = [held for own in parts.values() if (held := self._by_version(own, job))]
         return sorted(found, key=lambda held: cases.index(held[0]))
 
-    def _by_version(self, cases: list[Case], job: Job) -> list[Case]:
+    def _by_version(self, cases: list[Evidence], job: Job) -> list[Evidence]:
         """Of one part's cases, the fitting one of each version, newest first, as far back as is known."""
-        found: list[Case] = []
+        found: list[Evidence] = []
         end = None
         # Cases are listed newest change first, so one pass walks back in time: each group holds from its own
         # change until `end`, the change of the group before it.
@@ -332,7 +332,7 @@ class Framework:
         verdict, *others = [self._verdict(cases, job) for cases in parts or [[]]]
         return replace(verdict, others=tuple(others))
 
-    def _verdict(self, cases: list[Case], job: Job) -> Verdict:
+    def _verdict(self, cases: list[Evidence], job: Job) -> Verdict:
         """The verdict of the first and newest case, followed by those of the cases that it replaced."""
         if not cases:
             return Verdict(self.name, UNKNOWN)
@@ -357,11 +357,11 @@ class Framework:
             return f"{own}={value.multiple}" if value.per_tp == self.padding.per_tp else f"{name}={value}"
         return own and f"{own}={value}"
 
-    def part(self, case: Case) -> str:
+    def part(self, case: Evidence) -> str:
         """The part of the framework that the evidence comes from; "" for a framework without parts."""
         return next((part for folder, part in self.parts.items() if case.path.startswith(folder)), "")
 
-    def source(self, case: Case) -> Source:
+    def source(self, case: Evidence) -> Source:
         """Where a piece of evidence can be read."""
         return Source(case.repo or self.repo, case.path, case.at or self.commit)
 

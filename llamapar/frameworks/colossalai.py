@@ -11,8 +11,8 @@ from .base import (
     SAVE,
     SILENT,
     WORKS,
-    Case,
     Change,
+    Evidence,
     Framework,
     Source,
     evidence,
@@ -53,53 +53,53 @@ COLOSSALAI = Framework(
     ),
     cases=evidence(
         LP001=(
-            Case(
+            Evidence(
                 CLEAR,
                 "World size {gpus} is not divisible by tp_size {tp} * pp_size {pp}",
                 f"{_PLUGIN}:1052-1054",
                 when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.pp) != 0,
             ),
-            Case(
+            Evidence(
                 NA,
                 path=f"{_PLUGIN}:1076-1083",
                 note="DP is not asked for: it becomes {gpus} / {model_ranks}",
                 when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.pp * j.layout.cp) == 0,
             ),
         ),
-        LP101=Case(
+        LP101=Evidence(
             CLEAR,
             "The number of attention heads must be divisible by tensor parallel size.",
             "colossalai/shardformer/policies/llama.py:97-99",
         ),
-        LP103=Case(
+        LP103=Evidence(
             INIT,
             "The size of dimension at index 0 is {ffn_dim}, it cannot be sharded over {tp} devices.",
             "colossalai/tensor/d_tensor/layout.py:64-67",
         ),
-        LP104=Case(
+        LP104=Evidence(
             CLEAR,
             "The number of key_value heads must be divisible by, and must not be less than "
             "tensor parallel size.",
             "colossalai/shardformer/policies/llama.py:101-103",
         ),
         LP105=(
-            Case(
+            Evidence(
                 ADAPTS,
                 path=_EMBEDDING,
                 note="pads {vocab_size} to {vocab_padded} = {tp} · {vocab_local}; the head cuts the pad "
                 "columns off again",
                 when=pads(_PADDING),
             ),
-            Case(WORKS, path=_EMBEDDING, note="{vocab_size} needs no pad rows here"),
+            Evidence(WORKS, path=_EMBEDDING, note="{vocab_size} needs no pad rows here"),
         ),
         LP106=(
-            Case(
+            Evidence(
                 NA,
                 path=_EMBEDDING,
                 note="{vocab_size} needs no pad rows here",
                 when=lambda j: not pads(_PADDING)(j),
             ),
-            Case(
+            Evidence(
                 SAVE,
                 "The parameter isn't evenly distributed among tensor parallel group:                 "
                 "shape before sharding torch.Size([{vocab_size}, {dim}]), "
@@ -109,7 +109,7 @@ COLOSSALAI = Framework(
                 when=pads(_PADDING),
                 since=Change("2025-01-21", "#6168"),
             ),
-            Case(
+            Evidence(
                 SILENT,
                 path="colossalai/checkpoint_io/hybrid_parallel_checkpoint_io.py `_model_sharder`",
                 note="the model is saved as rank 0's [{vocab_local}, {dim}] without a word (issue #6108, "
@@ -118,25 +118,25 @@ COLOSSALAI = Framework(
                 at="v0.4.7",
             ),
         ),
-        LP201=Case(
+        LP201=Evidence(
             FORWARD,
             "Bro, the seq length {seq_len} for tensor 0 can't be split by {cp2}!",
             "colossalai/shardformer/layer/utils.py:358-360",
             note="with sequence_parallelism_mode=ring_attn",
             when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
         ),
-        LP204=Case(
+        LP204=Evidence(
             CLEAR,
             "Sequence parallelism mode split_gather must be enabled when using tensor parallelism",
             f"{_PLUGIN}:1066-1069",
             note="with sequence_parallelism_mode split_gather or ring",
         ),
-        LP301=Case(
+        LP301=Evidence(
             WORKS,
             path="colossalai/pipeline/stage_manager.py `distribute_layers`",
             note="the middle stages take the remainder",
         ),
-        LP308=Case(
+        LP308=Evidence(
             CLEAR,
             "To avoid prohibitive gradient synchronization costs, zero stage must be 0 or 1 when "
             "using pipeline parallelism",

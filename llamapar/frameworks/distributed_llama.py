@@ -1,6 +1,6 @@
 """distributed-llama: tensor parallelism over home machines, at most one node a KV head."""
 
-from .base import CLEAR, INIT, NA, UNKNOWN, WORKS, Case, Framework, evidence, tp_alone, uneven_vocab
+from .base import CLEAR, INIT, NA, UNKNOWN, WORKS, Evidence, Framework, evidence, tp_alone, uneven_vocab
 
 _CORE = "src/nn/nn-core.cpp"
 
@@ -12,17 +12,19 @@ DISTRIBUTED_LLAMA = Framework(
     aliases=("dllama", "distributed_llama"),
     trains=False,
     cases=evidence(
-        LP101=Case(INIT, "Assertion `nHeads % nNodes == 0' failed.", f"{_CORE}:280"),
-        LP102=Case(WORKS, path="src/llm.cpp:168-176", note="cuts heads, FFN and vocabulary, never the width"),
-        LP103=Case(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222"),
+        LP101=Evidence(INIT, "Assertion `nHeads % nNodes == 0' failed.", f"{_CORE}:280"),
+        LP102=Evidence(
+            WORKS, path="src/llm.cpp:168-176", note="cuts heads, FFN and vocabulary, never the width"
+        ),
+        LP103=Evidence(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222"),
         LP104=(
-            Case(
+            Evidence(
                 CLEAR,
                 "This version does not support more nodes than the number of KV heads in the model",
                 "src/app.cpp:236-238",
                 when=lambda j: j.layout.tp > j.model.n_kv_heads,
             ),
-            Case(
+            Evidence(
                 INIT,
                 "Assertion `kvDim % nNodes == 0' failed.",
                 f"{_CORE}:213",
@@ -30,11 +32,11 @@ DISTRIBUTED_LLAMA = Framework(
             ),
         ),
         LP105=(
-            Case(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222", when=uneven_vocab),
-            Case(WORKS, path="src/llm.cpp:176", note="pads nothing; only the head is cut"),
+            Evidence(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222", when=uneven_vocab),
+            Evidence(WORKS, path="src/llm.cpp:176", note="pads nothing; only the head is cut"),
         ),
-        LP106=Case(NA, path="src/llm.cpp", note="the embedding stays whole on the root node"),
-        LP107=Case(
+        LP106=Evidence(NA, path="src/llm.cpp", note="the embedding stays whole on the root node"),
+        LP107=Evidence(
             INIT,
             "Assertion `slice->n0 % blockSize == 0' failed.",
             f"{_CORE}:310",
@@ -42,7 +44,7 @@ DISTRIBUTED_LLAMA = Framework(
             when=lambda j: j.model.ffn_dim % j.layout.tp == 0 and j.model.ffn_dim // j.layout.tp % 32 != 0,
         ),
         **tp_alone("src/app.cpp"),
-        LP502=Case(
+        LP502=Evidence(
             UNKNOWN,
             path="README.md",
             note="its README promises 1, 2, 4 … 2^n nodes; the code does not check",

@@ -9,7 +9,7 @@ from .base import (
     TORCH_ROUNDS,
     TORCH_ROUNDS_FIT,
     WORKS,
-    Case,
+    Evidence,
     Framework,
     evidence,
     torn_heads,
@@ -26,33 +26,33 @@ DTENSOR = Framework(
     chunking="head-tail",
     cases=evidence(
         LP001=(
-            Case(
+            Evidence(
                 CLEAR,
                 "Mesh should not be bigger than default world size {gpus}, but found {world} ranks!",
                 "torch/distributed/device_mesh.py",
                 when=lambda j: j.layout.world > (j.gpus or 0),
             ),
-            Case(
+            Evidence(
                 SILENT,
                 path="torch/distributed/device_mesh.py",
                 note="a mesh smaller than the world is accepted: {gpus} - {world} ranks stay out of it",
             ),
         ),
-        LP101=Case(
+        LP101=Evidence(
             FORWARD,
             "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {q_numel}",
             "torch/distributed/tensor/parallel/style.py",
             note="the view of Q on a plain local tensor",
             when=torn_heads,
         ),
-        LP103=Case(
+        LP103=Evidence(
             FORWARD,
             "a and b must have same reduction dim, but got [{tokens_local}, {ffn_wide}] X "
             "[{ffn_dim}, {dim}].",
             "torch/distributed/tensor/parallel/style.py",
             note="colwise then rowwise takes rank 0's {ffn_local} columns for those of every rank",
         ),
-        LP104=Case(
+        LP104=Evidence(
             FORWARD,
             "shape '[{batch}, {seq_local}, -1, {head_dim}]' is invalid for input of size {kv_numel}",
             "torch/distributed/tensor/parallel/style.py",
@@ -60,15 +60,15 @@ DTENSOR = Framework(
             "unevenly sharded tensor'",
             when=torn_kv_heads,
         ),
-        LP105=Case(
+        LP105=Evidence(
             WORKS,
             path="torch/distributed/tensor/placement_types.py:340",
             note="uneven shards by torch.chunk; only DTensor.from_local without shape= takes them for "
             "{vocab_local} · {tp} rows",
             when=uneven_vocab,
         ),
-        LP106=Case(NA, path="torch/distributed/tensor/_api.py", note="pads nothing"),
-        LP201=Case(
+        LP106=Evidence(NA, path="torch/distributed/tensor/_api.py", note="pads nothing"),
+        LP201=Evidence(
             SILENT,
             path="torch/distributed/tensor/experimental/_context_parallel/_load_balancer.py:470",
             note="context_parallel drops its load balancing without a word",

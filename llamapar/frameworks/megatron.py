@@ -10,8 +10,8 @@ from .base import (
     INIT,
     NA,
     WORKS,
-    Case,
     Change,
+    Evidence,
     Framework,
     Source,
     evidence,
@@ -40,13 +40,13 @@ def _uneven(job: Job, virtual: bool) -> bool:
 
 
 _ACCOUNTED = (
-    Case(
+    Evidence(
         WORKS,
         path=f"{_CONFIG}:2234-2382",
         note="with account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split",
         when=lambda j: _accounted(j) and (j.model.n_layers + 2) % j.layout.stages == 0,
     ),
-    Case(
+    Evidence(
         CLEAR,
         "number of middle layers: {middle_layers} must be divisible by middle "
         "pipeline_model_parallel_size {pp}",
@@ -54,7 +54,7 @@ _ACCOUNTED = (
         note="with both account_for_*_in_pipeline_split flags",
         when=lambda j: _accounted(j) and j.layout.virtual_stages == 1,
     ),
-    Case(
+    Evidence(
         CLEAR,
         "num_layers: {middle_layers} after enableaccount_for_embedding_in_pipeline_split or "
         "account_for_loss_in_pipeline_split must be divisibleby pipeline_model_parallel_size {pp}",
@@ -62,7 +62,7 @@ _ACCOUNTED = (
         note="with both flags; the missing spaces are in the source",
         when=lambda j: _accounted(j) and (j.model.n_layers + 2) % j.layout.pp != 0,
     ),
-    Case(
+    Evidence(
         CLEAR,
         "number of layers on each pipeline rank: {effective_per_rank}(after enable "
         "account_for_embedding_in_pipeline_split or account_for_loss_in_pipeline_split) must be "
@@ -75,13 +75,13 @@ _ACCOUNTED = (
 """Both account_for flags count the embedding and the head as a layer each."""
 
 _ARGUMENTS = (
-    Case(
+    Evidence(
         CLEAR,
         "Number of layers should be divisible by the pipeline-model-parallel size",
         f"{_ARGS}:965-998",
         when=lambda j: _uneven(j, virtual=False),
     ),
-    Case(
+    Evidence(
         CLEAR,
         "number of layers of the model must be divisible pipeline model parallel size",
         f"{_ARGS}:965-998",
@@ -89,14 +89,14 @@ _ARGUMENTS = (
         when=lambda j: _uneven(j, virtual=True),
     ),
 )
-_OVER_STAGES = Case(
+_OVER_STAGES = Evidence(
     CLEAR,
     "num_layers={n_layers} should be divisible by config.pipeline_model_parallel_size={pp}",
     f"{_BLOCK}:156-158",
     note="with --num-virtual-stages-per-pipeline-rank",
     when=lambda j: not _accounted(j) and j.model.n_layers % j.layout.pp != 0,
 )
-_OVER_VIRTUAL = Case(
+_OVER_VIRTUAL = Evidence(
     CLEAR,
     "num_layers_per_pipeline_rank {layers_per_rank}             should be divisible by "
     "vp_size {virtual_stages}",
@@ -140,37 +140,37 @@ MEGATRON = Framework(
     parts={"megatron/training/": "arguments", "megatron/core/": "core"},
     cases=evidence(
         LP001=(
-            Case(
+            Evidence(
                 CLEAR,
                 "world size ({gpus}) is not divisible by total_model_size (total_model_size={model_ranks})",
                 f"{_ARGS}:432",
                 when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.cp * j.layout.pp) != 0,
             ),
-            Case(
+            Evidence(
                 NA,
                 path=f"{_ARGS}:432",
                 note="DP is not asked for: it becomes {gpus} / {model_ranks}",
             ),
-            Case(
+            Evidence(
                 CLEAR,
                 "world_size ({gpus}) is not divisible by {model_ranks}",
                 "megatron/core/parallel_state.py:823",
                 when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.cp * j.layout.pp) != 0,
             ),
         ),
-        LP101=Case(
+        LP101=Evidence(
             CLEAR,
             "num_attention_heads ({n_heads}) must be a multiple of tensor_model_parallel_size ({tp}).",
             f"{_CONFIG}:1446-1450",
         ),
-        LP103=Case(
+        LP103=Evidence(
             INIT,
             "{ffn_dim} is not divisible by {tp}",
             "megatron/core/utils.py:590-599",
             note="with SwiGLU the doubled width comes first; 'when instantiating TransformerLayer' follows",
         ),
         LP104=(
-            Case(
+            Evidence(
                 INIT,
                 "{qkv_dim} is not divisible by {tp} when instantiating SelfAttention when instantiating "
                 "TransformerLayer",
@@ -182,7 +182,7 @@ MEGATRON = Framework(
                 ),
                 since=_GATHERS,
             ),
-            Case(
+            Evidence(
                 ADAPTS,
                 path="megatron/core/transformer/attention.py:353-380",
                 note="all-gathers the QKV activation over TP and slices group rank // {replicas}; "
@@ -190,14 +190,14 @@ MEGATRON = Framework(
                 when=lambda j: j.layout.tp % j.model.n_kv_heads == 0,
                 since=_GATHERS,
             ),
-            Case(
+            Evidence(
                 CLEAR,
                 "num_query_groups ({n_kv_heads}) must be a multiple or divisor of "
                 "tensor_model_parallel_size ({tp}).",
                 f"{_CONFIG}:1461-1468",
                 since=_GATHERS,
             ),
-            Case(
+            Evidence(
                 CLEAR,
                 "num_query_groups ({n_kv_heads}) must be a multiple of tensor_model_parallel_size ({tp}).",
                 f"{_CONFIG}:782-786",
@@ -205,7 +205,7 @@ MEGATRON = Framework(
             ),
         ),
         LP105=(
-            Case(
+            Evidence(
                 ADAPTS,
                 " > padded vocab (size: {vocab_size}) with {pad_rows} dummy tokens "
                 "(new size: {vocab_padded})",
@@ -213,27 +213,27 @@ MEGATRON = Framework(
                 note="the dummy rows join the softmax denominator",
                 when=pads(_PADDING),
             ),
-            Case(
+            Evidence(
                 WORKS, path="megatron/training/vocab_utils.py", note="{vocab_size} needs no dummy rows here"
             ),
         ),
-        LP106=Case(
+        LP106=Evidence(
             WORKS,
             path="megatron/training/checkpointing.py:194-199",
             note="saved with its {pad_rows} dummy rows; a load under another padded size is refused",
         ),
-        LP201=Case(
+        LP201=Evidence(
             CLEAR,
             "seq-length should be a multiple of 2 * context-parallel-size if context-parallel-size > 1.",
             f"{_ARGS}:1335-1338",
             when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
         ),
-        LP202=Case(
+        LP202=Evidence(
             FORWARD,
             "First dimension of the tensor should be divisible by tensor parallel size",
             "megatron/core/tensor_parallel/mappings.py:72-74",
         ),
-        LP204=Case(
+        LP204=Evidence(
             CLEAR,
             "Cannot use sequence parallelism without tensor parallelism",
             "megatron/core/model_parallel_config.py:502",
@@ -243,7 +243,7 @@ MEGATRON = Framework(
         LP302=(*_ACCOUNTED, *_ARGUMENTS, _OVER_STAGES, _OVER_VIRTUAL),
         LP303=(
             *_ACCOUNTED,
-            Case(
+            Evidence(
                 CLEAR,
                 "number of layers per pipeline stage must be divisible number of layers per "
                 "virtual pipeline stage",
@@ -255,7 +255,7 @@ MEGATRON = Framework(
             _OVER_VIRTUAL,
         ),
         LP306=(
-            Case(
+            Evidence(
                 CLEAR,
                 "The number of contiguous micro-batches in a virtual pipeline stage"
                 "should range in [PP={pp} , M={micro_batches}]",
@@ -263,7 +263,7 @@ MEGATRON = Framework(
                 note="the missing space is in the source",
                 when=lambda j: (j.n_micro_batches or 0) < j.layout.pp,
             ),
-            Case(
+            Evidence(
                 CLEAR,
                 "The remainder of M (the total micro-batches) divided by N (number of contiguous "
                 "micro-batches in a virtual pipeline stage) should be 0, or larger than or equal to "
@@ -273,13 +273,13 @@ MEGATRON = Framework(
                 note="with N = PP, its default",
             ),
         ),
-        LP307=Case(
+        LP307=Evidence(
             CLEAR,
             "When interleaved schedule is used, pipeline-model-parallel size should be greater than 1",
             f"{_ARGS}:1002-1004",
         ),
         LP309=_ACCOUNTED,
-        LP401=Case(
+        LP401=Evidence(
             CLEAR,
             "global batch size ({global_batch}) is not divisible by micro batch size "
             "({micro_batch}) times data parallel size ({dp})",

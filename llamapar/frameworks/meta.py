@@ -12,7 +12,7 @@ from .base import (
     NA,
     SILENT,
     WORKS,
-    Case,
+    Evidence,
     Framework,
     evidence,
     takes_what_is_left,
@@ -29,11 +29,11 @@ _MODEL = "models/llama3/model.py"
 
 def _fairscale(
     verdict: str, message: str, path: str, when: Callable[[Job], bool] = lambda job: True, note: str = ""
-) -> Case:
-    return Case(verdict, message, path, note, when, _FAIRSCALE, _FAIRSCALE_AT)
+) -> Evidence:
+    return Evidence(verdict, message, path, note, when, _FAIRSCALE, _FAIRSCALE_AT)
 
 
-def _divide(numerator: str, when: Callable[[Job], bool]) -> Case:
+def _divide(numerator: str, when: Callable[[Job], bool]) -> Evidence:
     """fairscale's `ensure_divisibility`, which every column-, row- and vocab-parallel layer calls."""
     return _fairscale(INIT, f"{{{numerator}}} is not divisible by {{tp}}", _UTILS, when)
 
@@ -48,7 +48,7 @@ def _runs(job: Job) -> Job:
     return takes_what_is_left(job)
 
 
-def _world_by(ranks: Callable[[Layout], int], number: str) -> Case:
+def _world_by(ranks: Callable[[Layout], int], number: str) -> Evidence:
     """fairscale's three checks of the world size, in order; a clamped tp passes the first."""
     return _fairscale(
         CLEAR,
@@ -58,7 +58,7 @@ def _world_by(ranks: Callable[[Layout], int], number: str) -> Case:
     )
 
 
-_NO_KV_HEAD = Case(
+_NO_KV_HEAD = Evidence(
     INIT,
     "integer division or modulo by zero",
     f"{_MODEL}:115",
@@ -101,7 +101,7 @@ META = Framework(
             _NO_KV_HEAD,
             _divide("q_dim", lambda j: j.model.q_dim % j.layout.tp != 0),
             _divide("kv_dim", lambda j: j.model.kv_dim % j.layout.tp != 0),
-            Case(
+            Evidence(
                 FORWARD,
                 "shape '[{batch}, {seq_len}, {heads_floor}, {head_dim}]' is invalid for input of size "
                 "{q_seen}",
@@ -116,7 +116,7 @@ META = Framework(
             _NO_KV_HEAD,
             _divide("q_dim", lambda j: j.model.q_dim % j.layout.tp != 0),
             _divide("kv_dim", lambda j: j.model.kv_dim % j.layout.tp != 0),
-            Case(
+            Evidence(
                 FORWARD,
                 "shape '[{batch}, {seq_len}, {kv_floor}, {head_dim}]' is invalid for input of size {kv_seen}",
                 f"{_MODEL}:201",
@@ -130,9 +130,9 @@ META = Framework(
             _divide("vocab_size", uneven_vocab),
             _fairscale(WORKS, "", _UTILS, note="pads nothing: {tp} shards of the {vocab_size} rows"),
         ),
-        LP106=Case(NA, path=_MODEL, note="pads nothing"),
+        LP106=Evidence(NA, path=_MODEL, note="pads nothing"),
         **tp_alone("models/llama3/generation.py:67-70"),  # initialize_model_parallel(world_size), no more
-        LP203=Case(
+        LP203=Evidence(
             CLEAR,
             "max_seq_len must be between 1 and 8192, got {seq_len}.",
             "llama/generation.py",

@@ -2,7 +2,7 @@
 
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Case, Framework, Source, evidence, keywords, pads
+from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Evidence, Framework, Source, evidence, keywords, pads
 
 _PADDING = Padding(1, per_tp=True)
 _REPO, _AT = "huggingface/nanotron", "2411b022a75fb7f7561a1bb4166706da5e1b76de"
@@ -29,60 +29,60 @@ NANOTRON = Framework(
         padding="make_vocab_size_divisible_by",
     ),
     cases=evidence(
-        LP001=Case(
+        LP001=Evidence(
             CLEAR,
             "TP*CP*DP*PP={tp}*{cp}*{dp}*{pp}={world} != WORLD_SIZE={gpus}",
             "src/nanotron/parallel/context.py:26",
         ),
-        LP101=Case(
+        LP101=Evidence(
             CLEAR,
             "num_attention_heads ({n_heads}) must be divisible by tp ({tp})",
             "src/nanotron/config/config.py:536",
         ),
-        LP103=Case(
+        LP103=Evidence(
             INIT,
             "AssertionError",
             "src/nanotron/parallel/tensor_parallel/nn.py",
             note="the linear classes assert without a message",
         ),
         LP104=(
-            Case(
+            Evidence(
                 CLEAR,
                 "num_key_value_heads ({n_kv_heads}) must be >= tp ({tp})",
                 "src/nanotron/config/config.py:542",
                 when=lambda j: j.layout.tp > j.model.n_kv_heads,
             ),
-            Case(
+            Evidence(
                 CLEAR,
                 "Number of key/value heads ({n_kv_heads}) must be divisible by TP size ({tp}).",
                 "src/nanotron/models/llama.py:351",
             ),
         ),
         LP105=(
-            Case(
+            Evidence(
                 ADAPTS,
                 "[Vocab Size Padding] Padded vocab (size: {vocab_size}) with {pad_rows} dummy tokens "
                 "(new size: {vocab_padded})",
                 "src/nanotron/helpers.py:52-66",
                 when=pads(_PADDING),
             ),
-            Case(WORKS, path="src/nanotron/helpers.py:52", note="no row is padded"),
+            Evidence(WORKS, path="src/nanotron/helpers.py:52", note="no row is padded"),
         ),
         LP201=(
-            Case(
+            Evidence(
                 CLEAR,
                 "sequence_length {seq_len} must be divisible by cp_size {cp}",
                 "src/nanotron/data/dataloader.py:129",
                 when=lambda j: (j.seq_len or 0) % j.layout.cp != 0,
             ),
-            Case(
+            Evidence(
                 FORWARD,
                 "Sequence length {seq_len} must be divisible by {cp2} when using llama3 ring attention",
                 "src/nanotron/models/qwen.py:777",
                 when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
             ),
         ),
-        LP301=Case(
+        LP301=Evidence(
             WORKS,
             path="src/nanotron/models/base.py:216-232",
             note="cuts where the cumulative compute cost of the blocks passes the next {pp}th",

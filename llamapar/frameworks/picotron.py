@@ -1,6 +1,6 @@
 """picotron: short asserts without numbers; ring attention over contiguous chunks."""
 
-from .base import CLEAR, INIT, NA, WORKS, Case, Framework, Source, evidence, keywords, uneven_vocab
+from .base import CLEAR, INIT, NA, WORKS, Evidence, Framework, Source, evidence, keywords, uneven_vocab
 
 _REPO, _AT = "huggingface/picotron", "59714b1bf25541dbeb6f5a721ed15f6d0768e786"
 
@@ -28,50 +28,50 @@ PICOTRON = Framework(
         micro_batches="gradient_accumulation_steps",
     ),
     cases=evidence(
-        LP001=Case(
+        LP001=Evidence(
             CLEAR,
             "World size ({gpus}) != TP ({tp}) * CP ({cp}) * PP ({pp}) * DP ({dp})",
             "picotron/process_group_manager.py:11",
         ),
-        LP101=Case(
+        LP101=Evidence(
             INIT,
             "num_attention_heads should be divisible by tp world size",
             "picotron/model.py:95",
         ),
-        LP103=Case(
+        LP103=Evidence(
             INIT,
             "Hidden dimension must be divisible by the tensor parallel world size",
             "picotron/tensor_parallel/tensor_parallel.py:81",
         ),
-        LP104=Case(
+        LP104=Evidence(
             INIT,
             "num_key_value_heads should be divisible by  tp world size",
             "picotron/model.py:96",
         ),
         LP105=(
-            Case(
+            Evidence(
                 INIT,
                 "{vocab_size} is not divisible by {tp}",
                 "picotron/tensor_parallel/tensor_parallel.py:226",
                 when=uneven_vocab,
             ),
-            Case(WORKS, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),
+            Evidence(WORKS, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),
         ),
-        LP106=Case(NA, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),
+        LP106=Evidence(NA, path="picotron/tensor_parallel/tensor_parallel.py:226", note="pads nothing"),
         LP201=(
-            Case(
+            Evidence(
                 CLEAR,
                 "seq_length must be divisible by cp_size for Context Parallelism",
                 "train.py:85",
                 when=lambda j: (j.seq_len or 0) % j.layout.cp != 0,
             ),
-            Case(
+            Evidence(
                 WORKS,
                 path="train.py:85",
                 note="cuts contiguous chunks, so it needs a multiple of cp, not of 2·cp",
             ),
         ),
-        LP301=Case(
+        LP301=Evidence(
             WORKS,
             path="picotron/pipeline_parallel/pipeline_parallel.py",
             note="the first stages take the remainder",

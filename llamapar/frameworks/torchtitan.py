@@ -11,8 +11,8 @@ from .base import (
     TORCH_ROUNDS,
     TORCH_ROUNDS_FIT,
     WORKS,
-    Case,
     Change,
+    Evidence,
     Framework,
     Source,
     evidence,
@@ -38,7 +38,7 @@ _PIPELINE = "torchtitan/distributed/pipeline_parallel.py `_generate_llm_fqn_per_
 _VIEW = "shape '[{{batch}}, {{seq_local}}, -1, {{head_dim}}]' is invalid for input of size {{{}}}"
 
 _SEQUENCE = (
-    Case(
+    Evidence(
         CLEAR,
         "The number of tokens per pipeline microbatch ({tokens_per_micro_batch}) must be "
         "divisible by {token_unit} for the configured sequence/context parallelism.",
@@ -46,7 +46,7 @@ _SEQUENCE = (
         when=lambda j: (j.micro_batch or 1) * (j.seq_len or 0) % j.token_unit != 0,
         since=TOKENS,
     ),
-    Case(
+    Evidence(
         CLEAR,
         "Training sequence length ({seq_len}) must be divisible by {token_unit} for the configured "
         "sequence/context parallelism.",
@@ -55,7 +55,7 @@ _SEQUENCE = (
         at="565cb810cf",
         since=Change("2026-06-26", "#3664"),
     ),
-    Case(
+    Evidence(
         CLEAR,
         "Sequence length {seq_len} must be divisible by the product of TP degree ({tp}) and 2 * CP degree "
         "({cp}).",
@@ -92,20 +92,20 @@ TORCHTITAN = Framework(
         ),
     ),
     cases=evidence(
-        LP001=Case(
+        LP001=Evidence(
             CLEAR,
             "Invalid parallel dims: dp_replicate({dp_replicate}) * dp_shard({dp_shard}) * "
             "cp({cp}) * tp({tp}) * pp({pp}) != WORLD_SIZE({gpus})",
             "torchtitan/distributed/parallel_dims.py `_validate`",
         ),
         LP101=(
-            Case(
+            Evidence(
                 CLEAR,
                 "tensor_parallel_degree ({tp}) must divide n_heads ({n_heads}).",
                 "torchtitan/models/common/decoder.py:190-193",
                 since=_VALIDATED,
             ),
-            Case(
+            Evidence(
                 FORWARD,
                 _VIEW.format("q_numel"),
                 "torchtitan/models/llama3/model/model.py:256",
@@ -115,7 +115,7 @@ TORCHTITAN = Framework(
             ),
         ),
         LP103=(
-            Case(
+            Evidence(
                 WORKS,
                 path="torchtitan/distributed/spmd_types.py:404-450",
                 note="its default backend, spmd_types, gives every rank {ffn_local} columns",
@@ -131,13 +131,13 @@ TORCHTITAN = Framework(
             ),
         ),
         LP104=(
-            Case(
+            Evidence(
                 CLEAR,
                 "tensor_parallel_degree ({tp}) must divide n_kv_heads ({n_kv_heads}).",
                 "torchtitan/models/common/decoder.py:195-198",
                 since=_VALIDATED,
             ),
-            Case(
+            Evidence(
                 FORWARD,
                 _VIEW.format("kv_numel"),
                 "torchtitan/models/llama3/model/model.py:257",
@@ -146,7 +146,7 @@ TORCHTITAN = Framework(
                 at=_TOML,
             ),
         ),
-        LP105=Case(
+        LP105=Evidence(
             FORWARD,
             "_LossParallelCrossEntropy expected local vocab size {vocab_short} for global vocab size "
             "{vocab_size}, got {vocab_local}.",
@@ -156,12 +156,12 @@ TORCHTITAN = Framework(
             when=uneven_vocab,
             since=_SPMD_TYPES,
         ),
-        LP106=Case(NA, path="torchtitan/models/llama3/__init__.py", note="pads nothing"),
+        LP106=Evidence(NA, path="torchtitan/models/llama3/__init__.py", note="pads nothing"),
         LP201=_SEQUENCE,
         LP202=_SEQUENCE,
         LP205=_SEQUENCE,
         LP203=(
-            Case(
+            Evidence(
                 CLEAR,
                 "Training sequence length {seq_len} exceeds attention RoPE maximum supported "
                 "sequence length {max_seq_len}.",
@@ -169,7 +169,7 @@ TORCHTITAN = Framework(
                 when=lambda j: (j.seq_len or 0) > j.model.max_seq_len,
                 since=Change("2026-05-28", "#3395"),
             ),
-            Case(
+            Evidence(
                 WORKS,
                 "Sequence length {seq_len} exceeds original maximum {max_seq_len}.",
                 "torchtitan/models/llama3/model/args.py `update_from_config`",
@@ -179,13 +179,13 @@ TORCHTITAN = Framework(
             ),
         ),
         LP301=(
-            Case(
+            Evidence(
                 WORKS,
                 path=_PIPELINE,
                 note="counts embedding and head as a layer each, the first stages take the rest",
                 since=_ENDS_COUNTED,
             ),
-            Case(
+            Evidence(
                 WORKS,
                 path="torchtitan/distributed/pipeline.py:58-76",
                 note="the middle stages take the rest",
@@ -193,34 +193,34 @@ TORCHTITAN = Framework(
             ),
         ),
         LP302=(
-            Case(
+            Evidence(
                 CLEAR,
                 "Number of stages ({stages}) cannot be greater than effective layers ({effective_layers})",
                 _PIPELINE,
                 since=Change("2025-07-30", "#1416"),
             ),
-            Case(
+            Evidence(
                 CLEAR,
                 "The number of total stages cannot be greater than the number of effective layers.",
                 "torchtitan/distributed/pipeline.py:95-97",
                 at="f1c8c2cd07",
                 since=_ENDS_COUNTED,
             ),
-            Case(
+            Evidence(
                 CLEAR,
                 "Total stages cannot be greater than the number of layers",
                 "torchtitan/distributed/pipeline.py:58",
                 at="85e5f4725c",
             ),
         ),
-        LP303=Case(
+        LP303=Evidence(
             WORKS,
             path=_PIPELINE,
             note="virtual stages may differ by a layer",
             when=lambda j: j.layout.stages <= j.model.n_layers + 2,
             since=_ENDS_COUNTED,
         ),
-        LP304=Case(
+        LP304=Evidence(
             CLEAR,
             "Weight tying is not supported with Pipeline Parallel.",
             "torchtitan/models/common/decoder.py:169",

@@ -3,7 +3,7 @@
 from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, INIT, WORKS, Case, Framework, evidence, keywords, pads
+from .base import ADAPTS, CLEAR, INIT, WORKS, Evidence, Framework, evidence, keywords, pads
 
 _LINEAR = "vllm/model_executor/layers/linear.py"
 _VOCAB = "vllm/model_executor/layers/vocab_parallel_embedding.py"
@@ -30,25 +30,25 @@ VLLM = Framework(
     trains=False,
     layer_split="remainder before last",
     cases=evidence(
-        LP101=Case(
+        LP101=Evidence(
             CLEAR,
             "Total number of attention heads ({n_heads}) must be divisible by tensor parallel size ({tp}).",
             "vllm/config/model.py:1559-1564",
         ),
-        LP103=Case(
+        LP103=Evidence(
             INIT,
             "AssertionError",
             f"{_LINEAR} `MergedColumnParallelLinear`",
             note="a bare assert on the output sizes",
         ),
         LP104=(
-            Case(
+            Evidence(
                 ADAPTS,
                 path=f"vllm/model_executor/models/llama.py:156; {_LINEAR}:1066-1071",
                 note="each KV head on {replicas} ranks: rank r loads head r // {replicas}",
                 when=lambda j: j.layout.tp % j.model.n_kv_heads == 0,
             ),
-            Case(
+            Evidence(
                 INIT,
                 "AssertionError",
                 "vllm/model_executor/models/llama.py:148-155",
@@ -56,28 +56,28 @@ VLLM = Framework(
             ),
         ),
         LP105=(
-            Case(
+            Evidence(
                 INIT,
                 "{vocab_padded} is not divisible by {tp}",
                 _VOCAB,
                 when=_padded_uneven,
             ),
-            Case(
+            Evidence(
                 ADAPTS,
                 path=_VOCAB,
                 note="pads {vocab_size} to {vocab_padded} ({padding})",
                 when=pads(_PADDING),
             ),
-            Case(WORKS, path=_VOCAB, note="{vocab_size} needs no pad rows ({padding})"),
+            Evidence(WORKS, path=_VOCAB, note="{vocab_size} needs no pad rows ({padding})"),
         ),
-        LP107=Case(
+        LP107=Evidence(
             CLEAR,
             "The input size is not aligned with the quantized weight shape. This can be caused "
             "by too large tensor parallel size.",
             "vllm/model_executor/layers/quantization/auto_awq.py:821-826",
             note="with AWQ weights; GPTQ and Marlin kernels say it in their own words (issue #13640)",
         ),
-        LP301=Case(
+        LP301=Evidence(
             WORKS,
             path="vllm/distributed/utils.py:216-223",
             note="the stages before the last take the remainder",

@@ -12,11 +12,11 @@ from functools import lru_cache
 from llamapar.count.account import micro_batches_of
 from llamapar.count.terms import FITS, GIB, TOO_MUCH
 from llamapar.count.wire import Traffic, traffic
-from llamapar.describe.counts import number
 from llamapar.describe.hardware import DEFAULT_GPU, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, SHARDING
 from llamapar.describe.options import OPTIONS, Values
+from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures.machine import Machine
@@ -26,7 +26,7 @@ from llamapar.place import RankGrid, ranks, sequence
 from llamapar.place.schedule import schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
 from llamapar.records.tables import Plain, human, plural
-from llamapar.rules.capacity import copies_heads, load
+from llamapar.rules.memory_rule import copies_heads, load_of
 from llamapar.rules.report import Finding, Report
 from llamapar.rules.table import MEMORY, NOTE
 from llamapar.timing.cost import Cost, cost_of
@@ -65,7 +65,7 @@ def answers(report: Report | None, values: Values) -> tuple[Answer, ...]:
     return (
         legal(report),
         fits(report),
-        _asked("how fast?", "time", lambda: _fast(timed(report.job, report.judge, method(values)))),
+        _asked("how fast?", "time", lambda: _fast(step_seconds(report.job, report.judge, method(values)))),
         _asked("what travels?", "ranks", lambda: _travels(report, values)),
     )
 
@@ -91,7 +91,7 @@ def legal(report: Report) -> Answer:
 
 def fits(report: Report) -> Answer:
     """Whether the worst stage fits the GPU."""
-    found = load(report.job, report.judge)
+    found = load_of(report.job, report.judge)
     if found is None:
         return Answer("fits?", "memory", "not known", "this layout cannot be counted", UNSURE)
     memory, gpu = found.memory, report.job.gpu
@@ -108,16 +108,16 @@ def fits(report: Report) -> Answer:
 # -- time and traffic --------------------------------------------------------------------------
 
 
-def batched(job: Job) -> Job:
+def with_batch(job: Job) -> Job:
     """The same job with its micro-batch, and with the sequences of a step if any fact gives them."""
     many, batch = job.n_micro_batches, job.micro_batch or 1
     sequences = many * batch * job.layout.dp if many else job.sequences
     return job.replace(micro_batch=batch, global_batch=sequences)
 
 
-def whole(job: Job) -> Job:
+def with_timed_schedule(job: Job) -> Job:
     """The same job with a schedule that can be timed at each move. Raises LayoutError."""
-    job, lay = batched(job), job.layout
+    job, lay = with_batch(job), job.layout
     operations = 2 * lay.pp * lay.virtual_stages * micro_batches_of(job)
     if operations > MOST_OPERATIONS:
         what = f"a schedule of {operations:,} operations"
@@ -142,11 +142,11 @@ def layer_split(job: Job, judge: Framework | None) -> str:
 
 
 @lru_cache(maxsize=512)
-def timed(job: Job, judge: Framework | None, cp_method: str) -> Cost:
+def step_seconds(job: Job, judge: Framework | None, cp_method: str) -> Cost:
     """The time of a step, cached. Raises LlamaparError."""
     copies = job.kv_replication or copies_heads(job, judge)
     return cost_of(
-        whole(job).replace(kv_replication=copies),
+        with_timed_schedule(job).replace(kv_replication=copies),
         conditions(job, judge, cp_method),
         layer_split(job, judge),
         job.nc,
@@ -154,9 +154,9 @@ def timed(job: Job, judge: Framework | None, cp_method: str) -> Cost:
 
 
 @lru_cache(maxsize=512)
-def sent(job: Job, judge: Framework | None, cp_method: str, rank: int) -> Traffic:
+def bytes_sent(job: Job, judge: Framework | None, cp_method: str, rank: int) -> Traffic:
     """The bytes that a rank sends in a step, cached. Raises LlamaparError."""
-    job, lay = whole(job), job.layout
+    job, lay = with_timed_schedule(job), job.layout
     many = micro_batches_of(job)
     table = schedule_of(job.schedule, lay.pp, lay.virtual_stages, many, job.nc)
     return traffic(
@@ -179,7 +179,7 @@ def documents_of(said: object, seq_len: int) -> object:
     """Lengths of documents from text: "1000, 5000, 2192", or one length that repeats. Raises LayoutError."""
     if not isinstance(said, str):
         return said
-    found = [number("documents", word).value for word in said.split(",")]
+    found = [parse_number("documents", word).value for word in said.split(",")]
     if len(found) > 1:
         return found
     length = whole_number("length of a document", found[0])
@@ -225,18 +225,18 @@ def _fast(cost: Cost) -> tuple[str, str]:
 
 def _travels(report: Report, values: Values) -> tuple[str, str]:
     job, rank = report.job, values["rank"]
-    found = sent(job, report.judge, method(values), rank if isinstance(rank, int) else 0)
+    found = bytes_sent(job, report.judge, method(values), rank if isinstance(rank, int) else 0)
     texts = [f"{axis.upper()} {human(n)}" for axis, n in found.by_axis.items()]
     leaving = [axis.upper() for axis in AXES if job.leaves_node(axis)]
     where = f"{', '.join(leaving)} between nodes" if leaving else "all inside a node"
     return " · ".join(texts) or "nothing", f"sent by rank {rank} in a step; {where}"
 
 
-def machine(report: Report, values: Values) -> Machine:
+def machine_view(report: Report, values: Values) -> Machine:
     """The controls' rank among all ranks, with the bytes on its groups if known."""
     grid = ranks(report.job.layout, values["rank"])
     try:
-        found = sent(report.job, report.judge, method(values), grid.rank).by_axis
+        found = bytes_sent(report.job, report.judge, method(values), grid.rank).by_axis
     except LlamaparError:
         found = {}
     shared = found.get(SHARDING, 0)
@@ -246,7 +246,7 @@ def machine(report: Report, values: Values) -> Machine:
     return Machine(grid, report.job.gpus_per_node, said)
 
 
-def block(report: Report, values: Values) -> RankGrid:
+def block_view(report: Report, values: Values) -> RankGrid:
     """The part of a step that the controls' rank works on. Raises LlamaparError."""
     job, judge = report.job, report.judge
     return ranks(

@@ -84,7 +84,7 @@ class Board:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GuessVerdict:
     """The verdict on a guess.
 
     right: None if nothing can judge. says: its sentence. guess: the guess as understood, in words. value: the
@@ -103,7 +103,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Asked:
+class BoxQuestion:
     """A question for a box.
 
     kind: one of KINDS. judge: the verdict on a guess; raises LlamaparError if the text is no guess at all.
@@ -114,24 +114,24 @@ class Asked:
 
     question: str
     kind: str
-    judge: Callable[[object], Verdict]
+    judge: Callable[[object], GuessVerdict]
     unit: str = ""
     choices: tuple[tuple[object, str, str], ...] = ()
     hints: tuple[str, ...] = ()
     view: View | None = None
     board: Board | None = None
-    reveal: Callable[[], Verdict] | None = None
-    first: Verdict | None = None
+    reveal: Callable[[], GuessVerdict] | None = None
+    first: GuessVerdict | None = None
 
 
 @dataclass(frozen=True)
 class BoxState:
     """The state of a box: the number of hints taken, its board, the last verdict."""
 
-    asked: Asked
+    asked: BoxQuestion
     cells: Cells
     hints: int = 0
-    verdict: Verdict | None = None
+    verdict: GuessVerdict | None = None
 
     @property
     def status(self) -> str:
@@ -216,7 +216,7 @@ class BoxState:
             payload["scale"] = scale(verdict.value, verdict.answer) if asked.kind == "number" else None
         return {"payload": payload}
 
-    def _drawn(self, verdict: Verdict | None) -> Mapping[str, object] | None:
+    def _drawn(self, verdict: GuessVerdict | None) -> Mapping[str, object] | None:
         board = self.asked.board
         if board is None:
             return None
@@ -263,7 +263,7 @@ class Box(Page[BoxState]):
     layout = None  # ipywidgets' own repr has another id at each run.
     payload = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, asked: Asked, still: Callable[[], tuple[Values, Values]] | None = None) -> None:
+    def __init__(self, asked: BoxQuestion, still: Callable[[], tuple[Values, Values]] | None = None) -> None:
         one_of("kind", asked.kind, KINDS)
         self._still = still
         cells: Cells = ()
@@ -277,7 +277,7 @@ class Box(Page[BoxState]):
         self._show(lambda state: state.change(values))
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> GuessVerdict | None:
         """The verdict on the last guess; None before the first guess."""
         return self._state.verdict
 

@@ -6,7 +6,7 @@ import base64
 
 from llamapar.describe.layout import AXES
 from llamapar.describe.options import Values
-from llamapar.diagnosis.result import Dumps
+from llamapar.diagnosis.explanation import Dumps
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import padding_rule
 from llamapar.frameworks.settings import Settings
@@ -20,7 +20,7 @@ MOST_DUMPS = 6 * 2**20
 """Bytes of the flight records of a drop: a message to a kernel holds 10 MiB, base64 takes a third more."""
 
 
-def flight(content: Values) -> Dumps:
+def flight_records(content: Values) -> Dumps:
     """Flight records as [name, base64] each. Raises LlamaparError if they are too large for a message."""
     if content["bytes"] > MOST_DUMPS:
         what = f"{content['bytes']:,} bytes of flight records, at most {MOST_DUMPS:,} travel from the browser"
@@ -41,7 +41,7 @@ def controls_of(settings: Settings) -> Values:
     return PLAIN | dict.fromkeys(AXES) | layout | facts | {"framework": settings.framework or ""}
 
 
-def told(settings: Settings, problem: LlamaparError | None = None) -> Plain:
+def settings_for_browser(settings: Settings, problem: LlamaparError | None = None) -> Plain:
     """Plain values for the browser. problem: the reason why the model could not be used."""
     title, head, rows, _ = settings._table()
     known = [[str(cell) for cell in row] for row in rows if row[1] != "unknown"]

@@ -14,29 +14,29 @@ from typing import Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import named
-from llamapar.describe.counts import number
-from llamapar.describe.counts import typed as read_typed
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.keywords import ClinicFields, ClinicKeywords
 from llamapar.describe.layout import AXES
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, OTHER_DEFAULTS, Values
+from llamapar.describe.typed_numbers import parse_number
+from llamapar.describe.typed_numbers import typed as read_typed
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
+from llamapar.diagnosis.explanation import Dumps
 from llamapar.diagnosis.known import ARGUMENTS, model_named
-from llamapar.diagnosis.result import Dumps
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
 from llamapar.figures import View, view
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import Settings
 from llamapar.late import late
-from llamapar.rules.search import Fix
+from llamapar.rules.fix_search import Fix
 
-from .bringing import flight
+from .bringing import flight_records
 from .controls import CLINIC, DIMS, MORE
 from .explorer_panel import Explorer
-from .page import Page, nth, plain, source
+from .page import Page, for_browser, nth, source
 from .runs import card
 
 LIMIT = 60_000
@@ -146,7 +146,7 @@ class Visit:
                 if name == "framework":
                     find_framework(value)
                 elif name != "model":
-                    count = number(name, value).value if isinstance(value, str) else value
+                    count = parse_number(name, value).value if isinstance(value, str) else value
                     whole(name, count, 1, OPTIONS[name].most)
                 elif not (isinstance(value, str) and model_named(value)):
                     one_of("model", value, PRESETS, ModelError)
@@ -224,7 +224,7 @@ class Visit:
 
     def __str__(self) -> str:
         known = ", ".join(
-            f"{name}={plain(value)} ({origin})" for name, (value, origin) in self.fields.items()
+            f"{name}={for_browser(value)} ({origin})" for name, (value, origin) in self.fields.items()
         )
         drawn = self.picture.summary if isinstance(self.picture, View) else self.picture
         text = self.status if self.explanation is NOTHING else str(self.explanation)
@@ -267,11 +267,11 @@ class Clinic(Page[Visit]):
     """No box of ipywidgets' own: it would be one more model, with a random id."""
     explorer: Explorer | None = None
 
-    @named
+    @checked_options
     def __init__(self, **values: Unpack[ClinicKeywords]) -> None:
         super().__init__(_changed(Visit(), Values(values)))
 
-    @named
+    @checked_options
     def set(self, **values: Unpack[ClinicKeywords]) -> None:
         """Fill in text, model, framework, tp, cp, pp, dp, world, seq_len and the other fields; None clears
         one.
@@ -323,13 +323,13 @@ class Clinic(Page[Visit]):
         if kind == "fix" and current:
             self.open_fix(int(content["fix"]), int(content["diagnosis"]))
         elif kind == "flight":
-            folder = flight(content)
+            folder = flight_records(content)
             self._show(lambda visit: visit.fly(folder))
         elif kind == "open":
             self.open_files()
 
 
-@named
+@checked_options
 def clinic(text: str = "", **values: Unpack[ClinicFields]) -> Clinic:
     """A Clinic with text and fields filled in: model, framework, tp and the others of `Clinic.set`."""
     return Clinic(text=text, **values)

@@ -6,11 +6,11 @@ from llamapar.count.terms import GIB
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
 from llamapar.records.tables import Plain, human
-from llamapar.rules.capacity import load
+from llamapar.rules.memory_rule import load_of
 from llamapar.rules.report import Report
 from llamapar.timing.cost import Cost
 
-from .answers import method, sent, timed
+from .answers import bytes_sent, method, step_seconds
 
 SAME = "the same"
 
@@ -24,12 +24,14 @@ Job = tuple[Report, Values]
 """A report, and the values of the controls that made it."""
 
 
-def compared(now: Job, pinned: Job) -> Plain:
+def compare_jobs(now: Job, pinned: Job) -> Plain:
     """The difference of each answer from the pinned job, and the reason for a slower step. Never raises."""
     differences = [_legal(now, pinned), _fits(now, pinned)]
     why = ""
     try:
-        here, there = (timed(report.job, report.judge, method(values)) for report, values in (now, pinned))
+        here, there = (
+            step_seconds(report.job, report.judge, method(values)) for report, values in (now, pinned)
+        )
         faster = here.tokens_per_second_per_gpu / there.tokens_per_second_per_gpu - 1
         points = 100 * (here.mfu - there.mfu)
         text = f"{faster:+.1%} tokens/s · {points:+.1f} points of MFU"
@@ -53,7 +55,7 @@ def _legal(now: Job, pinned: Job) -> str:
 
 
 def _fits(now: Job, pinned: Job) -> str:
-    found = [load(report.job, report.judge) for report, _ in (now, pinned)]
+    found = [load_of(report.job, report.judge) for report, _ in (now, pinned)]
     bytes_of = [one.memory.high_bytes for one in found if one]
     if len(bytes_of) < len(found):
         return "not known"
@@ -64,7 +66,8 @@ def _fits(now: Job, pinned: Job) -> str:
 def _travels(now: Job, pinned: Job) -> str:
     try:
         here, there = (
-            sent(report.job, report.judge, method(values), 0).by_axis for report, values in (now, pinned)
+            bytes_sent(report.job, report.judge, method(values), 0).by_axis
+            for report, values in (now, pinned)
         )
     except LlamaparError:
         return "not known"

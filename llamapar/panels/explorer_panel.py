@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.keywords import ExplorerKeywords
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -31,13 +31,13 @@ from .line import PLAIN, is_line
 from .page import MOST_STEPS, Page, nth, source
 from .runner import Runner
 from .runs import Run
-from .searching import Search, Searcher, adopted, as_dict, mark, shown
+from .searching import Search, Searcher, mark, results_picture, search_as_dict, values_of_layout
 from .state import State
 
 if TYPE_CHECKING:
     from llamapar.describe.job import Job
-    from llamapar.execution.result import RunResult
-    from llamapar.rules.search import Fix
+    from llamapar.execution.run_result import RunResult
+    from llamapar.rules.fix_search import Fix
     from llamapar.timing.plan import Plan
 
 
@@ -59,7 +59,7 @@ class Explorer(Page[State]):
     answers = traitlets.Dict().tag(sync=True)
     planned = traitlets.Dict().tag(sync=True)
 
-    @named
+    @checked_options
     def __init__(self, **values: Unpack[ExplorerKeywords]) -> None:
         self._runner = Runner(self._report)
         self._searcher = Searcher(self._show_search)
@@ -70,7 +70,7 @@ class Explorer(Page[State]):
 
     # -- from code -------------------------------------------------------------------------------
 
-    @named
+    @checked_options
     def set(self, **values: Unpack[ExplorerKeywords]) -> None:
         """Set controls by name, like the mouse; an impossible value is shown with its reason.
 
@@ -188,7 +188,7 @@ class Explorer(Page[State]):
         found = self.found
         nth("place", place, found.layouts if found else ())
         assert found is not None
-        settings = adopted(found, place)
+        settings = values_of_layout(found, place)
         self._show(lambda state: state.change(settings))
 
     @property
@@ -238,7 +238,7 @@ class Explorer(Page[State]):
             lines.append(outcome.view.summary)
         picture = outcome.view
         if outcome.question and self._searcher.now:
-            picture = shown(self._searcher.now, self._marks())
+            picture = results_picture(self._searcher.now, self._marks())
             lines += [self._searcher.now.question.title, *([picture.summary] if picture else [])]
         if outcome.plan:
             now = self._runner.now
@@ -289,7 +289,7 @@ class Explorer(Page[State]):
 
     def _show_search(self, now: Search) -> None:
         """Called by the thread of a search too."""
-        self.planned = as_dict(now, self._marks())
+        self.planned = search_as_dict(now, self._marks())
 
     def _report(self, now: Run) -> None:
         """Called by the thread of a run; ipykernel's sockets take messages from any thread."""
@@ -311,7 +311,7 @@ class Explorer(Page[State]):
         elif kind in STEPS:
             STEPS[kind](self)
         elif kind == "copy" and self.report:
-            text = copied(str(content["name"]), self._state, self.report, self._state.outcome.view)
+            text = copied_text(str(content["name"]), self._state, self.report, self._state.outcome.view)
             self.send({"kind": "copied", "name": content["name"], "text": text})
 
 
@@ -326,7 +326,7 @@ STEPS: dict[str, Callable[[Explorer], None]] = {
 """Buttons that ask for no more than their name."""
 
 
-@named
+@checked_options
 def explorer(model: ModelLike | None = None, **values: Unpack[ExplorerKeywords]) -> Explorer:
     """An Explorer on `model` (a preset's name, a config or a ModelConfig) with controls set.
 
@@ -345,7 +345,7 @@ def explorer(model: ModelLike | None = None, **values: Unpack[ExplorerKeywords])
     return Explorer(**Values({} if model is None else {"preset": model}) | Values(values))
 
 
-def copied(name: str, state: State, report: Report, drawn: View | None) -> str:
+def copied_text(name: str, state: State, report: Report, drawn: View | None) -> str:
     """The text for "copy as": the job; for a command line in the Memory tab, the command that counts its
     bytes.
     """

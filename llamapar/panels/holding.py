@@ -23,14 +23,14 @@ def is_count(value: object, name: str) -> TypeGuard[int]:
     return type(value) is int and 0 < value <= OPTIONS[name].most
 
 
-def counted(values: Mapping[str, object]) -> dict[str, int] | None:
+def valid_degrees(values: Mapping[str, object]) -> dict[str, int] | None:
     """The four degrees, or None if one is no valid number of ranks."""
     degrees = {axis: n for axis in AXES if is_count((n := values[axis]), axis)}
     return degrees if len(degrees) == len(AXES) else None
 
 
 @dataclass(frozen=True)
-class Held:
+class KeptNumbers:
     """The numbers to keep: the last valid layout, which a wrong number in a box does not change, and its
     GPUs.
 
@@ -41,17 +41,17 @@ class Held:
     degrees: Mapping[str, int] = field(default_factory=dict)
     gpus: int = 0
 
-    def after(self, values: Values) -> Held:
+    def after(self, values: Values) -> KeptNumbers:
         """The numbers to keep after controls were set without a move: those of their layout, or the last
         valid one.
         """
-        degrees, gpus = counted(values), values["gpus"]
+        degrees, gpus = valid_degrees(values), values["gpus"]
         if degrees is None:
             return self
-        return Held(degrees, gpus if is_count(gpus, "gpus") else math.prod(degrees.values()))
+        return KeptNumbers(degrees, gpus if is_count(gpus, "gpus") else math.prod(degrees.values()))
 
 
-NOTHING = Held()
+NOTHING = KeptNumbers()
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Move:
     gpus: int = 0
 
 
-def moved(values: Values, changes: Values, last: Held) -> Move:
+def also_changed(values: Values, changes: Values, last: KeptNumbers) -> Move:
     """The controls that `changes` also change; none if no degree and no GPUs change."""
     after = values | changes
-    degrees, gpus, giver = counted(after), after["gpus"], after["gives"]
+    degrees, gpus, giver = valid_degrees(after), after["gpus"], after["gives"]
     if degrees is None or not last.degrees or giver not in AXES or not {*AXES, "gpus"} & changes.keys():
         return Move()
     if gpus is not None and not is_count(gpus, "gpus"):

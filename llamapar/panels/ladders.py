@@ -87,7 +87,7 @@ class Subject:
         said = {
             name: value
             for name, value in values.items()
-            if name in always or not same(value, usual[name].default)
+            if name in always or not same_value(value, usual[name].default)
         }
         return call_of(self.make, said)
 
@@ -120,25 +120,25 @@ class Subject:
         """
         now, known = values[knob], self.knobs[knob]
         steps = list(known(values) if callable(known) else known)
-        between = not any(same(step, now) for step in steps)
+        between = not any(same_value(step, now) for step in steps)
         if between:
             steps.append(now)
             steps.sort(key=lambda step: step if isinstance(step, int) else 0)
         others = (self.within({**values, knob: step}) for step in steps)
-        rungs = tuple(self.rung(values if same(other[knob], now) else other, knob) for other in others)
-        if all(rung.record is None for rung in rungs) or (between and at(rungs, now).record is None):
+        rungs = tuple(self.rung(values if same_value(other[knob], now) else other, knob) for other in others)
+        if all(rung.record is None for rung in rungs) or (between and rung_at(rungs, now).record is None):
             self.make(**self.call(values, knob).arguments)  # which raises
         return rungs
 
 
-def same(one: object, other: object) -> bool:
+def same_value(one: object, other: object) -> bool:
     """Whether two values are equal and have one type: True is not 1."""
     return type(one) is type(other) and one == other
 
 
-def at(rungs: Sequence[Rung], value: object) -> Rung:
+def rung_at(rungs: Sequence[Rung], value: object) -> Rung:
     """The rung of a value."""
-    return next(rung for rung in rungs if same(rung.value, value))
+    return next(rung for rung in rungs if same_value(rung.value, value))
 
 
 # -- steps -----------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def sentence(text: str) -> str:
     return f"{text if '=' in first else text[:1].upper() + text[1:]}."
 
 
-def counted(n: int, word: str) -> str:
+def number_in_words(n: int, word: str) -> str:
     """ "eight KV heads", "128 query heads": small numbers as words."""
     names = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
     return f"{names[n]} {word}{'s' * (n != 1)}" if n < len(names) else plural(n, word)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from llamapar.count import Memory, memory
-from llamapar.count.reconciliation import groups
+from llamapar.count.reconciliation import by_step
 from llamapar.count.terms import GIB, TOO_MUCH
 from llamapar.count.wire import PARTS, Traffic, traffic
 from llamapar.count.zero_map import ZeroMap, zero
@@ -60,7 +60,7 @@ def _memory_problem(record: Memory) -> str:
 
 
 def _memory_says(record: Memory) -> str:
-    worst, parts = record.worst, groups(record.worst)
+    worst, parts = record.worst, by_step(record.worst)
     states, activations = parts["states"] / GIB, parts["activations"] / GIB
     ends = f" ({_memory_gives(record)}, by trainer)" if record.open_facts else ""
     return (

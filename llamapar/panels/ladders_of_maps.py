@@ -8,7 +8,7 @@ from operator import attrgetter
 from llamapar.describe.layout import AXES, PAPER_ORDER, Layout
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
-from llamapar.figures.ranks import NUMBERED, cell
+from llamapar.figures.rank_grid import NUMBERED, cell
 from llamapar.place import (
     HeadMap,
     RankGrid,
@@ -23,7 +23,7 @@ from llamapar.place import (
 )
 from llamapar.records.tables import plural, span, units
 
-from .ladders import Subject, counted, degrees, listed, of_model, sentence, share
+from .ladders import Subject, degrees, listed, number_in_words, of_model, sentence, share
 
 _REASON = attrgetter("reason")
 
@@ -47,7 +47,7 @@ def _heads_says(record: HeadMap) -> str:
             f"TP {tp} does not divide the {m.n_heads} query heads: a rank would hold "
             f"{share(m.n_heads, tp, 'query head')}."
         )
-    queries = counted(m.n_heads // tp, "query head")
+    queries = number_in_words(m.n_heads // tp, "query head")
     if wrong := len(record.wrong_ranks):
         return (
             f"The copies are tiled: {wrong} of {tp} ranks hold a KV head that their query heads do not read, "
@@ -67,8 +67,9 @@ def _heads_says(record: HeadMap) -> str:
         )
     if tp == 1:
         return f"One rank holds all {m.n_heads} query heads and all {m.n_kv_heads} KV heads."
+    keys = number_in_words(m.n_kv_heads // tp, "KV head")
     return (
-        f"Each of the {tp} ranks holds {queries} and the {counted(m.n_kv_heads // tp, 'KV head')} that they "
+        f"Each of the {tp} ranks holds {queries} and the {keys} that they "
         "read: attention needs no other rank."
     )
 

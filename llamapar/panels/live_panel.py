@@ -16,7 +16,7 @@ from typing import Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.keywords import LiveKeywords
 from llamapar.describe.models import PRESETS, ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
@@ -28,7 +28,7 @@ from llamapar.records.calls import Call
 from llamapar.records.tables import Record
 
 from .controls import knob_title, live_controls, rung_name
-from .ladders import Rung, Subject, at, same
+from .ladders import Rung, Subject, rung_at, same_value
 from .ladders_of_jobs import JOBS
 from .ladders_of_maps import MAPS
 from .line import read_arguments
@@ -58,7 +58,7 @@ class LiveState:
     @property
     def rung(self) -> Rung:
         """The rung that is shown."""
-        return at(self.ladder, self.values[self.knob])
+        return rung_at(self.ladder, self.values[self.knob])
 
     @property
     def status(self) -> str:
@@ -79,7 +79,7 @@ class LiveState:
         values = {**self.values, **changes}
         made = replace(self, values=values if "rank" in changes else self.subject.within(values), knob=knob)
         alone = made.values == {**self.values, knob: values[knob]}
-        there = alone and any(same(rung.value, values[knob]) for rung in self.ladder)
+        there = alone and any(same_value(rung.value, values[knob]) for rung in self.ladder)
         if there and knob == self.knob:
             vars(made)["ladder"] = self.ladder  # a step on it: nothing is counted anew
         assert made.rung  # what the function refuses is refused here
@@ -165,7 +165,7 @@ class Live(Undoing[LiveState]):
 
     def _read(self, line: str) -> LiveState:
         by_place, by_name = read_arguments(line, "lp.live", _MADE_BY)
-        return opened(*by_place, **by_name)  # type: ignore[arg-type]
+        return initial_live(*by_place, **by_name)  # type: ignore[arg-type]
 
     def _changed(self, before: LiveState) -> bool:
         return self._state.values != before.values  # another ladder of the same picture is no step
@@ -193,7 +193,7 @@ class Live(Undoing[LiveState]):
         super()._show(lambda _: state)
 
 
-@named
+@checked_options
 def live(
     what: str | Record,
     model: ModelLike | None = None,
@@ -212,14 +212,14 @@ def live(
     The ladder shows the result of each value of the knob, and why a value does not work. Raises LlamaparError
     if the function refuses the arguments.
     """
-    return Live(opened(what, model, knob=knob, **arguments))
+    return Live(initial_live(what, model, knob=knob, **arguments))
 
 
 _MADE_BY = {f"lp.{found.make.__name__}": found.make for found in SUBJECTS.values()}
 
 
-@named
-def opened(
+@checked_options
+def initial_live(
     what: str | Record | Call,
     model: ModelLike | None = None,
     *,

@@ -15,10 +15,10 @@ from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Timeline, Timelines
 from llamapar.place.schedule import schedule_of
 from llamapar.records.tables import Record, plural
-from llamapar.rules.capacity import account, load
+from llamapar.rules.memory_rule import account, load_of
 from llamapar.rules.report import Report
 
-from .answers import block, layer_split, layer_steps, sequence_map
+from .answers import block_view, layer_split, layer_steps, sequence_map
 
 MOST_OPERATIONS = 2**15
 """The Pipeline picture draws at most this many operations, which takes half a second."""
@@ -53,12 +53,12 @@ def pipeline(report: Report, values: Values) -> Record:
 
 
 RECORDS: dict[str, Callable[[Report, Values], Record]] = {
-    "block": block,
+    "block": block_view,
     "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
     "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
     "sequence": sequence_map,
     "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r.job, r.judge)),
-    "memory": lambda r, v: (load(r.job, r.judge) or account(r.job, r.judge)).memory,  # else raises why
+    "memory": lambda r, v: (load_of(r.job, r.judge) or account(r.job, r.judge)).memory,  # else raises why
     "pipeline": pipeline,
     "layer": layer_steps,
 }

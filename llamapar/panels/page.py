@@ -29,7 +29,7 @@ from llamapar.figures import View
 from llamapar.frameworks.settings import Settings
 from llamapar.late import late
 
-from .bringing import told
+from .bringing import settings_for_browser
 from .runs import card
 
 EXACT = 2**53 - 1
@@ -51,7 +51,7 @@ def source(*names: str) -> str:
     return "".join((files(__package__) / name).read_text(encoding="utf-8") for name in names)
 
 
-def plain(value: object, deep: int = DEEP) -> object:
+def for_browser(value: object, deep: int = DEEP) -> object:
     """`value` as JSON that a browser can represent exactly; as text if it cannot."""
     if value is None or isinstance(value, bool):
         return value
@@ -63,9 +63,9 @@ def plain(value: object, deep: int = DEEP) -> object:
     if isinstance(value, numbers.Real):
         return float(value) if math.isfinite(value) else shown(float(value))
     if deep and isinstance(value, list | tuple):
-        return [plain(item, deep - 1) for item in value]
+        return [for_browser(item, deep - 1) for item in value]
     if deep and isinstance(value, dict):
-        return {plain(str(name)): plain(item, deep - 1) for name, item in value.items()}
+        return {for_browser(str(name)): for_browser(item, deep - 1) for name, item in value.items()}
     return shown(value)
 
 
@@ -132,11 +132,11 @@ class Page(anywidget.AnyWidget, Generic[State]):
 
     def get_state(self, key: object = None, drop_defaults: bool = False) -> dict[str, object]:
         """Traits as plain values; ipywidgets takes everything it sends from here."""
-        return {name: plain(value) for name, value in super().get_state(key, drop_defaults).items()}
+        return {name: for_browser(value) for name, value in super().get_state(key, drop_defaults).items()}
 
     def send(self, content: object, buffers: list[bytes] | None = None) -> None:
         """Send one of the panel's own messages, as plain values."""
-        super().send(plain(content), buffers)
+        super().send(for_browser(content), buffers)
 
     def snapshot(self) -> View:
         """The panel as it is now: its picture, and the rest as text."""
@@ -156,7 +156,7 @@ class Page(anywidget.AnyWidget, Generic[State]):
         data["text/plain"] = now.summary
         if now.spec["data"]:
             data |= still(now)._repr_mimebundle_()
-        return {kind: plain(value) for kind, value in data.items()}, metadata | {"llamapar": "panel"}
+        return {kind: for_browser(value) for kind, value in data.items()}, metadata | {"llamapar": "panel"}
 
     def _answer(self, kind: str, content: Values) -> None:
         """Do what a message requests, or raise. A button of an older payload does nothing."""
@@ -181,7 +181,7 @@ class Page(anywidget.AnyWidget, Generic[State]):
         except LlamaparError as missing:
             problem = missing
         self._show(lambda state: state.bring(settings))
-        self.told = told(settings, problem)
+        self.told = settings_for_browser(settings, problem)
 
     def _press(self, kind: str, content: Values, current: bool) -> None:
         """Act on one of the panel's own buttons. current: whether the page showed the current state."""

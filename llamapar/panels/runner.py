@@ -15,7 +15,7 @@ from dataclasses import replace
 from llamapar.errors import LlamaparError, install
 
 from .background import Background
-from .runs import CANCELLED, DONE, FAILED, RUNNING, WRITING, Run, RunPlan, expected
+from .runs import CANCELLED, DONE, FAILED, RUNNING, WRITING, Run, RunPlan, expected_seconds
 
 STEP = 0.1
 """Seconds between two reports of how far a run is."""
@@ -38,7 +38,7 @@ class Runner(Background[Run]):
         self._warm: set[str] = set()
 
     def _expects(self, plan: RunPlan) -> str:
-        return expected(plan, self._measured)
+        return expected_seconds(plan, self._measured)
 
     def offer(self, plan: RunPlan) -> None:
         """Show a plan without running it, and cancel the current run."""
@@ -65,11 +65,11 @@ class Runner(Background[Run]):
         run = Run(plan, RUNNING, first, expects=self._expects(plan))
         self._put(stop, run)
         try:
-            from llamapar.execution import answers
+            from llamapar.execution import replies
 
             try:
                 self._do(run, stop)
-            except answers.Cancelled:
+            except replies.Cancelled:
                 self._put(stop, replace(run, state=CANCELLED, phase=""))
         except LlamaparError as problem:
             self._put(stop, replace(run, state=FAILED, phase="", problem=problem))
@@ -80,7 +80,7 @@ class Runner(Background[Run]):
             self._put(stop, replace(run, state=FAILED, phase="", problem=unforeseen))
 
     def _do(self, run: Run, stop: threading.Event) -> None:
-        from llamapar.execution import answers
+        from llamapar.execution import replies
         from llamapar.execution.engines import local
         from llamapar.execution.execute import prepare
         from llamapar.execution.execute import run as execute
@@ -107,7 +107,7 @@ class Runner(Background[Run]):
 
         def tick() -> None:
             if cancelled():
-                raise answers.Cancelled("the run was cancelled")
+                raise replies.Cancelled("the run was cancelled")
 
         run = replace(run, phase="waiting for another run")
         while not local.one_run.acquire(timeout=STEP):
@@ -129,7 +129,7 @@ class Runner(Background[Run]):
                 with Ticking(tick):
                     tape = result.tape
                 tick()  # a tape keeps what its programs raise, and so a cancel too
-            except answers.Cancelled:
+            except replies.Cancelled:
                 whole = replace(result)  # without the part of a tape
                 self._put(stop, replace(run, state=DONE, phase="its shape tape was cancelled", result=whole))
                 return

@@ -17,12 +17,12 @@ from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of
 from llamapar.execution.shrinking import MAX_RANKS, shrink
 from llamapar.figures import View, view
 from llamapar.records.tables import Plain, Record, plural
-from llamapar.records.trace import PHASES, Tape, Trace, count, grouped, some
+from llamapar.records.trace import PHASES, Tape, Trace, collectives_in_words, grouped, some
 
 from .controls import DEFAULTS, ENGINES
 
 if TYPE_CHECKING:
-    from llamapar.execution.result import RunResult
+    from llamapar.execution.run_result import RunResult
 
 QUICK = 64
 """Most work that is done at each move of a control: some 1.5 s of a laptop."""
@@ -74,7 +74,7 @@ class RunPlan:
         return own | self.options | {"force": True}
 
 
-def plan(job: Job, padding: Padding, values: Values) -> RunPlan:
+def planned_run(job: Job, padding: Padding, values: Values) -> RunPlan:
     """The run that the controls describe, at a size that fits. Raises LlamaparError for an invalid choice."""
     program = OPTIONS["program"].chosen(values["program"])
     engine = one_of("engine", values["engine"], ENGINES)
@@ -131,7 +131,7 @@ def about(seconds: float) -> str:
     return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
 
 
-def expected(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) -> str:
+def expected_seconds(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) -> str:
     """Estimated duration of a run, from runs measured in this kernel, the last one last."""
     for earlier, seconds in reversed(measured):
         if earlier == plan:
@@ -215,7 +215,7 @@ class Run:
         if result is None:
             return "\n".join(lines)
         if result.errors:
-            lines += [f"{some(ranks)}: {error}" for error, ranks in raised(result)]
+            lines += [f"{some(ranks)}: {error}" for error, ranks in first_error(result)]
         else:
             compared = result.max_error is not None
             lines.append(f"{_equal(result)} within {result.tolerance:.0e}" if compared else result.summary)
@@ -224,7 +224,8 @@ class Run:
             lines += [f"off: {', '.join(off)}"] if off else []
         lines += [note for note in (*_size(result), *result.notes) if not note.startswith("device ")]
         sent = ", ".join(f"{axis} {n:,} B" for axis, n in result.trace.by_axis.items())
-        lines.append(f"rank {result.trace.rank}: {count(result.trace.events)}{': ' + sent if sent else ''}")
+        collectives = collectives_in_words(result.trace.events)
+        lines.append(f"rank {result.trace.rank}: {collectives}{': ' + sent if sent else ''}")
         lines += [str(record) for record in result.details]
         return "\n".join([*lines, *([str(self.tape)] if self.tape else [])])
 
@@ -255,7 +256,9 @@ class Run:
         return {
             "ok": result.ok,
             "verdict": verdict(result),
-            "cards": [card(LlamaparError(f"{some(ranks)}: {text}", why)) for text, ranks in raised(result)],
+            "cards": [
+                card(LlamaparError(f"{some(ranks)}: {text}", why)) for text, ranks in first_error(result)
+            ],
             "notes": [*self.plan.notes, *_size(result), *result.notes],
             "tables": tables,
             "figure": self.picture.spec if self.picture else None,
@@ -277,7 +280,7 @@ def verdict(result: RunResult) -> str:
     return f"{_equal(result)}: largest error of {', of '.join(far)}, {within}"
 
 
-def raised(result: RunResult) -> list[tuple[str, list[int]]]:
+def first_error(result: RunResult) -> list[tuple[str, list[int]]]:
     """(error in torch's words, ranks that raised it)."""
     return list(grouped({rank: f"{type(error).__name__}: {error}" for rank, error in result.errors.items()}))
 

@@ -16,11 +16,11 @@ from llamapar.errors import LlamaparError
 from llamapar.figures import View
 from llamapar.figures.plan import Mark, picture
 from llamapar.records.tables import Plain, plural
-from llamapar.rules.capacity import load
+from llamapar.rules.memory_rule import load_of
 from llamapar.rules.report import Report
 from llamapar.timing.plan import Plan, plan, searching
 
-from .answers import batched, method, timed
+from .answers import method, step_seconds, with_batch
 from .background import Background
 from .controls import DEFAULTS, OWN
 from .runs import CANCELLED, DONE, FAILED, RUNNING, card
@@ -33,7 +33,7 @@ STEP = 0.15
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchQuestion:
     """The question of a search, a model, GPUs and a batch: arguments of `lp.plan` by name."""
 
     model: ModelConfig
@@ -47,9 +47,9 @@ class Question:
     framework: str | None
 
     @classmethod
-    def of(cls, report: Report, values: Values) -> Question:
+    def of(cls, report: Report, values: Values) -> SearchQuestion:
         """The question of the controls, whatever their layout. Raises LlamaparError."""
-        job = batched(report.job)
+        job = with_batch(report.job)
         return cls(
             job.model,
             job.gpus or job.layout.world,
@@ -78,7 +78,7 @@ class Question:
 class Search:
     """A question with the progress of its search."""
 
-    question: Question
+    question: SearchQuestion
     state: str = RUNNING
     judged: int = 0
     passing: int = 0
@@ -89,10 +89,10 @@ class Search:
 class Searcher(Background[Search]):
     """Searches in a thread; the latest question wins."""
 
-    def start(self, question: Question) -> None:
+    def start(self, question: SearchQuestion) -> None:
         self._go(Search(question), lambda stop: self._work(question, stop), "search")
 
-    def _work(self, question: Question, stop: threading.Event) -> Iterator[None]:
+    def _work(self, question: SearchQuestion, stop: threading.Event) -> Iterator[None]:
         now, shown_at = Search(question), time.monotonic()
 
         def progress(judged: int, passing: int) -> None:
@@ -118,10 +118,10 @@ class Searcher(Background[Search]):
 
 def mark(name: str, report: Report | None, values: Values) -> Mark | None:
     """The current layout as a point; None if it has no time or no memory."""
-    if report is None or (held := load(report.job, report.judge)) is None:
+    if report is None or (held := load_of(report.job, report.judge)) is None:
         return None
     try:
-        cost = timed(report.job, report.judge, method(values))
+        cost = step_seconds(report.job, report.judge, method(values))
     except LlamaparError:
         return None
     needs = held.memory.worst.total_bytes
@@ -130,14 +130,14 @@ def mark(name: str, report: Report | None, values: Values) -> Mark | None:
     return Mark(name, needs, cost.step_seconds, f"{report.job.layout}<br>{what}{legal}")
 
 
-def shown(now: Search, marks: list[Mark]) -> View | None:
+def results_picture(now: Search, marks: list[Mark]) -> View | None:
     """The picture of the results; None before the end."""
     return View(*picture(now.plan, marks)) if now.plan else None
 
 
-def as_dict(now: Search, marks: list[Mark]) -> Plain:
+def search_as_dict(now: Search, marks: list[Mark]) -> Plain:
     """Plain values for the browser."""
-    drawn = shown(now, marks)
+    drawn = results_picture(now, marks)
     far = (
         f"{now.judged:,} layouts judged, {now.passing:,} of them pass and may fit"
         if now.judged
@@ -156,7 +156,7 @@ def as_dict(now: Search, marks: list[Mark]) -> Plain:
     }
 
 
-def adopted(found: Plan, place: int) -> Values:
+def values_of_layout(found: Plan, place: int) -> Values:
     """The control values for a layout of a search."""
     one = found.layouts[place]
     lay, job = one.layout, one.job

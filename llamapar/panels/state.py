@@ -8,42 +8,42 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from llamapar.describe.counts import number, typed
 from llamapar.describe.job import Job
 from llamapar.describe.jobs import JOBS
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import OPTIONS, Values, written
+from llamapar.describe.options import OPTIONS, Values, as_argument
+from llamapar.describe.typed_numbers import parse_number, typed
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
-from llamapar.figures.cost import stacked
+from llamapar.figures.cost import cost_bars
 from llamapar.figures.machine import picture
 from llamapar.frameworks import framework, padding_rule
 from llamapar.frameworks.settings import Settings
 from llamapar.late import late
 from llamapar.records.tables import Plain
+from llamapar.rules.fix_search import Fix
 from llamapar.rules.report import Report, check_job
-from llamapar.rules.search import Fix
 from llamapar.rules.table import ERROR, WARNING
 
 from .answers import (
     Answer,
     answers,
-    machine,
+    machine_view,
     method,
     plain_finding,
-    timed,
+    step_seconds,
 )
 from .bringing import controls_of
-from .comparing import compared
+from .comparing import compare_jobs
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_JOB, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
-from .holding import NOTHING, Held, counted, is_count, moved
+from .holding import NOTHING, KeptNumbers, also_changed, is_count, valid_degrees
 from .line import PLAIN, read_line
 from .maps import RECORDS, padding
-from .runs import RunPlan, card, plan
-from .searching import Question
+from .runs import RunPlan, card, planned_run
+from .searching import SearchQuestion
 
 VIEW = ("tab", "rank", "time", "beside", "step", "gives")
 """Controls of what is looked at, or of what gives, which are no step to undo."""
@@ -56,7 +56,7 @@ class Outcome:
     report: Report | None = None
     view: View | None = None
     plan: RunPlan | None = None
-    question: Question | None = None
+    question: SearchQuestion | None = None
     problem: LlamaparError | None = None
 
     @property
@@ -87,7 +87,7 @@ class State:
     base: ModelConfig
     pinned: State | None = None
     """A layout that stands beside this one."""
-    held: Held = NOTHING
+    held: KeptNumbers = NOTHING
     """The last layout that they made, and the GPUs that a move keeps."""
     gave: str = ""
     """What gave in the last move."""
@@ -145,7 +145,7 @@ class State:
         if changes.keys() & {"preset", "job"}:
             return self.change(changes)
         read = {name: typed(name, v) if name in COUNTS else v for name, v in changes.items()}
-        move = moved(self.values, read, self.held)
+        move = also_changed(self.values, read, self.held)
         after = self.change(read | move.more)
         return (
             replace(after, gave=move.gave, held=replace(after.held, gpus=move.gpus)) if move.gave else after
@@ -212,7 +212,7 @@ class State:
         """Values of controls. Raises LayoutError for a text in place of a number."""
         values = {name: self.values[name] for name in names}
         texts = {name: v for name, v in values.items() if name in COUNTS and isinstance(v, str)}
-        return values | {name: number(name, text).value for name, text in texts.items()}
+        return values | {name: parse_number(name, text).value for name, text in texts.items()}
 
     def model(self) -> ModelConfig:
         """The model of the controls. Raises ModelError."""
@@ -250,9 +250,9 @@ class State:
             report = check_job(job, judge)
             tab = one_of("tab", self.values["tab"], TABS)
             if tab == "run":
-                return Outcome(report, plan=plan(job, padding(report), self.values))
+                return Outcome(report, plan=planned_run(job, padding(report), self.values))
             if tab == "plan":
-                return Outcome(report, question=Question.of(report, self.values))
+                return Outcome(report, question=SearchQuestion.of(report, self.values))
             if tab in ("time", "ranks"):
                 drawn = self._times if tab == "time" else self._machine
                 return Outcome(report, drawn(report))
@@ -265,16 +265,16 @@ class State:
 
     def _machine(self, report: Report) -> View:
         """The chosen rank among all. Raises LayoutError."""
-        return View(*picture(machine(report, self._read(("rank", "cp_method")))))
+        return View(*picture(machine_view(report, self._read(("rank", "cp_method")))))
 
     def _times(self, report: Report) -> View:
         """The terms of a step, beside those of the pinned layout if it has any. Raises LlamaparError."""
-        costs = {"now": timed(report.job, report.judge, method(self.values))}
+        costs = {"now": step_seconds(report.job, report.judge, method(self.values))}
         other = self.pinned and self.pinned.outcome.report
         if self.pinned and other:
             with suppress(LlamaparError):  # its bar is then not there
-                costs["pinned"] = timed(other.job, other.judge, method(self.pinned.values))
-        return View(*stacked(list(costs.values()), list(costs)))
+                costs["pinned"] = step_seconds(other.job, other.judge, method(self.pinned.values))
+        return View(*cost_bars(list(costs.values()), list(costs)))
 
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
@@ -284,7 +284,7 @@ class State:
     @property
     def product(self) -> str:
         """The product of the degrees, and the number of GPUs if it differs; empty for invalid degrees."""
-        degrees, gpus = counted(self.values), self.values["gpus"]
+        degrees, gpus = valid_degrees(self.values), self.values["gpus"]
         if degrees is None:
             return ""
         world = math.prod(degrees.values())
@@ -300,7 +300,7 @@ class State:
         title = f"{other.job.model.name} {other.job.layout}" if other else self.pinned.status
         shown: Plain = {"title": title, "differences": [], "why": ""}
         if report and other:
-            shown |= compared((report, self.values), (other, self.pinned.values))
+            shown |= compare_jobs((report, self.values), (other, self.pinned.values))
         return shown | {"answers": [answer.as_dict() for answer in self.pinned.answers]}
 
     def plan(self) -> RunPlan:
@@ -353,7 +353,7 @@ def _controls(changes: Mapping[str, object]) -> Values:
     values = {c: v for k, v in changes.items() if (c := {"model": "preset"}.get(k, k)) in DEFAULTS}
     if "padding" in values:
         rule = values["padding"]
-        values["padding"] = OWN if rule is None else written(rule)
+        values["padding"] = OWN if rule is None else as_argument(rule)
     if "layer_split" in values:
         values["layer_split"] = values["layer_split"] or OWN
     if "sequence_parallel" in values:
@@ -376,7 +376,7 @@ def _is_still(values: Values, job: Job) -> bool:
 
 def _within(rank: object, values: Values) -> object:
     """`rank`, limited to a smaller layout; unchanged if the degrees are invalid."""
-    degrees = counted(values)
+    degrees = valid_degrees(values)
     if degrees is None or not isinstance(rank, int) or rank < 0:
         return rank
     return rank % math.prod(degrees.values())

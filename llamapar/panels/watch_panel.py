@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.keywords import WatchKeywords
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
@@ -21,7 +21,7 @@ from llamapar.records.trace import Tape
 
 from .line import read_arguments
 from .page import Undoing, source
-from .watch_state import LAYOUT, OPTIONS, WATCHED, WatchState, known, usual
+from .watch_state import LAYOUT, OPTIONS, WATCHED, WatchState, known_programs, usual
 
 if TYPE_CHECKING:  # torch is there when something is watched, and not before
     from llamapar.programs import ProgramLike
@@ -47,7 +47,7 @@ class Watch(Undoing[WatchState]):
 
     def _read(self, line: str) -> WatchState:
         by_place, by_name = read_arguments(line, "lp.watch")
-        return opened(self._state, *by_place, **by_name)  # type: ignore[arg-type]
+        return initial_watch(self._state, *by_place, **by_name)  # type: ignore[arg-type]
 
     @property
     def record(self) -> Tape:
@@ -68,7 +68,7 @@ class Watch(Undoing[WatchState]):
             super()._press(kind, content, current)
 
 
-@named
+@checked_options
 def watch(
     program: ProgramLike,
     model: ModelLike | None = None,
@@ -87,11 +87,11 @@ def watch(
     The source is a text box: an edited source runs again on every rank. Raises LlamaparError for a program
     that cannot run.
     """
-    return Watch(opened(WatchState.blank(), program, model, layout, **options))
+    return Watch(initial_watch(WatchState.blank(), program, model, layout, **options))
 
 
-@named
-def opened(
+@checked_options
+def initial_watch(
     state: State,
     program: ProgramLike,
     model: ModelLike | None = None,
@@ -106,7 +106,7 @@ def opened(
     degrees = {name: given[name] for name in Degrees.__annotations__ if name in given}
     laid = Layout.of(layout, **(degrees if layout is not None or degrees else _OPENS))
     values = usual() | {name: getattr(laid, name) for name in LAYOUT}
-    ours = {name: known()[name] for name in WATCHED}
+    ours = {name: known_programs()[name] for name in WATCHED}
     programs = ours if chosen in ours.values() else {chosen.name: chosen, **ours}
     values |= {name: given[name] for name in (*OPTIONS, "data") if name in given}
     values |= {"program": chosen.name, "model": model}

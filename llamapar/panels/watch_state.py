@@ -83,7 +83,7 @@ class WatchState:
     @classmethod
     def blank(cls) -> Self:
         """With nothing chosen yet."""
-        return cls({name: known()[name] for name in WATCHED}, usual(), usual())
+        return cls({name: known_programs()[name] for name in WATCHED}, usual(), usual())
 
     @property
     def program(self) -> Program:
@@ -180,7 +180,7 @@ class WatchState:
     def code(self) -> str:
         """The call that shows this. An edited source is not in it."""
         name = self.program.name
-        words = [repr(name) if self.program in known().values() else name]
+        words = [repr(name) if self.program in known_programs().values() else name]
         model = self.values["model"]
         if model is not None:
             words.append(f"{'lp.' * isinstance(model, ModelConfig)}{model!r}")
@@ -376,7 +376,7 @@ def _run_within(task: Task, right: Tape | None, exact: bool) -> Tape:
     return watched(task, right, tick, exact)
 
 
-def known() -> dict[str, Program]:
+def known_programs() -> dict[str, Program]:
     from llamapar.programs import PROGRAMS
 
     return PROGRAMS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
@@ -40,7 +40,7 @@ class FfnMap(Record):
         return title, ["tp rank", "columns (w1 and w3 rows, w2 columns)", "count"], rows, self.reason
 
 
-@named
+@checked_options
 def ffn(model: ModelLike, layout: LayoutLike | None = None, **degrees: Unpack[Degrees]) -> FfnMap:
     """The FFN columns of each TP rank. Never refuses a layout: uneven shards are shown as torch cuts them."""
     return FfnMap(find_model(model), Layout.of(layout, **degrees).tp)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
@@ -139,7 +139,7 @@ class HeadMap(Record):
         return title, ["tp rank", "query heads", "wq rows", "KV heads", "wk, wv rows"], rows, foot
 
 
-@named
+@checked_options
 def heads(
     model: ModelLike,
     layout: LayoutLike | None = None,

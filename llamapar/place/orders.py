@@ -28,7 +28,7 @@ class Action(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScheduleNumbers:
     """The numbers that a schedule is made for. round: micro-batches that a stage takes in a row."""
 
     pp: int
@@ -60,20 +60,20 @@ Operation = tuple[str, int, int]
 Row = list[Operation]
 
 
-def _gpipe(plan: Plan, rank: int) -> Row:
+def _gpipe(plan: ScheduleNumbers, rank: int) -> Row:
     """All forwards, then all backwards (arXiv:1811.06965)."""
     each = range(plan.micro_batches)
     return [(kind, rank, number) for kind in "FB" for number in each]
 
 
-def _looped_bfs(plan: Plan, rank: int) -> Row:
+def _looped_bfs(plan: ScheduleNumbers, rank: int) -> Row:
     """Breadth first: a stage takes all micro-batches before the rank's next stage does (arXiv:2211.05953)."""
     forward = [("F", stage, n) for stage in plan.stages(rank) for n in range(plan.micro_batches)]
     # The last forward's activations are the first to be needed, so the backward mirrors the forward.
     return forward + [("B", stage, n) for _, stage, n in reversed(forward)]
 
 
-def _alternating(plan: Plan, rank: int, warm_up: int, kind: str = "B") -> Row:
+def _alternating(plan: ScheduleNumbers, rank: int, warm_up: int, kind: str = "B") -> Row:
     """`warm_up` forwards, then one forward and one backward in turn, then the remaining backwards.
 
     kind: "I" splits the backwards. Weight gradients then lag by as many backwards as the rank's number, which
@@ -87,22 +87,22 @@ def _alternating(plan: Plan, rank: int, warm_up: int, kind: str = "B") -> Row:
     return forward[:warm_up] + list(filter(None, chain.from_iterable(zip_longest(*turns))))
 
 
-def _one_f_one_b(plan: Plan, rank: int) -> Row:
+def _one_f_one_b(plan: ScheduleNumbers, rank: int) -> Row:
     """One forward, one backward, as soon as there is a backward (arXiv:2006.09503)."""
     return _alternating(plan, rank, plan.hops(rank))
 
 
-def _interleaved(plan: Plan, rank: int) -> Row:
+def _interleaved(plan: ScheduleNumbers, rank: int) -> Row:
     """1F1B over several stages a rank, in rounds (arXiv:2104.04473 section 2.2)."""
     return _alternating(plan, rank, (plan.virtual_stages - 1) * plan.round + 2 * plan.hops(rank))
 
 
-def _interleaved_zero_bubble(plan: Plan, rank: int) -> Row:
+def _interleaved_zero_bubble(plan: ScheduleNumbers, rank: int) -> Row:
     """Interleaved 1F1B with each backward split in two: ZB-H1 (arXiv:2401.10241)."""
     return _alternating(plan, rank, (plan.virtual_stages - 1) * plan.round + plan.hops(rank), "I")
 
 
-def _flexible(plan: Plan, rank: int) -> Row:
+def _flexible(plan: ScheduleNumbers, rank: int) -> Row:
     """Llama 3's schedule: rounds of nc micro-batches ("Scaling Llama 3 Training", ISCA 2025, section 3.1.1).
 
     Rounds shorter than the pipeline leave nothing to alternate: all forwards, then all backwards. The number
@@ -110,7 +110,7 @@ def _flexible(plan: Plan, rank: int) -> Row:
     ranks.
     """
     if plan.round < plan.pp:
-        whole = Plan(plan.pp, plan.virtual_stages, plan.micro_batches, plan.micro_batches)
+        whole = ScheduleNumbers(plan.pp, plan.virtual_stages, plan.micro_batches, plan.micro_batches)
         return _alternating(whole, rank, plan.virtual_stages * plan.micro_batches)
     return _interleaved(plan, rank)
 
@@ -142,7 +142,7 @@ def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int)
     return [each for each in row if each[2] < micro_batches]
 
 
-def _zbv(plan: Plan, rank: int) -> Row:
+def _zbv(plan: ScheduleNumbers, rank: int) -> Row:
     """Zero bubble on a V of two stages a rank (arXiv:2401.10241 section 6), for a full pipeline.
 
     With fewer micro-batches than fill it, operations on the missing ones are dropped.
@@ -156,7 +156,7 @@ def _zbv(plan: Plan, rank: int) -> Row:
     return _numbered(words, (rank, 2 * plan.pp - 1 - rank), plan.micro_batches)
 
 
-def _dualpipev(plan: Plan, rank: int) -> Row:
+def _dualpipev(plan: ScheduleNumbers, rank: int) -> Row:
     """DeepSeek's schedule on a V of two stages a rank (arXiv:2412.19437; github.com/deepseek-ai/DualPipe).
 
     A forward and a backward that overlap are two entries side by side.
@@ -179,7 +179,7 @@ class Order:
     """
 
     title: str
-    row: Callable[[Plan, int], Row]
+    row: Callable[[ScheduleNumbers, int], Row]
     virtual_stages: int | None = None
     placement: str = "loop"
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from html import escape
 from string import ascii_lowercase
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.errors import LayoutError, one_of, real, shown
 from llamapar.records.tables import Plain, Record, cut, fold, plural
 
@@ -126,7 +126,7 @@ class Schedule(Record):
         """Chunks in flight on a rank during each of its operations."""
         return flying(self.ranks[rank])
 
-    @named
+    @checked_options
     def timeline(
         self,
         *,
@@ -246,7 +246,7 @@ class Timeline(Record):
     def _flying(self) -> list[list[int]]:
         return [self.schedule.flying(rank) for rank in range(self.schedule.pp)]
 
-    @named
+    @checked_options
     def at(self, time: float) -> Moment:
         """What every rank does at a time, and what it waits for. Raises LayoutError past the end."""
         return Moment(self, real("time", time, 0.0, self.end))
@@ -335,7 +335,7 @@ class Timelines(Record):
         """When the longest of them ends."""
         return max(one.end for one in self.timelines)
 
-    @named
+    @checked_options
     def at(self, time: float) -> Timelines:
         """The same timelines with a cursor at a time. Raises LayoutError past the end of the longest."""
         return replace(self, time=real("time", time, 0.0, self.end))

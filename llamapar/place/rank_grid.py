@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.layout import AXES, AXIS_TITLES, Coord, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
@@ -80,7 +80,7 @@ def _listed(group: range) -> str:
     return f"{group[0]}, {group[1]}, {group[2]}, … {group[-1]}"
 
 
-@named
+@checked_options
 def ranks(
     layout: LayoutLike | None = None,
     rank: int = 0,

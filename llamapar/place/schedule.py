@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import starmap
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.job import only_flexible
 from llamapar.describe.layout import Layout
 from llamapar.errors import MAX_DEGREE, Choice, LayoutError, one_of, whole
 from llamapar.records.tables import plural
 
-from .orders import ORDERS, Action, Operation, Order, Plan
+from .orders import ORDERS, Action, Operation, Order, ScheduleNumbers
 from .pipeline import Schedule, rank_of
 from .walk import Walk, walk
 
@@ -40,7 +40,7 @@ def own_name(name: str, virtual_stages: int) -> str:
     return SEVERAL.get(name, name) if virtual_stages > 1 else name
 
 
-@named
+@checked_options
 def schedule(
     name: str, *, pp: int = 1, virtual_stages: int | None = None, micro_batches: int, nc: int | None = None
 ) -> Schedule:
@@ -93,7 +93,7 @@ def walk_of(
 
 def _planned(
     name: str, pp: int, virtual_stages: int | None, micro_batches: int, nc: int | None
-) -> tuple[Order, Plan]:
+) -> tuple[Order, ScheduleNumbers]:
     """A schedule's order, and the numbers that it is made for. Raises LayoutError."""
     order = ORDERS[one_of("schedule", name, ORDERS)]
     pp = whole("pp", pp, 1, MAX_DEGREE)
@@ -111,10 +111,10 @@ def _planned(
     size = _round(name, order, pp, many)
     if name == "flexible":
         size = whole("nc", min(pp, many) if nc is None else nc, 1, many)
-    return order, Plan(pp, v, many, size)
+    return order, ScheduleNumbers(pp, v, many, size)
 
 
-def _named(name: str) -> Choice:
+def _schedule_choice(name: str) -> Choice:
     """A suggestion of another schedule, as a bare name."""
     return Choice((("schedule", name),), bare=True)
 
@@ -134,7 +134,7 @@ def _require_its_own(name: str, order: Order, pp: int, v: int, many: int) -> Non
     if needed:
         choices = [Choice.of(**needed)]
         if order.placement == "loop":
-            choices.append(_named("interleaved-1f1b" if name == "1f1b" else "looped-bfs"))
+            choices.append(_schedule_choice("interleaved-1f1b" if name == "1f1b" else "looped-bfs"))
         raise LayoutError(what, why, choices, list(needed)[-1])
 
 
@@ -152,12 +152,12 @@ def _round(name: str, order: Order, pp: int, many: int) -> int:
     return many // rounds
 
 
-def _last_round_is_short(name: str, plan: Plan) -> bool:
+def _last_round_is_short(name: str, plan: ScheduleNumbers) -> bool:
     """Whether a short last round of Llama 3's schedule may leave ranks waiting for one another."""
     return name == "flexible" and 0 < plan.micro_batches % plan.round < plan.pp
 
 
-def _short_last_round(order: Order, plan: Plan) -> LayoutError:
+def _short_last_round(order: Order, plan: ScheduleNumbers) -> LayoutError:
     pp, many, size = plan.pp, plan.micro_batches, plan.round
     fitting = [n for n in range(pp, many + 1) if many % n == 0]
     return LayoutError(

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Split
@@ -88,7 +88,7 @@ class SequenceMap(Record):
     ring_step: int | None = None
     """The step of the ring shown, from 0: rank r then meets the keys of rank (r - step) mod cp."""
 
-    @named
+    @checked_options
     def at(self, step: int) -> SequenceMap:
         """The map at one of a ring's cp steps. Raises LayoutError for a step that does not exist."""
         return replace(self, ring_step=whole("step", step, 0, self.cp - 1))
@@ -189,7 +189,7 @@ class SequenceMap(Record):
         return title, ["cp rank", "positions", "tokens", "causal pairs"], rows, foot
 
 
-@named
+@checked_options
 def sequence(
     layout: LayoutLike | None = None,
     seq_len: int | None = None,

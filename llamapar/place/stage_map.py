@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
@@ -127,7 +127,7 @@ def split_named(layer_split: str) -> str:
     return known.layer_split
 
 
-@named
+@checked_options
 def stages(
     model: ModelLike,
     layout: LayoutLike | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
@@ -88,7 +88,7 @@ class VocabMap(Record):
         return title, ["tp rank", "rows", "count", "tokens", "pad rows"], rows, self.reason
 
 
-@named
+@checked_options
 def vocab(
     model: ModelLike,
     layout: LayoutLike | None = None,

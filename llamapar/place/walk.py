@@ -21,7 +21,7 @@ WORDS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight g
 """Kind of an operation → its name in a sentence."""
 
 
-def called(action: Action) -> str:
+def action_in_words(action: Action) -> str:
     """An operation in words: "0F3, the forward of micro-batch 3 at stage 0"."""
     return f"{action}, the {WORDS[action.kind]} of micro-batch {action.micro_batch} at stage {action.stage}"
 
@@ -181,7 +181,7 @@ def _misplaced(rows: Rows, rank_of: RankOf, stages: int, micro_batches: int) -> 
                 return _refusal(f"rank {rank} has {action}, which there is not", there)
             if rank_of(stage) != rank:
                 home = f"stage {stage} lies on rank {rank_of(stage)}"
-                return _refusal(f"rank {rank} cannot run {called(action)}", home)
+                return _refusal(f"rank {rank} cannot run {action_in_words(action)}", home)
     return None
 
 
@@ -219,7 +219,7 @@ def _stuck(rows: Rows, walked: Walk) -> LayoutError | None:
     ring = chain[chain.index(rank) :]
     if len(ring) == 1:
         late, early = _waits(rows, walked, holder, ring[0])
-        what = f"rank {ring[0]} cannot run {called(late)} before {early}"
+        what = f"rank {ring[0]} cannot run {action_in_words(late)} before {early}"
         return _refusal(what, f"its row has {early} after it")
     lines = []
     for one in ring:

@@ -73,13 +73,13 @@ def attention_reference(
     setting: Setting, x: Tensor, positions: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor
 ) -> Tensor:
     """The same on one device, by torch's scaled_dot_product_attention; documents by a dense mask."""
-    q, k, v = (plain.heads(x @ w.mT, setting.model.head_dim) for w in (wq, wk, wv))
+    q, k, v = (plain.split_heads_plainly(x @ w.mT, setting.model.head_dim) for w in (wq, wk, wv))
     return causal_reference(setting, positions, q, k, v) @ wo.mT
 
 
 def causal_reference(setting: Setting, positions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """RoPE and attention of all heads on one device: q [batch, seq, n_heads, head_dim] → [batch, seq, …]."""
-    q, k = (plain.turned(t, positions, setting.model) for t in (q, k))
+    q, k = (plain.rotated(t, positions, setting.model) for t in (q, k))
     mask = None
     if setting.documents is not None:
         ids = torch.arange(len(setting.documents), device=q.device)

@@ -55,7 +55,7 @@ def attention_reference(
 ) -> Tensor:
     """The same on one device."""
     pairs = ((wq, bq), (wk, bk), (wv, bv))
-    q, k, v = (plain.heads(F.linear(x, w, b), setting.model.head_dim) for w, b in pairs)
+    q, k, v = (plain.split_heads_plainly(F.linear(x, w, b), setting.model.head_dim) for w, b in pairs)
     return causal_reference(setting, positions, q, k, v) @ wo.mT
 
 

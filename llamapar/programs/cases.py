@@ -79,9 +79,9 @@ _CAUSAL = """    chunks = [part.chunks for part in setting.sequence.ranks]  # of
     heads = kernels.attend(q, k, v, mine, each=lambda *given: compat.each_rank(mesh, *given))
 """
 
-_COPIES = """    from llamapar.spmd.gradients import kv_copies
+_COPIES = """    from llamapar.spmd.gradients import kv_copy_mesh
 
-    copies = kv_copies(mesh, setting) or mesh  # its axis "tp": ranks that hold the same KV head
+    copies = kv_copy_mesh(mesh, setting) or mesh  # its axis "tp": ranks that hold the same KV head
     wk, wv = wk[:], wv[:]  # write it: forward a copy, backward the sum over the copies
     x = column_input"""
 

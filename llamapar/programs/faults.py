@@ -134,7 +134,7 @@ _right_clip = update.clip_factor
 
 def _mean_over_context(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
     """The mean over cp too, of a loss that is a mean over all tokens already."""
-    return _right_context(mesh, gradient) / compat.size(mesh, "cp")
+    return _right_context(mesh, gradient) / compat.axis_size(mesh, "cp")
 
 
 _right_context = gradients.sum_context

@@ -14,7 +14,7 @@ from llamapar.describe.models import ModelConfig
 from llamapar.describe.rope import RopeScaling
 
 
-def heads(x: Tensor, head_dim: int) -> Tensor:
+def split_heads_plainly(x: Tensor, head_dim: int) -> Tensor:
     """[batch, seq, heads·head_dim] → [batch, seq, heads, head_dim]: one slice after the other."""
     return torch.stack(x.split(head_dim, -1), 2)
 
@@ -25,7 +25,7 @@ def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (x / (length**2 / x.shape[-1] + eps).sqrt()).to(x.dtype) * weight
 
 
-def turned(x: Tensor, positions: Tensor, model: ModelConfig) -> Tensor:
+def rotated(x: Tensor, positions: Tensor, model: ModelConfig) -> Tensor:
     """RoPE of x [batch, seq, heads, head_dim]: each pair of dims is a complex number, times e^(i·angle).
 
     llama-models, models/llama3/model.py `apply_rotary_emb`, @a9c89c4.

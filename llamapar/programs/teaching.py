@@ -71,7 +71,7 @@ def teaching_model(model: ModelConfig | None, layout: Layout, layers: int = 0) -
     if model is not None:
         kv, group = min(model.n_kv_heads, 8), min(model.group_size, 2)
     heads = kv * group
-    width = WIDTH * heads + ROWS + MARKS if layers else max(WIDTH * heads, tokens_of(layout) + 2)
+    width = WIDTH * heads + ROWS + MARKS if layers else max(WIDTH * heads, even_tokens(layout) + 2)
     return ModelConfig(
         dim=-(-width // 8) * 8,
         n_layers=layers or 2,
@@ -81,13 +81,13 @@ def teaching_model(model: ModelConfig | None, layout: Layout, layers: int = 0) -
         ffn_dim=2 * ROWS * heads,
         vocab_size=ROWS * (heads + 2 if layers else max(1, heads - 1)),  # the last rank of TP has pad rows
         tied=model is not None and model.tied and layers > 0,
-        max_seq_len=max(TOKENS, tokens_of(layout)),
+        max_seq_len=max(TOKENS, even_tokens(layout)),
         rope_theta=10000.0,
         name=f"teaching model, {heads} heads and {kv} KV heads",
     )
 
 
-def tokens_of(layout: Layout) -> int:
+def even_tokens(layout: Layout) -> int:
     """Tokens of a sequence that every axis cuts evenly: head-tail chunks, and rows of TP within them."""
     unit = 2 * layout.cp * layout.tp
     return -(-TOKENS // unit) * unit
@@ -171,7 +171,7 @@ def _attention(setting: Setting) -> dict[str, Tensor]:
 def _weights(setting: Setting, same: Tensor) -> Tensor:
     """[seq, seq]: causal attention where every query and key is `same` before RoPE."""
     t = setting.seq_len
-    turned = plain.turned(same.expand(1, t, 1, ROWS), torch.arange(t), setting.model)[0, :, 0]
+    turned = plain.rotated(same.expand(1, t, 1, ROWS), torch.arange(t), setting.model)[0, :, 0]
     scores = turned @ turned.T / math.sqrt(ROWS)
     return scores.masked_fill(torch.ones(t, t).triu(1) > 0, -torch.inf).softmax(-1)
 

@@ -23,13 +23,13 @@ class Call:
 
     def __str__(self) -> str:
         words = [
-            written(value) if i < self.needed else f"{name}={written(value)}"
+            as_code(value) if i < self.needed else f"{name}={as_code(value)}"
             for i, (name, value) in enumerate(self.arguments.items())
         ]
         return f"{self.function}({', '.join(words)})"
 
 
-def written(value: object) -> str:
+def as_code(value: object) -> str:
     """A value as Python code, with `lp` for this library; fields at their defaults are left out."""
     if not is_dataclass(value):
         return getattr(value, "__name__", repr(value))  # a program of one's own
@@ -37,7 +37,7 @@ def written(value: object) -> str:
         return str(call)
     # Only what differs from the defaults, so that the line stays as short as a person would write it.
     said = [f for f in fields(value) if f.repr and getattr(value, f.name) != f.default]
-    words = [f"{f.name}={written(getattr(value, f.name))}" for f in said]
+    words = [f"{f.name}={as_code(getattr(value, f.name))}" for f in said]
     return f"lp.{type(value).__name__}({', '.join(words)})"
 
 

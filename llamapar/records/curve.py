@@ -24,14 +24,14 @@ def unit_of(most: int) -> tuple[str, int]:
     return next(((name, size) for name, size in UNITS.items() if most >= size), ("B", 1))
 
 
-def sized(n: int) -> str:
+def readable_bytes(n: int) -> str:
     """Bytes as people read them: "150.36 GiB", "4.12 KiB"."""
     name, size = unit_of(n)
     return f"{n / size:,.2f} {name}" if size > 1 else f"{n} B"
 
 
 @dataclass(frozen=True)
-class Profile:
+class OperationMemory:
     """The memory of one kind of operation, in bytes relative to what was alive before it.
 
     points: the value after each tensor that was allocated or freed.
@@ -63,7 +63,7 @@ class Span:
 
     name: str
     before: int
-    profile: Profile
+    profile: OperationMemory
     sends: tuple[CollectiveEvent, ...] = ()
     measured: bool = True
 
@@ -152,5 +152,5 @@ class MemoryCurve(Record):
     @property
     def sentence(self) -> str:
         """One sentence: the peak, where it is, and the largest holders there."""
-        alive = ", ".join(f"{name} {sized(n)}" for name, n in list(self.alive.items())[:SHOWN])
-        return f"peak {sized(self.peak_bytes)} at {self.peak}: {alive}"
+        alive = ", ".join(f"{name} {readable_bytes(n)}" for name, n in list(self.alive.items())[:SHOWN])
+        return f"peak {readable_bytes(self.peak_bytes)} at {self.peak}: {alive}"

@@ -180,7 +180,7 @@ class Multiples(Equation):
 
 
 @dataclass(frozen=True)
-class Sizes(Equation):
+class ElementCounts(Equation):
     """The number of elements found, and the number expected."""
 
     there: int

@@ -102,7 +102,7 @@ class Trace:
         return sum(c.pairs for c in self.attention if c.phase == phase)
 
     def __str__(self) -> str:
-        lines = [f"rank {self.rank}: {count(self.events)}, {self.bytes():,} bytes"]
+        lines = [f"rank {self.rank}: {collectives_in_words(self.events)}, {self.bytes():,} bytes"]
         width = max((len(e.kind) for e in self.events), default=0)
         for i, e in enumerate(self.events):
             lines.append(
@@ -114,7 +114,7 @@ class Trace:
     __repr__ = __str__
 
 
-def count(events: Sequence[CollectiveEvent]) -> str:
+def collectives_in_words(events: Sequence[CollectiveEvent]) -> str:
     """How many collectives, in words: "1 collective", "12 collectives"."""
     return f"{len(events)} collective{'s' * (len(events) != 1)}"
 

@@ -9,10 +9,10 @@ from functools import partial
 from llamapar.describe.job import Job
 from llamapar.frameworks import Framework
 
-from . import capacity
+from . import memory_rule
+from .fix_search import STAGES, Fix, changed_job, codes, passing_fixes, severities_again
 from .nearby import layouts
 from .remedies import remedies
-from .search import STAGES, Fix, changed, codes, search, severities_again
 from .table import ERROR, MEMORY, RULE_BY_CODE, Rule
 
 MOST = 3
@@ -49,28 +49,28 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
                 resort.append(candidate)
 
     def last() -> Iterator[Fix]:
-        if capacity.nothing_holds(job, judge):
+        if memory_rule.nothing_holds(job, judge):
             return
         nearest = sorted([*_fewer(job), *resort], key=lambda made: abs(_world(made) - _world(job)))
         yield from (Fix.between(job, made) for made in nearest)
 
-    passing = partial(search, job, judge=judge, ends=rule.code)
+    passing = partial(passing_fixes, job, judge=judge, ends=rule.code)
     fitted, bought = (passing(_fitted(job, rule, judge, buys)) for buys in (False, True))
     ways = [remedies(job, judge), fitted, bought]
     if rule not in MEMORY:
-        near, fewer = _ranked(passing(tries())), itertools.islice(passing(last()), 1)
+        near, fewer = _fitting_first(passing(tries())), itertools.islice(passing(last()), 1)
         ways = [near, fitted, passing(tries(), undecided=True), bought, fewer] if job.gpu else [near, fewer]
     # the first way that leads anywhere, read no further than it is asked
     found = next((itertools.chain([fix], fixes) for fixes in ways for fix in fixes), ())
     yield from found if rule in MEMORY else itertools.islice(found, MOST)
 
 
-def _ranked(passing: Iterator[Fix]) -> Iterator[Fix]:
+def _fitting_first(passing: Iterator[Fix]) -> Iterator[Fix]:
     """First those that fit the GPU (or some known GPU, if none is named), then the others; lazily."""
     later = []
     stages = STAGES
     for fix in passing:
-        if capacity.has_room(fix.job, fix.judge):
+        if memory_rule.has_room(fix.job, fix.judge):
             yield fix
         else:
             later.append(fix)
@@ -114,7 +114,7 @@ def _fewer(job: Job) -> Iterator[Job]:
 def _repaired(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
     """`job` with each repair of a rule that gives a valid layout, judged on what the judge really runs."""
     seen = judge.job_of(rule.code, job) if judge else job
-    made = (changed(job, changes) for changes in rule.repairs(seen))
+    made = (changed_job(job, changes) for changes in rule.repairs(seen))
     return (other for other in made if other is not None)
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.layout import Layout, divisors
 from llamapar.describe.models import ModelConfig, ModelLike, Parameter
 from llamapar.describe.models import model as find_model
@@ -51,7 +51,7 @@ _F32 = ("tok_embeddings", "norm", "q_norm", "k_norm")
 """Tensors that distributed-llama's file never quantises."""
 
 
-def counted(value: int, counter: str) -> int:
+def wrapped_count(value: int, counter: str) -> int:
     """What a counter ("int32", "uint32" or "int64") holds after counting to `value`."""
     bits, signed = COUNTERS[one_of("counter", counter, COUNTERS)]
     # Two's complement, computed instead of cast, so that any number of bits works.
@@ -73,11 +73,11 @@ class Count:
     @property
     def wraps(self) -> list[str]:
         """The counters that cannot hold the value."""
-        return [name for name in COUNTERS if counted(self.value, name) != self.value]
+        return [name for name in COUNTERS if wrapped_count(self.value, name) != self.value]
 
     def as_dict(self) -> Plain:
         """Plain values for JSON: what each counter holds, and its error."""
-        holds = {name: counted(self.value, name) for name in COUNTERS}
+        holds = {name: wrapped_count(self.value, name) for name in COUNTERS}
         off_by = {name: self.value - holds[name] for name in self.wraps}
         return {**asdict(self), **holds, "wraps": self.wraps, "off_by": off_by}
 
@@ -269,7 +269,7 @@ class Loading(Record):
         return title, head, rows, self.verdict
 
 
-@named
+@checked_options
 def loading(
     model: ModelLike, *, format: str = "q40", nodes: int = 1, memory_gib: float = 64, seq_len: int = 4096
 ) -> Loading:

@@ -23,7 +23,7 @@ from llamapar.frameworks.habits import habits_of
 from llamapar.place.schedule import of_layout
 from llamapar.records.tables import Plain, plural
 
-from .capacity import Load, load
+from .memory_rule import Load, load_of
 
 ITEM, GRAD = 2, 4
 """Bytes of a bfloat16 parameter or activation, and of a float32 gradient when it is summed."""
@@ -215,7 +215,7 @@ def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
     old, new = (old, new) if judge is None else (judge.runs(old), judge.runs(new))
     there = old.gpus or old.layout.world
     idle = max(0, there - new.layout.world)
-    held = load(new, judge) if judge is None or judge.trains else None  # the account is one of training
+    held = load_of(new, judge) if judge is None or judge.trains else None  # the account is one of training
     if old.seq_len is None or new.seq_len is None:
         return Effect(held, None, None, idle, None)
     before = sequences_of(old)

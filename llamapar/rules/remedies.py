@@ -11,10 +11,10 @@ from llamapar.describe.job import Job
 from llamapar.frameworks import Framework
 from llamapar.place.orders import ALL_FORWARD_FIRST
 
-from . import capacity
+from . import memory_rule
+from .fix_search import Fix, changed_job, passing_fixes
 from .nearby import layouts
 from .repairs import Changes
-from .search import Fix, changed, search
 
 MOST = 4
 """The most remedies offered."""
@@ -28,15 +28,15 @@ def remedies(job: Job, judge: Framework | None = None) -> Iterator[Fix]:
     fit, first those whose shown estimate fits. Another GPU is offered only if no layout of the present ones
     was found. A remedy brings no new warning.
     """
-    found = capacity.judged(job, judge)
+    found = memory_rule.memory_finding(job, judge)
     if job.gpu is None or found is None:
         return
     # Filled while the search runs: _tries is lazy, so each remedy found prunes the combinations after it.
     enough: list[set[str]] = []
-    sure, shown, perhaps = (capacity.OPEN, False), (found[0], False), (found[0], True)
-    asked = [sure] if found[0] == capacity.OPEN else [sure, shown, perhaps]
+    sure, shown, perhaps = (memory_rule.OPEN, False), (found[0], False), (found[0], True)
+    asked = [sure] if found[0] == memory_rule.OPEN else [sure, shown, perhaps]
     for (ends, undecided), tries in (*product(asked, (_settings, _elsewhere)), (sure, _bought)):
-        for fix in islice(search(job, tries(job, judge, enough), judge, ends, undecided), MOST):
+        for fix in islice(passing_fixes(job, tries(job, judge, enough), judge, ends, undecided), MOST):
             enough.append({name for name, _ in fix.changes})
             yield fix
         if enough:
@@ -46,7 +46,7 @@ def remedies(job: Job, judge: Framework | None = None) -> Iterator[Fix]:
 def _tries(job: Job, single: list[Changes], enough: list[set[str]]) -> Iterator[Fix]:
     """One change, then two, but none combined with what was `enough` by itself."""
     for changes in (*single, *_pairs(single)):
-        made = changed(job, changes)
+        made = changed_job(job, changes)
         if made is not None and not any(found <= changes.keys() for found in enough):
             yield Fix(made, tuple(changes.items()))
 
@@ -68,7 +68,7 @@ def _elsewhere(job: Job, judge: Framework | None, enough: list[set[str]]) -> Ite
     least: Changes = {"recompute": RECOMPUTE[-1], "micro_batch": 1 if job.micro_batch else None}
     for layout in layouts(job, job.gpus or job.layout.world):
         for zero, split, changes in product(zeros, (job.layer_split, *splits), ({}, least)):
-            made = changed(job.replace(layout=layout), {"zero": zero, "layer_split": split, **changes})
+            made = changed_job(job.replace(layout=layout), {"zero": zero, "layer_split": split, **changes})
             if made is not None:
                 yield Fix.between(job, made)
 

@@ -24,7 +24,7 @@ def product(*factors: int | None) -> int:
     return math.prod(known) if len(known) == len(factors) else 0
 
 
-def unequal(total: int | None, *factors: int | None) -> bool:
+def product_differs(total: int | None, *factors: int | None) -> bool:
     """Whether the product of the factors differs from the total; False if one of them is unknown."""
     return bool(total and product(*factors) not in (0, total))
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from html import escape
 from typing import Unpack
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.job import Job
 from llamapar.describe.keywords import CheckKeywords, CheckSettings, JobKeywords
 from llamapar.describe.layout import LayoutLike
@@ -22,9 +22,9 @@ from llamapar.frameworks.habits import habits_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, fold, plural
 
-from . import capacity
+from . import memory_rule
+from .fix_search import Fix, is_unproven, severities
 from .fixes import find_fixes
-from .search import Fix, is_unproven, severities
 from .table import ERROR, MEMORY, NOTE, RULE_BY_CODE, SEVERITIES, Rule
 
 _WIDTH = 100
@@ -56,7 +56,7 @@ class Finding:
         job, judge = self.job, self.judge
         numbers = judge.job_of(self.code, job).numbers(judge.padding) if judge else job.numbers()
         numbers["reductions"] = habits_of(judge).reductions(job.layout.pp, job.layout.zero)
-        return numbers | capacity.words(job, judge) if self.rule in MEMORY else numbers
+        return numbers | memory_rule.template_values(job, judge) if self.rule in MEMORY else numbers
 
     @cached_property
     def message(self) -> str:
@@ -69,7 +69,7 @@ class Finding:
 
         An error also says if no layout of the GPUs can hold the model.
         """
-        hopeless = capacity.nothing_holds(self.job, self.judge) if self.severity == ERROR else ""
+        hopeless = memory_rule.nothing_holds(self.job, self.judge) if self.severity == ERROR else ""
         return "; ".join(filter(None, [self.rule.why.format_map(self._numbers), hopeless]))
 
     @cached_property
@@ -178,7 +178,7 @@ class Report:
     @cached_property
     def memory(self) -> Finding | None:
         """The finding about memory, if there is one; memory is counted at first use."""
-        found = capacity.judged(self.job, self.judge)
+        found = memory_rule.memory_finding(self.job, self.judge)
         return Finding(RULE_BY_CODE[found[0]], found[1], self.job, self.judge) if found else None
 
     @cached_property
@@ -238,7 +238,7 @@ class Report:
 
 
 @takes_settings(CheckSettings)
-@named
+@checked_options
 def check(
     model: ModelLike,
     layout: LayoutLike | None = None,
@@ -273,7 +273,7 @@ def check_job(job: Job, judge: Framework | None = None) -> Report:
     return Report(job, judge, tuple(findings))
 
 
-@named
+@checked_options
 def require(model: ModelLike, layout: LayoutLike | None = None, **known: Unpack[CheckKeywords]) -> Report:
     """The Report of `check` if it is ok; else raises a LayoutError that carries the whole report.
 

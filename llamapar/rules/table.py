@@ -14,7 +14,17 @@ from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
 from . import repairs
-from .repairs import ERROR, NOTE, SEVERITIES, WARNING, Repairs, indivisible, multiples, product, unequal
+from .repairs import (
+    ERROR,
+    NOTE,
+    SEVERITIES,
+    WARNING,
+    Repairs,
+    indivisible,
+    multiples,
+    product,
+    product_differs,
+)
 
 
 def _always(severity: str | None) -> Callable[[Job], str | None]:
@@ -56,7 +66,7 @@ ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP001",
         "ranks and GPUs",
-        lambda j, _: unequal(j.gpus, j.layout.world),
+        lambda j, _: product_differs(j.gpus, j.layout.world),
         "tp·cp·pp·dp = {tp}·{cp}·{pp}·{dp} = {world}, but there are {gpus} GPUs",
         "every GPU is one rank; {idle} would be missing or idle",
         repairs=lambda j: [{"gpus": j.layout.world}],
@@ -66,7 +76,7 @@ ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP002",
         "tokens of a batch",
-        lambda j, _: unequal(j.batch_tokens, j.batch_per_dp, j.layout.dp, j.seq_len),
+        lambda j, _: product_differs(j.batch_tokens, j.batch_per_dp, j.layout.dp, j.seq_len),
         "batch_per_dp·dp·seq_len = {batch_per_dp}·{dp}·{seq_len} = {tokens_got} tokens, "
         "but the batch has {batch_tokens}",
         "each of the dp groups reads its own sequences; CP and TP ranks share them",
@@ -290,7 +300,7 @@ ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP402",
         "batch of a DP group",
-        lambda j, _: unequal(j.global_batch, j.batch_per_dp, j.layout.dp),
+        lambda j, _: product_differs(j.global_batch, j.batch_per_dp, j.layout.dp),
         "batch_per_dp·dp = {batch_per_dp}·{dp} = {sequences_got}, but global_batch={global_batch}",
         "both count the sequences of one step",
         repairs=repairs.products("global_batch", ("dp", "batch_per_dp"), ("dp",)),
@@ -308,7 +318,7 @@ ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP404",
         "global batch in tokens",
-        lambda j, _: unequal(j.batch_tokens, j.global_batch, j.seq_len),
+        lambda j, _: product_differs(j.batch_tokens, j.global_batch, j.seq_len),
         "global_batch·seq_len = {global_batch}·{seq_len} = {global_tokens} tokens, "
         "but the batch has {batch_tokens}",
         "both count the tokens of one step",

@@ -37,7 +37,7 @@ def exchange(
     x: Tensor, forward: Collective, backward: Collective, mesh: DeviceMesh, axis: str, *dim: int
 ) -> Tensor:
     """One collective forward, another backward; x itself on an axis of one rank."""
-    return Exchange.apply(x, forward, backward, mesh, axis, *dim) if compat.size(mesh, axis) > 1 else x
+    return Exchange.apply(x, forward, backward, mesh, axis, *dim) if compat.axis_size(mesh, axis) > 1 else x
 
 
 def same(x: Tensor, *_: object) -> Tensor:
@@ -67,4 +67,6 @@ def reduce_scatter(x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
 
 def maximum(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """The maximum over the ranks; a constant for autograd."""
-    return compat.all_reduce(x.detach(), mesh, axis, "max") if compat.size(mesh, axis) > 1 else x.detach()
+    return (
+        compat.all_reduce(x.detach(), mesh, axis, "max") if compat.axis_size(mesh, axis) > 1 else x.detach()
+    )

@@ -131,12 +131,14 @@ def all_reduce(t: Tensor, mesh: DeviceMesh, axis: str, op: str = "sum") -> Tenso
 def all_gather(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """The ranks' tensors joined along `dim`, in the order of the axis; all must have the same shape."""
     moved = t.movedim(dim, 0).contiguous()
-    return _sent(_ops.all_gather_into_tensor.default, moved, mesh, axis, size(mesh, axis)).movedim(0, dim)
+    return _sent(_ops.all_gather_into_tensor.default, moved, mesh, axis, axis_size(mesh, axis)).movedim(
+        0, dim
+    )
 
 
 def reduce_scatter(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """Sum of `t` over the axis; each rank keeps its equal piece along `dim`."""
-    ranks = size(mesh, axis)
+    ranks = axis_size(mesh, axis)
     if t.shape[dim] % ranks:
         raise LlamaparError(
             f"reduce_scatter over {axis}={ranks}: dim {dim} of {list(t.shape)} does not divide",
@@ -148,7 +150,7 @@ def reduce_scatter(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
 
 def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """Send `t` to the next rank of the axis, and return the tensor of the previous rank."""
-    ranks, n = size(mesh, axis), t.numel()
+    ranks, n = axis_size(mesh, axis), t.numel()
 
     def splits(step: int) -> list[int | torch.SymInt]:
         at = per_rank_int(mesh, lambda coord: (coord[axis] + step) % ranks)
@@ -162,7 +164,7 @@ def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
 # -- rank by rank ------------------------------------------------------------------------------
 
 
-def size(mesh: DeviceMesh, axis: str) -> int:
+def axis_size(mesh: DeviceMesh, axis: str) -> int:
     """Ranks of an axis of the mesh."""
     return mesh.size((mesh.mesh_dim_names or ()).index(axis))
 
@@ -300,7 +302,7 @@ def joined(mesh: DeviceMesh, replicas: int, slow: str, fast: str) -> DeviceMesh:
         names[at : at + 1] = ["replicas", "dp"]
         others = [i for i, name in enumerate(names) if name not in ("replicas", slow, fast)]
         order = [*others, *(names.index(name) for name in ("replicas", slow, fast))]
-        ways = size(mesh, "cp") * (shape[at] // replicas)
+        ways = axis_size(mesh, "cp") * (shape[at] // replicas)
         by_copy = ranks.permute(order).reshape(-1, replicas, ways)
         made[replicas] = DeviceMesh(
             mesh.device_type, by_copy, mesh_dim_names=("others", "replicas", "shards")
@@ -308,7 +310,7 @@ def joined(mesh: DeviceMesh, replicas: int, slow: str, fast: str) -> DeviceMesh:
     return made[replicas]
 
 
-def groups() -> frozenset[dist.ProcessGroup]:
+def process_groups() -> frozenset[dist.ProcessGroup]:
     """The existing process groups."""
     return frozenset(_c10d._world.pg_map)
 

@@ -47,11 +47,11 @@ def _reduce(
 
 def sum_copies(mesh: DeviceMesh, setting: Setting, gradient: Tensor) -> Tensor:
     """The sum over the ranks that hold the same KV head; tp is ranks by (KV head, copy)."""
-    by_copy = kv_copies(mesh, setting)
+    by_copy = kv_copy_mesh(mesh, setting)
     return gradient if by_copy is None else compat.all_reduce(gradient, by_copy, "tp")
 
 
-def kv_copies(mesh: DeviceMesh, setting: Setting) -> DeviceMesh | None:
+def kv_copy_mesh(mesh: DeviceMesh, setting: Setting) -> DeviceMesh | None:
     """The mesh with the copies of a KV head as its axis "tp"; None if each head has one copy.
 
     Every rank must call this, because making groups is collective.
@@ -67,11 +67,11 @@ def sum_tokens(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
 
 
 def sum_context(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
-    return compat.all_reduce(gradient, mesh, "cp") if compat.size(mesh, "cp") > 1 else gradient
+    return compat.all_reduce(gradient, mesh, "cp") if compat.axis_size(mesh, "cp") > 1 else gradient
 
 
 def sum_data(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
-    return compat.all_reduce(gradient, mesh, "dp") if compat.size(mesh, "dp") > 1 else gradient
+    return compat.all_reduce(gradient, mesh, "dp") if compat.axis_size(mesh, "dp") > 1 else gradient
 
 
 def sum_shards(group: ZeroGroup, name: str, gradient: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from .training import Training
 from .zero import ZeroGroup
 
 
-class State(NamedTuple):
+class ParameterState(NamedTuple):
     """A parameter's state between steps, in float32 at least; all tensors have one shape."""
 
     master: Tensor
@@ -27,10 +27,10 @@ class State(NamedTuple):
     exp_avg_sq: Tensor
 
 
-STATES = State._fields
+STATES = ParameterState._fields
 
 
-def counted(setting: Setting, name: str, pp_rank: int) -> float:
+def share_of_squares(setting: Setting, name: str, pp_rank: int) -> float:
     """The fraction of a parameter's squares that this rank adds to the norm: the copies together count
     once.
     """
@@ -44,18 +44,18 @@ def squares(setting: Setting, gradients: Mapping[str, Tensor], pp_rank: int, sta
     """[1]: the sum of squares of the rank's gradients, over its stages. start: zero, [1]."""
     own = start
     for name, gradient in gradients.items():
-        own = own + gradient.square().sum() * counted(setting, name, pp_rank)
+        own = own + gradient.square().sum() * share_of_squares(setting, name, pp_rank)
     return own
 
 
 def over_tensor(own: Tensor, mesh: DeviceMesh) -> Tensor:
     """The sum of squares over tp."""
-    return compat.all_reduce(own, mesh, "tp") if compat.size(mesh, "tp") > 1 else own
+    return compat.all_reduce(own, mesh, "tp") if compat.axis_size(mesh, "tp") > 1 else own
 
 
 def over_shards(own: Tensor, group: ZeroGroup) -> Tensor:
     """The sum of squares over the ranks that share gradients."""
-    return compat.all_reduce(own, *group.sharing) if compat.size(*group.sharing) > 1 else own
+    return compat.all_reduce(own, *group.sharing) if compat.axis_size(*group.sharing) > 1 else own
 
 
 def over_stages(by_pp_rank: Sequence[Tensor], pp_rank: int) -> Tensor:
@@ -76,7 +76,7 @@ def clip_factor(norm: Tensor, own: Tensor, training: Training) -> Tensor:
     return (training.max_norm / (norm + 1e-6)).clamp(max=1.0)
 
 
-def adamw(state: State, gradient: Tensor, training: Training, step: int) -> State:
+def adamw(state: ParameterState, gradient: Tensor, training: Training, step: int) -> ParameterState:
     """One step of AdamW (arXiv:1711.05101, algorithm 2); step: its number, from 1.
 
     Written like torch.optim.AdamW: the step size and the denominator contain the bias corrections.
@@ -87,7 +87,7 @@ def adamw(state: State, gradient: Tensor, training: Training, step: int) -> Stat
     denominator = exp_avg_sq.sqrt() / math.sqrt(1 - beta2**step) + training.eps
     # The decay is decoupled: it shrinks the weight itself and is no part of the gradient's means.
     decayed = state.master * (1 - lr * training.weight_decay)
-    return State(decayed - exp_avg / denominator * (lr / (1 - beta1**step)), exp_avg, exp_avg_sq)
+    return ParameterState(decayed - exp_avg / denominator * (lr / (1 - beta1**step)), exp_avg, exp_avg_sq)
 
 
 def own_shard(group: ZeroGroup, whole: Tensor) -> Tensor:

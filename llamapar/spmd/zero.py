@@ -48,7 +48,7 @@ class ZeroGroup:
         """Group name → axis, in the form that a recorder expects."""
         found = {}
         for lane, axis in ((self.sharing, self.shards.axis), (self.replicas, "dp")):
-            if lane is not None and compat.size(*lane) > 1:
+            if lane is not None and compat.axis_size(*lane) > 1:
                 found[str(lane[0].get_group(lane[1]).group_name)] = axis
         return found
 
@@ -59,7 +59,7 @@ class ZeroGroup:
     def gathered(self, name: str, shard: Tensor) -> Tensor:
         """All-gather forward, reduce-scatter backward: the rank's shard → all rows."""
         mesh, axis = self.sharing
-        if compat.size(mesh, axis) == 1:
+        if compat.axis_size(mesh, axis) == 1:
             return shard
         return collectives.Exchange.apply(shard, self.whole, self.scattered, name)
 
@@ -83,7 +83,7 @@ class ZeroGroup:
         def cropped(coord: Coord, t: Tensor) -> Tensor:
             return t[: self._rows(name, coord)]
 
-        if compat.size(*self.sharing) == 1:
+        if compat.axis_size(*self.sharing) == 1:
             return shard
         gathered = compat.all_gather(compat.each_rank(self.mesh, padded, shard), *self.sharing, 0)
         return compat.each_rank(self.mesh, cropped, gathered)
@@ -97,7 +97,7 @@ class ZeroGroup:
         def cropped(coord: Coord, t: Tensor) -> Tensor:
             return t[: len(self.shards.rows(self._rows(name, coord), coord))]
 
-        if compat.size(*self.sharing) == 1:
+        if compat.axis_size(*self.sharing) == 1:
             return gradient
         # reduce_scatter needs equal pieces, so pad first and crop afterwards.
         even = compat.each_rank(self.mesh, padded, gradient)
@@ -127,7 +127,7 @@ def zero_group(mesh: DeviceMesh, setting: Setting) -> ZeroGroup:
     return ZeroGroup(mesh, setting, (joined, "shards"), (joined, "replicas") if copies > 1 else None)
 
 
-def axis_names(mesh: DeviceMesh, setting: Setting) -> dict[str, str]:
+def group_axes(mesh: DeviceMesh, setting: Setting) -> dict[str, str]:
     """Group name → axis, for all groups of a run. Every rank must call this, because making groups is
     collective.
     """

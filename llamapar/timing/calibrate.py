@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.errors import LlamaparError, shown
 from llamapar.records.tables import Plain, Record
 
@@ -89,7 +89,7 @@ def _numbers(pattern: re.Pattern[str], text: str) -> list[float]:
     return found[WARM_UP:] or found
 
 
-@named
+@checked_options
 def calibrate(runs: Sequence[tuple[Cost, str | float]]) -> Calibration:
     """How far predictions are from one's own runs: one factor for all, and the error of each run.
 

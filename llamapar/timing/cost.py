@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TypedDict, Unpack
 
 from llamapar.count.terms import Term
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.hardware import DEFAULT_GPU, Gpu, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
@@ -53,7 +53,7 @@ offer("flash", ("fa3", *FLASH))
 
 
 @dataclass(frozen=True)
-class Asked:
+class StepInputs:
     """The inputs of a step: a job under conditions, its layer split, and nc of the flexible schedule."""
 
     job: Job
@@ -79,7 +79,7 @@ class Cost(Record):
     tokens: int
     flops: float
     convention: str
-    asked: Asked = field(repr=False)
+    asked: StepInputs = field(repr=False)
 
     @cached_property
     def step_seconds(self) -> float:
@@ -235,7 +235,7 @@ PlanSettings = TypedDict(
 
 
 @takes_settings(CostSettings)
-@named
+@checked_options
 def cost(
     model: ModelLike,
     layout: LayoutLike | None = None,
@@ -333,5 +333,5 @@ def cost_of(
         each += 6.0 * m.n_layers * seq * m.q_dim
     batch = f"{step.many} x {job.micro_batch or 1} sequences of {seq:,} a DP group"
     said = f"{batch}, {how.precision} on {how.gpu.name} of {how.gpu.watts:g} W, recompute {how.recompute}"
-    asked = Asked(job, how, split, nc)
+    asked = StepInputs(job, how, split, nc)
     return Cost(m, lay, how.gpu, said, step.terms, step.layer, tokens, each * tokens, flops, asked)

@@ -16,8 +16,8 @@ from typing import Unpack
 
 from llamapar.count.terms import Term
 from llamapar.count.wire import PARTS, Traffic
-from llamapar.count.wire import Term as Sent
-from llamapar.describe.arguments import named
+from llamapar.count.wire import Collectives as Sent
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.hardware import DEFAULT_GPU, hardware
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -35,7 +35,7 @@ BEFORE = {FORWARD: "the layer before", BACKWARD: "the layer after"}
 
 
 @dataclass(frozen=True)
-class Made:
+class ProgramRow:
     """A row of the program: what it makes, in which file, by which line.
 
     sends: the part of `count.wire` that communicates there; "" if each rank computes alone. by: the weights,
@@ -53,24 +53,24 @@ class Made:
 _OUT = "return row_output("
 _IN = "x = column_input("
 ROWS = (
-    Made("norm", "residual", "llama", "rms_norm(x, attention_norm", by=("dim",)),
-    Made("x", "tokens", "attention", _IN, "column input"),
-    Made("q, k, v", "keys", "attention", "q = split_heads(", by=("wq", "wk", "wv", "q", "k")),
-    Made("k, v", "all keys", "attention", "k, v = whole_sequence(", "K and V"),
-    Made("attention", "q", "attention", "return kernels.attend(", by=("attention",)),
-    Made("wo", "summand", "attention", _OUT, by=("wo",)),
-    Made("sum", "residual", "attention", _OUT, "row output"),
-    Made("norm", "residual", "llama", "rms_norm(x, ffn_norm", by=("dim",)),
-    Made("x", "tokens", "mlp", _IN, "column input"),
-    Made("w1, w3", "hidden", "mlp", "hidden = F.silu(", by=("w1", "w3", "ffn")),
-    Made("w2", "summand", "mlp", _OUT, by=("w2",)),
-    Made("sum", "residual", "mlp", _OUT, "row output"),
+    ProgramRow("norm", "residual", "llama", "rms_norm(x, attention_norm", by=("dim",)),
+    ProgramRow("x", "tokens", "attention", _IN, "column input"),
+    ProgramRow("q, k, v", "keys", "attention", "q = split_heads(", by=("wq", "wk", "wv", "q", "k")),
+    ProgramRow("k, v", "all keys", "attention", "k, v = whole_sequence(", "K and V"),
+    ProgramRow("attention", "q", "attention", "return kernels.attend(", by=("attention",)),
+    ProgramRow("wo", "summand", "attention", _OUT, by=("wo",)),
+    ProgramRow("sum", "residual", "attention", _OUT, "row output"),
+    ProgramRow("norm", "residual", "llama", "rms_norm(x, ffn_norm", by=("dim",)),
+    ProgramRow("x", "tokens", "mlp", _IN, "column input"),
+    ProgramRow("w1, w3", "hidden", "mlp", "hidden = F.silu(", by=("w1", "w3", "ffn")),
+    ProgramRow("w2", "summand", "mlp", _OUT, by=("w2",)),
+    ProgramRow("sum", "residual", "mlp", _OUT, "row output"),
 )
 """What a rank does in the forward of a layer, in order; the backward is the same in reverse."""
 
 RING = {
-    "k, v": Made("k, v", "keys", "attention", "return kernels.ring_attend(", "K and V"),
-    "attention": Made("attention", "q", "attention", "return kernels.ring_attend(", by=("attention",)),
+    "k, v": ProgramRow("k, v", "keys", "attention", "return kernels.ring_attend(", "K and V"),
+    "attention": ProgramRow("attention", "q", "attention", "return kernels.ring_attend(", by=("attention",)),
 }
 """The rows that differ when keys and values go around a ring."""
 
@@ -95,7 +95,7 @@ class LayerStep:
     """
 
     phase: str
-    row: Made
+    row: ProgramRow
     sent: tuple[Sent, ...]
     seconds: float
     shapes: Mapping[int, Mapping[str, tuple[int, ...]]] = field(repr=False)
@@ -158,7 +158,7 @@ class LayerSteps(Record):
     steps: tuple[LayerStep, ...]
     cursor: int = 0
 
-    @named
+    @checked_options
     def at(self, step: int) -> LayerSteps:
         """The same steps with a cursor. Raises LayoutError for a step that does not exist."""
         return replace(self, cursor=whole("step", step, 0, len(self.steps)))
@@ -204,7 +204,7 @@ class LayerSteps(Record):
         return self.title, head, rows, foot
 
 
-@named
+@checked_options
 def inside(
     model: ModelLike,
     layout: LayoutLike | None = None,
@@ -279,7 +279,9 @@ def _shapes(cut: Cut, seq_len: int, batch: int, tp: int) -> dict[str, dict[str, 
 _Shapes = Mapping[int, Mapping[str, Mapping[str, tuple[int, ...]]]]
 
 
-def _pass(phase: str, rows: Sequence[Made], sent: Traffic, timed: Pass, shapes: _Shapes) -> list[LayerStep]:
+def _pass(
+    phase: str, rows: Sequence[ProgramRow], sent: Traffic, timed: Pass, shapes: _Shapes
+) -> list[LayerStep]:
     """The steps of a pass; communicating parts that send nothing in it are left out."""
     often = Counter(PARTS["block"])
     found = list[LayerStep]()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, Memory
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.hardware import DEFAULT_GPU, GPUS, Gpu, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout, LayoutLike
@@ -25,9 +25,9 @@ from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.habits import habits_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
-from llamapar.rules.capacity import memory_of
+from llamapar.rules.fix_search import codes, severities
+from llamapar.rules.memory_rule import memory_of
 from llamapar.rules.report import check_job
-from llamapar.rules.search import codes, severities
 from llamapar.rules.table import ERROR
 
 from .cost import Cost, PlanSettings, cost_of
@@ -97,7 +97,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanQuestion:
     """What a search is for. job: a model, GPUs, a batch and a schedule. schedules: those to try."""
 
     job: Job
@@ -131,7 +131,7 @@ class Plan(Record):
     considered: how many were estimated. seconds: that the search took. complete: nothing stopped it.
     """
 
-    asked: Question = field(repr=False)
+    asked: PlanQuestion = field(repr=False)
     layouts: tuple[Ranked, ...]
     considered: int
     seconds: float
@@ -206,7 +206,7 @@ class Plan(Record):
         if one.outcome == TOO_MUCH:
             return f"stage {one.held.worst.stage} needs {needs}"
         undecided = "" if one.outcome == FITS else f"; whether it fits is {one.outcome}: {needs}"
-        return compared(one.cost, best.cost) + undecided
+        return slower_term(one.cost, best.cost) + undecided
 
     @property
     def unsure(self) -> str:
@@ -253,7 +253,7 @@ class Plan(Record):
         return title, [*head, "seconds", "MFU", "GiB", "fits?", "why"], rows, foot
 
 
-def compared(one: Cost, best: Cost) -> str:
+def slower_term(one: Cost, best: Cost) -> str:
     """The term that slows one step most against another, with both numbers."""
     more = one.step_seconds / best.step_seconds - 1
     names = dict.fromkeys([*one.seconds, *best.seconds])
@@ -267,7 +267,7 @@ def compared(one: Cost, best: Cost) -> str:
 
 
 @takes_settings(PlanSettings)
-@named
+@checked_options
 def plan(
     model: ModelLike,
     gpus: int,
@@ -329,17 +329,17 @@ def plan(
     largest = None if most_tp is None else whole("most_tp", most_tp)
     others = EVERY_SCHEDULE if flag("all_schedules", all_schedules) else ()
     schedules = (schedule, *(name for name in others if name != schedule))
-    question = Question(job, how, judge, schedules, largest)
+    question = PlanQuestion(job, how, judge, schedules, largest)
     return search(question, whole("top", top), progress, cancel)
 
 
 def search(
-    asked: Question,
+    asked: PlanQuestion,
     top: int,
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Plan:
-    """The Plan that answers a Question."""
+    """The Plan that answers a PlanQuestion."""
     steps = searching(asked, top, progress, cancel)
     while True:
         try:
@@ -349,7 +349,7 @@ def search(
 
 
 def searching(
-    asked: Question,
+    asked: PlanQuestion,
     top: int,
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
@@ -380,13 +380,13 @@ def searching(
         complete = False
     passing.sort(key=lambda one: one.cost.step_seconds)
     shown = [
-        replace(one, why=compared(one.cost, passing[0].cost) if place else "the fastest")
+        replace(one, why=slower_term(one.cost, passing[0].cost) if place else "the fastest")
         for place, one in enumerate(passing[:top])
     ]
     return Plan(asked, tuple(shown), len(every), time.perf_counter() - started, complete)
 
 
-def _judged(every: list[Candidate], asked: Question) -> Iterator[Ranked | None]:
+def _judged(every: list[Candidate], asked: PlanQuestion) -> Iterator[Ranked | None]:
     """Each candidate judged by the full functions; None if it does not pass or does not fit."""
     how, judge = asked.how, asked.judge
     for candidate in every:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.errors import LlamaparError
 from llamapar.records.tables import Record
 
@@ -43,7 +43,7 @@ class Reasons(Record):
         return self.title, ["argument", "with these numbers", "source"], rows, ""
 
 
-@named
+@checked_options
 def reasons(cost: Cost) -> Reasons:
     """The Llama 3 papers' arguments for a layout, with the numbers of a step.
 

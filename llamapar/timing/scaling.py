@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import Choice, LayoutError, flag, whole
 from llamapar.records.tables import Record
@@ -55,7 +55,7 @@ class Scaling(Record):
         return self.title, head, rows, f"no layout of {none} GPUs passes and fits" if none else ""
 
 
-@named
+@checked_options
 def scaling(plan: Plan, gpus: Sequence[int], *, weak: bool = False) -> Scaling:
     """The fastest layout on other numbers of GPUs, by the same search as a plan.
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from llamapar.count.account import memory
-from llamapar.count.schedule import in_flight
+from llamapar.count.in_flight import in_flight
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout, divisors
 from llamapar.describe.models import ModelConfig
@@ -24,7 +24,7 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks import Framework
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import SEVERAL
-from llamapar.rules.capacity import layers_numel, least_bytes
+from llamapar.rules.memory_rule import layers_numel, least_bytes
 
 from .layer import Conditions, layer
 from .step import Sharing, head

@@ -90,7 +90,7 @@ def head(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> 
 
 
 @lru_cache(maxsize=16)
-def walked(name: str, pp: int, virtual_stages: int, many: int, nc: int | None) -> tuple[str, Walk]:
+def schedule_walk(name: str, pp: int, virtual_stages: int, many: int, nc: int | None) -> tuple[str, Walk]:
     """A schedule's title and its walk, unchecked: every table that `schedule_of` makes can run."""
     return walk_of(name, pp, virtual_stages, many, nc)
 
@@ -285,7 +285,7 @@ def _pipeline(
     p2p = sent_to_next(how, job.model, lay, tokens)
     shape = (job.schedule, lay.pp, lay.virtual_stages, many, nc)
     bare, sent = _ends(*shape, ranks.durations, p2p)
-    source = f"the timeline of {walked(*shape)[0]}"
+    source = f"the timeline of {schedule_walk(*shape)[0]}"
     return [
         Term("pipeline idle", "end - busy", {"end": bare, "busy": many * ranks.busy}, source),
         Term("exposed P2P", "with_transfers - end", {"with_transfers": sent, "end": bare}, source),
@@ -308,4 +308,4 @@ def _ends(
     """
     # A split backward is taken as two equal halves: matmuls compute as much for inputs as for weights.
     kinds = [{"F": forward, "B": back, "I": back / 2, "W": back / 2} for forward, back in durations]
-    return walked(name, pp, virtual_stages, many, nc)[1].ends(kinds, p2p)
+    return schedule_walk(name, pp, virtual_stages, many, nc)[1].ends(kinds, p2p)

@@ -36,12 +36,12 @@ def write_lessons(archive: Path, films: Path, cache: Path, notebooks: Sequence[P
     shutil.copyfile(recorded / "kept.json", archive / "kept.json")
     _add_films(recorded, films)
     from llamapar.course.boxes import ASK
-    from llamapar.course.progress import asked
+    from llamapar.course.progress import questions_asked
 
     said = json.loads((recorded / "said.json").read_text())
     return {
         "states": states(archive, films)["states"],
-        "asked": asked(PROJECT / "notebooks"),
+        "asked": questions_asked(PROJECT / "notebooks"),
         "still": ASK,
         "said": said,
     }

@@ -25,7 +25,7 @@ from running import run
 import llamapar
 from llamapar.errors import LlamaparError
 from llamapar.panels.runner import Runner
-from llamapar.panels.watch_panel import opened
+from llamapar.panels.watch_panel import initial_watch
 
 HERE = Path(__file__).parent
 """Where `lessons.json` lies: by lesson and key, the code of a panel; and the course's modules."""
@@ -90,7 +90,7 @@ def lessons() -> dict[str, dict[str, str]]:
 
 def prepare(read: Read) -> None:
     """The page's own ways: watched ranks are recorded or run on a stand-in, and some truths are kept."""
-    llamapar.watch = lambda *args, **options: PageWatch(opened(blank(read), *args, **options))
+    llamapar.watch = lambda *args, **options: PageWatch(initial_watch(blank(read), *args, **options))
     for name in NEED_TORCH:
         setattr(llamapar, name, _refuse)
     Runner._do = _refuse  # type: ignore[method-assign,assignment]

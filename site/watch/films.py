@@ -21,7 +21,7 @@ from pathlib import Path
 
 import llamapar
 from llamapar.describe.options import Values
-from llamapar.panels.watch_state import WATCHED, WatchState, known, usual
+from llamapar.panels.watch_state import WATCHED, WatchState, known_programs, usual
 from llamapar.records.tables import Plain
 
 FOLDER = "LLAMAPAR_FILMS"
@@ -73,7 +73,7 @@ def states() -> Iterator[WatchState]:
     """All that is recorded: each program, each of its faults, and beside that the same layout without it."""
     from llamapar.programs.cases import BREAK, CASES
 
-    programs = {name: known()[name] for name in WATCHED}
+    programs = {name: known_programs()[name] for name in WATCHED}
     first = WatchState(programs, first_values(), first_values())
     yield first
     for program in WATCHED:

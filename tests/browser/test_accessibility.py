@@ -18,7 +18,7 @@ pytestmark = pytest.mark.browser
 
 EXPLORER = "import llamapar as lp\npanel = lp.explorer('llama3-8b', tp=16, pp=1, dp=4)\npanel.pin()\npanel"
 CLINIC = "visit = lp.clinic('n_kv_heads (8) must be divisible by tp (16)', model='llama3-70b')\nvisit"
-BRING = f"""from llamapar.configs.reading import settings_of_texts as read
+BRING = f"""from llamapar.configs.reader import settings_of_texts as read
 for shown in (visit, panel):
     shown.bring(read({FILES!r}))"""
 

@@ -67,7 +67,7 @@ def by_load(panel: Panel) -> None:
 
 def by_files(panel: Panel) -> None:
     panel.kernel(
-        f"from llamapar.configs.reading import settings_of_texts as read\nPANEL.bring(read({FILES!r}))"
+        f"from llamapar.configs.reader import settings_of_texts as read\nPANEL.bring(read({FILES!r}))"
     )
 
 

@@ -38,7 +38,7 @@ KERNEL = {
     "model": "PANEL.set(preset='llama3.1-8b', tp=DRAWN, pp=1, dp=OTHER)",
     "job": "PANEL.set(job='PUBLISHED')",
     "load": f"PANEL.load({TEN_KV_HEADS!r})",
-    "files": f"from llamapar.configs.reading import settings_of_texts as read\nPANEL.bring(read({FILES!r}))",
+    "files": f"from llamapar.configs.reader import settings_of_texts as read\nPANEL.bring(read({FILES!r}))",
     "line": "PANEL.restore('llamapar check llama3-70b --tp 8 --pp 4 --dp DRAWN --seq-len 8192')",
     "fix": "PANEL.set(tp=16); PANEL.apply_fix(0, 0)",
     "remedy": "PANEL.set(tab='memory', micro_batch=2); PANEL.apply_remedy(0)",

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import llamapar as lp
-from llamapar.count.order import order
+from llamapar.count.order import collectives_in_order
 from llamapar.count.wire import sending
 from llamapar.programs import PROGRAMS
 
@@ -187,7 +187,7 @@ def stopping_stage(kind: str, step: int, culprit: int, share: float, calls: int,
         import torch.distributed as dist
         from torch._C import _distributed_c10d as c10d
 
-        from llamapar.execution import pipeline, stepping
+        from llamapar.execution import pipeline_rank, stepping
         from llamapar.programs import llama
         from llamapar.spmd import collectives, compat
 
@@ -247,7 +247,7 @@ def stopping_stage(kind: str, step: int, culprit: int, share: float, calls: int,
         collectives.Exchange = Noted
         for name, part in PARTS.items():
             setattr(llama, name, noting(getattr(llama, name), part))
-        pipeline.reduce_gradients = phase(pipeline.reduce_gradients, "the gradients", "gradients")
+        pipeline_rank.reduce_gradients = phase(pipeline_rank.reduce_gradients, "the gradients", "gradients")
         stepping.Trained.squares = phase(stepping.Trained.squares, "the norm of the gradients", "update")
         stepping.Trained.update = phase(stepping.Trained.update, "the weights", "update", ends=True)
         llama.here = here
@@ -301,7 +301,7 @@ def steps(draw: random.Random, wanted: set[int]) -> Iterator[dict]:
             continue
         batch = layout.dp * MICRO_BATCHES
         pipeline = {"schedule": schedule, "micro_batches": MICRO_BATCHES}
-        sent = order(sending("step", own, layout, 16, batch, rank=culprit, **pipeline))
+        sent = collectives_in_order(sending("step", own, layout, 16, batch, rank=culprit, **pipeline))
         calls = sum(one.phase == "gradients" or kind != "gradients" for one in sent)
         with tempfile.TemporaryDirectory() as folder:
             made = replace(PROGRAMS["step"], stage=stopping_stage(kind, step, culprit, share, calls, folder))

@@ -12,12 +12,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.execution.body import Cut, Results, Task, Work, groups_kept, inputs
 from llamapar.execution.messages import Message, Post, dtype_of, posts, shape_of
-from llamapar.execution.pipeline import PipelineRank, Turns, wanted
+from llamapar.execution.pipeline_rank import PipelineRank, Turns, tensors_of_rank
 from llamapar.execution.recorder import Recorder
 from llamapar.programs import faults
 from llamapar.spmd import compat, gradients
 from llamapar.spmd.setting import Setting
-from llamapar.spmd.zero import axis_names
+from llamapar.spmd.zero import group_axes
 
 from .rank import Context
 
@@ -109,11 +109,11 @@ def run_stages(
     mesh, setting = lanes.later, task.setting
     with faults.injected(task.fault), groups_kept():
         # All ranks call this, even those without layers, because it is collective.
-        gradients.kv_copies(mesh, setting)
+        gradients.kv_copy_mesh(mesh, setting)
         carrier = Carrier(lanes, setting, context)
-        recorder.axes = axis_names(mesh, setting)
+        recorder.axes = group_axes(mesh, setting)
         pp_rank = carrier.coord["pp"]
-        given = inputs(task, cut, wanted=wanted(setting, pp_rank))
+        given = inputs(task, cut, wanted=tensors_of_rank(setting, pp_rank))
         own = PipelineRank(mesh, task, pp_rank, recorder, given)
         return _carry(own.turns(), carrier), own.work
 

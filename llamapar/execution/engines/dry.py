@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.describe.placement import PARAMETERS
-from llamapar.execution.answers import Cancelled
 from llamapar.execution.body import (
     NO_RESULTS,
     Cut,
@@ -33,17 +32,18 @@ from llamapar.execution.body import (
 )
 from llamapar.execution.ledger import Ledger
 from llamapar.execution.messages import Post, dtype_of, shape_of
-from llamapar.execution.pipeline import PipelineRank, Turns, wanted
+from llamapar.execution.pipeline_rank import PipelineRank, Turns, tensors_of_rank
 from llamapar.execution.recorder import Recorder
+from llamapar.execution.replies import Cancelled
 from llamapar.execution.stepping import Trained
 from llamapar.place.orders import Action
 from llamapar.place.pipeline import Schedule
 from llamapar.programs import faults
-from llamapar.records.curve import MemoryCurve, Profile
+from llamapar.records.curve import MemoryCurve, OperationMemory
 from llamapar.spmd import microbatches
 from llamapar.spmd.gradients import reduce_gradients
 from llamapar.spmd.setting import kind
-from llamapar.spmd.zero import Gathered, axis_names, leaves_of
+from llamapar.spmd.zero import Gathered, group_axes, leaves_of
 
 from . import local
 
@@ -54,10 +54,10 @@ Pattern = tuple[int, str, bool]
 """A stage, a micro-batch's operations on it in order, and whether it is the first in the sums."""
 
 
-class _Known(NamedTuple):
+class _OperationResult(NamedTuple):
     """The result of an operation: its memory, its part of the trace, and the shape that it sends."""
 
-    profile: Profile
+    profile: OperationMemory
     since: tuple[int, int]
     until: tuple[int, int]
     sent: torch.Size | None
@@ -104,7 +104,7 @@ class DryRank(PipelineRank):
         for what, stage, number in row:
             first.setdefault((self.alike[stage, number], what), number)
         self.measured = {(pattern[0], number) for (pattern, _), number in first.items()}
-        self.known: dict[tuple[Pattern, str], _Known] = {}
+        self.known: dict[tuple[Pattern, str], _OperationResult] = {}
 
     def do(self, action: Action, arrived: Tensor | None) -> Tensor | None:
         """One operation, run or reused, and a tensor of the shape that the neighbouring stage receives."""
@@ -120,7 +120,7 @@ class DryRank(PipelineRank):
         sent = self.known[pattern, what].sent
         return None if sent is None else torch.empty(sent, dtype=self.setting.torch_dtype, device="meta")
 
-    def _run(self, name: str, action: Action, arrived: Tensor | None) -> _Known:
+    def _run(self, name: str, action: Action, arrived: Tensor | None) -> _OperationResult:
         since, ledger = self.recorder.length, self.ledger
         with ledger.span(name):
             if arrived is not None:
@@ -133,7 +133,7 @@ class DryRank(PipelineRank):
                 ledger.made(out.contiguous(), MESSAGES)  # as it is sent; a copy, if it is one, is gone then
             del out
             self._settle(action)
-        return _Known(ledger.spans[-1].profile, since, self.recorder.length, sent)
+        return _OperationResult(ledger.spans[-1].profile, since, self.recorder.length, sent)
 
     def _settle(self, action: Action) -> None:
         """Set the holder of what outlives the operation; the head's output is not kept, because no step keeps
@@ -189,13 +189,16 @@ def run(
     error: Exception | None = None
     text = ""
     with local.one_run:
-        local.end()
+        local.close_ranks()
         with dry_rank(task, rank) as (mesh, cut), faults.injected(task.fault), groups_kept():
             try:
-                recorder.axes = axis_names(mesh, task.setting)
+                recorder.axes = group_axes(mesh, task.setting)
                 pp_rank = task.setting.layout.coord_of(rank).pp
                 given = inputs(
-                    task, cut, "meta", wanted(task.setting, pp_rank) if task.setting.schedule else None
+                    task,
+                    cut,
+                    "meta",
+                    tensors_of_rank(task.setting, pp_rank) if task.setting.schedule else None,
                 )
                 with ledger.packing():
                     made = _worked(mesh, task, recorder, given, cut, every)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from torch import Tensor
 
 from llamapar.errors import LlamaparError
-from llamapar.execution.answers import Cancelled, RankFailure
 from llamapar.execution.body import (
     NO_PIPELINE,
     NO_RESULTS,
@@ -21,8 +20,9 @@ from llamapar.execution.body import (
     Work,
     run_rank,
 )
-from llamapar.execution.pipeline import run_pipeline
+from llamapar.execution.pipeline_rank import run_pipeline
 from llamapar.execution.recorder import Recorder
+from llamapar.execution.replies import Cancelled, RankFailure
 from llamapar.spmd import compat
 from llamapar.spmd.compat import LocalMode, LocalTensor
 from llamapar.spmd.setting import Setting
@@ -41,7 +41,7 @@ class LocalRanks:
     def __init__(self, setting: Setting, device: str = "cpu") -> None:
         global _open
         _require_no_other("it would end the ranks that it runs on")
-        end()
+        close_ranks()
         size = setting.of_one_stage.world
         self.setting, self.device = setting, device
         self._stack = ExitStack()
@@ -86,7 +86,7 @@ def _require_no_other(why: str) -> None:
         raise LlamaparError("a local run inside another one", why, field="engine")
 
 
-def end() -> None:
+def close_ranks() -> None:
     """Close the open ranks, because other code needs the process's only process group."""
     if _open is not None:
         _open.close()

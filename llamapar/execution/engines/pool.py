@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from llamapar.errors import Choice, LlamaparError, one_of, real, whole
-from llamapar.execution.answers import Cancelled, RankAnswer, RankFailure, Scene
-from llamapar.execution.stacks import place, written
+from llamapar.execution.replies import Cancelled, RankAnswer, RankFailure, Scene
+from llamapar.execution.stacks import pending_calls, place
 
 from .rank import MAX_WORLD, Quiet, Reply, Slots, Spec, dumps, own_file, send, tail
 from .server import Server, frames
@@ -216,7 +216,7 @@ class Pool:
             time.sleep(POLL)
         time.sleep(POLL)  # for the last of them to be written to its end
         found = {rank: file for rank, file in enumerate(files) if file.exists()}
-        return {rank: place(written(file.read_text(errors="replace"))) for rank, file in found.items()}
+        return {rank: place(pending_calls(file.read_text(errors="replace"))) for rank, file in found.items()}
 
     def _flights(self) -> dict[int, bytes]:
         """Rank → its flight record, for the ranks that wrote one together with their line."""

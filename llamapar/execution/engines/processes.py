@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.describe.layout import Layout
-from llamapar.execution.answers import RankAnswer, named
 from llamapar.execution.body import NO_PIPELINE, RankReport, Task, cut_at, run_rank
-from llamapar.execution.pipeline import run_pipeline
+from llamapar.execution.pipeline_rank import run_pipeline
 from llamapar.execution.recorder import Recorder
+from llamapar.execution.replies import RankAnswer, rank_names
 from llamapar.records.trace import grouped
 from llamapar.spmd import compat
 
@@ -81,7 +81,7 @@ def run(
             print(f"rank {answer.rank}: {line}")
     for text, of in grouped({answer.rank: answer.stderr for answer in found}):
         for line in text.splitlines():
-            print(f"{named(of)}: {line}", file=sys.stderr)
+            print(f"{rank_names(of)}: {line}", file=sys.stderr)
     return reports(found)
 
 

@@ -72,7 +72,7 @@ def receive(source: socket.socket) -> Any:
 # -- what the ranks are doing, in memory that they share with the kernel ---------------------------
 
 
-class Note(NamedTuple):
+class RankStatus(NamedTuple):
     """The position of a rank: `text` ("" while it computes), and the `ranks` it waits with.
 
     notes: a counter that grows with each note and each sign of progress.
@@ -115,7 +115,7 @@ class Slots:
         at = rank * self.SIZE + self.MOVES
         WORD.pack_into(self.memory, at, WORD.unpack_from(self.memory, at)[0] + 1)
 
-    def read(self, rank: int) -> Note:
+    def read(self, rank: int) -> RankStatus:
         at, count, moves = rank * self.SIZE, 0, 0
         for _ in range(100):  # A rank that is killed while it writes leaves an odd count for ever.
             data = self.memory[at : at + self.SIZE]
@@ -123,8 +123,8 @@ class Slots:
             moves = WORD.unpack_from(data, self.MOVES)[0]
             if count % 2 == 0 and count == WORD.unpack_from(self.memory, at)[0]:
                 text = data[self.HEAD.size : self.HEAD.size + length].decode(errors="ignore")
-                return Note(count + moves, tuple(r for r in range(self.world) if mask >> r & 1), text)
-        return Note(count + moves, (), "")
+                return RankStatus(count + moves, tuple(r for r in range(self.world) if mask >> r & 1), text)
+        return RankStatus(count + moves, (), "")
 
 
 class Quiet:
@@ -351,7 +351,7 @@ def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
     faulthandler.register(signal.SIGUSR2, stack, all_threads=False, chain=True)
     context = Context(rank, spec, Slots(os.path.join(folder, "slots"), spec.world))
     send(connection, replied(context, lambda: join(context, spec, folder)))
-    from llamapar.spmd.compat import groups
+    from llamapar.spmd.compat import process_groups
 
     while True:
         context.note("")  # Clear the note after the reply, so that a rank that raised never seems to compute.
@@ -359,9 +359,9 @@ def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
             job = receive(connection)
         except EOFError:
             return
-        before = groups()
+        before = process_groups()
         reply = replied(context, partial(_run, context, *job))
-        send(connection, replace(reply, reusable=before <= groups()))
+        send(connection, replace(reply, reusable=before <= process_groups()))
 
 
 def _run(context: Context, path: list[str], directory: str, data: bytes) -> object:

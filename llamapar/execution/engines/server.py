@@ -33,7 +33,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from llamapar.execution.answers import Cancelled, RankFailure, ending
+from llamapar.execution.replies import Cancelled, RankFailure, ending
 
 from .children import adopt, children_now, end_children, kill
 from .rank import MAX_WORLD, RECORDED, WORD, Quiet, Spec, receive, send, tail, work
@@ -63,7 +63,7 @@ def no_gpu() -> Iterator[None]:
         os.environ.update(before)
 
 
-def prepare(preload: Iterable[str]) -> None:
+def preload_imports(preload: Iterable[str]) -> None:
     """Do the work that every rank should find done: torch's imports, and those of `preload`."""
     with no_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -102,12 +102,12 @@ def rehearse() -> None:
     dist.destroy_process_group()
 
 
-def main(control: socket.socket, preload: Iterable[str]) -> None:
+def run_server(control: socket.socket, preload: Iterable[str]) -> None:
     """Prepare, report ready, and serve until the kernel is gone."""
     control.set_inheritable(False)
     try:
         with _ending_with(control):
-            prepare(preload)
+            preload_imports(preload)
     except Exception:
         send(control, ("failed", traceback.format_exc()))
         return
@@ -242,8 +242,8 @@ def become_rank(
 PROGRAM = """
 import json, socket, sys
 sys.path[:] = json.loads(sys.argv[2])
-from llamapar.execution.engines.server import main
-main(socket.socket(fileno=int(sys.argv[1])), sys.argv[3:])
+from llamapar.execution.engines.server import run_server
+run_server(socket.socket(fileno=int(sys.argv[1])), sys.argv[3:])
 """
 
 

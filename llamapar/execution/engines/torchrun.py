@@ -26,14 +26,26 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from llamapar.errors import Choice, LlamaparError
-from llamapar.execution.answers import RankFailure, Scene
 from llamapar.execution.body import RankReport, Task
+from llamapar.execution.replies import RankFailure, Scene
 from llamapar.execution.stacks import of_thread, place
 from llamapar.spmd import compat
 from llamapar.spmd.compat import flight_record
 
 from . import processes
-from .rank import RECORDED, STARTING, Context, Note, Quiet, Reply, Slots, Spec, dumps, enter_group, replied
+from .rank import (
+    RECORDED,
+    STARTING,
+    Context,
+    Quiet,
+    RankStatus,
+    Reply,
+    Slots,
+    Spec,
+    dumps,
+    enter_group,
+    replied,
+)
 
 T = TypeVar("T")
 
@@ -132,16 +144,16 @@ class _OwnNote(Slots):
     """The note of this rank, in its own memory."""
 
     def __init__(self, world: int) -> None:
-        self.world, self.now, self.moves = world, Note(0, (), ""), 0
+        self.world, self.now, self.moves = world, RankStatus(0, (), ""), 0
 
     def write(self, rank: int, text: str, ranks: Iterable[int] | None = None) -> None:
         group = tuple(range(self.world) if ranks is None else ranks)
-        self.now = Note(self.now.notes + 1, group, text)
+        self.now = RankStatus(self.now.notes + 1, group, text)
 
     def move(self, rank: int) -> None:
         self.moves += 1
 
-    def read(self, rank: int) -> Note:
+    def read(self, rank: int) -> RankStatus:
         return self.now
 
 
@@ -275,7 +287,7 @@ class _Run:
     def scene(self) -> tuple[Scene, dict[int, str], dict[int, bytes]]:
         """Every rank's report, its line and its flight record; empty for ranks that are gone."""
         flights: dict[int, bytes] = {}
-        notes, replies, places = [Note(0, (), "")] * self.world, dict[int, Reply](), dict[int, str]()
+        notes, replies, places = [RankStatus(0, (), "")] * self.world, dict[int, Reply](), dict[int, str]()
         missing = set(range(self.world))
         while missing:
             for rank in sorted(missing):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llamapar.describe.arguments import named
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.errors import LlamaparError, encoding, one_of, printable, shown, whole
@@ -81,7 +81,7 @@ FORMATS = (
 """Tried in this order; the first that recognises the files reads them."""
 
 
-@named
+@checked_options
 def read_settings(
     *files: str | Path,
     text: str = "",

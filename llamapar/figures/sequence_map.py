@@ -5,8 +5,8 @@ from __future__ import annotations
 from llamapar.place.sequence_map import RankSequence, SequenceMap
 from llamapar.records.tables import plural, span, units
 
-from . import parts, style
-from .parts import Bar, Rows
+from . import draw, style
+from .draw import Bar, Rows
 from .style import Spec
 
 DRAWN = 64
@@ -23,7 +23,7 @@ def picture(record: SequenceMap) -> tuple[Spec, str]:
     """Left, the causal triangle in each rank's shade; right, each rank's work relative to the mean."""
     rows = Rows(record.cp, DRAWN)
     ranks = [record.rank(r) for r in rows.drawn]
-    note = [_asked(record), _busiest(record, ranks), record.reason, rows.left_out]
+    note = [_documents_and_step(record), _busiest(record, ranks), record.reason, rows.left_out]
     data = [*(_share(record, rank) for rank in ranks if rank.meets), _work(record)]
     top = max(1.0, *(_ratio(record, rank) for rank in ranks))
     layout = style.layout(
@@ -34,9 +34,9 @@ def picture(record: SequenceMap) -> tuple[Spec, str]:
         warn=bool(record.reason),
         xaxis=_positions("key position", [0, record.seq_len], [0, 0.56]),
         yaxis=_positions("query position", [record.seq_len, 0], [0, 1]),
-        xaxis2=parts.axis("causal pairs ÷ mean", [0, top * 1.08], domain=[0.68, 1], anchor="y2", nticks=5),
-        yaxis2={**parts.downward(rows.axis("CP rank")), "anchor": "x2"},
-        shapes=[{**parts.rule("x", 1, "y2 domain", width=1.5, dash="dot", color=style.LINE), "xref": "x2"}],
+        xaxis2=draw.axis("causal pairs ÷ mean", [0, top * 1.08], domain=[0.68, 1], anchor="y2", nticks=5),
+        yaxis2={**draw.downward(rows.axis("CP rank")), "anchor": "x2"},
+        shapes=[{**draw.rule("x", 1, "y2 domain", width=1.5, dash="dot", color=style.LINE), "xref": "x2"}],
     )
     layout["shapes"] += _documents(record)
     layout["template"]["data"]["scatter"][0] |= _polygon(record.cp)
@@ -52,7 +52,7 @@ def _polygon(cp: int) -> Spec:
 def _positions(title: str, ends: list[int], domain: list[float]) -> Spec:
     n = max(ends)
     quarters = {} if n % 4 else {"tick0": 0, "dtick": n // 4}
-    return parts.positions(title, ends, domain=domain, **quarters)
+    return draw.positions(title, ends, domain=domain, **quarters)
 
 
 def _documents(record: SequenceMap) -> list[Spec]:
@@ -65,7 +65,7 @@ def _documents(record: SequenceMap) -> list[Spec]:
     return [{"type": "path", "path": f"M{a},{a}L{a},{b}L{b},{b}Z", "line": line} for a, b in corners]
 
 
-def _asked(record: SequenceMap) -> str:
+def _documents_and_step(record: SequenceMap) -> str:
     """Documents and the step of a ring, if there are any."""
     said = [f"{plural(len(record.documents), 'document')}"] if record.documents else []
     if record.ring_step is not None:
@@ -100,7 +100,7 @@ def _work(record: SequenceMap) -> Spec:
         words = f"rank {rank.rank} · {plural(rank.pairs, 'causal pair')}"
         made.append(Bar(place, 0, _ratio(record, rank), words))
         shades.append(style.alternate("cp", rank.rank, record.cp))
-    trace = parts.bars(made, record.cp, {"color": shades}, xaxis="x2", yaxis="y2")
+    trace = draw.bars(made, record.cp, {"color": shades}, xaxis="x2", yaxis="y2")
     return {**trace, "base": 0, "hovertemplate": "%{hovertext}, %{x:.3f} × the mean<extra></extra>"}
 
 
@@ -131,10 +131,10 @@ def _line(record: SequenceMap, rank: RankSequence) -> str:
 def _summary(record: SequenceMap, ranks: list[RankSequence]) -> str:
     rows = Rows(record.cp, DRAWN)
     sp = f"sequence parallelism shares a CP rank's tokens among {record.sp} TP ranks" if record.sp > 1 else ""
-    return parts.lines(
+    return draw.lines(
         f"sequence of {record.seq_len} over cp={record.cp}, {record.chunking}: "
         f"{record.pairs:,} causal (query, key) pairs",
-        _asked(record),
+        _documents_and_step(record),
         _busiest(record, ranks),
         rows.listing(lambda r: _line(record, record.rank(r)), most=6),
         record.reason,

@@ -10,18 +10,18 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from llamapar.describe.counts import number
 from llamapar.describe.layout import ORDERS, PAPER_ORDER
 from llamapar.describe.options import OPTIONS
 from llamapar.describe.splits import LAYER_SPLITS, Padding
+from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError, one_of, shown, whole
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
 
-from .writing import write
+from .output import write_line
 
 
-def read(name: str, text: str) -> object:
+def option_value(name: str, text: str) -> object:
     """The value of an option from a text. Raises LlamaparError if the text has none."""
     if name in _READERS:
         return _READERS[name](text)
@@ -30,8 +30,8 @@ def read(name: str, text: str) -> object:
 
 def _count(name: str, text: str) -> int | float:
     """A number; if a short form is ambiguous, stderr says how it was read."""
-    value, note = number(name, text)
-    write(sys.stderr, f"llamapar: {note}" if note else "")
+    value, note = parse_number(name, text)
+    write_line(sys.stderr, f"llamapar: {note}" if note else "")
     return value
 
 

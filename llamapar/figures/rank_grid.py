@@ -10,7 +10,7 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.place.rank_grid import RankGrid
 from llamapar.records.tables import plural
 
-from . import block, parts, style
+from . import block, draw, style
 from .style import Spec
 
 MARKERS = 128
@@ -100,7 +100,7 @@ def _bands(record: RankGrid) -> tuple[Bands, Bands]:
 
 def _spaced(bands: Bands, cells: int, most: int) -> Bands:
     """The same bands with at most `most` ticks over `cells` cells."""
-    return bands._replace(every=parts.step(-(-cells // (bands.width or 1)), most))
+    return bands._replace(every=draw.step(-(-cells // (bands.width or 1)), most))
 
 
 def _cells(record: RankGrid, across: Bands, down: Bands) -> Iterator[Spec]:
@@ -122,7 +122,7 @@ def _heatmap(record: RankGrid, shades: bytes, first_row: int, cols: int) -> Spec
     if record.block > 1:
         upto = "up to " if record.layout.world % record.block else ""
         cell = f"{upto}{plural(record.block, 'rank')} from rank %{{y:d}} + %{{x:d}}"
-    drawn = parts.grid(shades, cols, record.block, style.BANDS, cell, gap=gap)
+    drawn = draw.grid(shades, cols, record.block, style.BANDS, cell, gap=gap)
     return drawn | {"y0": first_row * row, "dy": row}
 
 
@@ -130,12 +130,12 @@ def _side(record: RankGrid, bands: Bands, cells: int, ranks: int, plain: str) ->
     """One side of the grid with `ranks` for each cell; ticks are indices of a mesh axis, else ranks."""
     wide = bands.width or 1
     ticks = range(0, cells, wide * bands.every)
-    title, named = plain, parts.ticks([cell * ranks for cell in ticks])
+    title, named = plain, draw.ticks([cell * ranks for cell in ticks])
     if bands.axis:  # an index is written in the middle of its band
         title = f"{bands.axis} index{_inside(record, bands, ranks)}"
-        places = [parts.number(cell * ranks + (wide - 1) * ranks / 2) for cell in ticks]
-        named = parts.ticks(places, [cell // wide for cell in ticks])
-    return parts.axis(title, [-ranks / 2, cells * ranks - ranks / 2], showgrid=False, **named)
+        places = [draw.number(cell * ranks + (wide - 1) * ranks / 2) for cell in ticks]
+        named = draw.ticks(places, [cell // wide for cell in ticks])
+    return draw.axis(title, [-ranks / 2, cells * ranks - ranks / 2], showgrid=False, **named)
 
 
 def _inside(record: RankGrid, bands: Bands, ranks: int) -> str:
@@ -170,7 +170,7 @@ def _drawn(record: RankGrid, axis: str) -> list[int]:
 
 
 def _scatter(mode: str, places: list[tuple[int, int]], **more: object) -> Spec:
-    return parts.scatter(mode, [x for x, _ in places], [y for _, y in places], **more)
+    return draw.scatter(mode, [x for x, _ in places], [y for _, y in places], **more)
 
 
 def _numbers(record: RankGrid) -> Spec:
@@ -196,7 +196,7 @@ def _peers(record: RankGrid, axis: str, drawn: list[int]) -> Spec:
         text=[_words(record, rank) for rank in drawn],
         hovertemplate=f"rank %{{text}} · {axis.upper()} peer<extra></extra>",
         marker={"color": style.COLOURS[axis], **_symbol(record, axis, places)},
-        **parts.legend(f"{axis.upper()} · {size}{_few(record, axis, drawn)}"),
+        **draw.legend(f"{axis.upper()} · {size}{_few(record, axis, drawn)}"),
     )
 
 
@@ -222,7 +222,7 @@ def _chosen(record: RankGrid) -> Spec:
         cliponaxis=False,
         text=[f"rank {_words(record, record.rank)} · chosen"],
         marker={"symbol": "circle", "color": "#ffffff", "size": 10, "line": ring},
-        **parts.legend(f"rank {record.rank}"),
+        **draw.legend(f"rank {record.rank}"),
     )
 
 
@@ -238,7 +238,7 @@ def at_axes(record: RankGrid, rank: int, between: str, equals: str = " ") -> str
 
 def _summary(record: RankGrid, drawn: dict[str, list[int]]) -> str:
     lay, at = record.layout, at_axes(record, record.rank, " ", "=")
-    return parts.lines(
+    return draw.lines(
         f"rank {record.rank} of {lay.world:,} in order {lay.order} (fastest first): {at}",
         f"{plural(record.rows, 'row')} of {plural(record.cols, 'cell')}, "
         f"{plural(record.block, 'rank')} to a cell",

@@ -12,7 +12,7 @@ from typing import Protocol
 from llamapar.frameworks import FRAMEWORKS, Source
 from llamapar.records.equations import Equation
 from llamapar.records.tables import Plain
-from llamapar.rules.search import Fix
+from llamapar.rules.fix_search import Fix
 
 from .hypothesis import Level
 from .known import Known
@@ -30,7 +30,7 @@ class Dumps(Protocol):
         ...
 
 
-class Standing(Protocol):
+class HangPositions(Protocol):
     """The position of every rank in a hang: a record that the satellite `flight` makes."""
 
     def as_dict(self) -> Plain: ...
@@ -152,7 +152,7 @@ class Explanation:
     ranks: tuple[int, ...] = ()
     known: Known = field(default_factory=Known)
     note: str = ""
-    flight: Standing | None = None
+    flight: HangPositions | None = None
 
     @property
     def best(self) -> Diagnosis | None:

@@ -20,12 +20,12 @@ from llamapar.programs import faults
 from llamapar.spmd import gradients, microbatches
 from llamapar.spmd.setting import TIED, Setting
 from llamapar.spmd.update import STATES
-from llamapar.spmd.zero import axis_names, forward_of, leaves_of, zero_group
+from llamapar.spmd.zero import forward_of, group_axes, leaves_of, zero_group
 
-from .answers import RankFailure
 from .body import NO_RESULTS, Cut, Operation, Results, Task, Work, as_shared, groups_kept, inputs, leaf
-from .messages import EMBEDDING, SQUARES, Message, Post, ends, made, needed, squares_to
+from .messages import EMBEDDING, SQUARES, Message, Post, awaited_message, ends, sent_message, squares_to
 from .recorder import Recorder
+from .replies import RankFailure
 from .stepping import Trained
 
 Turns = Generator[Message | Post, Tensor | None, Results]
@@ -116,14 +116,14 @@ class PipelineRank:
             if not self.task.backward and action.kind != "F":
                 continue
             arrived = None
-            message = needed(self.schedule, action)
+            message = awaited_message(self.schedule, action)
             if message is not None:
                 here = message.source == message.to
                 arrived = at_home.pop(message) if here else (yield message)
             start = time.monotonic()
             out = self.do(action, arrived)
             self.operations.append(Operation(action, start, time.monotonic()))
-            message = made(self.schedule, action)
+            message = sent_message(self.schedule, action)
             if message is not None and out is not None:
                 if message.source == message.to:
                     at_home[message] = out
@@ -262,7 +262,7 @@ class PipelineRank:
         return Post(message, content)
 
 
-def wanted(setting: Setting, pp_rank: int) -> set[str]:
+def tensors_of_rank(setting: Setting, pp_rank: int) -> set[str]:
     """Names of a PP rank's tensors: its parameters, and the inputs of its stages."""
     stages = setting.stages_on(pp_rank)
     found = {name for stage in stages for name in setting.parameters_on(stage)} | {"positions"}
@@ -277,7 +277,7 @@ def wanted(setting: Setting, pp_rank: int) -> set[str]:
     }
 
 
-def walk(ranks: list[PipelineRank]) -> list[Results]:
+def run_ranks(ranks: list[PipelineRank]) -> list[Results]:
     """Run all ranks of a pipeline in one process; any rank with a ready operation continues.
 
     Raises RankFailure, with rank, operation and peer, if none can continue.
@@ -349,6 +349,6 @@ def run_pipeline(
     with faults.injected(task.fault), groups_kept():
         given = inputs(task, cut, device)
         for recorder in recorders:
-            recorder.axes = axis_names(mesh, task.setting)
+            recorder.axes = group_axes(mesh, task.setting)
         ranks = [rank(mesh, task, number, recorder, given) for number, recorder in enumerate(recorders)]
-        return [(results, one.work) for one, results in zip(ranks, walk(ranks), strict=True)]
+        return [(results, one.work) for one, results in zip(ranks, run_ranks(ranks), strict=True)]

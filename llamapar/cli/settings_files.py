@@ -9,14 +9,14 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import JOB_FACTS, Settings
 from llamapar.late import late
 
-from .commands import Answer, Given
-from .writing import as_dict, as_text
+from .commands import CommandAnswer, Given
+from .output import as_text, error_as_dict
 
 KNOWN = ("model", *JOB_FACTS)
 """What a person says beside the files."""
 
 
-def of_settings(given: Given, make: Callable[[Settings], Answer], **nothing: object) -> Answer:
+def of_settings(given: Given, make: Callable[[Settings], CommandAnswer], **nothing: object) -> CommandAnswer:
     """The settings in the named files, with the answer made from them below.
 
     nothing: the data's value if the files are too incomplete for an answer.
@@ -31,23 +31,23 @@ def of_settings(given: Given, make: Callable[[Settings], Answer], **nothing: obj
         *given.files, overrides=given["overrides"], known=given.of(*KNOWN)
     )
     if given.values.get("settings"):
-        return Answer(True, lambda: as_text(settings), settings.as_dict)
+        return CommandAnswer(True, lambda: as_text(settings), settings.as_dict)
     try:
         made = make(settings)
     except LlamaparError as problem:
         made = _too_little(problem, nothing)
     if made.ok and given.of("export"):  # The output is settings to run with, so add nothing around them.
         return made
-    return Answer(
+    return CommandAnswer(
         made.ok,
         lambda: f"{as_text(settings)}\n\n{made.text()}",
         lambda: {**made.data(), "settings": settings.as_dict()},
     )
 
 
-def _too_little(problem: LlamaparError, nothing: dict[str, object]) -> Answer:
-    return Answer(
+def _too_little(problem: LlamaparError, nothing: dict[str, object]) -> CommandAnswer:
+    return CommandAnswer(
         False,
         lambda: f"not judged: {problem}",
-        lambda: {"ok": None, **nothing, "error": as_dict(problem)},
+        lambda: {"ok": None, **nothing, "error": error_as_dict(problem)},
     )

@@ -20,7 +20,7 @@ from llamapar.errors import Choice, LlamaparError
 from llamapar.late import late
 from llamapar.records.trace import grouped
 
-from .engines.rank import Note, Reply
+from .engines.rank import RankStatus, Reply
 
 
 class RankFailure(LlamaparError):
@@ -80,11 +80,11 @@ class RankAnswer:
 class Scene:
     """The state of every rank at one moment: its last note, and its reply or exit code if it has one."""
 
-    notes: list[Note]
+    notes: list[RankStatus]
     replies: dict[int, Reply]
     ended: dict[int, int]
 
-    def waiting(self) -> dict[int, Note]:
+    def waiting(self) -> dict[int, RankStatus]:
         """The ranks that are inside a collective."""
         return {r: note for r, note in enumerate(self.notes) if note.text and r not in self.replies}
 
@@ -125,7 +125,7 @@ class Scene:
         """The error for ranks that sent nothing for too long."""
         states = {rank: text for rank, text in self.states(broken=True).items() if rank not in absent}
         is_ = "are" if len(absent) > 1 else "is"
-        what = f"{named(absent)} {is_} gone: no sign of life for {seconds:g} s"
+        what = f"{rank_names(absent)} {is_} gone: no sign of life for {seconds:g} s"
         choose = ["torchrun's own report, which says how they ended"]
         return RankFailure(what, _by_state(states), choose, states, absent[0])
 
@@ -143,14 +143,14 @@ class Scene:
             here = [rank for rank, note in waiting.items() if (note.text, note.ranks) == place]
             away = {rank: states[rank] for rank in group if rank not in here}
             absent += list(away)
-            line = f"{text}: {named(here)} arrived" + ("" if away else ", none left")
+            line = f"{text}: {rank_names(here)} arrived" + ("" if away else ", none left")
             for what, ranks in grouped(away):
                 it, is_ = ("it", "is ") if len(ranks) == 1 else ("they", "are ")
-                line += f"; {named(ranks)} never did, {it} {'' if what == 'finished' else is_}{what}"
+                line += f"; {rank_names(ranks)} never did, {it} {'' if what == 'finished' else is_}{what}"
             lines.append(line)
         standing = {rank: line for rank, line in places.items() if line and rank not in self.replies}
         for line, ranks in grouped(standing):
-            lines.append(f"{named(ranks)} stand{'' if len(ranks) > 1 else 's'} on {line}")
+            lines.append(f"{rank_names(ranks)} stand{'' if len(ranks) > 1 else 's'} on {line}")
         flight = _explained(flights)
         if flight is not None and flight.best is not None and flight.best.level is Level.LIKELY:
             lines.append(f"flight records: {flight.best.cause}")
@@ -176,7 +176,7 @@ class Scene:
         def answer(rank: int) -> RankAnswer:
             reply = self.replies.get(rank)
             if reply is not None:
-                return opened(rank, reply)
+                return unpack_reply(rank, reply)
             what = f"rank {rank} was {states[rank]} when rank {first} {states.get(first or 0)}"
             return RankAnswer(rank, error=PeerError(what), at=time.monotonic())
 
@@ -196,7 +196,7 @@ def _explained(flights: Mapping[int, bytes]) -> Explanation | None:
     return found
 
 
-def opened(rank: int, reply: Reply) -> RankAnswer:
+def unpack_reply(rank: int, reply: Reply) -> RankAnswer:
     """The answer in a reply, whether or not its value can be rebuilt in this process."""
     value, error = None, None
     try:
@@ -229,8 +229,8 @@ def ending(code: int) -> str:
 
 def _by_state(states: Mapping[int, str]) -> str:
     """Ranks grouped by state: "ranks 0, 2: computing; rank 1: finished"."""
-    return "; ".join(f"{named(ranks)}: {text}" for text, ranks in grouped(states))
+    return "; ".join(f"{rank_names(ranks)}: {text}" for text, ranks in grouped(states))
 
 
-def named(ranks: list[int]) -> str:
+def rank_names(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

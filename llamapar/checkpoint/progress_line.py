@@ -12,7 +12,7 @@ Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
 
-class Bar:
+class ProgressLine:
     """Progress on one line of stderr, which is overwritten: bytes, rate and remaining time."""
 
     def __init__(self, out: IO[str] | None = None) -> None:
@@ -37,10 +37,10 @@ class Bar:
 
 
 class Counter:
-    """Sum of the bytes done by several threads, reported to `progress`; True stands for a Bar on stderr."""
+    """Sum of the bytes that several threads have done, for `progress`; True: a ProgressLine on stderr."""
 
     def __init__(self, progress: Progress | bool, total: int) -> None:
-        self._progress = Bar() if progress is True else progress
+        self._progress = ProgressLine() if progress is True else progress
         self._done, self._total = 0, total
         self._lock = threading.Lock()
 

@@ -125,7 +125,7 @@ def _same(short: Sequence[Breakdown], long: Sequence[Breakdown]) -> list[Breakdo
 
 
 @lru_cache(maxsize=512)
-def load(job: Job, judge: Framework | None = None) -> Load | None:
+def load_of(job: Job, judge: Framework | None = None) -> Load | None:
     """The Load of a job, cached; None if nothing can be counted."""
     try:
         return account(job, judge)
@@ -193,18 +193,18 @@ def has_room(job: Job, judge: Framework | None = None) -> bool:
 
     True if nothing can be counted.
     """
-    found = load(job, judge)
+    found = load_of(job, judge)
     room = max(GPUS.values()) if job.gpu is None else GPUS[job.gpu]
     return found is None or found.memory.worst.total_bytes <= room
 
 
-def judged(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:
+def memory_finding(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:
     """Code and severity of the finding about a job's memory; None if there is nothing to say.
 
     With a GPU it is an error, a warning if the estimate straddles the GPU's memory, or a note that
     activations are not counted. Without one it is a note, if the choice of the GPU matters.
     """
-    found = load(job, judge)
+    found = load_of(job, judge)
     if found is None:
         return None
     if job.gpu is None:
@@ -221,9 +221,9 @@ def judged(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def words(job: Job, judge: Framework | None = None) -> Plain:
+def template_values(job: Job, judge: Framework | None = None) -> Plain:
     """Values for the templates of these rules, beside `Job.numbers`."""
-    found = load(job, judge)
+    found = load_of(job, judge)
     if found is None:
         return {}
     worst, stages = found.memory.worst, found.memory.stages

@@ -14,14 +14,14 @@ from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation
 from llamapar.records.losses import LossCurve
 from llamapar.records.tables import Plain, Record, html_table, paragraphs
-from llamapar.records.trace import Tape, Trace, count, grouped, some
+from llamapar.records.trace import Tape, Trace, collectives_in_words, grouped, some
 from llamapar.spmd.setting import DTYPES
 from llamapar.spmd.training import Training
 
 from . import tape as tapes
-from .answers import PeerError
 from .body import RankReport, Results, Task, Work, inputs, piece, reference, uncut, unpiped
-from .stepping import LIKE, Step, allowed, curve_of
+from .replies import PeerError
+from .stepping import LIKE, ProcessStep, allowed_distance, curve_of
 from .ticking import Ticking
 from .unsharded import Unsharded
 
@@ -104,7 +104,7 @@ class RunResult(Record):
             return None
         rank, error = next(iter(self.errors.items()))
         raised = next(report for report in self.reports if report.rank == rank)
-        return tapes.explained(self.task, error if error.__traceback__ else raised.traceback or error)
+        return tapes.explain_failure(self.task, error if error.__traceback__ else raised.traceback or error)
 
     @property
     def traces(self) -> dict[int, Trace]:
@@ -123,7 +123,7 @@ class RunResult(Record):
     @cached_property
     def tape(self) -> Tape:
         """The tape of shapes after each assignment, from the meta device."""
-        return tapes.tape(unpiped(self.task), self.why)
+        return tapes.shape_tape(unpiped(self.task), self.why)
 
     @property
     def details(self) -> tuple[Record, ...]:
@@ -210,7 +210,10 @@ class RunResult(Record):
         if self.explanation is not None and self.explanation.short:
             rows.append(["why", "", "", self.explanation.short])
         sent = ", ".join(f"{axis} {n:,} B" for axis, n in self.trace.by_axis.items())
-        foot = [f"rank 0: {count(self.trace.events)}{': ' + sent if sent else ''}", *self.notes]
+        foot = [
+            f"rank 0: {collectives_in_words(self.trace.events)}{': ' + sent if sent else ''}",
+            *self.notes,
+        ]
         if self.weight_errors:
             foot.insert(0, BLOWN_UP)
         return (
@@ -290,7 +293,7 @@ def _rounding(task: Task, one: Results) -> float:
     return max(_distance(own[name], t, _scale(t)) for own, whole in pairs for name, t in whole.items())
 
 
-def _with_steps(result: RunResult, training: Training, steps: Sequence[Step]) -> RunResult:
+def _with_steps(result: RunResult, training: Training, steps: Sequence[ProcessStep]) -> RunResult:
     """The result with the errors of the norm and of the updated weights, and with the loss curve."""
     setting, reports, first = result.task.setting, result.reports, steps[0]
     output_errors = dict(result.output_errors)
@@ -298,7 +301,7 @@ def _with_steps(result: RunResult, training: Training, steps: Sequence[Step]) ->
     weight_errors: dict[str, float] = {}
     one_norm = torch.tensor([first.norm], dtype=torch.float64)
     beyond = set[str]()
-    limits = {name: allowed(first, name, training, DTYPES[setting.dtype]) for name in first.states}
+    limits = {name: allowed_distance(first, name, training, DTYPES[setting.dtype]) for name in first.states}
 
     def note(errors: dict[str, float], name: str, distance: float) -> None:
         errors[name] = max(errors.get(name, 0.0), distance)

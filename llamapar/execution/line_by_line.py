@@ -47,7 +47,7 @@ class Key(NamedTuple):
 NOWHERE = Key("", 0, "")
 
 
-class Moment(NamedTuple):
+class Assignment(NamedTuple):
     """The moment when a tensor gets its name.
 
     depth: 0 in the program, 1 in a helper. call: number of the call of the function, from 0. read: the names
@@ -115,7 +115,7 @@ class Follower:
     def __init__(
         self,
         wanted: Frames,
-        add: Callable[[Key, Tensor, Moment], None],
+        add: Callable[[Key, Tensor, Assignment], None],
         mark: Callable[[], tuple[int, int]] = lambda: (0, 0),
         tick: Callable[[], None] = lambda: None,
     ) -> None:
@@ -154,12 +154,12 @@ class Follower:
         self.calls.append((since, since))
         self._depth += 1
 
-        def moment(number: int) -> Moment:
+        def moment(number: int) -> Assignment:
             read = {n: known[n] for n in found.get(number, NO_STATEMENT).reads if n in known}
             about = frame.f_locals.get("name", "") if frame.f_code in OF_PARAMETERS else ""
-            return Moment(self._depth, call, read, since, about)
+            return Assignment(self._depth, call, read, since, about)
 
-        def named(at: Key, when: Moment, given: frozenset[str] = frozenset()) -> None:
+        def named(at: Key, when: Assignment, given: frozenset[str] = frozenset()) -> None:
             for name, value in list(frame.f_locals.items()):
                 if isinstance(value, Tensor) and (name in given or known.get(name) is not value):
                     known[name] = value
@@ -188,7 +188,7 @@ class Follower:
         named(Key(frame.f_code.co_name, 0, "argument"), moment(0))
         return inside
 
-    def _add(self, key: Key, value: Tensor, moment: Moment) -> None:
+    def _add(self, key: Key, value: Tensor, moment: Assignment) -> None:
         self.add(key._replace(times=self._made[key]), value, moment)
         self._made[key] += 1
 

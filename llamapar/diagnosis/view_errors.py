@@ -7,11 +7,11 @@ import re
 
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
-from .cuts import CATEGORY, HEADS, is_head_dim, torn_heads, widths
+from .cuts import CATEGORY, HEADS, is_head_dim, torn_head_cuts, widths
 from .hypothesis import LIKELY, POSSIBLE, WEAK, WIDTH, found
 from .known import Known
-from .meetings import Place
-from .observations import Split, View
+from .meetings import DifferingSizes
+from .observations import SplitSizes, ViewCall
 from .reading import Reading
 from .slips import Found, a_slice, as_queries
 from .vocabulary import categories_of
@@ -24,10 +24,10 @@ _WIDE = 512
 _WORD = {"n_kv_heads": "KV", "n_heads": "query"}
 
 
-def explain_view(it: Place) -> Found:
+def explain_view(it: DifferingSizes) -> Found:
     """Hypotheses for a view whose shape does not fit the tensor."""
     o = it.o
-    if not isinstance(o, View) or "lora" in it.r.evident:  # see `topics`
+    if not isinstance(o, ViewCall) or "lora" in it.r.evident:  # see `topics`
         return
     target = o.target
     # This view reshapes the list of ranks, not a tensor.
@@ -43,11 +43,11 @@ def explain_view(it: Place) -> Found:
     elif target.count(-1) == 1 and len(target) > 1:
         yield from list(_torn(it, o)) or _parts(it, o)
     elif min(target) > 0 and o.numel != math.prod(target):
-        yield from _told(it, o)
+        yield from _explain_known_target(it, o)
         yield from _parts(it, o)
 
 
-def _torn(it: Place, o: View) -> Found:
+def _torn(it: DifferingSizes, o: ViewCall) -> Found:
     """view(batch, seq, -1, head_dim): the columns of a rank end inside a head, or inside a group of Q, K and
     V heads.
     """
@@ -73,7 +73,7 @@ def explain_columns(
 
     floor and repeats are as in `torn_heads`.
     """
-    for cut, sure in torn_heads(width, head_dim, side(r), known, floor, repeats):
+    for cut, sure in torn_head_cuts(width, head_dim, side(r), known, floor, repeats):
         n, tp, unit, level = cut.count, cut.degree, cut.columns, LIKELY if sure else POSSIBLE
         share = "half a head" if 2 * width == unit else f"{width / unit:.4g} heads"
         example = "" if known.get("tp") or known.get(cut.fact) else "for example "
@@ -104,7 +104,7 @@ def side(r: Reading) -> str:
     return ""
 
 
-def _told(it: Place, o: View) -> Found:
+def _explain_known_target(it: DifferingSizes, o: ViewCall) -> Found:
     """Every dim of the target is known: KV heads read as query heads, a slice, a whole, or fused Q, K and
     V.
     """
@@ -136,7 +136,7 @@ _SEQUENCE = re.compile(r"\bcp\b|cp_size|cp_world|context|zigzag|ring|seq|token")
 _TP = re.compile(r"\btp\b|tp_size")
 
 
-def _parts(it: Place, o: View) -> Found:
+def _parts(it: DifferingSizes, o: ViewCall) -> Found:
     """view(batch, k, n // k, …): k parts, where k does not divide the units; or nothing known here."""
     units, dims, get, line = o.numel, list(o.target), it.known.get, it.r.line
     while len(dims) > 2 and (dims[-1] == -1 or (dims[-1] > 1 and units % dims[-1] == 0)):
@@ -177,9 +177,9 @@ def _parts(it: Place, o: View) -> Found:
     yield rest
 
 
-def explain_split(it: Place) -> Found:
+def explain_split(it: DifferingSizes) -> Found:
     """A fused Q, K and V tensor is split into widths that differ from the rank's."""
-    if not isinstance(it.o, Split):
+    if not isinstance(it.o, SplitSizes):
         return
     parts, total = it.o.parts, it.o.total
     numbers = Stated(f"{' + '.join(map(str, parts))} = {it.b} ≠ {total}")

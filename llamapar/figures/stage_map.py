@@ -7,8 +7,8 @@ from html import escape
 from llamapar.place.stage_map import Stage, StageMap
 from llamapar.records.tables import plural, units
 
-from . import parts, style
-from .parts import Rows
+from . import draw, style
+from .draw import Rows
 from .style import Spec
 
 LABELLED = 32
@@ -26,7 +26,7 @@ def picture(record: StageMap) -> tuple[Spec, str]:
         _rows(record).left_out or f"{plural(record.model.n_layers, 'layer')} as {_runs(record)}",
         widest=str(top),
         xaxis=_stage_axis(record),
-        yaxis=parts.axis("layers", [0, top * 1.12], dtick=parts.step(top, 8)),
+        yaxis=draw.axis("layers", [0, top * 1.12], dtick=draw.step(top, 8)),
     )
     return {"data": [_bars(record)], "layout": layout}, _summary(record)
 
@@ -37,15 +37,15 @@ def _stage_axis(record: StageMap) -> Spec:
     n, last = rows.n, rows.n - 1
     if n <= rows.most:
         every = record.pp if record.virtual_stages > 1 else 1
-        every *= parts.step(-(-n // every), 16)
+        every *= draw.step(-(-n // every), 16)
         drawn = [s for s in range(0, last, every) if last - s >= every / 2]
     else:
         every = rows.most // 8
         drawn = list(range(0, rows.most - every // 2, every))
     drawn.append(last)
     names = [f"{s}{_also(record.stages[s], '<br>+ ', ' + ')}" for s in drawn]
-    ticks = parts.ticks([rows.place(s) for s in drawn], names)
-    return parts.axis(_stage_title(record), [-0.5, rows.place(last) + 0.5], showgrid=False, **ticks)
+    ticks = draw.ticks([rows.place(s) for s in drawn], names)
+    return draw.axis(_stage_title(record), [-0.5, rows.place(last) + 0.5], showgrid=False, **ticks)
 
 
 def _rows(record: StageMap) -> Rows:
@@ -60,7 +60,7 @@ def _bars(record: StageMap) -> Spec:
         colour = [style.alternate("pp", stage.rank, record.pp) for stage in drawn]
     layers = [len(stage.layers) for stage in drawn]
     hover = [_line(stage, " · ") for stage in drawn]
-    trace = parts.columns(rows.places, layers, parts.bar_width(rows.n), {"color": colour}, hovertext=hover)
+    trace = draw.columns(rows.places, layers, draw.bar_width(rows.n), {"color": colour}, hovertext=hover)
     if rows.n <= LABELLED:
         trace |= {"text": [str(count) for count in trace["y"]], "textposition": "outside"}
     return trace
@@ -80,7 +80,7 @@ def _line(stage: Stage, colon: str) -> str:
 def _refused(record: StageMap) -> Spec:
     """No bars, only the reason in the centre."""
     unseen, font = {"visible": False, "range": [0, 1]}, {"size": 14, "color": style.WARN}
-    reason = parts.label(f"no such split<br>{escape(record.reason, quote=False)}", 0.5, 0.5, font=font)
+    reason = draw.label(f"no such split<br>{escape(record.reason, quote=False)}", 0.5, 0.5, font=font)
     layout = style.layout("stages", _title(record), xaxis=unseen, yaxis=dict(unseen), annotations=[reason])
     return {"data": [], "layout": layout}
 
@@ -111,4 +111,4 @@ def _summary(record: StageMap) -> str:
         return f"{title}, {record.layer_split}: no such split\n{record.reason}"
     rows = _rows(record)
     listing = rows.listing(lambda s: _line(record.stages[s], ": "))
-    return parts.lines(f"{title}, {record.layer_split}: {_runs(record)}", listing, rows.left_out)
+    return draw.lines(f"{title}, {record.layer_split}: {_runs(record)}", listing, rows.left_out)

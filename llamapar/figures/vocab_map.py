@@ -5,8 +5,8 @@ from __future__ import annotations
 from llamapar.place.vocab_map import RankVocab, VocabMap
 from llamapar.records.tables import plural, units
 
-from . import parts, style
-from .parts import Bar, Rows
+from . import draw, style
+from .draw import Bar, Rows
 from .style import Spec
 
 PADDED_RANKS = 8
@@ -24,8 +24,8 @@ def picture(record: VocabMap) -> tuple[Spec, str]:
         _note(record),
         widest=str(tp - 1),
         warn=not record.ok,
-        yaxis=parts.downward(rows.axis("TP rank")),
-        xaxis=parts.positions("vocabulary row", [0, record.padded], domain=[0, 0.66 if padded else 1]),
+        yaxis=draw.downward(rows.axis("TP rank")),
+        xaxis=draw.positions("vocabulary row", [0, record.padded], domain=[0, 0.66 if padded else 1]),
     )
     if padded:
         enlarged = list(enumerate(map(record.rank, padded)))
@@ -58,7 +58,7 @@ def _traces(ranks: list[tuple[int, RankVocab]], n: int, **more: object) -> list[
         (real, {"color": style.COLOURS["tp"]}, "rows of tokens"),
         (pads, {"color": style.PAD, "pattern": style.PAD_PATTERN}, "pad rows"),
     )
-    return [{**trace, "legendgroup": trace["name"]} for trace in parts.looks(looks, n, **more)]
+    return [{**trace, "legendgroup": trace["name"]} for trace in draw.looks(looks, n, **more)]
 
 
 def _enlarged(record: VocabMap, ranks: list[int]) -> Spec:
@@ -66,15 +66,15 @@ def _enlarged(record: VocabMap, ranks: list[int]) -> Spec:
     vocab, padded, n = record.model.vocab_size, record.padded, len(ranks)
     start = max(record.rank(ranks[0]).rows.start, vocab - record.pad_rows)
     spare = max(0, 3 - n) * 0.5  # a lone rank is not drawn as tall as the panel
-    near = parts.axis("row, near the end", [start, padded], domain=[0.76, 1], anchor="y2", tickmode="array")
+    near = draw.axis("row, near the end", [start, padded], domain=[0.76, 1], anchor="y2", tickmode="array")
     near["tickvals"] = sorted({vocab, padded} if start < vocab else {start, padded})
-    near["tickformat"] = parts.tick_format(padded)
-    side = parts.axis("TP rank", [n - 0.5 + spare, -0.5 - spare], anchor="x2", showgrid=False)
+    near["tickformat"] = draw.tick_format(padded)
+    side = draw.axis("TP rank", [n - 0.5 + spare, -0.5 - spare], anchor="x2", showgrid=False)
     where = {"xref": "x2 domain", "yref": "y2 domain", "xanchor": "right", "yanchor": "bottom"}
     return {
         "xaxis2": near,
-        "yaxis2": side | parts.ticks(list(range(n)), ranks),
-        "annotations": [parts.label(plural(record.pad_rows, "pad row"), 1, 1, **where)],
+        "yaxis2": side | draw.ticks(list(range(n)), ranks),
+        "annotations": [draw.label(plural(record.pad_rows, "pad row"), 1, 1, **where)],
     }
 
 
@@ -97,7 +97,7 @@ def _summary(record: VocabMap) -> str:
         more = f", {PADDED_RANKS} of them enlarged" if len(padded) == PADDED_RANKS else ""
         first = record.split.owner(record.model.vocab_size)
         where = f"pad rows are on {units('rank', range(first, padded[-1] + 1))}{more}"
-    return parts.lines(
+    return draw.lines(
         f"{style.name_of(record.model)}: vocabulary of {record.model.vocab_size} over tp={record.tp}, "
         f"{record.padding}: {plural(record.padded, 'row')}, {record.pad_rows:,} of them pads",
         rows.listing(lambda r: _line(record.rank(r))),

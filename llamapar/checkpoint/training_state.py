@@ -15,15 +15,15 @@ from torch import Tensor
 from llamapar.describe.layout import Layout
 from llamapar.describe.modelfile import config_json
 from llamapar.errors import CheckpointError, Choice
-from llamapar.execution.result import RunResult
+from llamapar.execution.run_result import RunResult
 from llamapar.spmd.update import STATES
 
-from .rows import Output, Rows, picked
+from .atomic_write import OutputFile, write_checkpoint
+from .rows import LazyRows, Output, picked
 from .sharding import Sharding, reordered
 from .source import opened, understood
 from .stored import Bytes
-from .whole import shard, whole
-from .writing import OutputFile, write
+from .whole import cut_shard, whole_parameter
 
 WEIGHTS = "weights"
 """The folder of the weights; those of AdamW's state have its names."""
@@ -87,10 +87,10 @@ def save_state(result: RunResult, target: str | Path) -> None:
                 t = state[start + parameter.name]
                 index = reordered(setting.model, parameter.key, "meta", "hf")
                 rows = _rows(t) if index is None else picked(_rows(t), index)
-                own = shard(wanted, parameter, rank, rows, t.element_size())
+                own = cut_shard(wanted, parameter, rank, rows, t.element_size())
                 tensors[name] = Output(_DTYPES[t.dtype], wanted.local_shape(parameter, rank), own)
             files.append(OutputFile(f"tp{rank:02d}-pp{stage:02d}.safetensors", (stage, rank), tensors))
-        write(Path(target) / kind, files, beside, {"sharding": wanted.as_dict()})
+        write_checkpoint(Path(target) / kind, files, beside, {"sharding": wanted.as_dict()})
 
 
 def load_state(source: str | Path) -> dict[str, Tensor]:
@@ -106,7 +106,7 @@ def load_state(source: str | Path) -> dict[str, Tensor]:
         placement = understood(opened(folder))
         model, naming = placement.sharding.model, placement.sharding.naming
         for parameter in model.parameters():
-            dtype, rows = whole(placement, parameter)
+            dtype, rows = whole_parameter(placement, parameter)
             index = reordered(model, parameter.key, naming, "meta")
             rows = rows if index is None else picked(rows, index)
             kept = next(torch_one for torch_one, stored in _DTYPES.items() if stored == dtype)
@@ -116,11 +116,11 @@ def load_state(source: str | Path) -> dict[str, Tensor]:
     return found
 
 
-def _rows(t: Tensor) -> Rows:
+def _rows(t: Tensor) -> LazyRows:
     """The rows of a tensor in memory."""
     raw: Bytes = t.contiguous().view(torch.uint8).view(t.shape[0], -1).numpy()
 
     def part(rows: range, columns: range) -> Bytes:
         return raw[rows.start : rows.stop, columns.start : columns.stop]
 
-    return Rows(len(raw), raw.shape[1], part)
+    return LazyRows(len(raw), raw.shape[1], part)

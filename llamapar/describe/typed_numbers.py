@@ -32,7 +32,7 @@ class Number(NamedTuple):
     note: str = ""
 
 
-def number(field: str, text: str) -> Number:
+def parse_number(field: str, text: str) -> Number:
     """The number that a text gives for the option `field`.
 
     A fraction is returned as a float, for the library to judge. Raises LayoutError with the nearest readable
@@ -64,7 +64,7 @@ def typed(field: str, value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        read = number(field, value).value
+        read = parse_number(field, value).value
     except LayoutError:
         return value
     # Above 2**53 a JavaScript panel would round the number before showing it.

@@ -25,10 +25,10 @@ from llamapar.errors import CheckpointError
 from llamapar.records.tables import Plain
 
 from . import pth, safetensors
-from .progress import Counter, Progress
-from .rows import Output, Rows
-from .source import MANIFEST, signed, tensors_of
-from .stored import Box, Bytes, Stored
+from .progress_line import Counter, Progress
+from .rows import LazyRows, Output
+from .source import MANIFEST, tensors_of, with_checksum
+from .stored import Bytes, Stored, StoredPiece
 
 try:
     import fcntl
@@ -65,7 +65,7 @@ class Sources:
     """Verifies each stored tensor with a known checksum once, before its first use."""
 
     def __init__(self) -> None:
-        self._seen: dict[Box, threading.Event] = {}
+        self._seen: dict[StoredPiece, threading.Event] = {}
         self._lock = threading.Lock()
 
     def prove(self, stored: Stored, stop: threading.Event) -> None:
@@ -170,7 +170,7 @@ def _entry(line: str) -> Plain:
 # -- the run -----------------------------------------------------------------------------------------
 
 
-def write(
+def write_checkpoint(
     target: Path,
     files: Sequence[OutputFile],
     beside: Mapping[str, bytes],
@@ -206,7 +206,7 @@ def write(
                 _durable(work / name, text)
             others = {name: zlib.crc32(text) for name, text in beside.items()}
             manifest = {"llamapar": 1, **about, "files": listed, "others": others}
-            _durable(work / MANIFEST, signed(manifest))
+            _durable(work / MANIFEST, with_checksum(manifest))
             _sync(work)
             # Compare the sources with those at the start once more, before the folder gets its final name.
             if _plan(files, beside, about) != plan:
@@ -332,7 +332,7 @@ def _begin_writeback(handle: int, offset: int, nbytes: int) -> None:
         os.posix_fadvise(handle, offset, nbytes, os.POSIX_FADV_DONTNEED)
 
 
-def _blocks(rows: Rows) -> Iterator[Bytes]:
+def _blocks(rows: LazyRows) -> Iterator[Bytes]:
     for low, high in rows.spans(BLOCK):
         block = rows.read(low, high)
         yield block if block.flags.c_contiguous else block.copy()
@@ -348,9 +348,9 @@ def _laid_out(work: Path, file: OutputFile, journal: Journal) -> dict[str, int]:
             if {name: (s.dtype, s.shape) for name, s in present.items() if name not in file.shared} == shapes:
                 return {name: present[name].boxes[0].offset for name in shapes}
     if path.suffix == ".pth":
-        offsets = pth.lay_out(path, shapes, file.shared)
+        offsets = pth.lay_out_pth(path, shapes, file.shared)
     else:
-        offsets = safetensors.lay_out(path, shapes)
+        offsets = safetensors.lay_out_safetensors(path, shapes)
     journal.laid_out(file.name)
     return offsets
 

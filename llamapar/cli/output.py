@@ -43,7 +43,7 @@ def patience(what: str) -> Iterator[None]:
     def speak() -> None:
         pause = PATIENCE
         while not done.wait(pause):
-            write(sys.stderr, f"llamapar: {what}: {time.monotonic() - began:.0f} s")
+            write_line(sys.stderr, f"llamapar: {what}: {time.monotonic() - began:.0f} s")
             pause *= 2
 
     speaker = threading.Thread(target=speak, daemon=True)
@@ -59,7 +59,7 @@ _PLAIN = str.maketrans({"·": "*", "→": "->", "–": "-", "…": "...", "×": 
 """Signs of the texts for streams that cannot carry them."""
 
 
-def write(stream: IO[str] | None, text: str) -> str:
+def write_line(stream: IO[str] | None, text: str) -> str:
     """Write `text` and a line end; returns the reason if that fails. A closed reader is no failure.
 
     Names from files can contain control characters, so those that a terminal would obey are escaped.
@@ -101,7 +101,7 @@ def _flags(choice: Choice) -> str:
     return " ".join([*words, choice.when] if choice.when else words)
 
 
-def as_dict(error: LlamaparError) -> dict[str, object]:
+def error_as_dict(error: LlamaparError) -> dict[str, object]:
     """An error as plain values for JSON, its choices as flags."""
     choose = as_flags(error.choices)
     return {"field": error.field, "message": error.what, "why": error.why, "choose": choose}

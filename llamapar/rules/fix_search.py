@@ -11,10 +11,10 @@ from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Case, Framework
+from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Evidence, Framework
 from llamapar.records.tables import Plain
 
-from . import capacity, price
+from . import memory_rule, price
 from .repairs import Changes
 from .table import ARITHMETIC, ERROR, NOTE, RULE_BY_CODE, WARNING, Rule
 
@@ -85,7 +85,7 @@ class Fix:
     __repr__ = __str__
 
 
-def changed(job: Job, changes: Changes) -> Job | None:
+def changed_job(job: Job, changes: Changes) -> Job | None:
     """`job` with changes to its own fields or its layout's; None if they give no valid job."""
     of_layout = {name: value for name, value in changes.items() if name in _LAYOUT_FIELDS}
     of_job = {name: value for name, value in changes.items() if name not in _LAYOUT_FIELDS}
@@ -107,7 +107,7 @@ def is_unproven(rule: Rule, job: Job, judge: Framework | None) -> bool:
     return _says_nothing(judge.case(rule.code, job))
 
 
-def _says_nothing(case: Case | None) -> bool:
+def _says_nothing(case: Evidence | None) -> bool:
     return case is None or case.verdict == UNKNOWN
 
 
@@ -166,7 +166,7 @@ def unproven(job: Job, judge: Framework | None) -> set[str]:
     return {code for code in notes if is_unproven(RULE_BY_CODE[code], job, judge)}
 
 
-def search(
+def passing_fixes(
     job: Job, tries: Iterable[Fix], judge: Framework | None, ends: str = "", undecided: bool = False
 ) -> Iterator[Fix]:
     """The candidates in `tries` that pass, each once and in order.
@@ -179,7 +179,11 @@ def search(
     warned = codes(severities_again(job, judge), WARNING) - {ends}
     doubted = unproven(job, judge) - {ends}
     refused = {ERROR} if undecided else {ERROR, WARNING}  # of memory, if that is judged
-    if ends != capacity.OPEN and job.gpu and capacity.judged(job, judge) == (capacity.OPEN, WARNING):
+    if (
+        ends != memory_rule.OPEN
+        and job.gpu
+        and memory_rule.memory_finding(job, judge) == (memory_rule.OPEN, WARNING)
+    ):
         refused.discard(WARNING)
     # The job itself is no fix of its own finding.
     seen = {Fix(job, ())}
@@ -194,15 +198,15 @@ def search(
         if not unproven(fix.job, judge) <= doubted:
             continue
         if fix.job.gpu is not None:
-            if capacity.surely_exceeds(fix.job, judge):
+            if memory_rule.surely_exceeds(fix.job, judge):
                 continue
             # Counting memory takes time for every stage, so the budget is in stages and not in candidates.
             stages -= fix.layout.pp
             if stages < 0:
                 return
-            memory = capacity.judged(fix.job, judge)
-            if memory == (capacity.OPEN, WARNING) and judge is None and ends != capacity.OPEN:
-                memory = None if capacity.has_room(fix.job) else memory
+            memory = memory_rule.memory_finding(fix.job, judge)
+            if memory == (memory_rule.OPEN, WARNING) and judge is None and ends != memory_rule.OPEN:
+                memory = None if memory_rule.has_room(fix.job) else memory
             if memory and memory[1] in refused:
                 continue
         yield replace(fix, old=job, judge=judge)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from llamapar.place.head_map import HeadMap, RankHeads
 from llamapar.records.tables import plural, units
 
-from . import parts, style
-from .parts import Bar, Rows
+from . import draw, style
+from .draw import Bar, Rows
 from .style import Spec
 
 QUERY, KEY_VALUE = 0, 1
@@ -45,7 +45,7 @@ class _Look(NamedTuple):
 def picture(record: HeadMap) -> tuple[Spec, str]:
     """Query heads above KV heads, with alternating shades for KV groups, and a line at each new rank."""
     m = record.model
-    ranks = [record.rank(r) for r in range(min(record.tp, parts.SHOWN))]
+    ranks = [record.rank(r) for r in range(min(record.tp, draw.SHOWN))]
     end = max((rank.q_rows.stop for rank in ranks), default=0) / m.head_dim or m.n_heads
     reason = _reason(record, ranks)
     rest = f"drawn are the first {len(ranks)} of {plural(record.tp, 'rank')}" * (record.tp > len(ranks))
@@ -58,7 +58,7 @@ def picture(record: HeadMap) -> tuple[Spec, str]:
         warn=bool(reason),
         height=HEIGHT,
         legend={"y": -0.36},  # of a plot that is lower than others
-        yaxis=parts.axis("", [2.05, -1], showgrid=False, **parts.ticks(list(lanes), list(lanes.values()))),
+        yaxis=draw.axis("", [2.05, -1], showgrid=False, **draw.ticks(list(lanes), list(lanes.values()))),
         xaxis=_head_axis("query head (a shade is a KV group)", end, m.group_size),
     )
     data = [*_heads(record, ranks), *_numbers(record, ranks), *_cuts(record, ranks)]
@@ -68,8 +68,8 @@ def picture(record: HeadMap) -> tuple[Spec, str]:
 def _head_axis(title: str, end: float, group: int) -> Spec:
     """Query heads from left to right, with a tick at the start of each group."""
     groups = int(end) // group
-    size = group * parts.step(groups, 8) if groups >= 4 else parts.step(max(1, int(end)), 8)
-    return parts.axis(title, [0, end], tick0=0, dtick=size, showgrid=False)
+    size = group * draw.step(groups, 8) if groups >= 4 else draw.step(max(1, int(end)), 8)
+    return draw.axis(title, [0, end], tick0=0, dtick=size, showgrid=False)
 
 
 # -- bars ------------------------------------------------------------------------------------------
@@ -90,9 +90,9 @@ def _heads(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
             made.setdefault(look, []).append(bar)
     named: set[str] = set()
     for look, bars in made.items():
-        legend = {} if look.kind in named else parts.legend(_LEGEND[look.kind])
+        legend = {} if look.kind in named else draw.legend(_LEGEND[look.kind])
         named.add(look.kind)
-        trace = parts.bars(bars, 2, _marker(look), legendgroup=look.kind, y0=look.lane, dy=_STILL, **legend)
+        trace = draw.bars(bars, 2, _marker(look), legendgroup=look.kind, y0=look.lane, dy=_STILL, **legend)
         del trace["y"]  # all bars of a look lie in one lane
         yield trace
 
@@ -100,8 +100,8 @@ def _heads(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
 def _queries(record: HeadMap, rank: RankHeads) -> Iterator[tuple[_Look, Bar]]:
     """The query heads of a rank; if there are too many, one bar for each KV group."""
     m, width = record.model, record.model.head_dim
-    groups = m.group_size if m.n_kv_heads <= parts.SHOWN else m.n_heads
-    size = width * (1 if m.n_heads <= parts.SHOWN else groups)
+    groups = m.group_size if m.n_kv_heads <= draw.SHOWN else m.n_heads
+    size = width * (1 if m.n_heads <= draw.SHOWN else groups)
     for start, stop in _pieces(rank.q_rows, size):
         whole = start % width == 0 and stop % width == 0
         look = _Look(QUERY, "whole" if whole else "cut", start // width // m.group_size % 2)
@@ -122,7 +122,7 @@ def _keys(record: HeadMap, rank: RankHeads) -> Iterator[tuple[_Look, Bar]]:
         ends = rank.q_rows.start / width, rank.q_rows.stop / width
         yield look, _bar(rank, look, *ends, units("KV head", rank.kv_heads), rows)
         return
-    for start, stop in _pieces(rank.kv_rows, width * (1 if m.n_kv_heads <= parts.SHOWN else m.n_kv_heads)):
+    for start, stop in _pieces(rank.kv_rows, width * (1 if m.n_kv_heads <= draw.SHOWN else m.n_kv_heads)):
         whole = start % width == 0 and stop % width == 0
         look = _Look(KEY_VALUE, "whole" if whole else "cut", start // width % 2)
         heads = units("KV head", range(start // width, -(-stop // width)))
@@ -132,9 +132,7 @@ def _keys(record: HeadMap, rank: RankHeads) -> Iterator[tuple[_Look, Bar]]:
 
 def _bar(rank: RankHeads, look: _Look, start: float, stop: float, heads: str, rows: str) -> Bar:
     part = "a part of " if look.kind == "cut" else ""
-    return Bar(
-        look.lane, parts.number(start), parts.number(stop), f"rank {rank.rank} · {part}{heads} · {rows}"
-    )
+    return Bar(look.lane, draw.number(start), draw.number(stop), f"rank {rank.rank} · {part}{heads} · {rows}")
 
 
 def _marker(look: _Look) -> Spec:
@@ -167,10 +165,10 @@ def _numbers(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
         heads = {head for rank in ranks for head in rank.kv_heads}
         below = [((head + 0.5) * m.group_size, head) for head in sorted(heads)]
     for y, numbers in ((_RANKS, above), (_KV_HEADS, below)):
-        some = numbers[:: parts.step(len(numbers), NUMBERED)]
-        x = [parts.number(place) for place, _ in some]
+        some = numbers[:: draw.step(len(numbers), NUMBERED)]
+        x = [draw.number(place) for place, _ in some]
         texts = [str(number) for _, number in some]
-        yield parts.scatter("text", x, [y] * len(some), text=texts, textfont={"size": 11}, hoverinfo="skip")
+        yield draw.scatter("text", x, [y] * len(some), text=texts, textfont={"size": 11}, hoverinfo="skip")
 
 
 def _cuts(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
@@ -186,7 +184,7 @@ def _cuts(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
             places = sorted({stop for stop in stops if bool(stop % whole) == torn})
             if (lane == KEY_VALUE and copied and torn) or not places:
                 continue
-            yield _lines([parts.number(stop / width) for stop in places], lane, torn, torn and not named)
+            yield _lines([draw.number(stop / width) for stop in places], lane, torn, torn and not named)
             named = named or torn
 
 
@@ -197,7 +195,7 @@ def _lines(places: list[float], lane: int, torn: bool, named: bool) -> Spec:
     colour, thickness = (style.WARN, 3) if torn else (style.LINE, 1.5)
     line = {"type": "constant", "value": 0.5, "width": 0, "thickness": thickness, "color": colour}
     mark = {"symbol": "line-ns-open", "size": 12, "color": colour, "line": {"width": thickness}}
-    legend = parts.legend("cut through a head") if named else {}
+    legend = draw.legend("cut through a head") if named else {}
     spec = {"type": "scatter", "mode": "markers", "x": places, "y0": lane, "dy": _STILL, "error_y": line}
     return spec | {"marker": mark, "hoverinfo": "skip", **legend}
 
@@ -226,7 +224,7 @@ def _whole(record: HeadMap) -> str:
 def _summary(record: HeadMap, reason: str) -> str:
     m, rows = record.model, Rows(record.tp)
     copies = f"each KV head is held whole by {record.replicas} ranks; its gradient is the sum over them"
-    return parts.lines(
+    return draw.lines(
         f"{style.name_of(m)}: {plural(m.n_heads, 'query head')} and {plural(m.n_kv_heads, 'KV head')} "
         f"over tp={record.tp}, {plural(m.group_size, 'query head')} to a KV head",
         rows.listing(lambda r: _line(record, record.rank(r))),

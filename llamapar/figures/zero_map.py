@@ -6,8 +6,8 @@ from llamapar.count.zero_map import ZeroMap
 from llamapar.place.shards import SHARED_FROM
 from llamapar.records.tables import human, plural, units
 
-from . import parts, style
-from .parts import Bar, Rows
+from . import draw, style
+from .draw import Bar, Rows
 from .style import Spec
 
 DRAWN = 64
@@ -28,15 +28,13 @@ def picture(record: ZeroMap) -> tuple[Spec, str]:
         marker: Spec = {"color": style.COLOURS["dp"]}
         if not shares:
             marker["pattern"] = style.COPY_PATTERN
-        legend = parts.legend("a slice of its own" if shares else "the same on every rank")
+        legend = draw.legend("a slice of its own" if shares else "the same on every rank")
         seen = {trace["name"] for trace in data}
         legend["showlegend"] = legend["name"] not in seen
-        data.append(
-            parts.bars(bars, rows.n, marker, xaxis=f"x{number}", legendgroup=legend["name"], **legend)
-        )
+        data.append(draw.bars(bars, rows.n, marker, xaxis=f"x{number}", legendgroup=legend["name"], **legend))
         low = i * (wide + GAP)
-        domain = [parts.number(low), parts.number(low + wide)]
-        axes[f"xaxis{number}"] = parts.positions(
+        domain = [draw.number(low), draw.number(low + wide)]
+        axes[f"xaxis{number}"] = draw.positions(
             f"{what}<br>{human(record.held(what, 0))} in all", [0, record.count], domain=domain, nticks=3
         )
     title = f"{style.name_of(record.cut.model)}: {record.parameter.key} under ZeRO {record.layout.zero}"
@@ -45,7 +43,7 @@ def picture(record: ZeroMap) -> tuple[Spec, str]:
         title,
         rows.left_out or f"rows of {record.parameter.name}, {plural(record.count, 'row')}",
         widest=str(rows.n - 1),
-        yaxis=parts.downward(rows.axis("place in the group")),
+        yaxis=draw.downward(rows.axis("place in the group")),
         legend={"y": -0.23},
         **axes,
     )
@@ -67,7 +65,7 @@ def _summary(record: ZeroMap) -> str:
         return f"rank {record.rank_at(place)}: {', '.join(each)}; {total:,} B in all"
 
     travels = [f"{m.when} {m.times} {m.kind} over {m.axis}, {m.bytes:,} B" for m in record.moves]
-    return parts.lines(
+    return draw.lines(
         f"{record.title}; rows of {record.parameter.name}",
         rows.listing(line),
         f"what travels in a step: {'; '.join(travels) or 'nothing'}",
