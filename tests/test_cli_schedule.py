@@ -105,7 +105,7 @@ def test_help_and_its_examples(run: Any) -> None:
     status, out, err = run("schedule --help")
     assert (status, err) == (0, "")
     assert out.isascii()
-    assert "exit status: 0 a schedule, 2 bad usage or bad input\n" in out
+    assert "exit status: 0 found, 2 bad usage or bad input\n" in out
     assert "\n    schedule " in run("--help")[1]
     for line in schedule_command.COMMAND.example.splitlines():
         status, out, err = run(line.strip().removeprefix("llamapar "))

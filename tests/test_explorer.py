@@ -562,7 +562,7 @@ def test_controls_and_defaults_are_the_same_names() -> None:
 )
 @pytest.mark.parametrize("degrees", [{}, {"tp": 2, "dp": 4}, {"pp": 4}], ids=str)
 def test_a_job_of_one_s_own_has_nothing_of_the_first_one(model: Any, degrees: dict[str, int]) -> None:
-    """What is not said is as in lp.check: degrees are 1, and GPUs, batch and sequence are not known."""
+    """What is not given is as in lp.check: degrees are 1, and GPUs, batch and sequence are not known."""
     panel = lp.explorer(model, **degrees)
     assert panel.layout == lp.Layout(**degrees)
     assert panel.report.job == lp.Job.of(lp.model(model), lp.Layout(**degrees), gpu="h100-80gb")

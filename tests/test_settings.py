@@ -322,7 +322,7 @@ def test_without_a_pipeline_colossalais_batch_is_its_micro_batch() -> None:
     text = "colossalai run --nproc_per_node 8 --hostfile hosts.txt benchmark.py -c 70b -g -b 4"
     assert lp.read_settings(text=text).job["micro_batch"] == 4
     staged = lp.read_settings(text=f"{text} -p 3d --pp 2")
-    assert (staged.job.get("micro_batch"), staged.job["batch_per_dp"]) == (1, 4)  # --mbs is one unless said
+    assert (staged.job.get("micro_batch"), staged.job["batch_per_dp"]) == (1, 4)  # --mbs is one by default
 
 
 NEOX = "pipe_parallel_size: 1\nnum_layers: 32\nhidden_size: 4096\nnum_attention_heads: 32\nseq_length: 2048\n"

@@ -65,8 +65,8 @@ def _library() -> ModuleType:
 
 
 _HELPS = {
-    "format": "of the new checkpoint: hf (default; safetensors) or meta (consolidated.NN.pth)",
-    "model": "where no config.json or params.json lies beside the files",
+    "format": "format of the new checkpoint: hf (default; safetensors) or meta (consolidated.NN.pth)",
+    "model": "model, if no config.json or params.json is beside the files",
     "tp": "tensor-parallel ranks of the new checkpoint",
     "pp": "pipeline stages of the new checkpoint",
     "kv_replication": "store a KV head on several ranks when tp > n_kv_heads",
@@ -74,7 +74,7 @@ _HELPS = {
 
 
 def _looking(what: str, example: str, *options: str, surplus: str = "") -> Command:
-    exits = "0 in order, 1 a fault was found"
+    exits = "0 no fault, 1 a fault was found"
     options = ("model", *options)
     return Command(_look, what, "checkpoint", options, example, exits, (_SOURCE,), surplus, _HELPS)
 
@@ -82,22 +82,24 @@ def _looking(what: str, example: str, *options: str, surplus: str = "") -> Comma
 def _making(what: str, example: str, *options: str) -> Command:
     words = (_SOURCE, _TARGET)
     options = ("model", *options)
-    return Command(_make, what, "checkpoint", options, example, "0 it is there", words, helps=_HELPS)
+    return Command(_make, what, "checkpoint", options, example, "0 written", words, helps=_HELPS)
 
 
 _EXAMPLE = "llamapar checkpoint inspect Llama-3.1-70B/original"
 
 COMMAND = CommandGroup(
-    "look into a checkpoint, cut it, gather it, reshard it, or read every byte of it again",
+    "inspect, shard, gather, reshard or verify a checkpoint",
     {
-        "inspect": _looking("what lies in it, by its headers alone", _EXAMPLE),
+        "inspect": _looking("list its tensors, from the headers alone", _EXAMPLE),
         "shard": _making(
-            "cut it for tp x pp ranks",
+            "shard it for tp x pp ranks",
             "llamapar checkpoint shard Llama-3.1-70B new-folder --tp 8 --pp 2",
             *(*_CUTS, *_MAKING),
         ),
         "gather": _making(
-            "the whole model out of its shards", "llamapar checkpoint gather old-folder new-folder", *_MAKING
+            "join its shards into the whole model",
+            "llamapar checkpoint gather old-folder new-folder",
+            *_MAKING,
         ),
         "reshard": _making(
             "from one sharding to another",

@@ -40,11 +40,11 @@ COMMAND = Command(
     "--global-batch 2048 --recompute none --explain\n"
     "  llamapar cost --model llama3.1-8b --dp 8 --zero 3 --seq-len 8192 --gpu a100-80gb --json\n"
     "  llamapar cost --config train.toml --launch run.slurm",
-    exits="0 a time",
+    exits="0 estimated",
     positional=MODEL_WORD,
     helps={
-        "gpu": f"on which it runs: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
-        "framework": "whose layer split and habits there are, where they are not given",
-        "global_batch": "sequences of a step, all DP groups together (default: enough for a full pipeline)",
+        "gpu": f"GPU to run on: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
+        "framework": "framework whose layer split and habits apply unless you set them",
+        "global_batch": "sequences in a step, over all DP groups (default: enough to fill the pipeline)",
     },
 )

@@ -227,9 +227,9 @@ COMMAND = Command(
     surplus="the whole text in quotes",
     helps={
         "model": f"{OPTIONS['model'].help}, or a public model's name",
-        **{axis: f"{AXIS_TITLES[axis]} ranks, where known" for axis in AXES},
-        "virtual_stages": "pipeline stages on a rank, where known",
-        "schedule": "of the pipeline, by which a flight record's collectives are told their layer",
-        "framework": "whose words these are: any that `llamapar check` knows",
+        **{axis: f"{AXIS_TITLES[axis]} ranks, if known" for axis in AXES},
+        "virtual_stages": "pipeline stages per rank, if known",
+        "schedule": "pipeline schedule; it assigns the collectives of a flight record to layers",
+        "framework": "framework that wrote the text: any that `llamapar check` knows",
     },
 )

@@ -29,11 +29,11 @@ def _wrap(count: Count) -> str:
 
 COMMAND = Command(
     _loading,
-    "bytes of a model's file and of every machine it is spread over, and counters that wrap",
+    "file and memory of a model spread over several machines, and counters that overflow",
     "loading",
     ("model", *_OPTIONS),
     "llamapar loading --model llama3.1-405b --format q40 --nodes 4 --memory-gib 64",
     exits="0 it fits, 1 it does not or may not fit",
     positional=MODEL_WORD,
-    helps={"seq_len": "tokens that the KV cache holds"},
+    helps={"seq_len": "tokens in the KV cache"},
 )

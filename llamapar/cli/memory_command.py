@@ -28,7 +28,7 @@ def _memory(given: Given) -> CommandAnswer:
 
 COMMAND = Command(
     _memory,
-    "memory of a rank of every pipeline stage, term by term, beside a GPU's",
+    "memory of a rank in each pipeline stage, term by term, against that of a GPU",
     "memory",
     ("model", "job", *LAYOUT, *FACTS, "framework", *_HOW),
     "llamapar memory --model llama3.1-405b --tp 8 --pp 16 --dp 128 --seq-len 8192 --micro-batch 1 "
@@ -40,9 +40,9 @@ COMMAND = Command(
     helps={
         **dict.fromkeys(
             ("order", "gpus", "gpus_per_node", "batch_tokens", "quant_group"),
-            "as for `llamapar check`; no byte depends on it",
+            "as in `llamapar check`; it changes no number here",
         ),
-        "framework": "whose habits, padding and layer split there are, where they are not given",
-        "global_batch": "sequences of a step, all DP groups together (default: two micro-batches a PP rank)",
+        "framework": "framework whose habits, padding and layer split apply unless you set them",
+        "global_batch": "sequences in a step, over all DP groups (default: two micro-batches per PP rank)",
     },
 )

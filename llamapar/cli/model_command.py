@@ -92,6 +92,6 @@ COMMAND = Command(
     "model",
     ("inventory", *_PLACING),
     "llamapar model llama3.1-405b\n  llamapar model llama3-8b --inventory --tp 8 --pp 4",
-    exits="0 a model",
+    exits="0 found",
     positional=(("model", OPTIONS["model"].help),),
 )

@@ -32,7 +32,7 @@ def _plan(given: Given) -> CommandAnswer:
         return of_settings(given, lambda settings: _beside(given, settings))
     for name in _SEARCHED:
         word = OPTIONS[name].help
-        given.needed(name, f"{OPTIONS[name].flag} is needed", f"{word}: a plan is for them", [PLAN_EXAMPLE])
+        given.needed(name, f"{OPTIONS[name].flag} is needed", f"a plan needs the {word}", [PLAN_EXAMPLE])
     return _planned(given, searched(given, given.model))
 
 
@@ -82,15 +82,15 @@ PLAN_EXAMPLE = "llamapar plan --model llama3.1-70b --gpus 64 --seq-len 8192 --gl
 
 COMMAND = Command(
     _plan,
-    "every layout of some GPUs for a fixed batch, the fastest first, with why others lose",
+    "layouts of some GPUs for a fixed batch, the fastest first, with why the others lose",
     "plan",
     ("model", *_SEARCHED, *_PLAN, *_SHOWN, "export", "config", "launch"),
     f"{PLAN_EXAMPLE}\n  {PLAN_EXAMPLE} --framework torchtitan --json\n"
     "  llamapar plan --config train.toml --launch run.slurm --gpus 256",
-    exits="0 some layout passes and fits, 1 none does",
+    exits="0 a layout passes and fits, 1 none does",
     positional=MODEL_WORD,
     helps={
-        "gpu": f"on which it runs: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
-        "framework": "by whose rules, layer split and habits (default: the Llama 3 paper's)",
+        "gpu": f"GPU to run on: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
+        "framework": "framework whose rules, layer split and habits apply (default: the Llama 3 paper's)",
     },
 )

@@ -24,10 +24,10 @@ def _ranks(given: Given) -> CommandAnswer:
 
 COMMAND = Command(
     _ranks,
-    "where a global rank sits, and who its peers are on each axis",
+    "coordinates of a global rank, and its peers on each axis",
     "ranks",
     (*AXES, "order", "rank"),
     "llamapar ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345\n"
     "  llamapar ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345 --order megatron-lm",
-    exits="0 a rank",
+    exits="0 found",
 )

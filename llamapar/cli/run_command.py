@@ -146,14 +146,14 @@ COMMAND = Command(
     "  llamapar run attention --model llama3-8b --tp 16 --shrink --force --tape\n"
     "  llamapar run llama --engine dry --rank 12345 --model llama3.1-405b --tp 8 --pp 16 --dp 128\n"
     "  torchrun --nproc-per-node 8 -m llamapar run llama --model tiny --tp 4 --dp 2 --json",
-    exits="0 equal to the reference, 1 the run differs, raised, was refused or gave up",
+    exits="0 equal to the reference; 1 it differs, failed, was refused or timed out",
     positional=(("program", f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}"), *MODEL_WORD),
     helps={
-        "global_batch": "sequences in all (default: one per DP group and micro-batch)",
-        "zero": "ZeRO stage: gradients are shared from 2, parameters from 3 (default 1)",
-        "rank": "the rank that engine dry runs (default 0)",
-        "micro_batches": "of the pipeline of llama and step (default: two for each PP rank)",
-        "schedule": f"of the pipeline of llama and step: {', '.join(ORDERS)} (default 1f1b)",
+        "global_batch": "sequences in a step (default: one per DP group and micro-batch)",
+        "zero": "ZeRO stage: 2 also shards gradients, 3 also parameters (default 1)",
+        "rank": "rank that engine dry runs (default 0)",
+        "micro_batches": "micro-batches of llama and step in a pipeline (default: two per PP rank)",
+        "schedule": f"pipeline schedule of llama and step: {', '.join(ORDERS)} (default 1f1b)",
     },
 )
 

@@ -22,16 +22,16 @@ def _schedule(given: Given) -> CommandAnswer:
 
 COMMAND = Command(
     _schedule,
-    "the order in which pipeline ranks run their operations, when each runs, and the bubble",
+    "order and times of a pipeline's operations, and its bubble",
     "schedule",
     _OPTIONS,
     "llamapar schedule 1f1b --pp 4 --micro-batches 8\n"
     "  llamapar schedule interleaved-1f1b --pp 16 --virtual-stages 8 --micro-batches 16 --json",
-    exits="0 a schedule",
+    exits="0 found",
     positional=(("schedule", ", ".join(ORDERS)),),
     surplus="--pp {word}",
     helps={
-        "virtual_stages": "stages of a rank (default: 1 for gpipe and 1f1b, 2 for the others)",
-        "micro_batches": "micro-batches of a step",
+        "virtual_stages": "stages per rank (default: 1 for gpipe and 1f1b, 2 for the others)",
+        "micro_batches": "micro-batches in a step",
     },
 )

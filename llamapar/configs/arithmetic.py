@@ -61,7 +61,7 @@ def _settle_ranks(draft: Draft) -> None:
         return
     if replicate is None:
         replicate = 1
-        draft.derive("dp_replicate", 1, "no replicas said")
+        draft.derive("dp_replicate", 1, "no replicas given")
     if dp is None:
         if draft.fills:
             draft.facts.pop("dp_shard", None)
@@ -113,7 +113,7 @@ def _settle_switches(draft: Draft) -> None:
         draft.derive("sequence_parallel", False, "tp = 1")
     unsaid = "virtual_stages" not in draft.facts and "virtual_stages" not in draft.unknown
     if unsaid and draft.number("pp") is not None:
-        draft.derive("virtual_stages", 1, "none said")
+        draft.derive("virtual_stages", 1, "none given")
 
 
 def _say_unknown(draft: Draft) -> None:

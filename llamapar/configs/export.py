@@ -80,7 +80,7 @@ def _off_batches(job: Job, *settled: str) -> Iterator[str]:
     for name, follows in implied.items():
         value = getattr(job, name)
         if value not in (None, follows) and name not in settled:
-            why = f"the other sizes give {step} sequences a step" if step else "the other sizes are not said"
+            why = f"the other sizes give {step} sequences a step" if step else "the other sizes are not given"
             yield _left_out(f"{name}={value}", why)
 
 
@@ -211,7 +211,7 @@ def as_torchtitan(job: Job, framework: str | None = None) -> str:
     more, pipeline = _titan_pipeline(job)
     values |= pipeline
     if (step or job.micro_batch) and not job.seq_len:
-        comments.append(_left_out("batch sizes", "it counts tokens, and seq_len is not said"))
+        comments.append(_left_out("batch sizes", "it counts tokens, and seq_len is not given"))
     comments += [*more, *_off_batches(job, *["micro_batches"] * (lay.pp > 1)), *_off(job, "torchtitan")]
     lines = [
         _title(job),

@@ -95,7 +95,7 @@ def read_llamafactory(files: Files, draft: Draft) -> None:
         draft.put("gpus", each * nodes, launch.origin(per_node, "NNODES · NPROC_PER_NODE"))
         draft.put("gpus_per_node", each, launch.origin(per_node))
     elif "gpus" not in draft.facts:
-        draft.unknown.setdefault("gpus", "NPROC_PER_NODE is not said: the GPUs that are found")
+        draft.unknown.setdefault("gpus", "NPROC_PER_NODE is not set: it takes all GPUs that it finds")
     found = _llamafactory(files)
     if found is None:
         draft.unknown.setdefault("model", "in the YAML that the command names")

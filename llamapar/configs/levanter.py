@@ -47,7 +47,7 @@ def read(files: Files, draft: Draft) -> None:
     source.take("global_batch", "trainer.train_batch_size", default=512)
     each = source.get("trainer.per_device_parallelism")
     if each is None or each.value == -1:
-        draft.derive("micro_batches", 1, "per_device_parallelism is the whole batch unless said")
+        draft.derive("micro_batches", 1, "per_device_parallelism is the whole batch by default")
     else:
         source.take("micro_batch", "trainer.per_device_parallelism")
     dtype = re.search(r"(?:^|,)\s*c(?:ompute)?=(\w+)", source.text("trainer.mp"))

@@ -142,7 +142,7 @@ def _read_ends(source: SettingsSource, pp: int, n_layers: int) -> None:
     left, middle = n_layers - sum(said.values()), pp - len(said)
     if said and middle and left % middle == 0:
         counts = [said.get(stage, left // middle) for stage in range(pp)]
-        source.draft.derive("layer_counts", counts, "first and last stage as said, the rest shared evenly")
+        source.draft.derive("layer_counts", counts, "first and last stage as given, the rest shared evenly")
 
 
 def _layout_stages(text: str) -> int | None:
@@ -165,7 +165,7 @@ def _read_batch(source: SettingsSource, flags: Flags) -> None:
         said = " ".join(flags.values.get("rampup-batch-size", ()))
         draft.ignored.append(f"{ramp.path} {said}: starts at {said.partition(' ')[0]}")
     if "global_batch" not in draft.facts and "global_batch" not in draft.unknown:
-        draft.derive("micro_batches", 1, "global batch = micro-batch · dp, unless said")
+        draft.derive("micro_batches", 1, "global batch = micro-batch · dp by default")
     for key in ("bf16", "fp16", "fp8-format"):
         if source.on(key):
             source.put("dtype", key.partition("-")[0], key)

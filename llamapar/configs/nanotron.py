@@ -62,7 +62,7 @@ def _read_nanotron_model(source: SettingsSource, document: Document) -> None:
     for field, key in _MODEL.items():
         source.take(field, f"{prefix}.{key}")
     if heads := draft.number("n_heads"):
-        draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
+        draft.unless_said("n_kv_heads", heads, "as many as query heads by default")
     source.parse("rope_theta", f"{prefix}.rope_theta", positive_number, 10000)
     source.switch("tied", f"{prefix}.tie_word_embeddings")
     for key in ("no_rope_layer", "_use_qk_norm", "use_qk_norm"):

@@ -102,10 +102,10 @@ def _read_model(source: SettingsSource) -> None:
     dim, heads = draft.number("dim"), draft.number("n_heads")
     source.take("ffn_dim", "ffn_hidden_size")
     if dim:
-        draft.unless_said("ffn_dim", 4 * dim, "4 · hidden_size, unless said")
+        draft.unless_said("ffn_dim", 4 * dim, "4 · hidden_size by default")
     source.take("n_kv_heads", "num_query_groups", "num_kv_heads")  # aws-neuron/neuronx-nemo-megatron's
     if heads:
-        draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
+        draft.unless_said("n_kv_heads", heads, "as many as query heads by default")
     if dim is None and source.get("restore_from_path"):
         return  # The .nemo file contains all of it.
     source.parse("rope_theta", "rotary_base", whole_count, 10000)

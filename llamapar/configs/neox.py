@@ -92,7 +92,7 @@ def _read_model(source: SettingsSource) -> None:
         source.take(field, key)
     source.take("n_kv_heads", "num_kv_heads")
     if heads := draft.number("n_heads"):
-        draft.unless_said("n_kv_heads", heads, "as many as query heads, unless said")
+        draft.unless_said("n_kv_heads", heads, "as many as query heads by default")
     _read_width(source)
     source.parse("rope_theta", "rotary_emb_base", whole_count, 10000)
     source.put("tied", True, "no_weight_tying")
@@ -131,7 +131,7 @@ def _read_width(source: SettingsSource) -> None:
         draft.derive("ffn_dim", gated, how)
     else:
         draft.derive(
-            "ffn_dim", math.ceil(wide / each) * each, "intermediate_size, four times the width unless said"
+            "ffn_dim", math.ceil(wide / each) * each, "intermediate_size, four times the width by default"
         )
 
 

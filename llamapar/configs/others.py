@@ -212,7 +212,7 @@ def _read_benchmark(source: SettingsSource) -> None:
     config = source.get("c", "config")
     size = str(config.value) if config else "7b"
     name = f"llama2-{size}" if size in ("7b", "13b", "70b") else size
-    draft.take_model(name, source.name, None, "-c, 7b unless said")
+    draft.take_model(name, source.name, None, "-c, 7b by default")
     draft.derive("dtype", "bf16", "benchmark.py's mixed precision")
     again = source.get("g", "grad-checkpoint")
     draft.put("recompute", "full" if again else "none", source.origin(again))

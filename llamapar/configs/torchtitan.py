@@ -108,7 +108,7 @@ _FOLLOW = {
     "dtype": ["training.mixed_precision_param"],
     "recompute": ["activation_checkpoint.mode"],
 }
-"""Facts that follow from these settings, and from their defaults where the settings are not said."""
+"""Facts that follow from these settings, and from their defaults where the settings are not given."""
 
 
 def _forget_defaults(source: SettingsSource) -> None:
@@ -325,7 +325,7 @@ def read_registry(files: Files, draft: Draft) -> None:
         draft.put("preset", _REGISTRY[flavour], where)
         draft.dims(PRESETS[_REGISTRY[flavour]], where)
     else:
-        draft.missing("model", f"flavour {flavour or 'not said'} is in a table of torchtitan's own")
+        draft.missing("model", f"flavour {flavour or 'not given'} is in a table of torchtitan's own")
 
 
 _REGISTRY = {

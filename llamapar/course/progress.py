@@ -138,7 +138,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def questions_asked(folder: Path | None = None) -> dict[str, list[tuple[str, str]]]:
-    """What each notebook asks, as (kind, name), from the cells themselves; folder: FOLDER unless said."""
+    """What each notebook asks, as (kind, name), from the cells themselves; folder: FOLDER by default."""
     found = {}
     for path in sorted((folder or FOLDER).glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]

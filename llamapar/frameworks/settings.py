@@ -161,7 +161,7 @@ class Settings(Record):
             changed = {n: v for n, v in fields.items() if v is not None and getattr(base, n) != v}
             return base.replace(**changed) if changed else base
         if missing:
-            whys = "; ".join(f"{name}: {self.unknown.get(name, 'not said')}" for name in missing)
+            whys = "; ".join(f"{name}: {self.unknown.get(name, 'not given')}" for name in missing)
             what = f"{', '.join(missing)} of the model {'are' if len(missing) > 1 else 'is'} not in the files"
             raise LlamaparError(what, whys, ["a model's name", "a config.json"], missing[0])
         known = {n: v for n, v in self.model.items() if n in ModelConfig.__dataclass_fields__}
@@ -172,7 +172,7 @@ class Settings(Record):
         for axis in AXES:
             if self.layout.get(axis) is None:
                 choose = ["the number of GPUs" if axis == "dp" else f"the degree of {axis}"]
-                raise LayoutError(f"{axis} is not known", self.unknown.get(axis, "not said"), choose, axis)
+                raise LayoutError(f"{axis} is not known", self.unknown.get(axis, "not given"), choose, axis)
         fields = {n: v for n, v in self.layout.items() if n in Layout.__dataclass_fields__ and v is not None}
         return Layout(**Values(fields))
 

@@ -383,7 +383,7 @@ def known_programs() -> dict[str, Program]:
 
 
 def usual() -> Values:
-    """What is not said."""
+    """What is not given."""
     return {name: getattr(Layout(), name) for name in LAYOUT} | OPTIONS | _FIRST
 
 
