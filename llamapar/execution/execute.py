@@ -17,7 +17,7 @@ from llamapar import interrupts
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.job import Job
 from llamapar.describe.layout import LayoutLike
-from llamapar.describe.models import ModelLike
+from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, real, shown, whole
@@ -52,64 +52,84 @@ def prepare(
     program: ProgramLike, model: ModelLike, options: RunOptions
 ) -> tuple[Task, tuple[str, ...], Report]:
     """The task, the notes about it, and check's report. Arguments and errors as in `run`."""
-    chosen, found = find_program(program, options.reference, options.out), find_model(model)
-    given = options.layout
-    rule = padding_rule(options.padding) if options.padding is not None else NO_PADDING
-    unit = given.cp * (2 if given.tp % 2 and given.cp > 1 else 1) * (given.tp if given.sp else 1)
-    seq = options.seq_len
-    seq = whole("seq_len", seq) if seq is not None else -(-64 // (2 * unit)) * 2 * unit
-    asked = options.schedule, options.micro_batches, options.nc, options.global_batch
-    staged = pipeline_of(chosen, given, *asked)
-    if staged.schedule is not None:
-        given = staged.layout
     one_of("dtype", options.dtype, DTYPES)
     one_of("chunking", options.chunking, CHUNKINGS)
     one_of("cp_method", options.cp_method, CP_METHODS)
     if options.fault is not None:
         one_of("fault", options.fault, FAULTS)
-    if found.qk_norm:
-        raise LlamaparError(f"{found.name} has QK norms, which no program here adds", "", ["tiny"], "model")
-    if found.o_bias or (found.qkv_bias and chosen.name == "meta_attention"):
-        raise LlamaparError(f"{found.name} has biases, which no program here adds", "", ["tiny"], "model")
-    chosen = for_model(chosen, found)
-    lengths = document_lengths(options.documents, seq)
+    chosen, config = find_program(program, options.reference, options.out), find_model(model)
+
+    # A program that is cut into stages runs with the schedule's own layout; any other one on the ranks of a
+    # single stage.
+    staged = pipeline_of(
+        chosen, options.layout, options.schedule, options.micro_batches, options.nc, options.global_batch
+    )
+    layout = options.layout if staged.schedule is None else staged.layout
+    chosen = _fitting_program(chosen, config)
+    padding = NO_PADDING if options.padding is None else padding_rule(options.padding)
+    seq_len = _seq_len(options)
+    documents = document_lengths(options.documents, seq_len)
+
     job = Job.of(
-        found,
-        given,
-        seq_len=seq,
+        config,
+        layout,
+        seq_len=seq_len,
         micro_batch=1,
         global_batch=staged.global_batch,
         kv_replication=flag("kv_replication", options.kv_replication),
-        padding=rule,
+        padding=padding,
     )
     report = check_job(job)
     if not flag("force", options.force) and not report.ok:
         raise report.refusal()
+
     setting = Setting(
-        found,
+        config,
         staged.layout,
-        padding=rule,
+        padding=padding,
         kv_replication=options.kv_replication,
         chunking=options.chunking,
-        seq_len=seq,
+        seq_len=seq_len,
         global_batch=staged.global_batch,
         dtype=options.dtype,
         seed=whole("seed", options.seed, 0),
         cp_method=options.cp_method,
-        documents=lengths,
+        documents=documents,
         pads_in_softmax=flag("pads_in_softmax", options.pads_in_softmax),
         schedule=staged.schedule,
         reshard_after_forward=flag("reshard_after_forward", options.reshard_after_forward),
         training=_training(chosen, options.steps, options.steps_done) if options.backward else None,
     )
-    if options.fault is not None:
+    if options.fault is not None:  # some faults are a wrong setting, others a wrong line of the program
         setting = replace(setting, **FAULTS[options.fault].changes)
     task = Task(chosen, setting, options.fault, backward=flag("backward", options.backward))
     # Refuse an unknown argument now, before any rank starts.
     task = replace(task, given=_inputs(options.inputs, task))
-    notes = [*staged.notes]
-    notes += [f"forced past {f.code}: {f.message}" for f in report.errors]
-    return task, tuple(notes), report
+    forced = [f"forced past {f.code}: {f.message}" for f in report.errors]
+    return task, (*staged.notes, *forced), report
+
+
+def _fitting_program(program: Program, config: ModelConfig) -> Program:
+    """The program, or its variant for models with biases. Raises LlamaparError if there is none."""
+    what = ""
+    if config.qk_norm:
+        what = f"{config.name} has QK norms, which no program here adds"
+    elif config.o_bias or (config.qkv_bias and program.name == "meta_attention"):
+        what = f"{config.name} has biases, which no program here adds"
+    if what:
+        raise LlamaparError(what, "", ["tiny"], "model")
+    return for_model(program, config)
+
+
+def _seq_len(options: RunOptions) -> int:
+    """The given number of tokens; else the least from 64 on that CP's chunks and TP's rows divide."""
+    if options.seq_len is not None:
+        return whole("seq_len", options.seq_len)
+    layout = options.layout
+    unit = 2 * layout.cp * (layout.tp if layout.sp else 1)
+    if layout.tp % 2 and layout.cp > 1:
+        unit *= 2
+    return -(-64 // unit) * unit
 
 
 def _training(program: Program, steps: int, done: int) -> Training | None:
