@@ -262,9 +262,9 @@ def names_that_stand_twice(sources: Mapping[str, str]) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for module, source in sources.items():
-        room, _, name = module.partition(".")
+        room = module.partition(".")[0]
         if room not in ("figures", "configs"):
-            found.setdefault(f"module {name.rpartition('.')[2]}", []).append(module)
+            found.setdefault(f"module {module.rpartition('.')[2]}", []).append(module)
         for node in parsed(source).body:
             public = isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
             if isinstance(node, ast.ClassDef) or public:

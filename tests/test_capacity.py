@@ -23,7 +23,7 @@ WIDE = {"model": B8, "layout": {"tp": 8, "dp": 8}, "seq_len": 8192, "micro_batch
 """A job whose account is wide: what TP gathers is kept, or not."""
 
 
-def memory_finding(report: lp.Report) -> tuple[str, str] | None:
+def finding_of(report: lp.Report) -> tuple[str, str] | None:
     return (report.memory.code, report.memory.severity) if report.memory else None
 
 
@@ -35,10 +35,10 @@ def test_a_layout_that_holds_too_much(seq_len: int | None) -> None:
     """70B over dp=64 alone: 407 GiB of states on each rank, with or without activations."""
     known: dict[str, Any] = {"gpus": 64, "seq_len": seq_len}
     without = lp.check(B70, {"dp": 64}, **known)
-    assert (without.ok, memory_finding(without)) == (True, ("LP511", NOTE))
+    assert (without.ok, finding_of(without)) == (True, ("LP511", NOTE))
     assert "no GPU that is known holds that" in without.findings[0].message
     named = lp.check(B70, {"dp": 64}, **known, gpu="h100-80gb")
-    assert (named.ok, memory_finding(named)) == (False, ("LP511", ERROR))
+    assert (named.ok, finding_of(named)) == (False, ("LP511", ERROR))
     assert "and h100-80gb has 79.65" in named.findings[0].message
     assert named.errors == (named.memory,)
 
@@ -67,22 +67,22 @@ def test_without_a_gpu_a_note_names_those_that_hold_it() -> None:
 
 def test_what_every_known_gpu_holds_is_not_worth_a_note() -> None:
     assert lp.check(B8, {"tp": 8}, seq_len=8192).findings == ()
-    assert memory_finding(lp.check(B8, {"tp": 8})) is None
+    assert finding_of(lp.check(B8, {"tp": 8})) is None
 
 
 def test_an_estimate_that_straddles_is_undecided_and_does_not_refuse() -> None:
     report = lp.check(**WIDE, gpu="h100-80gb")
-    assert (report.ok, memory_finding(report)) == (True, ("LP512", WARNING))
+    assert (report.ok, finding_of(report)) == (True, ("LP512", WARNING))
     assert report.findings[0].why.startswith("framework=")
     assert not lp.check(**{**WIDE, "layout": {"tp": 8, "dp": 8}}, gpu="h100-80gb", gpus=9).ok
     assert lp.check(**WIDE, gpu="h100-80gb", regather=True).memory is None
     told = lp.check(**WIDE, gpu="h100-80gb", framework="torchtitan")  # which gathers once, and keeps it
-    assert (told.ok, memory_finding(told)) == (False, ("LP511", ERROR))
+    assert (told.ok, finding_of(told)) == (False, ("LP511", ERROR))
 
 
 def test_without_a_sequence_length_activations_are_said_to_be_missing() -> None:
     report = lp.check(B8, {"tp": 8}, gpu="h100-80gb")
-    assert (report.ok, memory_finding(report)) == (True, ("LP513", NOTE))
+    assert (report.ok, finding_of(report)) == (True, ("LP513", NOTE))
     states = ("parameters", "gradients", "master weights", "optimizer states")
     whole = lp.memory(B8, {"tp": 8}, seq_len=8192).worst
     counted = memory_rule.account(report.job).memory.worst
@@ -114,7 +114,7 @@ def test_without_a_gpu_nothing_is_counted_until_somebody_reads_the_findings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted: list[Job] = []
-    monkeypatch.setattr(memory_rule, "memory_finding", lambda job, judge=None: counted.append(job))
+    monkeypatch.setattr(memory_rule, "finding_of", lambda job, judge=None: counted.append(job))
     report = lp.check(B70, {"dp": 64}, gpus=64)
     assert (report.ok, report.errors, counted) == (True, (), [])
     assert report.findings == ()

@@ -357,7 +357,7 @@ for _ in range(int(sys.argv[1])):
     data = damaged(data + b"."*9, seeded)
     data = data[:at] + b"".join(seeded.choices(opcodes, k=seeded.randrange(9))) + data[at:]
     try:
-        pickles.load(data, _NAMES, "it", storages=True)
+        pickles.load_pickle(data, _NAMES, "it", storages=True)
     except CheckpointError:
         pass
 """

@@ -113,7 +113,7 @@ def test_two_schedules_have_one_time_axis() -> None:
     assert spec["layout"]["xaxis"]["range"] == [0, 51]
     said = [label["text"] for label in spec["layout"]["annotations"]]
     assert said == [TABLES["1f1b"].timeline().title, ZBV.title]
-    assert spec["layout"]["title"]["text"] == "Bubble of compute: 1F1B 37.50%, ZBV 6.25%"
+    assert spec["layout"]["title"]["text"] == "Bubble of compute: 1F1B\u00a037.50%, ZBV\u00a06.25%"
 
 
 def test_a_cursor_says_what_waits_for_what() -> None:

@@ -23,8 +23,8 @@ from llamapar.frameworks import (
     UNKNOWN,
     VERDICTS,
     WORKS,
-    Case,
     Change,
+    Evidence,
     Framework,
     Verdict,
     framework,
@@ -37,7 +37,7 @@ from llamapar.rules.table import RULE_BY_CODE
 
 ALL = pytest.mark.parametrize("name", FRAMEWORKS)
 NUMBERS = set(lp.Job.of("tiny", {}).numbers())
-ALWAYS = Case.__dataclass_fields__["when"].default
+ALWAYS = Evidence.__dataclass_fields__["when"].default
 
 # -- the form --------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ def test_every_case_is_evidence(name: str) -> None:
             assert reached, f"{code}: a case after an unconditional one is never reached"
 
 
-def _replaced(newer: Case, older: Case) -> bool:
+def _replaced(newer: Evidence, older: Evidence) -> bool:
     """Whether there were versions that had the one and not yet the other."""
     return newer.since is not None and (older.since is None or older.since < newer.since)
 

@@ -263,7 +263,7 @@ def test_rows_move_to_the_next_stage_and_the_caption_says_so() -> None:
     alone = film(tape_of("llama", Layout(pp=2), micro_batches=2))
     by_code = {s["code"]: s["caption"] for s in alone["steps"]}
     assert by_code["1F1, the forward of micro-batch 1 at stage 1"] == (
-        "Rank 1 makes `loss` and `logits` from `x`, and sends nothing."
+        "Rank 1 runs 1F1, the forward of micro-batch 1 at stage 1."
     )
 
 

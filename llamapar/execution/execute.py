@@ -17,7 +17,7 @@ from llamapar import interrupts
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.job import Job
 from llamapar.describe.layout import LayoutLike
-from llamapar.describe.models import ModelConfig, ModelLike
+from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, real, shown, whole
@@ -65,10 +65,16 @@ def prepare(
         chosen, options.layout, options.schedule, options.micro_batches, options.nc, options.global_batch
     )
     layout = options.layout if staged.schedule is None else staged.layout
-    chosen = _fitting_program(chosen, config)
+    if config.qk_norm:
+        raise LlamaparError(f"{config.name} has QK norms, which no program here adds", "", ["tiny"], "model")
+    if config.o_bias or (config.qkv_bias and chosen.name == "meta_attention"):
+        raise LlamaparError(f"{config.name} has biases, which no program here adds", "", ["tiny"], "model")
+    chosen = for_model(chosen, config)
     padding = NO_PADDING if options.padding is None else padding_rule(options.padding)
-    seq_len = _seq_len(options)
-    documents = document_lengths(options.documents, seq_len)
+
+    # By default the shortest sequence from 64 tokens on that CP's chunks and TP's rows divide.
+    unit = 2 * layout.cp * (layout.tp if layout.sp else 1) * (2 if layout.tp % 2 and layout.cp > 1 else 1)
+    seq_len = -(-64 // unit) * unit if options.seq_len is None else whole("seq_len", options.seq_len)
 
     job = Job.of(
         config,
@@ -94,7 +100,7 @@ def prepare(
         dtype=options.dtype,
         seed=whole("seed", options.seed, 0),
         cp_method=options.cp_method,
-        documents=documents,
+        documents=document_lengths(options.documents, seq_len),
         pads_in_softmax=flag("pads_in_softmax", options.pads_in_softmax),
         schedule=staged.schedule,
         reshard_after_forward=flag("reshard_after_forward", options.reshard_after_forward),
@@ -105,31 +111,7 @@ def prepare(
     task = Task(chosen, setting, options.fault, backward=flag("backward", options.backward))
     # Refuse an unknown argument now, before any rank starts.
     task = replace(task, given=_inputs(options.inputs, task))
-    forced = [f"forced past {f.code}: {f.message}" for f in report.errors]
-    return task, (*staged.notes, *forced), report
-
-
-def _fitting_program(program: Program, config: ModelConfig) -> Program:
-    """The program, or its variant for models with biases. Raises LlamaparError if there is none."""
-    what = ""
-    if config.qk_norm:
-        what = f"{config.name} has QK norms, which no program here adds"
-    elif config.o_bias or (config.qkv_bias and program.name == "meta_attention"):
-        what = f"{config.name} has biases, which no program here adds"
-    if what:
-        raise LlamaparError(what, "", ["tiny"], "model")
-    return for_model(program, config)
-
-
-def _seq_len(options: RunOptions) -> int:
-    """The given number of tokens; else the least from 64 on that CP's chunks and TP's rows divide."""
-    if options.seq_len is not None:
-        return whole("seq_len", options.seq_len)
-    layout = options.layout
-    unit = 2 * layout.cp * (layout.tp if layout.sp else 1)
-    if layout.tp % 2 and layout.cp > 1:
-        unit *= 2
-    return -(-64 // unit) * unit
+    return task, (*staged.notes, *(f"forced past {f.code}: {f.message}" for f in report.errors)), report
 
 
 def _training(program: Program, steps: int, done: int) -> Training | None:

@@ -104,7 +104,7 @@ class Trained:
             master, exp_avg, exp_avg_sq = update.adamw(before, gradient * factor, self.training, number)
             weight = master.to(dtype)
             if self.group is not None and not self._shares("parameters"):
-                weight = update.gathered(self.group, name, before.master.to(dtype), weight)
+                weight = update.gathered_weight(self.group, name, before.master.to(dtype), weight)
             self.states[name], self.weights[name] = ParameterState(master, exp_avg, exp_avg_sq), leaf(weight)
             self.tell(name)
         self.norms.append(norm)

@@ -67,10 +67,9 @@ def _heads_says(record: HeadMap) -> str:
         )
     if tp == 1:
         return f"One rank holds all {m.n_heads} query heads and all {m.n_kv_heads} KV heads."
-    keys = number_in_words(m.n_kv_heads // tp, "KV head")
     return (
-        f"Each of the {tp} ranks holds {queries} and the {keys} that they "
-        "read: attention needs no other rank."
+        f"Each of the {tp} ranks holds {queries} and the {number_in_words(m.n_kv_heads // tp, 'KV head')} "
+        "that they read: attention needs no other rank."
     )
 
 

@@ -318,7 +318,7 @@ FAULTS = Faults(
             "step",
             {"tp": 2},
             needs=_PIPELINE,
-            patch=(update, "counted", _every_copy),
+            patch=(update, "share_of_squares", _every_copy),
         ),
         "norm_forgets_pp": Fault(
             "every shape, the loss, all gradients, and the weights' first digits after one step",
@@ -358,7 +358,7 @@ FAULTS = Faults(
             "step",
             {"dp": 2},
             needs=_PIPELINE,
-            patch=(update, "gathered", _gathered_late),
+            patch=(update, "gathered_weight", _gathered_late),
         ),
     }
 )

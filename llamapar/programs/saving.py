@@ -19,7 +19,7 @@ MARK = "dist_layout"
 def gather_then_unpad(mesh: DeviceMesh, setting: Setting, tok_embeddings: Tensor) -> dict[str, Tensor]:
     """tok_embeddings [padded/tp, dim] → "saved" [vocab_size, dim], on every rank."""
     shard = marked(tok_embeddings)
-    whole = rows_of_all(shard, mesh)
+    whole = gathered(shard, mesh)
     return {"saved": unpadded(whole, setting)}
 
 
@@ -27,7 +27,7 @@ def unpad_then_gather(mesh: DeviceMesh, setting: Setting, tok_embeddings: Tensor
     """The wrong order: where rows are padded, "saved" is the rank's own shard."""
     shard = marked(tok_embeddings)
     short = unpadded(shard, setting)
-    return {"saved": rows_of_all(short, mesh)}
+    return {"saved": gathered(short, mesh)}
 
 
 def marked(shard: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def marked(shard: Tensor) -> Tensor:
     return shard
 
 
-def rows_of_all(t: Tensor, mesh: DeviceMesh) -> Tensor:
+def gathered(t: Tensor, mesh: DeviceMesh) -> Tensor:
     """All ranks' rows where `t` is marked as a shard; else `t`."""
     return compat.all_gather(t, mesh, "tp", 0) if hasattr(t, MARK) else t
 

@@ -179,23 +179,17 @@ def passing_fixes(
     warned = codes(severities_again(job, judge), WARNING) - {ends}
     doubted = unproven(job, judge) - {ends}
     refused = {ERROR} if undecided else {ERROR, WARNING}  # of memory, if that is judged
-    if (
-        ends != memory_rule.OPEN
-        and job.gpu
-        and memory_rule.memory_finding(job, judge) == (memory_rule.OPEN, WARNING)
-    ):
+    is_open = (memory_rule.OPEN, WARNING)
+    if ends != memory_rule.OPEN and job.gpu and memory_rule.finding_of(job, judge) == is_open:
         refused.discard(WARNING)
-    # The job itself is no fix of its own finding.
-    seen = {Fix(job, ())}
-    stages = STAGES
+    seen, stages = {Fix(job, ())}, STAGES  # The job itself is no fix of its own finding.
     for fix in tries:
         if fix in seen:
             continue
         seen.add(fix)
         left = severities_again(fix.job, judge)
-        if codes(left, ERROR) or not codes(left, WARNING) <= warned:
-            continue
-        if not unproven(fix.job, judge) <= doubted:
+        worse = codes(left, ERROR) | codes(left, WARNING) - warned
+        if worse or not unproven(fix.job, judge) <= doubted:
             continue
         if fix.job.gpu is not None:
             if memory_rule.surely_exceeds(fix.job, judge):
@@ -204,8 +198,8 @@ def passing_fixes(
             stages -= fix.layout.pp
             if stages < 0:
                 return
-            memory = memory_rule.memory_finding(fix.job, judge)
-            if memory == (memory_rule.OPEN, WARNING) and judge is None and ends != memory_rule.OPEN:
+            memory = memory_rule.finding_of(fix.job, judge)
+            if memory == is_open and judge is None and ends != memory_rule.OPEN:
                 memory = None if memory_rule.has_room(fix.job) else memory
             if memory and memory[1] in refused:
                 continue

@@ -198,7 +198,7 @@ def has_room(job: Job, judge: Framework | None = None) -> bool:
     return found is None or found.memory.worst.total_bytes <= room
 
 
-def memory_finding(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:
+def finding_of(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:
     """Code and severity of the finding about a job's memory; None if there is nothing to say.
 
     With a GPU it is an error, a warning if the estimate straddles the GPU's memory, or a note that

@@ -28,7 +28,7 @@ def remedies(job: Job, judge: Framework | None = None) -> Iterator[Fix]:
     fit, first those whose shown estimate fits. Another GPU is offered only if no layout of the present ones
     was found. A remedy brings no new warning.
     """
-    found = memory_rule.memory_finding(job, judge)
+    found = memory_rule.finding_of(job, judge)
     if job.gpu is None or found is None:
         return
     # Filled while the search runs: _tries is lazy, so each remedy found prunes the combinations after it.

@@ -178,7 +178,7 @@ class Report:
     @cached_property
     def memory(self) -> Finding | None:
         """The finding about memory, if there is one; memory is counted at first use."""
-        found = memory_rule.memory_finding(self.job, self.judge)
+        found = memory_rule.finding_of(self.job, self.judge)
         return Finding(RULE_BY_CODE[found[0]], found[1], self.job, self.judge) if found else None
 
     @cached_property

@@ -95,6 +95,6 @@ def own_shard(group: ZeroGroup, whole: Tensor) -> Tensor:
     return group.own(whole)
 
 
-def gathered(group: ZeroGroup, name: str, before: Tensor, after: Tensor) -> Tensor:
+def gathered_weight(group: ZeroGroup, name: str, before: Tensor, after: Tensor) -> Tensor:
     """All rows of a weight after each rank has updated its shard. before: the shard before the update."""
     return group.whole(after, name)
