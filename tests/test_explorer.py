@@ -649,7 +649,7 @@ def test_a_publishers_name_opens_its_preset() -> None:
 def test_every_copied_command_line_runs(soak: bool, capsys: pytest.CaptureFixture[str]) -> None:
     draw, seen = random.Random(5), list[str]()
     panel = Explorer()
-    for step in range(1000 if soak else 120):
+    for step in range(600 if soak else 60):
         if step % 12 == 0:
             panel = Explorer()
         change = random_change(draw, panel) | {"tab": draw.choice(["memory", "memory", *MAPS])}

@@ -64,19 +64,11 @@ def comments(text: str) -> list[str]:
 
 
 @given(jobs())
-def test_python_says_the_job_again(asked: dict[str, Any]) -> None:
+def test_python_and_the_command_line_say_the_job_again(asked: dict[str, Any]) -> None:
     job, framework = job_of(asked)
-    report = from_python(export.as_python(job, framework))
-    assert report.job == job
-    assert (report.judge.name if report.judge else None) == framework
-
-
-@given(jobs())
-def test_cli_says_the_job_again(asked: dict[str, Any]) -> None:
-    job, framework = job_of(asked)
-    report = from_cli(export.as_cli(job, framework))
-    assert report.job == job
-    assert (report.judge.name if report.judge else None) == framework
+    for report in (from_python(export.as_python(job, framework)), from_cli(export.as_cli(job, framework))):
+        assert report.job == job
+        assert (report.judge.name if report.judge else None) == framework
 
 
 def test_python_whole() -> None:
