@@ -29,7 +29,7 @@ from llamapar.checkpoint import pth
 from peak import Peak
 
 room = Path(sys.argv[1])
-pth.lay_out(room / "warm.pth", {{"a": ("F32", (1,))}})
+pth.lay_out_pth(room / "warm.pth", {{"a": ("F32", (1,))}})
 told = {{}}
 for name, source, target, options in json.loads(sys.argv[2]):
     with Peak() as peak:
