@@ -69,7 +69,8 @@ def test_known_heads_prove_no_division_of_something_else() -> None:
     for known in ({"tp": 16, "n_kv_heads": 8}, {"tp": 16, "model": "llama3-8b"}):
         told = lp.explain(raised("steps = n // len(loader)", ZERO), **known)
         assert (told.verdict, str(told.best.level)) == ("unknown", "possible")
-        assert told.reason.endswith("no name in the code is a count of heads; tell value of the divisor")
+        why = "no name in the code is a count of heads; give value of the divisor to narrow it down"
+        assert told.reason.endswith(why)
 
 
 # -- a rank's slice ----------------------------------------------------------------------------------------

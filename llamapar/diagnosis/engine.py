@@ -196,9 +196,9 @@ def verdict_of(found: list[Hypothesis], known: Known, spoken: bool) -> tuple[str
     against = (False,) if cut else {True, False, None} - {best.parallel}
     rival = next((h for h in others if h.parallel in against and h.level is best.level), None)
     if best.parallel is None or rival is not None:
-        needs = tuple(dict.fromkeys(best.needs + (rival.needs if rival else ())))
-        other = f", or {rival.cause}" if rival else ""
-        return UNKNOWN, f"{best.cause}{other}" + (f"; tell {', '.join(needs)}" if needs else "")
+        needs = ", ".join(dict.fromkeys(best.needs + (rival.needs if rival else ())))
+        causes = best.cause + (f", or {rival.cause}" if rival else "")
+        return UNKNOWN, f"{causes}; give {needs} to narrow it down" if needs else causes
     return (SHARDING if best.parallel else NOT_SHARDING), best.cause
 
 

@@ -53,7 +53,7 @@ function asked(asks, send) {
     const onkeydown = (event) => { if (event.key === "Enter") tell(event); };
     return make("label", {}, need, make("input", { type: "text", "data-tell": field, size, onchange: tell, onkeydown }));
   };
-  return make("div", { class: "lp-why lp-asked" }, "to be sure, tell ", asks.map(fact));
+  return make("div", { class: "lp-why lp-asked" }, "to be sure, give ", asks.map(fact));
 }
 
 function diagnosisCard(one, index, fix, send) {

@@ -107,7 +107,7 @@ def test_what_is_typed_wins_and_an_empty_field_falls_back(notebook: Notebook) ->
     tp = field(notebook, "tp")
     expect(tp).to_have_attribute("data-origin", "implied")
     asked = clinic(notebook).locator(".lp-asked").first
-    expect(asked).to_contain_text("to be sure, tell tpn_kv_heads")
+    expect(asked).to_contain_text("to be sure, give tpn_kv_heads")
     fact = asked.locator('[data-tell="n_kv_heads"]')
     fact.fill("8")
     fact.press("Enter")
