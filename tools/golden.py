@@ -314,7 +314,7 @@ def answers() -> Iterator[tuple[str, Any]]:
 
 def remains(answer: object) -> list[str]:
     """The numbers and codes of an answer, in order."""
-    return REMAINS.findall(json.dumps(answer, ensure_ascii=False))
+    return REMAINS.findall(json.dumps(answer, ensure_ascii=False, sort_keys=True))
 
 
 def compare(kept: dict[str, Any], words: bool) -> int:
