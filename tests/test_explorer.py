@@ -646,10 +646,12 @@ def test_a_publishers_name_opens_its_preset() -> None:
     assert panel.payload["values"]["preset"] == "llama3.1-8b"
 
 
-def test_every_copied_command_line_runs(soak: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_copied_command_line_runs(
+    counts: Callable[[int, int, int], int], capsys: pytest.CaptureFixture[str]
+) -> None:
     draw, seen = random.Random(5), list[str]()
     panel = Explorer()
-    for step in range(600 if soak else 60):
+    for step in range(counts(60, 300, 1000)):
         if step % 12 == 0:
             panel = Explorer()
         change = random_change(draw, panel) | {"tab": draw.choice(["memory", "memory", *MAPS])}
