@@ -22,7 +22,17 @@ from llamapar.execution.ticking import operations, ranks_ticked
 from llamapar.panels.controls import DEFAULTS, ENGINES, STEP
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer
-from llamapar.panels.runs import CANCELLED, DONE, FAILED, IDLE, RUNNING, WRITING, Run, about, expected_seconds
+from llamapar.panels.runs import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    IDLE,
+    RUNNING,
+    WRITING,
+    Run,
+    about,
+    expected_duration,
+)
 from llamapar.programs import faults
 from llamapar.spmd import setting
 from test_explorer import HOSTILE
@@ -492,15 +502,15 @@ def test_a_run_is_expected_to_take_what_one_like_it_took() -> None:
     other = lp.explorer(**TINY | {"program": "mlp"})._state.plan()
     assert (twice.work, far.work) == (2 * small.work, 32 * small.work)
     unknown = "how long is not known yet: no run like it was measured"
-    assert expected_seconds(small, []) == unknown
-    assert expected_seconds(small, [(small, 9.0), (small, 4.2)]) == "about 4 s, as the last time"
-    assert expected_seconds(twice, [(small, 4.2)]) == "about 8 s, by one of 2 ranks that took 4.2 s"
+    assert expected_duration(small, []) == unknown
+    assert expected_duration(small, [(small, 9.0), (small, 4.2)]) == "about 4 s, as the last time"
+    assert expected_duration(twice, [(small, 4.2)]) == "about 8 s, by one of 2 ranks that took 4.2 s"
     assert (
-        expected_seconds(small, [(far, 60.0), (twice, 200.0)])
+        expected_duration(small, [(far, 60.0), (twice, 200.0)])
         == "about 2 min, by one of 4 ranks that took 2e+02 s"
     )
-    assert expected_seconds(far, [(small, 4.2)]) == unknown  # too far apart to be told from one another
-    assert expected_seconds(other, [(small, 4.2)]) == unknown
+    assert expected_duration(far, [(small, 4.2)]) == unknown  # too far apart to be told from one another
+    assert expected_duration(other, [(small, 4.2)]) == unknown
     assert about(0.2) == "less than a second"
 
 

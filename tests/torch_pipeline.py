@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from llamapar.execution.body import Task, cut_at, inputs
 from llamapar.execution.engines import processes
 from llamapar.execution.engines.rank import Context
-from llamapar.execution.pipeline_rank import tensors_of_rank
+from llamapar.execution.pipeline_rank import tensor_names
 from llamapar.place.stage_map import Stage as Placed
 from llamapar.programs import llama, parts, vocab
 from llamapar.spmd import compat
@@ -64,7 +64,7 @@ def by_torch(context: Context, task: Task, repeats: int = 1) -> tuple[dict[str, 
     assert table is not None
     mesh = processes.mesh_of(setting.layout, context.device.type)
     coord = compat.coord_of(mesh, context.rank)
-    given = inputs(task, cut_at(setting, coord), wanted=tensors_of_rank(setting, coord["pp"]))
+    given = inputs(task, cut_at(setting, coord), wanted=tensor_names(setting, coord["pp"]))
 
     modules = [Stage(mesh, setting, stage, given) for stage in setting.stages_on(coord["pp"])]
     held = [

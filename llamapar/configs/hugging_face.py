@@ -223,9 +223,8 @@ def read_trainer(files: Files, draft: Draft) -> None:
     before = dict(draft.facts)
     files.take_world(draft)
     if accelerate is not None and draft.facts.get("gpus_per_node") is before.get("gpus_per_node"):
-        _spread(
-            SettingsSource(accelerate[0], accelerate[1].get, draft)
-        )  # The command gives another number of ranks.
+        # The command gives another number of ranks.
+        _spread(SettingsSource(accelerate[0], accelerate[1].get, draft))
     take_hub_model(source, "model-name-or-path", "model-name")
     source.take("micro_batch", "per-device-train-batch-size", default=8)
     source.take("micro_batches", "gradient-accumulation-steps", default=1)

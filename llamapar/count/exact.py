@@ -56,7 +56,7 @@ class Account:
     float8_all_gather: bool = False
 
 
-def state_bytes(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> list[Term]:
+def state_terms(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> list[Term]:
     """Parameters, gradients, master weights and optimizer states of a PP rank."""
     layout = sizes.layout
     shard = layout.dp_shard * layout.cp
@@ -296,7 +296,7 @@ def exact(sizes: Sizes, account: Account, habits: Habits, together: bool = True)
     """The breakdown of every PP rank. Ranks with the same stages and chunks in flight share one result."""
     layout, many = sizes.layout, account.micro_batches
     constant = {
-        hold: [*state_bytes(sizes, hold, account, habits), *buffers(sizes, hold, account, habits)]
+        hold: [*state_terms(sizes, hold, account, habits), *buffers(sizes, hold, account, habits)]
         for hold in set(sizes.stages)
     }
     found: dict[tuple[StageHold, tuple[int, ...]], Breakdown] = {}

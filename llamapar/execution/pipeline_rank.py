@@ -262,7 +262,7 @@ class PipelineRank:
         return Post(message, content)
 
 
-def tensors_of_rank(setting: Setting, pp_rank: int) -> set[str]:
+def tensor_names(setting: Setting, pp_rank: int) -> set[str]:
     """Names of a PP rank's tensors: its parameters, and the inputs of its stages."""
     stages = setting.stages_on(pp_rank)
     found = {name for stage in stages for name in setting.parameters_on(stage)} | {"positions"}

@@ -65,7 +65,7 @@ def answers(report: Report | None, values: Values) -> tuple[Answer, ...]:
     return (
         legal(report),
         fits(report),
-        _asked("how fast?", "time", lambda: _fast(step_seconds(report.job, report.judge, method(values)))),
+        _asked("how fast?", "time", lambda: _fast(step_cost(report.job, report.judge, method(values)))),
         _asked("what travels?", "ranks", lambda: _travels(report, values)),
     )
 
@@ -142,7 +142,7 @@ def layer_split(job: Job, judge: Framework | None) -> str:
 
 
 @lru_cache(maxsize=512)
-def step_seconds(job: Job, judge: Framework | None, cp_method: str) -> Cost:
+def step_cost(job: Job, judge: Framework | None, cp_method: str) -> Cost:
     """The time of a step, cached. Raises LlamaparError."""
     copies = job.kv_replication or copies_heads(job, judge)
     return cost_of(
@@ -154,7 +154,7 @@ def step_seconds(job: Job, judge: Framework | None, cp_method: str) -> Cost:
 
 
 @lru_cache(maxsize=512)
-def bytes_sent(job: Job, judge: Framework | None, cp_method: str, rank: int) -> Traffic:
+def traffic_of(job: Job, judge: Framework | None, cp_method: str, rank: int) -> Traffic:
     """The bytes that a rank sends in a step, cached. Raises LlamaparError."""
     job, lay = with_timed_schedule(job), job.layout
     many = micro_batches_of(job)
@@ -225,7 +225,7 @@ def _fast(cost: Cost) -> tuple[str, str]:
 
 def _travels(report: Report, values: Values) -> tuple[str, str]:
     job, rank = report.job, values["rank"]
-    found = bytes_sent(job, report.judge, method(values), rank if isinstance(rank, int) else 0)
+    found = traffic_of(job, report.judge, method(values), rank if isinstance(rank, int) else 0)
     texts = [f"{axis.upper()} {human(n)}" for axis, n in found.by_axis.items()]
     leaving = [axis.upper() for axis in AXES if job.leaves_node(axis)]
     where = f"{', '.join(leaving)} between nodes" if leaving else "all inside a node"
@@ -236,7 +236,7 @@ def machine_view(report: Report, values: Values) -> Machine:
     """The controls' rank among all ranks, with the bytes on its groups if known."""
     grid = ranks(report.job.layout, values["rank"])
     try:
-        found = bytes_sent(report.job, report.judge, method(values), grid.rank).by_axis
+        found = traffic_of(report.job, report.judge, method(values), grid.rank).by_axis
     except LlamaparError:
         found = {}
     shared = found.get(SHARDING, 0)

@@ -10,7 +10,7 @@ from llamapar.rules.memory_rule import load_of
 from llamapar.rules.report import Report
 from llamapar.timing.cost import Cost
 
-from .answers import bytes_sent, method, step_seconds
+from .answers import method, step_cost, traffic_of
 
 SAME = "the same"
 
@@ -30,7 +30,7 @@ def compare_jobs(now: Job, pinned: Job) -> Plain:
     why = ""
     try:
         here, there = (
-            step_seconds(report.job, report.judge, method(values)) for report, values in (now, pinned)
+            step_cost(report.job, report.judge, method(values)) for report, values in (now, pinned)
         )
         faster = here.tokens_per_second_per_gpu / there.tokens_per_second_per_gpu - 1
         points = 100 * (here.mfu - there.mfu)
@@ -66,7 +66,7 @@ def _fits(now: Job, pinned: Job) -> str:
 def _travels(now: Job, pinned: Job) -> str:
     try:
         here, there = (
-            bytes_sent(report.job, report.judge, method(values), 0).by_axis
+            traffic_of(report.job, report.judge, method(values), 0).by_axis
             for report, values in (now, pinned)
         )
     except LlamaparError:

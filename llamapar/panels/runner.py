@@ -15,7 +15,7 @@ from dataclasses import replace
 from llamapar.errors import LlamaparError, install
 
 from .background import Background
-from .runs import CANCELLED, DONE, FAILED, RUNNING, WRITING, Run, RunPlan, expected_seconds
+from .runs import CANCELLED, DONE, FAILED, RUNNING, WRITING, Run, RunPlan, expected_duration
 
 STEP = 0.1
 """Seconds between two reports of how far a run is."""
@@ -38,7 +38,7 @@ class Runner(Background[Run]):
         self._warm: set[str] = set()
 
     def _expects(self, plan: RunPlan) -> str:
-        return expected_seconds(plan, self._measured)
+        return expected_duration(plan, self._measured)
 
     def offer(self, plan: RunPlan) -> None:
         """Show a plan without running it, and cancel the current run."""

@@ -131,7 +131,7 @@ def about(seconds: float) -> str:
     return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
 
 
-def expected_seconds(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) -> str:
+def expected_duration(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) -> str:
     """Estimated duration of a run, from runs measured in this kernel, the last one last."""
     for earlier, seconds in reversed(measured):
         if earlier == plan:
@@ -215,7 +215,7 @@ class Run:
         if result is None:
             return "\n".join(lines)
         if result.errors:
-            lines += [f"{some(ranks)}: {error}" for error, ranks in first_error(result)]
+            lines += [f"{some(ranks)}: {error}" for error, ranks in raised_errors(result)]
         else:
             compared = result.max_error is not None
             lines.append(f"{_equal(result)} within {result.tolerance:.0e}" if compared else result.summary)
@@ -257,7 +257,7 @@ class Run:
             "ok": result.ok,
             "verdict": verdict(result),
             "cards": [
-                card(LlamaparError(f"{some(ranks)}: {text}", why)) for text, ranks in first_error(result)
+                card(LlamaparError(f"{some(ranks)}: {text}", why)) for text, ranks in raised_errors(result)
             ],
             "notes": [*self.plan.notes, *_size(result), *result.notes],
             "tables": tables,
@@ -280,7 +280,7 @@ def verdict(result: RunResult) -> str:
     return f"{_equal(result)}: largest error of {', of '.join(far)}, {within}"
 
 
-def first_error(result: RunResult) -> list[tuple[str, list[int]]]:
+def raised_errors(result: RunResult) -> list[tuple[str, list[int]]]:
     """(error in torch's words, ranks that raised it)."""
     return list(grouped({rank: f"{type(error).__name__}: {error}" for rank, error in result.errors.items()}))
 

@@ -20,7 +20,7 @@ from llamapar.rules.memory_rule import load_of
 from llamapar.rules.report import Report
 from llamapar.timing.plan import Plan, plan, searching
 
-from .answers import method, step_seconds, with_batch
+from .answers import method, step_cost, with_batch
 from .background import Background
 from .controls import DEFAULTS, OWN
 from .runs import CANCELLED, DONE, FAILED, RUNNING, card
@@ -121,7 +121,7 @@ def mark(name: str, report: Report | None, values: Values) -> Mark | None:
     if report is None or (held := load_of(report.job, report.judge)) is None:
         return None
     try:
-        cost = step_seconds(report.job, report.judge, method(values))
+        cost = step_cost(report.job, report.judge, method(values))
     except LlamaparError:
         return None
     needs = held.memory.worst.total_bytes

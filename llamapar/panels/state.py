@@ -34,7 +34,7 @@ from .answers import (
     machine_view,
     method,
     plain_finding,
-    step_seconds,
+    step_cost,
 )
 from .bringing import controls_of
 from .comparing import compare_jobs
@@ -269,11 +269,11 @@ class State:
 
     def _times(self, report: Report) -> View:
         """The terms of a step, beside those of the pinned layout if it has any. Raises LlamaparError."""
-        costs = {"now": step_seconds(report.job, report.judge, method(self.values))}
+        costs = {"now": step_cost(report.job, report.judge, method(self.values))}
         other = self.pinned and self.pinned.outcome.report
         if self.pinned and other:
             with suppress(LlamaparError):  # its bar is then not there
-                costs["pinned"] = step_seconds(other.job, other.judge, method(self.pinned.values))
+                costs["pinned"] = step_cost(other.job, other.judge, method(self.pinned.values))
         return View(*cost_bars(list(costs.values()), list(costs)))
 
     @cached_property

@@ -236,8 +236,9 @@ function render({ model, el }) {
     const { problem, verdict } = payload();
     if (verdict?.line) faults[verdict.line] = "begins";
     if (problem?.line) errors[problem.line] = problem.what;
-    source.mark({ axes, line: outside.line || step.line, faults, errors });
-    summary.textContent = outside.line ? `source · line ${outside.line}: ${outside.code}` : "source";
+    const runs = outside.line ? outside : step; // a pipeline's operation has no line, and the steps inside it have
+    source.mark({ axes, line: runs.line, faults, errors });
+    summary.textContent = runs.line ? `source · line ${runs.line}: ${runs.code}` : "source";
     const cut = step.caption.search(/[.:]( |$)/) + 1; // what the line does, and how its tensors are held then
     const where = step.depth ? [make("div", { class: "lp-inside" }, "in ", make("code", {}, step.where.split(":")[0]), ": ", make("code", {}, step.code))] : [];
     caption.replaceChildren(...where, make("p", { "data-fault": step.fault || null }, make("b", {}, ticked(step.caption.slice(0, cut))), ticked(step.caption.slice(cut))),

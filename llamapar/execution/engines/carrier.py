@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.execution.body import Cut, Results, Task, Work, groups_kept, inputs
 from llamapar.execution.messages import Message, Post, dtype_of, posts, shape_of
-from llamapar.execution.pipeline_rank import PipelineRank, Turns, tensors_of_rank
+from llamapar.execution.pipeline_rank import PipelineRank, Turns, tensor_names
 from llamapar.execution.recorder import Recorder
 from llamapar.programs import faults
 from llamapar.spmd import compat, gradients
@@ -113,7 +113,7 @@ def run_stages(
         carrier = Carrier(lanes, setting, context)
         recorder.axes = group_axes(mesh, setting)
         pp_rank = carrier.coord["pp"]
-        given = inputs(task, cut, wanted=tensors_of_rank(setting, pp_rank))
+        given = inputs(task, cut, wanted=tensor_names(setting, pp_rank))
         own = PipelineRank(mesh, task, pp_rank, recorder, given)
         return _carry(own.turns(), carrier), own.work
 

@@ -32,7 +32,7 @@ from llamapar.execution.body import (
 )
 from llamapar.execution.ledger import Ledger
 from llamapar.execution.messages import Post, dtype_of, shape_of
-from llamapar.execution.pipeline_rank import PipelineRank, Turns, tensors_of_rank
+from llamapar.execution.pipeline_rank import PipelineRank, Turns, tensor_names
 from llamapar.execution.recorder import Recorder
 from llamapar.execution.replies import Cancelled
 from llamapar.execution.stepping import Trained
@@ -198,7 +198,7 @@ def run(
                     task,
                     cut,
                     "meta",
-                    tensors_of_rank(task.setting, pp_rank) if task.setting.schedule else None,
+                    tensor_names(task.setting, pp_rank) if task.setting.schedule else None,
                 )
                 with ledger.packing():
                     made = _worked(mesh, task, recorder, given, cut, every)
