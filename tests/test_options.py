@@ -235,8 +235,8 @@ def test_a_flag_says_the_default_of_its_function(run: Any) -> None:
     lines = {line.strip().split("  ")[0]: line for line in run("loading --help")[1].splitlines()}
     assert lines["--seq-len N"].endswith("tokens in the KV cache (default 4096)")
     assert lines["--nodes N"].endswith("(default 1)")
-    assert "sequences of a micro-batch (default 1)" in run("memory --help")[1]
-    assert "sequences of a micro-batch\n" in run("check --help")[1]
+    assert "sequences in a micro-batch (default 1)" in run("memory --help")[1]
+    assert "sequences in a micro-batch\n" in run("check --help")[1]
 
 
 # -- controls ------------------------------------------------------------------------------------
