@@ -152,6 +152,34 @@ def test_bfloat16_on_a_narrow_model_is_held_to_what_one_process_rounds() -> None
     assert wide.ok, "a weight that AdamW moves from nearly zero is rounded at its new size"
 
 
+def _without_bias_correction(
+    state: update.ParameterState, gradient: torch.Tensor, training: Training, step: int
+) -> update.ParameterState:
+    """AdamW in the state that it reaches after many steps, where both corrections are 1."""
+    return _right_adamw(state, gradient, training, 10**6)
+
+
+def _decay_in_the_gradient(
+    state: update.ParameterState, gradient: torch.Tensor, training: Training, step: int
+) -> update.ParameterState:
+    """Adam with L2 regularisation: the decay goes through the means."""
+    gradient = gradient + training.weight_decay * state.master
+    return _right_adamw(state, gradient, replace(training, weight_decay=0.0), step)
+
+
+_right_adamw = update.adamw
+
+
+@pytest.mark.parametrize("wrong", [_without_bias_correction, _decay_in_the_gradient])
+def test_the_reference_of_a_step_shares_no_update_with_it(
+    wrong: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update, "adamw", wrong)
+    result = lp.run("step", MODEL, Layout(tp=2), dtype="float64", seq_len=16, device="cpu")
+    assert not result.errors
+    assert not result.ok
+
+
 @pytest.mark.parametrize("size", [0.01, 0.5, 1.0, 30.0])
 def test_gradients_are_clipped_as_torch_clips_them(size: float) -> None:
     """Those below the norm stay as they are."""

@@ -137,28 +137,47 @@ class ProcessStep(NamedTuple):
 
 
 def reference_steps(task: Task) -> Iterator[ProcessStep]:
-    """The same steps on the unsharded model, with its whole batch at once."""
+    """The same steps on the unsharded model, with its whole batch at once.
+
+    Norm, clipping and update are torch's own clip_grad_norm_ and AdamW, which share nothing with
+    `spmd.update`: an error there is an error on the ranks alone, and shows as a difference.
+    """
     setting, training = task.setting, task.setting.training
     assert training is not None
     assert task.program.reference is not None
 
     given = inputs(task, uncut)
     states = {name: begun(given, name, w, setting) for name, w in parameters(given).items()}
+    masters = {name: torch.nn.Parameter(state.master.clone()) for name, state in states.items()}
+    optimizer = torch.optim.AdamW(
+        masters.values(),
+        lr=training.lr,
+        betas=(training.beta1, training.beta2),
+        eps=training.eps,
+        weight_decay=training.weight_decay,
+    )
+    for name, master in masters.items():
+        means = states[name].exp_avg.clone(), states[name].exp_avg_sq.clone()
+        done = torch.tensor(float(training.done))
+        optimizer.state[master] = dict(zip(("step", "exp_avg", "exp_avg_sq"), (done, *means), strict=True))
     function = partial(task.program.reference, setting)
     for step in range(training.steps):
         batch = {name: given[of_step(name, step)] for name in ("tokens", "targets")}
-        weights = {name: leaf(state.master.to(setting.torch_dtype)) for name, state in states.items()}
+        weights = {name: leaf(master.to(setting.torch_dtype)) for name, master in masters.items()}
         own = {"positions": given["positions"], **batch, **weights}
         made = computed(task, function, own, setting.global_batch, uncut)
-        gradients = {name: g.to(setting.sum_dtype) for name, g in made.gradients.items()}
-        norm = torch.nn.utils.get_total_norm(gradients.values()).item()
-        factor = min(1.0, training.max_norm / (norm + 1e-6))
-        number = training.done + step + 1
-        states = {
-            name: update.adamw(state, gradients[name] * factor, training, number)
-            for name, state in states.items()
+        for name, master in masters.items():
+            master.grad = made.gradients[name].to(setting.sum_dtype, copy=True)  # clipping changes it
+        norm = torch.nn.utils.clip_grad_norm_(masters.values(), training.max_norm).item()
+        optimizer.step()
+        # The comparison reads the first step after later ones, so each step keeps copies of its own.
+        kept = {
+            name: ParameterState(
+                *(t.detach().clone() for t in (m, *(optimizer.state[m][kind] for kind in STATES[1:])))
+            )
+            for name, m in masters.items()
         }
-        yield ProcessStep(made, norm, factor, states)
+        yield ProcessStep(made, norm, min(1.0, training.max_norm / (norm + 1e-6)), kept)
 
 
 def allowed_distance(step: ProcessStep, name: str, training: Training, tolerance: float) -> Tensor:
