@@ -41,6 +41,8 @@ def step_through(program: Any, model: Any, layout: Any, *, number: int = 0, **op
     with one_run:
         ranks = SteppedRanks(task.setting)
     found = inputs(task, ranks.cut)
-    own_weights = {"weights": parameters(found)} if "weights" in wants(task.program.function) else {}
+    own_weights = (
+        {"weights": parameters(found)} if "weights" in [a.name for a in wants(task.program.function)] else {}
+    )
     ranks.tensors = {**found, **own_weights}
     return ranks

@@ -22,9 +22,9 @@ from inputs import drawn
 from llamapar import Layout, ModelConfig, Padding
 from llamapar.describe.rope import RopeScaling
 from llamapar.execution.run_result import RunResult
-from llamapar.programs import BIASED, Program, attention, biased
+from llamapar.programs import attention
 from llamapar.programs.parts import rope_frequencies
-from llamapar.spmd import collectives
+from llamapar.spmd import collectives, gradients
 from llamapar.spmd.setting import kind
 
 PROGRAMS = list(lp.programs.PROGRAMS)
@@ -145,52 +145,73 @@ def test_degrees_that_are_no_powers_of_two(case: Case) -> None:
     assert result.ok, result
 
 
+BESIDE_WEIGHTS = {"qkv_bias": ("bq", "bk", "bv"), "o_bias": ("bo",), "qk_norm": ("q_norm", "k_norm")}
+
+
 @pytest.mark.parametrize("program", ["attention", "block", "llama"])
-def test_biases_on_q_k_and_v_are_cut_by_heads(program: str, counts: Callable[[int, int, int], int]) -> None:
-    """As in Qwen2. Zeros change nothing, to the bit."""
-    for case in drawn(of_program("attention"), counts(3, 15, len(GRID))):
+@pytest.mark.parametrize("fields", [("qkv_bias",), ("qk_norm",), tuple(BESIDE_WEIGHTS)], ids="-".join)
+def test_biases_and_norms_of_heads(
+    program: str, fields: tuple[str, ...], counts: Callable[[int, int, int], int]
+) -> None:
+    """As in Qwen2 and Qwen3. Biases of zero change nothing, to the bit."""
+    for case in drawn(of_program("attention"), counts(1, 8, len(GRID))):
         plain = small(case.model.n_kv_heads)
-        biased = Case(plain.replace(qkv_bias=True), case.layout, case.options)
-        result = biased.run(program)
-        assert result.ok, f"{biased}\n{result}"
-        mine = {name: t.shape for name, t in result.gradients[0].items() if kind(name)[0] == "b"}
+        with_more = Case(plain.replace(**dict.fromkeys(fields, True)), case.layout, case.options)
+        result = with_more.run(program)
+        assert result.ok, f"{with_more}\n{result}"
+        own = {kind(name): t.shape for name, t in result.gradients[0].items()}
+        assert {key for field in fields for key in BESIDE_WEIGHTS[field]} <= set(own)
         heads = {"bq": HEADS, "bk": plain.n_kv_heads, "bv": plain.n_kv_heads}
-        assert {kind(name) for name in mine} == set(heads)
-        for name, shape in mine.items():
-            assert shape == (max(1, heads[kind(name)] // case.layout.tp) * plain.head_dim,)
-        if program == "attention":
+        for name in heads.keys() & own.keys():
+            assert own[name] == (max(1, heads[name] // case.layout.tp) * plain.head_dim,)
+        if program == "attention" and fields == ("qkv_bias",):
             zeros = {name: torch.zeros(n * plain.head_dim).double() for name, n in heads.items()}
-            same = biased.run(program, inputs=zeros)
+            same = with_more.run(program, inputs=zeros)
             for rank, out in Case(plain, case.layout, case.options).run(program).outputs.items():
                 assert torch.equal(out["out"], same.outputs[rank]["out"])
 
 
 def test_a_bias_that_is_not_added_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference adds them by itself."""
-    monkeypatch.setitem(BIASED, "attention", Program(unbiased, biased.attention_reference))
+
+    def unbiased(q: Tensor, k: Tensor, v: Tensor, more: dict[str, Tensor], setting: Any) -> Any:
+        return q + 0 * more["bq"].sum(), k, v
+
+    monkeypatch.setattr(attention, "with_biases_and_norms", unbiased)
     result = lp.run("attention", small().replace(qkv_bias=True), Layout(tp=2), dtype="float64")
+    assert not result.errors
     assert not result.ok
 
 
-def unbiased(
-    mesh: Any, setting: Any, x: Tensor, positions: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor,
-    bq: Tensor, bk: Tensor, bv: Tensor,
-) -> Tensor:  # fmt: skip
-    return attention.attention(mesh, setting, x, positions, wq, wk, wv, wo) + 0 * bq.sum()
+@pytest.mark.parametrize("sp", [False, True])
+def test_gradients_of_a_norm_of_heads_are_summed_over_tp(sp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank's part is of its own heads, with sequence parallelism and without."""
+    monkeypatch.setattr(gradients, "sum_tokens", lambda mesh, gradient: gradient)
+    layout = Layout(tp=2, sequence_parallel=sp)
+    result = lp.run("attention", small().replace(qk_norm=True), layout, dtype="float64")
+    off = {name for name, error in result.gradient_errors.items() if error > 1e-3}
+    assert off == {"q_norm", "k_norm"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "program", "what"),
-    [
-        ({"qk_norm": True}, "attention", "it has QK norms, which no program here adds"),
-        ({"qkv_bias": True, "o_bias": True}, "attention", "it has biases, which no program here adds"),
-        ({"qkv_bias": True}, "meta_attention", "it has biases, which no program here adds"),
-    ],
-)
-def test_what_no_program_adds_is_refused(changes: dict[str, Any], program: str, what: str) -> None:
-    with pytest.raises(lp.LlamaparError, match="which no program here adds") as refusal:
-        lp.run(program, small(name="it").replace(**changes), Layout(tp=2))
-    assert (refusal.value.what, refusal.value.field) == (what, "model")
+@pytest.mark.parametrize("field", BESIDE_WEIGHTS)
+def test_metas_attention_refuses_what_it_leaves_out(field: str) -> None:
+    with pytest.raises(
+        lp.LlamaparError, match="it has biases or QK norms, which meta_attention leaves"
+    ) as no:
+        lp.run("meta_attention", small(name="it").replace(**{field: True}), Layout(tp=2))
+    assert no.value.field == "model"
+
+
+def test_a_program_of_ones_own_takes_what_stands_beside_its_weights() -> None:
+    seen: list[set[str]] = []
+
+    def mine(mesh: Any, setting: Any, x: Tensor, wq: Tensor, **more: Tensor) -> dict[str, Tensor]:
+        seen.append(set(more))
+        return {"y": x @ wq.mT}
+
+    for fields in ((), ("qkv_bias", "qk_norm", "o_bias")):
+        assert lp.run(mine, small().replace(**dict.fromkeys(fields, True)), {"tp": 2}).errors == {}
+    assert seen == [set(), {"bq", "q_norm"}]
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -76,7 +76,7 @@ def transformers() -> Iterator[Any]:
 
 
 def config(transformers: Any, model: lp.ModelConfig) -> Any:
-    """The model as a LlamaConfig, or as a Qwen2Config where Q, K and V have biases."""
+    """The model as a LlamaConfig, or as a Qwen2Config or Qwen3Config where it has biases or QK norms."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": model.rope_theta}
     if (scaling := model.rope_scaling) is not None:
         rope |= {
@@ -86,8 +86,9 @@ def config(transformers: Any, model: lp.ModelConfig) -> Any:
             "high_freq_factor": scaling.high_freq_factor,
             "original_max_position_embeddings": scaling.original_max_seq_len,
         }
-    kind = transformers.Qwen2Config if model.qkv_bias else transformers.LlamaConfig
-    return kind(
+    own = {"attention_bias": model.o_bias} if model.qk_norm else {}
+    return getattr(transformers, f"{family(model)}Config")(
+        **own,
         hidden_size=model.dim,
         num_hidden_layers=model.n_layers,
         num_attention_heads=model.n_heads,
@@ -104,6 +105,13 @@ def config(transformers: Any, model: lp.ModelConfig) -> Any:
     )
 
 
+def family(model: lp.ModelConfig) -> str:
+    """The name of the model's classes in transformers."""
+    if model.qk_norm:
+        return "Qwen3"
+    return "Qwen2" if model.qkv_bias else "Llama"
+
+
 def half_split(w: Tensor, n_heads: int) -> Tensor:
     """Rows of wq or wk, or of their biases, from Meta's neighbouring pairs to two halves of a head:
     `permute` of transformers' convert_llama_weights_to_hf.py."""
@@ -113,6 +121,7 @@ def half_split(w: Tensor, n_heads: int) -> Tensor:
 def to_hf(model: lp.ModelConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights by transformers' names."""
     heads = dict.fromkeys(("wq", "bq"), model.n_heads) | dict.fromkeys(("wk", "bk"), model.n_kv_heads)
+    heads |= {"q_norm": 1, "k_norm": 1}
     return {
         p.hf_name: half_split(weights[p.name], heads[p.key]) if p.key in heads else weights[p.name]
         for p in model.parameters()
@@ -150,6 +159,16 @@ HF_CASES = {
         {"kv_replication": True, "padding": "4*tp"},
         {"rope_scaling": None, "qkv_bias": True},
     ),
+    "tp4-cp2, KV copies, Qwen3's norms": (
+        {"tp": 4, "cp": 2},
+        {"kv_replication": True, "padding": "4*tp"},
+        {"rope_scaling": None, "qk_norm": True},
+    ),
+    "tp2-dp2, no SP, norms and all biases": (
+        {"tp": 2, "dp": 2, "sequence_parallel": False},
+        {},
+        {"rope_scaling": None, "qk_norm": True, "qkv_bias": True, "o_bias": True},
+    ),
 }
 
 
@@ -161,7 +180,7 @@ def test_a_sharded_llama_is_that_of_transformers(transformers: Any, case: str) -
     generator = torch.Generator().manual_seed(2)
     tokens, targets = torch.randint(model.vocab_size, (2, 2, 64), generator=generator)
 
-    kind = transformers.Qwen2ForCausalLM if model.qkv_bias else transformers.LlamaForCausalLM
+    kind = getattr(transformers, f"{family(model)}ForCausalLM")
     theirs = kind(config(transformers, model)).eval()
     leaves = {name: w.clone().requires_grad_() for name, w in weights.items()}
     logits = torch.func.functional_call(theirs, to_hf(model, leaves), (tokens,)).logits

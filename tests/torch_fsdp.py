@@ -38,7 +38,7 @@ class Held(nn.Module):
 
 class Layer(Held):
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        return llama.block(self.mesh, self.setting, x, positions, **self.weights)
+        return llama.block(self.mesh, self.setting, x, positions, self.weights)
 
 
 class Whole(Held):

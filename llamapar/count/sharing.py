@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from llamapar.describe.layout import Coord
 from llamapar.describe.models import Parameter
-from llamapar.describe.placement import Replicate
+from llamapar.describe.placement import HEAD_NORMS, Replicate
 from llamapar.place.cut import Cut
 
 ONCE = "once"
@@ -42,7 +42,7 @@ class ParameterTraffic:
         """
         layout, shards, key = self.cut.layout, self.cut.shards, p.key
         over_tp = layout.sp if isinstance(self.cut.placement(key), Replicate) else self.cut.copies(key) > 1
-        over_tp = over_tp or key in ("q_norm", "k_norm")  # each rank's heads pass them
+        over_tp = over_tp or key in HEAD_NORMS  # each rank's heads pass them
         count, *columns = self.cut.local_shape(p)
         numbers = math.prod(columns)  # of a row
         sent = shards.padded(count) * numbers * self.item

@@ -26,6 +26,7 @@ from llamapar.describe.layout import AXES, SHARDING, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
+from llamapar.describe.placement import BESIDE
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of, whole
 from llamapar.frameworks import padding_rule
@@ -58,9 +59,6 @@ PARTS = {
 
 Programs of the whole model also have blocks, between the first two parts and the others.
 """
-
-BESIDE = {"wq": ("bq", "q_norm"), "wk": ("bk", "k_norm"), "wv": ("bv",), "wo": ("bo",)}
-"""Parameter → the parameters beside it, in a model that has them."""
 
 _AXES = (*AXES, SHARDING)
 

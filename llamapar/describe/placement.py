@@ -69,6 +69,12 @@ Megatron-LM, arXiv:1909.08053, section 3, for the column and row split).
 KV_PARAMETERS = tuple(key for key, placed in PARAMETERS.items() if placed == Shard(0, "KV head"))
 """Keys of the parameters with KV heads as rows; several ranks may hold copies of these."""
 
+BESIDE = {"wq": ("bq", "q_norm"), "wk": ("bk", "k_norm"), "wv": ("bv",), "wo": ("bo",)}
+"""Weight → the biases and norms beside it, which only some models have: biases Qwen2, norms Qwen3."""
+
+HEAD_NORMS = ("q_norm", "k_norm")
+"""Norms that TP replicates and that each rank applies to its own heads."""
+
 COUNTED_IN = {
     "query head": "q_dim",
     "KV head": "kv_dim",

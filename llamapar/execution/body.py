@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from llamapar.describe.placement import ACTIVATIONS, PARAMETERS
+from llamapar.describe.placement import ACTIVATIONS, BESIDE, PARAMETERS
 from llamapar.errors import Choice, LlamaparError
 from llamapar.place.orders import Action
 from llamapar.programs import Program, faults
@@ -116,12 +116,13 @@ class RankReport(Results):
         )
 
 
-def wants(function: Callable[..., object]) -> list[str]:
-    """Names of the tensors that a program asks for."""
+def wants(function: Callable[..., object]) -> list[inspect.Parameter]:
+    """The arguments of a program after mesh and setting."""
     try:
-        names = list(inspect.signature(function).parameters)
+        arguments = list(inspect.signature(function).parameters.values())
     except ValueError:  # a builtin without a signature
-        names = []
+        arguments = []
+    names = [argument.name for argument in arguments]
     if names[:2] != ["mesh", "setting"]:
         raise LlamaparError(
             f"{getattr(function, '__name__', 'program')}({', '.join(names)}): the first arguments of a "
@@ -130,15 +131,22 @@ def wants(function: Callable[..., object]) -> list[str]:
             ["def program(mesh, setting, x, wq): ..."],
             "program",
         )
-    return names[2:]
+    return arguments[2:]
 
 
 def asked_shapes(task: Task) -> dict[str, tuple[int, ...]]:
     """Name → global shape of every tensor that the program asks for."""
     setting = task.setting
     found: dict[str, tuple[int, ...]] = {}
-    for name in wants(task.program.function):
-        found |= setting.weights() if name == "weights" else {name: setting.shape(name)}
+    for argument in wants(task.program.function):
+        name = argument.name
+        if argument.kind is argument.VAR_KEYWORD:
+            beside = [key for weight in BESIDE if weight in found for key in BESIDE[weight]]
+            found |= {key: setting.shape(key) for key in beside if key in setting.layer()}
+        elif name in ("weights", "layer"):
+            found |= setting.weights() if name == "weights" else setting.layer()
+        else:
+            found[name] = setting.shape(name)
     for step in range(1, setting.training.steps if setting.training is not None else 0):
         found |= {of_step(name, step): setting.shape(name) for name in ("tokens", "targets")}
     return found
@@ -176,10 +184,24 @@ def inputs(
     }
 
 
+def arguments(
+    function: Callable[..., object], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor | Mapping[str, Tensor]]:
+    """The tensors by the names of the function's arguments."""
+    found: dict[str, Tensor | Mapping[str, Tensor]] = {}
+    for name, argument in inspect.signature(function).parameters.items():
+        if argument.kind is argument.VAR_KEYWORD:
+            found |= {n: tensors[n] for names in BESIDE.values() for n in names if n in tensors}
+        elif name == "layer":
+            found[name] = _only(tensors, [n for n in tensors if kind(n) in PARAMETERS])
+        else:
+            found[name] = parameters(tensors) if name == "weights" else tensors[name]
+    return found
+
+
 def call_function(function: Callable[..., object], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the function makes of the tensors that it asks for; a returned tensor is named "out"."""
-    names = inspect.signature(function).parameters
-    made = function(**{n: parameters(tensors) if n == "weights" else tensors[n] for n in names})
+    made = function(**arguments(function, tensors))
     if isinstance(made, Tensor):
         return {"out": made}
     if isinstance(made, Mapping) and all(isinstance(t, Tensor) for t in made.values()):
@@ -193,7 +215,12 @@ def call_function(function: Callable[..., object], tensors: Mapping[str, Tensor]
 
 def parameters(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """What a program gets for "weights": the tensors with the full names of the model's parameters."""
-    names = [name for name in tensors if name.endswith((".weight", ".bias")) and not name.startswith(STATES)]
+    return _only(
+        tensors, [n for n in tensors if n.endswith((".weight", ".bias")) and not n.startswith(STATES)]
+    )
+
+
+def _only(tensors: Mapping[str, Tensor], names: list[str]) -> Mapping[str, Tensor]:
     return tensors.only(names) if isinstance(tensors, Gathered) else {name: tensors[name] for name in names}
 
 

@@ -24,7 +24,7 @@ from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, re
 from llamapar.frameworks import padding_rule
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.place.sequence_map import lengths as document_lengths
-from llamapar.programs import FAULTS, Program, ProgramLike, for_model
+from llamapar.programs import FAULTS, PROGRAMS, Program, ProgramLike
 from llamapar.programs import program as find_program
 from llamapar.records.trace import Tape
 from llamapar.rules.report import Report, check_job
@@ -65,11 +65,10 @@ def prepare(
         chosen, options.layout, options.schedule, options.micro_batches, options.nc, options.global_batch
     )
     layout = options.layout if staged.schedule is None else staged.layout
-    if config.qk_norm:
-        raise LlamaparError(f"{config.name} has QK norms, which no program here adds", "", ["tiny"], "model")
-    if config.o_bias or (config.qkv_bias and chosen.name == "meta_attention"):
-        raise LlamaparError(f"{config.name} has biases, which no program here adds", "", ["tiny"], "model")
-    chosen = for_model(chosen, config)
+    if chosen == PROGRAMS["meta_attention"] and (config.qkv_bias or config.o_bias or config.qk_norm):
+        what = f"{config.name} has biases or QK norms, which {chosen.name} leaves out"
+        why = "Meta's code is of a model without them"
+        raise LlamaparError(what, why, [Choice.of(program="attention")], "model")
     padding = NO_PADDING if options.padding is None else padding_rule(options.padding)
 
     # By default the shortest sequence from 64 tokens on that CP's chunks and TP's rows divide.

@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 import torch
 from torch import Tensor
 
-from llamapar.programs import attention, biased, llama, mlp, vocab
+from llamapar.programs import attention, llama, mlp, vocab
 from llamapar.records.curve import OperationMemory, Span
 from llamapar.records.trace import CollectiveEvent
 
@@ -28,11 +28,9 @@ GATHERED = "gathered parameters"
 PARTS: dict[CodeType, str] = {
     attention.attention.__code__: "attention",
     attention.meta_attention.__code__: "attention",
-    biased.attention.__code__: "attention",
     mlp.mlp.__code__: "MLP",
     mlp.mlp_unfused.__code__: "MLP",
     llama.block.__code__: "norms",  # what a block does besides its attention and its MLP
-    biased.block.__code__: "norms",
     vocab.embedding.__code__: "embedding",
     vocab.cross_entropy.__code__: "logits and loss",
     vocab.loss.__code__: "head",

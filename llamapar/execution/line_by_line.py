@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from llamapar.programs import BIASED, PROGRAMS, llama, vocab
+from llamapar.programs import PROGRAMS, llama, vocab
 from llamapar.spmd.zero import Gathered
 
 from .stepping import Trained
@@ -75,8 +75,7 @@ NO_STATEMENT = Statement(range(0), (), frozenset())
 
 def of_programs(function: Callable[..., object]) -> Frames:
     """Which frames to follow: for our programs the programs themselves, for your own its whole module."""
-    programs = (*PROGRAMS.values(), *BIASED.values())
-    ours = {p.function.__code__ for p in programs} | {
+    ours = {p.function.__code__ for p in PROGRAMS.values()} | {
         llama.llama_stage.__code__,
         vocab.cross_entropy.__code__,
     }

@@ -1,8 +1,9 @@
 """The programs: plain functions over tensors, a DeviceMesh and collectives, each beside its reference.
 
 A program takes `mesh`, `setting` and the tensors that it names as arguments: a rank's pieces of parameters
-("wq"), of activations ("x", "tokens") or of all parameters ("weights", a dict). It returns a tensor like x,
-or a dict of named tensors. The same function runs in every engine.
+("wq"), of activations ("x", "tokens"), of a layer's parameters ("layer", a dict) or of all ("weights", a
+dict). A last argument `**more` takes the biases and norms that a model has beside the weights named. It
+returns a tensor like x, or a dict of named tensors. The same function runs in every engine.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from llamapar.describe.models import ModelConfig
 from llamapar.describe.placement import ACTIVATIONS
 from llamapar.errors import LlamaparError, one_of, shown
 from llamapar.spmd import collectives
 
-from . import attention, biased, llama, mlp, parts, saving, vocab
+from . import attention, llama, mlp, parts, saving, vocab
 from .cases import CASES
 from .faults import FAULTS
 
@@ -64,22 +64,6 @@ PROGRAMS = {
     )
 }
 """Name → program, for `run`, `tape` and `traffic`."""
-
-
-BIASED = {
-    program.name: program
-    for program in (
-        Program(biased.attention, biased.attention_reference),
-        Program(biased.block, biased.block_reference),
-    )
-}
-"""Name → what runs instead for a model with biases on Q, K and V."""
-
-
-def for_model(program: Program, model: ModelConfig) -> Program:
-    """The variant of a program for the model's tensors: with biases on Q, K and V, or without."""
-    ours = PROGRAMS.get(program.name) == program
-    return BIASED.get(program.name, program) if ours and model.qkv_bias else program
 
 
 def program(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -9,11 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from llamapar.describe.placement import BESIDE
 from llamapar.spmd import collectives, compat, kernels
 from llamapar.spmd.setting import Setting
 
 from . import plain
-from .parts import column_input, rope, row_output, split_heads
+from .parts import column_input, rms_norm, rope, row_output, split_heads
+
+WEIGHTS = (*BESIDE, *(name for names in BESIDE.values() for name in names))
+"""Parameters of a layer that attention takes."""
 
 
 def attention(
@@ -25,16 +30,39 @@ def attention(
     wk: Tensor,
     wv: Tensor,
     wo: Tensor,
+    **more: Tensor,
 ) -> Tensor:
-    """x [batch, seq(/tp), dim] → the same shape; wq, wk, wv by rows (heads), wo by columns."""
+    """x [batch, seq(/tp), dim] → the same shape; wq, wk, wv by rows (heads), wo by columns.
+
+    more: biases and norms of a model that has them. bq, bk and bv are cut by heads like their weights; bo,
+    q_norm and k_norm are whole on every rank.
+    """
     x = column_input(x, mesh, setting)  # [batch, seq, dim]
     q = split_heads(x @ wq.mT, setting.model.head_dim)  # [batch, seq, n_heads/tp, head_dim]
     k = split_heads(x @ wk.mT, setting.model.head_dim)  # [batch, seq, n_kv_heads/tp, head_dim]
     v = split_heads(x @ wv.mT, setting.model.head_dim)
+    if more:
+        q, k, v = with_biases_and_norms(q, k, v, more, setting)
     q, k = rope(q, positions, setting.model), rope(k, positions, setting.model)
     heads = causal(q, k, v, mesh, setting)  # [batch, seq, n_heads/tp, head_dim]
     partial = heads.flatten(2) @ wo.mT  # [batch, seq, dim], of the rank's own heads
+    if "bo" in more:
+        return more["bo"] + row_output(partial, mesh, setting)
     return row_output(partial, mesh, setting)
+
+
+def with_biases_and_norms(
+    q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], setting: Setting
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v [batch, seq, heads/tp, head_dim] plus their biases; Q and K then normed, head by head."""
+    each = {"q": q, "k": k, "v": v}
+    for name, heads in each.items():
+        if f"b{name}" in more:
+            heads = heads + more[f"b{name}"].view(-1, setting.model.head_dim)
+        if f"{name}_norm" in more:
+            heads = rms_norm(heads, more[f"{name}_norm"], setting.model.norm_eps)
+        each[name] = heads
+    return each["q"], each["k"], each["v"]
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
@@ -70,11 +98,22 @@ def whole_sequence(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
 
 
 def attention_reference(
-    setting: Setting, x: Tensor, positions: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor
+    setting: Setting,
+    x: Tensor,
+    positions: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+    **more: Tensor,
 ) -> Tensor:
     """The same on one device, by torch's scaled_dot_product_attention; documents by a dense mask."""
-    q, k, v = (plain.split_heads_plainly(x @ w.mT, setting.model.head_dim) for w in (wq, wk, wv))
-    return causal_reference(setting, positions, q, k, v) @ wo.mT
+    pairs = ((wq, more.get("bq")), (wk, more.get("bk")), (wv, more.get("bv")))
+    q, k, v = (plain.split_heads_plainly(F.linear(x, w, b), setting.model.head_dim) for w, b in pairs)
+    if "q_norm" in more:
+        q = plain.norm(q, more["q_norm"], setting.model.norm_eps)
+        k = plain.norm(k, more["k_norm"], setting.model.norm_eps)
+    return F.linear(causal_reference(setting, positions, q, k, v), wo, more.get("bo"))
 
 
 def causal_reference(setting: Setting, positions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

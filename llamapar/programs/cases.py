@@ -60,6 +60,10 @@ class Case:
 
 _NO_SP = {"sequence_parallel": False}
 
+_SUMMED = """    if "bo" in more:
+        return more["bo"] + row_output(partial, mesh, setting)
+    return row_output(partial, mesh, setting)"""
+
 _LOSS = """    first, past = row_range(mesh, setting, logits.device)
     columns = torch.arange(logits.shape[-1])  # write it: 0 is the rank's first column
     logits = logits.masked_fill(past <= columns, -torch.inf)  # pad columns
@@ -98,7 +102,7 @@ _PUZZLES = {
         {"tp": 4, **_NO_SP},
         function=attention.attention,
         edit=(
-            "    return row_output(partial, mesh, setting)",
+            _SUMMED,
             "    out = partial  # write it: the sum over TP\n    return out",
         ),
         gap="out = partial",

@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from llamapar.place.stage_map import Stage
 from llamapar.spmd.setting import Setting, short
 
-from . import biased, plain
-from .attention import attention, attention_reference
+from . import plain
+from .attention import WEIGHTS, attention, attention_reference
 from .mlp import mlp, mlp_reference
 from .parts import column_input, rms_norm
 from .vocab import cross_entropy, embedding, loss_reference
@@ -23,46 +23,35 @@ def block(
     setting: Setting,
     x: Tensor,
     positions: Tensor,
-    attention_norm: Tensor,
-    wq: Tensor,
-    wk: Tensor,
-    wv: Tensor,
-    wo: Tensor,
-    ffn_norm: Tensor,
-    w1: Tensor,
-    w2: Tensor,
-    w3: Tensor,
+    layer: Mapping[str, Tensor],
 ) -> Tensor:
-    """x [batch, seq(/tp), dim] → the same shape: norm, attention, norm, MLP, each added to its input."""
+    """x [batch, seq(/tp), dim] → the same shape: norm, attention, norm, MLP, each added to its input.
+
+    layer: the parameters of one layer by their short names, "wq", "attention_norm".
+    """
     eps = setting.model.norm_eps
-    normed = rms_norm(x, attention_norm, eps)
-    x = x + attention(mesh, setting, normed, positions, wq, wk, wv, wo)
-    normed = rms_norm(x, ffn_norm, eps)
-    return x + mlp(mesh, setting, normed, w1, w2, w3)
+    normed = rms_norm(x, layer["attention_norm"], eps)
+    x = x + attention(mesh, setting, normed, positions, **of_attention(layer))
+    normed = rms_norm(x, layer["ffn_norm"], eps)
+    return x + mlp(mesh, setting, normed, layer["w1"], layer["w2"], layer["w3"])
 
 
-def block_reference(
-    setting: Setting,
-    x: Tensor,
-    positions: Tensor,
-    attention_norm: Tensor,
-    wq: Tensor,
-    wk: Tensor,
-    wv: Tensor,
-    wo: Tensor,
-    ffn_norm: Tensor,
-    w1: Tensor,
-    w2: Tensor,
-    w3: Tensor,
-) -> Tensor:
+def block_reference(setting: Setting, x: Tensor, positions: Tensor, layer: Mapping[str, Tensor]) -> Tensor:
     """The same on one device."""
     eps = setting.model.norm_eps
-    x = x + attention_reference(setting, plain.norm(x, attention_norm, eps), positions, wq, wk, wv, wo)
-    return x + mlp_reference(setting, plain.norm(x, ffn_norm, eps), w1, w2, w3)
+    normed = plain.norm(x, layer["attention_norm"], eps)
+    x = x + attention_reference(setting, normed, positions, **of_attention(layer))
+    normed = plain.norm(x, layer["ffn_norm"], eps)
+    return x + mlp_reference(setting, normed, layer["w1"], layer["w2"], layer["w3"])
+
+
+def of_attention(layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters of a layer that attention takes."""
+    return {name: layer[name] for name in WEIGHTS if name in layer}
 
 
 def layer_weights(weights: Mapping[str, Tensor], layer: int) -> dict[str, Tensor]:
-    """The tensors of one layer by the names of `block`'s arguments."""
+    """The parameters of one layer by their short names."""
     start = f"layers.{layer}."
     return {short(name): weights[name] for name in weights if name.startswith(start)}
 
@@ -98,9 +87,8 @@ def llama_stage(
     """
     if stage.embedding:
         x = embedding(mesh, setting, x, weights["tok_embeddings.weight"])
-    one = biased.block if setting.model.qkv_bias else block
     for layer in stage.layers:
-        x = one(mesh, setting, x, positions, **layer_weights(weights, layer))
+        x = block(mesh, setting, x, positions, layer_weights(weights, layer))
     if not stage.head:
         return x
     assert targets is not None
@@ -115,9 +103,8 @@ def llama_reference(
 ) -> dict[str, Tensor]:
     """The same on one device."""
     x = torch.nn.functional.embedding(tokens, weights["tok_embeddings.weight"])
-    one = biased.block_reference if setting.model.qkv_bias else block_reference
     for layer in range(setting.model.n_layers):
-        x = one(setting, x, positions, **layer_weights(weights, layer))
+        x = block_reference(setting, x, positions, layer_weights(weights, layer))
     x = plain.norm(x, weights["norm.weight"], setting.model.norm_eps)
     head = weights["tok_embeddings.weight" if setting.model.tied else "output.weight"]
     return loss_reference(setting, x, head, targets) | {"logits": (x @ head.mT).detach()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from llamapar.describe.placement import PARAMETERS
+from llamapar.describe.placement import HEAD_NORMS, PARAMETERS
 
 from . import compat
 from .setting import Setting, is_replicated, kind
@@ -17,8 +17,9 @@ def reduce_gradients(
 ) -> dict[str, Tensor]:
     """Each gradient of the mean objective over all dp ways; under ZeRO 2 and 3 the rank's shard of it.
 
-    A replicated KV head: sum over its copies. A parameter that TP replicates, under sequence parallelism: sum
-    over tp, because each rank saw only its own tokens. Every parameter: sum over cp, mean over dp. Gradients
+    A replicated KV head: sum over its copies. A parameter that TP replicates: sum over tp, under sequence
+    parallelism because each rank saw only its own tokens, and for a norm of heads because it saw only its own
+    heads. Every parameter: sum over cp, mean over dp. Gradients
     of activations stay as they are. scattered: the backward has already done the reduce-scatter of shards.
     """
     group = zero_group(mesh, setting) if setting.shards.cuts("gradients") else None
@@ -35,7 +36,7 @@ def _reduce(
             gradient = sum_shards(group, name, gradient)
         if not is_replicated(name) and setting.copies(kind(name)) > 1:
             gradient = sum_copies(mesh, setting, gradient)
-        if is_replicated(name) and setting.sp:
+        if is_replicated(name) and (setting.sp or kind(name) in HEAD_NORMS):
             gradient = sum_tokens(mesh, gradient)
         if group is not None:
             gradient = sum_replicas(group, gradient)

@@ -167,6 +167,11 @@ class Setting(Cut):
         """Name → shape of every parameter of the whole model, by Meta's names."""
         return {p.name: p.shape for p in self.model.parameters()}
 
+    def layer(self) -> dict[str, tuple[int, ...]]:
+        """The same of one layer, by short names: "wq", "attention_norm"."""
+        named = {p.name: p.shape for p in self.model.parameters() if p.name.startswith("layers.0.")}
+        return {short(name): shape for name, shape in named.items()}
+
     def make(self, name: str, shape: tuple[int, ...], device: str = "cpu") -> Tensor:
         """The global tensor: equal numbers for equal name, shape and seed, whatever the dtype."""
         key = kind(name) if name != "cotangent" else name

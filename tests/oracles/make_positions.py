@@ -108,13 +108,13 @@ def stopping(kind: str, culprit: int, share: float, folder: str):
 
         block = llama.block
 
-        def own_block(mesh, setting, x, positions, **tensors):
+        def own_block(mesh, setting, x, positions, layer_weights):
             layer = here["next"]
             here["next"] += 1
 
             def inner(x):
                 here["layer"] = layer
-                return block(mesh, setting, x, positions, **tensors)
+                return block(mesh, setting, x, positions, layer_weights)
 
             return checkpoint(inner, x, use_reentrant=False) if kind == "recomputes" else inner(x)
 
@@ -264,12 +264,12 @@ def stopping_stage(kind: str, step: int, culprit: int, share: float, calls: int,
         block = llama.block
         layers = [*own.layers]
 
-        def noted(mesh, setting, x, positions, **tensors):
+        def noted(mesh, setting, x, positions, layer_weights):
             layer = layers.pop(0)
 
             def inner(x):
                 llama.here["layer"] = layer
-                return block(mesh, setting, x, positions, **tensors)
+                return block(mesh, setting, x, positions, layer_weights)
 
             return checkpoint(inner, x, use_reentrant=False) if kind == "recomputes" else inner(x)
 
