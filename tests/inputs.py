@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from llamapar import FRAMEWORKS, PRESETS, Layout, ModelConfig, Padding
@@ -24,6 +25,17 @@ def drawn(cases: Iterable[Any], n: int) -> list[Any]:
     """`n` of the cases, or all where there are no more: seeded, and in their order."""
     every = list(cases)
     return [every[i] for i in sorted(random.Random(0).sample(range(len(every)), min(n, len(every))))]
+
+
+def few(cases: Iterable[Any], n: int, *, others: str = "soak") -> list[Any]:
+    """The cases as parameters of a test: `n` seeded ones always, the others where they have the time.
+
+    others: the mark of the others, "soak" or "deep".
+    """
+    every = list(cases)
+    always = drawn(every, n)
+    late = getattr(pytest.mark, others)
+    return [case if case in always else pytest.param(case, marks=late) for case in every]
 
 
 class Hostile:

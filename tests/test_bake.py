@@ -113,6 +113,7 @@ def test_every_stored_figure_has_its_own_picture(path: Path) -> None:
                 assert bake["digest_in"](data["image/png"]) == drawn_from, f"bake anew: {cell.source!r}"
 
 
+@pytest.mark.soak
 @pytest.mark.browser
 def test_the_largest_picture_gives_way_where_a_notebook_is_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -149,6 +150,7 @@ def test_a_panel_s_picture_says_that_it_is_one() -> None:
         ]
 
 
+@pytest.mark.soak
 @pytest.mark.browser
 def test_a_baked_notebook_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))

@@ -13,6 +13,7 @@ import pytest
 
 import llamapar as lp
 import llamapar.execution.execute
+from inputs import few
 from llamapar import programs
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError
@@ -192,7 +193,7 @@ def test_the_genuine_error_stands_beside_the_reason() -> None:
     assert tape["rows"][-1][:3] == ["k", "[1, 64, 8, 8]", "raises on ranks 0–15"]
 
 
-@pytest.mark.parametrize("name", OPTIONS["fault"].choices)
+@pytest.mark.parametrize("name", few(OPTIONS["fault"].choices, 3, others="deep"))
 def test_each_fault_is_shown_where_it_shows(name: str) -> None:
     fault = faults.FAULTS[name]
     layout = {axis: fault.layout.get(axis, 1) for axis in ("tp", "cp", "pp", "dp")}

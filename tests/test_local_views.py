@@ -38,6 +38,7 @@ def tensors(result: RunResult) -> dict[tuple[int, str, bool], Tensor]:
     return {(rank, name, g): t for g, side in sides for rank, own in side.items() for name, t in own.items()}
 
 
+@pytest.mark.soak
 def test_every_program_makes_the_same_to_the_last_bit(
     sample: Callable[[Iterable[Any], int], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

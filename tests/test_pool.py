@@ -24,6 +24,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from inputs import few
 from llamapar.errors import LlamaparError
 from llamapar.execution.engines import pool as pool_module
 from llamapar.execution.engines import server as server_module
@@ -120,6 +121,7 @@ def failure(ranks: Pool, function: Callable[..., Any], **settings: Any) -> RankF
 # -- answers ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_every_rank_answers_in_rank_order() -> None:
     answers = pool(4).run(where)
     assert [answer.value for answer in answers] == [(rank, 4, "cpu") for rank in range(4)]
@@ -223,6 +225,7 @@ PREPARING = """
 """
 
 
+@pytest.mark.soak
 def test_cuda_is_asked_for_nothing_before_the_fork(tmp_path: Path) -> None:
     """Whoever has asked CUDA cannot use it after a fork; NVML, which can be asked, does not know MIG."""
     done = subprocess.run(
@@ -432,7 +435,7 @@ def start_detached(context: Any) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt")
-@pytest.mark.parametrize("how", ["closed", "rank killed", "server killed"])
+@pytest.mark.parametrize("how", few(["closed", "rank killed", "server killed"], 1))
 def test_a_detached_child_ends_with_its_rank(how: str, times: range) -> None:
     for _ in times:
         with Pool(2) as ranks:
@@ -459,6 +462,7 @@ def test_a_daemon_of_another_pool_is_left_alone() -> None:
     assert gone(started)
 
 
+@pytest.mark.soak
 def test_a_server_that_was_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, times: range) -> None:
     monkeypatch.setattr(server_module, "STOP", 1.0)
     for _ in times:
@@ -737,6 +741,7 @@ STARTING = """
 """
 
 
+@pytest.mark.soak
 def test_a_kernel_killed_while_its_server_imports_leaves_nothing(tmp_path: Path, times: range) -> None:
     """A module that never comes to the end of its import, in place of torch on a slow machine."""
     begun = tmp_path / "begun"
@@ -753,6 +758,7 @@ def test_a_kernel_killed_while_its_server_imports_leaves_nothing(tmp_path: Path,
         assert gone(servers)
 
 
+@pytest.mark.soak
 def test_a_run_is_cancelled_while_the_server_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = tmp_path / "begun"
     (tmp_path / "slow.py").write_text(textwrap.dedent(SLOW.format(begun=str(begun))))
@@ -904,6 +910,7 @@ def test_a_function_that_cannot_be_sent_is_refused(monkeypatch: pytest.MonkeyPat
         pool(2).run(lambda context: 1)
 
 
+@pytest.mark.soak
 def test_a_module_that_the_server_cannot_import_is_named() -> None:
     with pytest.raises(RankFailure, match=r".") as caught:
         Server(("no_such_module",))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from inputs import few
 from llamapar.describe.placement import PARAMETERS
 from llamapar.errors import LlamaparError
 from llamapar.execution.body import reference
@@ -167,7 +168,7 @@ def test_torchtitans_view_tears_a_head_at_16() -> None:
     assert 8192 * model.kv_dim // 16 == 524288
 
 
-@pytest.mark.parametrize("name", [*PUZZLES, *INCIDENTS, "tied_not_summed"])
+@pytest.mark.parametrize("name", few([*PUZZLES, *INCIDENTS, "tied_not_summed"], 3, others="deep"))
 def test_the_line_of_code_opens_the_same_case(name: str) -> None:
     panel = opened(name) if name in PUZZLES | INCIDENTS else watch("llama", case=name)
     assert f"case={name!r}" in panel.code

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from inputs import few
 from llamapar.errors import LlamaparError
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import watch_task, watched
@@ -107,7 +108,7 @@ def test_without_a_layout_there_are_four_ranks() -> None:
     assert watch("mlp", layout={"dp": 2}).code == "lp.watch('mlp', dp=2)"
 
 
-@pytest.mark.parametrize("name", BEGINS)
+@pytest.mark.parametrize("name", few(BEGINS, 3, others="deep"))
 def test_a_fault_that_is_chosen_is_shown_where_it_begins(name: str) -> None:
     fault = FAULTS[name]
     panel = watch(fault.program, tp=2)

@@ -132,6 +132,7 @@ def test_a_line_of_a_stage_reads_its_own_micro_batch(micro_batch: int) -> None:
     assert float(total) == pytest.approx(float(step.values[rank].view(-1)[token * width + column]), rel=1e-12)
 
 
+@pytest.mark.soak
 def test_a_gathered_parameter_was_in_one_ranks_shard() -> None:
     task = watch_task("step", None, Layout(pp=2, dp=2, zero=3), data="random")
     tape = watched(task)

@@ -144,7 +144,7 @@ ZERO = [
 def test_what_zero_sends(counts: Any) -> None:
     """Every rank's, for slices may be uneven; tied and not; parameters kept, and gathered again."""
     cases = list(product(ZERO, (True, False), (True, False)))
-    for (layout, options), tied, again in drawn(cases, counts(8, 24, len(cases))):
+    for (layout, options), tied, again in drawn(cases, counts(4, 12, len(cases))):
         model = SMALL.replace(
             n_layers=6 if "pp" in layout else 1, tied=tied, qkv_bias="kv_replication" in options
         )
@@ -183,7 +183,7 @@ STEPS = [
 def test_what_a_training_step_sends(counts: Any) -> None:
     """Every rank's: norm, gathered weights, gradients in float32. `test_step` has more."""
     cases = list(product(STEPS, (True, False), (True, False), ("bfloat16", "float32")))
-    for (layout, options), tied, again, dtype in random.Random(2).sample(cases, counts(2, 15, len(cases))):
+    for (layout, options), tied, again, dtype in random.Random(2).sample(cases, counts(2, 8, len(cases))):
         model = SMALL.replace(n_layers=4, tied=tied)
         said = {"seq_len": 16, "reshard_after_forward": again, "dtype": dtype} | options
         result = lp.run("step", model, layout, **said)

@@ -342,8 +342,8 @@ def test_a_small_run_keeps_copies_and_shards() -> None:
 # -- one fact of a trainer -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("zero", [2, 3])
-@pytest.mark.parametrize("pp", [1, 2])
+@pytest.mark.parametrize("zero", [2, pytest.param(3, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("pp", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_memory_traffic_and_a_run_agree_on_when_gradients_become_shards(pp: int, zero: int) -> None:
     """Whole until the last micro-batch and sent once, or shards after each of them and sent as often."""
     layout = Layout(pp=pp, dp=2, zero=zero)

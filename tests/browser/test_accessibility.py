@@ -12,6 +12,7 @@ from browser.access import serious, unreached
 from browser.lab import WIDGET, Lab, Notebook, scratch_notebook
 from browser.panel import OPEN, open_tab
 from browser.test_walk import NOTEBOOKS
+from inputs import few
 from test_bringing import FILES
 
 pytestmark = pytest.mark.browser
@@ -34,6 +35,7 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
         assert opened.console_errors() == []
 
 
+@pytest.mark.soak
 def test_axe_would_find_a_button_without_a_name(notebook: Notebook) -> None:
     panel = notebook.cell(0).locator(".llamapar").first
     panel.evaluate("node => node.append(document.createElement('button'))")
@@ -41,7 +43,7 @@ def test_axe_would_find_a_button_without_a_name(notebook: Notebook) -> None:
     panel.evaluate("node => node.lastChild.remove()")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", few(["light", "dark"], 1))
 def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any, soak: bool) -> None:
     notebook.set_theme(theme)
     wide = notebook.page.viewport_size

@@ -181,12 +181,14 @@ def answers_after(explorer: Panel, pairs: Iterable[tuple[Change, Act]]) -> None:
         act(explorer, name)
 
 
+@pytest.mark.soak
 def test_any_control_answers_after_any_change_of_the_kernel(explorer: Panel, soak: bool) -> None:
     """One of each kind of control, in turn after one change of each kind, or after all of them."""
     every = product(KERNEL, [*HANDS, *ALIKE])
     answers_after(explorer, every if soak else zip(cycle(KERNEL), HANDS, strict=False))
 
 
+@pytest.mark.soak
 def test_a_hand_that_moves_at_random_is_followed(
     explorer: Panel, counts: Callable[[int, int, int], int]
 ) -> None:
@@ -303,6 +305,7 @@ def test_two_views_of_a_panel_answer_each_its_own(explorer: Panel) -> None:
         expect(view.answer).to_be_empty()
 
 
+@pytest.mark.soak
 def test_a_page_whose_kernel_is_gone_says_so_and_waits_for_nothing(explorer: Panel) -> None:
     """The last one here: it ends the kernel's memory."""
     explorer.kernel("panel.set(tp=0)")

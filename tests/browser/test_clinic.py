@@ -102,6 +102,7 @@ def test_from_a_traceback_to_a_mended_layout(notebook: Notebook, tmp_path: Path)
     assert notebook.outputs(1)[0]["data"]["text/plain"] == "('tp=8 cp=2 pp=1 dp=1', True)"
 
 
+@pytest.mark.soak
 def test_what_is_typed_wins_and_an_empty_field_falls_back(notebook: Notebook) -> None:
     paste(notebook, KV)
     tp = field(notebook, "tp")

@@ -204,6 +204,7 @@ def test_at_most_three_findings_stand_open_at_1280(notebook: Notebook) -> None:
     expect(verdicts).to_contain_text("pytorch/torchtitan: torchtitan/distributed/parallel_dims.py")
 
 
+@pytest.mark.soak
 def test_wrong_input_is_kept_and_answered(notebook: Notebook) -> None:
     box = panel_of(notebook).locator("[data-control=tp] input[type=text]")
     box.fill("2.5")
@@ -228,6 +229,7 @@ def test_wrong_input_is_kept_and_answered(notebook: Notebook) -> None:
     expect(panel_of(notebook).locator("[aria-invalid], .lp-kept")).to_have_count(0)
 
 
+@pytest.mark.soak
 def test_what_gave_is_said_beside_what_is_wrong(notebook: Notebook) -> None:
     panel = panel_of(notebook)
     panel.locator(".lp-settings > summary").click()
@@ -240,6 +242,7 @@ def test_what_gave_is_said_beside_what_is_wrong(notebook: Notebook) -> None:
     expect(status(notebook)).to_contain_text("tp 8 → 16: dp 128 → 64, still 16,384 GPUs")
 
 
+@pytest.mark.soak
 def test_two_panels_of_a_page_share_no_id(notebook: Notebook) -> None:
     ids = "() => [...document.querySelectorAll('.llamapar [id]')].map((node) => node.id)"
     notebook.run(CELL_OF_ANOTHER)

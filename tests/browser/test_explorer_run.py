@@ -72,6 +72,7 @@ def test_a_move_runs_and_the_genuine_error_stands_in_the_tape(notebook: Notebook
     expect(panel_of(notebook).locator("[data-control=fault]")).not_to_be_visible()
 
 
+@pytest.mark.soak
 def test_a_long_run_shows_how_far_it_is_and_is_cancelled(
     notebook: Notebook, sample: Callable[[Any, int], list[float]]
 ) -> None:

@@ -13,6 +13,7 @@ from browser.access import serious, unreached
 from browser.hands import kernel, live_agrees, move_live
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import OUTSIDE, RESTART
+from inputs import few
 
 pytestmark = pytest.mark.browser
 
@@ -76,6 +77,7 @@ def test_a_rung_is_looked_at_and_taken(notebook: Notebook) -> None:
     assert "tp=8" in kernel(notebook, "vocab.code")
 
 
+@pytest.mark.soak
 def test_play_goes_once_through_the_ladder_and_halts_where_it_breaks(notebook: Notebook) -> None:
     heads = live(notebook, 0)
     rung(heads, 2).click()
@@ -91,6 +93,7 @@ def test_play_goes_once_through_the_ladder_and_halts_where_it_breaks(notebook: N
     settle(notebook)
 
 
+@pytest.mark.soak
 def test_another_knob_has_its_own_ladder(notebook: Notebook) -> None:
     memory, stages = live(notebook, NAMES.index("memory")), live(notebook, NAMES.index("stages"))
     memory.locator("[data-knob=pp]").press("Enter")
@@ -128,7 +131,7 @@ def test_a_value_that_is_refused_says_why_and_stands(notebook: Notebook) -> None
     settle(notebook)
 
 
-@pytest.mark.parametrize("width", [1280, 820, 390])
+@pytest.mark.parametrize("width", few([1280, 820, 390], 1))
 def test_nothing_sticks_out_and_the_chosen_rung_is_in_sight(notebook: Notebook, width: int) -> None:
     notebook.page.set_viewport_size({"width": width, "height": HEIGHT})
     notebook.page.evaluate(f"window.jupyterapp.shell.{'expand' if width == 1280 else 'collapse'}Left()")
@@ -145,7 +148,7 @@ def test_nothing_sticks_out_and_the_chosen_rung_is_in_sight(notebook: Notebook, 
     notebook.page.set_viewport_size({"width": 1280, "height": HEIGHT})
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", few(["light", "dark"], 1))
 def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme(theme)
     assert serious(notebook, ".lp-live") == []
@@ -157,6 +160,7 @@ def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
         assert unreached(live(notebook, cell)) == []
 
 
+@pytest.mark.soak
 def test_a_hand_that_moves_at_random_is_followed(
     notebook: Notebook, counts: Callable[[int, int, int], int]
 ) -> None:
@@ -167,6 +171,7 @@ def test_a_hand_that_moves_at_random_is_followed(
         settle(notebook)
 
 
+@pytest.mark.soak
 def test_a_picture_whose_kernel_is_gone_says_so(notebook: Notebook) -> None:
     """The last one here: it ends the kernel's memory."""
     heads = live(notebook, 0)

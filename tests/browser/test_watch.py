@@ -14,6 +14,7 @@ from browser.access import serious, unreached
 from browser.hands import kernel, move_watch, watch_agrees
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import OUTSIDE
+from inputs import few
 
 pytestmark = pytest.mark.browser
 
@@ -274,6 +275,7 @@ def test_a_puzzle_is_solved_where_its_line_is_open(notebook: Notebook) -> None:
     settle(notebook, 1)
 
 
+@pytest.mark.soak
 def test_play_goes_once_through_and_halts_where_it_breaks(notebook: Notebook) -> None:
     two = panel(notebook, 1)
     box = two.locator("textarea")
@@ -291,7 +293,7 @@ def test_play_goes_once_through_and_halts_where_it_breaks(notebook: Notebook) ->
     settle(notebook, 1)
 
 
-@pytest.mark.parametrize("width", [1280, 820, 390])
+@pytest.mark.parametrize("width", few([1280, 820, 390], 1))
 def test_nothing_sticks_out(notebook: Notebook, width: int) -> None:
     notebook.page.set_viewport_size({"width": width, "height": 2600})
     notebook.page.evaluate(f"window.jupyterapp.shell.{'expand' if width == 1280 else 'collapse'}Left()")
@@ -308,6 +310,7 @@ def test_nothing_sticks_out(notebook: Notebook, width: int) -> None:
     notebook.page.set_viewport_size({"width": 1280, "height": 2600})
 
 
+@pytest.mark.soak
 def test_the_line_that_runs_is_in_sight_when_the_source_unfolds(notebook: Notebook) -> None:
     four = panel(notebook, 0)
     four.locator(".lp-dot").last.click()
@@ -330,7 +333,7 @@ def test_the_line_that_runs_is_in_sight_when_the_source_unfolds(notebook: Notebo
         assert source.locator(".lp-source-box").evaluate(in_sight)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", few(["light", "dark"], 1))
 def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme(theme)
     for dot in (0, 8):
@@ -357,6 +360,7 @@ def test_pointing_at_a_rank_changes_what_is_lit_and_moves_nothing(notebook: Note
         assert len(places) == 1
 
 
+@pytest.mark.soak
 def test_a_hand_that_moves_at_random_is_followed(
     notebook: Notebook, counts: Callable[[int, int, int], int]
 ) -> None:

@@ -95,7 +95,7 @@ def apart(one: dict[str, float], other: dict[str, float]) -> bool:
 @pytest.mark.parametrize(
     ("width", "files", "least"),
     [
-        (1280, True, 500),
+        pytest.param(1280, True, 500, marks=pytest.mark.soak),
         pytest.param(820, True, 330, marks=pytest.mark.soak),
         pytest.param(820, False, 550, marks=pytest.mark.soak),
         (390, False, 250),
@@ -222,6 +222,7 @@ def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
     assert cause["height"] < 3 * 16 + 8  # 16 px a line: not a narrow column beside the title
 
 
+@pytest.mark.soak
 def test_a_table_of_frameworks_breaks_no_word_and_links_its_sources(notebook: Notebook) -> None:
     resize(notebook, 1280, True)
     finding = notebook.cell(0).locator("[data-code=LP104]")
@@ -241,6 +242,7 @@ def test_a_table_of_frameworks_breaks_no_word_and_links_its_sources(notebook: No
     finding.locator("summary").first.click()
 
 
+@pytest.mark.soak
 def test_the_toolbar_covers_no_title_and_no_line_is_cut(notebook: Notebook, tmp_path: Path) -> None:
     for width, files in ((1280, True), (820, False)):
         resize(notebook, width, files)
@@ -281,6 +283,7 @@ def test_text_reads_in_both_themes_and_is_alike_in_cell_and_panel(notebook: Note
     assert min(seen["dark"][:3]) >= 200
 
 
+@pytest.mark.soak
 def test_a_choice_of_a_problem_is_a_button(notebook: Notebook) -> None:
     resize(notebook, 1280, True)
     for cell, status in ((0, "1 · 1 · 16 · 1024 = 16,384 GPUs"), (3, "A sharding problem")):
