@@ -16,7 +16,7 @@ help:
 	@echo "make lab          open the workbook in JupyterLab (LAB_ARGS: options of jupyter lab)"
 	@echo "make test         ruff, mypy, pytest, every notebook, JupyterLab in a real browser"
 	@echo "make lint         ruff and mypy alone"
-	@echo "make soak         the property tests and samples of 'make test' at their full counts, and every benchmark"
+	@echo "make soak         the property tests and samples of 'make test' at their full counts, and most benchmarks"
 	@echo "make deep         what the soak has no time for, and slips made in the core that tests must notice"
 	@echo "make bench        run the measurements in benchmarks/"
 	@echo "make docs         build/docs: these pages as a site with a search, and docs/api anew from the docstrings"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,16 +36,20 @@ SMALLEST = {
     "zero": "--repeats 1",
 }
 IN_A_BROWSER = ("explorer", "page", "watch")
+DEEP = ("explorer", "page")
+"""Those that take minutes at their smallest; `make deep` runs them."""
 
 
-def test_every_benchmark_is_run_by_the_soak() -> None:
+def test_every_benchmark_is_run_somewhere() -> None:
     assert set(SMALLEST) == {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=BROWSER if name in IN_A_BROWSER else ()) for name in SMALLEST]
-)
+def _parameter(name: str) -> Any:
+    own = [pytest.mark.deep if name in DEEP else pytest.mark.soak]
+    return pytest.param(name, marks=[*own, BROWSER] if name in IN_A_BROWSER else own)
+
+
+@pytest.mark.parametrize("name", [_parameter(name) for name in SMALLEST])
 def test_a_benchmark_runs(name: str) -> None:
     command = [sys.executable, f"benchmarks/{name}.py", *SMALLEST[name].split()]
     own = os.environ | {"PYTHONPATH": "tests"}  # as `make bench` has it

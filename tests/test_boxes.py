@@ -429,7 +429,7 @@ def test_an_illegal_operation_is_refused_with_the_reason(
 def test_what_is_placed_at_random_by_legal_moves_is_a_schedule_that_runs(counts: Any) -> None:
     """The second witness is the library's own check of a table, which knows nothing of boards."""
     full = 0
-    for seed in range(counts(40, 300, 2000)):
+    for seed in range(counts(40, 100, 2000)):
         draw = random.Random(seed)
         asked_ = lp.schedule("1f1b", pp=draw.choice((2, 3)), micro_batches=2)
         board = placed_operations(asked_)

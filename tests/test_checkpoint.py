@@ -172,7 +172,7 @@ def options(case: Case) -> dict[str, Any]:
 def test_what_is_cut_is_right_and_comes_back(
     whole: Callable[..., Path], tmp_path: Path, counts: Callable[[int, int, int], int]
 ) -> None:
-    chosen = random.Random(0).sample(CASES, counts(16, 150, len(CASES)))
+    chosen = random.Random(0).sample(CASES, counts(16, 50, len(CASES)))
     for i, case in enumerate(chosen):
         name, tp, pp, padding, form = case
         model, dtype = small(name), list(DTYPES)[zlib.crc32(repr(case).encode()) % len(DTYPES)]
@@ -197,7 +197,7 @@ def test_every_dtype_and_split_of_one_model(
 ) -> None:
     model = tiny(n_layers=5)
     every = list(itertools.product(DTYPES, LAYER_SPLITS, (1, 2, 4, 8), (1, 2, 4), PADDINGS))
-    for i, (dtype, split, tp, pp, padding) in enumerate(random.Random(2).sample(every, counts(12, 150, 600))):
+    for i, (dtype, split, tp, pp, padding) in enumerate(random.Random(2).sample(every, counts(12, 50, 600))):
         if split == "equal":
             pp = 5 if pp > 1 else 1
         cut, back = tmp_path / f"{i} cut", tmp_path / f"{i} back"
@@ -218,7 +218,7 @@ def test_a_reshard_is_the_shard_of_the_gather(
         by_model.setdefault(case[0], []).append(case)
     shuffled = random.Random(1)
     pairs = [(a, shuffled.choice(by_model[a[0]])) for a in shuffled.sample(CASES, 600)]
-    for i, (a, b) in enumerate(pairs[: counts(8, 100, 600)]):
+    for i, (a, b) in enumerate(pairs[: counts(8, 40, 600)]):
         here = tmp_path / str(i)
         here.mkdir()
         checkpoint.shard(whole(small(a[0])), here / "a", **options(a))

@@ -624,7 +624,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(
     name, folder = kind
     checkpoint.gather(folder, tmp_path / "reference")
     reference = contents(tmp_path / "reference")
-    places, times = random.Random(name), counts(5, 60, 300)
+    places, times = random.Random(name), counts(5, 20, 300)
     found = {"gather": 0, "verify": 0, "harmless": 0}
     files = [p for p in sorted(folder.iterdir()) if name.startswith("own") or p in tensor_files(folder)]
     for file in files:

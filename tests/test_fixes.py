@@ -77,7 +77,7 @@ def test_fixes_of_common_slips(counts: Callable[[int, int, int], int]) -> None:
         for gpus in (None, 64)
         for judge in (None, *lp.FRAMEWORKS)
     ]
-    for arguments in drawn(cases, counts(150, 2000, len(cases))):
+    for arguments in drawn(cases, counts(150, 600, len(cases))):
         assert_fixes_hold(arguments)
 
 

@@ -56,7 +56,7 @@ def _no_ranks_left() -> Iterator[None]:
 @pytest.fixture
 def times(counts: Callable[[int, int, int], int]) -> range:
     """How often a failure is provoked."""
-    return range(counts(1, 3, 20))
+    return range(counts(1, 2, 20))
 
 
 # -- what ranks are asked to do --------------------------------------------------------------------

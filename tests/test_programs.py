@@ -110,7 +110,7 @@ def test_the_grid_has_every_kind_of_layout() -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_float64_equals_the_reference(program: str, counts: Callable[[int, int, int], int]) -> None:
-    for case in drawn(of_program(program), counts(3, 20, len(GRID))):
+    for case in drawn(of_program(program), counts(3, 8, len(GRID))):
         result = case.run(program)
         assert result.ok, f"{case}\n{result}"
         assert result.tolerance == 1e-12

@@ -40,7 +40,7 @@ SLOW = {"a layout for a machine", "the stage that overflows"}
 
 @pytest.mark.parametrize("name", sorted(QUESTIONS))
 def test_every_drawn_truth_is_right(name: str, counts: Any) -> None:
-    for seed in range(counts(3, 60, 200) if name in SLOW else counts(20, 200, 1000)):
+    for seed in range(counts(3, 10, 200) if name in SLOW else counts(20, 60, 1000)):
         question = Quiz(seed).question(name)
         assert question.verdict(question.truth) == "", (seed, question.text)
 

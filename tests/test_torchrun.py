@@ -58,7 +58,7 @@ SUM = 'collectives.all_reduce(collectives.copy(x, mesh, "tp") / setting.layout.t
 @pytest.fixture
 def times(counts: Callable[[int, int, int], int]) -> range:
     """How often it is shown: once for each way that agents meet."""
-    return range(counts(1, 2, 20))
+    return range(counts(1, 1, 20))
 
 
 @pytest.fixture

@@ -194,7 +194,7 @@ def test_a_hand_that_moves_at_random_is_followed(
 ) -> None:
     """Left and right agree after every move, and nothing freezes; the fixture looks at the console."""
     walk = Walk(explorer, seed=17)
-    moves = counts(4, 150, 2_000)
+    moves = counts(4, 40, 2_000)
     walk.go(moves)
     print(walk)
 
