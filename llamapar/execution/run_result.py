@@ -20,6 +20,7 @@ from llamapar.spmd.training import Training
 
 from . import tape as tapes
 from .body import RankReport, Results, Task, Work, inputs, piece, reference, uncut, unpiped
+from .coverage import untouched
 from .replies import PeerError
 from .stepping import LIKE, ProcessStep, allowed_distance, curve_of
 from .ticking import Ticking
@@ -125,6 +126,11 @@ class RunResult(Record):
         """The tape of shapes after each assignment, from the meta device."""
         return tapes.shape_tape(unpiped(self.task), self.why)
 
+    @cached_property
+    def untouched(self) -> tuple[str, ...]:
+        """What the inputs never touched, in sentences: a slip there could not have shown."""
+        return untouched(self.task) if self.max_error is not None else ()
+
     @property
     def details(self) -> tuple[Record, ...]:
         """The lines below the summary in its text."""
@@ -186,6 +192,7 @@ class RunResult(Record):
             "events": len(self.trace.events),
             "bytes": self.trace.by_axis,
             "errors": {str(r): f"{type(e).__name__}: {e}" for r, e in self.errors.items()},
+            "untouched": list(self.untouched),
             "notes": list(self.notes),
         }
 
@@ -212,6 +219,7 @@ class RunResult(Record):
         sent = ", ".join(f"{axis} {n:,} B" for axis, n in self.trace.by_axis.items())
         foot = [
             f"rank 0: {collectives_in_words(self.trace.events)}{': ' + sent if sent else ''}",
+            *(f"not exercised: {what}" for what in self.untouched),
             *self.notes,
         ]
         if self.weight_errors:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import cache
+
 import torch
 from torch import Tensor
 
+from llamapar.describe.splits import Split
 from llamapar.spmd.microbatches import step_of
 from llamapar.spmd.setting import Setting, short
 
@@ -14,12 +18,27 @@ and sentences to the last. What one rank sums, all ranks read. First forward, th
 gradients meet, the norm is taken once, the update is the same on every copy, and the next batch finds
 equal weights everywhere.
 """
-"""A token is a byte of it."""
+"""Each of its characters is a token."""
+
+
+@cache
+def token_ids(vocab_size: int) -> dict[str, int]:
+    """Character of CORPUS → its row of the vocabulary.
+
+    The rows lie at the ends of equal shards, of 2, 4, 8 and 16 ranks. So a short text looks up rows of every
+    rank, first and last ones, and the ids stay the same when training goes on in another layout.
+    """
+    shards = [own for ranks in (2, 4, 8, 16) for own in Split(vocab_size, ranks) if len(own)]
+    ends = [row for own in shards for row in (own[0], own[-1])]
+    rows = list(dict.fromkeys([*ends, *range(vocab_size)]))
+    characters = [character for character, _ in Counter(CORPUS).most_common()]
+    return {character: rows[i % len(rows)] for i, character in enumerate(characters)}
 
 
 def corpus(setting: Setting, name: str, device: str = "cpu") -> Tensor:
     """Tokens or targets [global_batch, seq] of a step, by name; steps follow each other in CORPUS."""
-    text = torch.tensor(list(CORPUS.encode()), device=device) % setting.model.vocab_size
+    ids = token_ids(setting.model.vocab_size)
+    text = torch.tensor([ids[character] for character in CORPUS], device=device)
     done = setting.training.done if setting.training is not None else 0
     each = setting.global_batch * setting.seq_len
     first = (done + step_of(name)) * each + (short(name) == "targets")

@@ -7,6 +7,7 @@ them with seeded random numbers, and takes each rank's piece by the cut. It send
 from __future__ import annotations
 
 import math
+import random
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ DTYPES = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 5e-2}
 
 ALIASES = {"x": "residual", "targets": "tokens", "attention_norm": "norm", "ffn_norm": "norm"}
 """Argument names of programs → their rows in the placement table."""
+
+NEAR_ZERO = 1e-3
+"""Factor of some tokens of x: their mean square, 1e-6, is below the 1e-5 that Llama's norms add to it."""
 
 TIED = "tok_embeddings.weight"
 """What the first stage and the last share in a tied model."""
@@ -173,14 +177,18 @@ class Setting(Cut):
         return {short(name): shape for name, shape in named.items()}
 
     def make(self, name: str, shape: tuple[int, ...], device: str = "cpu") -> Tensor:
-        """The global tensor: equal numbers for equal name, shape and seed, whatever the dtype."""
+        """The global tensor: equal numbers for equal name, shape, seed and vocabulary shards.
+
+        Some numbers are chosen, so that a slip at a boundary shows: each sequence has tokens on the first and
+        the last row of every rank's shard, and some tokens of x are near zero, where a norm's eps counts.
+        """
         key = kind(name) if name != "cotangent" else name
         if key == "positions":
             return torch.arange(self.seq_len, device=device)
         if key == "tokens":
             if device == "meta":
                 return torch.empty(shape, dtype=torch.int64, device=device)
-            return torch.randint(self.model.vocab_size, shape, generator=self._generator(name))
+            return self._with_edge_rows(name, shape)
         if device == "meta":
             return torch.empty(shape, dtype=self.torch_dtype, device=device)
         made = torch.randn(shape, generator=self._generator(name), dtype=torch.float64)
@@ -188,7 +196,22 @@ class Setting(Cut):
             made = 1 + made / 8
         elif key in PARAMETERS:
             made = made / math.sqrt(shape[-1])
+        elif key == "residual":
+            made[:, 5::16] *= NEAR_ZERO
         return made.to(self.torch_dtype)
+
+    def _with_edge_rows(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Random tokens [batch, seq], of which some are the edges of vocabulary shards, at random places."""
+        tokens = torch.randint(self.model.vocab_size, shape, generator=self._generator(name)).tolist()
+        shards = [own.real for own in self.vocab.ranks if len(own.real)]
+        edges = [row for own in shards for row in (own[0], own[-1])]
+        draw = random.Random(f"{name} {self.seed}")
+        for number, sequence in enumerate(tokens):
+            places = draw.sample(range(len(sequence)), min(len(edges), len(sequence)))
+            # Where a sequence is too short for all edges, the next one goes on with the others.
+            for n, place in enumerate(places, start=number * len(places)):
+                sequence[place] = edges[n % len(edges)]
+        return torch.tensor(tokens)
 
     def _generator(self, name: str) -> torch.Generator:
         return torch.Generator().manual_seed(zlib.crc32(name.encode()) + self.seed)
