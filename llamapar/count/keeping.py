@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from llamapar.place.cut import Cut
-from llamapar.records.tables import Plain, Record
+from llamapar.records.tables import AsDict, Record
 
 from .exact import layer_terms
 from .sizes import Sizes
@@ -30,11 +30,13 @@ class KeptPart:
 
 
 @dataclass(frozen=True, repr=False)
-class Kept(Record):
+class Kept(AsDict, Record):
     """What a layer keeps for the backward of one micro-batch, part by part.
 
     unit: the numbers of the residual stream over tp, tokens·dim/tp; figures are bytes per such number.
     """
+
+    json_names = ("found", "unfused", "fused", "steps")
 
     title: str
     unit: float
@@ -80,10 +82,6 @@ class Kept(Record):
             f"a layer keeps {self.found:.2f} B a token·dim/tp (lp.memory, kernels='eager': "
             f"{self.unfused:.2f}), fused kernels {self.fused:.2f}: {steps}"
         )
-
-    def as_dict(self) -> Plain:
-        """Plain values for JSON, in bytes per token·dim/tp."""
-        return {"found": self.found, "unfused": self.unfused, "fused": self.fused, "steps": self.steps}
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []

@@ -14,7 +14,7 @@ from types import CodeType
 from llamapar.describe.hardware import GPUS
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
-from llamapar.records.tables import Plain, Record, cut
+from llamapar.records.tables import AsDict, Plain, Record, cut
 
 GIB = 2**30
 
@@ -115,13 +115,15 @@ FITS, UNDECIDED, TOO_MUCH = "fits", "undecided", "does not fit"
 
 
 @dataclass(frozen=True, repr=False)
-class Memory(Record):
+class Memory(AsDict, Record):
     """Every pipeline stage's breakdown beside the HBM of one GPU. how: the step and the accounting.
 
     stages: by PP rank, with every open choice at its upper end. lighter: the same at the lower end.
     open_facts: arguments of `memory` that would decide between the ends; empty if there is no range.
     heaviest: for an unknown trainer, the upper bound over all trainers; else the same as `stages`.
     """
+
+    json_names = ("stages", "worst", "fits", "low_bytes", "high_bytes", "outcome", "open_facts")
 
     model: ModelConfig
     layout: Layout
@@ -235,18 +237,6 @@ class Memory(Record):
     def names(self) -> list[str]:
         """Names of all terms, in order."""
         return list(dict.fromkeys(term.name for stage in self.stages for term in stage.terms))
-
-    def as_dict(self) -> Plain:
-        """{"stages": [...], "worst": ..., "fits": ..., ...}, the form of `llamapar memory --json`."""
-        return {
-            "stages": [stage.as_dict() for stage in self.stages],
-            "worst": self.worst.as_dict(),
-            "fits": self.fits,
-            "low_bytes": self.low_bytes,
-            "high_bytes": self.high_bytes,
-            "outcome": self.outcome,
-            "open_facts": list(self.open_facts),
-        }
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         shown = [self.stages[i] for i in cut(len(self.stages))]

@@ -18,7 +18,7 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LayoutError, LlamaparError, printable
-from llamapar.records.tables import Plain, Record
+from llamapar.records.tables import AsDict, Plain, Record
 
 from . import framework as find_framework
 from . import of_version
@@ -39,16 +39,14 @@ _SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Contradiction:
+class Contradiction(AsDict):
     """Values of one field that cannot all be true. values: each with its source."""
+
+    json_names = ("field", "values", "why")
 
     field: str
     values: tuple[object, ...]
     why: str
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return {"field": self.field, "values": list(self.values), "why": self.why}
 
     def __str__(self) -> str:
         return f"{self.field}: {' or '.join(map(str, self.values))}: {self.why}"

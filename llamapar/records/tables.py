@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
-from typing import Any
+from typing import Any, ClassVar
 
 from llamapar.late import late
 
@@ -186,6 +186,25 @@ def html_table(
 def paragraphs(text: str) -> str:
     """HTML with one paragraph for each line of `text`."""
     return "".join(f"<p>{escape(line)}</p>" for line in text.splitlines())
+
+
+class AsDict:
+    """Base of values whose JSON form is a choice of their attributes, by name, in `json_names`."""
+
+    json_names: ClassVar[tuple[str, ...]]
+
+    def as_dict(self) -> Plain:
+        """Plain values for JSON."""
+        return {name: plain_value(getattr(self, name)) for name in self.json_names}
+
+
+def plain_value(value: Any) -> Any:
+    """A value as JSON holds it: records by their `as_dict`, tuples as lists."""
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
+    if isinstance(value, Mapping):
+        return {name: plain_value(each) for name, each in value.items()}
+    return [plain_value(each) for each in value] if isinstance(value, tuple | list) else value
 
 
 class Record:

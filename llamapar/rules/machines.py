@@ -26,7 +26,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.options import offer
 from llamapar.errors import Choice, LayoutError, one_of, real, whole
 from llamapar.place.cut import Cut
-from llamapar.records.tables import Plain, Record, cut
+from llamapar.records.tables import AsDict, Plain, Record, cut
 
 from .report import check
 
@@ -83,8 +83,10 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Node:
+class Node(AsDict):
     """What one machine holds, in bytes. role: "root" or "worker"."""
+
+    json_names = ("node", "role", "weight_bytes", "kv_cache_bytes", "total_bytes")
 
     node: int
     role: str
@@ -95,9 +97,6 @@ class Node:
     def total_bytes(self) -> int:
         return self.weight_bytes + self.kv_cache_bytes
 
-    def as_dict(self) -> Plain:
-        return {**asdict(self), "total_bytes": self.total_bytes}
-
 
 def kv_cache_bytes(model: ModelLike, seq_len: int, *, item: int = 2, batch: int = 1, tp: int = 1) -> int:
     """Bytes of K and V of every layer for `seq_len` tokens, on one of `tp` ranks: 2·L·s·b·kv_dim/tp·item."""
@@ -106,8 +105,10 @@ def kv_cache_bytes(model: ModelLike, seq_len: int, *, item: int = 2, batch: int 
 
 
 @dataclass(frozen=True, repr=False)
-class Loading(Record):
+class Loading(AsDict, Record):
     """A model in a file format over `n_nodes` machines of `memory_gib`·2³⁰ bytes each."""
+
+    json_names = ("file_bytes", "nodes", "fits", "smallest_nodes", "overflows")
 
     model: ModelConfig
     format: str
@@ -243,16 +244,6 @@ class Loading(Record):
         why = self.limit(self.n_nodes)
         fit = f"{'fits' if self.fits else 'does not fit'}; smallest number of nodes: {self.smallest_nodes}"
         return f"{why}; {fit}" if why else fit
-
-    def as_dict(self) -> Plain:
-        """The form of `llamapar loading --json`."""
-        return {
-            "file_bytes": self.file_bytes,
-            "nodes": [node.as_dict() for node in self.nodes],
-            "fits": self.fits,
-            "smallest_nodes": self.smallest_nodes,
-            "overflows": [count.as_dict() for count in self.overflows],
-        }
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         title = (

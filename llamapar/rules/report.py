@@ -20,7 +20,7 @@ from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.habits import habits_of
 from llamapar.frameworks.settings import takes_settings
-from llamapar.records.tables import Plain, fold, plural
+from llamapar.records.tables import AsDict, Plain, fold, plural
 
 from . import memory_rule
 from .fix_search import Fix, is_unproven, severities
@@ -39,8 +39,10 @@ def _folded(word: str, text: str, width: int) -> list[str]:
 
 
 @dataclass(frozen=True, repr=False)
-class Finding:
+class Finding(AsDict):
     """One rule's finding about a job; its words and fixes are made at first use."""
+
+    json_names = ("code", "severity", "message", "why", "fixes", "frameworks")
 
     rule: Rule
     severity: str
@@ -84,17 +86,6 @@ class Finding:
         """Every framework's verdict by name, the judge first."""
         first = {self.judge.name: self.judge} if self.judge else {}
         return {f.name: f.judge(self.code, self.job) for f in (first | FRAMEWORKS | first).values()}
-
-    def as_dict(self) -> Plain:
-        """Plain values for JSON."""
-        return {
-            "code": self.code,
-            "severity": self.severity,
-            "message": self.message,
-            "why": self.why,
-            "fixes": [fix.as_dict() for fix in self.fixes],
-            "frameworks": {name: v.as_dict() for name, v in self.frameworks.items()},
-        }
 
     @property
     def unproven(self) -> bool:
@@ -167,8 +158,10 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(AsDict):
     """What `check` found. `ok` is the judge's verdict: a framework's, or without one the paper's."""
+
+    json_names = ("ok", "findings")
 
     job: Job
     judge: Framework | None
@@ -218,10 +211,6 @@ class Report:
         judge = f" for {self.judge.title}" if self.judge else ""
         ranks = f"{job.layout.world} rank{'s' * (job.layout.world > 1)}"
         return f"{job.model.name}  {job.layout} ({ranks}){judge}: {verdict}"
-
-    def as_dict(self) -> Plain:
-        """Plain values for JSON."""
-        return {"ok": self.ok, "findings": [f.as_dict() for f in self.findings]}
 
     def text(self, width: int | None = None) -> str:
         """Summary and findings, with lines of at most `width` characters if given."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from llamapar.describe.arguments import checked_options
 from llamapar.errors import LlamaparError, shown
-from llamapar.records.tables import Plain, Record
+from llamapar.records.tables import AsDict, Record
 
 from .cost import Cost
 
@@ -28,12 +28,14 @@ WARM_UP = 2
 
 
 @dataclass(frozen=True, repr=False)
-class Calibration(Record):
+class Calibration(AsDict, Record):
     """Runs beside their predictions.
 
     factor: the median of measured over predicted steps.
     left_out: the error of each run, predicted with the factor of the others; empty for a single run.
     """
+
+    json_names = ("factor", "errors", "left_out")
 
     costs: tuple[Cost, ...]
     measured: tuple[float, ...]
@@ -48,10 +50,6 @@ class Calibration(Record):
     def errors(self) -> tuple[float, ...]:
         """The error of each uncorrected prediction: predicted over measured, less one."""
         return tuple(c.step_seconds / m - 1 for c, m in zip(self.costs, self.measured, strict=True))
-
-    def as_dict(self) -> Plain:
-        """Plain values for JSON."""
-        return {"factor": self.factor, "errors": list(self.errors), "left_out": list(self.left_out)}
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []

@@ -24,7 +24,7 @@ from llamapar.frameworks import Framework
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.habits import habits_of
 from llamapar.frameworks.settings import takes_settings
-from llamapar.records.tables import Plain, Record
+from llamapar.records.tables import AsDict, Plain, Record
 from llamapar.rules.fix_search import codes, severities
 from llamapar.rules.memory_rule import memory_of
 from llamapar.rules.report import check_job
@@ -125,11 +125,13 @@ class PlanQuestion:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(Record):
+class Plan(AsDict, Record):
     """Layouts by step time, the fastest first.
 
     considered: how many were estimated. seconds: that the search took. complete: nothing stopped it.
     """
+
+    json_names = ("considered", "seconds", "complete", "layouts")
 
     asked: PlanQuestion = field(repr=False)
     layouts: tuple[Ranked, ...]
@@ -215,16 +217,6 @@ class Plan(Record):
         facts = dict.fromkeys(fact for one in open_ones for fact in one.held.open_facts)
         told = f"{len(open_ones)} of {len(self.layouts)} may not fit until {' or '.join(facts)} is known"
         return f"; {told}" if open_ones else ""
-
-    def as_dict(self) -> Plain:
-        """Plain values for JSON, the fastest first."""
-        layouts = [one.as_dict() for one in self.layouts]
-        return {
-            "considered": self.considered,
-            "seconds": self.seconds,
-            "complete": self.complete,
-            "layouts": layouts,
-        }
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []
