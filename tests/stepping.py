@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from llamapar.errors import whole
-from llamapar.execution.body import inputs, of_micro_batch, parameters, wants
+from llamapar.execution.body import Task, inputs, parameters, uncut, unpiped, wants
 from llamapar.execution.capacity import require_room
 from llamapar.execution.engines.local import LocalRanks, one_run
 from llamapar.execution.execute import prepare
@@ -27,6 +28,17 @@ class SteppedRanks(LocalRanks):
     def shapes(self, t: Tensor) -> dict[int, tuple[int, ...]]:
         """rank → the shape of its own tensor."""
         return {r: tuple(own.shape) for r, own in self.values(t).items()}
+
+
+def of_micro_batch(task: Task, number: int) -> Task:
+    """The same of micro-batch `number`, with the tokens that each dp way has in it in a run."""
+    setting, alone = task.setting, unpiped(task)
+    if setting.schedule is None:
+        return task
+    cut = (setting.layout.dp, setting.micro_batches, setting.micro_batch)
+    whole = inputs(task, uncut, wanted=("tokens", "targets"))
+    own = {name: t.unflatten(0, cut)[:, number].flatten(0, 1) for name, t in whole.items()}
+    return replace(alone, given={**alone.given, **own})
 
 
 def step_through(program: Any, model: Any, layout: Any, *, number: int = 0, **options: Any) -> SteppedRanks:

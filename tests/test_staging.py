@@ -12,7 +12,7 @@ import llamapar as lp
 from inputs import few
 from llamapar import Layout
 from llamapar.describe.layout import SHARDING
-from llamapar.execution.body import Task, of_micro_batch, reference
+from llamapar.execution.body import Task, reference
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import VOCAB_PADDING, followed, watch_task, watched
 from llamapar.panels.film import film
@@ -20,6 +20,7 @@ from llamapar.place.orders import ORDERS
 from llamapar.programs import PROGRAMS
 from llamapar.programs.teaching import MARKS, ROWS, word
 from llamapar.records.trace import Tape, TapeStep
+from stepping import of_micro_batch
 
 EIGHT = Layout(pp=2, tp=2, dp=2)
 

@@ -36,7 +36,7 @@ def test_incident_3_at_its_line() -> None:
     failed = tape.failed
     assert failed is not None
     assert (failed.name, failed.code) == ("k", "k = split_heads(x @ wk.mT, setting.model.head_dim)")
-    assert failed.where == "attention:13"
+    assert failed.where == "attention:18"
     assert failed.error == dict.fromkeys(range(16), INCIDENT)
     assert failed.global_shape == (1, 8192, 8, 128)
     assert failed.why == "tp=16 does not divide n_kv_heads=8 (llama3-8b): a rank would need half a KV head"
@@ -48,7 +48,7 @@ def test_incident_3_at_its_line() -> None:
         "8192 × 64 = 524288; 64 = 8·128/16 = half a head"
     )
     assert str(tape).endswith(f"ranks 0–15: {INCIDENT}\n{failed.why}\n{failed.cause}")
-    assert [row.partition("  ")[0] for row in str(tape).splitlines() if "✗" in row] == ["attention:13 ✗"]
+    assert [row.partition("  ")[0] for row in str(tape).splitlines() if "✗" in row] == ["attention:18 ✗"]
     assert f"<p>{failed.why}</p><p>{failed.cause}</p>" in tape._repr_html_()
 
 
@@ -87,7 +87,7 @@ def test_cut_dims_name_every_axis_that_cuts_them() -> None:
     assert "dim 0 by dp, dim 1 by tp·cp" in str(tape)
     assert tape.ranks == tape.world == 16
     assert shape_of(tape, "w2") == ((128, 384), (128, 192), {1: ("tp",)})
-    assert shape_of(tape, "attention_norm") == ((128,), (128,), {})
+    assert shape_of(tape, "positions") == ((64,), (16,), {0: ("cp",)})
 
 
 def test_uneven_ranks_are_told_apart() -> None:

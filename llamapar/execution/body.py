@@ -274,17 +274,6 @@ def unpiped(task: Task) -> Task:
     return replace(task, setting=alone, given=given)
 
 
-def of_micro_batch(task: Task, number: int) -> Task:
-    """The same of micro-batch `number`, with the tokens that each dp way has in it in a run."""
-    setting, alone = task.setting, unpiped(task)
-    if setting.schedule is None:
-        return task
-    cut = (setting.layout.dp, setting.micro_batches, setting.micro_batch)
-    whole = inputs(task, uncut, wanted=("tokens", "targets"))
-    own = {name: t.unflatten(0, cut)[:, number].flatten(0, 1) for name, t in whole.items()}
-    return replace(alone, given={**alone.given, **own})
-
-
 def computed(
     task: Task,
     function: Callable[..., object],

@@ -47,7 +47,7 @@ def block_reference(setting: Setting, x: Tensor, positions: Tensor, layer: Mappi
 
 def of_attention(layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The parameters of a layer that attention takes."""
-    return {name: layer[name] for name in WEIGHTS if name in layer}
+    return {name: layer[name] for name in layer if name in WEIGHTS}
 
 
 def layer_weights(weights: Mapping[str, Tensor], layer: int) -> dict[str, Tensor]:

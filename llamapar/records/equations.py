@@ -177,18 +177,3 @@ class Multiples(Equation):
 
     def __str__(self) -> str:
         return ", ".join(f"{n} = {n // self.unit}·{self.unit}" for n in self.numbers)
-
-
-@dataclass(frozen=True)
-class ElementCounts(Equation):
-    """The number of elements found, and the number expected."""
-
-    there: int
-    expected: int
-
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        return ("there are", self.there), ("expected", self.expected)
-
-    def __str__(self) -> str:
-        return f"{self.there} elements, {self.expected} expected"
