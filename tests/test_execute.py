@@ -698,7 +698,8 @@ def test_what_a_result_says() -> None:
     assert lines[7:] == ["rank 0: 4 collectives: tp 32,768 B", "device cpu: asked for"]
     assert result.as_dict() | {"max_error": 0, "max_grad_error": 0} == {
         "ok": True, "max_error": 0, "max_grad_error": 0, "engine": "local", "device": "cpu", "ranks": 2,
-        "events": 4, "bytes": {"tp": 32768}, "errors": {}, "untouched": [], "notes": ["device cpu: asked for"],
+        "events": 4, "bytes": {"tp": 32768}, "errors": {}, "untouched": [],
+        "notes": ["device cpu: asked for"],
     }  # fmt: skip
     assert "<b>mlp  tp=2" in result._repr_html_()
 

@@ -371,11 +371,8 @@ def test_torchs_counter_sees_the_collectives_that_ours_sees(cp_method: str) -> N
     options: dict[str, Any] = {"seq_len": 16, "cp_method": cp_method}
     ranks = step_through("block", SMALL, {"tp": 2, "cp": 2}, **options)
     with ranks, lp.record() as trace, CommDebugMode() as comm:
-        y = call_function(
-            partial(lp.programs.PROGRAMS["block"].function, ranks.mesh, ranks.setting), ranks.tensors
-        )
-        y = y["out"]
-        y.sum().backward()
+        block = partial(lp.programs.PROGRAMS["block"].function, ranks.mesh, ranks.setting)
+        call_function(block, ranks.tensors)["out"].sum().backward()
     assert kinds(comm) == Counter(e.kind for e in trace.events)
     assert len(trace.events) == {"all_gather": 12, "ring": 16}[cp_method]
 

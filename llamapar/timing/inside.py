@@ -53,14 +53,14 @@ class ProgramRow:
 _OUT = "return row_output("
 _IN = "x = column_input("
 ROWS = (
-    ProgramRow("norm", "residual", "llama", "rms_norm(x, attention_norm", by=("dim",)),
+    ProgramRow("norm", "residual", "llama", 'rms_norm(x, layer["attention_norm"]', by=("dim",)),
     ProgramRow("x", "tokens", "attention", _IN, "column input"),
     ProgramRow("q, k, v", "keys", "attention", "q = split_heads(", by=("wq", "wk", "wv", "q", "k")),
     ProgramRow("k, v", "all keys", "attention", "k, v = whole_sequence(", "K and V"),
     ProgramRow("attention", "q", "attention", "return kernels.attend(", by=("attention",)),
     ProgramRow("wo", "summand", "attention", _OUT, by=("wo",)),
     ProgramRow("sum", "residual", "attention", _OUT, "row output"),
-    ProgramRow("norm", "residual", "llama", "rms_norm(x, ffn_norm", by=("dim",)),
+    ProgramRow("norm", "residual", "llama", 'rms_norm(x, layer["ffn_norm"]', by=("dim",)),
     ProgramRow("x", "tokens", "mlp", _IN, "column input"),
     ProgramRow("w1, w3", "hidden", "mlp", "hidden = F.silu(", by=("w1", "w3", "ffn")),
     ProgramRow("w2", "summand", "mlp", _OUT, by=("w2",)),
