@@ -47,13 +47,12 @@ class Choice:
     def __str__(self) -> str:
         if self.bare:
             return str(self.values[0][1])
-        text = " ".join(f"{name}={_written(value)}" for name, value in self.values)
+        # As Python writes a value, but a float with at most 12 significant digits.
+        text = " ".join(
+            f"{name}={value:.12g}" if isinstance(value, float) else f"{name}={value!r}"
+            for name, value in self.values
+        )
         return f"{text} {self.when}" if self.when else text
-
-
-def _written(value: object) -> str:
-    """A plain value as Python writes it; a float has at most 12 significant digits."""
-    return f"{value:.12g}" if isinstance(value, float) else repr(value)
 
 
 class LlamaparError(ValueError):
@@ -109,11 +108,7 @@ def shown(value: object, limit: int = 60) -> str:
 
 def printable(text: str) -> str:
     """`text` with control characters, newlines apart, escaped so that a terminal does not obey them."""
-    return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
-
-
-def _escaped(line: str) -> str:
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def encoding(head: bytes) -> str:

@@ -157,17 +157,17 @@ def test_a_text_that_is_no_program_leaves_the_last_film() -> None:
     broken = own.replace("return row_output(partial", "return row_output((partial")
     panel.set(source=broken)
     problem = panel.payload["problem"]
-    assert problem["what"].startswith("line 19 cannot be read: '(' was never closed")
-    assert problem["line"] == 19
+    assert problem["what"].startswith("line 28 cannot be read: '(' was never closed")
+    assert problem["line"] == 28
     assert (panel.film, source(panel)) == (before, broken)
     panel.set(tp=4)
-    assert panel.payload["problem"]["line"] == 19
+    assert panel.payload["problem"]["line"] == 28
     assert panel.film == before
     panel.set(source=own.replace("heads.flatten(2) @ wo.mT", "heads @ wo.mT"))
     assert panel.payload["problem"] is None
     assert panel.film["world"] == 8
     (failed,) = [step for step in panel.film["steps"] if step["error"]]
-    assert failed["line"] == 18
+    assert failed["line"] == 25
     assert "cannot be multiplied" in failed["error"]["7"]
 
 

@@ -57,7 +57,8 @@ class Sharding(Cut):
         """Stored name → parameter, for each stage. A tied head is the embedding under a second name."""
         found: list[dict[str, Parameter]] = [{} for _ in range(self.pp)]
         for parameter in self.model.parameters():
-            found[self.stage(parameter)][parameter_name(parameter, self.naming)] = parameter
+            name = parameter.name if self.naming == "meta" else parameter.hf_name
+            found[self.stage(parameter)][name] = parameter
         if self.model.tied and (self.naming == "meta" or self.pp > 1):
             embedding = next(self.model.parameters())
             found[-1][HEAD[self.naming]] = embedding
@@ -101,11 +102,6 @@ class Sharding(Cut):
             raise CheckpointError(
                 f"{where} describes no sharding: {str(problem).splitlines()[0][:200]}"
             ) from None
-
-
-def parameter_name(parameter: Parameter, naming: str) -> str:
-    """The name of a parameter in a family of names."""
-    return parameter.name if naming == "meta" else parameter.hf_name
 
 
 def unwrapped(name: str, known: Container[str]) -> str | None:

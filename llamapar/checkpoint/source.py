@@ -96,7 +96,8 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
             raise CheckpointError(f"{place}: the name {shown(unprintable[0])} is no plain text")
         beside = place if place.is_dir() else place.parent
         if config is None and checkpoint.model is None:
-            config = _config(beside)
+            described = any((beside / name).is_file() for name in ("config.json", "params.json"))
+            config = find_model(beside) if described else None
             if config and _shares_head(checkpoint):  # params.json has no such field.
                 config = config.replace(tied=True)
         return replace(checkpoint, model=config or checkpoint.model)
@@ -139,13 +140,10 @@ def _folder(path: Path) -> Checkpoint:
         return Checkpoint(path, "meta", {(0, n): pth.read_pth(shards[n]) for n in sorted(shards)})
     files = [file for file in path.iterdir() if file.suffix in _SUFFIXES]
     if files:
-        return _several(path, sorted(files, key=_by_number))
+        by_number = sorted(files, key=lambda f: ([int(n) for n in re.findall(r"\d{1,9}", f.name)], f.name))
+        return _several(path, by_number)
     wanted = f"{MANIFEST}, {safetensors.INDEX}, consolidated.00.pth, .metadata, .safetensors and .pth files"
     raise CheckpointError(f"{path} holds no checkpoint", f"looked for: {wanted}", field="path")
-
-
-def _by_number(file: Path) -> tuple[list[int], str]:
-    return [int(n) for n in re.findall(r"\d{1,9}", file.name)], file.name
 
 
 def _several(path: Path, files: list[Path]) -> Checkpoint:
@@ -201,10 +199,6 @@ def _shares_head(checkpoint: Checkpoint) -> bool:
     shard = checkpoint.shards[0, 0]
     ends = [shard[n].boxes for n in ("tok_embeddings.weight", "output.weight") if n in shard]
     return len(ends) == 2 and ends[0] == ends[1]
-
-
-def _config(folder: Path) -> ModelConfig | None:
-    return find_model(folder) if any((folder / n).is_file() for n in ("config.json", "params.json")) else None
 
 
 # -- how the model lies in it ------------------------------------------------------------------------

@@ -70,20 +70,12 @@ def _layer_split(text: str) -> str:
     return names[one_of("layer_split", text.replace(" ", "-"), names, LayoutError)]
 
 
-def _framework(text: str) -> str:
-    return find_framework(text).name
-
-
-def _documents(text: str) -> tuple[int, ...]:
-    """Comma-separated lengths: "10,20,34"."""
-    return tuple(whole("documents", _count("documents", word)) for word in text.split(","))
-
-
 _READERS: dict[str, Callable[[str], object]] = {
     "order": _order,
     "padding": _padding,
     "layer_split": _layer_split,
-    "framework": _framework,
-    "documents": _documents,
+    "framework": lambda text: find_framework(text).name,
+    # Lengths with commas between them: "10,20,34".
+    "documents": lambda text: tuple(whole("documents", _count("documents", n)) for n in text.split(",")),
 }
 """The options that have forms of their own; the others are read by their type."""

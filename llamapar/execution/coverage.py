@@ -6,6 +6,8 @@ proved nothing about such a row.
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from llamapar.records.trace import some
 from llamapar.spmd.setting import kind
 
@@ -43,8 +45,5 @@ def _documents(task: Task) -> list[str]:
     if setting.documents is None or setting.layout.cp == 1:
         return []
     starts = {chunk.start for part in setting.sequence.ranks for chunk in part.chunks} - {0}
-    begins, at = {0}, 0
-    for length in setting.documents:
-        at += length
-        begins.add(at)
+    begins = {0, *accumulate(setting.documents)}
     return [] if starts - begins else ["no document crosses the edge of a CP rank's chunk"]

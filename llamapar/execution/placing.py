@@ -65,7 +65,7 @@ def placement_of(
     numbers = {rank: t.to(torch.float64) for rank, t in local.items()}
     for ways, kept in _ways(axes, whole, setting):
         at = {rank: _where(whole, ways, setting, coords[rank], kept) for rank in local}
-        if any(_shape(at[rank]) != tuple(t.shape) for rank, t in local.items()):
+        if any([sum(map(len, held)) for held in at[rank]] != list(t.shape) for rank, t in local.items()):
             continue
         if _agree(wide, numbers, ways, at, coords):
             return Placed(ways, at, True)
@@ -150,10 +150,6 @@ def _kept(ranges: tuple[range, ...], keep: range) -> tuple[range, ...]:
             left.append(part[own.start : own.stop])
         first += len(part)
     return tuple(left)
-
-
-def _shape(at: At) -> tuple[int, ...]:
-    return tuple(sum(map(len, ranges)) for ranges in at)
 
 
 def _agree(

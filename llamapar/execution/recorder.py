@@ -81,13 +81,6 @@ def _known(func: OpOverload) -> _OperationFacts:
     return _OperationFacts(name, makes_tensors and name != "wait_tensor", sends, waits, name in _ATTENTION)
 
 
-def _group_of(args: Arguments) -> dist.ProcessGroup:
-    """The group of a collective: its name as last argument if functional, an object with
-    torch.distributed.
-    """
-    return compat.group_named(next((a for a in args if isinstance(a, torch.ScriptObject)), args[-1]))
-
-
 class Recorder(TorchDispatchMode):
     """Context manager that records what ranks do.
 
@@ -151,7 +144,10 @@ class Recorder(TorchDispatchMode):
             self.tick()
         if sends is not None:
             kind, at = sends
-            self._add_event(kind, args[at], _group_of(args))  # it returns; the rank waits in what comes next
+            # A functional collective has its group's name as last argument; torch.distributed has an object.
+            group = next((a for a in args if isinstance(a, torch.ScriptObject)), args[-1])
+            self._add_event(kind, args[at], compat.group_named(group))
+            # It returns at once; the rank waits in what comes next.
         elif waits:
             self._set_note(*self._last)
         elif self._noted:

@@ -50,7 +50,8 @@ def place(calls: Iterable[PendingCall]) -> str:
         if call.file == CALLER:
             break
         of_program.append(call)
-    own = [call for call in of_program if _is_own(call.file)]
+    programs = str(PACKAGE / "programs")
+    own = [c for c in of_program if c.file.startswith(programs) or not c.file.startswith(LIBRARIES)]
     if not of_program:
         return ""
     file, line, name = (own or of_program)[0]
@@ -58,7 +59,3 @@ def place(calls: Iterable[PendingCall]) -> str:
     where = f"line {line} of {'a cell' if in_notebook else Path(file).name}, in {name}"
     source = linecache.getline(file, line).strip()
     return f"{where}: {source}" if source else where
-
-
-def _is_own(file: str) -> bool:
-    return file.startswith(str(PACKAGE / "programs")) or not file.startswith(LIBRARIES)

@@ -55,7 +55,9 @@ class Trained:
         for stage in setting.stages_on(pp_rank):
             for name in setting.parameters_on(stage):
                 whole = begun(given, name, given[name], setting)
-                own = self.states[name] = ParameterState(*(self._own(t) for t in whole))
+                if self.group is not None:
+                    whole = ParameterState(*map(self.group.own, whole))
+                own = self.states[name] = whole
                 shared = self._shares("parameters")
                 self.weights[name] = leaf(own.master.to(setting.torch_dtype)) if shared else given[name]
         self.held: Callable[[Tensor, str], None] = lambda t, what: None
@@ -66,9 +68,6 @@ class Trained:
     def _shares(self, what: str) -> bool:
         """Whether the rank stores only its shard of "parameters", or of "gradients"."""
         return self.group is not None and self.setting.shards.cuts(what)
-
-    def _own(self, whole: Tensor) -> Tensor:
-        return whole if self.group is None else self.group.own(whole)
 
     def for_use(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Weights for the forward: under ZeRO 3, a look-up gathers them."""
@@ -157,9 +156,11 @@ def reference_steps(task: Task) -> Iterator[ProcessStep]:
         weight_decay=training.weight_decay,
     )
     for name, master in masters.items():
-        means = states[name].exp_avg.clone(), states[name].exp_avg_sq.clone()
-        done = torch.tensor(float(training.done))
-        optimizer.state[master] = dict(zip(("step", "exp_avg", "exp_avg_sq"), (done, *means), strict=True))
+        optimizer.state[master] = {
+            "step": torch.tensor(float(training.done)),
+            "exp_avg": states[name].exp_avg.clone(),
+            "exp_avg_sq": states[name].exp_avg_sq.clone(),
+        }
     function = partial(task.program.reference, setting)
     for step in range(training.steps):
         batch = {name: given[of_step(name, step)] for name in ("tokens", "targets")}

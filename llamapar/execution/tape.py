@@ -52,11 +52,6 @@ def _dry(task: Task, rank: int) -> _Note:
     return note
 
 
-def _alone(layout: Layout, axis: str) -> Layout:
-    """The layout with a single axis of more than one rank."""
-    return Layout(**{axis: getattr(layout, axis)}, sequence_parallel=layout.sequence_parallel)
-
-
 def explain_failure(task: Task, what: BaseException | str) -> Explanation:
     """`lp.explain` of an error of the task, with everything the task says about model and layout."""
     setting = task.setting
@@ -82,7 +77,11 @@ def shape_tape(task: Task, why: str = "", places: Mapping[int, int] | None = Non
     with local.one_run:
         local.close_ranks()
         uncut = under(Layout())
-        alone = {a: under(_alone(layout, a)) for a in ("tp", "cp", "dp") if layout.size(a) > 1}
+        alone = {  # with a single axis of more than one rank
+            axis: under(Layout(**{axis: getattr(layout, axis)}, sequence_parallel=layout.sequence_parallel))
+            for axis in ("tp", "cp", "dp")
+            if layout.size(axis) > 1
+        }
         notes = {name: _dry(task, r) for r, name in ranks.items()}
 
     def step(key: Key, local: Mapping[int, tuple[int, ...]]) -> TapeStep:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
-from llamapar.describe.layout import Coord, Layout, LayoutLike
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Padding
@@ -115,12 +114,8 @@ def watched(
     then = backward if task.backward else None
     alone = follow(replace(task, setting=one, fault=None), tick, then, alone=True)
     here = follow(task, tick, then)
-    return _RunPairs(task, alone, here, Steps(task.setting, _coords(layout), right, exact)).tape()
-
-
-def _sum_back(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
-    """An all-reduce whose gradient shows on which ranks its summands were made."""
-    return collectives.exchange(x, compat.all_reduce, compat.all_reduce, mesh, axis)
+    coords = {rank: layout.coord_of(rank) for rank in range(layout.world)}
+    return _RunPairs(task, alone, here, Steps(task.setting, coords, right, exact)).tape()
 
 
 def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, list[int]]]:
@@ -145,7 +140,10 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
     with local.one_run:  # The patch replaces the collectives of the whole process.
         try:
             if task.fault is None:
-                collectives.all_reduce = _sum_back
+                # An all-reduce whose gradient shows on which ranks its summands were made.
+                collectives.all_reduce = lambda x, mesh, axis: collectives.exchange(
+                    x, compat.all_reduce, compat.all_reduce, mesh, axis
+                )
                 collectives.copy = lambda x, mesh, axis: x
             if task.setting.schedule is not None:
                 return stage_lights(task, number, rank, at)
@@ -155,10 +153,6 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
     if run.errors and run.error_at is NOWHERE:
         raise next(iter(run.errors.values()))  # not the program's: what is asked here
     return found
-
-
-def _coords(layout: Layout) -> dict[int, Coord]:
-    return {rank: layout.coord_of(rank) for rank in range(layout.world)}
 
 
 class _RunPairs:

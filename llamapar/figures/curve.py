@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from llamapar.records.curve import MemoryCurve, readable_bytes, unit_of
-from llamapar.records.trace import CollectiveEvent
 
 from . import draw, memory, style
 from .draw import Rows
@@ -60,19 +59,15 @@ def picture(record: MemoryCurve) -> tuple[Spec, str]:
     return {"data": data, "layout": layout}, _summary(record, bars)
 
 
-def _part_of(holder: str) -> str:
-    """The part of a bar for a holder."""
-    found = [
-        (len(name), part) for part, names in HOLDERS.items() for name in names if holder.startswith(name)
-    ]
-    return max(found)[1] if found else "workspace"
-
-
 def _by_part(holders: Mapping[str, int]) -> dict[str, int]:
     """Bytes of each part, in the order of HOLDERS; empty parts are left out."""
     sums = dict.fromkeys(HOLDERS, 0)
     for holder, n in holders.items():
-        sums[_part_of(holder)] += n
+        # Of the names that a holder begins with the longest one counts.
+        fits = [
+            (len(name), part) for part, names in HOLDERS.items() for name in names if holder.startswith(name)
+        ]
+        sums[max(fits)[1] if fits else "workspace"] += n
     return {part: n for part, n in sums.items() if n}
 
 
@@ -140,14 +135,10 @@ def _inside(record: MemoryCurve, size: int) -> Iterator[Spec]:
                 [at for at, _ in own],
                 [draw.number(round(points[at] / size, 4)) for at, _ in own],
                 marker={"size": 6, "color": colour},
-                hovertext=[_hover(event) for _, event in own],
+                hovertext=[f"{e.kind} over {e.axis} · {readable_bytes(e.bytes)}" for _, e in own],
                 **draw.legend(f"collective over {axis}"),
                 **second,
             )
-
-
-def _hover(event: CollectiveEvent) -> str:
-    return f"{event.kind} over {event.axis} · {readable_bytes(event.bytes)}"
 
 
 def _summary(record: MemoryCurve, bars: Bars) -> str:

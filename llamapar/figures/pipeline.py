@@ -164,15 +164,10 @@ def _unit(line: Timeline) -> float:
     return shortest / 8
 
 
-def _cells(values: list[bytes]) -> Spec:
-    """Rows of bytes in the form of a heat map."""
-    return draw.packed(b"".join(values), len(values[0]))
-
-
 def _heatmap(values: list[bytes], step: float, high: float, axis: str, **more: object) -> Spec:
     """Columns of `step` from time 0; rows from the first rank, each of height `high`."""
     place = {"x0": step / 2, "dx": step, "y0": -0.5 + high / 2, "dy": high, "yaxis": axis}
-    return {"type": "heatmap", "z": _cells(values), **place, **more}
+    return {"type": "heatmap", "z": draw.packed(b"".join(values), len(values[0])), **place, **more}
 
 
 def _boxes(line: Timeline, rows: Rows, step: float, axis: str) -> Spec:

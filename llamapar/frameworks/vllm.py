@@ -1,6 +1,5 @@
 """vLLM: replicates KV heads, pads the vocabulary to 64, gives remaining layers to inner stages."""
 
-from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
 from .base import ADAPTS, CLEAR, INIT, WORKS, Evidence, Framework, evidence, keywords, pads
@@ -8,10 +7,6 @@ from .base import ADAPTS, CLEAR, INIT, WORKS, Evidence, Framework, evidence, key
 _LINEAR = "vllm/model_executor/layers/linear.py"
 _VOCAB = "vllm/model_executor/layers/vocab_parallel_embedding.py"
 _PADDING = Padding(64)
-
-
-def _padded_uneven(job: Job) -> bool:
-    return (job.padding or _PADDING).padded(job.model.vocab_size, job.layout.tp) % job.layout.tp != 0
 
 
 VLLM = Framework(
@@ -60,7 +55,9 @@ VLLM = Framework(
                 INIT,
                 "{vocab_padded} is not divisible by {tp}",
                 _VOCAB,
-                when=_padded_uneven,
+                when=lambda job: (
+                    (job.padding or _PADDING).padded(job.model.vocab_size, job.layout.tp) % job.layout.tp != 0
+                ),
             ),
             Evidence(
                 ADAPTS,

@@ -352,17 +352,12 @@ def _cut(text: str) -> str:
     return text[: LIMIT // 3 - 99] + left_out + text[LIMIT // 3 - LIMIT :]
 
 
-def _field(need: str) -> str | None:
-    """The field in which the reader can supply a fact, if there is one."""
-    name = ARGUMENTS.get(need, need)
-    return name if name in FIELDS else None
-
-
 def _diagnosis(one: Diagnosis) -> dict[str, object]:
     return one.as_dict() | {
         "title": one.title,
         "sure": str(one.level),
-        "asks": [[need, _field(need)] for need in one.needs],
+        # Each with the field in which the reader can give it, where there is one.
+        "asks": [[n, ARGUMENTS.get(n, n) if ARGUMENTS.get(n, n) in FIELDS else None] for n in one.needs],
         "fixes": [[fix.text, fix.effect.text] for fix in one.fixes if isinstance(fix, Fix)],
         "words": [fix for fix in one.fixes if isinstance(fix, str)],
         "says": [[FRAMEWORKS[s.framework].title, s.message, s.source.links] for s in one.frameworks],

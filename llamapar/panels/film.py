@@ -92,11 +92,6 @@ def _source_line(step: TapeStep, tape: Tape) -> int:
 # -- a tensor ----------------------------------------------------------------------------------
 
 
-def _down(shape: Sequence[int]) -> int:
-    """Number of dims that become rows: none for a vector, one for a matrix, else two."""
-    return min(2, max(0, len(shape) - 1))
-
-
 def _tensor(step: TapeStep, tape: Tape) -> Plain:
     whole = step.global_shape
     scale = max(
@@ -135,7 +130,8 @@ def _of_rank(step: TapeStep, tape: Tape, rank: int, scale: float) -> Plain:
 
 def _thumbnail(whole: Sequence[int], at: Sequence[Sequence[range]]) -> Plain:
     """The rows and columns that a rank holds in the picture of the whole, as half-open ranges."""
-    down = _down(whole)
+    # Dims that become rows: none of a vector, one of a matrix, else two.
+    down = min(2, max(0, len(whole) - 1))
     return {"rows": _flat(whole[:down], at[:down]), "columns": _flat(whole[down:], at[down:])}
 
 

@@ -31,10 +31,6 @@ _TP, _PP, _CP = of_model("n_heads", 64), of_model("n_layers", 64), degrees(64)
 # -- schedule --------------------------------------------------------------------------------------
 
 
-def _schedule_gives(record: Schedule) -> str:
-    return f"idle {record.timeline().idle_share:.0%}, {max(record.in_flight)} in flight"
-
-
 def _schedule_says(record: Schedule) -> str:
     line = record.timeline()
     several = f" of {record.virtual_stages} stages" if record.virtual_stages > 1 else ""
@@ -78,10 +74,6 @@ def _held(record: ZeroMap) -> dict[str, int]:
     return {what: record.held(what, 0) for what in SHARED_FROM}
 
 
-def _zero_gives(record: ZeroMap) -> str:
-    return human(sum(_held(record).values()))
-
-
 def _zero_says(record: ZeroMap) -> str:
     parts = []
     for what, size in _held(record).items():
@@ -95,10 +87,6 @@ def _zero_says(record: ZeroMap) -> str:
 # -- time ------------------------------------------------------------------------------------------
 
 
-def _cost_gives(record: Cost) -> str:
-    return f"{record.step_seconds:.3g} s, MFU {record.mfu:.0%}"
-
-
 def _cost_says(record: Cost) -> str:
     shares = Counter({name: n / record.step_seconds for name, n in record.seconds.items()})
     most = listed([f"{name} {part:.0%}" for name, part in shares.most_common(NAMED)])
@@ -109,10 +97,6 @@ def _cost_says(record: Cost) -> str:
 
 
 # -- traffic ---------------------------------------------------------------------------------------
-
-
-def _traffic_gives(record: Traffic) -> str:
-    return human(record.bytes())
 
 
 def _traffic_says(record: Traffic) -> str:
@@ -150,7 +134,7 @@ JOBS = {
         schedule,
         {"name": "1f1b", "pp": 4, "micro_batches": 8, "virtual_stages": None, "nc": None},
         {"name": tuple(ORDERS), "pp": degrees(16), "micro_batches": degrees(64)},
-        _schedule_gives,
+        lambda record: f"idle {record.timeline().idle_share:.0%}, {max(record.in_flight)} in flight",
         _schedule_says,
     ),
     "memory": Subject(
@@ -166,21 +150,21 @@ JOBS = {
         zero,
         {"model": "llama3-8b", "zero": 1, "dp": 1, "tp": 1, "cp": 1, "pp": 1},
         {"zero": range(4), "dp": degrees(128)},
-        _zero_gives,
+        lambda record: human(sum(_held(record).values())),
         _zero_says,
     ),
     "cost": Subject(
         cost,
         {**_TRAINED, "recompute": "selective", "seq_len": 8192, "micro_batch": 1, "gpu": DEFAULT_GPU},
         {"tp": _TP, "pp": _PP, "recompute": OPTIONS["recompute"].choices},
-        _cost_gives,
+        lambda record: f"{record.step_seconds:.3g} s, MFU {record.mfu:.0%}",
         _cost_says,
     ),
     "traffic": Subject(
         traffic,
         {"program": "block", **_TRAINED, "seq_len": 8192},
         {"tp": _TP, "cp": _CP, "program": tuple(PARTS)[:-1]},
-        _traffic_gives,
+        lambda record: human(record.bytes()),
         _traffic_says,
     ),
     "inside": Subject(

@@ -106,10 +106,6 @@ def _vocab_says(record: VocabMap) -> str:
 # -- sequence --------------------------------------------------------------------------------------
 
 
-def _sequence_gives(record: SequenceMap) -> str:
-    return plural(record.rank(0).tokens, "token")
-
-
 def _sequence_says(record: SequenceMap) -> str:
     if record.reason:
         return sentence(record.reason)
@@ -138,15 +134,15 @@ def _stages_says(record: StageMap) -> str:
 # -- ranks -----------------------------------------------------------------------------------------
 
 
-def _ranks_gives(record: RankGrid) -> str:
-    return plural(record.layout.world, "rank")
-
-
 def _ranks_says(record: RankGrid) -> str:
     place = ", ".join(f"{axis} {n}" for axis, n in record.coord._asdict().items())
     said = f"Rank {record.rank} of {record.layout.world:,} is {place}."
-    groups = [
-        f"its {axis.upper()} group {_group(group)}" for axis, group in record.peers.items() if len(group) > 1
+    groups = [  # "its TP group is ranks 0–7", "its DP group is 16 ranks, 8 apart"
+        f"its {axis.upper()} group is ranks {span(group)}"
+        if group.step == 1
+        else f"its {axis.upper()} group is {len(group)} ranks, {group.step} apart"
+        for axis, group in record.peers.items()
+        if len(group) > 1
     ]
     cells = f" {sentence(cell(record))}" if record.layout.world > NUMBERED else ""
     return f"{said} {sentence('; '.join(groups)) if groups else 'It has no peers.'}{cells}"
@@ -159,11 +155,6 @@ def _within(values: Values) -> Values:
         if isinstance(values["rank"], int) and values["rank"] >= world:
             return {**values, "rank": values["rank"] % world}
     return values
-
-
-def _group(group: range) -> str:
-    """ "is ranks 0–7", "is 16 ranks, 8 apart"."""
-    return f"is ranks {span(group)}" if group.step == 1 else f"is {len(group)} ranks, {group.step} apart"
 
 
 # -- block -----------------------------------------------------------------------------------------
@@ -196,7 +187,7 @@ MAPS = {
         sequence,
         {"cp": 1, "seq_len": 8192, "chunking": "head-tail"},
         {"cp": degrees(64)},
-        _sequence_gives,
+        lambda record: plural(record.rank(0).tokens, "token"),
         _sequence_says,
         _REASON,
     ),
@@ -212,7 +203,7 @@ MAPS = {
         ranks,
         {**dict.fromkeys(AXES, 1), "order": PAPER_ORDER, "rank": 0},
         {"tp": degrees(64), "cp": degrees(64), "pp": degrees(64), "dp": degrees(1024)},
-        _ranks_gives,
+        lambda record: plural(record.layout.world, "rank"),
         _ranks_says,
         within=_within,
     ),

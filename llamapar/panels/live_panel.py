@@ -95,7 +95,10 @@ class LiveState:
 
     def traits(self, seq: int) -> Values:
         """The ladder, with payload number `seq`: the knobs, and the values of everything that can be set."""
-        values = {name: _plain(self.values[name]) for name in self.subject.opens}
+        values = {
+            name: value if isinstance(value, str | float | int | None) else getattr(value, "name", str(value))
+            for name, value in ((name, self.values[name]) for name in self.subject.opens)
+        }
         knobs = self.subject.knobs
         titles = [[name, knob_title(name), rung_name(name, values[name], True)] for name in knobs]
         shown = {"what": self.what, "knob": self.knob, "knobs": titles, "values": values, "line": self.line}
@@ -115,11 +118,6 @@ class LiveState:
         ]
         words = dict.fromkeys((self.rung.says, self.rung.view.summary))
         return "\n".join([self.status, *rungs, *words])
-
-
-def _plain(value: object) -> object:
-    """A value as a control shows it."""
-    return value if isinstance(value, str | float | int | None) else getattr(value, "name", str(value))
 
 
 _shown: weakref.WeakSet[Live] = weakref.WeakSet()

@@ -114,11 +114,6 @@ def _planned(
     return order, ScheduleNumbers(pp, v, many, size)
 
 
-def _schedule_choice(name: str) -> Choice:
-    """A suggestion of another schedule, as a bare name."""
-    return Choice((("schedule", name),), bare=True)
-
-
 def _require_its_own(name: str, order: Order, pp: int, v: int, many: int) -> None:
     """Refuses numbers of stages and micro-batches that the schedule is not made for."""
     needed: dict[str, object] = {}
@@ -134,7 +129,8 @@ def _require_its_own(name: str, order: Order, pp: int, v: int, many: int) -> Non
     if needed:
         choices = [Choice.of(**needed)]
         if order.placement == "loop":
-            choices.append(_schedule_choice("interleaved-1f1b" if name == "1f1b" else "looped-bfs"))
+            looped = "interleaved-1f1b" if name == "1f1b" else "looped-bfs"
+            choices.append(Choice((("schedule", looped),), bare=True))
         raise LayoutError(what, why, choices, list(needed)[-1])
 
 

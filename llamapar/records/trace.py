@@ -244,14 +244,10 @@ class Tape(Record):
 
 def _by_shape(step: TapeStep) -> str:
     if step.error:
-        return _by_text(step.error)
+        return "; ".join(f"{some(ranks)}: {text}" for text, ranks in grouped(step.error))
     if step.even and step.local:
         return str(list(next(iter(step.local.values()))))
     return "; ".join(f"{list(shape)} on {some(ranks)}" for shape, ranks in grouped(step.local))
-
-
-def _by_text(errors: Mapping[int, str]) -> str:
-    return "; ".join(f"{some(ranks)}: {text}" for text, ranks in grouped(errors))
 
 
 def grouped(of_ranks: Mapping[int, _T]) -> Iterator[tuple[_T, list[int]]]:

@@ -173,8 +173,7 @@ class Setting(Cut):
 
     def layer(self) -> dict[str, tuple[int, ...]]:
         """The same of one layer, by short names: "wq", "attention_norm"."""
-        named = {p.name: p.shape for p in self.model.parameters() if p.name.startswith("layers.0.")}
-        return {short(name): shape for name, shape in named.items()}
+        return {short(p.name): p.shape for p in self.model.parameters() if p.name.startswith("layers.0.")}
 
     def make(self, name: str, shape: tuple[int, ...], device: str = "cpu") -> Tensor:
         """The global tensor: equal numbers for equal name, shape, seed and vocabulary shards.
