@@ -413,7 +413,7 @@ def blocks_apart(device: str, name: str, tp: int, tokens: int, rank: int) -> tup
     pieces = {n: setting.part(n, p.detach(), coord).clone().requires_grad_() for n, p in weights.items()}
 
     def ours_step() -> Tensor:
-        out = our_block(mesh, setting, x, positions, **pieces)
+        out = our_block(mesh, setting, x, positions, pieces)
         torch.autograd.grad(out, (x, *pieces.values()), grad)
         return out.detach()
 
