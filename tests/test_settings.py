@@ -1083,7 +1083,7 @@ def test_blanks_of_a_file_take_no_time(name: str) -> None:
         assert documents.read_toml(name, SLOW[name]).entries
 
 
-@pytest.mark.parametrize("text", ["\n" * 200_000, "#" * 200_000, f"#{BLANK * 50}", "\n \t" * 60_000])
+@pytest.mark.parametrize("text", ["\n" * 100_000, "#" * 100_000, f"#{BLANK * 50}", "\n \t" * 30_000])
 def test_empty_lines_of_a_paste_take_no_time(text: str) -> None:
     with within(2), pytest.raises(lp.LlamaparError, match="no known format"):
         lp.read_settings(text=f"a{text}")
