@@ -433,7 +433,9 @@ def test_a_rank_that_is_killed_in_the_middle_of_the_steps_is_named() -> None:
     with pytest.raises(RankFailure, match="rank 1 was killed by SIGKILL") as caught:
         of_two(broken(kill))
     assert caught.value.first == 1
-    assert "gradients of micro-batch 0 for stage 0 from rank 1" in caught.value.ranks[0]
+    # Rank 0 is asked where it waits, or has already been told by gloo that its peer is gone.
+    said = ("gradients of micro-batch 0 for stage 0 from rank 1", "Connection closed by peer")
+    assert any(text in caught.value.ranks[0] for text in said)
 
 
 def test_a_rank_that_hangs_in_the_middle_of_the_steps_is_named() -> None:
