@@ -233,7 +233,9 @@ def test_a_rank_that_is_killed_is_named_and_who_waited_for_it() -> None:
     with pytest.raises(RankFailure, match="rank 1 was killed by SIGKILL") as told:
         of_two(broken(kill), engine="processes")
     assert told.value.first == 1
-    assert told.value.ranks[0] == "waiting in the gradients of micro-batch 0 for stage 0 from rank 1"
+    # Rank 0 is asked where it waits, or has already been told by gloo that its peer is gone.
+    said = ("waiting in the gradients of micro-batch 0 for stage 0 from rank 1", "Connection closed by peer")
+    assert any(text in told.value.ranks[0] for text in said)
 
 
 def test_a_rank_that_is_slow_is_named_and_who_waited_for_it() -> None:
