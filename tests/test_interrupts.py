@@ -137,15 +137,20 @@ def test_ctrl_c_after_the_answer_changes_nothing(stuck: Callable[[str, str], Pat
     assert command.interrupted((folder / "ended").exists) == (0, "")
 
 
-@pytest.mark.soak
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("engine", ["local", "processes"])
-@pytest.mark.parametrize("entry", ["module", pytest.param("script", marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param("module", marks=[pytest.mark.soak, pytest.mark.deep]),
+        pytest.param("script", marks=pytest.mark.deep),
+    ],
+)
 def test_ctrl_c_at_every_moment(
     entry: str, engine: str, stuck: Callable[[str, str], Path], deep: bool
 ) -> None:
-    """From soon after Python itself has started to the answer, in steps of 0.3 s, or of 0.1 s."""
-    tenths = 1 if deep else 3
+    """From soon after Python itself has started to the answer, in steps of 0.6 s, or of 0.1 s."""
+    tenths = 1 if deep else 6
     folder = stuck("sitecustomize", "")
     for step in range(1000):
         (folder / "begun").unlink(missing_ok=True)
@@ -156,7 +161,9 @@ def test_ctrl_c_at_every_moment(
         if status == 0:
             assert step * tenths > 5  # it had the time to answer
             return
-        assert (status, err) == (STATUS, ""), f"after {0.1 * tenths * step:.1f} s"
+        # A slow start says after 5 s that it is running; nothing else may be said.
+        said = [line for line in err.splitlines() if not line.startswith("llamapar: running ")]
+        assert (status, said) == (STATUS, []), f"after {0.1 * tenths * step:.1f} s"
 
 
 # -- a run in Python -------------------------------------------------------------------------------
