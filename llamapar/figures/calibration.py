@@ -7,6 +7,7 @@ import statistics
 from llamapar.timing.calibrate import Calibration
 
 from . import draw, style
+from .chart import Chart
 from .style import Spec
 
 ROW = 14
@@ -19,29 +20,28 @@ def picture(record: Calibration) -> tuple[Spec, str]:
         zip(record.errors, record.costs, record.measured, strict=True), key=lambda row: -abs(row[0])
     )
     names = [style.name_of(cost.model) for _, cost, _ in rows]
-    places = list(range(len(rows)))
     hover = [f"{cost.step_seconds:.3g} s predicted, {seconds:.3g} s measured" for _, cost, seconds in rows]
     bars: Spec = {
         "type": "bar",
         "orientation": "h",
         "x": [draw.number(100 * error) for error, _, _ in rows],
-        "y": places,
+        "y": list(range(len(rows))),
         "marker": {"color": [style.COLOURS["tp"] if row[0] < 0 else style.COLOURS["dp"] for row in rows]},
         "hovertext": hover,
         "hoverinfo": "text",
         "showlegend": False,
     }
     half = statistics.median(abs(error) for error, _, _ in rows)
-    layout = style.layout(
-        "calibration",
-        f"predicted over measured step time, {len(rows)} runs",
-        f"half of them are nearer than {half:.1%}; left of zero a step was predicted too fast",
-        widest=max(names, key=len),
-        height=style.HEIGHT - 200 + ROW * len(rows),
-        xaxis=draw.axis("percent off"),
-        yaxis=draw.downward(
-            draw.axis("", [-0.6, len(rows) - 0.4], **draw.ticks(places, names), tickfont={"size": 9})
-        ),
-    )
-    told = [f"  {error:+7.1%}  {name}" for name, (error, _, _) in zip(names, rows, strict=True)]
-    return {"data": [bars], "layout": layout}, draw.lines(layout["title"]["text"], told)
+    return Chart(
+        kind="calibration",
+        title=f"predicted over measured step time, {len(rows)} runs",
+        note=f"half of them are nearer than {half:.1%}; left of zero a step was predicted too fast",
+        data=[bars],
+        layout={
+            "widest": max(names, key=len),
+            "height": style.HEIGHT - 200 + ROW * len(rows),
+            "xaxis": draw.axis("percent off"),
+            "yaxis": draw.named(names, tickfont={"size": 9}),
+        },
+        remarks=[f"  {error:+7.1%}  {name}" for name, (error, _, _) in zip(names, rows, strict=True)],
+    ).drawn()

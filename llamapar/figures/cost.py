@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from llamapar.timing.cost import Cost
 
 from . import draw, style
+from .chart import Chart
 from .style import Spec
 
 TERMS = {
@@ -35,60 +36,56 @@ def picture(record: Cost) -> tuple[Spec, str]:
 
 
 def cost_bars(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]:
-    """A bar for each of some costs, to be compared."""
+    """A bar for each of some costs, to be compared, and above each the range of its possible error."""
     first, places = records[0], list(range(len(records)))
     longest = max(record.step_seconds for record in records)
-    data = [_term(name, records, longest) for name in TERMS if any(name in r.seconds for r in records)]
-    data.append(_range(records, places))
-    most = draw.number(max(record.high for record in records) * 1.04)
-    layout = style.layout(
-        "cost",
-        f"{style.name_of(first.model)}, {first.layout}: {first.step_seconds:.3g} s a step",
-        first.verdict,
-        widest=max(names, key=len),
-        legend_rows=3,
-        barmode="stack",
-        legend={"traceorder": "normal", "entrywidth": 78},
-        xaxis=draw.axis("seconds of a step", [0, most], nticks=8),
-        yaxis=draw.downward(draw.axis("", [-0.6, len(records) - 0.4], **draw.ticks(places, names))),
-    )
-    return {"data": data, "layout": layout}, draw.lines(*(str(record) for record in records))
-
-
-def _term(name: str, records: Sequence[Cost], longest: float) -> Spec:
-    """One part of every bar."""
-    seconds = [record.seconds.get(name, 0.0) for record in records]
-    hover = [
-        f"{name} {value:.4g} s, {value / record.step_seconds:.1%} of the step"
-        for value, record in zip(seconds, records, strict=True)
-    ]
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "y": list(range(len(records))),
-        "x": [draw.number(value) for value in seconds],
-        "width": 0.5,
-        "text": [f"{value:.2g} s" if value > WRITTEN * longest else "" for value in seconds],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "marker": {"color": TERMS[name]},
-        "hovertext": hover,
-        **draw.legend(name),
-    }
-
-
-def _range(records: Sequence[Cost], places: Sequence[int]) -> Spec:
-    """The possible error of each."""
+    data = list[Spec]()
+    for name in (term for term in TERMS if any(term in record.seconds for record in records)):
+        seconds = [record.seconds.get(name, 0.0) for record in records]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": places,
+                "x": [draw.number(value) for value in seconds],
+                "width": 0.5,
+                "text": [f"{value:.2g} s" if value > WRITTEN * longest else "" for value in seconds],
+                **draw.INSIDE,
+                "marker": {"color": TERMS[name]},
+                "hovertext": [
+                    f"{name} {value:.4g} s, {value / record.step_seconds:.1%} of the step"
+                    for value, record in zip(seconds, records, strict=True)
+                ],
+                **draw.legend(name),
+            }
+        )
     ends = {"type": "data", "symmetric": False, "color": style.LINE, "thickness": 2, "width": 8}
     more = [draw.number(record.high - record.step_seconds) for record in records]
     less = [draw.number(record.step_seconds - record.low) for record in records]
-    return draw.scatter(
-        "markers",
-        [draw.number(record.step_seconds) for record in records],
-        [place - 0.36 for place in places],
-        marker={"size": 7, "color": style.LINE},
-        error_x={**ends, "array": more, "arrayminus": less},
-        hovertext=[f"{record.low:.3g} to {record.high:.3g} s" for record in records],
-        **draw.legend("what it may be"),
+    data.append(
+        draw.scatter(
+            "markers",
+            [draw.number(record.step_seconds) for record in records],
+            [place - 0.36 for place in places],
+            marker={"size": 7, "color": style.LINE},
+            error_x={**ends, "array": more, "arrayminus": less},
+            hovertext=[f"{record.low:.3g} to {record.high:.3g} s" for record in records],
+            **draw.legend("what it may be"),
+        )
     )
+    most = draw.number(max(record.high for record in records) * 1.04)
+    return Chart(
+        kind="cost",
+        title=f"{style.name_of(first.model)}, {first.layout}: {first.step_seconds:.3g} s a step",
+        note=first.verdict,
+        data=data,
+        layout={
+            "widest": max(names, key=len),
+            "legend_rows": 3,
+            "barmode": "stack",
+            "legend": {"traceorder": "normal", "entrywidth": 78},
+            "xaxis": draw.axis("seconds of a step", [0, most], nticks=8),
+            "yaxis": draw.named(names),
+        },
+        head=[str(record) for record in records],
+    ).drawn()

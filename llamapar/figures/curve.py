@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from llamapar.records.curve import MemoryCurve, readable_bytes, unit_of
 
 from . import draw, memory, style
+from .chart import Chart
 from .draw import Rows
 from .style import Spec
 
@@ -39,24 +40,38 @@ ABOVE, BELOW = [0.6, 1.0], [0.0, 0.34]
 def picture(record: MemoryCurve) -> tuple[Spec, str]:
     """Stacked bars with the maximum of every operation, and the curve inside the operation of the peak."""
     unit, size = unit_of(record.peak_bytes)
-    bars = Bars(record)
-    top = draw.number(round(1.12 * record.peak_bytes / size, 4))
-    data = [*bars.traces(size), *_inside(record, size)]
-    layout = style.layout(
-        "curve",
-        record.title,
-        f"peak {readable_bytes(record.peak_bytes)} at {record.peak}",
-        height=560,
-        widest=f"{top:,.0f}",
-        legend_rows=3,
-        barmode="stack",
-        xaxis=bars.axis | {"anchor": "y", "showgrid": False},
-        yaxis=draw.axis(unit, [0, top], nticks=6, domain=ABOVE),
-        xaxis2=draw.axis("tensors that come and go, inside the operation of the peak", anchor="y2", nticks=6),
-        yaxis2=draw.axis(unit, nticks=4, domain=BELOW, anchor="x2"),
-        legend={"traceorder": "normal"},
-    )
-    return {"data": data, "layout": layout}, _summary(record, bars)
+    n, top = len(record.spans), draw.number(round(1.12 * record.peak_bytes / size, 4))
+    wide = draw.step(n, DRAWN)
+    numbered = draw.ticks(range(0, n, draw.step(n, 12)))
+    order = draw.axis("operations of the rank, in order", [-0.5, n - 0.5], **numbered)
+
+    def line(i: int) -> str:
+        each = ", ".join(f"{part} {readable_bytes(n)}" for part, n in _by_part(record.holders[i]).items())
+        return f"{record.spans[i].name}: {readable_bytes(record.spans[i].most)}: {each}"
+
+    left_out = f"a bar is the highest of {wide} operations in a row, of {n:,}"
+    return Chart(
+        kind="curve",
+        title=record.title,
+        note=f"peak {readable_bytes(record.peak_bytes)} at {record.peak}",
+        data=[*_operations(record, wide, size), *_inside(record, size)],
+        layout={
+            "height": 560,
+            "widest": f"{top:,.0f}",
+            "legend_rows": 3,
+            "barmode": "stack",
+            "xaxis": order | {"anchor": "y", "showgrid": False},
+            "yaxis": draw.axis(unit, [0, top], nticks=6, domain=ABOVE),
+            "xaxis2": draw.axis(
+                "tensors that come and go, inside the operation of the peak", anchor="y2", nticks=6
+            ),
+            "yaxis2": draw.axis(unit, nticks=4, domain=BELOW, anchor="x2"),
+            "legend": {"traceorder": "normal"},
+        },
+        rows=Rows(n, most=n),  # no operation is left out: one that has no bar is behind a higher one's
+        line=line,
+        remarks=[record.sentence, left_out if wide > 1 else ""],
+    ).drawn()
 
 
 def _by_part(holders: Mapping[str, int]) -> dict[str, int]:
@@ -77,41 +92,20 @@ def _highest(heights: Sequence[int], most: int) -> list[int]:
     return [max(range(at, min(at + long, n)), key=heights.__getitem__) for at in range(0, n, long)]
 
 
-class Bars:
-    """A bar for each operation; for many operations, one bar for the highest of each stretch."""
-
-    def __init__(self, record: MemoryCurve) -> None:
-        self._record = record
-        self._n = len(record.spans)
-        self._wide = draw.step(self._n, DRAWN)
-        self._drawn = _highest([span.most for span in record.spans], DRAWN)
-
-    @property
-    def axis(self) -> Spec:
-        numbered = draw.ticks(range(0, self._n, draw.step(self._n, 12)))
-        return draw.axis("operations of the rank, in order", [-0.5, self._n - 0.5], **numbered)
-
-    @property
-    def left_out(self) -> str:
-        """The sentence about operations that are not drawn; empty if all are."""
-        if self._wide == 1:
-            return ""
-        return f"a bar is the highest of {self._wide} operations in a row, of {self._n:,}"
-
-    def traces(self, size: int) -> Iterator[Spec]:
-        """A trace for each part that any of the drawn operations holds."""
-        record, wide = self._record, self._wide
-        held = [_by_part(record.holders[i]) for i in self._drawn]
-        names = [record.spans[i].name for i in self._drawn]
-        middles = [draw.number(i // wide * wide + (wide - 1) / 2) for i in self._drawn]
-        for part in HOLDERS:
-            sums = [each.get(part, 0) for each in held]
-            if any(sums):
-                heights = [draw.number(round(n / size, 4)) for n in sums]
-                hover = [f"{name} · {part} {readable_bytes(n)}" for name, n in zip(names, sums, strict=True)]
-                width = wide * draw.bar_width(len(held))
-                marker = {"color": memory.PARTS[part][0]}
-                yield draw.columns(middles, heights, width, marker, hovertext=hover, **draw.legend(part))
+def _operations(record: MemoryCurve, wide: int, size: int) -> Iterator[Spec]:
+    """A trace for each part that an operation holds; a bar is the highest of `wide` operations in a row."""
+    drawn = _highest([span.most for span in record.spans], DRAWN)
+    held = [_by_part(record.holders[i]) for i in drawn]
+    names = [record.spans[i].name for i in drawn]
+    middles = [draw.number(i // wide * wide + (wide - 1) / 2) for i in drawn]
+    for part in HOLDERS:
+        sums = [each.get(part, 0) for each in held]
+        if any(sums):
+            heights = [draw.number(round(n / size, 4)) for n in sums]
+            hover = [f"{name} · {part} {readable_bytes(n)}" for name, n in zip(names, sums, strict=True)]
+            width = wide * draw.bar_width(len(held))
+            marker = {"color": memory.PARTS[part][0]}
+            yield draw.columns(middles, heights, width, marker, hovertext=hover, **draw.legend(part))
 
 
 def _inside(record: MemoryCurve, size: int) -> Iterator[Spec]:
@@ -139,13 +133,3 @@ def _inside(record: MemoryCurve, size: int) -> Iterator[Spec]:
                 **draw.legend(f"collective over {axis}"),
                 **second,
             )
-
-
-def _summary(record: MemoryCurve, bars: Bars) -> str:
-    """Each operation's maximum with its parts, and the peak."""
-
-    def line(i: int) -> str:
-        each = ", ".join(f"{part} {readable_bytes(n)}" for part, n in _by_part(record.holders[i]).items())
-        return f"{record.spans[i].name}: {readable_bytes(record.spans[i].most)}: {each}"
-
-    return draw.lines(record.title, Rows(len(record.spans)).listing(line), record.sentence, bars.left_out)

@@ -249,8 +249,7 @@ def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool 
     labels = [label for label, _ in sides]
     what = CATEGORIES[best.category].what
     title = what if best.category != "other" else f"{sides[0][1]:,} against {sides[1][1]:,}"
-    ticks = draw.ticks(range(len(sides)), [escape(label) for label in labels])
-    y = draw.downward(draw.axis("", [-0.5, len(sides) - 0.5], **ticks))
+    y = draw.named([escape(label) for label in labels], beyond=0)
     x = draw.axis(f"{unit}s", [0, most * 1.02 or 1], nticks=6, tickformat=draw.tick_format(most))
     listing = [f"  {label}: {n:,}" for label, n in sides]
     return _drawn(best, (title, note), data, listing, labels, {"yaxis": y, "xaxis": x, **LOW})

@@ -97,6 +97,12 @@ def downward(axis: Spec) -> Spec:
     return {**axis, "range": axis["range"][::-1], "showgrid": False}
 
 
+def named(names: Sequence[object], beyond: float = 0.1, **more: object) -> Spec:
+    """The axis of rows that have names, the first on top, with `beyond` of a row free at both ends."""
+    ends = [-0.5 - beyond, len(names) - 0.5 + beyond]
+    return downward(axis("", ends, **ticks(range(len(names)), names), **more))
+
+
 def step(n: int, most: int) -> int:
     """The smallest power of two that leaves at most `most` steps in n."""
     size = 1
@@ -116,6 +122,10 @@ def number(value: float) -> float:
 
 
 # -- bars ------------------------------------------------------------------------------------------
+
+
+INSIDE = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+"""Of a trace whose bars have words in their middle."""
 
 
 class Bar(NamedTuple):

@@ -137,8 +137,7 @@ def _traces(
         else:
             words = [_words(step, column.tp) for _, step in these for column in columns]
             font = {"size": 11, "color": style.TEXT}
-            inside = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-            yield trace | {"width": 0.84, "text": words, "textfont": font, **inside}
+            yield trace | {"width": 0.84, "text": words, "textfont": font, **draw.INSIDE}
         yield _times(these, axis) | more
 
 

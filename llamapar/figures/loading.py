@@ -8,6 +8,7 @@ from llamapar.records.tables import plural
 from llamapar.rules.machines import Loading, wrapped_count
 
 from . import draw, style
+from .chart import Chart
 from .draw import Rows
 from .style import Spec
 
@@ -28,35 +29,42 @@ def picture(record: Loading) -> tuple[Spec, str]:
     """Left, a bar for each node against its memory; right, bytes read: true, and as counters store them."""
     memory = record.memory_gib
     most = max(memory, record.nodes[0].total_bytes / GIB)
-    nodes = Rows(record.n_nodes, DRAWN).axis("node (0 is the root)")
-    layout = style.layout(
-        "loading",
-        f"{style.name_of(record.model)} in {record.format} on {plural(record.n_nodes, 'machine')}",
-        record.verdict,
-        widest=f"{most:,.0f}",
-        warn=not record.fits,
-        barmode="stack",
-        legend={"traceorder": "normal"},
-        xaxis={**nodes, "domain": [0, 0.36], "showgrid": False},
-        yaxis=draw.axis("GiB of a node", [0, draw.number(most * 1.13)], nticks=7),
-        xaxis2=draw.axis("tensors read", domain=[0.5, 1], anchor="y2", nticks=6),
-        yaxis2=draw.axis("GiB, from the start of the file", anchor="x2", nticks=7),
-        shapes=[draw.rule("y", memory, "x domain", color=style.WARN)],
-        annotations=[draw.limit(f"{memory:g} GiB", 1, memory, xref="x domain")],
-    )
-    return {"data": [*_nodes(record), *_counters(record)], "layout": layout}, _summary(record)
-
-
-def _nodes(record: Loading) -> Iterator[Spec]:
-    """The memory of the drawn nodes: one trace for weights and one for the KV cache."""
     rows = Rows(record.n_nodes, DRAWN)
     nodes, wide = [record.nodes[i] for i in rows.drawn], min(0.82, 0.3 + 0.1 * len(rows.drawn))
+    data = list[Spec]()
     for name, colour in HOLDS.items():
         sizes = [n.weight_bytes if name == "weights" else n.kv_cache_bytes for n in nodes]
         heights = [draw.number(size / GIB) for size in sizes]
         hover = [f"node {n.node}, {n.role} · {name} {s:,} B" for n, s in zip(nodes, sizes, strict=True)]
         more = {"hovertext": hover, **draw.legend(name)}
-        yield draw.columns(rows.places, heights, wide, {"color": colour}, **more)
+        data.append(draw.columns(rows.places, heights, wide, {"color": colour}, **more))
+    wrapped = []
+    for count in record.overflows[:2]:
+        holds = ", ".join(f"{name} holds {wrapped_count(count.value, name):,}" for name in count.wraps)
+        wrapped.append(f"{count.tensor}: {count.what} = {count.value:,}; {holds}")
+    size = record.file_bytes
+    end = f"at the end of the file uint32 holds {wrapped_count(size, 'uint32'):,}, {size >> 32} wraps on"
+    axis = rows.axis("node (0 is the root)")
+    return Chart(
+        kind="loading",
+        title=f"{style.name_of(record.model)} in {record.format} on {plural(record.n_nodes, 'machine')}",
+        note=record.verdict,
+        data=[*data, *_counters(record)],
+        layout={
+            "widest": f"{most:,.0f}",
+            "warn": not record.fits,
+            "barmode": "stack",
+            "legend": {"traceorder": "normal"},
+            "xaxis": {**axis, "domain": [0, 0.36], "showgrid": False},
+            "yaxis": draw.axis("GiB of a node", [0, draw.number(most * 1.13)], nticks=7),
+            "xaxis2": draw.axis("tensors read", domain=[0.5, 1], anchor="y2", nticks=6),
+            "yaxis2": draw.axis("GiB, from the start of the file", anchor="x2", nticks=7),
+            "shapes": [draw.rule("y", memory, "x domain", color=style.WARN)],
+            "annotations": [draw.limit(f"{memory:g} GiB", 1, memory, xref="x domain")],
+        },
+        head=str(record),
+        remarks=[*wrapped, end],
+    ).drawn()
 
 
 def _counters(record: Loading) -> Iterator[Spec]:
@@ -78,13 +86,3 @@ def _counters(record: Loading) -> Iterator[Spec]:
             "xaxis": "x2",
             "yaxis": "y2",
         }
-
-
-def _summary(record: Loading) -> str:
-    wrapped = []
-    for count in record.overflows[:2]:
-        holds = ", ".join(f"{name} holds {wrapped_count(count.value, name):,}" for name in count.wraps)
-        wrapped.append(f"{count.tensor}: {count.what} = {count.value:,}; {holds}")
-    size = record.file_bytes
-    end = f"at the end of the file uint32 holds {wrapped_count(size, 'uint32'):,}, {size >> 32} wraps on"
-    return draw.lines(str(record), wrapped, end)

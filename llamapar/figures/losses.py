@@ -6,6 +6,7 @@ from llamapar.records.losses import LossCurve
 from llamapar.records.tables import plural
 
 from . import draw, style
+from .chart import Chart
 from .style import Spec
 
 
@@ -16,27 +17,22 @@ def picture(record: LossCurve) -> tuple[Spec, str]:
     one = [draw.number(loss) for loss in record.one_losses]
     line: Spec = {"color": style.COLOURS["dp"], "width": 2}
     ring: Spec = {"symbol": "circle-open", "size": 14, "color": style.COLOURS["tp"], "line": {"width": 2}}
-    data = [
-        draw.scatter("lines+markers", steps, own, line=line, **draw.legend("the layout")),
-        draw.scatter("markers", steps, one, marker=ring, **draw.legend("one process")),
-    ]
     low, high = min(own + one), max(own + one)
     margin = 0.08 * (high - low or 1)
     ends = [draw.number(low - margin), draw.number(high + margin)]
-    layout = style.layout(
-        "losses",
-        record.title,
-        f"greatest distance of a loss: {record.distance:.0e} of itself",
-        widest="0.00",
-        xaxis=draw.axis("step", [0.5, len(steps) + 0.5], dtick=max(1, len(steps) // 10)),
-        yaxis=draw.axis("loss, nats a token", ends),
-    )
-    return {"data": data, "layout": layout}, _summary(record)
-
-
-def _summary(record: LossCurve) -> str:
-    first, last = record.losses[0], record.losses[-1]
-    like = f"one process's differ by at most {record.distance:.0e} of themselves"
-    return draw.lines(
-        record.title, f"loss {first:.4f} → {last:.4f} in {plural(len(record.losses), 'step')}; {like}"
-    )
+    fallen = f"loss {record.losses[0]:.4f} → {record.losses[-1]:.4f} in {plural(len(steps), 'step')}"
+    return Chart(
+        kind="losses",
+        title=record.title,
+        note=f"greatest distance of a loss: {record.distance:.0e} of itself",
+        data=[
+            draw.scatter("lines+markers", steps, own, line=line, **draw.legend("the layout")),
+            draw.scatter("markers", steps, one, marker=ring, **draw.legend("one process")),
+        ],
+        layout={
+            "widest": "0.00",
+            "xaxis": draw.axis("step", [0.5, len(steps) + 0.5], dtick=max(1, len(steps) // 10)),
+            "yaxis": draw.axis("loss, nats a token", ends),
+        },
+        remarks=f"{fallen}; one process's differ by at most {record.distance:.0e} of themselves",
+    ).drawn()

@@ -12,6 +12,7 @@ from llamapar.place.rank_grid import RankGrid
 from llamapar.records.tables import plural
 
 from . import draw, rank_grid, style
+from .chart import Chart
 from .style import Spec
 
 TILES = 2**11
@@ -81,30 +82,33 @@ def picture(record: Machine) -> tuple[Spec, str]:
     tile = "node" if record.tile == record.node else f"block of {record.tile // record.node:,} nodes"
     what = f"one tile is a {tile}, {plural(record.tile, 'rank')}"
     place = rank_grid.at_axes(grid, grid.rank, " · ", rank_grid.UNBROKEN)
-    layout = style.layout(
-        "machine",
-        f"Rank {grid.rank:,} of {lay.world:,}: {place}",
-        f"{plural(record.nodes, 'node')} of {record.node} GPUs; {what}; below, one frame is a node",
-        height=540,
-        widest="DP",
-        legend_rows=2,
-        xaxis=draw.axis("", [-record.tile / 2, whole - record.tile / 2], anchor="y", visible=False),
-        yaxis=draw.axis(
-            "", [(record.rows - 0.5) * whole, -whole / 2], domain=ABOVE, anchor="x", visible=False
-        ),
-        xaxis2=draw.axis("", [-0.1, WINDOW + 3], anchor="y2", visible=False),
-        yaxis2=draw.axis(
-            "",
-            [max(3.5, len(groups) - 0.5), -0.5],
-            domain=BELOW,
-            anchor="x2",
-            showgrid=False,
-            **draw.ticks(list(row_of.values()), [axis.upper() for axis in row_of]),
-        ),
-        shapes=frames,
-        annotations=[_group_label(record, axis, row) for axis, row in row_of.items()],
-    )
-    return {"data": data, "layout": layout}, _summary(record)
+    named = draw.ticks(list(row_of.values()), [axis.upper() for axis in row_of])
+    wide, high = [-record.tile / 2, whole - record.tile / 2], [(record.rows - 0.5) * whole, -whole / 2]
+    said = {axis: ", ".join(filter(None, (_reach(record, axis), record.sent.get(axis, "")))) for axis in AXES}
+    return Chart(
+        kind="machine",
+        title=f"Rank {grid.rank:,} of {lay.world:,}: {place}",
+        note=f"{plural(record.nodes, 'node')} of {record.node} GPUs; {what}; below, one frame is a node",
+        data=data,
+        layout={
+            "height": 540,
+            "widest": "DP",
+            "legend_rows": 2,
+            "xaxis": draw.axis("", wide, anchor="y", visible=False),
+            "yaxis": draw.axis("", high, domain=ABOVE, anchor="x", visible=False),
+            "xaxis2": draw.axis("", [-0.1, WINDOW + 3], anchor="y2", visible=False),
+            "yaxis2": draw.axis(
+                "", [max(3.5, len(groups) - 0.5), -0.5], domain=BELOW, anchor="x2", showgrid=False, **named
+            ),
+            "shapes": frames,
+            "annotations": [_group_label(record, axis, row) for axis, row in row_of.items()],
+        },
+        head=f"rank {grid.rank} of {lay.world:,} stands in node {grid.rank // record.node} of "
+        f"{record.nodes:,}: {rank_grid.at_axes(grid, grid.rank, ' ', '=')}",
+        remarks=[
+            f"  {axis.upper()} group: {rank_grid.group_words(grid, axis)}; {said[axis]}" for axis in AXES
+        ],
+    ).drawn()
 
 
 # -- the machine -------------------------------------------------------------------------------
@@ -176,9 +180,7 @@ def _members(record: Machine, axis: str, row: int) -> Spec:
         "x": [0.84] * len(members),
         "width": 0.56,
         "text": [str(rank) for rank in members],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
+        **draw.INSIDE,
         "customdata": members,
         "hovertext": [
             f"rank {rank:,}, node {rank // record.node:,} · {rank_grid.at_axes(record.grid, rank, ' ')}"
@@ -214,15 +216,3 @@ def _reach(record: Machine, axis: str) -> str:
     spans = record.spans(axis)
     where = "in one node" if spans == 1 else f"in {spans:,} nodes"
     return f"{plural(len(record.grid.peers[axis]), 'rank')} {where}"
-
-
-def _summary(record: Machine) -> str:
-    grid = record.grid
-    where = f"stands in node {grid.rank // record.node} of {record.nodes:,}"
-    first = f"rank {grid.rank} of {grid.layout.world:,} {where}"
-    lines = []
-    for axis in AXES:
-        listed = rank_grid.group_words(grid, axis)
-        said = ", ".join(filter(None, (_reach(record, axis), record.sent.get(axis, ""))))
-        lines.append(f"  {axis.upper()} group: {listed}; {said}")
-    return draw.lines(f"{first}: {rank_grid.at_axes(grid, grid.rank, ' ', '=')}", lines)

@@ -11,6 +11,7 @@ from llamapar.count.reconciliation import FINE, GROUPS, Reconciliation, Tool
 from llamapar.count.terms import GIB, Breakdown, Memory
 
 from . import draw, style
+from .chart import Chart
 from .draw import Bar, Rows
 from .style import Spec
 
@@ -77,7 +78,7 @@ def picture(record: Memory) -> tuple[Spec, str]:
     """A stacked bar for each stage with its upper bound, the HBM as a line; the note names the worst
     stage.
     """
-    rows = _rows(record)
+    rows = Rows(len(record.stages), DRAWN, "stage")
     drawn = [record.stages[s] for s in rows.drawn]
     axis = {**rows.axis("pipeline stage (= PP rank)"), "showgrid": False}
     if rows.n <= LABELLED:
@@ -86,44 +87,49 @@ def picture(record: Memory) -> tuple[Spec, str]:
         axis["title"] = {"text": "pipeline stage (= PP rank), and GiB in all"}
     hbm, top, highest = (n / GIB for n in (record.hbm_bytes, record.worst.total_bytes, record.high_bytes))
     data = [trace for part in PARTS if (trace := _part(part, drawn, rows))]
-    if record.high_bytes > record.worst.total_bytes:
-        data.append(_most(record, rows))
+    if highest > top:  # unknown facts can raise it: a mark above every stage
+        upper = record.upper
+        totals = [upper[s].total_bytes for s in rows.drawn]
+        said = zip(rows.drawn, totals, strict=True)
+        data.append(
+            draw.scatter(
+                "markers",
+                rows.places,
+                [draw.number(total / GIB) for total in totals],
+                marker={"symbol": "line-ew", "size": 16, "line": {"width": 3, "color": style.LINE}},
+                hovertext=[f"stage {s}: at most {_gib(n)}, {record.until}" for s, n in said],
+                **draw.legend("at most"),
+            )
+        )
     name = draw.limit(f"{record.gpu}: {hbm:.2f} GiB", rows.places[-1] + 0.5, hbm)
-    layout = style.layout(
-        "memory",
-        f"{style.name_of(record.model)}, {record.layout}: memory of a rank by stage",
-        record.verdict,
-        widest=f"{max(hbm, highest):,.0f}",
-        warn=not record.fits,
-        legend_rows=3,
-        barmode="stack",
-        legend={"traceorder": "normal"},
-        xaxis=axis,
-        yaxis=draw.axis("GiB", [0, draw.number(max(hbm, highest) * 1.13)], nticks=7),
-        shapes=[draw.rule("y", hbm, color=style.WARN)],
-        annotations=[name] if hbm > 0.9 * top else [],  # among the bars it could not be read
-    )
-    return {"data": data, "layout": layout}, _summary(record)
 
+    def line(s: int) -> str:
+        stage = record.stages[s]
+        sizes = {part: stage.bytes(*names) / GIB for part, (_, names) in PARTS.items()}
+        each = ", ".join(f"{part} {size:.2f}" for part, size in sizes.items() if size)
+        return f"stage {stage.stage}: {_gib(stage.total_bytes)}: {each}"
 
-def _most(record: Memory, rows: Rows) -> Spec:
-    """A mark above every drawn stage at its upper bound, if unknown facts can raise it."""
-    upper = record.upper
-    totals = [upper[s].total_bytes for s in rows.drawn]
-    return draw.scatter(
-        "markers",
-        rows.places,
-        [draw.number(total / GIB) for total in totals],
-        marker={"symbol": "line-ew", "size": 16, "line": {"width": 3, "color": style.LINE}},
-        hovertext=[
-            f"stage {s}: at most {_gib(n)}, {record.until}" for s, n in zip(rows.drawn, totals, strict=True)
-        ],
-        **draw.legend("at most"),
-    )
-
-
-def _rows(record: Memory) -> Rows:
-    return Rows(len(record.stages), DRAWN, "stage")
+    return Chart(
+        kind="memory",
+        title=f"{style.name_of(record.model)}, {record.layout}: memory of a rank by stage",
+        note=record.verdict,
+        data=data,
+        layout={
+            "widest": f"{max(hbm, highest):,.0f}",
+            "warn": not record.fits,
+            "legend_rows": 3,
+            "barmode": "stack",
+            "legend": {"traceorder": "normal"},
+            "xaxis": axis,
+            "yaxis": draw.axis("GiB", [0, draw.number(max(hbm, highest) * 1.13)], nticks=7),
+            "shapes": [draw.rule("y", hbm, color=style.WARN)],
+            "annotations": [name] if hbm > 0.9 * top else [],  # among the bars it could not be read
+        },
+        head=record.title,
+        rows=rows,
+        line=line,
+        remarks=record.verdict,
+    ).drawn()
 
 
 def _part(part: str, stages: list[Breakdown], rows: Rows) -> Spec:
@@ -146,18 +152,6 @@ def _hover(stage: Breakdown, part: str, names: tuple[str, ...]) -> str:
     terms = [t for t in stage.terms if t.name in names or t.name.partition(":")[0] in names]
     lines = [f"{t.name} {_gib(t.bytes)}" for t in terms] if len(terms) > 1 else []
     return "<br>".join([f"stage {stage.stage} · {part} {_gib(stage.bytes(*names))}", *lines])
-
-
-def _line(stage: Breakdown) -> str:
-    sizes = {part: stage.bytes(*names) / GIB for part, (_, names) in PARTS.items()}
-    each = ", ".join(f"{part} {size:.2f}" for part, size in sizes.items() if size)
-    return f"stage {stage.stage}: {_gib(stage.total_bytes)}: {each}"
-
-
-def _summary(record: Memory) -> str:
-    rows = _rows(record)
-    listing = rows.listing(lambda s: _line(record.stages[s]))
-    return draw.lines(record.title, listing, record.verdict, rows.left_out)
 
 
 # -- every tool beside ours ------------------------------------------------------------------------
@@ -184,18 +178,22 @@ def waterfall(record: Reconciliation) -> tuple[Spec, str]:
         for tool in record.tools
     ]
     above = {"yref": "paper", "yanchor": "bottom", "font": {"size": 11}}
-    layout = style.layout(
-        "waterfall",
-        "What each tool says of a GPU's memory, from our total to its own",
-        f"{record.title.partition(':')[0]}. A row starts at our total, the dashed line; a bar is what the "
-        "tool counts more or less of, and the mark is its total",
-        widest="x" * 26,
-        xaxis=draw.axis("GiB", [0, draw.number(widest * 1.02 / GIB)]),
-        yaxis=draw.downward(draw.axis("tool, and its GiB", [-0.5, n - 0.5])) | draw.ticks(range(n), labels),
-        shapes=[draw.rule("x", ours / GIB, color=style.LINE)],
-        annotations=[draw.label(f"ours: {_gib(ours)}", ours / GIB, 1, **above)],
-    )
-    return {"data": [*_steps(record, widest), totals], "layout": layout}, str(record)
+    return Chart(
+        kind="waterfall",
+        title="What each tool says of a GPU's memory, from our total to its own",
+        note=f"{record.title.partition(':')[0]}. A row starts at our total, the dashed line; a bar is what "
+        "the tool counts more or less of, and the mark is its total",
+        data=[*_steps(record, widest), totals],
+        layout={
+            "widest": "x" * 26,
+            "xaxis": draw.axis("GiB", [0, draw.number(widest * 1.02 / GIB)]),
+            "yaxis": draw.downward(draw.axis("tool, and its GiB", [-0.5, n - 0.5]))
+            | draw.ticks(range(n), labels),
+            "shapes": [draw.rule("x", ours / GIB, color=style.LINE)],
+            "annotations": [draw.label(f"ours: {_gib(ours)}", ours / GIB, 1, **above)],
+        },
+        head=str(record),
+    ).drawn()
 
 
 def _steps(record: Reconciliation, widest: float) -> Iterator[Spec]:

@@ -9,6 +9,7 @@ from llamapar.count.terms import GIB
 from llamapar.timing.plan import Plan, Ranked
 
 from . import draw, style
+from .chart import Chart
 from .style import Spec
 
 NAMED = 5
@@ -54,18 +55,32 @@ def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
             draw.scatter("markers", x, y, marker=look, hovertext=[mark.hover], **draw.legend(mark.name))
         )
     there = record.gpu.hbm_bytes / GIB
-    layout = style.layout(
-        "plan",
-        f"{style.name_of(record.model)} on {record.gpus:,} {record.gpu.name}: time against memory",
-        _note(record),
-        widest="000.0",
-        legend_rows=3,
-        xaxis=draw.axis("GiB of the worst stage", nticks=8),
-        yaxis=draw.axis("seconds of a step", nticks=7, rangemode="nonnegative"),
-        shapes=[draw.rule("x", draw.number(there), color=style.WARN)],
-        annotations=[draw.limit(f"{there:.1f} GiB there", draw.number(there), 1, yref="paper")],
-    )
-    return {"data": data, "layout": layout}, _summary(record, marks)
+    if record.layouts:
+        note = f"the fastest {len(record.layouts):,} of {record.considered:,} layouts considered"
+        note += f"{'' if record.complete else '; stopped, the best so far'}{record.unsure}"
+    elif record.complete:
+        note = f"none of {record.considered:,} layouts passes and fits"
+    else:
+        note = "stopped before any layout passed"
+    best = [
+        f"  {layout_label(one)}: {one.cost.step_seconds:.3g} s, {one.why}" for one in record.layouts[:NAMED]
+    ]
+    return Chart(
+        kind="plan",
+        title=f"{style.name_of(record.model)} on {record.gpus:,} {record.gpu.name}: time against memory",
+        note=note,
+        data=data,
+        layout={
+            "widest": "000.0",
+            "legend_rows": 3,
+            "xaxis": draw.axis("GiB of the worst stage", nticks=8),
+            "yaxis": draw.axis("seconds of a step", nticks=7, rangemode="nonnegative"),
+            "shapes": [draw.rule("x", draw.number(there), color=style.WARN)],
+            "annotations": [draw.limit(f"{there:.1f} GiB there", draw.number(there), 1, yref="paper")],
+        },
+        head=note,
+        remarks=[*best, *(f"{mark.name}: {mark.hover.replace('<br>', ', ')}" for mark in marks)],
+    ).drawn()
 
 
 LOOKS = (("star", style.WARN), ("diamond", style.COLOURS["dp"]))
@@ -87,20 +102,3 @@ def layout_label(one: Ranked) -> str:
 def _hover(one: Ranked) -> str:
     what = f"{one.cost.step_seconds:.3g} s, MFU {one.cost.mfu:.1%}, {one.gib} GiB: {one.outcome}"
     return f"{layout_label(one)}<br>{what}<br>{one.why}"
-
-
-def _note(record: Plan) -> str:
-    if not record.layouts and not record.complete:
-        return "stopped before any layout passed"
-    if not record.layouts:
-        return f"none of {record.considered:,} layouts passes and fits"
-    shown = f"the fastest {len(record.layouts):,} of {record.considered:,} layouts considered"
-    return f"{shown}{'' if record.complete else '; stopped, the best so far'}{record.unsure}"
-
-
-def _summary(record: Plan, marks: Sequence[Mark]) -> str:
-    best = [
-        f"  {layout_label(one)}: {one.cost.step_seconds:.3g} s, {one.why}" for one in record.layouts[:NAMED]
-    ]
-    own = [f"{mark.name}: {mark.hover.replace('<br>', ', ')}" for mark in marks]
-    return draw.lines(_note(record), best, own)

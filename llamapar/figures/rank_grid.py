@@ -11,6 +11,7 @@ from llamapar.place.rank_grid import RankGrid
 from llamapar.records.tables import plural
 
 from . import block, draw, style
+from .chart import Chart
 from .style import Spec
 
 MARKERS = 128
@@ -60,16 +61,25 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
     data = [*_cells(record, across, down), *peers, _chosen(record)]
     if record.block == 1 and record.layout.world <= NUMBERED:
         data.append(_numbers(record))
-    layout = style.layout(
-        "ranks",
-        f"Rank {record.rank:,} of {record.layout.world:,}: {at_axes(record, record.rank, ' · ', UNBROKEN)}",
-        f"order {record.layout.order}, fastest first; {cell(record)}",
-        widest=str(record.layout.world - 1) if not down.axis else "",
-        xaxis=_side(record, across, record.cols, record.block, "rank, counted from the row's first"),
-        yaxis=_side(record, down, record.rows, record.block * record.cols, "first rank of the row"),
-    )
-    layout["yaxis"] |= {"range": layout["yaxis"]["range"][::-1], "ticklabelstandoff": 10}  # clear of markers
-    return {"data": data, "layout": layout}, _summary(record, drawn)
+    side = _side(record, down, record.rows, record.block * record.cols, "first rank of the row")
+    lay, each = record.layout, plural(record.block, "rank")
+    return Chart(
+        kind="ranks",
+        title=f"Rank {record.rank:,} of {lay.world:,}: {at_axes(record, record.rank, ' · ', UNBROKEN)}",
+        note=f"order {lay.order}, fastest first; {cell(record)}",
+        data=data,
+        layout={
+            "widest": str(lay.world - 1) if not down.axis else "",
+            "xaxis": _side(record, across, record.cols, record.block, "rank, counted from the row's first"),
+            "yaxis": side | {"range": side["range"][::-1], "ticklabelstandoff": 10},  # clear of markers
+        },
+        head=[
+            f"rank {record.rank} of {lay.world:,} in order {lay.order} (fastest first): "
+            f"{at_axes(record, record.rank, ' ', '=')}",
+            f"{plural(record.rows, 'row')} of {plural(record.cols, 'cell')}, {each} to a cell",
+        ],
+        remarks=[f"  {axis.upper()} group: {_group(record, axis, drawn[axis])}" for axis in AXES],
+    ).drawn()
 
 
 def cell(record: RankGrid) -> str:
@@ -234,16 +244,6 @@ def at_axes(record: RankGrid, rank: int, between: str, equals: str = " ") -> str
     """A rank's index on every axis: "tp 1 · cp 0 · pp 3 · dp 0"."""
     at = record.layout.coord_of(rank)
     return between.join(f"{axis}{equals}{getattr(at, axis)}" for axis in AXES)
-
-
-def _summary(record: RankGrid, drawn: dict[str, list[int]]) -> str:
-    lay, at = record.layout, at_axes(record, record.rank, " ", "=")
-    return draw.lines(
-        f"rank {record.rank} of {lay.world:,} in order {lay.order} (fastest first): {at}",
-        f"{plural(record.rows, 'row')} of {plural(record.cols, 'cell')}, "
-        f"{plural(record.block, 'rank')} to a cell",
-        [f"  {axis.upper()} group: {_group(record, axis, drawn[axis])}" for axis in AXES],
-    )
 
 
 def _group(record: RankGrid, axis: str, drawn: list[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llamapar.timing.scaling import Scaling
 
 from . import draw, style
+from .chart import Chart
 from .plan import layout_label
 from .style import Spec
 
@@ -20,37 +21,39 @@ def picture(record: Scaling) -> tuple[Spec, str]:
     ]
     line: Spec = {"color": style.LINE, "width": 1.5, "dash": "dot"}
     own: Spec = {"color": style.COLOURS["dp"], "width": 2}
-    data = [
-        draw.scatter(
-            "lines",
-            counts,
-            rates[:1] * len(rates),
-            line=line,
-            hoverinfo="skip",
-            **draw.legend("nothing lost"),
-        ),
-        draw.scatter(
-            "lines+markers",
-            counts,
-            rates,
-            line=own,
-            marker={"size": 9},
-            hovertext=told,
-            **draw.legend("the fastest layout"),
-        ),
-    ]
     lost = (
         f"of {counts[-1]:,} GPUs each keeps {record.efficiency[-1]:.1%}"
         if counts
         else "no layout passes and fits"
     )
-    layout = style.layout(
-        "scaling",
-        record.title,
-        lost,
-        widest="0,000",
-        legend_rows=1,
-        xaxis=draw.axis("GPUs", type="log", **draw.ticks(counts)),
-        yaxis=draw.axis("tokens/s of a GPU", nticks=6, rangemode="tozero"),
-    )
-    return {"data": data, "layout": layout}, draw.lines(record.title, told)
+    return Chart(
+        kind="scaling",
+        title=record.title,
+        note=lost,
+        data=[
+            draw.scatter(
+                "lines",
+                counts,
+                rates[:1] * len(rates),
+                line=line,
+                hoverinfo="skip",
+                **draw.legend("nothing lost"),
+            ),
+            draw.scatter(
+                "lines+markers",
+                counts,
+                rates,
+                line=own,
+                marker={"size": 9},
+                hovertext=told,
+                **draw.legend("the fastest layout"),
+            ),
+        ],
+        layout={
+            "widest": "0,000",
+            "legend_rows": 1,
+            "xaxis": draw.axis("GPUs", type="log", **draw.ticks(counts)),
+            "yaxis": draw.axis("tokens/s of a GPU", nticks=6, rangemode="tozero"),
+        },
+        remarks=told,
+    ).drawn()

@@ -6,6 +6,7 @@ from llamapar.place.sequence_map import RankSequence, SequenceMap
 from llamapar.records.tables import plural, span, units
 
 from . import draw, style
+from .chart import Chart
 from .draw import Bar, Rows
 from .style import Spec
 
@@ -23,30 +24,50 @@ def picture(record: SequenceMap) -> tuple[Spec, str]:
     """Left, the causal triangle in each rank's shade; right, each rank's work relative to the mean."""
     rows = Rows(record.cp, DRAWN)
     ranks = [record.rank(r) for r in rows.drawn]
-    note = [_documents_and_step(record), _busiest(record, ranks), record.reason, rows.left_out]
-    data = [*(_share(record, rank) for rank in ranks if rank.meets), _work(record)]
     top = max(1.0, *(_ratio(record, rank) for rank in ranks))
-    layout = style.layout(
-        "sequence",
-        f"Sequence of {record.seq_len:,} over cp={record.cp}, {record.chunking}",
-        "; ".join(filter(None, note)),
-        widest=f"{record.seq_len:,}"[:9],
-        warn=bool(record.reason),
-        xaxis=_positions("key position", [0, record.seq_len], [0, 0.56]),
-        yaxis=_positions("query position", [record.seq_len, 0], [0, 1]),
-        xaxis2=draw.axis("causal pairs ÷ mean", [0, top * 1.08], domain=[0.68, 1], anchor="y2", nticks=5),
-        yaxis2={**draw.downward(rows.axis("CP rank")), "anchor": "x2"},
-        shapes=[{**draw.rule("x", 1, "y2 domain", width=1.5, dash="dot", color=style.LINE), "xref": "x2"}],
-    )
-    layout["shapes"] += _documents(record)
-    layout["template"]["data"]["scatter"][0] |= _polygon(record.cp)
-    return {"data": data, "layout": layout}, _summary(record, ranks)
+    documents = _documents_and_step(record)
+    if record.cp <= JUDGED:
+        busiest = f"busiest rank {record.imbalance:.3f} × the mean work"
+    else:
+        most = max(_ratio(record, rank) for rank in ranks)
+        busiest = f"busiest of {len(ranks)} ranks {most:.3f} × the mean work"
 
+    def line(r: int) -> str:
+        rank = record.rank(r)
+        sizes = f"{plural(rank.tokens, 'token')}, {plural(rank.pairs, 'pair')}"
+        return f"rank {rank.rank}: {_places(rank)}; {sizes}, {_ratio(record, rank):.3f} × the mean"
 
-def _polygon(cp: int) -> Spec:
-    """Common properties of the polygons; no outline where it would cover them."""
-    line = {"width": 0.5 if cp <= 32 else 0, "color": "rgba(255,255,255,0.6)"}
-    return {"mode": "lines", "fill": "toself", "hoveron": "fills", "line": line}
+    sp = f"sequence parallelism shares a CP rank's tokens among {record.sp} TP ranks" if record.sp > 1 else ""
+    mean = {**draw.rule("x", 1, "y2 domain", width=1.5, dash="dot", color=style.LINE), "xref": "x2"}
+    spec, text = Chart(
+        kind="sequence",
+        title=f"Sequence of {record.seq_len:,} over cp={record.cp}, {record.chunking}",
+        note="; ".join(filter(None, [documents, busiest, record.reason, rows.left_out])),
+        data=[*(_share(record, rank) for rank in ranks if rank.meets), _work(record)],
+        layout={
+            "widest": f"{record.seq_len:,}"[:9],
+            "warn": bool(record.reason),
+            "xaxis": _positions("key position", [0, record.seq_len], [0, 0.56]),
+            "yaxis": _positions("query position", [record.seq_len, 0], [0, 1]),
+            "xaxis2": draw.axis(
+                "causal pairs ÷ mean", [0, top * 1.08], domain=[0.68, 1], anchor="y2", nticks=5
+            ),
+            "yaxis2": {**draw.downward(rows.axis("CP rank")), "anchor": "x2"},
+            "shapes": [mean, *_documents(record)],
+        },
+        head=[
+            f"sequence of {record.seq_len} over cp={record.cp}, {record.chunking}: "
+            f"{record.pairs:,} causal (query, key) pairs",
+            documents,
+            busiest,
+        ],
+        remarks=[*rows.listing(line, most=6), record.reason, sp, rows.left_out],
+    ).drawn()
+    # What all polygons share stands once, in the template; an outline would cover narrow ones.
+    outline = {"width": 0.5 if record.cp <= 32 else 0, "color": "rgba(255,255,255,0.6)"}
+    shared = {"mode": "lines", "fill": "toself", "hoveron": "fills", "line": outline}
+    spec["layout"]["template"]["data"]["scatter"][0] |= shared
+    return spec, text
 
 
 def _positions(title: str, ends: list[int], domain: list[float]) -> Spec:
@@ -114,30 +135,3 @@ def _places(rank: RankSequence) -> str:
     if len(chunks) == 1:
         return units("position", chunks[0])
     return f"positions {', '.join(map(span, chunks))}" if chunks else "no positions"
-
-
-def _busiest(record: SequenceMap, ranks: list[RankSequence]) -> str:
-    if record.cp <= JUDGED:
-        return f"busiest rank {record.imbalance:.3f} × the mean work"
-    most = max(_ratio(record, rank) for rank in ranks)
-    return f"busiest of {len(ranks)} ranks {most:.3f} × the mean work"
-
-
-def _line(record: SequenceMap, rank: RankSequence) -> str:
-    sizes = f"{plural(rank.tokens, 'token')}, {plural(rank.pairs, 'pair')}"
-    return f"rank {rank.rank}: {_places(rank)}; {sizes}, {_ratio(record, rank):.3f} × the mean"
-
-
-def _summary(record: SequenceMap, ranks: list[RankSequence]) -> str:
-    rows = Rows(record.cp, DRAWN)
-    sp = f"sequence parallelism shares a CP rank's tokens among {record.sp} TP ranks" if record.sp > 1 else ""
-    return draw.lines(
-        f"sequence of {record.seq_len} over cp={record.cp}, {record.chunking}: "
-        f"{record.pairs:,} causal (query, key) pairs",
-        _documents_and_step(record),
-        _busiest(record, ranks),
-        rows.listing(lambda r: _line(record, record.rank(r)), most=6),
-        record.reason,
-        sp,
-        rows.left_out,
-    )

@@ -8,6 +8,7 @@ from llamapar.place.stage_map import Stage, StageMap
 from llamapar.records.tables import plural, units
 
 from . import draw, style
+from .chart import Chart
 from .draw import Rows
 from .style import Spec
 
@@ -17,23 +18,43 @@ LABELLED = 32
 
 def picture(record: StageMap) -> tuple[Spec, str]:
     """Stages from left to right in pipeline order; if the split refuses, its reason."""
+    name = style.name_of(record.model)
+    virtual = f" × {record.virtual_stages} virtual" if record.virtual_stages > 1 else ""
+    ways = f"pp={record.pp}{virtual}, {record.layer_split}"
+    title = f"{name}: layers over {ways}"
+    layers = plural(record.model.n_layers, "layer")
     if not record.counts:
-        return _refused(record), _summary(record)
-    top = max(record.counts)
-    layout = style.layout(
-        "stages",
-        _title(record),
-        _rows(record).left_out or f"{plural(record.model.n_layers, 'layer')} as {_runs(record)}",
-        widest=str(top),
-        xaxis=_stage_axis(record),
-        yaxis=draw.axis("layers", [0, top * 1.12], dtick=draw.step(top, 8)),
-    )
-    return {"data": [_bars(record)], "layout": layout}, _summary(record)
+        unseen, font = {"visible": False, "range": [0, 1]}, {"size": 14, "color": style.WARN}
+        reason = draw.label(f"no such split<br>{escape(record.reason, quote=False)}", 0.5, 0.5, font=font)
+        return Chart(
+            kind="stages",
+            title=title,
+            data=[],
+            layout={"xaxis": unseen, "yaxis": dict(unseen), "annotations": [reason]},
+            head=f"{name}: {layers} over {ways}: no such split",
+            remarks=record.reason,
+        ).drawn()
+    rows, top = Rows(len(record.counts), word="stage"), max(record.counts)
+    each = [f"{n} × {count}" if n > 1 else str(count) for n, count in record.runs]
+    runs = ", ".join(each if len(each) <= 9 else [*each[:8], "…", each[-1]])
+    return Chart(
+        kind="stages",
+        title=title,
+        note=rows.left_out or f"{layers} as {runs}",
+        data=[_bars(record, rows)],
+        layout={
+            "widest": str(top),
+            "xaxis": _stage_axis(record, rows),
+            "yaxis": draw.axis("layers", [0, top * 1.12], dtick=draw.step(top, 8)),
+        },
+        head=f"{name}: {layers} over {ways}: {runs}",
+        rows=rows,
+        line=lambda s: _line(record.stages[s], ": "),
+    ).drawn()
 
 
-def _stage_axis(record: StageMap) -> Spec:
+def _stage_axis(record: StageMap, rows: Rows) -> Spec:
     """Stages from left to right; the embedding and the head are named under theirs."""
-    rows = _rows(record)
     n, last = rows.n, rows.n - 1
     if n <= rows.most:
         every = record.pp if record.virtual_stages > 1 else 1
@@ -45,15 +66,13 @@ def _stage_axis(record: StageMap) -> Spec:
     drawn.append(last)
     names = [f"{s}{_also(record.stages[s], '<br>+ ', ' + ')}" for s in drawn]
     ticks = draw.ticks([rows.place(s) for s in drawn], names)
-    return draw.axis(_stage_title(record), [-0.5, rows.place(last) + 0.5], showgrid=False, **ticks)
+    title = "pipeline stage (= PP rank)"
+    if record.virtual_stages > 1:
+        title = f"pipeline stage (stage s on PP rank s mod {record.pp}; a shade is a PP rank)"
+    return draw.axis(title, [-0.5, rows.place(last) + 0.5], showgrid=False, **ticks)
 
 
-def _rows(record: StageMap) -> Rows:
-    return Rows(len(record.counts), word="stage")
-
-
-def _bars(record: StageMap) -> Spec:
-    rows = _rows(record)
+def _bars(record: StageMap, rows: Rows) -> Spec:
     drawn = [record.stages[s] for s in rows.drawn]
     colour: str | list[str] = style.COLOURS["pp"]
     if record.virtual_stages > 1:  # a shade is a PP rank, and a rank has stages here and there
@@ -75,40 +94,3 @@ def _also(stage: Stage, before: str, between: str) -> str:
 def _line(stage: Stage, colon: str) -> str:
     where = f"stage {stage.stage} on PP rank {stage.rank}"
     return f"{where}{colon}{units('layer', stage.layers)}{_also(stage, ' and the ', ' and the ')}"
-
-
-def _refused(record: StageMap) -> Spec:
-    """No bars, only the reason in the centre."""
-    unseen, font = {"visible": False, "range": [0, 1]}, {"size": 14, "color": style.WARN}
-    reason = draw.label(f"no such split<br>{escape(record.reason, quote=False)}", 0.5, 0.5, font=font)
-    layout = style.layout("stages", _title(record), xaxis=unseen, yaxis=dict(unseen), annotations=[reason])
-    return {"data": [], "layout": layout}
-
-
-def _ways(record: StageMap) -> str:
-    return f"pp={record.pp}" + (f" × {record.virtual_stages} virtual" if record.virtual_stages > 1 else "")
-
-
-def _title(record: StageMap) -> str:
-    return f"{style.name_of(record.model)}: layers over {_ways(record)}, {record.layer_split}"
-
-
-def _stage_title(record: StageMap) -> str:
-    if record.virtual_stages == 1:
-        return "pipeline stage (= PP rank)"
-    return f"pipeline stage (stage s on PP rank s mod {record.pp}; a shade is a PP rank)"
-
-
-def _runs(record: StageMap) -> str:
-    """ "7, 14 × 8, 7", shortened if it is long."""
-    runs = [f"{n} × {count}" if n > 1 else str(count) for n, count in record.runs]
-    return ", ".join(runs if len(runs) <= 9 else [*runs[:8], "…", runs[-1]])
-
-
-def _summary(record: StageMap) -> str:
-    title = f"{style.name_of(record.model)}: {plural(record.model.n_layers, 'layer')} over {_ways(record)}"
-    if not record.counts:
-        return f"{title}, {record.layer_split}: no such split\n{record.reason}"
-    rows = _rows(record)
-    listing = rows.listing(lambda s: _line(record.stages[s], ": "))
-    return draw.lines(f"{title}, {record.layer_split}: {_runs(record)}", listing, rows.left_out)

@@ -8,6 +8,7 @@ from llamapar.errors import LayoutError
 from llamapar.records.trace import Tape, TapeStep
 
 from . import draw, style
+from .chart import Chart
 from .style import Spec
 
 INK = ("#B35900", "#EFEFF3", "#4B3B8F")
@@ -45,19 +46,8 @@ def picture(record: Tape) -> tuple[Spec, str]:
         middles.append((top + len(z) - 1) / 2)
         names.append(_name(step))
         z += [[None] * (wide * len(ranks))] * GAP
-    title = f"{record.program}, {record.layout}, line by line"
-    note = f"each column is a rank; {_fault(shown)}" if _fault(shown) else "each column is a rank"
+    wrong = next((f"{step.name} is {step.why}" for step in shown if step.fault), "")
     at = [wide * i + (wide - GAP - 1) / 2 for i in range(len(ranks))]
-    layout = style.layout(
-        "tape",
-        title,
-        note,
-        widest=max(names, key=len),
-        warn=bool(_fault(shown)),
-        height=max(300, CELL * len(z) + style.TOP + style.BOTTOM),
-        xaxis=draw.axis("rank", **draw.ticks(at, ranks), showgrid=False),
-        yaxis=draw.axis("", [len(z) - 0.5, -0.5], **draw.ticks(middles, names), showgrid=False),
-    )
     heat = {
         "type": "heatmap",
         "z": z,
@@ -66,7 +56,20 @@ def picture(record: Tape) -> tuple[Spec, str]:
         "colorscale": [[i / 2, ink] for i, ink in enumerate(INK)],
         "hoverinfo": "skip",
     }
-    return {"data": [heat], "layout": layout}, draw.lines(title, (_line(step) for step in shown))
+    return Chart(
+        kind="tape",
+        title=f"{record.program}, {record.layout}, line by line",
+        note=f"each column is a rank; {wrong}" if wrong else "each column is a rank",
+        data=[heat],
+        layout={
+            "widest": max(names, key=len),
+            "warn": bool(wrong),
+            "height": max(300, CELL * len(z) + style.TOP + style.BOTTOM),
+            "xaxis": draw.axis("rank", **draw.ticks(at, ranks), showgrid=False),
+            "yaxis": draw.axis("", [len(z) - 0.5, -0.5], **draw.ticks(middles, names), showgrid=False),
+        },
+        remarks=[_line(step) for step in shown],
+    ).drawn()
 
 
 def rows_and_columns(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -93,11 +96,6 @@ def _band(step: TapeStep, ranks: list[int], rows: int, wide: int) -> list[list[i
 def _name(step: TapeStep) -> str:
     event = step.event
     return f"{step.name} ({event.axis.upper()})" if event else step.name
-
-
-def _fault(steps: list[TapeStep]) -> str:
-    found = next((step for step in steps if step.fault), None)
-    return f"{found.name} is {found.why}" if found is not None else ""
 
 
 def _line(step: TapeStep) -> str:

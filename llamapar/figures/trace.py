@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from llamapar.records.tables import human
 from llamapar.records.trace import CollectiveEvent, Trace, collectives_in_words, some
 
 from . import draw, style
+from .chart import Chart
 from .draw import Rows
 from .style import Spec
 
@@ -53,30 +55,43 @@ class _Lane(NamedTuple):
 
 def picture(record: Trace) -> tuple[Spec, str]:
     """Collectives from left to right, under the names of their phases; all lanes share one scale."""
-    rows = _rows(record)
+    rows = Rows(len(record.events), DRAWN, "collective")
     n, drawn = rows.n, rows.each(record.events.__getitem__)
     lanes = _lanes(record, drawn)
     top = max((e.bytes for _, e in drawn), default=0) or 1
     scales: Spec = {_axis("yaxis", i): _scale(lane, i, len(lanes), top) for i, lane in enumerate(lanes)}
     place: Spec = {"xref": "paper", "yref": "paper", "font": {"size": 14}}
     nothing = draw.label(f"rank {record.rank} took part in no collective", 0.5, 0.5, **place)
-    layout = style.layout(
-        "trace",
-        f"Rank {record.rank}: {collectives_in_words(record.events)}, {record.bytes():,} bytes",
-        rows.left_out or (_kinds(drawn) if n <= LABELLED else _totals(record)),
-        widest="000 kB",
-        hovermode="x",
-        shapes=_bands(drawn),
-        annotations=_names(drawn) if drawn else [nothing],
-        xaxis={**_order(record), "visible": bool(drawn), "anchor": _axis("y", max(0, len(lanes) - 1))},
-        **(scales or {"yaxis": {"visible": False}}),
-    )
-    data = [_bars(lane, i, n <= LABELLED) for i, lane in enumerate(lanes)]
-    return {"data": data, "layout": layout}, _summary(record)
-
-
-def _rows(record: Trace) -> Rows:
-    return Rows(len(record.events), DRAWN, "collective")
+    # Collectives are numbered from 0, as in the trace's text.
+    order = rows._replace(n=max(1, n)).axis(f"collectives of rank {record.rank}, in order")
+    if n <= LABELLED:  # what is written over the bars, in words
+        kinds = [kind for kind in SHORT if any(e.kind == kind for _, e in drawn)]
+        said = [f"{SHORT[kind]} {kind.replace('_', '-')}" for kind in kinds]
+    else:  # bars too many and too low to be compared; of one axis the title says it
+        totals = [f"{_title(axis)} {human(record.bytes(axis))}" for axis in record.by_axis]
+        said = totals if len(totals) > 1 else []
+    counted = f"{collectives_in_words(record.events)}, {record.bytes():,} bytes"
+    return Chart(
+        kind="trace",
+        title=f"Rank {record.rank}: {counted}",
+        note=rows.left_out or ", ".join(said),
+        data=[_bars(lane, i, n <= LABELLED) for i, lane in enumerate(lanes)],
+        layout={
+            "widest": "000 kB",
+            "hovermode": "x",
+            "shapes": _bands(drawn),
+            "annotations": _names(drawn) if drawn else [nothing],
+            "xaxis": {
+                **order,
+                "showgrid": False,
+                "visible": bool(drawn),
+                "anchor": _axis("y", max(0, len(lanes) - 1)),
+            },
+            **(scales or {"yaxis": {"visible": False}}),
+        },
+        head=f"rank {record.rank}: {counted}",
+        remarks=[*_totals(record), rows.left_out],
+    ).drawn()
 
 
 def _title(axis: str) -> str:
@@ -97,12 +112,6 @@ def _lanes(record: Trace, drawn: list[tuple[int, CollectiveEvent]]) -> list[_Lan
     for x, event in drawn:
         made.get(event.axis, rest).bars.append((x, event))
     return [*made.values(), *([] if own == axes else [rest])]
-
-
-def _order(record: Trace) -> Spec:
-    """Collectives are numbered from 0, as in the trace's text."""
-    rows = _rows(record)._replace(n=max(1, len(record.events)))
-    return {**rows.axis(f"collectives of rank {record.rank}, in order"), "showgrid": False}
 
 
 def _scale(lane: _Lane, i: int, n: int, top: int) -> Spec:
@@ -168,29 +177,13 @@ def _names(drawn: list[tuple[int, CollectiveEvent]]) -> list[Spec]:
 # -- text --------------------------------------------------------------------------------------
 
 
-def _kinds(drawn: list[tuple[int, CollectiveEvent]]) -> str:
-    """What is written over the bars, in words."""
-    kinds = [kind for kind in SHORT if any(e.kind == kind for _, e in drawn)]
-    return ", ".join(f"{SHORT[kind]} {kind.replace('_', '-')}" for kind in kinds)
-
-
-def _totals(record: Trace) -> str:
-    """Bytes by axis, for bars too many and too low to be compared; of one axis the title says it."""
-    totals = [f"{_title(axis)} {human(record.bytes(axis))}" for axis in record.by_axis]
-    return ", ".join(totals) if len(totals) > 1 else ""
-
-
-def _summary(record: Trace) -> str:
-    """Exact totals by axis and phase."""
-    title = f"rank {record.rank}: {collectives_in_words(record.events)}, {record.bytes():,} bytes"
-    phases = list(dict.fromkeys(e.phase for e in record.events))
-    lanes = []
+def _totals(record: Trace) -> Iterator[str]:
+    """Exact totals by axis and phase, a line for each axis."""
     for axis in record.by_axis:
         each = []
-        for phase in phases:
+        for phase in dict.fromkeys(e.phase for e in record.events):
             kinds = [e.kind for e in record.events if (e.axis, e.phase) == (axis, phase)]
             if kinds:
                 counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
                 each.append(f"{phase} {record.bytes(axis, phase):,} ({counts})")
-        lanes.append(f"  {_title(axis)}: {record.bytes(axis):,} bytes: {'; '.join(each)}")
-    return draw.lines(title, lanes, _rows(record).left_out)
+        yield f"  {_title(axis)}: {record.bytes(axis):,} bytes: {'; '.join(each)}"

@@ -10,7 +10,8 @@ from llamapar.records.tables import human
 from llamapar.records.trace import PHASES
 
 from . import draw, style
-from .draw import Bar
+from .chart import Chart
+from .draw import Bar, Rows
 from .style import Spec
 
 WRITTEN = 0.1
@@ -39,30 +40,32 @@ def picture(record: Traffic) -> tuple[Spec, str]:
                         human(int(b.stop - b.start)) if b.stop - b.start > WRITTEN * longest else ""
                         for b in made
                     ],
-                    textposition="inside",
-                    insidetextanchor="middle",
-                    textangle=0,
+                    **draw.INSIDE,
                     **draw.legend(axis.upper()),
                 )
             )
     axes = _axes(record.by_axis)
-    layout = style.layout(
-        "traffic",
-        record.title,
-        axes or "nothing travels",
-        widest=max(phases, key=len),
-        xaxis=draw.axis(
-            "bytes that its collectives carry", [0, 1.02 * longest or 1], tickformat="~s", ticksuffix="B"
-        ),
-        yaxis=draw.downward(
-            draw.axis("", [-0.6, len(phases) - 0.4], **draw.ticks(range(len(phases)), phases))
-        ),
-    )
-    each = [
-        f"  {phase}: {_axes({axis: n for (p, axis), n in record.by_phase.items() if p == phase})}"
-        for phase in phases
-    ]
-    return {"data": data, "layout": layout}, draw.lines(record.title, each, f"in all: {axes or 'nothing'}")
+
+    def line(row: int) -> str:
+        own = {axis: n for (phase, axis), n in record.by_phase.items() if phase == phases[row]}
+        return f"{phases[row]}: {_axes(own)}"
+
+    return Chart(
+        kind="traffic",
+        title=record.title,
+        note=axes or "nothing travels",
+        data=data,
+        layout={
+            "widest": max(phases, key=len),
+            "xaxis": draw.axis(
+                "bytes that its collectives carry", [0, 1.02 * longest or 1], tickformat="~s", ticksuffix="B"
+            ),
+            "yaxis": draw.named(phases),
+        },
+        rows=Rows(len(phases)),
+        line=line,
+        remarks=f"in all: {axes or 'nothing'}",
+    ).drawn()
 
 
 def _axes(sizes: Mapping[str, int]) -> str:

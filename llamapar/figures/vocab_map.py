@@ -6,6 +6,7 @@ from llamapar.place.vocab_map import RankVocab, VocabMap
 from llamapar.records.tables import plural, units
 
 from . import draw, style
+from .chart import Chart
 from .draw import Bar, Rows
 from .style import Spec
 
@@ -15,23 +16,42 @@ PADDED_RANKS = 8
 
 def picture(record: VocabMap) -> tuple[Spec, str]:
     """A bar per rank, real rows and pad rows; right, the ranks that hold pad rows enlarged."""
-    tp, rows = record.tp, Rows(record.tp)
-    padded = _padded_ranks(record)
+    vocab, tp, rows = record.model.vocab_size, record.tp, Rows(record.tp)
+    name, padded, where = style.name_of(record.model), _padded_ranks(record), ""
     data = _traces(rows.each(record.rank), tp)
-    layout = style.layout(
-        "vocab",
-        f"{style.name_of(record.model)}: vocabulary over tp={tp}, {record.padding}",
-        _note(record),
-        widest=str(tp - 1),
-        warn=not record.ok,
-        yaxis=draw.downward(rows.axis("TP rank")),
-        xaxis=draw.positions("vocabulary row", [0, record.padded], domain=[0, 0.66 if padded else 1]),
-    )
+    layout: Spec = {
+        "widest": str(tp - 1),
+        "warn": not record.ok,
+        "yaxis": draw.downward(rows.axis("TP rank")),
+        "xaxis": draw.positions("vocabulary row", [0, record.padded], domain=[0, 0.66 if padded else 1]),
+    }
+    note = f"{vocab:,} rows, none of them padding"
     if padded:
+        note = f"{vocab:,} rows padded to {record.padded:,}"
         enlarged = list(enumerate(map(record.rank, padded)))
         data += _traces(enlarged, len(padded), showlegend=False, xaxis="x2", yaxis="y2")
-        layout.update(_enlarged(record, padded))
-    return {"data": data, "layout": layout}, _summary(record)
+        layout |= _enlarged(record, padded)
+        more = f", {PADDED_RANKS} of them enlarged" if len(padded) == PADDED_RANKS else ""
+        first = record.split.owner(vocab)
+        where = f"pad rows are on {units('rank', range(first, padded[-1] + 1))}{more}"
+
+    def line(r: int) -> str:
+        rank = record.rank(r)
+        pads = f", {plural(rank.pads, 'pad row')}" if rank.pads else ""
+        return f"rank {rank.rank}: {units('row', rank.rows)} ({len(rank.rows)}){pads}"
+
+    return Chart(
+        kind="vocab",
+        title=f"{name}: vocabulary over tp={tp}, {record.padding}",
+        note=record.reason or note,
+        data=data,
+        layout=layout,
+        head=f"{name}: vocabulary of {vocab} over tp={tp}, {record.padding}: "
+        f"{plural(record.padded, 'row')}, {record.pad_rows:,} of them pads",
+        rows=rows,
+        line=line,
+        remarks=[where, record.reason],
+    ).drawn()
 
 
 def _padded_ranks(record: VocabMap) -> list[int]:
@@ -76,32 +96,3 @@ def _enlarged(record: VocabMap, ranks: list[int]) -> Spec:
         "yaxis2": side | draw.ticks(list(range(n)), ranks),
         "annotations": [draw.label(plural(record.pad_rows, "pad row"), 1, 1, **where)],
     }
-
-
-def _note(record: VocabMap) -> str:
-    if record.reason:
-        return record.reason
-    if record.pad_rows:
-        return f"{record.model.vocab_size:,} rows padded to {record.padded:,}"
-    return f"{record.model.vocab_size:,} rows, none of them padding"
-
-
-def _line(rank: RankVocab) -> str:
-    pads = f", {plural(rank.pads, 'pad row')}" if rank.pads else ""
-    return f"rank {rank.rank}: {units('row', rank.rows)} ({len(rank.rows)}){pads}"
-
-
-def _summary(record: VocabMap) -> str:
-    rows, padded, where = Rows(record.tp), _padded_ranks(record), ""
-    if padded:
-        more = f", {PADDED_RANKS} of them enlarged" if len(padded) == PADDED_RANKS else ""
-        first = record.split.owner(record.model.vocab_size)
-        where = f"pad rows are on {units('rank', range(first, padded[-1] + 1))}{more}"
-    return draw.lines(
-        f"{style.name_of(record.model)}: vocabulary of {record.model.vocab_size} over tp={record.tp}, "
-        f"{record.padding}: {plural(record.padded, 'row')}, {record.pad_rows:,} of them pads",
-        rows.listing(lambda r: _line(record.rank(r))),
-        where,
-        record.reason,
-        rows.left_out,
-    )

@@ -7,6 +7,7 @@ from llamapar.place.shards import SHARED_FROM
 from llamapar.records.tables import human, plural, units
 
 from . import draw, style
+from .chart import Chart
 from .draw import Bar, Rows
 from .style import Spec
 
@@ -37,27 +38,6 @@ def picture(record: ZeroMap) -> tuple[Spec, str]:
         axes[f"xaxis{number}"] = draw.positions(
             f"{what}<br>{human(record.held(what, 0))} in all", [0, record.count], domain=domain, nticks=3
         )
-    title = f"{style.name_of(record.cut.model)}: {record.parameter.key} under ZeRO {record.layout.zero}"
-    layout = style.layout(
-        "zero",
-        title,
-        rows.left_out or f"rows of {record.parameter.name}, {plural(record.count, 'row')}",
-        widest=str(rows.n - 1),
-        yaxis=draw.downward(rows.axis("place in the group")),
-        legend={"y": -0.23},
-        **axes,
-    )
-    return {"data": data, "layout": layout}, _summary(record)
-
-
-def _bar(record: ZeroMap, what: str, place: int) -> Bar:
-    held = record.rows(what, place)
-    words = f"{units('row', held)} of {what} · {record.held(what, place):,} B in all"
-    return Bar(place, held.start, held.stop, f"rank {record.rank_at(place)} · {words}")
-
-
-def _summary(record: ZeroMap) -> str:
-    rows = Rows(record.ways, DRAWN)
 
     def line(place: int) -> str:
         each = (f"{what} {units('row', record.rows(what, place))}" for what in SHARED_FROM)
@@ -65,9 +45,25 @@ def _summary(record: ZeroMap) -> str:
         return f"rank {record.rank_at(place)}: {', '.join(each)}; {total:,} B in all"
 
     travels = [f"{m.when} {m.times} {m.kind} over {m.axis}, {m.bytes:,} B" for m in record.moves]
-    return draw.lines(
-        f"{record.title}; rows of {record.parameter.name}",
-        rows.listing(line),
-        f"what travels in a step: {'; '.join(travels) or 'nothing'}",
-        rows.left_out,
-    )
+    return Chart(
+        kind="zero",
+        title=f"{style.name_of(record.cut.model)}: {record.parameter.key} under ZeRO {record.layout.zero}",
+        note=rows.left_out or f"rows of {record.parameter.name}, {plural(record.count, 'row')}",
+        data=data,
+        layout={
+            "widest": str(rows.n - 1),
+            "yaxis": draw.downward(rows.axis("place in the group")),
+            "legend": {"y": -0.23},
+            **axes,
+        },
+        head=f"{record.title}; rows of {record.parameter.name}",
+        rows=rows,
+        line=line,
+        remarks=f"what travels in a step: {'; '.join(travels) or 'nothing'}",
+    ).drawn()
+
+
+def _bar(record: ZeroMap, what: str, place: int) -> Bar:
+    held = record.rows(what, place)
+    words = f"{units('row', held)} of {what} · {record.held(what, place):,} B in all"
+    return Bar(place, held.start, held.stop, f"rank {record.rank_at(place)} · {words}")
