@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _OPERATOR = re.compile(r"&&|\|\||;;|[;|&\n()]|[0-9]*(?:<<<|<<-?|>>|>&|<&|&>|[<>])")
+_SAYS_NOTHING = re.compile(r"(?<=[^\\]\n)\s+|[^\S\n]+|#[^\n]*|\\\n")
+"""Empty lines after the end of a line, blanks, a comment, the end of a line that is continued."""
+
 SUM = re.compile(r"\(\([^()]*(?:\([^()]*\)[^()]*)*\)\)")
 """A sum as a command, or the three of a loop: `((n += 1))`, `for ((i = 0; i < 8; i++))`."""
 
@@ -93,8 +96,10 @@ def shell_tokens(text: str) -> Iterator[Token]:
     """Words, operators and arrays, without comments; a heredoc's body is one token after `<<`."""
     at, line, waiting = 0, 1, list[str]()
     while at < len(text):
-        letter = text[at]
-        if letter == "\n":
+        if nothing := _SAYS_NOTHING.match(text, at):
+            line += text.count("\n", at, nothing.end())
+            at = nothing.end()
+        elif text[at] == "\n":
             yield Token("\n", line, True)
             at, line = at + 1, line + 1
             for name in waiting:
@@ -105,13 +110,6 @@ def shell_tokens(text: str) -> Iterator[Token]:
                 line += text.count("\n", at, past)
                 at = past
             waiting = []
-        elif letter.isspace():
-            at += 1
-        elif text.startswith("\\\n", at):
-            at, line = at + 2, line + 1
-        elif letter == "#":
-            end = text.find("\n", at)
-            at = len(text) if end < 0 else end
         elif text.startswith("((", at) and (sums := SUM.match(text, at)):
             yield Token(sums.group(), line)
             line += text.count("\n", at, sums.end())
