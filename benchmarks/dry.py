@@ -1,4 +1,4 @@
-"""How fast one rank of 405B runs dry: forward and backward of a stage of eight layers, and the whole step.
+"""How fast one rank of 405B runs dry, forward and backward and the whole step; and how fast 8B is taped.
 
     .venv/bin/python benchmarks/dry.py [--repeats 5]
 
@@ -6,6 +6,9 @@ TP=8 x CP=16 x PP=16 x DP=8 at 131,072 tokens in bfloat16, as rank 12,473, whose
 whole step is its 32 micro-batches. Then as rank 2**20 - 1 of 2**20. Wall and processor seconds of a warm
 `lp.run`, the median and the least; the first run, which imports what torch imports late, stands apart. A
 second table says what the run found beside `lp.traffic` and `lp.memory`.
+
+Last `lp.tape` of Llama 3 8B at TP=8, which runs one rank and one layer for all that are alike. Its reference,
+once in the same run, is the record of every rank and layer: the same Llama as a program of one's own.
 """
 
 from __future__ import annotations
@@ -15,16 +18,25 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
 import llamapar as lp
+from llamapar.programs import llama
+from llamapar.records.trace import TapeStep
+from llamapar.spmd.setting import Setting
 
 PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 MILLION = lp.Layout(tp=8, cp=16, pp=16, dp=512)
 ASKED = 2.0
 """Seconds for eight layers forward and backward, warm."""
+TAPE_ASKED = 1.5
+"""Processor seconds for the tape of Llama 3 8B at TP=8."""
 
 CASES = {
     "eight layers, one micro-batch": (PAPER, 12473, 1),
@@ -48,6 +60,38 @@ def once(layout: lp.Layout, rank: int, micro_batches: int) -> tuple[float, float
     )
     assert isinstance(run, lp.DryRun)
     return time.perf_counter() - wall, time.process_time() - cpu, run
+
+
+def every_rank_and_layer(
+    mesh: DeviceMesh,
+    setting: Setting,
+    tokens: Tensor,
+    positions: Tensor,
+    targets: Tensor,
+    weights: Mapping[str, Tensor],
+) -> object:
+    """Llama as a program of one's own, of which nothing is known to be alike."""
+    return llama.llama(mesh, setting, tokens, positions, targets, weights)
+
+
+def taped(program: str | Callable[..., object]) -> tuple[float, list[TapeStep]]:
+    """Processor seconds of the tape, and its steps in the model's own functions."""
+    cpu = time.process_time()
+    tape = lp.tape(program, "llama3-8b", lp.Layout(tp=8))
+    cpu = time.process_time() - cpu
+    return cpu, [step for step in tape.steps if not step.where.startswith("every_rank_and_layer:")]
+
+
+def tapes(repeats: int) -> None:
+    """The tape's processor seconds beside those of its reference."""
+    cpus, steps = zip(*[taped("llama") for _ in range(repeats)], strict=True)
+    reference, each = taped(every_rank_and_layer)
+    median = statistics.median(cpus)
+    print(f"{'processor seconds of a tape':<34}{'median':>8}{'least':>8}{'asked':>8}   ratio")
+    print(f"{'8B at tp=8, every rank and layer':<34}{reference:8.2f}{reference:8.2f}{'':>8}   1 (reference)")
+    print(f"{'8B at tp=8':<34}{median:8.2f}{min(cpus):8.2f}{TAPE_ASKED:8.1f}   {median / reference:.3f}")
+    same = "equal" if all(own == each for own in steps) else "NOT OK: not equal"
+    print(f"their {len(each)} steps are {same}")
 
 
 def main() -> None:
@@ -80,6 +124,7 @@ def main() -> None:
         same = "as lp.traffic says" if formula.by_axis == run.trace.by_axis else "NOT as lp.traffic says"
         kept = "to the byte what lp.memory says" if run.kept and run.kept.ok else "NOT what lp.memory says"
         print(f"{name}: bytes {same}; a layer keeps {kept}; peak {run.peak_bytes / 2**30:.2f} GiB")
+    tapes(given.repeats)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,10 @@ All times are wall times on the CPU. Beside each median stand the least of the r
 busy machine least, what was asked of it, and its ratio to a reference measured in the same run: a fresh
 interpreter that imports torch for the pool, the unsharded model in one process for each program. The runs
 of a program and its reference take turns. The tiny model, TP=4 x CP=2, is 8 ranks.
+
+A last table says why the local engine is slower on a machine of several cores, or a busy one: it runs on one
+thread. Beside the wall seconds of a run stand the processor seconds of all its processes, and, on Linux, how
+long the calling thread waited for a core.
 """
 
 from __future__ import annotations
@@ -25,8 +29,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import psutil
+
 import llamapar as lp
-from llamapar.execution.body import reference
+from llamapar.execution.body import asked_shapes, reference
 from llamapar.execution.engines import pool, processes
 from llamapar.execution.execute import prepare
 from llamapar.execution.run_options import RunOptions
@@ -105,7 +111,7 @@ def running(program: str, repeats: int, asked: dict[str, float]) -> list[Row]:
             raise SystemExit(str(result))
 
     def unsharded() -> None:
-        with few_threads(task):  # as every run has it
+        with few_threads(asked_shapes(task).values()):  # as every run has it
             reference(task)
 
     calls: dict[str, Callable[[], object]] = {f"{program} unsharded": unsharded}
@@ -115,6 +121,28 @@ def running(program: str, repeats: int, asked: dict[str, float]) -> list[Row]:
     times = turns(calls, repeats)
     wanted = {name: next((s for e, s in asked.items() if f" {e}," in name), None) for name in calls}
     return [Row(name, times[name], wanted[name]) for name in calls]
+
+
+def spent() -> tuple[float, float, float]:
+    """So far: wall seconds, processor seconds of this process and its ranks, and this thread's for a core."""
+    own = psutil.Process()
+    clocks = [p.cpu_times() for p in (own, *own.children(recursive=True))]
+    queue = Path("/proc/thread-self/schedstat")
+    waited = int(queue.read_text().split()[1]) / 1e9 if queue.exists() else 0.0
+    return time.perf_counter(), sum(c.user + c.system for c in clocks), waited
+
+
+def where_time_goes(program: str, repeats: int) -> None:
+    """Medians of what runs in each engine spend, in turns."""
+    found: dict[str, list[list[float]]] = {"processes": [], "local": []}
+    for _ in range(repeats):
+        for engine, runs in found.items():
+            before = spent()
+            lp.run(program, MODEL, LAYOUT, device="cpu", engine=engine)
+            runs.append([after - start for after, start in zip(spent(), before, strict=True)])
+    for engine, runs in found.items():
+        cells = "".join(f"{shown(statistics.median(part)):>11}" for part in zip(*runs, strict=True))
+        print(f"{f'{program} in {engine}, forward, backward':46}{cells}")
 
 
 def shown(seconds: float | None) -> str:
@@ -143,6 +171,9 @@ def main() -> None:
         for row in rows[1:]:
             cells = "".join(f"{shown(s):>11}" for s in (row.median, min(row.times), row.asked))
             print(f"{row.what:46}{cells}   {row.median / base.median:.3g} x {base.what}")
+    print(f"{'':46}{'wall':>11}{'processor':>11}{'waited':>11}")
+    for program in given.programs:
+        where_time_goes(program, few)
     pool.close_pool()
     print(f"{os.getloadavg()[0]:.1f} processes waiting or running in the minute before the end")
 

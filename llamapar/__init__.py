@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from .describe.rope import RopeScaling
     from .describe.splits import Padding
     from .diagnosis import Diagnosis, Explanation, Level, explain
+    from .diagnosis.error_hook import watch_errors
     from .errors import LayoutError, ModelError
-    from .execution.bitwise import Bitwise, bitwise
     from .execution.dry_run import DryRun
     from .execution.execute import run, tape
+    from .execution.module_result import ModuleResult
     from .execution.recorder import Recording, record
     from .execution.replies import Cancelled, PeerError, RankFailure
     from .execution.run_result import RunResult
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     from .timing.inside import LayerSteps, inside
     from .timing.plan import Plan, Ranked, plan
     from .timing.reasons import Reasons, reasons
-    from .timing.scaling import Scaling, scaling
 
 __version__ = "0.1.0"
 
@@ -83,7 +83,6 @@ __all__ = [
     "JOBS",
     "PRESETS",
     "Action",
-    "Bitwise",
     "Calibration",
     "Cancelled",
     "Checkpoint",
@@ -114,6 +113,7 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "ModelLike",
+    "ModuleResult",
     "Moment",
     "Padding",
     "PeerError",
@@ -128,7 +128,6 @@ __all__ = [
     "Report",
     "RopeScaling",
     "RunResult",
-    "Scaling",
     "Schedule",
     "SequenceMap",
     "Settings",
@@ -144,7 +143,6 @@ __all__ = [
     "VocabMap",
     "Watch",
     "ZeroMap",
-    "bitwise",
     "calibrate",
     "check",
     "checkpoint",
@@ -168,7 +166,6 @@ __all__ = [
     "record",
     "require",
     "run",
-    "scaling",
     "schedule",
     "sequence",
     "shrink",
@@ -178,6 +175,7 @@ __all__ = [
     "view",
     "vocab",
     "watch",
+    "watch_errors",
     "zero",
 ]
 

@@ -15,7 +15,6 @@ from typing import Any
 PUBLIC: Mapping[str, str] = {
     "AXES": "describe.layout",
     "Action": "place.orders",
-    "Bitwise": "execution.bitwise",
     "Calibration": "timing.calibrate",
     "Cancelled": "execution.replies",
     "Checkpoint": "checkpoint",
@@ -48,6 +47,7 @@ PUBLIC: Mapping[str, str] = {
     "ModelConfig": "describe.models",
     "ModelError": "errors",
     "ModelLike": "describe.models",
+    "ModuleResult": "execution.module_result",
     "Moment": "place.pipeline",
     "PRESETS": "describe.models",
     "Padding": "describe.splits",
@@ -63,7 +63,6 @@ PUBLIC: Mapping[str, str] = {
     "Report": "rules.report",
     "RopeScaling": "describe.rope",
     "RunResult": "execution.run_result",
-    "Scaling": "timing.scaling",
     "Schedule": "place.pipeline",
     "SequenceMap": "place",
     "Settings": "frameworks.settings",
@@ -79,7 +78,6 @@ PUBLIC: Mapping[str, str] = {
     "VocabMap": "place",
     "Watch": "panels.watch_panel",
     "ZeroMap": "count.zero_map",
-    "bitwise": "execution.bitwise",
     "calibrate": "timing.calibrate",
     "check": "rules.report",
     "checkpoint": "",
@@ -103,7 +101,6 @@ PUBLIC: Mapping[str, str] = {
     "record": "execution.recorder",
     "require": "rules.report",
     "run": "execution.execute",
-    "scaling": "timing.scaling",
     "schedule": "place.schedule",
     "sequence": "place",
     "shrink": "execution.shrinking",
@@ -113,6 +110,7 @@ PUBLIC: Mapping[str, str] = {
     "view": "figures",
     "vocab": "place",
     "watch": "panels.watch_panel",
+    "watch_errors": "diagnosis.error_hook",
     "zero": "count.zero_map",
 }
 """Public name → its module under llamapar; "" for a name that is itself a module."""
@@ -127,6 +125,7 @@ INSIDE: Mapping[str, str] = {
     "hang_picture": "flight.picture:picture",
     "read_dumps": "flight.dumps",
     "settings_of_texts": "configs.reader",
+    "times_longer": "timing.change",
 }
 """Name that a room looks up in a later room → its module; after a colon its name there, if that differs."""
 

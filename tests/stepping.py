@@ -14,12 +14,17 @@ from llamapar.execution.engines.local import LocalRanks, one_run
 from llamapar.execution.execute import prepare
 from llamapar.execution.run_options import RunOptions
 from llamapar.spmd.compat import by_rank
+from llamapar.spmd.setting import Setting
 
 
 class SteppedRanks(LocalRanks):
     """Ranks with the tensors that a program asks for, which show a tensor rank by rank."""
 
     tensors: dict[str, Any]
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting.of_one_stage, setting.part)
+        self.setting = setting
 
     def values(self, t: Tensor) -> dict[int, Tensor]:
         """rank → its own tensor."""

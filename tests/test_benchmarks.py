@@ -24,6 +24,7 @@ SMALLEST = {
     "explorer": "--moves 2 --openings 1",
     "flight": "--ranks 8 --entries 50",
     "gpu": "--device cpu --small",
+    "live_facts": "--only 55",
     "memory_accuracy": "",
     "paper_memory": "",
     "page": "--profiles 1 --moves 1 --tabs heads",
@@ -32,6 +33,7 @@ SMALLEST = {
     "settings_accuracy": "",
     "step": "--repeats 1",
     "table4": "",
+    "unseen_slips": "--only rope-turns-back --engines local",
     "watch": "--tp 2 --repeats 1",
     "zero": "--repeats 1",
 }

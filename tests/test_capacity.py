@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.count.wire import block_rounds
+from llamapar.count.flops import flops_a_token
 from llamapar.describe.hardware import GPUS
 from llamapar.describe.job import Job
-from llamapar.describe.layout import AXES
-from llamapar.rules import memory_rule, price
+from llamapar.rules import memory_rule
+from llamapar.rules.effect import Effect, effect
 from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
 
 B8, B70, B405 = "llama3-8b", "llama3.1-70b", "llama3.1-405b"
@@ -182,80 +182,74 @@ def test_without_a_gpu_fixes_that_fit_none_come_last() -> None:
 # -- the price -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [{"tp": 4}, {"tp": 4, "sequence_parallel": False}, {"cp": 4}, {"tp": 2, "cp": 4}, {"dp": 8}],
-    ids=str,
-)
-def test_bytes_on_the_wire_are_those_of_traffic(layout: dict[str, Any]) -> None:
-    """The collectives of a block, which traces of runs witness, sent over a ring."""
-    model = lp.model("tiny").replace(n_layers=1)
-    job = Job.of(model, {"zero": 0, **layout}, seq_len=512, global_batch=8)
-    asked = lp.traffic("block", model, job.layout, seq_len=512, global_batch=8, dtype="bfloat16")
-    sent = dict.fromkeys(AXES, 0.0)
-    for term in asked.terms:
-        if term.phase != "gradients" or term.axis == "dp":
-            n = job.layout.size(term.axis)
-            times = 2 if term.kind == "all_reduce" else 1
-            wider = 2 if term.axis == "dp" else 1  # gradients are summed in float32
-            sent[term.axis] += times * wider * (n - 1) / n * term.count * term.bytes
-    found = price.wire_bytes(job, 512, 8)
-    for axis in ("tp", "cp") if job.layout.dp == 1 else ("dp",):
-        assert found[axis] == pytest.approx(sent[axis]), axis
-
-
 def test_flops_are_six_a_parameter_and_token_and_what_is_computed_again() -> None:
     m = lp.model(B8)
     matmuls = m.n_params - m.vocab_size * m.dim - m.dim * (2 * m.n_layers + 1)
     attention = 6 * m.n_layers * 8192 * m.q_dim
-    assert price.flops_a_token(m, 8192, "none") == 6 * matmuls + attention
+    assert flops_a_token(m, 8192, "none") == 6 * matmuls + attention
     layers = matmuls - m.vocab_size * m.dim
-    assert price.flops_a_token(m, 8192, "full") == 6 * matmuls + 2 * layers + attention * 4 / 3
+    assert flops_a_token(m, 8192, "full") == 6 * matmuls + 2 * layers + attention * 4 / 3
 
 
-def test_prices_in_words() -> None:
-    job = Job.of(B8, {"tp": 2, "dp": 4}, gpus=8, seq_len=8192, global_batch=32, gpu="h100-80gb")
-
-    def told(**changes: Any) -> list[str]:
-        degrees = {name: changes.pop(name) for name in ("tp", "pp", "dp") if name in changes}
-        return price.effect(job, job.replace(layout=job.layout.replace(**degrees), **changes), None).price
-
-    assert told() == []
-    assert told(recompute="full")[0] == "19% more FLOPs"
-    assert told(dp=2)[-1] == "4 GPUs idle"
-    assert told(pp=2, dp=2)[-1] == "GPUs idle 6% of a step in the pipeline, 0% before"
-    assert told(tp=8, dp=1) == ["5.7 x the bytes on the wire"]
+CHANGES: list[dict[str, Any]] = [
+    {"recompute": "full"},
+    {"pp": 2, "dp": 2},
+    {"tp": 8, "dp": 1},
+    {"cp": 2, "dp": 2},
+    {"zero": 3},
+    {"pp": 4, "dp": 1, "virtual_stages": 2, "schedule": "zbv"},
+]
 
 
-def test_the_wait_of_a_schedule_is_its_own() -> None:
-    """Zero bubble on a V waits for less than 1F1B's formula says; a long table is not walked for a word."""
-    job = Job.of(B8, {"pp": 4, "virtual_stages": 2}, seq_len=8192, global_batch=8, micro_batch=1)
-    zbv = job.replace(schedule="zbv")
-    walked = lp.schedule("zbv", pp=4, micro_batches=8).timeline().idle_share
-    assert price.idle_share(zbv, 8) == pytest.approx(walked)
-    assert walked < 3 / (2 * 8 + 3)
-    for name in ("1f1b", "gpipe"):
-        own = {"1f1b": "interleaved-1f1b", "gpipe": "looped-bfs"}[name]
-        table = lp.schedule(own, pp=4, virtual_stages=2, micro_batches=8).timeline()
-        assert price.idle_share(job.replace(schedule=name), 8) == pytest.approx(table.idle_share)
-    assert price.idle_share(zbv, 8 * price.CHUNKS) is None
-    assert price.idle_share(job.replace(schedule="dualpipev"), 4) is None  # it is not made for so few
-    assert price.effect(job, zbv, None).idle_share == (pytest.approx(3 / 19), pytest.approx(walked))
-    long = zbv.replace(global_batch=8 * price.CHUNKS)
-    assert price.effect(job, long, None).idle_share is None
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+@pytest.mark.parametrize("framework", [None, "megatron-lm"])
+def test_a_change_is_as_much_slower_as_cost_says(changes: dict[str, Any], framework: str | None) -> None:
+    job = Job.of(B8, {"tp": 2, "dp": 4}, gpus=8, seq_len=8192, global_batch=32, recompute="none")
+    judge = None if framework is None else lp.FRAMEWORKS[framework]
+    degrees = {name: value for name, value in changes.items() if name in lp.Layout.__dataclass_fields__}
+    others = {name: value for name, value in changes.items() if name not in degrees}
+    new = job.replace(layout=job.layout.replace(**degrees), **others)
+    known: dict[str, Any] = {"seq_len": 8192, "global_batch": 32, "framework": framework}
+    before = lp.cost(B8, job.layout, recompute="none", **known)
+    after = lp.cost(B8, new.layout, **{"recompute": "none", **known, **others})
+    assert effect(job, new, judge).time == pytest.approx(after.step_seconds / before.step_seconds)
 
 
-@pytest.mark.parametrize(("split", "recomputed", "rounds"), [(False, False, 8), (True, True, 12)])
-def test_rounds_of_a_block(split: bool, recomputed: bool, rounds: int) -> None:
-    """Megatron-LM's f and g, or their halves, twice a block (arXiv:2205.05198 section 4.2.2)."""
-    assert block_rounds(split, recomputed) == {"tp": rounds, "cp": rounds // 2}
+@pytest.mark.parametrize(
+    ("time", "idle", "words"),
+    [
+        (1.0, 0, []),
+        (1.004, 0, []),
+        (1.18, 0, ["18% slower"]),
+        (0.91, 0, ["9% less time"]),
+        (2.44, 4, ["takes 2.4 x the time", "4 GPUs idle"]),
+        (None, 1, ["1 GPU idle"]),
+    ],
+)
+def test_prices_in_words(time: float | None, idle: int, words: list[str]) -> None:
+    assert Effect(None, time, idle).price == words
+
+
+def test_gpus_that_a_change_leaves_idle_are_counted() -> None:
+    job = Job.of(B8, {"tp": 2, "dp": 4}, gpus=8, seq_len=8192, global_batch=32)
+    assert effect(job, job.replace(layout=lp.Layout(tp=2, dp=2)), None).price[-1] == "4 GPUs idle"
+
+
+def test_without_a_batch_both_jobs_have_the_usual_one() -> None:
+    job = Job.of(B8, {"pp": 4, "dp": 2}, seq_len=8192)
+    new = job.replace(layout=job.layout.replace(pp=2, dp=4))
+    before, after = (lp.cost(B8, each.layout, seq_len=8192) for each in (job, new))
+    expected = after.step_seconds / after.tokens * before.tokens / before.step_seconds
+    assert effect(job, new, None).time == pytest.approx(expected)
 
 
 def test_a_price_that_is_not_known_is_not_said() -> None:
     job = Job.of(B8, {"tp": 2, "dp": 4})
     changed = job.replace(layout=lp.Layout(tp=8))
-    assert price.effect(job, changed, None).text == ""
-    assert price.effect(job, changed, None).as_dict()["wire"] is None
+    assert effect(job, changed, None).text == ""
+    assert effect(job, changed, None).as_dict()["time"] is None
+    timed = Job.of(B8, {"tp": 16}, seq_len=8192)  # half a KV head: nothing there that could be slower
+    assert effect(timed, timed.replace(layout=lp.Layout(tp=8, dp=2)), None).time is None
 
 
 # -- the pipeline of a job -------------------------------------------------------------------------
@@ -289,7 +283,6 @@ def test_micro_batches_that_nobody_said_are_as_many_everywhere() -> None:
     assert many == 8
     every = lp.memory(B8, job.layout, seq_len=1024, schedule="gpipe").stages
     assert every == lp.memory(B8, job.layout, seq_len=1024, schedule="gpipe", global_batch=2 * many).stages
-    assert price.sequences_of(job) == 2 * many
     drawn = lp.explorer(B8, tp=1, pp=4, dp=2, virtual_stages=2, seq_len=1024, tab="pipeline").snapshot()
     assert f"{many} micro-batches" in drawn.summary
 

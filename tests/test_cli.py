@@ -408,6 +408,7 @@ STATUSES = {
     "checkpoint gather": ("checkpoint gather old made2", None),
     "checkpoint reshard": ("checkpoint reshard old made3 --tp 2", None),
     "checkpoint verify": ("checkpoint verify old", "checkpoint verify old --against other"),
+    "debug": ("debug --help", None),  # a script ends as it wants: tests/test_watch_errors.py
     "explain": (
         "explain 'embed_tokens.weight is [16064, 8192]' --tp 8",
         "explain 'what is this'",
@@ -478,7 +479,7 @@ def test_every_option_is_explained_and_used() -> None:
         "grad_dtype",
         "grad_buckets",
     }
-    of_python |= {"master_weights", "beside", "time", "step", "case", "gives"}
+    of_python |= {"master_weights", "beside", "time", "step", "case", "gives", "eval_mode"}
     assert set(OPTIONS) - used == {"json"} | dims | of_python
     assert used <= set(OPTIONS)
     for name, command in LEAVES.items():

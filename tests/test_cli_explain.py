@@ -176,7 +176,7 @@ def test_it_comes_before_the_end() -> None:
 def test_nothing_on_the_pipe(piped: Any) -> None:
     status, out, err = piped(b"")
     assert (status, err) == (1, "")
-    assert out.startswith("Cannot tell from this: ")
+    assert out.startswith("Not known: ")
 
 
 def test_a_reader_that_leaves_does_not_end_the_job(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_help(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert (status, err) == (0, "")
     assert out.isascii()
     assert "example:\n  llamapar explain 'embed_tokens.weight is [16064, 8192]' --tp 8\n" in out
-    assert "exit status: 0 explained, 1 cannot tell, 2 bad usage or bad input\n" in out
+    assert "exit status: 0 explained, 1 not known, 2 bad usage or bad input\n" in out
     assert "default 1" not in out
     assert cli.main(["--help"]) == 0
     assert "\n    explain " in capsys.readouterr().out
@@ -382,7 +382,7 @@ def test_the_name_of_a_log_is_not_the_text(run: Any, tmp_path: Path, monkeypatch
     os.mkfifo("pipe")
     for name in ("pipe", str(tmp_path)):
         status, out, err = run(name)
-        assert (status, out.splitlines()[0][:11]) == (1, "Cannot tell")
+        assert (status, out.splitlines()[0][:11]) == (1, "Not known: ")
         assert err == f"llamapar: {name!r} is no regular file: taken as the text itself\n"
     assert run("no such log.txt")[2] == ""
 
@@ -400,7 +400,7 @@ def test_a_named_pipe_that_nobody_writes_to_is_empty(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     fed = f"<(sleep 0.5; echo '{TITAN}')"
     done = shell(f"llamapar explain --file {tmp_path / 'pipe'}; llamapar explain --file {fed}")
-    assert done.stdout.startswith(b"Cannot tell from this")
+    assert done.stdout.startswith(b"Not known")
     assert b"A sharding problem: " in done.stdout, "a pipe with a writer is read to its end"
 
 

@@ -59,7 +59,7 @@ def test_json_of_a_run(run: Any, engine: str) -> None:
     assert told["max_grad_error"] < 1e-12
     assert (told["events"], told["errors"]) == (12, {})
     result = lp.run("attention", "tiny", lp.Layout(tp=4, cp=2), dtype="float64", device="cpu")
-    assert told["bytes"] == result.trace.by_axis == {"tp": 131072, "cp": 131072}
+    assert told["bytes"] == result.trace.by_axis == {"tp": 262144, "cp": 163840}
 
 
 @pytest.mark.parametrize("program", running.PROGRAMS)
@@ -104,7 +104,7 @@ def test_a_run_that_differs(run: Any) -> None:
 
 def test_a_layout_that_check_refuses(run: Any) -> None:
     status, out, err = run(REFUSED)
-    report = lp.check("llama3-8b", lp.Layout(tp=16), seq_len=64, micro_batch=1, global_batch=1)
+    report = lp.check("llama3-8b", lp.Layout(tp=16), seq_len=64, micro_batch=1, global_batch=2)
     assert (status, err) == (1, "")
     assert out == f"{report}\nnot run: --force runs it all the same\n"
     status, out, err = run(f"{REFUSED} --json")
@@ -122,7 +122,7 @@ def test_a_layout_that_check_refuses(run: Any) -> None:
 def test_the_genuine_error(run: Any) -> None:
     line = f"{REFUSED} --shrink --force --device cpu"
     status, out, err = run(line)
-    raised = "RuntimeError: shape '[1, 64, -1, 8]' is invalid for input of size 256"
+    raised = "RuntimeError: shape '[2, 64, -1, 8]' is invalid for input of size 512"
     assert (status, err) == (1, "")
     assert f"error  ranks 0–15                     {raised}\n" in out
     told = json.loads(run(f"{line} --tape --json")[1])
@@ -183,7 +183,7 @@ def test_every_option_reaches_the_run(run: Any, seen: list[Any]) -> None:
         "--engine processes --device cpu --dtype bfloat16 --seq-len 64 --global-batch 6 --seed 5 "
         "--padding 128*tp --kv-replication "
         "--chunking contiguous --cp-method ring --documents 10,20,34 --pads-in-softmax "
-        "--fault tile_kv --force --timeout 2.5"
+        "--fault tile_kv --force --timeout 2.5 --mutants"
     )
     assert run(line)[0] == 2
     [(args, options)] = seen
@@ -205,12 +205,13 @@ def test_every_option_reaches_the_run(run: Any, seen: list[Any]) -> None:
         "fault": "tile_kv",
         "force": True,
         "timeout": 2.5,
+        "mutants": True,
     }
 
 
 def test_what_is_not_given_is_left_to_the_run(run: Any, seen: list[Any]) -> None:
     run("run attention --model tiny")
-    switches = dict.fromkeys(("kv_replication", "pads_in_softmax", "force"), False)
+    switches = dict.fromkeys(("kv_replication", "pads_in_softmax", "force", "mutants"), False)
     assert seen == [(("attention", lp.model("tiny"), lp.Layout()), switches)]
 
 

@@ -271,7 +271,7 @@ def test_another_verdict_than_sharding_is_shown_like_any_other() -> None:
     assert panel.payload["figure"] is not None
     panel.set(text="KeyError: 'tp'")
     assert panel.payload["verdict"] == "unknown"
-    assert panel.payload["status"].startswith("Cannot tell from this: ")
+    assert panel.payload["status"].startswith("Not known: ")
     assert panel.payload["reason"] == "there is nothing to draw"
 
 

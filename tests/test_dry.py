@@ -96,7 +96,7 @@ def test_bytes_are_those_of_the_formulas_on_every_pp_rank(schedule: str) -> None
 @pytest.mark.parametrize("program", ["llama", "step"])
 def test_a_rank_does_what_it_does_among_all_the_others(program: str) -> None:
     layout = lp.Layout(tp=2, pp=2, dp=1 + (program == "step"), zero=2)
-    options: Any = {"layout": layout, "schedule": "1f1b", "micro_batches": 3}
+    options: Any = {"layout": layout, "schedule": "1f1b", "micro_batches": 3, "global_batch": 3 * layout.dp}
     whole = lp.run(program, "tiny", engine="local", **options)
     for rank in (1, 2):
         found = run(program, rank=rank, **options)

@@ -141,7 +141,7 @@ def test_bad_options_are_refused_with_the_whole_message(what: str) -> None:
 
 
 def test_tokens_past_the_vocabulary_are_refused() -> None:
-    tokens = torch.tensor([[0, 99, 100, 3]])
+    tokens = torch.tensor([[0, 99, 100, 3], [7, 1, 2, 3]])
     with pytest.raises(
         lp.LlamaparError, match=r"^inputs\['tokens'\] holds tokens 0 to 100, and vocab_size=100$"
     ):
@@ -155,7 +155,7 @@ def test_tokens_past_the_vocabulary_are_refused() -> None:
 
 
 def test_inputs_are_taken_in_the_dtype_of_the_run() -> None:
-    x = torch.randn(1, 16, 64, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(2, 16, 64, generator=torch.Generator().manual_seed(1))
     result = lp.run("mlp", MODEL, Layout(tp=2), seq_len=16, inputs={"x": x}, dtype="float64")
     assert result.ok
     assert result.outputs[0]["out"].dtype == torch.float64
@@ -199,7 +199,7 @@ def test_more_kv_ranks_than_heads() -> None:
         assert set(forced.errors) == {0, 1, 2, 3}
         first = next(iter(forced.errors.values()))
         assert type(first) is RuntimeError
-        assert str(first) == "shape '[1, 28, -1, 4]' is invalid for input of size 56"
+        assert str(first) == "shape '[2, 28, -1, 4]' is invalid for input of size 112"
         assert "forced past LP104: tp=4 does not divide n_kv_heads=2 (small)" in forced.notes
     copied = lp.run("attention", model, layout, kv_replication=True, dtype="float64")
     assert copied.ok
@@ -234,7 +234,7 @@ def test_a_program_of_ones_own_is_compared_with_its_own_reference(engine: str) -
     layout, options = Layout(tp=2, cp=2), {"dtype": "float64", "out": "ffn", "engine": engine}
     right = lp.run(gate, MODEL, layout, reference=reference, **options)
     assert right.ok, right
-    assert right.outputs[0]["out"].shape == (1, 32, 48)
+    assert right.outputs[0]["out"].shape == (2, 32, 48)
     assert set(right.gradient_errors) == {"x", "w1"}
     wrong = lp.run(gate, MODEL, layout, reference=other, **options)
     assert not wrong.ok
@@ -501,16 +501,16 @@ def test_attention_line_by_line_is_the_programs(layout: Layout) -> None:
     t, mesh, setting = ranks.tensors, ranks.mesh, ranks.setting
     own, whole = 64 // layout.cp // (layout.tp if layout.sp else 1), 64 // layout.cp
     everyone = range(layout.world)
-    assert ranks.shapes(t["x"]) == dict.fromkeys(everyone, (1, own, 64))
+    assert ranks.shapes(t["x"]) == dict.fromkeys(everyone, (2, own, 64))
     assert ranks.shapes(t["wk"]) == dict.fromkeys(everyone, (32 // layout.tp, 64))
     with ranks:
         x = column_input(t["x"], mesh, setting)
-    assert ranks.shapes(x) == dict.fromkeys(everyone, (1, whole, 64))
+    assert ranks.shapes(x) == dict.fromkeys(everyone, (2, whole, 64))
     with ranks:
         q, k, v = (split_heads(x @ t[name].mT, MODEL.head_dim) for name in ("wq", "wk", "wv"))
         q, k = rope(q, t["positions"], MODEL), rope(k, t["positions"], MODEL)
-    assert ranks.shapes(q) == dict.fromkeys(everyone, (1, whole, 16 // layout.tp, 4))
-    assert ranks.shapes(k) == dict.fromkeys(everyone, (1, whole, 8 // layout.tp, 4))
+    assert ranks.shapes(q) == dict.fromkeys(everyone, (2, whole, 16 // layout.tp, 4))
+    assert ranks.shapes(k) == dict.fromkeys(everyone, (2, whole, 8 // layout.tp, 4))
     with ranks:
         heads = causal(q, k, v, mesh, setting)
         out = row_output(heads.flatten(2) @ t["wo"].mT, mesh, setting)
@@ -695,10 +695,10 @@ def test_what_a_result_says() -> None:
     assert [line.split()[:2] for line in lines[2:7]] == [
         ["output", "out"], ["gradient", "x"], ["gradient", "w1"], ["gradient", "w2"], ["gradient", "w3"],
     ]  # fmt: skip
-    assert lines[7:] == ["rank 0: 4 collectives: tp 32,768 B", "device cpu: asked for"]
+    assert lines[7:] == ["rank 0: 4 collectives: tp 65,536 B", "device cpu: asked for"]
     assert result.as_dict() | {"max_error": 0, "max_grad_error": 0} == {
         "ok": True, "max_error": 0, "max_grad_error": 0, "engine": "local", "device": "cpu", "ranks": 2,
-        "events": 4, "bytes": {"tp": 32768}, "errors": {}, "untouched": [],
+        "events": 4, "bytes": {"tp": 65536}, "errors": {}, "untouched": [],
         "notes": ["device cpu: asked for"],
     }  # fmt: skip
     assert "<b>mlp  tp=2" in result._repr_html_()

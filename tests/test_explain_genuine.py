@@ -153,5 +153,6 @@ def test_an_exception_brings_its_failing_line() -> None:
 
     with pytest.raises(RuntimeError, match="invalid for input") as caught:
         query(torch.empty(1, 16, 64, device="meta"))
-    assert lp.explain(caught.value).best.category == "heads_not_divisible"
+    assert lp.explain(caught.value, gpus=64).best.category == "heads_not_divisible"
     assert lp.explain(str(caught.value)).best.category == "kv_heads_lt_tp"
+    assert lp.explain(caught.value).verdict == "not_sharding"  # one process, and no slice

@@ -34,7 +34,7 @@ NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:
 def forms(told: lp.diagnosis.Explanation) -> str:
     """Every form of an answer is made; the HTML is returned."""
     assert told.verdict in lp.diagnosis.VERDICTS
-    assert str(told).startswith(("A sharding", "Not a", "Cannot tell"))
+    assert str(told).startswith(("A sharding", "Not a", "Not known"))
     assert told.as_dict()["verdict"] == told.verdict
     return told._repr_html_()
 

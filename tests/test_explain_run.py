@@ -11,7 +11,7 @@ from torch import Tensor
 import llamapar as lp
 
 HALF = (
-    "a rank holds 4 columns, half a head of 8: 8 KV heads over tp=16; 64 × 4 = 256; 4 = 8·8/16 = half a head"
+    "a rank holds 4 columns, half a head of 8: 8 KV heads over tp=16; 128 × 4 = 512; 4 = 8·8/16 = half a head"
 )
 
 

@@ -180,8 +180,8 @@ def test_remedies_are_told_apart_and_missing_ones_said() -> None:
     panel = lp.explorer(**AT_8K | {"zero": 1}, tab="memory")
     texts = [": ".join(fix) for fix in panel.offered["fixes"]]
     assert texts[:2] == [
-        "recompute=full: at most 57.56 GiB, 19% more FLOPs, 48% more bytes on the wire",
-        "cp=2 dp=64 (8·2·16·64 = 16384 ranks): at most 66.08 GiB",
+        "recompute=full: at most 57.56 GiB, 22% slower",
+        "cp=2 dp=64 (8·2·16·64 = 16384 ranks): at most 66.08 GiB, 7% slower",
     ]
     assert panel.offered["seq"] == panel.payload["seq"]
     assert f"try  {texts[0]}\n    or   {texts[1]}" in panel.snapshot().summary

@@ -167,9 +167,9 @@ def test_shows_errors_tape_trace_and_device(tiny: Explorer) -> None:
     assert [note for note in shown["notes"] if note.startswith("device cpu: ")]
     assert [t["name"] for t in shown["tables"]] == ["tape", "errors", "volumes"]
     tape, errors, volumes = shown["tables"]
-    assert ["q", "[1, 64, 16, 8]", "[1, 64, 8, 8]", "dim 2 by tp"] in [row[:4] for row in tape["rows"]]
+    assert ["q", "[2, 64, 16, 8]", "[2, 64, 8, 8]", "dim 2 by tp"] in [row[:4] for row in tape["rows"]]
     assert [row[1] for row in errors["rows"]] == ["out", "x", "wq", "wk", "wv", "wo"]
-    assert volumes["rows"] == [["tp", "4", "65,536", "65,536", "0", "131,072"]]
+    assert volumes["rows"] == [["tp", "4", "131,072", "131,072", "0", "262,144"]]
     assert [t["wrong"] for t in shown["tables"]] == [[], [], []]
     assert shown["figure"]["data"]
 
@@ -180,7 +180,7 @@ def test_the_genuine_error_stands_beside_the_reason() -> None:
     assert shown["ok"] is False
     assert shown["verdict"] == "ranks 0–15 of 16 raised RuntimeError (engine local on cpu)"
     assert [card["what"] for card in shown["cards"]] == [
-        "ranks 0–15: RuntimeError: shape '[1, 64, -1, 8]' is invalid for input of size 256"
+        "ranks 0–15: RuntimeError: shape '[2, 64, -1, 8]' is invalid for input of size 512"
     ]
     why = shown["cards"][0]["why"]
     assert why.startswith("at attention:")
@@ -190,7 +190,7 @@ def test_the_genuine_error_stands_beside_the_reason() -> None:
     )
     tape = table(panel, "tape")
     assert tape["wrong"] == [len(tape["rows"]) - 1]
-    assert tape["rows"][-1][:3] == ["k", "[1, 64, 8, 8]", "raises on ranks 0–15"]
+    assert tape["rows"][-1][:3] == ["k", "[2, 64, 8, 8]", "raises on ranks 0–15"]
 
 
 @pytest.mark.parametrize("name", few(OPTIONS["fault"].choices, 3, others="deep"))
@@ -254,7 +254,7 @@ def test_the_snapshot_is_the_same_on_every_machine(tiny: Explorer) -> None:
     text = tiny.snapshot().summary
     assert "attention of small tiny, tp=2 cp=1 pp=1 dp=1 (engine local): done" in text
     assert "equal to the unsharded model within 2e-05" in text
-    assert "rank 0: 4 collectives: tp 131,072 B" in text
+    assert "rank 0: 4 collectives: tp 262,144 B" in text
     assert "dim 2 by tp" in text
     assert "device" not in text
     again = lp.explorer(**TINY)

@@ -366,9 +366,7 @@ def test_a_fix_as_plain_values() -> None:
         "text": "layer_split=balanced ends",
         "effect": {
             "memory_bytes": report.fixes[0].effect.load.memory.high_bytes,
-            "flops": None,
-            "wire": None,
-            "idle_share": None,
+            "time": None,
             "idle_gpus": 0,
         },
     }

@@ -17,7 +17,7 @@ LAYOUTS = {
     "tp alone": lp.Layout(tp=2),
     "cp alone": lp.Layout(cp=2),
 }
-RUN: dict[str, Any] = {"seq_len": 32, "dtype": "bfloat16"}
+RUN: dict[str, Any] = {"seq_len": 32, "dtype": "bfloat16", "global_batch": 1}
 
 
 @pytest.mark.parametrize("cp_method", ["all_gather", "ring"])

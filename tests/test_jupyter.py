@@ -104,15 +104,18 @@ def test_tab_completes_the_names_of_options(ip: InteractiveShell, code: str, opt
 # -- the hook ------------------------------------------------------------------------------------
 
 
-def test_the_diagnosis_stands_under_the_traceback(cell: Cell) -> None:
+def test_the_facts_stand_under_the_traceback(cell: Cell) -> None:
     wrote, shown = cell("import torch\nk = torch.zeros(1, 4, 64)\nk.view(1, 4, -1, 128)")
     assert "Traceback" in wrote
     assert f"RuntimeError: {HALF_A_HEAD}" in wrote
-    assert text_of(shown).splitlines()[0] == (
-        "A sharding problem: a rank holds 64 columns, half a head of 128: for example 8 KV heads over tp=16"
-    )
-    assert text_of(shown).splitlines()[-2:] == ["in the failing frame:", "    k  [1, 4, 64]  Tensor"]
-    assert "<td>k</td><td>[1, 4, 64]</td><td>Tensor</td>" in shown[0].data["text/html"]
+    assert text_of(shown).splitlines() == [
+        "Not a sharding problem: one process, and nothing that the failing code names is cut",
+        f"    from RuntimeError: {HALF_A_HEAD}",
+        "    line 3: k.view(1, 4, -1, 128)",
+        "    k  [1, 4, 64] float32",
+        "    one process, torch.distributed not initialised",
+    ]
+    assert "<td>k</td><td>[1, 4, 64] float32</td>" in shown[0].data["text/html"]
 
 
 def test_the_frame_is_the_users_innermost_and_its_degrees_are_used(cell: Cell) -> None:
@@ -128,17 +131,38 @@ attend(torch.zeros(1, 4, 32), 16)
     text = text_of(shown)
     assert "8 KV heads over tp=16" in text
     assert "for example" not in text
-    assert "    used tp=16" in text.splitlines()
-    assert text.splitlines()[-2:] == ["    x   [1, 4, 32]  Tensor", "    wk  [64, 32]    Parameter"]
+    assert text.splitlines()[2:7] == [
+        "    with tp=16 of the failing frame",
+        "    line 4: (x @ wk.T).view(1, 4, -1, 128)",
+        "    x   [1, 4, 32] float32",
+        "    wk  [64, 32] float32",
+        "    one process, torch.distributed not initialised",
+    ]
     assert "outer" not in text
 
 
 def test_the_model_and_layout_of_the_frame_settle_what_words_leave_open(cell: Cell) -> None:
     setup = "import llamapar as lp, torch\n"
     body = "def mm(a, b{}):\n    return a @ b\nmm(torch.zeros(2, 4096), torch.zeros(8192, 500){})"
-    assert cell(setup + body.format("", ""))[1] == []  # 4096 and 8192 may be anything
+    alone = text_of(cell(setup + body.format("", ""))[1])
+    assert alone.startswith("Not a sharding problem: one process")
     _, shown = cell(setup + body.format(", layout", ", lp.Layout(tp=2)"))
     assert text_of(shown).startswith("A sharding problem: 4096 is 1/2 of 8192: a rank's slice (tp=2)")
+
+
+@pytest.mark.parametrize(
+    ("source", "tensor"),
+    [
+        ("w.transpose(0, 1).view(-1)", "w  [2, 3] float32"),
+        ("w @ w.long().T", "w  [2, 3] float32"),
+        ("w.squeeze(5)", "w  [2, 3] float32"),
+        ("torch.cat([w, 1])", "w  [2, 3] float32"),
+    ],
+)
+def test_facts_stand_where_no_cut_is_to_blame(cell: Cell, source: str, tensor: str) -> None:
+    _, shown = cell(f"import torch\nw = torch.zeros(2, 3)\n{source}")
+    assert f"    {tensor}" in text_of(shown).splitlines()
+    assert text_of(shown).startswith("Not a sharding problem: one process, and nothing")
 
 
 @pytest.mark.parametrize(
@@ -195,44 +219,8 @@ def test_a_cell_that_works_says_nothing(cell: Cell) -> None:
     assert cell("pass") == ("", [])
 
 
-HOSTILE = """
-class Raises:
-    dtype = "f"
-    @property
-    def shape(self): raise SystemExit("out")
-class Endless:
-    dtype = "f"
-    def __getattr__(self, name): return getattr(self, name + "x")
-class Any_:
-    def __getattr__(self, name): return self
-class Wrong:
-    dtype = "f"
-    shape = ("<b>", 2)
-    def __repr__(self): raise KeyboardInterrupt
-def f(a=Raises(), b=Endless(), c=Any_(), d=Wrong(), tp=True, **more):
-    import numpy
-    _hidden = e = numpy.zeros((2, 3))
-    raise ValueError("n_kv_heads (8) must be divisible by tp (16)")
-f()
-"""
-
-
-def test_hostile_values_of_a_frame_are_passed_over(cell: Cell) -> None:
-    wrote, shown = cell(HOSTILE)
-    assert "ValueError: n_kv_heads (8) must be divisible by tp (16)" in wrote
-    assert text_of(shown).startswith("A sharding problem: 8 KV heads cannot be cut evenly over 16")
-    assert text_of(shown).splitlines()[-2:] == ["in the failing frame:", "    e  [2, 3]  ndarray"]
-
-
-def test_a_frame_of_many_tensors_shows_the_first_twenty(cell: Cell) -> None:
-    names = "\n".join(f"    t{i} = numpy.zeros(({i}, 1))" for i in range(30))
-    _, shown = cell(f"import numpy\ndef f():\n{names}\n    raise ValueError({HALF_A_HEAD!r})\nf()")
-    assert text_of(shown).count("ndarray") == 20
-    assert "    t19  [19, 1]  ndarray" in text_of(shown).splitlines()
-
-
 @pytest.mark.parametrize("problem", [ValueError, RecursionError, KeyboardInterrupt])
-@pytest.mark.parametrize("where", ["explain", "display", "_frame"])
+@pytest.mark.parametrize("where", ["explain", "display"])
 def test_a_fault_of_the_hook_never_escapes(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, where: str, problem: type[BaseException]
 ) -> None:
@@ -250,7 +238,7 @@ def test_a_fault_of_the_hook_never_escapes(
 
 
 def test_a_result_of_another_kind_is_no_failure(ip: InteractiveShell) -> None:
-    ours: Any = ip.magics_manager.registry["LlamaparExplain"]
+    ours: Any = ip.magics_manager.registry["LlamaparMagics"]
     ours.after(None)
     ours.after(object())
 
@@ -262,8 +250,8 @@ def test_explain_the_last_error(cell: Cell) -> None:
     assert cell("%explain")[0].startswith("UsageError: no error so far: %explain [--tp N]")
     cell("import numpy\nw = numpy.zeros(6)\nw.reshape(4, 3)")
     _, shown = cell("%explain")
-    assert text_of(shown).startswith("Cannot tell from this: ")
-    assert text_of(shown[:1]).endswith("    w  [6]  ndarray")
+    assert text_of(shown).startswith("Not a sharding problem: one process, and nothing")
+    assert "    w  [6] float64" in text_of(shown[:1]).splitlines()
     assert cell("%explain --tp none")[0].startswith("UsageError: tp='none': a whole number is needed")
     again = cell("%explain --tp 2")[1]  # the slip above is not the last error
     assert text_of(again).startswith("A sharding problem: ")
@@ -322,22 +310,17 @@ def test_markup_and_control_characters_are_shown_as_they_are(cell: Cell) -> None
     assert not {"\x1b", "\x07"} & set(out.data["text/plain"])
 
 
-def test_names_and_types_of_a_frame_are_escaped(cell: Cell) -> None:
-    source = f"""
-odd = type("<script>\\x1b", (), dict(shape=(2, 3), dtype=0))()
-def f(odd): raise ValueError({HALF_A_HEAD!r})
-f(odd)
-"""
-    (out,) = cell(source)[1]
-    assert "<td>odd</td><td>[2, 3]</td><td>&lt;script&gt;\x1b</td>" in out.data["text/html"]
-    assert out.data["text/plain"].endswith("    odd  [2, 3]  <script>\\x1b")
+def test_what_a_frame_names_is_escaped(cell: Cell) -> None:
+    (out,) = cell("import torch\nw = {'<b>': torch.zeros(6)}\nw['<b>'].view(4, 3)")[1]
+    assert "<td>w[&#x27;&lt;b&gt;&#x27;]</td><td>[6] float32</td>" in out.data["text/html"]
+    assert "    w['<b>']  [6] float32" in out.data["text/plain"].splitlines()
 
 
 # -- loading -------------------------------------------------------------------------------------
 
 
 def hooks(ip: InteractiveShell) -> list[Any]:
-    return [f for f in ip.events.callbacks["post_run_cell"] if "LlamaparExplain" in f.__qualname__]
+    return [f for f in ip.events.callbacks["post_run_cell"] if "LlamaparMagics" in f.__qualname__]
 
 
 def test_loading_twice_registers_once_and_unloading_removes(ip: InteractiveShell, cell: Cell) -> None:

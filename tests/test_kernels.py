@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 import llamapar as lp
 from llamapar.place.sequence_map import CHUNKINGS, SequenceMap
 from llamapar.records.trace import causal_pairs
-from llamapar.spmd import compat, kernels
+from llamapar.spmd import compat, kernels, local_mode
 from llamapar.spmd.kernels import (
     Segment,
     at,
@@ -293,7 +293,7 @@ def test_equals_unsharded_on_local_tensors(documents: tuple[int, ...] | None) ->
     q, k, v, grad = tensors(32, 4, 2)
     every = chunks_of(32, 4)
     wanted = unsharded(q, k, v, grad, documents)
-    with compat.fake_world(4), compat.LocalTensorMode(4) as mode:
+    with compat.fake_world(4), local_mode.LocalTensorMode(4) as mode:
         with mode.disable():
             mesh = compat.make_mesh(lp.Layout(cp=4), "cpu")
 

@@ -31,6 +31,8 @@ RUNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 )
 def test_the_order_is_that_of_a_run(program: str, layout: dict[str, Any], options: dict[str, Any]) -> None:
     model = lp.model("tiny") if layout.get("pp", 1) > 1 else lp.model("tiny").replace(n_layers=2)
+    sequences = layout.get("dp", 1) * options.get("micro_batches", 1)
+    options = {"global_batch": sequences, **options}
     traces = lp.run(program, model, layout, seq_len=16, **options).traces
     for rank in (0, len(traces) - 1):
         found = collectives_in_order(sending(program, model, layout, 16, rank=rank, **options))

@@ -21,6 +21,7 @@ NAMES = [
     "library",
     "verdicts",
     "running",
+    "your-code",
     "explain",
     "hangs",
     "settings",
@@ -32,7 +33,7 @@ NAMES = [
 GUIDE = [README, *(PROJECT / "docs" / f"{name}.md" for name in NAMES)]
 """What a user reads. Pages for contributors stand in docs/ too, and are held to the code elsewhere."""
 
-WITH_PYTHON = ["README", "library", "running", "time"]
+WITH_PYTHON = ["README", "library", "running", "your-code", "explain", "time"]
 """Pages with examples in Python."""
 
 
@@ -60,7 +61,7 @@ def test_readmes_picture_is_of_the_panels_as_they_are() -> None:
 
 
 def test_readme_leads_to_every_page_of_the_guide() -> None:
-    rows = re.findall(r"^\| \[.*\]\((docs/\w+\.md)\) \|", README.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| \[.*\]\((docs/[\w-]+\.md)\) \|", README.read_text(encoding="utf-8"), re.MULTILINE)
     assert [PROJECT / row for row in rows] == GUIDE[1:]
 
 

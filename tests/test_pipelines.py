@@ -51,7 +51,8 @@ class Case(NamedTuple):
     layout: Layout
     model: ModelConfig
 
-    def run(self) -> RunResult:
+    def run(self, each: int = 2) -> RunResult:
+        """each: sequences of a micro-batch."""
         many = 8 if self.schedule == "dualpipev" and self.layout.pp == 4 else 4
         return lp.run(
             "llama",
@@ -60,6 +61,7 @@ class Case(NamedTuple):
             engine=self.engine,
             schedule=self.schedule,
             micro_batches=many,
+            global_batch=each * many * self.layout.dp,
             dtype="float64",
             seq_len=8,
             device="cpu",
@@ -139,7 +141,7 @@ def asked(program: Any = "llama", layout: Any = None, **options: Any) -> Any:
 def test_a_pipeline_has_defaults_that_every_schedule_can_do() -> None:
     for name in ORDERS:
         setting, _ = asked(schedule=name)
-        assert (setting.micro_batches, setting.global_batch, setting.micro_batch) == (4, 4, 1)
+        assert (setting.micro_batches, setting.global_batch, setting.micro_batch) == (4, 8, 2)
     assert asked(global_batch=6)[0].micro_batches == 6
     assert asked(layout=Layout(pp=2, dp=2), global_batch=8, micro_batches=2)[0].micro_batch == 2
     assert asked(layout=Layout())[0].schedule is None
@@ -184,7 +186,7 @@ def test_the_command_runs_a_pipeline(run: Any) -> None:
     assert (status, err) == (0, "")
     assert told["ok"] is True
     assert told["ranks"] == 2
-    assert told["bytes"] == {"pp": 2 * 4 * 8 * 128 * 4}
+    assert told["bytes"] == {"pp": 2 * 4 * 2 * 8 * 128 * 4}  # two sequences in each of four micro-batches
 
 
 # -- torch's own pipelining as witness -------------------------------------------------------------
@@ -194,7 +196,8 @@ def test_torchs_own_pipelining_makes_the_same_gradients(counts: Callable[[int, i
     names = list(torch_pipeline.SCHEDULES)
     for name in ("1f1b", "zbv") if counts(1, 2, 2) == 1 else names:
         for layout in LAYOUTS[: counts(1, 3, 3) : 2]:
-            result = Case(name, "processes", layout, MODEL).run()
+            # With several sequences torch's pipelining sends views, which gloo refuses.
+            result = Case(name, "processes", layout, MODEL).run(each=1)
             check_gradients(result, torch_pipeline.by_torch, rtol=1e-12)
 
 
@@ -218,6 +221,7 @@ def of_two(program: Any, **options: Any) -> RunResult:
 
 
 def kill() -> None:
+    time.sleep(2)  # the other rank is waiting by then
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -235,7 +239,7 @@ def test_a_rank_that_is_killed_is_named_and_who_waited_for_it() -> None:
     assert told.value.first == 1
     # Rank 0 is asked where it waits, or has already been told by gloo that its peer is gone.
     said = ("waiting in the gradients of micro-batch 0 for stage 0 from rank 1", "Connection closed by peer")
-    assert any(text in told.value.ranks[0] for text in said)
+    assert any(text in told.value.ranks[0] for text in said), told.value.ranks
 
 
 def test_a_rank_that_is_slow_is_named_and_who_waited_for_it() -> None:
@@ -295,7 +299,7 @@ def test_any_micro_batch_can_be_stepped_through(program: str) -> None:
             for rank, loss in ranks.values(made["loss"]).items():
                 place = ranks.setting.layout.coord_of(rank)._replace(pp=1)
                 in_the_run = whole.outputs[layout.rank_of(*place)]["loss"]
-                torch.testing.assert_close(loss, in_the_run[number : number + 1], rtol=1e-12, atol=0)
+                torch.testing.assert_close(loss, in_the_run[2 * number : 2 * number + 2], rtol=1e-12, atol=0)
     with pytest.raises(LlamaparError, match="number=2: number must be a whole number from 0 to 1"):
         step_through(program, MODEL, layout, number=2, **options)
 

@@ -311,30 +311,6 @@ def test_money_is_gpu_hours_at_a_price_that_is_given() -> None:
         found.money(1e12, -1)
 
 
-@pytest.mark.parametrize("weak", [False, True])
-def test_scaling_is_the_same_search_with_other_gpus(weak: bool) -> None:
-    made = lp.scaling(small(), [32, 8, 16, 16], weak=weak)
-    assert [gpus for gpus, _ in made.found] == [8, 16, 32]
-    for gpus, one in made.found:
-        alone = small(gpus=gpus, global_batch=2 * gpus if weak else 16)
-        assert one.cost.step_seconds == alone.best.cost.step_seconds
-    assert made.efficiency[0] == 1
-    assert max(made.efficiency) <= 1
-    assert "16 GPUs: " in lp.view(made).summary
-    assert ("as many sequences a GPU" if weak else "16 sequences a step") in str(made)
-
-
-def test_scaling_refuses_half_a_sequence_and_says_where_nothing_fits() -> None:
-    half = lp.plan("llama3.2-1b", gpus=8, seq_len=2048, global_batch=4)
-    with pytest.raises(lp.LayoutError, match=r"^3 GPUs of 4/8 sequences each") as refusal:
-        lp.scaling(half, [3], weak=True)
-    assert list(map(str, refusal.value.choices)) == ["gpus=2", "gpus=4"]
-    none = lp.scaling(lp.plan("llama3.1-405b", gpus=8, seq_len=8192, global_batch=8), [8])
-    assert none.found == []
-    assert "no layout of 8 GPUs passes and fits" in str(none)
-    assert "no layout" in lp.view(none).spec["layout"]["title"]["subtitle"]["text"]
-
-
 def test_a_search_can_be_watched_and_stopped() -> None:
     seen: list[tuple[int, int]] = []
     found = lp.plan(

@@ -296,7 +296,7 @@ def test_documents_are_independent_sequences() -> None:
     """The mask changes nothing for the first document; the first token of the next one sees itself alone."""
     model, layout = small(), Layout(cp=2)
     generator = torch.Generator().manual_seed(0)
-    shapes = {"x": (1, 32, 48), "wv": (16, 48), "wo": (48, 64)}
+    shapes = {"x": (2, 32, 48), "wv": (16, 48), "wo": (48, 64)}
     inputs = {n: torch.randn(s, generator=generator, dtype=torch.float64) for n, s in shapes.items()}
     case = Case(model, layout, {"seq_len": 32, "inputs": inputs})
     masked, plain = case.run("attention", documents=(6, 16, 10)), case.run("attention")
@@ -326,7 +326,7 @@ def test_kv_heads_stored_in_copies_give_the_same_model() -> None:
     inputs = {
         n: torch.randn(s, generator=generator, dtype=torch.float64) / 8
         for n, s in {
-            "x": (1, 64, 128),
+            "x": (2, 64, 128),
             "wq": (128, 128),
             "wk": (64, 128),
             "wv": (64, 128),
@@ -505,7 +505,7 @@ def test_traffic_of_megatrons_four_and_their_halves() -> None:
         result = Case(model, Layout(tp=4, sequence_parallel=sp), {"seq_len": 32}).run("block")
         events = [e for e in result.trace.events if e.phase != "gradients"]
         numbers[sp] = Counter((e.phase, e.kind) for e in events)
-        full = 32 * model.dim * 8  # bytes of [batch, seq, dim]
+        full = 2 * 32 * model.dim * 8  # bytes of [batch, seq, dim]
         assert {e.bytes for e in events} == {full}
     assert numbers[False] == {("forward", "all_reduce"): 2, ("backward", "all_reduce"): 2}
     halves = itertools.product(("forward", "backward"), ("all_gather", "reduce_scatter"))

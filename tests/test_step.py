@@ -17,7 +17,6 @@ import pytest
 import torch
 
 import llamapar as lp
-from inputs import few
 from llamapar import Layout, LlamaparError, ModelConfig, RankFailure
 from llamapar.checkpoint.sharding import reordered
 from llamapar.describe.modelfile import config_json
@@ -332,50 +331,6 @@ def test_a_run_without_a_step_has_no_state_to_save(tmp_path: Path) -> None:
 
 
 # -- numerics or bug? --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", few(["float32", "bfloat16"], 1))
-@pytest.mark.parametrize(
-    ("engine", "layout", "zero", "schedule"),
-    [
-        ("local", Layout(pp=2, dp=4, dp_replicate=2), 2, "1f1b"),
-        pytest.param("local", Layout(pp=2, dp=2), 3, "zbv", marks=pytest.mark.soak),
-        pytest.param("processes", Layout(pp=2, dp=2), 1, "1f1b", marks=pytest.mark.soak),
-        ("processes", Layout(tp=2, cp=2, pp=2), 0, "1f1b"),
-    ],
-)
-def test_a_step_has_the_bits_of_one_process_that_adds_in_its_order(
-    engine: str, layout: Layout, zero: int, schedule: str, dtype: str
-) -> None:
-    result = Case(engine, layout, zero, TIED).run(dtype=dtype, schedule=schedule, micro_batches=4, steps=1)
-    found = lp.bitwise(result)
-    assert found.ok, found
-    assert len(found.different) >= 4 * len(list(TIED.parameters()))
-    assert "the same bits" in str(found)
-    assert any("gloo adds" in text for text in found.why) == (layout.tp > 1)
-
-
-def test_bits_tell_a_mistake_that_tolerance_takes_for_rounding() -> None:
-    """In another order of micro-batches all is equal within float32's tolerance, and some bits are others."""
-    result = Case("local", Layout(dp=2), 0, MODEL).run(dtype="float32", micro_batches=4, steps=1)
-    assert lp.bitwise(result).ok
-    other = lp.schedule("gpipe", pp=1, micro_batches=4)
-    backwards = tuple(sorted((a for a in other.ranks[0] if a.kind == "B"), reverse=True))
-    forwards = tuple(a for a in other.ranks[0] if a.kind == "F")
-    turned = replace(result.task.setting, schedule=replace(other, ranks=((*forwards, *backwards),)))
-    assert result.ok
-    found = lp.bitwise(replace(result, task=replace(result.task, setting=turned)))
-    assert not found.ok
-    assert "NOT the same bits" in str(found)
-
-
-def test_where_nothing_can_be_held_bit_for_bit_it_is_said_why() -> None:
-    with pytest.raises(LlamaparError, match="mlp takes no step"):
-        lp.bitwise(lp.run("mlp", MODEL, Layout(), device="cpu", seq_len=8))
-    result = Case("local", Layout(tp=2), 0, MODEL).run(steps=1)
-    with pytest.raises(LlamaparError, match="blocks its own sum otherwise") as refused:
-        lp.bitwise(result)
-    assert "engine='processes'" in str(refused.value)
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------

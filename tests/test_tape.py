@@ -13,6 +13,7 @@ from torch import Tensor
 
 import llamapar as lp
 from llamapar import Layout, Padding
+from llamapar.programs import attention, llama
 from llamapar.records.trace import Tape
 from llamapar.spmd import collectives
 from stepping import step_through
@@ -180,7 +181,7 @@ def test_a_run_carries_its_tape() -> None:
     result = lp.run("attention", "tiny", Layout(tp=16), force=True)
     assert set(result.tape.errors) == set(range(16))
     assert result.tape.errors[0] == f"RuntimeError: {result.errors[0]}"
-    assert str(result.tape) == str(lp.tape("attention", "tiny", Layout(tp=16)))
+    assert str(result.tape) == str(lp.tape("attention", "tiny", Layout(tp=16), global_batch=2))
 
 
 def test_padded_vocabulary_on_the_tape() -> None:
@@ -219,3 +220,52 @@ def test_a_tape_is_the_same_on_every_call() -> None:
     first = lp.tape("llama", "tiny", Layout(tp=2, dp=2), **options)
     assert first == lp.tape("llama", "tiny", Layout(tp=2, dp=2), **options)
     assert torch.get_default_dtype() == torch.float32
+
+
+def _whole(mesh: Any, setting: Any, tokens: Tensor, positions: Tensor, targets: Tensor, weights: Any) -> Any:
+    """Llama as a program of one's own, which runs on every rank with every layer."""
+    return llama.llama(mesh, setting, tokens, positions, targets, weights)
+
+
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        (Layout(tp=2), {}),
+        (Layout(tp=2, cp=2, dp=2, order="dp-cp-tp-pp"), {"documents": (40, 24), "cp_method": "ring"}),
+        (Layout(tp=4), {"kv_replication": True}),
+        (Layout(tp=4), {}),  # half a KV head: every rank raises in the first layer
+        (Layout(tp=3, sequence_parallel=False), {}),  # the last rank raises another error
+        (Layout(tp=2, dp=3), {"global_batch": 4}),  # two ranks raise, the others go through all layers
+        (Layout(cp=4), {"seq_len": 66, "chunking": "contiguous"}),  # only the last CP rank raises
+        (Layout(cp=4), {"seq_len": 70}),
+        (Layout(tp=2), {"padding": Padding(128, per_tp=True)}),
+    ],
+)
+def test_ranks_and_layers_that_are_alike_are_taped_as_if_each_had_run(
+    layout: Layout, options: dict[str, Any]
+) -> None:
+    model = lp.model("tiny").replace(n_layers=2, n_kv_heads=2, vocab_size=1001, qk_norm=True)
+    known, each = (lp.tape(program, model, layout, **options) for program in ("llama", _whole))
+    assert known.steps == tuple(step for step in each.steps if not step.where.startswith("_whole:"))
+    assert (known.ranks, known.world) == (each.ranks, each.world)
+    assert sum(step.code.startswith("x = block(") for step in known.steps) in (0, 2)
+
+
+def test_one_layer_of_one_rank_runs_for_all_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    right = attention.causal
+
+    def counted(*args: Any) -> Tensor:
+        ran.append(dist.get_rank())
+        return right(*args)
+
+    monkeypatch.setattr(attention, "causal", counted)
+    taped = lp.tape("llama", "llama3-8b", Layout(tp=8))
+    assert (len(taped.steps), taped.step("q").local) == (993, dict.fromkeys(range(8), (1, 64, 4, 128)))
+    assert len(ran) == 3, "uncut, with tp alone, and one of eight ranks"
+    ran.clear()
+    lp.tape("llama", lp.model("tiny").replace(vocab_size=1001), Layout(tp=4))
+    assert len(ran) == 4, "the last rank holds fewer rows of the vocabulary"
+    ran.clear()
+    lp.tape(_whole, "tiny", Layout(tp=4))
+    assert len(ran) == 4 * (2 + 4), "four layers, and every rank of a program of one's own"

@@ -11,7 +11,6 @@ import pytest
 import llamapar as lp
 from llamapar.panels import answers
 from llamapar.place.orders import ORDERS, Action
-from llamapar.rules import price
 
 
 def small(name: str, **given: int) -> lp.Schedule:
@@ -231,13 +230,9 @@ def test_a_table_as_text() -> None:
 
 
 def test_a_bubble_is_a_share_of_compute_wherever_a_percentage_stands_beside_the_word() -> None:
-    """The price of a fix, the panel's line on time and a step's terms speak of idle shares, of all time."""
+    """The panel's line on time and a step's terms speak of idle shares, of all time."""
     made = lp.schedule("1f1b", pp=4, micro_batches=8).timeline()
     assert made.idle_share == pytest.approx(made.bubble / (1 + made.bubble))
-    job = lp.Job.of("llama3-8b", {"pp": 4}, seq_len=8192, global_batch=8, micro_batch=1)
-    effect = price.effect(job.replace(layout=lp.Layout(), global_batch=8), job, None)
-    assert effect.idle_share == (0, pytest.approx(made.idle_share))
-    assert "bubble" not in effect.text
     cost = lp.cost("llama3-8b", {"pp": 4}, seq_len=8192, global_batch=8)
     assert cost.seconds["pipeline idle"] > 0
     hover = [text for bar in lp.view(cost).spec["data"] for text in bar["hovertext"]]

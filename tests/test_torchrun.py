@@ -51,7 +51,7 @@ for _ in range(TIMES):
         told = [f"{type(error).__name__}: {error}"]
     print("\\n".join(told), flush=True)
 """
-HERE = "all_reduce over tp, [1, 8, 128] float32"
+HERE = "all_reduce over tp, [2, 8, 128] float32"
 SUM = 'collectives.all_reduce(collectives.copy(x, mesh, "tp") / setting.layout.tp, mesh, "tp")'
 
 
@@ -187,7 +187,7 @@ def test_two_agents_run_a_pipeline(schedule: str) -> None:
     [line] = "".join(out for _, out, _ in told).splitlines()
     result = json.loads(line)
     layout = lp.Layout(tp=2, pp=2)
-    options = {"schedule": schedule, "micro_batches": 4, "seq_len": 8, "dtype": "float64"}
+    options = {"schedule": schedule, "micro_batches": 4, "seq_len": 8, "dtype": "float64", "global_batch": 8}
     assert result["ok"] is True
     assert result["max_grad_error"] < 1e-12
     assert result["bytes"] == lp.traffic("llama", "tiny", layout, **options).by_axis
@@ -202,7 +202,7 @@ def test_two_agents_take_training_steps() -> None:
     result = json.loads(line)
     assert (result["ok"], result["beyond"], len(result["losses"])) == (True, [], 2)
     assert result["max_grad_error"] < 1e-12
-    options = {"micro_batches": 2, "seq_len": 8, "dtype": "float64"}
+    options = {"micro_batches": 2, "seq_len": 8, "dtype": "float64", "global_batch": 8}
     sent = lp.traffic("step", "tiny", lp.Layout(pp=2, dp=2, zero=2), **options).by_axis
     assert result["bytes"] == {axis: 2 * size for axis, size in sent.items()}
 

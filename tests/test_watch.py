@@ -241,6 +241,20 @@ BEGINS = {
     "averaged_over_context": ("tok_embeddings.weight.grad", "gradients"),
     "neighbours_shard": ("tok_embeddings.weight.grad", "update"),
     "weights_late": ("tok_embeddings.weight", "update"),
+    "last_row_missed": ("past", "forward"),
+    "maximum_not_shared": ("logits.grad", "backward"),  # the teaching data's maxima are equal
+    "slices_not_summed": ("out", "forward"),
+    "gather_not_summed_backward": ("x.grad", "backward"),
+    "scale_forgotten": ("heads", "forward"),
+    "batch_for_sequence": ("v", "forward"),
+    "kv_heads_in_turn": ("heads", "forward"),
+    "rope_by_halves": ("q", "forward"),
+    "chunk_at_the_start": ("out", "forward"),
+    "documents_ignored": ("heads", "forward"),
+    "norm_without_eps": ("normed", "forward"),
+    "never_clipped": ("factor", "update"),
+    "means_not_corrected": ("tok_embeddings.weight", "update"),
+    "decay_in_gradient": ("tok_embeddings.weight", "update"),
 }
 """The first tensor that each fault makes wrong."""
 

@@ -168,7 +168,10 @@ def test_torchtitans_view_tears_a_head_at_16() -> None:
     assert 8192 * model.kv_dim // 16 == 524288
 
 
-@pytest.mark.parametrize("name", few([*PUZZLES, *INCIDENTS, "tied_not_summed"], 3, others="deep"))
+LONG = pytest.param("tied_not_summed", marks=pytest.mark.deep)
+
+
+@pytest.mark.parametrize("name", [*few([*PUZZLES, *INCIDENTS], 3, others="deep"), LONG])
 def test_the_line_of_code_opens_the_same_case(name: str) -> None:
     panel = opened(name) if name in PUZZLES | INCIDENTS else watch("llama", case=name)
     assert f"case={name!r}" in panel.code

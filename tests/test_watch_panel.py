@@ -275,8 +275,9 @@ def test_a_program_of_ones_own_stands_beside_ours() -> None:
     assert panel.film["steps"]
 
 
-def test_whatever_the_page_sends_is_answered_and_shown() -> None:
-    draw = random.Random(7)
+@pytest.mark.parametrize("seed", few([7, 8, 9], 1))
+def test_whatever_the_page_sends_is_answered_and_shown(seed: int) -> None:
+    draw = random.Random(seed)
     panel = watch("mlp", tp=2)
     own = source(panel)
 
@@ -284,7 +285,7 @@ def test_whatever_the_page_sends_is_answered_and_shown() -> None:
         return [n for control in panel.schema if control["name"] == "case" for n, *_ in control["options"]]
 
     edits = ["", own, own.replace("@ w2.mT", "@ w2"), "def f(", "x = 1", own.replace("return", "return 2 *")]
-    for _ in range(60):
+    for _ in range(25):
         kind = draw.choice(("set", "set", "set", "cell", "undo", "nonsense"))
         changes = draw.choice(
             [

@@ -13,6 +13,7 @@ import llamapar as lp
 from inputs import drawn
 from llamapar.count.wire import PARTS, WHOLE, Traffic
 from llamapar.errors import LayoutError
+from llamapar.execution.run_result import RunResult
 from llamapar.records.trace import PHASES, Trace
 
 SMALL = lp.model("tiny").replace(
@@ -35,7 +36,16 @@ def both(program: str, layout: dict[str, Any], model: Any = SMALL, **options: An
     """A run, and what is said of it."""
     said = {"seq_len": 4 * layout.get("cp", 1) * layout.get("tp", 1), "dtype": "float32"} | options
     result = lp.run(program, model, layout, **said)
-    return result, lp.traffic(program, model, layout, **said)
+    return result, formulas(result, program, model, layout, **said)
+
+
+def formulas(result: RunResult, program: str, model: Any, layout: dict[str, Any], **said: Any) -> Traffic:
+    """What is said of a run, with the batch that it chose: by itself `lp.traffic` counts one sequence."""
+    setting = result.task.setting
+    batch = {"global_batch": setting.global_batch}
+    if setting.schedule is not None:
+        batch["micro_batches"] = setting.micro_batches
+    return lp.traffic(program, model, layout, **said | batch)
 
 
 def agree(trace: Trace, said: Traffic) -> None:
@@ -117,7 +127,7 @@ def test_rank_0_where_vocabulary_rows_are_uneven(padding: str | None) -> None:
     uneven = SMALL.replace(vocab_size=97)
     options = {"seq_len": 8, "padding": padding}
     result = lp.run("loss", uneven, {"tp": 2, "dp": 2}, force=True, **options)
-    said = lp.traffic("loss", uneven, {"tp": 2, "dp": 2}, **options)
+    said = formulas(result, "loss", uneven, {"tp": 2, "dp": 2}, **options)
     agree(result.traces[0], said)
     assert said.bytes("dp", "gradients") == (64 if padding else 49) * 24 * 4
     assert (result.traces[1].bytes("dp") < said.bytes("dp")) is (padding is None)
@@ -152,7 +162,7 @@ def test_what_zero_sends(counts: Any) -> None:
         result = lp.run("llama", model, layout, **said)
         assert result.ok
         for rank, trace in result.traces.items():
-            agree(trace, lp.traffic("llama", model, layout, rank=rank, **said))
+            agree(trace, formulas(result, "llama", model, layout, rank=rank, **said))
 
 
 @pytest.mark.parametrize("program", PARTS)
@@ -189,7 +199,7 @@ def test_what_a_training_step_sends(counts: Any) -> None:
         result = lp.run("step", model, layout, **said)
         assert not result.errors
         for rank, trace in result.traces.items():
-            formula = lp.traffic("step", model, layout, rank=rank, **said)
+            formula = formulas(result, "step", model, layout, rank=rank, **said)
             agree(trace, formula)
 
 
@@ -210,10 +220,8 @@ def test_one_rank_sends_nothing() -> None:
 )
 def test_a_collective_left_out_is_seen(fault: str, program: str, layout: dict[str, Any]) -> None:
     options = {"kv_replication": True, "seq_len": 16}
-    broken, said = (
-        lp.run(program, SMALL, layout, fault=fault, **options),
-        lp.traffic(program, SMALL, layout, **options),
-    )
+    broken = lp.run(program, SMALL, layout, fault=fault, **options)
+    said = formulas(broken, program, SMALL, layout, **options)
     assert not broken.errors
     assert broken.trace.bytes() < said.bytes()
     with pytest.raises(AssertionError, match="Counter"):

@@ -354,18 +354,19 @@ def test_memory_traffic_and_a_run_agree_on_when_gradients_become_shards(pp: int,
 
     sent = {}
     for many in (1, 3):
+        known["global_batch"] = 2 * many
         run = lp.run("step", "tiny", layout, micro_batches=many, device="cpu", **known)
         said = lp.traffic("step", "tiny", layout, micro_batches=many, **known)
         assert run.ok
         assert run.trace.by_axis == said.by_axis
         sent[many] = scattered(run.trace.events)
         assert sent[many] == scattered(said.terms)
-    held = lp.memory("tiny", layout, global_batch=6, **known).stages[0]
+    held = lp.memory("tiny", layout, **known).stages[0]
     if pp == 1:
         assert (sent[3], held.bytes("unreduced gradients")) == (3 * sent[1], 0)
     else:
         assert sent[3] == sent[1]
-        whole = lp.memory("tiny", layout.replace(zero=1), global_batch=6, **known).stages[0]
+        whole = lp.memory("tiny", layout.replace(zero=1), **known).stages[0]
         assert held.bytes("gradients", "unreduced gradients") == whole.bytes("gradients")
 
 

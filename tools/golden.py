@@ -276,7 +276,6 @@ def records() -> Iterator[tuple[str, Callable[[], Any]]]:
         "report": lambda: lp.check("llama3.1-405b", tp=16, pp=16, dp=2, gpus=512, seq_len=8192),
         "plan": lambda: lp.plan("llama3-8b", gpus=16, seq_len=8192, global_batch=64),
         "explanation": lambda: lp.explain(CLINIC[1][0], model="llama3-8b", tp=16),
-        "scaling": lambda: lp.scaling(lp.plan("llama3-8b", gpus=16, seq_len=8192, global_batch=64), [16, 32]),
         "ffn": lambda: lp.ffn("llama3-8b", lp.Layout(tp=4)),
         "tape": lambda: lp.tape("attention", "llama3-8b", lp.Layout(tp=4), seq_len=64),
     }

@@ -223,7 +223,7 @@ COMMAND = Command(
     "  llamapar explain --flight dumps/ --tp 8 --pp 4 --dp 4\n"
     "  torchrun --nproc-per-node 8 train.py 2>&1 | llamapar explain -",
     positional=(("text", "the text in quotes, or - for what another program says on a pipe"),),
-    exits="0 explained, 1 cannot tell",
+    exits="0 explained, 1 not known",
     surplus="the whole text in quotes",
     helps={
         "model": f"{OPTIONS['model'].help}, or a public model's name",

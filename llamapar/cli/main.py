@@ -20,7 +20,7 @@ from .output import as_text, error_as_dict, in_flags, write_line
 
 _NAMES = (
     *("model", "check", "ranks", "run", "memory", "cost", "plan"),
-    *("loading", "schedule", "checkpoint", "explain"),
+    *("loading", "schedule", "checkpoint", "explain", "debug"),
 )
 
 
@@ -74,6 +74,10 @@ def _answer(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `llamapar` command and return its exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["debug"] and argv[1:2] not in ([], ["-h"], ["--help"]):
+        from . import debug_command
+
+        return debug_command.run(argv[1:])  # Outside what follows, because a script ends as it wants.
     try:
         if argv[:1] == ["run"]:
             from . import run_command  # Import here, because other commands do not need it.

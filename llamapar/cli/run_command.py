@@ -31,7 +31,7 @@ PROGRAMS = OPTIONS["program"].choices
 _OPTIONS = (
     *("engine", "rank", "device", "dtype", "seq_len", "global_batch", "seed", "padding", "chunking"),
     *("cp_method", "documents", "fault", "timeout", "deadline", "kv_replication", "pads_in_softmax"),
-    *("force", "schedule", "micro_batches", "nc", "reshard_after_forward", "steps"),
+    *("force", "schedule", "micro_batches", "nc", "reshard_after_forward", "steps", "mutants"),
 )
 
 _TORCHRUN = "execution.engines.torchrun"
@@ -149,7 +149,7 @@ COMMAND = Command(
     exits="0 equal to the reference; 1 it differs, failed, was refused or timed out",
     positional=(("program", f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}"), *MODEL_WORD),
     helps={
-        "global_batch": "sequences in a step (default: one per DP group and micro-batch)",
+        "global_batch": "sequences in a step (default: two per DP group and micro-batch; one in a dry run)",
         "zero": "ZeRO stage: 2 also shards gradients, 3 also parameters (default 1)",
         "rank": "rank that engine dry runs (default 0)",
         "micro_batches": "micro-batches of llama and step in a pipeline (default: two per PP rank)",

@@ -17,7 +17,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
@@ -73,23 +72,6 @@ TENSOR_PARALLEL: dict[bool, dict[str, tuple[tuple[str, str], ...]]] = {
 
 KEYS_GATHERED = (("forward", "all_gather"), ("backward", "reduce_scatter"))
 """Collectives over cp of K, and of V, if they are gathered."""
-
-
-@cache
-def block_rounds(sequence_parallel: bool, recomputed: bool) -> dict[str, int]:
-    """Axis → how often a block's traffic goes around a ring: over tp the residual stream, over cp K.
-
-    An all-reduce goes around twice. recomputed: the backward runs the forward again.
-    """
-    found = {"tp": 0, "cp": 0}
-    tensor = TENSOR_PARALLEL[sequence_parallel]
-    for part in PARTS["block"]:
-        sent = [("tp", *row) for row in tensor.get(part, ())]
-        sent += [("cp", *row) for row in 2 * KEYS_GATHERED] if part == "K and V" else []
-        for axis, phase, kind in sent:
-            again = recomputed and phase == "forward"
-            found[axis] += (1 + again) * (2 if kind == "all_reduce" else 1)
-    return found
 
 
 @dataclass(frozen=True)
@@ -251,12 +233,12 @@ def traffic(
 ) -> Traffic:
     """What a rank sends in a forward and backward of `program`, one of PARTS. Arguments: as in `run`.
 
-    global_batch: sequences over all dp ways; by default one for each dp way and micro-batch. If shards are
-    even, every rank of a stage sends as much. micro_batches: makes "llama" the pipeline of `schedule`, of
-    which `rank` has its own stages; without it, the rank has all stages one after another, and pp sends
-    nothing. "step" is always a pipeline, followed by the gradient norm and the update, with gradients in
-    float32 at least. Under ZeRO 2 and 3 gradients are reduced once in a pipeline, and with pp=1 after every
-    micro-batch.
+    global_batch: sequences over all dp ways; by default one for each dp way and micro-batch (`lp.run` has
+    two). If shards are even, every rank of a stage sends as much. micro_batches: makes "llama" the pipeline
+    of `schedule`, of which `rank` has its own stages; without it, the rank has all stages one after another,
+    and pp sends nothing. "step" is always a pipeline, followed by the gradient norm and the update, with
+    gradients in float32 at least. Under ZeRO 2 and 3 gradients are reduced once in a pipeline, and with pp=1
+    after every micro-batch.
 
     Raises LayoutError for bad input, and if heads, batch or seq_len do not divide.
     """

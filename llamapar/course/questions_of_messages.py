@@ -22,7 +22,7 @@ WILD = {
     "d": _MISMATCH + "from checkpoint, the shape in current model is torch.Size([32000, 8192]).",
     "e": "padded_vocab_size value from checkpoint (32000) is not equal to the input argument value (32256)",
     "f": _WEIGHT + "Consider reducing tensor_parallel_size or running with --quantization gptq.",
-    "g": "sum layers: 28 layers not equal to 30 layers.",
+    "g": "AssertionError: num_layers=60 should be divisible by config.pipeline_model_parallel_size=8",
     "h": "RuntimeError: shape '[1, 21, 32, 128]' is invalid for input of size 43008",
 }
 """The eight messages from the wild."""

@@ -137,18 +137,30 @@ def _losses_that_are_off() -> Item:
 
 
 @cache
-def _bits() -> Item:
-    run = lp.run(
-        "step", _model(), lp.Layout(pp=2, dp=2), micro_batches=2, seq_len=16, dtype="bfloat16", device="cpu"
-    )
+def _told_apart() -> Item:
+    apart = {
+        dtype: [
+            lp.run(
+                "step", _model(), lp.Layout(), dtype=dtype, fault=fault, seq_len=16, device="cpu"
+            ).max_grad_error
+            or 0.0
+            for fault in (None, "norm_without_eps")
+        ]
+        for dtype in ("bfloat16", "float32", "float64")
+    }
     return Item(
-        "Does any number differ from a process that adds in the layout's order?",
-        not lp.bitwise(run).ok,
+        "In how many of the three dtypes does the wrong run stand out, by more than twice?",
+        sum(wrong > 2 * right for right, wrong in apart.values()),
+        unit="of the three",
         hints=(
-            "What is left to differ, when both add the same numbers in the same order?",
-            "Rounding is not random: the same additions round the same way.",
+            "How large is rounding in each of them, and how large is the mistake?",
+            "The mistake is some 7e-4 in every dtype. Rounding is near 3e-2, 1e-6 and 2e-15.",
         ),
-        why="The same additions in the same order round the same way.",
+        slips=(
+            (1, "float32 rounds at 1e-6 here, and the mistake is seven hundred times as large."),
+            (3, "bfloat16 rounds at 3e-2 here, and the mistake hides below it."),
+        ),
+        why="Rounding shrinks with the dtype and the mistake does not, so it hides in bfloat16 alone.",
     )
 
 
@@ -226,7 +238,7 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "By what power of ten is the updated weight off (for 3e-7: -7)?": _power_of_ten,
     "Is a loss off by more than 1e-12 of itself after six steps?": _grown,
     "In how many of the six runs is the loss of the step off?": _losses_that_are_off,
-    "Does any number differ from a process that adds in the layout's order?": _bits,
+    "In how many of the three dtypes does the wrong run stand out, by more than twice?": _told_apart,
     "Over which axis does the rank send most: tp, cp, pp or dp?": _most_sent,
 }
 """By the question itself."""

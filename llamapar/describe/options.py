@@ -89,7 +89,9 @@ _FAULTS = """drop_all_reduce drop_backward_all_reduce sum_twice no_kv_grad_sum t
 contiguous_positions no_context_grad_sum no_data_grad_sum shards_not_summed replicas_not_summed
 shards_out_of_order pad_in_softmax tied_not_summed micro_batches_swapped loss_not_divided
 gradients_too_early send_receive_crossed norm_counts_copies norm_forgets_pp clipped_per_rank
-averaged_over_context neighbours_shard weights_late"""
+averaged_over_context neighbours_shard weights_late last_row_missed maximum_not_shared slices_not_summed
+gather_not_summed_backward scale_forgotten batch_for_sequence kv_heads_in_turn rope_by_halves
+chunk_at_the_start documents_ignored norm_without_eps never_clipped means_not_corrected decay_in_gradient"""
 _PROGRAMS = ("attention", "embedding", "loss", "mlp", "block", "llama", "step")
 _MODEL = "a preset's name, a config.json or params.json, the folder that holds one, or JSON text"
 _ORDER = f"rank order, fastest axis first, or a framework's name (default {PAPER_ORDER})"
@@ -168,6 +170,7 @@ _TABLE = (
         "input of a watched program: {choices}",
         choices=("teaching", "random"),
     ),
+    Option("mutants", bool, False, "if all is equal, try which faults the run would have noticed (60 s)"),
     Option("timeout", float, 60.0, "time without progress after which ranks are stopped", "seconds"),
     Option("deadline", float, None, "time limit of the whole run, even if it makes progress", "seconds"),
     Option("pads_in_softmax", bool, False, "include the vocabulary's pad rows in the loss"),
@@ -175,6 +178,7 @@ _TABLE = (
     Option("force", bool, False, "run a layout that check refuses"),
     Option("steps", int, 1, "weight updates in a run", "steps"),
     Option("steps_done", int, 0, "weight updates before this run", "steps"),
+    Option("eval_mode", bool, False, "call module.eval() first, so that dropout draws nothing"),
     Option("out", str, "residual", "row of the placement table for a returned tensor"),
     Option("backward", bool, True, "compute gradients too"),
     # memory

@@ -10,7 +10,6 @@ table of whole messages.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Unpack
@@ -28,9 +27,6 @@ from .hypothesis import Level
 from .known import Known
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
 
-_LONGEST = 2**16
-"""Characters of an exception's own words that are read."""
-
 
 @checked_options
 def explain(
@@ -45,7 +41,8 @@ def explain(
 ) -> Explanation:
     """Explain why this error, or this shape, came about: a verdict, with the causes likeliest first.
 
-    what: a text of any length (a line, a traceback, a log), an exception, a shape such as (16064, 8192),
+    what: a text of any length (a line, a traceback, a log), an exception, whose frames give live facts too,
+        a shape such as (16064, 8192),
         a mapping from a tensor's name to its shape, or a RunResult, which supplies its model and layout;
         for a log larger than memory, an open file or another iterator of its lines, which is read in
         bounded memory.
@@ -65,7 +62,7 @@ def explain(
     for an unknown model if `what` is missing.
     """
     from .engine import explain_lines, explain_text
-    from .lines import sourced
+    from .of_error import explain_error
 
     said = {name: value for name, value in facts.items() if value is not None}
     if context is not None:
@@ -81,18 +78,13 @@ def explain(
         find_model(known.name)  # without a text the model is what was asked about: say which names are near
     if hasattr(what, "explanation"):  # A RunResult, whose room may not be imported here.
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
-    if isinstance(what, BaseException):  # Its own words come first: numbers in quoted code mislead.
-        words = "".join(traceback.format_exception_only(what))[:_LONGEST]
-        frames = traceback.extract_tb(what.__traceback__, limit=-4)
-        code = tuple(sourced(frame.line or "", frame.filename, frame.name) for frame in frames)
-        found = explain_text(words, known, code, frames[-1].filename if frames else "")
-        if found.diagnoses:
-            return found
-        what = "".join(traceback.format_exception(what, limit=-12))
-    elif isinstance(what, bytes | bytearray):
+    if isinstance(what, BaseException):
+        return explain_error(what, known)
+    if isinstance(what, bytes | bytearray):
         what = bytes(what).decode("utf-8", "replace")
     elif isinstance(what, Iterator) or hasattr(what, "readline"):
-        return explain_lines(map(_as_text, what), known)
+        lines = (line.decode("utf-8", "replace") if isinstance(line, bytes) else str(line) for line in what)
+        return explain_lines(lines, known)
     elif not isinstance(what, str):
         what = _shape_text(what)
     return explain_text(what, known)
@@ -106,17 +98,13 @@ def _of_flight(what: Any, flight: Any, known: Known) -> Explanation:
     return found
 
 
-def _as_text(line: Any) -> str:
-    return line.decode("utf-8", "replace") if isinstance(line, bytes) else str(line)
-
-
 def _shape_text(what: Any) -> str:
     if isinstance(what, Mapping):
         return "\n".join(f"{name} is {_shape(s)}" for name, s in list(what.items())[:50])
     return f"tensor is {_shape(what)}"
 
 
-def _shape(what: Any) -> str:
+def _shape(what: object) -> str:
     """A shape, or the shape of a tensor, as "[16064, 8192]"."""
     shape = getattr(what, "shape", what)
     return str(list(shape)) if isinstance(shape, list | tuple) else shown(what, 2000)

@@ -11,21 +11,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from llamapar.describe.models import public_models
 from llamapar.records.equations import Product, Quotient, rest
 
-from .cuts import is_head_dim
-from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first, first_heard, found
+from .cuts import widths
+from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first_heard, found
 from .known import Known
 from .observations import AXES, Divides
 from .reading import Reading
-from .roles import BY_FACT, explain_unnamed, roles
-from .view_errors import explain_columns
 from .vocabulary import BY_CONCEPT, categories_of
 from .words import pattern
 
 # -- A has to be a multiple of B -------------------------------------------------------------------
 
-_BY_AXIS = {"cp": "seq_not_divisible", "dp": "microbatch_divisibility", "pp": "layers_not_divisible_pp"}
+_BY_AXIS = {
+    "cp": "seq_not_divisible",
+    "dp": "microbatch_divisibility",
+    "pp": "layers_not_divisible_pp",
+    "ep": "other: experts_not_divisible_ep",
+}
 """The axis that divides → the category, where what is divided has no name."""
 
 _WORDS = {
@@ -34,24 +38,21 @@ _WORDS = {
     "ffn": "FFN columns", "hidden": "columns", "dimension": "columns",
 }  # fmt: skip
 _MESH = pattern("mesh_of_fsdp")
+_UNNAMED = pattern("unnamed_division")
 _DIM_0 = re.compile(r"(?:first dim\w{0,8}|dim(?:ension)? ?0) of (?:the )?param")
 """Where FSDP cuts a parameter."""
 
-_STRONG = frozenset(("kv", "heads", "vocab", "layers", "world", "expert", "seq", "microbatch", "batch"))
+_STRONG = frozenset(
+    ("kv", "heads", "vocab", "layers", "world", "expert", "seq", "microbatch", "batch", "ffn")
+)
 
 
 def _by_code(o: Divides, r: Reading) -> Divides:
     """A relation of two bare numbers, with the names that the lines of source above it give them."""
     for line in reversed(r.code if not (o.subject or o.by) else ()):
-        words = Reading(line.partition(" = ")[2] or line)
-        terms = words.terms
-        if not terms:
-            continue
-        subject = terms[0].concept
-        if subject in _STRONG | {"ffn"}:
-            return replace(
-                o, subject=subject, by=frozenset(t.concept for t in terms[1:]), beside=frozenset((subject,))
-            )
+        subject, *by = [t.concept for t in Reading(line.partition(" = ")[2] or line).terms] or [""]
+        if subject in _STRONG:
+            return replace(o, subject=subject, by=frozenset(by), beside=frozenset((subject,)))
     return o
 
 
@@ -76,20 +77,8 @@ class Relation:
         return frozenset(axes) if by <= {"dimension"} and "mesh" in self.r.low and len(axes) == 1 else by
 
     @property
-    def concepts(self) -> frozenset[str]:
-        return self.o.beside | self.by
-
-    @property
-    def exact(self) -> bool:
-        """Whether both numbers are present and do not divide."""
-        return self.equation is not None
-
-    @property
-    def level(self) -> Level:
-        return POSSIBLE if self.misread else LIKELY
-
-    @property
     def equation(self) -> Quotient | None:
+        """The division, if both numbers are present and do not divide."""
         return rest(self.o.number, self.o.divisor)
 
     @property
@@ -104,75 +93,23 @@ class Relation:
         number = self.o.number or "the"
         return f"{number} {_WORDS.get(self.o.subject, 'units')} cannot be cut evenly over {self.ranks}"
 
-    def found(
-        self, category: str, cause: str = "", parallel: bool | None = True, needs: str = ""
-    ) -> Hypothesis:
-        return found(category, self.level, cause or self.cause, self.equation, parallel=parallel, needs=needs)
+    def found(self, category: str, cause: str = "", parallel: bool | None = True) -> Hypothesis:
+        level = POSSIBLE if self.misread else LIKELY
+        return found(category, level, cause or self.cause, self.equation, parallel=parallel)
 
 
 def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Find what is divided, and by what: the first reader of `_IN_TURN` with a result decides."""
+    if _UNNAMED.search(r.low):
+        return  # The text names no size that ranks cut.
     o = _by_code(o, r)
     misread = None not in (o.number, o.divisor) and rest(o.number, o.divisor) is None
     o = replace(o, divisor=None, factors=()) if misread else o
     yield from first_heard(_IN_TURN, Relation(o, r, known, misread))
 
 
-_NLL = re.compile(r"nll_loss|cross_entropy")
-
-
-def _loss(it: Relation) -> Iterator[Hypothesis]:
-    if _NLL.search(it.r.low):
-        cause = "a loss is taken over shards of the tokens that differ in length"
-        yield found("seq_not_divisible", LIKELY, cause, needs="seq_len, tp, cp")
-
-
-def _experts(it: Relation) -> Iterator[Hypothesis]:
-    # These are groups of experts that tokens are routed to; they lie on no rank.
-    routed = re.search(r"router|group", it.r.low)
-    if "expert" in it.concepts and ("ep" in it.concepts or (it.o.subject == "expert" and not routed)):
-        yield it.found("other: experts_not_divisible_ep")
-
-
 _MOST_HEADS = 256
 """Of a model; a larger number counts no heads."""
-
-
-def _dealt_heads(it: Relation) -> Iterator[Hypothesis]:
-    """An all-to-all distributes the heads, as in Ulysses."""
-    if "all_to_all" not in it.r.low or it.o.number is None or it.o.number > _MOST_HEADS:
-        return
-    cause = f"an all-to-all deals {it.o.number} heads out to {it.o.divisor or 'the'} ranks"
-    for category, fact in (("kv_heads_lt_tp", "n_kv_heads"), ("heads_not_divisible", "n_heads")):
-        level = LIKELY if it.known.get(fact) == it.o.number else POSSIBLE
-        blame = True if level is LIKELY else None
-        yield found(category, level, cause, it.equation, parallel=blame, needs="tp, cp, n_heads, n_kv_heads")
-
-
-_SDPA = re.compile(r"heads in keys? and values? must divide")
-
-
-def _queries_over_keys(it: Relation) -> Iterator[Hypothesis]:
-    """torch's attention: the query heads of a rank are no multiple of its KV heads."""
-    if not _SDPA.search(it.r.low) or it.known.alone("tp"):
-        return
-    tp, kv = it.known.get("tp"), it.known.get("n_kv_heads")
-    cut = Quotient(kv, tp) if tp and kv and kv % tp else None
-    cause = "a rank's query heads are no multiple of its KV heads: does tp divide these?"
-    yield found("kv_heads_lt_tp", LIKELY, cause, cut, parallel=True if cut else None, needs="tp, n_kv_heads")
-
-
-def _columns(it: Relation) -> Iterator[Hypothesis]:
-    """Two bare numbers that may be the columns of a rank and the size of a head."""
-    o = it.o
-    if (
-        not o.subject
-        and o.number
-        and o.divisor
-        and not it.known.get("quant_group")
-        and is_head_dim(o.divisor)
-    ):
-        yield from explain_columns(o.number, o.divisor, it.r, it.known)
 
 
 def _own_numbers(it: Relation) -> Iterator[Hypothesis]:
@@ -188,17 +125,11 @@ def _own_numbers(it: Relation) -> Iterator[Hypothesis]:
 
 def _tile(it: Relation) -> Iterator[Hypothesis]:
     """A quantised weight against a group or tile: does tp cut it, or is it already odd?"""
-    if "quant" not in it.concepts:
-        return
-    tp, whole = it.known.get("tp"), _whole_width(it.o.number, it.known)
-    numbers = f": {it.equation}" if it.equation else ""
-    if whole and tp in (None, 1):
-        cause = f"{whole}, not cut at all: the quantised weight itself does not fit the kernel{numbers}"
-        yield it.found("quant_group_vs_tp", cause, False if it.known.model or tp else None)
-        return
-    cause = f"a rank's slice of a quantised weight is no multiple of its group or tile{numbers}"
-    blame = first((it.exact or (tp or 0) > 1, True), (tp, False), otherwise=None)
-    yield it.found("quant_group_vs_tp", cause, blame)
+    if "quant" in it.o.beside | it.by:
+        number, tp, numbers = it.o.number or 0, it.known.get("tp"), f": {it.equation}" if it.equation else ""
+        cause = f"a quantised weight, or a rank's slice of it, is no multiple of its group or tile{numbers}"
+        whole = widths(number, it.known) or widths(number // 2, it.known)  # gate and up may lie in one
+        yield it.found("quant_group_vs_tp", cause, tp > 1 if tp else (bool(numbers) and not whole) or None)
 
 
 def _uneven_shards(it: Relation) -> Iterator[Hypothesis]:
@@ -206,6 +137,20 @@ def _uneven_shards(it: Relation) -> Iterator[Hypothesis]:
     uneven = re.search(r"uneven|flat_?param", low) and _MESH.search(low) and "unflatten" not in low
     if uneven or _DIM_0.search(low):
         yield found("fsdp_uneven", LIKELY, it.cause, it.equation)
+
+
+_HEADS = ("heads_not_divisible", "kv_heads_lt_tp")
+_KV_WEIGHT = re.compile(r"\b[kv]_proj\b|\bw[kv]\b")
+
+
+def _category(it: Relation) -> str | None:
+    """The category of the words, or None."""
+    o, by = it.o, it.by
+    if o.subject in AXES and by & {"kv", "heads"}:  # tp % n_kv_heads: the rule of replicated KV heads
+        return "kv_heads_lt_tp" if "kv" in by else "heads_not_divisible"
+    if o.subject == "heads" and _KV_WEIGHT.search(it.r.low):
+        return "kv_heads_lt_tp"
+    return BY_CONCEPT.get(o.subject)
 
 
 def _explain_named_division(it: Relation) -> Iterator[Hypothesis]:
@@ -216,62 +161,73 @@ def _explain_named_division(it: Relation) -> Iterator[Hypothesis]:
         facts = {"tp": it.o.divisor} if it.o.divisor and category in _HEADS else {}
         yield replace(it.found(category), facts=facts)
     elif axis:
-        yield found(_BY_AXIS[axis], LIKELY if it.exact else POSSIBLE, it.cause, it.equation)
+        yield found(_BY_AXIS[axis], LIKELY if it.equation else POSSIBLE, it.cause, it.equation)
+
+
+_NAMED = re.compile(r"\b[a-z]{2,30}_[a-z]{2,30}\b")
+"""A name of user code, such as num_groups, that none of the concepts knows."""
 
 
 def _bare(it: Relation) -> Iterator[Hypothesis]:
     """Numbers without names, or not even numbers."""
     if it.o.number is None:
-        yield from explain_unnamed(it.o, it.known)
+        cause = "a size that has to be cut is no multiple of the ranks; the text does not say which"
+        yield found("other", WEAK, cause, needs="model, tp")
         return
-    for fact, where, level in roles(it.o.number, it.o.divisor, it.r.concepts, it.known):
+    for fact, where, level in _roles(it.o.number, it.o.divisor, it.known):
         word = {"dim": "width", "world": "number of ranks"}.get(fact, fact)
         cause = f"{it.o.number} ({word}, {where}) cannot be cut evenly over {it.ranks}"
-        level = level if it.exact else min(level, WEAK)
-        if level is WEAK and it.exact and it.o.number > _MOST_HEADS and it.by & {*AXES}:
+        level = level if it.equation else min(level, WEAK)
+        if not it.by and any((it.known.get(axis) or 1) > 1 for axis in AXES):
+            level = min(level, POSSIBLE)  # The divisor is none of the known degrees.
+        if level is WEAK and it.equation and it.o.number > _MOST_HEADS and it.by & {*AXES}:
             level = POSSIBLE  # This is certainly a cut, although its size is unknown.
             if named := categories_of(it.r.named):
                 yield found(named[0], level, it.cause, it.equation, needs="model")
                 return
         other = _NAMED.search(it.r.low) and not it.r.concepts - {"dimension"} and not it.r.parallel
         blame = None if other and level < LIKELY else True
-        yield found(BY_FACT[fact], level, cause, it.equation, parallel=blame, needs="model")
+        yield found(_BY_FACT[fact], level, cause, it.equation, parallel=blame, needs="model")
 
 
-_IN_TURN = (
-    _loss, _experts, _dealt_heads, _queries_over_keys, _columns, _own_numbers, _tile,
-    _uneven_shards, _explain_named_division, _bare,
-)  # fmt: skip
-
-_HEADS = ("heads_not_divisible", "kv_heads_lt_tp")
-_NAMED = re.compile(r"\b[a-z]{2,30}_[a-z]{2,30}\b")
-"""A name of user code, such as num_groups, that none of the concepts knows."""
-
-_KV_WEIGHT = re.compile(r"\b[kv]_proj\b|\bw[kv]\b")
-
-
-def _category(it: Relation) -> str | None:
-    """The category of the words, or None."""
-    o, by = it.o, it.by
-    category = BY_CONCEPT.get(o.subject)
-    if o.subject in AXES and by & {"kv", "heads"}:  # tp % n_kv_heads: the rule of replicated KV heads
-        return "kv_heads_lt_tp" if "kv" in by else "heads_not_divisible"
-    if o.subject == "heads" and _KV_WEIGHT.search(it.r.low):
-        return "kv_heads_lt_tp"
-    if o.subject == "tp" and by.isdisjoint({"world", "tp", "pp", "dp", "cp"}):
-        return None
-    return category
+_BY_FACT = {
+    "n_kv_heads": "kv_heads_lt_tp",
+    "kv_dim": "kv_heads_lt_tp",
+    "n_heads": "heads_not_divisible",
+    "q_dim": "heads_not_divisible",
+    "n_layers": "layers_not_divisible_pp",
+    "vocab_size": "vocab_not_divisible",
+    "ffn_dim": "hidden_or_ffn_not_divisible",
+    "dim": "hidden_or_ffn_not_divisible",
+    "seq_len": "seq_not_divisible",
+    "world": "world_size_product",
+    "global_batch": "microbatch_divisibility",
+    "micro_batch": "microbatch_divisibility",
+}
+"""The known number that is divided → the category."""
 
 
-def _whole_width(number: int | None, known: Known) -> str:
-    """The full width of a public (or the known) model that equals a number, in words; "" without one."""
-    for m in known.models() if number else ():
-        widths = {
-            "ffn_dim": m.ffn_dim,
-            "2·ffn_dim": 2 * m.ffn_dim,
-            "q_dim + 2·kv_dim": m.q_dim + 2 * m.kv_dim,
-        }
-        for name, width in widths.items():
-            if width == number:
-                return f"{number} is {name} of {m.name}"
-    return ""
+def _roles(number: int, divisor: int | None, known: Known) -> Iterator[tuple[str, str, Level]]:
+    """The possible roles of a bare number: (fact, its source, level)."""
+    m = known.model
+    for fact in ("world", *_BY_FACT):
+        if known.get(fact) == number:
+            yield fact, "given", LIKELY
+    if m:
+        for fact in ("kv_dim", "q_dim"):
+            if getattr(m, fact) == number and not (fact == "kv_dim" and m.kv_dim == m.q_dim):  # Q is first
+                yield fact, f"given by {m.name}", LIKELY
+        return
+    for fact in ("vocab_size", "n_heads", "ffn_dim", "kv_dim", "dim"):
+        named = next((m.name for m in public_models().values() if getattr(m, fact) == number), "")
+        if named:
+            yield fact, named, POSSIBLE
+    if number <= 256:
+        small = divisor is not None and number < divisor and number <= 16
+        yield ("n_kv_heads" if small else "n_heads"), "by its size", WEAK
+    else:
+        vocabulary = number >= 30000 and number % 1024
+        yield ("vocab_size", "by its size", WEAK) if vocabulary else ("dim", "by its size", WEAK)
+
+
+_IN_TURN = (_own_numbers, _tile, _uneven_shards, _explain_named_division, _bare)

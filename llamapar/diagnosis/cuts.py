@@ -93,8 +93,8 @@ class SizeCut:
 def cuts(known: Known) -> Iterator[SizeCut]:
     """Every cut of a known size by a known degree."""
     get = known.get
-    tp, cp, batch, micro = get("tp"), get("cp"), get("global_batch"), get("micro_batch")
-    columns, heads, kv_heads = get("head_dim"), get("n_heads"), get("n_kv_heads")
+    cp, batch, micro = get("cp"), get("global_batch"), get("micro_batch")
+    columns, heads = get("head_dim"), get("n_heads")
     ranks = get("world") if not any(map(get, ("tp", "cp", "pp", "dp"))) else None
     over = {axis: get(axis) or ranks or 1 for axis in ("tp", "cp", "pp", "dp")}
     over["2·cp"] = 2 * (cp or 0) or 1  # the head and the tail that balance the work of causal attention
@@ -112,15 +112,6 @@ def cuts(known: Known) -> Iterator[SizeCut]:
     own, stages = (batch or 0) // (get("dp") or 1), get("pp") or 1
     if own and not micro and own % stages:  # as many micro-batches as stages, where nobody told
         yield SizeCut("a rank's batch of", "microbatch_divisibility", "pp", own, stages)
-    if micro and own % micro:
-        each = "a rank's batch of", "microbatch_divisibility", "micro_batches"
-        yield SizeCut(*each, own, -(-own // micro))
-    if not (columns and heads and tp and tp > 1):
-        return
-    if kv_heads in (None, heads):  # Q, K and V of each head in one
-        yield SizeCut("n_heads", "heads_not_divisible", "tp", heads, tp, 3 * columns)
-    if kv_heads and heads % tp == kv_heads % tp == 0:
-        yield SizeCut("n_heads + 2·n_kv_heads", "", "tp", heads + 2 * kv_heads, tp, columns)
 
 
 def uneven(known: Known) -> list[SizeCut]:
@@ -146,7 +137,7 @@ def quantised_groups(known: Known) -> list[SizeCut]:
 
 _WIDTHS = ("dim", "ffn_dim", "n_heads", "vocab_size", "q_dim", "kv_dim")
 _CUT = ("ffn_dim", "dim", "vocab_size")
-_LEAST = 16
+LEAST = 16
 """A size of a public model, at least, that a number does not have by chance."""
 
 
@@ -168,7 +159,7 @@ def given_as(n: int, known: Known) -> set[str]:
 def widths(n: int, known: Known) -> set[str]:
     """The sizes that a number can be: given ones, the known model's, or those of possible public models."""
     given = given_as(n, known)
-    if n < _LEAST:
+    if n < LEAST:
         return given
     if known.model is not None:
         return given | {fact for fact in _WIDTHS if getattr(known.model, fact) == n}
@@ -300,17 +291,6 @@ def rounded_up(rows: int, padded: int, known: Known, tp: int = 1) -> bool:
     changed = (int(n) for n in known.changes.get("tp", ()) if n.isdecimal())
     pads, ranks = padded - rows, {1, tp, known.get("tp") or 1, *changed} - {0}
     return 0 < 2 * pads < rows and any(-rows % (n * k) == pads for n in _PADS for k in ranks)
-
-
-def adapter_rows(small: int, big: int) -> bool:
-    """Whether both are a public vocabulary and the 256 rows that vLLM adds for tokens of adapters, padded
-    before or after (`lora_extra_vocab_size`, vLLM 0.8).
-    """
-    for n in {m.vocab_size for m in Known().models()}:
-        made = {256 - k + -(-(n + k) // unit) * unit for unit in (64, 128, 256) for k in (0, 256)}
-        if {small, big} <= made:
-            return True
-    return False
 
 
 def shard_of(rows: int, whole: int, known: Known) -> tuple[int, int] | None:

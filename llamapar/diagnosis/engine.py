@@ -42,7 +42,7 @@ from .observations import (
 )
 from .quotes import quoted_rules, quotes, speakers, whose
 from .reading import LIMIT, Reading
-from .slips import explain_spoken, indivisible_sizes
+from .slips import indivisible_sizes
 from .tensors import explain_held, explain_place
 from .topics import BARE, elsewhere, of_other_layer, stated_subject, topics
 from .vocabulary import CATEGORIES, CODES, NOT_SHARDING, SHARDING, UNKNOWN
@@ -196,9 +196,7 @@ def verdict_of(found: list[Hypothesis], known: Known, spoken: bool) -> tuple[str
     against = (False,) if cut else {True, False, None} - {best.parallel}
     rival = next((h for h in others if h.parallel in against and h.level is best.level), None)
     if best.parallel is None or rival is not None:
-        needs = ", ".join(dict.fromkeys(best.needs + (rival.needs if rival else ())))
-        causes = best.cause + (f", or {rival.cause}" if rival else "")
-        return UNKNOWN, f"{causes}; give {needs} to narrow it down" if needs else causes
+        return UNKNOWN, best.cause + (f", or {rival.cause}" if rival else "")
     return (SHARDING if best.parallel else NOT_SHARDING), best.cause
 
 
@@ -330,8 +328,6 @@ def build(
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
     named = named if len(named) == 1 else set()  # Wording that several rules share proves none of them.
     found = [weigh(h, r, known, saying) for h in hypotheses(r, observed, known)]
-    if all(h.level is WEAK for h in found):
-        found += explain_spoken(r, known)
     parted = r.parallel or PARTED.search(r.line)
     near = parted and any(isinstance(o, Pair) and abs(o.a - o.b) == 1 for o in observed)
     found += [

@@ -9,16 +9,26 @@ from functools import cached_property
 from html import escape
 from typing import Protocol
 
+from llamapar.describe.options import OPTIONS
 from llamapar.frameworks import FRAMEWORKS, Source
 from llamapar.records.equations import Equation
 from llamapar.records.tables import Plain
 from llamapar.rules.fix_search import Fix
 
 from .hypothesis import Level
-from .known import Known
+from .known import MODEL_FIELDS, Known
+from .live_facts import LiveFacts
 from .vocabulary import CATEGORIES, SHARDING, UNKNOWN
 
 _WIDTH = 100
+_COUNTS = ("tp", "cp", "pp", "dp", "seq_len", "micro_batch", "global_batch", "quant_group", "virtual_stages")
+_FLAGS = dict.fromkeys((*MODEL_FIELDS, "model"), "--model") | {n: OPTIONS[n].flag for n in _COUNTS}
+_FLAGS["world"] = "--gpus"
+"""A fact → the option of the command that gives it."""
+
+_NOT_SHAPES = {"rank_mapping_hang", "memory_oom_layout"}
+_NOT_OURS = {"types_differ", "not_there", "bad_data", "operator_rule"}
+"""Subtypes of errors that any code has: a traceback says of them what there is to say."""
 
 
 class Dumps(Protocol):
@@ -90,6 +100,12 @@ class Diagnosis:
     def title(self) -> str:
         return f"{self.category} / {self.subtype}" if self.subtype else self.category
 
+    @property
+    def narrows(self) -> str:
+        """The facts to give next: as options of the command where there is one, a size by --model."""
+        flags = dict.fromkeys(_FLAGS.get(need, need) for need in self.needs)
+        return f"{', '.join(flags)} to narrow this down"
+
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
         return {
@@ -107,11 +123,11 @@ class Diagnosis:
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.title} ({self.level})  {self.cause}"]
+        lines = [f"{self.level}: {self.cause}"]
         rows = [("", equation) for equation in self.equations]
         rows += [("try" if i == 0 else "or", str(fix)) for i, fix in enumerate(self.fixes)]
         rows += [("says", str(speaker)) for speaker in self.frameworks]
-        rows += [("tell", ", ".join(self.needs))] if self.needs else []
+        rows += [("pass", self.narrows)] if self.needs else []
         for word, text in rows:
             lines += textwrap.wrap(text, _WIDTH, initial_indent=f"    {word:<4} ", subsequent_indent=" " * 9,
                                    break_on_hyphens=False)  # fmt: skip
@@ -128,9 +144,9 @@ class Diagnosis:
             for s in self.frameworks
         )
         return (
-            f"<p><b>{escape(self.title)}</b> ({self.level}) {escape(self.cause)}{equations}"
+            f"<p><b>{self.level}</b>: {escape(self.cause)}{equations}"
             + (f"<br>try {fixes}" if fixes else "")
-            + (f"<br><i>tell {escape(', '.join(self.needs))}</i>" if self.needs else "")
+            + (f"<br>pass {escape(self.narrows)}" if self.needs else "")
             + "</p>"
             + (f"<details><summary>who says so</summary><table>{rows}</table></details>" if rows else "")
         )
@@ -142,7 +158,7 @@ class Explanation:
 
     line: the root cause as quoted from the text. ranks: the ranks that reported it, if the text names them.
     known: the given facts, and those that the text states. note: what else in the log it explains. flight:
-    for flight records, the position of every rank.
+    for flight records, the position of every rank. live: for an exception, the facts of its frame.
     """
 
     verdict: str
@@ -153,10 +169,20 @@ class Explanation:
     known: Known = field(default_factory=Known)
     note: str = ""
     flight: HangPositions | None = None
+    live: LiveFacts | None = None
 
     @property
     def best(self) -> Diagnosis | None:
         return self.diagnoses[0] if self.diagnoses else None
+
+    @property
+    def of_shapes(self) -> bool:
+        """Whether to show it to a user who did not ask: it has the failing tensors, or a cause of shapes."""
+        best, category = self.best, self.best.category if self.best else ""
+        if self.live is not None and self.live.operands:
+            return category not in _NOT_SHAPES
+        known = category not in _NOT_SHAPES and self.verdict != UNKNOWN
+        return known and best is not None and best.subtype not in _NOT_OURS and best.level >= Level.POSSIBLE
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -166,6 +192,7 @@ class Explanation:
     def as_dict(self) -> Plain:
         """Plain values for JSON: {"verdict": …, "diagnoses": [...]}."""
         plain: Plain = {"verdict": self.verdict, "diagnoses": [d.as_dict() for d in self.diagnoses]}
+        plain |= {} if self.live is None else {"live": self.live.as_dict()}
         return plain if self.flight is None else {**plain, "flight": self.flight.as_dict()}
 
     @property
@@ -180,7 +207,7 @@ class Explanation:
     def summary(self) -> str:
         """One line: the verdict and its reason."""
         words = {"sharding": "A sharding problem", "not_sharding": "Not a sharding problem"}
-        return f"{words.get(self.verdict, 'Cannot tell from this')}: {self.reason}"
+        return f"{words.get(self.verdict, 'Not known')}: {self.reason}"
 
     def __str__(self) -> str:
         head = [self.summary]
@@ -189,6 +216,7 @@ class Explanation:
             head.append(f"    from {self.line[:300]}{where}")
         if self.note:
             head.append(f"    {self.note}")
+        head += [] if self.live is None else [f"    {line}" for line in self.live.lines()]
         more = [] if self.flight is None else [str(self.flight)]
         return "\n".join([*head, *(str(d) for d in self.diagnoses), *more])
 
@@ -200,7 +228,8 @@ class Explanation:
         more = f"<details><summary>or else</summary>{''.join(rest)}</details>" if rest else ""
         note = f"<br>{escape(self.note)}" if self.note else ""
         ranks = "" if self.flight is None else self.flight._repr_html_()
-        return f"<p><b>{escape(self.summary)}</b>{line}{note}</p>{first}{more}{ranks}"
+        live = "" if self.live is None else self.live._repr_html_()
+        return f"<p><b>{escape(self.summary)}</b>{line}{note}</p>{live}{first}{more}{ranks}"
 
     def __bool__(self) -> bool:
         """Whether the verdict is a sharding problem."""

@@ -19,7 +19,7 @@ from llamapar.errors import MAX_DEGREE, LlamaparError, ModelError, whole
 from llamapar.frameworks import Framework
 from llamapar.frameworks import framework as find_framework
 
-_FIELDS = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size", "head_dim")
+MODEL_FIELDS = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size", "head_dim")
 
 _ALIASES = """
 world: gpus world_size | dim: hidden hidden_size | n_layers: layers num_hidden_layers
@@ -69,18 +69,12 @@ def model_named(text: str) -> ModelConfig | None:
 @cache
 def _shapes() -> tuple[ModelConfig, ...]:
     """The public models, each shape once."""
-    shapes = {tuple(getattr(m, name) for name in _FIELDS): m for m in reversed(public_models().values())}
+    shapes = {tuple(getattr(m, name) for name in MODEL_FIELDS): m for m in reversed(public_models().values())}
     return tuple(reversed(shapes.values()))
 
 
 _FIRST = re.compile(r"(\d{1,12})(?!\d)")
 _CHANGE = re.compile(r"(\w{1,12}) ?(?:->|→|vs\.?) ?(\d{1,12})")
-
-
-VOCABULARIES = frozenset(
-    (30522, 32000, 50257, 50265, 50280, 50304, 50432, 51200, 65024, 250880, 256000, 262144)
-)
-"""Vocabulary sizes of public models of other families: BERT, GPT-2, NeoX, Bloom, Gemma and others."""
 
 
 def on_a_rank(width: int, degree: int) -> tuple[int, int, int]:
@@ -143,7 +137,7 @@ class Known:
         """A number that was given, or that the given model has."""
         if fact in self.numbers:
             return self.numbers[fact]
-        if self.model is not None and fact in _FIELDS:
+        if self.model is not None and fact in MODEL_FIELDS:
             return int(getattr(self.model, fact))
         if fact == "head_dim" and self.get("dim") and self.get("n_heads"):
             return (self.get("dim") or 0) // (self.get("n_heads") or 1) or None
@@ -165,7 +159,7 @@ class Known:
     def _models(self) -> tuple[ModelConfig, ...]:
         if self.model is not None:
             return (self.model,)
-        asked = {name: number for name in _FIELDS if (number := self.get(name)) is not None}
+        asked = {name: number for name in MODEL_FIELDS if (number := self.get(name)) is not None}
         fit = (m for m in _shapes() if all(getattr(m, name) == n for name, n in asked.items()))
         return tuple(fit)
 

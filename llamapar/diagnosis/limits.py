@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from llamapar.describe.layout import divisors
 from llamapar.describe.models import ModelConfig
-from llamapar.records.equations import Comparison, Equation, Multiples, Product, Quotient, Stated
+from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
 from .cuts import cuts, uneven
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, WIDTH, Hypothesis, first, found
 from .known import Known
-from .observations import AXES, EXCEEDS
+from .observations import AXES
 from .reading import Reading
 from .vocabulary import categories_of
 from .words import pattern, table
@@ -22,23 +22,17 @@ def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Hypotheses about division by zero, memory, counters and checkpoints."""
     yield from _zero_division(r, known)
     yield from _past_the_rows(r, known)
-    yield from _few_chunks(r, known)
-    yield from _collective(r, known)
-    yield from _unequal_parts(r, known)
+    yield from _unequal_pieces(r, known)
     yield from _memory(r, known)
     yield from _counter(r, known)
     yield from _checkpoint(r, known)
-    yield from _aligned(r, known)
 
 
 _ZERO = pattern("zero_division")
 _BY_NO_HEADS = re.compile(r"(?://|/|%) ?(?:self\.)?(?:\w{1,20}_)?local_(?:\w{1,20}_)?(?:kv|key_value)_heads")
-_NO_HEADS = re.compile(r"\b0 (?:local )?(?:kv|key[/ _-]value) heads|kv_?heads? ?(?:=|is|:) ?0\b")
 
 
 def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    if _NO_HEADS.search(r.low):
-        yield found("kv_heads_lt_tp", LIKELY, "a rank holds no KV head", needs="tp, n_kv_heads")
     if not _ZERO.search(r.low) or "float division" in r.low:
         return
     tp, kv, gpus = known.get("tp"), known.get("n_kv_heads"), known.get("world")
@@ -97,10 +91,6 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
             cause = f"{index} of {cut} is looked up among the {rows} of one rank"
             yield found(LOCAL, LIKELY if cut.even else POSSIBLE, cause, numbers)
             return
-        if rows == cut.whole <= index < max(cut.gathered):
-            cause = f"equal pieces of {cut} count up to {max(cut.gathered)}: there is no {index}"
-            yield found(cut.category, LIKELY, cause, numbers)
-            return
     for axis in ("tp", "cp") if size < index else ():
         degree = known.get(axis) or 1
         if index < size * degree:
@@ -128,8 +118,6 @@ def _past_the_positions(size: int, known: Known) -> Hypothesis:
         "position/rope",
         "a position is past the rows of its table: of a rank, or of a shorter model",
     )
-    if seq and cp > 1 and -(-seq // cp) == size:
-        return found(category, LIKELY, f"{cause}: {size} of {seq}", Quotient(seq, cp))
     return found(category, POSSIBLE, cause, parallel=cp > 1 or None, needs="seq_len, max_seq_len, cp")
 
 
@@ -137,59 +125,30 @@ PARTED = re.compile(r"\.(?:chunk|split|tensor_split|scatter)\(")
 """A line of code that takes a tensor apart."""
 
 
-_UNPACKED = re.compile(r"values to unpack \(expected (\d{1,4}), got (\d{1,4})\)")
-
-
-def _few_chunks(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A tensor splits into fewer parts than the code takes.
-
-    torch's chunk makes fewer parts than requested if their number does not divide the dim, and a shard has
-    fewer parts of a given size than the whole tensor.
-    """
-    unpacked = _UNPACKED.search(r.low)
-    if not (unpacked or "index out of range" in r.low) or not PARTED.search(r.line):
-        return
-    asked, parts = map(int, unpacked.groups()) if unpacked else (0, 0)
-    for axis in ("tp", "cp", "dp"):
-        degree = known.get(axis) or 1
-        if asked and degree not in (1, asked) and -(-asked // degree) == parts:
-            cause = f"a rank's slice ({axis}={degree}) comes apart in {parts} of the whole's {asked} parts"
-            yield found(LOCAL, POSSIBLE, cause, Quotient(asked, degree))
-            return
-    if asked and asked not in (known.get("tp"), known.get("cp"), known.get("dp")):
-        cause = f"{parts} parts where {asked} are taken: a tensor of other widths than the code cuts"
-        yield found("fused_qkv_layout" if asked == 3 else LOCAL, POSSIBLE, cause, parallel=None, needs="tp")
-        return
-    cause = "a tensor came apart in fewer chunks than there are ranks, which do not divide it"
-    yield from _unequal(cause, (WIDTH,), r, known)
-
+_FEWER = re.compile(r"not enough values to unpack|index out of range")
+_PARTS = re.compile(r"equal division|stack expects each tensor to be equal size")
+_LATER = re.compile(r"at entry 0 and .{1,80} at entry (?:[2-9]|\d\d)")
+"""Samples of different lengths differ from the start; equal parts differ at the last one."""
 
 _KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")
-_REST = re.compile(r"at entry 0 and .{1,80} at entry (?:[2-9]|\d\d)")
-_PARTS = re.compile(r"equal division|stack expects each tensor to be equal size")
 
 
-def _unequal_parts(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Parts that should be equal differ, in code of one process: which uneven cut made them?
+def _unequal_pieces(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """Pieces that should be equal differ, or are too few: which size do the ranks not divide?
 
-    A cut leaves equal parts and a smaller last one; samples of different lengths differ from the start.
+    It is a known size, one that the code names, or the usual one.
     """
-    rest = _REST.search(r.low)
-    left = rest and len(r.shapes) == 2 and r.shapes[0][0] > r.shapes[1][0]
-    if _PARTS.search(r.low) and (r.parallel or not r.shapes or left):
-        cause = "parts that should be equal are not"
-        yield from _unequal(cause, (), r, known)
-
-
-def _collective(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """A collective needs equal pieces, and the ranks' pieces differ: which size do the ranks not divide?"""
+    usual: tuple[str, ...] = ()
     if _COLLECTIVE.search(r.low):
         cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
-        yield from _unequal(cause, ("seq_not_divisible", "kv_heads_lt_tp"), r, known)
-
-
-def _unequal(cause: str, usual: tuple[str, ...], r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """The size that the ranks do not divide: a known one, one in the code, or the `usual` one."""
+        usual = ("seq_not_divisible", "kv_heads_lt_tp")
+    elif _FEWER.search(r.low) and ".chunk(" in r.line:
+        cause = "a tensor came apart in fewer chunks than there are ranks, which do not divide it"
+        usual = (WIDTH,)
+    elif _PARTS.search(r.low) and (r.parallel or not r.shapes or _LATER.search(r.low)):
+        cause = "parts that should be equal are not"
+    else:
+        return
     keys = ["kv_heads_lt_tp"] if any(_KEYS.search(line) for line in r.code) else []
     named = [*keys, *categories_of(r.named)]
     rows = sorted(uneven(known), key=lambda cut: (cut.count not in r.values, cut.category not in named))
@@ -291,33 +250,15 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 _CHECKPOINT = pattern("checkpoint")
 _TWO_LAYOUTS = pattern("two_layouts")
-_BEGINS = pattern("slice_begins")
 _NO_FILES = pattern("no_files")
 _ABSENT = re.compile(r"no such file.{0,200}(?:consolidated\.00|mp_rank_00\b|rank_0\b)")
 _FILES = re.compile(r"mp_rank|zero_pp_rank|consolidated\.\d|shards?\b|\.pth")
-_LAYOUTS = "layout of the checkpoint, layout of this run"
 
 
 def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A checkpoint cut for one layout and read under another."""
-    sliced = EXCEEDS.search(r.low)
-    spoken = bool(sliced or "start out of range" in r.low or _CHECKPOINT.search(r.low))
+    spoken = _CHECKPOINT.search(r.low)
     if not spoken and not (known.changes and r.parallel):
-        return
-    if sliced and int(sliced[2]) == int(sliced[3]) <= int(sliced[1]):
-        cause = f"a slice of {sliced[2]} rows is asked of a weight that holds no more: it was cut before"
-        yield found("checkpoint_tp_mismatch", LIKELY, cause, needs=_LAYOUTS)
-        return
-    begins = _BEGINS.search(r.low)
-    if begins and int(begins[1]) and int(begins[2]) % int(begins[1]) == 0 and not uneven(known):
-        cause = f"a slice from row {begins[2]} is asked of a weight of {begins[1]}: it was cut before"
-        yield found("checkpoint_tp_mismatch", POSSIBLE, cause, needs=_LAYOUTS)
-        return
-    unlike = re.search(r"not equal|mismatch|differ|!=", r.low)
-    if unlike and re.search(r"padded_vocab|vocab\w{0,10} .{0,40}checkpoint", r.low):
-        numbers = [Multiples((n,), 128) for n in r.values if n > 1000 and n % 128 == 0]
-        cause = "the checkpoint's vocabulary is padded to another multiple"
-        yield found("vocab_padding", LIKELY, cause, *numbers[:2], needs="tp, padding")
         return
     axes = r.concepts & {"tp", "pp", "dp", "world", "cp"}
     if (axes or _FILES.search(r.low)) and _TWO_LAYOUTS.search(r.low):
@@ -340,22 +281,3 @@ def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
         pair = Stated(f"{old} ≠ {new}") if not old.isdecimal() else Comparison(int(old), "≠", int(new))
         sure = spoken and "dtensor" not in r.low  # else its words name what is wrong
         yield found("checkpoint_tp_mismatch", LIKELY if sure else POSSIBLE, cause, pair)
-
-
-_ALIGNED = pattern("aligned_for_fp8")
-
-
-def _aligned(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """FP8 kernels require multiples of 16: of a rank's tokens, if these are cut."""
-    if not _ALIGNED.search(r.low):
-        return
-    cut = [f"{axis}={known.get(axis)}" for axis in ("cp", "tp") if (known.get(axis) or 1) > 1]
-    cause = "a kernel's rule on the sizes of its matrices; no parallelism is needed for it"
-    limit = found(
-        "other: kernel_limit", LIKELY, cause, parallel=False if known.alone("cp", "tp") else None,
-        needs="seq_len, cp, tp",
-    )  # fmt: skip
-    if cut:
-        cause = f"the tokens of a rank, cut by {' and '.join(cut)}, are no multiple that FP8 kernels take"
-        yield found("seq_not_divisible", LIKELY, cause, needs="seq_len")
-    yield limit

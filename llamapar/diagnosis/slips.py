@@ -10,13 +10,12 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
 
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
-from .cuts import HEADS, SizeCut, assumed, cuts, given_as, quantised_groups, relates, uneven, widths
+from .cuts import HEADS, LEAST, SizeCut, assumed, cuts, given_as, quantised_groups, relates, uneven, widths
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, Hypothesis, Level, first, found
-from .known import Known, plausible_degrees
+from .known import Known
 from .meetings import BATCH, DifferingSizes
 from .observations import AXES, LABELS, Matmul, Pair, ViewCall
 from .reading import Reading
@@ -53,7 +52,7 @@ def by_known_cuts(it: DifferingSizes) -> Found:
         return  # the rows of an embedding, see `_vocabulary`
     batches = it.dims == 2 and it.shapes[0][0] <= BATCH
     # tokens are cut over tp by sequence parallelism alone; of [batch, …] they are the second dim
-    rows.sort(key=lambda row: ((row[0].fact == "seq_len") ^ batches, max(row[1:]) < _LEAST))
+    rows.sort(key=lambda row: ((row[0].fact == "seq_len") ^ batches, max(row[1:]) < LEAST))
     even = [row for row in rows if row[0].even]
     # a slice beside the whole is none of two uneven shares, where a size that divides makes both
     odd = [row for row in rows if not row[0].even and not (even and row[0].whole in row[1:])]
@@ -101,9 +100,6 @@ def _uneven(
     cause = f"{a} and {b} are shares of {cut}, which does not divide"
     level = min(level, POSSIBLE) if gathered else level
     yield found(cut.category, level, cause, numbers, parallel=parallel, facts=facts)
-    if gathered and cut.category != "fsdp_uneven":
-        cause = f"equal pieces of {cut} make {max(a, b)} in all, or they were padded to it"
-        yield found("fsdp_uneven", level, cause, numbers, parallel=parallel)
 
 
 # -- one is a slice of the other -------------------------------------------------------------------
@@ -257,17 +253,8 @@ def assumed_cut(it: DifferingSizes) -> Found:
 
 
 def _shares(it: DifferingSizes) -> Found:
-    """Uneven shards of a width, or a rank's padded columns."""
+    """Uneven shards of a width."""
     small, big, known, spoken = it.small, it.big, it.known, bool(_SHARDS.search(it.r.low))
-    tile = next((n for n in (64, 128, 256) if small > n and small % n and -(-small // n) * n == big), 0)
-    tp = (
-        next((k for k in plausible_degrees(known) if "ffn_dim" in widths(small * k, known)), 0) if tile else 0
-    )
-    if tp and isinstance(it.o, Pair):
-        cause = f"a rank's {small} FFN columns at tp={tp} are padded to {big}, for groups or tiles of {tile}"
-        both = Quotient(small * tp, tp), Quotient(small, tile, after=f" → {big}")
-        blame, level = (True, LIKELY) if known.get("tp") else (None, POSSIBLE)
-        yield found("quant_group_vs_tp", level, cause, *both, parallel=blame)
     for cut in assumed(small, big, known):
         padded, parts = cut.whole == small, big // cut.degree
         rows = padded and it.dim == 0 and cut.axis == "dp"  # else they may be samples
@@ -294,38 +281,17 @@ def _unrelated(it: DifferingSizes) -> Found:
     small, big = it.small, it.big
     near = big - small < min(_NEAR, small)
     if not (_SHARDS.search(it.r.low) or near or big > _WIDEST or relates(small, big, it.known)):
-        pair = {small, big}
-        ours = (m.name for m in it.known.models() if pair <= {m.dim, m.ffn_dim, m.q_dim, m.kv_dim})
-        one = next(ours, "")
-        they = first(
-            (one, f"two widths of one model, such as {one}: transposed, or of two weights"),
-            (it.r.loading, "of two models"),
-            otherwise="two sizes that no cut relates",
-        )
-        cause = f"no usual degree cuts {big} into {small}, nor one width into both: they are {they}"
+        cause = f"no usual degree cuts {big} into {small}, nor one width into both: no cut relates them"
         yield found("other", POSSIBLE, cause, Quotient(big, small), parallel=False, needs="model, layout")
 
 
-# -- a text of no relation, and the known numbers alone --------------------------------------------
+# -- the known numbers alone -----------------------------------------------------------------------
 
 _CONCEPTS = {
     "ffn_dim": "ffn", "dim": "hidden", "n_heads": "heads", "n_kv_heads": "kv", "vocab_size": "vocab",
     "seq_len": "seq", "n_layers": "layers", "global_batch": "batch",
 }  # fmt: skip
 """What a text calls these sizes."""
-
-_LEAST, _TRIED = 16, 8
-"""Of a text's sizes, tried in pairs: what two numbers do not have by chance; how many, the largest ones."""
-
-
-def explain_spoken(r: Reading, known: Known) -> Found:
-    """A text without a relation: two of its sizes match a known cut."""
-    spoken = {n for shape, _ in r.shapes for n in shape} | {*r.values, *(t.number or 0 for t in r.terms)}
-    sizes = sorted((n for n in spoken if n >= _LEAST), reverse=True)[:_TRIED]
-    for big, small in combinations(sizes, 2):
-        if told := list(by_known_cuts(DifferingSizes.of(Pair(small, big), r, known))):
-            yield from (replace(h, level=min(h.level, POSSIBLE)) for h in told)
-            return
 
 
 def indivisible_sizes(r: Reading, known: Known, spoken: bool) -> Found:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from collections.abc import Callable
 
 from llamapar.describe.placement import COUNTED_IN, PARAMETERS, REPLICATED, Shard
 from llamapar.records.equations import Comparison, Equation, Multiples, Padded, Product, Quotient, Stated
 from llamapar.records.equations import rest as uneven_quotient
 
-from .cuts import adapter_rows, is_vocabulary, rounded_up, shard_of, widths
+from .cuts import is_vocabulary, rounded_up, shard_of, widths
 from .hypothesis import LIKELY, POSSIBLE, WEAK, first, first_heard, found
 from .known import Known
 from .meetings import DifferingSizes, key_of
 from .observations import LABELS, ZERO, LoneShape, Matmul, Pair, SplitSizes, ViewCall, names
-from .reading import Reading, Shape
+from .reading import Reading
 from .slips import KV_WEIGHTS, TABLES, Found, a_slice, as_queries, assumed_cut, by_known_cuts
 from .view_errors import explain_split, explain_view
 from .words import pattern
 
-_MOST_RANKS, _FLAT, _NEARLY = 512, 2**21, 1.05
-"""At most: the rank of an adapter, else a base model's dim; the size of a dim, else a flat partition of a
-state; and how far apart two uneven shares of one size are."""
+_MOST_RANKS = 512
+"""Of an adapter, at most; a larger number is a base model's dim."""
 
 _A_WEIGHT = re.compile(r"\bweight\b|lm_head|embed_tokens|\bparam\b")
 """A line of code that reads a weight by name, which is empty only where ZeRO-3 or FSDP holds it elsewhere."""
@@ -37,26 +34,11 @@ def _other_model(it: DifferingSizes) -> Found:
     parts = it.ratio and it.known.get("world") in (None, it.ratio)  # which FSDP may make
     whole = _OF_NOBODY.search(it.name.lower()) or (PARAMETERS.get(it.key) == REPLICATED and not parts)
     if (it.name and differ > 1) or (it.r.loading and whole):
-        why = "differs in more than one dim" if differ > 1 else "is whole on every rank"
-        cause = f"{it.name} {why}: the weights of two models"
+        cause = f"{it.name} is whole on every rank: the weights of two models"
+        if differ > 1:
+            cause = f"{it.name} differs in more than one dim: two models, or one weight in two forms"
         numbers = Stated(" ≠ ".join(str(list(shape)) for shape in it.shapes)) if it.shapes else it.both
-        how = _explain_stored_shape(it.shapes[0], it.shapes[1], it.known) if differ > 1 else ""
-        if how:
-            cause = f"{it.name} is {how} on one side: one weight in two forms, rather than two models"
-        blame = None if how == "padded" else False
-        yield found("other" if how else "other: model_config", LIKELY, cause, numbers, parallel=blame)
-
-
-def _explain_stored_shape(a: Shape, b: Shape, known: Known) -> str:
-    """How one weight can have two shapes that no axis makes; "" if nothing here explains it."""
-    if sorted(a) == sorted(b):
-        return "transposed"
-    own, other = Counter(a) - Counter(b), Counter(b) - Counter(a)
-    small, big = sorted((math.prod(own.elements()), math.prod(other.elements())))
-    if (1 in {*a, *b} or len(own) == len(other) == 1) and small and big in (2 * small, 4 * small, 8 * small):
-        return "packed"
-    pairs = [sorted(pair) for pair in zip(a, b, strict=False)]
-    return "padded" if all(x == y or rounded_up(x, y, known) for x, y in pairs) else ""
+        yield found("other: model_config", LIKELY, cause, numbers, parallel=False)
 
 
 def _adapter(it: DifferingSizes) -> Found:
@@ -69,13 +51,9 @@ def _adapter(it: DifferingSizes) -> Found:
     ours = it.ratio > 0 and tp in (None, it.ratio)
     rank_dim = 1 if "lora_b" in it.name.lower() else 0
     if big > _MOST_RANKS or not it.shapes or (it.name and (it.key != "lora" or it.dim != rank_dim)):
-        bases = small > _MOST_RANKS and all(widths(n, it.known) for n in (small, big))
         cause, even = "LoRA and base weights are cut or padded differently", it.ratio > 0 or small < 1
         blame: bool | None = ((ours and tp is not None) if product else even) or None
         level = LIKELY if even or product else POSSIBLE
-        if bases and not it.ratio:
-            cause = f"an adapter for a base model of {it.a} columns meets one of {it.b}: two models"
-            level, blame = LIKELY, False
         yield found("lora_tp", level, cause, it.both, parallel=blame)
     else:
         cause = f"LoRA ranks of {small} and {big}: two adapters"
@@ -89,13 +67,10 @@ def _empty(it: DifferingSizes) -> Found:
     loaded = {(0,), (1,)} & {*it.shapes} and it.r.loading
     if it.small and not loaded and not (isinstance(it.o, Matmul) and (it.small == 1 or it.o.rest == 1)):
         return
-    if it.name == LABELS:
-        cause = "there are no labels at all: an empty batch, or all of them masked"
-        yield found("other: bad_data", POSSIBLE, cause, it.both, parallel=False)
-    elif not it.small and isinstance(it.o, Pair) and ("seq" in it.r.evident or (it.dim == 1 and it.dims > 2)):
+    if not it.small and isinstance(it.o, Pair) and ("seq" in it.r.evident or (it.dim == 1 and it.dims > 2)):
         cause = f"a rank holds none of the {it.big} tokens: they are cut into more parts than they fill"
         yield found("seq_not_divisible", LIKELY, cause, it.both)
-    elif loaded or (not it.small and (not it.shapes or (0,) in it.shapes)):
+    elif loaded or (not it.small and it.name != LABELS and (not it.shapes or (0,) in it.shapes)):
         width = it.big in [it.known.get(fact) for fact in ("dim", "ffn_dim", "vocab_size")]
         spoken = loaded or width or it.known.get("zero") == 3 or ZERO.search(it.r.low)
         named = _A_WEIGHT.search(it.r.line) and not it.r.loading
@@ -110,30 +85,11 @@ def _empty(it: DifferingSizes) -> Found:
 
 def _positions(it: DifferingSizes) -> Found:
     if isinstance(it.o, Pair) and (it.key == "position" or (not it.key and "position" in it.r.operands)):
-        cp = it.known.get("cp")
-        cut = cp if cp is None else cp > 1
-        blame = (cut or False) if it.r.loading else cut  # No axis cuts the positions stored in a file.
+        cp = it.known.get("cp") or (1 if it.r.loading else None)  # No axis cuts the positions of a file.
         cause = (
             f"{it.a} and {it.b} meet at a position table: another sequence length, or other rotary columns"
         )
-        if it.key == "position" and it.dim == 0:
-            cause = f"position tables of {it.a} and {it.b} rows: another sequence length"
-        yield found("position/rope", LIKELY, cause, it.both, parallel=blame)
-
-
-def _pieces(it: DifferingSizes) -> Found:
-    """Pieces that ranks gather, or flat partitions of an optimizer state."""
-    small, big, collective = it.small, it.big, "collective" in it.r.low
-    if not isinstance(it.o, Pair):
-        return
-    if collective and small * _NEARLY > big and small > 64:
-        cause = f"ranks gather pieces of {it.a} and {it.b}: a dim that they do not divide, such as the tokens"
-        level = LIKELY if it.dims > 2 and it.dim != it.dims - 1 else POSSIBLE
-        yield found("seq_not_divisible", level, cause, it.both)
-    elif small > _FLAT and not collective:
-        ranks = f"{it.ratio} times as many" if it.ratio else "another number of"
-        cause = f"flat partitions of {small} and {big} elements: a state cut for {ranks} ranks"
-        yield found("checkpoint_tp_mismatch", LIKELY if it.ratio else POSSIBLE, cause, Quotient(big, small))
+        yield found("position/rope", LIKELY, cause, it.both, parallel=cp if cp is None else cp > 1)
 
 
 def _weight(it: DifferingSizes) -> Found:
@@ -186,20 +142,18 @@ def _vocabulary(it: DifferingSizes) -> Found:
         pads = Multiples((small, big), 64) if both else Stated(f"{big} - {small} = {big - small}")
         why = "padded to different multiples" if padded else "tokens were added on one side"
         cause = f"{rows_of} of {small} and {big} rows: {why}"
-        lora = "lora" in r.concepts or adapter_rows(small, big)
-        category = first((lora, "lora_tp"), (padded, "vocab_padding"), otherwise="embed_checkpoint_shape")
+        category = "vocab_padding" if padded else "embed_checkpoint_shape"
+        category = "lora_tp" if "lora" in r.concepts else category
         cut = (known.get("tp") or 1) > 1 or (both and (r.loading or not public))
         blame = first((padded and cut, True), (padded or not r.loading, None), otherwise=False)
         level = LIKELY if blame is not None or r.loading else POSSIBLE
         yield found(category, level, cause, pads, parallel=blame)
     elif shards is None:
-        of, padded = f"{Quotient(big, small)} is no shard", small % 128 == big % 128 == 0 and small * 2 > big
-        cause = f"{rows_of} of {small} and {big} rows are of two models: {of}"
-        if padded:
-            cause = f"{rows_of} of {small} and {big} rows: of two models, or one of them was padded twice"
-        sure = named or public  # else these may be the parts of anything
-        level, blame = LIKELY if sure else WEAK, False if sure and not padded else None
         numbers = Quotient(big, small)
+        cause = f"{rows_of} of {small} and {big} rows are of two models: {numbers} is no shard"
+        sure = named or public  # else these may be the parts of anything
+        padded = small % 128 == big % 128 == 0 and small * 2 > big  # perhaps one of them, twice
+        level, blame = LIKELY if sure else WEAK, False if sure and not padded else None
         yield found("other: model_config", level, cause, numbers, parallel=blame, needs="vocab_size")
     else:
         yield from _shard_of_vocabulary(it, *shards)
@@ -217,8 +171,6 @@ def _shard_of_vocabulary(it: DifferingSizes, k: int, padded_to: int) -> Found:
         rows.insert(known.get("world") != 1 and is_vocabulary(big, known), (file, level))
     if padded and _PADS.search(low):
         rows = [(padding, LIKELY), (table, level)]
-    if padded and "divisible" in low and -(-big // k) == small:
-        rows.insert(0, ("vocab_not_divisible", level))
     cause = f"{small} rows are one of {k} shards of a vocabulary of {big}"
     cause += f" padded to {padded_to}" if padded else ""
     numbers: Equation = Padded(small, k, big) if padded else Quotient(big, k)
@@ -229,7 +181,7 @@ def _shard_of_vocabulary(it: DifferingSizes, k: int, padded_to: int) -> Found:
         yield found(category, likely, told, numbers, needs=needs, facts=facts)
 
 
-_TENSORS = (_other_model, _adapter, _empty, _positions, _pieces, _vocabulary, _weight, assumed_cut)
+_TENSORS = (_other_model, _adapter, _empty, _positions, _vocabulary, _weight, assumed_cut)
 _IN_TURN: dict[type, tuple[Callable[[DifferingSizes], Found], ...]] = {
     ViewCall: (explain_view,),
     SplitSizes: (explain_split,),
@@ -264,9 +216,6 @@ def explain_held(o: LoneShape, r: Reading, known: Known) -> Found:
     elif not key and m and len(shape) == 2:
         for name in ("tok_embeddings", "w1", "wq"):
             yield from explain_held(LoneShape(name, shape), r, known)
-    if not key and "rank" in r.low:
-        cause = f"a rank holds {list(shape)}: padded or short where the ranks do not divide the dim"
-        yield found("fsdp_uneven", POSSIBLE, cause, parallel=None, needs="shape of the whole tensor, world")
     placed = PARAMETERS.get(key)
     if not isinstance(placed, Shard) or placed.dim >= len(shape):
         return

@@ -7,9 +7,8 @@ import re
 
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
-from .cuts import CATEGORY, HEADS, is_head_dim, torn_head_cuts, widths
+from .cuts import CATEGORY, HEADS, is_head_dim, torn_head_cuts
 from .hypothesis import LIKELY, POSSIBLE, WEAK, WIDTH, found
-from .known import Known
 from .meetings import DifferingSizes
 from .observations import SplitSizes, ViewCall
 from .reading import Reading
@@ -18,9 +17,6 @@ from .vocabulary import categories_of
 
 _RANKS = re.compile(r"devices|world|\branks?\b|mesh")
 _RESHAPED = re.compile(r"\.(?:view|reshape|unflatten)\(")
-_WIDE = 512
-"""Columns, at least, of a weight, and not of a head."""
-
 _WORD = {"n_kv_heads": "KV", "n_heads": "query"}
 
 
@@ -59,24 +55,24 @@ def _torn(it: DifferingSizes, o: ViewCall) -> Found:
     if not (usual and width) or (not repeats and (rest or lead[-1] != -1 or len(lead) < 2)):
         return
     at = Stated(f"{rows} × {width} = {o.numel}")
-    heads = list(explain_columns(width, last, it.r, it.known, at, repeats=repeats))
+    heads = list(_explain_columns(it, width, last, at, repeats=repeats))
     yield from heads
     for fact in () if heads else HEADS[bool(repeats) :]:
         cause = f"{width} columns hold no whole number of {_WORD[fact]} heads of {last}"
         yield found(CATEGORY[fact], POSSIBLE, cause, at, parallel=repeats > 0 or None)
 
 
-def explain_columns(
-    width: int, head_dim: int, r: Reading, known: Known, *at: Equation, floor: int = 0, repeats: int = 0
+def _explain_columns(
+    it: DifferingSizes, width: int, head_dim: int, *at: Equation, floor: int = 0, repeats: int = 0
 ) -> Found:
-    """Explain the columns of a rank that are no whole number of heads: which heads, over which tp?
+    """The columns of a rank that are no whole number of heads: which heads, over which tp?
 
-    floor and repeats are as in `torn_heads`.
+    floor and repeats are as in `torn_head_cuts`.
     """
-    for cut, sure in torn_head_cuts(width, head_dim, side(r), known, floor, repeats):
+    for cut, sure in torn_head_cuts(width, head_dim, side(it.r), it.known, floor, repeats):
         n, tp, unit, level = cut.count, cut.degree, cut.columns, LIKELY if sure else POSSIBLE
         share = "half a head" if 2 * width == unit else f"{width / unit:.4g} heads"
-        example = "" if known.get("tp") or known.get(cut.fact) else "for example "
+        example = "" if it.known.get("tp") or it.known.get(cut.fact) else "for example "
         of = f"{example}{n} {_WORD[cut.fact]} heads over tp={tp}"
         cause = f"a rank holds {width} columns, {share} of {unit}: {of}"
         rounded = "rounded down" if width == cut.whole // tp else "rounded up"
@@ -114,11 +110,7 @@ def _explain_known_target(it: DifferingSizes, o: ViewCall) -> Found:
         yield from a_slice(it, it.small, it.big)
     width, rest = divmod(o.numel, math.prod(lead))
     if not rest and last > 1 and len(o.target) > 2 and heads * last < width < (heads + 1) * last:
-        yield from explain_columns(width, last, it.r, it.known, floor=heads)
-    a, b = math.isqrt(it.a), math.isqrt(it.b)
-    if last >= _WIDE and all(n * n in (it.a, it.b) and "dim" in widths(n, Known()) for n in (a, b)):
-        cause = f"a whole weight of {a}×{a} is reshaped with the sizes of {b}×{b}, another model"
-        yield found("fused_qkv_layout", POSSIBLE, cause, it.both, parallel=False)
+        yield from _explain_columns(it, width, last, floor=heads)
     # query heads and fewer KV heads in one, read as the query heads alone or as three times them
     asked = math.prod(o.target[-3:-1]) if 3 in o.target[-3:-1] and len(o.target) > 3 else heads
     queries = asked if asked == heads else asked // 3  # [batch, seq, n_heads, 3, head_dim]
@@ -179,17 +171,9 @@ def _parts(it: DifferingSizes, o: ViewCall) -> Found:
 
 def explain_split(it: DifferingSizes) -> Found:
     """A fused Q, K and V tensor is split into widths that differ from the rank's."""
-    if not isinstance(it.o, SplitSizes):
-        return
-    parts, total = it.o.parts, it.o.total
-    numbers = Stated(f"{' + '.join(map(str, parts))} = {it.b} ≠ {total}")
     if it.ratio > 1 and it.ratio == it.known.get("tp"):
         yield from a_slice(it, it.small, it.big)
-        return
-    columns, rest = divmod(total - parts[0], 2)
-    if len(parts) == 3 and 0 < columns < parts[1] == parts[2] and not rest and is_head_dim(parts[1]):
-        cause = f"a rank holds {columns} columns of K and of V, {columns / parts[1]:.4g} heads of {parts[1]}"
-        yield found("kv_heads_lt_tp", LIKELY, cause, numbers)
-    else:
+    elif isinstance(it.o, SplitSizes):
         cause = "Q, K and V (or gate and up) in one tensor have other widths than the code cuts"
+        numbers = Stated(f"{' + '.join(map(str, it.o.parts))} = {it.b} ≠ {it.o.total}")
         yield found("fused_qkv_layout", POSSIBLE, cause, numbers, parallel=None)

@@ -51,6 +51,7 @@ BY_CONCEPT = {
     "world": "world_size_product",
     "tp": "world_size_product",
     "ffn": "hidden_or_ffn_not_divisible",
+    "expert": "other: experts_not_divisible_ep",
     "position": "position/rope",
 }
 """What is divided → the category."""

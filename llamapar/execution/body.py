@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from llamapar.describe.placement import ACTIVATIONS, BESIDE, PARAMETERS
 from llamapar.errors import Choice, LlamaparError
 from llamapar.place.orders import Action
-from llamapar.programs import Program, faults
+from llamapar.programs import FAULTS, Program, breaking
 from llamapar.programs.corpus import corpus
 from llamapar.records.trace import Trace
 from llamapar.spmd import compat
@@ -67,6 +67,15 @@ class Task:
     given: Mapping[str, Tensor] = field(default_factory=dict)
     backward: bool = True
 
+    def broken(self, fault: str) -> Task:
+        """The same with a fault: some are a wrong setting, others a wrong line of the program."""
+        return replace(self, fault=fault, setting=replace(self.setting, **FAULTS[fault].changes))
+
+    def in_float64(self) -> Task:
+        """The same in float64; given tensors keep their values."""
+        given = {n: t.double() if t.is_floating_point() else t for n, t in self.given.items()}
+        return replace(self, setting=replace(self.setting, dtype="float64"), given=given)
+
 
 class Operation(NamedTuple):
     """An operation of a pipeline's schedule that was done: when it began and ended, in seconds of a clock."""
@@ -88,9 +97,13 @@ NO_PIPELINE = Work()
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport(Results):
-    """What came of a rank, its trace, and the error where one was raised."""
+    """What came of a rank, its trace, and the error where one was raised.
+
+    module: what a module of the user's held and made, a `ModuleOutcome`.
+    """
 
     rank: int
+    module: object = None
     trace: Trace | None = None
     error: BaseException | None = None
     traceback: str = ""
@@ -299,7 +312,7 @@ def run_rank(mesh: DeviceMesh, task: Task, recorder: Recorder, cut: Cut, device:
     """What this rank makes (or, as LocalTensors, what all of them make)."""
     setting = task.setting
     program = partial(task.program.function, mesh, setting)
-    with faults.injected(task.fault), groups_kept():
+    with breaking.injected(task.fault), groups_kept():
         recorder.axes = group_axes(mesh, setting)
         own = as_shared(mesh, setting, inputs(task, cut, device))
         with recorder:

@@ -6,8 +6,10 @@ proved nothing about such a row.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 
+from llamapar.place import HeadMap, SequenceMap, VocabMap
 from llamapar.records.trace import some
 from llamapar.spmd.setting import kind
 
@@ -22,13 +24,8 @@ def untouched(task: Task) -> tuple[str, ...]:
 def _vocabulary(task: Task) -> list[str]:
     """Rows of the embedding that no token looks up, and columns of the head that are no target."""
     setting = task.setting
-    names = [name for name in asked_shapes(task) if kind(name) == "tokens"]
-    whole = inputs(task, uncut, wanted=names)
     found = []
-    for what, did in (("tokens", "looked up"), ("targets", "a target")):
-        rows = {row for name in names if name.endswith(what) for row in whole[name].flatten().tolist()}
-        if not rows:
-            continue
+    for did, rows in _rows(task).items():
         shards = {own.rank: own.real for own in setting.vocab.ranks if len(own.real)}
         never = [rank for rank, own in shards.items() if rows.isdisjoint(own)]
         edge = [rank for rank, own in shards.items() if rank not in never and not {own[0], own[-1]} <= rows]
@@ -37,6 +34,33 @@ def _vocabulary(task: Task) -> list[str]:
         if edge:
             found.append(f"the first or last vocabulary row of TP {some(edge)} was never {did}")
     return found
+
+
+def _rows(task: Task) -> dict[str, set[int]]:
+    """What happened to vocabulary rows → those rows; without what happened to none."""
+    names = [name for name in asked_shapes(task) if kind(name) == "tokens"]
+    whole = inputs(task, uncut, wanted=names)
+    found = {
+        did: {row for name in names if name.endswith(what) for row in whole[name].flatten().tolist()}
+        for what, did in (("tokens", "looked up"), ("targets", "a target"))
+    }
+    return {did: rows for did, rows in found.items() if rows}
+
+
+def maps(task: Task) -> dict[str, HeadMap | VocabMap | SequenceMap]:
+    """The maps of a run, "sequence" and, where the program has them, "heads" and "vocab" with the rows used.
+
+    A run computes every head and every position; the map of the sequence shows documents.
+    """
+    setting, asked = task.setting, asked_shapes(task)
+    made: dict[str, HeadMap | VocabMap | SequenceMap] = {
+        "sequence": replace(setting.sequence, documents=setting.documents)
+    }
+    if any(kind(name) == "wq" for name in asked):
+        made["heads"] = setting.heads
+    if rows := _rows(task):
+        made["vocab"] = replace(setting.vocab, used=tuple(sorted(set().union(*rows.values()))))
+    return made
 
 
 def _documents(task: Task) -> list[str]:

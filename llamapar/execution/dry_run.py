@@ -79,15 +79,7 @@ class DryRun(RunResult):
     @property
     def collectives(self) -> list[Plain]:
         """{"axis", "kind", "count", "bytes"} of everything the rank sends, in the order of first use."""
-        counts: Counter[tuple[str, str]] = Counter()
-        sizes: Counter[tuple[str, str]] = Counter()
-        for event in self.trace.events:
-            counts[event.axis, event.kind] += 1
-            sizes[event.axis, event.kind] += event.bytes
-        return [
-            {"axis": axis, "kind": kind, "count": n, "bytes": sizes[axis, kind]}
-            for (axis, kind), n in counts.items()
-        ]
+        return self.trace.by_kind
 
     @property
     def peak_bytes(self) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Unpack
+from typing import Unpack, cast, overload
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from llamapar import interrupts
 from llamapar.describe.arguments import checked_options
@@ -38,10 +38,14 @@ from .capacity import choose_device, require_room
 from .dry_run import DryRun
 from .engines import dry, processes, torchrun
 from .engines import local as local_engine
-from .run_options import RunKeywords, RunOptions, TapeKeywords
+from .module_result import ModuleResult
+from .module_task import Plan, module_task
+from .modules import run_module
+from .mutants import mutants as tried
+from .run_options import AllKeywords, RunKeywords, RunOptions, TapeKeywords
 from .run_result import RunResult, compared
 from .scheduling import pipeline_of
-from .ticking import few_threads
+from .ticking import few_threads, ticker
 from .unsharded import Meanwhile, Unsharded, unsharded
 
 ENGINES = ("local", "processes", "torchrun", "dry")
@@ -49,9 +53,13 @@ CP_METHODS = ("all_gather", "ring")
 
 
 def prepare(
-    program: ProgramLike, model: ModelLike, options: RunOptions
+    program: ProgramLike, model: ModelLike, options: RunOptions, each: int = 2
 ) -> tuple[Task, tuple[str, ...], Report]:
-    """The task, the notes about it, and check's report. Arguments and errors as in `run`."""
+    """The task, the notes about it, and check's report. Arguments and errors as in `run`.
+
+    each: sequences of a micro-batch, if the options do not say it. What is compared has two, for one hides a
+    program that takes the batch for the sequence; what is counted or drawn has one.
+    """
     one_of("dtype", options.dtype, DTYPES)
     one_of("chunking", options.chunking, CHUNKINGS)
     one_of("cp_method", options.cp_method, CP_METHODS)
@@ -61,9 +69,8 @@ def prepare(
 
     # A program that is cut into stages runs with the schedule's own layout; any other one on the ranks of a
     # single stage.
-    staged = pipeline_of(
-        chosen, options.layout, options.schedule, options.micro_batches, options.nc, options.global_batch
-    )
+    wanted = options.schedule, options.micro_batches, options.nc, options.global_batch
+    staged = pipeline_of(chosen, options.layout, *wanted, each=each)
     layout = options.layout if staged.schedule is None else staged.layout
     if chosen == PROGRAMS["meta_attention"] and (config.qkv_bias or config.o_bias or config.qk_norm):
         what = f"{config.name} has biases or QK norms, which {chosen.name} leaves out"
@@ -105,9 +112,9 @@ def prepare(
         reshard_after_forward=flag("reshard_after_forward", options.reshard_after_forward),
         training=_training(chosen, options.steps, options.steps_done) if options.backward else None,
     )
-    if options.fault is not None:  # some faults are a wrong setting, others a wrong line of the program
-        setting = replace(setting, **FAULTS[options.fault].changes)
-    task = Task(chosen, setting, options.fault, backward=flag("backward", options.backward))
+    task = Task(chosen, setting, backward=flag("backward", options.backward))
+    if options.fault is not None:
+        task = task.broken(options.fault)
     # Refuse an unknown argument now, before any rank starts.
     task = replace(task, given=_inputs(options.inputs, task))
     return task, (*staged.notes, *(f"forced past {f.code}: {f.message}" for f in report.errors)), report
@@ -159,10 +166,35 @@ def _inputs(given: object, task: Task) -> dict[str, Tensor]:
     return found
 
 
-@checked_options
+@overload
 def run(
     program: ProgramLike,
     model: ModelLike,
+    layout: LayoutLike | None = None,
+    *,
+    plan: None = None,
+    loss: None = None,
+    eval_mode: bool = False,
+    **options: Unpack[AllKeywords],
+) -> RunResult: ...
+
+
+@overload
+def run(
+    program: Callable[[], nn.Module],
+    model: LayoutLike | None = None,
+    *,
+    plan: Plan,
+    loss: Callable[..., Tensor] | None = None,
+    eval_mode: bool = False,
+    **options: Unpack[AllKeywords],
+) -> ModuleResult: ...
+
+
+@checked_options
+def run(
+    program: ProgramLike,
+    model: ModelLike | LayoutLike | None = None,
     layout: LayoutLike | None = None,
     *,
     engine: str = "local",
@@ -171,8 +203,12 @@ def run(
     timeout: float = 60.0,
     deadline: float | None = None,
     cancel: Callable[[], bool] | None = None,
+    mutants: bool = False,
+    plan: Plan | None = None,
+    loss: Callable[..., Tensor] | None = None,
+    eval_mode: bool = False,
     **options: Unpack[RunKeywords],
-) -> RunResult:
+) -> RunResult | ModuleResult:
     """Run `program` on every rank of `layout`, and compare with the reference.
 
     program: "attention", "embedding", "loss", "mlp", "block", "llama", "step", or a function
@@ -182,12 +218,23 @@ def run(
     device: "auto", "cpu" or "cuda". cancel: a function that stops the run once it returns true.
     timeout: the run fails if no rank enters or leaves a collective, prints, or ends for this many seconds.
     deadline: seconds for the whole run, whatever its progress; then Cancelled is raised. None means no limit.
+    mutants: if the run equals its reference, also try which faults it would have noticed, for up to 60 s: the
+        result's `mutants` lists them.
+
+    With `plan`, `lp.run(make, layout, plan=…)` runs a module of your own; its result is a `ModuleResult`.
+    make: a function without arguments that returns the whole `nn.Module`. plan: a dict for torch's
+        `parallelize_module`, "auto" for a transformers model's own plan, or a function (module, mesh) that
+        cuts the module and may return another one. loss: a function of the output, or of (output, inputs);
+        by default cross-entropy, or for an output that is no logits its sum times random numbers.
+    inputs: keyword tensors, a tuple, or a function that makes them; by default tokens. eval_mode: call
+        `module.eval()` first.
 
     Under torchrun every rank calls this. Rank 0 gets the full result, the others the same without tensors.
 
     Options, with their defaults:
-    dtype="float32": or "float64", "bfloat16". seq_len, global_batch: tokens and sequences in all; defaults
-        are small numbers that divide. seed=0: of the random tensors; inputs: global tensors to use instead.
+    dtype="float32": or "float64", "bfloat16". seq_len, global_batch: tokens and sequences in all; by default
+        small numbers that divide, with two sequences in a micro-batch, in a dry run with one. seed=0: of the
+        random tensors; inputs: global tensors to use instead.
     force=False: True runs a layout that `check` refuses, to show torch's own error.
     kv_replication=False, padding=None: as in `check`. chunking="head-tail" or "contiguous": how CP cuts the
         sequence. cp_method="all_gather" or "ring": how CP ranks exchange keys. documents: lengths, for a
@@ -207,18 +254,16 @@ def run(
     that does not fit the machine; RankFailure if a rank is killed, never arrives or never ends; Cancelled.
     The result's `errors` has what ranks raise.
     """
-    task, notes, report = prepare(program, model, RunOptions.of(layout, **options))
     one_of("engine", engine, ENGINES)
     real("timeout", timeout, 0.1, 1e6)
     cancelled = _by(deadline, cancel or (lambda: False))
+    if own := module_task(program, plan, model, layout, loss, eval_mode, engine, device, options):
+        return run_module(*own, engine, device, rank, timeout, cancelled)
+    each = 1 if engine == "dry" else 2
+    task, notes, report = prepare(program, cast(ModelLike, model), RunOptions.of(layout, **options), each)
     if engine == "dry":
-        return _dry(task, rank, device, _ticker(cancelled), notes, _reason(report))
-    if engine == "torchrun" and deadline is not None:
-        what, choose = "deadline with engine='torchrun'", ["the job's own limit, as Slurm's --time"]
-        raise LlamaparError(what, "its ranks have no clock in common", choose, "deadline")
-    if whole("rank", rank, 0):
-        what, reason = f"rank={rank} with engine={engine!r}", "it runs all ranks; dry runs one of them alone"
-        raise LlamaparError(what, reason, [Choice.of(engine="dry")], "rank")
+        return _dry(task, rank, device, ticker(cancelled), notes, _reason(report))
+    _require_possible(task, engine, rank, deadline, flag("mutants", mutants))
     here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
     used, backend, why = choose_device(device, engine, here)
     notes = (*notes, *require_room(task, engine, used))
@@ -231,17 +276,13 @@ def run(
         made = RunResult(task, engine, used, tuple(reports), (*notes, why), _reason(report))
         if made.errors or task.program.reference is None:
             return made
-        tick = _ticker(given_up)
+        tick = ticker(given_up)
         made = compared(made, alone(tick) if alone is not None else unsharded(task, tick), tick)
-        if task.fault is None or not made.ok:
-            return made
-        fault = FAULTS[task.fault]
-        nothing = f"{task.fault} changes nothing here; it shows in {fault.program} with {fault.where}"
-        return replace(made, notes=(*made.notes, nothing))
+        return replace(made, notes=(*made.notes, *_without_effect(made)))
 
     if engine == "torchrun":
         return torchrun.run(task, used, backend, timeout, result, _without_tensors)
-    with local_engine.one_run, few_threads(task), interrupts.deferred() as check:
+    with local_engine.one_run, few_threads(asked_shapes(task).values()), interrupts.deferred() as check:
 
         def given_up() -> bool:
             check()  # A Ctrl-C that was deferred is raised here.
@@ -249,8 +290,34 @@ def run(
 
         if engine == "processes":
             with Meanwhile(task) as alone:
-                return result(processes.run(task, used, backend, timeout, given_up), given_up, alone.wait)
-        return result(local_engine.run(task, used, _ticker(given_up)), given_up)
+                made = result(processes.run(task, used, backend, timeout, given_up), given_up, alone.wait)
+        else:
+            made = result(local_engine.run(task, used, ticker(given_up)), given_up)
+        return replace(made, mutants=tried(task, used, given_up)) if mutants and made.ok else made
+
+
+def _require_possible(task: Task, engine: str, rank: int, deadline: float | None, mutants: bool) -> None:
+    """Raise LlamaparError for what an engine cannot do."""
+    if engine == "torchrun" and deadline is not None:
+        what, choose = "deadline with engine='torchrun'", ["the job's own limit, as Slurm's --time"]
+        raise LlamaparError(what, "its ranks have no clock in common", choose, "deadline")
+    if whole("rank", rank, 0):
+        what, reason = f"rank={rank} with engine={engine!r}", "it runs all ranks; dry runs one of them alone"
+        raise LlamaparError(what, reason, [Choice.of(engine="dry")], "rank")
+    if mutants and engine == "torchrun":
+        what = "mutants with engine='torchrun'"
+        raise LlamaparError(what, "one process tries them all", [Choice.of(engine="processes")], "mutants")
+    if mutants and task.program.reference is None:
+        what, choose = f"mutants of {task.program.name}", ["reference=…, the same on one device"]
+        raise LlamaparError(what, "nothing is there that a slip could differ from", choose, "mutants")
+
+
+def _without_effect(result: RunResult) -> list[str]:
+    """The note on a fault that changed nothing, and where it would."""
+    name = result.task.fault
+    if name is None or not result.ok:
+        return []
+    return [f"{name} changes nothing here; it shows in {FAULTS[name].program} with {FAULTS[name].where}"]
 
 
 def _dry(
@@ -296,7 +363,7 @@ def tape(
 
     Arguments as in `run`. A layout that check refuses is taped up to the line that raises.
     """
-    task, _, report = prepare(program, model, RunOptions.of(layout, force=True, **options))
+    task, _, report = prepare(program, model, RunOptions.of(layout, force=True, **options), each=1)
     return tapes.shape_tape(unpiped(task), _reason(report))
 
 
@@ -318,11 +385,3 @@ def _by(deadline: float | None, cancelled: Callable[[], bool]) -> Callable[[], b
         return cancelled()
 
     return given_up
-
-
-def _ticker(cancelled: Callable[[], bool]) -> Callable[[], None]:
-    def tick() -> None:
-        if cancelled():
-            raise replies.Cancelled("the run was cancelled")
-
-    return tick

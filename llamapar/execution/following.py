@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.describe.placement import PARAMETERS
 from llamapar.errors import LlamaparError
-from llamapar.programs import faults
+from llamapar.programs import breaking
 from llamapar.records.tables import Plain
 from llamapar.records.trace import CollectiveEvent
 from llamapar.spmd import compat
@@ -30,7 +30,7 @@ from llamapar.spmd.gradients import reduce_gradients
 from llamapar.spmd.setting import kind
 from llamapar.spmd.zero import forward_of, group_axes, leaves_of
 
-from .body import Cut, Task, as_shared, call_function, dry_rank, inputs, placement, wants
+from .body import Cut, Task, as_shared, asked_shapes, call_function, dry_rank, inputs, placement, wants
 from .engines import local
 from .line_by_line import GATHER, NOWHERE, Assignment, Follower, Key, with_helpers
 from .recorder import Recorder
@@ -120,13 +120,13 @@ def ranks_of(task: Task, alone: bool) -> Iterator[tuple[DeviceMesh, Cut]]:
     """The ranks of a stage, in this process. alone: run a single rank, which is faster without
     LocalTensors.
     """
-    with local.one_run, few_threads(task):
+    with local.one_run, few_threads(asked_shapes(task).values()):
         if alone:
             local.close_ranks()
             with dry_rank(task) as (mesh, cut):
                 yield mesh, cut
             return
-        with closing(local.LocalRanks(task.setting)) as ranks, ranks:
+        with closing(local.LocalRanks(task.setting.of_one_stage, task.setting.part)) as ranks, ranks:
             yield ranks.mesh, ranks.cut
 
 
@@ -182,7 +182,7 @@ def follow(
         found.calls = follower.calls
         function = partial(task.program.function, mesh, setting)
         try:
-            with faults.injected(task.fault), ExitStack() as stack:
+            with breaking.injected(task.fault), ExitStack() as stack:
                 own = as_shared(mesh, setting, inputs(task, cut))
                 stack.enter_context(recorder)
                 stack.enter_context(forward_of(own))

@@ -108,7 +108,8 @@ class Follower:
 
     A line that renames an existing tensor counts too, because what sends nothing on one rank can send on two.
     mark: called when a line begins and when a call ends; `calls` has its results at both ends of each call.
-    tick: called at each line; it can raise to stop the program, for example an endless loop.
+    tick: called at each line; it can raise to stop the program, for example an endless loop. version: a
+    tensor's; `add` is called again for a name whose tensor has another one after a line.
     """
 
     def __init__(
@@ -117,8 +118,9 @@ class Follower:
         add: Callable[[Key, Tensor, Assignment], None],
         mark: Callable[[], tuple[int, int]] = lambda: (0, 0),
         tick: Callable[[], None] = lambda: None,
+        version: Callable[[Tensor], object] = lambda t: None,
     ) -> None:
-        self.wanted, self.add, self.mark, self.tick = wanted, add, mark, tick
+        self.wanted, self.add, self.mark, self.tick, self.version = wanted, add, mark, tick, version
         self.calls: list[tuple[tuple[int, int], tuple[int, int]]] = []
         self._made: Counter[Key] = Counter()
         self._depth = -1
@@ -146,9 +148,10 @@ class Follower:
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
         if event != "call" or not self.wanted(frame.f_code, frame):
             return None
-        if frame.f_code.co_flags & inspect.CO_GENERATOR or frame.f_code.co_name.startswith("<"):
+        name = frame.f_code.co_name
+        if frame.f_code.co_flags & inspect.CO_GENERATOR or (name[0] == "<" and name != "<module>"):
             return None
-        found, known = statements(frame.f_code), dict[str, Tensor]()
+        found, known, versions = statements(frame.f_code), dict[str, Tensor](), dict[str, object]()
         last, since, call = frame.f_lineno, self.mark(), len(self.calls)
         self.calls.append((since, since))
         self._depth += 1
@@ -160,25 +163,28 @@ class Follower:
 
         def named(at: Key, when: Assignment, given: frozenset[str] = frozenset()) -> None:
             for name, value in list(frame.f_locals.items()):
-                if isinstance(value, Tensor) and (name in given or known.get(name) is not value):
-                    known[name] = value
-                    if at.line or at.code == "argument":
+                if not isinstance(value, Tensor):
+                    continue
+                version = self.version(value)
+                if name in given or known.get(name) is not value or versions[name] != version:
+                    known[name], versions[name] = value, version
+                    if at.line or at.code == "argument" or at.function == "<module>":
                         self._add(at._replace(name=name), value, when)
 
         def inside(frame: FrameType, event: str, arg: Any) -> Any:
             nonlocal last, since
             self.tick()
-            done, now = _line(frame, last), found.get(last, NO_STATEMENT)
+            done, now = line_of(frame, last), found.get(last, NO_STATEMENT)
             if event == "line" and len(now.lines) > 1 and frame.f_lineno in now.lines:
                 return inside  # The statement continues over several lines.
             named(done, moment(last), now.gives if event == "line" else frozenset())
             if event == "exception" and self._raised[0] is not arg[1]:
-                self._raised = arg[1], _line(frame, frame.f_lineno)
+                self._raised = arg[1], line_of(frame, frame.f_lineno)
             if event == "exception" and self._depth == 0:
-                self._ended, self.read_at_end = _line(frame, frame.f_lineno), moment(frame.f_lineno).read
+                self._ended, self.read_at_end = line_of(frame, frame.f_lineno), moment(frame.f_lineno).read
             if event == "return":
                 if isinstance(arg, Tensor) and done.code.startswith("return"):
-                    self._add(_line(frame, frame.f_lineno)._replace(name="return"), arg, moment(last))
+                    self._add(line_of(frame, frame.f_lineno)._replace(name="return"), arg, moment(last))
                 self._depth -= 1
                 self.calls[call] = self.calls[call][0], self.mark()
             last, since = frame.f_lineno, self.mark()
@@ -192,7 +198,8 @@ class Follower:
         self._made[key] += 1
 
 
-def _line(frame: FrameType, number: int) -> Key:
+def line_of(frame: FrameType, number: int) -> Key:
+    """The line of a frame as a Key without a name."""
     code = frame.f_code
     text = linecache.getline(code.co_filename, number, frame.f_globals).strip()
     return Key(code.co_name, number - code.co_firstlineno, text.partition("  #")[0].strip())
@@ -202,7 +209,9 @@ def _line(frame: FrameType, number: int) -> Key:
 def statements(code: CodeType) -> Mapping[int, Statement]:
     """Line → its statement; for a loop or a condition its head. Empty without a source."""
     try:
-        lines, first = inspect.getsourcelines(code)
+        # Of a whole file or cell inspect takes the first block alone.
+        is_whole = code.co_name == "<module>"
+        lines, first = (linecache.getlines(code.co_filename), 1) if is_whole else inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError):
         return {}

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.place.orders import Action
-from llamapar.programs import faults
+from llamapar.programs import breaking
 from llamapar.spmd import gradients, microbatches
 from llamapar.spmd.setting import TIED, Setting
 from llamapar.spmd.update import STATES
@@ -346,7 +346,7 @@ def run_pipeline(
     rank: Callable[..., PipelineRank] = PipelineRank,
 ) -> list[tuple[Results, Work]]:
     """Run every PP rank in this process, their stages in turn on one mesh, and return their results."""
-    with faults.injected(task.fault), groups_kept():
+    with breaking.injected(task.fault), groups_kept():
         given = inputs(task, cut, device)
         for recorder in recorders:
             recorder.axes = group_axes(mesh, task.setting)

@@ -57,6 +57,19 @@ RunKeywords = TypedDict(
 )
 """What `lp.run` takes for its program."""
 
+
+class AllKeywords(RunKeywords, total=False):
+    """Every keyword of `lp.run`, for its overloads."""
+
+    engine: str
+    device: str
+    rank: int
+    timeout: float
+    deadline: float | None
+    cancel: Callable[[], bool] | None
+    mutants: bool
+
+
 TapeKeywords = TypedDict(
     "TapeKeywords",
     {

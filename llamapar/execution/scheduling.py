@@ -29,8 +29,10 @@ def pipeline_of(
     micro_batches: int | None,
     nc: int | None,
     global_batch: int | None,
+    *,
+    each: int,
 ) -> Pipeline:
-    """The pipeline of a program in a layout.
+    """The pipeline of a program in a layout. each: sequences of a micro-batch, if global_batch is not given.
 
     Without pp and micro_batches only a training step has one. A program that is no whole model never has one:
     it runs on the ranks of one stage. Raises LayoutError if the schedule refuses, or if the sequences do not
@@ -44,15 +46,15 @@ def pipeline_of(
             raise LlamaparError(what, "a schedule and micro-batches are a whole model's", names, "program")
         notes = (f"pp={layout.pp}: the ranks of one stage are run",) if layout.pp > 1 else ()
         one = layout.replace(pp=1, virtual_stages=1)
-        return Pipeline(one, None, _batch(global_batch, layout.dp), notes)
+        return Pipeline(one, None, _batch(global_batch, each * layout.dp), notes)
     if layout.stages == 1 and not asked and not program.trains:
-        return Pipeline(layout, None, _batch(global_batch, layout.dp))
+        return Pipeline(layout, None, _batch(global_batch, each * layout.dp))
     table, staged = of_layout(schedule, layout, micro_batches, nc, global_batch)
     several = f"{table.title} has {table.virtual_stages} stages on a rank"
     notes = (several,) if staged != layout else ()
     layout = staged
     shares = layout.dp * table.micro_batches
-    sequences = _batch(global_batch, shares)
+    sequences = _batch(global_batch, each * shares)
     if sequences % shares:
         low = sequences // shares * shares
         raise LayoutError(
@@ -64,6 +66,5 @@ def pipeline_of(
     return Pipeline(layout, table, sequences, notes)
 
 
-def _batch(global_batch: int | None, shares: int) -> int:
-    """Number of sequences; the default is one for each share."""
-    return whole("global_batch", global_batch) if global_batch is not None else shares
+def _batch(global_batch: int | None, usual: int) -> int:
+    return whole("global_batch", global_batch) if global_batch is not None else usual

@@ -5,19 +5,16 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from llamapar.records.frames import LIBRARIES
+
 PACKAGE = Path(__file__).parent.parent
 CALLER = str(PACKAGE / "execution" / "engines" / "rank.py")
 """What calls a program on a rank: it and its callers are no news."""
-
-_INSTALLED = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
-LIBRARIES = (*_INSTALLED, str(PACKAGE), "<frozen")
-"""Where code lies that nobody wrote for a run; the programs apart."""
 
 _CALL = re.compile(r'^  File "(.*)", line (\d+) in (.+)$', re.MULTILINE)
 _ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")

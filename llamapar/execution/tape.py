@@ -3,11 +3,15 @@
 Running shows how a tensor is cut: once uncut (its global shape), once with each axis alone (the dims that
 this axis cuts), and once as laid out, on every rank. Nothing is allocated, so 405B runs at its true size. An
 error is torch's own error.
+
+In a program of the library, ranks that hold equal shapes make equal shapes, and so do the layers of a model:
+one of these ranks runs, with one layer, and its notes count for all of them. A program of your own runs on
+every rank with all layers, because it may ask which rank or layer it is in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,10 +19,11 @@ from torch import Tensor
 
 from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation, explain
+from llamapar.programs import PROGRAMS, llama
 from llamapar.records.tables import Plain
 from llamapar.records.trace import Place, Tape, TapeStep
 
-from .body import Task, call_function, dry_rank, inputs
+from .body import Task, call_function, cut_at, dry_rank, inputs
 from .engines import local
 from .line_by_line import NOWHERE, Assignment, Follower, Key, of_programs
 
@@ -38,8 +43,8 @@ class _Note:
         self.shapes[key] = tuple(value.shape)
 
 
-def _dry(task: Task, rank: int) -> _Note:
-    """Run the program forward on the meta device as `rank`."""
+def _dry(task: Task, rank: int, layers: int = 1) -> _Note:
+    """Run the program forward on the meta device as `rank`. layers: how often to note its only layer."""
     note = _Note()
     with dry_rank(task, rank) as (mesh, cut):
         own = inputs(task, cut, "meta")
@@ -49,7 +54,35 @@ def _dry(task: Task, rank: int) -> _Note:
                 call_function(partial(task.program.function, mesh, task.setting), own)
         except Exception as error:
             note.error, note.error_at = error, follower.raised_at(error)
+    note.shapes = _with_layers(note.shapes, layers)
     return note
+
+
+def _with_layers(shapes: dict[Key, tuple[int, ...]], layers: int) -> dict[Key, tuple[int, ...]]:
+    """The assignments of a model of one layer, turned into those of a model of `layers` layers.
+
+    A layer goes from the first argument of its block to the line of the stage that names the block's result.
+    A block that raised never comes to that line, and no layer follows it.
+    """
+    block, stage = llama.block.__name__, llama.llama_stage.__name__
+    functions, steps = [key.function for key in shapes], list(shapes.items())
+    begin = functions.index(block) if block in functions else len(functions)
+    end = functions.index(stage, begin) + 1 if stage in functions[begin:] else begin
+    # A layer makes each of its assignments once, so that its number is how often they were made before.
+    each = [(key._replace(times=i), shape) for i in range(layers) for key, shape in steps[begin:end]]
+    return dict([*steps[:begin], *each, *steps[end:]])
+
+
+def _kind(task: Task, rank: int) -> Hashable:
+    """A key that is equal for ranks on which a program of the library makes equal shapes.
+
+    These ranks hold equal shapes. If CP ranks differ in their tokens, each is a kind of its own, because
+    attention also needs the keys of the ranks before it.
+    """
+    setting, coord = task.setting, task.setting.layout.coord_of(rank)
+    own = inputs(task, cut_at(setting, coord._asdict()), "meta")
+    even = len({part.tokens for part in setting.sequence.ranks}) == 1
+    return tuple(t.shape for t in own.values()), 0 if even else coord.cp
 
 
 def explain_failure(task: Task, what: BaseException | str) -> Explanation:
@@ -67,11 +100,14 @@ def shape_tape(task: Task, why: str = "", places: Mapping[int, int] | None = Non
     why: the reason shown beside an error. places: the ranks to run with their names; the default is all
     ranks. Raises LlamaparError if the process already has a process group.
     """
-    setting = task.setting
-    layout = setting.layout
+    setting, layout = task.setting, task.setting.layout
+    ours = task.program.function in [program.function for program in PROGRAMS.values()]
+    model = setting.model.replace(n_layers=1) if ours else setting.model
+    layers = setting.model.n_layers // model.n_layers
+    one = replace(task, setting=replace(setting, model=model))
 
     def under(other: Layout) -> _Note:
-        return _dry(replace(task, setting=replace(setting, layout=other)), 0)
+        return _dry(replace(one, setting=replace(one.setting, layout=other)), 0, layers)
 
     ranks = places or {r: r for r in _ranks(layout)}
     with local.one_run:
@@ -82,7 +118,10 @@ def shape_tape(task: Task, why: str = "", places: Mapping[int, int] | None = Non
             for axis in ("tp", "cp", "dp")
             if layout.size(axis) > 1
         }
-        notes = {name: _dry(task, r) for r, name in ranks.items()}
+        kinds = {r: _kind(one, r) if ours else r for r in ranks}
+        chosen = {kind: r for r, kind in kinds.items()}  # any rank of the kind
+        found = {kind: _dry(one, r, layers) for kind, r in chosen.items()}
+        notes = {name: found[kinds[r]] for r, name in ranks.items()}
 
     def step(key: Key, local: Mapping[int, tuple[int, ...]]) -> TapeStep:
         whole = uncut.shapes.get(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -16,9 +16,10 @@ from llamapar.records.tables import Plain
 from llamapar.spmd import compat
 from llamapar.spmd.compat import Arguments, OpOverload
 
-from .body import Task, asked_shapes, dry_rank, run_rank
+from .body import Task, dry_rank, run_rank
 from .pipeline_rank import run_pipeline
 from .recorder import Recorder
+from .replies import Cancelled
 
 
 class Ticking(TorchDispatchMode):
@@ -40,6 +41,16 @@ class Ticking(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def ticker(cancelled: Callable[[], bool]) -> Callable[[], None]:
+    """A tick that raises Cancelled once `cancelled` returns true."""
+
+    def tick() -> None:
+        if cancelled():
+            raise Cancelled("the run was cancelled")
+
+    return tick
+
+
 def ranks_ticked(world: int) -> int:
     """Number of ranks for which the local engine runs the current operation: all, or one; 0 when it is
     done.
@@ -54,13 +65,14 @@ SMALL = 2**21
 
 
 @contextmanager
-def few_threads(task: Task) -> Iterator[None]:
-    """One torch thread while a small task runs, because a second thread costs more than it helps.
+def few_threads(shapes: Iterable[Sequence[int]]) -> Iterator[None]:
+    """One torch thread while tensors of these shapes are small, because a second one costs more than it
+    helps.
 
     If other work shares the cores, it costs ten times as much (measured).
     """
     before = torch.get_num_threads()
-    if max(map(math.prod, asked_shapes(task).values()), default=0) <= SMALL:
+    if max(map(math.prod, shapes), default=0) <= SMALL:
         torch.set_num_threads(1)
     try:
         yield

@@ -72,10 +72,10 @@ def watch_task(
     else:  # Give each stage a layer; the head may count as one.
         given.setdefault("micro_batches", laid.pp)
         asked = (given.get(name) for name in ("micro_batches", "nc", "global_batch"))
-        layers = pipeline_of(chosen, laid, given.get("schedule", "1f1b"), *asked).layout.stages
+        layers = pipeline_of(chosen, laid, given.get("schedule", "1f1b"), *asked, each=1).layout.stages
     small = teaching_model(None if model is None else find_model(model), laid, layers)
     fixed = {"dtype": "float64", "force": True, "fault": fault}
-    task, _, _ = prepare(chosen, small, RunOptions(laid, **{**shape, **fixed, **given}))
+    task, _, _ = prepare(chosen, small, RunOptions(laid, **{**shape, **fixed, **given}), each=1)
     if data == DATA[0]:
         drawn = teaching_inputs(task.program.name, task.setting)
         wanted = {*asked_shapes(task), "cotangent"}

@@ -22,7 +22,6 @@ from llamapar.timing.calibrate import Calibration
 from llamapar.timing.cost import Cost
 from llamapar.timing.inside import LayerSteps
 from llamapar.timing.plan import Plan
-from llamapar.timing.scaling import Scaling
 
 from . import (
     calibration,
@@ -37,7 +36,6 @@ from . import (
     pipeline,
     plan,
     rank_grid,
-    scaling,
     sequence_map,
     stage_map,
     tape,
@@ -99,7 +97,6 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     MemoryCurve: curve.picture,
     Cost: cost.picture,
     Plan: plan.picture,
-    Scaling: scaling.picture,
     Calibration: calibration.picture,
     Explanation: diagnosis.picture,
     LossCurve: losses.picture,
@@ -109,7 +106,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, LayerSteps, RankGrid, ZeroMap,
-    Traffic, Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Scaling, Calibration,
+    Traffic, Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Calibration,
     Explanation, LossCurve, Schedule, Timeline, Timelines or Moment.
 
     A run's result and the value of `with lp.record()` are drawn as their `trace`, a dry run as its `curve`.

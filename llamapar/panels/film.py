@@ -85,6 +85,8 @@ def _lines(steps: Sequence[TapeStep]) -> list[list[TapeStep]]:
 def _source_line(step: TapeStep, tape: Tape) -> int:
     """The line in the tape's source, counted from 1; 0 for arguments and for lines elsewhere."""
     name, _, line = step.where.partition(":")
+    if name == "cell":  # of `%%ranks`: it has no first line of a function
+        return int(line)
     own = f"def {name.split(' ')[-1]}(" in tape.source  # in a pipeline the operation stands before it
     return int(line) + 1 if own and int(line) else 0
 
@@ -316,7 +318,8 @@ def caption(tape: Tape, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> 
     names = " and ".join(f"`{other.name}`" for other in line)
     broken = next((other for other in line if other.fault), None)
     wrong = [] if broken is None else [f"{_BROKEN[broken.fault]} {_why(broken)}."]
-    who = "each rank" if len(step.values) == len(tape.coords) else some(sorted(step.values))
+    # A tensor of too many numbers has none, and then nothing says who made it.
+    who = "each rank" if len(step.values) in (0, len(tape.coords)) else some(sorted(step.values))
     if step.code == "argument" and step.phase == "forward":
         verb = "are" if who.startswith("ranks") else "is"
         given = f"What {who} {verb} given: {', '.join(f'`{other.name}`' for other in line)}."
@@ -342,13 +345,17 @@ def _communication(event: CollectiveEvent, line: Sequence[TapeStep], reads: Sequ
     text = f"{_upper(KINDS.get(event.kind, event.kind))} over {event.axis.upper()}"
     source = next((step for step in reads for made in line if _goes_into(step, made, event)), None)
     sent = max(sum(map(sent_bytes, events)) for step in line for events in step.events.values())
+    places = {} if source is None else source.places
+    kinds = [place.kind for axis, place in places.items() if axis in event.axis.split("-")]
     if source is None:
         text += f" inside this line, in groups of {plural(len(event.group), 'rank')}."
     elif event.kind == "send":
         here, there = some(sorted(source.values)), some(sorted(line[0].values))
         text += f": `{source.name}` goes from {here} to {there}."
-    elif "summand" in (p.kind for axis, p in source.places.items() if axis in event.axis.split("-")):
+    elif "summand" in kinds:
         text += f": `{source.name}` is a summand on each rank, and the sum over the group completes it."
+    elif event.kind == "all_reduce" and "own" in kinds:  # of a cell; nothing says that it is a sum
+        text += f": each rank gives its own `{source.name}`, and all get what the group makes of them."
     else:
         text += f": each rank has a piece of `{source.name}`, and the group puts the pieces together."
     return f"{text} A rank sends {sent:,} bytes."

@@ -45,7 +45,7 @@ function render({ model, el }) {
   const readout = make("div", { class: "lp-readout", "aria-live": "polite" });
   const scale = make("div", { class: "lp-scale" });
   const block = buildBlock();
-  const tiles = buildTiles((cell) => pointed(cell), (rank) => block.show(film().blocks[rank]));
+  const tiles = buildTiles((cell) => pointed(cell), (rank) => { const cut = film().blocks[rank]; block.node.hidden = !cut; if (cut) block.show(cut); });
   const dots = make("div", { class: "lp-dots", role: "group", "aria-label": "steps" });
   const place = make("span", { class: "lp-at" });
   const back = button("◀", { title: "the step before (←)", "aria-label": "the step before", onclick: () => { stop(); move(-1); } });

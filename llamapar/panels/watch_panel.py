@@ -21,6 +21,7 @@ from llamapar.records.trace import Tape
 
 from .line import read_arguments
 from .page import Undoing, source
+from .recorded_state import RecordedState
 from .watch_state import LAYOUT, OPTIONS, WATCHED, WatchState, known_programs, usual
 
 if TYPE_CHECKING:  # torch is there when something is watched, and not before
@@ -78,16 +79,28 @@ def watch(
     """Watch a program line by line on every rank: `lp.watch("attention", tp=2, cp=2)`.
 
     program: "attention", "mlp", "block", "embedding", "loss"; "llama" or "step", which pp cuts into stages;
-    or a function (mesh, setting, …tensors by name…) of your own. model: supplies the KV heads for a model
-    small enough to be drawn. layout: or its degrees as keywords, at most 16 ranks. data: "teaching", in which
-    each head draws its own letter, or "random". case: a name of `lp.programs.CASES`: a fault of
-    `lp.programs.FAULTS`, broken on purpose; a puzzle, in which you write a line; or an incident.
+    or a function (mesh, setting, …tensors by name…) of your own; or `ranks`, what `%%ranks` leaves. model:
+    supplies the KV heads for a model small enough to be drawn. layout: or its degrees as keywords, at most 16
+    ranks. data: "teaching", in which each head draws its own letter, or "random". case: a name of
+    `lp.programs.CASES`: a fault of `lp.programs.FAULTS`, broken on purpose; a puzzle, in which you write a
+    line; or an incident.
     kv_replication=, cp_method= and chunking= are those of `lp.run`.
 
     The source is a text box: an edited source runs again on every rank. Raises LlamaparError for a program
     that cannot run.
     """
+    if tape := _recorded(program):
+        return Watch(RecordedState(**vars(WatchState.blank()), recorded=tape))
     return Watch(initial_watch(WatchState.blank(), program, model, layout, **options))
+
+
+def _recorded(program: object) -> Tape | None:
+    """The tape of a cell of `%%ranks`; None of a program."""
+    if isinstance(program, str):
+        return None
+    from llamapar.execution.cell_result import CellResult
+
+    return program.tape if isinstance(program, CellResult) else None
 
 
 @checked_options

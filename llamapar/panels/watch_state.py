@@ -10,7 +10,7 @@ import re
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
@@ -79,6 +79,7 @@ class WatchState:
     films: dict[str, Plain] = field(default_factory=dict, compare=False, repr=False)
     problem: LlamaparError | None = None
     before: WatchState | None = None
+    has_makers: ClassVar[bool] = True  # whether `lights` can say which numbers made a number
 
     @classmethod
     def blank(cls) -> Self:
@@ -279,13 +280,12 @@ class WatchState:
         text = self.values["source"]
         values = {**self.values, "source": text or self.own, "sequence_parallel": self.layout.sp}
         del values["model"]
-        problem: Plain | None = None
-        if self.problem is not None:
-            line = re.match(r"line (\d+) ", self.problem.what)
-            problem = {**card(self.problem), "line": int(line[1]) if line else 0}
+        line = self.problem and re.match(r"line (\d+) ", self.problem.what)
+        problem = self.problem and {**card(self.problem), "line": int(line[1]) if line else 0}
         payload = {"seq": seq, "values": values, "edited": bool(text), "problem": problem}
         words = {"code": self.code, "status": self.status, "says": self.says, "verdict": self.verdict}
-        return {"schema": self.schema, "film": self.film, "payload": payload | words}
+        made = payload | words | {"makers": self.has_makers}
+        return {"schema": self.schema, "film": self.film, "payload": made}
 
     @property
     def says(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -33,11 +34,15 @@ class RankVocab:
 
 @dataclass(frozen=True, repr=False)
 class VocabMap(Record):
-    """The vocabulary over TP under a padding rule, cut by torch's chunk rule."""
+    """The vocabulary over TP under a padding rule, cut by torch's chunk rule.
+
+    used: the rows that a run looked up or had as targets, ascending; empty for the map of no run.
+    """
 
     model: ModelConfig
     tp: int
     padding: Padding
+    used: tuple[int, ...] = ()
 
     @property
     def padded(self) -> int:
@@ -62,6 +67,11 @@ class VocabMap(Record):
     def ranks(self) -> list[RankVocab]:
         return [self.rank(r) for r in range(self.tp)]
 
+    def used_on(self, r: int) -> list[int]:
+        """The used rows of TP rank r."""
+        own = self.split[r]
+        return list(self.used[bisect_left(self.used, own.start) : bisect_left(self.used, own.stop)])
+
     @property
     def ok(self) -> bool:
         """Whether all shards are equal."""
@@ -85,7 +95,11 @@ class VocabMap(Record):
             [mine.rank, span(mine.rows), len(mine.rows), span(mine.real), mine.pads]
             for mine in map(self.rank, cut(self.tp))
         ]
-        return title, ["tp rank", "rows", "count", "tokens", "pad rows"], rows, self.reason
+        head = ["tp rank", "rows", "count", "tokens", "pad rows"]
+        if self.used:
+            head.append("used by the run")
+            rows = [[*row, len(self.used_on(r))] for row, r in zip(rows, cut(self.tp), strict=True)]
+        return title, head, rows, self.reason
 
 
 @checked_options

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
+import torch
 
-from llamapar.place.orders import Action
-from llamapar.place.pipeline import Schedule
-from llamapar.records.tables import Plain, Record, html_table
-from llamapar.spmd import collectives, compat, gradients, microbatches, setting, update, zero
-from llamapar.spmd.training import Training
+from llamapar.records.tables import Plain, Record
+from llamapar.spmd import collectives, compat, gradients, kernels, microbatches, setting, update, zero
+
+from . import attention, broken, llama, vocab
 
 
 @dataclass(frozen=True)
@@ -21,137 +18,33 @@ class Fault:
     """A named fault. looks_fine: what shapes and a finished run do not show. caught_by: the check that fails.
 
     program, layout: a run that shows it. needs: further options of that run. model: the fields of a model
-    that are needed to show it. changes: the fields of the Setting that the fault changes, if it changes any
-    of them. patch: the function to replace, given as its owner and its name, and the replacement.
+    that are needed to show it. patch: owner and name of the right function, and the wrong one, which gets the
+    right one before its arguments. changes: the fields of the Setting that the fault changes, if it changes
+    any; patch then names a function that only a program which reads them calls. matters: whether the fault
+    can change a run in a setting, besides that the axes of `layout` must have several ranks.
     """
 
     looks_fine: str
     caught_by: str
     program: str
     layout: Plain
+    patch: tuple[object, str, Callable[..., object]]
     needs: Plain = field(default_factory=dict)
     changes: Plain = field(default_factory=dict)
     model: Plain = field(default_factory=dict)
-    patch: tuple[object, str, Callable[..., object]] | None = None
+    matters: Callable[[setting.Setting], bool] = lambda _: True
 
     @property
     def where(self) -> str:
         """The layout, and the model if it matters, that show it: "tp=2, sequence_parallel=False"."""
-        return ", ".join(f"{name}={value}" for name, value in (self.layout | self.model).items())
+        shown = ", ".join(f"{name}={value}" for name, value in (self.layout | self.model).items())
+        return shown or "any layout"
 
-
-def _own_gradient(*given: Tensor) -> Tensor:
-    """In place of a sum of gradients over ranks, or over groups: the gradient, which is the last argument."""
-    return given[-1]
-
-
-def _own_slice(group: zero.ZeroGroup, name: str, gradient: Tensor) -> Tensor:
-    """In place of the reduce-scatter: the rank's slice of what it has."""
-    return group.own(gradient)
-
-
-_right_own = zero.ZeroGroup.own
-
-
-def _next_slice(group: zero.ZeroGroup, whole: Tensor) -> Tensor:
-    """The slice of the rank that comes next, where slices are equal: the rows are turned by one of them."""
-    rows = -(-whole.shape[0] // group.shards.ranks)
-    return _right_own(group, whole.roll(-rows, 0))
-
-
-def _sum_twice(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
-    """All-reduce forward and, wrongly, all-reduce backward."""
-    return collectives.exchange(x, compat.all_reduce, compat.all_reduce, mesh, axis)
-
-
-_right_part = setting.Setting.part
-
-
-def _contiguous_positions(self: setting.Setting, name: str, whole: Tensor, coord: compat.Coord) -> Tensor:
-    if setting.kind(name) != "positions":
-        return _right_part(self, name, whole, coord)
-    n = self.seq_len // self.layout.cp
-    return whole[coord["cp"] * n : (coord["cp"] + 1) * n].clone()
-
-
-def _own_end(own: Tensor, other: Tensor) -> Tensor:
-    """In place of the sum over both ends of the pipeline."""
-    return own
-
-
-_right_targets = microbatches.targets_of
-
-
-def _neighbours_targets(targets: Tensor, setting: setting.Setting, number: int) -> Tensor:
-    """The targets of the micro-batch beside it; the last of an odd number keeps its own."""
-    return _right_targets(targets, setting, min(number ^ 1, setting.micro_batches - 1))
-
-
-def _undivided(loss: Tensor, setting: setting.Setting) -> Tensor:
-    return loss.sum() / setting.micro_batch
-
-
-_right_sum = microbatches.added
-
-
-def _added_but_the_last(total: Tensor | None, own: Tensor, setting: setting.Setting, number: int) -> Tensor:
-    """The sum as it is before the last micro-batch."""
-    if total is not None and number == setting.micro_batches - 1:
-        return total
-    return _right_sum(total, own, setting, number)
-
-
-_right_row = microbatches.row
-
-
-def _crossed_row(schedule: Schedule, pp_rank: int) -> tuple[Action, ...]:
-    """On the first rank the first backward before its forward: it waits for what its sending would start."""
-    row = list(_right_row(schedule, pp_rank))
-    if pp_rank == 0 and schedule.pp > 1:
-        first = row.pop(0)
-        backward = next(
-            at for at, action in enumerate(row) if action.kind in "BI" and action[1:] == first[1:]
-        )
-        row.insert(backward + 1, first)
-    return tuple(row)
-
-
-def _every_copy(setting: setting.Setting, name: str, pp_rank: int) -> float:
-    return 1.0
-
-
-def _own_stages(by_pp_rank: Sequence[Tensor], pp_rank: int) -> Tensor:
-    """In place of the sum over the pipeline."""
-    return by_pp_rank[pp_rank]
-
-
-def _clip_by_own(norm: Tensor, own: Tensor, training: Training) -> Tensor:
-    return _right_clip(own, own, training)
-
-
-_right_clip = update.clip_factor
-
-
-def _mean_over_context(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
-    """The mean over cp too, of a loss that is a mean over all tokens already."""
-    return _right_context(mesh, gradient) / compat.axis_size(mesh, "cp")
-
-
-_right_context = gradients.sum_context
-
-
-def _neighbours_shard(group: zero.ZeroGroup, whole: Tensor) -> Tensor:
-    """The shard of the next dp way, of which this rank has no state."""
-    ways = group.setting.layout.dp
-
-    def shard(coord: compat.Coord, t: Tensor) -> Tensor:
-        return group.setting.shard(t, {**coord, "dp": (coord["dp"] + 1) % ways})
-
-    return compat.each_rank(group.mesh, shard, whole)
-
-
-def _gathered_late(group: zero.ZeroGroup, name: str, before: Tensor, after: Tensor) -> Tensor:
-    return group.whole(before, name)
+    def applies(self, setting: setting.Setting) -> bool:
+        """Whether it can change a run in this setting, if the run calls the function at all."""
+        degrees = {axis: n for axis, n in self.layout.items() if axis not in ("zero", "sequence_parallel")}
+        cut = all(getattr(setting.layout, axis) > 1 for axis in degrees)
+        return cut and self.matters(setting)
 
 
 _NO_SP = {"sequence_parallel": False}
@@ -163,9 +56,7 @@ class Faults(dict[str, Fault], Record):
 
     __str__ = Record.__str__
     __repr__ = Record.__repr__
-
-    def _repr_html_(self) -> str:
-        return html_table(*self._table(), left=True)
+    _left = True
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         head = ["fault", "shows in", "what still looks fine", "the check that catches it"]
@@ -183,21 +74,27 @@ FAULTS = Faults(
             "forward: each rank has its own summand",
             "attention",
             {"tp": 2, **_NO_SP},
-            patch=(collectives, "all_reduce", collectives.same),
+            patch=(collectives, "all_reduce", lambda right, *given: collectives.same(*given)),
         ),
         "drop_backward_all_reduce": Fault(
             "every shape and the whole forward, to the last bit",
             "gradient of x and of all that lies before it",
             "mlp",
             {"tp": 2, **_NO_SP},
-            patch=(collectives, "copy", collectives.same),
+            patch=(collectives, "copy", lambda right, *given: collectives.same(*given)),
         ),
         "sum_twice": Fault(
             "every shape and the whole forward",
             "gradients are tp times too large",
             "mlp",
             {"tp": 2, **_NO_SP},
-            patch=(collectives, "all_reduce", _sum_twice),
+            patch=(
+                collectives,
+                "all_reduce",
+                lambda right, x, *where: collectives.exchange(
+                    x, compat.all_reduce, compat.all_reduce, *where
+                ),
+            ),
         ),
         "no_kv_grad_sum": Fault(
             "every shape, the forward, and the gradient of x",
@@ -205,7 +102,7 @@ FAULTS = Faults(
             "attention",
             {"tp": 16},
             needs={"kv_replication": True},
-            patch=(gradients, "sum_copies", _own_gradient),
+            patch=(gradients, "sum_copies", broken.own_gradient),
         ),
         "tile_kv": Fault(
             "every shape",
@@ -214,55 +111,57 @@ FAULTS = Faults(
             {"tp": 16},
             needs={"kv_replication": True},
             changes={"interleave": False},
+            patch=(attention, "rope", lambda right, *given: right(*given)),
+            matters=lambda s: s.heads.replicas > 1,
         ),
         "no_norm_grad_sum": Fault(
             "every shape, the forward, and the gradients of all matrices",
             "gradients of the norms: each rank saw its own tokens only",
             "block",
             {"tp": 2},
-            patch=(gradients, "sum_tokens", _own_gradient),
+            patch=(gradients, "sum_tokens", broken.own_gradient),
         ),
         "contiguous_positions": Fault(
             "every shape; causality, for the mask knows the chunks",
             "forward: RoPE turns each token by another one's position",
             "attention",
             {"cp": 2},
-            patch=(setting.Setting, "part", _contiguous_positions),
+            patch=(setting.Setting, "own_positions", broken.contiguous_positions),
         ),
         "no_context_grad_sum": Fault(
             "every shape, the forward, and the gradient of x",
             "gradients of parameters: each CP rank saw its own tokens only",
             "attention",
             {"cp": 2, "zero": 1},
-            patch=(gradients, "sum_context", _own_gradient),
+            patch=(gradients, "sum_context", broken.own_gradient),
         ),
         "no_data_grad_sum": Fault(
             "every shape, the forward, and the gradient of x",
             "gradients: dp ways drift apart",
             "mlp",
             {"dp": 2, "zero": 1},
-            patch=(gradients, "sum_data", _own_gradient),
+            patch=(gradients, "sum_data", broken.own_gradient),
         ),
         "shards_not_summed": Fault(
             "every shape, the forward, and that each row of a gradient is somewhere",
             "gradients: each rank's slice is of its own sequences only",
             "mlp",
             {"dp": 2, "zero": 2},
-            patch=(gradients, "sum_shards", _own_slice),
+            patch=(gradients, "sum_shards", lambda right, group, name, gradient: group.own(gradient)),
         ),
         "replicas_not_summed": Fault(
             "every shape, the forward, and the reduce-scatter",
             "gradients: the groups that hold the same slices drift apart",
             "mlp",
             {"dp": 4, "dp_replicate": 2, "zero": 2},
-            patch=(gradients, "sum_replicas", _own_gradient),
+            patch=(gradients, "sum_replicas", broken.own_gradient),
         ),
         "shards_out_of_order": Fault(
             "every shape, every byte sent, and that all rows are there",
             "forward: gathered parameters have their rows in another order",
             "mlp",
             {"dp": 2, "zero": 3},
-            patch=(zero.ZeroGroup, "own", _next_slice),
+            patch=(zero.ZeroGroup, "own", broken.next_slice),
         ),
         "pad_in_softmax": Fault(
             "every shape, and a loss that is only a little off",
@@ -270,6 +169,8 @@ FAULTS = Faults(
             "loss",
             {"tp": 8},
             changes={"pads_in_softmax": True},
+            patch=(collectives, "maximum", lambda right, *given: right(*given)),
+            matters=lambda s: s.vocab.pad_rows > 0,
         ),
         "tied_not_summed": Fault(
             "every shape, the loss, and all gradients but one",
@@ -278,7 +179,7 @@ FAULTS = Faults(
             {"pp": 2},
             needs=_PIPELINE,
             model={"tied": True},
-            patch=(microbatches, "both_ends", _own_end),
+            patch=(microbatches, "both_ends", lambda right, own, other: own),
         ),
         "micro_batches_swapped": Fault(
             "every shape, every byte sent, and the size of the loss",
@@ -286,7 +187,12 @@ FAULTS = Faults(
             "llama",
             {"pp": 2},
             needs=_PIPELINE,
-            patch=(microbatches, "targets_of", _neighbours_targets),
+            patch=(
+                microbatches,
+                "targets_of",
+                lambda right, targets, s, n: right(targets, s, min(n ^ 1, s.micro_batches - 1)),
+            ),
+            matters=lambda s: s.micro_batches > 1,
         ),
         "loss_not_divided": Fault(
             "every shape, the loss, and the direction of each gradient",
@@ -294,7 +200,8 @@ FAULTS = Faults(
             "llama",
             {"pp": 2},
             needs=_PIPELINE,
-            patch=(microbatches, "objective", _undivided),
+            patch=(microbatches, "objective", lambda right, loss, setting: loss.sum() / setting.micro_batch),
+            matters=lambda s: s.micro_batches > 1,
         ),
         "gradients_too_early": Fault(
             "every shape, the loss, and that gradients are sums over micro-batches",
@@ -302,7 +209,8 @@ FAULTS = Faults(
             "llama",
             {"pp": 2},
             needs=_PIPELINE,
-            patch=(microbatches, "added", _added_but_the_last),
+            patch=(microbatches, "added", broken.added_but_the_last),
+            matters=lambda s: s.micro_batches > 1,
         ),
         "send_receive_crossed": Fault(
             "every rank has each operation once, and all bytes are right",
@@ -310,7 +218,7 @@ FAULTS = Faults(
             "llama",
             {"pp": 2},
             needs=_PIPELINE,
-            patch=(microbatches, "row", _crossed_row),
+            patch=(microbatches, "row", broken.crossed_row),
         ),
         "norm_counts_copies": Fault(
             "every shape, the loss, all gradients, and seven digits of the weights, for AdamW divides too",
@@ -318,7 +226,7 @@ FAULTS = Faults(
             "step",
             {"tp": 2},
             needs=_PIPELINE,
-            patch=(update, "share_of_squares", _every_copy),
+            patch=(update, "share_of_squares", lambda right, setting, name, pp_rank: 1.0),
         ),
         "norm_forgets_pp": Fault(
             "every shape, the loss, all gradients, and the weights' first digits after one step",
@@ -326,7 +234,7 @@ FAULTS = Faults(
             "step",
             {"pp": 2},
             needs=_PIPELINE,
-            patch=(update, "over_stages", _own_stages),
+            patch=(update, "over_stages", lambda right, by_pp_rank, pp_rank: by_pp_rank[pp_rank]),
         ),
         "clipped_per_rank": Fault(
             "every shape, the loss, all gradients, the norm, and the weights' first digits after one step",
@@ -334,7 +242,7 @@ FAULTS = Faults(
             "step",
             {"pp": 2},
             needs=_PIPELINE,
-            patch=(update, "clip_factor", _clip_by_own),
+            patch=(update, "clip_factor", lambda right, norm, own, training: right(own, own, training)),
         ),
         "averaged_over_context": Fault(
             "every shape, the loss, and the updated weights: clipping divides by the norm, which is as wrong",
@@ -342,7 +250,11 @@ FAULTS = Faults(
             "step",
             {"cp": 2, "zero": 1},
             needs=_PIPELINE,
-            patch=(gradients, "sum_context", _mean_over_context),
+            patch=(
+                gradients,
+                "sum_context",
+                lambda right, mesh, gradient: right(mesh, gradient) / compat.axis_size(mesh, "cp"),
+            ),
         ),
         "neighbours_shard": Fault(
             "every shape, every byte sent, the loss, all gradients and the norm",
@@ -350,7 +262,7 @@ FAULTS = Faults(
             "step",
             {"dp": 2, "zero": 1},
             needs=_PIPELINE,
-            patch=(update, "own_shard", _neighbours_shard),
+            patch=(update, "own_shard", broken.neighbours_shard),
         ),
         "weights_late": Fault(
             "every shape, every byte sent, all gradients, the norm and AdamW's state",
@@ -358,24 +270,127 @@ FAULTS = Faults(
             "step",
             {"dp": 2},
             needs=_PIPELINE,
-            patch=(update, "gathered_weight", _gathered_late),
+            patch=(
+                update,
+                "gathered_weight",
+                lambda right, group, name, before, after: group.whole(before, name),
+            ),
+        ),
+        "last_row_missed": Fault(
+            "every shape, every byte sent, and the result of most texts",
+            "forward: tokens of a shard's last row are looked up nowhere",
+            "embedding",
+            {"tp": 2},
+            patch=(vocab, "row_range", broken.without_last_row),
+        ),
+        "maximum_not_shared": Fault(
+            "every shape; the backward runs",
+            "forward: exponentials of different scales are added, where the ranks' maxima differ",
+            "loss",
+            {"tp": 2},
+            patch=(collectives, "maximum", lambda right, *given: collectives.same(*given)),
+        ),
+        "slices_not_summed": Fault(
+            "every shape; the backward runs",
+            "forward: each rank has a slice of its own summand",
+            "mlp",
+            {"tp": 2},
+            patch=(collectives, "reduce_scatter", broken.own_slice_of_sum),
+            matters=lambda s: s.sp,
+        ),
+        "gather_not_summed_backward": Fault(
+            "every shape and the whole forward, to the last bit",
+            "gradient of x and of all that lies before it",
+            "mlp",
+            {"tp": 2},
+            patch=(collectives, "all_gather", broken.gathered_without_sum),
+            matters=lambda s: s.sp,
+        ),
+        "scale_forgotten": Fault(
+            "every shape; that rows of the softmax add up to one",
+            "forward: scores are sqrt(head_dim) times too large",
+            "attention",
+            {},
+            patch=(kernels, "softmax_scale", lambda right, q, k, scale: 1.0),
+        ),
+        "batch_for_sequence": Fault(
+            "every shape, and every number of a batch of one",
+            "forward: tokens of different sequences change places",
+            "attention",
+            {},
+            needs={"global_batch": 2},
+            patch=(attention, "split_heads", broken.heads_of_transposed),
+        ),
+        "kv_heads_in_turn": Fault(
+            "every shape",
+            "forward: query heads read the KV heads of other groups",
+            "attention",
+            {},
+            patch=(attention, "causal", broken.kv_heads_in_turn),
+            matters=lambda s: s.layout.tp < s.model.n_kv_heads < s.model.n_heads,
+        ),
+        "rope_by_halves": Fault(
+            "every shape, and the size of every number",
+            "forward: RoPE turns other pairs of dims, as transformers stores them",
+            "attention",
+            {},
+            patch=(attention, "rope", broken.rope_by_halves),
+        ),
+        "chunk_at_the_start": Fault(
+            "every shape, every byte sent, and the first tokens",
+            "forward: a rank masks as if its chunk began the sequence",
+            "attention",
+            {"cp": 2},
+            patch=(
+                kernels,
+                "segments",
+                lambda right, chunks, documents=None: right([range(sum(map(len, chunks)))], documents),
+            ),
+        ),
+        "documents_ignored": Fault(
+            "every shape, and the whole first document",
+            "forward: tokens attend to the documents before theirs",
+            "attention",
+            {},
+            needs={"documents": (3, 13), "seq_len": 16},
+            patch=(kernels, "segments", lambda right, chunks, documents=None: right(chunks)),
+            matters=lambda s: len(s.documents or ()) > 1,
+        ),
+        "norm_without_eps": Fault(
+            "every shape, and all tokens that are not near zero",
+            "forward: tokens near zero are blown up",
+            "block",
+            {},
+            patch=(llama, "rms_norm", lambda right, x, weight, eps: right(x, weight, 0.0)),
+        ),
+        "never_clipped": Fault(
+            "every shape, the loss, all gradients, the norm, and seven digits of the weights",
+            "AdamW's means: gradients went in as large as they were",
+            "step",
+            {},
+            needs=_PIPELINE,
+            patch=(update, "clip_factor", lambda right, norm, own, training: torch.ones_like(norm)),
+        ),
+        "means_not_corrected": Fault(
+            "every shape, the loss, all gradients, the norm and AdamW's means",
+            "updated weights: the first steps are of another length",
+            "step",
+            {},
+            needs=_PIPELINE,
+            patch=(
+                update,
+                "adamw",
+                lambda right, state, gradient, training, step: right(state, gradient, training, 10**6),
+            ),
+        ),
+        "decay_in_gradient": Fault(
+            "every shape, the loss, all gradients and the norm",
+            "AdamW's means and the updated weights: the decay went through the means",
+            "step",
+            {},
+            needs=_PIPELINE,
+            patch=(update, "adamw", broken.decay_in_gradient),
         ),
     }
 )
 """name → fault."""
-
-
-@contextmanager
-def injected(name: str | None) -> Iterator[None]:
-    """Context manager that injects the named fault into this process until the block ends."""
-    patch = FAULTS[name].patch if name is not None else None
-    if patch is None:
-        yield
-        return
-    owner, attribute, replacement = patch
-    right = getattr(owner, attribute)
-    setattr(owner, attribute, replacement)
-    try:
-        yield
-    finally:
-        setattr(owner, attribute, right)

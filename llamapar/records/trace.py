@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from llamapar.errors import LlamaparError
 
-from .tables import Record, html_table, paragraphs
+from .tables import Plain, Record, html_table, paragraphs
 
 _T = TypeVar("_T")
 
@@ -96,6 +96,17 @@ class Trace:
     def by_axis(self) -> dict[str, int]:
         """Axis → bytes, in the order of first use."""
         return {axis: self.bytes(axis) for axis in dict.fromkeys(e.axis for e in self.events)}
+
+    @property
+    def by_kind(self) -> list[Plain]:
+        """{"axis", "kind", "count", "bytes"} of everything the rank sends, in the order of first use."""
+        found: dict[tuple[str, str], Plain] = {}
+        for event in self.events:
+            key = event.axis, event.kind
+            row = found.setdefault(key, {"axis": event.axis, "kind": event.kind, "count": 0, "bytes": 0})
+            row["count"] += 1
+            row["bytes"] += event.bytes
+        return list(found.values())
 
     def pairs(self, phase: str = "forward") -> int:
         """(query, key) pairs that attention kernels received in a phase, for one head of one sequence."""

@@ -14,7 +14,8 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Evidence, Framework
 from llamapar.records.tables import Plain
 
-from . import memory_rule, price
+from . import memory_rule
+from .effect import Effect, effect
 from .repairs import Changes
 from .table import ARITHMETIC, ERROR, NOTE, RULE_BY_CODE, WARNING, Rule
 
@@ -61,9 +62,9 @@ class Fix:
         return words
 
     @cached_property
-    def effect(self) -> price.Effect:
+    def effect(self) -> Effect:
         """What the change gains and costs."""
-        return price.effect(self.old or self.job, self.job, self.judge)
+        return effect(self.old or self.job, self.job, self.judge)
 
     @property
     def memory(self) -> Memory | None:

@@ -17,24 +17,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._ops import OpOverload as OpOverload
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.multiprocessing.reductions import StorageWeakRef as StorageWeakRef
-from torch.overrides import TorchFunctionMode
 
 from llamapar.describe.layout import Layout
 from llamapar.errors import Choice, LlamaparError
-from llamapar.records.tables import Plain
 
 from .rank_mesh import RankMesh
 
 try:
-    from torch.distributed import _local_tensor
     from torch.distributed._local_tensor import (
         LocalIntNode,
         enabled_local_tensor_mode,
     )
     from torch.distributed._local_tensor import LocalTensor as LocalTensor
-    from torch.distributed._local_tensor import LocalTensorMode as LocalTensorMode
     from torch.testing._internal.distributed.fake_pg import FakeStore
 except ImportError as missing:  # These modules are private, so a new torch may move them.
     raise ImportError(
@@ -52,57 +49,6 @@ Own = TypeVar("Own", Tensor, tuple[Tensor, ...])
 
 _c10d: Any = dist.distributed_c10d
 _ops = torch.ops._c10d_functional  # All wrappers of torch 2.11 to 2.13 call these functional collectives.
-
-
-class _FlatMatmul(TorchFunctionMode):
-    """x [..., n] @ w [n, m] as one mm, because matmul before torch 2.13 requires sizes that are plain
-    integers.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Tensor], types: object, args: Arguments = (), kwargs: Plain | None = None
-    ) -> Tensor:
-        if func in (Tensor.matmul, torch.matmul) and len(args) == 2:  # @ is the first
-            x, w = args
-            if isinstance(w, LocalTensor) and w.dim() == 2 and x.dim() > 2:
-                return torch.mm(x.reshape(-1, w.shape[0]), w).view(*x.shape[:-1], w.shape[1])
-        return func(*args, **(kwargs or {}))
-
-
-_local: Any = _local_tensor
-_aliased: Callable[..., object] = _local.return_and_correct_aliasing
-
-
-def _unaliased(func: OpOverload, args: Arguments, kwargs: Plain, out: object) -> object:
-    """The result of an operation on LocalTensors, without torch's aliasing, unless the operation changes an
-    argument.
-
-    torch gives a view the storage of its base, for compilers. A LocalTensor's own storage is empty: the
-    numbers are in the ranks' tensors, whose views share storage as usual. The aliasing took a third of a run
-    (measured).
-    """
-    return _aliased(func, args, kwargs, out) if func._schema.is_mutable else out
-
-
-class LocalMode(LocalTensorMode):
-    """torch's mode that runs operations rank by rank; here uneven pieces can be multiplied in every torch
-    version.
-    """
-
-    def __enter__(self) -> LocalMode:
-        # The replacement holds only while the mode is active; `__exit__` restores torch's function.
-        _local.return_and_correct_aliasing = _unaliased
-        self._matmul = _FlatMatmul() if torch.__version__ < "2.13" else None
-        if self._matmul is not None:
-            self._matmul.__enter__()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        _local.return_and_correct_aliasing = _aliased
-        if self._matmul is not None:
-            self._matmul.__exit__(*error)
 
 
 acting_rank: ContextVar[int | None] = ContextVar("acting_rank", default=None)
@@ -232,7 +178,8 @@ def by_rank(t: Tensor) -> dict[int, Tensor] | None:
 
 
 def of_rank(t: Tensor, rank: int) -> Tensor:
-    """A rank's own tensor of a LocalTensor; a plain tensor itself."""
+    """A rank's own tensor of a LocalTensor; a plain tensor itself. Both are waited for."""
+    t = t.trigger_wait() if isinstance(t, AsyncCollectiveTensor) else t
     return t._local_tensors[rank] if isinstance(t, LocalTensor) else t
 
 

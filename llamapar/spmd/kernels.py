@@ -347,7 +347,7 @@ def attend(
         mine = plan(coord)
         return _fitting(mine, [range(max([n_k, *(segment.stop for segment in mine)]))], n_q, n_k)
 
-    return _Attention.apply(q, k, v, _Plan(todo, each or at(), _scale(q, k, scale)))
+    return _Attention.apply(q, k, v, _Plan(todo, each or at(), softmax_scale(q, k, scale)))
 
 
 def ring_attend(
@@ -375,7 +375,7 @@ def ring_attend(
         mine = segments(chunks[coord["cp"]], documents)
         return _fitting(mine, chunks[(coord["cp"] - step) % cp], n_q, n_k)
 
-    return _Attention.apply(q, k, v, _Plan(todo, each, _scale(q, k, scale), cp, exchange))
+    return _Attention.apply(q, k, v, _Plan(todo, each, softmax_scale(q, k, scale), cp, exchange))
 
 
 def _fitting(mine: Sequence[Segment], key_ranges: Sequence[range], n_q: int, n_k: int) -> list[Block]:
@@ -389,7 +389,7 @@ def _fitting(mine: Sequence[Segment], key_ranges: Sequence[range], n_q: int, n_k
     return list(blocks(mine, key_ranges))
 
 
-def _scale(q: Tensor, k: Tensor, scale: float | None) -> float:
+def softmax_scale(q: Tensor, k: Tensor, scale: float | None) -> float:
     """The softmax's scale, after a check that the heads fit."""
     h, h_kv, d = q.shape[2], k.shape[2], q.shape[3]
     if h_kv == 0 or h % h_kv:

@@ -221,7 +221,7 @@ class Setting(Cut):
         """The piece of a global tensor that the rank at `coord` holds. Pad rows are zeros."""
         key = kind(name)
         if key == "positions":
-            return _take(whole, 0, self.sequence.rank(coord["cp"]).chunks)
+            return self.own_positions(whole, coord)
         if key in ACTIVATIONS:
             return self._activation(key, whole, coord)
         placement = self.placement(key)
@@ -229,6 +229,10 @@ class Setting(Cut):
         if isinstance(placement, Shard) and rows is not None:
             return _take(whole, placement.dim, [rows])
         return whole.clone()
+
+    def own_positions(self, whole: Tensor, coord: Coord) -> Tensor:
+        """The positions of a CP rank's tokens."""
+        return _take(whole, 0, self.sequence.rank(coord["cp"]).chunks)
 
     def shard(self, part: Tensor, coord: Coord) -> Tensor:
         """The rank's shard, under ZeRO, of its piece of a parameter."""

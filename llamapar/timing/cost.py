@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypedDict, Unpack
 
+from llamapar.count.flops import flops_a_token
 from llamapar.count.terms import Term
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.hardware import DEFAULT_GPU, Gpu, hardware
@@ -26,7 +27,6 @@ from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.habits import habits_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
-from llamapar.rules.price import flops_a_token
 from llamapar.rules.report import check_job
 
 from .layer import DELAYED, DYNAMIC, FLASH, MOVED, PRECISIONS, Conditions, Pass
@@ -300,21 +300,28 @@ def cost(
         refused = next(finding for finding in check_job(job).arithmetic if finding.code == "LP001")
         raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")
     judge = None if framework is None else find_framework(framework)
-    how = Conditions(
-        found,
-        precision,
-        kernels,
-        flash,
-        recompute,
-        flag("overlap_tp", overlap_tp),
-        OPTIONS["cp_method"].chosen(cp_method),
+    how = replace(
+        conditions_of(judge, found, recompute),
+        precision=precision,
+        kernels=kernels,
+        flash=flash,
+        overlap_tp=flag("overlap_tp", overlap_tp),
+        cp_method=OPTIONS["cp_method"].chosen(cp_method),
         imbalance=real("imbalance", imbalance, 1 / MOST_UNEVEN, MOST_UNEVEN),
         low_gather=flag("float8_all_gather", float8_all_gather),
-        cast=DELAYED if judge and judge.name in DELAYS else DYNAMIC,
-        habits=habits_of(judge),
     ).fitted(profile)
-    split = layer_split or (judge and judge.layer_split) or "balanced ends"
-    return cost_of(job, how, split, nc, flops)
+    return cost_of(job, how, layer_split or split_of(judge), nc, flops)
+
+
+def conditions_of(judge: Framework | None, gpu: Gpu, recompute: str) -> Conditions:
+    """The usual conditions on a GPU, with what the framework does by habit."""
+    cast = DELAYED if judge and judge.name in DELAYS else DYNAMIC
+    return Conditions(gpu, recompute=recompute, cast=cast, habits=habits_of(judge))
+
+
+def split_of(judge: Framework | None) -> str:
+    """How the framework divides layers over stages."""
+    return (judge and judge.layer_split) or "balanced ends"
 
 
 def cost_of(

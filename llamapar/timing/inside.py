@@ -14,6 +14,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Unpack
 
+from llamapar.count.flops import layer_numel
 from llamapar.count.terms import Term
 from llamapar.count.wire import PARTS, Traffic
 from llamapar.count.wire import Collectives as Sent
@@ -26,7 +27,6 @@ from llamapar.describe.options import OPTIONS
 from llamapar.errors import LayoutError, flag, whole
 from llamapar.place.cut import Cut
 from llamapar.records.tables import Record, human
-from llamapar.rules.price import layer_numel
 
 from .layer import Conditions, Pass, block_traffic, layer
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from llamapar.count.flops import AGAIN, layer_numel
 from llamapar.count.terms import Term
 from llamapar.count.wire import Traffic, traffic
 from llamapar.describe.hardware import Gpu
@@ -18,7 +19,6 @@ from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import OPTIONS
 from llamapar.frameworks.trainer import UNKNOWN_TRAINER, Habits
-from llamapar.rules.price import AGAIN, layer_numel
 
 from .profiles import PROFILES
 

@@ -42,6 +42,7 @@ class PageState(WatchState):
     """What is watched, in a Python without torch. recordings: of the page."""
 
     recordings: Films | None = field(default=None, compare=False, repr=False)
+    has_makers = False
 
     def task(self, fault: str, text: str) -> Task:
         return replace(super().task(fault, text), backward=False)
@@ -103,10 +104,6 @@ class PageState(WatchState):
         if self.case and self.case.fault and not any(step["fault"] for step in self.film["steps"]):
             words = NO_LINE
         return f"{words} {NO_BACKWARD}".strip()
-
-    def traits(self, seq: int) -> Values:
-        traits = super().traits(seq)
-        return {**traits, "payload": {**traits["payload"], "makers": False}}
 
     def lights(self, tensor: int, rank: int, row: int, column: int) -> tuple[float, list[Plain]]:
         raise LlamaparError("which numbers made a number is not worked out on this page", IN_LAB)

@@ -14,7 +14,7 @@ from playwright.sync_api import Locator
 from browser.lab import Notebook, wait_until
 from llamapar.panels.controls import CLINIC, DOORS, EXPLORER
 
-PATIENCE = 20.0
+PATIENCE = 30.0
 """Seconds until a page that does not follow its kernel counts as frozen, on a machine that may be busy."""
 
 OPEN = "(root) => root.querySelectorAll('.lp-group').forEach((group) => { group.open = true; })"

@@ -17,7 +17,6 @@ from inputs import KV, TITAN
 pytestmark = pytest.mark.browser
 
 HEIGHT = 1400
-SLOW = 30_000
 """Milliseconds: a first picture waits for plotly's 5 MB, and the machine may be busy."""
 
 CREATE = "import llamapar as lp\npanel = lp.clinic()\npanel"
@@ -44,13 +43,11 @@ def opened(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Noteb
 @pytest.fixture
 def notebook(opened: Notebook) -> Iterator[Notebook]:
     """The notebook with a new clinic in it."""
-    expect.set_options(timeout=SLOW)
     opened.page.set_viewport_size({"width": 1280, "height": HEIGHT})
     opened.set_theme("light")
     opened.run(0)
     opened.page.locator(".lp-clinic textarea").wait_for()
     yield opened
-    expect.set_options(timeout=5_000)
     assert opened.console_errors() == []
 
 
@@ -92,9 +89,7 @@ def test_from_a_traceback_to_a_mended_layout(notebook: Notebook, tmp_path: Path)
     opened = notebook.page.locator(".lp-opened")
     expect(opened.get_by_role("status")).to_contain_text("8 · 1 · 1 · 2 = 16 GPUs")
     expect(opened.locator("[data-control=framework] select")).to_have_value("torchtitan")
-    expect(opened.locator(".lp-name").first).to_have_text(
-        "llama3-8b: query and KV heads over tp=8", timeout=SLOW
-    )
+    expect(opened.locator(".lp-name").first).to_have_text("llama3-8b: query and KV heads over tp=8")
     card.get_by_role("button", name="context_parallel_degree=2").click()  # the same Explorer, another layout
     expect(opened.get_by_role("status")).to_contain_text("8 · 2 · 1 · 1 = 16 GPUs")
     assert opened.locator(".llamapar").count() == 1
@@ -192,7 +187,7 @@ def test_a_long_log_is_answered_soon_and_shown_in_part(notebook: Notebook) -> No
 
 def test_code_fills_box_and_fields_in_every_view(notebook: Notebook) -> None:
     paste(notebook, "something else")
-    expect(status(notebook)).to_contain_text("Cannot tell from this")
+    expect(status(notebook)).to_contain_text("Not known")
     notebook.run(2)
     expect(clinic(notebook).locator("textarea")).to_have_value("embed_tokens.weight is [16064, 8192]")
     expect(field(notebook, "tp")).to_have_attribute("data-origin", "yours")

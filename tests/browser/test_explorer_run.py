@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +16,12 @@ pytestmark = pytest.mark.browser
 CREATE = 'import llamapar as lp\npanel = lp.explorer("tiny", tp=2, cp=1, pp=1, dp=1, seq_len=1024)\npanel'
 KV = 'panel.set(preset="llama3.1-8b", tp=16)'
 LONG = 'panel.set(preset="llama3.1-8b", tp=8, cp=4, dp=2, program="llama")'
+REACHED = """(bar, share) => new Promise(done => {
+    const over = () => !bar.getClientRects().length || bar.position >= share;
+    const look = () => over() ? done(document.activeElement.innerText) : setTimeout(look, 10);
+    look();
+})"""
+"""Waits in the page, where a busy machine does not look too late, and tells what has the focus."""
 SLOW = 120_000
 """Milliseconds: the first run imports torch, on a machine that may be busy."""
 
@@ -52,13 +57,13 @@ def test_a_move_runs_and_the_genuine_error_stands_in_the_tape(notebook: Notebook
     verdict = panel_of(notebook).locator(".lp-verdict")
     expect(verdict).to_contain_text("equal to the unsharded model", timeout=SLOW)
     tape = panel_of(notebook).locator("[data-table=tape]")
-    expect(tape).to_contain_text("[1, 64, 8, 8]", timeout=SLOW)
+    expect(tape).to_contain_text("[2, 64, 8, 8]", timeout=SLOW)
     expect(panel_of(notebook).locator(".lp-name").first).to_contain_text("Rank 0: 4 collectives")
     slider = panel_of(notebook).get_by_label("TP in powers of two")
     slider.focus()
     notebook.page.keyboard.press("ArrowRight")
     expect(verdict).to_contain_text("(4 ranks, engine local", timeout=SLOW)
-    expect(tape).to_contain_text("[1, 64, 4, 8]", timeout=SLOW)
+    expect(tape).to_contain_text("[2, 64, 4, 8]", timeout=SLOW)
     notebook.run(1)
     expect(verdict).to_have_text("ranks 0–15 of 16 raised RuntimeError (engine local on cpu)", timeout=SLOW)
     expect(tape.locator(".lp-wrong")).to_contain_text("k = split_heads(x @ wk.mT", timeout=SLOW)
@@ -79,15 +84,13 @@ def test_a_long_run_shows_how_far_it_is_and_is_cancelled(
     notebook.run(2)
     verdict = panel_of(notebook).locator(".lp-verdict")
     expect(verdict).to_have_text("not run yet", timeout=SLOW)
-    for wait in sample([0, 0.5, 1, 2, 4, 8], 1):
+    for share in sample([0, 0.1, 0.2, 0.4, 0.6], 1):
         button(notebook, "Run").focus()
         notebook.page.keyboard.press("Enter")
         bar = panel_of(notebook).get_by_role("progressbar")
         bar.wait_for()
         expect(panel_of(notebook).locator(".lp-phase")).to_contain_text("%", timeout=SLOW)
-        assert bar.evaluate("bar => bar.position") >= 0
-        time.sleep(wait)
-        expect(button(notebook, "Cancel")).to_be_focused()
+        assert bar.evaluate(REACHED, share) == "Cancel"
         notebook.page.keyboard.press("Enter")
         expect(panel_of(notebook).locator(".lp-run:not(.lp-search)")).to_contain_text(
             "cancelled", timeout=10_000

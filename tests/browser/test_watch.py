@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -371,3 +372,23 @@ def test_a_hand_that_moves_at_random_is_followed(
         move_watch(notebook, panel(notebook, cell), draw)
         settle(notebook, cell)
     settle(notebook)
+
+
+CELL = """%%ranks tp=2
+x = torch.full((2, 4), rank + 1.0)
+dist.all_reduce(x, group=mesh.get_group("tp"))"""
+
+
+def test_a_cell_of_real_ranks_opens_in_watch(lab: Lab, tmp_path: Path) -> None:
+    path = scratch_notebook(
+        tmp_path / "cell.ipynb", "%load_ext llamapar", CELL, "import llamapar\nllamapar.watch(ranks)"
+    )
+    with lab.open(path) as opened:
+        opened.run_all()
+        watched = opened.standing(2).locator(".lp-watch")
+        watched.locator(".lp-tile canvas").first.wait_for()
+        watched.get_by_role("button", name="the next step").click()
+        expect(watched.locator(".lp-caption")).to_contain_text("each rank gives its own x, and all get")
+        expect(watched.locator(".lp-tile")).to_have_count(2)
+        watched.locator(".lp-tile").first.hover()
+        assert opened.console_errors() == []

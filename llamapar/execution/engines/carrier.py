@@ -14,7 +14,7 @@ from llamapar.execution.body import Cut, Results, Task, Work, groups_kept, input
 from llamapar.execution.messages import Message, Post, dtype_of, posts, shape_of
 from llamapar.execution.pipeline_rank import PipelineRank, Turns, tensor_names
 from llamapar.execution.recorder import Recorder
-from llamapar.programs import faults
+from llamapar.programs import breaking
 from llamapar.spmd import compat, gradients
 from llamapar.spmd.setting import Setting
 from llamapar.spmd.zero import group_axes
@@ -107,7 +107,7 @@ def run_stages(
 ) -> tuple[Results, Work]:
     """Run this rank's row of the pipeline."""
     mesh, setting = lanes.later, task.setting
-    with faults.injected(task.fault), groups_kept():
+    with breaking.injected(task.fault), groups_kept():
         # All ranks call this, even those without layers, because it is collective.
         gradients.kv_copy_mesh(mesh, setting)
         carrier = Carrier(lanes, setting, context)

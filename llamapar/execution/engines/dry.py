@@ -38,7 +38,7 @@ from llamapar.execution.replies import Cancelled
 from llamapar.execution.stepping import Trained
 from llamapar.place.orders import Action
 from llamapar.place.pipeline import Schedule
-from llamapar.programs import faults
+from llamapar.programs import breaking
 from llamapar.records.curve import MemoryCurve, OperationMemory
 from llamapar.spmd import microbatches
 from llamapar.spmd.gradients import reduce_gradients
@@ -190,7 +190,7 @@ def run(
     text = ""
     with local.one_run:
         local.close_ranks()
-        with dry_rank(task, rank) as (mesh, cut), faults.injected(task.fault), groups_kept():
+        with dry_rank(task, rank) as (mesh, cut), breaking.injected(task.fault), groups_kept():
             try:
                 recorder.axes = group_axes(mesh, task.setting)
                 pp_rank = task.setting.layout.coord_of(rank).pp

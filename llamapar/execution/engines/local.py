@@ -7,9 +7,11 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from typing import Self
 
 from torch import Tensor
 
+from llamapar.describe.layout import Layout
 from llamapar.errors import LlamaparError
 from llamapar.execution.body import (
     NO_PIPELINE,
@@ -24,34 +26,39 @@ from llamapar.execution.pipeline_rank import run_pipeline
 from llamapar.execution.recorder import Recorder
 from llamapar.execution.replies import Cancelled, RankFailure
 from llamapar.spmd import compat
-from llamapar.spmd.compat import LocalMode, LocalTensor
+from llamapar.spmd.compat import Coord, LocalTensor
+from llamapar.spmd.local_mode import LocalMode
 from llamapar.spmd.setting import Setting
 
 one_run = threading.RLock()
 """Held by whatever runs: the fake process group, and a fault, are the whole process's."""
 
 
-class LocalRanks:
-    """All ranks of a layout in this process: `with ranks:` around their computation.
+Part = Callable[[str, Tensor, Coord], Tensor]
+"""(a tensor's name, the whole tensor, a rank's coord) → the rank's part."""
 
-    Call a program with `mesh`, `setting` and the tensors from `cut`. A process has only one fake process
-    group, so the next local run ends this one.
+
+class LocalRanks:
+    """All ranks of a layout of one stage in this process: `with ranks:` around their computation.
+
+    Call a program with `mesh` and the tensors from `cut`. A process has only one fake process group, so the
+    next local run ends this one. aliased: see `LocalMode`.
     """
 
-    def __init__(self, setting: Setting, device: str = "cpu") -> None:
+    def __init__(self, layout: Layout, part: Part, device: str = "cpu", aliased: bool = False) -> None:
         global _open
         _require_no_other("it would end the ranks that it runs on")
         close_ranks()
-        size = setting.of_one_stage.world
-        self.setting, self.device = setting, device
+        self.layout, self.part, self.device = layout, part, device
         self._stack = ExitStack()
-        self._stack.enter_context(compat.fake_world(size))
-        self.mesh = compat.make_mesh(setting.of_one_stage, "cpu")
-        self._mode = LocalMode(size)
+        self._stack.enter_context(compat.fake_world(layout.world))
+        self.mesh = compat.make_mesh(layout, "cpu")
+        self._mode = LocalMode(layout.world)
+        self._mode.aliased = aliased
         self._open = True
         _open = self
 
-    def __enter__(self) -> LocalRanks:
+    def __enter__(self) -> Self:
         if not self._open:
             raise LlamaparError("these local ranks are closed", "a later local run took their place")
         _require_no_other("tensors would hold ranks twice, and some gradients come out twice as large")
@@ -62,12 +69,12 @@ class LocalRanks:
         self._mode.__exit__(*error)
 
     def cut(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """A global tensor as a LocalTensor of the ranks' pieces, which is a leaf for gradients."""
+        """A global tensor as a LocalTensor of the ranks' parts, which is a leaf for gradients."""
         with self._mode.disable():
             whole = make().to(self.device)
-            ranks = range(self.setting.of_one_stage.world)
-            pieces = {r: self.setting.part(name, whole, compat.coord_of(self.mesh, r)) for r in ranks}
-        return LocalTensor(pieces).requires_grad_(whole.is_floating_point())
+            ranks = range(self.layout.world)
+            parts = {r: self.part(name, whole, compat.coord_of(self.mesh, r)) for r in ranks}
+        return LocalTensor(parts).requires_grad_(whole.is_floating_point())
 
     def close(self) -> None:
         global _open
@@ -128,7 +135,7 @@ def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None)
     made: list[tuple[Results, Work]] = [(NO_RESULTS, NO_PIPELINE)] * layout.pp
     errors: Mapping[int, BaseException] = {}
     text = ""
-    with one_run, closing(LocalRanks(task.setting, device)) as ranks, ranks:
+    with one_run, closing(LocalRanks(task.setting.of_one_stage, task.setting.part, device)) as ranks, ranks:
         try:
             if task.setting.schedule is None:
                 made = [(run_rank(ranks.mesh, task, written[0], cut), NO_PIPELINE)]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from llamapar.errors import Choice, LlamaparError, one_of, real, whole
-from llamapar.execution.replies import Cancelled, RankAnswer, RankFailure, Scene
+from llamapar.execution.replies import Cancelled, PeerError, RankAnswer, RankFailure, Scene
 from llamapar.execution.stacks import pending_calls, place
 
 from .rank import MAX_WORLD, Quiet, Reply, Slots, Spec, dumps, own_file, send, tail
@@ -34,6 +34,7 @@ POLL = 0.05  # seconds between two looks at the ranks
 SETTLE = 0.3  # without progress for this long after an error, the others are taken to be stuck
 PATIENCE = 3.0  # and at most this long is waited for them
 START = 120.0  # seconds without progress within which the process group has to be there
+QUIET = 5.0  # seconds without progress after which whoever asked is told who waits
 LOOK = 1.0  # seconds within which ranks write down where they stand
 
 
@@ -69,12 +70,16 @@ class Pool:
         *args: Any,
         timeout: float = 60.0,
         cancel: Callable[[], bool] | None = None,
+        told: Callable[[dict[int, str]], None] | None = None,
+        keep: bool = False,
     ) -> list[RankAnswer]:
         """Call `function(context, *args)` on every rank and return the answers in rank order.
 
         An answer contains any error that its rank raised. Raises RankFailure if a rank died, or if for
         `timeout` seconds no rank made progress (entered or left a collective, printed, or finished);
-        Cancelled once `cancel()` returns true, which is asked some twenty times a second.
+        Cancelled once `cancel()` returns true, which is asked some twenty times a second. told: called once
+        if for 5 s no rank made progress, with what each does and its line. keep: ranks that raise
+        stay, unless one of them was left waiting.
         """
         timeout = real("timeout", timeout, 0.1, 1e6, LlamaparError)
         if self.closed or self._owner != os.getpid():
@@ -95,8 +100,9 @@ class Pool:
                 for connection in self._connections:
                     with contextlib.suppress(OSError):  # a rank that died just now, as will be seen
                         send(connection, (sys.path, os.getcwd(), data))
-                answers = self._gather(timeout, cancel)
-                if any(answer.error or not answer.reusable for answer in answers):
+                answers = self._gather(timeout, cancel, told)
+                fatal = PeerError if keep else BaseException
+                if any(isinstance(a.error, fatal) or not a.reusable for a in answers):
                     self._stop()  # Kill the ranks: their unfinished work must not meet the next run.
             except BaseException:
                 self._stop()
@@ -153,7 +159,12 @@ class Pool:
             connection.close()
         self._connections = []
 
-    def _gather(self, timeout: float, cancel: Callable[[], bool] | None) -> list[RankAnswer]:
+    def _gather(
+        self,
+        timeout: float,
+        cancel: Callable[[], bool] | None,
+        told: Callable[[dict[int, str]], None] | None = None,
+    ) -> list[RankAnswer]:
         """One answer from each rank, or the error that says why there is none."""
         assert self._server is not None
         server, world = self._server, range(self.spec.world)
@@ -193,6 +204,10 @@ class Pool:
                     raise Cancelled("the run was cancelled")
             except Cancelled as given_up:
                 raise scene.cancelled(given_up) from None
+            if told is not None and quiet > QUIET and not failed:
+                places, states = self._places(), scene.states()
+                told({r: f"{states[r]} at {places[r]}" if places.get(r) else states[r] for r in world})
+                told = None
             left = len(world) - len(replies)
             if failed:  # Give the others time to answer, or to reach the call at which they block.
                 if (quiet > SETTLE and len(scene.waiting()) == left) or now - failed_at > PATIENCE:

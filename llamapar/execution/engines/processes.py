@@ -21,7 +21,7 @@ from . import pool
 from .carrier import Lanes, run_stages
 from .rank import Context
 
-PRELOAD = ("llamapar.execution.engines.processes",)
+PRELOAD = ("llamapar.execution.engines.processes", "llamapar.execution.module_run")
 """What the pool's server imports before it forks ranks."""
 
 
@@ -70,19 +70,33 @@ def run_here(context: Context, task: Task) -> RankReport:
 def run(
     task: Task, device: str, backend: str, timeout: float, cancel: Callable[[], bool]
 ) -> list[RankReport]:
-    """Run the task on the ranks of the kept pool, and print their output here, rank by rank.
+    """Run the task on the ranks of the kept pool."""
+    world = task.setting.layout.world
+    return reports(rank_answers(run_here, task, world, device, backend, timeout, cancel))
+
+
+def rank_answers(
+    function: Callable[..., object],
+    task: object,
+    world: int,
+    device: str,
+    backend: str,
+    timeout: float,
+    cancel: Callable[[], bool],
+) -> list[RankAnswer]:
+    """Call function(context, task) on the ranks of the kept pool, and print their output here, rank by rank.
 
     Their stderr goes to stderr here, once for ranks that wrote the same text.
     """
-    ranks = pool.pool(task.setting.layout.world, device=device, backend=backend, preload=PRELOAD)
-    found = ranks.run(run_here, task, timeout=timeout, cancel=cancel)
+    ranks = pool.pool(world, device=device, backend=backend, preload=PRELOAD)
+    found = ranks.run(function, task, timeout=timeout, cancel=cancel)
     for answer in found:
         for line in answer.output.splitlines():
             print(f"rank {answer.rank}: {line}")
     for text, of in grouped({answer.rank: answer.stderr for answer in found}):
         for line in text.splitlines():
             print(f"{rank_names(of)}: {line}", file=sys.stderr)
-    return reports(found)
+    return found
 
 
 def reports(answers: Iterable[RankAnswer]) -> list[RankReport]:

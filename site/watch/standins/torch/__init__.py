@@ -123,7 +123,7 @@ _module("ops", _c10d_functional=SimpleNamespace(**groups.COLLECTIVES))
 _module("ops.aten", **{KERNEL: CALLED[KERNEL]})
 _module("_ops", OpOverload=Operator)
 _module("linalg", **{name: CALLED[name] for name in ("solve_triangular", "vector_norm")})
-_module("nn")
+_module("nn", Module=_NOBODY)
 _module("nn.functional", linear=_linear, **{name: CALLED[name] for name in _of_f})
 _module("overrides", TorchFunctionMode=nullcontext)
 _module("autograd", Function=_Function)
@@ -131,6 +131,7 @@ _module("autograd.function", once_differentiable=lambda function: function)
 _module("autograd.graph", saved_tensors_hooks=lambda pack, unpack: nullcontext())
 _module("utils")
 _module("utils._python_dispatch", TorchDispatchMode=TorchDispatchMode)
+_module("utils.hooks", RemovableHandle=_NOBODY)
 _module("utils._pytree", tree_leaves=tree_leaves, tree_map_only=tree_map_only)
 _module("multiprocessing")
 _module("multiprocessing.reductions", StorageWeakRef=id)
@@ -140,9 +141,14 @@ _module("testing._internal.distributed")
 _module("testing._internal.distributed.fake_pg", FakeStore=_NOBODY)
 _module("distributed", distributed_c10d=_c10d, **{name: getattr(groups, name) for name in _of_dist})
 _module("distributed.device_mesh", DeviceMesh=groups.DeviceMesh)
+_module("distributed._functional_collectives", AsyncCollectiveTensor=_NOBODY)
+_module("fx")
+_module("fx.experimental")
+_module("fx.experimental._constant_symnode", ConstantIntNode=_NOBODY)
 _module(
     "distributed._local_tensor",
     LocalTensor=LocalTensor,
     return_and_correct_aliasing=None,
+    _c10d=SimpleNamespace(_local_all_gather_=None),
     **{name: getattr(groups, name) for name in _of_local},
 )

@@ -1,0 +1,138 @@
+"""The live facts of 60 failing programs, beside what is true of them.
+
+The programs of `failing_cells/` were written before the code that reads their facts, half of them with a
+sharding problem, half with a plain bug. Each runs in a process of its own, and when it fails,
+`lp.explain(error)` speaks. The facts are right if the failing expression, every tensor in it with shape,
+dtype and placement, every integer, and the process are those of truth.toml. Beside them stands whether the
+verdict is right, open or wrong.
+
+    python benchmarks/live_facts.py --only 55   # some programs, with what is not as it is in truth
+    python benchmarks/live_facts.py --measure   # all of them: writes live_facts.json
+    python benchmarks/live_facts.py --page      # writes docs/measured/live_facts.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import _page
+
+CELLS = Path(__file__).resolve().parent / "failing_cells"
+OUTCOMES = Path(__file__).with_suffix(".json")
+Truth = dict[str, object]
+
+
+def answer(path: str) -> None:
+    """Run a program, and print what `lp.explain` says of its error as JSON."""
+    import llamapar as lp
+
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except Exception as error:
+        print(json.dumps(lp.explain(error).as_dict()))
+
+
+def normal(text: str) -> str:
+    """An expression without its blanks and kinds of quotes, in which ways to write it differ."""
+    return re.sub(r"\s+|,(?=\s*[)\]])", "", text).replace("'", '"')
+
+
+def shape_of(said: str) -> str:
+    """A shape and dtype of truth.toml in the words of the facts: of a DTensor what is here, and its whole."""
+    whole, _, rest = said.partition(", here ")
+    if not rest:
+        return said
+    here, _, placed = rest.partition("], ")
+    return f"{here}] {whole.rpartition(' ')[2]} of {whole.rpartition(' ')[0]}, {placed}"
+
+
+def read(row: dict[str, str]) -> str:
+    """An operand of the facts in the same words."""
+    found = re.match(r"DTensor: whole (\[.*?\]), (.*)", row["placement"])
+    if found is None:
+        return row["shape"]
+    axes = dict(re.findall(r"over (\w+)=(\d+)", found[2]))
+    mesh = {axis: int(n) for axis, n in axes.items()}
+    placed = re.sub(r" over \w+=\d+", "", found[2])
+    placed = re.sub(r"\b(Replicate)\b(?!\()", r"\1()", placed)
+    return f"{row['shape']} of {found[1]}, {placed} on {mesh}"
+
+
+def wrong(truth: dict[str, Truth], live: dict[str, object]) -> list[str]:
+    """What of the facts is not as it is in truth."""
+    found = []
+    if normal(str(truth["expression"])) != normal(str(live["expression"])):
+        found.append(f"expression {live['expression']}")
+    operands = {normal(row["name"]): read(row) for row in live["operands"]}  # type: ignore[attr-defined]
+    due = {normal(name): shape_of(str(said)) for name, said in truth.get("operands", {}).items()}
+    found += [f"{name}: {operands.get(name, 'missing')} for {due.get(name, 'nothing')}"
+              for name in sorted({*operands, *due}) if operands.get(name) != due.get(name)]  # fmt: skip
+    numbers = {normal(name): n for name, n in live["numbers"].items()}  # type: ignore[attr-defined]
+    due_numbers = {normal(name): n for name, n in truth.get("integers", {}).items()}
+    found += [f"integers {numbers} for {due_numbers}"] * (numbers != due_numbers)
+    process = truth["process"]
+    lone = "one process, torch.distributed not initialised"
+    said = f"rank {process['rank']} of {process['world']}" if process["initialised"] else lone
+    return found + [f"process {live['process']}"] * (not str(live["process"]).startswith(said))
+
+
+def measured(only: str) -> dict[str, tuple[bool, str]]:
+    """Program → whether its facts are right, and how its verdict is. only: the beginning of a name."""
+    truths = tomllib.loads((CELLS / "truth.toml").read_text())
+    found = {}
+    for name, truth in truths.items():
+        if not name.startswith(only):
+            continue
+        ran = subprocess.run(
+            [sys.executable, __file__, "--of", str(CELLS / f"{name}.py")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told = json.loads(ran.stdout.splitlines()[-1])
+        faults = wrong(truth, told["live"])
+        due = "sharding" if truth["sharding"] else "not_sharding"
+        found[name] = not faults, {due: "right", "unknown": "open"}.get(told["verdict"], "wrong")
+        print(f"{name:<28} verdict {found[name][1]:<6} facts {'; '.join(faults) or 'right'}", flush=True)
+    return found
+
+
+def tables() -> dict[str, list[str]]:
+    """The table of docs/measured/live_facts.md, of the outcomes as they were measured."""
+    rows = []
+    for when, outcomes in json.loads(OUTCOMES.read_text()).items():
+        verdicts = [verdict for _, verdict in outcomes.values()]
+        counts = [verdicts.count(verdict) for verdict in ("right", "open", "wrong")]
+        rows.append([when, len(outcomes), sum(facts for facts, _ in outcomes.values()), *counts])
+    head = ("measured", "programs", "facts right", "verdict right", "open", "wrong")
+    return {"programs": _page.table(head, rows)}
+
+
+def main() -> None:
+    """As the options ask."""
+    asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    asked.add_argument("--only", default="", help="of programs whose name begins so")
+    asked.add_argument("--measure", action="store_true", help="of all programs: write live_facts.json")
+    asked.add_argument("--page", action="store_true", help="write docs/measured/live_facts.md")
+    asked.add_argument("--of", help=argparse.SUPPRESS)
+    given = asked.parse_args()
+    if given.of:
+        answer(given.of)
+    elif given.page:
+        _page.write(__file__, tables())
+    else:
+        found = measured("" if given.measure else given.only)
+        if given.measure:
+            outcomes = json.loads(OUTCOMES.read_text()) | {"now": found}
+            OUTCOMES.write_text(json.dumps(outcomes, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

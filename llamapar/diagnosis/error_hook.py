@@ -1,0 +1,123 @@
+"""`llamapar.watch_errors()`: live facts under the traceback of an error that ends a process.
+
+For a script at two in the morning there is no notebook. Every rank that fails tells the others through the
+store of torch.distributed. The lowest of them prints the facts and which ranks failed; another prints its own
+only if its shapes differ. Twelve lines at most, without colours.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import threading
+import time
+import traceback
+from types import TracebackType
+
+from llamapar.describe.layout import AXES
+from llamapar.describe.options import Values
+from llamapar.errors import printable
+from llamapar.records.frames import Held
+from llamapar.records.trace import some
+
+from .explanation import Explanation
+
+WAIT = 2.0
+"""Seconds in which ranks that fail are counted."""
+
+_TELLS = 0.5
+"""Seconds that the rank that tells has before another one ends: a launcher then ends them all."""
+
+_KEY, _PAUSE = "llamapar/failed/{}", 0.05
+_MESSAGE = 160
+"""Characters of a message in the command that goes on."""
+
+
+def watch_errors() -> None:
+    """From here on, print live facts under the traceback of an error that ends this process.
+
+    The facts are the failing expression, its tensors with shape, dtype and placement, and what the process
+    is. Under torchrun the lowest rank that fails says which ranks failed, as far as it learns it within 2 s.
+    Call it once, anywhere in a script; `llamapar debug train.py` runs a script that does not.
+    """
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, trace)
+        # An interrupt says nothing of shapes, and an error in here would hide the user's.
+        if isinstance(error, Exception):
+            try:
+                for line in report(error):
+                    print(line, file=sys.stderr)
+                sys.stderr.flush()
+            except Exception:
+                return
+
+    sys.excepthook = hook
+
+
+def report(error: BaseException) -> list[str]:
+    """What to print about an error on this rank, at most twelve lines; none if a lower rank says the same."""
+    from . import explain
+
+    found = explain(error)
+    if not found.of_shapes or found.live is None:
+        return []
+    facts = found.live.lines(most=4)
+    # Numbers such as the rank differ in any case.
+    shapes = [found.live.expression, *(" ".join(row[:2]) for row in found.live.rows())]
+    rank, failed = _failed(shapes)
+    who = "llamapar: where it failed"
+    if failed:
+        teller = min(failed)
+        others = [r for r in sorted(failed) if failed[r] != failed[teller]]
+        who = f"llamapar: {some(sorted(failed))} failed"
+        who += f", {some(others)} in another way" if others else ""
+        if rank != teller:
+            time.sleep(_TELLS)
+            if failed[teller] == shapes:
+                return []
+            who = f"llamapar: rank {rank}"
+    fixes = [f"try {fix}" for fix in (found.best.fixes if found.best else ())][:1]
+    return [printable(line) for line in (who, *facts, found.summary, *fixes, _next(error, found))]
+
+
+def _failed(shapes: list[str]) -> tuple[int, dict[int, list[str]]]:
+    """This rank, and the ranks that fail within `WAIT` seconds, itself among them, with their facts; none
+    without ranks.
+    """
+    dist: Held = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_backend() == "fake":
+        return 0, {}
+    rank, world = dist.get_rank(), dist.get_world_size()
+    found = {rank: shapes}
+    # A store whose process is gone may block, so a thread asks it, and the process can end without it.
+    asks = threading.Thread(target=_ask, args=(found, rank, world), daemon=True)
+    asks.start()
+    asks.join(WAIT + _TELLS)
+    return rank, dict(found)
+
+
+def _ask(found: dict[int, list[str]], rank: int, world: int) -> None:
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    try:
+        store = _get_default_store()
+        store.set(_KEY.format(rank), json.dumps(found[rank]))
+        deadline = time.monotonic() + WAIT
+        while len(found) < world and time.monotonic() < deadline:
+            for other in sorted(set(range(world)) - found.keys()):
+                if store.check([_KEY.format(other)]):
+                    found[other] = json.loads(store.get(_KEY.format(other)))
+            time.sleep(_PAUSE)
+    except Exception:  # The process that holds the store may have ended: then this rank speaks for itself.
+        return
+
+
+def _next(error: BaseException, found: Explanation) -> str:
+    """The command that goes on from here."""
+    words = printable("".join(traceback.format_exception_only(error)).strip().splitlines()[0])[:_MESSAGE]
+    facts: Values = found.live.facts if found.live is not None else {}
+    known = [word for axis in AXES if axis in facts for word in (f"--{axis}", str(facts[axis]))]
+    return f"next: {shlex.join(['llamapar', 'explain', words, *known])}"

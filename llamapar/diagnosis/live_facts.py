@@ -1,0 +1,368 @@
+"""Live facts: what the process holds at the moment of an error.
+
+The failing expression, each tensor in it with shape, dtype and placement, the integers in it, names for the
+sizes, and what the process is. All of it is read from the frame and from torch's own objects; nothing of the
+user's is called (`records.frames`). The facts decide where they can. One process, in which nothing is cut,
+has no sharding problem. And where a number in the expression is the whole of a dim of which a rank holds a
+part, that is the cause. Left out: what a sub-expression would return, because that takes a call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from types import FrameType
+
+from llamapar.describe.layout import AXES, Layout
+from llamapar.describe.models import ModelConfig
+from llamapar.describe.options import Values
+from llamapar.errors import printable
+from llamapar.records.frames import Held, attribute, classes, failing_code, is_a, is_exactly, stored
+from llamapar.records.tables import Plain
+
+from .known import FACTS, MODEL_FIELDS
+
+_MOST = 12
+"""Operands that are listed."""
+
+_DEGREE = re.compile(r"(?:^|_)(tp|cp|pp|dp|sp|mp|world_size|world|ranks|shards|gpus|parallel)(?:_|$)")
+"""Names of numbers of ranks."""
+
+_HEADS = re.compile(r"head(?!.*(?:dim|size))|^n?h$")
+_HEAD_DIM = re.compile(r"(?:dim|size).*head|head.*(?:dim|size)|^h?d$|^size$")
+_FEWEST = 3
+"""Fields with a model's names that make an object a model's config."""
+
+
+@dataclass(frozen=True)
+class CutDim:
+    """A dim of an operand of which this process holds a part. ranks: "tp=4", or "" for a part cut by hand."""
+
+    operand: str
+    dim: int
+    part: int
+    whole: int
+    ranks: str = ""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of the failing expression. placement: "" if it is no part of a larger one."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    placement: str = ""
+    names: str = ""
+
+
+@dataclass(frozen=True)
+class WholeBesidePart:
+    """A number in the failing expression that is the whole of a dim which is cut. text: its source."""
+
+    text: str
+    remedy: str
+    cut: CutDim
+
+
+@dataclass(frozen=True)
+class LiveFacts:
+    """What a process holds where an error was raised; see the module.
+
+    line: of the source. numbers: the integers of the expression by their source. degrees: ranks of each axis,
+    as far as a mesh, a layout or a name in the frames tells. alone: one process, and nothing that is cut or
+    would cut. facts: what else the frame says of model and layout, as keywords of `explain`.
+    """
+
+    expression: str
+    line: int
+    operands: tuple[Operand, ...]
+    numbers: Mapping[str, int | tuple[int, ...]]
+    process: str
+    cuts: tuple[CutDim, ...] = ()
+    alone: bool = False
+    facts: Values = field(default_factory=dict)
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """The operands as a table: name, shape and dtype, placement, names of the sizes."""
+        for one in self.operands:
+            yield one.name, f"{list(one.shape)} {one.dtype}", one.placement, one.names
+
+    def lines(self, most: int = 7) -> list[str]:
+        """The facts as text, without control characters. most: operands; four lines are added at most."""
+        rows = [*self.rows()][:most]
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        told = ["  ".join(f"{word:<{n}}" for word, n in zip(row, wide, strict=True)).rstrip() for row in rows]
+        told += [f"{len(self.operands) - len(rows)} more tensors"] * (len(self.operands) > len(rows))
+        told += [", ".join(f"{name} = {n}" for name, n in self.numbers.items())] * bool(self.numbers)
+        return [
+            printable(line) for line in (f"line {self.line}: {self.expression[:200]}", *told, self.process)
+        ]
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><td>{'</td><td>'.join(map(escape, row))}</td></tr>" for row in self.rows())
+        head = "<tr><th>tensor</th><th>shape here</th><th>placement</th><th>sizes</th></tr>"
+        numbers = "".join(f"<br><code>{escape(f'{name} = {n}')}</code>" for name, n in self.numbers.items())
+        return (
+            f"<p>line {self.line}: <code>{escape(self.expression[:200])}</code>{numbers}"
+            f"<br>{escape(self.process)}</p>" + (f"<table>{head}{rows}</table>" if rows else "")
+        )
+
+    def as_dict(self) -> Plain:
+        """Plain values for JSON."""
+        names = ("name", "shape", "placement", "sizes")
+        operands = [dict(zip(names, row, strict=True)) for row in self.rows()]
+        numbers = dict(self.numbers)
+        return {
+            "expression": self.expression, "line": self.line, "operands": operands, "numbers": numbers,
+            "process": self.process,
+        }  # fmt: skip
+
+    def whole_beside_part(self, said: list[int]) -> WholeBesidePart | None:
+        """A number in the expression that is the whole of a cut dim, while the message speaks of the part.
+
+        said: the numbers of the message.
+        """
+        for cut in self.cuts:
+            for text, factors in self._products():
+                if math.prod(factors.values()) != cut.whole or cut.part not in said or cut.whole % cut.part:
+                    continue
+                ranks = cut.whole // cut.part
+                name = next((name for name, factor in factors.items() if factor % ranks == 0), "")
+                remedy = f"write {name} // {ranks} = {factors[name] // ranks}" if name and ranks > 1 else ""
+                return WholeBesidePart(text, remedy, cut) if ranks > 1 else None
+        return None
+
+    def _products(self) -> Iterator[tuple[str, dict[str, int]]]:
+        """The numbers of the expression and the products of a few of them, with their factors."""
+        single = {name: n for name, n in self.numbers.items() if isinstance(n, int) and n > 1}
+        for count in (1, 2, 3):
+            for names in itertools.combinations(list(single)[:6], count):
+                yield "·".join(names), {name: single[name] for name in names}
+
+
+def live_facts(error: BaseException) -> LiveFacts | None:
+    """The facts of the innermost frame of user code; None without such a frame."""
+    code = failing_code(error)
+    if code is None:
+        return None
+    values = code.values()
+    tensors = dict(itertools.islice(_tensors(values), _MOST))
+    tensors = tensors or dict(itertools.islice(_tensors(values, nested=True), _MOST))
+    numbers = {name: n for name, value in values.items() if (n := _whole(value)) is not None}
+    seen = {name: value for frame in code.frames for name, value in _names(frame).items()}
+    mesh = next((m for m in map(_mesh, (*tensors.values(), *seen.values(), *_of_self(seen))) if m), {})
+    facts = _facts(seen, mesh)
+    sizes = _Sizes(numbers, seen, facts, mesh)
+    operands, cuts = [], []
+    for name, tensor in tensors.items():
+        operand, parts = _operand(name, tensor, sizes)
+        operands.append(operand)
+        cuts += parts
+    process, single = _process(mesh)
+    degrees = {n for n in sizes.degrees.values() if n > 1}
+    # One process may play one rank of several: then some number of ranks is not far.
+    spaces = (seen, *(frame.f_globals for frame in code.frames), *map(stored, seen.values()))
+    near = itertools.chain.from_iterable(space.items() for space in spaces)
+    held = any(_DEGREE.search(str(name).lower()) and (_whole(n) or 1) != 1 for name, n in near)
+    alone = single and not (cuts or degrees or held or facts.keys() & {"layout"})
+    return LiveFacts(code.text, code.line, tuple(operands), numbers, process, tuple(cuts), alone, facts)
+
+
+# -- what a frame names ----------------------------------------------------------------------------
+
+
+def _names(frame: FrameType) -> Values:
+    """The locals of a frame, and the globals that its code names; of a notebook what the cell names."""
+    if frame.f_locals is not frame.f_globals:
+        used = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
+        return {**used, **frame.f_locals}
+    # A notebook compiles each statement of a cell by itself, so the code of the failing one names too little.
+    words = re.findall(r"[^\W\d]\w*", "".join(linecache.getlines(frame.f_code.co_filename)))
+    return {name: frame.f_globals[name] for name in dict.fromkeys(words) if name in frame.f_globals}
+
+
+def _of_self(seen: Values) -> list[Held]:
+    """What the object of a method stores."""
+    return list(stored(seen["self"]).values()) if "self" in seen else []
+
+
+def _whole(value: Held) -> int | tuple[int, ...] | None:
+    """A value as an integer, or a few of them."""
+    if type(value) is int:
+        return value
+    items = tuple(value) if is_exactly(value, tuple, list, _torch("Size")) else ()
+    return items if 0 < len(items) < 9 and all(type(n) is int for n in items) else None
+
+
+def _facts(seen: Values, mesh: Mapping[str, int]) -> Values:
+    """What the names of a frame say of model and layout: by a ModelConfig, a Layout, a config, a degree."""
+    facts: Values = {}
+    for value in (*seen.values(), *_of_self(seen)):
+        if type(value) is ModelConfig:
+            facts["model"] = value
+        elif type(value) is Layout:
+            facts["layout"] = value
+        else:
+            rows = {FACTS[n]: v for n, v in stored(value).items() if n in FACTS and type(v) is int and v > 0}
+            if len(rows.keys() & {"n_heads", "dim", "n_layers", "n_kv_heads", "vocab_size"}) >= _FEWEST:
+                facts |= {name: n for name, n in rows.items() if name not in AXES}
+    own = {*AXES, "n_heads", "n_kv_heads", "head_dim"}
+    facts |= {n: v for n, v in seen.items() if n in own and type(v) is int and v > 0}
+    return facts | {axis: n for axis, n in mesh.items() if axis in AXES}
+
+
+# -- torch's objects -------------------------------------------------------------------------------
+
+
+def _torch(name: str, module: str = "torch") -> Held:
+    """A class of torch, if its module has been imported."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _tensors(values: Values, nested: bool = False) -> Iterator[tuple[str, Held]]:
+    """The tensors and arrays among values, and the parameters of the modules that are called.
+
+    nested: also those of the modules in them.
+    """
+    kinds = (_torch("Tensor"), _torch("ndarray", "numpy"))
+    for name, value in values.items():
+        if any(is_a(value, kind) for kind in kinds):
+            yield name, value
+        elif is_exactly(value, list, tuple):
+            few = enumerate(value[:_MOST])
+            yield from ((f"{name}[{i}]", item) for i, item in few if is_a(item, kinds[0]))
+        elif is_a(value, _torch("Module", "torch.nn")) and name != "self":
+            own, inner = (stored(value).get(table) or {} for table in ("_parameters", "_modules"))
+            yield from ((f"{name}.{key}", weight) for key, weight in own.items() if is_a(weight, kinds[0]))
+            if nested:
+                yield from _tensors({f"{name}.{key}": module for key, module in inner.items()}, nested)
+
+
+def _foreign(tensor: object) -> bool:
+    """Whether a class outside torch decides what operations on its tensors do, even reading their shape."""
+    own = (defined for _, defined in classes(tensor) if "__torch_dispatch__" in defined)
+    return str(next(own, {"__module__": "torch"})["__module__"]).partition(".")[0] != "torch"
+
+
+def _mesh(value: object) -> dict[str, int]:
+    """The axes of torch's own DeviceMesh, or of a DTensor's, with their ranks."""
+    if is_a(value, _torch("DTensor", "torch.distributed.tensor")):
+        value = attribute(attribute(value, "_spec"), "mesh")
+    if type(value) is not _torch("DeviceMesh", "torch.distributed.device_mesh"):
+        return {}  # A subclass has its own ways, such as to list no ranks.
+    mesh: Held = value
+    sizes = tuple(mesh.shape)
+    names = mesh.mesh_dim_names or tuple(f"axis {i}" for i in range(len(sizes)))
+    return dict(zip(names, sizes, strict=True))
+
+
+def _operand(name: str, tensor: Held, sizes: _Sizes) -> tuple[Operand, list[CutDim]]:
+    """An operand with its placement, and the dims of which this process holds a part."""
+    if _foreign(tensor):
+        return Operand(
+            name,
+            (),
+            type.__dict__["__name__"].__get__(type(tensor)),
+            "a class with operations of its own: not read",
+        ), []
+    if not is_a(tensor, _torch("Tensor")):
+        shape = tuple(tensor.shape) if is_exactly(tensor, _torch("ndarray", "numpy")) else ()
+        return Operand(name, shape, str(tensor.dtype) if shape else "array", "", sizes.named(shape)), []
+    torch = sys.modules["torch"]
+    if is_a(tensor, _torch("DTensor", "torch.distributed.tensor")):
+        spec = attribute(tensor, "_spec")
+        whole, local = (
+            tuple(spec.shape),
+            tuple(torch.Tensor.shape.__get__(attribute(tensor, "_local_tensor"))),
+        )
+        axes, cuts, words = list(_mesh(tensor).items()), [], []
+        for (axis, ranks), placement in zip(axes, spec.placements, strict=True):
+            dim = getattr(placement, "dim", None)
+            kind = type(placement).__name__.strip("_") + ("" if dim is None else f"({dim})")
+            words.append(f"{kind} over {axis}={ranks}")
+            if dim is not None and ranks > 1:
+                cuts.append(CutDim(name, dim, local[dim], whole[dim], f"{axis}={ranks}"))
+        placement = f"DTensor: whole {list(whole)}, {', '.join(words)}"
+        dtype = str(spec.tensor_meta.dtype).removeprefix("torch.")
+        return Operand(name, local, dtype, placement, sizes.named(local, cuts)), cuts
+    with torch._C.DisableTorchFunctionSubclass():
+        shape, dtype = tuple(torch.Tensor.shape.__get__(tensor)), str(torch.Tensor.dtype.__get__(tensor))
+        base = torch.Tensor._base.__get__(tensor)
+        whole = () if base is None or _foreign(base) else tuple(torch.Tensor.shape.__get__(base))
+    parts = []
+    if len(whole) == len(shape) and sum(a != b for a, b in zip(shape, whole, strict=True)) == 1:
+        dim = next(i for i, (a, b) in enumerate(zip(shape, whole, strict=True)) if a != b)
+        parts = [CutDim(name, dim, shape[dim], whole[dim])] if shape[dim] < whole[dim] else []
+    placement = f"a slice of {list(whole)}" if parts else ""
+    return Operand(name, shape, dtype.removeprefix("torch."), placement, sizes.named(shape, parts)), parts
+
+
+def _process(mesh: Mapping[str, int]) -> tuple[str, bool]:
+    """What the process is, in words, and whether it is alone."""
+    dist: Held = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+        if rank.isdecimal() and world.isdecimal() and int(world) > 1:
+            return (
+                f"rank {int(rank)} of {int(world)} by its environment, torch.distributed not initialised",
+                False,
+            )
+        return "one process, torch.distributed not initialised", True
+    axes = f", mesh {' '.join(f'{axis}={n}' for axis, n in mesh.items())}" if mesh else ""
+    fake = ", a fake process group" if dist.get_backend() == "fake" else ""
+    return f"rank {dist.get_rank()} of {dist.get_world_size()}{axes}{fake}", dist.get_world_size() == 1
+
+
+# -- names for sizes -------------------------------------------------------------------------------
+
+
+class _Sizes:
+    """Names for sizes, from the integers of the expression, the frame, its object and its config."""
+
+    def __init__(self, numbers: Values, seen: Values, facts: Values, mesh: Mapping[str, int]) -> None:
+        model, layout = facts.get("model"), facts.get("layout")
+        own = {**numbers, **seen, **(stored(seen["self"]) if "self" in seen else {}), **facts}
+        own |= {name: getattr(model, name) for name in MODEL_FIELDS} if model else {}
+        whole: dict[str, int] = {}
+        known: set[tuple[int, bool, bool]] = set()
+        for name, n in own.items():  # Of equal numbers the name that the expression uses, or the nearest.
+            role = (n if type(n) is int else 0, bool(_HEADS.search(name)), bool(_HEAD_DIM.search(name)))
+            if type(n) is int and n > 1 and (role not in known or name in AXES):
+                whole[name.rpartition(".")[2]] = n
+                known.add(role)
+        said = {name: n for name, n in whole.items() if _DEGREE.search(name.lower())}
+        said |= {axis: n for axis in AXES if layout and (n := getattr(layout, axis)) > 1}
+        self.degrees: dict[str, int] = {**said, **mesh}
+        self.sizes = {name: n for name, n in whole.items() if name not in self.degrees}
+
+    def named(self, shape: tuple[int, ...], cuts: list[CutDim] | None = None) -> str:
+        """Names for the sizes of a shape that have one, or two: "128 = n_heads·head_dim/tp = 512/4"."""
+        exact = {cut.dim: cut for cut in cuts or () if cut.ranks}
+        told = []
+        for dim, n in enumerate(shape):
+            cut = exact.get(dim)
+            found = list(self._candidates(cut.whole if cut else n, bool(cut)))
+            name = " or ".join(found) if len(found) < 3 else ""
+            axis, _, ranks = cut.ranks.partition("=") if cut else ("", "", "")
+            part = f"{name or 'whole'}/{axis} = {cut.whole}/{ranks}" if cut else name
+            told += [f"{n} = {part}"] if part else []
+        return ", ".join(dict.fromkeys(told))
+
+    def _candidates(self, n: int, whole: bool) -> Iterator[str]:
+        """What a size may be: a known one, heads times their columns, or one of these over a degree."""
+        heads = {name: k for name, k in self.sizes.items() if _HEADS.search(name)}
+        columns = {name: k for name, k in self.sizes.items() if _HEAD_DIM.search(name)}
+        wholes = {**self.sizes, **{f"{a}·{b}": heads[a] * columns[b] for a in heads for b in columns}}
+        yield from (name for name, size in wholes.items() if size == n > 1)
+        for axis, ranks in self.degrees.items() if not whole else ():
+            yield from (
+                f"{name}/{axis} = {size}/{ranks}" for name, size in wholes.items() if size == n * ranks
+            )

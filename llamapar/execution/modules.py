@@ -1,0 +1,302 @@
+"""`lp.run` of a module that a user brings: it is made whole, cut by a plan, run on every rank, and compared.
+
+The whole module runs first, in this process: its state is copied into every rank's module, and its output
+gives the targets of the default loss. Where something differs, both run once more in float64 with every
+submodule followed, and the first submodule that differs is named. What is left out: pipelines, and torchrun.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from llamapar import interrupts
+from llamapar.errors import Choice, LlamaparError, whole
+from llamapar.spmd import compat
+from llamapar.spmd.setting import DTYPES
+
+from .body import RankReport
+from .capacity import choose_device, memory_available
+from .engines import local, processes
+from .engines.rank import Context
+from .module_reading import (
+    FIT,
+    FORWARD,
+    TRAINER,
+    Culprit,
+    TensorReading,
+    first_difference,
+    gap,
+    largest,
+    part_of,
+    parts_in_words,
+    reading,
+)
+from .module_result import ModuleResult, ParameterRow
+from .module_run import ModuleOutcome, run_module_rank
+from .module_task import ModuleTask
+from .recorder import Recorder
+from .replies import Cancelled
+from .ticking import Ticking, few_threads, ticker
+
+LOCAL_LACKS = ("LocalInt", "SymInt", "SymNode", "LocalTensor", "resize_", "src_rank", "_local_tensor")
+"""What an error says if torch's mode for all ranks in one process lacks an operation."""
+
+
+def run_module(
+    task: ModuleTask,
+    notes: tuple[str, ...],
+    engine: str,
+    device: str,
+    rank: int,
+    timeout: float,
+    cancelled: Callable[[], bool],
+) -> ModuleResult:
+    """Run a module under its plan; engines and errors as in `lp.run`. notes: about the task."""
+    world = task.layout.world
+    with local.one_run, interrupts.deferred() as check, torch.random.fork_rng(devices=[]):
+
+        def given_up() -> bool:
+            check()  # A Ctrl-C that was deferred is raised here.
+            return cancelled()
+
+        tick, usual = ticker(given_up), DTYPES[task.dtype]
+        if engine == "dry":
+            module = task.made("meta")
+            reports = tuple(_reports_here(task, "meta", whole("rank", rank, 0, world - 1), tick))
+            found = ModuleResult(type(module).__name__, task, engine, "meta", reports, usual, notes=notes)
+            for outcome in _outcomes(reports).values():
+                one = outcome._replace(here=dict(module.named_parameters(remove_duplicate=False)))
+                found = _judged(found, one, {rank: outcome})
+            return found
+        used, backend, why = choose_device("cpu" if engine == "local" else device, engine, world)
+
+        def ranks(of: ModuleTask) -> list[RankReport]:
+            if engine == "local":
+                return _reports_here(of, used, None, tick)
+            answers = processes.rank_answers(run_module_here, of, world, used, backend, timeout, given_up)
+            return processes.reports(answers)
+
+        def alone(of: ModuleTask) -> ModuleOutcome:
+            with Ticking(tick):
+                return run_module_rank(of, None)[0]
+
+        one = alone(task)
+        state = {name: t for name, t in (one.here | one.buffers).items() if name not in one.tied}
+        task = replace(task, state=state, targets=one.targets)
+        # A rank holds all weights before its plan cuts them; then pieces, gradients and copies of both.
+        needed = 4 * world * sum(t.numel() * t.element_size() for t in state.values())
+        if needed > (available := memory_available()):
+            raise LlamaparError(
+                f"{world} ranks would take up to {needed:,} bytes; {available:,} are free",
+                "every rank makes the whole module before the plan cuts it",
+                [Choice.of(engine="dry"), "fewer layers"],
+                "world",
+            )
+        with few_threads(t.shape for t in state.values()):
+            reports = tuple(ranks(task))
+            notes = (*notes, *one.notes, why)
+            found = ModuleResult(one.name, task, engine, used, reports, usual, notes=notes)
+            return _compared(found, one, ranks, alone) if _outcomes(reports) else found
+
+
+# -- engines ---------------------------------------------------------------------------------------
+
+
+def _sequences(task: ModuleTask, _: str, whole_input: Tensor, coord: compat.Coord) -> Tensor:
+    """A rank's sequences of an input; one whose dim 0 is not the batch stays whole."""
+    if not whole_input.dim() or whole_input.shape[0] != task.batch:
+        return whole_input.clone()
+    own = task.batch // task.layout.dp
+    return whole_input.narrow(0, coord["dp"] * own, own).clone()
+
+
+def run_module_here(context: Context, task: ModuleTask) -> RankReport:
+    """Run the task on this rank of the pool."""
+    mesh = processes.mesh_of(task.layout, context.device.type)
+    recorder = Recorder(context.rank, note=context.note)
+    coord = compat.coord_of(mesh, context.rank)
+
+    def share(t: Tensor) -> Tensor:
+        return _sequences(task, "", t, coord).to(context.device)
+
+    found = run_module_rank(task, mesh, share, recorder, str(context.device))[context.rank]
+    return RankReport(rank=context.rank, module=found, trace=recorder.traces[context.rank])
+
+
+def _reports_here(
+    task: ModuleTask, device: str, alone: int | None, tick: Callable[[], None]
+) -> list[RankReport]:
+    """Run the task in this process: on all ranks as LocalTensors, or on the rank `alone` on the meta device.
+
+    Raises LlamaparError for what only real ranks can do.
+    """
+    layout, first = task.layout, alone or 0
+    recorder = Recorder(first, world=layout.world if alone is None else 0, tick=tick)
+    recorder.places = {r: r for r in recorder.ranks}
+    found, errors, text = dict[int, ModuleOutcome](), dict[int, Exception](), ""
+    with ExitStack() as stack:
+        if alone is None:
+            part = partial(_sequences, task)
+            ranks = stack.enter_context(closing(local.LocalRanks(layout, part, device, aliased=True)))
+            mesh = stack.enter_context(ranks).mesh
+        else:
+            local.close_ranks()
+            stack.enter_context(compat.fake_world(layout.world, alone))
+            mesh = compat.make_mesh(layout, "cpu")
+
+        def share(t: Tensor) -> Tensor:
+            if alone is None:
+                return ranks.cut("", lambda: t).detach()
+            return _sequences(task, "", t.to(device), layout.coord_of(first)._asdict())
+
+        try:
+            found = run_module_rank(task, mesh, share, recorder, device)
+        except (Cancelled, LlamaparError):
+            raise
+        except Exception as error:
+            engine, why, when = "local", "torch's mode for all ranks in one process lacks it", ""
+            lacks = isinstance(error, NotImplementedError) or any(word in str(error) for word in LOCAL_LACKS)
+            if alone is not None:
+                engine, why, when = "dry", "its tensors have no numbers", "with a small model"
+                lacks = "meta" in str(error)
+            if lacks:  # Real ranks would not raise it.
+                what = f"engine={engine!r} cannot run this: {type(error).__name__}: {error}".splitlines()[0]
+                raise LlamaparError(what, why, [Choice.of(when, engine="processes")], "engine") from error
+            errors, text = local.errors_of([recorder], error), "".join(traceback.format_exception(error))
+    return [
+        RankReport(rank=r, module=found.get(r), trace=trace, error=errors.get(r), traceback=text)
+        for r, trace in recorder.traces.items()
+    ]
+
+
+# -- comparing -------------------------------------------------------------------------------------
+
+
+def _outcomes(reports: Sequence[RankReport]) -> dict[int, ModuleOutcome]:
+    """rank → its outcome; {} if a rank raised."""
+    made = {report.rank: report.module for report in reports if isinstance(report.module, ModuleOutcome)}
+    return made if len(made) == len(reports) else {}
+
+
+def _compared(
+    result: ModuleResult,
+    one: ModuleOutcome,
+    ranks: Callable[[ModuleTask], list[RankReport]],
+    alone: Callable[[ModuleTask], ModuleOutcome],
+) -> ModuleResult:
+    """The result with its rows and, where something differs, the first submodule that does."""
+    outcomes, exact_task = _outcomes(result.reports), result.task.in_float64()
+    found = _judged(result, one, outcomes)
+    if found.ok or one.drew:
+        return found
+    exact = alone(exact_task)
+    if result.task.dtype != "float64":
+        # A module in this dtype is off from itself in float64; cut, it rounds as often, in other places.
+        gradients = ((one.gradient[name], t) for name, t in exact.gradient.items())
+        pairs = [*zip(one.outputs, exact.outputs, strict=True), *gradients]
+        off = max((gap(a, b) / largest(b) for a, b in pairs), default=0.0)
+        note = (
+            f"one process in {result.task.dtype} is off by {off:.0e} of itself in float64: so may a plan be"
+        )
+        found = replace(result, tolerance=max(result.tolerance, 2 * off), notes=(*result.notes, note))
+        found = _judged(found, one, outcomes)
+        if found.ok:
+            return found
+    in_float64 = _outcomes(ranks(exact_task))
+    note = "in float64 the ranks raise, so no submodule is named"
+    if in_float64:
+        calls = {rank: outcome.calls for rank, outcome in in_float64.items()}
+        again = _judged(replace(found, tolerance=FIT), exact, in_float64)
+        culprit = first_difference(calls, exact.calls, result.layout)
+        wrong = next((row for row in again.rows if not row.ok), None)
+        if culprit is None and wrong is not None:
+            words = f"outputs and their gradients are right, the gradient of {wrong.name} is not: "
+            culprit = Culprit(wrong.name.rpartition(".")[0], words + wrong.gradient)
+        if not again.ok:
+            return replace(found, culprit=culprit)
+        note = f"in float64 nothing differs: {result.task.dtype} rounds that much here"
+    return replace(found, notes=(*found.notes, note))
+
+
+def _judged(result: ModuleResult, one: ModuleOutcome, outcomes: Mapping[int, ModuleOutcome]) -> ModuleResult:
+    """The result with the ranks' parameters, gradients, output and loss beside the whole module's."""
+    layout, tolerance, first = result.layout, result.tolerance, outcomes[min(outcomes)]
+    sizes = {n: t.numel() * t.element_size() for n, t in first.here.items() if n not in first.tied}
+    rows = tuple(_row(name, one, outcomes, result) for name in one.here)
+    more = [name for name in first.here if name not in one.here]
+    notes = [
+        *result.notes,
+        *([f"the cut module has parameters of its own: {', '.join(more)}"] if more else []),
+        *(note for outcome in outcomes.values() for note in outcome.notes),
+    ]
+    if all(row.here == row.whole for row in rows):
+        notes.append("no parameter is cut: every rank has the whole module")
+    result = replace(
+        result,
+        rows=rows,
+        tied=one.tied,
+        buffers={name: tuple(t.shape) for name, t in one.buffers.items()},
+        changed=one.changed,
+        drew=one.drew,
+        bytes_here=sum(sizes.values()),
+        gradient_bytes=sum(size for name, size in sizes.items() if name in first.gradient),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    if one.drew or result.engine == "dry":
+        return result
+    output, error = None, 0.0
+    for i, t in enumerate(one.outputs):
+        owns = {r: dict(enumerate(of.outputs)).get(i, torch.empty(0)) for r, of in outcomes.items()}
+        output = reading(owns, t, layout, tolerance, FORWARD)
+        off = output.error
+        if output.summed or not output.fits:  # as far as it is from the whole, or from the rank's sequences
+            shares = {r: _sequences(result.task, "", t, layout.coord_of(r)._asdict()) for r in owns}
+            off = max(min(gap(own, t), gap(own, shares[r])) for r, own in owns.items()) / largest(t)
+        error = max(error, off)
+    losses = {r: outcome.loss for r, outcome in outcomes.items()}
+    loss = reading(losses, one.loss, layout, tolerance, TRAINER, dict.fromkeys(losses, ()))
+    output = output if output is not None and output.fits else None
+    return replace(result, output=output, output_error=error, loss_error=loss.error)
+
+
+def _row(
+    name: str, one: ModuleOutcome, outcomes: Mapping[int, ModuleOutcome], result: ModuleResult
+) -> ParameterRow:
+    """A parameter of the whole module, by one of its names, what ranks hold of it, and its gradient."""
+    first, whole_of_it = outcomes[min(outcomes)], one.here[name]
+    row = ParameterRow(name, tuple(whole_of_it.shape), (), "the cut module has no such parameter", ok=False)
+    if any(name not in outcome.here for outcome in outcomes.values()):
+        return row
+    row = replace(row, here=tuple(first.here[name].shape), ok=True)
+    if name in first.tied:
+        return replace(row, placement=f"tied to {first.tied[name]}")
+    if result.engine == "dry":
+        cut = enumerate(zip(row.here, row.whole, strict=False))
+        words = ", ".join(f"dim {d}: {here} of {size}" for d, (here, size) in cut if here != size)
+        return replace(row, placement=words or "copy")
+    found = {rank: part_of(outcome.here[name], whole_of_it) for rank, outcome in outcomes.items()}
+    parts = {rank: part for rank, part in found.items() if part is not None}
+    row = replace(row, placement=parts_in_words(found, result.layout, row.whole), ok=len(parts) == len(found))
+    if one.drew or name not in one.gradient:
+        return replace(row, gradient="" if one.drew else "none")
+    owns = {rank: outcome.gradient[name] for rank, outcome in outcomes.items() if name in outcome.gradient}
+    fit = TensorReading(False, "not comparable" if len(owns) == len(outcomes) else "no gradient")
+    if row.ok and len(owns) == len(outcomes):
+        ways = FORWARD | TRAINER
+        fit = reading(owns, one.gradient[name], result.layout, result.tolerance, ways, parts)
+    words, ok = fit.words, fit.fits and "tp" not in fit.summed
+    if fit.fits:
+        summed = " and ".join(f"{way} over {axis}" for axis, way in fit.summed.items())
+        words = f"a summand: {summed}" if summed else "in full"
+    # The parameter that it is tied to in the whole module, and no longer in the cut one.
+    other = ({of: n for n, of in one.tied.items()} | one.tied).get(name)
+    if not ok and other is not None and other not in first.tied:
+        words = f"of its own use alone: the plan unties it from {other}"
+    return replace(row, gradient=words, error=fit.error, ok=ok)

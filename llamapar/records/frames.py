@@ -1,0 +1,201 @@
+"""The code that raised an error, and the values that it names, found without calling anything.
+
+A traceback leads to the innermost frame of the user's own code, and CPython's positions to the expression
+that raised there. Names are looked up in the frame, attributes where an object stores them: in `__dict__`,
+in slots, and in the tables of a torch module. A property, `__getattr__` and `__repr__` are never called, so
+a value that only they can give is not found.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sysconfig
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import FrameType, GetSetDescriptorType, MemberDescriptorType, TracebackType
+from typing import Any
+
+_PACKAGE = Path(__file__).parent.parent
+_INSTALLED = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+LIBRARIES = (*(f"{folder}/" for folder in (*_INSTALLED, _PACKAGE)), "<frozen")
+"""Where code lies that nobody wrote for a run."""
+
+Held = Any
+"""A value of the user's program, of whatever class."""
+
+MISSING = object()
+_LONGEST = 2**20
+"""Characters of a file that is parsed, at most."""
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+"""Where a torch module stores what it calls its attributes."""
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is a library's, ours among them."""
+    return file.startswith(LIBRARIES) or "-packages" in file
+
+
+def classes(value: object) -> Iterator[tuple[type, Mapping[str, Held]]]:
+    """The classes of a value, as Python resolves names, each with what it defines; no metaclass is asked."""
+    for kind in type.__dict__["__mro__"].__get__(type(value)):
+        yield kind, type.__dict__["__dict__"].__get__(kind)
+
+
+def is_a(value: object, kind: type | None) -> bool:
+    """Whether a value is of a class or a subclass; unlike isinstance, this never reads `__class__`."""
+    return any(found is kind for found, _ in classes(value))
+
+
+def is_exactly(value: object, *kinds: type | None) -> bool:
+    """Whether a value is of one of these classes and of no subclass; unlike ==, this asks no metaclass."""
+    return any(type(value) is kind for kind in kinds)
+
+
+def stored(value: object) -> dict[str, Held]:
+    """What an object stores under names: its `__dict__`, unless its class has made that a property."""
+    for _, defined in classes(value):
+        found = defined.get("__dict__")
+        if found is not None:
+            native = is_exactly(found, GetSetDescriptorType, MemberDescriptorType)
+            rows = found.__get__(value) if native else None
+            return rows if type(rows) is dict else {}
+    return {}
+
+
+def attribute(value: object, name: str) -> Held:
+    """An attribute as the object or its class stores it, or MISSING.
+
+    A method, a property or torch's own x.shape is no stored value: it would have to be called.
+    """
+    own = stored(value)
+    for rows in (own, *(own.get(table) for table in _TABLES)):
+        if (type(rows) is dict or type(rows) is OrderedDict) and name in rows:
+            return rows[name]
+    found = next((defined[name] for _, defined in classes(value) if name in defined), MISSING)
+    if type(found) is MemberDescriptorType:  # A slot, which may be empty.
+        try:
+            return found.__get__(value)
+        except AttributeError:
+            return MISSING
+    return MISSING if any("__get__" in defined for _, defined in classes(found)) else found
+
+
+def item(value: object, key: object) -> Held:
+    """An item of a list, tuple or dict, or of a torch ModuleList or ModuleDict; else MISSING."""
+    rows = stored(value).get("_modules", MISSING)
+    holder: Held = value if rows is MISSING else rows
+    key = key if rows is MISSING else str(key)
+    try:
+        if is_exactly(holder, dict, OrderedDict) and is_exactly(key, str, int):
+            return holder.get(key, MISSING)
+        return holder[key] if is_exactly(holder, list, tuple) and type(key) is int else MISSING
+    except IndexError:
+        return MISSING
+
+
+@dataclass(frozen=True, eq=False)
+class FailingCode:
+    """The expression that raised, in the innermost frame of the user's code.
+
+    frames: those of the user's code in the traceback, the innermost last. node: the smallest part of the
+    source with the failing instruction's position; None if the source is not there. text: its source on one
+    line.
+    """
+
+    frames: tuple[FrameType, ...]
+    line: int
+    node: ast.AST | None
+    text: str
+
+    def value(self, node: ast.AST) -> Held:
+        """What a name, or a chain of attributes and items that begins with one, refers to; else MISSING."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            frame = self.frames[-1]
+            return frame.f_locals.get(node.id, frame.f_globals.get(node.id, MISSING))
+        if not isinstance(node, ast.Attribute | ast.Subscript):
+            return MISSING
+        held = self.value(node.value)
+        if held is MISSING:
+            return MISSING
+        if isinstance(node, ast.Attribute):
+            return attribute(held, node.attr)
+        return item(held, self.value(node.slice))
+
+    def values(self) -> dict[str, Held]:
+        """Every name and chain of the expression that refers to a value, by its source, as it reads."""
+        found: dict[str, Held] = {}
+        for node in self._named(self.node):
+            value = self.value(node)
+            if value is not MISSING and not isinstance(node, ast.Constant):
+                found.setdefault(ast.unparse(node), value)
+        return found
+
+    def _named(self, node: ast.AST | None) -> Iterator[ast.AST]:
+        """The longest chains that refer to something: of x.shape[0], whose shape is a property, x."""
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+            if self.value(node) is not MISSING:
+                yield node
+            if isinstance(node, ast.Name):
+                return
+        # A chain that is found stands for its beginnings, but not for the index in layers[i].
+        chain = isinstance(node, ast.Attribute | ast.Subscript) and self.value(node) is not MISSING
+        begins = getattr(node, "value", None) if chain else None
+        for child in ast.iter_child_nodes(node) if node is not None else ():
+            if child is not begins:
+                yield from self._named(child)
+
+
+def failing_code(error: BaseException) -> FailingCode | None:
+    """Where an error was raised in the user's own code; None if no frame of the traceback is the user's."""
+    own: list[TracebackType] = []
+    at = error.__traceback__
+    while at is not None:
+        own += [] if is_library(at.tb_frame.f_code.co_filename) else [at]
+        at = at.tb_next
+    if not own:
+        return None
+    code, number = own[-1].tb_frame.f_code, own[-1].tb_lineno
+    where = next(islice(code.co_positions(), own[-1].tb_lasti // 2, None), (None,) * 4)
+    source = "".join(linecache.getlines(code.co_filename))
+    node = _at(source, where)
+    text = "" if node is None else " ".join((ast.get_source_segment(source, node) or "").split())
+    return FailingCode(tuple(tb.tb_frame for tb in own), number, node, text or _line(source, number))
+
+
+def _line(source: str, number: int) -> str:
+    return next(islice(source.splitlines(), number - 1, None), "").strip()
+
+
+def _at(source: str, where: tuple[int | None, ...]) -> ast.AST | None:
+    """The smallest expression, or else statement, that begins and ends around a position.
+
+    A `raise` gives the condition that it stands under, and names that cannot be filled give the value.
+    """
+    try:
+        tree = ast.parse(source if len(source) <= _LONGEST else "")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    first, last, begin, end = where
+    if None in where:
+        return None
+    best: ast.AST | None = None
+    parents: dict[ast.AST, ast.AST] = {}
+    for node in ast.walk(tree):
+        parents.update((child, node) for child in ast.iter_child_nodes(node))
+        if isinstance(node, ast.expr | ast.stmt):
+            starts, ends = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+            if starts <= (first, begin) and ends >= (last, end):
+                best = node  # A walk goes from the outside in.
+    above = parents.get(best) if best is not None else None
+    if isinstance(best, ast.Raise) and isinstance(above, ast.If):
+        return above.test
+    if isinstance(above, ast.Assign) and isinstance(best, ast.Tuple | ast.List) and best in above.targets:
+        return above.value
+    return best

@@ -1,0 +1,33 @@
+"""How much longer a changed job takes for the same tokens; `check` says it of every fix."""
+
+from __future__ import annotations
+
+from llamapar.describe.hardware import DEFAULT_GPU, hardware
+from llamapar.describe.job import Job
+from llamapar.errors import LlamaparError
+from llamapar.frameworks import Framework
+
+from .cost import conditions_of, cost_of, split_of
+
+
+def times_longer(old: Job, new: Job, judge: Framework | None) -> float | None:
+    """Seconds per token of `new` over those of `old`, as `cost` counts both.
+
+    A job without a batch has the sequences of `old`; if that has none either, both have as many as `cost`
+    takes by default. None without a sequence length, and if shards or batch do not divide.
+    """
+    if old.seq_len is None or new.seq_len is None:
+        return None
+    try:
+        before, after = (_seconds_per_token(job, job.sequences or old.sequences, judge) for job in (old, new))
+    except LlamaparError:
+        return None
+    return after / before
+
+
+def _seconds_per_token(job: Job, sequences: int | None, judge: Framework | None) -> float:
+    if sequences is not None:
+        job = job.replace(global_batch=sequences, micro_batch=job.micro_batch or 1)
+    how = conditions_of(judge, hardware(job.gpu or DEFAULT_GPU), job.recompute)
+    found = cost_of(job, how, job.layer_split or split_of(judge), job.nc)
+    return found.step_seconds / found.tokens

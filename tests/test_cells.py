@@ -1,0 +1,222 @@
+"""`%%ranks`: a cell of a notebook on real ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from IPython.testing.globalipapp import start_ipython
+from torch import Tensor
+
+import llamapar as lp
+from llamapar.execution.cell_result import CellResult
+from llamapar.execution.engines.pool import close_pool
+
+pytestmark = pytest.mark.usefixtures("no_ranks_left")
+
+NOTEBOOK = """
+import torch
+import torch.distributed as dist
+import torch.distributed as dist
+wq = torch.arange(64 * 32.0).view(64, 32)
+def summed(x):
+    y = x @ wq.mT
+    dist.all_reduce(y, group=mesh.get_group("tp"))
+    return y
+"""
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Any]:
+    ip = start_ipython()
+    ip.run_line_magic("load_ext", "llamapar")
+    ip.run_cell(NOTEBOOK)
+    yield ip
+    ip.run_line_magic("unload_ext", "llamapar")
+    close_pool()
+
+
+def ran(shell: Any, degrees: str, *lines: str) -> CellResult:
+    shell.user_ns.pop("ranks", None)
+    shell.run_cell("\n".join([f"%%ranks {degrees}", *lines]))
+    found = shell.user_ns["ranks"]
+    assert isinstance(found, CellResult)
+    return found
+
+
+def rows(found: CellResult) -> list[list[str]]:
+    return [[str(cell) for cell in row] for row in found._table()[2]]
+
+
+def test_each_line_has_its_shapes_and_collectives(shell: Any) -> None:
+    found = ran(
+        shell, "tp=2 cp=2", "x = torch.ones(3, 32)", "y = summed(x)", "z = y[:, : rank + 1]", "y.sum()"
+    )
+    assert found.ok
+    x = torch.ones(3, 32) @ shell.user_ns["wq"].mT
+    assert found.out == dict.fromkeys(range(4), 2 * x.sum())
+    assert rows(found) == [
+        ["cell:1", "x = torch.ones(3, 32)", "x: [3, 32] float32", ""],
+        ["summed:1", "y = x @ wq.mT", "y: [3, 64] float32", ""],
+        [
+            "summed:2",
+            'dist.all_reduce(y, group=mesh.get_group("tp"))',
+            "y: [3, 64] float32",  # changed in place
+            "all_reduce tp [3, 64] 768 B",
+        ],
+        ["summed:3", "return y", "return: [3, 64] float32", ""],
+        ["cell:2", "y = summed(x)", "y: [3, 64] float32", ""],
+        ["cell:3", "z = y[:, : rank + 1]", "z: [3, 1] float32 (rank 0)", ""],
+        ["", "", "z: [3, 2] float32 (rank 1)", ""],
+        ["", "", "z: [3, 3] float32 (rank 2)", ""],
+        ["", "", "z: [3, 4] float32 (rank 3)", ""],
+    ]
+
+
+def test_what_ranks_print_is_told_by_rank(shell: Any) -> None:
+    found = ran(
+        shell, "tp=4", "import sys", "print('even' if rank % 2 == 0 else 'odd')", "sys.stderr.write('!')"
+    )
+    foot = found._table()[3].splitlines()
+    assert foot == [
+        "ranks 0, 2 printed: even",
+        "ranks 1, 3 printed: odd",
+        "ranks 0–3 wrote to stderr: !",
+        *foot[3:],
+    ]
+
+
+def test_names_stay_on_the_ranks_also_after_an_error(shell: Any) -> None:
+    ran(shell, "tp=2", "mine = torch.full((2,), rank)")
+    wrong = ran(shell, "tp=2", "wrong = mine @ wq")
+    assert not wrong.ok
+    assert {type(a.error) for a in wrong.answers} == {RuntimeError}
+    said = wrong._table()[3]
+    assert "at cell:1  wrong = mine @ wq, mine: [2] int64, wq: [64, 32] float32" in said
+    assert ran(shell, "tp=2", "mine.tolist()").out == {0: [0, 0], 1: [1, 1]}
+    shell.run_cell("mine = 5")  # the notebook's own now
+    assert ran(shell, "tp=2", "mine").out == {0: 5, 1: 5}
+    ran(shell, "tp=2", "mine = mine + rank")
+    assert ran(shell, "tp=2", "mine").out == {0: 5, 1: 6}  # the notebook's has not changed
+
+
+def test_what_cannot_be_copied_is_named_and_what_is_not_read_stays(shell: Any) -> None:
+    shell.run_cell("stream = (i for i in range(3))\nunread = (i for i in range(3))")
+    found = ran(shell, "tp=2", "have = 'stream' in globals()", "if rank == 7:", "    stream", "have")
+    assert found.out == {0: False, 1: False}
+    assert list(found.not_copied) == ["stream"]
+    assert "not copied: stream, generator: " in found._table()[3]
+
+
+def test_a_dtensor_says_where_it_is(shell: Any) -> None:
+    found = ran(
+        shell,
+        "tp=2",
+        "from torch.distributed.tensor import Shard, distribute_tensor",
+        "w = distribute_tensor(torch.ones(6, 4), mesh['tp'], [Shard(0)])",
+    )
+    assert re.fullmatch(r"w: \[3, 4\] of \[6, 4\] float32, tp: S(hard)?\((dim=)?0\)", rows(found)[0][2])
+
+
+def test_a_rank_that_waits_is_named_with_its_line(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_cell("%%ranks tp=2 timeout=7\nif rank == 0:\n    dist.all_reduce(torch.ones(1))\ndone = 1")
+    said = "".join(capsys.readouterr())
+    assert "no progress for 5 s:" in said
+    assert "rank 0" in said
+    assert "line 2" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "cell", "what"),
+    [
+        ("tpp=2", "1", "tpp=2 is no degree"),
+        ("tp=0", "1", "tp=0"),
+        ("tp=2", "x = (", "line 1 cannot be read"),
+        ("tp=65", "1", "65"),
+    ],
+)
+def test_bad_input_is_told(
+    shell: Any, line: str, cell: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run_cell(f"%%ranks {line}\n{cell}")
+    assert what in "".join(capsys.readouterr())
+
+
+def test_a_cell_opens_in_watch(shell: Any) -> None:
+    found = ran(
+        shell,
+        "tp=2",
+        "x = torch.full((2, 2), float(rank + 1))",
+        'dist.all_reduce(x, group=mesh.get_group("tp"))',
+        "y = x * 10",
+        "large = torch.zeros(3000)",
+    )
+    x, summed, y, large = found.tape.steps
+    assert [step.values[1].unique().tolist() for step in (x, summed, y)] == [[2.0], [3.0], [30.0]]
+    assert [step.places["tp"].kind for step in (x, summed, y)] == ["own", "copy", "copy"]
+    assert (summed.name, summed.reads, y.reads) == ("x", (0,), (1,))
+    assert summed.event is not None
+    assert not large.values  # too many numbers to be sent
+    panel = lp.watch(found)
+    assert panel.record is found.tape
+    assert panel.film["source"] == found.source
+    assert [step["line"] for step in panel.film["steps"]] == [1, 2, 3, 4]
+    assert [step["made"] for step in panel.film["steps"]] == [[0], [1], [2], []]
+    said = panel.snapshot().summary
+    assert "a cell, tp=2 cp=1 pp=1 dp=1: 4 steps, 2 ranks" in said
+    assert "All-reduce over TP: each rank gives its own x, and all get what the group makes of them." in said
+    with pytest.raises(lp.LlamaparError, match="cannot be changed here"):
+        panel.set(tp=4)
+
+
+def test_the_line_that_raised_is_the_last_step(shell: Any) -> None:
+    found = ran(shell, "tp=2", "x = torch.ones(2, 3)", "if rank:", "    x @ x")
+    (step,) = [step for step in lp.watch(found).film["steps"] if step["error"]]
+    assert (step["line"], step["code"]) == (3, "x @ x")
+    assert "RuntimeError" in step["error"]["1"]
+
+
+def test_html_is_escaped(shell: Any) -> None:
+    found = ran(shell, "tp=2", "t = torch.ones(2)  # <script>", "'<b>bold</b>'")
+    assert "<script>" not in found._repr_html_()
+    assert "<b>bold" not in found._repr_html_()
+    assert lp.Layout(tp=2) == found.layout
+
+
+BRANCHES: dict[str, Callable[[Any, Any], object]] = {
+    "it holds on ranks 0, 2 alone": lambda rank, world_rank: "first" if rank == 0 else "other",
+    "it holds on ranks 1, 3 alone": lambda rank, world_rank: "other" if rank else "first",
+    "it holds on rank 0 alone": lambda rank, world_rank: world_rank < 1,
+    "each rank has its own number there": lambda rank, world_rank: ["a", "b", "c", "d"][world_rank],
+}
+
+
+@pytest.mark.parametrize("why", BRANCHES)
+def test_a_branch_on_the_rank_is_refused_where_all_ranks_share_one_python(why: str) -> None:
+    def program(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+        BRANCHES[why](mesh.get_local_rank("tp"), dist.get_rank())
+        return x
+
+    result = lp.run(program, "tiny", lp.Layout(tp=2, cp=2), engine="local", seq_len=8)
+    said = str(result.reports[0].error)
+    assert "a branch on the rank: test_cells.py:" in said
+    assert "lambda rank, world_rank:" in said
+    assert why in said
+    assert "engine='processes'" in said
+    assert dist.get_rank.__module__ == "torch.distributed.distributed_c10d"
+
+
+def test_arithmetic_with_the_rank_is_each_ranks_own() -> None:
+    def program(mesh: Any, setting: Any, x: Tensor) -> dict[str, Tensor]:
+        rank = mesh.get_local_rank("tp")
+        assert rank < 2  # the same answer on all ranks
+        first = torch.arange(rank * 4, (rank + 1) * 4)
+        return {"mine": first + dist.get_rank() + 0 * x.flatten()[:4]}
+
+    result = lp.run(program, "tiny", lp.Layout(tp=2), engine="local", seq_len=8)
+    assert result.reports[0].error is None
+    assert [report.outputs["mine"].tolist() for report in result.reports] == [[0, 1, 2, 3], [5, 6, 7, 8]]

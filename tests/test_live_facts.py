@@ -1,0 +1,343 @@
+"""What a process holds where an error was raised; nothing of the user's is called."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+import llamapar as lp
+from llamapar.diagnosis.live_facts import LiveFacts, live_facts
+from llamapar.spmd.compat import fake_world
+
+ALONE = "one process, torch.distributed not initialised"
+
+
+def facts_of(fails: Callable[[], object]) -> LiveFacts:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - of every kind
+        fails()
+    found = live_facts(caught.value)
+    assert found is not None
+    return found
+
+
+def told(fails: Callable[[], object]) -> list[str]:
+    return facts_of(fails).lines()
+
+
+def rows(fails: Callable[[], object]) -> dict[str, str]:
+    """Operands of the failing expression: name → shape and dtype, with the placement if there is one."""
+    return {row[0]: ", ".join(filter(None, row[1:3])) for row in facts_of(fails).rows()}
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    with fake_world(4, 1):
+        yield init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+
+
+# -- the expression and what it names --------------------------------------------------------------
+
+
+class Block(nn.Module):
+    def __init__(self, n: int = 8) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, n), nn.Linear(8, 8)])
+        self.by_name = nn.ModuleDict({"wo": nn.Linear(4, 8, bias=False)})
+        self.register_buffer("cache", torch.zeros(2, 5))
+        self.n = n
+
+
+def test_the_failing_part_of_a_line_with_its_operands_and_numbers() -> None:
+    line = test_the_failing_part_of_a_line_with_its_operands_and_numbers.__code__.co_firstlineno + 3
+    q, k, scale, size = torch.zeros(2, 8, 16), torch.zeros(2, 8, 12), 0.5, 3
+    assert told(lambda: (q * scale).softmax(-1).unflatten(-1, (size, 5)) + k.sum()) == [
+        f"line {line}: (q * scale).softmax(-1).unflatten(-1, (size, 5))",
+        "q  [2, 8, 16] float32",
+        "size = 3",
+        ALONE,
+    ]
+
+
+def test_modules_items_buffers_and_slots() -> None:
+    block, i, weights = Block(), 0, {"wq": [torch.zeros(3, 4, dtype=torch.int8)]}
+
+    class Slots:
+        __slots__ = ("empty", "w")
+
+    slots = Slots()
+    slots.w = torch.zeros(2)
+    x = torch.zeros(2, 7)
+    assert rows(lambda: block.layers[i](x)) == {
+        "block.layers[i].weight": "[8, 8] float32", "block.layers[i].bias": "[8] float32",
+        "x": "[2, 7] float32",
+    }  # fmt: skip
+    assert rows(lambda: x @ block.by_name["wo"].weight) == {
+        "x": "[2, 7] float32", "block.by_name['wo'].weight": "[8, 4] float32",
+    }  # fmt: skip
+    assert rows(lambda: block.cache @ weights["wq"][i].float()) == {
+        "block.cache": "[2, 5] float32", "weights['wq'][i]": "[3, 4] int8",
+    }  # fmt: skip
+    assert rows(lambda: slots.w.view(3)) == {"slots.w": "[2] float32"}
+    assert rows(lambda: (slots.empty, x.view(3))) == {}  # type: ignore[attr-defined]
+
+
+def test_a_check_of_ones_own_shows_what_it_checked() -> None:
+    x, heads = torch.zeros(2, 7), (4, 8)
+
+    def checked() -> None:
+        if x.shape[-1] % 8:
+            raise ValueError("not whole")
+
+    assert told(checked)[0].endswith(": x.shape[-1] % 8")
+    assert rows(checked) == {"x": "[2, 7] float32"}
+
+    def asserted() -> None:
+        assert x.shape == heads, "other"
+
+    found = facts_of(asserted)
+    assert found.numbers == {"heads": (4, 8)}
+    assert rows(asserted) == {"x": "[2, 7] float32"}
+
+
+def test_without_source_the_process_is_told() -> None:
+    code = compile("x.view(7)", "<nowhere>", "eval")
+    found = facts_of(lambda: eval(code, {"x": torch.zeros(6)}))
+    assert (found.operands, found.process) == ((), ALONE)
+    linecache.cache["<broken>"] = (1, None, ["x.view(7) ((\n"], "<broken>")
+    code = compile("x.view(7)", "<broken>", "eval")
+    assert told(lambda: eval(code, {"x": torch.zeros(6)})) == ["line 1: x.view(7) ((", ALONE]
+
+
+def test_an_error_without_frames_has_no_facts() -> None:
+    assert live_facts(ValueError("shape '[2, 3]' is invalid for input of size 5")) is None
+
+
+# -- placements, meshes and processes --------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    """A projection whose weight is a DTensor, and a count of heads that nobody divided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(512, 512, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads, size = 32, 16
+        return self.proj(x).unflatten(-1, (heads, size))
+
+
+def test_a_dtensor_beside_a_whole_size_is_the_cause(mesh: DeviceMesh) -> None:
+    model, x = parallelize_module(Attention(), mesh, {"proj": ColwiseParallel()}), torch.zeros(2, 24, 512)
+    with pytest.raises(RuntimeError, match="unflatten") as caught:
+        model(x)
+    found = lp.explain(caught.value)
+    assert found.live is not None
+    assert found.live.lines()[0].endswith(": self.proj(x).unflatten(-1, (heads, size))")
+    assert [line.split("  ")[0] for line in found.live.lines()[1:3]] == ["self.proj.weight", "x"]
+    (weight, x_row) = found.live.rows()
+    assert weight[1:] == (
+        "[128, 512] float32", "DTensor: whole [512, 512], Shard(0) over tp=4",
+        "128 = heads·size/tp = 512/4, 512 = heads·size",
+    )  # fmt: skip
+    assert x_row[1:] == ("[2, 24, 512] float32", "", "512 = heads·size")
+    assert found.live.lines()[3:] == ["heads = 32, size = 16", "rank 1 of 4, mesh tp=4, a fake process group"]
+    assert found.summary == (
+        "A sharding problem: heads·size = 512 is the whole of dim 0 of self.proj.weight, of which a rank "
+        "holds 128 over tp=4"
+    )
+    assert found.best is not None
+    assert found.best.fixes == ("write heads // 4 = 8",)
+    assert found.as_dict()["live"]["operands"][0]["name"] == "self.proj.weight"
+
+
+def test_a_dtensor_is_read_on_every_axis() -> None:
+    with fake_world(8):
+        mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
+        w = distribute_tensor(torch.zeros(16, 8), mesh, [Shard(1), Shard(0)])
+        assert rows(lambda: w.view(7)) == {
+            "w": "[4, 4] float32, DTensor: whole [16, 8], Shard(1) over dp=2, Shard(0) over tp=4"
+        }
+        assert facts_of(lambda: w.view(7)).process == "rank 0 of 8, mesh dp=2 tp=4, a fake process group"
+        assert facts_of(lambda: w.view(7)).facts == {"dp": 2, "tp": 4}
+
+
+def test_a_slice_by_hand_names_its_whole() -> None:
+    whole = torch.zeros(4096, 64)
+    wk, x = whole[:128], torch.zeros(3, 64)
+    assert rows(lambda: (x @ wk.T).view(3, 1, 256)) == {
+        "x": "[3, 64] float32", "wk": "[128, 64] float32, a slice of [4096, 64]",
+    }  # fmt: skip
+    assert not facts_of(lambda: (x @ wk.T).view(3, 1, 256)).alone
+
+
+@pytest.mark.parametrize("name", ["tp", "tp_size", "world_size", "n_ranks", "cp", "num_gpus"])
+def test_a_degree_among_the_names_leaves_the_verdict_to_the_words(name: str) -> None:
+    space: dict[str, Any] = {"x": torch.zeros(6)}
+    source = f"def f(x, {name}):\n    return x.view(7, {name})\n"
+    linecache.cache["<cell>"] = (len(source), None, source.splitlines(True), "<cell>")
+    exec(compile(source, "<cell>", "exec"), space)
+    assert not facts_of(lambda: space["f"](space["x"], 4)).alone
+    assert facts_of(lambda: space["f"](space["x"], 1)).alone
+    space[name] = 4  # a notebook's, perhaps of another cell
+    assert not facts_of(lambda: space["f"](space["x"], 1)).alone
+
+
+def test_a_number_of_ranks_in_an_object_of_the_frames_counts_too() -> None:
+    x = torch.zeros(6)
+
+    def outer(layout: object) -> None:
+        x.view(7)
+
+    assert not facts_of(lambda: outer(SimpleNamespace(tp=1, cp=4))).alone
+    assert facts_of(lambda: outer(SimpleNamespace(tp=1, cp=1))).alone
+
+
+def test_a_rank_by_the_environment_is_no_lone_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    x = torch.zeros(6)
+    assert facts_of(lambda: x.view(7)).process == (
+        "rank 3 of 8 by its environment, torch.distributed not initialised"
+    )
+    assert not facts_of(lambda: x.view(7)).alone
+
+
+def test_a_config_and_a_model_name_sizes() -> None:
+    config = SimpleNamespace(
+        num_attention_heads=32, hidden_size=4096, num_key_value_heads=8, vocab_size=128256, name="x"
+    )
+    w, x = torch.zeros(4096, 128256), torch.zeros(2, 4000)
+
+    def with_config(config: object) -> None:
+        x @ w
+
+    found = facts_of(lambda: with_config(config))
+    assert found.facts == {"n_heads": 32, "dim": 4096, "n_kv_heads": 8, "vocab_size": 128256}
+    assert [operand.names for operand in found.operands] == ["", "4096 = dim, 128256 = vocab_size"]
+    found = facts_of(lambda: with_config(lp.model("llama3-8b")))
+    assert found.facts["model"] == lp.model("llama3-8b")
+    assert "4096 = dim" in found.operands[1].names
+
+
+def test_two_names_are_both_said_and_three_are_not() -> None:
+    x, rows_, cols = torch.zeros(6, 40), 5, 8
+
+    def f(n_heads: int, head_dim: int, width: int, other: int = 41) -> None:
+        x.view(rows_, cols)
+
+    assert facts_of(lambda: f(5, 8, 40)).operands[0].names == "40 = width or n_heads·head_dim"
+    assert facts_of(lambda: f(5, 8, 41)).operands[0].names == "40 = n_heads·head_dim"
+
+
+# -- nothing of the user's is called ----------------------------------------------------------------
+
+
+class Called(BaseException):
+    """What a user's code raises here; nothing may swallow it."""
+
+
+def refuses(*args: object, **more: object) -> Any:
+    raise Called
+
+
+class HostileMeta(type):
+    __instancecheck__ = __subclasscheck__ = __getattribute__ = __eq__ = __hash__ = refuses  # type: ignore[assignment]
+
+
+class Hostile:
+    __slots__ = ("__dict__", "w")
+    __getattr__ = __getattribute__ = __repr__ = __str__ = __eq__ = __hash__ = __bool__ = refuses  # type: ignore[assignment]
+    __len__ = __iter__ = __format__ = __index__ = __int__ = __getitem__ = refuses  # type: ignore[assignment]
+    __class__ = property(refuses)  # type: ignore[assignment]
+    shape = property(refuses)
+    dtype = property(refuses)
+
+
+class OwnDict:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise Called
+
+
+class HostileTensor(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, *args: Any, **more: Any) -> Any:
+        raise Called
+
+    __repr__ = refuses  # type: ignore[assignment]
+    shape = property(refuses)  # type: ignore[assignment]
+
+
+class HostileDispatch(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, *args: Any, **more: Any) -> Any:
+        raise Called
+
+
+class HostileModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 3)
+
+    __getattr__ = refuses  # type: ignore[assignment]
+    weight = property(refuses)
+
+
+class HostileInt(int):
+    __index__ = __int__ = __repr__ = __eq__ = __hash__ = __gt__ = refuses  # type: ignore[assignment]
+
+
+class HostileList(list[int]):
+    __iter__ = __getitem__ = __len__ = refuses  # type: ignore[assignment]
+
+
+def test_nothing_of_the_users_is_called() -> None:
+    hostile, own, module = Hostile(), OwnDict(), HostileModule()
+    tensor = torch.zeros(6).as_subclass(HostileTensor)
+    dispatch = torch.Tensor._make_subclass(HostileDispatch, torch.zeros(6))
+    number, numbers, kind = HostileInt(3), HostileList([1, 2]), HostileMeta("Kind", (), {})
+    made = object.__new__(kind)
+    x = torch.zeros(6)
+
+    def fails(self: Any) -> None:
+        x.view(
+            7,
+            lambda: (hostile.w, hostile.shape, own.w, module.inner, module.weight, tensor.shape, dispatch,
+                     number, numbers, numbers[0], kind.w, made, made.w, self.w, hostile[number]),
+        )  # fmt: skip
+
+    for holder in (hostile, own, module, number, numbers, made):
+        found = facts_of(lambda holder=holder: fails(holder))  # type: ignore[misc]
+        names = {operand.name: operand.placement for operand in found.operands}
+        assert names == {
+            "x": "", "module.inner.weight": "", "module.inner.bias": "", "tensor": "",
+            "dispatch": "a class with operations of its own: not read",
+        }  # fmt: skip
+        assert found.numbers == {}
+        found._repr_html_()
+
+
+def test_markup_and_control_characters_stay_text() -> None:
+    w = {"<b>\x1b": torch.zeros(6)}
+    found = facts_of(lambda: w["<b>\x1b"].view(7))
+    assert "<b>" not in found._repr_html_()
+    assert "\x1b" not in "\n".join(found.lines())
+
+
+def test_many_operands_are_counted() -> None:
+    tensors = [torch.zeros(n + 1) for n in range(30)]
+    a, b, c, d, e, f, g, h = tensors[:8]
+    x = torch.zeros(6)
+    lines = told(lambda: x.view(7, a, b, c, d, e, f, g, h))
+    assert len(lines) <= 11
+    assert lines[-2] == "2 more tensors"

@@ -1,0 +1,473 @@
+"""Modules that a user brings, under torch's plans, transformers' own and cuts by hand; slips are named."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import resource
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+import llamapar as lp
+import module_cases as cases
+from llamapar.execution import module_reading as parts
+
+TP2 = lp.Layout(tp=2)
+
+
+def run(make: Any, layout: Any = TP2, plan: Any = cases.cut_by_hand, **options: Any) -> lp.ModuleResult:
+    options.setdefault("dtype", "float64")
+    return lp.run(make, layout, plan=plan, **options)
+
+
+def row(result: lp.ModuleResult, name: str) -> Any:
+    return next(row for row in result.rows if row.name == name)
+
+
+def keep(module: nn.Module, mesh: DeviceMesh) -> None:
+    """A plan that cuts nothing."""
+
+
+class Two(nn.Module):
+    """Two linear layers, and a buffer that the forward changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.register_buffer("<b>calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.get_buffer("<b>calls").add_(1)
+        return self.b(torch.relu(self.a(x)))
+
+
+TWO = {"a": ColwiseParallel(), "b": RowwiseParallel()}
+X = {"x": torch.arange(96.0).view(4, 3, 8).sin()}
+
+# -- equal -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_a_module_cut_by_hand_equals_the_whole_one(engine: str) -> None:
+    result = run(cases.Decoder, engine=engine)
+    assert result.ok, result
+    assert result.summary == (
+        f"Decoder  tp=2 cp=1 pp=1 dp=1 (2 ranks, {engine}, cpu): equal to the whole module"
+    )
+    names = [name for name, _ in cases.Decoder().named_parameters()]
+    assert [row.name for row in result.rows] == names
+    assert result.max_grad_error is not None
+    assert result.max_grad_error < 1e-12
+    assert result.output_error is not None
+    assert result.output_error < 1e-12
+    wq, w13 = row(result, "layers.0.attention.wq.weight"), row(result, "layers.1.mlp.w13.weight")
+    assert (wq.whole, wq.here, wq.placement) == ((32, 32), (16, 32), "dim 0 by tp")
+    assert w13.placement == "dim 0: rank 0 0–23, 48–71; rank 1 24–47, 72–95"
+    assert row(result, "norm.weight").placement == "copy"
+    assert {row.gradient for row in result.rows} == {"in full"}
+    assert result.trace.by_kind == [
+        {"axis": "tp", "kind": "all_reduce", "count": 12, "bytes": 82048},
+        {"axis": "tp", "kind": "all_gather", "count": 1, "bytes": 16384},
+    ]
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_the_same_by_parallelize_module(sequence_parallel: bool) -> None:
+    result = run(cases.Plain, plan=cases.plan_of_plain(sequence_parallel))
+    assert result.ok, result
+    assert (result.max_grad_error or 1) < 1e-12
+    assert row(result, "layers.0.attention.wo.weight").placement == "dim 1 by tp"
+    kinds = {c["kind"] for c in result.trace.by_kind}
+    assert ("reduce_scatter" in kinds) == sequence_parallel
+
+
+def test_a_block_as_in_torchtitan() -> None:
+    """Its rotary table is a complex buffer, which Module.to(float64) would break."""
+    result = run(cases.TitanModel, plan=cases.TITAN_MODEL_PLAN)
+    assert result.ok, result
+    assert (result.max_grad_error or 1) < 1e-12
+    assert result.buffers == {"layers.0.freqs_cis": (64, 4)}
+    alone = run(cases.TitanBlock, plan=_sequence_cut, inputs=lambda: torch.randn(2, 16, cases.DIM))
+    assert alone.ok, alone
+
+
+def _sequence_cut(module: nn.Module, mesh: DeviceMesh) -> None:
+    """The block's plan, from a whole input to a whole output."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import PrepareModuleInputOutput, parallelize_module
+
+    around = PrepareModuleInputOutput(
+        input_layouts=(Replicate(),),
+        desired_input_layouts=(Shard(1),),
+        use_local_input=True,
+        output_layouts=(Shard(1),),
+        desired_output_layouts=(Replicate(),),
+    )
+    parallelize_module(module, mesh["tp"], {"": around, **cases.TITAN_PLAN})
+
+
+@pytest.mark.parametrize(("tp", "dtype", "tied"), [(2, "float64", True), (4, "float32", False)])
+def test_a_transformers_llama_under_its_own_plan(tp: int, dtype: str, tied: bool) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    result = run(partial(_llama, tied), {"tp": tp}, "auto", dtype=dtype)
+    assert result.ok, result
+    assert (result.max_grad_error or 1) < (1e-12 if dtype == "float64" else 2e-5)
+    assert row(result, "model.layers.1.self_attn.q_proj.weight").placement == "dim 0 by tp"
+    assert row(result, "model.layers.1.mlp.down_proj.weight").placement == "dim 1 by tp"
+    head = row(result, "lm_head.weight")
+    assert head.placement == ("tied to model.embed_tokens.weight" if tied else "dim 0 by tp")
+    assert result.tied == ({"lm_head.weight": "model.embed_tokens.weight"} if tied else {})
+
+
+def _llama(tied: bool = False, **sizes: Any) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    small: dict[str, Any] = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+    }
+    small |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64}
+    return LlamaForCausalLM(LlamaConfig(**(small | sizes), tie_word_embeddings=tied))
+
+
+def _zero(module: nn.Module, mesh: DeviceMesh) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in module.get_submodule("layers").children():
+        fully_shard(layer, mesh=mesh["dp"])
+    fully_shard(module, mesh=mesh["dp"])
+
+
+def test_fully_shard_on_real_ranks_and_its_refusal_elsewhere() -> None:
+    result = run(cases.Plain, {"dp": 2}, _zero, engine="processes")
+    assert result.ok, result
+    assert (result.max_grad_error or 1) < 1e-12
+    assert row(result, "layers.0.w1.weight").placement == "dim 0 by dp"
+    assert result.output is not None
+    assert result.output.words == "dim 0 by dp"
+    assert [c["axis"] for c in result.trace.by_kind] == ["dp", "dp"]
+    with pytest.raises(
+        lp.LlamaparError, match=r"^engine='local' cannot run this: RuntimeError: .*resize_"
+    ) as e:
+        run(cases.Plain, {"dp": 2}, _zero)
+    assert e.value.choose == ("engine='processes'",)
+    with pytest.raises(lp.LlamaparError, match=r"^engine='dry' cannot run this: RuntimeError: FSDP") as e:
+        run(cases.Plain, {"dp": 2}, _zero, engine="dry")
+    assert e.value.choose == ("engine='processes' with a small model",)
+
+
+def test_over_dp_each_rank_has_the_gradient_of_its_own_sequences() -> None:
+    result = run(cases.Decoder, {"tp": 2, "dp": 2})
+    assert result.ok, result
+    assert {row.gradient for row in result.rows} == {"a summand: mean over dp"}
+    words = "gradients: each rank has a summand: mean over dp, in the trainer, as its data parallelism does"
+    assert f"{len(result.rows)} {words}" in result.text()
+    summed = run(Two, {"tp": 2, "dp": 2}, TWO, inputs=X, loss=lambda y: y.pow(2).sum())
+    assert summed.ok
+    assert {row.gradient for row in summed.rows} == {"a summand: sum over dp"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_lower_precision_is_compared_with_what_it_rounds(dtype: str) -> None:
+    result = run(cases.Decoder, dtype=dtype, engine="processes")
+    assert result.ok, result
+    assert 0 < (result.max_grad_error or 0) < result.tolerance
+    if dtype == "float32":
+        return
+    broken = run(
+        cases.Decoder,
+        plan=partial(cases.cut_by_hand, at="layers.1.mlp", slip="no sum"),
+        dtype=dtype,
+        engine="processes",
+    )
+    assert not broken.ok
+    assert broken.where == "layers.1.mlp"
+
+
+# -- inputs and losses -----------------------------------------------------------------------------
+
+
+def test_inputs_by_keyword_by_place_and_by_a_function() -> None:
+    for inputs in (X, (X["x"],), lambda: X, lambda: torch.randn(4, 3, 8)):
+        assert run(Two, plan=TWO, inputs=inputs).ok
+    both = run(Two, plan=TWO, inputs=X, loss=lambda y, inputs: (y * inputs["x"]).mean())
+    assert both.ok
+    assert "the forward changes buffers: <b>calls" in both.text()
+
+
+def test_tokens_read_both_edge_rows_of_every_rank() -> None:
+    seen: list[Tensor] = []
+    run(cases.Plain, {"tp": 2, "dp": 2}, keep, loss=partial(_seeing, seen))
+    tokens = seen[0]  # the whole module's
+    assert tokens.shape == (4, 16)
+    assert all({0, 31, 32, 63} <= set(sequence.tolist()) for sequence in tokens)
+
+
+def _seeing(seen: list[Tensor], y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+    seen.append(inputs["tokens"])
+    return y.square().mean()
+
+
+# -- slips -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slip", [*cases.ASKED, *cases.OWN], ids=lambda slip: slip.name)
+def test_a_slip_is_found_and_named(slip: cases.Slip) -> None:
+    result = run(slip.make, plan=slip.plan, engine="processes")
+    assert not result.ok
+    assert result.where in slip.named, result
+    if slip.name in PLACED:
+        name, placement = PLACED[slip.name]
+        assert row(result, name).placement == placement
+
+
+PLACED = {
+    "a slice off by one": (
+        "layers.0.attention.wk.weight",
+        "dim 0: rank 0 0–7; rank 1 7–14; no rank has 15",
+    ),
+    "swapped pieces of wv": ("layers.1.attention.wv.weight", "dim 0: rank 0 8–15; rank 1 0–7"),
+}
+"""How a parameter that is cut wrong is said to be cut."""
+
+
+def test_a_slip_is_named_in_one_process_too() -> None:
+    slip = cases.ASKED[0]
+    result = run(slip.make, plan=slip.plan)
+    assert result.culprit is not None
+    assert result.summary.endswith("DIFFERS from the whole module at layers.1.attention")
+    assert result.culprit.equal_up_to == "layers.1.attention.wo"
+    assert result.culprit.words == (
+        "its output is a summand over tp, which nobody sums; "
+        "layers.1.ffn_norm takes it as if it were the whole"
+    )
+
+
+def test_gradients_that_are_a_multiple_are_said_to_be() -> None:
+    slip = next(slip for slip in cases.OWN if slip.name == "gradients twice as large")
+    result = run(slip.make, plan=slip.plan, engine="processes")
+    assert row(result, "layers.1.mlp.w13.weight").gradient == "2 × the whole's"
+    assert "gradients equal back to norm; layers.1.mlp: backward: what it gives to " in result.text()
+    assert str(result.call).startswith("lp.run(")
+    first = partial(cases.cut_by_hand, at="layers.0.mlp", slip="sum on the way back too")
+    assert run(cases.Decoder, plan=first).where == "layers.0.mlp"  # what comes next gives no gradient back
+
+
+def test_a_number_that_is_none_differs() -> None:
+    def spoil(module: nn.Module, mesh: DeviceMesh) -> None:
+        module.register_forward_hook(lambda module, given, y: y * float("nan"))
+
+    result = run(Two, plan=spoil, inputs=X)
+    assert not result.ok
+    assert result.output_error == math.inf
+    assert {row.error for row in result.rows} == {math.inf}
+
+
+def test_a_plan_that_unties_weights_is_named() -> None:
+    kept = run(partial(cases.Plain, tied=True), plan=keep)
+    assert kept.ok
+    assert row(kept, "output.weight").placement == "tied to embedding.weight"
+    assert "no parameter is cut: every rank has the whole module" in kept.notes
+    untied = run(partial(cases.Plain, tied=True), plan=cases.plan_of_plain(), engine="processes")
+    assert untied.differing == ("embedding.weight", "output.weight")
+    words = "of its own use alone: the plan unties it from embedding.weight"
+    assert row(untied, "output.weight").gradient == words
+    assert "tied: output.weight is embedding.weight" in untied.text()
+
+
+def test_dropout_is_named_and_makes_a_comparison_impossible() -> None:
+    drops = partial(cases.Plain, dropout=0.1)
+    result = run(drops, plan=keep)
+    assert not result.ok
+    assert result.drew == ("drop (Dropout)",)
+    assert result.summary.endswith("not compared, for drop (Dropout) draws random numbers")
+    assert result.max_grad_error is None
+    assert result.output_error is None
+    assert run(drops, plan=keep, eval_mode=True).ok
+
+
+def test_an_error_has_its_submodule_and_every_ranks_traceback() -> None:
+    for engine in ("local", "processes"):
+        result = run(Two, plan={"a": ColwiseParallel()}, inputs=X, engine=engine)
+        assert sorted(result.errors) == [0, 1]
+        assert result.where == "b"
+        assert all("mat1 and mat2 shapes cannot be multiplied" in text for text in result.tracebacks.values())
+        assert result.summary.endswith("raised RuntimeError in b")
+
+
+# -- dry -------------------------------------------------------------------------------------------
+
+
+def test_llama_3_8b_dry_takes_seconds_and_no_memory() -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes: dict[str, Any] = {
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+    }
+    sizes |= {"num_attention_heads": 32, "num_key_value_heads": 8}
+    layout, begin = lp.Layout(tp=8, dp=128), time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    options = {"engine": "dry", "rank": 1000, "seq_len": 8192, "dtype": "bfloat16"}
+    result = run(partial(_llama, **sizes), layout, "auto", **options)
+    assert time.monotonic() - begin < 60
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB; the weights take 2 GB
+    assert result.ok
+    assert result.reports[0].rank == 1000
+    assert row(result, "model.layers.31.mlp.down_proj.weight").here == (4096, 1792)
+    whole = lp.model("llama3-8b").n_params
+    norms = 65 * 4096
+    assert result.bytes_here == 2 * ((whole - norms) // 8 + norms)
+    assert result.trace.by_axis["tp"] > 2 * 8192 * 4096 * 64
+    assert "model.layers.*.mlp.down_proj.weight (32)" in result.text()
+
+
+def test_dry_says_what_a_cut_by_hand_holds() -> None:
+    result = run(cases.Decoder, {"tp": 2, "dp": 4}, engine="dry", rank=3)
+    assert row(result, "layers.0.mlp.w13.weight").placement == "dim 0: 48 of 96"
+    assert result.bytes_here == sum(8 * math.prod(row.here) for row in result.rows)
+    assert result.summary.endswith("(rank 3 of 8, dry, meta): 79.7 kB of parameters, 79.7 kB of gradients")
+
+
+# -- showing ---------------------------------------------------------------------------------------
+
+
+def test_the_record_as_text_html_and_json() -> None:
+    result = run(Two, plan=TWO, inputs=X)
+    assert result.text().splitlines()[1:3] == [
+        "parameter  whole    here    placement    gradient  max|Δ| / max|whole|",
+        next(line for line in result.text().splitlines() if line.startswith("a.weight")),
+    ]
+    assert re.search(r"a\.weight   \[16, 8\]  \[8, 8\]  dim 0 by tp  in full   \de-1\d", result.text())
+    assert "<b>calls" in result.text()
+    assert "&lt;b&gt;calls" in result._repr_html_()
+    assert "<b>calls" not in result._repr_html_()
+    told = json.loads(json.dumps(result.as_dict()))
+    assert told["ok"]
+    assert told["buffers"] == {"<b>calls": [1]}
+    assert told["changed_buffers"] == ["<b>calls"]
+    assert told["parameters"][0]["placement"] == "dim 0 by tp"
+    assert told["bytes"] == {"tp": 768}
+
+
+# -- refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "choose"),
+    [
+        ({"layout": {"pp": 2}}, "pp=2 with plan=…", "pp=1 dp=2"),
+        ({"layout": {"cp": 2}}, "cp=2 with a plan that is no function", "cp=1 dp=2"),
+        ({"engine": "torchrun"}, "engine='torchrun' with plan=…", "engine='processes'"),
+        ({"device": "cuda"}, "device='cuda' with plan=… and engine='local'", "engine='processes'"),
+        ({"layout": {"tp": 128}}, "128 ranks, and at most 64 run on one machine", "engine='dry'"),
+        ({"layout": {"dp": 3}}, "4 sequences over dp=3: they do not divide", "global_batch=6"),
+        ({"padding": "megatron"}, "padding='megatron' with plan=…", "leave padding out"),
+        ({"plan": "tp"}, "plan='tp': torch's dict, 'auto' or a function is needed", "a dict"),
+        ({"plan": "auto"}, 'plan="auto" for Two: ', "a dict for torch's parallelize_module"),
+        ({"inputs": None}, "Two.forward(x): what it takes is not known", "a dict"),
+        ({"inputs": {}}, "inputs={}: tensors are needed, with the batch in dim 0", "a dict"),
+        ({"loss": 3}, "loss=3: a function of the output is needed", ""),
+        ({"loss": lambda y: y}, "loss returned Tensor: one number is needed", ""),
+        ({"make": Two()}, "program=Two(", "lambda: Model(config)"),
+        ({"make": lambda: 3}, "<lambda>() returned int", ""),
+        ({"plan": {"a": ColwiseParallel(), "b": ColwiseParallel()}}, "", ""),
+    ],
+)
+def test_what_cannot_work_is_refused(given: dict[str, Any], what: str, choose: str) -> None:
+    asked = {"make": Two, "layout": TP2, "plan": TWO, "inputs": X} | given
+    if not what:
+        assert run(**asked).where == "b"
+        return
+    with pytest.raises(lp.LlamaparError, match=f"^{re.escape(what)}") as refusal:
+        run(**asked)
+    assert "".join(refusal.value.choose[:1]).startswith(choose)
+
+
+def test_a_piece_of_the_output_needs_a_loss_of_its_own() -> None:
+    def halves(module: nn.Module, mesh: DeviceMesh) -> None:
+        n, b = 4, module.get_submodule("b")
+        at = mesh.get_local_rank("tp") * n
+        for name in ("weight", "bias"):
+            setattr(b, name, nn.Parameter(b.get_parameter(name).detach().narrow(0, at, n)))
+
+    with pytest.raises(lp.LlamaparError, match=r"^the output is \[4, 3, 4\] on a rank, and \[4, 3, 8\] of"):
+        run(Two, plan=halves, inputs=X)
+    result = run(Two, plan=halves, inputs=X, loss=lambda y: y.square().sum() / 96)
+    assert result.output is not None
+    assert result.output.words == "dim 2 by tp"
+    assert row(result, "b.weight").placement == "dim 0 by tp"
+    assert row(result, "b.weight").ok
+    assert row(result, "a.weight").gradient == "a summand: sum over tp"
+    assert not result.ok
+
+
+def test_a_module_without_a_plan_says_what_to_pass() -> None:
+    with pytest.raises(lp.LlamaparError, match=r"makes a module, and no plan is given\n") as refusal:
+        lp.run(Two, TP2)  # type: ignore[call-overload]
+    assert refusal.value.why == "lp.run(make, layout, plan=…) needs to know how ranks cut it"
+    with pytest.raises(lp.LlamaparError, match=r"^eval_mode without plan"):
+        lp.run("mlp", "tiny", TP2, eval_mode=True)  # type: ignore[call-overload]
+    with pytest.raises(lp.LlamaparError, match=r"^model='tiny' with plan=…"):
+        lp.run(Two, "tiny", TP2, plan=TWO)  # type: ignore[call-overload]
+    with pytest.raises(lp.LayoutError, match=r"^not given: model\n"):
+        lp.run("mlp", tp=2)  # type: ignore[call-overload]
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def test_a_part_is_found_by_its_numbers() -> None:
+    whole = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
+    assert parts.part_of(whole, whole) == (range(12), range(5))
+    assert parts.part_of(whole[3:7], whole) == (range(3, 7), range(5))
+    assert parts.part_of(whole[1::3], whole) == ((1, 4, 7, 10), range(5))
+    assert parts.part_of(whole[:, 1:3], whole) == (range(12), range(1, 3))
+    assert parts.part_of(whole[4:8, 2:4], whole) == (range(4, 8), range(2, 4))
+    assert parts.part_of(whole[:0], whole) == (range(0), range(5))
+    assert parts.part_of(whole[:6].flip(0), whole) == ((5, 4, 3, 2, 1, 0), range(5))
+    assert parts.part_of(whole.flip(0), whole) is None
+    assert parts.part_of(whole[:4] + 1, whole) is None
+
+
+def test_parts_are_said_in_words() -> None:
+    def words(layout: lp.Layout, *rows: range) -> str:
+        return parts.parts_in_words({r: (own, range(5)) for r, own in enumerate(rows)}, layout, (12, 5))
+
+    assert words(TP2, range(6), range(6, 12)) == "dim 0 by tp"
+    assert words(TP2, range(12), range(12)) == "copy"
+    assert words(TP2, range(0, 12, 6), range(6, 12)) == "dim 0: rank 0 0, 6; rank 1 6–11; no rank has 1–5"
+    thirds = [range(r * 3, r * 3 + 3) for r in range(4)]
+    both = lp.Layout(tp=2, dp=2)
+    assert words(both, *thirds) == "dim 0 by dp and tp"
+    assert words(both, *(thirds[r] for r in (0, 2, 1, 3))) == "dim 0 by tp and dp"
+    assert words(lp.Layout(tp=5), *(range(r * 3, min(12, r * 3 + 3)) for r in range(5))) == "dim 0 by tp"
+    lost = {0: (range(12), range(5)), 1: None}
+    assert parts.parts_in_words(lost, TP2, (12, 5)) == (
+        "rank 1: holds no part of the whole that can be found"
+    )
+
+
+def test_a_gradient_is_full_a_summand_or_a_multiple() -> None:
+    whole = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    copies = dict.fromkeys((0, 1), (range(4), range(3)))
+
+    def fit(a: Tensor, b: Tensor) -> parts.TensorReading:
+        return parts.reading({0: a, 1: b}, whole, lp.Layout(tp=2), 1e-6, {"tp": ("sum",)}, copies)
+
+    assert fit(whole, whole).summed == {}
+    assert fit(whole / 3, whole * 2 / 3).words == "a summand over tp"
+    assert fit(2 * whole, 2 * whole).words == "2 × the whole's"
+    assert fit(whole, whole.flip(0)).words == "DIFFERS"
+    assert fit(whole * float("nan"), whole).error == float("inf")

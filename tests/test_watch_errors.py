@@ -1,0 +1,142 @@
+"""`llamapar debug` and `llamapar.watch_errors()`: what a rank that fails prints, alone and under torchrun."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ALONE = """\
+import sys
+import torch
+
+def project(x, w):
+    return x @ w.T
+
+print(sys.argv, __name__, sys.path[0])
+{}
+project(torch.zeros(2, 5), torch.zeros(4, 6))
+"""
+RANKS = """\
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+model = nn.Sequential(nn.Linear(66, 66, bias=False))
+parallelize_module(model, init_device_mesh("cpu", (world,), mesh_dim_names=("tp",)), {"0": ColwiseParallel()})
+heads, size = 6, 11
+WHERE
+    model(torch.zeros(3, 66 if rank != ODD else 60)).unflatten(-1, (heads, size))
+dist.barrier()
+"""
+
+
+def of_python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(ALONE.format(""))
+    return tmp_path
+
+
+def test_a_script_runs_as_python_runs_it_and_its_error_has_facts(script: Path) -> None:
+    ran = of_python("-m", "llamapar", "debug", "train.py", "--steps", "10", "--help", folder=script)
+    assert ran.returncode == 1
+    assert ran.stdout == f"['train.py', '--steps', '10', '--help'] __main__ {script}\n"
+    trace, _, facts = ran.stderr.partition("llamapar: ")
+    assert "runpy" not in trace
+    assert trace.splitlines()[-1] == "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x5 and 6x4)"
+    assert facts.splitlines() == [
+        "where it failed",
+        "line 5: x @ w.T",
+        "x  [2, 5] float32",
+        "w  [4, 6] float32",
+        "one process, torch.distributed not initialised",
+        "Not a sharding problem: one process, and nothing that the failing code names is cut",
+        "next: llamapar explain 'RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x5 and 6x4)'",
+    ]
+
+
+def test_a_module_and_the_one_line_in_a_script_do_the_same(script: Path) -> None:
+    as_module = of_python("-m", "llamapar", "debug", "-m", "train", folder=script)
+    assert as_module.returncode == 1
+    assert "\nline 5: x @ w.T\n" in as_module.stderr
+    (script / "own.py").write_text(ALONE.format("import llamapar; llamapar.watch_errors()"))
+    own = of_python("own.py", folder=script)
+    assert own.returncode == 1
+    assert own.stderr.splitlines()[-6:] == as_module.stderr.splitlines()[-6:]
+
+
+@pytest.mark.parametrize(("ends", "status"), [("sys.exit(7)", 7), ("sys.exit('no')", 1), ("", 0)])
+def test_a_script_that_ends_by_itself_ends_as_it_would(tmp_path: Path, ends: str, status: int) -> None:
+    (tmp_path / "train.py").write_text(f"import sys\nprint('done')\n{ends}\n")
+    ran = of_python("-m", "llamapar", "debug", "train.py", folder=tmp_path)
+    assert (ran.returncode, ran.stdout) == (status, "done\n")
+    assert ran.stderr == ("no\n" if "'no'" in ends else "")
+
+
+@pytest.mark.parametrize(
+    "error", ["def f(:", "import nowhere", "1 / 0", "{}['x']", "raise KeyboardInterrupt", "assert False"]
+)
+def test_an_error_without_shapes_is_left_to_its_traceback(tmp_path: Path, error: str) -> None:
+    (tmp_path / "train.py").write_text(f"{error}\n")
+    ran = of_python("-m", "llamapar", "debug", "train.py", folder=tmp_path)
+    assert ran.returncode not in (0, 2)
+    assert "Error" in ran.stderr or "Interrupt" in ran.stderr
+    assert "llamapar: " not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([], "a script is needed"),
+        (["nowhere.py"], "'nowhere.py' is no file"),
+        (["-m"], "-m: a module is needed"),
+    ],
+)
+def test_without_a_script_it_says_what_is_missing(tmp_path: Path, words: list[str], complaint: str) -> None:
+    ran = of_python("-m", "llamapar", "debug", *words, folder=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"llamapar: {complaint}\n")
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("where", "odd", "told"),
+    [
+        ("if True:", 5, {0: "llamapar: ranks 0–2 failed"}),
+        ("if rank > 0:", 5, {1: "llamapar: ranks 1–2 failed"}),
+        ("if True:", 1, {0: "llamapar: ranks 0–2 failed, rank 1 in another way", 1: "llamapar: rank 1"}),
+    ],
+)
+def test_under_torchrun_one_rank_tells_for_those_alike(
+    tmp_path: Path, where: str, odd: int, told: dict[int, str]
+) -> None:
+    (tmp_path / "train.py").write_text(RANKS.replace("WHERE", where).replace("ODD", str(odd)))
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "3", "--no-python")
+    command = (sys.executable, "-m", "llamapar", "debug", "train.py")
+    ran = of_python(*torchrun, *command, folder=tmp_path)
+    assert ran.returncode == 1
+    lines = [match.groups() for match in re.finditer(r"^\[rank(\d)\]: (.*)$", ran.stderr, re.MULTILINE)]
+    heads = {int(rank): line for rank, line in lines if line.startswith("llamapar: ")}
+    assert heads == told
+    teller = min(told)
+    own = [line for rank, line in lines if int(rank) == teller]
+    facts = own[own.index(told[teller]) :]
+    assert len(facts) <= 12
+    assert "line 12: model(torch.zeros(3, 66 if rank != " in facts[1]
+    assert f"rank {teller} of 3, mesh tp=3" in facts
+    assert facts[-1].startswith("next: llamapar explain 'RuntimeError: ")
+    assert facts[-1].endswith(" --tp 3")
+    assert "\x1b" not in "".join(facts)
