@@ -120,7 +120,7 @@ def test_a_picture_is_live_after_a_guess_and_stored_as_a_picture_before(progress
     assert "metadata" in saving["as_saved"](output)
     assert saving["as_saved"](output)["metadata"] == {}
     # nbval compares what the picture was drawn from, and nothing of the picture
-    ((pattern, put),) = re.findall(
+    (pattern, put), *_ = re.findall(
         "^regex: (.*)$\n^replace: (.*)$", (PROJECT / "tests/data/nbval.cfg").read_text(), re.MULTILINE
     )
     assert re.sub(pattern, put, stored.data["text/html"]) == data["text/html"]

@@ -24,7 +24,7 @@ def picture(record: LossCurve) -> tuple[Spec, str]:
     return Chart(
         kind="losses",
         title=record.title,
-        note=f"greatest distance of a loss: {record.distance:.0e} of itself",
+        note=f"greatest distance of a loss: {record.apart} of itself",
         data=[
             draw.scatter("lines+markers", steps, own, line=line, **draw.legend("the layout")),
             draw.scatter("markers", steps, one, marker=ring, **draw.legend("one process")),
@@ -34,5 +34,5 @@ def picture(record: LossCurve) -> tuple[Spec, str]:
             "xaxis": draw.axis("step", [0.5, len(steps) + 0.5], dtick=max(1, len(steps) // 10)),
             "yaxis": draw.axis("loss, nats a token", ends),
         },
-        remarks=f"{fallen}; one process's differ by at most {record.distance:.0e} of themselves",
+        remarks=f"{fallen}; one process's differ by at most {record.apart} of themselves",
     ).drawn()

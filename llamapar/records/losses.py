@@ -23,6 +23,11 @@ class LossCurve(Record):
         pairs = zip(self.losses, self.one_losses, strict=True)
         return max((abs(own - one) / abs(one) for own, one in pairs), default=0.0)
 
+    @property
+    def apart(self) -> str:
+        """`distance` in words; what rounding alone makes in float64 differs from machine to machine."""
+        return "less than 1e-12" if self.distance < 1e-12 else f"{self.distance:.0e}"
+
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         head = ["step", "loss", "one process", "norm of gradients", "one process"]
         columns = (self.losses, self.one_losses, self.norms, self.one_norms)
@@ -30,4 +35,4 @@ class LossCurve(Record):
             [number, *(f"{value:.6f}" for value in values)]
             for number, values in enumerate(zip(*columns, strict=True), 1)
         ]
-        return self.title, head, rows, f"greatest distance of the losses: {self.distance:.0e}"
+        return self.title, head, rows, f"greatest distance of the losses: {self.apart}"
