@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .describe.rope import RopeScaling
     from .describe.splits import Padding
     from .diagnosis import Diagnosis, Explanation, Level, explain
+    from .diagnosis.debugging import Debugged, debug
     from .diagnosis.error_hook import watch_errors
     from .errors import LayoutError, ModelError
     from .execution.dry_run import DryRun
@@ -91,6 +92,7 @@ __all__ = [
     "Contradiction",
     "Coord",
     "Cost",
+    "Debugged",
     "Diagnosis",
     "DryRun",
     "Explanation",
@@ -148,6 +150,7 @@ __all__ = [
     "checkpoint",
     "clinic",
     "cost",
+    "debug",
     "explain",
     "explorer",
     "ffn",

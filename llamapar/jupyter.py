@@ -12,14 +12,14 @@ import sys
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
-from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class, no_var_expand
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
 from llamapar.describe import typed_numbers
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.options import Values
 from llamapar.diagnosis import Explanation, explain
-from llamapar.errors import MAX_DEGREE, LayoutError, LlamaparError, whole
+from llamapar.errors import MAX_DEGREE, LayoutError, LlamaparError, real, whole
 from llamapar.figures import view
 from llamapar.frameworks import framework as find_framework
 
@@ -58,15 +58,20 @@ def _parsed(line: str) -> tuple[Values, str]:
 
 @magics_class
 class LlamaparMagics(Magics):
-    """The magics `%explain` and `%%ranks`, and the hook that runs after every cell."""
+    """The magics `%explain`, `%debug_shapes` and `%%ranks`, and the hook that runs after every cell.
+
+    last: the error of the last cell that failed; failed: the number of that cell.
+    """
 
     last: BaseException | None = None
+    failed: int | None = None
 
     def after(self, result: ExecutionResult) -> None:
         """Hook for `post_run_cell`: show a diagnosis or nothing; it never raises."""
         try:
             error = result.error_in_exec
-            self.last = error if error and not isinstance(error, UsageError) else self.last
+            if error and not isinstance(error, UsageError):
+                self.last, self.failed = error, result.execution_count
             if isinstance(error, _SHAPED):
                 found = explain(error)
                 if found.of_shapes:
@@ -94,6 +99,33 @@ class LlamaparMagics(Magics):
                 raise UsageError(f"no error so far: {_USAGE}")
         except LlamaparError as problem:
             raise UsageError(str(problem)) from None
+
+    @no_var_expand
+    @line_magic
+    def debug_shapes(self, line: str) -> None:
+        """Find the cause of the last failing cell by experiment: %debug_shapes [SECONDS].
+
+        It runs the cells behind the failing one again, many times, in a process of its own, with one number
+        in them changed at a time. SECONDS: for the trials; 2 by default.
+        """
+        assert self.shell is not None
+        try:
+            if self.failed is None:
+                raise LlamaparError("no cell has failed", "", ["%debug_shapes after a traceback"])
+            from llamapar.diagnosis.replay import cells_behind, debug_cells
+
+            cells = {n: source for n, source in enumerate(self.shell.user_ns["In"]) if source}
+            behind = cells_behind(cells, self.failed, self.shell.user_ns)
+            seconds = real(
+                "deadline", typed_numbers.parse_number("deadline", line.strip() or "2").value, 1, 600
+            )
+            numbers = ", ".join(f"{name}={n}" for name, n in behind.knobs.items())
+            print(f"runs cells {', '.join(map(str, behind.cells))} again, in a process of their own, with "
+                  f"{numbers or 'no number to change'}")  # fmt: skip
+            found = debug_cells(behind, seconds)
+        except LlamaparError as problem:
+            raise UsageError(str(problem)) from None
+        display({"text/plain": found["text"], "text/html": found["html"]}, raw=True)
 
     @no_var_expand
     @cell_magic
@@ -144,4 +176,5 @@ def unload(ip: InteractiveShell) -> None:
         ip.events.unregister("post_run_cell", ours.after)
         for magics in ip.magics_manager.magics.values():
             magics.pop("explain", None)
+            magics.pop("debug_shapes", None)
             magics.pop("ranks", None)

@@ -349,3 +349,25 @@ def test_importing_the_library_does_not_import_ipython() -> None:
     code = "import sys, json, llamapar; print(json.dumps('IPython' in sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(out.stdout) is False
+
+
+# -- %debug_shapes ---------------------------------------------------------------------------------
+
+
+def test_debug_shapes_runs_the_cells_again_and_says_so(ip: InteractiveShell, cell: Cell) -> None:
+    cell("import torch")
+    cell("tp, heads = 4, 6")
+    cell("torch.zeros(heads).view(tp, -1)")
+    out, shown = cell("%debug_shapes 5")
+    assert out.startswith("runs cells 1, 2, 3 again, in a process of their own, with tp=4, heads=6")
+    assert "A sharding problem: it passes in one process" in text_of(shown)
+    assert "passes when tp divides heads" in text_of(shown)
+    assert not ip.user_ns.get("dist")
+
+
+def test_debug_shapes_without_a_failing_cell_is_refused(cell: Cell) -> None:
+    out, _ = cell("%debug_shapes")
+    assert "UsageError: no cell has failed" in out
+    cell("torch_is_missing")
+    out, _ = cell("%debug_shapes many")
+    assert "UsageError" in out

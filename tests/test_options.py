@@ -46,6 +46,7 @@ SUBJECTS = {
     "program",
     "what",
     "record",
+    "attempt",
     "cost",
     "plan",
     "mesh",

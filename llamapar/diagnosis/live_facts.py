@@ -65,20 +65,30 @@ class Operand:
 
 @dataclass(frozen=True)
 class WholeBesidePart:
-    """A number in the failing expression that is the whole of a dim which is cut. text: its source."""
+    """A number in the failing expression that is the whole of a dim which is cut. text: its source.
+
+    name: the factor of it that ranks divide, "" if none does; n: its value.
+    """
 
     text: str
-    remedy: str
+    name: str
+    n: int
+    ranks: int
     cut: CutDim
+
+    @property
+    def remedy(self) -> str:
+        """What to write instead: "write heads // 4 = 8"; "" without such a factor."""
+        return f"write {self.name} // {self.ranks} = {self.n // self.ranks}" if self.name else ""
 
 
 @dataclass(frozen=True)
 class LiveFacts:
     """What a process holds where an error was raised; see the module.
 
-    line: of the source. numbers: the integers of the expression by their source. degrees: ranks of each axis,
-    as far as a mesh, a layout or a name in the frames tells. alone: one process, and nothing that is cut or
-    would cut. facts: what else the frame says of model and layout, as keywords of `explain`.
+    line: of the source. numbers: the integers of the expression by their source. degrees: numbers of ranks
+    above 1, as far as a mesh, a layout or a name in the frames tells. alone: one process, and nothing that is
+    cut or would cut. facts: what else the frame says of model and layout, as keywords of `explain`.
     """
 
     expression: str
@@ -89,6 +99,17 @@ class LiveFacts:
     cuts: tuple[CutDim, ...] = ()
     alone: bool = False
     facts: Values = field(default_factory=dict)
+    degrees: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> set[int]:
+        """The sizes of the operands, and the integers of the expression."""
+        single = {n for n in self.numbers.values() if isinstance(n, int) and n > 0}
+        return single.union(*(one.shape for one in self.operands))
+
+    def shards(self) -> Iterator[CutDim]:
+        """The cuts that may be a rank's: of a slice, those whose size divides the whole."""
+        yield from (cut for cut in self.cuts if cut.part and cut.whole % cut.part == 0)
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """The operands as a table: name, shape and dtype, placement, names of the sizes."""
@@ -125,20 +146,17 @@ class LiveFacts:
             "process": self.process,
         }  # fmt: skip
 
-    def whole_beside_part(self, said: list[int]) -> WholeBesidePart | None:
-        """A number in the expression that is the whole of a cut dim, while the message speaks of the part.
+    def wholes_beside_parts(self, said: list[int] | None = None) -> Iterator[WholeBesidePart]:
+        """The numbers in the expression that are the whole of a cut dim.
 
-        said: the numbers of the message.
+        said: the numbers of the message, which must have the part; None for any.
         """
-        for cut in self.cuts:
-            for text, factors in self._products():
-                if math.prod(factors.values()) != cut.whole or cut.part not in said or cut.whole % cut.part:
-                    continue
-                ranks = cut.whole // cut.part
-                name = next((name for name, factor in factors.items() if factor % ranks == 0), "")
-                remedy = f"write {name} // {ranks} = {factors[name] // ranks}" if name and ranks > 1 else ""
-                return WholeBesidePart(text, remedy, cut) if ranks > 1 else None
-        return None
+        for cut in self.shards():
+            ranks = cut.whole // cut.part
+            for text, factors in self._products() if ranks > 1 and (said is None or cut.part in said) else ():
+                if math.prod(factors.values()) == cut.whole:
+                    name = next((name for name, factor in factors.items() if factor % ranks == 0), "")
+                    yield WholeBesidePart(text, name, factors.get(name, 0), ranks, cut)
 
     def _products(self) -> Iterator[tuple[str, dict[str, int]]]:
         """The numbers of the expression and the products of a few of them, with their factors."""
@@ -167,13 +185,14 @@ def live_facts(error: BaseException) -> LiveFacts | None:
         operands.append(operand)
         cuts += parts
     process, single = _process(mesh)
-    degrees = {n for n in sizes.degrees.values() if n > 1}
+    degrees = {name: n for name, n in sizes.degrees.items() if n > 1}
     # One process may play one rank of several: then some number of ranks is not far.
     spaces = (seen, *(frame.f_globals for frame in code.frames), *map(stored, seen.values()))
     near = itertools.chain.from_iterable(space.items() for space in spaces)
     held = any(_DEGREE.search(str(name).lower()) and (_whole(n) or 1) != 1 for name, n in near)
     alone = single and not (cuts or degrees or held or facts.keys() & {"layout"})
-    return LiveFacts(code.text, code.line, tuple(operands), numbers, process, tuple(cuts), alone, facts)
+    found = tuple(operands), numbers, process, tuple(cuts), alone, facts, degrees
+    return LiveFacts(code.text, code.line, *found)
 
 
 # -- what a frame names ----------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def _said(error: BaseException, words: str, known: Known) -> Explanation:
 def _decided(found: Explanation, facts: LiveFacts, words: str, known: Known) -> Explanation:
     """The explanation with the facts; where they decide, what the words alone suggest gives way."""
     reading = Reading.of(words, (facts.expression,))
-    whole = facts.whole_beside_part(reading.values)
+    whole = next(facts.wholes_beside_parts(reading.values), None)
     if whole is not None:
         over = f" over {whole.cut.ranks}" if whole.cut.ranks else ""
         cause = (

@@ -1,0 +1,103 @@
+"""What `lp.debug` says of the failing programs that can be run again, beside what is true of them.
+
+50 of the 60 programs of `failing_cells/` have an `attempt(model, layout)`. Each is debugged in a process of
+its own. The answer is right if its verdict is that of truth.toml, the axes that make it pass alone are the
+same, and one of the sizes that make it pass, where truth names one, is found. It is wrong if its verdict is
+decided and is the other one; else it is open.
+
+    python benchmarks/experiments.py --only 55   # some programs, with the whole answer
+    python benchmarks/experiments.py --measure   # all of them: writes experiments.json
+    python benchmarks/experiments.py --page      # writes docs/measured/experiments.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+CELLS = Path(__file__).resolve().parent / "failing_cells"
+OUTCOMES = Path(__file__).with_suffix(".json")
+
+
+def answer(path: str, whole: bool) -> None:
+    """Debug a program's attempt, and print the answer as JSON, or as a user sees it."""
+    import llamapar as lp
+
+    space: dict[str, Any] = {"__name__": "attempted", "__file__": path}
+    exec(compile(Path(path).read_text(), path, "exec"), space)
+    began = time.monotonic()
+    found = lp.debug(space["attempt"], SimpleNamespace(**space["MODEL"]), space["LAYOUT"], prove=whole)
+    if whole:
+        print(found, found.table(), sep="\n\n")
+    else:
+        print(json.dumps(found.as_dict() | {"seconds": round(time.monotonic() - began, 2)}))
+
+
+def judged(found: dict[str, Any], truth: dict[str, Any]) -> tuple[str, str]:
+    """right, open or wrong, and what is not as it is in truth."""
+    said, true = found["verdict"], "sharding" if truth["sharding"] else "not_sharding"
+    experiment = truth["experiment"]
+    if said != true:
+        return ("open" if said == "unknown" else "wrong"), f"{said}: {found['reason']}"
+    if found["axes"] != experiment["axes"]:
+        return "open", f"axes {found['axes']}, not {experiment['axes']}"
+    for axis, passing in experiment.get("passes", {}).items():
+        if axis in found["degrees"] and found["degrees"][axis] != passing:
+            return "open", f"{axis} that pass: {found['degrees'][axis]}, not {passing}"
+    dims = experiment.get("dims", {})
+    if dims and not {name for name, *_ in found["flips"]} & dims.keys():
+        return "open", f"no flip of {', '.join(dims)}"
+    return "right", ""
+
+
+def measured(names: list[str]) -> dict[str, dict[str, Any]]:
+    truths = tomllib.loads((CELLS / "truth.toml").read_text())
+    found = {}
+    for name in names:
+        command = [sys.executable, __file__, "--answer", str(CELLS / f"{name}.py")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            raise SystemExit(f"{name}: {done.stderr[-2000:]}")
+        said = json.loads(done.stdout.splitlines()[-1])
+        outcome, why = judged(said, truths[name])
+        row = {"outcome": outcome, "why": why, "rules": said["rules"], "trials": len(said["trials"])}
+        found[name] = row | {"seconds": said["seconds"]}
+        print(name, outcome, why, said["rules"][:3], said["seconds"], flush=True)
+    return found
+
+
+def page(found: dict[str, dict[str, Any]]) -> str:
+    return ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", nargs="+", help="numbers of programs")
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--answer", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.answer:
+        return answer(asked.answer, bool(asked.only))
+    truths = tomllib.loads((CELLS / "truth.toml").read_text())
+    names = [name for name, truth in truths.items() if "experiment" in truth]
+    if asked.only:
+        for name in names:
+            if name.startswith(tuple(asked.only)):
+                path = str(CELLS / f"{name}.py")
+                subprocess.run([sys.executable, __file__, "--answer", path, "--only", name], check=True)
+    if asked.measure:
+        found = measured(names)
+        OUTCOMES.write_text(json.dumps(found, indent=1) + "\n")
+    return None
+
+
+if __name__ == "__main__":
+    main()
