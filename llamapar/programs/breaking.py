@@ -43,6 +43,8 @@ def _replaced(owner: object, attribute: str, wrong: Callable[..., object]) -> It
     def function(*given: object, **named: object) -> object:
         return wrong(right, *given, **named)
 
+    # Programs look their parts up in the module at each call, so replacing the attribute reaches all of
+    # them.
     setattr(owner, attribute, function)
     try:
         yield

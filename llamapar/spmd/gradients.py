@@ -32,17 +32,25 @@ def _reduce(
     mesh: DeviceMesh, setting: Setting, group: ZeroGroup | None, name: str, gradient: Tensor, scattered: bool
 ) -> Tensor:
     if kind(name) in PARAMETERS:
+        # All these sums are linear, so their order is free. The reduce-scatter comes first, because after
+        # it every further sum carries only the rank's own rows.
         if group is not None and not scattered:
             gradient = sum_shards(group, name, gradient)
+        # A copied KV head gets a gradient from the query heads of its own rank only.
         if not is_replicated(name) and setting.copies(kind(name)) > 1:
             gradient = sum_copies(mesh, setting, gradient)
         if is_replicated(name) and (setting.sp or kind(name) in HEAD_NORMS):
             gradient = sum_tokens(mesh, gradient)
         if group is not None:
+            # The sharing ranks already cover cp and dp_shard, so the copies of dp are all that is left to
+            # add.
             gradient = sum_replicas(group, gradient)
         else:
             gradient = sum_context(mesh, gradient)
             gradient = sum_data(mesh, gradient)
+    # Each dp way's objective is the mean over its own sequences, so the mean of all is their sum over dp.
+    # CP needs no division: its ranks hold parts of one loss, over the tokens of the same sequences. An
+    # activation is divided too, because the reference takes the mean over the global batch.
     return gradient / setting.layout.dp
 
 
