@@ -73,6 +73,8 @@ class Gpu:
     @property
     def capped(self) -> float:
         """Share of a bfloat16 matmul's rate left by the power limit."""
+        # Less power lowers the clock, and the voltage with it, so the rate falls more slowly than the
+        # watts.
         return self.throttle**POWER
 
     def sustains(self, dtype: str) -> float:
@@ -240,6 +242,7 @@ def measured(gpu: Gpu, text: str) -> Gpu:
     rate = max(rows)[1] * 1e9
     ran = f"nccl-tests, {rate / 1e9:g} GB/s"
     source = "; ".join(filter(None, [gpu.source, ran]))
+    # The largest message, max(rows), is the one nearest to the bandwidth that large tensors see.
     if len(set(hosts)) > 1:  # each host's NICs carry the ring of all its GPUs
         return replace(gpu, net_rate=rate / (len(hosts) / len(set(hosts))), net=1.0, source=source)
     # A measured rate already is what collectives reach, so its share is 1.

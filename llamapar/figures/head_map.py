@@ -78,6 +78,7 @@ def _head_axis(title: str, end: float, group: int) -> Spec:
 def _pieces(rows: range, size: int) -> Iterator[tuple[int, int]]:
     """A rank's rows, split at the boundaries of heads of `size` rows."""
     if len(rows):
+        # The first boundary at or after the rank's first row, then one a head.
         inner = range(-(-rows.start // size) * size, rows.stop, size)
         yield from itertools.pairwise(sorted({rows.start, rows.stop, *inner}))
 
