@@ -111,6 +111,8 @@ class Habits:
         """These habits, with "selective" replaced by the mode that it really is for this trainer."""
         if recompute != "selective" or self.selective == "matmuls":
             return self, recompute
+        # A compiler recomputes what is cheap by itself, so what counts is what it keeps: as "none" with
+        # everything elementwise computed again.
         again = {"regather": True, "silu_kept": False, "elementwise_kept": False}
         return (replace(self, **Values(again)) if self.selective == "elementwise" else self), "none"
 
