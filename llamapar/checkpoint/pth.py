@@ -37,7 +37,7 @@ STORAGES: dict[str, str] = dict(f"torch.{pair}".split("=") for pair in _STORAGES
 """safetensors' names of the dtypes of torch's storages."""
 
 SUFFIXES = (".pth", ".pt", ".bin")
-"""Of files that torch.save writes."""
+"""Suffixes of files that torch.save writes."""
 
 _V2, _V3, _PARAMETER = (f"torch._utils._rebuild_{n}" for n in ("tensor_v2", "tensor_v3", "parameter"))
 _NAMES = {*STORAGES, *DTYPES, _V2, _V3, _PARAMETER, "collections.OrderedDict", "torch.Size", "torch.device"}

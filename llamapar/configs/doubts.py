@@ -34,7 +34,7 @@ _TELLING = {
     "n_kv_heads": re.compile(r"kv_?head|query_?group|proj_?group"),
     "zero": re.compile(r"distributed_?optimizer|zero_?stage"),
 }
-"""Words in keys of forks that say what is else taken for granted."""
+"""Field → words of a fork's own key that may set it, so that the default is no longer certain."""
 
 
 def question_silence(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:

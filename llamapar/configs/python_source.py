@@ -27,7 +27,7 @@ _SHOWN = 300
 """Characters of source in the place of a value."""
 
 _CLOSING = 64
-"""Parentheses in it that may be its end."""
+"""Closing parentheses of such a call that are tried as its end."""
 
 
 def _parsed(name: str, text: str) -> ast.Module:

@@ -16,7 +16,7 @@ from llamapar.records.trace import some
 from .dumps import WORLD, Folder, judge_members
 
 ALL = "all"
-"""Stands for the axes of the group of all ranks."""
+"""In place of axes: the group of all ranks."""
 
 _WORDS = {
     **dict.fromkeys(("tp", "tensor"), "tp"),

@@ -49,7 +49,7 @@ def added_but_the_last(
 
 
 def crossed_row(right: Right, schedule: Schedule, pp_rank: int) -> tuple[Action, ...]:
-    """On the first rank the first backward before its forward: it waits for what its sending would start."""
+    """Rank 0's row with its first forward behind its own backward, which then never gets its input."""
     row = list(right(schedule, pp_rank))
     # The forward of a micro-batch moves behind its own backward. The other stages never get it, so the
     # gradient that the backward waits for is never sent.
@@ -117,7 +117,7 @@ def kv_heads_in_turn(
 
 
 def rope_by_halves(right: Right, x: Tensor, positions: Tensor, model: ModelConfig) -> Tensor:
-    """RoPE of a dim with the one half a head further: transformers' form, on weights in Meta's order."""
+    """RoPE that pairs each dim with the one half a head away, as transformers does."""
     # [d0 ... dn-1] becomes pairs (d0, d_n/2), (d1, d_n/2+1), …, which the right function then turns.
     paired = x.unflatten(-1, (2, -1)).mT.flatten(-2)
     return right(paired, positions, model).unflatten(-1, (-1, 2)).mT.flatten(-2)

@@ -154,8 +154,8 @@ def _stream(setting: Setting) -> Tensor:
 def _attention(setting: Setting) -> dict[str, Tensor]:
     """Queries and keys are alike for all tokens, so RoPE alone decides: a token attends to those near it.
 
-    Values are what has to be averaged so that a head's output at a token is the row that it draws: V solves
-    A V = rows, A the attention of the head. wo holds the letters.
+    A head's output at a token has to be the row of the letter that the token draws. So its values V solve
+    A·V = rows, where A [seq, seq] is the head's attention. wo holds the letters.
     """
     m, t = setting.model, setting.seq_len
     wq = torch.zeros(m.q_dim, m.dim, dtype=torch.float64)
@@ -289,7 +289,7 @@ def _llama(setting: Setting) -> dict[str, Tensor]:
 
 
 def _rows_read(stream: Tensor, setting: Setting) -> Tensor:
-    """[8, dim]: what gives 1 for the norm of its own row of the stream, and 0 for those of others."""
+    """[8, dim]: row i gives 1 for the normed stream of a token of row i, and 0 for those of other rows."""
     size = (stream.square().sum(-1) + 1) / setting.model.dim + setting.model.norm_eps  # 1: of its mark
     return torch.eye(ROWS, setting.model.dim, dtype=torch.float64) * size.sqrt()[:, None]
 

@@ -281,8 +281,9 @@ def process_groups() -> frozenset[dist.ProcessGroup]:
 
 
 def gpus() -> int:
-    """Number of GPUs that CUDA gives this process; torch.cuda.device_count() may count by NVML, under MIG
-    cards.
+    """Number of GPUs that CUDA gives this process.
+
+    torch.cuda.device_count() may ask NVML instead, which counts whole cards where CUDA gives MIG slices.
     """
     return getattr(torch._C, "_cuda_getDeviceCount", lambda: 0)()
 

@@ -17,10 +17,10 @@ def reduce_gradients(
 ) -> dict[str, Tensor]:
     """Each gradient of the mean objective over all dp ways; under ZeRO 2 and 3 the rank's shard of it.
 
-    A replicated KV head: sum over its copies. A parameter that TP replicates: sum over tp, under sequence
-    parallelism because each rank saw only its own tokens, and for a norm of heads because it saw only its own
-    heads. Every parameter: sum over cp, mean over dp. Gradients
-    of activations stay as they are. scattered: the backward has already done the reduce-scatter of shards.
+    Every parameter is summed over cp and averaged over dp. A copied KV head is also summed over its copies. A
+    parameter that TP replicates is also summed over tp where ranks saw different parts: other tokens under
+    sequence parallelism, other heads for the norms of heads. An activation's gradient is summed over nothing.
+    scattered: the backward has already done the reduce-scatter of shards.
     """
     group = zero_group(mesh, setting) if setting.shards.cuts("gradients") else None
     return {

@@ -108,8 +108,8 @@ class RankMesh(DeviceMesh):
         return RankMesh(found, self.rank)
 
     def joined(self, replicas: int, slow: str, fast: str) -> RankMesh:
-        """The axes "shards", `slow` and `fast` joined, and "replicas", the copies of dp, which are its slower
-        part.
+        """The mesh of two axes: "replicas", the copies of dp, which are its slower part, and "shards", `slow`
+        and `fast` joined.
         """
         ((ways, step),) = self.axes["dp"]
         shards = ways // replicas

@@ -134,10 +134,10 @@ def kept_bytes(
 
 
 def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
-    """How many forwards and backwards of a stage ranks wait for in a step, of 1F1B and GPipe.
+    """The bubble of 1F1B and GPipe in forwards plus backwards of a stage, with any number of stages a rank.
 
-    They may be interleaved. It is pp - 1; with fewer micro-batches than ranks, every further stage of a rank
-    also waits until the round is full.
+    It is pp - 1. With fewer micro-batches than ranks, every further stage of a rank also waits until the
+    round is full.
     """
     return pp - 1 + (virtual_stages - 1) * max(0, pp - many)
 
