@@ -181,8 +181,8 @@ def _cover(name: str, shape: Shape, pieces: Mapping[Shape, Shape], where: str) -
         raise CheckpointError(what, f"shape {list(shape)} has {full:,}: {fault}")
     if len(pieces) < 2:
         return
-    # The chunks' borders cut the tensor into cells. Marking cells takes as little as there are borders,
-    # whatever the tensor's size.
+    # The chunks' borders cut the tensor into cells, whose number depends on the borders and not on the
+    # tensor's size.
     cuts = []
     for dim, n in enumerate(shape):
         ends = {start[dim] + size[dim] for start, size in pieces.items()}

@@ -61,7 +61,7 @@ def unpickled(zipped: Window) -> tuple[object, dict[str, ZipEntry]]:
         why = f"at most {pickled.MAX_PICKLE:,} are read"
         raise CheckpointError(f"{where}: its data.pkl has {main.size:,} bytes", why)
     data = zipped.read(main.data, main.size)
-    # The pickle is checked before it is read: whatever it says would otherwise be said by damaged bytes.
+    # Checked before it is read: otherwise damaged bytes would decide what the file seems to hold.
     if main.crc32 and zlib.crc32(data) != main.crc32:
         why = "its bytes do not have the checksum stored"
         raise CheckpointError(f"{where}: its data.pkl is damaged", why)

@@ -41,8 +41,8 @@ def whole_parameter(source: Placement, parameter: Parameter) -> tuple[str, LazyR
     # Sorted by the span and not by the rank: with tiled or copied heads the two differ.
     ordered = [agreed(parameter.name, parts[span]) for span in sorted(parts)]
     placement = source.sharding.placement(parameter.key)
-    # Empty pieces of uneven splits are left out; if all are empty, one stays to give the shape.
     join = beside if isinstance(placement, Shard) and placement.dim == 1 else joined_rows
+    # Empty pieces of uneven splits are left out; if all are empty, one stays to give the shape.
     joined = join([part for part in ordered if part.nbytes] or ordered[:1])
     return pieces[0][1].dtype, rows_of(joined, range(parameter.shape[0]))
 
@@ -85,9 +85,9 @@ def cut_shard(target: Sharding, parameter: Parameter, rank: int, rows: LazyRows,
     placement, span = target.placement(parameter.key), target.rows(parameter.key, rank)
     if not isinstance(placement, Shard) or span is None:
         return rows
-    # A row is cut as bytes, so columns are counted in bytes too.
     if placement.dim == 0:
         return rows_of(rows, span)
+    # A row is cut as bytes, so columns are counted in bytes too.
     return columns_of(rows, range(span.start * itemsize, span.stop * itemsize))
 
 

@@ -195,8 +195,7 @@ def _unread(raw: Mapping[str, object], where: str) -> Values:
     # An empty value says nothing, so a key with null, false, 0 or "" needs no cover.
     says = {str(key)[:60]: v for key, v in raw.items() if v or not isinstance(v, plain)}
     unread = {name: value for name, value in says.items() if not _covered(where).fullmatch(name)}
-    # Experts before quantisation: of a quantised mixture the mixture is the reason that no setting can
-    # mend.
+    # Experts before quantisation: another file of the same model mends the second and not the first.
     for name, value in unread.items():
         if _EXPERTS.search(name):
             raise ModelError(f"{name}={shown(value)}: {MIXTURE}", field=name)

@@ -239,10 +239,10 @@ def measured(gpu: Gpu, text: str) -> Gpu:
             "no line of nccl-tests was found", why, ["all_gather_perf -b 1M -e 8G"], "nccl_tests"
         )
     hosts = _NCCL_HOST.findall(text)
+    # The largest message comes nearest to the bandwidth that a training step's tensors see.
     rate = max(rows)[1] * 1e9
     ran = f"nccl-tests, {rate / 1e9:g} GB/s"
     source = "; ".join(filter(None, [gpu.source, ran]))
-    # The largest message, max(rows), is the one nearest to the bandwidth that large tensors see.
     if len(set(hosts)) > 1:  # each host's NICs carry the ring of all its GPUs
         return replace(gpu, net_rate=rate / (len(hosts) / len(set(hosts))), net=1.0, source=source)
     # A measured rate already is what collectives reach, so its share is 1.

@@ -69,8 +69,7 @@ class Job(Fields, word="job field"):
         known: fields of Job, and fields of Layout, which replace those of `layout`.
         """
         layout = Layout.of(layout, **{name: known.pop(name) for name in LAYOUT if name in known})
-        # A person's numbers arrive as texts and numpy integers too; `whole` makes them plain integers or
-        # refuses.
+        # Counts may come as numpy integers; `whole` makes them Python's own, or refuses.
         for name, value in known.items():
             one_of("argument", name, _FACTS)
             if name in _COUNTS and value is not None:

@@ -136,7 +136,7 @@ def _last(layers: int, stages: int) -> list[int]:
 def _middle(layers: int, stages: int) -> list[int]:
     """ColossalAI's rule: the middle stages take the remainder."""
     each, extra = divmod(layers, stages)
-    # `extra` stages around the middle, one more before it than behind if the number is odd.
+    # `extra` stages around the middle, one more behind it than before if the number is odd.
     start = stages // 2 - extra // 2
     return [each + (start <= stage < start + extra) for stage in range(stages)]
 

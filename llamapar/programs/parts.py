@@ -24,8 +24,6 @@ def column_input(x: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     Copy forward, all-reduce backward; under sequence parallelism all-gather, reduce-scatter.
     """
     # Under SP the residual stream is cut by tokens, and a matmul over heads or columns needs all of them.
-    # Between these two ways each rank holds seq/tp tokens, so norms and residual sums are not done tp
-    # times.
     if setting.sp:
         return collectives.all_gather(x, mesh, "tp", 1)
     return collectives.copy(x, mesh, "tp")
@@ -37,6 +35,8 @@ def row_output(partial: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     All-reduce forward, copy backward; under sequence parallelism reduce-scatter, all-gather.
     """
     if setting.sp:
+        # From here to the next way in each rank holds seq/tp tokens, so norms and residual sums are not
+        # done tp times.
         return collectives.reduce_scatter(partial, mesh, "tp", 1)
     return collectives.all_reduce(partial, mesh, "tp")
 

@@ -150,8 +150,8 @@ def severities(job: Job, judge: Framework | None) -> dict[str, str]:
         return {code: severity for code, severity in own.items() if severity}
     found = {}
     for rule in ARITHMETIC:
-        # A judge may read a fact in its own way, for example with its own padding or layer split, so each
-        # rule sees the job as the judge does.
+        # A judge may really run another layout than the one asked for, so each rule sees the job as it
+        # would run.
         seen = judge.job_of(rule.code, job)
         if rule.applies(seen, judge.padding) and (severity := severity_of(rule, seen, judge)):
             found[rule.code] = severity

@@ -197,7 +197,7 @@ class Setting(Cut):
         # rounded.
         made = torch.randn(shape, generator=self._generator(name), dtype=torch.float64)
         # Norm weights lie near 1, as trained ones do, but differ from one another, so that a permuted one
-        # shows. Other weights are scaled by their inputs' number, which keeps outputs of unit size.
+        # shows. Other weights are scaled by the number of their inputs, which keeps outputs of unit size.
         if key == "norm":
             made = 1 + made / 8
         elif key in PARAMETERS:

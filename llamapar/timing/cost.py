@@ -120,8 +120,8 @@ class Cost(Record):
 
     def changed(self, **changes: object) -> Cost:
         """The cost with some fields of layout, job or conditions changed. Raises LayoutError."""
-        # Each name belongs to exactly one of the three records, so the order of the tests does not
-        # matter.
+        # A name that Job and Conditions share, such as `recompute`, is set in the Conditions, by which
+        # the step is timed.
         job, how = self.asked.job, self.asked.how
         layout = {name: value for name, value in changes.items() if name in Layout.__dataclass_fields__}
         own = {name: value for name, value in changes.items() if name in Conditions.__dataclass_fields__}

@@ -77,8 +77,8 @@ class Conditions:
         """The shares of the peak that attention reaches, forward and backward."""
         if self.flash in FLASH:
             forward, backward = FLASH[self.flash]
-            # FLASH has shares of an H100 at full power, so they are lowered by the card's limit. A GPU's
-            # own shares were measured, and are lowered where matmuls are.
+            # FLASH's shares fall in proportion to the power (assumed); a GPU's own fall as its bfloat16
+            # matmuls do.
             return forward * self.gpu.throttle, backward * self.gpu.throttle
         return self.gpu.attention * self.gpu.capped, self.gpu.attention_backward * self.gpu.capped
 

@@ -180,7 +180,6 @@ def candidates(
     heads = model.n_heads if job.kv_replication else model.n_kv_heads
     tps = [tp for tp in ways if heads % tp == 0 and tp <= most_tp]
     for tp, cp in itertools.product(tps, ways):
-        # `search` only proposes even shards, for uneven ones would need the exact functions to be timed.
         if gpus % (tp * cp) or seq % (tp * (2 * cp if cp > 1 else 1)):
             continue
         # TP and CP alone decide a layer's time, so layouts that differ only in the rest share a cache

@@ -261,7 +261,7 @@ class Step:
         if lay.cp * lay.dp > 1:
             terms.append(between.exposed(numel, named | {"layers": float(layers)}, phases))
         terms.append(between.optimizer(numel))
-        # Inside one machine all GPUs share clocks, cooling and fast links, so none lags much.
+        # The share was observed over many machines, so a single one gets none.
         if lay.world > how.gpu.domain:
             inputs = {"busy": busy, "share": STRAGGLING}
             terms.append(Term("stragglers", "share * busy", inputs, "arXiv:2407.21783 section 3.3.4"))
