@@ -1,4 +1,8 @@
-"""The files of one job, in the forms that readers need."""
+"""The files of one job, in the forms that readers need.
+
+Each text is parsed when a reader first asks for its form. What readers look at is noted in the draft, and
+`unread` lists the rest.
+"""
 
 from __future__ import annotations
 

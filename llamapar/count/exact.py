@@ -1,4 +1,9 @@
-"""The exact accounting: every known tensor of the step is counted; the rest is a stated assumption."""
+"""The exact accounting: every known tensor of the step is counted; the rest is a stated assumption.
+
+A term is a formula of named inputs, for one pipeline rank. A step has three moments that may be its peak:
+terms of one moment are added up, those of different moments are not. Assumed, and not counted, are
+workspaces, the allocator's slack and CUDA's context.
+"""
 
 from __future__ import annotations
 

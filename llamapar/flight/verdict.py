@@ -1,4 +1,8 @@
-"""The verdict on a hang: one cause with its level, and the position of every rank, as a record."""
+"""The verdict on a hang: one cause with its level, and the position of every rank, as a record.
+
+One cause at most is named, since all other waiting follows from it. Where the records leave two readings, the
+text gives both, or nobody is named.
+"""
 
 from __future__ import annotations
 

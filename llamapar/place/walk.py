@@ -1,4 +1,8 @@
-"""Walking a schedule's table as its ranks would: when each operation runs, or why it never does."""
+"""Walking a schedule's table as its ranks would: when each operation runs, or why it never does.
+
+Which operation waits for which does not depend on how long they take. So a table is walked once, and `times`
+and `ends` then put any durations on the walk.
+"""
 
 from __future__ import annotations
 

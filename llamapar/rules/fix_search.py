@@ -1,4 +1,8 @@
-"""The one search for fixes: changed jobs are tried in order, and kept if they pass `check`."""
+"""The one search for fixes: changed jobs are tried in order, and kept if they pass `check`.
+
+`fixes` and `remedies` bring the candidates, and here they are judged. Rules give codes and severities without
+words, so that thousands of jobs can be tried; memory is counted last, and within a budget.
+"""
 
 from __future__ import annotations
 

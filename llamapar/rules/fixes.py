@@ -1,4 +1,8 @@
-"""Fixes of a finding: the nearest layouts or settings that themselves pass `check`."""
+"""Fixes of a finding: the nearest layouts or settings that themselves pass `check`.
+
+Candidates come lazily, the nearest first: repairs of the rule, neighbouring layouts, then both together. Only
+whether they work is asked; the fastest layout is `plan`'s question.
+"""
 
 from __future__ import annotations
 

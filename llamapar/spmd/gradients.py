@@ -1,4 +1,8 @@
-"""After the backward: turn each rank's gradients into gradients of the whole batch."""
+"""After the backward: turn each rank's gradients into gradients of the whole batch.
+
+Which sums a gradient needs follows from what the ranks did not see: other tokens, other heads, other
+sequences. Each sum is a function that is looked up when it is called, so that a fault can leave it out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A step of a job on its busiest rank: compute, the pipeline, data parallelism, the optimizer."""
+"""A step of a job on its busiest rank: compute, the pipeline, data parallelism, the optimizer.
+
+The work of the busiest rank is added up from its layers. The schedule's timeline, with the work of every
+stage, then says how much longer the step takes than that.
+"""
 
 from __future__ import annotations
 
