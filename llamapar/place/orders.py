@@ -48,7 +48,6 @@ class ScheduleNumbers:
         """Operations round by round; within a round, stage by stage."""
         many, held = self.micro_batches, list(stages)
         row: Row = []
-        # The last round is shorter where `round` does not divide the micro-batches.
         for first in range(0, many, self.round):
             for stage in held:
                 row += zip(repeat(kind), repeat(stage), range(first, min(first + self.round, many)))
@@ -64,7 +63,6 @@ Row = list[Operation]
 def _gpipe(plan: ScheduleNumbers, rank: int) -> Row:
     """All forwards, then all backwards (arXiv:1811.06965)."""
     each = range(plan.micro_batches)
-    # With one stage a rank, the stage's number is the rank's.
     return [(kind, rank, number) for kind in "FB" for number in each]
 
 
@@ -82,43 +80,36 @@ def _alternating(plan: ScheduleNumbers, rank: int, warm_up: int, kind: str = "B"
     fills the pauses at the end.
     """
     forward = plan.in_rounds("F", plan.stages(rank))
-    # Gradients arrive from the end of the model, so a rank's last stage runs backward first.
     backward = plan.in_rounds(kind, reversed(plan.stages(rank)))
     turns: list[Iterable[Operation | None]] = [forward[warm_up:], backward]
     if kind == "I":
-        # `rank` empty turns: on rank r the first W comes r backwards after its I.
         turns.append(chain(repeat(None, rank), (("W", stage, number) for _, stage, number in backward)))
     return forward[:warm_up] + list(filter(None, chain.from_iterable(zip_longest(*turns))))
 
 
 def _one_f_one_b(plan: ScheduleNumbers, rank: int) -> Row:
     """One forward, one backward, as soon as there is a backward (arXiv:2006.09503)."""
-    # One forward for each rank that the first micro-batch has yet to pass before its gradient can return.
-    return _alternating(plan, rank, plan.hops(rank))
+    return _alternating(plan, rank, plan.hops(rank))  # until the first gradient can come back
 
 
 def _interleaved(plan: ScheduleNumbers, rank: int) -> Row:
     """1F1B over several stages a rank, in rounds (arXiv:2104.04473 section 2.2)."""
-    # Megatron-LM's number. All of the rank's stages but one take a round before the first backward, and
-    # the hops count twice: forwards fill both the way to the last rank and the gradient's way back.
+    # All stages but one take a round first; forwards also fill the way to the last rank and back, 2 · hops.
     return _alternating(plan, rank, (plan.virtual_stages - 1) * plan.round + 2 * plan.hops(rank))
 
 
 def _interleaved_zero_bubble(plan: ScheduleNumbers, rank: int) -> Row:
     """Interleaved 1F1B with each backward split in two: ZB-H1 (arXiv:2401.10241)."""
-    # The hops count once, as in torch: a split backward sends its gradient on sooner.
     return _alternating(plan, rank, (plan.virtual_stages - 1) * plan.round + plan.hops(rank), "I")
 
 
 def _flexible(plan: ScheduleNumbers, rank: int) -> Row:
     """Llama 3's schedule: rounds of nc micro-batches ("Scaling Llama 3 Training", ISCA 2025, section 3.1.1).
 
-    Rounds shorter than the pipeline leave nothing to alternate: all forwards, then all backwards. The number
-    of warm-up forwards is Megatron-LM's; the paper prints (v-1)·nc + 2(pp - r·v - 1), negative for late
-    ranks.
+    Rounds shorter than the pipeline leave nothing to alternate: all forwards, then all backwards. Warm-up
+    forwards are Megatron-LM's; the paper prints (v-1)·nc + 2(pp - r·v - 1), negative for late ranks.
     """
     if plan.round < plan.pp:
-        # One round of all micro-batches, and a warm-up of every forward there is.
         whole = ScheduleNumbers(plan.pp, plan.virtual_stages, plan.micro_batches, plan.micro_batches)
         return _alternating(whole, rank, plan.virtual_stages * plan.micro_batches)
     return _interleaved(plan, rank)
@@ -131,10 +122,7 @@ def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int)
     stage. A schedule uses one of the two forms.
     """
     row: Row = []
-    # The next micro-batch of each stage: forwards under "F0" and "F1", backwards, whole or split, under
-    # "0" and "1".
-    numbers = {"F0": 0, "F1": 0, "0": 0, "1": 0}
-    # Input gradients whose weight gradients are still to be computed: all of them, and by stage.
+    numbers = {"F0": 0, "F1": 0, "0": 0, "1": 0}  # next micro-batch: forwards F0, F1; backwards 0, 1
     waiting: dict[str, deque[tuple[int, int]]] = {"": deque(), "0": deque(), "1": deque()}
     for word in words:
         kind, chunk = word[0], word[1:]
@@ -148,7 +136,6 @@ def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int)
         elif waiting[chunk]:
             one = waiting[chunk].popleft()
         else:
-            # There may be no input gradient left to complete, and then the word does nothing.
             continue
         row.append((kind, *one))
     # ZBV is made for at least a full pipeline; micro-batches beyond the real ones are dropped here.
@@ -160,19 +147,13 @@ def _zbv(plan: ScheduleNumbers, rank: int) -> Row:
 
     With fewer micro-batches than fill it, operations on the missing ones are dropped.
     """
-    # A full pipeline of 2·pp stages takes 2·pp - 1 micro-batches to fill.
-    left, many = plan.pp - rank, max(2 * plan.pp - 1, plan.micro_batches)
-    # On the way down the V all ranks run first stages; ranks nearer to the turn get second-stage work
-    # sooner.
+    left, many = plan.pp - rank, max(2 * plan.pp - 1, plan.micro_batches)  # 2·pp - 1 fill the V
     words = ["F0"] * (2 * left - 1) + ["F1", "F0"] * rank + ["F1", "I1", "W1"] * left
     for turn in range(many - plan.pp):
-        # Ranks far from the turn of the V have run most of their first stage's forwards by now, so these
-        # end sooner.
         words += ["F0"] * (turn < many - plan.pp - left + 1)
         words += ["I0", "W0", "F1", "I1", "W1"]
     words += ["I0", "I1"] * rank + ["I0", "W0"] * left + ["W1"] * rank + ["W0"] * rank
-    # The V: stage r on the way down, stage 2·pp - 1 - r on the way up.
-    return _numbered(words, (rank, 2 * plan.pp - 1 - rank), plan.micro_batches)
+    return _numbered(words, (rank, 2 * plan.pp - 1 - rank), plan.micro_batches)  # down the V, and up
 
 
 def _dualpipev(plan: ScheduleNumbers, rank: int) -> Row:
@@ -181,12 +162,9 @@ def _dualpipev(plan: ScheduleNumbers, rank: int) -> Row:
     A forward and a backward that overlap are two entries side by side.
     """
     hops, half = plan.hops(rank), rank + 1
-    # The eight steps of DualPipeV's own loop, in its order; this line has the first three.
     words = ["F0"] * (2 * hops) + ["F0", "F1"] * half + ["I1", "W", "F1"] * hops
     words += ["F0", "B1", "F1", "B0"] * (plan.micro_batches - 2 * plan.pp + half)
     words += ["B1", "F1", "B0"] * hops
-    # Towards the end backwards are split: gradients of inputs go out first, because other ranks wait for
-    # them, and those of weights fill what would be pauses.
     ending = ["B1", "B0"] * half
     words += ending[:half] + [word.replace("B", "I") for word in ending[half:]]
     words += ["W", "I0"] * hops + ["W"] * half
