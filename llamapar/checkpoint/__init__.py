@@ -92,6 +92,7 @@ def reshard(
     _sound(found)
     target_model, layout = kv_target(found.sharding.model, n_kv_heads), Layout(tp=tp, pp=pp)
     cut = Sharding(target_model, layout, padding=padding_rule(padding), naming=format)
+    # Built in two steps because the model may change: a target of fewer KV heads has another head map.
     wanted = replace(cut, kv_replication=kv_replication, layer_split=layer_split)
     _possible(wanted, layer_split)
     if format == "meta" and wanted.pp > 1:
@@ -155,6 +156,7 @@ def _possible(wanted: Sharding, layer_split: str) -> None:
     found = report(tp, pp, copies)
     if found.ok:
         return
+    # The nearest way out first: copies keep the degrees as asked, then another TP, then another PP.
     choose = [Choice.of(kv_replication=True)] if not copies and report(tp, pp, True).ok else []
     choose += [Choice.of(tp=n) for n in _near(tp) if report(n, pp, copies).ok][:2]
     if not choose:
@@ -187,6 +189,7 @@ def _files(found: Placement, wanted: Sharding) -> Iterator[OutputFile]:
         for at, tensors in shards.items():
             shared = {}
             if wanted.model.tied:
+                # One storage under two names, as torch.save writes a tied model.
                 tensors.pop("output.weight")
                 shared = {"output.weight": "tok_embeddings.weight"}
             yield OutputFile(f"consolidated.{at[1]:02d}.pth", at, tensors, shared)
@@ -201,6 +204,7 @@ def _split(tensors: dict[str, Output]) -> Iterator[OutputFile]:
     groups: list[dict[str, Output]] = [{}]
     nbytes = 0
     for name, output in tensors.items():
+        # A tensor is never cut between files, so one that is larger than MAX_FILE gets a file of its own.
         if nbytes and nbytes + output.rows.nbytes > MAX_FILE:
             groups.append({})
             nbytes = 0

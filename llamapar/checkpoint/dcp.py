@@ -173,6 +173,7 @@ def _pieces(name: str, shape: Shape, described: Iterable[object], where: str) ->
 
 def _cover(name: str, shape: Shape, pieces: Mapping[Shape, Shape], where: str) -> None:
     """Refuse pieces that do not cover the shape exactly once."""
+    # Equal sums prove nothing by themselves: one overlap may hide one hole, which the grid below finds.
     covered, full = sum(map(math.prod, pieces.values())), math.prod(shape)
     if covered != full:
         fault = "some are missing" if covered < full else "some overlap"
@@ -180,6 +181,8 @@ def _cover(name: str, shape: Shape, pieces: Mapping[Shape, Shape], where: str) -
         raise CheckpointError(what, f"shape {list(shape)} has {full:,}: {fault}")
     if len(pieces) < 2:
         return
+    # The chunks' borders cut the tensor into cells, whose number depends on the borders and not on the
+    # tensor's size.
     cuts = []
     for dim, n in enumerate(shape):
         ends = {start[dim] + size[dim] for start, size in pieces.items()}
@@ -216,6 +219,7 @@ def _boxes(folder: Path, chunks: Iterable[Chunk], where: str) -> dict[str, list[
         if not inside:
             raise CheckpointError(f"{where} names {shown(name)}, which is outside the folder")
         with window(folder / name) as file:
+            # In the order of their places, so that the disk is read forwards.
             for chunk in sorted(of_file):
                 if (end := chunk.offset + chunk.length) > file.length:
                     raise file.refusal(f"has {file.length:,} bytes", f"{chunk} ends at {end:,}")
@@ -247,6 +251,7 @@ class _Seen(NamedTuple):
         listed = bytearray(file.pread(chunk.offset + chunk.length - size, size))
         main, _ = self.checksums
         crc = int.from_bytes(listed[main : main + 4], "little")
+        # The two checksums may differ; put back, all other bytes must be equal.
         for at in self.checksums:
             listed[at : at + 4] = self.listed[at : at + 4]
         if listed != self.listed:
@@ -270,6 +275,7 @@ def _looked_at(file: Window, chunk: Chunk) -> tuple[StoredPiece, _Seen | None]:
         return box, None
     if box.offset != zipped.offset + main.data:  # Its bytes belong to another record.
         return box, None
+    # Where the zip's directory begins.
     first = min(record.entry for record in records.values())
     listed = zipped.read(first, zipped.length - first)
     return box, _Seen(zipped.read(0, main.data), listed, (main.entry + 16 - first, hashed.entry + 16 - first))

@@ -112,6 +112,8 @@ def _guess(checkpoint: Checkpoint) -> Placement | None:
     """The checkpoint with the first preset that fits every shape."""
     shapes, n_layers = {stored.shape for stored in checkpoint.tensors}, len(_layers_of(checkpoint.tensors))
     for preset in PRESETS.values():
+        # A norm has shape [dim], whatever the sharding, so this rules most presets out without placing
+        # their tensors.
         if (preset.dim,) in shapes and preset.n_layers == n_layers:
             found = understood(replace(checkpoint, model=preset))
             if not found.mismatches:
@@ -171,6 +173,8 @@ def _findings(found: Placement) -> Iterator[str]:
     by_layer, groups = list[tuple[int, Mismatch]](), dict[tuple[object, ...], list[Mismatch]]()
     for odd in found.mismatches:
         layer = _layer(odd.name)
+        # A wrong shape is told by its kind, once for all layers; missing and surplus layers by their
+        # numbers.
         if layer is None or odd.reshaped:
             groups.setdefault((_LAYER.sub(".", odd.name), odd.got, odd.want), []).append(odd)
         else:
@@ -224,6 +228,7 @@ def _part(got: tuple[int, ...], want: tuple[int, ...], key: str) -> str:
     if not n or got[:dim] + got[dim + 1 :] != want[:dim] + want[dim + 1 :]:
         return ""
     what = {"tok_embeddings": "embedding", "output": "head"}.get(key, "tensor")
+    # Smallest TP and plainest padding first: the first that fits is the likeliest.
     for tp, padding in product(range(1, MAX_TP + 1), PADDINGS if of_vocabulary else PADDINGS[:1]):
         padded = padding.padded(whole, tp)
         factors = [padding.multiple, *([tp] if padding.per_tp else []), padded // padding.unit(tp)]

@@ -22,6 +22,7 @@ class ProgressLine:
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
+        # Five times a second is enough to read; a terminal is slower than the copying.
         if now - self._last < 0.2 and done < total:
             return
         self._last = now

@@ -37,17 +37,18 @@ STORAGES: dict[str, str] = dict(f"torch.{pair}".split("=") for pair in _STORAGES
 """safetensors' names of the dtypes of torch's storages."""
 
 SUFFIXES = (".pth", ".pt", ".bin")
-"""Of files that torch.save writes."""
+"""Suffixes of files that torch.save writes."""
 
 _V2, _V3, _PARAMETER = (f"torch._utils._rebuild_{n}" for n in ("tensor_v2", "tensor_v3", "parameter"))
 _NAMES = {*STORAGES, *DTYPES, _V2, _V3, _PARAMETER, "collections.OrderedDict", "torch.Size", "torch.device"}
 
 
 def unpickled(zipped: Window) -> tuple[object, dict[str, ZipEntry]]:
-    """The contents of a torch.save'd zip, as `pickled.load` describes them, and its records by their short
-    names.
+    """The contents of a torch.save'd zip, as `pickled.load_pickle` describes them, and its records by their
+    short names.
     """
     where, found = zipped.where, records(zipped)
+    # torch.save puts everything under one folder with a name of its own, such as "archive/".
     root = next(iter(found), "").split("/")[0] + "/"
     short = {name.removeprefix(root): record for name, record in found.items() if name.startswith(root)}
     if "data.pkl" not in short:
@@ -60,6 +61,7 @@ def unpickled(zipped: Window) -> tuple[object, dict[str, ZipEntry]]:
         why = f"at most {pickled.MAX_PICKLE:,} are read"
         raise CheckpointError(f"{where}: its data.pkl has {main.size:,} bytes", why)
     data = zipped.read(main.data, main.size)
+    # Checked before it is read: otherwise damaged bytes would decide what the file seems to hold.
     if main.crc32 and zlib.crc32(data) != main.crc32:
         why = "its bytes do not have the checksum stored"
         raise CheckpointError(f"{where}: its data.pkl is damaged", why)
@@ -91,6 +93,8 @@ def tensor(name: str, made: PickledCall, found: Mapping[str, ZipEntry], zipped: 
     shape = checked(shown(name), dtype, shape, zipped.where)
     if record is None:
         raise CheckpointError(f"{where} has no data", f"the file holds no record data/{shown(key)}")
+    # The storage's size is said twice, in the pickle and in the zip, and a forged file may differ in the
+    # two.
     if numel * unit != record.size:
         why = f"its record data/{shown(key)} has {record.size:,} bytes"
         raise CheckpointError(f"{where} tells of {shown(numel)} elements of {stored_as.name}", why)
@@ -98,6 +102,7 @@ def tensor(name: str, made: PickledCall, found: Mapping[str, ZipEntry], zipped: 
     if (first + count) * item > record.size:
         why = f"its record data/{shown(key)} has room for {record.size // item:,}"
         raise CheckpointError(f"{where} tells of {count:,} elements from {shown(first)} on", why)
+    # Strides of a contiguous tensor. A dim of size 1 may have any.
     plain = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
     if count and any(n > 1 and s != p for n, s, p in zip(shape, strides, plain, strict=True)):
         why = "only rows that lie one after another are read; save tensor.contiguous()"
@@ -161,6 +166,8 @@ def lay_out_pth(
 
     kinds = {name: getattr(torch, full.removeprefix("torch.")) for full, name in DTYPES.items()}
     shared = shared or {}
+    # Fake tensors have shapes and no memory, and skip_data leaves holes in their place: a sparse file of
+    # any size in no time.
     with FakeTensorMode():
         state = {n: torch.empty(shape, dtype=kinds[d]) for n, (d, shape) in tensors.items()}
     state |= {name: state[owner] for name, owner in shared.items()}
@@ -171,7 +178,7 @@ def lay_out_pth(
 
 
 def seal(path: Path, crcs: Mapping[str, int]) -> None:
-    """Write the CRC-32 of each tensor's bytes into a file from `lay_out` that now contains its data.
+    """Write the CRC-32 of each tensor's bytes into a file from `lay_out_pth` that now contains its data.
 
     crcs: one for every tensor; a tensor that shares the storage of another may be left out.
     """
@@ -184,6 +191,8 @@ def seal(path: Path, crcs: Mapping[str, int]) -> None:
             if place not in known:
                 raise CheckpointError(f"{path}: no checksum is given for {shown(name)}")
             record = by_place[place]
+            # A streamed record has its checksum behind the data, any other in its header in front of it
+            # (zip's APPNOTE, 4.3).
             before_or_behind = place + record.size + 4 if record.streamed else record.header + 14
             # The checksum stands twice: in the directory, and beside the data.
             for at in (record.entry + 16, before_or_behind):
@@ -192,7 +201,7 @@ def seal(path: Path, crcs: Mapping[str, int]) -> None:
 
 
 def confirmed(path: Path, tensors: Iterable[Stored]) -> list[str]:
-    """Differences between `read` and `torch.load` (weights_only, mapped) of the same file; empty if they
+    """Differences between `read_pth` and `torch.load` (weights_only, mapped) of the same file; empty if they
     agree.
 
     Compares names, dtypes, shapes and the bytes of the first and last row.

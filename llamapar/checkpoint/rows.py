@@ -1,7 +1,8 @@
 """Lazy tensors: rows of bytes that are read, joined and cut only on demand.
 
-Each output tensor of a gather, a cut or a reshard is one such expression. `writing` evaluates it block by
-block, so no tensor is ever whole in memory. Copies on several ranks are compared while they are read.
+Each output tensor of a gather, a cut or a reshard is one such expression. `atomic_write` evaluates it
+block by block, so no tensor is ever whole in memory. Copies on several ranks are compared while they are
+read.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class LazyRows:
 
     def spans(self, block: int) -> Iterator[tuple[int, int]]:
         """(low, high) of consecutive blocks of rows, each of about `block` bytes, which cover all rows."""
+        # At least one row, even where a row is longer than a block.
         step = max(1, block // max(1, self.row_bytes))
         for low in range(0, self.rows if self.row_bytes else 0, step):
             yield low, min(low + step, self.rows)
@@ -74,6 +76,7 @@ def joined_rows(parts: Sequence[LazyRows]) -> LazyRows:
     lengths = [part.rows for part in parts]
 
     def read(rows: range, columns: range) -> Bytes:
+        # One piece is the usual case, and passing it on saves a copy of every byte.
         pieces = [parts[i].part(own, columns) for i, own in _shares(lengths, rows)]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
@@ -126,6 +129,7 @@ def rows_of(whole: LazyRows, part: range) -> LazyRows:
         return whole
 
     def read(rows: range, columns: range) -> Bytes:
+        # Rows past the end of the whole are pads; both ends are clipped, so `first` may equal `last`.
         first, last = (min(part.start + row, whole.rows) for row in (rows.start, rows.stop))
         nothing = np.empty((0, len(columns)), np.uint8)
         real = whole.part(range(first, last), columns) if first < last else nothing
@@ -151,6 +155,8 @@ def picked(whole: LazyRows, index: NDArray[np.int64]) -> LazyRows:
     """Row i of the result is row index[i] of `whole`. Rows read together should lie near each other."""
 
     def read(rows: range, columns: range) -> Bytes:
+        # One read of the span that holds them all, then the rows in their order: within a head they lie
+        # close together.
         chosen = index[rows.start : rows.stop]
         first = int(chosen.min())
         return whole.part(range(first, int(chosen.max()) + 1), columns)[chosen - first]

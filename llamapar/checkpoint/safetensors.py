@@ -43,9 +43,11 @@ def read_safetensors(path: Path) -> dict[str, Stored]:
         raise CheckpointError(f"{path.name}: the header is no JSON: {str(problem)[:200]}") from None
     if not isinstance(header, dict):
         raise CheckpointError(f"{path.name}: the header is no JSON object")
+    # The one key that is no tensor; it holds texts, which nothing here needs.
     header.pop("__metadata__", None)
     found = {name: _entry(path, name, entry, 8 + length) for name, entry in header.items()}
     end = 8 + length
+    # Empty tensors share an offset with the next one, so they sort before it by their size.
     for stored in sorted(found.values(), key=lambda s: (s.boxes[0].offset, s.nbytes)):
         if stored.boxes[0].offset != end:
             what = f"{path.name}: {stored.name} begins at byte {stored.boxes[0].offset}"
@@ -83,6 +85,8 @@ def read_index(path: Path) -> dict[str, Stored]:
     weight_map = json_object(path, MAX_INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path.name} has no weight_map")
+    # A value that is no text cannot be a key of the dict below; file_inside refuses it with the right
+    # words.
     for name in weight_map.values():
         if not isinstance(name, str):
             file_inside(path.parent, name, path.name)
@@ -117,12 +121,15 @@ def lay_out_safetensors(path: Path, tensors: Mapping[str, tuple[str, tuple[int, 
     """
     places: dict[str, Plain] = {}
     end = 0
+    # Widest dtypes first, so that every tensor starts at a multiple of its own item, as safetensors
+    # itself writes them.
     aligned = sorted(tensors.items(), key=lambda entry: -STORED_BYTES[entry[1][0]])
     for name, (dtype, shape) in aligned:
         size = math.prod(shape) * STORED_BYTES[dtype]
         places[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
         end += size
     text = json.dumps({"__metadata__": {"format": "pt"}, **places}, separators=(",", ":")).encode()
+    # Blanks are allowed at a header's end, and data then starts at a multiple of eight bytes.
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)

@@ -59,6 +59,8 @@ class Sharding(Cut):
         for parameter in self.model.parameters():
             name = parameter.name if self.naming == "meta" else parameter.hf_name
             found[self.stage(parameter)][name] = parameter
+        # Hugging Face's file of a whole tied model stores the tensor once; a last stage of its own needs
+        # it too.
         if self.model.tied and (self.naming == "meta" or self.pp > 1):
             embedding = next(self.model.parameters())
             found[-1][HEAD[self.naming]] = embedding
@@ -123,5 +125,7 @@ def reordered(model: ModelConfig, key: str, source: str, target: str) -> NDArray
         return None
     n: int = getattr(model, _ROTARY[key])
     half = model.head_dim // 2
+    # To Hugging Face's order: [head, half, 2] becomes [head, 2, half], which puts the pairs' first
+    # members in front.
     halves = (half, 2) if target == "hf" else (2, half)
     return np.arange(n).reshape(-1, *halves).swapaxes(1, 2).reshape(-1)

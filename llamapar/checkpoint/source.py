@@ -76,6 +76,7 @@ class Checkpoint:
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors; a tensor with two names counts once."""
+        # Keyed by place: two names of one storage have equal boxes.
         return sum({s.boxes[:1]: s.nbytes for s in self.tensors}.values())
 
 
@@ -86,6 +87,7 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
     model: a preset's name, a ModelConfig, a config.json or its dict; it overrides the folder's own.
     """
     place = Path(path)
+    # Before the files: a slip in the name should not have to wait for thousands of headers.
     config = find_model(model) if model is not None else None
     try:
         checkpoint = _folder(place) if place.is_dir() else _file(place)
@@ -123,6 +125,8 @@ def _file(path: Path) -> Checkpoint:
 
 
 def _folder(path: Path) -> Checkpoint:
+    # From the most telling sign to the least: our manifest, torch's metadata, an index, Meta's names, and
+    # last any files at all.
     if (path / MANIFEST).is_file():
         return _own(path)
     if (path / ".metadata").is_file():
@@ -140,6 +144,7 @@ def _folder(path: Path) -> Checkpoint:
         return Checkpoint(path, "meta", {(0, n): pth.read_pth(shards[n]) for n in sorted(shards)})
     files = [file for file in path.iterdir() if file.suffix in _SUFFIXES]
     if files:
+        # By numbers and not by text, so that rank 10 comes after rank 9.
         by_number = sorted(files, key=lambda f: ([int(n) for n in re.findall(r"\d{1,9}", f.name)], f.name))
         return _several(path, by_number)
     wanted = f"{MANIFEST}, {safetensors.INDEX}, consolidated.00.pth, .metadata, .safetensors and .pth files"
@@ -151,6 +156,7 @@ def _several(path: Path, files: list[Path]) -> Checkpoint:
     parts = [_file(file) for file in files]
     by_file = [part.shards[0, 0] for part in parts]
     together = {name: stored for tensors in by_file for name, stored in tensors.items()}
+    # No name stands twice, so the files are parts of one whole.
     if len(together) == sum(len(tensors) for tensors in by_file):
         return Checkpoint(path, parts[0].format, {(0, 0): together})
     if len({frozenset(tensors) for tensors in by_file}) > 1:
@@ -164,7 +170,7 @@ def _several(path: Path, files: list[Path]) -> Checkpoint:
 
 
 def _own(path: Path) -> Checkpoint:
-    """A folder that `writing` made. Its manifest must agree with its files."""
+    """A folder that `atomic_write` made. Its manifest must agree with its files."""
     manifest = json_object(path / MANIFEST, MAX_MANIFEST)
     if manifest.get("crc32") != _crc_of(manifest):
         raise CheckpointError(f"{MANIFEST} is not as it was written", "its own crc32 does not agree")
@@ -182,6 +188,8 @@ def _own(path: Path) -> Checkpoint:
             if tensors.keys() != entry["tensors"].keys():
                 odd = sorted(tensors.keys() ^ entry["tensors"].keys())[0]
                 raise CheckpointError(f"{name}: {odd[:100]} stands only in one of the file and {MANIFEST}")
+            # The checksums of the manifest are hung on the pieces, so every later reader can verify what
+            # it reads.
             stage, rank = entry["shard"]
             for tensor, crc in entry["tensors"].items():
                 box = replace(tensors[tensor].boxes[0], crc32=int(crc))
@@ -285,6 +293,7 @@ def understood(checkpoint: Checkpoint) -> Placement:
         raise CheckpointError(f"no config beside {checkpoint.path}", why, choose, "model")
     if checkpoint.sharding is not None:
         return compare_with_sharding(checkpoint, replace(checkpoint.sharding, model=checkpoint.model))
+    # Each candidate is tried on the first shard alone, which is enough to tell most of them apart.
     candidates = list(_candidates(checkpoint, checkpoint.model))
     known, shard = candidates[0].tensors[0], checkpoint.shards[0, 0]  # Every candidate has the same names.
     ours = {name: stored for name, stored in shard.items() if unwrapped(name, known) is not None}
@@ -303,6 +312,8 @@ def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding
     """The shardings that frameworks make of the model for this number of shards, the simplest first."""
     tp = len(checkpoint.shards)
     names = {name for shard in checkpoint.shards.values() for name in shard}
+    # Meta's names have "attention." in 4 of a layer's 9 tensors, and Hugging Face's, with "self_attn.",
+    # in none.
     meta = sum("attention." in n or "tok_embeddings" in n for n in names)
     naming = "meta" if meta > len(names) // 4 else "hf"
     by_columns = (False, True) if naming == "meta" and tp > 1 else (False,)

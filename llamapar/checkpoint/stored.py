@@ -105,6 +105,7 @@ class Stored:
             box = self.boxes[0]
             start = box.offset + low * self.row_bytes
             return _span(box.file, start, (high - low) * self.row_bytes).reshape(high - low, self.row_bytes)
+        # Several boxes: each gives the part of these rows that it holds, at its own corner.
         out = np.empty((high - low, *self.shape[1:], self.itemsize), np.uint8)
         for box in self.boxes:
             first, last = max(low, box.start[0]), min(high, box.start[0] + box.shape[0])
@@ -123,6 +124,8 @@ class Stored:
         if len(columns) == self.row_bytes:
             return self.read(rows.start, rows.stop)
         found = np.empty((len(rows), len(columns)), np.uint8)
+        # Wide rows are read piece by piece; of narrow ones whole rows are read and cut, because a read
+        # costs more than some bytes too many.
         if len(self.boxes) == 1 and self.row_bytes > APART:
             box = self.boxes[0]
             first = box.offset + columns.start
@@ -179,6 +182,7 @@ def checked(name: str, dtype: str, shape: object, where: str) -> tuple[int, ...]
     if not isinstance(shape, list | tuple) or len(shape) > MAX_DIMS:
         raise CheckpointError(f"{where}: the shape of {name} is no list of at most {MAX_DIMS} sizes")
     sizes = tuple(shape)
+    # type() and not isinstance(): True is an int to the latter.
     odd = not {*map(type, sizes)} <= {int} or min(sizes, default=0) < 0
     if odd or math.prod(sizes) * STORED_BYTES[dtype] > MAX_BYTES:
         raise CheckpointError(f"{where}: {name} has the impossible shape {str(list(shape))[:100]}")

@@ -85,6 +85,7 @@ def save_state(result: RunResult, target: str | Path) -> None:
             tensors = {}
             for name, parameter in wanted.tensors[stage].items():
                 t = state[start + parameter.name]
+                # Programs hold Q and K in Meta's order of rows, and these files have Hugging Face's.
                 index = reordered(setting.model, parameter.key, "meta", "hf")
                 rows = _rows(t) if index is None else picked(_rows(t), index)
                 own = cut_shard(wanted, parameter, rank, rows, t.element_size())
@@ -118,6 +119,7 @@ def load_state(source: str | Path) -> dict[str, Tensor]:
 
 def _rows(t: Tensor) -> LazyRows:
     """The rows of a tensor in memory."""
+    # numpy has no bfloat16, so the tensor is seen as bytes, which is all that a file needs.
     raw: Bytes = t.contiguous().view(torch.uint8).view(t.shape[0], -1).numpy()
 
     def part(rows: range, columns: range) -> Bytes:

@@ -77,6 +77,7 @@ def verify(
     numbers, faults = _checksums(found.checkpoint, count)
     checks.append(("stored checksums", *numbers))
     problems += faults
+    # A second reader, torch's own, has to find the same tensors: the witness for ours.
     if files := [file for file in found.checkpoint.files if file.suffix in pth.SUFFIXES]:
         tensors = list(found.checkpoint.tensors)
         for file in files:
@@ -117,6 +118,7 @@ def _checksums(checkpoint: Checkpoint, count: Counter) -> tuple[tuple[int, int],
     if checkpoint.manifest is not None:
         spans: dict[str, set[tuple[int, int]]] = {}
         for tensor in checkpoint.tensors:
+            # A set, because a tied head and the embedding are one span under two names.
             spans.setdefault(tensor.file, set()).add((tensor.boxes[0].offset, tensor.nbytes))
         for name, entry in checkpoint.manifest["files"].items():
             number += 1
@@ -145,6 +147,8 @@ def _compared(found: Placement, source: Placement, count: Counter) -> tuple[tupl
     problems = []
     for (stage, rank), name, expected in expressions(source, found.sharding):
         parameter = found.sharding.tensors[stage][name]
+        # Without `against` a checkpoint is compared with what its own first copies give; a tensor that is
+        # this copy itself has nothing to be compared with.
         for holder, stored in found.by_parameter[parameter.name]:
             if holder != rank or expected.rows.sources == (stored,):
                 continue  # This tensor has no counterpart.

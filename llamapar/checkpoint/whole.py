@@ -35,10 +35,14 @@ def whole_parameter(source: Placement, parameter: Parameter) -> tuple[str, LazyR
     parts: dict[tuple[int, int], list[LazyRows]] = {}
     for rank, stored in pieces:
         span = source.sharding.rows(parameter.key, rank)
+        # Ranks with equal spans hold copies; a parameter that is not cut has one span, and all ranks hold
+        # it.
         parts.setdefault((span.start, span.stop) if span is not None else (0, 0), []).append(of(stored))
+    # Sorted by the span and not by the rank: with tiled or copied heads the two differ.
     ordered = [agreed(parameter.name, parts[span]) for span in sorted(parts)]
     placement = source.sharding.placement(parameter.key)
     join = beside if isinstance(placement, Shard) and placement.dim == 1 else joined_rows
+    # Empty pieces of uneven splits are left out; if all are empty, one stays to give the shape.
     joined = join([part for part in ordered if part.nbytes] or ordered[:1])
     return pieces[0][1].dtype, rows_of(joined, range(parameter.shape[0]))
 
@@ -53,8 +57,10 @@ def with_kv_heads(source: ModelConfig, target: ModelConfig, parameter: Parameter
     if old == new or parameter.key not in KV_PARAMETERS:
         return rows
     if new > old:
+        # 0, 0, 1, 1, …: the first row of the head that each new head is a copy of.
         first_rows = np.repeat(np.arange(old), new // old) * source.head_dim
         return picked(rows, (first_rows[:, None] + np.arange(source.head_dim)).reshape(-1))
+    # [new head, copy, row]: all copies of one head lie together and have to be equal.
     index = np.arange(old * source.head_dim).reshape(new, old // new, source.head_dim)
     copies = [picked(rows, index[:, i].reshape(-1)) for i in range(old // new)]
     return agreed(f"{parameter.name} with {new} KV heads for {old}", copies)
@@ -81,6 +87,7 @@ def cut_shard(target: Sharding, parameter: Parameter, rank: int, rows: LazyRows,
         return rows
     if placement.dim == 0:
         return rows_of(rows, span)
+    # A row is cut as bytes, so columns are counted in bytes too.
     return columns_of(rows, range(span.start * itemsize, span.stop * itemsize))
 
 
@@ -93,6 +100,8 @@ def expressions(source: Placement, target: Sharding) -> Iterator[tuple[tuple[int
         for name, parameter in target.tensors[at[0]].items():
             if parameter.name not in made:
                 dtype, rows = whole_parameter(source, parameters[parameter.name])
+                # Copies first, while rows are in the source's order; then the rows within each head are
+                # put into the target's.
                 rows = with_kv_heads(model, target.model, parameter, rows)
                 index = reordered(target.model, parameter.key, source.sharding.naming, target.naming)
                 made[parameter.name] = dtype, rows if index is None else picked(rows, index)

@@ -43,6 +43,7 @@ class Window:
         if at < 0 or size < 0 or at + size > self.length:
             why = f"it has {self.length:,} bytes and tells of some at {shown(at)}"
             raise self.refusal("is damaged or cut off", why)
+        # Large or block-crossing reads gain nothing from the cached block.
         if size > _BLOCK or self.length <= _BLOCK or at // _BLOCK != (at + size - 1) // _BLOCK:
             return self.pread(at, size)
         block = at - at % _BLOCK  # The small parts of a zip lie together, so one read gets several.
@@ -107,6 +108,7 @@ def records(zipped: Window) -> dict[str, ZipEntry]:
         found[name], at = record, end
     if at != size:
         raise zipped.refusal(_DAMAGED)
+    # Records that overlap could give one stretch of bytes two names, and hide data from a checksum.
     order = sorted(found.values(), key=lambda record: record.header)
     if any(a.data + a.size > b.header for a, b in itertools.pairwise(order)):
         raise zipped.refusal("holds records that overlap")
@@ -115,10 +117,13 @@ def records(zipped: Window) -> dict[str, ZipEntry]:
 
 def _directory(zipped: Window) -> tuple[int, int, int]:
     """The start of the directory, its bytes, and the number of records it lists."""
+    # torch writes no comment, so the end record is the last thing in the file, and need not be searched.
     end = zipped.length - _END.size
     magic, disk, other, here, count, size, start, comment = _END.unpack(zipped.read(end, _END.size))
     if magic != b"PK\5\6" or disk or other or comment:
         raise zipped.refusal("is cut off, or something follows the end of its zip")
+    # Past 4 GiB or 65,535 records the real numbers stand in the 64-bit end record, which the locator
+    # points at.
     if end >= _LOCATOR.size and zipped.read(end - _LOCATOR.size, 4) == b"PK\6\7":
         _, disk, end, disks = _LOCATOR.unpack(zipped.read(end - _LOCATOR.size, _LOCATOR.size))
         fields = _END64.unpack(zipped.read(end, _END64.size))
@@ -142,9 +147,11 @@ def _entry(zipped: Window, listed: bytes, at: int, start: int) -> tuple[str, Zip
     names_end = at + _ENTRY.size + n
     raw, more = listed[names_end - n : names_end], listed[names_end : names_end + extra]
     name = raw.decode("utf-8", "replace")
+    # This value means "see the 64-bit field", and only fields with it are there, in this order.
     if 0xFFFFFFFF in (packed, full, header):
         wide = iter(_zip64(more))
         full, packed, header = (next(wide, -1) if v == 0xFFFFFFFF else v for v in (full, packed, header))
+    # 0x808: sizes behind the data (8) and names in UTF-8 (0x800) are the only flags that torch sets.
     if magic != b"PK\1\2" or flags & ~0x808 or len(more) != extra or header < 0:
         raise zipped.refusal(_DAMAGED, f"at record {shown(name)}")
     if method or packed != full:
@@ -164,6 +171,7 @@ def _zip64(extra: bytes) -> tuple[int, ...]:
     at = 0
     while at + 4 <= len(extra):
         kind, size = struct.unpack_from("<2H", extra, at)
+        # Kind 1 is the 64-bit extension; others, such as torch's padding, are skipped.
         if kind == 1 and size % 8 == 0 and at + 4 + size <= len(extra):
             return struct.unpack_from(f"<{size // 8}Q", extra, at + 4)
         at += 4 + size

@@ -25,6 +25,8 @@ def _settle_ranks(draft: Draft) -> None:
     degrees = {axis: draft.number(axis) for axis in ("tp", "cp", "pp")}
     gpus, dp = draft.number("gpus"), draft.number("dp")
     replicate = draft.number("dp_replicate")
+    # Without all three degrees the GPUs that are left for dp cannot be counted, so a stated dp would
+    # prove nothing.
     if None in degrees.values():
         for name in ("dp", "dp_shard"):
             draft.facts.pop(name, None)
@@ -34,10 +36,13 @@ def _settle_ranks(draft: Draft) -> None:
     ways = math.prod(n for n in degrees.values() if n)
     words = "·".join(str(n) for n in degrees.values())
     shard = draft.number("dp_shard")
+    # `fills` means that one degree takes the remaining GPUs (-1 in a file), so its value follows from the
+    # world and not the other way round.
     if dp is None and shard is not None and not draft.fills:
         dp = shard * (replicate or 1)
         draft.derive("dp", dp, f"{replicate or 1} replicas · {shard} shards")
     if gpus is not None and dp is not None and not draft.fills:
+        # Both numbers are kept: which of the files is wrong is for a person to say.
         if ways * dp != gpus:
             why = f"tp·cp·pp·dp = {words}·{dp} = {ways * dp}"
             draft.contradictions.append(Contradiction("gpus", (gpus, ways * dp), why))
@@ -86,6 +91,8 @@ def _settle_batch(draft: Draft) -> None:
     if dp is None or each is None:
         if whole is None:
             draft.unknown.setdefault("global_batch", "micro_batch · micro_batches · dp")
+        # Even with dp unknown one thing is certain: a batch below two micro-batches leaves no room for a
+        # second dp way.
         elif each is not None and many is None and draft.fills and whole < 2 * each:
             why = f"a multiple of micro_batch · dp is needed: with {whole} and {each} only dp = 1 runs"
             draft.contradictions.append(Contradiction("global_batch", (whole, f"{each}·dp"), why))

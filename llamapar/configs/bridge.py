@@ -48,6 +48,8 @@ def read(files: Files, draft: Draft) -> None:
         return _tokens(document.get(*keys))
 
     source = SettingsSource(document.name, get, draft, "Megatron-Bridge")
+    # A recipe usually changes another one that is not among the files; what the other says is then
+    # unknown, and no default applies.
     base = next((e.path for e in document.entries if e.value == UNREAD), "")
 
     def take(field: str, key: str, default: object = None) -> None:
@@ -78,6 +80,7 @@ def read(files: Files, draft: Draft) -> None:
     _read_rest(source, base)
     files.take_world(draft)
     if "gpus" not in draft.facts:
+        # A name proves nothing, so the number is only mentioned.
         hint = re.search(r"(\d+)gpus?", document.name)
         said = f"; the function's name says {hint[1]}" if hint else ""
         draft.unknown["gpus"] = f"no launch says how many{said}"

@@ -44,6 +44,7 @@ class Document:
     partial: bool = False
 
     def __post_init__(self) -> None:
+        # Later entries win, which is what makes overrides and repeated keys count.
         object.__setattr__(self, "_by_path", {entry.path: entry for entry in self.entries})
 
     def get(self, *paths: str) -> Entry | None:
@@ -106,12 +107,15 @@ def read_toml(name: str, text: str) -> Document:
         if open_quotes:
             open_quotes = "" if open_quotes in row else open_quotes
             continue
+        # This scanner only finds lines. A line that it misses costs an entry its number and never its
+        # value.
         if match := _HEADER.match(row.strip()):
             table = re.sub(r"[\s\"']", "", match.group(1))
         elif match := _KEY.match(row):
             key = re.sub(r"[\s\"']", "", match.group(1))
             path = f"{table}.{key}".lstrip(".")
             lines.setdefault(path, number)
+            # Inside a multi-line text a row that looks like a key is none.
             for quotes in ('"""', "'''"):
                 open_quotes = quotes if row.count(quotes) % 2 else open_quotes
     return Document(name, tuple(flat(name, values, lines)))
@@ -137,6 +141,7 @@ def read_json(name: str, text: str) -> Document:
         line, last = line + text.count("\n", last, match.start()), match.start()
         token = match.group()
         if token in "{[":
+            # `keys` is the way down to here: a text in an object, a number in a list.
             keys.append("" if token == "{" else 0)
             key_next.append(token == "{")
             if len(keys) > DEEPEST:
@@ -206,6 +211,8 @@ def _from_node(name: str, root: object, loader: object) -> Document:
 
     found, repeated = dict[str, Entry](), list[tuple[Entry, Entry]]()
     parents = set[str]()
+    # An alias is the same node again, so a few lines of YAML can stand for millions; entries are counted
+    # and not nodes.
     waiting: list[tuple[str, object, int]] = [("", root, 0)] if root is not None else []
     count = 0
     while waiting:
@@ -224,6 +231,7 @@ def _from_node(name: str, root: object, loader: object) -> Document:
             held = value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
             entry = Entry(path, held, node.start_mark.line + 1)
             above = _above(path)
+            # A mapping that comes after a scalar of the same key replaces it, and the other way round.
             replaced = [p for p in (path, *above) if p in found]
             if path in parents:  # a mapping that a scalar of the same key replaces
                 replaced += [p for p in found if p.startswith((f"{path}.", f"{path}["))]

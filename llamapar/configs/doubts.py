@@ -24,6 +24,8 @@ def question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None
         nearest = next((key for key in meant if key.rpartition(".")[0] == beside), meant[0])
         said = f"{entry.path} ({name}:{entry.line}) is not read: did you mean {nearest}?"
         draft.notes.append(said)
+        # A default that counts although the person set the value under a misspelt key would be asserted
+        # wrongly.
         for field in {draft.defaulted[key]: None for key in meant if key in draft.defaulted}:
             draft.missing(field, said)
 
@@ -32,7 +34,7 @@ _TELLING = {
     "n_kv_heads": re.compile(r"kv_?head|query_?group|proj_?group"),
     "zero": re.compile(r"distributed_?optimizer|zero_?stage"),
 }
-"""Words in keys of forks that say what is else taken for granted."""
+"""Field → words of a fork's own key that may set it, so that the default is no longer certain."""
 
 
 def question_silence(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
@@ -41,6 +43,7 @@ def question_silence(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
         key = entry.path.rpartition(".")[2].replace("-", "_").lower()
         for field, words in _TELLING.items():
             fact = draft.facts.get(field)
+            # A fact without a line came from a default and not from the files.
             silent = fact is not None and not fact.origin.line and entry.value not in (None, False, 0)
             if silent and words.search(key):
                 draft.missing(field, f"{entry.path} {entry.value} ({name}:{entry.line}) may say it")

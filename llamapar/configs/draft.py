@@ -55,6 +55,7 @@ class Fact:
 
 def whole_count(value: object) -> int | None:
     """A whole number of at least one, in the forms of files: 8, "8", 1_000, 8.0; None for anything else."""
+    # True is an int in Python, and a switch is no count.
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, float):
@@ -71,6 +72,7 @@ def positive_number(value: object) -> float | None:
         found = float(str(value).replace("_", ""))
     except ValueError:
         return None
+    # float() reads "nan" and "inf" too.
     return found if 0 < found < math.inf else None
 
 
@@ -123,6 +125,7 @@ class Draft:
 
     def put(self, name: str, value: object, origin: Origin) -> None:
         """Set a fact; a later one replaces it, as on a command line."""
+        # What is known is not unknown any more, whichever reader said so before.
         self.facts[name] = Fact(value, origin)
         self.unknown.pop(name, None)
 
@@ -158,6 +161,7 @@ class Draft:
         """Set the dims of a public model by its published name; returns whether the name is known."""
         text = str(entry.value) if entry else name
         origin = Origin(file, entry.line if entry else 0, said or (entry.path if entry else "name"))
+        # An unknown name is kept as it is: it is still true that the run uses it.
         config = public(text)
         if config is None:
             self.put("hf" if "/" in text else "name", text, origin)
@@ -190,6 +194,7 @@ class SettingsSource:
     def get(self, *keys: str) -> Entry | None:
         """The entry under the first existing key of `keys`."""
         entry = self.look(*keys)
+        # Noted for `doubts`: a key that nobody found may stand misspelt among those that nobody read.
         if entry is None:
             self.draft.wanted.update(dict.fromkeys(keys))
         else:
@@ -230,6 +235,7 @@ class SettingsSource:
         """
         entry = self.get(*keys)
         if entry is None or entry.value is None:
+            # A log prints some settings only, so a key that is missing there says nothing.
             if default is not None and self.partial:
                 self.draft.missing(field, f"{self.name} does not say it")
             elif default is not None:
@@ -291,6 +297,7 @@ class SettingsSource:
 def public(text: str) -> ModelConfig | None:
     """The public model for a name or the last part of a path; None if the table has none."""
     last = text.strip().rstrip("/").rpartition("/")[2]
+    # The whole name first, then a path's last part, as of a folder on a disk.
     for name in (preset_name(text), preset_name(last), last.lower()):
         if name in PRESETS and name != "tiny":
             return PRESETS[name]

@@ -61,6 +61,7 @@ def _times(a: int | None, b: int | None) -> int | None:
 
 def _torchrun(ranks: int, job: Job) -> str:
     """The launch of `ranks` processes on nodes with at most job.gpus_per_node GPUs."""
+    # torchrun starts equally many ranks on every node, so it has to be a divisor.
     each = max(d for d in divisors(ranks) if d <= job.gpus_per_node)
     return f"torchrun --nnodes {ranks // each} --nproc-per-node {each}"
 
@@ -79,6 +80,7 @@ def _off_batches(job: Job, *settled: str) -> Iterator[str]:
     }
     for name, follows in implied.items():
         value = getattr(job, name)
+        # A number that follows from the others is in the settings already, under another name.
         if value not in (None, follows) and name not in settled:
             why = f"the other sizes give {step} sequences a step" if step else "the other sizes are not given"
             yield _left_out(f"{name}={value}", why)
@@ -87,6 +89,7 @@ def _off_batches(job: Job, *settled: str) -> Iterator[str]:
 def _off(job: Job, name: str) -> Iterator[str]:
     """Comments for facts of the job without a setting in the framework called `name`."""
     lay, own = job.layout, FRAMEWORKS[name].order or job.layout.order
+    # Axes of one rank do not move any rank, so only the order of the others counts.
     there, here = ([a for a in order.split("-") if lay.size(a) > 1] for order in (own, lay.order))
     # The framework has a flag for this one.
     if there != here and (name, lay.order) != ("megatron-lm", "tp-cp-pp-dp"):
@@ -139,6 +142,7 @@ _TITAN = ("llama3.2-1b", "llama3.2-3b", "llama3.1-8b", "llama3.1-70b", "llama3.1
 
 def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
     """Comments, the configuration to start from, and the lines that select the model in it."""
+    # Fields that do not make another flavour: they are set elsewhere or are no part of the table there.
     free = {"name": "", "max_seq_len": 0, "norm_eps": 0.0, "rope_scaling": None}
     for preset in _TITAN:
         if dict(_differing(PRESETS[preset])) | free == dict(_differing(model)) | free:
@@ -174,6 +178,8 @@ def _titan_pipeline(job: Job) -> tuple[list[str], dict[str, object]]:
         layers -= 2
     elif split not in (None, "balanced ends"):
         comments.append(_left_out(f"layer_split={split!r}", "it needs module_fqns_per_model_part"))
+    # torchtitan is told layers per stage and makes as many stages as they need, which may be fewer than
+    # asked for.
     each = -(-layers // lay.stages)
     if lay.virtual_stages > 2:
         values["layers_per_stage"] = each
@@ -257,6 +263,8 @@ def _megatron_padding(job: Job) -> tuple[list[str], dict[str, object]]:
     tp, vocab, asked = job.layout.tp, job.model.vocab_size, job.padding
     if asked is None:
         return [], {}
+    # Megatron multiplies by tp itself, so ours has to be divided by it first; any multiple with the same
+    # number of rows will do.
     for multiple in (asked.multiple if asked.per_tp else max(1, asked.multiple // tp), 1):
         if Padding(multiple, per_tp=True).padded(vocab, tp) == asked.padded(vocab, tp):
             return [], {"make-vocab-size-divisible-by": multiple}

@@ -1,4 +1,8 @@
-"""The files of one job, in the forms that readers need."""
+"""The files of one job, in the forms that readers need.
+
+Each text is parsed when a reader first asks for its form. What readers look at is noted in the draft, and
+`unread` lists the rest.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +57,7 @@ class Files:
         while words:
             key, equals, value = words.pop(0).partition("=")
             if not equals and key.startswith("-"):
+                # A flag followed by another flag is a switch.
                 value = words.pop(0) if words and not words[0].startswith("--") else "true"
             if equals or key.startswith("-"):
                 yield Entry(key.lstrip("-"), _scalar(value), OVERRIDE)
@@ -68,8 +73,11 @@ class Files:
         held = {name: _fenced(text) for name, text in held.items()}
         found = dict(self.environment)
         for text in held.values():
+            # What the caller gave outranks the directives.
             found = batch_of(directives_of(text)).environment | found
         read = {name: read_shell(text, self.arguments, found) for name, text in held.items()}
+        # A script that another one calls is read again, with the arguments of that call in place of $1,
+        # $2, …
         for script in [*read.values()]:
             for command in script.commands:
                 words = [word.text for word in command.words]

@@ -45,6 +45,7 @@ def read_axolotl(files: Files, draft: Draft) -> None:
     source.take("tp", "tensor_parallel_size", default=1)
     source.take("cp", "context_parallel_size", "sequence_parallel_degree", default=1)
     source.take("dp_replicate", "dp_replicate_size", default=1)
+    # Without it Axolotl shards over whatever GPUs are left.
     if source.text("dp_shard_size"):
         source.take("dp_shard", "dp_shard_size")
     else:
@@ -68,6 +69,7 @@ def _refuse_adapters(source: SettingsSource) -> None:
         source.refuse(f"adapter {adapter.value}: other memory", "adapter")
     elif bits is not None and bits.value:
         source.refuse(f"{bits.path}: other memory", bits.path)
+    # LLaMA-Factory trains an adapter unless it is told otherwise, which needs a fraction of the memory.
     kind = source.text("finetuning_type") or "lora (default)"
     if source.get("cutoff_len") is not None and kind != "full":
         source.refuse(f"finetuning_type {kind}: other memory", "finetuning_type")

@@ -32,6 +32,7 @@ class Flags:
 def split_words(words: Iterable[Word]) -> Iterator[Word]:
     """Words; a command line in quotes is split."""
     for word in words:
+        # A variable in quotes may hold a whole command line: "--tp 8 --pp 2".
         if re.search(r"\s-{1,2}\w", f" {word.text}") and " " in word.text.strip():
             yield from (Word(part, word.line) for part in word.text.split())
         else:
@@ -51,6 +52,7 @@ def flags_of(words: Sequence[Word]) -> Flags:
             continue
         key = name.lstrip("-").replace("_", "-")
         found = [value] if equals else []
+        # A negative number would look like a flag, but _FLAG asks for a letter after the dashes.
         while not equals and at < len(held) and not _FLAG.fullmatch(held[at].text.partition("=")[0]):
             found.append(held[at].text)
             at += 1
@@ -79,6 +81,8 @@ def program_words(script: Script, *marks: str) -> tuple[Word, ...]:
         )
 
     found = [c.words for c in script.commands if c.words[0].text != "echo" and carries(c.words)]
+    # A comment between continued lines ends the command. Its remaining flags are read too, and the cut is
+    # reported.
     if any(is_cut_off(words) for words in found):
         found = [c.words for c in script.commands if is_cut_off(c.words) or c.words in found]
     if not found:

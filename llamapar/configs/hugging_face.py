@@ -40,6 +40,7 @@ def take_hub_model(source: SettingsSource, *keys: str) -> None:
     draft = source.draft
     if not draft.take_model("", source.name, entry):
         draft.unknown["dims"] = f"from the config of {entry.value}"
+    # Architectures that are told by the name alone are refused; a name that says nothing is left open.
     draft.put("hf", str(entry.value), source.origin(entry))
     text = str(entry.value).lower()
     if re.search(r"mixtral|moe|-a\d+b|deepseek-v[23]|gpt-oss", text):
@@ -110,6 +111,7 @@ def _take_out(draft: Draft, ways: int) -> None:
     """Remove Ulysses ranks from dp: they share sequences, so they are an axis of their own."""
     replicate, shard = draft.number("dp_replicate") or 1, draft.number("dp_shard")
     gpus = draft.facts.get("gpus")
+    # The product of the axes would otherwise not be the number of GPUs.
     if shard is not None and gpus is not None and isinstance(gpus.value, int):
         draft.derive("dp", replicate * shard, f"{replicate} replicas · {shard} shards")
         draft.facts["other_axes"] = Fact({"ulysses_sp": ways}, gpus.origin)
@@ -132,6 +134,8 @@ def take_sharding(source: SettingsSource, default: str = "") -> None:
             source.draft.missing("zero", "in the DeepSpeed JSON that the file names")
     elif said == "fsdp":
         version = source.get("fsdp_config.fsdp_version", "fsdp_version")
+        # FSDP2 has no strategies: whether parameters are freed after the forward decides between stages 2
+        # and 3.
         if version is not None and whole_count(version.value) == 2:
             again = source.get("fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward")
             kept = again is not None and truth(again.value) is False
@@ -222,6 +226,7 @@ def read_trainer(files: Files, draft: Draft) -> None:
     source = _arguments(files, draft)
     before = dict(draft.facts)
     files.take_world(draft)
+    # `is` and not `==`: the fact itself tells whether the launch has set it anew.
     if accelerate is not None and draft.facts.get("gpus_per_node") is before.get("gpus_per_node"):
         # The command gives another number of ranks.
         _spread(SettingsSource(accelerate[0], accelerate[1].get, draft))
@@ -240,6 +245,7 @@ def read_trainer(files: Files, draft: Draft) -> None:
             draft.ignored.append(f"offload ({source.origin(fsdp)}): parameters wait on the host")
     elif accelerate is not None:
         source.get("config-file")
+    # ZeRO is in a file that the command names and that is not here: unknown, and not "none".
     elif other := source.get("config-file", "deepspeed-config-file", "use-deepspeed", "use-fsdp"):
         draft.missing("zero", f"{other.path} {other.value} says it, which is not among these files")
     elif named is None and not files.scripts:
@@ -311,6 +317,8 @@ def _take_deepspeed(source: SettingsSource) -> None:
         ("micro_batches", "gradient_accumulation_steps"),
         ("global_batch", "train_batch_size"),
     ):
+        # The Trainer compares these numbers with its own and refuses to start, so a difference is an
+        # error.
         if (value := source.count(key)) is None:
             continue  # The caller fills in "auto".
         old = draft.facts.get(field)

@@ -57,6 +57,7 @@ def batch_of(directives: Iterable[Word]) -> Batch:
     flags = flags_of(words)
     nodes = flags.get("nodes", "N")
     each = flags.get("gpus-per-node", "gpus-per-task")
+    # Slurm writes "a100:8"; the number stands last.
     if each is not None and ":" in str(each.value):
         each = Entry(each.path, str(each.value).rpartition(":")[2], each.line)
     resource = ""
@@ -86,6 +87,8 @@ class Launch:
 
 
 def _torchrun(who: str, flags: Flags, line: int) -> Launch:
+    # A launcher's arguments may be in a variable that only a run resolves; then its defaults must not be
+    # assumed.
     unread = any(not w.known and not w.text.startswith("-") for w in flags.words[:1])
     slips = any(is_slip(name, known) for name in flags.entries for known in ("nnodes", "nproc-per-node"))
     rest = HOLE if unread or slips else 1  # A word that only a run resolves can contain any of them.
@@ -153,6 +156,7 @@ def launches(script: Script) -> list[Launch]:
         flat = [*split_words(words)]
         hits = [(n, m) for n, w in enumerate(flat) if (m := _LAUNCHERS.search(w.text))]
         if hits:
+            # `srun torchrun …`: the inner launcher starts the ranks, the outer one only the nodes.
             at, match = hits[-1]
             who = match[1] or match[2]
             found.append(_READ[who](who, flags_of(flat[at + 1 :]), flat[at].line))
@@ -165,6 +169,7 @@ def take_world(draft: Draft, file: str, script: Script) -> bool:
     made = launches(script)
     launch = made[-1] if made else Launch("")
     nodes, each = launch.nodes, launch.per_node
+    # These take the number of nodes from the batch system; torchrun is told its own.
     if launch.who in ("mpirun", "mpiexec", "srun", "") or (nodes is not None and HOLE in str(nodes.value)):
         nodes = batch.nodes or nodes
     if launch.who in ("srun", ""):

@@ -67,6 +67,7 @@ def _read_data_axes(source: SettingsSource, document: Document) -> None:
         draft.derive("dp_replicate", ici * dcn, f"replica axes {ici} · {dcn}")
     draft.fills = "dp_shard"
     axis, several = source.get("trainer.fsdp_axis"), any(document.under("trainer.fsdp_axis"))
+    # Levanter shards parameters unless fsdp_axis is null.
     shared = several or axis is None or axis.value is not None
     draft.put("zero", 3 if shared else 0, source.origin(axis))
 

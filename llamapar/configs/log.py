@@ -62,6 +62,7 @@ def read_log(name: str, text: str) -> Document:
         entries = [*read(text)]
         if entries:
             break
+    # Megatron and nanotron print every argument. torchtitan does so only if it is asked to.
     whole = read is not _torchtitan or _last(_CONFIG, text)
     return Document(name, (*entries, *_torchrun(text)), partial=not whole)
 
@@ -83,6 +84,7 @@ def _megatron(text: str) -> Iterator[Entry]:
         if match := _ARGUMENT.match(row):
             value: Scalar = {"True": True, "False": False, "None": None}.get(match[2], match[2])
             if isinstance(value, str):
+                # Some whole numbers are printed as floats, for example 1.0.
                 value = re.sub(r"^(\d+)\.0$", r"\1", value)
             held[match[1]] = Entry(f"MODEL_ARGS.{match[1]}", value, number)
     if (padded := _last(_PADDED, text)) and "vocab_size" in held:
@@ -103,6 +105,8 @@ def _nanotron(text: str) -> Iterator[Entry]:
     rest = rest[rest.index("Config(general=") :]
     depths = accumulate((letter == "(") - (letter == ")") for letter in rest[rest.index("(") :])
     length = next((n for n, depth in enumerate(depths, 1) if depth == 0), 0)
+    # Python's repr of objects and enums, as <Name.X: 2>, is made a text, so that the rest parses as a
+    # call.
     call = _OBJECT.sub(r"'\1'", rest[: rest.index("(") + length]).replace(": 2'", "'").replace(": 1'", "'")
     for entry in call_entries(call):
         yield replace(entry, line=entry.line + _line(text, start.start()) - 1)
@@ -176,6 +180,8 @@ class StartUp:
         for block in blocks:
             if self._searched < MOST_SEARCHED:
                 self._searched += len(block)
+                # The block after a marked one is kept too, because a print may run over the end of its
+                # block.
                 marked = any(mark in block for mark in MARKS)
                 if (marked or self._follows) and self._size + len(block) < MOST_KEPT:
                     self.kept += "\n" * sum(each.count("\n") for each in skipped) + block

@@ -43,6 +43,7 @@ def _arguments(files: Files) -> tuple[str, Flags]:
     entries = {}
     for entry in document.under("MODEL_ARGS"):
         key = entry.path.partition(".")[2].lstrip("-").replace("_", "-")
+        # A YAML's false stands for a switch that is not given.
         if entry.value is not False:
             entries[key] = Entry(entry.path.partition(".")[2], entry.value, entry.line)
     return name, Flags(entries, {}, ())
@@ -119,6 +120,7 @@ def _read_stages(source: SettingsSource) -> None:
     elif size and pp and n_layers:
         ends = ("embedding", "loss")
         layers = n_layers + sum(source.on(f"account-for-{end}-in-pipeline-split") for end in ends)
+        # Integer division twice, as Megatron itself divides.
         draft.derive("virtual_stages", layers // pp // size, f"{layers} layers / {pp} / {size}")
     elif layout is not None:
         stages = _layout_stages(str(layout.value))
@@ -148,6 +150,7 @@ def _read_ends(source: SettingsSource, pp: int, n_layers: int) -> None:
 def _layout_stages(text: str) -> int | None:
     """Stages of a layout string: "|" ends one, "(…)*n" repeats; None where it holds more than that."""
     body = text.strip("\"'")
+    # Innermost parentheses first, until none is left.
     while match := re.search(r"\(([^()]*)\)\*(\d{1,3})", body):
         body = body[: match.start()] + match[1] * int(match[2]) + body[match.end() :]
         if len(body) > 10_000:
@@ -191,6 +194,8 @@ def _read_model(source: SettingsSource) -> None:
     if source.get("ffn-hidden-size"):
         source.take("ffn_dim", "ffn-hidden-size")
     elif dim is not None:
+        # Megatron's own rule for a gated MLP (arguments.py): two thirds of 4·dim, down to a multiple of
+        # 64.
         width = int(4 * dim * 2 / 3 / 64) * 64 if source.on("swiglu") else 4 * dim
         draft.derive("ffn_dim", width, "Megatron's default")
     _read_kv_heads(source, heads)
@@ -268,6 +273,7 @@ def _refuse_other_models(source: SettingsSource) -> None:
         other.append("learned positions (no --position-embedding-type rope)")
     for what in other:
         draft.refuse(what)
+    # One deviation may be a fork's flag of another name; two make it a GPT.
     if len(other) > 1:
         draft.covered = False
 

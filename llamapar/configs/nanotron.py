@@ -116,6 +116,7 @@ def read_picotron(files: Files, draft: Draft) -> None:
     for field in ("n_layers", "n_heads", "n_kv_heads"):
         entry = source.get(keys[field])
         if entry is not None and entry.value is not None:
+            # A preset of which the file changes a dimension is that preset no more.
             if draft.get(field) != whole_count(entry.value):
                 draft.facts.pop("preset", None)
             source.take(field, keys[field])

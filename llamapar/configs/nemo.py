@@ -44,6 +44,7 @@ def _value(document: Document, entry: Entry | None) -> Entry | None:
         found = document.get(f"{parent}.{path}" if path else reference)
         return str(whole_count(found.value)) if found and whole_count(found.value) else "?"
 
+    # References first, so that a product finds numbers in their place.
     text = re.sub(r"\$\{(\.?[a-z_][\w.]*)\}", lambda m: number(m[1]), text)
     match = re.fullmatch(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}", text)
     if match:

@@ -39,6 +39,7 @@ def read(files: Files, draft: Draft) -> None:
         if document.get(*_KEYS) or any(document.under("zero_optimization"))
     }
     name = next(iter(named), next(iter(files.documents)))
+    # GPT-NeoX merges the files of a run; the last value of a key counts.
     document = Document(name, tuple(e for held in named.values() for e in held.entries))
 
     def get(*keys: str) -> Entry | None:
@@ -46,6 +47,7 @@ def read(files: Files, draft: Draft) -> None:
 
     source = SettingsSource(name, get, draft, "GPT-NeoX")
     source.take("tp", "model_parallel_size", default=1)
+    # 0 means no pipeline module at all, which for a layout is one stage.
     source.parse("pp", "pipe_parallel_size", lambda value: 1 if value == 0 else whole_count(value), 1)
     draft.derive("virtual_stages", 1, "GPT-NeoX has none")
     draft.derive("cp", 1, "not set")

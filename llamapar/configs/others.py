@@ -44,6 +44,7 @@ def read_maxtext(files: Files, draft: Draft) -> None:
 
     def ways(axis: str) -> int:
         total = 1
+        # -1, "the rest of the devices", is the default of fsdp within a slice and of data between slices.
         for where, default in (("ici", -1 if axis == "fsdp" else 1), ("dcn", -1 if axis == "data" else 1)):
             entry = held.get(f"{where}_{axis}_parallelism")
             said = whole_count(entry.value) if entry else None

@@ -27,7 +27,7 @@ _SHOWN = 300
 """Characters of source in the place of a value."""
 
 _CLOSING = 64
-"""Parentheses in it that may be its end."""
+"""Closing parentheses of such a call that are tried as its end."""
 
 
 def _parsed(name: str, text: str) -> ast.Module:
@@ -41,6 +41,7 @@ def _parsed(name: str, text: str) -> ast.Module:
 def _functions(texts: Mapping[str, str]) -> dict[str, tuple[str, ast.FunctionDef]]:
     """Function name → its file and source, of the files that are Python."""
     found = dict[str, tuple[str, ast.FunctionDef]]()
+    # The first file wins where two define a function of one name.
     for name, text in reversed([*texts.items()]):
         for node in _parsed(name, text).body:
             if isinstance(node, ast.FunctionDef):
@@ -97,6 +98,7 @@ class _Function:
     def read(self, name: str) -> None:
         if name in self.seen or name not in self.functions:
             return
+        # A function that starts from itself, directly or round about, is read once.
         self.seen.add(name)
         local = dict(self.names)
         for node in self.functions[name][1].body:
@@ -129,6 +131,7 @@ class _Function:
         name = _called(call)
         if name in self.functions:
             self.read(name)
+        # The base is elsewhere: noted, so that its values are unknown instead of defaults.
         elif name.endswith(("config", "_common")) or name.startswith(("llama3", "qwen3")):
             self.entries[f"{UNREAD}.{name}"] = Entry(name, UNREAD, call.lineno)
 
@@ -161,6 +164,7 @@ def roots(texts: Mapping[str, str]) -> Iterator[str]:
     functions = _functions(texts)
     first = next(iter(texts), "")
     own = {name: node for name, (file, node) in functions.items() if file == first}
+    # A function that another one starts from is a base, and the run uses the other.
     called = {_called(n) for node in own.values() for n in ast.walk(node) if isinstance(n, ast.Call)}
     yield from (
         name for name in own if name not in called and any(isinstance(n, ast.Return) for n in own[name].body)

@@ -100,6 +100,7 @@ def read_settings(
     texts = dict[str, str]()
     for file in files:
         name, held = _read(file)
+        # Two files of one name from different folders are both kept.
         texts[name if name not in texts else f"{name} ({len(texts)})"] = held
     text = text.removeprefix("\ufeff")  # a byte order mark
     if text.strip():
@@ -123,6 +124,7 @@ def _read(file: str | Path) -> tuple[str, str]:
     if len(data) > MOST_BYTES:
         what = f"{path.name} has more than {MOST_BYTES:,} bytes"
         raise LlamaparError(what, "no settings are so long", field="config")
+    # A log may have odd bytes in it, and its settings are readable all the same.
     held = data.decode(encoding(data), "replace")
     if "\0" in held:
         raise LlamaparError(f"{path.name} is no text", field="config")
@@ -136,6 +138,7 @@ def _name_of(text: str) -> str:
     """
     if log.is_log(text):
         return "log"
+    # Without comments, which may look like anything. The most telling form is asked for first.
     body = re.sub(r"^[ \t]*#.*$", "", text, flags=re.M)
     if body.lstrip().startswith("{") and '"' in body[:200]:
         return "text.json" if not re.search(r"^[ \t]*#|,\s*}", text, re.M) else "text.yaml"
@@ -169,6 +172,8 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     """The settings in files that have been loaded."""
     if len(files.texts) > MOST_FILES:
         raise LlamaparError(f"{len(files.texts)} files", f"one job has at most {MOST_FILES}", field="config")
+    # The readers' order is that of the table: a special format stands before the general one that its
+    # files also fit.
     found = next((f for f in FORMATS if f.recognised(files)), None)
     if found is None:
         names = ", ".join(printable(name) for name in files.texts)
@@ -181,6 +186,8 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     files.tell_repeated(draft)
     files.tell_cut_off(draft)
     found.read(files, draft)
+    # After the reader, because only then is it known what was looked for, and before `settle`, which
+    # derives from what is left.
     unread = [*files.unread(draft)]
     question_spelling(draft, unread)
     question_silence(draft, unread)
@@ -202,6 +209,7 @@ def _take_known(draft: Draft, known: Mapping[str, object]) -> None:
         one_of("known", name, ("model", *JOB_FACTS, *DIMS))
         number = whole(name, value)
         old = draft.facts.get(name)
+        # A default, which has no line, is simply replaced by what the person knows.
         if old is not None and old.value != number and old.origin.line:
             why = f"{old.origin} against what you say"
             draft.contradictions.append(Contradiction(name, (old.value, number), why))

@@ -39,6 +39,7 @@ def read_meta(files: Files, draft: Draft) -> None:
     _serves(draft, "cp", "pp")
     files.take_world(draft)
     if (gpus := draft.number("gpus")) is not None:
+        # Meta's code cuts by TP alone, so all ranks that are started are TP ranks.
         draft.derive("tp", gpus, "the ranks that torchrun starts")
     draft.derive("dp", 1, "the reference code has no DP")
     source.take("seq_len", "max-seq-len")
@@ -63,6 +64,7 @@ def read_distributed_llama(files: Files, draft: Draft) -> None:
         return
     source, flags = SettingsSource(found[0], found[1].get, draft), found[1]
     _serves(draft, "cp", "pp")
+    # The root computes too.
     nodes = 1 + len(flags.values.get("workers", ()))
     if workers := source.get("workers"):
         draft.put("tp", nodes, source.origin(workers, "--workers and the root"))
@@ -99,6 +101,7 @@ def _vllm_model(flags: Flags) -> Entry | None:
         return model
     words = [*flags.words]
     for before, word in itertools.pairwise(words):
+        # `vllm serve MODEL`, or a container whose entry point is that command.
         if (before.text == "serve" or _IMAGE in before.text) and not word.text.startswith("-"):
             return Entry("vllm serve", word.text, word.line)
     return None

@@ -126,6 +126,7 @@ class _Reading:
 
     def _sum(self, inner: str, line: int) -> str:
         inner = self.text(inner, line)
+        # Inside $((…)) a bare name is a variable, and an unset one is 0.
         named = re.sub(r"[A-Za-z_]\w*", lambda m: " ".join(self._value(m.group())) or "0", inner)
         found = arithmetic(named)
         return HOLE if found is None else str(found)
@@ -152,6 +153,7 @@ class _Reading:
             parts = parts[:1]  # an array without [@] is its first element
         if not rest:
             return parts
+        # ${X:-8}: nothing in the script sets X, so its default is what the author meant to happen.
         unset = parts in ([HOLE], [""])
         if rest.startswith((":-", "-", ":=", "=")):
             if not unset:
@@ -202,6 +204,8 @@ class _Reading:
                     self.documents.append(self.text(token[2:].replace('"', '\\"'), token.line))
                 skip = token[-1] in "<>"
             elif not words and ASSIGNED.match(token):
+                # `A=8 command`: the assignment holds for this command alone, so the variables are put
+                # back if a command follows.
                 held = dict(self.variables)
                 self.assign(token, token.line)
                 name = token.partition("=")[0].rstrip("+")
@@ -217,6 +221,8 @@ class _Reading:
         """The result of `[ … ]`; None if only a run can decide."""
         words = list[str]()
         for token in tokens:
+            # In `[ -z "$X" ]` a variable that nothing sets counts as empty, or the usual way to give a
+            # default would be undecided.
             text = " ".join(w.text for w in self._expanded(token, token.line, split=False))
             words.append("" if words[-1:] in (["-z"], ["-n"]) and self._left_unset(token) else text)
         inner = [word for word in words if word not in ("[", "]", "[[", "]]", "test")]
@@ -330,6 +336,8 @@ def _branch(reading: _Reading, statements: list[list[Token]], at: int) -> int:
         if head == "fi":
             at += 1
             break
+        # Branches whose test is known to fail are passed over; after one that certainly holds so are the
+        # others.
         held = True if head == "else" else reading.test([t for t in rest if t != "then"])
         if settled or held is False:
             at = _skip(statements, at + 1, ends)
@@ -343,6 +351,7 @@ def _branch(reading: _Reading, statements: list[list[Token]], at: int) -> int:
             outcomes.append(reading.variables)
             settled = held is True
     if not settled:
+        # Nothing certain: perhaps no branch is taken, so what was before is a possible outcome too.
         outcomes.append(before)
     if not outcomes:
         return at
@@ -355,6 +364,8 @@ def _agreed(values: list[tuple[Word, ...]]) -> tuple[Word, ...]:
     """The words of a variable after all branches; where they differ, a hole ends it."""
     first, *others = values
     same = 0
+    # The common beginning is certain whatever branch is taken; a list of flags often differs in its last
+    # words only.
     while same < len(first) and all(same < len(o) and o[same].text == first[same].text for o in others):
         same += 1
     alike = all(len(o) == len(first) for o in others) and same == len(first)

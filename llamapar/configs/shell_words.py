@@ -104,6 +104,7 @@ def shell_tokens(text: str) -> Iterator[Token]:
             at, line = at + 1, line + 1
             for name in waiting:
                 closes = re.compile(rf"^\t*{re.escape(name)}[ \t]*$", re.M).search(text, at)
+                # A heredoc without its end runs to the end of the script, as in a shell.
                 stop = closes.start() if closes else len(text)
                 yield Token("<<" + text[at:stop], line, True)
                 past = closes.end() if closes else stop

@@ -48,6 +48,7 @@ def read(files: Files, draft: Draft) -> None:
     assert found is not None
     name, document = found
     source = SettingsSource(name, document.get, draft, _SINCE, document.partial)
+    # TOML was read until the registry of Python functions replaced it.
     if name.lower().endswith(".toml"):
         draft.before = REGISTRY
     _read_layout(source, _unread(document))
@@ -84,12 +85,15 @@ def _read_layout(source: SettingsSource, base: str) -> None:
         draft.notes.append(f"{newer.path} is of a newer version than {older.path}: one of them is not read")
     tp, pp = draft.number("tp") or 1, draft.number("pp") or 1
     asked = source.get(*_at("enable_sequence_parallel"))
+    # Sequence parallelism has a switch in newer versions; before, it was on wherever TP was.
     on = True if asked is None else truth(asked.value)
     if on is None and asked is not None:
         source.unreadable("sequence_parallel", asked)
     else:
         draft.derive("sequence_parallel", tp > 1 and on, "on with tp > 1, always before aa68af18e")
     reshard = source.get(*_at("fsdp_reshard_after_forward"))
+    # "default" gathers again without a pipeline, and with one keeps parameters, which would be gathered
+    # for every micro-batch.
     kept = pp > 1 if reshard is None or reshard.value == "default" else reshard.value == "never"
     if draft.fills or (draft.number("dp_shard") or 1) * (draft.number("cp") or 1) > 1:
         how = "FSDP keeps parameters gathered" if kept else "FSDP gathers again"
@@ -133,6 +137,7 @@ def _read_stages(source: SettingsSource, pp: int) -> None:
     draft.put("schedule", kind, source.origin(schedule))
     each, n_layers = source.count(*_at("pipeline_parallel_layers_per_stage")), _layers(source)
     if each and n_layers:
+        # The embedding and the output count as a layer each.
         stages = -(-(n_layers + 2) // each)
         if stages % pp == 0:
             draft.derive("virtual_stages", stages // pp, f"({n_layers} + 2) / {each} stages over pp={pp}")
@@ -159,6 +164,8 @@ def _read_job(source: SettingsSource) -> None:
     local = ("training.local_batch_size", "training.batch_size")
     source.take("micro_batch", *local, default=8)
     if (draft.number("pp") or 1) > 1 and (each := draft.number("micro_batch")):
+        # With a pipeline the local batch is what a DP rank puts through it, cut into micro-batches of its
+        # own.
         draft.derive("batch_per_dp", each, "sequences of a DP rank")
         small = source.count(*_at("pipeline_parallel_microbatch_size")) or 1
         if rounds := source.get(*_at("pipeline_parallel_microbatches")):
@@ -193,6 +200,7 @@ def _preset(source: SettingsSource, flavour: str) -> str:
     if kind not in _LLAMA:
         return ""
     assets = source.get("model.hf_assets_path", "model.tokenizer_path", "model.hf_tokenizer_path")
+    # The flavours 8B and 70B are the same in Llama 3 and 3.1; the tokenizer's path tells which is meant.
     newer = assets is not None and re.search(r"3[._]1", str(assets.value))
     names = {
         "8B": "llama3.1-8b" if newer else "llama3-8b",
@@ -291,6 +299,8 @@ def read_registry(files: Files, draft: Draft) -> None:
     source.take("seq_len", *length, default=None if base else 2048)
     seq = draft.number("seq_len")
     tokens = "training.num_tokens_per_microbatch_per_dp_rank"
+    # Keys that came or went with a change date the version: with new keys it is after, with old ones
+    # before.
     draft.since = TOKENS if source.get(length[0], tokens) else REGISTRY
     if source.get(length[1], "training.local_batch_size"):
         draft.before = TOKENS

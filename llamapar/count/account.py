@@ -126,8 +126,11 @@ def memory(
         habits = replace(habits, elementwise_kept=flag("elementwise_kept", elementwise_kept))
     if loss is not None:
         habits = replace(habits, loss=loss, tp_loss=None)
+    # An argument outranks the framework's habit, so the habits are replaced before anything is counted.
     if accounting == "exact":
         habits, mode = habits.under(recompute)
+        # What is given here once serves several layouts below: the estimate shown, its lower end, and the
+        # heaviest trainer's.
         item_grads = dtype if habits.grads_in_dtype else "float32"
         sizes = partial(
             Sizes,
@@ -152,12 +155,16 @@ def memory(
             habits.master_weights if master_weights is None else flag("master_weights", master_weights),
             flag("float8_all_gather", float8_all_gather),
         )
+        # A trainer that is not known may keep gradients from step to step, so moments of a step cannot be
+        # told apart and all terms count together.
         most, together = habits.most(), habits.gradients_stay is None
         stages = exact(sizes(lay, regather=bool(most.regather)), account, most, together)
         least = habits.least()
         layouts = [lay]
         if lay.sp and lay.sequence_parallel is None and regather is None:  # which only it can do
             layouts.append(lay.replace(sequence_parallel=False))
+        # Naming the framework closes most open choices at once; for one that is named, what is still open
+        # is asked for.
         facts = ("framework",) if framework is None else tuple(n for n in habits.open if n in _SAID)
         if habits.open:
             return Memory(
@@ -173,6 +180,7 @@ def memory(
     elif accounting == "megatron":
         stages = [megatron(m, lay, seq_len, micro_batch, many, recompute)]
     else:
+        # These authors' rules count no micro-batches.
         rule = korthikanti if accounting == "korthikanti" else ultrascale
         stages = [rule(m, lay, seq_len, micro_batch, recompute)]
     return Memory(m, lay, how, tuple(stages), gpu)
@@ -189,6 +197,7 @@ def _heaviest(
     loss = "loss_parallel" if habits.loss == MOST["loss"] else habits.loss
     habits = replace(habits, loss=loss, reduces=LAST)
     account = replace(account, grad_buckets=True)
+    # Stage by stage, because with and without sequence parallelism another stage may be the heavier one.
     made = (exact(sizes(one, regather=bool(habits.regather)), account, habits) for one in layouts)
     return [max(stages, key=lambda stage: stage.total_bytes) for stages in zip(*made, strict=True)]
 
@@ -209,6 +218,7 @@ def micro_batches_of(job: Job) -> int:
     """Micro-batches of a step; by default as many as fill the pipeline. Raises LayoutError for none."""
     if job.global_batch is None:
         return job.layout.usual_micro_batches
+    # None or 0 here means that the global batch does not divide.
     if job.n_micro_batches:
         return job.n_micro_batches
     step = job.layout.dp * (job.micro_batch or 1)

@@ -1,4 +1,9 @@
-"""The exact accounting: every known tensor of the step is counted; the rest is a stated assumption."""
+"""The exact accounting: every known tensor of the step is counted; the rest is a stated assumption.
+
+A term is a formula of named inputs, for one pipeline rank. A step has three moments that may be its peak:
+terms of one moment are added up, those of different moments are not. Assumed, and not counted, are
+workspaces, the allocator's slack and CUDA's context.
+"""
 
 from __future__ import annotations
 
@@ -64,14 +69,18 @@ def state_terms(sizes: Sizes, hold: StageHold, account: Account, habits: Habits)
     fsdp = layout.zero == 3
     inputs = {
         "params": sizes.params(hold),
+        # fully_shard cuts each tensor by rows; Megatron's and DeepSpeed's optimizers cut one flat buffer
+        # of all.
         "own": sizes.params(hold, shard, by_row=fsdp) if layout.zero else sizes.params(hold),
         "item": item,
         "grad": grad,
+        # States are as wide as the master weights, which are float32 or the parameters themselves.
         "wide": max(item, 4) if account.master_weights else item,
         "bucket": habits.bucket if fsdp or habits.overlaps else habits.bucket // 2,
         "zero": layout.zero,
         "copies": habits.step_copies or 0,
     }
+    # With one micro-batch a gradient is reduced as soon as it is made, and nothing waits.
     if layout.zero >= 2 and account.micro_batches > 1 and habits.reduces_once(layout.pp):
         inputs["waiting"] = item if habits.unreduced_in_dtype else grad
         inputs["unreduced"] = unreduced_gradients(sizes, hold, account.schedule)
@@ -80,7 +89,10 @@ def state_terms(sizes: Sizes, hold: StageHold, account: Account, habits: Habits)
     if account.float8_all_gather and layout.zero == 2:  # FSDP's that stay gathered after the forward
         linear = sum(part.numel for part in sizes.parts["layer"] if part.matrix)
         inputs["linear"], eighth, whole = sum(hold.layers) * linear, " - linear * (item - 1)", _FLOAT8
+    # FSDP's sharded parameters are in float32 themselves, so it has no second copy of them.
     master = item < 4 and not fsdp and account.master_weights
+    # A term that does not apply has the formula "0" and is dropped later, so the order is the same for
+    # all trainers.
     rows = [
         ("parameters", "own * wide" if fsdp else f"params * item{eighth}", source if fsdp else whole),
         ("gradients", "own * grad" if layout.zero >= 2 else "params * grad", source),
@@ -113,6 +125,7 @@ def unreduced_gradients(sizes: Sizes, hold: StageHold, schedule: str) -> int:
     counts at a time.
     """
     shard, last = sizes.layout.dp_shard * sizes.layout.cp, len(hold.layers) - 1
+    # Otherwise stages alternate, and gradients of all of them wait at the same time.
     stages = [hold]
     if schedule in ALL_FORWARD_FIRST:
         stages = [
@@ -132,6 +145,7 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> 
     terms = []
     shared = layout.dp_shard * layout.cp > 1
     if layout.zero == 3 and shared:
+        # Two layers: the one that computes and the next one, which is prefetched meanwhile.
         inputs["gathered_layers"] = 2
         units = "gathered_layers * layer_params"
         units += " + embedding_params" * hold.embedding + " + head_params" * hold.head
@@ -142,6 +156,7 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> 
                 f"{units} - gathered_layers * layer_linear * (item - 1) / item",
                 f"{source}; {_FLOAT8}",
             )
+        # DeepSpeed limits gathered parameters by number and not by layer (stage3_max_live_parameters).
         if habits.live:
             inputs["live"], inputs["all"] = habits.live, sizes.params(hold)
             units, source = "min(live, all)", habits.source("live")
@@ -149,6 +164,7 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> 
     if layout.zero >= 2 and shared:  # under ZeRO 2 as under 3 a layer's gradients are whole until reduced
         units = "layer_params * (item + grad)"
         terms.append(Term("gradients in flight", units, inputs, "one layer's, before and in its reduction"))
+    # Without a pipeline nothing is sent between stages.
     if layout.pp > 1:
         sent = "2 * residual * item"
         terms.append(
@@ -189,6 +205,7 @@ def activations(
         # Without a gather the matmul's input is the norm's output itself, which is computed again.
         if inputs["column"] == inputs["residual"]:
             inputs["column"] = 0
+    # Without GQA the merged projection of Q, K and V may stay alive as a whole, beside separate K and V.
     if sizes.model.n_kv_heads == sizes.model.n_heads:
         inputs["copies"] = 2 * inputs["k"] * (habits.merged_qkv or (habits.merged_v and kernels == "eager"))
     if habits.transposes and sizes.batch > 1:
@@ -199,6 +216,7 @@ def activations(
     if hold.embedding:
         row = kept_of_end("embedding", kernels)
         terms.append(Term("activations: embedding", f"first * ({row.formula})", inputs, row.source))
+    # What the backward recomputes of one layer is what "none" would have kept and this mode did not.
     kept, every = (
         " + ".join(s.formula for s in kept_of_layer(kernels, r, normed)) for r in (recompute, "none")
     )
@@ -213,6 +231,8 @@ def activations(
         own = row.formula if less == "0" else f"{row.formula} + {less}"
         every = f"last * ({own})" if inputs["last"] > 1 else own
         terms.append(Term("logits and loss", f"{every} + {more}", inputs, f"{row.source}; {why}"))
+        # The head's backward frees the logits before the layers' backward begins, so that memory is used
+        # again.
         work = f"max(0, {work} - ({own} + {more}))"
         source += ", past what the logits have freed by then"
     return [*terms, Term("backward workspace", work, inputs, source)]
@@ -247,6 +267,7 @@ def breakdown(
         ),
     ]
     every = [*constant, *activations(sizes, hold, flying, account, habits)]
+    # Formulas of "0" end here.
     every = [term for term in every if term.bytes]
     if together:
         return Breakdown(rank, (*every, *assumed))
@@ -269,7 +290,9 @@ def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Te
     def without(*names: str) -> list[Term]:
         return [t for t in terms if t.name not in names and t.name.partition(":")[0] not in names]
 
+    # Named is what is NOT there: `begins` before the backward, `steps` in the optimizer's step.
     begins, steps = [STEP_COPY, STEP_GRADIENTS], [*passing, *kept, UNREDUCED]
+    # A trainer that makes its own gradients for the step has freed the others by then.
     if any(t.name == STEP_GRADIENTS for t in terms):
         steps += ["gradients", "reduction buckets"]
     if head:
@@ -279,6 +302,7 @@ def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Te
     loss = without(*begins)
     if head and not any(term.name == "backward workspace" for term in loss):
         loss = [_of_the_last_layer(term) for term in loss]
+    # In this order: the backward begins, it ends with all activations freed, the optimizer steps.
     return [loss, without(STEP_COPY, STEP_GRADIENTS, *kept), without(*steps)]
 
 

@@ -39,4 +39,6 @@ def flops_a_token(model: ModelConfig, seq_len: int, recompute: str) -> float:
     layer: dict[str, float] = {key: 2.0 * layer_numel(model)[key] for key in matmuls}
     layer["attention"] = 2.0 * seq_len * model.q_dim
     again = sum(layer[key] for key in AGAIN[recompute])
+    # 3: the forward once and the backward twice as much. The output layer is one more matmul, 3 · 2 FLOPs
+    # a parameter, and is not computed again.
     return model.n_layers * (3 * sum(layer.values()) + again) + 6.0 * model.dim * model.vocab_size

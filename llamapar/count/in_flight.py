@@ -35,6 +35,7 @@ def in_flight(
     """
     v, m = virtual_stages, micro_batches
     name = own_name(schedule, v)
+    # Whether rounds are equal. If not, `schedule` refuses, and _peak below raises its error.
     equal = m % max(1, m // pp) == 0
     if nc is not None:
         return _peak(schedule, rank, pp, v, m, nc)
@@ -44,6 +45,7 @@ def in_flight(
         return (min(pp - rank, m),)
     if name in ALL_FORWARD_FIRST or (name == "flexible" and m < pp):
         return (m,) * v
+    # A layout's "1f1b" over several stages takes any number of micro-batches, with a short last round.
     if schedule == "1f1b" or (name == "interleaved-1f1b" and equal) or (name == "flexible" and m % pp == 0):
         return of_first_forwards(pp, v, m, 2 * (pp - rank - 1))
     if name == "interleaved-zero-bubble" and equal:
@@ -67,6 +69,8 @@ def of_first_forwards(pp: int, virtual_stages: int, micro_batches: int, hops: in
     counts = [0] * v
     first = 0
     while warm_up:
+        # One round: `group` micro-batches through every stage of the rank in turn, until the warm-up is
+        # used up.
         group = min(size, m - first)
         for stage in range(v):
             taken = min(group, warm_up)

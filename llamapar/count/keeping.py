@@ -1,6 +1,7 @@
 """What autograd keeps of one layer: by this project's programs, by fused kernels, and the steps between.
 
-Both ends are `lp.memory`'s own terms (`saved.layer`). So a run can be compared with the estimate to the byte.
+Both ends are `lp.memory`'s own terms (`saved.kept_of_layer`). So a run can be compared with the
+estimate to the byte.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ def compare_kept(cut: Cut, found: Mapping[str, int], *, micro_batch: int, dtype:
         return {row.name.partition(": ")[2]: row.bytes for row in rows}
 
     unfused = terms("eager", True, False)
+    # (SiLU's output kept, inputs gathered again), changed one at a time in the order of STEPS.
     after = [terms("fused", *settings) for settings in ((True, False), (False, False), (False, True))]
     tokens = max(cut.sequence.rank(r).tokens for r in (0, cut.layout.cp - 1)) * micro_batch
     parts = [

@@ -70,9 +70,12 @@ def collectives_in_order(sent: Sending) -> tuple[Sent, ...]:
         if not (kind == "I" and stage.embedding):  # tokens have no gradient
             passed = _pass(sent, stage, kind == "F")
             if kind in "BW":
+                # `_rows` repeats a row once for each of the step's reductions, so each micro-batch takes
+                # every n-th.
                 own = [one for one in _of_parameters(sent, [stage]) if _scattered(sent, one)]
                 passed += own[:: sent.reductions]
             found += [replace(one, micro_batch=micro_batch) for one in passed]
+    # A dict as an ordered set: the stages in the order of their first B or W.
     backward = dict.fromkeys(number for kind, number, _ in sent.table.ranks[pp_rank] if kind in "BW")
     late = [stages[number] for number in backward]  # sums of gradients lie as they were begun
     found += [one for one in _of_parameters(sent, late) if not _scattered(sent, one)]
@@ -94,11 +97,13 @@ def _sized(sent: Sending, found: Sequence[Sent]) -> Iterator[Sent]:
 def _rows(sent: Sending, key: str, phase: str, part: str, layer: int | None = None) -> Iterator[Sent]:
     for when, axis, kind, count, size in sent.rows[key]:
         if when == phase:
+            # One Sent for each call, so that a recorded call can be matched with exactly one.
             yield from [Sent(axis, kind, size, phase, part, layer)] * count
 
 
 def _pass(sent: Sending, stage: Stage, forward: bool) -> list[Sent]:
     """One micro-batch through a stage. The backward reverses the order of the forward."""
+    # On one stage the head reads the embedding's own tensor, whose gradient counts with the embedding.
     same = sent.cut.model.tied and stage.embedding
     head = ("norm", "column input", "the same as head" if same else "output", "loss")
     keys: list[tuple[str, str, int | None]] = []

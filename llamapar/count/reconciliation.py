@@ -131,6 +131,8 @@ def by_step(found: Breakdown, steps: Mapping[str, tuple[str, ...]] = GROUPS) -> 
 def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tuple[tuple[str, int], ...]:
     """From ours to theirs: one step for each group that they separate, and one for the rest."""
     known = [(name, theirs[name] - ours[name]) for name in ours if name in theirs]
+    # What they do not report apart is one step with all names, so that the steps always add up to their
+    # total.
     rest = total - sum(ours.values()) - sum(n for _, n in known)
     together = ", ".join(name for name in ours if name not in theirs)
     return tuple((name, n) for name, n in [*known, (together or "rounding", rest)] if n)
@@ -189,6 +191,8 @@ def reconcile(
     tools = []
     for rule, note in RULES.items():
         theirs = memory(model, layout, seq_len=seq_len, accounting=rule, **options).worst
+        # Megatron's report has weights and optimizer in one number, which cannot be split among the finer
+        # steps.
         steps = FINE if theirs.bytes("parameters") else GROUPS
         steps_there = _steps(by_step(exact.worst, steps), by_step(theirs, steps), theirs.total_bytes)
         tools.append(Tool(f"{rule} rule", theirs.total_bytes, steps_there, note))

@@ -41,6 +41,8 @@ class ParameterTraffic:
         ZeRO 1 and 2 a rank updates its shard, and the weights are gathered afterwards.
         """
         layout, shards, key = self.cut.layout, self.cut.shards, p.key
+        # A parameter that is whole on every TP rank gets partial gradients only under SP, where each saw
+        # other tokens; a cut one only if its piece is held in copies.
         over_tp = layout.sp if isinstance(self.cut.placement(key), Replicate) else self.cut.copies(key) > 1
         over_tp = over_tp or key in HEAD_NORMS  # each rank's heads pass them
         count, *columns = self.cut.local_shape(p)
@@ -49,20 +51,24 @@ class ParameterTraffic:
         whole = shards.cuts("parameters")
         found: list[Row] = []
         if shards.cuts("optimizer state") and not whole and shards.ranks > 1:
+            # Under ZeRO 1 and 2 each rank updates its shard and all get the others' afterwards.
             found.append(("update", shards.axis, "all_gather", 1, sent))
         row = numbers * self.gradient_item
         if not shards.cuts("gradients"):
             axes = ("tp", "cp", "dp") if over_tp else ("cp", "dp")
             return found + [("gradients", axis, "all_reduce", 1, count * row) for axis in axes]
         if shards.ranks > 1:
+            # Keys of biases begin with "b".
             read = head or (key != "tok_embeddings" and p.key[0] != "b")
             if whole:
                 found.append(("forward" if self.reshard else ONCE, shards.axis, "all_gather", 1, sent))
             if whole and self.reshard and read:
                 found.append(("backward", shards.axis, "all_gather", 1, sent))
+            # ZeRO 3 reduces a gradient where the backward makes it; the others after the passes.
             phase = "backward" if whole and not late else "gradients"
             times = self.reductions if phase == "gradients" else 1
             found.append((phase, shards.axis, "reduce_scatter", times, shards.padded(count) * row))
+        # After the reduce-scatter only the rank's rows are left to send.
         own = len(shards.rows(count, self.coord._asdict())) * row
         found += [("gradients", "tp", "all_reduce", 1, own)] * over_tp
         found += [("gradients", "dp", "all_reduce", 1, own)] * (layout.dp_replicate > 1)

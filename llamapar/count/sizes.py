@@ -35,6 +35,7 @@ class TensorSize:
 
     def sharded(self, shard: int) -> int:
         """The first rank's piece by torch's fully_shard, which cuts dim 0 with torch.chunk."""
+        # Split's first shard is the largest, and the fullest rank is what memory asks for.
         return Split(self.rows, shard).size * (self.numel // self.rows) if self.rows else 0
 
 
@@ -87,6 +88,7 @@ class Sizes:
             layer_split=split,
         )
         if reason := self.cut.heads.reason:
+            # The largest degree that divides both the given tp and the KV heads.
             near = [Choice.of(tp=math.gcd(layout.tp, model.n_kv_heads))]
             if not kv_replication and kv_copies(model.n_kv_heads, layout.tp) > 1:
                 near.append(Choice.of(kv_replication=True))
@@ -102,6 +104,7 @@ class Sizes:
     def parts(self) -> dict[str, list[TensorSize]]:
         """Parameters on TP rank 0 by place: "layer", "embedding", or "head" (with the final norm)."""
         found: dict[str, list[TensorSize]] = {"layer": [], "embedding": [], "head": []}
+        # All layers are equal, so one is measured and multiplied.
         for p in self.model.replace(n_layers=1).parameters():
             shape = self.cut.local_shape(p)
             ends = "embedding" if p.key == "tok_embeddings" else "head"
@@ -119,6 +122,7 @@ class Sizes:
         parts += [(part, 1) for part in self.parts["head"] if hold.head]
         if by_row:
             return sum(part.sharded(shard) * times for part, times in parts)
+        # Rounded up: a flat buffer is padded until it divides.
         return -(-sum(part.numel * times for part, times in parts) // shard)
 
     # -- stages --------------------------------------------------------------------------------
@@ -132,6 +136,7 @@ class Sizes:
         if problem is not None:
             raise LayoutError(problem.what, "", [Choice.of(pp=pp // 2 or 1)], "pp")
         counts = self.cut.stages.counts
+        # On a V the first and the last stage share rank 0, which then holds both ends of the model.
         home = [rank_of(stage, pp, self.placement) for stage in range(len(counts))]
         layers = [tuple(n for n, rank in zip(counts, home, strict=True) if rank == r) for r in range(pp)]
         return [StageHold(layers[r], r == home[0], r == home[-1]) for r in range(pp)]
@@ -148,6 +153,7 @@ class Sizes:
         row, cut = ACTIVATIONS[key], self.cut
         dims = {"batch": self.batch, "seq": self.tokens_seq, "vocab_size": cut.vocab.padded}
         shape = [dims[d] if d in dims else getattr(self.model, d) for d in row.dims]
+        # A gathered tensor is whole along the sequence again, as without SP.
         tp = row.tp_sp if self.layout.sp and not gathered else row.tp
         if isinstance(tp, Shard):
             dim = row.dims[tp.dim]
@@ -173,8 +179,10 @@ class Sizes:
         return found | {
             "gathered": gathered,
             "column": found["residual"] if self.regather else gathered,
+            # A rank's K for its own tokens, scaled to as many tokens as attention reads.
             "keys": found["k"] // self.tokens_seq * (self.seq_len if whole_seq else self.tokens_seq),
             "rows": found["residual"] // m.dim,
+            # One log-sum-exp for each query row and head: Q without its head_dim.
             "lse": found["q"] // m.head_dim,
             "item": self.item,
             "wide": max(self.item, 4),

@@ -49,6 +49,8 @@ class Term:
     @property
     def used(self) -> dict[str, float]:
         """The inputs that the formula names."""
+        # The compiled code knows which names it reads, so the table lists just these and never a stale
+        # one.
         names = _compiled(self.formula).co_names
         return {name: self.inputs[name] for name in names if name in self.inputs}
 
@@ -198,8 +200,11 @@ class Memory(AsDict, Record):
             one = stages[stage] if stage is not None else max(stages, key=lambda s: s.total_bytes)
             found.append(one)
         least, most = (one.total_bytes - one.bytes(CONTEXT_TERM) for one in found)
+        # The allocator may still hold blocks of other moments of the step, so these may show in what is
+        # reserved.
         if counter != "allocated":
             most += sum(term.bytes for term in found[1].apart)
+        # The assumed slack is for the upper end; for the lower one only cuBLAS's workspace is certain.
         least += CUBLAS - found[0].bytes(ALLOCATOR_TERM)
         if counter == "device":
             least, most = least + round(OUTSIDE[0]), most + round(OUTSIDE[1])
@@ -207,6 +212,7 @@ class Memory(AsDict, Record):
 
     def counted(self, counter: str | None = None, stage: int | None = None) -> tuple[int, int]:
         """The least and most bytes that a measurement may show: `ends`, widened by their possible error."""
+        # OUTSIDE is assumed and not estimated, so it is added after the widening by MARGIN.
         low, high = self.ends("reserved" if counter == "device" else counter, stage)
         least, most = low * (1 - MARGIN), high * (1 + MARGIN)
         if counter != "allocated":
@@ -224,6 +230,7 @@ class Memory(AsDict, Record):
 
     def within(self, room: int) -> str:
         """The outcome for a memory of `room` bytes. The heaviest estimate is made only if it decides."""
+        # The cheap test first: `high_bytes` may count every stage again under another layout.
         if self.worst.total_bytes <= room and self.high_bytes <= room:
             return FITS
         return UNDECIDED if self.low_bytes <= room else TOO_MUCH

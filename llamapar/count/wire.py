@@ -168,7 +168,9 @@ def sending(
     item = BYTES[OPTIONS["dtype"].chosen(dtype)]
     wide = max(item, 4)  # the loss, gradients on their way around a ring, and sums of a training step's
     summed = wide if trains else item
+    # The default batch is the smallest: one sequence for each dp way and micro-batch.
     shares = lay.dp * (table.micro_batches if table is not None else 1)
+    # Sequences of one micro-batch, and tokens of a CP rank, which SP must be able to cut over tp.
     sequences = _share("global_batch", shares if global_batch is None else global_batch, shares)
     chunk = _share("seq_len", seq_len, lay.cp * (lay.tp if lay.sp else 1)) * (lay.tp if lay.sp else 1)
     tokens = sequences * chunk
@@ -177,6 +179,8 @@ def sending(
         part: [(phase, "tp", kind, 1, tokens * m.dim * item) for phase, kind in collectives]
         for part, collectives in TENSOR_PARALLEL[lay.sp].items()
     }
+    # `tokens` numbers each time, one for every token of the rank, not one for every row of the
+    # vocabulary.
     rows["loss"] = [
         ("forward", "tp", "all_reduce", 3, tokens * wide),  # maximum, sum of exponentials, target's logit
         ("forward", "cp", "all_reduce", 1, sequences * wide),
@@ -248,6 +252,7 @@ def traffic(
         schedule, micro_batches, nc, reshard_after_forward, rank,
     )  # fmt: skip
     m, lay, table, rows = sent.cut.model, sent.cut.layout, sent.table, sent.rows
+    # Without a table there is one micro-batch, and every phase runs once.
     works = [_Work(_parts(program, sent.cut), {"forward": 1, "backward": 1, "gradients": 1, ONCE: 1})]
     if table is not None:
         works = _works(sent.cut, table, lay.coord_of(rank).pp, program == "step")
@@ -282,6 +287,8 @@ def _parts(program: str, cut: Cut, stage: Stage | None = None) -> Counter[str]:
     m = cut.model
     parts = Counter(PARTS[program])
     if program in WHOLE:
+        # Embedding, blocks, head: a tuple times False is empty, which drops an end that the stage does
+        # not hold.
         first, last = PARTS[program][:2], PARTS[program][2:]
         stage = stage or Stage(0, 0, range(m.n_layers), embedding=True, head=True)
         parts = Counter(first * stage.embedding + PARTS["block"] * len(stage.layers) + last * stage.head)
@@ -304,10 +311,13 @@ def _works(cut: Cut, table: Schedule, pp_rank: int, trains: bool) -> list[_Work]
     parameters = Counter[str]()
     for stage in cut.stages_of(table, pp_rank):
         kinds = Counter(kind for kind, number, _ in table.ranks[pp_rank] if number == stage.stage)
+        # Each half of a split backward runs the stage's graph again, collectives included.
         halves = kinds["W"] + kinds["I"] * (not stage.embedding)
         passes = {"forward": kinds["F"], "backward": kinds["B"] + halves, "gradients": 0, ONCE: 1}
         parts = _parts("llama", cut, stage)
         found.append(_Work(parts, passes))
+        # Gradients are reduced once a step for all stages of the rank together, so they are no part of
+        # the passes.
         parameters += parts
         # Stages that are neighbours on one rank, as at the turn of a V, pass tensors without sending.
         for phase, other in (("forward", stage.stage + 1), ("backward", stage.stage - 1)):

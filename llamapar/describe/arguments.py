@@ -1,8 +1,9 @@
 """The arguments of public functions: what Shift-Tab shows, and the error for a wrong name.
 
 A function names its options in its own annotations: as keyword arguments, or as `**options: Unpack[…]` of a
-TypedDict. Type checkers read the annotations, and so does `named`: it makes completion, error messages and
-the calls stored on records from them. It does not check the types of values; each function does that itself.
+TypedDict. Type checkers read the annotations, and so does `checked_options`: it makes completion, error
+messages and the calls stored on records from them. It does not check the types of values; each function does
+that itself.
 """
 
 from __future__ import annotations

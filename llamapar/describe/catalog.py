@@ -31,6 +31,7 @@ class CatalogRow:
     @classmethod
     def of(cls, cells: dict[str, str]) -> CatalogRow:
         """A CatalogRow from the cells of a row, by column name."""
+        # What is left after this and after "tied" are columns with the names of ModelConfig's fields.
         name, others, kind, preset, factor = (cells.pop(key) for key in _NOT_FIELDS)
         fields: Values = {"name": name, "tied": cells.pop("tied") == "yes"}
         for key, cell in cells.items():

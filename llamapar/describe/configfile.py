@@ -47,6 +47,7 @@ def read_object(source: object, *names: str) -> tuple[Mapping[str, object], str]
     try:
         if not path.is_file():
             raise ModelError(f"{shown(str(path), 200)} is not a regular file", field="model")
+        # Asked before reading: the path may be a checkpoint of many gigabytes.
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise ModelError(
                 f"{shown(str(path), 200)} holds {path.stat().st_size} bytes; "
@@ -60,6 +61,7 @@ def read_object(source: object, *names: str) -> tuple[Mapping[str, object], str]
         raise ModelError(f"{shown(str(path), 200)} is not UTF-8 text", field="model") from None
     except OSError as problem:
         raise ModelError(f"{shown(str(path), 200)}: {problem.strerror}", field="model") from None
+    # Every model's file is called so, and its folder has the model's name.
     generic = path.stem in ("config", "params")
     return parse_object(text, path.name), path.resolve().parent.name if generic else path.stem
 

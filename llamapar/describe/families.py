@@ -75,16 +75,20 @@ def from_config_json(raw: Mapping[str, object]) -> Values:
     bias = flag("attention_bias", raw.get("attention_bias") or False, ModelError)
     if unread.pop("mlp_bias", None):
         raise ModelError("mlp_bias=true: biases in the MLP are not laid out here", field="mlp_bias")
+    # Only these classes know attention_bias. For others the key stays unread, and a true value is refused
+    # below.
     if family.biases:
         unread.pop("attention_bias", None)
     _refuse(unread, "config.json")
     layers = raw.get("layer_types") or ()
     for layer in layers if isinstance(layers, (list, tuple)) else (layers,):
         one_of("layer_types", layer, ("full_attention", "sliding_attention"), ModelError)
+    # transformers 5 writes rope_parameters, earlier versions rope_scaling, with rope_theta beside it.
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise ModelError(f"rope_scaling={shown(rope)}: an object is needed", field="rope_scaling")
     usual: Values = {"head_dim": family.head_dim, "max_seq_len": family.max_seq_len}
+    # An explicit null means as many as query heads; a missing key means the class's own default.
     unsaid = None if "num_key_value_heads" in raw else family.n_kv_heads
     usual["n_kv_heads"] = unsaid or required(raw, "num_attention_heads", "config.json")
     sizes = {
@@ -119,6 +123,7 @@ def from_params_json(raw: Mapping[str, object], vocab_size: int | None) -> Value
         )
     scaled = flag("use_scaled_rope", raw.get("use_scaled_rope", False), ModelError)
     rope = {"rope_type": "llama3" if scaled else None, "factor": raw.get("rope_scaling_factor")}
+    # Meta's files do not say the context; only Llama 3's say rope_theta.
     unscaled = 8192 if raw.get("rope_theta") else 4096  # Llama 3, and Llama 2, which does not say it
     width = raw.get("hidden_dim")  # Mistral says it
     if width is None:
@@ -155,6 +160,7 @@ def _model_type(raw: Mapping[str, object]) -> str:
     kind, classes = raw.get("model_type"), raw.get("architectures")
     if not classes:
         return one_of("model_type", "llama" if kind is None else kind, FAMILIES, ModelError)
+    # One class in a list is the usual form; anything else is compared whole and then refused.
     named = classes[0] if isinstance(classes, (list, tuple)) and len(classes) == 1 else classes
     by_class = {family.architecture.lower(): name for name, family in FAMILIES.items()}
     found = by_class.get(named.lower()) if isinstance(named, str) else None
@@ -189,6 +195,7 @@ def _unread(raw: Mapping[str, object], where: str) -> Values:
     # An empty value says nothing, so a key with null, false, 0 or "" needs no cover.
     says = {str(key)[:60]: v for key, v in raw.items() if v or not isinstance(v, plain)}
     unread = {name: value for name, value in says.items() if not _covered(where).fullmatch(name)}
+    # Experts before quantisation: another file of the same model mends the second and not the first.
     for name, value in unread.items():
         if _EXPERTS.search(name):
             raise ModelError(f"{name}={shown(value)}: {MIXTURE}", field=name)

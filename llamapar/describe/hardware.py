@@ -73,6 +73,8 @@ class Gpu:
     @property
     def capped(self) -> float:
         """Share of a bfloat16 matmul's rate left by the power limit."""
+        # Less power lowers the clock, and the voltage with it, so the rate falls more slowly than the
+        # watts.
         return self.throttle**POWER
 
     def sustains(self, dtype: str) -> float:
@@ -237,6 +239,7 @@ def measured(gpu: Gpu, text: str) -> Gpu:
             "no line of nccl-tests was found", why, ["all_gather_perf -b 1M -e 8G"], "nccl_tests"
         )
     hosts = _NCCL_HOST.findall(text)
+    # The largest message comes nearest to the bandwidth that a training step's tensors see.
     rate = max(rows)[1] * 1e9
     ran = f"nccl-tests, {rate / 1e9:g} GB/s"
     source = "; ".join(filter(None, [gpu.source, ran]))

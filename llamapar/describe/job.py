@@ -69,10 +69,12 @@ class Job(Fields, word="job field"):
         known: fields of Job, and fields of Layout, which replace those of `layout`.
         """
         layout = Layout.of(layout, **{name: known.pop(name) for name in LAYOUT if name in known})
+        # Counts may come as numpy integers; `whole` makes them Python's own, or refuses.
         for name, value in known.items():
             one_of("argument", name, _FACTS)
             if name in _COUNTS and value is not None:
                 known[name] = whole(name, value, 1, _COUNTS[name])
+        # None means "the default" here: unlike other facts, a node always has some number of GPUs.
         if known.get("gpus_per_node", 8) is None:
             del known["gpus_per_node"]
         flag("kv_replication", known.get("kv_replication", False))
@@ -87,6 +89,7 @@ class Job(Fields, word="job field"):
                 ["Padding(128, per_tp=True)", "a framework's name through lp.check"],
                 "padding",
             )
+        # None is a choice only where it is the default, as for gpu; recompute=None would be refused.
         for name in _CHOICES & known.keys():
             if known[name] is not None or OPTIONS[name].default is not None:
                 OPTIONS[name].chosen(known[name])
@@ -104,6 +107,8 @@ class Job(Fields, word="job field"):
     def sequences(self) -> int | None:
         """Sequences of a step, from whichever facts determine it; None if none does."""
         dp, tokens, seq = self.layout.dp, self.batch_tokens, self.seq_len
+        # The most direct fact first. If several are given and differ, a rule says so; here one of them
+        # has to count.
         if self.global_batch or self.batch_per_dp:
             return self.global_batch or (self.batch_per_dp or 0) * dp
         if self.micro_batches and self.micro_batch:
@@ -113,6 +118,7 @@ class Job(Fields, word="job field"):
     def leaves_node(self, axis: str) -> bool:
         """Whether some group of the axis spans several nodes. Nodes hold consecutive ranks."""
         lay, node = self.layout, self.gpus_per_node
+        # A group fits when whole groups fill a node. Fewer ranks than a node has GPUs never leave it.
         return lay.size(axis) > 1 and lay.world > node and node % (lay.stride(axis) * lay.size(axis)) != 0
 
     @property
@@ -153,6 +159,7 @@ class Job(Fields, word="job field"):
         padded = padding.padded(m.vocab_size, lay.tp)
         seq = self.seq_len or m.max_seq_len
         batch = self.micro_batch or 1
+        # Rounded up: rank 0's share, as torch.chunk gives it.
         q_local, kv_local = -(-m.q_dim // lay.tp), -(-m.kv_dim // lay.tp)
         tokens = batch * (seq // lay.cp)
         return {

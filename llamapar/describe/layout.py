@@ -124,6 +124,7 @@ class Layout(Fields, word="layout field"):
         """A suggestion of at most MAX_WORLD ranks that lowers as few of the largest degrees as it can."""
         lowered, world = dict[str, int](), self.world
         for axis in sorted(AXES, key=lambda axis: -getattr(self, axis)):
+            # dp has to stay a multiple of dp_replicate, so it cannot go below it.
             least = min(self.dp, self.dp_replicate) if axis == "dp" else 1
             most = MAX_WORLD * getattr(self, axis) // world // least * least
             lowered[axis] = most or least
@@ -208,6 +209,8 @@ class Layout(Fields, word="layout field"):
     def groups(self, axis: str) -> Iterator[range | tuple[int, ...]]:
         """All groups along `axis` (or joint axes), ordered by first rank and made one at a time."""
         names = _axes(axis)
+        # Slowest first, so that product() counts like ranks do and groups come in the order of their
+        # first rank.
         others = [name for name in reversed(self.axes) if name not in names]
         steps = [range(0, getattr(self, n) * self.stride(n), self.stride(n)) for n in others]
         for offsets in itertools.product(*steps):
@@ -217,6 +220,7 @@ class Layout(Fields, word="layout field"):
         if len(names) == 1:
             step = self.stride(names[0])
             return range(first, first + getattr(self, names[0]) * step, step)
+        # In the order of ranks, whatever the order in which the caller named the axes.
         ordered = [name for name in reversed(self.axes) if name in names]
         steps = [range(0, getattr(self, n) * self.stride(n), self.stride(n)) for n in ordered]
         return tuple(first + sum(offsets) for offsets in itertools.product(*steps))

@@ -71,7 +71,10 @@ def params_json(model: ModelConfig) -> dict[str, object]:
 
 def _ffn(dim: int, ffn_dim: int) -> tuple[float | None, int]:
     """A multiplier and multiple_of that give the FFN width: published ones if possible, else constructed."""
+    # The multipliers that Meta published, the plain one first, so that a real model gets back its own
+    # numbers.
     for multiplier, multiple in product((None, 1.3, 1.2, 1.4, 1.5, 1.0), (256, 1024, 4096)):
         if ffn_dim_from(dim, multiplier, multiple) == ffn_dim:
             return multiplier, multiple
+    # Rounding up to a multiple of ffn_dim itself lands exactly on it.
     return ffn_dim / int(2 * (4 * dim) / 3), ffn_dim

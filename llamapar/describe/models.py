@@ -79,7 +79,9 @@ class ModelConfig(Fields, word="model field", error=ModelError):
     name: str = "custom"
 
     def __post_init__(self) -> None:
+        # The class is frozen, and what is stored is the checked value, for example 8 for numpy's 8.
         put = object.__setattr__
+        # Far past any real model; they catch slips and files made to exhaust memory.
         limits = {"dim": MAX_DIM, "n_layers": MAX_LAYERS, "n_heads": MAX_HEADS, "n_kv_heads": MAX_HEADS}
         limits |= {"ffn_dim": MAX_DIM, "vocab_size": MAX_VOCAB, "max_seq_len": MAX_SIZE}
         for field, high in limits.items():
@@ -97,6 +99,7 @@ class ModelConfig(Fields, word="model field", error=ModelError):
                 )
             put(self, "head_dim", self.dim // self.n_heads)
         if self.n_heads % self.n_kv_heads:
+            # The next smaller number that divides, or as many KV heads as query heads, which always do.
             fewer = [d for d in range(self.n_kv_heads, 0, -1) if self.n_heads % d == 0][:1]
             raise ModelError(
                 f"n_kv_heads={self.n_kv_heads} does not divide n_heads={self.n_heads}",

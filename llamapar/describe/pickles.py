@@ -100,6 +100,7 @@ class _NameReader(pickle.Unpickler):
         self.allowed, self.where, self.storages = allowed, where, storages
 
     def find_class(self, module: str, name: str) -> Name:
+        # Nothing is imported: the name alone goes on, and only if it is on the list.
         full = f"{module}.{name}"
         if full not in self.allowed:
             raise CheckpointError(
@@ -109,6 +110,8 @@ class _NameReader(pickle.Unpickler):
         return Name(full)
 
     def persistent_load(self, identity: object) -> Dict | PickledCall | list[object]:
+        # `_plain` writes this in place of EMPTY_DICT, so that every dict of the pickle is one that checks
+        # its keys.
         if identity is None:
             return Dict()
         if type(identity) is not tuple:
@@ -180,6 +183,8 @@ def _plain(data: bytes, where: str, storages: bool, instead: Mapping[int, bytes]
     """The pickle rewritten with only opcodes that are safe for Python's unpickler."""
     body = bytearray()
     start = at = 0
+    # A pickle of a few bytes can refer to large values again and again; the number of its steps bounds
+    # the work.
     for _ in range(MAX_STEPS):
         code = data[at]
         if code not in _SIZES:
@@ -188,6 +193,8 @@ def _plain(data: bytes, where: str, storages: bool, instead: Mapping[int, bytes]
             )
         if code == _PERSISTENT and not storages:
             raise _outside(where)
+        # Arguments are skipped by their length and not looked at, except where they could mislead the
+        # unpickler.
         size = _SIZES[code]
         if size < 0:
             size = _told_size(data, at, where)
@@ -208,6 +215,7 @@ def _told_size(data: bytes, at: int, where: str) -> int:
     """Bytes of the argument of an opcode at `at` that names something or states the length of a text."""
     code, first = data[at], at + 1
     if code == _GLOBAL:
+        # GLOBAL has two lines of text: a module and a name.
         return data.index(b"\n", data.index(b"\n", first) + 1) + 1 - first
     width = 4 if _SIZES[code] == pickletools.TAKEN_FROM_ARGUMENT4U else 1
     size = int.from_bytes(data[first : first + width], "little")

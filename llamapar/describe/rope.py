@@ -27,6 +27,7 @@ class RopeScaling:
     @classmethod
     def from_hf(cls, rope: Mapping[str, object]) -> RopeScaling | None:
         """The scaling in a config.json's "rope_scaling" or "rope_parameters"; None without one."""
+        # Older configs of transformers say "type".
         kind = rope.get("rope_type", rope.get("type"))
         if kind in (None, "default"):
             return None

@@ -97,6 +97,8 @@ def _ends(layers: int, stages: int) -> list[int]:
     """Counts embedding and head as one layer each; the first stages take the remainder."""
     if stages == 1:
         return [layers]
+    # 405B, 126 layers over 16 stages: 128 / 16 = 8 each, so 7 layers beside the embedding, 14 times 8,
+    # and 7 beside the head.
     each, extra = divmod(layers + 2, stages)
     if each == 0:
         raise LayoutError(
@@ -134,6 +136,7 @@ def _last(layers: int, stages: int) -> list[int]:
 def _middle(layers: int, stages: int) -> list[int]:
     """ColossalAI's rule: the middle stages take the remainder."""
     each, extra = divmod(layers, stages)
+    # `extra` stages around the middle, one more behind it than before if the number is odd.
     start = stages // 2 - extra // 2
     return [each + (start <= stage < start + extra) for stage in range(stages)]
 

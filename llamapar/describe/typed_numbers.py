@@ -43,12 +43,15 @@ def parse_number(field: str, text: str) -> Number:
         # Python's int refuses texts of more than 4,300 digits; as a float the number is infinite, which is
         # refused later.
         return Number(int(text) if len(text) < 1000 else float(text))
+    # Groups of exactly three digits by one sign only: 16,384 or 16_384, but not 16,38 and not 1,000_000.
     if _GROUPED.fullmatch(text):
         return Number(int(re.sub("[,_]", "", text)))
     if (short := _SHORT.fullmatch(text)) and _is_of_1024(field):
         unit = _UNITS[short[2].lower()][0]
         value = int(short[1]) * unit
         return Number(value, f"{field}={text} is read as {value} ({short[2]} = {unit:,})")
+    # A text like 1.024 is a fraction in English and a thousand in German, so it is refused with both
+    # readings.
     real = option is not None and option.kind is float
     if real or (_FRACTION.fullmatch(text) and not _TWO_WAYS.fullmatch(text)):
         with suppress(ValueError):
@@ -78,6 +81,7 @@ def _is_of_1024(field: str) -> bool:
 def _near(field: str, text: str) -> list[int]:
     """Numbers that an unreadable text may have meant; [1] if it contains no digit."""
     with suppress(ValueError):
+        # "8.0" was meant as 8.
         if (whole := float(text)).is_integer() and 1 <= whole < 2**20 and not _TWO_WAYS.fullmatch(text):
             return [int(whole)]
     found = _FIRST.search(text[:40])

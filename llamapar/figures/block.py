@@ -107,6 +107,7 @@ def _marks(x: Part, y: Part, most: int) -> list[tuple[str, str, list[Box]]]:
     """
     marks = []
     for part in (y, x):
+        # What one axis alone leaves to the rank: its pieces, across the whole of the other dim.
         alone = [dim if dim is part else replace(dim, pieces=(range(dim.whole),)) for dim in (x, y)]
         marks.append(("band", part.axis, _crossed(*alone) if part.ways > 1 else []))
     marks += [("cut", part.axis, _cuts(part, x, y, most)) for part in (y, x)]
@@ -182,6 +183,7 @@ def _trace(kind: str, axis: str, boxes: Sequence[Box], words: str) -> Spec:
     if kind == "cut":
         x, y = ([at for box in boxes for at in (box[k].start, box[k].stop, None)] for k in (0, 1))
         return draw.scatter("lines", x, y, hoverinfo="skip", line={"width": 1, "color": colour})
+    # Each rectangle is a closed line, and None parts it from the next within one trace.
     x = [at for one, _ in boxes for at in (one.start, one.stop, one.stop, one.start, one.start, None)]
     y = [at for _, one in boxes for at in (one.start, one.start, one.stop, one.stop, one.start, None)]
     band: Spec = {"line": {"width": 0}, "opacity": BAND}

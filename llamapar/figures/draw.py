@@ -57,11 +57,13 @@ class Rows(NamedTuple):
         if self.n <= self.most:
             places = list(range(0, self.n, step(self.n, 16)))
             return axis(title, ends, **ticks(places))
+        # Ticks end a little before the gap, so that their numbers do not run into the last one's.
         places = list(range(0, self.most - 8, step(self.most, 8)))
         return axis(title, ends, **ticks([*places, self.most], [*places, self.n - 1]))
 
     def listing(self, line: Callable[[int], str], most: int = LISTED) -> list[str]:
         """Lines of a summary, at most `most` + 1; "…" stands for those left out."""
+        # "…" would take the line of the only one that it leaves out.
         if self.n <= most + 1:
             return [f"  {line(i)}" for i in range(self.n)]
         return [*(f"  {line(i)}" for i in range(most - 1)), "  …", f"  {line(self.n - 1)}"]

@@ -23,7 +23,7 @@ QUERY, KEY_VALUE = 0, 1
 _RANKS, _KV_HEADS = -0.66, 1.66
 
 _STILL = 1e-6
-"""From one bar of a lane to the next, upright: plotly takes 0 for 1, and a list would repeat the lane."""
+"""Vertical step between bars of one lane. It should be 0, which plotly takes for 1; a list of y is longer."""
 
 NUMBERED = 16
 """Most ranks, or KV heads, that are numbered."""
@@ -78,6 +78,7 @@ def _head_axis(title: str, end: float, group: int) -> Spec:
 def _pieces(rows: range, size: int) -> Iterator[tuple[int, int]]:
     """A rank's rows, split at the boundaries of heads of `size` rows."""
     if len(rows):
+        # The first boundary at or after the rank's first row, then one a head.
         inner = range(-(-rows.start // size) * size, rows.stop, size)
         yield from itertools.pairwise(sorted({rows.start, rows.stop, *inner}))
 

@@ -52,6 +52,8 @@ class Machine:
     @property
     def cols(self) -> int:
         """Tiles in a row: a power of two, at least as large as the number of rows."""
+        # A power of two keeps the index of a fast axis in straight columns, as its strides are powers of
+        # two mostly.
         return next(2**n for n in range(12) if 4**n >= self.tiles or 2**n >= self.tiles)
 
     @property

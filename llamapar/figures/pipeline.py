@@ -86,9 +86,12 @@ def picture(record: Schedule | Timeline | Timelines | Moment) -> tuple[Spec, str
 
 def _drawn(lines: Sequence[Timeline], moments: Sequence[Moment] = ()) -> tuple[Spec, str]:
     """moments: one for each timeline, or none."""
+    # All timelines share one time axis, so that lengths can be compared by eye.
     end = max(line.end for line in lines) or 1.0
     rows = [Rows(line.schedule.pp, DRAWN) for line in lines]
     drawn, step = sum(len(each.drawn) for each in rows), min(map(_unit, lines))
+    # Each rank takes two half rows above and one below; where the bytes do not suffice, first the lower
+    # part gets coarser, and then all of it.
     fewer = FEWER if 3 * drawn * end / step > BYTES else 1
     step = max(step, (2 + 1 / fewer) * drawn * end / BYTES)
     data: list[Spec] = []
@@ -157,6 +160,8 @@ def _unit(line: Timeline) -> float:
     kinds = {action.kind for row in line.schedule.ranks for action in row}
     taken = [line.durations[kind] for kind in kinds] + [line.p2p]
     shortest = min((value for value in taken if value), default=1.0)
+    # Column edges then fall on operations' edges. Durations without a small common part are drawn to an
+    # eighth.
     for parts_of in range(1, 9):
         unit = shortest / parts_of
         if all(abs(value / unit - round(value / unit)) < 1e-6 for value in taken):
@@ -177,6 +182,7 @@ def _boxes(line: Timeline, rows: Rows, step: float, axis: str) -> Spec:
     for rank in rows.drawn:
         upper, lower = bytearray(columns), bytearray(columns)
         for action, start, end in line.runs(rank):
+            # Neighbouring micro-batches alternate in shade, or a row of forwards would be one bar.
             odd = action.micro_batch % 2
             first, past = round(start / step), round(end / step)
             above, below = (code + odd * (code != BUSY) for code in HALVES[action.kind])
@@ -184,6 +190,7 @@ def _boxes(line: Timeline, rows: Rows, step: float, axis: str) -> Spec:
             lower[first:past] = bytes([below]) * (past - first)
         values += [bytes(upper[:columns]), bytes(lower[:columns])]
     n = len(LOOKS)
+    # Two stops for each code make steps: plotly would otherwise blend one look into the next.
     scale = [[edge / n, LOOKS[code]] for code in LOOKS for edge in (code, code + 1)]
     hover = "rank %{y:.0f}, time %{x:.6~g}<extra></extra>"
     return _heatmap(values, step, 0.5, axis, colorscale=scale, zmin=-0.5, zmax=n - 0.5, hovertemplate=hover)
@@ -193,6 +200,7 @@ def _chunks(line: Timeline, rows: Rows, step: float, axis: str) -> list[Spec]:
     """The largest number of chunks in flight in each column, and each rank's peak in words."""
     columns = max(1, ceil(line.end / step - 1e-6))
     most = max(line.schedule.in_flight) or 1
+    # A cell is one byte, so counts past 255 are shown in multiples.
     scale = max(1, -(-most // 255))
     values = []
     for rank in rows.drawn:
@@ -202,6 +210,8 @@ def _chunks(line: Timeline, rows: Rows, step: float, axis: str) -> list[Spec]:
             past = min(int(end / step - 1e-6) + 1, columns)
             for column in range(first, past):
                 now[column] = max(now[column], count // scale)
+            # Between operations a rank still holds its chunks, so the count stays until the next one
+            # changes it.
             after = count - (action.kind in "BW")
             now[past:] = bytes([after // scale]) * (columns - past)
         values.append(bytes(now))

@@ -33,6 +33,7 @@ def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
     data = [
         draw.scatter(
             "lines",
+            # From the smallest to the fastest: steps ("hv") then show what each GiB more can buy.
             [x for x, _ in reversed(frontier)],
             [y for _, y in reversed(frontier)],
             line=line,

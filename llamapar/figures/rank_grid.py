@@ -101,6 +101,8 @@ def _bands(record: RankGrid) -> tuple[Bands, Bands]:
     across, down = Bands(0, ""), Bands(0, "")
     for axis in _wide(lay):
         stride, past = lay.stride(axis), lay.stride(axis) * lay.size(axis)
+        # The loop goes from the fastest axis to the slowest, so what is left at its end is the slowest
+        # that fits.
         if stride < row and stride % record.block == 0 and row % stride == 0:
             across = Bands(stride // record.block, axis if past == row else "")
         if stride >= row and stride % row == 0:
@@ -117,8 +119,11 @@ def _cells(record: RankGrid, across: Bands, down: Bands) -> Iterator[Spec]:
     """The background grid: full rows, and an incomplete last row."""
     cells = -(-record.layout.world // record.block)
     full, rest = divmod(cells, record.cols)
+    # Bands across and down make a chessboard: a row's shades are those of the first row, or their
+    # opposite.
     even, odd = (bytes(across.shade(c) ^ flip for c in range(record.cols)) for flip in (0, 1))
     lines = [odd if down.shade(r) else even for r in range(record.rows)]
+    # A heat map is a full rectangle, so an incomplete last row is one of its own.
     if full:
         yield _heatmap(record, b"".join(lines[:full]), 0, record.cols)
     if rest:
@@ -174,6 +179,7 @@ def _drawn(record: RankGrid, axis: str) -> list[int]:
     group = record.peers[axis]
     every = -(-len(group) // MARKERS)
     some = group if every == 1 else group[:: every + max(1, every // MARKERS)]
+    # Reversed, so that of several peers in one cell the first one stands for it.
     cells = {record.cell(rank): rank for rank in reversed(some)}
     cells.pop(record.cell(record.rank), None)
     return sorted(cells.values())
@@ -217,6 +223,7 @@ def _symbol(record: RankGrid, axis: str, places: list[tuple[int, int]]) -> Spec:
         (abs(x1 - x0) * WIDE / row, abs(y1 - y0) * HIGH / (row * record.rows))
         for (x0, y0), (x1, y1) in itertools.pairwise(places)
     ]
+    # The closest pair decides for the whole axis, because markers of one group look alike.
     across, down = min(apart, key=max, default=(WIDE, HIGH))
     if max(across, down) >= CLOSE:
         return {"symbol": SYMBOLS[axis], "size": 10, "line": {"width": 0.5, "color": "#ffffff"}}

@@ -72,6 +72,7 @@ def picture(record: SequenceMap) -> tuple[Spec, str]:
 
 def _positions(title: str, ends: list[int], domain: list[float]) -> Spec:
     n = max(ends)
+    # Ticks at quarters fall on chunk borders, where plotly's own round numbers would not.
     quarters = {} if n % 4 else {"tick0": 0, "dtick": n // 4}
     return draw.positions(title, ends, domain=domain, **quarters)
 
@@ -100,6 +101,8 @@ def _share(record: SequenceMap, rank: RankSequence) -> Spec:
     x: list[int | None] = []
     y: list[int | None] = []
     for queries, keys in rank.meets:
+        # Queries above the first key see nothing. From there on the causal diagonal bounds the polygon,
+        # until all keys are seen.
         top = max(queries.start, keys.start)
         corners = [(keys.start, top), (min(keys.stop, top), top)]
         if top < keys.stop < queries.stop:

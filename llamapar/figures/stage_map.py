@@ -59,6 +59,7 @@ def _stage_axis(record: StageMap, rows: Rows) -> Spec:
     if n <= rows.most:
         every = record.pp if record.virtual_stages > 1 else 1
         every *= draw.step(-(-n // every), 16)
+        # The last stage always has its tick, so one that would stand too close to it is left out.
         drawn = [s for s in range(0, last, every) if last - s >= every / 2]
     else:
         every = rows.most // 8

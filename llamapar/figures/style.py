@@ -167,6 +167,7 @@ def layout(
 def _wrapped(text: str, most: int) -> list[str]:
     """The text in as few lines as `most` characters allow, all about equally long."""
     count = len(textwrap.wrap(text, most))
+    # The narrowest width with as few lines: lines of about equal length look like one text.
     tries = (textwrap.wrap(text, width) for width in range(max(1, len(text) // max(1, count)), most + 1))
     return next((lines for lines in tries if len(lines) == count), [])
 
@@ -195,5 +196,6 @@ def alternate(axis: str, i: int, n: int) -> str:
     """Alternating shades, so that neighbours differ in lightness: even ones light, odd ones dark."""
     if n < 3:
         return ramp(axis, i, n)
+    # Neighbours differ by STEP_DARK, and what is left of the ramp tells further ranks apart.
     darker = STEP_DARK * (i % 2) + (1 - STEP_DARK) * (i // 2) / ((n + 1) // 2)
     return ramp(axis, round(1000 * darker), 1001)

@@ -112,6 +112,7 @@ def view(record: object) -> View:
     A run's result and the value of `with lp.record()` are drawn as their `trace`, a dry run as its `curve`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.
     """
+    # Asked by attribute and not by type: the types of results are in rooms that need torch.
     if isinstance(curve_of := getattr(record, "curve", None), MemoryCurve):
         record = curve_of
     if isinstance(trace_of := getattr(record, "trace", None), Trace):

@@ -54,12 +54,14 @@ def explain_flight(source: object, known: Known) -> Explanation:
     folder = source if isinstance(source, dumps.Folder) else dumps.read_dumps(source)
     degrees = {axis: number for axis in AXES if (number := known.get(axis))}
     world = known.get("world")
+    # People often name tp and pp and leave dp to the number of GPUs.
     if degrees and world and "dp" not in degrees:
         degrees["dp"] = max(1, world // math.prod(degrees.values()))
     layout = known.layout or (Layout.of(degrees) if degrees else None)
     program = None if known.model is None else LlamaStep(known.model, known.numbers, known.schedule)
     found = standing(folder, layout, program)
     answer = explain_hang(found)
+    # Different calls are proof of a fault; a rank that has not come may just be on its way.
     if found.kind not in ABSENT:
         return answer
     return replace(answer, note="; ".join(filter(None, [answer.note, GOING_ON])))

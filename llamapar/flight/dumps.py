@@ -208,7 +208,7 @@ def _bytes(file: Path) -> bytes:
 
 
 def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
-    """The dumps in (name, bytes) of files, as from `read`."""
+    """The dumps in (name, bytes) of files, as from `read_dumps`."""
     dumps, broken, names = dict[int, Dump](), dict[int, str](), dict[int, str]()
     known = _SharedTables()
     for name, data in files:

@@ -16,7 +16,7 @@ from llamapar.records.trace import some
 from .dumps import WORLD, Folder, judge_members
 
 ALL = "all"
-"""Stands for the axes of the group of all ranks."""
+"""In place of axes: the group of all ranks."""
 
 _WORDS = {
     **dict.fromkeys(("tp", "tensor"), "tp"),
@@ -85,6 +85,7 @@ def match_groups(folder: Folder, layout: Layout | None) -> tuple[dict[str, Group
     Raises LayoutError for a layout with fewer ranks than dumps.
     """
     seen = _seen(folder)
+    # Ranks without a dump count too: groups name them, or their dumps cannot be read.
     top = max(itertools.chain(folder.dumps, folder.broken, *(group.ranks for group in seen.values())))
     if layout is not None and layout.world <= top:
         raise LayoutError(
@@ -96,9 +97,12 @@ def match_groups(folder: Folder, layout: Layout | None) -> tuple[dict[str, Group
     elif found and all(found.size(axis) == layout.size(axis) for axis in AXES):
         layout = layout.replace(order=found.order)  # in which the ranks really lie
     world = layout.world if layout else top + 1
+    # gloo records no members, so the group of all ranks is filled in from the number of ranks.
     everyone = tuple(range(world)) if any(group.axes == ALL for group in seen.values()) else ()
     if layout is None:  # without names of axes, the ranks still lie in a grid
         strides = sorted({g.stride for g in seen.values() if g.axes != ALL and g.stride})
+        # Names of axes are lent by stride, smallest first, only to find the members; they are taken away
+        # again below, because nothing says that the axis is really TP.
         axes = dict(zip(strides, AXES, strict=False))
         plain = [
             replace(group, axes=axes[group.stride])
@@ -117,9 +121,12 @@ def _seen(folder: Folder) -> dict[str, Group]:
     """The groups with the ranks that the dumps record, or that called something in the group."""
     labels, members, callers = dict[str, str](), dict[str, tuple[int, ...]](), dict[str, set[int]]()
     for rank, dump in folder.dumps.items():
+        # Equal calls are one object in a dump, so each group is looked at once and not thousands of
+        # times.
         for call in {id(call): call for call in dump.calls}.values():
             labels[call.group] = call.label
             callers.setdefault(call.group, set()).add(rank)
+        # A dump may list groups of which its rank is no member; only a member's list counts.
         members |= {name: ranks for name, ranks in dump.members.items() if rank in ranks}
     found = {}
     for name, label in labels.items():
@@ -139,6 +146,8 @@ def _completed(group: Group, layout: Layout | None, everyone: tuple[int, ...]) -
             ranks = tuple(layout.group(axes, group.ranks[0]))
         except LayoutError:
             continue
+        # Known members must be exactly the layout's group. Of callers alone, two must lie in it, or the
+        # description must name the axis.
         fits = ranks == group.ranks if group.whole else len(group.ranks) > 1 or axes == group.axes
         if fits and len(ranks) > 1 and set(group.ranks) <= set(ranks):
             return Group(group.name, group.label, ranks, axes, True)
@@ -159,6 +168,8 @@ def _found(groups: Iterable[Group], top: int) -> Layout | None:
         if len(group.ranks) > 1:
             sizes[group.axes] = max(sizes.get(group.axes, 0), len(group.ranks))
             strides[group.axes] = math.gcd(strides.get(group.axes, 0), group.stride)
+    # An axis ends where the next slower one begins, and the slowest where the ranks do: so strides give
+    # the sizes, even if members left no dump.
     widest = max(strides.values(), default=1)
     ends = [*sorted(strides.values())[1:], -(-(top + 1) // widest) * widest][: len(strides)]
     for axis, end in zip(sorted(strides, key=strides.__getitem__), ends, strict=True):
@@ -170,11 +181,15 @@ def _found(groups: Iterable[Group], top: int) -> Layout | None:
     rest = -(-(top + 1) // math.prod(sizes.values()))
     if rest > 1 and "dp" not in sizes:  # an axis on which nothing was called yet
         sizes["dp"], strides["dp"] = rest, math.prod(sizes.values())
+    # Axes without a group come last, in their usual order; they have one rank, so their place does not
+    # matter.
     order = sorted(AXES, key=lambda axis: (strides.get(axis, top + 2), AXES.index(axis)))
     try:
         layout = Layout.of({**sizes, "order": "-".join(order)})
     except LayoutError:
         return None
+    # Less than twice the ranks that were seen: a layout that needs more missing ranks than seen ones
+    # explains nothing.
     fits = all(set(group.ranks) <= set(layout.group(group.axes, group.ranks[0])) for group in named
                if max(group.ranks) < layout.world)  # fmt: skip
     return layout if named and fits and top < layout.world < 2 * (top + 1) else None

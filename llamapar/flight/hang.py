@@ -54,8 +54,8 @@ class Wait:
 class Parting:
     """The first call at which ranks of one role differ: `ranks` make `call` at these indices.
 
-    others: ranks that make the call `usual` there. kind: of what the ranks did instead. tied: the sides are
-    equal.
+    others: ranks that make the call `usual` there. kind: what `ranks` did instead, a key of `verdict.DID`.
+    tied: neither side is a clear majority.
     """
 
     ranks: Mapping[int, int]
@@ -71,7 +71,7 @@ class Parting:
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late a rank was at earlier collectives: last at `last` of `of`, by a median of `seconds`."""
+    """How late a rank came to earlier collectives: last to `last` of `of`, by `seconds` in the median."""
 
     last: int
     of: int

@@ -46,6 +46,7 @@ def _json(data: bytes, where: str) -> object:
     except RecursionError:
         raise refused(where, "its JSON is nested too deeply") from None
     except ValueError as problem:
+        # Python limits the digits of an int and says so in a ValueError of its own.
         if "integer string conversion" in str(problem):
             raise refused(where, "its JSON holds a number of thousands of digits") from None
         raise CutOff("its JSON is cut off or damaged") from None
@@ -95,12 +96,16 @@ def _torchs(data: bytes) -> bytes | None:
         return None
     pieces, start, at, end = list[bytes](), 0, 2, len(data)
     while at < end:
+        # One match takes a whole run of short opcodes: the speed of C for most of the file.
         at = _RUN.match(data, at).end()  # type: ignore[union-attr]
         code = data[at] if at < end else -1
         if code == _TEXT:
+            # The opcode, four bytes of length, and the text itself, which is skipped unread.
             at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
         elif code == _PAIR:
             at += 1
+            # BINPERSID calls persistent_load with the pair, which makes it a list; the file itself may
+            # not contain it.
             pieces += data[start:at], pickle.BINPERSID
             start = at
         elif code == pickle.STOP[0]:

@@ -34,6 +34,8 @@ def picture(record: RankPositions, with_stacks: bool = False) -> tuple[Spec, str
     with_stacks: add the stack of a clicked call for a panel. Stacks differ between machines.
     """
     ranks = _drawn(record)
+    # Ring buffers have dropped different numbers of calls, so rows are aligned on the first call that all
+    # have.
     begins = record.hang.starts([rank for rank in ranks if rank in record.hang.dumps])
     ends = {rank: len(record.hang.dumps[rank]) - at for rank, at in begins.items()}
     last = max(ends.values(), default=1)
@@ -84,6 +86,7 @@ def picture(record: RankPositions, with_stacks: bool = False) -> tuple[Spec, str
 def _frames(traces: Sequence[Spec], stacks: Mapping[tuple[float, float], Stack]) -> list[list[str]]:
     """The stacks of drawn calls, each once, those that wait first; bars refer to them by number."""
     numbers: dict[Stack, int] = {}
+    # Waiting calls are the last trace, so theirs are numbered first and survive the limit of STACKS.
     for trace in reversed(traces):
         of_bars = (stacks[place] for place in zip(trace["y"], trace["base"], strict=True))
         trace["customdata"] = [

@@ -82,8 +82,12 @@ class LlamaStep:
         if read is None:
             read = self._read[rank, axis] = self._compared(layout, rank, axis, calls)
         recorded, each = read
+        # The stronger proof first: everything up to the end of the record matches. Otherwise periods
+        # around the call.
         found = _told(((e, _since(ends, e, len(recorded), at)) for e, _, ends in each), lines, at)
         found = found or _told(((e, _place(recorded, keys, at)) for e, keys, _ in each), lines, at)
+        # Several schedules may fit; they only have to agree on the place. The micro-batch may stay
+        # unknown.
         if len({(sent.phase, sent.part, sent.layer) for sent in found}) != 1:
             return None
         return max(found, key=lambda sent: sent.micro_batch is not None)
@@ -97,6 +101,8 @@ class LlamaStep:
     ) -> tuple[list[Key], list[Compared]]:
         """A rank's calls along an axis, and each possible order with its result from `_ends`."""
         own = calls[axis]
+        # gloo's records have none, and all-reduces in their place; both sides are then compared in that
+        # form.
         scatters = any("reduce_scatter" in call.op for call in own)
         recorded = [_recorded(call, scatters, layout.size(axis)) for call in own]
         found = list[Compared]()
@@ -151,6 +157,7 @@ class LlamaStep:
         pp_rank, seen = layout.coord_of(rank).pp, set[object]()
         schedules = [self.schedule] if self.schedule else ORDERS
         kinds = itertools.product(
+            # SP is tried with and without; at tp=1 the slice starts at 1, which leaves only without.
             (True, False)[layout.tp == 1 :], ("step", "llama"), {many, 1} - {0},
             schedules if layout.pp > 1 else ALONE,
         )  # fmt: skip
@@ -163,6 +170,8 @@ class LlamaStep:
                 )  # fmt: skip
                 assert sent.table is not None
                 stages = tuple(sent.cut.stages_of(sent.table, pp_rank))
+                # Schedules may give one rank the same row, and comparing it twice would make every match
+                # ambiguous.
                 key = (sp, program, tuple(sent.table.ranks[pp_rank]), stages)
                 if key not in seen:
                     seen.add(key)
@@ -207,6 +216,7 @@ def _ends(recorded: Sequence[Key], expected: Sequence[Key]) -> list[tuple[int, i
         first = len(recorded)
         while first and recorded[first - 1] == expected[(first - 1 + shift) % period]:
             first -= 1
+        # The first beginning of a step from `first` on.
         begin = first + (-first - shift) % period
         found += [(begin, shift)] * (begin < len(recorded))
     return found
@@ -214,6 +224,8 @@ def _ends(recorded: Sequence[Key], expected: Sequence[Key]) -> list[tuple[int, i
 
 def _since(ends: Sequence[tuple[int, int]], expected: Expected, many: int, at: int) -> int | None:
     """Position of call `at` in the expected step, by the one reading that explains most; of `many` calls."""
+    # Every earlier beginning explains more of the record; two shifts that explain equally much explain
+    # nothing.
     enough = [(begin, shift) for begin, shift in ends if begin <= at and many - begin >= expected.proof]
     best = [shift for begin, shift in enough if begin == min(enough)[0]]
     return (at + best[0]) % len(expected.sent) if len(best) == 1 else None
@@ -232,6 +244,8 @@ def _place(recorded: Sequence[Key], expected: Sequence[Key], at: int) -> int | N
             last += 1
             if last - at >= enough:
                 break
+        # Forward first, then backward until two whole periods match; `last > at` means that the call
+        # itself did.
         while first and last > at and last - first < enough:
             if recorded[first - 1] != expected[(first - 1 + shift) % period]:
                 break
@@ -247,6 +261,8 @@ def _told(places: Iterable[tuple[Expected, int | None]], lines: Sequence[str], a
 def _same_line(lines: Sequence[str], at: int, expected: Expected, place: int) -> bool:
     """Whether a corresponding call, of another step, layer or micro-batch, has the same line of code."""
     sent, period = expected.sent[place], len(expected.sent)
+    # One step earlier or later the same line must stand; without another step, the same part of another
+    # layer.
     if at >= period or at + period < len(lines):
         alike = [at - period if at >= period else at + period]
     else:

@@ -1,4 +1,8 @@
-"""The verdict on a hang: one cause with its level, and the position of every rank, as a record."""
+"""The verdict on a hang: one cause with its level, and the position of every rank, as a record.
+
+One cause at most is named, since all other waiting follows from it. Where the records leave two readings, the
+text gives both, or nobody is named.
+"""
 
 from __future__ import annotations
 
@@ -97,6 +101,8 @@ def standing(folder: Folder, layout: Layout | None = None, program: LlamaStep | 
     """
     groups, layout = match_groups(folder, layout)
     hang = Hang(folder, groups, layout, program)
+    # The order is that of certainty: ranks that differ, ranks that never came, an even split, and at last
+    # a wait without a culprit.
     if not hang.waits:
         return RankPositions(hang, "none", (), WEAK, _silence(hang))
     parted = hang.parted
@@ -149,6 +155,8 @@ def _parting(hang: Hang, parted: Parting) -> RankPositions:
     one, other = ranks[0], min(parted.others)
     mine, usual = _text(hang, one, parted.ranks[one]), _text(hang, other, parted.others[other])
     group, own = hang.groups[parted.usual.group], hang.groups[parted.call.group]
+    # The culprit's own group of the kind that the others called in: they may be another group of the same
+    # axis.
     here = next((g for g in hang.groups.values() if g.kind == group.kind and one in g.ranks), own)
     others = "the other " + ("rank" if len(parted.others) == 1 else f"{len(parted.others)} of their role")
     words = {
@@ -178,9 +186,11 @@ def _parting(hang: Hang, parted: Parting) -> RankPositions:
 
 def _not_come(hang: Hang, parted: Parting | None) -> RankPositions:
     """Ranks that everybody waits for, and that are in no collective themselves."""
+    # Ranks with a dump come first, because theirs can be read; one without may only have lost it.
     there = tuple(rank for rank in hang.free if rank in hang.dumps)
     ranks = there or hang.free
     waits = [wait for each in hang.waits.values() for wait in each if set(wait.absent) & set(ranks)]
+    # The earliest wait: later ones may follow from it.
     first = min(waits, key=lambda wait: hang.dumps[wait.rank].created[wait.at])
     dump = hang.dumps[first.rank]
     call, number = dump.calls[first.at], dump.numbers[first.at]
@@ -209,6 +219,8 @@ def _not_come(hang: Hang, parted: Parting | None) -> RankPositions:
             text += ": it may only be slow"
         else:
             text += "; it is in no collective: it computes, waits outside of them, raised, or has ended"
+        # What cannot be seen lowers the level: unknown members, missing dumps, sends that gloo does not
+        # record.
         unseen = not all(group.whole for group in hang.groups.values())
         lost = set(range(max(hang.dumps))) - hang.dumps.keys()
         if (
@@ -241,6 +253,7 @@ def _around(hang: Hang) -> RankPositions:
     waits = [wait for each in hang.waits.values() for wait in each]
     first = min(waits, key=lambda wait: (not wait.absent, hang.dumps[wait.rank].created[wait.at]))
     last, met = first, {first.rank}
+    # Follow the waiting from rank to rank; `met` ends the walk where it would go round.
     while onward := [r for r in last.absent if r in hang.waits and r not in met]:
         met.add(onward[0])
         last = hang.waits[onward[0]][0]

@@ -78,6 +78,7 @@ def padding_rule(value: str | Padding | None) -> Padding:
         return NO_PADDING
     if isinstance(value, Padding):
         return value
+    # "64" and "64*tp" are numbers; every other word has to be a framework's name.
     number, per_tp, rest = value.partition("*tp") if isinstance(value, str) else ("", "", "")
     if number.isdecimal() and len(number) < 10 and not rest:
         return Padding(int(number), per_tp=bool(per_tp))

@@ -49,6 +49,8 @@ class Source:
     @property
     def links(self) -> list[tuple[str, str]]:
         """(text, permanent address below GITHUB) of each file; the texts joined are the source as text."""
+        # A path may name several files, parted by semicolons; the repository stands before the first and
+        # the commit behind the last.
         found = list(_FILE.finditer(self.path))
         made = []
         for file in found:
@@ -125,6 +127,7 @@ def uneven_vocab(job: Job) -> bool:
 
 def torn_heads(job: Job) -> bool:
     """Whether Q cannot be viewed as heads, because rank 0's columns end inside a head."""
+    # Rank 0's share, rounded up as torch.chunk does; later ranks fail on the same line or have less.
     return -(-job.model.q_dim // job.layout.tp) % job.model.head_dim != 0
 
 
@@ -302,6 +305,7 @@ class Framework:
         cases = self.cases.get(code, ())
         parts = {part: [c for c in cases if self.part(c) == part] for part in map(self.part, cases)}
         found = [held for own in parts.values() if (held := self._by_version(own, job))]
+        # Parts come in the order in which their cases are listed, whichever version of each fits.
         return sorted(found, key=lambda held: cases.index(held[0]))
 
     def _by_version(self, cases: list[Evidence], job: Job) -> list[Evidence]:
@@ -314,6 +318,7 @@ class Framework:
             case = next((case for case in group if case.when(job)), None)
             if since is None and end is None and case is None:
                 continue  # of what holds in every version nothing fits
+            # Changes after the version in use, and groups that ended before it, say nothing about it.
             later = self.before and since and since >= self.before
             if not later and not (self.since and end and end <= self.since):
                 if case is None:
@@ -351,6 +356,7 @@ class Framework:
         "" if the value follows from other settings.
         """
         end = self.before
+        # Newest first, without those that came after the version in use.
         held = [names for since, names in self.keywords if not (end and since and since >= end)]
         own = next((names[name] for names in held if name in names), name)
         if isinstance(value, Padding):

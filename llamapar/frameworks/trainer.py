@@ -27,8 +27,8 @@ class Habits:
         of being computed again.
     gradients_stay: gradients are buffers that persist between steps; else the first micro-batch of a step
         allocates them while activations are freed.
-    step_copies: how many copies of its parameters' size the optimizer's step makes; torch's foreach makes
-    one.
+    step_copies: how many copies of the size of its parameters the optimizer's step makes; torch's foreach
+        makes one.
     loss: one of `losses.LOSSES`; `tp_loss` replaces it if tp > 1.
     selective: what "selective" recomputation recomputes: "matmuls", every second matmul and norms;
         "attention" alone, of which flash attention keeps nothing anyway; or "elementwise", all but matmuls
@@ -48,8 +48,7 @@ class Habits:
     repeats_kv: K and V are repeated for every query head before attention, which keeps the repeated ones.
     reduces_after: under ZeRO 1, one collective reduces whole gradients after the last backward, and one
         gathers parameters before the next step. The result is then copied out: for every tensor as many
-        pieces
-        as ranks share it. The value is the number of tensors in a layer, or 0 if it does not do so.
+        pieces as ranks share it. The value is the number of tensors in a layer, or 0 if it does not do so.
     reduces: when gradients are reduced under ZeRO 2 and 3: EACH, LAST or LAST_IN_PIPELINE.
     unreduced_in_dtype: until then they have the dtype of parameters, not that of the sums.
     sources: of these choices, by field name.
@@ -111,6 +110,8 @@ class Habits:
         """These habits, with "selective" replaced by the mode that it really is for this trainer."""
         if recompute != "selective" or self.selective == "matmuls":
             return self, recompute
+        # A compiler recomputes what is cheap by itself, so what counts is what it keeps: as "none" with
+        # everything elementwise computed again.
         again = {"regather": True, "silu_kept": False, "elementwise_kept": False}
         return (replace(self, **Values(again)) if self.selective == "elementwise" else self), "none"
 

@@ -82,6 +82,8 @@ class Cut:
             return self.vocab.rank(rank).rows
         if dim == "ffn_dim":
             return self.ffn.split[rank]
+        # Rows of Q, K and V are asked of the head map and not of Split, because a copied KV head is no
+        # even share.
         if dim in ("n_heads", "q_dim", "n_kv_heads", "kv_dim"):
             mine = self.heads.rank(rank)
             parts = {
@@ -91,6 +93,7 @@ class Cut:
                 "kv_dim": mine.kv_rows,
             }
             return parts[dim]
+        # Any other dim of the model, such as "dim": cut evenly, as torch.chunk would.
         return Split(getattr(self.model, dim), self.layout.tp)[rank]
 
     def tokens(self, count: int, rank: int) -> range:
@@ -134,6 +137,8 @@ class Cut:
 
     def holders(self, key: str) -> list[list[int]]:
         """For each piece of a parameter, the TP ranks that hold it; empty pieces are left out."""
+        # Equal ranges are equal keys, so the copies of a KV head meet in one list; an uncut parameter has
+        # the key None.
         found: dict[range | None, list[int]] = {}
         for rank in range(self.layout.tp):
             rows = self.rows(key, rank)
@@ -150,6 +155,8 @@ class Cut:
     # -- stages --------------------------------------------------------------------------------
 
     def _all_stages(self) -> list[Stage]:
+        # The map keeps a refused split as a value, so that a table can show it; whoever needs stages
+        # raises it.
         if self.stages.problem is not None:
             raise self.stages.problem
         return self.stages.stages
@@ -167,4 +174,5 @@ class Cut:
         """The (virtual) pipeline stage of a parameter. Raises LayoutError if the layer split refuses."""
         if parameter.layer is not None:
             return self._stage_of_layer[parameter.layer]
+        # What belongs to no layer is the embedding, or the last norm and the output.
         return 0 if parameter.key == "tok_embeddings" else self.layout.stages - 1

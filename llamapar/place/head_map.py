@@ -66,6 +66,7 @@ class HeadMap(Record):
 
     def _heads(self, rows: range) -> tuple[range, bool]:
         width = self.model.head_dim
+        # Rounded outwards: a head of which the rank holds one row counts as one that it holds.
         first, past = rows.start // width, -(-rows.stop // width)
         if not len(rows):
             return range(0), False
@@ -96,6 +97,7 @@ class HeadMap(Record):
         """KV heads that the query heads of TP rank r read."""
         q = self.rank(r).q_heads
         size = self.model.group_size
+        # Query heads 0..size-1 read KV head 0, the next `size` KV head 1: the grouping of GQA.
         return range(q.start // size, (q.stop - 1) // size + 1) if len(q) else range(0)
 
     @property
@@ -105,6 +107,8 @@ class HeadMap(Record):
 
     def is_wrong(self, rank: RankHeads) -> bool:
         """Whether a rank holds a copy of a KV head that its query heads do not read."""
+        # Only tiling can be wrong: a plain cut, and neighbouring copies, follow the order of the query
+        # heads.
         return self.tiled and rank.kv_heads != self.kv_needed(rank.rank)
 
     @property

@@ -89,11 +89,12 @@ def _alternating(plan: ScheduleNumbers, rank: int, warm_up: int, kind: str = "B"
 
 def _one_f_one_b(plan: ScheduleNumbers, rank: int) -> Row:
     """One forward, one backward, as soon as there is a backward (arXiv:2006.09503)."""
-    return _alternating(plan, rank, plan.hops(rank))
+    return _alternating(plan, rank, plan.hops(rank))  # until the first gradient can come back
 
 
 def _interleaved(plan: ScheduleNumbers, rank: int) -> Row:
     """1F1B over several stages a rank, in rounds (arXiv:2104.04473 section 2.2)."""
+    # All stages but one take a round first; forwards also fill the way to the last rank and back, 2 · hops.
     return _alternating(plan, rank, (plan.virtual_stages - 1) * plan.round + 2 * plan.hops(rank))
 
 
@@ -105,9 +106,8 @@ def _interleaved_zero_bubble(plan: ScheduleNumbers, rank: int) -> Row:
 def _flexible(plan: ScheduleNumbers, rank: int) -> Row:
     """Llama 3's schedule: rounds of nc micro-batches ("Scaling Llama 3 Training", ISCA 2025, section 3.1.1).
 
-    Rounds shorter than the pipeline leave nothing to alternate: all forwards, then all backwards. The number
-    of warm-up forwards is Megatron-LM's; the paper prints (v-1)·nc + 2(pp - r·v - 1), negative for late
-    ranks.
+    Rounds shorter than the pipeline leave nothing to alternate: all forwards, then all backwards. Warm-up
+    forwards are Megatron-LM's; the paper prints (v-1)·nc + 2(pp - r·v - 1), negative for late ranks.
     """
     if plan.round < plan.pp:
         whole = ScheduleNumbers(plan.pp, plan.virtual_stages, plan.micro_batches, plan.micro_batches)
@@ -122,7 +122,7 @@ def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int)
     stage. A schedule uses one of the two forms.
     """
     row: Row = []
-    numbers = {"F0": 0, "F1": 0, "0": 0, "1": 0}
+    numbers = {"F0": 0, "F1": 0, "0": 0, "1": 0}  # next micro-batch: forwards F0, F1; backwards 0, 1
     waiting: dict[str, deque[tuple[int, int]]] = {"": deque(), "0": deque(), "1": deque()}
     for word in words:
         kind, chunk = word[0], word[1:]
@@ -147,13 +147,13 @@ def _zbv(plan: ScheduleNumbers, rank: int) -> Row:
 
     With fewer micro-batches than fill it, operations on the missing ones are dropped.
     """
-    left, many = plan.pp - rank, max(2 * plan.pp - 1, plan.micro_batches)
+    left, many = plan.pp - rank, max(2 * plan.pp - 1, plan.micro_batches)  # 2·pp - 1 fill the V
     words = ["F0"] * (2 * left - 1) + ["F1", "F0"] * rank + ["F1", "I1", "W1"] * left
     for turn in range(many - plan.pp):
         words += ["F0"] * (turn < many - plan.pp - left + 1)
         words += ["I0", "W0", "F1", "I1", "W1"]
     words += ["I0", "I1"] * rank + ["I0", "W0"] * left + ["W1"] * rank + ["W0"] * rank
-    return _numbered(words, (rank, 2 * plan.pp - 1 - rank), plan.micro_batches)
+    return _numbered(words, (rank, 2 * plan.pp - 1 - rank), plan.micro_batches)  # down the V, and up
 
 
 def _dualpipev(plan: ScheduleNumbers, rank: int) -> Row:

@@ -58,11 +58,14 @@ class Schedule(Record):
         """
         if isinstance(rows, str) or not rows:
             raise LayoutError(f"rows={shown(rows)}: a text for each rank", field="ranks")
+        # Commas are taken as blanks, because torch's own CSV of a schedule separates entries so.
         table = tuple(tuple(map(_read, row.replace(",", " ").split())) for row in rows)
         every = [action for row in table for action in row]
         stages = max((action.stage for action in every), default=0) + 1
         many = max((action.micro_batch for action in every), default=0) + 1
         one_of("placement", placement, PLACEMENTS)
+        # Rounded up: a table that leaves out the last rank's last stage still has so many a rank, and
+        # `problem` names what is missing.
         return cls(name, len(table), -(-stages // len(table)), many, placement, table)
 
     @property
@@ -149,6 +152,8 @@ class Schedule(Record):
             real(WORDS[kind], value, 0.0, LONGEST)
         real("p2p", p2p, 0.0, LONGEST)
         self.check()
+        # The walk numbers operations in the order in which they can run; here each rank's are picked out
+        # again.
         starts, ends = (
             tuple(tuple(map(times.__getitem__, row)) for row in self.walked.rows)
             for times in self.walked.times([durations] * self.stages, p2p)
@@ -229,6 +234,8 @@ class Timeline(Record):
         if place < 0:
             return 0
         count = self._flying[rank][place]
+        # `flying` counts during an operation. Once a B or W is over its chunk is released, though the
+        # next operation has not started yet.
         over = time >= self.ends[rank][place] and self.schedule.ranks[rank][place].kind in "BW"
         return count - over
 
@@ -280,6 +287,7 @@ class Timeline(Record):
         longest = max(map(len, lines), default=0)
         most = longest or 1
         if width is not None:
+            # A whole number of cells: labels stay whole where durations are multiples of the shortest.
             most = max(self._cell, (width - left) // self._cell * self._cell)
         blocks = []
         for start in range(0, longest, most):
@@ -365,6 +373,7 @@ class Moment(Record):
         place = line.running(rank, self.time)
         if place is not None:
             return str(row[place]), ""
+        # The rank waits, so the operation that starts next is the one that waits for something.
         later = bisect_right(line.starts[rank], self.time)
         if later == len(row):
             return "", "done"

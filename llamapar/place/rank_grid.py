@@ -114,6 +114,7 @@ def ranks(
         )
     block = 1
     for axis in layout.axes:
+        # More cells than that are neither legible nor quick to send to a browser.
         if layout.world // block <= MAX_CELLS:
             break
         degree = getattr(layout, axis)
@@ -127,6 +128,7 @@ def ranks(
 def _columns(layout: Layout, block: int, cells: int) -> int:
     """Columns of the grid: an axis boundary if one is near the square, else the square root of the cells."""
     square = math.isqrt(cells - 1) + 1
+    # Where each axis is complete, counted in ranks: tp, tp·cp, tp·cp·pp, …, in the layout's own order.
     ends = [layout.stride(axis) * layout.size(axis) for axis in layout.axes]
     bounds = [end // block for end in ends if end % block == 0]
     # A row that ends at an axis boundary puts peers in straight columns; beyond a factor of 4 from the square

@@ -52,6 +52,7 @@ def schedule(
 
     Raises LayoutError, with what would work, if the schedule is not defined for these numbers.
     """
+    # Everything that can be refused by its numbers alone is refused here, before a table is made.
     order, plan = _planned(name, pp, virtual_stages, micro_batches, nc)
     rows = tuple(tuple(starmap(Action, order.row(plan, rank))) for rank in range(plan.pp))
     own = plan.round if name == "flexible" else None
@@ -98,6 +99,7 @@ def _planned(
     order = ORDERS[one_of("schedule", name, ORDERS)]
     pp = whole("pp", pp, 1, MAX_DEGREE)
     many = whole("micro_batches", micro_batches)
+    # A schedule for any number of stages a rank gets 2, the fewest with which there is a second lap.
     v = order.virtual_stages or 2
     if virtual_stages is not None:
         v = whole("virtual_stages", virtual_stages, 1, MAX_DEGREE)
@@ -128,6 +130,7 @@ def _require_its_own(name: str, order: Order, pp: int, v: int, many: int) -> Non
         why = f"it has {order.virtual_stages} on each rank"
     if needed:
         choices = [Choice.of(**needed)]
+        # These are GPipe and 1F1B, whose forms for several stages have names of their own.
         if order.placement == "loop":
             looped = "interleaved-1f1b" if name == "1f1b" else "looped-bfs"
             choices.append(Choice((("schedule", looped),), bare=True))
@@ -138,6 +141,7 @@ def _round(name: str, order: Order, pp: int, many: int) -> int:
     """Micro-batches that a stage takes in a row: pp, or slightly more so that rounds are equal."""
     rounds = max(1, many // pp)
     if name.startswith("interleaved") and many % rounds:
+        # Multiples of pp always make equal rounds of pp.
         near = [pp * (many // pp), pp * (many // pp + 1)]
         raise LayoutError(
             f"{order.title} with {plural(many, 'micro-batch')} for pp={pp}",
@@ -155,6 +159,8 @@ def _last_round_is_short(name: str, plan: ScheduleNumbers) -> bool:
 
 def _short_last_round(order: Order, plan: ScheduleNumbers) -> LayoutError:
     pp, many, size = plan.pp, plan.micro_batches, plan.round
+    # Rounds that divide the micro-batches leave no short one; the two nearest to what was asked for are
+    # offered.
     fitting = [n for n in range(pp, many + 1) if many % n == 0]
     return LayoutError(
         f"{order.title} with {plural(many, 'micro-batch')} in rounds of nc={size}",
@@ -188,11 +194,14 @@ def of_layout(
         micro_batches = layout.usual_micro_batches
     if isinstance(asked, Schedule):
         table = asked.check()
+    # A layout of several stages a rank means the looped form of the name; with one, the schedule's own
+    # default decides.
     elif v > 1:
         table = schedule_of(asked, layout.pp, v, micro_batches, nc)
     else:
         table = schedule(asked, pp=layout.pp, micro_batches=micro_batches, nc=nc)
     own = {"pp": table.pp, "virtual_stages": table.virtual_stages, "micro_batches": table.micro_batches}
+    # The layout's stages are compared only where it has several: one is also what an unset field holds.
     given = {"pp": layout.pp, "virtual_stages": v if v > 1 else own["virtual_stages"]}
     for field, value in (given | {"micro_batches": micro_batches}).items():
         if value != own[field]:

@@ -108,10 +108,13 @@ class SequenceMap(Record):
         r = whole("cp rank", r, 0, self.cp - 1)
         chunks = self._chunks(r)
         step = self.ring_step
+        # Gathered keys are the whole sequence; in a ring they are one rank's chunks, which move on by one
+        # rank a step.
         there = (range(self.seq_len),) if step is None else self._chunks((r - step) % self.cp)
         meets = [
             (queries, keys)
             for chunk in chunks
+            # Causal within a document: keys from its first token to the last of these queries.
             for queries, first in self._by_document(chunk)
             for part in there
             if len(keys := range(max(first, part.start), min(queries.stop, part.stop)))
@@ -120,11 +123,14 @@ class SequenceMap(Record):
 
     def _chunks(self, r: int) -> tuple[range, ...]:
         if self.chunking == "head-tail":
+            # A chunk's causal work grows with its position, so a chunk from each end gives all ranks the
+            # same sum.
             return self.split[r], self.split[2 * self.cp - 1 - r]
         return (self.split[r],)
 
     def _by_document(self, chunk: range) -> Iterator[tuple[range, int]]:
         """A chunk's positions in each document, with the document's first position."""
+        # The document that the chunk begins in; a chunk that starts at an end belongs to the next one.
         at = bisect_right(self.ends, chunk.start)
         start = self.ends[at - 1] if at else 0
         for end in self.ends[at:]:
@@ -146,6 +152,8 @@ class SequenceMap(Record):
     def imbalance(self) -> float:
         """Work of the busiest CP rank over the mean: 1 if no rank waits for another."""
         plain = self.documents is None and self.ring_step is None
+        # With 2^16 ranks the work of each takes long to count, and the plain cases need one or two of
+        # them.
         busy: Iterable[RankSequence] = self.ranks
         if plain and self.chunking == "contiguous":  # the last full chunk, or what follows, has most work
             last = self.split.owner(self.seq_len - 1)
@@ -170,6 +178,7 @@ class SequenceMap(Record):
         """Why the cut is not even, in one line; empty if it is."""
         if self.cp > 1 and not self.split.even:
             return f"seq_len={self.seq_len} does not divide into {self.split.k} chunks"
+        # CP divides here, so each of its ranks has the same number of tokens to cut over TP.
         if self.seq_len // self.cp % self.sp:
             return f"{self.seq_len // self.cp} tokens of a CP rank do not divide over tp={self.sp}"
         return ""

@@ -45,6 +45,8 @@ class Shards:
 
     def place(self, dp: int, cp: int) -> int:
         """The index of the slice held at (dp, cp): the rank's position in its group, by global rank."""
+        # dp counts copies × shards with the shards faster, so the copy drops out: all copies hold the
+        # same slices.
         shard = dp % self.layout.dp_shard
         return cp * self.layout.dp_shard + shard if self._cp_slower else shard * self.layout.cp + cp
 

@@ -51,6 +51,7 @@ class Part:
     @property
     def text(self) -> str:
         """Its size in words: "1/8 of the heads", "8 of 126 layers", "all tokens", "the whole batch"."""
+        # A Fraction compares exactly with 1 and 1/ways, and is printed as "1/8".
         part, batch = Fraction(sum(map(len, self.pieces)), self.whole), self.axis == "dp"
         if part == 1:
             return "the whole batch" if batch else f"all {self.word}s"
@@ -64,6 +65,7 @@ class Part:
     def held(self) -> str:
         """Its units in words: "heads 80–95", "tokens 0–4095, 126976–131071"."""
         cut = any(piece.start % self.per or piece.stop % self.per for piece in self.pieces)
+        # Rounded outwards to whole heads; `cut` says whether a head is only partly there.
         spans = [span(range(p.start // self.per, -(-p.stop // self.per))) for p in self.pieces[:LISTED]]
         if len(self.pieces) > LISTED:
             spans[-1:] = ["…", span(self.pieces[-1])]
@@ -104,8 +106,11 @@ def share_of(
     batch: the batch over DP. word: the unit in which the batch is counted.
     """
     model, stages = heads.model, [stage.layers for stage in layers.stages]
+    # Head-tail would cut even one rank's sequence in two, which a picture of an uncut axis should not
+    # show.
     chunks = tokens.split if tokens.cp > 1 else Split(tokens.seq_len, 1)
     parts = (
+        # Every pp-th stage from the rank's own on: loop placement.
         Part("pp", layers.pp, "layer", model.n_layers, stages, _joined(stages[at.pp :: layers.pp])),
         Part(
             "tp",

@@ -74,9 +74,12 @@ class StageMap(Record):
     @cached_property
     def stages(self) -> list[Stage]:
         """Every stage in pipeline order; empty if the split refuses."""
+        # The layer past each stage's last one.
         ends = list(itertools.accumulate(self.counts))
         last = len(ends) - 1
         return [
+            # The default split has a first or last stage without any layer where stages are as many as
+            # layers + 2.
             Stage(s, s % self.pp, range(end - count, end), s == 0, s == last)
             for s, (count, end) in enumerate(zip(self.counts, ends, strict=True))
         ]
@@ -111,6 +114,8 @@ def _given(counts: tuple[int, ...], layers: int, stages: int) -> tuple[list[int]
 
 def split_named(layer_split: str) -> str:
     """The name of a split, from such a name or a framework's name. Raises LayoutError for any other."""
+    # The error for any other name lists the splits, not the frameworks: these are the rules, those only
+    # use them.
     if not isinstance(layer_split, str) or layer_split in LAYER_SPLITS:
         return one_of("layer_split", layer_split, LAYER_SPLITS)
     try:

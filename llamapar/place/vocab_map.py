@@ -61,6 +61,7 @@ class VocabMap(Record):
         """The rows of TP rank r."""
         rows = self.split[r]
         vocab = self.model.vocab_size
+        # Pads stand at the end of the vocabulary, so ranks from some point on hold few real rows or none.
         return RankVocab(r, rows, range(min(rows.start, vocab), min(rows.stop, vocab)))
 
     @property

@@ -1,4 +1,8 @@
-"""Walking a schedule's table as its ranks would: when each operation runs, or why it never does."""
+"""Walking a schedule's table as its ranks would: when each operation runs, or why it never does.
+
+Which operation waits for which does not depend on how long they take. So a table is walked once, and `times`
+and `ends` then put any durations on the walk.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,8 @@ def needs(action: Action, last: int) -> tuple[Result, ...]:
     kind, stage, number = action
     if kind == "F":
         return ((True, stage - 1, number),) if stage else ()
+    # W takes its own stage's input gradient, which means only that I has run; its activations are there
+    # then too.
     if kind == "W":
         return ((False, stage, number),)
     own = (True, stage, number)
@@ -74,6 +80,8 @@ class Walk:
         """
         starts, ends = [0.0], [0.0]
         for before, other, takes in zip(self.before, self.other, self._takes(durations), strict=True):
+            # A rank does one thing at a time, so the operation before is the floor, and the message from
+            # another rank can only push it up.
             start = ends[before]
             if other and ends[other] + p2p > start:
                 start = ends[other] + p2p
@@ -85,6 +93,7 @@ class Walk:
         """When everything is done: with instant transfers, and with transfers of p2p each, as in `times`."""
         bare, sent = [0.0], [0.0]
         for before, other, takes in zip(self.before, self.other, self._takes(durations), strict=True):
+            # Written out without max(): this runs for every layout that `plan` ranks.
             at_once, later = bare[before], sent[before]
             if other:
                 arrived = bare[other]
@@ -105,23 +114,30 @@ def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -
     that: integers are looked up faster than a Result.
     """
     last = stages - 1
+    # Result → the turn that made it; and result → the ranks that stopped for want of it.
     made: dict[int, int] = {}
     waiting: dict[int, list[int]] = {}
+    # By turn, the rank that took it. Turn 0 is the start, which no rank took.
     ran_by = [-1]
     walked = Walk([], [], [], [[] for _ in rows])
     befores, others, works, missing = walked.before, walked.other, walked.works, walked.missing
+    # Each rank runs until it lacks something and is queued again by whoever makes that, so a row is read
+    # once, not scanned at every step.
     ready = list(range(len(rows)))
     while ready:
         rank = ready.pop()
         row, numbers = rows[rank], walked.rows[rank]
         missing.pop(rank, None)
         before = numbers[-1] if numbers else 0
+        # `numbers` has a turn for each operation already run, so its length is where the rank stopped.
         for place in range(len(numbers), len(row)):
             kind, stage, micro_batch = row[place]
+            # `own` is what this operation makes, `need` what it still waits for.
             own = need = stage * micro_batches + micro_batch
             other = 0
             if kind == "F":
                 if stage:
+                    # The same micro-batch, one stage earlier.
                     need -= micro_batches
                     other = made.get(need, -1)
                 work = 4 * stage
@@ -133,6 +149,7 @@ def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -
                 other = made.get(own, -1)
                 own = ~own
                 if other >= 0 and stage != last:
+                    # Complements count down, so the stage after this one is smaller by as much.
                     need = own - micro_batches
                     other = made.get(need, -1)
                 work = 4 * stage + (1 if kind == "B" else 2)
@@ -204,6 +221,7 @@ def _stuck(rows: Rows, walked: Walk) -> LayoutError | None:
     """The error for ranks that wait for ever: a ring of them, or one that has the operation later itself."""
     if not walked.missing:
         return None
+    # Each result has exactly one maker: `_uncounted` ran before this and refused any other table.
     holder = {
         result_of(action): (rank, place)
         for rank, row in enumerate(rows)
@@ -247,6 +265,8 @@ def flying(row: Sequence[Operation]) -> list[int]:
     now, counts = 0, list[int]()
     for kind, _, _ in row:
         now += kind == "F"
+        # Counted after a forward has begun and before a backward has ended, for both hold the chunk
+        # meanwhile.
         counts.append(now)
         now -= kind in "BW"
     return counts
@@ -255,9 +275,11 @@ def flying(row: Sequence[Operation]) -> list[int]:
 def flying_at_peak(row: Sequence[Operation], stages: Sequence[int]) -> tuple[int, ...]:
     """Chunks in flight of each of a rank's stages, at the first moment when its row has the most."""
     counts = flying(row)
+    # Operations up to the peak, and with it the one that runs at the peak.
     past = counts.index(max(counts)) + 1
     now = dict.fromkeys(stages, 0)
     for place, (kind, stage, _) in enumerate(row[:past], 1):
         now[stage] += kind == "F"
+        # A backward that runs at the peak itself still holds its chunk.
         now[stage] -= kind in "BW" and place < past
     return tuple(now[stage] for stage in stages)

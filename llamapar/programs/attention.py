@@ -90,10 +90,12 @@ def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) 
 
 def whole_sequence(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """All-gather over CP, tokens in the order of the sequence: [batch, seq, …] → [batch, all of seq, …]."""
+    # Ranks are joined in their order, so under head-tail rank 0's two chunks come first, then rank 1's.
     gathered = collectives.all_gather(t, mesh, "cp", 1)
     order = [p for r in range(setting.layout.cp) for c in setting.sequence.rank(r).chunks for p in c]
     if order == list(range(len(order))):
         return gathered
+    # `order` says which token stands at each place; its argsort says at which place each token stands.
     return gathered.index_select(1, torch.tensor(order, device=t.device).argsort())
 
 
@@ -123,6 +125,7 @@ def causal_reference(setting: Setting, positions: Tensor, q: Tensor, k: Tensor, 
     if setting.documents is not None:
         ids = torch.arange(len(setting.documents), device=q.device)
         own = ids.repeat_interleave(torch.tensor(setting.documents, device=q.device))
+        # [seq, seq]: a query sees a key of its own document that is not after it.
         mask = (own[:, None] == own) & (positions[:, None] >= positions)
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     heads = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True)
@@ -141,6 +144,8 @@ def meta_attention(
 ) -> Tensor:
     """Attention with head counts as Meta's code has them: models/llama3/model.py:112-116 @a9c89c4."""
     model, tp = setting.model, setting.layout.tp
+    # These floor divisions are Meta's. With more ranks than KV heads the second one is 0, and the third
+    # raises ZeroDivisionError: the incident that this program shows.
     n_local_heads = model.n_heads // tp
     n_local_kv_heads = model.n_kv_heads // tp
     n_rep = n_local_heads // n_local_kv_heads

@@ -21,7 +21,7 @@ def injected(name: str | None) -> Iterator[None]:
 
 @contextmanager
 def called() -> Iterator[set[str]]:
-    """Context manager: the names of the faults whose function this process calls until the block ends."""
+    """Context manager that yields a set, which the block fills: names of faults whose function it calls."""
     found = set[str]()
 
     def noted(name: str, right: Callable[..., object], *given: object, **named: object) -> object:
@@ -43,6 +43,8 @@ def _replaced(owner: object, attribute: str, wrong: Callable[..., object]) -> It
     def function(*given: object, **named: object) -> object:
         return wrong(right, *given, **named)
 
+    # Programs look their parts up in the module at each call, so replacing the attribute reaches all of
+    # them.
     setattr(owner, attribute, function)
     try:
         yield

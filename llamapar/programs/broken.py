@@ -33,6 +33,8 @@ def next_slice(right: Right, group: zero.ZeroGroup, whole: Tensor) -> Tensor:
 
 def contiguous_positions(right: Right, self: setting.Setting, whole: Tensor, coord: compat.Coord) -> Tensor:
     """The positions of a rank whose tokens are one piece of the sequence."""
+    # Right for contiguous chunks. Under head-tail RoPE turns most tokens by a position that is not
+    # theirs, and no shape differs.
     n = self.seq_len // self.layout.cp
     return whole[coord["cp"] * n : (coord["cp"] + 1) * n].clone()
 
@@ -47,8 +49,10 @@ def added_but_the_last(
 
 
 def crossed_row(right: Right, schedule: Schedule, pp_rank: int) -> tuple[Action, ...]:
-    """On the first rank the first backward before its forward: it waits for what its sending would start."""
+    """Rank 0's row with its first forward behind its own backward, which then never gets its input."""
     row = list(right(schedule, pp_rank))
+    # The forward of a micro-batch moves behind its own backward. The other stages never get it, so the
+    # gradient that the backward waits for is never sent.
     if pp_rank == 0 and schedule.pp > 1:
         first = row.pop(0)
         backward = next(
@@ -90,6 +94,7 @@ def gathered_without_sum(right: Right, x: Tensor, mesh: DeviceMesh, axis: str, d
 
 
 def _slice(x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
+    # The shape of a reduce-scatter's result without its sum.
     def own(coord: compat.Coord, t: Tensor) -> Tensor:
         return t.chunk(compat.axis_size(mesh, axis), dim)[coord[axis]].contiguous()
 
@@ -105,13 +110,15 @@ def kv_heads_in_turn(
     right: Right, q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: setting.Setting
 ) -> Tensor:
     """Query head i reads KV head i mod n_kv_heads, instead of i // group."""
+    # The queries are put into the order in which head i mod groups reads right, and the outputs put back.
     groups = min(k.shape[2], setting.model.n_kv_heads // setting.layout.tp)  # Meta's form repeats k
     order = torch.arange(q.shape[2], device=q.device).view(-1, groups).mT.flatten()
     return right(q[:, :, order], k, v, mesh, setting)[:, :, order.argsort()]
 
 
 def rope_by_halves(right: Right, x: Tensor, positions: Tensor, model: ModelConfig) -> Tensor:
-    """RoPE of a dim with the one half a head further: transformers' form, on weights in Meta's order."""
+    """RoPE that pairs each dim with the one half a head away, as transformers does."""
+    # [d0 ... dn-1] becomes pairs (d0, d_n/2), (d1, d_n/2+1), …, which the right function then turns.
     paired = x.unflatten(-1, (2, -1)).mT.flatten(-2)
     return right(paired, positions, model).unflatten(-1, (-1, 2)).mT.flatten(-2)
 
@@ -120,5 +127,6 @@ def decay_in_gradient(
     right: Right, state: update.ParameterState, gradient: Tensor, training: Training, step: int
 ) -> update.ParameterState:
     """Adam with L2: the decay goes through the means."""
+    # With a decay of 0 in `training` the right function decays nothing a second time.
     decayed = gradient + training.weight_decay * state.master
     return right(state, decayed, replace(training, weight_decay=0.0), step)

@@ -1,4 +1,4 @@
-"""What `lp.watch` opens with besides a program as it is: faults, puzzles and incidents.
+"""What `lp.watch` can open instead of a plain program: faults, puzzles and incidents.
 
 A fault is one of `FAULTS`. A puzzle is a program's source in which one line does nothing yet; the reader
 writes it, and the ranks that run it are compared with the program that has the answer. An incident is what

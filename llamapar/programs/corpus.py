@@ -30,6 +30,8 @@ def token_ids(vocab_size: int) -> dict[str, int]:
     """
     shards = [own for ranks in (2, 4, 8, 16) for own in Split(vocab_size, ranks) if len(own)]
     ends = [row for own in shards for row in (own[0], own[-1])]
+    # Edges of shards first, so the most frequent characters look up the rows at which an off-by-one would
+    # show.
     rows = list(dict.fromkeys([*ends, *range(vocab_size)]))
     characters = [character for character, _ in Counter(CORPUS).most_common()]
     return {character: rows[i % len(rows)] for i, character in enumerate(characters)}
@@ -41,6 +43,8 @@ def corpus(setting: Setting, name: str, device: str = "cpu") -> Tensor:
     text = torch.tensor([ids[character] for character in CORPUS], device=device)
     done = setting.training.done if setting.training is not None else 0
     each = setting.global_batch * setting.seq_len
+    # Targets are the same text one character later. A run that goes on after `done` steps reads on where
+    # it stopped, and past the end the text starts again.
     first = (done + step_of(name)) * each + (short(name) == "targets")
     at = (torch.arange(each, device=device) + first) % len(text)
     return text[at].view(setting.global_batch, setting.seq_len)

@@ -65,6 +65,7 @@ def llama(
     weights: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     """tokens [batch, seq] → {"loss": [batch], "logits": [batch, seq, vocab/tp]}: the whole model."""
+    # The whole model is one stage with both ends, so the layers are written once for both forms.
     whole = Stage(0, 0, range(setting.model.n_layers), embedding=True, head=True)
     made = llama_stage(mesh, setting, whole, tokens, positions, targets, weights)
     assert not isinstance(made, Tensor)
@@ -95,6 +96,7 @@ def llama_stage(
     x = column_input(rms_norm(x, weights["norm.weight"], setting.model.norm_eps), mesh, setting)
     head = weights["tok_embeddings.weight" if setting.model.tied else "output.weight"]
     logits = x @ head.mT  # [batch, seq, vocab/tp]
+    # Logits are shown and compared, but the gradient comes from the loss alone.
     return {"loss": cross_entropy(logits, targets, mesh, setting), "logits": logits.detach()}
 
 

@@ -23,6 +23,7 @@ def column_input(x: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
 
     Copy forward, all-reduce backward; under sequence parallelism all-gather, reduce-scatter.
     """
+    # Under SP the residual stream is cut by tokens, and a matmul over heads or columns needs all of them.
     if setting.sp:
         return collectives.all_gather(x, mesh, "tp", 1)
     return collectives.copy(x, mesh, "tp")
@@ -34,17 +35,22 @@ def row_output(partial: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     All-reduce forward, copy backward; under sequence parallelism reduce-scatter, all-gather.
     """
     if setting.sp:
+        # From here to the next way in each rank holds seq/tp tokens, so norms and residual sums are not
+        # done tp times.
         return collectives.reduce_scatter(partial, mesh, "tp", 1)
     return collectives.all_reduce(partial, mesh, "tp")
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
     """[batch, seq, heads·head_dim] → [batch, seq, heads, head_dim]."""
+    # -1 is the rank's own number of heads. A cut through the middle of a head makes view fail here.
     return x.view(x.shape[0], x.shape[1], -1, head_dim)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x²) + eps) · weight, in float32 at least (Llama: arXiv:2302.13971, section 2.2)."""
+    # The mean of squares is taken in float32, as in Meta's code: in bf16 a sum over dim loses its small
+    # terms.
     wide = x.to(at_least_float32(x.dtype))
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
 
@@ -54,11 +60,14 @@ def rope_frequencies(model: ModelConfig, device: torch.device) -> Tensor:
 
     llama-models, models/llama3/model.py `precompute_freqs_cis` and `apply_scaling`, @a9c89c4.
     """
+    # 0, -2, -4, …: pair i turns theta^(-2i/head_dim) radians a position.
     dims = torch.arange(0, -model.head_dim, -2, dtype=torch.float64, device=device)
     frequencies = model.rope_theta ** (dims / model.head_dim)
     scaling = model.rope_scaling
     if not isinstance(scaling, RopeScaling):
         return frequencies
+    # Tokens until a pair has turned once. Llama 3.1 divides the frequency of long waves by `factor`,
+    # leaves short ones, and goes over smoothly between the two bounds.
     length = 2 * math.pi / frequencies
     low = scaling.original_max_seq_len / scaling.low_freq_factor
     high = scaling.original_max_seq_len / scaling.high_freq_factor
@@ -73,8 +82,10 @@ def rope_frequencies(model: ModelConfig, device: torch.device) -> Tensor:
 def rope(x: Tensor, positions: Tensor, model: ModelConfig) -> Tensor:
     """Turn each pair of dims of x [batch, seq, heads, head_dim] by its position [seq] (arXiv:2104.09864)."""
     wide = at_least_float32(x.dtype)
+    # [seq, 1, head_dim/2]: every head is turned by the same angles.
     angles = positions.to(wide).view(-1, 1, 1) * rope_frequencies(model, x.device).to(wide)
     cos, sin = angles.cos(), angles.sin()  # [seq, 1, head_dim/2]
+    # Meta's order has the two dims of a pair side by side; transformers has them half a head apart.
     even, odd = x.to(wide).unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
     return turned.flatten(-2).to(x.dtype)
@@ -85,6 +96,7 @@ def row_range(mesh: DeviceMesh, setting: Setting, device: torch.device) -> tuple
 
     def ends(coord: dict[str, int]) -> tuple[Tensor, ...]:
         own = setting.vocab.rank(coord["tp"])
+        # A rank of pad rows alone has an empty range, first = past, so it answers for no token.
         past = own.real.stop if len(own.real) else own.rows.start
         return tuple(torch.tensor(n, device=device) for n in (own.rows.start, past))
 

@@ -33,6 +33,7 @@ def rotated(x: Tensor, positions: Tensor, model: ModelConfig) -> Tensor:
     frequencies = [_frequency(pair, model) for pair in range(model.head_dim // 2)]
     per_position = torch.tensor(frequencies, dtype=_wide(x), device=x.device)
     angles = torch.outer(positions.to(per_position.dtype), per_position)  # [seq, head_dim/2]
+    # [seq, 1, head_dim/2], so that it meets x as [batch, seq, heads, head_dim/2].
     turn = torch.polar(torch.ones_like(angles), angles)[:, None]
     pairs = torch.view_as_complex(x.to(angles.dtype).unflatten(-1, (-1, 2)).contiguous())
     return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)
@@ -44,6 +45,7 @@ def _frequency(pair: int, model: ModelConfig) -> float:
     scaling = model.rope_scaling
     if not isinstance(scaling, RopeScaling):
         return frequency
+    # Counted in waves here and in wave lengths in `parts`: the same bounds from the other side.
     waves = scaling.original_max_seq_len * frequency / (2 * math.pi)  # in the length trained on
     if waves <= scaling.low_freq_factor:
         return frequency / scaling.factor

@@ -67,10 +67,13 @@ def teaching_model(model: ModelConfig | None, layout: Layout, layers: int = 0) -
     that divides them still does, and one that tears a head still tears it. layers: of a model that is run
     whole. It takes two KV heads where TP allows it, and has room beside the letters, see `_llama`.
     """
+    # The fewest KV heads that are enough for TP. Past eight they stay eight, and a larger TP tears them.
     kv, group = next(n for n in ((2, 4, 8) if layers else (4, 8)) if layout.tp <= n or n == 8), 2
     if model is not None:
         kv, group = min(model.n_kv_heads, 8), min(model.group_size, 2)
     heads = kv * group
+    # The letters take WIDTH columns each. Beside them a whole model's stream says row and micro-batch;
+    # the other inputs have a column for each token and one that all tokens share.
     width = WIDTH * heads + ROWS + MARKS if layers else max(WIDTH * heads, even_tokens(layout) + 2)
     return ModelConfig(
         dim=-(-width // 8) * 8,
@@ -89,6 +92,7 @@ def teaching_model(model: ModelConfig | None, layout: Layout, layers: int = 0) -
 
 def even_tokens(layout: Layout) -> int:
     """Tokens of a sequence that every axis cuts evenly: head-tail chunks, and rows of TP within them."""
+    # Head-tail makes 2·cp chunks, and sequence parallelism cuts within a chunk.
     unit = 2 * layout.cp * layout.tp
     return -(-TOKENS // unit) * unit
 
@@ -125,6 +129,7 @@ def word(setting: Setting, width: int) -> Tensor:
     for i, letter in enumerate(letters):
         dots = torch.tensor([[float(dot) for dot in row] for row in _LETTERS[letter].split()])
         drawn[i, : ROWS - 1, i * each : i * each + 5] = dots
+    # The line under the word is drawn by all heads together, so a summand has only a faint part of it.
     drawn[:, ROWS - 1] = 1 / n
     return drawn
 
@@ -139,6 +144,7 @@ def _stream(setting: Setting) -> Tensor:
     fainter."""
     t = setting.seq_len
     x = torch.zeros(setting.global_batch, t, setting.model.dim, dtype=torch.float64)
+    # Sequences of a batch are told apart by their ink, which shows when they change places.
     faint = 1 / (1 + torch.arange(setting.global_batch, dtype=torch.float64))
     x[:, torch.arange(t), torch.arange(t)] = faint[:, None]
     x[..., t] = 1
@@ -148,8 +154,8 @@ def _stream(setting: Setting) -> Tensor:
 def _attention(setting: Setting) -> dict[str, Tensor]:
     """Queries and keys are alike for all tokens, so RoPE alone decides: a token attends to those near it.
 
-    Values are what has to be averaged so that a head's output at a token is the row that it draws: V solves
-    A V = rows, A the attention of the head. wo holds the letters.
+    A head's output at a token has to be the row of the letter that the token draws. So its values V solve
+    A·V = rows, where A [seq, seq] is the head's attention. wo holds the letters.
     """
     m, t = setting.model, setting.seq_len
     wq = torch.zeros(m.q_dim, m.dim, dtype=torch.float64)
@@ -157,12 +163,17 @@ def _attention(setting: Setting) -> dict[str, Tensor]:
     wv = torch.zeros(m.kv_dim, m.dim, dtype=torch.float64)
     rows = torch.nn.functional.one_hot(_row_of(setting), ROWS).to(torch.float64)
     for head in range(m.n_kv_heads):
+        # RoPE turns (3, 2, 1, 1), one number for each of the four pairs, and leaves the zeros between
+        # them to be turned into. Each KV head gets slightly other numbers, so that reading the wrong one
+        # shows.
         own = slice(head * ROWS, (head + 1) * ROWS)
         same = torch.zeros(ROWS, dtype=torch.float64)
         same[0::2] = torch.tensor([3.0, 2.0, 1.0, 1.0]) * (1 + head / (4 * m.n_kv_heads))
         wk[own, t] = same
         for query in range(head * m.group_size, (head + 1) * m.group_size):
             wq[query * ROWS : (query + 1) * ROWS, t] = same
+        # Causal weights are lower triangular with a diagonal above 0, so the system always has one
+        # solution.
         wv[own, :t] = torch.linalg.solve_triangular(_weights(setting, same), rows, upper=False).T
     wo = word(setting, m.dim).flatten(0, 1).T
     return {"x": _stream(setting), "wq": wq, "wk": wk, "wv": wv, "wo": wo.contiguous()}
@@ -183,6 +194,7 @@ def _mlp(setting: Setting) -> dict[str, Tensor]:
     """
     m, t = setting.model, setting.seq_len
     w1 = torch.zeros(m.ffn_dim, m.dim, dtype=torch.float64)
+    # The column that all tokens share holds 1, so every gate is silu(SILU_IS_ONE) = 1.
     w1[:, t] = SILU_IS_ONE
     w3 = torch.zeros(m.ffn_dim, m.dim, dtype=torch.float64)
     w3[:, :t] = torch.nn.functional.one_hot(_row_of(setting), ROWS).T.repeat(2 * m.n_heads, 1)
@@ -205,6 +217,7 @@ def _loss(setting: Setting) -> dict[str, Tensor]:
     logits = 4 * word(setting, m.vocab_size).sum(0)[_row_of(setting)]  # [seq, vocab]
     output = torch.zeros(m.vocab_size, m.dim, dtype=torch.float64)
     output[:, :t] = logits.T
+    # Targets spread over the vocabulary, so that every rank of TP holds some.
     own = (torch.arange(t, dtype=torch.float64) * m.vocab_size / t).long()
     targets = torch.stack([_dot_near(row, int(at)) for row, at in zip(logits, own, strict=True)])
     return {"x": _stream(setting), "output": output, "targets": targets.repeat(setting.global_batch, 1)}
@@ -219,6 +232,7 @@ def _dot_near(row: Tensor, at: int) -> Tensor:
 def _block(setting: Setting) -> dict[str, Tensor]:
     """Attention draws its word into the stream, and the MLP draws it once more."""
     found = _attention(setting)
+    # A norm divides by this size, so a weight of the same size makes it the identity for the first sequence.
     size = found["x"][0].square().mean(-1).add(setting.model.norm_eps).sqrt()  # of every token alike
     norm = size[0].expand(setting.model.dim).clone()  # gives back what the norm was given
     return _mlp(setting) | found | {"attention_norm": norm, "ffn_norm": norm}
@@ -239,13 +253,16 @@ def _llama(setting: Setting) -> dict[str, Tensor]:
     numbers = torch.arange(m.vocab_size) // ROWS % MARKS
     table[torch.arange(m.vocab_size), ROWS + numbers] = 1
     found = {"tok_embeddings.weight": table}
+    # `stream` follows what the stream holds after each layer, because the next layer has to read past it.
     for layer in range(m.n_layers):
         read = _rows_read(stream, setting)
+        # Letters are dealt out to the layers in turn; each layer's MLP draws its own and no other.
         own = (torch.arange(m.n_heads) % m.n_layers == layer)[:, None, None] * letters
         weights = {
             "attention.wq": torch.outer(_alike(m.n_heads), read.sum(0)),
             "attention.wk": torch.outer(_alike(m.n_kv_heads), read.sum(0)),
             "attention.wv": read.repeat(m.n_kv_heads, 1),
+            # A tenth, so that attention shows in the picture without covering what the MLPs draw.
             "attention.wo": letters.flatten(0, 1).T / 10,
             "feed_forward.w1": SILU_IS_ONE * read.sum(0).expand(m.ffn_dim, -1),
             "feed_forward.w2": own.repeat(1, 2, 1).flatten(0, 1).T / 2,
@@ -260,8 +277,11 @@ def _llama(setting: Setting) -> dict[str, Tensor]:
     row, each = _row_of(setting), setting.global_batch // setting.layout.dp
     tokens, targets = [], []
     for sequence in range(setting.global_batch):
+        # The micro-batch within the dp way, which the four marked columns of the embedding then show.
         number = sequence % each // setting.micro_batch
         tokens.append(number * ROWS % m.vocab_size + row)
+        # Each sequence's targets start five columns further, so that swapped micro-batches get another
+        # loss.
         begins = torch.arange(setting.seq_len) * m.vocab_size // setting.seq_len + 5 * sequence
         at = (begins % m.vocab_size).tolist()
         targets.append(torch.stack([_dot_near(written[r], n) for r, n in zip(row, at, strict=True)]))
@@ -269,7 +289,7 @@ def _llama(setting: Setting) -> dict[str, Tensor]:
 
 
 def _rows_read(stream: Tensor, setting: Setting) -> Tensor:
-    """[8, dim]: what gives 1 for the norm of its own row of the stream, and 0 for those of others."""
+    """[8, dim]: row i gives 1 for the normed stream of a token of row i, and 0 for those of other rows."""
     size = (stream.square().sum(-1) + 1) / setting.model.dim + setting.model.norm_eps  # 1: of its mark
     return torch.eye(ROWS, setting.model.dim, dtype=torch.float64) * size.sqrt()[:, None]
 

@@ -38,17 +38,23 @@ def loss(mesh: DeviceMesh, setting: Setting, x: Tensor, output: Tensor, targets:
 
 def cross_entropy(logits: Tensor, targets: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """[batch]: log of the sum of exponentials minus the target's logit, no rank seeing all columns."""
+    # The exponentials of a whole vocabulary are summed, for which bf16 has too few bits.
     logits = logits.to(at_least_float32(logits.dtype))
     first, past = row_range(mesh, setting, logits.device)
     columns = first + torch.arange(logits.shape[-1], device=logits.device)
     if not setting.pads_in_softmax:
         logits = logits.masked_fill(columns >= past, -torch.inf)
     top = collectives.maximum(logits.amax(-1), mesh, "tp")  # [batch, seq]
+    # Every rank subtracts the same maximum, or their exponentials would have different scales.
     total = collectives.all_reduce((logits - top[..., None]).exp().sum(-1), mesh, "tp")
     absent = (targets < first) | (targets >= past)
+    # A target of another rank reads column 0 and is set to 0 before the sum: one rank alone adds its
+    # logit.
     own = logits.gather(-1, (targets - first).masked_fill(absent, 0)[..., None])[..., 0]
     chosen = collectives.all_reduce(own.masked_fill(absent, 0), mesh, "tp")
     lost = total.log() + top - chosen  # [batch, seq]
+    # A CP rank has the sum over its own tokens; divided by the length of the whole sequence, the sum over
+    # CP is the mean.
     return collectives.all_reduce(lost.sum(1), mesh, "cp") / setting.seq_len
 
 

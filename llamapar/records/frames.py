@@ -42,6 +42,8 @@ def is_library(file: str) -> bool:
 
 def classes(value: object) -> Iterator[tuple[type, Mapping[str, Held]]]:
     """The classes of a value, as Python resolves names, each with what it defines; no metaclass is asked."""
+    # Through type's own descriptors: an object's class may define __mro__ or __dict__ as something that
+    # runs code.
     for kind in type.__dict__["__mro__"].__get__(type(value)):
         yield kind, type.__dict__["__dict__"].__get__(kind)
 
@@ -61,6 +63,8 @@ def stored(value: object) -> dict[str, Held]:
     for _, defined in classes(value):
         found = defined.get("__dict__")
         if found is not None:
+            # Only the interpreter's own descriptor is read; a property called __dict__ would be code of
+            # the user's.
             native = is_exactly(found, GetSetDescriptorType, MemberDescriptorType)
             rows = found.__get__(value) if native else None
             return rows if type(rows) is dict else {}
@@ -82,6 +86,7 @@ def attribute(value: object, name: str) -> Held:
             return found.__get__(value)
         except AttributeError:
             return MISSING
+    # A class attribute with __get__ is a method or a property, which would have to be called.
     return MISSING if any("__get__" in defined for _, defined in classes(found)) else found
 
 
@@ -89,6 +94,7 @@ def item(value: object, key: object) -> Held:
     """An item of a list, tuple or dict, or of a torch ModuleList or ModuleDict; else MISSING."""
     rows = stored(value).get("_modules", MISSING)
     holder: Held = value if rows is MISSING else rows
+    # torch stores the layers of a ModuleList under "0", "1", ….
     key = key if rows is MISSING else str(key)
     try:
         if is_exactly(holder, dict, OrderedDict) and is_exactly(key, str, int):
@@ -162,6 +168,7 @@ def failing_code(error: BaseException) -> FailingCode | None:
     if not own:
         return None
     code, number = own[-1].tb_frame.f_code, own[-1].tb_lineno
+    # An instruction takes two bytes, so the byte offset halved is its number.
     where = next(islice(code.co_positions(), own[-1].tb_lasti // 2, None), (None,) * 4)
     source = "".join(linecache.getlines(code.co_filename))
     node = _at(source, where)

@@ -32,6 +32,7 @@ _LABEL = re.compile(r" +(?:\w{2,4} +)?")
 
 def cut(n: int, most: int = SHOWN) -> list[int]:
     """Indexes of the rows to list or draw: all n, or the first ones and the last, `most` in total."""
+    # The last row is always shown: there the pads, the remainder and the head are.
     return list(range(n)) if n <= most else [*range(most - 1), n - 1]
 
 
@@ -46,6 +47,7 @@ def span(units: range) -> str:
 
 def plural(n: int, word: str) -> str:
     """A count with its noun: "1 rank", "16,384 ranks", "8 micro-batches"."""
+    # "batches"; no other noun here needs more than an s.
     many = "es" if word.endswith("ch") else "s"
     return f"{n:,} {word}{'' if n == 1 else many}"
 
@@ -114,6 +116,7 @@ def text_table(
 def _blocks(columns: list[list[str]], width: int | None) -> Iterator[list[list[str]]]:
     """The columns in groups that fit side by side."""
     first, *others = columns
+    # The first column names the row, so every block repeats it.
     block = [first]
     for column in others:
         if width is not None and len(block) > 1 and not _fit([*block, column], width):

@@ -49,6 +49,8 @@ def causal_pairs(positions: range, keys: range | None = None) -> int:
     there = range(positions.stop) if keys is None else keys
 
     def before(position: int) -> int:
+        # Queries 0..position-1: those within the keys see 1, 2, 3, … of them, and those past the keys see
+        # all.
         queries_past = max(0, position - there.start)
         partly = min(queries_past, len(there))
         return math.comb(partly + 1, 2) + (queries_past - partly) * len(there)

@@ -64,7 +64,9 @@ class Effect:
 
 def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
     """What the change from `old` to `new` gains and costs, as `memory` and `cost` count it."""
+    # The judge may run other settings than a Job asks for, so both are compared as it would run them.
     old, new = (old, new) if judge is None else (judge.runs(old), judge.runs(new))
+    # Only GPUs that were there before count: a fix with more ranks leaves none of them idle.
     idle = max(0, (old.gpus or old.layout.world) - new.layout.world)
     if judge is not None and not judge.trains:  # both accounts are of training
         return Effect(None, None, idle)

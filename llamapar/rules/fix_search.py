@@ -1,4 +1,8 @@
-"""The one search for fixes: changed jobs are tried in order, and kept if they pass `check`."""
+"""The one search for fixes: changed jobs are tried in order, and kept if they pass `check`.
+
+`fixes` and `remedies` bring the candidates, and here they are judged. Rules give codes and severities without
+words, so that thousands of jobs can be tried; memory is counted last, and within a budget.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +45,8 @@ class Fix:
     @classmethod
     def between(cls, old: Job, new: Job) -> Fix:
         """A Fix to `new`, with every field in which it differs, those of the layout first."""
+        # A layout is listed by its fields, and the field "layout" itself, which differs too, is dropped
+        # below.
         changed = dict(_differ(old.layout, new.layout)) | dict(_differ(old, new))
         changed |= {"model": new.model.name} if "model" in changed else {}
         return cls(new, tuple(pair for pair in changed.items() if pair[0] != "layout"))
@@ -52,6 +58,7 @@ class Fix:
     @property
     def text(self) -> str:
         """The changes in the judge's own settings: "tp_size=4 (4·1·1·2 = 8 ranks)"."""
+        # A change without a setting in the judge has no words there; if none has, ours are shown.
         own = [self.judge.setting(*change) for change in self.changes] if self.judge else []
         words = " ".join(filter(None, own)) or " ".join(f"{name}={value}" for name, value in self.changes)
         if any(name in AXES for name, _ in self.changes):
@@ -91,6 +98,8 @@ def changed_job(job: Job, changes: Changes) -> Job | None:
     of_layout = {name: value for name, value in changes.items() if name in _LAYOUT_FIELDS}
     of_job = {name: value for name, value in changes.items() if name not in _LAYOUT_FIELDS}
     try:
+        # Validity is the constructors' affair: a Layout or Job that refuses these values was no
+        # candidate.
         if of_layout:
             job = job.replace(layout=job.layout.replace(**of_layout))
         return job.replace(**of_job) if of_job else job
@@ -117,12 +126,14 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
 
     An error by the paper without evidence of the judge is unproven, which is a note.
     """
+    # A contradiction among the numbers that were given (`of_facts`) stays one in every framework.
     own = rule.severity(job)
     if judge is None or rule.of_facts:
         return own
     case = judge.case(rule.code, job)
     if own == ERROR and _says_nothing(case):
         return NOTE
+    # No evidence, and the paper does not call it an error: the paper's word stands.
     if case is None:
         return own
     if case.verdict in FAILS:
@@ -132,6 +143,7 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
         return NOTE if own or case.verdict == ADAPTS else None
     if case.verdict == NA:
         return rule.if_na or own
+    # UNKNOWN is left: evidence was sought and none found, which is worth a note.
     return own or NOTE
 
 
@@ -142,6 +154,8 @@ def severities(job: Job, judge: Framework | None) -> dict[str, str]:
         return {code: severity for code, severity in own.items() if severity}
     found = {}
     for rule in ARITHMETIC:
+        # A judge may really run another layout than the one asked for, so each rule sees the job as it
+        # would run.
         seen = judge.job_of(rule.code, job)
         if rule.applies(seen, judge.padding) and (severity := severity_of(rule, seen, judge)):
             found[rule.code] = severity
@@ -177,9 +191,11 @@ def passing_fixes(
     may leave memory undecided; `undecided` allows that with any framework. `tries` is read lazily, and memory
     is counted only until STAGES are used up.
     """
+    # What the job is warned of already may stay; what is to end may not.
     warned = codes(severities_again(job, judge), WARNING) - {ends}
     doubted = unproven(job, judge) - {ends}
     refused = {ERROR} if undecided else {ERROR, WARNING}  # of memory, if that is judged
+    # A job whose memory is undecided already cannot demand of its fixes that theirs is decided.
     is_open = (memory_rule.OPEN, WARNING)
     if ends != memory_rule.OPEN and job.gpu and memory_rule.finding_of(job, judge) == is_open:
         refused.discard(WARNING)
@@ -188,6 +204,8 @@ def passing_fixes(
         if fix in seen:
             continue
         seen.add(fix)
+        # Cheapest test first: integer rules, then evidence, then a lower bound of memory, and the full
+        # count last.
         left = severities_again(fix.job, judge)
         worse = codes(left, ERROR) | codes(left, WARNING) - warned
         if worse or not unproven(fix.job, judge) <= doubted:
@@ -201,6 +219,8 @@ def passing_fixes(
                 return
             memory = memory_rule.finding_of(fix.job, judge)
             if memory == is_open and judge is None and ends != memory_rule.OPEN:
+                # Without a framework most estimates are ranges. One whose shown value fits passes, or
+                # hardly a fix would.
                 memory = None if memory_rule.has_room(fix.job) else memory
             if memory and memory[1] in refused:
                 continue

@@ -1,4 +1,8 @@
-"""Fixes of a finding: the nearest layouts or settings that themselves pass `check`."""
+"""Fixes of a finding: the nearest layouts or settings that themselves pass `check`.
+
+Candidates come lazily, the nearest first: repairs of the rule, neighbouring layouts, then both together. Only
+whether they work is asked; the fastest layout is `plan`'s question.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,8 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
     present GPUs offer nothing, not even a layout of undecided memory. Of other numbers only the nearest is
     offered, and none if no layout of the GPUs can hold the model.
     """
+    # Filled while `tries` runs: candidates with other numbers of GPUs are put aside and tried only by
+    # `last`.
     resort: list[Job] = []
 
     def tries() -> Iterator[Fix]:
@@ -51,10 +57,12 @@ def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Fix]:
     def last() -> Iterator[Fix]:
         if memory_rule.nothing_holds(job, judge):
             return
+        # `resort` is complete only once `tries` has been read; the order of `ways` sees to that.
         nearest = sorted([*_fewer(job), *resort], key=lambda made: abs(_world(made) - _world(job)))
         yield from (Fix.between(job, made) for made in nearest)
 
     passing = partial(passing_fixes, job, judge=judge, ends=rule.code)
+    # All of these are lazy. A way costs something only when the ones before it have led nowhere.
     fitted, bought = (passing(_fitted(job, rule, judge, buys)) for buys in (False, True))
     ways = [remedies(job, judge), fitted, bought]
     if rule not in MEMORY:
@@ -74,6 +82,8 @@ def _fitting_first(passing: Iterator[Fix]) -> Iterator[Fix]:
             yield fix
         else:
             later.append(fix)
+            # Each one that does not fit cost a count of its memory, so the search for one that does has
+            # an end.
             stages -= fix.layout.pp
             if stages < 0:
                 break
@@ -121,12 +131,16 @@ def _repaired(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
 def _candidates(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
     """Jobs that might pass, in the order in which they are offered."""
     repaired = list(_repaired(job, rule, judge))
+    # For most rules a setting is nearer than another layout; for ranks, KV heads and stages it is the
+    # other way.
     if not rule.layouts_first:
         yield from repaired
         yield from (_mend(made, judge) for made in repaired)
+    # A repair that changes the layout counts among the layouts, in front of the neighbours.
     yield from (made for made in repaired if made.layout != job.layout)
     yield from (job.replace(layout=layout) for layout in layouts(job, _world(job)))
     yield from (_mend(made, judge) for made in repaired)
+    # Last, another layout with its settings repaired as well: two steps away, so few are tried.
     for layout in itertools.islice(layouts(job, _world(job)), _MENDED):
         yield _mend(job.replace(layout=layout), judge)
 
@@ -139,6 +153,7 @@ def _mend(job: Job, judge: Framework | None) -> Job:
         firsts = [
             next(_repaired(job, rule, judge), job) for code, rule in RULE_BY_CODE.items() if code in failing
         ]
+        # One repair a round: after it another rule may fail, or no longer.
         mended = next((made for made in firsts if made != job), job)
         if mended == job:
             break

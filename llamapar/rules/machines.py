@@ -137,6 +137,7 @@ class Loading(AsDict, Record):
             found.append(Parameter("output.weight", "lm_head.weight", shape, "output"))
 
         def place(p: Parameter) -> tuple[int, int]:
+            # The embedding stands before layer 0, and the last norm and the output after the last layer.
             ends = {"tok_embeddings": -1, "norm": self.model.n_layers, "output": self.model.n_layers + 1}
             return (p.layer, _ORDER.index(p.key)) if p.layer is not None else (ends[p.key], 0)
 
@@ -155,6 +156,7 @@ class Loading(AsDict, Record):
     def bytes(self, p: Parameter, ranks: int = 1) -> int:
         """Bytes of a tensor, or of the first of its `ranks` shards."""
         weights, size = self.block(p)
+        # The first rank's shard, which is the largest where shards differ.
         shape = Cut(self.model, Layout(tp=ranks)).local_shape(p)
         return -(-math.prod(shape) // weights) * size
 
@@ -163,6 +165,7 @@ class Loading(AsDict, Record):
         """One tensor of each kind, with the number of its kind."""
         alike: dict[object, list[Parameter]] = {}
         for p in self.tensors:
+            # By block too: in fp8 the first and the last layer are stored wider than the others.
             alike.setdefault((p.key, self.block(p)), []).append(p)
         return [(found[0], len(found)) for found in alike.values()]
 
@@ -179,6 +182,7 @@ class Loading(AsDict, Record):
         each = more = 0
         for p, times in self._kinds:
             if root_only and p.key == "tok_embeddings":
+                # The root alone looks tokens up, so workers hold no row of the embedding.
                 more = self.bytes(p)
             else:
                 each += self.bytes(p, n) * times
@@ -207,6 +211,7 @@ class Loading(AsDict, Record):
     @cached_property
     def smallest_nodes(self) -> int | None:
         """The fewest nodes of this memory that hold the model; None if no number does."""
+        # Any other number of nodes cuts a head.
         return next(filter(self._fits_on, divisors(self.model.n_heads)), None)
 
     # -- counters ------------------------------------------------------------------------------
@@ -229,6 +234,8 @@ class Loading(AsDict, Record):
         found = []
         passed: set[int] = set()
         for count in self.counts():
+            # A running total stays past a bound once it has passed it, and only the first such row is
+            # news.
             new = {bits for bits in (31, 32) if count.value >> bits} - passed
             if count.what == "total":
                 passed |= new

@@ -40,6 +40,8 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
     Without a sequence length, the model's longest counts. Raises LayoutError.
     """
     job = judge.runs(job) if judge else job
+    # `memory` asks for a global batch, a Job may know its micro-batches instead; one follows from the
+    # other.
     many, batch = job.n_micro_batches, job.micro_batch or 1
     kept: Plain = {name: getattr(job, name) for name in ("regather", "silu_kept", "elementwise_kept")}
     settings: Plain = {"gpu": job.gpu or DEFAULT_GPU, **kept, **options}
@@ -164,6 +166,8 @@ def surely_exceeds(job: Job, judge: Framework | None) -> bool:
     lay = job.layout
     if job.gpu is None or (judge is not None and not judge.trains):
         return False
+    # Embedding and head are left out, for which stage holds them is the split's affair; a lower bound may
+    # be low.
     numel = layers_numel(job.model) / lay.tp / lay.pp
     return least_bytes(numel, lay.zero, lay.dp_shard * lay.cp, judge) > GPUS[job.gpu]
 
@@ -173,6 +177,7 @@ def nothing_holds(job: Job, judge: Framework | None) -> str:
     if job.gpu is None or (judge is not None and not judge.trains):
         return ""
     gpus, room = job.gpus or job.layout.world, GPUS[job.gpu]
+    # One copy of everything, summed over all GPUs: no layout can need less.
     least = least_bytes(layers_numel(job.model), 3, 1, judge)
     if least <= room * gpus:
         return ""

@@ -21,6 +21,7 @@ _NEAR = 7
 
 def _nearest(degrees: list[int], present: int) -> list[int]:
     """The degrees nearest to the present one, and 1."""
+    # In powers of two: from 8, both 4 and 16 are one step away.
     near = sorted(degrees, key=lambda d: abs(math.log2(d / present)))[:_NEAR]
     # An axis can always be given up, however far 1 is from the present degree.
     return near if 1 in near else [*near, 1]
@@ -31,6 +32,7 @@ def layouts(job: Job, world: int) -> Iterator[Layout]:
     lay = job.layout
     present = (lay.tp, lay.cp, lay.pp, lay.dp)
     for tp, cp, pp, dp in _by_distance(job.model.n_heads, present, lay.dp_replicate, world):
+        # Degrees may not suit the other fields, such as dp_replicate, which `replace` then refuses.
         with suppress(LlamaparError):
             yield lay.replace(tp=tp, cp=cp, pp=pp, dp=dp)
 
@@ -43,6 +45,7 @@ _Degrees = tuple[int, int, int, int]
 def _by_distance(n_heads: int, present: _Degrees, replicas: int, world: int) -> list[_Degrees]:
     """Degrees with the product `world`, the nearest to the present ones first."""
     ways = divisors(world)
+    # Eight degrees an axis at most, so a few hundred products; DP is what is left and needs no list.
     options = [
         _nearest([d for d in ways if n_heads % d == 0], present[0]),
         _nearest(ways, present[1]),
@@ -60,5 +63,7 @@ def _by_distance(n_heads: int, present: _Degrees, replicas: int, world: int) -> 
 
     return sorted(
         (degrees for degrees in found if degrees[3] % replicas == 0),
+        # Equal distances are ordered by the degrees, so that the same job is always offered the same
+        # fixes.
         key=lambda degrees: (distance(degrees), degrees),
     )

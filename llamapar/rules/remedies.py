@@ -33,7 +33,10 @@ def remedies(job: Job, judge: Framework | None = None) -> Iterator[Fix]:
         return
     # Filled while the search runs: _tries is lazy, so each remedy found prunes the combinations after it.
     enough: list[set[str]] = []
+    # Three standards, strictest first: surely fits; the shown estimate fits; it may fit. The next is
+    # asked only if nothing met the one before.
     sure, shown, perhaps = (memory_rule.OPEN, False), (found[0], False), (found[0], True)
+    # A job that is itself undecided is not helped by another undecided one.
     asked = [sure] if found[0] == memory_rule.OPEN else [sure, shown, perhaps]
     for (ends, undecided), tries in (*product(asked, (_settings, _elsewhere)), (sure, _bought)):
         for fix in islice(passing_fixes(job, tries(job, judge, enough), judge, ends, undecided), MOST):
@@ -47,6 +50,7 @@ def _tries(job: Job, single: list[Changes], enough: list[set[str]]) -> Iterator[
     """One change, then two, but none combined with what was `enough` by itself."""
     for changes in (*single, *_pairs(single)):
         made = changed_job(job, changes)
+        # The test is inside the loop, so it sees what was found while the loop ran.
         if made is not None and not any(found <= changes.keys() for found in enough):
             yield Fix(made, tuple(changes.items()))
 
@@ -64,6 +68,7 @@ def _bought(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iterat
 def _elsewhere(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iterator[Fix]:
     """Other layouts of the same GPUs, the nearest first: as they are, or with settings that keep least."""
     stages, splits = (judge.zero, judge.layer_splits) if judge else (range(4), ())
+    # ZeRO is only raised: a lower stage holds more.
     zeros = [job.layout.zero, *(stage for stage in stages if stage > job.layout.zero)]
     least: Changes = {"recompute": RECOMPUTE[-1], "micro_batch": 1 if job.micro_batch else None}
     for layout in layouts(job, job.gpus or job.layout.world):
@@ -80,14 +85,17 @@ def _single(job: Job, judge: Framework | None) -> Iterator[Changes]:
         yield {"sequence_parallel": True}
     if job.schedule in ALL_FORWARD_FIRST:
         yield {"schedule": "1f1b"}
+    # ZeRO shares over these ranks; with one of them there is nothing to share.
     if lay.dp_shard * lay.cp > 1:
         stages = judge.zero if judge else range(4)
         yield from ({"zero": stage} for stage in stages if stage > lay.zero)
+    # A given number of micro-batches fixes the micro-batch's size, so it may not be halved.
     if batch > 1 and job.micro_batches is None:
         yield {"micro_batch": batch // 2}
     # Modes are ordered by what they recompute; a mode that keeps more cannot help.
     now = RECOMPUTE.index(job.recompute)
     yield from ({"recompute": mode} for mode in RECOMPUTE[now + 1 :])
+    # Ranks are taken from DP, so that the GPUs stay as many as they are.
     for ways in (2, 4, 8):
         for axis in ("tp", "pp", "cp"):
             if lay.dp % ways == 0:

@@ -20,6 +20,7 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 
 def product(*factors: int | None) -> int:
     """All factors multiplied; 0 if one of them is unknown."""
+    # 0 stands for "unknown" in every rule, because no factor here can be 0 itself.
     known = [factor for factor in factors if factor]
     return math.prod(known) if len(known) == len(factors) else 0
 
@@ -36,6 +37,7 @@ def indivisible(total: int | None, unit: int | None) -> bool:
 
 def multiples(field: str, value: int | None, unit: int) -> Iterator[Changes]:
     """`field` set to the multiples of `unit` on either side of `value`."""
+    # A value below the unit has no multiple below it but 0, which is no setting.
     down = (value or 0) // unit * unit
     if down:
         yield {field: down}
@@ -51,6 +53,7 @@ def products(total: str, factors: Sequence[str], changed: Sequence[str] = ()) ->
         if not (made and wanted):
             return
         for name in changed:
+            # `made` is the product of all factors, so this is the product of the other ones.
             others = made // values[name]
             if wanted % others == 0:
                 yield {name: wanted // others}
@@ -73,12 +76,14 @@ def copied_kv_heads(job: Job) -> Iterator[Changes]:
 def tp_fastest(job: Job) -> Iterator[Changes]:
     """TP moved to the front of the rank order, where its ranks are neighbours."""
     lay = job.layout
+    # TP that is already fastest leaves its node by its size, which no order mends.
     if lay.stride("tp") > 1:
         yield {"order": "-".join(["tp", *(axis for axis in lay.axes if axis != "tp")])}
 
 
 def smaller_padding(job: Job) -> Iterator[Changes]:
     """The largest padding unit per TP rank that adds no row."""
+    # Powers of two down to 1, so the first that divides is the largest.
     for multiple in (64, 32, 16, 8, 4, 2, 1):
         if job.model.vocab_size % (multiple * job.layout.tp) == 0:
             yield {"padding": Padding(multiple, per_tp=True)}
@@ -87,6 +92,8 @@ def smaller_padding(job: Job) -> Iterator[Changes]:
 
 def off_the_unit(job: Job, _: Padding) -> bool:
     """Whether CP and TP each divide the sequence, but not one inside the other."""
+    # LP201 and LP202 speak of each cut alone. This is what is left: both divide, the chunks within do
+    # not.
     lay, seq = job.layout, job.seq_len
     even = bool(seq and lay.cp > 1 and seq % (2 * lay.cp) == 0)
     return even and (job.micro_batch or 1) * (seq or 0) % job.token_unit != 0 and not sequence_sp(job, _)

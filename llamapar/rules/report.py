@@ -71,6 +71,7 @@ class Finding(AsDict):
 
         An error also says if no layout of the GPUs can hold the model.
         """
+        # Without this a person would try fix after fix for a model that these GPUs cannot hold.
         hopeless = memory_rule.nothing_holds(self.job, self.judge) if self.severity == ERROR else ""
         return "; ".join(filter(None, [self.rule.why.format_map(self._numbers), hopeless]))
 
@@ -84,6 +85,8 @@ class Finding(AsDict):
     @cached_property
     def frameworks(self) -> dict[str, Verdict]:
         """Every framework's verdict by name, the judge first."""
+        # A dict keeps the first place of a key and the last value, which puts the judge in front and
+        # loses none.
         first = {self.judge.name: self.judge} if self.judge else {}
         return {f.name: f.judge(self.code, self.job) for f in (first | FRAMEWORKS | first).values()}
 
@@ -116,6 +119,7 @@ class Finding(AsDict):
             lines.append(f"    {self._judged(self.judge)}")
         else:
             groups = self.by_verdict()
+            # Frameworks of which nothing is known would fill the line; the HTML names them.
             groups.pop(UNKNOWN, None)
             if groups:
                 verdicts = "; ".join(f"{verdict}: {', '.join(who)}" for verdict, who in groups.items())
@@ -257,6 +261,7 @@ def check(
 
 def check_job(job: Job, judge: Framework | None = None) -> Report:
     """`check` for a Job that already exists."""
+    # Rules of equal severity stay in the table's order, for sorting is stable.
     found = sorted(severities(job, judge).items(), key=lambda pair: SEVERITIES.index(pair[1]))
     findings = (Finding(RULE_BY_CODE[code], severity, job, judge) for code, severity in found)
     return Report(job, judge, tuple(findings))

@@ -32,7 +32,7 @@ def _always(severity: str | None) -> Callable[[Job], str | None]:
 
 
 def _by_account(job: Job, padding: Padding) -> bool:
-    return False  # no condition on integers: `capacity.judged` decides
+    return False  # no condition on integers: `memory_rule.finding_of` decides
 
 
 @dataclass(frozen=True)
@@ -374,7 +374,7 @@ MEMORY: tuple[Rule, ...] = (
         of_facts=True,
     ),
 )
-"""The rules that `capacity` judges, by the bytes of a rank."""
+"""The rules that `memory_rule` judges, by the bytes of a rank. Their order is that of their codes."""
 
 RULES = (*ARITHMETIC, *MEMORY)
 

@@ -25,11 +25,15 @@ class Exchange(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: Collective, backward: Collective, *args: object) -> Tensor:
+        # No tensor is saved: the gradient of a sum, a copy or a join does not depend on the values that
+        # went in.
         ctx.back, ctx.args = backward, args
         return forward(x, *args)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # Autograd wants a gradient for each argument of forward: None for the two functions and for their
+        # arguments.
         return ctx.back(grad, *ctx.args), None, None, *(None for _ in ctx.args)
 
 
@@ -47,16 +51,22 @@ def same(x: Tensor, *_: object) -> Tensor:
 
 def copy(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """Copy forward, all-reduce backward: Megatron's f."""
+    # Every rank uses the whole x with its own columns of the weights, so its gradient of x is one
+    # summand.
     return exchange(x, same, compat.all_reduce, mesh, axis)
 
 
 def all_reduce(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """All-reduce forward, copy backward: Megatron's g. For a sum that all ranks then use alike."""
+    # The sum's gradient arrives equal on all ranks, because all go on alike, so it is passed on as it is.
+    # One more all-reduce would make it as many times too large as there are ranks.
     return exchange(x, compat.all_reduce, same, mesh, axis)
 
 
 def all_gather(x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """All-gather along `dim` forward, reduce-scatter backward. For ranks that then do different work."""
+    # A rank's gradient of the gathered tensor is a summand over all tokens. The reduce-scatter adds the
+    # summands and leaves each rank the part that it put in.
     return exchange(x, compat.all_gather, compat.reduce_scatter, mesh, axis, dim)
 
 
@@ -68,5 +78,7 @@ def reduce_scatter(x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
 def maximum(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """The maximum over the ranks; a constant for autograd."""
     return (
+        # Softmax is the same whatever number is subtracted from all logits, so the maximum has no
+        # gradient.
         compat.all_reduce(x.detach(), mesh, axis, "max") if compat.axis_size(mesh, axis) > 1 else x.detach()
     )

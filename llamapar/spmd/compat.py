@@ -62,6 +62,7 @@ def _sent(op: Callable[..., Tensor], t: Tensor, mesh: DeviceMesh, axis: str, *de
     """The result of a collective on `t`; through host memory where gloo has no CUDA version of the
     collective.
     """
+    # The op returns before the transfer has ended, and nothing may read its result before wait_tensor.
     group = mesh.get_group(axis)
     by_host = t.is_cuda and dist.get_backend(group) == "gloo"
     made: Tensor = _ops.wait_tensor.default(op(t.cpu() if by_host else t, *details, group.group_name))
@@ -76,6 +77,7 @@ def all_reduce(t: Tensor, mesh: DeviceMesh, axis: str, op: str = "sum") -> Tenso
 
 def all_gather(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """The ranks' tensors joined along `dim`, in the order of the axis; all must have the same shape."""
+    # torch's op joins along dim 0 only, so `dim` is moved there for the transfer and back afterwards.
     moved = t.movedim(dim, 0).contiguous()
     return _sent(_ops.all_gather_into_tensor.default, moved, mesh, axis, axis_size(mesh, axis)).movedim(
         0, dim
@@ -98,10 +100,13 @@ def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """Send `t` to the next rank of the axis, and return the tensor of the previous rank."""
     ranks, n = axis_size(mesh, axis), t.numel()
 
+    # torch has no functional send and receive. A ring is an all-to-all in which each rank sends all its n
+    # numbers to one rank and none to the others, as in torch's own permute_tensor.
     def splits(step: int) -> list[int | torch.SymInt]:
         at = per_rank_int(mesh, lambda coord: (coord[axis] + step) % ranks)
         return [_where(at, i, n) for i in range(ranks)]
 
+    # From the rank before, to the rank after.
     received, sent = splits(-1), splits(1)
     flat = t.contiguous().flatten()
     return _sent(_ops.all_to_all_single.default, flat, mesh, axis, received, sent).view(t.shape)
@@ -136,8 +141,11 @@ def each_rank(mesh: DeviceMesh, function: Callable[..., Own], *tensors: Tensor) 
     mode = enabled_local_tensor_mode()
     if mode is None and not local:
         return function(coord_of(mesh, dist.get_rank()), *tensors)
+    # LocalTensors know their ranks even where the mode is off, as in a cell that looks at a result.
     ranks = sorted(mode.ranks if mode is not None else local[0]._ranks)
     made: dict[int, Own] = {}
+    # With the mode on, torch would run each operation of `function` once more for every rank. No gradient
+    # is recorded here either: what needs one calls this inside an autograd.Function.
     with mode.disable() if mode is not None else nullcontext(), torch.no_grad():
         for rank in ranks:
             token = acting_rank.set(rank)
@@ -148,6 +156,7 @@ def each_rank(mesh: DeviceMesh, function: Callable[..., Own], *tensors: Tensor) 
     first = made[ranks[0]]
     if isinstance(first, Tensor):
         return cast(Own, LocalTensor(made))
+    # One LocalTensor for each position of the tuples: rank → tuple becomes tuple of rank → tensor.
     return cast(Own, tuple(LocalTensor({r: made[r][i] for r in ranks}) for i in range(len(first))))
 
 
@@ -169,6 +178,7 @@ def _where(at: dict[int, int] | int, i: int, n: int) -> int | torch.SymInt:
     """n if `at` is i, else 0; in the local engine a torch.SymInt with a value for each rank."""
     if isinstance(at, int):
         return n if at == i else 0
+    # A size that differs by rank has no plain int; torch's own shape code accepts a SymInt in its place.
     return torch.SymInt(LocalIntNode({rank: n if own == i else 0 for rank, own in at.items()}))
 
 
@@ -198,6 +208,8 @@ def raising_rank(error: BaseException) -> int | None:
     found = None
     trace = error.__traceback__
     while trace is not None:
+        # torch's loop over ranks keeps the rank in its local variable r, and ours in `rank`. The walk
+        # goes from the outermost frame inwards, so the last one found was nearest to the error.
         if trace.tb_frame.f_code.co_name == "_for_each_rank_run_func":
             found = trace.tb_frame.f_locals.get("r", found)
         elif trace.tb_frame.f_code is each_rank.__code__:
@@ -211,6 +223,8 @@ def raising_rank(error: BaseException) -> int | None:
 
 def make_mesh(layout: Layout, device: str) -> DeviceMesh:
     """The ranks as a DeviceMesh, slowest axis first, by the names "dp", "cp", "tp", and "pp" where pp > 1."""
+    # Neighbouring ranks differ on the last axis of a DeviceMesh, while `layout.axes` has the fastest axis
+    # first. Programs ask for dp, cp and tp by name, so these are there even with one rank.
     names = [axis for axis in reversed(layout.axes) if axis != "pp" or layout.pp > 1]
     ranks = torch.arange(layout.world).view([layout.size(axis) for axis in names])
     return DeviceMesh(device, ranks, mesh_dim_names=tuple(names))
@@ -218,6 +232,7 @@ def make_mesh(layout: Layout, device: str) -> DeviceMesh:
 
 def split_axis(mesh: DeviceMesh, axis: str, sizes: tuple[int, int], names: tuple[str, str]) -> DeviceMesh:
     """`mesh` with one axis split in two, the slower first; cached for each mesh."""
+    # Kept on the mesh itself: making a mesh creates process groups, which is slow and takes every rank.
     made: dict[tuple[str, ...], DeviceMesh] = mesh.__dict__.setdefault("_llamapar_split", {})
     old = list(mesh.mesh_dim_names or ())
     at = old.index(axis)
@@ -245,8 +260,11 @@ def joined(mesh: DeviceMesh, replicas: int, slow: str, fast: str) -> DeviceMesh:
         names = list(mesh.mesh_dim_names or ())
         at = names.index("dp")
         shape = list(mesh.mesh.shape)
+        # dp becomes two axes, with the copies as the slower one: [..., replicas, dp_shard, ...].
         ranks = mesh.mesh.reshape(*shape[:at], replicas, shape[at] // replicas, *shape[at + 1 :])
         names[at : at + 1] = ["replicas", "dp"]
+        # `slow` and `fast` are moved to the end, where they can be flattened into one axis in the order
+        # of ranks.
         others = [i for i, name in enumerate(names) if name not in ("replicas", slow, fast)]
         order = [*others, *(names.index(name) for name in ("replicas", slow, fast))]
         ways = axis_size(mesh, "cp") * (shape[at] // replicas)
@@ -263,8 +281,9 @@ def process_groups() -> frozenset[dist.ProcessGroup]:
 
 
 def gpus() -> int:
-    """Number of GPUs that CUDA gives this process; torch.cuda.device_count() may count by NVML, under MIG
-    cards.
+    """Number of GPUs that CUDA gives this process.
+
+    torch.cuda.device_count() may ask NVML instead, which counts whole cards where CUDA gives MIG slices.
     """
     return getattr(torch._C, "_cuda_getDeviceCount", lambda: 0)()
 
@@ -300,6 +319,8 @@ def translates(group: tuple[int, ...], world: int) -> dict[int, tuple[int, ...]]
     base = [rank - group[0] for rank in group]
     found: dict[int, tuple[int, ...]] = {}
     for rank in range(world):
+        # Ranks are tried upwards, so the first one without a group is the lowest of its group, as
+        # group[0] is.
         if rank not in found:
             moved = tuple(rank + offset for offset in base)
             found.update(dict.fromkeys(moved, moved))

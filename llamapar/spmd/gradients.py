@@ -1,4 +1,8 @@
-"""After the backward: turn each rank's gradients into gradients of the whole batch."""
+"""After the backward: turn each rank's gradients into gradients of the whole batch.
+
+Which sums a gradient needs follows from what the ranks did not see: other tokens, other heads, other
+sequences. Each sum is a function that is looked up when it is called, so that a fault can leave it out.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,10 @@ def reduce_gradients(
 ) -> dict[str, Tensor]:
     """Each gradient of the mean objective over all dp ways; under ZeRO 2 and 3 the rank's shard of it.
 
-    A replicated KV head: sum over its copies. A parameter that TP replicates: sum over tp, under sequence
-    parallelism because each rank saw only its own tokens, and for a norm of heads because it saw only its own
-    heads. Every parameter: sum over cp, mean over dp. Gradients
-    of activations stay as they are. scattered: the backward has already done the reduce-scatter of shards.
+    Every parameter is summed over cp and averaged over dp. A copied KV head is also summed over its copies. A
+    parameter that TP replicates is also summed over tp where ranks saw different parts: other tokens under
+    sequence parallelism, other heads for the norms of heads. An activation's gradient is summed over nothing.
+    scattered: the backward has already done the reduce-scatter of shards.
     """
     group = zero_group(mesh, setting) if setting.shards.cuts("gradients") else None
     return {
@@ -32,17 +36,25 @@ def _reduce(
     mesh: DeviceMesh, setting: Setting, group: ZeroGroup | None, name: str, gradient: Tensor, scattered: bool
 ) -> Tensor:
     if kind(name) in PARAMETERS:
+        # All these sums are linear, so their order is free. The reduce-scatter comes first, because after
+        # it every further sum carries only the rank's own rows.
         if group is not None and not scattered:
             gradient = sum_shards(group, name, gradient)
+        # A copied KV head gets a gradient from the query heads of its own rank only.
         if not is_replicated(name) and setting.copies(kind(name)) > 1:
             gradient = sum_copies(mesh, setting, gradient)
         if is_replicated(name) and (setting.sp or kind(name) in HEAD_NORMS):
             gradient = sum_tokens(mesh, gradient)
         if group is not None:
+            # The sharing ranks already cover cp and dp_shard, so the copies of dp are all that is left to
+            # add.
             gradient = sum_replicas(group, gradient)
         else:
             gradient = sum_context(mesh, gradient)
             gradient = sum_data(mesh, gradient)
+    # Each dp way's objective is the mean over its own sequences, so the mean of all is their sum over dp.
+    # CP needs no division: its ranks hold parts of one loss, over the tokens of the same sequences. An
+    # activation is divided too, because the reference takes the mean over the global batch.
     return gradient / setting.layout.dp
 
 

@@ -66,6 +66,7 @@ def segments(chunks: Sequence[range], documents: Sequence[int] | None = None) ->
                 "every token belongs to one document",
                 field="documents",
             )
+        # Without documents the loop runs once; with them it stops at each end that lies within the chunk.
         first, end, at = 0, run.stop, run.start
         while at < run.stop:
             if ends:
@@ -133,8 +134,7 @@ def _kernel(q: Tensor) -> str:
 def block_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     """Attention of q [b, h, n, d] to k, v [b, h_kv, m, d], with its log-sum-exp.
 
-    causal: query i sees keys 0..i, n = m. Returns (out like q, lse [b, h, n]); lse is float32, or q's
-    float64.
+    causal: query i sees keys 0..i, n = m. Returns (out like q, lse [b, h, n]), lse in float32 at least.
     """
     kernel, n, d = _kernel(q), q.shape[2], q.shape[3]
     if kernel == "cpu":
@@ -215,9 +215,7 @@ def _scores(q: Tensor, k: Tensor, causal: bool, scale: float) -> Tensor:
 
 
 def _heads_first(x: Tensor) -> Tensor:
-    """[b, s, h, d] viewed as [b, h, s, d]. Kernels assume stride 1 along d without a check, so d must be
-    contiguous.
-    """
+    """[b, s, h, d] viewed as [b, h, s, d]. Kernels assume stride 1 along d and do not check it."""
     return (x if x.stride(-1) == 1 else x.contiguous()).transpose(1, 2)
 
 
@@ -230,6 +228,8 @@ def _merge(
         one, one_lse = block_forward(q[:, :, queries], k[:, :, keys], v[:, :, keys], causal, scale)
         old, old_lse = out[:, queries], lse[:, :, queries]
         # This factor is 1 for the first block, because old_lse is -inf.
+        # A row's outputs are averaged by the sums of their exponentials: e^a / (e^a + e^b) is sigmoid(a -
+        # b).
         weight = torch.sigmoid(one_lse - old_lse).mT.unsqueeze(-1)
         old.lerp_(one.transpose(1, 2).to(old.dtype), weight)
         old_lse.copy_(torch.logaddexp(old_lse, one_lse))
@@ -244,14 +244,13 @@ def _spread(todo: Sequence[Block], scale: float, *tensors: Tensor) -> tuple[Tens
         mine, merged, dy, mine_lse = (x[:, :, queries] for x in (q, out, grad, lse))
         made = block_backward(dy, mine, k[:, :, keys], v[:, :, keys], merged, mine_lse, causal, scale)
         for total, where, part in zip(totals, (queries, keys, keys), made, strict=True):
+            # Added, because every key is read by the queries of several blocks.
             total[:, where] += part.transpose(1, 2)
     return tuple(totals)
 
 
 class Each(Protocol):
-    """each(function, *tensors): calls function(coord, *tensors) for one rank, or for every rank of the
-    tensors.
-    """
+    """each(function, *tensors): calls function(coord, *tensors) for one rank, or for each of the tensors'."""
 
     def __call__(self, function: Callable[..., Own], *tensors: Tensor) -> Own: ...
 
@@ -282,9 +281,7 @@ class _Plan:
         return self.each(one, *tensors)
 
     def next_keys(self, step: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys of the next step. Requested before this step's arithmetic, so that the transfer overlaps
-        it.
-        """
+        """The next step's keys, requested before this step's arithmetic so that the transfer overlaps it."""
         return (self.exchange(k), self.exchange(v)) if step < self.steps - 1 else (k, v)
 
 
@@ -345,6 +342,7 @@ def attend(
 
     def todo(coord: Coord, step: int, n_q: int, n_k: int) -> list[Block]:
         mine = plan(coord)
+        # A plan past the last key gives more positions than keys, which `_fitting` refuses.
         return _fitting(mine, [range(max([n_k, *(segment.stop for segment in mine)]))], n_q, n_k)
 
     return _Attention.apply(q, k, v, _Plan(todo, each or at(), softmax_scale(q, k, scale)))

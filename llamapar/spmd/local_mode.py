@@ -71,6 +71,7 @@ def _all_gather_by_group(made: list[list[Tensor]], sent: list[Tensor], *group: t
     """dist.all_gather on LocalTensors; torch's own leaves the last group's tensors on every rank."""
     found = _all_gather_of_torch(made, sent, *group)
     own = tuple(dist.get_process_group_ranks(group_named(group[0])))
+    # The group that torch passes is rank 0's; the other groups of its axis are the same ranks, shifted.
     for rank, ranks in translates(own, len(by_rank(sent[0]) or own)).items():
         for output, source in zip(made[0], ranks, strict=True):
             of_rank(output, rank).copy_(of_rank(sent[0], source))
@@ -90,6 +91,7 @@ def _asker() -> tuple[FrameType, str, bool]:
 
     Slices of tensors compare numbers too, in C++ and rightly, and no operator's frame stands between.
     """
+    # Frame 0 is this function and 1 the patch that asks, so 2 is whoever called the patch.
     frame, is_operator = sys._getframe(2), False
     while frame.f_back is not None and frame.f_globals.get("__name__") in _OPERATORS:
         frame, is_operator = frame.f_back, True
@@ -114,10 +116,12 @@ def _decided(name: str) -> Callable[[LocalIntNode, Number], object]:
 
     def compared(self: LocalIntNode, other: Number) -> object:
         numbers = self._local_ints
+        # The other side is a number of each rank, or one constant for all.
         others = other._local_ints if isinstance(other, LocalIntNode) else dict.fromkeys(numbers, other.val)
         answers = {rank: compare(number, others[rank]) for rank, number in numbers.items()}
         if len(set(answers.values())) > 1:
             frame, module, is_operator = _asker()
+            # torch's own code may compare such numbers, and goes on as it would without us.
             if is_operator and not module.startswith("torch."):
                 yes = [rank for rank, answer in answers.items() if answer]
                 raise _one_python(frame, f"it holds on {some(yes)} alone")
@@ -137,6 +141,8 @@ def _rank_of_each(group: dist.ProcessGroup | None = None) -> int | torch.SymInt:
     if mode is None:
         return first
     frame, module, _ = _asker()
+    # Inside torch and this library the number finds a group or a coord and decides no branch, so they
+    # keep the plain one.
     if module.startswith(("torch.", "llamapar.")):
         return first
     if group is not None:
@@ -147,6 +153,7 @@ def _rank_of_each(group: dist.ProcessGroup | None = None) -> int | torch.SymInt:
 # -- the mode --------------------------------------------------------------------------------------
 
 _get_rank = dist.get_rank
+# Not among the patches: torch's class has no int_, so there is nothing to put back.
 LocalIntNode.int_ = _one_number  # type: ignore[attr-defined]
 
 _PATCHES: list[tuple[object, str, object]] = [
@@ -168,9 +175,13 @@ class LocalMode(LocalTensorMode):
     aliased = False
 
     def __enter__(self) -> LocalMode:
+        # All of torch's own are noted before the first is replaced, so that leaving the mode restores
+        # everything.
         self._torchs = [(owner, name, getattr(owner, name)) for owner, name, _ in _PATCHES]
+        # True counts as 1 and skips the first patch, which is the aliasing.
         for owner, name, ours in _PATCHES[self.aliased :]:
             setattr(owner, name, ours)
+        # Comparing texts is enough, for 2.11 is the oldest torch that llamapar takes.
         self._matmul = _FlatMatmul() if torch.__version__ < "2.13" else None
         if self._matmul is not None:
             self._matmul.__enter__()

@@ -46,11 +46,14 @@ def targets_of(targets: Tensor, setting: Setting, number: int) -> Tensor:
 
 def objective(loss: Tensor, setting: Setting) -> Tensor:
     """A micro-batch's part of the mean loss: its own mean divided by the number of micro-batches."""
+    # `loss` has one value a sequence, [micro_batch], and the gradients of all micro-batches are added up
+    # later.
     return loss.sum() / setting.micro_batch / setting.micro_batches
 
 
 def added(total: Tensor | None, own: Tensor, setting: Setting, number: int) -> Tensor:
     """The sum of a parameter's gradients, plus micro-batch `number`; in training in float32."""
+    # bf16 has 8 bits of precision, so adding many micro-batches in it would lose the small ones.
     own = own.to(setting.sum_dtype)
     return own if total is None else total + own
 

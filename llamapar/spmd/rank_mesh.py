@@ -30,6 +30,8 @@ class RankMesh(DeviceMesh):
     """
 
     def __init__(self, axes: Mapping[str, tuple[Stride, ...]], rank: int) -> None:
+        # DeviceMesh.__init__ is not called: it lists all ranks and creates all groups, which this class
+        # is to avoid.
         self.rank = rank
         self.axes = dict(axes)
         self._own: dict[str, dist.ProcessGroup] = {}
@@ -71,6 +73,8 @@ class RankMesh(DeviceMesh):
         return {name: self._index(name) for name in self.axes}
 
     def _index(self, name: str) -> int:
+        # A joined axis has several strides. Its index counts through them like the digits of a number,
+        # slowest first.
         index = 0
         for size, step in self.axes[name]:
             index = index * size + self.rank // step % size
@@ -79,6 +83,7 @@ class RankMesh(DeviceMesh):
     def members(self, name: str) -> list[int]:
         """The global ranks of the rank's group on an axis, in its order."""
         strides = self.axes[name]
+        # The member with index 0 on every stride; all others follow from it by whole steps.
         first = self.rank - sum(self.rank // step % size * step for size, step in strides)
         places = itertools.product(*(range(0, size * step, step) for size, step in strides))
         return [first + sum(place) for place in places]
@@ -95,6 +100,7 @@ class RankMesh(DeviceMesh):
     def split(self, axis: str, sizes: tuple[int, int], names: tuple[str, str]) -> RankMesh:
         """The mesh with one axis split in two, the slower first."""
         ((_, step),) = self.axes[axis]
+        # The slower part steps over whole runs of the faster one.
         two = (Stride(sizes[0], sizes[1] * step),), (Stride(sizes[1], step),)
         found: dict[str, tuple[Stride, ...]] = {}
         for name, strides in self.axes.items():
@@ -102,11 +108,12 @@ class RankMesh(DeviceMesh):
         return RankMesh(found, self.rank)
 
     def joined(self, replicas: int, slow: str, fast: str) -> RankMesh:
-        """The axes "shards", `slow` and `fast` joined, and "replicas", the copies of dp, which are its slower
-        part.
+        """The mesh of two axes: "replicas", the copies of dp, which are its slower part, and "shards", `slow`
+        and `fast` joined.
         """
         ((ways, step),) = self.axes["dp"]
         shards = ways // replicas
         strides = {**self.axes, "dp": (Stride(shards, step),)}
+        # dp counts copies × shards with the shards faster, so one copy is `shards` steps from the next.
         copies = (Stride(replicas, step * shards),)
         return RankMesh({"replicas": copies, "shards": (*strides[slow], *strides[fast])}, self.rank)

@@ -143,6 +143,7 @@ class Setting(Cut):
     def sizes(self) -> dict[str, int]:
         """Names of the dims of activations → sizes."""
         m = self.model
+        # Logits and the loss run over the padded rows, so "vocab_size" is here the padded one.
         names = ("dim", "n_heads", "n_kv_heads", "head_dim", "ffn_dim")
         return {name: getattr(m, name) for name in names} | {
             "batch": self.global_batch,
@@ -161,6 +162,7 @@ class Setting(Cut):
             sizes = self.sizes()
             return tuple(sizes[dim] for dim in ACTIVATIONS[key].dims)
         shapes = {p.key: p.shape for p in self.model.parameters()}
+        # A tied model stores no output of its own: its head is the embedding.
         if key == "output" and self.model.tied:
             key = "tok_embeddings"
         if key not in shapes:
@@ -181,6 +183,7 @@ class Setting(Cut):
         Some numbers are chosen, so that a slip at a boundary shows: each sequence has tokens on the first and
         the last row of every rank's shard, and some tokens of x are near zero, where a norm's eps counts.
         """
+        # A cotangent is no argument of a program, so no row of the placement table stands for it.
         key = kind(name) if name != "cotangent" else name
         if key == "positions":
             return torch.arange(self.seq_len, device=device)
@@ -190,7 +193,11 @@ class Setting(Cut):
             return self._with_edge_rows(name, shape)
         if device == "meta":
             return torch.empty(shape, dtype=self.torch_dtype, device=device)
+        # Drawn in float64 whatever the dtype, so that runs in two dtypes start from the same numbers,
+        # rounded.
         made = torch.randn(shape, generator=self._generator(name), dtype=torch.float64)
+        # Norm weights lie near 1, as trained ones do, but differ from one another, so that a permuted one
+        # shows. Other weights are scaled by the number of their inputs, which keeps outputs of unit size.
         if key == "norm":
             made = 1 + made / 8
         elif key in PARAMETERS:
@@ -213,6 +220,8 @@ class Setting(Cut):
         return torch.tensor(tokens)
 
     def _generator(self, name: str) -> torch.Generator:
+        # crc32 and not hash(): Python salts the hash of a text anew in every process, and all ranks must
+        # draw alike.
         return torch.Generator().manual_seed(zlib.crc32(name.encode()) + self.seed)
 
     # -- a rank's piece ------------------------------------------------------------------------
@@ -250,6 +259,8 @@ class Setting(Cut):
 
     def _activation(self, key: str, whole: Tensor, coord: Coord) -> Tensor:
         row = ACTIVATIONS[key]
+        # dp comes first, then cp, then tp: sequence parallelism cuts those tokens that a CP rank already
+        # holds.
         part = _take(whole, 0, [self.sequences(self.global_batch, coord["dp"])])
         if "seq" in row.dims:
             part = _take(part, row.dims.index("seq"), self.sequence.rank(coord["cp"]).chunks)
@@ -288,6 +299,7 @@ def _take(t: Tensor, dim: int, ranges: Iterable[range]) -> Tensor:
     """The rows of the ranges along `dim`, joined; rows past the end are zeros. Always a new tensor."""
     pieces = []
     for rows in ranges:
+        # Pad rows stand past the end of the tensor, so a rank may hold some real rows, or none.
         real = range(min(rows.start, t.shape[dim]), min(rows.stop, t.shape[dim]))
         pieces.append(t.narrow(dim, real.start, len(real)))
         if len(real) < len(rows):

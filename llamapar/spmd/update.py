@@ -37,6 +37,8 @@ def share_of_squares(setting: Setting, name: str, pp_rank: int) -> float:
     assert setting.schedule is not None
     if name == TIED and setting.model.tied and setting.schedule.rank_of(0) != pp_rank:
         return 0.0  # the other end of the pipeline counts it
+    # Every copy adds the same squares, and the sum over tp runs over all copies, so each adds its
+    # fraction.
     return 1 / setting.copies(kind(name))
 
 
@@ -62,6 +64,8 @@ def over_stages(by_pp_rank: Sequence[Tensor], pp_rank: int) -> Tensor:
     """The sum of squares over the pipeline, added in the order of its ranks, so that all ranks get the same
     bits.
     """
+    # Floating-point sums depend on their order. An all-reduce promises none, and stages that clip by factors
+    # that differ in the last bit would drift apart.
     first, *others = by_pp_rank
     for other in others:
         first = first + other
@@ -73,6 +77,8 @@ def clip_factor(norm: Tensor, own: Tensor, training: Training) -> Tensor:
 
     norm: of all gradients. own: of the rank's own gradients; it has no influence on the factor.
     """
+    # 1e-6 is torch's own guard against a norm of zero; with another value the bits would differ from
+    # torch's.
     return (training.max_norm / (norm + 1e-6)).clamp(max=1.0)
 
 

@@ -61,6 +61,8 @@ class ZeroGroup:
         mesh, axis = self.sharing
         if compat.axis_size(mesh, axis) == 1:
             return shard
+        # Both take (tensor, name), which is all that an Exchange passes on, so they serve as its two
+        # directions.
         return collectives.Exchange.apply(shard, self.whole, self.scattered, name)
 
     def stand_in(self, name: str, shard: Tensor) -> Tensor:
@@ -78,6 +80,7 @@ class ZeroGroup:
         """All-gather without a gradient. Shards are padded to the size of a full one for the transfer."""
 
         def padded(coord: Coord, t: Tensor) -> Tensor:
+            # torch.chunk's last shards may be short or empty, and an all-gather sends equal pieces only.
             return _with_rows(t, self.shards.padded(self._rows(name, coord)) // self.shards.ranks)
 
         def cropped(coord: Coord, t: Tensor) -> Tensor:
@@ -119,8 +122,10 @@ def zero_group(mesh: DeviceMesh, setting: Setting) -> ZeroGroup:
     copies = layout.dp_replicate
     # The joined axis must keep the order of the ranks, so the axis with the larger stride is the slower part.
     slow, fast = ("cp", "dp") if layout.stride("cp") > layout.stride("dp") else ("dp", "cp")
+    # All sharing ranks lie on one axis that the mesh has already, so no groups are made.
     if copies == 1 and setting.shards.axis != SHARDING:
         return ZeroGroup(mesh, setting, (mesh, setting.shards.axis), None)
+    # Every dp way is a copy of its own, and cp alone shares within it.
     if layout.dp_shard == 1:
         return ZeroGroup(mesh, setting, (mesh, "cp"), (mesh, "dp"))
     joined = compat.joined(mesh, copies, slow, fast)
@@ -147,6 +152,8 @@ class _Late(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: object, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        # The shard gets no gradient here. What collects at the stand-in is reduced once, after the last
+        # micro-batch.
         return grad, None, None, None
 
 
@@ -181,12 +188,15 @@ class Gathered(Mapping[str, Tensor]):
         if kind(name) not in PARAMETERS:
             return shard
         if self._late:
+            # autograd sees the stand-in as the parameter, so gradients of several uses and micro-batches
+            # add up on it at full size.
             whole: Tensor = _Late.apply(self.leaves[name], shard, self._group, name)
         else:
             whole = self._group.gathered(name, shard)
         self.told("gathered", whole)
         if not self._again:
             self._kept[name] = whole
+        # An axis of one rank returns the shard itself, which has to stay.
         elif whole is not shard:
             self._dropped[compat.storage_of(whole)] = name, compat.first_of(whole).shape
         return whole
@@ -205,6 +215,7 @@ class Gathered(Mapping[str, Tensor]):
     def only(self, names: list[str]) -> Gathered:
         """The same mapping for some of the names."""
         some = Gathered(self._group, {name: self._shards[name] for name in names}, self._late)
+        # Shared, not copied: a stage's part of the mapping must know what the whole has gathered.
         some._kept, some._dropped, some.told = self._kept, self._dropped, self.told
         return some
 
@@ -217,8 +228,10 @@ class Gathered(Mapping[str, Tensor]):
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def _pack(self, t: Tensor) -> Tensor | _Dropped:
+        # Found by storage, because autograd saves views of a parameter and not the parameter itself.
         name, shape = self._dropped.get(compat.storage_of(t), ("", None))
         own = compat.first_of(t)
+        # A view of some of the rows could not be rebuilt from the name alone, so it is kept as it is.
         if shape is None or own.numel() != shape.numel():
             self.told("kept", t)
             return t.detach()  # Saving an operation's own output would create a reference cycle.
@@ -245,4 +258,5 @@ def forward_of(given: Mapping[str, Tensor]) -> AbstractContextManager[object]:
 
 def _with_rows(t: Tensor, rows: int) -> Tensor:
     """`t` zero-padded below to this number of rows."""
+    # F.pad counts dims from the last one, so the pair for dim 0 comes at the end.
     return F.pad(t, (*(0, 0) * (t.dim() - 1), 0, rows - t.shape[0]))

@@ -70,11 +70,13 @@ def measured_seconds(log: str | float, cost: Cost) -> float:
         if math.isfinite(log) and log > 0:
             return float(log)
         raise LlamaparError(f"a step of {shown(log)} seconds", "a time is over 0", [], "log")
+    # torchtitan colours its metrics, and the codes stand between "tps:" and the number.
     text = _COLOURS.sub("", str(log))
     rates, steps = (_numbers(pattern, text) for pattern in (_TPS, _ITERATION))
     if steps:
         return statistics.median(steps) / 1000
     if rates:
+        # "tps" is tokens a second and GPU.
         return cost.tokens / cost.layout.world / statistics.median(rates)
     why = "read are torchtitan's 'tps: 7,123' and Megatron-LM's 'elapsed time per iteration (ms): 5181.0'"
     raise LlamaparError("no line of the log says how fast a step is", why, ["seconds of a step"], "log")
@@ -100,6 +102,8 @@ def calibrate(runs: Sequence[tuple[Cost, str | float]]) -> Calibration:
     times = tuple(measured_seconds(log, cost) for cost, log in runs)
     factors = [seconds / cost.step_seconds for cost, seconds in zip(costs, times, strict=True)]
     alone = []
+    # A factor fits its own runs too well; predicting each run from the others shows what it is worth for
+    # the next one.
     for place in range(len(factors) if len(factors) > 1 else 0):
         others = statistics.median([*factors[:place], *factors[place + 1 :]])
         alone.append(others / factors[place] - 1)

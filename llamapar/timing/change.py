@@ -27,6 +27,7 @@ def times_longer(old: Job, new: Job, judge: Framework | None) -> float | None:
 
 def _seconds_per_token(job: Job, sequences: int | None, judge: Framework | None) -> float:
     if sequences is not None:
+        # The same sequences for both, or a change of dp would also change how much work a step is.
         job = job.replace(global_batch=sequences, micro_batch=job.micro_batch or 1)
     how = conditions_of(judge, hardware(job.gpu or DEFAULT_GPU), job.recompute)
     found = cost_of(job, how, job.layer_split or split_of(judge), job.nc)

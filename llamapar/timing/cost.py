@@ -120,6 +120,8 @@ class Cost(Record):
 
     def changed(self, **changes: object) -> Cost:
         """The cost with some fields of layout, job or conditions changed. Raises LayoutError."""
+        # A name that Job and Conditions share, such as `recompute`, is set in the Conditions, by which
+        # the step is timed.
         job, how = self.asked.job, self.asked.how
         layout = {name: value for name, value in changes.items() if name in Layout.__dataclass_fields__}
         own = {name: value for name, value in changes.items() if name in Conditions.__dataclass_fields__}
@@ -337,6 +339,7 @@ def cost_of(
     tokens = step.many * (job.micro_batch or 1) * lay.dp * seq
     each = flops_a_token(m, seq, how.recompute if flops == "recomputed" else "none")
     if flops == "full":
+        # The causal count has half of attention's square, so the other half is as much again.
         each += 6.0 * m.n_layers * seq * m.q_dim
     batch = f"{step.many} x {job.micro_batch or 1} sequences of {seq:,} a DP group"
     said = f"{batch}, {how.precision} on {how.gpu.name} of {how.gpu.watts:g} W, recompute {how.recompute}"

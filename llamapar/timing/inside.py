@@ -81,6 +81,8 @@ def program_line(file: str, line: str) -> tuple[str, str]:
     path = files("llamapar") / "programs" / f"{file}.py"
     if not path.is_file():
         return "", ""
+    # Searched by its text and not kept as a number, so that an edit of the program moves the number
+    # along.
     for number, text in enumerate(path.read_text().splitlines(), 1):
         if line in text:
             return f"programs/{file}.py:{number}", text.partition("  # ")[0].strip()
@@ -248,6 +250,7 @@ def inside_of(
     timed = layer(how, model, layout, seq_len, micro_batch)
     ring = how.cp_method == "ring"
     rows = [RING.get(row.name, row) if ring else row for row in ROWS]
+    # Seconds need all steps: a term of the pass is shared among those that are alike.
     steps = [*_pass(FORWARD, rows, sent, timed, shapes), *_pass(BACKWARD, rows[::-1], sent, timed, shapes)]
     numel = layer_numel(model)
     steps = [replace(step, seconds=_seconds(step, steps, timed, numel)) for step in steps]
@@ -258,6 +261,8 @@ def _shapes(cut: Cut, seq_len: int, batch: int, tp: int) -> dict[str, dict[str, 
     """What a row makes → tensor → its shape on a TP rank."""
     m, lay = cut.model, cut.layout
     seq = seq_len // lay.cp
+    # Only the residual stream is cut by SP; inside attention and MLP every rank has all tokens of its CP
+    # rank.
     mine = seq // lay.tp if lay.sp else seq
     heads, kv = (len(cut.along(dim, tp)) for dim in ("n_heads", "n_kv_heads"))
 
@@ -287,6 +292,8 @@ def _pass(
     found = list[LayerStep]()
     for i, row in enumerate(rows):
         terms = tuple(
+            # `traffic` adds up equal parts of the block: two column inputs, two row outputs. A step is
+            # one of them.
             replace(term, count=term.count // often[row.sends])
             for term in sent.terms
             if (term.part, term.phase) == (row.sends, phase)

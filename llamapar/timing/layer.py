@@ -77,6 +77,8 @@ class Conditions:
         """The shares of the peak that attention reaches, forward and backward."""
         if self.flash in FLASH:
             forward, backward = FLASH[self.flash]
+            # FLASH's shares fall in proportion to the power (assumed); a GPU's own fall as its bfloat16
+            # matmuls do.
             return forward * self.gpu.throttle, backward * self.gpu.throttle
         return self.gpu.attention * self.gpu.capped, self.gpu.attention_backward * self.gpu.capped
 
@@ -145,16 +147,20 @@ class Ring:
     @classmethod
     def of(cls, gpu: Gpu, size: int, stride: int) -> Ring:
         """The ring of an axis with `size` ranks, `stride` apart."""
+        # Ranks `stride` apart: of a fast link's domain of GPUs, every stride-th belongs to this ring.
         return cls(size, min(size, max(1, gpu.domain // stride)))
 
     def rate(self, gpu: Gpu) -> float:
         """Bytes/s of its slowest link. The NICs of all its ranks on a machine carry the ring side by side."""
+        # A ring runs at the pace of its slowest link, so one hop over the network decides.
         fast = gpu.link_rate * gpu.link
         return fast if self.inside == self.size else min(fast, gpu.net_rate * gpu.net * self.inside)
 
     @property
     def latency(self) -> float:
         """Seconds until the last rank has the first byte."""
+        # A ring that crosses machines has one hop over the network for each of them and fast ones
+        # between.
         nodes = -(-self.size // self.inside)
         return START + (self.size - nodes) * HOP + (nodes if nodes > 1 else 0) * NET_HOP
 
@@ -203,6 +209,7 @@ def layer(how: Conditions, model: ModelConfig, layout: Layout, seq_len: int, bat
         "attention_again": float("attention" in again),
         "moved_again": float(repeats),
     }
+    # The order is that of PARTS; "as fitted" comes last, because it is a share of the others.
     found = Pass()
     _matmuls(found, inputs, gpu)
     _attention(found, inputs, how)
@@ -222,6 +229,8 @@ def _as_fitted(found: Pass, how: Conditions, launched: float) -> None:
             "slower": how.slower,
             "host": how.host * over,
         }
+        # Either the GPU is slower than the formulas, or it waits for the host to launch: the worse of the
+        # two.
         formula = "max((slower - 1) * busy, host - busy)"
         terms["as fitted"] = Term("as fitted", formula, named, "fitted to published runs: timing.profiles")
 
@@ -236,6 +245,7 @@ def _matmuls(found: Pass, inputs: dict[str, float], gpu: Gpu) -> None:
 def _attention(found: Pass, inputs: dict[str, float], how: Conditions) -> None:
     source = f"causal, half of the square; {how.gpu.source}"
     forward, backward = (share * how.gpu.bfloat16 for share in how.flash_shares)
+    # Two matmuls, QK and PV, of 2 FLOPs each, over half of the square: 2 in all for each pair of tokens.
     work = "2 * batch * seq * seq * q / tp / cp * imbalance"
     if how.flash == "unfused":
         named = inputs | {"attention_rate": how.gpu.bfloat16 * how.gpu.gemm}
@@ -276,15 +286,20 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
         count_of = {"forward": 0.0, "backward": 0.0}
         for term in sent.terms:
             if term.axis == axis and term.phase in bytes_of:
+                # An all-reduce is a reduce-scatter and an all-gather, so it passes over the ring twice.
                 share = 2.0 if term.kind == "all_reduce" else 1.0
                 if term.kind == "all_to_all":  # one hop of a ring carries all of it
                     share = ring.size / (ring.size - 1)
                 bytes_of[term.phase] += term.count * term.bytes * share
                 count_of[term.phase] += term.count
+        # Full recomputation runs the forward again in the backward, its collectives included. Selective
+        # keeps the results of collectives.
         if again:
             bytes_of["backward"] += bytes_of["forward"]
             count_of["backward"] += count_of["forward"]
         left = EXPOSED if axis == "tp" and how.overlap_tp else 1.0
+        # A ring sends the next keys while attention works on the present ones; only what takes longer is
+        # exposed.
         hidden = axis == "cp" and how.cp_method == "ring"
         for phase, terms in (("forward", found.forward), ("backward", found.backward)):
             named = {

@@ -195,6 +195,7 @@ class Plan(AsDict, Record):
             recompute=OPTIONS["recompute"].chosen(recompute or best.job.recompute),
             schedule=OPTIONS["schedule"].chosen(schedule or best.job.schedule),
         )
+        # The trainer's own split first; another only if this one is refused.
         ways = [job, *(job.replace(layer_split=split) for split in splits_of(judge)[1:])]
         job = next((way for way in ways if not codes(severities(way, judge), ERROR)), job)
         errors = [f for f in check_job(job, judge).arithmetic if f.severity == ERROR]
@@ -354,6 +355,8 @@ def searching(
             break
         every.append(candidate)
         yield
+    # By estimated seconds, the first field. Judging stops after enough of the fastest, so the order has
+    # to be right enough before the exact functions see it.
     every.sort()
     passing: list[Ranked] = []
     complete = cancel is None or not cancel()

@@ -79,6 +79,7 @@ def _order(cost: Cost) -> Iterator[Reason]:
     turned = _with(cost, order=OUTERMOST)
     if turned is None:
         return
+    # Only the order changes: the difference is what the network costs where NVLink would have done.
     own, other = (one.seconds["exposed TP"] for one in (cost, turned))
     says = (
         f"TP's collectives come in every layer: {own:.3g} s a step with its ranks side by side, {other:.3g} "
@@ -92,7 +93,11 @@ def _half_tp(cost: Cost) -> Iterator[Reason]:
     if layout.tp == 1 or layout.tp % 2:
         return
     half = _with(
-        cost, tp=layout.tp // 2, global_batch=2 * round(cost.tokens / cost.seq_len), dp=layout.dp * 2
+        # Twice the batch keeps the sequences of each group, so that only TP itself changes.
+        cost,
+        tp=layout.tp // 2,
+        global_batch=2 * round(cost.tokens / cost.seq_len),
+        dp=layout.dp * 2,
     )
     if half is not None:
         gain = half.mfu / cost.mfu - 1
@@ -120,6 +125,8 @@ def _bubble(cost: Cost) -> Iterator[Reason]:
 def _zero_3(cost: Cost) -> Iterator[Reason]:
     layout, gpu = cost.layout, cost.gpu
     tokens = cost.layer.forward["GEMMs"].inputs["tokens"]
+    # FLOPs that a GPU makes while its NIC moves one byte: with fewer tokens than that the gather takes
+    # longer than its matmul.
     balance = gpu.bfloat16 / gpu.net_rate
     bound = "the network bounds it" if tokens < balance else "compute hides it"
     says = (

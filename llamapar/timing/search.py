@@ -107,6 +107,7 @@ def stages_of(n_layers: int, pp: int, virtual_stages: int, split: str) -> Stages
         counts = LAYER_SPLITS[split](n_layers, pp * virtual_stages)
     except LlamaparError:
         return None
+    # Loop placement: every pp-th stage lies on the same rank.
     ranks = [sum(counts[rank::pp]) for rank in range(pp)]
     return Stages(max(counts), max(ranks), ranks[-1], tuple(counts[::pp]))
 
@@ -133,10 +134,10 @@ def kept_bytes(
 
 
 def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
-    """How many forwards and backwards of a stage ranks wait for in a step, of 1F1B and GPipe.
+    """The bubble of 1F1B and GPipe in forwards plus backwards of a stage, with any number of stages a rank.
 
-    They may be interleaved. It is pp - 1; with fewer micro-batches than ranks, every further stage of a rank
-    also waits until the round is full.
+    It is pp - 1. With fewer micro-batches than ranks, every further stage of a rank also waits until the
+    round is full.
     """
     return pp - 1 + (virtual_stages - 1) * max(0, pp - many)
 
@@ -149,6 +150,7 @@ def waits_of(
     With split backwards, a full pipeline waits for one forward for each further rank, or for one half of a
     backward if that is longer. The schedule's table says the same if they are equal.
     """
+    # A V has two stages a rank and is full with twice as many micro-batches.
     full = 2 * pp if ORDERS[schedule].placement == "v" else pp
     if schedule in SPLIT and many >= full:
         return (pp - 1) * max(forward, backward / 2)
@@ -174,14 +176,18 @@ def candidates(
     """
     model, seq, batch = job.model, job.seq_len or job.model.max_seq_len, job.global_batch or 1
     ways = divisors(gpus)
+    # TP beyond the KV heads is tried only if they may be copied.
     heads = model.n_heads if job.kv_replication else model.n_kv_heads
     tps = [tp for tp in ways if heads % tp == 0 and tp <= most_tp]
     for tp, cp in itertools.product(tps, ways):
         if gpus % (tp * cp) or seq % (tp * (2 * cp if cp > 1 else 1)):
             continue
+        # TP and CP alone decide a layer's time, so layouts that differ only in the rest share a cache
+        # entry.
         own = job.layout.replace(tp=tp, cp=cp, pp=1, dp=1, virtual_stages=1, dp_replicate=1, zero=1)
         for pp in divisors(gpus // (tp * cp)):
             dp = gpus // (tp * cp * pp)
+            # Embedding and head count as a layer each, so there may be two stages more than layers.
             if pp <= model.n_layers + 2 and batch % dp == 0:
                 yield from _of_degrees(job, how, own, pp, dp, judge)
 
@@ -197,6 +203,7 @@ def _of_degrees(
     seq = job.seq_len or model.max_seq_len
     shards, room = own.cp * dp, how.gpu.hbm_bytes
     zeros = judge.zero if judge else range(4)
+    # Nothing is shared with one rank, so ZeRO's stages are one and the same; one stands for all.
     if shards == 1:  # then stages are alike
         zeros = (min(1, max(zeros)),)
     splits = splits_of(judge) if pp > 1 else splits_of(judge)[:1]
@@ -204,6 +211,8 @@ def _of_degrees(
     numel = layers_numel(model) / model.n_layers / own.tp
     for batch in (n for n in divisors(min(sequences, MOST_MICRO_BATCH)) if sequences % n == 0):
         many = sequences // batch
+        # Filled at most once for each micro-batch size: name, bytes kept, and seconds forward, backward
+        # and of the head.
         kinds: list[tuple[str, float, float, float, float]] = []
         exposed: dict[tuple[int, int, str], float] = {}
         ways = _virtual(model, pp, many, job.schedule, judge)
@@ -215,8 +224,11 @@ def _of_degrees(
             chunks = sum(layers * n for layers, n in zip(made.first, flying, strict=True)) * batch / own.cp
             named = {"micro_batches": many, "layers": made.rank}
             params = int(made.rank * numel)
+            # Seconds without what ZeRO sends, which the ZeRO stages below share.
             alone: dict[str, float] = {}
             for zero, sharing in shared.items():
+                # Both tests are lower bounds, so a layout that fails one certainly does not fit; the
+                # exact count comes later.
                 if least_bytes(made.rank * numel, zero, shards, judge) > room:
                     continue
                 held = least_bytes(sum(made.first) * numel, zero, shards, judge, many > 1)
@@ -236,6 +248,7 @@ def _of_degrees(
                     if name not in alone:
                         each = forward + backward
                         stage = made.longest * forward, made.longest * backward
+                        # The busiest rank has most layers, or fewer and the head.
                         busy = many * max(made.rank * each, made.last * each + ends)
                         alone[name] = busy + waits_of(job.schedule, pp, v, many, *stage)
                     alike = zero, made.rank, name
@@ -257,11 +270,15 @@ def splits_of(judge: Framework | None) -> tuple[str, ...]:
 def _virtual(model: ModelConfig, pp: int, many: int, schedule: str, judge: Framework | None) -> Iterator[int]:
     """Numbers of virtual stages to try: the schedule's own; else 1, equal stages, and powers of two."""
     if ORDERS[schedule].virtual_stages is not None and schedule not in SEVERAL:
+        # ZBV and DualPipeV fix two stages a rank. 1f1b and gpipe fix one, but have looped forms for
+        # several.
         yield ORDERS[schedule].virtual_stages or 1
         return
     yield 1
     if pp == 1 or many % max(1, many // pp) or (judge and not judge.interleaves):
         return
+    # Equal stages, with or without the ends counted as layers; powers of two besides, as people choose
+    # them.
     counted = model.n_layers, model.n_layers + 2
     for v in range(2, counted[1] // pp + 1):
         if v & (v - 1) == 0 or any(n % (pp * v) == 0 for n in counted):

@@ -1,4 +1,8 @@
-"""A step of a job on its busiest rank: compute, the pipeline, data parallelism, the optimizer."""
+"""A step of a job on its busiest rank: compute, the pipeline, data parallelism, the optimizer.
+
+The work of the busiest rank is added up from its layers. The schedule's timeline, with the work of every
+stage, then says how much longer the step takes than that.
+"""
 
 from __future__ import annotations
 
@@ -97,6 +101,7 @@ def schedule_walk(name: str, pp: int, virtual_stages: int, many: int, nc: int | 
 
 def sent_to_next(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> float:
     """Seconds from the end of a stage to its use on the next rank."""
+    # Two neighbours of the pipeline: a ring of two, on the fast link only if both are in its domain.
     ring = Ring.of(how.gpu, 2, layout.stride("pp"))
     hop = HOP if ring.inside == ring.size else NET_HOP
     return tokens * model.dim * ITEM / (layout.tp if layout.sp else 1) / ring.rate(how.gpu) + START + hop
@@ -107,6 +112,7 @@ def sharing(how: Conditions, layout: Layout) -> tuple[Ring, Ring]:
     gpu = how.gpu
     inside = Ring.of(gpu, layout.cp, layout.stride("cp")).inside
     inside *= Ring.of(gpu, layout.dp_shard, layout.stride("dp")).inside
+    # The joint axis is on fast links as far as both of its parts are.
     shards = Ring(layout.cp * layout.dp_shard, inside)
     return shards, Ring.of(gpu, layout.dp_replicate, layout.stride("dp") * layout.dp_shard)
 
@@ -136,10 +142,13 @@ class Sharing:
         """The Sharing of a layout under conditions."""
         shards, copies = sharing(how, layout)
         zero = layout.zero
+        # Float8 weights are one byte each.
         gathered = 1 if how.low_gather and zero == 3 else ITEM
+        # Copies of the shards all-reduce them: twice the ring, but only a shard each.
         between = 2 * (copies.size - 1) / copies.size / shards.size * GRAD / copies.rate(how.gpu)
         along = (shards.size - 1) / shards.size / shards.rate(how.gpu)
         once = how.habits.reduces_once(layout.pp)
+        # ZeRO 2 that reduces once a step communicates like ZeRO 1.
         formula = EXPOSED_DP[1 if once and zero == 2 else zero]
         if how.habits.reduces_after and zero == 1:
             formula = EXPOSED_AFTER
@@ -241,6 +250,8 @@ class Step:
         ranks = Ranks.of(sizes, phases, (ends[0].value, ends[1].value))
         named = {"micro_batches": float(many), "layers": float(ranks.layers)}
         terms = [_of_layers(name, each, named) for name in PARTS if name in each.forward]
+        # The busiest rank need not hold the head; only its own work counts here, and the timeline has the
+        # others'.
         if ranks.hold.head:
             inputs = named | {"forward": ends[0].value, "backward": ends[1].value}
             terms.append(
@@ -254,6 +265,7 @@ class Step:
         if lay.cp * lay.dp > 1:
             terms.append(between.exposed(numel, named | {"layers": float(layers)}, phases))
         terms.append(between.optimizer(numel))
+        # The share was observed over many machines, so a single one gets none.
         if lay.world > how.gpu.domain:
             inputs = {"busy": busy, "share": STRAGGLING}
             terms.append(Term("stragglers", "share * busy", inputs, "arXiv:2407.21783 section 3.3.4"))
