@@ -152,9 +152,8 @@ class Diagnosis:
 
     __repr__ = __str__
 
-    @property
-    def html(self) -> tuple[str, str]:
-        """What to do and why, as lines of HTML; and who says so, folded."""
+    def card(self, heading: str, notes: str) -> str:
+        """As HTML: a heading, what to do and why, notes, and who says so, folded."""
         fixes = ", or ".join(f"<code>{escape(str(fix))}</code>" for fix in self.fixes)
         equations = "<br>".join(f"<code>{escape(equation)}</code>" for equation in self.equations)
         rows = "".join(
@@ -162,12 +161,17 @@ class Diagnosis:
             f"<td>{s.source._repr_html_()}</td></tr>"
             for s in self.frameworks
         )
-        said = f"<details><summary>who says so</summary><table>{rows}</table></details>" if rows else ""
-        return (f"<br>try {fixes}" if fixes else "") + (f"<br>why {equations}" if equations else ""), said
+        return (
+            f"<p>{heading}"
+            + (f"<br>try {fixes}" if fixes else "")
+            + (f"<br>why {equations}" if equations else "")
+            + f"{notes}</p>"
+            + (f"<details><summary>who says so</summary><table>{rows}</table></details>" if rows else "")
+        )
 
     def _repr_html_(self) -> str:
-        (lines, said), asks = self.html, f"<br>pass {escape(self.narrows)}" if self.needs else ""
-        return f"<p><b>{self.level}</b>: {escape(self.cause)}{lines}{asks}</p>{said}"
+        asks = f"<br>pass {escape(self.narrows)}" if self.needs else ""
+        return self.card(f"<b>{self.level}</b>: {escape(self.cause)}", asks)
 
 
 @dataclass(frozen=True, repr=False)
@@ -270,7 +274,7 @@ class Explanation:
         best, asked = self.best, self.best.narrows if self.best and self.best.needs else ""
         below = [replace(d, needs=()) if d.narrows == asked else d for d in self.diagnoses]
         if best is None or best.cause not in self.headline:
-            return None, below if self._asks else [*self.diagnoses], ""
+            return None, below, ""
         return best, below[1:], f"how sure: {best.level}{'; pass ' * bool(asked)}{asked}"
 
     def __str__(self) -> str:
@@ -290,18 +294,15 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         best, below, sure = self._parts()
-        lines, said = best.html if best else ("", "")
-        lines += "".join(
-            f"<br>{escape(line)}" for line in (*(f"if {i}" for i in self.if_known), sure) if line
-        )
-        lines += f"<br>from <code>{escape(self.line[:300])}</code>" if self.line else ""
-        lines += f"<br>{escape(self.note)}" if self.note else ""
-        cards = [d._repr_html_() for d in below]
-        first = cards.pop(0) if cards and best is None else ""
-        more = f"<details><summary>or else</summary>{''.join(cards)}</details>" if cards else ""
-        ranks = "" if self.flight is None else self.flight._repr_html_()
-        live = "" if self.live is None else self.live._repr_html_()
-        return f"<p><b>{escape(self.headline)}</b>{lines}</p>{said}{live}{first}{more}{ranks}"
+        quoted = f"from <code>{escape(self.line[:300])}</code>" if self.line else ""
+        rows = (*(f"if {escape(line)}" for line in self.if_known), escape(sure), quoted, escape(self.note))
+        heading, notes = f"<b>{escape(self.headline)}</b>", "".join(f"<br>{row}" for row in rows if row)
+        cards = [best.card(heading, notes) if best else f"<p>{heading}{notes}</p>"]
+        cards += ["" if self.live is None else self.live._repr_html_()]
+        others = [d._repr_html_() for d in below]
+        cards += [others.pop(0)] if others and best is None else []
+        cards += [f"<details><summary>or else</summary>{''.join(others)}</details>"] if others else []
+        return "".join([*cards, "" if self.flight is None else self.flight._repr_html_()])
 
     def __bool__(self) -> bool:
         """Whether the verdict is a sharding problem."""
