@@ -339,7 +339,7 @@ TRIED = (
 
 def test_an_open_verdict_says_what_a_degree_would_make_of_it() -> None:
     told = lp.explain(MATMUL)
-    still = "tp=1, 2, 3, 5, 6, 8, 16, 32, 64: still not known"
+    still = "tp=1, 2, 3, 5, 6, 8, 16, 32, 64: not known"
     assert str(told).splitlines() == [
         "Not known: pass --tp to narrow this down",
         f"    if   tp=4: a sharding problem; {still}",
@@ -348,7 +348,7 @@ def test_an_open_verdict_says_what_a_degree_would_make_of_it() -> None:
         "    why  4096/4 = 1024",
     ]
     assert f"<br>if tp=4: a sharding problem; {still}<br>" in told._repr_html_()
-    assert lp.explain(MATMUL, gpus=8).if_known == ("tp=4: a sharding problem; tp=1, 2, 8: still not known",)
+    assert lp.explain(MATMUL, gpus=8).if_known == ("tp=4: a sharding problem; tp=1, 2, 8: not known",)
     for decided in (lp.explain(MATMUL, tp=4), lp.explain(MATMUL, tp=8), lp.explain(MATMUL, tp="1->2")):
         assert decided.if_known == ()
 
@@ -362,7 +362,7 @@ def test_what_a_degree_would_make_of_it_is_what_it_makes_of_it(text: str) -> Non
             axis, _, degrees = values.partition("=")
             for degree in map(int, degrees.split(", ")):
                 verdict = lp.explain(text, context={axis: degree}).verdict
-                assert words.get(verdict, "still not known") == said
+                assert words.get(verdict, "not known") == said
 
 
 def test_trying_degrees_takes_no_longer_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:

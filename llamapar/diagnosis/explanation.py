@@ -25,14 +25,10 @@ from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, UNKNOWN
 _WIDTH = 100
 _COUNTS = ("tp", "cp", "pp", "dp", "seq_len", "micro_batch", "global_batch", "quant_group", "virtual_stages")
 _FLAGS = dict.fromkeys((*MODEL_FIELDS, "model"), "--model") | {n: OPTIONS[n].flag for n in _COUNTS}
-_FLAGS |= {"world": "--gpus", "layout": "layout (--tp, --cp, --pp, --dp)"}
+_FLAGS |= {"world": "--gpus", "layout": "layout (--tp, --cp, --pp, --dp)", "group size": "--quant-group"}
 """A fact → the option of the command that gives it."""
 
-_VERDICTS = {
-    SHARDING: "a sharding problem",
-    NOT_SHARDING: "not a sharding problem",
-    UNKNOWN: "still not known",
-}
+_VERDICTS = {SHARDING: "a sharding problem", NOT_SHARDING: "not a sharding problem", UNKNOWN: "not known"}
 
 _TRIED = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)
 """Degrees that are tried for an axis that is not known."""
@@ -230,18 +226,13 @@ class Explanation:
     @property
     def summary(self) -> str:
         """One line: the verdict and its reason."""
-        words = {"sharding": "A sharding problem", "not_sharding": "Not a sharding problem"}
-        return f"{words.get(self.verdict, 'Not known')}: {self.reason}"
-
-    @property
-    def _asks(self) -> bool:
-        """Whether the first thing to do is to supply a fact."""
-        return self.verdict == UNKNOWN and self.best is not None and bool(self.best.needs)
+        return f"{_VERDICTS[self.verdict].capitalize()}: {self.reason}"
 
     @property
     def headline(self) -> str:
-        """The first line of the text: `summary`, or what to pass if the verdict is open."""
-        return f"Not known: pass {self.best.narrows}" if self.best and self._asks else self.summary
+        """The first line of the text: `summary`, or what to pass if a missing fact leaves it open."""
+        asks = self.verdict == UNKNOWN and self.best and self.best.needs
+        return f"Not known: pass {self.diagnoses[0].narrows}" if asks else self.summary
 
     @cached_property
     def if_known(self) -> tuple[str, ...]:
@@ -251,7 +242,8 @@ class Explanation:
         tried.
         """
         known, again, end = self.known, self.again, time.process_time() + _SECONDS
-        if not self._asks or again is None or known.changes or self.live is not None:
+        decided = self.verdict != UNKNOWN or not self.diagnoses
+        if decided or again is None or known.changes or self.live is not None:
             return ()
         said: list[str] = []
         for axis in (axis for axis in AXES if axis in self.diagnoses[0].needs):
