@@ -134,15 +134,15 @@ def test_incident_3_in_full() -> None:
     told = lp.explain(KV, "llama3-8b", {"tp": 16}, seq_len=8192)
     assert str(told).splitlines() == [
         "A sharding problem: a rank holds 64 columns, half a head of 128: 8 KV heads over tp=16",
-        f"    from {KV}",
-        "likely: a rank holds 64 columns, half a head of 128: 8 KV heads over tp=16",
-        "         8192 × 64 = 524288",
-        "         64 = 8·128/16 = half a head",
         "    try  tp=8 dp=2 (8·1·1·2 = 16 ranks)",
         "    or   tp=8 cp=2 (8·2·1·1 = 16 ranks)",
         "    or   tp=8 pp=2 (8·1·2·1 = 16 ranks)",
+        "    why  8192 × 64 = 524288",
+        "         64 = 8·128/16 = half a head",
         "    says plain torch (DTensor): shape '[1, 8192, -1, 128]' is invalid for input of size 524288",
         "         (pytorch/pytorch: torch/distributed/tensor/parallel/style.py @v2.13.0)",
+        "    how sure: likely",
+        f"    from {KV}",
     ]
     assert all(isinstance(fix, Fix) for fix in told.best.fixes)
 
@@ -325,6 +325,55 @@ def test_what_is_given_narrows_the_answer() -> None:
     told = lp.explain("AssertionError: 14336 is not divisible by 5", "llama3-8b", {"tp": 5})
     assert told.best.category == "hidden_or_ffn_not_divisible"
     assert told.best.needs == ()
+
+
+MATMUL = "RuntimeError: a and b must have same reduction dim, but got [4096, 1024] X [4096, 4096]."
+TRIED = (
+    MATMUL,
+    "RuntimeError: shape '[1, 28, 64, 128]' is invalid for input of size 28672",
+    "The input size is not aligned with the quantized weight shape. This can be caused by too large tensor "
+    "parallel size.",
+    "ValueError: Expected input batch_size (16) to match target batch_size (8).",
+)
+
+
+def test_an_open_verdict_says_what_a_degree_would_make_of_it() -> None:
+    told = lp.explain(MATMUL)
+    still = "tp=1, 2, 3, 5, 6, 8, 16, 32, 64: not known"
+    assert str(told).splitlines() == [
+        "Not known: pass --tp to narrow this down",
+        f"    if   tp=4: a sharding problem; {still}",
+        f"    from {MATMUL}",
+        "possible: 1024 is 1/4 of 4096, as a rank's slice at tp=4 would be",
+        "    why  4096/4 = 1024",
+    ]
+    assert f"<br>if tp=4: a sharding problem; {still}<br>" in told._repr_html_()
+    assert lp.explain(MATMUL, gpus=8).if_known == ("tp=4: a sharding problem; tp=1, 2, 8: not known",)
+    for decided in (lp.explain(MATMUL, tp=4), lp.explain(MATMUL, tp=8), lp.explain(MATMUL, tp="1->2")):
+        assert decided.if_known == ()
+
+
+@pytest.mark.parametrize("text", TRIED)
+def test_what_a_degree_would_make_of_it_is_what_it_makes_of_it(text: str) -> None:
+    words = {"sharding": "a sharding problem", "not_sharding": "not a sharding problem"}
+    for line in lp.explain(text).if_known:
+        for group in line.split("; "):
+            values, _, said = group.partition(": ")
+            axis, _, degrees = values.partition("=")
+            for degree in map(int, degrees.split(", ")):
+                verdict = lp.explain(text, context={axis: degree}).verdict
+                assert words.get(verdict, "not known") == said
+
+
+def test_trying_degrees_takes_no_longer_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llamapar.diagnosis.explanation._SECONDS", -1)
+    assert lp.explain(MATMUL).if_known == ()
+
+
+def test_a_cause_and_what_to_pass_are_said_once() -> None:
+    for text in TRIED:
+        lines = str(lp.explain(text)).splitlines()
+        assert [line for line in lines if line[4:] and sum(line[4:] in other for other in lines) > 1] == []
 
 
 # -- fixes and forms -------------------------------------------------------------------------------

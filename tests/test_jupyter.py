@@ -131,7 +131,9 @@ attend(torch.zeros(1, 4, 32), 16)
     text = text_of(shown)
     assert "8 KV heads over tp=16" in text
     assert "for example" not in text
-    assert text.splitlines()[2:7] == [
+    lines = text.splitlines()
+    at = lines.index("    with tp=16 of the failing frame")
+    assert lines[at:] == [
         "    with tp=16 of the failing frame",
         "    line 4: (x @ wk.T).view(1, 4, -1, 128)",
         "    x   [1, 4, 32] float32",

@@ -704,6 +704,83 @@ def test_the_command_reads_judges_and_says_what_is_missing(
     assert main(["check", "--settings"]) == 2
 
 
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[parallelism]
+tensor_parallel_degree = {tp}
+pipeline_parallel_degree = 4
+[training]
+local_batch_size = 8
+global_batch_size = 512
+seq_len = 8192
+"""
+MEGATRON = (
+    "torchrun --nproc-per-node 8 --nnodes $N pretrain_gpt.py --num-layers 32 --hidden-size 4096 --swiglu "
+    "--num-attention-heads 32 --group-query-attention --num-query-groups 8 --ffn-hidden-size 14336 "
+    "--seq-length 8192 --max-position-embeddings 8192 --tensor-model-parallel-size 8 "
+    "--pipeline-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 512 --normalization RMSNorm "
+    "--position-embedding-type rope --untie-embeddings-and-output-weights"
+)
+SIZED = "vocab_size=32000, 128256, 151936: passes"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "known", "told"),
+    [
+        (
+            "train.toml",
+            TITAN.format(tp=16),
+            [],
+            [
+                "gpus=64, 128, 256, 512, 1024, 2048, 4096: "
+                "fails: LP104 tp=16 does not divide n_kv_heads=8 (llama3-8b)",
+                "gpus is no multiple of 64: fails, because tp·cp·pp is 64",
+            ],
+        ),
+        (
+            "train.toml",
+            TITAN.format(tp=8),
+            [],
+            [
+                "gpus=32, 64, 128, 256, 512, 1024, 2048: passes",
+                "gpus is no multiple of 32: fails, because tp·cp·pp is 32",
+            ],
+        ),
+        (
+            "run.sh",
+            MEGATRON,
+            [],
+            [
+                f"gpus=64, 128, 256, 512, 1024, 2048, 4096: {SIZED}",
+                "gpus is no multiple of 64: fails, because tp·cp·pp is 64",
+            ],
+        ),
+        ("run.sh", MEGATRON, ["--gpus", "128"], [SIZED]),
+        ("run.sh", MEGATRON.replace("--hidden-size 4096", ""), ["--gpus", "128"], []),
+        ("run.sh", MEGATRON.replace("parallel-size 8", "parallel-size $TP", 1), [], []),
+    ],
+)
+def test_what_is_certain_without_the_missing_facts(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    text: str,
+    known: list[str],
+    told: list[str],
+) -> None:
+    """Some numbers of GPUs and vocabularies are tried, and each line says what `check` says with them."""
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    files = ["check", "--config" if name.endswith("toml") else "--launch", str(path), *known]
+    assert main([*files, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["if_known"] == told
+    assert main(files) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix("  if   ") for line in lines if line.startswith("  if ")] == told
+
+
 def test_settings_are_planned_for_and_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = read(CASES["nt-11-doremi-2.8b"])
     said = {name: settings.job[name] for name in ("seq_len", "micro_batch", "global_batch")}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
@@ -9,6 +12,12 @@ from llamapar.rules.report import check
 
 from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer
 from .settings_files import KNOWN, of_settings
+
+_MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
+"""Multiples of tp·cp·pp that are tried as the number of GPUs."""
+
+_VOCABULARIES = (32000, 128256, 151936)
+"""Sizes that are tried of a vocabulary: those of Llama 2, Llama 3 and Qwen 2.5."""
 
 
 def _check(given: Given) -> CommandAnswer:
@@ -24,14 +33,50 @@ def _check(given: Given) -> CommandAnswer:
 
 
 def _check_settings(given: Given) -> CommandAnswer:
-    """The files' settings, then the verdict; if they are incomplete, the missing facts."""
-    rest = {name: value for name, value in given.facts.items() if name not in KNOWN}
+    """The files' settings, then the verdict; if they are incomplete, what is missing and what is certain."""
+    rest = {name: value for name, value in given.facts.items() if name not in KNOWN} | given.of("framework")
 
     def judged(settings: Settings) -> CommandAnswer:
-        report = check(settings, **rest, **given.of("framework"))
+        report = check(settings, **rest)
         return answer(report, report.ok)
 
-    return of_settings(given, judged, findings=[])
+    def errors(settings: Settings) -> str:
+        found = check(settings, **rest).errors
+        return f"fails: {' and '.join(f'{e.code} {e.message}' for e in found)}" if found else "passes"
+
+    def if_known(settings: Settings, read: Callable[..., Settings]) -> list[str]:
+        """The errors with each tried number of GPUs and vocabulary; none if something else is missing too."""
+        known, said = settings.known(), given.of(*KNOWN)
+        try:
+            if "dp" in known or not known.keys() >= {"tp", "cp", "pp"}:
+                return _if_sized(settings, errors)
+            ranks = known["tp"] * known["cp"] * known["pp"]
+            worlds = {n: read(known=said | {"gpus": n}) for n in (ranks * times for times in _MULTIPLES)}
+            found = _grouped("gpus", worlds, lambda settings: "; ".join(_if_sized(settings, errors)))
+            return [*found, f"gpus is no multiple of {ranks}: fails, because tp·cp·pp is {ranks}"]
+        except LlamaparError:
+            return []
+
+    return of_settings(given, judged, if_known, findings=[])
+
+
+def _if_sized(settings: Settings, errors: Callable[[Settings], str]) -> list[str]:
+    """The errors, with each tried vocabulary if the files do not say its size."""
+    try:
+        return [errors(settings)]
+    except LlamaparError as problem:
+        if problem.field != "vocab_size":
+            raise
+    sized = {n: replace(settings, model={**settings.model, "vocab_size": n}) for n in _VOCABULARIES}
+    return _grouped("vocab_size", sized, errors)
+
+
+def _grouped(name: str, tried: dict[int, Settings], outcome: Callable[[Settings], str]) -> list[str]:
+    """The tried values in groups of equal outcome, one line each."""
+    groups: dict[str, list[str]] = {}
+    for value, settings in tried.items():
+        groups.setdefault(outcome(settings), []).append(str(value))
+    return [f"{name}={', '.join(group)}: {found}" for found, group in groups.items()]
 
 
 COMMAND = Command(

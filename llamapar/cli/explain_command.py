@@ -197,19 +197,15 @@ def _echoed(pieces: Iterable[bytes], stream: IO[str] | None) -> Iterator[bytes]:
     for piece in pieces:
         if stream is not None:
             try:
-                _pass(piece, stream)
+                if binary := cast("IO[bytes] | None", getattr(stream, "buffer", None)):
+                    binary.write(piece)
+                else:
+                    stream.write(piece.decode("utf-8", "replace"))
+                stream.flush()
             except OSError:
                 mute(stream)
                 stream = None
         yield piece
-
-
-def _pass(piece: bytes, stream: IO[str]) -> None:
-    if binary := cast("IO[bytes] | None", getattr(stream, "buffer", None)):
-        binary.write(piece)
-    else:
-        stream.write(piece.decode("utf-8", "replace"))
-    stream.flush()
 
 
 COMMAND = Command(

@@ -360,7 +360,8 @@ def build(
         )
         for h in best
     )
-    return Explanation(*verdict_of(best, known, r.parallel), diagnoses, line, ranks, known)
+    again = partial(build, r, line=line, ranks=ranks, others=others)
+    return Explanation(*verdict_of(best, known, r.parallel), diagnoses, line, ranks, known, again=again)
 
 
 _GIVEN = {"layout": "tp", "layout of this run": "tp", "model": "dim"}

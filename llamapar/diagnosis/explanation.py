@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from html import escape
 from typing import Protocol
 
+from llamapar.describe.layout import AXES
 from llamapar.describe.options import OPTIONS
 from llamapar.frameworks import FRAMEWORKS, Source
 from llamapar.records.equations import Equation
@@ -18,13 +20,22 @@ from llamapar.rules.fix_search import Fix
 from .hypothesis import Level
 from .known import MODEL_FIELDS, Known
 from .live_facts import LiveFacts
-from .vocabulary import CATEGORIES, SHARDING, UNKNOWN
+from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, UNKNOWN
 
 _WIDTH = 100
 _COUNTS = ("tp", "cp", "pp", "dp", "seq_len", "micro_batch", "global_batch", "quant_group", "virtual_stages")
 _FLAGS = dict.fromkeys((*MODEL_FIELDS, "model"), "--model") | {n: OPTIONS[n].flag for n in _COUNTS}
-_FLAGS["world"] = "--gpus"
+_FLAGS |= {"world": "--gpus", "layout": "layout (--tp, --cp, --pp, --dp)", "group size": "--quant-group"}
 """A fact → the option of the command that gives it."""
+
+_VERDICTS = {SHARDING: "a sharding problem", NOT_SHARDING: "not a sharding problem", UNKNOWN: "not known"}
+
+_TRIED = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)
+"""Degrees that are tried for an axis that is not known."""
+
+_SECONDS = 0.5
+"""Processor time in which degrees are tried; the ten of an axis take about 0.03 s. An axis that takes longer
+is left out whole, because half of its degrees would look like all of them."""
 
 _NOT_SHAPES = {"rank_mapping_hang", "memory_oom_layout"}
 _NOT_OURS = {"types_differ", "not_there", "bad_data", "operator_rule"}
@@ -122,34 +133,41 @@ class Diagnosis:
             "level": str(self.level),
         }
 
-    def __str__(self) -> str:
-        lines = [f"{self.level}: {self.cause}"]
-        rows = [("", equation) for equation in self.equations]
-        rows += [("try" if i == 0 else "or", str(fix)) for i, fix in enumerate(self.fixes)]
+    @property
+    def lines(self) -> list[str]:
+        """What to do, then why, then who says so, as indented lines."""
+        rows = [("or" if i else "try", str(fix)) for i, fix in enumerate(self.fixes)]
+        rows += [("" if i else "why", equation) for i, equation in enumerate(self.equations)]
         rows += [("says", str(speaker)) for speaker in self.frameworks]
-        rows += [("pass", self.narrows)] if self.needs else []
-        for word, text in rows:
-            lines += textwrap.wrap(text, _WIDTH, initial_indent=f"    {word:<4} ", subsequent_indent=" " * 9,
-                                   break_on_hyphens=False)  # fmt: skip
-        return "\n".join(lines)
+        wrap = partial(textwrap.wrap, width=_WIDTH, subsequent_indent=" " * 9, break_on_hyphens=False)
+        return [line for word, text in rows for line in wrap(text, initial_indent=f"    {word:<4} ")]
+
+    def __str__(self) -> str:
+        asks = [f"    pass {self.narrows}"] if self.needs else []
+        return "\n".join([f"{self.level}: {self.cause}", *self.lines, *asks])
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        equations = "".join(f"<br><code>{escape(equation)}</code>" for equation in self.equations)
+    def card(self, heading: str, notes: str) -> str:
+        """As HTML: a heading, what to do and why, notes, and who says so, folded."""
         fixes = ", or ".join(f"<code>{escape(str(fix))}</code>" for fix in self.fixes)
+        equations = "<br>".join(f"<code>{escape(equation)}</code>" for equation in self.equations)
         rows = "".join(
             f"<tr><td>{escape(FRAMEWORKS[s.framework].title)}</td><td>{escape(s.message)}</td>"
             f"<td>{s.source._repr_html_()}</td></tr>"
             for s in self.frameworks
         )
         return (
-            f"<p><b>{self.level}</b>: {escape(self.cause)}{equations}"
+            f"<p>{heading}"
             + (f"<br>try {fixes}" if fixes else "")
-            + (f"<br>pass {escape(self.narrows)}" if self.needs else "")
-            + "</p>"
+            + (f"<br>why {equations}" if equations else "")
+            + f"{notes}</p>"
             + (f"<details><summary>who says so</summary><table>{rows}</table></details>" if rows else "")
         )
+
+    def _repr_html_(self) -> str:
+        asks = f"<br>pass {escape(self.narrows)}" if self.needs else ""
+        return self.card(f"<b>{self.level}</b>: {escape(self.cause)}", asks)
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,7 +176,8 @@ class Explanation:
 
     line: the root cause as quoted from the text. ranks: the ranks that reported it, if the text names them.
     known: the given facts, and those that the text states. note: what else in the log it explains. flight:
-    for flight records, the position of every rank. live: for an exception, the facts of its frame.
+    for flight records, the position of every rank. live: for an exception, the facts of its frame. again: the
+    explanation of the same text with other known facts; None if a text alone was not explained.
     """
 
     verdict: str
@@ -170,6 +189,7 @@ class Explanation:
     note: str = ""
     flight: HangPositions | None = None
     live: LiveFacts | None = None
+    again: Callable[[Known], Explanation] | None = field(default=None, compare=False)
 
     @property
     def best(self) -> Diagnosis | None:
@@ -206,30 +226,75 @@ class Explanation:
     @property
     def summary(self) -> str:
         """One line: the verdict and its reason."""
-        words = {"sharding": "A sharding problem", "not_sharding": "Not a sharding problem"}
-        return f"{words.get(self.verdict, 'Not known')}: {self.reason}"
+        return f"{_VERDICTS[self.verdict].capitalize()}: {self.reason}"
+
+    @property
+    def headline(self) -> str:
+        """The first line of the text: `summary`, or what to pass if a missing fact leaves it open."""
+        asks = self.verdict == UNKNOWN and self.best and self.best.needs
+        return f"Not known: pass {self.diagnoses[0].narrows}" if asks else self.summary
+
+    @cached_property
+    def if_known(self) -> tuple[str, ...]:
+        """For an open verdict, the verdicts with tried degrees of one missing axis: one line for each axis.
+
+        An axis with which nothing is decided has no line, and one that would contradict the known GPUs is not
+        tried.
+        """
+        known, again, end = self.known, self.again, time.process_time() + _SECONDS
+        decided = self.verdict != UNKNOWN or not self.diagnoses
+        if decided or again is None or known.changes or self.live is not None:
+            return ()
+        said: list[str] = []
+        for axis in (axis for axis in AXES if axis in self.diagnoses[0].needs):
+            tried: dict[str, list[str]] = {verdict: [] for verdict in _VERDICTS}
+            for degree in _TRIED:
+                if time.process_time() > end:
+                    return tuple(said)
+                if (known.get("world") or degree) % degree == 0:
+                    tried[again(known.also({axis: degree})).verdict].append(str(degree))
+            if tried[SHARDING] or tried[NOT_SHARDING]:
+                groups = [f"{axis}={', '.join(n)}: {_VERDICTS[v]}" for v, n in tried.items() if n]
+                said.append("; ".join(groups))
+        return tuple(said)
+
+    def _parts(self) -> tuple[Diagnosis | None, list[Diagnosis], str]:
+        """The diagnosis whose cause the first line gives, the ones to list below, and how sure the first is.
+
+        What to pass is said once: a diagnosis below that asks for the same does not repeat it.
+        """
+        best, asked = self.best, self.best.narrows if self.best and self.best.needs else ""
+        below = [replace(d, needs=()) if d.narrows == asked else d for d in self.diagnoses]
+        if best is None or best.cause not in self.headline:
+            return None, below, ""
+        return best, below[1:], f"how sure: {best.level}{'; pass ' * bool(asked)}{asked}"
 
     def __str__(self) -> str:
-        head = [self.summary]
+        best, below, sure = self._parts()
+        lines = [f"if   {line}" for line in self.if_known] + ([] if best is None else [sure])
         if self.line:
             where = f"  (ranks {', '.join(map(str, self.ranks[:8]))})" if self.ranks else ""
-            head.append(f"    from {self.line[:300]}{where}")
-        if self.note:
-            head.append(f"    {self.note}")
-        head += [] if self.live is None else [f"    {line}" for line in self.live.lines()]
+            lines.append(f"from {self.line[:300]}{where}")
+        lines += [self.note] if self.note else []
+        lines += [] if self.live is None else self.live.lines()
+        first = [self.headline, *(best.lines if best else ()), *(f"    {line}" for line in lines)]
         more = [] if self.flight is None else [str(self.flight)]
-        return "\n".join([*head, *(str(d) for d in self.diagnoses), *more])
+        blocks = [f"{'or ' * (i > 0 or best is not None)}{d}" for i, d in enumerate(below)]
+        return "\n".join([*first, *blocks, *more])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        line = f"<br><code>{escape(self.line[:300])}</code>" if self.line else ""
-        first, *rest = [d._repr_html_() for d in self.diagnoses] or [""]
-        more = f"<details><summary>or else</summary>{''.join(rest)}</details>" if rest else ""
-        note = f"<br>{escape(self.note)}" if self.note else ""
-        ranks = "" if self.flight is None else self.flight._repr_html_()
-        live = "" if self.live is None else self.live._repr_html_()
-        return f"<p><b>{escape(self.summary)}</b>{line}{note}</p>{live}{first}{more}{ranks}"
+        best, below, sure = self._parts()
+        quoted = f"from <code>{escape(self.line[:300])}</code>" if self.line else ""
+        rows = (*(f"if {escape(line)}" for line in self.if_known), escape(sure), quoted, escape(self.note))
+        heading, notes = f"<b>{escape(self.headline)}</b>", "".join(f"<br>{row}" for row in rows if row)
+        cards = [best.card(heading, notes) if best else f"<p>{heading}{notes}</p>"]
+        cards += ["" if self.live is None else self.live._repr_html_()]
+        others = [d._repr_html_() for d in below]
+        cards += [others.pop(0)] if others and best is None else []
+        cards += [f"<details><summary>or else</summary>{''.join(others)}</details>"] if others else []
+        return "".join([*cards, "" if self.flight is None else self.flight._repr_html_()])
 
     def __bool__(self) -> bool:
         """Whether the verdict is a sharding problem."""
