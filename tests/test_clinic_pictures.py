@@ -143,7 +143,9 @@ def test_any_exception_is_taken(text: str) -> None:
 
 def test_the_ranks_with_the_error_are_drawn_on_the_grid() -> None:
     where = lp.clinic(**RANKS).payload["where"]
-    assert where["summary"] == "2 ranks of 4 with the error: 1, 3\n2 other ranks in the log"
+    assert where["summary"] == (
+        "2 ranks of 4 with the error: 1, 3\n2 other ranks in the log; order tp-cp-pp-dp, fastest first"
+    )
     marked = {trace["name"]: trace["x"] for trace in where["figure"]["data"] if "name" in trace}
     assert marked == {"with the error": [1, 3], "in the log, without it": [0, 2]}
 
@@ -176,8 +178,12 @@ def test_the_index_that_failing_ranks_share_is_said() -> None:
     panel = lp.clinic(f"{log}\n[rank2]: waits", framework="torchtitan", tp=4, cp=1, pp=2, dp=2)
     title, note = panel.payload["where"]["summary"].splitlines()
     assert title == "4 ranks of 16 with the error: 1, 5, 9, 13, all at tp 1"
-    assert note == "1 other rank in the log, 11 not in it"
-    assert "order tp-cp-dp-pp" in json.dumps(panel.payload["where"]["figure"])  # torchtitan's
+    assert note == "1 other rank in the log, 11 not in it; order tp-cp-dp-pp, fastest first"  # torchtitan's
+    panel.set(framework=None)
+    note = panel.payload["where"]["summary"].splitlines()[-1]
+    assert note.endswith("order tp-cp-pp-dp, fastest first, assumed: no framework is known")
+    one = lp.clinic(f"{log.splitlines()[0]}\n[rank2]: waits", tp=4, gpus=4).payload["where"]["summary"]
+    assert one.startswith("1 rank of 4 with the error: 1\n")
 
 
 def test_one_rank_alone_has_no_grid() -> None:
