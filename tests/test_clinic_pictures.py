@@ -166,7 +166,7 @@ def test_the_ranks_with_the_error_are_drawn_on_the_grid() -> None:
 def test_a_grid_is_drawn_only_of_a_layout_that_is_known(known: dict[str, int], drawn: bool) -> None:
     payload = lp.clinic(RANKS["text"], **known).payload
     assert bool(payload["where"]) == drawn
-    told = "ranks with the error: 1, 3; to place them takes tp, cp, pp and dp"
+    told = "ranks with the error: 1, 3; fill in tp, cp, pp and dp to place them"
     assert payload["ranks"] == ("" if drawn else told)
 
 

@@ -87,7 +87,7 @@ def failing_ranks(explained: Explanation, heard: Sequence[int]) -> Drawn:
     """
     known, layout = explained.known, explained.known.whole_layout()
     if layout is None or max(heard) >= layout.world:
-        what = f"ranks with the error: {in_short(explained.ranks)}; to place them takes tp, cp, pp and dp"
+        what = f"ranks with the error: {in_short(explained.ranks)}; fill in tp, cp, pp and dp to place them"
         raise LayoutError(what, "", field="record")
     assumed = known.layout is None and not (known.framework and known.framework.order)
     return failing(ranks(layout), explained.ranks, heard, assumed)

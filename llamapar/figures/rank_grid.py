@@ -58,8 +58,7 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
     across, down = _bands(record)
     drawn = {axis: _drawn(record, axis) for axis in AXES}
     peers = [_peers(record, axis, drawn[axis]) for axis in AXES if drawn[axis]]
-    data = [*_cells(record, across, down), *peers, _chosen(record)]
-    data += [_numbers(record)] * (record.block == 1 and record.layout.world <= NUMBERED)
+    data = [*_cells(record, across, down), *peers, _chosen(record), *_numbers(record)]
     lay, each = record.layout, plural(record.block, "rank")
     return Chart(
         kind="ranks",
@@ -103,7 +102,7 @@ def failing(record: RankGrid, failed: Sequence[int], heard: Sequence[int], assum
         }
         look |= {"text": [_words(record, rank) for rank in found]} | draw.legend(words)
         data += [_scatter("markers", [_place(record, rank) for rank in found], **look)] * bool(found)
-    data += [_numbers(record)] * (record.block == 1 and lay.world <= NUMBERED)
+    data += _numbers(record)
     return Chart(
         kind="ranks",
         title=f"{plural(len(failed), 'rank')} of {lay.world:,} with the error: {in_short(failed)}"
@@ -226,12 +225,14 @@ def _scatter(mode: str, places: list[tuple[int, int]], **more: object) -> Spec:
     return draw.scatter(mode, [x for x, _ in places], [y for _, y in places], **more)
 
 
-def _numbers(record: RankGrid) -> Spec:
-    """Each rank's number, to the right of its marker."""
+def _numbers(record: RankGrid) -> list[Spec]:
+    """Each rank's number, to the right of its marker, where there are few enough."""
+    if record.block > 1 or record.layout.world > NUMBERED:
+        return []
     places = [_place(record, rank) for rank in range(record.layout.world)]
     texts = [f"\u2003{rank}" for rank in range(record.layout.world)]
     font, look = {"size": 11}, {"textposition": "middle right", "hoverinfo": "skip", "showlegend": False}
-    return _scatter("text", places, text=texts, textfont=font, **look)
+    return [_scatter("text", places, text=texts, textfont=font, **look)]
 
 
 def _few(record: RankGrid, axis: str, drawn: list[int]) -> str:
