@@ -138,6 +138,16 @@ def test_any_exception_is_taken(text: str) -> None:
     json.dumps(panel.payload)
 
 
+def test_an_exception_that_cannot_be_written_is_taken() -> None:
+    class Silent(RuntimeError):
+        def __str__(self) -> str:
+            raise ValueError("of the reader's own code")
+
+    panel = lp.clinic(Silent())
+    assert panel.payload["verdict"] == "unknown"
+    assert "<exception str() failed>" in panel.text
+
+
 # -- the ranks of a log ----------------------------------------------------------------------------
 
 

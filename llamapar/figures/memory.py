@@ -96,8 +96,8 @@ def picture(record: Memory, failed: Allocation | None = None) -> tuple[Spec, str
     data = [trace for part in PARTS if (trace := _part(part, drawn, rows))]
     remark, verdict, gpu = _mark(data, failed, rows) if failed else "", record.verdict, record.gpu
     if failed and failed.gpu_bytes:  # The message knows the GPU better than our default does.
-        gpu, worst = "the GPU of the message", record.worst
-        verdict = f"worst: stage {worst.stage}, {_gib(worst.total_bytes)} on a GPU of {_gib(room)}"
+        worst = f"worst: stage {record.worst.stage}, {_gib(record.worst.total_bytes)}"
+        gpu, verdict = "the GPU of the message", f"{worst} on a GPU of {_gib(room)}"
     if highest > top:  # unknown facts can raise it: a mark above every stage
         upper = record.upper
         totals = [upper[s].total_bytes for s in rows.drawn]

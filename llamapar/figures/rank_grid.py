@@ -82,8 +82,7 @@ def failing(record: RankGrid, failed: Sequence[int], heard: Sequence[int], assum
     order of ranks is.
     """
     lay, (across, down) = record.layout, _bands(record)
-    coords = [lay.coord_of(rank) for rank in failed]
-    indices = {axis: {getattr(at, axis) for at in coords} for axis in _wide(lay)}
+    indices = {axis: {getattr(lay.coord_of(rank), axis) for rank in failed} for axis in _wide(lay)}
     shared = [f"{axis} {min(at)}" for axis, at in indices.items() if len(at) == 1 < len(failed)]
     others = sorted({*heard} - {*failed})
     silent = lay.world - len(failed) - len(others)
@@ -93,22 +92,25 @@ def failing(record: RankGrid, failed: Sequence[int], heard: Sequence[int], assum
         (failed, "with the error", {"symbol": "x", "size": 11, "color": style.WARN}),
         (others, "in the log, without it", {"symbol": "circle-open", "size": 9, "color": style.LINE}),
     )
-    data = [*_cells(record, across, down)]
-    for found, words, marker in looks:
-        look = {
-            "cliponaxis": False,
-            "hovertemplate": f"rank %{{text}} · {words}<extra></extra>",
-            "marker": marker,
-        }
-        look |= {"text": [_words(record, rank) for rank in found]} | draw.legend(words)
-        data += [_scatter("markers", [_place(record, rank) for rank in found], **look)] * bool(found)
-    data += _numbers(record)
+    marks = [
+        _scatter(
+            "markers",
+            [_place(record, rank) for rank in found],
+            cliponaxis=False,
+            text=[_words(record, rank) for rank in found],
+            hovertemplate=f"rank %{{text}} · {words}<extra></extra>",
+            marker=marker,
+            **draw.legend(words),
+        )
+        for found, words, marker in looks
+        if found
+    ]
     return Chart(
         kind="ranks",
         title=f"{plural(len(failed), 'rank')} of {lay.world:,} with the error: {in_short(failed)}"
         + f", all at {', '.join(shared)}" * bool(shared),
         note=note,
-        data=data,
+        data=[*_cells(record, across, down), *marks, *_numbers(record)],
         layout=_sides(record, across, down),
         remarks=note,
     ).drawn()

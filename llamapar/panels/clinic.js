@@ -54,8 +54,8 @@ function asked({ sure, asks }, send) {
   const boxes = asks.filter(([, field]) => field).map(box);
   const others = asks.filter(([, field]) => !field).map(([need]) => need);
   return make("div", { class: "lp-why lp-asked" }, make("span", { class: "lp-sure" }, sure),
-    ...(boxes.length ? ["fill in", ...boxes, "to narrow this down"] : []),
-    others.length ? `${boxes.length ? "also of use: " : "of use: "}${others.join(", ")}` : null);
+    ...(boxes.length ? [" fill in ", ...boxes, " to narrow this down"] : []),
+    others.length ? `${boxes.length ? " also of use: " : " of use: "}${others.join(", ")}` : null);
 }
 
 // The cause in plain words, what to do, the arithmetic behind it, and how sure that is.

@@ -162,8 +162,9 @@ class Visit:
         try:
             if self.flight is not None:
                 return explain(flight=self.flight, **self._known[0]), None
-            what = self.error or self.text
-            return explain(what, **self._known[0]) if self.text.strip() else NOTHING, None
+            if not self.text.strip():
+                return NOTHING, None
+            return explain(self.error or self.text, **self._known[0]), None
         except LlamaparError as refused:
             return Explanation(UNKNOWN, refused.what, ()), refused
         except Exception as fault:  # An error of our own must not lose the reader's text.
