@@ -253,14 +253,14 @@ _register_display()
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext llamapar`: explain shape-like errors under their tracebacks, and add `%explain`."""
+    """`%load_ext llamapar`: explain shape-like errors under tracebacks; adds `%explain` and `%clinic`."""
     from .jupyter import register
 
     register(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """`%unload_ext llamapar`: remove the explanations and `%explain`."""
+    """`%unload_ext llamapar`: remove the explanations, `%explain` and `%clinic`."""
     from .jupyter import unload
 
     unload(shell)

@@ -1,4 +1,4 @@
-"""`%load_ext llamapar`: an explanation under the traceback of each shape-like error, and `%explain`.
+"""`%load_ext llamapar`: an explanation under the traceback of a shape-like error, `%explain` and `%clinic`.
 
 The hook runs after a cell, when IPython has shown the traceback. It adds text and replaces nothing. It writes
 if the failing expression names tensors, with the live facts of the frame, or if the words of the error name a
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -58,7 +59,7 @@ def _parsed(line: str) -> tuple[Values, str]:
 
 @magics_class
 class LlamaparMagics(Magics):
-    """The magics `%explain`, `%debug_shapes` and `%%ranks`, and the hook that runs after every cell.
+    """The magics `%explain`, `%clinic`, `%debug_shapes`, `%%ranks`, and the hook that runs after every cell.
 
     last: the error of the last cell that failed; failed: the number of that cell.
     """
@@ -87,16 +88,29 @@ class LlamaparMagics(Magics):
 
         Options: --tp N, --cp N, --pp N, --dp N, --model NAME, --framework NAME.
         """
+        self._ask(line, cell, lambda what, given: show(explain(what, **given)))
+
+    @no_var_expand
+    @line_magic
+    def clinic(self, line: str) -> None:
+        """The last error in a panel, with its live facts, or the text that follows: %clinic [OPTIONS] [TEXT].
+
+        Options: as of %explain.
+        """
+        from llamapar.panels.clinic_panel import clinic  # widgets, when they are first asked for
+
+        self._ask(line, "", lambda what, given: display(clinic(what, **given)))
+
+    def _ask(self, line: str, cell: str, answer: Callable[[str | BaseException, Values], None]) -> None:
+        """Answer of a magic about its text, or without one about the last error, with its options."""
+        last = getattr(sys, "last_value", None)
+        error = self.last if isinstance(last, UsageError | None) else last
         try:
             given, text = _parsed(line)
-            last = getattr(sys, "last_value", None)
-            error = self.last if isinstance(last, UsageError | None) else last
-            if text or cell.strip():
-                show(explain(f"{text}\n{cell}".strip(), **given))
-            elif error is not None:
-                show(explain(error, **given))
-            else:
+            what = f"{text}\n{cell}".strip() or error
+            if what is None:
                 raise UsageError(f"no error so far: {_USAGE}")
+            answer(what, given)
         except LlamaparError as problem:
             raise UsageError(str(problem)) from None
 
@@ -175,6 +189,5 @@ def unload(ip: InteractiveShell) -> None:
     if ours is not None:
         ip.events.unregister("post_run_cell", ours.after)
         for magics in ip.magics_manager.magics.values():
-            magics.pop("explain", None)
-            magics.pop("debug_shapes", None)
-            magics.pop("ranks", None)
+            for name in ("explain", "clinic", "debug_shapes", "ranks"):
+                magics.pop(name, None)

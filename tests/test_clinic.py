@@ -65,7 +65,8 @@ def test_a_traceback_fills_the_fields() -> None:
     assert panel.payload["verdict"] == "sharding"
     assert panel.payload["status"] == "A sharding problem"
     best = panel.payload["diagnoses"][0]
-    assert best["title"] == "kv_heads_lt_tp"
+    assert best["cause"] == "a rank holds 64 columns, half a head of 128: 8 KV heads over tp=16"
+    assert "title" not in best  # a card leads with the cause, not with an identifier
     assert best["equations"] == ["8192 × 64 = 524288", "64 = 8·128/16 = half a head"]
     assert best["fixes"][0][0] == "tensor_parallel_degree=8 dp=2 (8·1·1·2 = 16 ranks)"
     assert panel.payload["figure"]["layout"]["title"]["text"] == "llama3-8b: query and KV heads over tp=16"

@@ -318,6 +318,21 @@ def test_what_a_frame_names_is_escaped(cell: Cell) -> None:
     assert "    w['<b>']  [6] float32" in out.data["text/plain"].splitlines()
 
 
+# -- %clinic -------------------------------------------------------------------------------------
+
+
+def test_the_clinic_opens_on_the_last_error(cell: Cell) -> None:
+    assert cell("%clinic")[0].startswith("UsageError: no error so far: %explain [--tp N]")
+    cell("import torch\nk = torch.zeros(1, 4, 64)\nk.view(1, 4, -1, 128)")
+    (panel,) = cell("%clinic")[1]
+    assert "    k  [1, 4, 64] float32" in text_of([panel]).splitlines()
+    assert "application/vnd.jupyter.widget-view+json" in panel.data
+    assert text_of(cell("%clinic --tp 16")[1]).startswith("known: tp=16 (yours)")
+    (pasted,) = cell(f"%clinic --model llama3-8b {HALF_A_HEAD}")[1]
+    assert text_of([pasted]).startswith("known: model=llama3-8b (yours)")
+    assert cell("%clinic --tp none")[0].startswith("UsageError: tp='none': a whole number is needed")
+
+
 # -- loading -------------------------------------------------------------------------------------
 
 

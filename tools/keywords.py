@@ -91,7 +91,7 @@ def made() -> dict[str, Types]:
         "WatchKeywords": DEGREES | options([*watch_state.OPTIONS, "data", "case"]),
         "ExplorerKeywords": explorer,
         "ClinicFields": clinic,
-        "ClinicKeywords": {"text": "str"} | clinic,
+        "ClinicKeywords": {"text": "str | BaseException"} | clinic,
     }
 
 

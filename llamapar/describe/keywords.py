@@ -297,7 +297,7 @@ ClinicFields = TypedDict(
 ClinicKeywords = TypedDict(
     "ClinicKeywords",
     {
-        "text": "str",
+        "text": "str | BaseException",
         "flight": "str | Path | Iterable[str | Path] | None",
         "model": "ModelLike | None",
         "framework": "str | None",

@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from llamapar.describe.job import Job
-from llamapar.describe.layout import AXES, Layout
+from llamapar.describe.layout import AXES, PAPER_ORDER, Layout
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
@@ -176,6 +176,21 @@ class Known:
             if fact in self.numbers:
                 words += OPTIONS[fact].words(self.numbers[fact])
         return shlex.join(words)
+
+    def whole_layout(self) -> Layout | None:
+        """The layout, if the facts decide every degree and do not contradict each other.
+
+        Its order of ranks is the framework's, else the paper's. Raises LayoutError for a degree out of range.
+        """
+        degrees = {axis: n for axis in AXES if (n := self.get(axis))}
+        missing = [axis for axis in AXES if axis not in degrees]
+        world, product = self.get("world") or 0, math.prod(degrees.values())
+        if world and (world == product or (len(missing) == 1 and world % product == 0)):
+            degrees |= dict.fromkeys(missing, world // product)
+        if self.layout is not None or len(degrees) < len(AXES) or math.prod(degrees.values()) != world:
+            return self.layout
+        of_ranks = {"order": (self.framework and self.framework.order) or PAPER_ORDER}
+        return Layout.of({**degrees, **of_ranks, "zero": self.get("zero") or 1})
 
     def job(self) -> Job | None:
         """The job that the facts describe, if a model and a degree are known."""

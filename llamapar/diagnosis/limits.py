@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from llamapar.describe.layout import divisors
 from llamapar.describe.models import ModelConfig
@@ -191,7 +192,32 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
     yield found("memory_oom_layout", LIKELY, cause, *numbers, parallel=blame, needs=needs, remedy=remedy)
 
 
-def _as_large(size: re.Match[str], m: ModelConfig, known: Known) -> Iterator[tuple[str, Equation]]:
+@dataclass(frozen=True)
+class Allocation:
+    """An allocation that failed: its bytes, as exactly as the message says them.
+
+    gpu_bytes: the memory of the GPU; None if the message does not say it. alike: the tensors of a rank that
+    are as large.
+    """
+
+    bytes: int
+    gpu_bytes: int | None
+    alike: tuple[str, ...]
+
+
+def allocation(line: str, known: Known) -> Allocation | None:
+    """The failed allocation that a line states; None if it states none, or if the model is unknown."""
+    size, there = _SIZE.search(line.lower()), _CAPACITY.search(line.lower())
+    if size is None or known.model is None:
+        return None
+    alike = dict.fromkeys(name for name, _ in _as_large(size, known.model, known, activations=True))
+    asked = round(float(size[1]) * _UNIT[size[2]])
+    return Allocation(asked, round(float(there[1] or there[2]) * 2**30) if there else None, tuple(alike))
+
+
+def _as_large(
+    size: re.Match[str], m: ModelConfig, known: Known, activations: bool = False
+) -> Iterator[tuple[str, Equation]]:
     """The tensors of a rank with this number of bytes; if tokens are unknown, powers of two are tried."""
     number, unit, tp = float(size[1]), _UNIT[size[2]], known.get("tp") or 1
     seq, batch, cp = known.get("seq_len"), known.get("micro_batch"), known.get("cp") or 1
@@ -203,6 +229,9 @@ def _as_large(size: re.Match[str], m: ModelConfig, known: Known) -> Iterator[tup
     tensors = [(name, n // tp, m.dim) for name, n in rows.items() if n % tp == 0]
     tensors += [("logits", n, -(-m.vocab_size // tp)) for n in tokens]
     tensors += [("whole logits", n, m.vocab_size) for n in tokens if tp > 1]
+    if activations:
+        widths = {m.dim, *(n // by for n in (m.q_dim, m.kv_dim, m.ffn_dim, 2 * m.ffn_dim) for by in (1, tp))}
+        tensors += [("an activation of a layer", n, width) for n in tokens for width in sorted(widths)]
     after, asked = f" at tp={tp}" if known.get("tp") else " uncut", " ".join(size.groups()).upper()
     asked = asked.replace("IB", "iB").replace("BYTES", "bytes")
     for name, n, other in tensors:

@@ -1,7 +1,8 @@
 """The picture of a diagnosis: what its numbers cut, and where the cut goes wrong.
 
-If model and layout are known well enough, it is the map of heads, vocabulary, sequence or stages. Otherwise
-it shows bars drawn from the diagnosis's equations, which llamapar itself wrote.
+If model and layout are known well enough, it is the map of heads, vocabulary, sequence or stages, or the
+memory of a rank in which an allocation failed. Otherwise it shows bars drawn from the diagnosis's equations,
+which llamapar itself wrote.
 """
 
 from __future__ import annotations
@@ -11,21 +12,27 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from html import escape
 
+from llamapar.count import memory
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.diagnosis import CATEGORIES, Diagnosis, Explanation
+from llamapar.diagnosis.limits import allocation
 from llamapar.errors import LayoutError, LlamaparError
+from llamapar.frameworks.habits import HABITS
 from llamapar.late import late
-from llamapar.place import heads, sequence, stages, vocab
+from llamapar.place import heads, ranks, sequence, stages, vocab
+from llamapar.place.rank_grid import in_short
 from llamapar.records.equations import Multiples, Padded, Quotient, Side
 from llamapar.records.tables import plural
 
 from . import draw, style
 from . import head_map as heads_picture
+from . import memory as memory_picture
 from . import sequence_map as sequence_picture
 from . import stage_map as stages_picture
 from . import vocab_map as vocab_picture
 from .draw import Bar, Rows
+from .rank_grid import failing
 from .style import Spec
 
 Drawn = tuple[Spec, str]
@@ -33,6 +40,8 @@ Drawn = tuple[Spec, str]
 LOW: Spec = {"height": 270, "legend": {"y": -0.45}}
 """Of a picture with one or two bars."""
 
+_OOM = "memory_oom_layout"
+_MEMORY_TAKES = "a rank's memory in training is drawn from its model, tp, cp, pp, dp and seq_len"
 _UNITS = {
     "kv_heads_lt_tp": ("KV head", "tp"),
     "heads_not_divisible": ("query head", "tp"),
@@ -46,7 +55,7 @@ _UNITS = {
     "fsdp_uneven": ("row", "dp"),
     "world_size_product": ("rank", "dp"),
     "quant_group_vs_tp": ("weight", "tp"),
-    "memory_oom_layout": ("byte", "tp"),
+    _OOM: ("byte", "tp"),
     "fused_qkv_layout": ("head", "tp"),
 }
 """What a category counts, and the axis that cuts it."""
@@ -66,8 +75,22 @@ def picture(explained: Explanation) -> Drawn:
         drawn = None
     drawn = drawn or next(_bars_of(best), None)
     if drawn is None:
-        raise LayoutError(f"{best.title} has no numbers to draw", best.cause, field="record")
+        what = _MEMORY_TAKES if best.category == _OOM else "this cause has no numbers to draw"
+        raise LayoutError(what, best.cause, field="record")
     return drawn
+
+
+def failing_ranks(explained: Explanation, heard: Sequence[int]) -> Drawn:
+    """The ranks with the error on the rank grid; heard: all ranks that the log has lines of.
+
+    Raises LayoutError, with the ranks, unless the layout is known and has them all.
+    """
+    known, layout = explained.known, explained.known.whole_layout()
+    if layout is None or max(heard) >= layout.world:
+        what = f"ranks with the error: {in_short(explained.ranks)}; fill in tp, cp, pp and dp to place them"
+        raise LayoutError(what, "", field="record")
+    assumed = known.layout is None and not (known.framework and known.framework.order)
+    return failing(ranks(layout), explained.ranks, heard, assumed)
 
 
 # -- maps of what is known -------------------------------------------------------------------------
@@ -106,6 +129,14 @@ def _maps(explained: Explanation, best: Diagnosis) -> Iterator[Drawn]:
                 yield stages_picture.picture(made)
         if layers % pp:
             yield _cut(best, layers, pp)
+    # A server's memory is not that of a training step, which is what is counted.
+    if category == _OOM and known.model and (judge is None or judge.name in HABITS):
+        counted = known.also({"micro_batch": 1})
+        failed, layout, seq_len = allocation(explained.line, counted), known.whole_layout(), fact("seq_len")
+        if failed and layout and seq_len:
+            batch = counted.numbers["micro_batch"]
+            account = memory(known.model, layout, seq_len=seq_len, micro_batch=batch, framework=judge)
+            yield memory_picture.picture(account, failed)
     degrees = {axis: known.numbers[axis] for axis in ("tp", "cp", "pp", "dp") if axis in known.numbers}
     world, product = fact("world"), math.prod(degrees.values())
     if category == "world_size_product" and degrees and world and world != product and not best.arithmetic:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from llamapar.describe.layout import AXES, Layout
-from llamapar.place.rank_grid import RankGrid
+from llamapar.place.rank_grid import RankGrid, in_short
 from llamapar.records.tables import plural
 
 from . import block, draw, style
@@ -58,21 +58,14 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
     across, down = _bands(record)
     drawn = {axis: _drawn(record, axis) for axis in AXES}
     peers = [_peers(record, axis, drawn[axis]) for axis in AXES if drawn[axis]]
-    data = [*_cells(record, across, down), *peers, _chosen(record)]
-    if record.block == 1 and record.layout.world <= NUMBERED:
-        data.append(_numbers(record))
-    side = _side(record, down, record.rows, record.block * record.cols, "first rank of the row")
+    data = [*_cells(record, across, down), *peers, _chosen(record), *_numbers(record)]
     lay, each = record.layout, plural(record.block, "rank")
     return Chart(
         kind="ranks",
         title=f"Rank {record.rank:,} of {lay.world:,}: {at_axes(record, record.rank, ' · ', UNBROKEN)}",
         note=f"order {lay.order}, fastest first; {cell(record)}",
         data=data,
-        layout={
-            "widest": str(lay.world - 1) if not down.axis else "",
-            "xaxis": _side(record, across, record.cols, record.block, "rank, counted from the row's first"),
-            "yaxis": side | {"range": side["range"][::-1], "ticklabelstandoff": 10},  # clear of markers
-        },
+        layout=_sides(record, across, down),
         head=[
             f"rank {record.rank} of {lay.world:,} in order {lay.order} (fastest first): "
             f"{at_axes(record, record.rank, ' ', '=')}",
@@ -80,6 +73,57 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
         ],
         remarks=[f"  {axis.upper()} group: {_group(record, axis, drawn[axis])}" for axis in AXES],
     ).drawn()
+
+
+def failing(record: RankGrid, failed: Sequence[int], heard: Sequence[int], assumed: bool) -> tuple[Spec, str]:
+    """The same cells, with the ranks that report an error, and the others that a log has lines of.
+
+    The title says which index all failing ranks share, on each axis on which they do. assumed: whether the
+    order of ranks is.
+    """
+    lay, (across, down) = record.layout, _bands(record)
+    indices = {axis: {getattr(lay.coord_of(rank), axis) for rank in failed} for axis in _wide(lay)}
+    shared = [f"{axis} {min(at)}" for axis, at in indices.items() if len(at) == 1 < len(failed)]
+    others = sorted({*heard} - {*failed})
+    silent = lay.world - len(failed) - len(others)
+    note = f"{plural(len(others), 'other rank')} in the log{f', {silent} not in it' * bool(silent)}; order "
+    note += f"{lay.order}, fastest first{', assumed: no framework is known' * (assumed and len(indices) > 1)}"
+    looks = (
+        (failed, "with the error", {"symbol": "x", "size": 11, "color": style.WARN}),
+        (others, "in the log, without it", {"symbol": "circle-open", "size": 9, "color": style.LINE}),
+    )
+    marks = [
+        _scatter(
+            "markers",
+            [_place(record, rank) for rank in found],
+            cliponaxis=False,
+            text=[_words(record, rank) for rank in found],
+            hovertemplate=f"rank %{{text}} · {words}<extra></extra>",
+            marker=marker,
+            **draw.legend(words),
+        )
+        for found, words, marker in looks
+        if found
+    ]
+    return Chart(
+        kind="ranks",
+        title=f"{plural(len(failed), 'rank')} of {lay.world:,} with the error: {in_short(failed)}"
+        + f", all at {', '.join(shared)}" * bool(shared),
+        note=note,
+        data=[*_cells(record, across, down), *marks, *_numbers(record)],
+        layout=_sides(record, across, down),
+        remarks=note,
+    ).drawn()
+
+
+def _sides(record: RankGrid, across: Bands, down: Bands) -> Spec:
+    """Both axes of the grid."""
+    side = _side(record, down, record.rows, record.block * record.cols, "first rank of the row")
+    return {
+        "widest": str(record.layout.world - 1) if not down.axis else "",
+        "xaxis": _side(record, across, record.cols, record.block, "rank, counted from the row's first"),
+        "yaxis": side | {"range": side["range"][::-1], "ticklabelstandoff": 10},  # clear of markers
+    }
 
 
 def cell(record: RankGrid) -> str:
@@ -189,12 +233,14 @@ def _scatter(mode: str, places: list[tuple[int, int]], **more: object) -> Spec:
     return draw.scatter(mode, [x for x, _ in places], [y for _, y in places], **more)
 
 
-def _numbers(record: RankGrid) -> Spec:
-    """Each rank's number, to the right of its marker."""
+def _numbers(record: RankGrid) -> list[Spec]:
+    """Each rank's number, to the right of its marker, where there are few enough."""
+    if record.block > 1 or record.layout.world > NUMBERED:
+        return []
     places = [_place(record, rank) for rank in range(record.layout.world)]
     texts = [f"\u2003{rank}" for rank in range(record.layout.world)]
     font, look = {"size": 11}, {"textposition": "middle right", "hoverinfo": "skip", "showlegend": False}
-    return _scatter("text", places, text=texts, textfont=font, **look)
+    return [_scatter("text", places, text=texts, textfont=font, **look)]
 
 
 def _few(record: RankGrid, axis: str, drawn: list[int]) -> str:

@@ -1,12 +1,16 @@
-"""A run's own files as a page sends them, and their effect on the controls and the page. Pure."""
+"""A run's own files and texts as a page sends them: what they name, and what that does to the page. Pure."""
 
 from __future__ import annotations
 
 import base64
+import re
+from functools import cache
 
 from llamapar.describe.layout import AXES
+from llamapar.describe.models import public_models
 from llamapar.describe.options import Values
 from llamapar.diagnosis.explanation import Dumps
+from llamapar.diagnosis.known import model_named
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import padding_rule
 from llamapar.frameworks.settings import Settings
@@ -18,6 +22,31 @@ from .line import PLAIN
 
 MOST_DUMPS = 6 * 2**20
 """Bytes of the flight records of a drop: a message to a kernel holds 10 MiB, base64 takes a third more."""
+
+
+_SEARCHED = 200_000
+"""Characters of either end of a text that are searched for names."""
+
+_PACKAGES = {"llama_models": "llama-models", "megatron": "megatron-lm", "dllama": "distributed-llama"} | {
+    name: name for name in ("torchtitan", "colossalai", "picotron", "nanotron", "vllm")
+}
+"""A package, as paths of a traceback name it → the framework."""
+
+
+@cache
+def _names() -> re.Pattern[str]:
+    """Public models under the names that logs use: "Llama-3.1-8B", "llama3 8B"."""
+    families = "|".join(sorted({re.split(r"[^a-z]", name)[0] for name in public_models()}))
+    return re.compile(rf"\b(?:{families})[\w.-]{{0,24}} ?\d{{1,3}}(?:\.\d)?b\b", re.IGNORECASE)
+
+
+def named_in(text: str) -> dict[str, str]:
+    """Model and framework, if the text names exactly one."""
+    searched = f"{text[:_SEARCHED]}\n{text[_SEARCHED:][-_SEARCHED:]}"
+    models = {model.name for m in _names().finditer(searched) if (model := model_named(m.group()))}
+    frameworks = {name for package, name in _PACKAGES.items() if re.search(rf"\b{package}[/.]", searched)}
+    found = {"model": models, "framework": frameworks}
+    return {name: min(one) for name, one in found.items() if len(one) == 1}
 
 
 def flight_records(content: Values) -> Dumps:

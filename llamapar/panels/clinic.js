@@ -43,29 +43,45 @@ async function readRun(files, ask, log) {
   await readFiles(files.filter((file) => !dumps.includes(file) && !isLog(file)), ask);
 }
 
-// What an answer asks for: a box for each fact that a field knows, its name for another.
-function asked(asks, send) {
-  if (!asks.length) return null;
-  const fact = ([need, field]) => {
-    if (!field) return make("span", {}, need);
+// How sure an answer is and what would make it surer: a box for each fact that a field knows, its name for another.
+function asked({ sure, asks }, send) {
+  const box = ([need, field]) => {
     const size = field === "model" ? 16 : 7;
-    const tell = (event) => send({ [field]: event.target.value.trim() || null });
-    const onkeydown = (event) => { if (event.key === "Enter") tell(event); };
-    return make("label", {}, need, make("input", { type: "text", "data-tell": field, size, onchange: tell, onkeydown }));
+    const give = (event) => send({ [field]: event.target.value.trim() || null });
+    const onkeydown = (event) => { if (event.key === "Enter") give(event); };
+    return make("label", {}, need, make("input", { type: "text", "data-tell": field, size, onchange: give, onkeydown }));
   };
-  return make("div", { class: "lp-why lp-asked" }, "to be sure, give ", asks.map(fact));
+  const boxes = asks.filter(([, field]) => field).map(box);
+  const others = asks.filter(([, field]) => !field).map(([need]) => need);
+  return make("div", { class: "lp-why lp-asked" }, make("span", { class: "lp-sure" }, sure),
+    ...(boxes.length ? [" fill in ", ...boxes, " to narrow this down"] : []),
+    others.length ? `${boxes.length ? " also of use: " : " of use: "}${others.join(", ")}` : null);
 }
 
+// The cause in plain words, what to do, the arithmetic behind it, and how sure that is.
 function diagnosisCard(one, index, fix, send) {
   const says = one.says.map(([framework, message, links]) => [framework, [make("code", {}, message), sources(links)]]);
-  return card(index ? "note" : "error", { "data-category": one.category },
-    [make("b", {}, one.title), make("span", { class: "lp-sure" }, one.sure), make("span", {}, one.cause)],
-    one.equations.length ? make("pre", { tabindex: 0 }, one.equations.join("\n")) : null,
+  const steps = one.equations.filter((step) => !one.cause.includes(step));
+  return card(index ? "note" : "error", { "data-category": one.category }, make("b", {}, one.cause),
     tries(fixes(one.fixes, "open the Explorer on this layout", (k) => fix(index, k))),
-    why(one.words.length && `try ${one.words.join(", or ")}`),
-    asked(one.asks, send),
+    one.words.length ? make("div", {}, `try ${one.words.join(", or ")}`) : null,
+    steps.length ? make("pre", { tabindex: 0 }, steps.join("\n")) : null,
+    asked(one, send),
     says.length ? fold("who says so", { class: "lp-more" }, frameworksTable(says)) : null);
 }
+
+// What the process held where an exception was raised.
+function liveFacts({ expression, line, operands, numbers, process }) {
+  const rows = operands.map((one) => [one.name, one.shape, one.placement, one.sizes].map((cell) => [cell]));
+  const table = frameworksTable(rows, ["tensor", "shape here", "placement", "sizes"]);
+  const said = Object.entries(numbers).map(([name, n]) => `${name} = ${JSON.stringify(n)}`);
+  return [make("div", {}, `line ${line}: `, make("code", {}, expression)), rows.length ? table : null, why(said.join(", ")), why(process)].filter(Boolean);
+}
+
+// Real messages to press, while nothing else is there.
+const exampleRows = (examples, send) => examples.map(({ title, source: [name, path], fields }) => make("div", { class: "lp-line" },
+  button(title, { title: "fill in this message and what its source says of the run", onclick: () => send(fields) }),
+  path ? sources([[name, path]]) : make("div", { class: "lp-source" }, name)));
 
 function render({ model, el }) {
   const picked = make("div", { class: "lp-picked", hidden: true, "aria-live": "polite" });
@@ -91,7 +107,11 @@ function render({ model, el }) {
   const drop = make("div", { class: "lp-ask" }, label, box, left, make("div", { class: "lp-line lp-files" }, buildFiles(uid, ask, read), asSettings), told, open);
   panel.columns.prepend(drop);
   takeDrops(drop, ask, read);
-  panel.main.append(status, line, cards, figure.node, picked);
+  const examples = make("div", { class: "lp-examples", hidden: true });
+  const live = make("div", { class: "lp-frame", hidden: true });
+  const ranks = make("div", { class: "lp-why lp-ranks", hidden: true });
+  const grid = buildFigure(model, null, () => {});
+  panel.main.append(status, line, live, cards, figure.node, picked, ranks, grid.node, examples);
   const below = make("div", { class: "lp-opened", hidden: true });
   el.append(below);
 
@@ -126,6 +146,15 @@ function render({ model, el }) {
     for (const row of controls.column.querySelectorAll("[data-control]")) row.dataset.origin = now.origins[row.dataset.control] ?? "";
     status.textContent = now.status;
     status.dataset.verdict = now.verdict;
+    grid.draw({ ...now.where, seq: now.seq });
+    grid.node.hidden = !now.where;
+    figure.node.hidden = !now.figure && Boolean(now.where || now.ranks || now.examples.length); // its reason would say nothing
+    ranks.textContent = now.ranks;
+    ranks.hidden = !now.ranks;
+    live.hidden = !now.live;
+    refill(live, now.live, () => (now.live ? liveFacts(now.live) : []));
+    examples.hidden = !now.examples.length;
+    refill(examples, now.examples, () => [make("b", {}, "Or press a real message:"), ...exampleRows(now.examples, send)]);
     line.textContent = now.line;
     line.hidden = !now.line || now.line === box.value.trim();
     refill(cards, [now.diagnoses, now.problem], () => {
@@ -158,6 +187,7 @@ function render({ model, el }) {
   showTold();
   return () => {
     panel.end();
+    grid.close();
     shown?.then((view) => view.remove());
   };
 }

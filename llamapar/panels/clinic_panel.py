@@ -1,15 +1,19 @@
 """The clinic: paste an error, or drop the flight records of a hang, read its meaning, press a fix.
 
-Beside the text stand the known facts about model and layout: stated by the text, implied by its numbers, or
+It also takes an exception, of which it shows the live facts, and while it is empty it offers examples. Beside
+the text stand the known facts about model and layout: stated by the text, implied by its numbers, or
 typed by the reader, who wins. `Visit` holds all of it without a widget. A text is data, is never evaluated,
 and stays whatever goes wrong.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Unpack
 
 import traitlets
@@ -17,7 +21,7 @@ import traitlets
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.keywords import ClinicFields, ClinicKeywords
 from llamapar.describe.layout import AXES
-from llamapar.describe.models import PRESETS, ModelConfig, public_models
+from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, OTHER_DEFAULTS, Values
 from llamapar.describe.typed_numbers import parse_number
@@ -27,13 +31,14 @@ from llamapar.diagnosis.explanation import Dumps
 from llamapar.diagnosis.known import ARGUMENTS, model_named
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
 from llamapar.figures import View, view
+from llamapar.figures.diagnosis import failing_ranks
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import Settings
 from llamapar.late import late
 from llamapar.rules.fix_search import Fix
 
-from .bringing import flight_records
+from .bringing import flight_records, named_in
 from .controls import CLINIC, DIMS, MORE
 from .explorer_panel import Explorer
 from .page import Page, for_browser, nth, source
@@ -42,40 +47,37 @@ from .runs import card
 LIMIT = 60_000
 """Most characters of a text that the box shows; any are read."""
 
-_SEARCHED = 200_000
-"""Characters of either end of a text that are searched for names."""
-
 FIELDS = ("model", "framework", *AXES, "gpus", "seq_len", *DIMS, *MORE)
 _COUNTS = frozenset(FIELDS) - {"model", "framework"}
 OTHER_DEFAULTS["clinic"] = {"text": "", **dict.fromkeys(FIELDS)}
 TYPED, STATED, IMPLIED, MODEL = "yours", "in the text", "implied", "the model's"
-BROUGHT = "your files"
+BROUGHT, LIVE = "your files", "in the frame"
 """Where a field's value is from."""
 
 _TABS = {"layers": "stages", "seq": "sequence", "world": "ranks", "vocab": "vocab", "embed": "vocab"}
 """The beginning of a category → the Explorer's tab that shows it; the others are about heads."""
 
-_PACKAGES = {"llama_models": "llama-models", "megatron": "megatron-lm", "dllama": "distributed-llama"} | {
-    name: name for name in ("torchtitan", "colossalai", "picotron", "nanotron", "vllm")
-}
-"""A package, as paths of a traceback name it → the framework."""
-
-
 NOTHING = Explanation(UNKNOWN, "nothing pasted yet", ())
 
+EXAMPLES = json.loads(source("examples.json"))
+"""Real messages for an empty clinic: title, source as a link, and the fields that a press fills in.
 
-@cache
-def _names() -> re.Pattern[str]:
-    """Public models under the names that logs use: "Llama-3.1-8B", "llama3 8B"."""
-    families = "|".join(sorted({re.split(r"[^a-z]", name)[0] for name in public_models()}))
-    return re.compile(rf"\b(?:{families})[\w.-]{{0,24}} ?\d{{1,3}}(?:\.\d)?b\b", re.IGNORECASE)
+The facts beside each text are those of its source.
+"""
+
+_RANK = re.compile(r"^\[rank(\d{1,7})\]:", re.MULTILINE)
+"""torch's own prefix of a line of a rank."""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """A text, or flight records, and the fields that the reader typed; own: the reader's own model."""
+    """A text, or flight records, and the fields that the reader typed; own: the reader's own model.
+
+    error: the exception of which the text is the traceback; it keeps the tensors of its frames alive.
+    """
 
     text: str = ""
+    error: BaseException | None = None
     flight: Dumps | None = None
     typed: Values = field(default_factory=dict)
     own: ModelConfig | None = None
@@ -84,6 +86,9 @@ class Visit:
     def change(self, changes: Values) -> Visit:
         """With changed text or fields; None or "" clears a field. Raises LlamaparError."""
         typed, own, text = dict(self.typed), self.own, changes.get("text", self.text)
+        error = self.error if "text" not in changes else None
+        if isinstance(text, BaseException):
+            error, text = text, "".join(traceback.format_exception(text, limit=-12))
         if not isinstance(text, str):
             raise LayoutError(f"text={shown(text)}: a text is needed", "", ["lp.explain"], "text")
         for name, value in changes.items():
@@ -96,11 +101,11 @@ class Visit:
                 typed[name] = read_typed(name, value) if name in _COUNTS else value
         flight = None if changes.get("text") else self.flight
         text = text.encode("utf-8", "replace").decode()
-        return replace(self, text=text, flight=flight, typed=typed, own=own)
+        return replace(self, text=text, error=error, flight=flight, typed=typed, own=own)
 
     def fly(self, flight: Dumps) -> Visit:
         """With flight records instead of a text."""
-        return replace(self, text="", flight=flight)
+        return replace(self, text="", error=None, flight=flight)
 
     def load(self, model: ModelConfig) -> Visit:
         """With the reader's own model."""
@@ -131,11 +136,7 @@ class Visit:
     @cached_property
     def stated(self) -> dict[str, str]:
         """Model and framework, if the text names exactly one."""
-        text = f"{self.text[:_SEARCHED]}\n{self.text[_SEARCHED:][-_SEARCHED:]}"
-        models = {model.name for m in _names().finditer(text) if (model := model_named(m.group()))}
-        frameworks = {name for package, name in _PACKAGES.items() if re.search(rf"\b{package}[/.]", text)}
-        found = {"model": models, "framework": frameworks}
-        return {name: min(one) for name, one in found.items() if len(one) == 1}
+        return named_in(self.text)
 
     @cached_property
     def _known(self) -> tuple[Values, LlamaparError | None]:
@@ -161,7 +162,9 @@ class Visit:
         try:
             if self.flight is not None:
                 return explain(flight=self.flight, **self._known[0]), None
-            return explain(self.text, **self._known[0]) if self.text.strip() else NOTHING, None
+            if not self.text.strip():
+                return NOTHING, None
+            return explain(self.error or self.text, **self._known[0]), None
         except LlamaparError as refused:
             return Explanation(UNKNOWN, refused.what, ()), refused
         except Exception as fault:  # An error of our own must not lose the reader's text.
@@ -181,22 +184,18 @@ class Visit:
     @cached_property
     def fields(self) -> dict[str, tuple[object, str]]:
         """Each known field as (value, its source)."""
-        known, best = self.explanation.known, self.explanation.best
-        facts = best.facts if best else {}
-        rows: dict[str, tuple[object, str]] = {n: (v, IMPLIED) for n, v in facts.items()}
-        if known.model:
-            rows |= {name: (getattr(known.model, name), MODEL) for name in DIMS}
-        rows |= {name: (n, STATED) for name, n in known.numbers.items()}
-        rows |= {name: (value, STATED) for name, value in self.stated.items()}
-        rows |= {name: (value, BROUGHT) for name, value in self.brought.items()}
-        if self._read_model:
-            rows["model"] = (self._read_model.name, BROUGHT)
-        rows |= {name: (value, TYPED) for name, value in self.typed.items()}
-        if self.own:
-            rows["model"] = (self.own.name, TYPED)
-        elif known.model and "model" in self.typed and "model" in self._known[0]:
-            rows["model"] = (known.model.name, TYPED)
-        rows = {ARGUMENTS.get(fact, fact): row for fact, row in rows.items()}
+        known, best, read = self.explanation.known, self.explanation.best, self._read_model
+        named = known.model if "model" in self.typed and "model" in self._known[0] else None
+        layers: tuple[tuple[Mapping[str, object], str], ...] = (
+            (best.facts if best else {}, IMPLIED),
+            (_sizes(known.model, *DIMS), MODEL),
+            (known.numbers, LIVE if self.error else STATED),
+            (_sizes(known.model, "name") if self.error else {}, LIVE),
+            (self.stated, STATED),
+            (self.brought | _sizes(read, "name"), BROUGHT),
+            (self.typed | _sizes(self.own or named, "name"), TYPED),
+        )
+        rows = {ARGUMENTS.get(n, n): (value, origin) for row, origin in layers for n, value in row.items()}
         return {name: rows[name] for name in FIELDS if name in rows}
 
     @cached_property
@@ -208,6 +207,17 @@ class Visit:
             return none
         except Exception as fault:  # of ours, too
             return LlamaparError(f"the picture failed: {type(fault).__name__}: {fault}")
+
+    @cached_property
+    def where(self) -> View | LlamaparError | None:
+        """For a log of several ranks, those with the error on the rank grid, or the reason why not."""
+        heard = {*self.explanation.ranks, *map(int, _RANK.findall(self.text))}
+        if self.flight or len(heard) < 2 or not self.explanation.ranks:
+            return None
+        try:
+            return View(*failing_ranks(self.explanation, sorted(heard)))
+        except LlamaparError as none:
+            return none
 
     @property
     def _figure(self) -> Values | None:
@@ -228,12 +238,18 @@ class Visit:
         )
         drawn = self.picture.summary if isinstance(self.picture, View) else self.picture
         text = self.status if self.explanation is NOTHING else str(self.explanation)
-        parts = (f"known: {known}" * bool(known), str(self.problem or ""), text, str(drawn))
+        parts = (
+            f"known: {known}" * bool(known),
+            str(self.problem or ""),
+            text,
+            str(drawn),
+            str(self.where or ""),
+        )
         return "\n".join(filter(None, parts))
 
     def traits(self, seq: int) -> Values:
         """Everything for the page, as plain values. seq numbers it; buttons refer to this number."""
-        explained, drawn, problem = self.explanation, self.picture, self.problem
+        explained, drawn, problem, where = self.explanation, self.picture, self.problem, self.where
         values = dict.fromkeys(FIELDS) | {"framework": ""}
         payload = {
             "seq": seq,
@@ -247,6 +263,10 @@ class Visit:
             "figure": self._figure,
             "summary": drawn.summary if isinstance(drawn, View) else "",
             "reason": "" if isinstance(drawn, View) else drawn.what,
+            "live": explained.live and explained.live.as_dict(),
+            "examples": EXAMPLES if explained is NOTHING else [],
+            "where": {"figure": where.spec, "summary": where.summary} if isinstance(where, View) else None,
+            "ranks": where.what if isinstance(where, LlamaparError) else "",
         }
         return {"text": _cut(self.text), "payload": payload}
 
@@ -273,9 +293,10 @@ class Clinic(Page[Visit]):
 
     @checked_options
     def set(self, **values: Unpack[ClinicKeywords]) -> None:
-        """Fill in text, model, framework, tp, cp, pp, dp, world, seq_len and the other fields; None clears
+        """Fill in text, model, framework, tp, cp, pp, dp, gpus, seq_len and the other fields; None clears
         one.
 
+        text: a text, or an exception, which is kept with its frames until another text comes.
         flight: instead of a text, a folder of torch's flight records, or some files. Raises LayoutError for
         an unknown field.
         """
@@ -294,20 +315,17 @@ class Clinic(Page[Visit]):
         why = "" if offered else "a layout is mended where model and degrees are known"
         mended = nth("fix", fix, offered, why)
         tab = next((t for start, t in _TABS.items() if chosen.category.startswith(start)), "heads")
-        self.explorer = self.explorer or Explorer()
-        self.explorer.take(mended.job, judge.name if judge else "", tab)
-        return self._open()
+        return self._open(lambda explorer: explorer.take(mended.job, judge.name if judge else "", tab))
 
     def open_files(self) -> Explorer:
         """An Explorer on the job in the files. Raises LlamaparError without files."""
-        if self._state.settings is None:
+        if (settings := self._state.settings) is None:
             raise LlamaparError("no files were read", "", ["drop settings into the box"], "config")
-        self.explorer = self.explorer or Explorer()
-        self.explorer.bring(self._state.settings)
-        return self._open()
+        return self._open(lambda explorer: explorer.bring(settings))
 
-    def _open(self) -> Explorer:
-        assert self.explorer is not None
+    def _open(self, fill: Callable[[Explorer], None]) -> Explorer:
+        self.explorer = self.explorer or Explorer()
+        fill(self.explorer)
         self.opened = self.explorer.model_id
         self.send({"kind": "opened"})
         return self.explorer
@@ -330,8 +348,11 @@ class Clinic(Page[Visit]):
 
 
 @checked_options
-def clinic(text: str = "", **values: Unpack[ClinicFields]) -> Clinic:
-    """A Clinic with text and fields filled in: model, framework, tp and the others of `Clinic.set`."""
+def clinic(text: str | BaseException = "", **values: Unpack[ClinicFields]) -> Clinic:
+    """A Clinic with text and fields filled in: model, framework, tp and the others of `Clinic.set`.
+
+    text: a text, or an exception, of which the live facts are shown; a cell's last one is `sys.last_value`.
+    """
     return Clinic(text=text, **values)
 
 
@@ -340,6 +361,11 @@ def _changed(visit: Visit, values: Values) -> Visit:
     fields = {name: value for name, value in values.items() if name != "flight"}
     visit = visit.change(fields)
     return visit if values.get("flight") is None else visit.fly(late("read_dumps")(values["flight"]))
+
+
+def _sizes(model: ModelConfig | None, *names: str) -> Values:
+    """Sizes of a model by field, or its name; {} without a model."""
+    return {"model" if name == "name" else name: getattr(model, name) for name in names if model}
 
 
 def _cut(text: str) -> str:
@@ -354,7 +380,6 @@ def _cut(text: str) -> str:
 
 def _diagnosis(one: Diagnosis) -> dict[str, object]:
     return one.as_dict() | {
-        "title": one.title,
         "sure": str(one.level),
         # Each with the field in which the reader can give it, where there is one.
         "asks": [[n, ARGUMENTS.get(n, n) if ARGUMENTS.get(n, n) in FIELDS else None] for n in one.needs],

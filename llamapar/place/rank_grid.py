@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Unpack
@@ -60,7 +61,7 @@ class RankGrid(Record):
             f"tp={place.tp} cp={place.cp} pp={place.pp} dp={place.dp}"
         )
         rows: list[list[object]] = [
-            [AXIS_TITLES[axis], len(group), _listed(group), group.step] for axis, group in self.peers.items()
+            [AXIS_TITLES[axis], len(group), in_short(group), group.step] for axis, group in self.peers.items()
         ]
         if not self.share:
             return title, ["axis", "ranks", "group", "stride"], rows, ""
@@ -74,7 +75,8 @@ class RankGrid(Record):
         )
 
 
-def _listed(group: range) -> str:
+def in_short(group: Sequence[int]) -> str:
+    """Ranks in words, the middle ones left out where there are many."""
     if len(group) <= 16:
         return ", ".join(map(str, group))
     return f"{group[0]}, {group[1]}, {group[2]}, … {group[-1]}"

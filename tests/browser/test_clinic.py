@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,13 +98,24 @@ def test_from_a_traceback_to_a_mended_layout(notebook: Notebook, tmp_path: Path)
     assert notebook.outputs(1)[0]["data"]["text/plain"] == "('tp=8 cp=2 pp=1 dp=1', True)"
 
 
+def test_a_press_of_an_example_draws_the_ranks_that_fail(notebook: Notebook) -> None:
+    offered = clinic(notebook).locator(".lp-examples")
+    assert offered.locator("button").count() == 3
+    offered.get_by_role("button", name="a log of four ranks").click()
+    expect(clinic(notebook).locator("textarea")).to_have_value(re.compile(r"^\[rank0\]: Traceback"))
+    expect(clinic(notebook).locator(".lp-name:visible")).to_have_text("2 ranks of 4 with the error: 1, 3")
+    card = clinic(notebook).locator("[data-category]").first
+    expect(card.locator(".lp-line")).to_have_text(re.compile("^a token is past the rows of the table"))
+    expect(offered).to_be_hidden()
+
+
 @pytest.mark.soak
 def test_what_is_typed_wins_and_an_empty_field_falls_back(notebook: Notebook) -> None:
     paste(notebook, KV)
     tp = field(notebook, "tp")
     expect(tp).to_have_attribute("data-origin", "implied")
     asked = clinic(notebook).locator(".lp-asked").first
-    expect(asked).to_contain_text("to be sure, give tpn_kv_heads")
+    expect(asked).to_contain_text("fill in tpn_kv_heads to narrow this down")
     fact = asked.locator('[data-tell="n_kv_heads"]')
     fact.fill("8")
     fact.press("Enter")

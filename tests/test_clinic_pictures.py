@@ -1,0 +1,260 @@
+"""What the clinic offers and draws: its examples, live facts, the ranks of a log, and a failed allocation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import llamapar as lp
+from llamapar.panels.clinic_panel import EXAMPLES
+from llamapar.panels.page import for_browser
+from wire import receive
+
+ORACLES = Path(__file__).parent / "oracles"
+HEADS, RANKS, MEMORY = (example["fields"] for example in EXAMPLES)
+
+
+def messages(name: str) -> list[str]:
+    lines = (ORACLES / f"{name}.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line)["message"] for line in lines]
+
+
+def outer(text: str) -> BaseException:
+    """An error whose text is not of this library."""
+    try:
+        raise RuntimeError(text)
+    except RuntimeError as error:
+        return error
+
+
+# -- examples --------------------------------------------------------------------------------------
+
+
+def test_an_empty_clinic_offers_three_real_messages() -> None:
+    panel = lp.clinic()
+    assert panel.payload["examples"] == EXAMPLES
+    assert len(EXAMPLES) == 3
+    panel.set(text="something else")
+    assert panel.payload["examples"] == []
+    panel.set(text="")
+    assert panel.payload["examples"] == EXAMPLES
+
+
+def test_the_messages_stand_where_their_sources_are_kept() -> None:
+    course = (Path(__file__).parents[1] / "notebooks" / "11_shape_clinic.ipynb").read_text("utf-8")
+    assert HEADS["text"].removeprefix("RuntimeError: ") in course
+    assert EXAMPLES[0]["source"][1] in course
+    assert RANKS["text"] in messages("raised_again")
+    assert MEMORY["text"] in messages("error-cases")
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict", "cause", "title"),
+    [
+        (
+            HEADS,
+            "sharding",
+            "a rank holds 64 columns, half a head of 128: 4 KV heads over tp=8",
+            "qwen3-30b-a3b: query and KV heads over tp=8",
+        ),
+        (
+            RANKS,
+            "unknown",
+            "a token is past the rows of the table: "
+            "a whole id meets a rank's rows, or another tokenizer does",
+            None,
+        ),
+        (
+            MEMORY,
+            "sharding",
+            "a rank holds more than its memory of 79.35 GiB: "
+            "wq, wk and wv: 10240·8192·2 = 167772160 B = 160.00 MiB at tp=1",
+            None,
+        ),
+    ],
+)
+def test_a_press_of_an_example_gives_its_answer(
+    fields: dict[str, Any], verdict: str, cause: str, title: str | None
+) -> None:
+    panel = lp.clinic()
+    assert receive(panel, kind="set", changes=fields) is None
+    payload = panel.payload
+    assert (payload["verdict"], payload["diagnoses"][0]["cause"]) == (verdict, cause)
+    figure = payload["figure"]
+    assert (figure["layout"]["title"]["text"] if figure else None) == title
+
+
+# -- an exception ----------------------------------------------------------------------------------
+
+
+def project(x: torch.Tensor, wq: torch.Tensor, head_dim: int) -> torch.Tensor:
+    return (x @ wq.T).unflatten(-1, (-1, head_dim))
+
+
+def failed() -> BaseException:
+    with pytest.raises(RuntimeError, match="don't multiply up") as caught:
+        project(torch.zeros(2, 16, 512), torch.zeros(4096, 512)[:96], head_dim=64)
+    return caught.value
+
+
+def test_an_exception_opens_it_with_the_live_facts() -> None:
+    error = failed()
+    panel = lp.clinic(error)
+    live = panel.payload["live"]
+    assert live["expression"] == "(x @ wq.T).unflatten(-1, (-1, head_dim))"
+    assert [(one["name"], one["placement"]) for one in live["operands"]] == [
+        ("x", ""),
+        ("wq", "a slice of [4096, 512]"),
+    ]
+    assert live["numbers"] == {"head_dim": 64}
+    assert panel.text.startswith("Traceback (most recent call last):\n")
+    assert panel.explanation == lp.explain(error)
+    assert for_browser(panel.payload) == panel.payload
+    receive(panel, kind="set", changes={"tp": 4})
+    assert panel.payload["live"] == live
+    receive(panel, kind="set", changes={"text": panel.text})  # as text it has no frames
+    assert panel.payload["live"] is None
+
+
+def test_facts_of_the_frame_are_told_from_those_of_the_text() -> None:
+    def attend(q: torch.Tensor, n_heads: int, n_kv_heads: int, head_dim: int, tp: int) -> torch.Tensor:
+        return q.view(1, 4, n_heads, head_dim) if n_kv_heads * tp else q
+
+    with pytest.raises(RuntimeError, match="invalid for input") as caught:
+        attend(torch.zeros(1, 4, 256), 8, 2, 64, 2)
+    panel = lp.clinic(caught.value)
+    assert panel.payload["values"]["n_heads"] == 8
+    assert panel.payload["origins"]["n_heads"] == "in the frame"
+
+
+@pytest.mark.parametrize("text", ["<img src=x onerror=alert(1)>", "\ud800", "", "x" * 10**6])
+def test_any_exception_is_taken(text: str) -> None:
+    panel = lp.clinic(outer(text))
+    assert panel.snapshot().summary
+    json.dumps(panel.payload)
+
+
+def test_an_exception_that_cannot_be_written_is_taken() -> None:
+    class Silent(RuntimeError):
+        def __str__(self) -> str:
+            raise ValueError("of the reader's own code")
+
+    panel = lp.clinic(Silent())
+    assert panel.payload["verdict"] == "unknown"
+    assert "<exception str() failed>" in panel.text
+
+
+# -- the ranks of a log ----------------------------------------------------------------------------
+
+
+def test_the_ranks_with_the_error_are_drawn_on_the_grid() -> None:
+    where = lp.clinic(**RANKS).payload["where"]
+    assert where["summary"] == (
+        "2 ranks of 4 with the error: 1, 3\n2 other ranks in the log; order tp-cp-pp-dp, fastest first"
+    )
+    marked = {trace["name"]: trace["x"] for trace in where["figure"]["data"] if "name" in trace}
+    assert marked == {"with the error": [1, 3], "in the log, without it": [0, 2]}
+
+
+@pytest.mark.parametrize(
+    ("known", "drawn"),
+    [
+        ({"tp": 4, "gpus": 4}, True),
+        ({"tp": 2, "cp": 1, "pp": 1, "dp": 2}, True),
+        ({"tp": 2, "cp": 1, "pp": 1, "gpus": 8}, True),
+        ({}, False),
+        ({"tp": 4}, False),  # of how many?
+        ({"tp": 2, "gpus": 8}, False),  # the other 4 may be any axis
+        ({"tp": 8, "dp": 2, "gpus": 8}, False),
+        ({"tp": 2, "gpus": 2}, False),  # rank 3 speaks
+    ],
+)
+def test_a_grid_is_drawn_only_of_a_layout_that_is_known(known: dict[str, int], drawn: bool) -> None:
+    payload = lp.clinic(RANKS["text"], **known).payload
+    assert bool(payload["where"]) == drawn
+    told = "ranks with the error: 1, 3; fill in tp, cp, pp and dp to place them"
+    assert payload["ranks"] == ("" if drawn else told)
+
+
+def test_the_index_that_failing_ranks_share_is_said() -> None:
+    log = "\n".join(
+        f"[rank{rank}]: RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
+        for rank in (1, 5, 9, 13)
+    )
+    panel = lp.clinic(f"{log}\n[rank2]: waits", framework="torchtitan", tp=4, cp=1, pp=2, dp=2)
+    title, note = panel.payload["where"]["summary"].splitlines()
+    assert title == "4 ranks of 16 with the error: 1, 5, 9, 13, all at tp 1"
+    assert note == "1 other rank in the log, 11 not in it; order tp-cp-dp-pp, fastest first"  # torchtitan's
+    panel.set(framework=None)
+    note = panel.payload["where"]["summary"].splitlines()[-1]
+    assert note.endswith("order tp-cp-pp-dp, fastest first, assumed: no framework is known")
+    one = lp.clinic(f"{log.splitlines()[0]}\n[rank2]: waits", tp=4, gpus=4).payload["where"]["summary"]
+    assert one.startswith("1 rank of 4 with the error: 1\n")
+
+
+def test_one_rank_alone_has_no_grid() -> None:
+    payload = lp.clinic("[rank0]: RuntimeError: 25 is not divisible by 4", tp=4, gpus=4).payload
+    assert (payload["where"], payload["ranks"]) == (None, "")
+
+
+# -- a failed allocation ---------------------------------------------------------------------------
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of "
+OOM += "79.11 GiB of which 3.20 GiB is free."
+RUN = {"model": "llama3-8b", "cp": 1, "dp": 1, "seq_len": 8192, "micro_batch": 1}
+
+
+def marked(text: str, **known: Any) -> tuple[str, dict[str, list[float]]]:
+    """The end of the picture's text, and the heights of the bars by their names."""
+    figure = lp.view(lp.explain(text, **known))
+    bars = {trace["name"]: trace["y"] for trace in figure.spec["data"]}
+    return figure.summary.splitlines()[-1], bars
+
+
+def test_the_tensor_that_could_not_be_allocated_is_marked() -> None:
+    said, bars = marked(OOM.format("15.66 GiB"), **RUN | {"tp": 1, "pp": 1, "micro_batch": 4})
+    account = lp.memory("llama3-8b", tp=1, seq_len=8192, micro_batch=4)
+    worst = f"worst: stage 0, {account.worst.total_bytes / 2**30:.2f} GiB on a GPU of 79.11 GiB"
+    assert said == f"not allocated: 15.66 GiB, as large as logits (marked); {worst}"
+    assert bars["as large as logits"] == [15.66]
+    whole = {trace["name"]: trace["y"] for trace in lp.view(account).spec["data"]}
+    assert bars["logits and loss"][0] + 15.66 == pytest.approx(whole["logits and loss"][0])
+
+
+def test_an_embedding_is_marked_on_the_stages_that_have_one() -> None:
+    said, bars = marked(OOM.format("1002.00 MiB"), **RUN | {"tp": 1, "pp": 4})
+    assert said.startswith(
+        "not allocated: 1002.00 MiB, as large as the embedding, its gradient or optimizer states (marked); "
+    )
+    assert bars["as large as the embedding"] == [0.9785, 0, 0, 0.9785]
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ("224.00 MiB", "as large as w1 and w3 or w2 or an activation of a layer (none marked); "),
+        ("2.00 GiB", "the size of no tensor known here (none marked); "),
+        ("31.31 GiB", "the size of no tensor known here (none marked); "),  # logits of another micro-batch
+    ],
+)
+def test_what_is_not_exactly_one_tensor_is_drawn_unmarked(size: str, said: str) -> None:
+    told, bars = marked(OOM.format(size), **RUN | {"tp": 1, "pp": 1})
+    assert told.startswith(f"not allocated: {size}, {said}")
+    assert not [name for name in bars if name.startswith("as large as")]
+
+
+@pytest.mark.parametrize("left_out", ["model", "tp", "seq_len"])
+def test_an_account_is_drawn_of_a_known_run_alone(left_out: str) -> None:
+    known = {name: value for name, value in (RUN | {"tp": 1, "pp": 1}).items() if name != left_out}
+    panel = lp.clinic(OOM.format("2.00 GiB"), **known)
+    said = "a rank's memory in training is drawn from its model, tp, cp, pp, dp and seq_len"
+    assert (panel.payload["figure"], panel.payload["reason"]) == (None, said)
+
+
+def test_a_server_has_no_account_of_training() -> None:
+    with pytest.raises(lp.LayoutError, match="a rank's memory in training is drawn from"):
+        lp.view(lp.explain(OOM.format("2.00 GiB"), framework="vllm", **RUN | {"tp": 1, "pp": 1}))
