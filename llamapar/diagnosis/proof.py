@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import gc
 import linecache
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
@@ -115,14 +116,26 @@ def proved(attempt: Attempt, model: Held, layout: Layout, one: list[Held]) -> st
 
 def _compared(found: list[Held], one: Held) -> str:
     """The results of ranks beside that of one process, in words."""
-    shapes = [list(t.shape) for t in one]
+    shapes, far, sliced = [list(t.shape) for t in one], 0.0, False
     for rank, own in enumerate(found):
-        if own is None or (here := [list(t.shape) for t in own]) != shapes:
-            what = "nothing that can be sent" if own is None else f"{here}"
+        here = None if own is None else [list(t.shape) for t in own]
+        apart = [_apart(a, b) for a, b in zip(own or (), one, strict=False)]
+        if here is None or len(own) != len(one) or math.inf in apart:
+            what = "nothing that can be sent" if here is None else f"{here}"
             return f"where rank {rank} returns {what} and one process {shapes}: not compared"
-    far = max(float((a - b).abs().max()) for own in found for a, b in zip(own, one, strict=True))
+        far, sliced = max(far, *apart), sliced or here != shapes
     size = max(float(t.abs().max()) for t in one)
+    each = "each rank's slice " if sliced else ""
     if far <= _CLOSE * max(size, 1.0):
-        return "equal to one process" + (" to the bit" if far == 0 else f", by {far / size:.0e}")
+        return f"{each}equal to one process" + (" to the bit" if far == 0 else f", by {far / size:.0e}")
     part = f"by {far / max(size, 1e-30):.1g} of the largest"
     return f"where a rank returns other values than one process ({part}), as its part of a sum would be"
+
+
+def _apart(own: Held, whole: Held) -> float:
+    """How far a rank's tensor is from the whole or its nearest slice; inf if the shape is of neither."""
+    dims = [i for i, (a, b) in enumerate(zip(own.shape, whole.shape, strict=False)) if a != b]
+    if own.ndim != whole.ndim or len(dims) > 1 or any(whole.shape[i] % max(own.shape[i], 1) for i in dims):
+        return math.inf
+    slices = whole.split(own.shape[dims[0]], dims[0]) if dims else [whole]
+    return min(float((own - part).abs().max()) for part in slices)
