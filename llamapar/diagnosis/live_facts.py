@@ -383,7 +383,8 @@ class _Sizes:
             name = " or ".join(found) if len(found) < 3 else ""
             axis, _, ranks = cut.ranks.partition("=") if cut else ("", "", "")
             part = f"{name or 'whole'}/{axis} = {cut.whole}/{ranks}" if cut else name
-            told += [NamedSize(dim, n, cut.whole if cut else n, part)] if part else []
+            if part:
+                told.append(NamedSize(dim, n, cut.whole if cut else n, part))
         return tuple(told)
 
     def _candidates(self, n: int, whole: bool) -> Iterator[str]:

@@ -93,25 +93,25 @@ def in_one_process(attempt: Attempt, model: Held) -> list[Held]:
     return found if isinstance(found, list) else []
 
 
-def proved(attempt: Attempt, model: Held, layout: Layout, one: list[Held]) -> str:
-    """What a layout gives on real ranks, in words: runs, is equal to one process, or fails.
+def proved(attempt: Attempt, model: Held, layout: Layout, one: list[Held]) -> tuple[bool, str]:
+    """Whether a layout holds on real ranks, and in words: it runs, is equal to one process, or fails.
 
-    one: the tensors of one process.
+    one: the tensors of one process. What cannot be run here is not refuted.
     """
     if layout.world > MOST_RANKS or bytes_made(attempt, model, layout) > _MOST_BYTES:
-        return f"passes on meta tensors; too large to run on real ranks here ({layout.world} ranks)"
+        return True, f"passes on meta tensors; too large to run on real ranks here ({layout.world} ranks)"
     given = {"attempt": attempt, "model": model, "layout": layout, "outputs": outputs}
     try:
         found = late("cell_on_ranks")(_CELL, layout, given, 60.0)
     except LlamaparError as problem:
-        return f"not run on real ranks: {problem.what}"
+        return True, f"not run on real ranks: {problem.what}"
     ranks = f"{layout.world} real ranks"
     if not found.ok:
         error = next(answer.error for answer in found.answers if answer.error is not None)
-        return f"fails on {ranks}: {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        return False, f"fails on {ranks}: {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
     if not one:
-        return f"runs on {ranks}; one process returns no tensors to compare with"
-    return f"runs on {ranks}, {_compared(list(found.out.values()), one)}"
+        return True, f"runs on {ranks}; one process returns no tensors to compare with"
+    return True, f"runs on {ranks}, {_compared(list(found.out.values()), one)}"
 
 
 def _compared(found: list[Held], one: Held) -> str:

@@ -19,9 +19,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from llamapar.describe.layout import AXES, Layout
+from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
 from llamapar.records.tables import Plain
 
@@ -68,7 +68,7 @@ class Slice:
         """Run the cells with these sizes and degrees, in names of their own; the value of the last line."""
         degrees = {name: getattr(layout, a) for a in AXES for name in self.knobs if _AXIS[a].match(name)}
         world = {name: layout.world for name in self.knobs if _WORLD.match(name)}
-        space: dict[str, Any] = {"__name__": "__main__", _KNOBS: {**self.knobs, **model, **degrees, **world}}
+        space: Values = {"__name__": "__main__", _KNOBS: {**self.knobs, **model, **degrees, **world}}
         name = ""
         for number, source in self.cells.items():
             file = f"<cell {number}>"
@@ -237,7 +237,7 @@ def debug_cells(behind: Slice, deadline: float = 2.0) -> Plain:
         return found
 
 
-def main(arguments: Sequence[str]) -> None:
+def answer_into_file(arguments: Sequence[str]) -> None:
     """Read the cells from standard input, debug them, and write the answer into a file."""
     from .debugging import debug
 
@@ -251,4 +251,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    answer_into_file(sys.argv[1:])
