@@ -125,11 +125,11 @@ def _compared(found: list[Held], one: Held) -> str:
             return f"where rank {rank} returns {what} and one process {shapes}: not compared"
         far, sliced = max(far, *apart), sliced or here != shapes
     size = max(float(t.abs().max()) for t in one)
-    each = "each rank's slice " if sliced else ""
+    equal = "where each rank returns a slice of one process's result" if sliced else "equal to one process"
     if far <= _CLOSE * max(size, 1.0):
-        return f"{each}equal to one process" + (" to the bit" if far == 0 else f", by {far / size:.0e}")
+        return f"{equal}, to the bit" if far == 0 else f"{equal}, within {far / size:.0e}"
     part = f"by {far / max(size, 1e-30):.1g} of the largest"
-    return f"where a rank returns other values than one process ({part}), as its part of a sum would be"
+    return f"where a rank returns other values than one process ({part}): part of a sum, or its own numbers"
 
 
 def _apart(own: Held, whole: Held) -> float:
