@@ -61,18 +61,26 @@ def _parsed(line: str) -> tuple[Values, str]:
 class LlamaparMagics(Magics):
     """The magics `%explain`, `%clinic`, `%debug_shapes`, `%%ranks`, and the hook that runs after every cell.
 
-    last: the error of the last cell that failed; failed: the number of that cell.
+    last: the error of the last cell that failed; failed: the number of that cell. unnumbered: cells that the
+    history of the session does not keep, as some front ends ask for.
     """
 
     last: BaseException | None = None
     failed: int | None = None
 
+    def __init__(self, shell: InteractiveShell | None = None) -> None:
+        super().__init__(shell)
+        self.unnumbered: dict[int, str] = {}
+
     def after(self, result: ExecutionResult) -> None:
         """Hook for `post_run_cell`: show a diagnosis or nothing; it never raises."""
         try:
-            error = result.error_in_exec
+            error, number = result.error_in_exec, result.execution_count
+            if self.shell and result.info and not result.info.store_history:
+                number = len(self.shell.user_ns["In"]) + len(self.unnumbered)
+                self.unnumbered[number] = self.shell.transform_cell(result.info.raw_cell)
             if error and not isinstance(error, UsageError):
-                self.last, self.failed = error, result.execution_count
+                self.last, self.failed = error, number
             if isinstance(error, _SHAPED):
                 found = explain(error)
                 if found.of_shapes:
@@ -129,7 +137,7 @@ class LlamaparMagics(Magics):
             from llamapar.diagnosis.replay import cells_behind, debug_cells
 
             cells = {n: source for n, source in enumerate(self.shell.user_ns["In"]) if source}
-            behind = cells_behind(cells, self.failed, self.shell.user_ns)
+            behind = cells_behind(cells | self.unnumbered, self.failed, self.shell.user_ns)
             seconds = real(
                 "deadline", typed_numbers.parse_number("deadline", line.strip() or "2").value, 1, 600
             )

@@ -382,6 +382,16 @@ def test_debug_shapes_runs_the_cells_again_and_says_so(ip: InteractiveShell, cel
     assert not ip.user_ns.get("dist")
 
 
+def test_debug_shapes_finds_cells_that_the_history_does_not_keep(ip: InteractiveShell, cell: Cell) -> None:
+    """As nbval and some front ends run them."""
+    with capture_output():
+        ip.run_cell("import torch; tp, heads = 4, 6")
+        ip.run_cell("torch.zeros(heads).view(tp, -1)")
+    out, shown = cell("%debug_shapes 5")
+    assert out.startswith("runs cells 1, 2 again")
+    assert "passes when tp divides heads" in text_of(shown)
+
+
 def test_debug_shapes_without_a_failing_cell_is_refused(cell: Cell) -> None:
     out, _ = cell("%debug_shapes")
     assert "UsageError: no cell has failed" in out

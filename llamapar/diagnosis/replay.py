@@ -97,6 +97,8 @@ def cells_behind(cells: Cells, failed: int, known: Mapping[str, object]) -> Slic
 
     Raises LlamaparError where something that they read cannot be made again: it says what, and why.
     """
+    if failed not in cells:
+        raise LlamaparError(f"cell {failed} is no longer in the session's history", "", ["run it again"])
     kept = {failed: cells[failed]}
     needed = _Names.of(failed, cells[failed]).read
     for number in sorted((n for n in cells if n < failed), reverse=True):
