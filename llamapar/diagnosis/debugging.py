@@ -65,7 +65,15 @@ class Debugged:
 
     @property
     def lines(self) -> Iterator[str]:
-        """The answer in sentences, what to do first."""
+        """The answer in sentences, what to do first; then the failure, its live facts, and the trials."""
+        yield from self._sentences()
+        if self.failure is not None:
+            yield f"{self.failure.kind}: {self.failure.words}"
+        if self.live is not None:
+            yield from self.live.lines()
+        yield self.how
+
+    def _sentences(self) -> Iterator[str]:
         words = {SHARDING: "A sharding problem", NOT_SHARDING: "Not a sharding problem"}
         yield f"{words.get(self.verdict, 'Not known')}: {self.reason}"
         if self.layouts:
@@ -86,11 +94,6 @@ class Debugged:
             yield f"of ranks {_listed(self.ranks)} these pass: {_listed(some)}"
         if self.flips:
             yield f"passes with {', or '.join(f'{n} {a} → {b}' for n, a, b in self.flips[:_SHOWN])}"
-        if self.failure is not None:
-            yield f"{self.failure.kind}: {self.failure.words}"
-        if self.live is not None:
-            yield from self.live.lines()
-        yield self.how
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []
@@ -109,10 +112,12 @@ class Debugged:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        first, *more = self.lines
-        body = "<br>".join(map(escape, more))
-        table = html_table(*self._table(), left=True)
-        return f"<p><b>{escape(first)}</b><br>{body}</p><details><summary>trials</summary>{table}</details>"
+        first, *more = map(escape, self._sentences())
+        failure = f"<br>{escape(f'{self.failure.kind}: {self.failure.words}')}" if self.failure else ""
+        live = self.live._repr_html_() if self.live else ""
+        table = f"<summary>{escape(self.how)}</summary>{html_table(*self._table(), left=True)}"
+        trials = f"<details>{table}</details>" if self.trials else ""
+        return f"<p><b>{first}</b><br>{'<br>'.join(more)}{failure}</p>{live}{trials}"
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
