@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -23,6 +24,9 @@ from llamapar.diagnosis import Explanation, explain
 from llamapar.errors import MAX_DEGREE, LayoutError, LlamaparError, real, whole
 from llamapar.figures import view
 from llamapar.frameworks import framework as find_framework
+
+if TYPE_CHECKING:
+    from llamapar.execution.cell_result import CellResult
 
 _SHAPED = (RuntimeError, ValueError, AssertionError, ZeroDivisionError, IndexError, TypeError)
 _OPTION = rf"--(model|framework|{'|'.join(AXES)})[=\s]\s*(\S+)"
@@ -61,8 +65,9 @@ def _parsed(line: str) -> tuple[Values, str]:
 class LlamaparMagics(Magics):
     """The magics `%explain`, `%clinic`, `%debug_shapes`, `%%ranks`, and the hook that runs after every cell.
 
-    last: the error of the last cell that failed; failed: the number of that cell. unnumbered: cells that the
-    history of the session does not keep, as some front ends ask for.
+    last: the error of the last cell that failed; failed: the number of that cell. on_ranks: what came of
+    `%%ranks` in the cell that runs. unnumbered: cells that the history of the session does not keep, as some
+    front ends ask for.
     """
 
     last: BaseException | None = None
@@ -70,6 +75,7 @@ class LlamaparMagics(Magics):
 
     def __init__(self, shell: InteractiveShell | None = None) -> None:
         super().__init__(shell)
+        self.on_ranks: CellResult | None = None
         self.unnumbered: dict[int, str] = {}
 
     def after(self, result: ExecutionResult) -> None:
@@ -81,6 +87,9 @@ class LlamaparMagics(Magics):
                 self.unnumbered[number] = self.shell.transform_cell(result.info.raw_cell)
             if error and not isinstance(error, UsageError):
                 self.last, self.failed = error, number
+            elif self.on_ranks and not self.on_ranks.ok:
+                self.failed = number
+            self.on_ranks = None
             if isinstance(error, _SHAPED):
                 found = explain(error)
                 if found.of_shapes:
@@ -166,7 +175,7 @@ class LlamaparMagics(Magics):
             found = cell_on_ranks(cell, layout, notebook, timeout)
         except LlamaparError as problem:
             raise UsageError(str(problem)) from None
-        notebook["ranks"] = found
+        notebook["ranks"] = self.on_ranks = found
         display(found)
 
 

@@ -127,6 +127,7 @@ INSIDE: Mapping[str, str] = {
     "explain_flight": "flight.answer",
     "fake_world": "spmd.compat",
     "hang_picture": "flight.picture:picture",
+    "make_mesh": "spmd.compat",
     "read_dumps": "flight.dumps",
     "settings_of_texts": "configs.reader",
     "times_longer": "timing.change",

@@ -49,7 +49,7 @@ def rules(axes: Collection[str], names: Iterable[str]) -> Iterator[TrialRule]:
     terms: dict[str, tuple[int, tuple[str, ...]]] = {axis: (1, (axis,)) for axis in axes}
     terms |= {f"2·{axis}": (2, (axis,)) for axis in axes}
     terms |= {"·".join(pair): (1, pair) for pair in itertools.combinations(axes, 2)}
-    terms |= {"the number of ranks": (1, AXES)} if len(axes) > 1 else {}
+    terms["the number of ranks"] = 1, AXES
     named = [*names][:_MOST_SIZES]
     yield from (_is_one(axis) for axis in axes)
     for words, (factor, of) in terms.items():
