@@ -50,7 +50,6 @@ def _needs_a_script(given: Given) -> NoReturn:
 
 
 COMMAND = Command(
-    _needs_a_script,
     "a script, with live facts under an error that ends it",
     "watch_errors",
     (),
@@ -58,5 +57,6 @@ COMMAND = Command(
     "  torchrun --nproc-per-node 8 -m llamapar debug train.py --steps 10\n"
     "  llamapar debug -m package.train",
     exits="the script's own",
+    answer=_needs_a_script,
     positional=(("script", "a script, or -m and a module, with its own words after it"),),
 )
