@@ -61,11 +61,10 @@ def _torch(module: str) -> ModuleType:
 
 
 def _run(run: Callable[..., RunResult], given: Given, options: Values) -> RunResult:
-    choose = [f"llamapar run {name}" for name in PROGRAMS[:2]]
-    program = given.needed("program", "a program is needed", f"programs are {', '.join(PROGRAMS)}", choose)
-    model, layout, notes = given.model, given.layout, tuple[str, ...]()
+    given.require()
+    program, model, layout, notes = given["program"], given.model, given.layout, tuple[str, ...]()
     if given["shrink"]:
-        small = shrink(model, layout, padding=options.get("padding"), program=str(program))
+        small = shrink(model, layout, padding=options.get("padding"), program=program)
         model, layout, notes = small.model, small.layout, small.notes
     many = "1 rank" if options.get("engine") == "dry" else f"{layout.world} ranks"
     try:
@@ -133,6 +132,13 @@ COMMAND = Command(
     "  torchrun --nproc-per-node 8 -m llamapar run llama --model tiny --tp 4 --dp 2 --json",
     exits="0 equal to the reference; 1 it differs, failed, was refused or timed out",
     positional=(("program", f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}"), *MODEL_WORD),
+    needs={
+        "program": (
+            "a program is needed",
+            f"programs are {', '.join(PROGRAMS)}",
+            tuple(f"llamapar run {name}" for name in PROGRAMS[:2]),
+        )
+    },
     answer=_answer,
     helps={
         "global_batch": "sequences in a step (default: two per DP group and micro-batch; one in a dry run)",
