@@ -485,7 +485,7 @@ def test_every_option_is_explained_and_used() -> None:
         "grad_dtype",
         "grad_buckets",
     }
-    of_python |= {"master_weights", "beside", "time", "step", "case", "gives", "eval_mode"}
+    of_python |= {"master_weights", "beside", "time", "step", "case", "gives", "eval_mode", "prove"}
     assert set(OPTIONS) - used == {"json"} | dims | of_python
     assert used <= set(OPTIONS)
     for name, command in LEAVES.items():
