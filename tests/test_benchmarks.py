@@ -24,6 +24,7 @@ SMALLEST = {
     "explorer": "--moves 2 --openings 1",
     "flight": "--ranks 8 --entries 50",
     "gpu": "--device cpu --small",
+    "experiments": "--only 26",
     "live_facts": "--only 55",
     "memory_accuracy": "",
     "paper_memory": "",

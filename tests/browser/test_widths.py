@@ -108,7 +108,7 @@ def test_a_panel_lays_itself_out_by_its_own_width(
     open_tab(notebook.cell(0).locator(".llamapar"), "heads")  # the picture that it opens on may be narrower
     for cell in (0, 3):
         panel = notebook.cell(cell).locator(".llamapar").first
-        panel.locator(".lp-figure").scroll_into_view_if_needed()
+        panel.locator(".lp-figure:visible").first.scroll_into_view_if_needed()
         assert box_of(panel.locator(".lp-main"))["width"] >= least
         assert panel.evaluate(OUTSIDE) == []
         assert panel.evaluate(CHOICES) == []
