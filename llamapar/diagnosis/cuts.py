@@ -191,23 +191,6 @@ def assumed(small: int, big: int, known: Known) -> Iterator[SizeCut]:
         if (k <= small or axis == "dp") and not cut.even and exact and cut.explains(small, big):
             yield cut
             return
-    for cut in _torn_public().get(small, ()) if not degree and known.model is None and small >= 512 else ():
-        if big in cut.shares and known.fits(**{cut.fact: cut.whole}):
-            yield cut
-            return
-
-
-@cache
-def _torn_public() -> dict[int, list[SizeCut]]:
-    """Every shard of a public model's size that a usual degree does not divide, with its cuts."""
-    rows: dict[int, list[SizeCut]] = {}
-    for k in (k for k in plausible_degrees(Known()) if k <= _MOST):
-        for n, facts in _public().items():
-            for fact in (fact for fact in _CUT if n % k and fact in dict(facts)):
-                cut = SizeCut(fact, CATEGORY[fact], "tp", n, k)
-                for share in cut.shares:
-                    rows.setdefault(share, []).append(cut)
-    return rows
 
 
 _UNITS = (1, 64, 96, 128, 256)
@@ -243,12 +226,12 @@ def is_head_dim(n: int, least: int = 9) -> bool:
 
 
 def torn_head_cuts(
-    width: int, head_dim: int, spoken: str, known: Known, floor: int = 0, repeats: int = 0
+    width: int, head_dim: int, known: Known, floor: int = 0, repeats: int = 0
 ) -> list[tuple[SizeCut, bool]]:
     """The cuts of query heads and KV heads whose shard has this width, no whole number of heads.
 
     The usual cuts come first; the second result says whether nothing else can be meant. KV heads are to blame
-    only if tp divides the query heads, or if they are mentioned. floor: number of heads that the code rounds
+    only if tp divides the query heads. floor: number of heads that the code rounds
     down to. repeats: query heads in a group that also holds its K and V.
     """
     counts = Counter((m.n_heads, m.n_kv_heads) for m in known.models() if m.head_dim == head_dim)
@@ -261,20 +244,18 @@ def torn_head_cuts(
             columns = head_dim * (repeats + 2 if repeats else 1)
             for tp in {given} if given else {-(-n * columns // width), n * columns // width} - {0}:
                 cut = SizeCut(fact, CATEGORY[fact], "tp", n, tp or 1, columns)
-                earliest = (
-                    fact == "n_heads" or spoken == fact or (heads % cut.degree == 0 and kv_heads < heads)
-                )
+                earliest = fact == "n_heads" or (heads % cut.degree == 0 and kv_heads < heads)
                 meant = heads == repeats * kv_heads if repeats else not cut.even and earliest
                 if meant and width in on_a_rank(cut.whole, cut.degree) and floor in (0, n // cut.degree):
                     # Rank a degree by how usual it is.
                     weights[cut] += common * (16 if tp in (2, 4, 8, 16) else 2)
     best: dict[str, SizeCut] = {}
     # of equal stories the one of fewer ranks, and of KV heads, which a degree cuts first
-    order = {cut: (cut.fact != spoken, -weights[cut], cut.degree, cut.fact == "n_heads") for cut in weights}
+    order = {cut: (-weights[cut], cut.degree, cut.fact == "n_heads") for cut in weights}
     for cut in sorted(order, key=order.__getitem__):
         best.setdefault(cut.fact, cut)
     alone = len(best) == 1 and (given is not None or known.model is not None)
-    return [(cut, alone or cut.fact == spoken) for cut in best.values()]
+    return [(cut, alone) for cut in best.values()]
 
 
 # -- vocabularies, which are padded before they are cut --------------------------------------------

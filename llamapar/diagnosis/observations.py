@@ -100,10 +100,7 @@ _PARTITIONED = pattern("axis_is_partitioned")
 _SPEC = re.compile(r"p\(([^()]{0,80})\)")
 _ARRAY = re.compile(r"(?:full shape: \(|got shape: \(|of shape \w{1,12}\[)([\d, ]{1,60})")
 _OF_KEYS = re.compile(r"parameter '(?:k|v|kv|keys?|values?)'|\b(?:wk|wv|k_proj|v_proj)\b")
-_DATA, _SEQUENCE = (
-    re.compile(r"data|\bf?s?dp\b|batch|replica"),
-    re.compile(r"\b(?:cp|sp|seq\w{0,8}|context)\b"),
-)
+_DATA = re.compile(r"data|\bf?s?dp\b|batch|replica")
 
 
 def _partitioned(r: Reading) -> Divides | None:
@@ -121,8 +118,6 @@ def _partitioned(r: Reading) -> Divides | None:
     subject = ""
     if _DATA.search(axis):
         subject = "batch"
-    elif _SEQUENCE.search(axis):
-        subject = "seq"
     elif dims > 2 and dim == dims - 2:
         # If there are fewer heads than ranks, they are KV heads.
         keys = size < int(match["ranks"] or match["ranks2"]) or _OF_KEYS.search(r.whole)
@@ -248,8 +243,6 @@ def names(r: Reading) -> list[str]:
 def shape_observations(r: Reading) -> Iterator[Observation]:
     """Views, products and pairs of sizes."""
     found = [shape for shape, _ in r.shapes]
-    if ")->(" in r.low:  # numpy's einsum: each shape, and how its dims are laid against the other's
-        found = [tuple(map(abs, shape)) for shape in found[1::2]]
     wide = [shape for shape in found if len(shape) > 1]
     if _VIEW.search(r.low) and wide:
         target = wide[-1]

@@ -139,7 +139,7 @@ def a_slice(it: DifferingSizes, small: int, big: int, cut: SizeCut | None = None
     elif weight or (r.loading and not counted and (cut or not view)):
         category, numbers = "checkpoint_tp_mismatch", (Quotient(big, small),)
         cause = f"{share}: a shard of a checkpoint cut for {axis}={k} against the whole weight"
-        level = POSSIBLE if cut and not r.read else level  # a mere copy: of a file, or of this run's tensor
+        level = POSSIBLE if cut else level  # of a file, or of this run's tensor
     elif narrow := _narrow(it) if it.known.get("tp") == k else 0:
         of = f"a weight of {big} rows and {narrow} columns, as of an uncut adapter"
         yield found("lora_tp", POSSIBLE, f"{small} columns of a rank meet {of}", *numbers)
