@@ -145,7 +145,7 @@ LEAST = 16
 def _public() -> dict[int, list[tuple[str, ModelConfig]]]:
     """Every size of the public models, with the models that have it."""
     rows: dict[int, list[tuple[str, ModelConfig]]] = {}
-    for m in Known().models():
+    for m in Known().models:
         for fact in _WIDTHS:
             rows.setdefault(int(getattr(m, fact)), []).append((fact, m))
     return rows
@@ -231,10 +231,9 @@ def torn_head_cuts(
     """The cuts of query heads and KV heads whose shard has this width, no whole number of heads.
 
     The usual cuts come first; the second result says whether nothing else can be meant. KV heads are to blame
-    only if tp divides the query heads. floor: number of heads that the code rounds
-    down to. repeats: query heads in a group that also holds its K and V.
+    only if tp divides the query heads. repeats: query heads in a group that also holds its K and V.
     """
-    counts = Counter((m.n_heads, m.n_kv_heads) for m in known.models() if m.head_dim == head_dim)
+    counts = Counter((m.n_heads, m.n_kv_heads) for m in known.models if m.head_dim == head_dim)
     heads, kv_heads, given = known.get("n_heads"), known.get("n_kv_heads"), known.get("tp")
     if not counts and (heads or kv_heads):  # the numbers that are known, of no public model
         counts[heads or (kv_heads or 1) * (given or 1), kv_heads or heads or 1] = 1
