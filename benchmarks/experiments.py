@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import _page
 
 CELLS = Path(__file__).resolve().parent / "failing_cells"
 OUTCOMES = Path(__file__).with_suffix(".json")
@@ -49,8 +52,10 @@ def judged(found: dict[str, Any], truth: dict[str, Any]) -> tuple[str, str]:
     if found["axes"] != experiment["axes"]:
         return "open", f"axes {found['axes']}, not {experiment['axes']}"
     for axis, passing in experiment.get("passes", {}).items():
-        if axis in found["degrees"] and found["degrees"][axis] != passing:
-            return "open", f"{axis} that pass: {found['degrees'][axis]}, not {passing}"
+        tried = found["degrees"].get(axis, {})
+        passed = [int(n) for n, outcome in tried.items() if outcome == "passes"]
+        if tried and passed != passing:
+            return "open", f"{axis} that pass: {passed}, not {passing}"
     dims = experiment.get("dims", {})
     if dims and not {name for name, *_ in found["flips"]} & dims.keys():
         return "open", f"no flip of {', '.join(dims)}"
@@ -73,30 +78,40 @@ def measured(names: list[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def page(found: dict[str, dict[str, Any]]) -> str:
-    return ""
+def tables() -> dict[str, list[str]]:
+    """The table of docs/measured/experiments.md, of the outcomes as they were measured."""
+    rows = []
+    for when, found in json.loads(OUTCOMES.read_text()).items():
+        outcomes = [row["outcome"] for row in found.values()]
+        counts = [outcomes.count(outcome) for outcome in ("right", "open", "wrong")]
+        medians = [statistics.median(row[of] for row in found.values()) for of in ("trials", "seconds")]
+        rows.append([when, len(found), *counts, round(medians[0]), f"{medians[1]:.1f}"])
+    head = ("measured", "programs", "right", "open", "wrong", "trials, median", "seconds, median")
+    return {"programs": _page.table(head, rows)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", nargs="+", help="numbers of programs")
-    parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--page", action="store_true")
-    parser.add_argument("--answer", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.answer:
-        return answer(asked.answer, bool(asked.only))
+    """As the options ask."""
+    asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    asked.add_argument("--only", nargs="+", help="numbers of programs: print their whole answers")
+    asked.add_argument("--measure", action="store_true", help="all programs: write experiments.json")
+    asked.add_argument("--page", action="store_true", help="write docs/measured/experiments.md")
+    asked.add_argument("--answer", help=argparse.SUPPRESS)
+    given = asked.parse_args()
     truths = tomllib.loads((CELLS / "truth.toml").read_text())
     names = [name for name, truth in truths.items() if "experiment" in truth]
-    if asked.only:
+    if given.answer:
+        answer(given.answer, bool(given.only))
+    elif given.page:
+        _page.write(__file__, tables())
+    elif given.measure:
+        outcomes = json.loads(OUTCOMES.read_text()) | {"now": measured(names)}
+        OUTCOMES.write_text(json.dumps(outcomes, indent=1) + "\n")
+    else:
         for name in names:
-            if name.startswith(tuple(asked.only)):
+            if name.startswith(tuple(given.only or ())):
                 path = str(CELLS / f"{name}.py")
                 subprocess.run([sys.executable, __file__, "--answer", path, "--only", name], check=True)
-    if asked.measure:
-        found = measured(names)
-        OUTCOMES.write_text(json.dumps(found, indent=1) + "\n")
-    return None
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -23,6 +24,9 @@ from llamapar.diagnosis import Explanation, explain
 from llamapar.errors import MAX_DEGREE, LayoutError, LlamaparError, real, whole
 from llamapar.figures import view
 from llamapar.frameworks import framework as find_framework
+
+if TYPE_CHECKING:
+    from llamapar.execution.cell_result import CellResult
 
 _SHAPED = (RuntimeError, ValueError, AssertionError, ZeroDivisionError, IndexError, TypeError)
 _OPTION = rf"--(model|framework|{'|'.join(AXES)})[=\s]\s*(\S+)"
@@ -61,18 +65,31 @@ def _parsed(line: str) -> tuple[Values, str]:
 class LlamaparMagics(Magics):
     """The magics `%explain`, `%clinic`, `%debug_shapes`, `%%ranks`, and the hook that runs after every cell.
 
-    last: the error of the last cell that failed; failed: the number of that cell.
+    last: the error of the last cell that failed; failed: the number of that cell. on_ranks: what came of
+    `%%ranks` in the cell that runs. unnumbered: cells that the history of the session does not keep, as some
+    front ends ask for.
     """
 
     last: BaseException | None = None
     failed: int | None = None
 
+    def __init__(self, shell: InteractiveShell | None = None) -> None:
+        super().__init__(shell)
+        self.on_ranks: CellResult | None = None
+        self.unnumbered: dict[int, str] = {}
+
     def after(self, result: ExecutionResult) -> None:
         """Hook for `post_run_cell`: show a diagnosis or nothing; it never raises."""
         try:
-            error = result.error_in_exec
+            error, number = result.error_in_exec, result.execution_count
+            if self.shell and result.info and not result.info.store_history:
+                number = len(self.shell.user_ns["In"]) + len(self.unnumbered)
+                self.unnumbered[number] = self.shell.transform_cell(result.info.raw_cell)
             if error and not isinstance(error, UsageError):
-                self.last, self.failed = error, result.execution_count
+                self.last, self.failed = error, number
+            elif self.on_ranks and not self.on_ranks.ok:
+                self.failed = number
+            self.on_ranks = None
             if isinstance(error, _SHAPED):
                 found = explain(error)
                 if found.of_shapes:
@@ -129,7 +146,7 @@ class LlamaparMagics(Magics):
             from llamapar.diagnosis.replay import cells_behind, debug_cells
 
             cells = {n: source for n, source in enumerate(self.shell.user_ns["In"]) if source}
-            behind = cells_behind(cells, self.failed, self.shell.user_ns)
+            behind = cells_behind(cells | self.unnumbered, self.failed, self.shell.user_ns)
             seconds = real(
                 "deadline", typed_numbers.parse_number("deadline", line.strip() or "2").value, 1, 600
             )
@@ -158,7 +175,7 @@ class LlamaparMagics(Magics):
             found = cell_on_ranks(cell, layout, notebook, timeout)
         except LlamaparError as problem:
             raise UsageError(str(problem)) from None
-        notebook["ranks"] = found
+        notebook["ranks"] = self.on_ranks = found
         display(found)
 
 

@@ -1,7 +1,8 @@
 """The table of names imported at first use: the public ones, and those a room needs of a later one.
 
 A room imports only rooms above it, and no core room imports a satellite. Sometimes it needs a later room
-while it runs: `explain` reads a hang's records, a panel writes settings to copy. Then it asks here by name.
+while it runs: `explain` reads a hang's records, a panel writes settings to copy. Then it asks here by name,
+as the command does for the public function that a row of its table names.
 So `import llamapar` reads almost nothing, and all exceptions to the import order are in one table. A test
 allows exactly these.
 """
@@ -127,6 +128,7 @@ INSIDE: Mapping[str, str] = {
     "explain_flight": "flight.answer",
     "fake_world": "spmd.compat",
     "hang_picture": "flight.picture:picture",
+    "make_mesh": "spmd.compat",
     "read_dumps": "flight.dumps",
     "settings_of_texts": "configs.reader",
     "times_longer": "timing.change",

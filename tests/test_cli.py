@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar.cli import check_command
 from llamapar.cli import main as cli
 from llamapar.cli.commands import CommandGroup
 from llamapar.describe.options import OPTIONS
@@ -135,8 +135,14 @@ def test_check_as_text_is_the_report(run: Any) -> None:
 
 
 def test_every_option_reaches_the_job(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[lp.Report] = []
-    monkeypatch.setattr(check_command, "check", lambda *a, **k: seen.append(lp.check(*a, **k)) or seen[-1])
+    check, seen = lp.check, list[lp.Report]()
+
+    @wraps(check)
+    def watched(*arguments: Any, **options: Any) -> lp.Report:
+        seen.append(check(*arguments, **options))
+        return seen[-1]
+
+    monkeypatch.setattr("llamapar.rules.report.check", watched)
     run(
         "check --model tiny --tp 2 --cp 2 --pp 2 --dp 4 --dp-replicate 2 --virtual-stages 2 --zero 3 "
         "--order megatron-lm --no-sequence-parallel --kv-replication --gpus 32 --gpus-per-node 4 "
@@ -479,7 +485,7 @@ def test_every_option_is_explained_and_used() -> None:
         "grad_dtype",
         "grad_buckets",
     }
-    of_python |= {"master_weights", "beside", "time", "step", "case", "gives", "eval_mode"}
+    of_python |= {"master_weights", "beside", "time", "step", "case", "gives", "eval_mode", "prove"}
     assert set(OPTIONS) - used == {"json"} | dims | of_python
     assert used <= set(OPTIONS)
     for name, command in LEAVES.items():

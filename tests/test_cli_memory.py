@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.cli import loading_command, memory_command
+from llamapar.cli.plain_commands import PLAIN
 from llamapar.count import ACCOUNTINGS
 from llamapar.count.in_flight import SCHEDULES
 from llamapar.count.saved import RECOMPUTE
@@ -82,7 +82,7 @@ def test_every_option_of_memory_reaches_the_library(run: Any, monkeypatch: pytes
         seen.extend((args, options))
         raise lp.LlamaparError("stop")
 
-    monkeypatch.setattr(memory_command, "memory_of", stop)
+    monkeypatch.setattr("llamapar.rules.memory_rule.memory_of", stop)
     run(
         "memory --model tiny --tp 2 --cp 2 --pp 2 --dp 4 --dp-replicate 2 --virtual-stages 2 --zero 3 "
         "--no-sequence-parallel --kv-replication --seq-len 512 --micro-batch 2 --global-batch 16 "
@@ -255,8 +255,8 @@ def test_help_names_every_choice() -> None:
 
 
 def test_the_examples_work(run: Any) -> None:
-    for command in (memory_command.COMMAND, loading_command.COMMAND):
-        for line in command.example.splitlines():
+    for command in ("memory", "loading"):
+        for line in PLAIN[command].example.splitlines():
             status, out, err = run(line.strip().removeprefix("llamapar "))
             assert status in (0, 1), err
             assert out

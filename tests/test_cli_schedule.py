@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.cli import schedule_command
+from llamapar.cli.plain_commands import PLAIN
 from llamapar.place.orders import ORDERS
 
 PAPER = "schedule interleaved-1f1b --pp 16 --virtual-stages 8 --micro-batches 16"
@@ -107,7 +107,7 @@ def test_help_and_its_examples(run: Any) -> None:
     assert out.isascii()
     assert "exit status: 0 found, 2 bad usage or bad input\n" in out
     assert "\n    schedule " in run("--help")[1]
-    for line in schedule_command.COMMAND.example.splitlines():
+    for line in PLAIN["schedule"].example.splitlines():
         status, out, err = run(line.strip().removeprefix("llamapar "))
         assert (status, err) == (0, "")
         assert out

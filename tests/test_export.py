@@ -10,6 +10,7 @@ import shlex
 import sys
 import types
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from hypothesis import given
 
 import llamapar as lp
 from inputs import jobs
-from llamapar.cli import check_command
 from llamapar.cli import main as cli
 from llamapar.configs import export
 from llamapar.configs.export import EXPORTS
@@ -47,10 +47,16 @@ def from_python(text: str) -> lp.Report:
 
 def from_cli(text: str) -> lp.Report:
     """The report that the shell's words make."""
-    seen: list[lp.Report] = []
+    check, seen = lp.check, list[lp.Report]()
     words = shlex.split(text, comments=True)
+
+    @wraps(check)
+    def watched(*arguments: Any, **options: Any) -> lp.Report:
+        seen.append(check(*arguments, **options))
+        return seen[-1]
+
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
-        patch.setattr(check_command, "check", lambda *a, **k: seen.append(lp.check(*a, **k)) or seen[-1])
+        patch.setattr("llamapar.rules.report.check", watched)
         assert words[0] == "llamapar"
         assert cli.main(words[1:]) == (0 if seen[0].ok else 1)
     return seen[0]

@@ -382,6 +382,27 @@ def test_debug_shapes_runs_the_cells_again_and_says_so(ip: InteractiveShell, cel
     assert not ip.user_ns.get("dist")
 
 
+def test_debug_shapes_finds_cells_that_the_history_does_not_keep(ip: InteractiveShell, cell: Cell) -> None:
+    """As nbval and some front ends run them."""
+    with capture_output():
+        ip.run_cell("import torch; tp, heads = 4, 6")
+        ip.run_cell("torch.zeros(heads).view(tp, -1)")
+    out, shown = cell("%debug_shapes 5")
+    assert out.startswith("runs cells 1, 2 again")
+    assert "passes when tp divides heads" in text_of(shown)
+
+
+def test_debug_shapes_of_a_ranks_cell_runs_it_as_one_rank(cell: Cell) -> None:
+    cell("import torch\nheads = 6")
+    out, _ = cell(
+        "%%ranks tp=4\nx = torch.zeros(heads) + rank\nparts = x.view(mesh.size(), -1)\ndist.all_reduce(parts)"
+    )
+    out, shown = cell("%debug_shapes 5")
+    assert out.startswith("runs cells 1, 2 again, in a process of their own, with heads=6, tp=4")
+    assert "A sharding problem: it passes in one process, and with tp=1 alone" in text_of(shown)
+    assert "passes when the number of ranks divides heads" in text_of(shown)
+
+
 def test_debug_shapes_without_a_failing_cell_is_refused(cell: Cell) -> None:
     out, _ = cell("%debug_shapes")
     assert "UsageError: no cell has failed" in out

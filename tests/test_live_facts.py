@@ -223,10 +223,10 @@ def test_a_config_and_a_model_name_sizes() -> None:
 
     found = facts_of(lambda: with_config(config))
     assert found.facts == {"n_heads": 32, "dim": 4096, "n_kv_heads": 8, "vocab_size": 128256}
-    assert [operand.names for operand in found.operands] == ["", "4096 = dim, 128256 = vocab_size"]
+    assert [row[3] for row in found.rows()] == ["", "4096 = dim, 128256 = vocab_size"]
     found = facts_of(lambda: with_config(lp.model("llama3-8b")))
     assert found.facts["model"] == lp.model("llama3-8b")
-    assert "4096 = dim" in found.operands[1].names
+    assert "4096 = dim" in [*found.rows()][1][3]
 
 
 def test_two_names_are_both_said_and_three_are_not() -> None:
@@ -235,8 +235,8 @@ def test_two_names_are_both_said_and_three_are_not() -> None:
     def f(n_heads: int, head_dim: int, width: int, other: int = 41) -> None:
         x.view(rows_, cols)
 
-    assert facts_of(lambda: f(5, 8, 40)).operands[0].names == "40 = width or n_heads·head_dim"
-    assert facts_of(lambda: f(5, 8, 41)).operands[0].names == "40 = n_heads·head_dim"
+    assert next(facts_of(lambda: f(5, 8, 40)).rows())[3] == "40 = width or n_heads·head_dim"
+    assert next(facts_of(lambda: f(5, 8, 41)).rows())[3] == "40 = n_heads·head_dim"
 
 
 # -- nothing of the user's is called ----------------------------------------------------------------
@@ -341,3 +341,33 @@ def test_many_operands_are_counted() -> None:
     lines = told(lambda: x.view(7, a, b, c, d, e, f, g, h))
     assert len(lines) <= 11
     assert lines[-2] == "2 more tensors"
+
+
+# -- the picture -----------------------------------------------------------------------------------
+
+
+def explained(fails: Callable[[], object]) -> lp.Explanation:
+    with pytest.raises(RuntimeError, match="unflatten") as caught:
+        fails()
+    return lp.explain(caught.value)
+
+
+def test_the_picture_has_the_names_of_the_sizes() -> None:
+    def keys(heads: int, head_dim: int, dim: int) -> torch.Tensor:
+        x, wk = torch.zeros(3, dim), torch.zeros(32, dim)
+        return (x @ wk.T).unflatten(-1, (heads, head_dim))
+
+    drawn = lp.view(explained(lambda: keys(8, 16, 96)))
+    assert "  x dim 1: 96 = dim" in drawn.summary
+    assert drawn.spec["layout"]["title"]["text"] == "(x @ wk.T).unflatten(-1, (heads, head_dim))"
+    assert "96 = dim" in [one["text"] for one in drawn.spec["layout"]["annotations"]]
+
+
+def test_the_picture_of_a_cut_weight_has_the_part_and_the_rest(mesh: DeviceMesh) -> None:
+    heads, size = 8, 16
+    proj = parallelize_module(nn.Linear(96, heads * size, bias=False), mesh, ColwiseParallel())
+    drawn = lp.view(explained(lambda: proj(torch.zeros(3, 96)).unflatten(-1, (heads, size))))
+    held, asked = "  proj.weight dim 0: 32 = heads·size/tp = 128/4", "  in the code: 128 = heads·size"
+    assert drawn.summary.splitlines()[1:] == [held, asked]
+    here, code, rest = drawn.spec["data"]
+    assert (here["x"], code["x"], rest["base"], rest["x"]) == ([32], [128], [32], [96])

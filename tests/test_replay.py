@@ -106,3 +106,8 @@ def test_a_cell_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("llamapar.diagnosis.replay._EXTRA", 4.0)
     with pytest.raises(lp.LlamaparError, match="had not ended after 5 s"):
         debug_cells(cells_behind({1: "while True: pass"}, 1, {}), 1.0)
+
+
+def test_a_cell_that_is_no_longer_there_is_named() -> None:
+    with pytest.raises(lp.LlamaparError, match="cell 3 is no longer in the session's history"):
+        cells_behind({1: "x = 1"}, 3, {})

@@ -36,6 +36,7 @@ CALLS = {
     "cost": "'tiny', seq_len=8",
     "cost: settings": "settings",
     "check: settings": "settings",
+    "debug": "print, {}",
     "explain": "'text'",
     "explorer": "'tiny'",
     "Explorer": "",

@@ -10,8 +10,7 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
 from llamapar.rules.report import check
 
-from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer
-from .settings_files import KNOWN, of_settings
+from .commands import MODEL_WORD, Command, CommandAnswer, Given, answered, returned
 
 _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 """Multiples of tp·cp·pp that are tried as the number of GPUs."""
@@ -21,47 +20,36 @@ _VOCABULARIES = (32000, 128256, 151936)
 
 
 def _check(given: Given) -> CommandAnswer:
-    if given.files:
-        return _check_settings(given)
-    if given["settings"]:
+    """The verdict; if the files are incomplete, what is missing and what is certain."""
+    if given["settings"] and not given.files:
         choose = ["--config FILE", "--launch FILE"]
         raise LlamaparError(
             "no file of settings is named", "--settings says what files say", choose, "config"
         )
-    report = check(given.model, given.layout, **given.facts, **given.of("framework"))
-    return answer(report, report.ok, given.note)
+    return answered(given, if_known=_if_known, findings=[])
 
 
-def _check_settings(given: Given) -> CommandAnswer:
-    """The files' settings, then the verdict; if they are incomplete, what is missing and what is certain."""
-    rest = {name: value for name, value in given.facts.items() if name not in KNOWN} | given.of("framework")
+def _if_known(given: Given, settings: Settings) -> list[str]:
+    """The errors with each tried number of GPUs and vocabulary; none if something else is missing too."""
+    known = settings.known()
+    try:
+        if "dp" in known or not known.keys() >= {"tp", "cp", "pp"}:
+            return _if_sized(given, settings)
+        ranks = known["tp"] * known["cp"] * known["pp"]
+        worlds = {ranks * times: given.settings(gpus=ranks * times) for times in _MULTIPLES}
+        found = _grouped("gpus", worlds, lambda settings: "; ".join(_if_sized(given, settings)))
+        return [*found, f"gpus is no multiple of {ranks}: fails, because tp·cp·pp is {ranks}"]
+    except LlamaparError:
+        return []
 
-    def judged(settings: Settings) -> CommandAnswer:
-        report = check(settings, **rest)
-        return answer(report, report.ok)
+
+def _if_sized(given: Given, settings: Settings) -> list[str]:
+    """The errors, with each tried vocabulary if the files do not say its size."""
 
     def errors(settings: Settings) -> str:
-        found = check(settings, **rest).errors
+        found = returned(given, check, settings).errors
         return f"fails: {' and '.join(f'{e.code} {e.message}' for e in found)}" if found else "passes"
 
-    def if_known(settings: Settings, read: Callable[..., Settings]) -> list[str]:
-        """The errors with each tried number of GPUs and vocabulary; none if something else is missing too."""
-        known, said = settings.known(), given.of(*KNOWN)
-        try:
-            if "dp" in known or not known.keys() >= {"tp", "cp", "pp"}:
-                return _if_sized(settings, errors)
-            ranks = known["tp"] * known["cp"] * known["pp"]
-            worlds = {n: read(known=said | {"gpus": n}) for n in (ranks * times for times in _MULTIPLES)}
-            found = _grouped("gpus", worlds, lambda settings: "; ".join(_if_sized(settings, errors)))
-            return [*found, f"gpus is no multiple of {ranks}: fails, because tp·cp·pp is {ranks}"]
-        except LlamaparError:
-            return []
-
-    return of_settings(given, judged, if_known, findings=[])
-
-
-def _if_sized(settings: Settings, errors: Callable[[Settings], str]) -> list[str]:
-    """The errors, with each tried vocabulary if the files do not say its size."""
     try:
         return [errors(settings)]
     except LlamaparError as problem:
@@ -80,12 +68,13 @@ def _grouped(name: str, tried: dict[int, Settings], outcome: Callable[[Settings]
 
 
 COMMAND = Command(
-    _check,
     "judge a layout: what is wrong, why, what would pass, and what each framework does",
     "check",
     ("model", "job", *LAYOUT, *FACTS, "framework", "config", "launch", "settings"),
     "llamapar check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072\n"
     "  llamapar check --config train.toml --gpus 128 -- --parallelism.tensor_parallel_degree 16",
     exits="0 no errors, 1 the layout has errors",
+    ok="ok",
     positional=MODEL_WORD,
+    answer=_check,
 )

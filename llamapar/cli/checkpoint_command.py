@@ -7,13 +7,12 @@ from pathlib import Path
 from types import ModuleType
 
 from llamapar import interrupts
-from llamapar.describe.options import Values
 
-from .commands import Command, CommandAnswer, CommandGroup, Given, answer, with_torch
+from .commands import Command, CommandAnswer, CommandGroup, Given, answer_of, returned, with_torch
 from .output import as_text, write_line
 
-_CUTS = ("tp", "pp", "padding", "layer_split", "kv_replication")
 _MAKING = ("format", "n_kv_heads")
+_CUTS = ("tp", "pp", "padding", "layer_split", "kv_replication", *_MAKING)
 _SOURCE = ("source", "a folder or file: safetensors, consolidated.NN.pth, or torch.distributed.checkpoint")
 _TARGET = ("target", "the new folder; it must not be there yet")
 
@@ -22,19 +21,19 @@ def _look(given: Given) -> CommandAnswer:
     """`inspect` and `verify`: exit status 0 if the checkpoint is sound, 1 if a fault was found."""
     checkpoint, action = _library(), _action(given)
     bar = {"progress": sys.stderr.isatty()} if action == "verify" else {}
-    found = getattr(checkpoint, action)(_source(given), **_options(given), **bar)
-    return answer(found, found.ok)
+    return answer_of(given, returned(given, getattr(checkpoint, action), **bar))
 
 
 def _make(given: Given) -> CommandAnswer:
     """`shard`, `gather` and `reshard`: write a new checkpoint."""
-    action, source = _action(given), _source(given)
-    what, choose = f"{action} needs the folder to be made", [f"{given.command} {source} NEW-FOLDER"]
+    given.require()
+    action, choose = _action(given), [f"{given.command} {given['source']} NEW-FOLDER"]
+    what = f"{action} needs the folder to be made"
     target = given.needed("target", what, "it must not be there yet", choose)
-    checkpoint, options = _library(), _options(given)
+    checkpoint = _library()
     try:
         with interrupts.raised():
-            made = getattr(checkpoint, action)(source, target, progress=sys.stderr.isatty(), **options)
+            made = returned(given, getattr(checkpoint, action), progress=sys.stderr.isatty())
     except KeyboardInterrupt:
         waits = checkpoint.waiting(Path(target))
         write_line(sys.stderr, f"\nllamapar: interrupted; {waits or 'nothing is kept'}")
@@ -50,16 +49,6 @@ def _action(given: Given) -> str:
     return given.command.rpartition(" ")[2]
 
 
-def _source(given: Given) -> str:
-    return given.needed("source", "a checkpoint is needed", "", [f"{given.command} FOLDER"])
-
-
-def _options(given: Given) -> Values:
-    """The given options that the action accepts."""
-    model = {"model": given.model} if given["model"] else {}
-    return model | given.of(*_CUTS, *_MAKING, "against")
-
-
 def _library() -> ModuleType:
     return with_torch("checkpoint", "reading checkpoints")
 
@@ -73,46 +62,46 @@ _HELPS = {
 }
 
 
-def _looking(what: str, example: str, *options: str, surplus: str = "") -> Command:
-    exits = "0 no fault, 1 a fault was found"
-    options = ("model", *options)
-    return Command(_look, what, "checkpoint", options, example, exits, (_SOURCE,), surplus, _HELPS)
+def _looking(action: str, what: str, example: str, *options: str) -> Command:
+    return Command(
+        what,
+        "checkpoint",
+        ("model", *options),
+        f"llamapar checkpoint {action} {example}",
+        exits="0 no fault, 1 a fault was found",
+        positional=(_SOURCE,),
+        helps=_HELPS,
+        needs={"source": ("a checkpoint is needed", "", (f"llamapar checkpoint {action} FOLDER",))},
+        ok="ok",
+        answer=_look,
+    )
 
 
-def _making(what: str, example: str, *options: str) -> Command:
-    words = (_SOURCE, _TARGET)
-    options = ("model", *options)
-    return Command(_make, what, "checkpoint", options, example, "0 written", words, helps=_HELPS)
+def _making(action: str, what: str, example: str, *options: str) -> Command:
+    looking = _looking(action, what, example, *options)
+    return looking._replace(exits="0 written", positional=(_SOURCE, _TARGET), ok="", answer=_make)
 
-
-_EXAMPLE = "llamapar checkpoint inspect Llama-3.1-70B/original"
 
 COMMAND = CommandGroup(
     "inspect, shard, gather, reshard or verify a checkpoint",
     {
-        "inspect": _looking("list its tensors, from the headers alone", _EXAMPLE),
+        "inspect": _looking("inspect", "list its tensors, from the headers alone", "Llama-3.1-70B/original"),
         "shard": _making(
-            "shard it for tp x pp ranks",
-            "llamapar checkpoint shard Llama-3.1-70B new-folder --tp 8 --pp 2",
-            *(*_CUTS, *_MAKING),
+            "shard", "shard it for tp x pp ranks", "Llama-3.1-70B new-folder --tp 8 --pp 2", *_CUTS
         ),
         "gather": _making(
-            "join its shards into the whole model",
-            "llamapar checkpoint gather old-folder new-folder",
-            *_MAKING,
+            "gather", "join its shards into the whole model", "old-folder new-folder", *_MAKING
         ),
         "reshard": _making(
+            "reshard",
             "from one sharding to another",
-            "llamapar checkpoint reshard Llama-3.1-70B new-folder --tp 4 --padding 64*tp --format meta",
-            *(*_CUTS, *_MAKING),
+            "Llama-3.1-70B new-folder --tp 4 --padding 64*tp --format meta",
+            *_CUTS,
         ),
         "verify": _looking(
-            "read every byte again",
-            "llamapar checkpoint verify new-folder --against Llama-3.1-70B",
-            "against",
-            surplus="--against {word}",
-        ),
+            "verify", "read every byte again", "new-folder --against Llama-3.1-70B", "against"
+        )._replace(surplus="--against {word}"),
     },
-    _EXAMPLE,
+    "llamapar checkpoint inspect Llama-3.1-70B/original",
     word="action",
 )

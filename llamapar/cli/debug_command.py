@@ -6,13 +6,12 @@ import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from llamapar.diagnosis.error_hook import watch_errors
 from llamapar.errors import LlamaparError, shown
 from llamapar.records.frames import is_library
 
-from .commands import Command, Given
+from .commands import Command
 from .output import write_line
 
 _EXAMPLE = "llamapar debug train.py --steps 10"
@@ -45,12 +44,7 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def _needs_a_script(given: Given) -> NoReturn:
-    raise LlamaparError("a script is needed", "", [_EXAMPLE, f"{given.command} --help"], "script")
-
-
 COMMAND = Command(
-    _needs_a_script,
     "a script, with live facts under an error that ends it",
     "watch_errors",
     (),
@@ -59,4 +53,5 @@ COMMAND = Command(
     "  llamapar debug -m package.train",
     exits="the script's own",
     positional=(("script", "a script, or -m and a module, with its own words after it"),),
+    needs={"script": ("a script is needed", "", (_EXAMPLE, "llamapar debug --help"))},
 )

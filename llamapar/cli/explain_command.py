@@ -209,7 +209,6 @@ def _echoed(pieces: Iterable[bytes], stream: IO[str] | None) -> Iterator[bytes]:
 
 
 COMMAND = Command(
-    _answer,
     "the cause of an error message, a traceback, a log or a wrong shape",
     "explain",
     ("model", *AXES, *_FACTS, "schedule", "framework", "context", "file", "flight", "config", "launch"),
@@ -220,6 +219,7 @@ COMMAND = Command(
     "  torchrun --nproc-per-node 8 train.py 2>&1 | llamapar explain -",
     positional=(("text", "the text in quotes, or - for what another program says on a pipe"),),
     exits="0 explained, 1 not known",
+    answer=_answer,
     surplus="the whole text in quotes",
     helps={
         "model": f"{OPTIONS['model'].help}, or a public model's name",

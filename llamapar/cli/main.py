@@ -13,10 +13,12 @@ from importlib import import_module
 
 from llamapar import interrupts
 from llamapar.errors import LlamaparError
+from llamapar.late import late
 
 from . import parsing
 from .commands import Command, CommandGroup
 from .output import as_text, error_as_dict, in_flags, write_line
+from .plain_commands import PLAIN
 
 _NAMES = (
     *("model", "check", "ranks", "run", "memory", "cost", "plan"),
@@ -25,12 +27,15 @@ _NAMES = (
 
 
 class Commands(Mapping[str, Command | CommandGroup]):
-    """The commands by name: `llamapar NAME` is `NAME_command.COMMAND`, imported on demand.
+    """The commands by name: `llamapar NAME` is a row of PLAIN, or `NAME_command.COMMAND`, imported on demand.
 
     Each command imports only the rooms that it needs, so `llamapar check` does not wait for those of `plan`.
     """
 
     def __getitem__(self, name: str) -> Command | CommandGroup:
+        if name in PLAIN:
+            late(PLAIN[name].function)  # Its room hands in choices that the help names.
+            return PLAIN[name]
         command: Command | CommandGroup = import_module(f".{name}_command", __package__).COMMAND
         return command
 
@@ -59,8 +64,8 @@ def _answer(argv: Sequence[str]) -> int:
     once.
     """
     try:
-        command, given = parsing.parse(argv, _TOP, _STATUS)
-        answered = command.answer(given)
+        given = parsing.parse(argv, _TOP, _STATUS)
+        answered = given.about.answer(given)
         status, text = int(not answered.ok), answered.written(given["json"])
     except LlamaparError as problem:
         write_line(sys.stderr, as_text(f"llamapar: {in_flags(problem)}"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from llamapar.describe.models import ModelConfig
-from llamapar.describe.options import OPTIONS, Values
+from llamapar.describe.options import OPTIONS
+from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import Choice, LayoutError, LlamaparError
-from llamapar.frameworks import padding_rule
 from llamapar.place import stages
 from llamapar.place.cut import Cut
 from llamapar.records.tables import Table
@@ -23,13 +23,16 @@ def _answer(given: Given) -> CommandAnswer:
     if cut and not given["inventory"]:
         flag = OPTIONS[next(iter(cut))].flag
         raise LlamaparError(f"{flag} places tensors and needs --inventory", "", [f"--inventory {flag} …"])
-    title, tensors = _inventory(model, given, cut) if given["inventory"] else ("", [])
+    title, tensors = _inventory(model, given) if given["inventory"] else ("", [])
     dims = asdict(model)
-    known = {"name": dims.pop("name"), **dims, "parameters": model.n_params}
-    known["parameters_per_layer"] = model.layer_params
-    known["parameters_embedding"] = model.vocab_size * model.dim
-    if given["inventory"]:
-        known["inventory"] = tensors
+    data = {
+        "name": dims.pop("name"),
+        **dims,
+        "parameters": model.n_params,
+        "parameters_per_layer": model.layer_params,
+        "parameters_embedding": model.vocab_size * model.dim,
+        **({"inventory": tensors} if tensors else {}),
+    }
 
     def text() -> str:
         if not tensors:
@@ -38,7 +41,7 @@ def _answer(given: Given) -> CommandAnswer:
         cells = [["x".join(map(str, v)) if isinstance(v, list) else v for v in t.values()] for t in tensors]
         return f"{_text(model, dims)}\n{as_text(Table(title, columns, cells))}"
 
-    return CommandAnswer(True, text, lambda: known)
+    return CommandAnswer(True, text, lambda: data)
 
 
 def _text(model: ModelConfig, dims: dict[str, object]) -> str:
@@ -63,9 +66,9 @@ def _cell(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _inventory(model: ModelConfig, given: Given, cut: Values) -> tuple[str, list[dict[str, object]]]:
+def _inventory(model: ModelConfig, given: Given) -> tuple[str, list[dict[str, object]]]:
     """A title, and every tensor as plain values in the order of the forward pass."""
-    layout, padding = given.layout, padding_rule(cut.get("padding"))
+    layout, padding = given.layout, given["padding"] or NO_PADDING
     staged = stages(model, layout, **given.of("layer_split"))
     if not staged.ok:
         why = f"{staged.layer_split} cannot place them"
@@ -87,11 +90,11 @@ def _inventory(model: ModelConfig, given: Given, cut: Values) -> tuple[str, list
 
 
 COMMAND = Command(
-    _answer,
     "dimensions and exact parameter count of a model; every tensor with --inventory",
     "model",
     ("inventory", *_PLACING),
     "llamapar model llama3.1-405b\n  llamapar model llama3-8b --inventory --tp 8 --pp 4",
     exits="0 found",
     positional=(("model", OPTIONS["model"].help),),
+    answer=_answer,
 )

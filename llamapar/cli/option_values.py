@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from llamapar.describe.layout import ORDERS, PAPER_ORDER
 from llamapar.describe.options import OPTIONS
-from llamapar.describe.splits import LAYER_SPLITS, Padding
+from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
 from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError, one_of, shown, whole
 from llamapar.frameworks import FRAMEWORKS
@@ -52,15 +52,16 @@ def _order(text: str) -> str:
     return named.order
 
 
-def _padding(text: str) -> str | Padding:
+def _padding(text: str) -> Padding:
     """A multiple ("64"), a multiple of the TP degree ("64*tp"), "none", or a framework's name."""
     with suppress(LlamaparError):
-        return text if text == "none" else find_framework(text).name
+        return NO_PADDING if text == "none" else find_framework(text).padding
     multiple, per_tp, rest = text.partition("*tp")
     try:
         value = _count("padding", text if rest else multiple)
     except LlamaparError:
-        return one_of("padding", text, ["none", "64", "64*tp", *FRAMEWORKS], LayoutError)
+        one_of("padding", text, ["none", "64", "64*tp", *FRAMEWORKS], LayoutError)
+        raise
     return Padding(whole("padding", value, 1, 2**20), bool(per_tp))
 
 

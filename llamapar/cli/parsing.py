@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -95,8 +96,8 @@ class _Parser(argparse.ArgumentParser):
             raise LlamaparError(failure)
 
 
-def parse(argv: Sequence[str], top: CommandGroup, status: str) -> tuple[Command, Given]:
-    """The command in `argv`, and the values typed after it.
+def parse(argv: Sequence[str], top: CommandGroup, status: str) -> Given:
+    """The values typed after the command that `argv` names.
 
     status: the last sentence of every help. Raises LlamaparError; SystemExit after a help was shown.
     """
@@ -116,15 +117,14 @@ def parse(argv: Sequence[str], top: CommandGroup, status: str) -> tuple[Command,
         if word.startswith("--") and word.endswith("=--"):  # argparse would drop the value and then fail.
             raise LlamaparError(f"{shown(word)}: a value is needed", "", [f"{parser.prog} --help"])
     found, unknown = parser.parse_known_args(words)
-    given = Given(parser.prog, vars(found))
+    given = Given(parser.prog, command, vars(found))
     if unknown:
-        raise _refusal(unknown[0], command, given)
-    given = Given(parser.prog, _with_words(given.values))
-    texts = {name: text for name in command.options if isinstance(text := given[name], str)}
-    values = {name: option_values.option_value(name, text) for name, text in texts.items()}
-    return command, _with_job(
-        Given(given.command, {**given.values, **values, "overrides": overrides}), command
-    )
+        raise _refusal(unknown[0], given)
+    values = _with_words(given.values) | {"overrides": overrides}
+    for name in command.options:
+        if isinstance(text := values[name], str):
+            values[name] = option_values.option_value(name, text)
+    return _with_job(replace(given, values=values))
 
 
 def _with_words(typed: Values) -> Values:
@@ -147,17 +147,18 @@ def _apart(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:
     return words, []
 
 
-def _with_job(given: Given, command: Command) -> Given:
+def _with_job(given: Given) -> Given:
     """The given values; a published job supplies the rest."""
     if not given.of("job"):
         return given
     published = JOBS[OPTIONS["job"].chosen(given["job"])]
     job = published.job
     settings: Values = {**vars(job.layout), **vars(job), "model": job.model.name}
-    known = {name: value for name, value in settings.items() if name in command.options}
+    known = {name: value for name, value in settings.items() if name in given.about.options}
     own = given.of(*known)
     is_changed = any(own[name] != known[name] for name in own)
-    return Given(given.command, {**given.values, **known, **own}, "" if is_changed else published.note)
+    note = "" if is_changed else published.note
+    return replace(given, values={**given.values, **known, **own}, note=note)
 
 
 def _named(argv: Sequence[str], top: CommandGroup) -> tuple[Command | CommandGroup, Sequence[str]]:
@@ -206,13 +207,13 @@ def _epilog(example: str, exits: str, status: str) -> str:
     return f"example:\n  {example}\n\nexit status: {exits}, 2 bad usage or bad input\n{status}"
 
 
-def _refusal(word: str, command: Command, given: Given) -> LlamaparError:
+def _refusal(word: str, given: Given) -> LlamaparError:
     """The error for an unknown option or an extra word, with its likely meaning."""
     help_of = [f"{given.command} --help"]
     if word.startswith("-"):
-        known = [OPTIONS[name].flag for name in (*command.options, "json")]
+        known = [OPTIONS[name].flag for name in (*given.about.options, "json")]
         near = difflib.get_close_matches(word.partition("=")[0][:100], known, n=2)
         return LlamaparError(f"{shown(word)} is not an option of {given.command}", "", near or help_of)
-    meant = command.surplus.format(word=word)
+    meant = given.about.surplus.format(word=word)
     free = meant and not given.of(meant.split()[0].lstrip("-"))
     return LlamaparError(f"{shown(word)} is one word too many", "", [meant] if free else help_of)

@@ -6,14 +6,13 @@ import contextlib
 import math
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from llamapar.describe.options import LAYOUT, OPTIONS, Values
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.execution.shrinking import shrink
-from llamapar.frameworks import padding_rule
 from llamapar.place.orders import ORDERS
 from llamapar.rules.report import Report
 
@@ -23,7 +22,6 @@ from .output import as_text, error_as_dict, in_flags, patience
 if TYPE_CHECKING:
     from llamapar.execution.replies import Cancelled, RankFailure
     from llamapar.execution.run_result import RunResult
-    from llamapar.records.trace import Tape
 
 PROGRAMS = OPTIONS["program"].choices
 """The programs that the help names; there are more."""
@@ -63,11 +61,10 @@ def _torch(module: str) -> ModuleType:
 
 
 def _run(run: Callable[..., RunResult], given: Given, options: Values) -> RunResult:
-    choose = [f"llamapar run {name}" for name in PROGRAMS[:2]]
-    program = given.needed("program", "a program is needed", f"programs are {', '.join(PROGRAMS)}", choose)
-    model, layout, notes = given.model, given.layout, tuple[str, ...]()
+    given.require()
+    program, model, layout, notes = given["program"], given.model, given.layout, tuple[str, ...]()
     if given["shrink"]:
-        small = shrink(model, layout, padding=padding_rule(options.get("padding")), program=str(program))
+        small = shrink(model, layout, padding=options.get("padding"), program=program)
         model, layout, notes = small.model, small.layout, small.notes
     many = "1 rank" if options.get("engine") == "dry" else f"{layout.world} ranks"
     try:
@@ -119,23 +116,10 @@ def _data(result: RunResult, given: Given) -> dict[str, object]:
         if isinstance(value, float) and not math.isfinite(value):
             # JSON has no infinity, which stands for an output that is missing or has another shape.
             data[name] = str(value)
-    if given["tape"]:
-        data["tape"] = _tape(result.tape)
-    if given["trace"]:
-        trace = result.trace
-        data["trace"] = {"rank": trace.rank, "events": [asdict(event) for event in trace.events]}
-    return data
-
-
-def _tape(tape: Tape) -> dict[str, object]:
-    """A tape as plain values; the keys of `local`, `cut` and `error` are ranks, dims and ranks."""
-    facts = {name: getattr(tape, name) for name in ("program", "layout", "ranks", "world")}
-    names = ("where", "code", "name", "global_shape", "local", "cut", "error", "why", "cause")
-    return facts | {"steps": [{name: getattr(step, name) for name in names} for step in tape.steps]}
+    return data | {name: getattr(result, name).as_dict() for name in ("tape", "trace") if given[name]}
 
 
 COMMAND = Command(
-    _answer,
     "execute a program on the ranks of a layout, and compare with the unsharded model",
     "run",
     ("model", *LAYOUT, *_OPTIONS, "shrink", "tape", "trace"),
@@ -148,6 +132,14 @@ COMMAND = Command(
     "  torchrun --nproc-per-node 8 -m llamapar run llama --model tiny --tp 4 --dp 2 --json",
     exits="0 equal to the reference; 1 it differs, failed, was refused or timed out",
     positional=(("program", f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}"), *MODEL_WORD),
+    needs={
+        "program": (
+            "a program is needed",
+            f"programs are {', '.join(PROGRAMS)}",
+            tuple(f"llamapar run {name}" for name in PROGRAMS[:2]),
+        )
+    },
+    answer=_answer,
     helps={
         "global_batch": "sequences in a step (default: two per DP group and micro-batch; one in a dry run)",
         "zero": "ZeRO stage: 2 also shards gradients, 3 also parameters (default 1)",

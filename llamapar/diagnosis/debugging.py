@@ -24,8 +24,8 @@ from llamapar.rules.report import check
 
 from .live_facts import LiveFacts, live_facts
 from .proof import MOST_RANKS, in_one_process, proved, replaced
-from .trial_rules import DEGREES, fits, standing, values_to_try
-from .trials import FAILS, PASSES, Attempt, Bench, Failure, Trial, raised
+from .trial_rules import DEGREES, degree_fits, rules_left, values_to_try
+from .trials import ELSEWHERE, FAILS, PASSES, Attempt, Bench, Failure, Trial, error_of
 from .vocabulary import NOT_SHARDING, SHARDING, UNKNOWN
 
 _SHOWN = 3
@@ -43,7 +43,7 @@ class Debugged:
     """What experiments say about a failure.
 
     verdict: "sharding", "not_sharding" or "unknown"; reason: why. axes: those that, set to 1 alone, make it
-    pass. degrees: axis → degrees that pass. ranks: outcome of some ranks, as given. flips: (size, old, new),
+    pass. degrees: axis → degree → outcome. ranks: outcome of some ranks, as given. flips: (size, old, new),
     each of which alone makes it pass, the smallest change first. rules: conditions that predict every trial;
     several are rivals. layouts: of as many ranks, which pass here and in `check`. proof: what came of the fix
     on real ranks. trials: in their order.
@@ -54,7 +54,7 @@ class Debugged:
     failure: Failure | None
     live: LiveFacts | None
     axes: tuple[str, ...] = ()
-    degrees: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    degrees: dict[str, dict[int, str]] = field(default_factory=dict)
     ranks: dict[int, str] = field(default_factory=dict)
     flips: tuple[tuple[str, int, int], ...] = ()
     rules: tuple[str, ...] = ()
@@ -65,7 +65,15 @@ class Debugged:
 
     @property
     def lines(self) -> Iterator[str]:
-        """The answer in sentences, what to do first."""
+        """The answer in sentences, what to do first; then the failure, its live facts, and the trials."""
+        yield from self._sentences()
+        if self.failure is not None:
+            yield f"{self.failure.kind}: {self.failure.words}"
+        if self.live is not None:
+            yield from self.live.lines()
+        yield self.how
+
+    def _sentences(self) -> Iterator[str]:
         words = {SHARDING: "A sharding problem", NOT_SHARDING: "Not a sharding problem"}
         yield f"{words.get(self.verdict, 'Not known')}: {self.reason}"
         if self.layouts:
@@ -76,18 +84,16 @@ class Debugged:
             yield f"passes when {self.rules[0]}: right about every trial, and the only rule that is"
         elif self.rules:
             yield f"no trial separates: passes when {', or '.join(self.rules[:_SHOWN])}"
-        for axis, passing in self.degrees.items():
-            yield f"{axis} that pass: {_listed(passing) or 'none'}; tried: {_listed(DEGREES)}"
+        for axis, outcomes in self.degrees.items():
+            passing = _listed(n for n, outcome in outcomes.items() if outcome == PASSES)
+            elsewhere = _listed(n for n, outcome in outcomes.items() if outcome == ELSEWHERE)
+            failing = f"; failing elsewhere: {elsewhere}" if elsewhere else ""
+            yield f"{axis} that pass: {passing or 'none'}{failing}; tried: {_listed(outcomes)}"
         if PASSES in self.ranks.values():
             some = [rank for rank, outcome in self.ranks.items() if outcome == PASSES]
             yield f"of ranks {_listed(self.ranks)} these pass: {_listed(some)}"
         if self.flips:
             yield f"passes with {', or '.join(f'{n} {a} → {b}' for n, a, b in self.flips[:_SHOWN])}"
-        if self.failure is not None:
-            yield f"{self.failure.kind}: {self.failure.words}"
-        if self.live is not None:
-            yield from self.live.lines()
-        yield self.how
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []
@@ -106,16 +112,18 @@ class Debugged:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        first, *more = self.lines
-        body = "<br>".join(map(escape, more))
-        table = html_table(*self._table(), left=True)
-        return f"<p><b>{escape(first)}</b><br>{body}</p><details><summary>trials</summary>{table}</details>"
+        first, *more = map(escape, self._sentences())
+        failure = f"<br>{escape(f'{self.failure.kind}: {self.failure.words}')}" if self.failure else ""
+        live = self.live._repr_html_() if self.live else ""
+        table = f"<summary>{escape(self.how)}</summary>{html_table(*self._table(), left=True)}"
+        trials = f"<details>{table}</details>" if self.trials else ""
+        return f"<p><b>{first}</b><br>{'<br>'.join(more)}{failure}</p>{live}{trials}"
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
         return {
             "verdict": self.verdict, "reason": self.reason, "axes": list(self.axes),
-            "degrees": {axis: list(passing) for axis, passing in self.degrees.items()},
+            "degrees": {a: {str(n): o for n, o in tried.items()} for a, tried in self.degrees.items()},
             "flips": [list(flip) for flip in self.flips], "rules": list(self.rules),
             "layouts": [str(layout) for layout in self.layouts], "proof": self.proof,
             "trials": [[trial.change, trial.outcome] for trial in self.trials], "how": self.how,
@@ -175,12 +183,7 @@ class _Search:
         bench = self.bench
         verdict, reason = self._verdict()
         blamed = self.axes or (self.used if verdict == SHARDING else [])
-        degrees = {
-            axis: tuple(
-                n for n in DEGREES if fits(bench, axis, n) and self._passes(self.layout.replace(**{axis: n}))
-            )
-            for axis in blamed
-        }
+        degrees = {axis: self._degrees(axis) for axis in blamed}
         layouts = tuple(self._layouts()) if verdict == SHARDING else ()
         near = self.live.sizes if self.live else ()
         changes = values_to_try(bench, near)
@@ -189,9 +192,10 @@ class _Search:
             trial = bench.trial(None, **{name: n})
             if trial is not None and trial.outcome == PASSES:
                 flips.setdefault(name, (name, bench.sizes[name], n))
-        rules = standing(bench, blamed or self.used, changes)
+        rules = rules_left(bench, blamed or self.used, changes)
         how = f"{plural(len(bench.trials), 'trial')} in {bench.seconds:.1f} s, on {bench.way.words}"
         how += "; the time is used up: more may pass" if bench.out_of_time else ""
+        layouts, proof = self._proof(layouts) if prove else (layouts, "")
         return Debugged(
             verdict,
             reason,
@@ -203,7 +207,7 @@ class _Search:
             tuple(flips.values()),
             tuple(rule.words for rule in rules),
             layouts,
-            self._proof(layouts) if prove else "",
+            proof,
             tuple(bench.trials),
             how,
         )
@@ -224,13 +228,22 @@ class _Search:
                 "it fails on a mesh of one rank too: no degree is to blame, the mesh itself may be",
             )
         # A number of ranks that the code itself sets is still there in the run of one process.
-        error = raised(self.bench.attempt, self.bench.model, Layout(), 0, self.bench.way)
+        error = error_of(self.bench.attempt, self.bench.model, Layout(), 0, self.bench.way)
         facts = live_facts(error) if error else None
         still = [f"{name} = {n}" for name, n in facts.degrees.items()] if facts else []
         still += [f"{cut.operand}, {cut.part} of {cut.whole}" for cut in facts.shards()] if facts else []
         if still:
             return UNKNOWN, f"it fails with every degree 1 too, but the code still has {', '.join(still)}"
         return NOT_SHARDING, "it fails in one process too, at the same line"
+
+    def _degrees(self, axis: str) -> dict[int, str]:
+        """Degrees of an axis, everything else as given, and what came of each that was tried."""
+        tried = {
+            n: self.bench.trial(self.layout.replace(**{axis: n}))
+            for n in DEGREES
+            if degree_fits(self.bench, axis, n)
+        }
+        return {n: trial.outcome for n, trial in tried.items() if trial is not None}
 
     def _layouts(self) -> Iterator[Layout]:
         """The nearest layouts of as many ranks that pass here, and in `check` if it can judge the model."""
@@ -248,24 +261,32 @@ class _Search:
         ratios = {a: abs(math.log2(getattr(layout, a) / getattr(self.layout, a))) for a in AXES}
         return sum(n > 0 for a, n in ratios.items() if a not in (*self.axes, "dp")), sum(ratios.values())
 
-    def _proof(self, layouts: tuple[Layout, ...]) -> str:
-        """What came of the fix: of the expression with its part, else of the nearest layout."""
+    def _proof(self, layouts: tuple[Layout, ...]) -> tuple[tuple[Layout, ...], str]:
+        """The layouts that real ranks do not refute, and what came of the fix on them.
+
+        The fix is the expression with a rank's part in it, else the nearest layout.
+        """
         bench = self.bench
         given = bench.attempt, bench.model, bench.layout
-        one = in_one_process(bench.attempt, bench.model)
+        one, said = in_one_process(bench.attempt, bench.model), ""
         fixes = []
         for part in self.live.wholes_beside_parts() if self.live and self.axes else ():
             with replaced(bench.first, part.name, part.ranks) as code:
-                if code and raised(*given, bench.rank, bench.way) is None:
+                if code and error_of(*given, bench.rank, bench.way) is None:
                     fixes.append(part)
         if fixes:
             rivals = "".join(f", or {part.name} // {part.ranks}" for part in fixes[1:])
             with replaced(bench.first, fixes[0].name, fixes[0].ranks):
-                return f"{fixes[0].remedy}{rivals}: {proved(*given, one)}"
-        if not layouts:
-            return ""
-        fixed = layouts[0] if layouts[0].world <= MOST_RANKS else layouts[0].replace(**_off("dp"))
-        return f"{_short(fixed)}: {proved(bench.attempt, bench.model, fixed, one)}"
+                held, words = proved(*given, one)
+            if held:
+                return layouts, f"{fixes[0].remedy}{rivals}: {words}"
+        for i, layout in enumerate(layouts):
+            fixed = layout if layout.world <= MOST_RANKS else layout.replace(**_off("dp"))
+            held, words = proved(bench.attempt, bench.model, fixed, one)
+            said = f"{_short(fixed)}: {words}"
+            if held:
+                return layouts[i:], said
+        return (), said
 
 
 def _off(axis: str) -> dict[str, int]:

@@ -53,6 +53,16 @@ class CutDim:
 
 
 @dataclass(frozen=True)
+class NamedSize:
+    """A size with its name, or two: "512 = n_heads·head_dim". whole: of a cut dim, else n itself."""
+
+    dim: int
+    n: int
+    whole: int
+    name: str
+
+
+@dataclass(frozen=True)
 class Operand:
     """A tensor of the failing expression. placement: "" if it is no part of a larger one."""
 
@@ -60,7 +70,7 @@ class Operand:
     shape: tuple[int, ...]
     dtype: str
     placement: str = ""
-    names: str = ""
+    names: tuple[NamedSize, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,8 @@ class LiveFacts:
     def rows(self) -> Iterator[tuple[str, ...]]:
         """The operands as a table: name, shape and dtype, placement, names of the sizes."""
         for one in self.operands:
-            yield one.name, f"{list(one.shape)} {one.dtype}", one.placement, one.names
+            names = ", ".join(dict.fromkeys(f"{size.n} = {size.name}" for size in one.names))
+            yield one.name, f"{list(one.shape)} {one.dtype}", one.placement, names
 
     def lines(self, most: int = 7) -> list[str]:
         """The facts as text, without control characters. most: operands; four lines are added at most."""
@@ -362,8 +373,8 @@ class _Sizes:
         self.degrees: dict[str, int] = {**said, **mesh}
         self.sizes = {name: n for name, n in whole.items() if name not in self.degrees}
 
-    def named(self, shape: tuple[int, ...], cuts: list[CutDim] | None = None) -> str:
-        """Names for the sizes of a shape that have one, or two: "128 = n_heads·head_dim/tp = 512/4"."""
+    def named(self, shape: tuple[int, ...], cuts: list[CutDim] | None = None) -> tuple[NamedSize, ...]:
+        """Names for the sizes of a shape that have one, or two: "n_heads·head_dim/tp = 512/4"."""
         exact = {cut.dim: cut for cut in cuts or () if cut.ranks}
         told = []
         for dim, n in enumerate(shape):
@@ -372,8 +383,9 @@ class _Sizes:
             name = " or ".join(found) if len(found) < 3 else ""
             axis, _, ranks = cut.ranks.partition("=") if cut else ("", "", "")
             part = f"{name or 'whole'}/{axis} = {cut.whole}/{ranks}" if cut else name
-            told += [f"{n} = {part}"] if part else []
-        return ", ".join(dict.fromkeys(told))
+            if part:
+                told.append(NamedSize(dim, n, cut.whole if cut else n, part))
+        return tuple(told)
 
     def _candidates(self, n: int, whole: bool) -> Iterator[str]:
         """What a size may be: a known one, heads times their columns, or one of these over a degree."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import gc
 import linecache
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
@@ -92,37 +93,49 @@ def in_one_process(attempt: Attempt, model: Held) -> list[Held]:
     return found if isinstance(found, list) else []
 
 
-def proved(attempt: Attempt, model: Held, layout: Layout, one: list[Held]) -> str:
-    """What a layout gives on real ranks, in words: runs, is equal to one process, or fails.
+def proved(attempt: Attempt, model: Held, layout: Layout, one: list[Held]) -> tuple[bool, str]:
+    """Whether a layout holds on real ranks, and in words: it runs, is equal to one process, or fails.
 
-    one: the tensors of one process.
+    one: the tensors of one process. What cannot be run here is not refuted.
     """
     if layout.world > MOST_RANKS or bytes_made(attempt, model, layout) > _MOST_BYTES:
-        return f"passes on meta tensors; too large to run on real ranks here ({layout.world} ranks)"
+        return True, f"passes on meta tensors; too large to run on real ranks here ({layout.world} ranks)"
     given = {"attempt": attempt, "model": model, "layout": layout, "outputs": outputs}
     try:
         found = late("cell_on_ranks")(_CELL, layout, given, 60.0)
     except LlamaparError as problem:
-        return f"not run on real ranks: {problem.what}"
+        return True, f"not run on real ranks: {problem.what}"
     ranks = f"{layout.world} real ranks"
     if not found.ok:
         error = next(answer.error for answer in found.answers if answer.error is not None)
-        return f"fails on {ranks}: {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        return False, f"fails on {ranks}: {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
     if not one:
-        return f"runs on {ranks}; one process returns no tensors to compare with"
-    return f"runs on {ranks}, {_compared(list(found.out.values()), one)}"
+        return True, f"runs on {ranks}; one process returns no tensors to compare with"
+    return True, f"runs on {ranks}, {_compared(list(found.out.values()), one)}"
 
 
 def _compared(found: list[Held], one: Held) -> str:
     """The results of ranks beside that of one process, in words."""
-    shapes = [list(t.shape) for t in one]
+    shapes, far, sliced = [list(t.shape) for t in one], 0.0, False
     for rank, own in enumerate(found):
-        if own is None or (here := [list(t.shape) for t in own]) != shapes:
-            what = "nothing that can be sent" if own is None else f"{here}"
+        here = None if own is None else [list(t.shape) for t in own]
+        apart = [_apart(a, b) for a, b in zip(own or (), one, strict=False)]
+        if here is None or len(own) != len(one) or math.inf in apart:
+            what = "nothing that can be sent" if here is None else f"{here}"
             return f"where rank {rank} returns {what} and one process {shapes}: not compared"
-    far = max(float((a - b).abs().max()) for own in found for a, b in zip(own, one, strict=True))
+        far, sliced = max(far, *apart), sliced or here != shapes
     size = max(float(t.abs().max()) for t in one)
+    equal = "where each rank returns a slice of one process's result" if sliced else "equal to one process"
     if far <= _CLOSE * max(size, 1.0):
-        return "equal to one process" + (" to the bit" if far == 0 else f", by {far / size:.0e}")
+        return f"{equal}, to the bit" if far == 0 else f"{equal}, within {far / size:.0e}"
     part = f"by {far / max(size, 1e-30):.1g} of the largest"
-    return f"where a rank returns other values than one process ({part}), as its part of a sum would be"
+    return f"where a rank returns other values than one process ({part}): part of a sum, or its own numbers"
+
+
+def _apart(own: Held, whole: Held) -> float:
+    """How far a rank's tensor is from the whole or its nearest slice; inf if the shape is of neither."""
+    dims = [i for i, (a, b) in enumerate(zip(own.shape, whole.shape, strict=False)) if a != b]
+    if own.ndim != whole.ndim or len(dims) > 1 or any(whole.shape[i] % max(own.shape[i], 1) for i in dims):
+        return math.inf
+    slices = whole.split(own.shape[dims[0]], dims[0]) if dims else [whole]
+    return min(float((own - part).abs().max()) for part in slices)

@@ -3,7 +3,8 @@
 From the failing cell back, each cell that makes or changes what a later one reads belongs to the replay.
 Integers that those cells write down are its knobs: `tp = 4`, `dict(n_heads=32)`, `Config(num_layers=2)`. The
 cells run in a process of their own, so the notebook keeps its names and its process group, and a cell that
-never ends is stopped. Left out: what files and earlier sessions made, which cannot be made again.
+never ends is stopped. A cell of `%%ranks` runs as one rank of its layout. Left out: what files and earlier
+sessions made, which cannot be made again.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from llamapar.describe.layout import AXES, Layout
+from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
+from llamapar.late import late
 from llamapar.records.tables import Plain
 
 Cells = Mapping[int, str]
@@ -39,18 +41,24 @@ _FILES = frozenset(
     {"open", "load", "load_file", "safe_open", "from_pretrained", "read_text", "read_bytes", "input"}
 )
 _GROUPS = frozenset({"init_process_group", "destroy_process_group"})
+_RANK_HAS = frozenset({"rank", "world", "mesh", "dist", "torch"})
 _HARMLESS = frozenset({"print", "display"})
 _NOTEBOOK = frozenset({"In", "Out", "get_ipython", "display", "exit", "quit", "_", "__", "___", "__name__"})
-_EXTRA = 60.0
+_EXTRA = 180.0
 """Seconds that the process may take beside its trials: torch's import, the proof on real ranks."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The cells that a replay runs, in order, and their knobs: name → the integer that a cell has for it."""
+    """The cells that a replay runs, in order, and their knobs: name → the integer that a cell has for it.
+
+    on_ranks: whether the last cell ran by `%%ranks`. Then its degrees are knobs, and it has `rank`, `world`,
+    `mesh`, `dist` and `torch` as it has there.
+    """
 
     cells: Cells
     knobs: Mapping[str, int]
+    on_ranks: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -68,15 +76,40 @@ class Slice:
         """Run the cells with these sizes and degrees, in names of their own; the value of the last line."""
         degrees = {name: getattr(layout, a) for a in AXES for name in self.knobs if _AXIS[a].match(name)}
         world = {name: layout.world for name in self.knobs if _WORLD.match(name)}
-        space: dict[str, Any] = {"__name__": "__main__", _KNOBS: {**self.knobs, **model, **degrees, **world}}
+        space: Values = {"__name__": "__main__", _KNOBS: {**self.knobs, **model, **degrees, **world}}
         name = ""
         for number, source in self.cells.items():
             file = f"<cell {number}>"
             linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
             tree = _with_knobs(_parsed(number, source))[0]
             name = _last_value(tree)
+            if self.on_ranks and number == max(self.cells):
+                space |= _given(layout)
             exec(compile(tree, file, "exec"), space)
         return space.get(name)
+
+
+def _given(layout: Layout) -> Values:
+    """The names that a cell of `%%ranks` finds on its rank."""
+    import torch
+    import torch.distributed as dist
+
+    with torch.device("cpu"):  # A mesh has numbers also where an attempt makes none.
+        mesh = late("make_mesh")(layout, "cpu")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    return {"rank": rank, "world": world, "mesh": mesh, "dist": dist, "torch": torch}
+
+
+def _on_ranks(source: str) -> tuple[str, dict[str, int]] | None:
+    """The body of a `%%ranks` cell and its degrees; None for another cell."""
+    try:
+        nodes = ast.walk(ast.parse(source))
+        (call,) = (node for node in nodes if isinstance(node, ast.Call) and len(node.args) == 3)
+        magic, line, body = (ast.literal_eval(argument) for argument in call.args)
+    except (SyntaxError, ValueError):
+        return None
+    said = re.findall(r"\b(tp|cp|pp|dp)=(\d+)", line)
+    return (body, {axis: int(n) for axis, n in said}) if magic == "ranks" else None
 
 
 def _last_value(tree: ast.Module) -> str:
@@ -97,8 +130,11 @@ def cells_behind(cells: Cells, failed: int, known: Mapping[str, object]) -> Slic
 
     Raises LlamaparError where something that they read cannot be made again: it says what, and why.
     """
-    kept = {failed: cells[failed]}
-    needed = _Names.of(failed, cells[failed]).read
+    if failed not in cells:
+        raise LlamaparError(f"cell {failed} is no longer in the session's history", "", ["run it again"])
+    body, degrees = _on_ranks(cells[failed]) or (cells[failed], None)
+    kept, needed = {failed: body}, _Names.of(failed, body).read
+    needed -= _RANK_HAS if degrees else set()
     for number in sorted((n for n in cells if n < failed), reverse=True):
         names = _Names.of(number, cells[number], strict=False)
         if names.made & needed or names.changed & needed:
@@ -115,7 +151,7 @@ def cells_behind(cells: Cells, failed: int, known: Mapping[str, object]) -> Slic
     knobs: dict[str, int] = {}
     for number, source in ordered.items():
         knobs = {**_with_knobs(_parsed(number, source))[1], **knobs}
-    return Slice(ordered, knobs)
+    return Slice(ordered, {**knobs, **(degrees or {})}, degrees is not None)
 
 
 def _parsed(number: int, source: str) -> ast.Module:
@@ -221,28 +257,28 @@ def debug_cells(behind: Slice, deadline: float = 2.0) -> Plain:
 
     Raises LlamaparError if that process ends without an answer, or takes too long.
     """
-    given = {"cells": [*behind.cells.items()], "knobs": behind.knobs, "deadline": deadline}
+    given: Values = {"cells": [*behind.cells.items()], "knobs": behind.knobs, "on_ranks": behind.on_ranks}
+    sent, longest = json.dumps(given | {"deadline": deadline}), deadline + _EXTRA
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         command = [sys.executable, "-m", __name__, str(answer)]
         try:
-            done = subprocess.run(
-                command, input=json.dumps(given), text=True, capture_output=True, timeout=deadline + _EXTRA
-            )
+            done = subprocess.run(command, input=sent, text=True, capture_output=True, timeout=longest)
         except subprocess.TimeoutExpired:
-            raise LlamaparError(f"the cells had not ended after {deadline + _EXTRA:.0f} s", "") from None
+            raise LlamaparError(f"the cells had not ended after {longest:.0f} s", "") from None
         if not answer.exists():
             raise LlamaparError("the process of the replay ended", done.stderr.strip()[-300:])
         found: Plain = json.loads(answer.read_text("utf-8"))
         return found
 
 
-def main(arguments: Sequence[str]) -> None:
+def answer_into_file(arguments: Sequence[str]) -> None:
     """Read the cells from standard input, debug them, and write the answer into a file."""
     from .debugging import debug
 
     given = json.loads(sys.stdin.read())
-    behind = Slice({int(n): source for n, source in given["cells"]}, given["knobs"])
+    cells = {int(n): source for n, source in given["cells"]}
+    behind = Slice(cells, given["knobs"], given["on_ranks"])
     found = debug(behind.attempt, behind.sizes, behind.layout, deadline=given["deadline"])
     failure = found.failure
     place = {} if failure is None else {"kind": failure.kind, "line": failure.line, "file": failure.file}
@@ -251,4 +287,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    answer_into_file(sys.argv[1:])

@@ -29,7 +29,7 @@ Sizes = Mapping[str, int]
 Change = tuple[Layout, dict[str, int]]
 
 
-class Rule(NamedTuple):
+class TrialRule(NamedTuple):
     """A condition under which the attempt passes: its words, and whether a layout and sizes meet it."""
 
     words: str
@@ -44,12 +44,12 @@ class Rule(NamedTuple):
         )
 
 
-def rules(axes: Collection[str], names: Iterable[str]) -> Iterator[Rule]:
+def rules(axes: Collection[str], names: Iterable[str]) -> Iterator[TrialRule]:
     """The rules about some axes and sizes, the simplest first."""
     terms: dict[str, tuple[int, tuple[str, ...]]] = {axis: (1, (axis,)) for axis in axes}
     terms |= {f"2·{axis}": (2, (axis,)) for axis in axes}
     terms |= {"·".join(pair): (1, pair) for pair in itertools.combinations(axes, 2)}
-    terms |= {"the number of ranks": (1, AXES)} if len(axes) > 1 else {}
+    terms["the number of ranks"] = 1, AXES
     named = [*names][:_MOST_SIZES]
     yield from (_is_one(axis) for axis in axes)
     for words, (factor, of) in terms.items():
@@ -59,26 +59,26 @@ def rules(axes: Collection[str], names: Iterable[str]) -> Iterator[Rule]:
         yield from _of_sizes(one, other)
 
 
-def _is_one(axis: str) -> Rule:
-    return Rule(f"{axis} is 1", lambda layout, sizes: getattr(layout, axis) == 1)
+def _is_one(axis: str) -> TrialRule:
+    return TrialRule(f"{axis} is 1", lambda layout, sizes: getattr(layout, axis) == 1)
 
 
-def _of_ranks(words: str, factor: int, axes: tuple[str, ...], name: str) -> Iterator[Rule]:
+def _of_ranks(words: str, factor: int, axes: tuple[str, ...], name: str) -> Iterator[TrialRule]:
     """A number of ranks divides a size, or is at most that."""
 
     def ranks(layout: Layout) -> int:
         return factor * math.prod(int(getattr(layout, axis)) for axis in axes)
 
-    yield Rule(f"{words} divides {name}", lambda layout, sizes: sizes[name] % ranks(layout) == 0)
-    yield Rule(f"{words} is at most {name}", lambda layout, sizes: ranks(layout) <= sizes[name])
+    yield TrialRule(f"{words} divides {name}", lambda layout, sizes: sizes[name] % ranks(layout) == 0)
+    yield TrialRule(f"{words} is at most {name}", lambda layout, sizes: ranks(layout) <= sizes[name])
 
 
-def _of_sizes(one: str, other: str) -> Iterator[Rule]:
+def _of_sizes(one: str, other: str) -> Iterator[TrialRule]:
     """A size equals another, divides it, or is at most that."""
     if one < other:
-        yield Rule(f"{one} equals {other}", lambda layout, sizes: sizes[one] == sizes[other])
-    yield Rule(f"{one} divides {other}", lambda layout, sizes: sizes[other] % sizes[one] == 0)
-    yield Rule(f"{one} is at most {other}", lambda layout, sizes: sizes[one] <= sizes[other])
+        yield TrialRule(f"{one} equals {other}", lambda layout, sizes: sizes[one] == sizes[other])
+    yield TrialRule(f"{one} divides {other}", lambda layout, sizes: sizes[other] % sizes[one] == 0)
+    yield TrialRule(f"{one} is at most {other}", lambda layout, sizes: sizes[one] <= sizes[other])
 
 
 def values_to_try(bench: Bench, near: Iterable[int]) -> list[tuple[str, int]]:
@@ -100,12 +100,13 @@ def values_to_try(bench: Bench, near: Iterable[int]) -> list[tuple[str, int]]:
     return sorted(found, key=lambda change: abs(math.log(change[1] / bench.sizes[change[0]])))
 
 
-def standing(bench: Bench, axes: Collection[str], changes: list[tuple[str, int]]) -> tuple[Rule, ...]:
+def rules_left(bench: Bench, axes: Collection[str], changes: list[tuple[str, int]]) -> tuple[TrialRule, ...]:
     """The rules that every trial left standing, after trials on which those that stood differed.
 
     axes: those that may be to blame. changes: sizes that can be changed, and to what.
     """
-    layouts = [bench.layout.replace(**{axis: n}) for axis in axes for n in DEGREES if fits(bench, axis, n)]
+    degrees = [(axis, n) for axis in axes for n in DEGREES if degree_fits(bench, axis, n)]
+    layouts = [bench.layout.replace(**{axis: n}) for axis, n in degrees]
     tries: list[Change] = [(layout, {}) for layout in layouts]
     tries += [(bench.layout, {name: n}) for name, n in changes]
     tries += [(layout, {name: n}) for layout in layouts[:8] for name, n in changes[:24]]
@@ -122,6 +123,6 @@ def standing(bench: Bench, axes: Collection[str], changes: list[tuple[str, int]]
     return tuple(kept) if len(passed) > 1 or bench.layout.world == 1 else ()
 
 
-def fits(bench: Bench, axis: str, n: int) -> bool:
+def degree_fits(bench: Bench, axis: str, n: int) -> bool:
     """Whether a degree leaves a layout that exists: its copies of dp divide dp."""
     return axis != "dp" or n % bench.layout.dp_replicate == 0

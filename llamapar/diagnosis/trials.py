@@ -138,7 +138,7 @@ def run_once(
     return result, None
 
 
-def raised(attempt: Attempt, model: Held, layout: Layout, rank: int, way: Way) -> BaseException | None:
+def error_of(attempt: Attempt, model: Held, layout: Layout, rank: int, way: Way) -> BaseException | None:
     """What an attempt raises as a rank of a layout; None if it passes."""
     return run_once(attempt, model, layout, rank, way)[1]
 
@@ -171,10 +171,10 @@ class Bench:
     def _first(self) -> BaseException | None:
         """The error as given, in the first way and on the first rank that shows one."""
         for rank in some_ranks(self.layout):
-            error = raised(self.attempt, self.model, self.layout, rank, META)
+            error = error_of(self.attempt, self.model, self.layout, rank, META)
             if isinstance(error, LlamaparError) and self._makes_ranks():
                 self.way = _AS_IT_IS
-                return raised(self.attempt, self.model, self.layout, 0, self.way)
+                return error_of(self.attempt, self.model, self.layout, 0, self.way)
             if error is not None and "meta" not in str(error).lower():
                 self.rank = rank
                 return error
@@ -182,13 +182,13 @@ class Bench:
                 break
         if bytes_made(self.attempt, self.model, self.layout) > _LARGEST:
             return None
-        error = raised(self.attempt, self.model, self.layout, 0, REAL)
+        error = error_of(self.attempt, self.model, self.layout, 0, REAL)
         self.way = REAL
         return error if type(error).__name__ in _OF_VALUES else None
 
     def _makes_ranks(self) -> bool:
         """Whether the attempt is a run of ours, which makes a process group of its own."""
-        error = raised(self.attempt, self.model, Layout(), 0, META)
+        error = error_of(self.attempt, self.model, Layout(), 0, META)
         return isinstance(error, LlamaparError) and error.field == "engine"
 
     def by_rank(self) -> dict[int, str]:
@@ -230,7 +230,7 @@ class Bench:
     def _outcome(self, model: Held, layout: Layout, ranks: Iterable[int]) -> tuple[str, Failure | None]:
         """The outcome on some ranks: that of the first that fails."""
         for rank in ranks:
-            error = raised(self.attempt, model, layout, rank, self.way)
+            error = error_of(self.attempt, model, layout, rank, self.way)
             if error is not None:
                 failure = Failure.of(error)
                 return FAILS if failure.place == self.place else ELSEWHERE, failure
@@ -264,5 +264,5 @@ def bytes_made(attempt: Attempt, model: Held, layout: Layout) -> int:
         with counting:
             return attempt(model, layout)
 
-    raised(counted, model, layout, 0, META)
+    error_of(counted, model, layout, 0, META)
     return counting.total

@@ -1,8 +1,8 @@
 """The picture of a diagnosis: what its numbers cut, and where the cut goes wrong.
 
 If model and layout are known well enough, it is the map of heads, vocabulary, sequence or stages, or the
-memory of a rank in which an allocation failed. Otherwise it shows bars drawn from the diagnosis's equations,
-which llamapar itself wrote.
+memory of a rank in which an allocation failed. Otherwise it shows bars: the named sizes of the failing
+expression if an exception was explained, else the diagnosis's equations, which llamapar itself wrote.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.diagnosis import CATEGORIES, Diagnosis, Explanation
 from llamapar.diagnosis.limits import allocation
-from llamapar.errors import LayoutError, LlamaparError
+from llamapar.diagnosis.live_facts import LiveFacts
+from llamapar.errors import LayoutError, LlamaparError, printable
 from llamapar.frameworks.habits import HABITS
 from llamapar.late import late
 from llamapar.place import heads, ranks, sequence, stages, vocab
@@ -39,6 +40,9 @@ Drawn = tuple[Spec, str]
 
 LOW: Spec = {"height": 270, "legend": {"y": -0.45}}
 """Of a picture with one or two bars."""
+
+_LONGEST = 24
+"""Characters of a tensor's name that stand beside a bar, the last ones."""
 
 _OOM = "memory_oom_layout"
 _MEMORY_TAKES = "a rank's memory in training is drawn from its model, tp, cp, pp, dp and seq_len"
@@ -66,14 +70,16 @@ def picture(explained: Explanation) -> Drawn:
     if explained.flight is not None:
         hang: Drawn = late("hang_picture")(explained.flight)
         return hang
-    best = explained.best
+    best, sizes = explained.best, explained.live and _sizes(explained.live)
     if best is None:
+        if sizes:
+            return sizes
         raise LayoutError("there is nothing to draw", explained.reason, field="record")
     try:
         drawn = next(_maps(explained, best), None)
     except LlamaparError:  # numbers that make no model or layout still make bars
         drawn = None
-    drawn = drawn or next(_bars_of(best), None)
+    drawn = drawn or sizes or next(_bars_of(best), None)
     if drawn is None:
         what = _MEMORY_TAKES if best.category == _OOM else "this cause has no numbers to draw"
         raise LayoutError(what, best.cause, field="record")
@@ -244,6 +250,38 @@ def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
 def _position(x: Fraction) -> str:
     """A position: exact, or with four decimals."""
     return f"{x.numerator:,}" if x.denominator == 1 else f"{float(x):,.4f}".rstrip("0")
+
+
+def _sizes(live: LiveFacts) -> Drawn | None:
+    """The sizes of the failing expression with a name: of those that are cut, if any are."""
+    named = [(f"{one.name[-_LONGEST:]} dim {size.dim}", size) for one in live.operands for size in one.names]
+    named = [(label, size) for label, size in named if size.n < size.whole] or named
+    if not named:
+        return None
+    rows = [(label, f"{size.n:,} = {size.name}", size.n, size.whole) for label, size in named]
+    asked = next(((p.text, p.cut.whole) for p in live.wholes_beside_parts()), None)
+    code = [("in the code", f"{asked[1]:,} = {asked[0]}", asked[1], asked[1])] if asked else []
+    rows += code
+    bars = [Bar(i, 0, n, f"{label} · {words}") for i, (label, words, n, _) in enumerate(rows)]
+    rest = [Bar(i, n, m, f"{m - n:,} of {m:,}") for i, (*_, n, m) in enumerate(rows) if n < m]
+    looks = (
+        (bars[: len(named)], {"color": style.COLOURS["tp"]}, "this rank holds"),
+        (bars[len(named) :], {"color": style.WARN, "pattern": style.CUT_PATTERN}, "the code asks for"),
+    )
+    data = draw.looks(looks, len(rows), width=0.5)
+    if rest:
+        data.append(draw.missing(rest, len(rows), "other ranks hold") | {"width": 0.5})
+    most, labels = max(m for *_, m in rows), [label for label, *_ in rows]
+    title = printable(live.expression)[:60], live.process
+    above = {"x": 0, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
+    names = [{**above, "y": i - 0.27, "text": escape(words)} for i, (_, words, *_) in enumerate(rows)]
+    y = draw.named([escape(label) for label in labels], beyond=0.1)
+    x = draw.axis("size", [0, most * 1.02], nticks=6, tickformat=draw.tick_format(most))
+    layout = style.layout(
+        "sizes", *map(escape, title), widest=max(labels, key=len), yaxis=y, xaxis=x, annotations=names
+    )
+    listing = [f"  {label}: {words}" for label, words, *_ in rows]
+    return {"data": data, "layout": layout}, draw.lines(": ".join(title), listing)
 
 
 def _grouped(best: Diagnosis, n: int, k: int) -> Drawn:

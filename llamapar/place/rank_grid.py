@@ -14,7 +14,7 @@ from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Split
 from llamapar.errors import whole
-from llamapar.records.tables import Record
+from llamapar.records.tables import Plain, Record
 
 from .head_map import heads
 from .sequence_map import sequence
@@ -49,6 +49,11 @@ class RankGrid(Record):
     def peers(self) -> dict[str, range]:
         """The chosen rank's group on each axis, itself included."""
         return {axis: self.layout.group(axis, self.rank) for axis in AXES}  # type: ignore[misc]
+
+    def as_dict(self) -> Plain:
+        """Plain values for JSON."""
+        groups = {axis: list(group) for axis, group in self.peers.items()}
+        return {"rank": self.rank, "coord": self.coord._asdict(), "groups": groups}
 
     def cell(self, rank: int) -> tuple[int, int]:
         """(row, col) of a rank's cell."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from llamapar.errors import LlamaparError
 
-from .tables import Plain, Record, html_table, paragraphs
+from .tables import AsDict, Plain, Record, html_table, paragraphs
 
 _T = TypeVar("_T")
 
@@ -21,13 +21,15 @@ PHASES = ("forward", "backward", "gradients", "update")
 
 
 @dataclass(frozen=True)
-class CollectiveEvent:
+class CollectiveEvent(AsDict):
     """One collective in which a rank took part.
 
     kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", …. axis: the mesh axis of the group.
     group: global ranks. shape: of the rank's input.
     bytes: of the rank's output for an all-gather, of its input for every other kind.
     """
+
+    json_names = ("kind", "axis", "group", "shape", "dtype", "bytes", "phase")
 
     kind: str
     axis: str
@@ -77,8 +79,10 @@ class AttentionCall:
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(AsDict):
     """The collectives and attention calls of one rank, in order."""
+
+    json_names = ("rank", "events")
 
     rank: int
     events: tuple[CollectiveEvent, ...] = ()
@@ -145,7 +149,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class TapeStep:
+class TapeStep(AsDict):
     """One assignment of a program: the tensor's global shape, and what each rank holds of it.
 
     where: "function:line", counted from the function's first line. code: that line.
@@ -160,6 +164,8 @@ class TapeStep:
     PHASES.
     fault: "begins" at the first tensor that differs from one process, "spreads" at later ones.
     """
+
+    json_names = ("where", "code", "name", "global_shape", "local", "cut", "error", "why", "cause")
 
     where: str
     code: str
@@ -199,12 +205,14 @@ class TapeStep:
 
 
 @dataclass(frozen=True, repr=False)
-class Tape(Record):
+class Tape(AsDict, Record):
     """Every assignment of a program, in order, with what each rank holds after it; errors come last.
 
     ranks: how many of the layout's `world` ranks ran. source: the program's code, if the run kept numbers.
     coords: rank → its index on each axis. sizes: names of dims → sizes.
     """
+
+    json_names = ("program", "layout", "ranks", "world", "steps")
 
     program: str
     layout: str

@@ -75,6 +75,10 @@ class Count:
         """The counters that cannot hold the value."""
         return [name for name in COUNTERS if wrapped_count(self.value, name) != self.value]
 
+    def __str__(self) -> str:
+        holds = ", ".join(f"{name} holds {wrapped_count(self.value, name):,}" for name in self.wraps)
+        return f"{self.tensor}: {self.what} = {self.value:,}; {holds}"
+
     def as_dict(self) -> Plain:
         """Plain values for JSON: what each counter holds, and its error."""
         holds = {name: wrapped_count(self.value, name) for name in COUNTERS}
