@@ -147,6 +147,7 @@ def test_what_no_stage_holds_is_no_matter_of_sharding() -> None:
     [
         ("MLA: kv_lora_rank (512) must be divisible by tp 3", "multi-head latent attention (MLA)"),
         ("linear_num_value_heads (32) must be divisible by tp_size (6)", "a linear-attention layer"),
+        (TWO.format(8, 64, 0) + ", in the dispatch of expert parallelism", "experts (EP)"),
     ],
 )
 def test_another_layer_is_not_explained_by_a_cut_of_a_llama(text: str, layer: str) -> None:

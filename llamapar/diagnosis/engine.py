@@ -7,7 +7,7 @@ decides on the verdict. It reads no numbers itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -141,6 +141,28 @@ def merged(found: Iterable[Hypothesis]) -> list[Hypothesis]:
     return list(best.values())
 
 
+def shared_by_ranks(
+    found: list[Hypothesis], r: Reading, others: Sequence[Reading], known: Known
+) -> list[Hypothesis]:
+    """The hypotheses that every other rank's message also leads to; all of `found` if there are none.
+
+    Each other message is read with the layout that the hypothesis implies. If its sizes differ, the shared
+    hypothesis rises by one level.
+    """
+
+    def agrees(h: Hypothesis, other: Reading) -> bool:
+        told = hypotheses(other, observe(other), known.also(h.facts))
+        same = (o for o in told if (o.category, o.subtype) == (h.category, h.subtype))
+        return any(h.facts.items() <= {**h.facts, **o.facts}.items() for o in same)
+
+    kept = [h for h in found if all(agrees(h, other) for other in others)]
+    if any({*other.values} != {*r.values} for other in others):
+        # A weak hypothesis gains only if the messages share a fact, such as a degree.
+        surer = {WEAK: POSSIBLE, POSSIBLE: LIKELY, LIKELY: LIKELY}
+        kept = [replace(h, level=surer[h.level]) if h.facts or h.level > WEAK else h for h in kept]
+    return kept or found
+
+
 def by_likelihood(found: list[Hypothesis], saying: set[str], quoted: set[str]) -> list[Hypothesis]:
     """The hypotheses, likeliest first: by level, then by a framework's own message, then in the order found.
 
@@ -185,13 +207,14 @@ _FEW = 6
 def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in: str = "") -> Explanation:
     """Explain a text. code: source lines of the frames that raised it; raised_in: the last frame's file."""
     rows = [strip(row) for row in text.splitlines()[:_FEW]]
-    spoken = any(rank is not None for _, rank in rows)  # Sizes of two ranks are never read as one message.
-    if len(text) > _SHORT or text.count("\n") >= _FEW or "Traceback" in text or spoken:
+    ranks = sorted({rank for _, rank in rows if rank is not None})
+    # Sizes of two ranks are never read as one message.
+    if len(text) > _SHORT or text.count("\n") >= _FEW or "Traceback" in text or len(ranks) > 1:
         return _explain(text_blocks(text), known, text[:LIMIT], code)
     words = [row for row, _ in rows]
     root = max(words, key=score, default="")
     above = tuple(row for row in words[: words.index(root)] if not row.startswith('File "')) if root else ()
-    return build(Reading.of(text, code or above, raised_in), known, root, ())
+    return build(Reading.of(text, code or above, raised_in), known, root, tuple(ranks))
 
 
 def explain_lines(lines: Iterable[str], known: Known) -> Explanation:
@@ -263,9 +286,12 @@ def _of_candidates(
     for candidate in candidates[:_TRIED]:
         around = Reading.of(candidate.before[-_SHORT:])
         stated = {fact: n for fact, n in around.facts() if fact in ("tp", "pp", "cp")}
-        message = Reading.of(candidate.message, code or candidate.code, candidate.raised_in)
+        message, *others = (
+            Reading.of(other.message, code or other.code, other.raised_in)
+            for other in [candidate, *filter(candidate.alike, candidates)][: _TRIED + 1]
+        )
         ranks = candidate.ranks.union(*(other.ranks for other in filter(candidate.alike, candidates)))
-        found = build(message, known.also(stated), candidate.line, tuple(sorted(ranks)))
+        found = build(message, known.also(stated), candidate.line, tuple(sorted(ranks)), others)
         if found.diagnoses:
             late = not is_watchdog(candidate.line) and any(is_watchdog(other.line) for other in candidates)
             return replace(found, note=_LATE) if late else found
@@ -273,8 +299,10 @@ def _of_candidates(
     return build(Reading.of(_CODE.sub("", head), shown), known, "", ())
 
 
-def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explanation:
-    """Explain one message."""
+def build(
+    r: Reading, known: Known, line: str, ranks: tuple[int, ...], others: Sequence[Reading] = ()
+) -> Explanation:
+    """Explain one message. others: the messages of other ranks about the same failure."""
     known = replace(known.also(dict(r.facts())), framework=known.framework or whose(r))
     job, quoted, observed = known.job(), quotes(r, known.framework, bool(known.get("n_kv_heads"))), observe(r)
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
@@ -289,12 +317,12 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
     ]
     if all(h.level is WEAK for h in found):
         found += indivisible_sizes(r, known, r.parallel or len(r.low.split()) < BARE)
-    found = of_other_layer([*found, *stated_subject(found, r)], r)
+    found = of_other_layer([*found, *stated_subject(found, r)], r, known)
     sized = any(isinstance(o, ViewCall | Matmul | Pair) for o in observed)  # For torch's words, sizes decide.
     missing = (saying if sized else saying | named) - {h.category for h in found}
     # Their order is kept, because the order of a set is arbitrary.
     found += [Hypothesis(name, row.what, LIKELY) for name, row in CATEGORIES.items() if name in missing]
-    best = by_likelihood(found, saying, named)
+    best = by_likelihood(shared_by_ranks(found, r, others, known), saying, named)
     best = [replace(h, needs=_needs(h, best, known)) for h in best]
     diagnoses = tuple(
         Diagnosis(
@@ -311,7 +339,7 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
         )
         for h in best
     )
-    again = partial(build, r, line=line, ranks=ranks)
+    again = partial(build, r, line=line, ranks=ranks, others=others)
     return Explanation(*verdict_of(best, known, r.parallel), diagnoses, line, ranks, known, again=again)
 
 

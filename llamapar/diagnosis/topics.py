@@ -74,13 +74,19 @@ def elsewhere(found: Iterable[Hypothesis], r: Reading, known: Known) -> Iterator
         yield from topics(r, known, "elsewhere.toml")
 
 
-def of_other_layer(found: list[Hypothesis], r: Reading) -> list[Hypothesis]:
-    """`found` without the cuts of a Llama's sizes, if the text names a layer outside Llama's architecture."""
-    if not r.other_layer:
+def of_other_layer(found: list[Hypothesis], r: Reading, known: Known) -> list[Hypothesis]:
+    """`found` without the cuts of a Llama's sizes, if the text names a layer outside Llama's architecture.
+
+    Experts are such a layer unless an axis of Llama's is spoken of too, or known to be in use.
+    """
+    spoken = any(axis in r.concepts or (known.get(axis) or 1) > 1 for axis in AXES)
+    experts = "experts (EP)" if {"ep", "expert"} & r.concepts and not spoken else ""
+    layer = r.other_layer or experts
+    if not layer:
         return found
     bare = (None, "global_dim_not_localized")
     kept = [h for h in found if h.subtype not in bare or not cuts_a_llama(h.category)]
-    cause = f"the text names {r.other_layer}, whose cuts are not read here"
+    cause = f"the text names {layer}, whose cuts are not read here"
     return [*kept, Hypothesis("other", cause, WEAK, parallel=None)]
 
 
