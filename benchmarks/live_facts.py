@@ -20,6 +20,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import _page
@@ -65,6 +66,15 @@ def read(row: dict[str, str]) -> str:
     return f"{row['shape']} of {found[1]}, {placed} on {mesh}"
 
 
+def single(numbers: dict[str, int | list[int]]) -> Iterator[tuple[str, int]]:
+    """Integers by their source; each of several by its place: n = [2, 8] is n[0] = 2 and n[1] = 8."""
+    for name, n in numbers.items():
+        several = enumerate(n) if isinstance(n, list) else ()
+        yield from ((f"{normal(name)}[{i}]", one) for i, one in several)
+        if isinstance(n, int):
+            yield normal(name), n
+
+
 def wrong(truth: dict[str, Truth], live: dict[str, object]) -> list[str]:
     """What of the facts is not as it is in truth."""
     found = []
@@ -74,8 +84,8 @@ def wrong(truth: dict[str, Truth], live: dict[str, object]) -> list[str]:
     due = {normal(name): shape_of(str(said)) for name, said in truth.get("operands", {}).items()}
     found += [f"{name}: {operands.get(name, 'missing')} for {due.get(name, 'nothing')}"
               for name in sorted({*operands, *due}) if operands.get(name) != due.get(name)]  # fmt: skip
-    numbers = {normal(name): n for name, n in live["numbers"].items()}  # type: ignore[attr-defined]
-    due_numbers = {normal(name): n for name, n in truth.get("integers", {}).items()}
+    numbers = dict(single(live["numbers"]))  # type: ignore[arg-type]
+    due_numbers = dict(single(truth.get("integers", {})))  # type: ignore[arg-type]
     found += [f"integers {numbers} for {due_numbers}"] * (numbers != due_numbers)
     process = truth["process"]
     lone = "one process, torch.distributed not initialised"

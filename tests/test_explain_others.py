@@ -456,8 +456,6 @@ STAGES = "layers_not_divisible_pp"
         (ROWS.format(16000, 64000), {"tp": "4->1"}, "sharding", "embed_checkpoint_shape", "likely"),
         (ROWS.format(60032, 60001), {"tp": 2, "vocab": 60001}, "sharding", "vocab_padding", "likely"),
         (ROWS.format(60032, 60001), {}, "unknown", "vocab_padding", "likely"),
-        ("The size of tensor a (15040) must match the size of tensor b (15104) at non-singleton dimension 0",
-         {"tp": 4, "vocab": 60001}, "sharding", "vocab_padding", "likely"),
         ("shape '[6, 2, 512]' is invalid for input of size 7168", {}, "unknown", None, None),
         ("Invalid index 9, it should be in the interval [0, 7]", {}, "unknown", None, None),
         ("shape '[6, 12, 128]' is invalid for input of size 9600", {}, "unknown", "heads_not_divisible",

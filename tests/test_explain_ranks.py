@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar.diagnosis.lines import lines_by_rank
 
 RESHAPED = "RuntimeError: shape '[1, {0}, 32, 128]' is invalid for input of size {1}"
 SIZES = "RuntimeError: The size of tensor a ({0}) must match the size of tensor b ({1}) at dimension 2"
@@ -40,15 +39,6 @@ def test_a_rank_s_target_is_not_divided_by_another_rank_s_size() -> None:
     assert told.best.equations == ("1048576 = 1024·8·128", "32/8 = 4")
 
 
-def test_a_second_rank_drops_the_causes_that_it_does_not_share() -> None:
-    first, second = RESHAPED.format(1024, 1024 * 8 * 128), SIZES.format(3584, 14336)
-    assert found(lp.explain(first)) == [
-        ("fused_qkv_layout", "possible"),
-        ("other / global_dim_not_localized", "possible"),
-    ]
-    assert found(lp.explain(paste(first, second))) == [("other / global_dim_not_localized", "likely")]
-
-
 @pytest.mark.parametrize(
     ("third", "level"),
     [
@@ -72,20 +62,6 @@ def test_ranks_of_a_log_are_read_apart() -> None:
     assert told.ranks == (0, 1)
     assert told.best.equations == ("1048576 = 1024·8·128", "32/8 = 4")
     assert str(told.best.level) == "likely"
-
-
-def test_what_only_two_ranks_say_together_is_read_together() -> None:
-    """Each rank names its own size; only both of them state that they differ."""
-    text = "rank 0: local tokens are [1, 683, 8]\nrank 1: but got [1, 681, 8], which does not match"
-    assert set(lines_by_rank(text)) == {0, 1}
-    assert lp.explain(text).line in text
-
-
-def test_lines_go_to_the_rank_that_speaks() -> None:
-    said = lines_by_rank("job 7 starts\n[rank1]: one\nmore of it\n[rank0]: zero\n[rank1]: again\n")
-    assert said == {1: "job 7 starts\n[rank1]: one\nmore of it\n[rank1]: again\n", 0: "[rank0]: zero\n"}
-    assert lines_by_rank("no rank speaks") == {None: "no rank speaks\n"}
-    assert lines_by_rank("") == {}
 
 
 @settings(max_examples=60)

@@ -63,7 +63,7 @@ def test_half_a_group_of_torchtitans_fused_weight() -> None:
     assert told.best.equations == ("8192 × 384 = 3145728", "768 = (4 + 2)·128", "384 = 8·768/16")
 
 
-@pytest.mark.parametrize(("alone", "strict", "fair"), [(False, 94, 94), (True, 86, 93)])
+@pytest.mark.parametrize(("alone", "strict", "fair"), [(False, 91, 91), (True, 86, 94)])
 def test_texts_from_public_issues(alone: bool, strict: int, fair: int) -> None:
     answers = accuracy.ask(WILD, alone)
     assert len(answers) == 99

@@ -62,7 +62,7 @@ def test_kv_heads_are_usual_only_where_a_count_of_heads_is_named() -> None:
 def test_known_heads_prove_no_division_of_something_else() -> None:
     for known in ({"tp": 16, "n_kv_heads": 8}, {"tp": 16, "model": "llama3-8b"}):
         told = lp.explain(raised("steps = n // len(loader)", ZERO), **known)
-        assert (told.verdict, str(told.best.level)) == ("unknown", "possible")
+        assert (told.verdict, str(told.best.level)) == ("unknown", "weak")
         why = "no name in the code is a count of heads"
         assert told.reason.endswith(why)
 
@@ -143,25 +143,14 @@ def test_what_no_stage_holds_is_no_matter_of_sharding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cause", "verdict"),
+    ("text", "layer"),
     [
-        (
-            "MLA: kv_lora_rank (512) must be divisible by tp 3",
-            "512, a size of multi-head latent attention (MLA), cannot be cut evenly over 3",
-            "sharding",
-        ),
-        (
-            "linear_num_value_heads (32) must be divisible by tp_size (6)",
-            "32, a size of a linear-attention layer, cannot be cut evenly over 6",
-            "sharding",
-        ),
-        (
-            TWO.format(8, 64, 0) + ", in the dispatch of expert parallelism",
-            "at best the text names experts (EP), whose cuts are not read here",
-            "unknown",
-        ),
+        ("MLA: kv_lora_rank (512) must be divisible by tp 3", "multi-head latent attention (MLA)"),
+        ("linear_num_value_heads (32) must be divisible by tp_size (6)", "a linear-attention layer"),
+        (TWO.format(8, 64, 0) + ", in the dispatch of expert parallelism", "experts (EP)"),
     ],
 )
-def test_another_layer_is_not_explained_by_a_cut_of_a_llama(text: str, cause: str, verdict: str) -> None:
+def test_another_layer_is_not_explained_by_a_cut_of_a_llama(text: str, layer: str) -> None:
     told = lp.explain(text)
-    assert (told.reason, told.verdict, categories(told)) == (cause, verdict, ["other"])
+    cause = f"at best the text names {layer}, whose cuts are not read here"
+    assert (told.reason, told.verdict, categories(told)) == (cause, "unknown", ["other"])

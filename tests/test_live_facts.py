@@ -99,6 +99,7 @@ def test_a_check_of_ones_own_shows_what_it_checked() -> None:
 
     assert told(checked)[0].endswith(": x.shape[-1] % 8")
     assert rows(checked) == {"x": "[2, 7] float32"}
+    assert facts_of(checked).numbers == {"x.shape[-1]": 7}
 
     def asserted() -> None:
         assert x.shape == heads, "other"
@@ -341,6 +342,67 @@ def test_many_operands_are_counted() -> None:
     lines = told(lambda: x.view(7, a, b, c, d, e, f, g, h))
     assert len(lines) <= 11
     assert lines[-2] == "2 more tensors"
+
+
+# -- what is worked out ----------------------------------------------------------------------------
+
+
+def test_a_slice_has_its_own_shape() -> None:
+    x, i = torch.zeros(4, 6, 10), 1
+    parts = x.chunk(3, 1)
+
+    def sliced() -> None:
+        x[:, i:-1, ::3] @ parts[2 * i - 2][-1, 0]
+
+    assert rows(sliced) == {"x[:, i:-1, ::3]": "[4, 4, 4] float32", "parts[2 * i - 2][-1, 0]": "[10] float32"}
+    assert facts_of(sliced).numbers == {"i": 1}
+
+
+def test_what_is_stored_into_a_slice_is_of_the_tensor() -> None:
+    cache, k = torch.zeros(2, 8), torch.zeros(2, 3)
+
+    def stored() -> None:
+        cache[:, 7 : 7 + k.shape[1]] = k
+
+    assert rows(stored) == {"cache": "[2, 8] float32", "k": "[2, 3] float32"}
+    assert facts_of(stored).numbers == {"k.shape[1]": 3}
+
+
+@pytest.mark.parametrize(
+    "index",
+    [None, 9, torch.tensor([1]), [0, 1], slice(None, None, -1), slice(HostileInt(0), 2), (0, 0, 0), True],
+)
+def test_an_index_of_another_kind_leaves_the_tensor(index: Any) -> None:
+    x, other = torch.zeros(4, 6), torch.zeros(5, 7, 3)
+
+    def fails() -> None:
+        torch.mm(x[index], other)
+
+    assert rows(fails)["x"] == "[4, 6] float32"
+
+
+def test_a_number_that_cannot_be_worked_out_is_left_out() -> None:
+    x, rows_, none = torch.zeros(4, 6), [torch.zeros(3)], 0
+
+    def fails() -> None:
+        x.view(rows_[1 // none], 2**70 * 3)
+
+    assert facts_of(fails).numbers == {"none": 0}
+
+
+def test_the_tensors_of_a_dict_are_operands_where_no_other_is() -> None:
+    state, layer = {"weight": torch.zeros(3, 4), "note": "text"}, nn.Linear(8, 8, bias=False)
+
+    def load() -> None:
+        layer.load_state_dict(state)
+
+    assert rows(load)["layer.weight"] == "[8, 8] float32"
+    held = {"x": torch.zeros(2, 3)}
+
+    def product() -> None:
+        sum(held.values(), "text")  # type: ignore[arg-type]
+
+    assert rows(product) == {'held["x"]': "[2, 3] float32"}
 
 
 # -- the picture -----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first_heard, 
 from .known import Known
 from .observations import AXES, Divides
 from .reading import Reading
-from .vocabulary import BY_CONCEPT, categories_of
+from .vocabulary import BY_CONCEPT
 from .words import pattern
 
 # -- A has to be a multiple of B -------------------------------------------------------------------
@@ -174,17 +174,12 @@ def _bare(it: Relation) -> Iterator[Hypothesis]:
         cause = "a size that has to be cut is no multiple of the ranks; the text does not say which"
         yield found("other", WEAK, cause, needs="model, tp")
         return
-    for fact, where, level in _roles(it.o.number, it.o.divisor, it.known):
+    for fact, where, level in _roles(it.o.number, it.known):
         word = {"dim": "width", "world": "number of ranks"}.get(fact, fact)
         cause = f"{it.o.number} ({word}, {where}) cannot be cut evenly over {it.ranks}"
         level = level if it.equation else min(level, WEAK)
         if not it.by and any((it.known.get(axis) or 1) > 1 for axis in AXES):
             level = min(level, POSSIBLE)  # The divisor is none of the known degrees.
-        if level is WEAK and it.equation and it.o.number > _MOST_HEADS and it.by & {*AXES}:
-            level = POSSIBLE  # This is certainly a cut, although its size is unknown.
-            if named := categories_of(it.r.named):
-                yield found(named[0], level, it.cause, it.equation, needs="model")
-                return
         other = _NAMED.search(it.r.low) and not it.r.concepts - {"dimension"} and not it.r.parallel
         blame = None if other and level < LIKELY else True
         yield found(_BY_FACT[fact], level, cause, it.equation, parallel=blame, needs="model")
@@ -207,7 +202,7 @@ _BY_FACT = {
 """The known number that is divided → the category."""
 
 
-def _roles(number: int, divisor: int | None, known: Known) -> Iterator[tuple[str, str, Level]]:
+def _roles(number: int, known: Known) -> Iterator[tuple[str, str, Level]]:
     """The possible roles of a bare number: (fact, its source, level)."""
     m = known.model
     for fact in ("world", *_BY_FACT):
@@ -222,12 +217,8 @@ def _roles(number: int, divisor: int | None, known: Known) -> Iterator[tuple[str
         named = next((m.name for m in public_models().values() if getattr(m, fact) == number), "")
         if named:
             yield fact, named, POSSIBLE
-    if number <= 256:
-        small = divisor is not None and number < divisor and number <= 16
-        yield ("n_kv_heads" if small else "n_heads"), "by its size", WEAK
-    else:
-        vocabulary = number >= 30000 and number % 1024
-        yield ("vocab_size", "by its size", WEAK) if vocabulary else ("dim", "by its size", WEAK)
+    vocabulary = number >= 30000 and number % 1024
+    yield ("vocab_size" if vocabulary else "dim"), "by its size", WEAK
 
 
 _IN_TURN = (_own_numbers, _tile, _uneven_shards, _explain_named_division, _bare)

@@ -145,7 +145,7 @@ LEAST = 16
 def _public() -> dict[int, list[tuple[str, ModelConfig]]]:
     """Every size of the public models, with the models that have it."""
     rows: dict[int, list[tuple[str, ModelConfig]]] = {}
-    for m in Known().models():
+    for m in Known().models:
         for fact in _WIDTHS:
             rows.setdefault(int(getattr(m, fact)), []).append((fact, m))
     return rows
@@ -191,23 +191,6 @@ def assumed(small: int, big: int, known: Known) -> Iterator[SizeCut]:
         if (k <= small or axis == "dp") and not cut.even and exact and cut.explains(small, big):
             yield cut
             return
-    for cut in _torn_public().get(small, ()) if not degree and known.model is None and small >= 512 else ():
-        if big in cut.shares and known.fits(**{cut.fact: cut.whole}):
-            yield cut
-            return
-
-
-@cache
-def _torn_public() -> dict[int, list[SizeCut]]:
-    """Every shard of a public model's size that a usual degree does not divide, with its cuts."""
-    rows: dict[int, list[SizeCut]] = {}
-    for k in (k for k in plausible_degrees(Known()) if k <= _MOST):
-        for n, facts in _public().items():
-            for fact in (fact for fact in _CUT if n % k and fact in dict(facts)):
-                cut = SizeCut(fact, CATEGORY[fact], "tp", n, k)
-                for share in cut.shares:
-                    rows.setdefault(share, []).append(cut)
-    return rows
 
 
 _UNITS = (1, 64, 96, 128, 256)
@@ -248,10 +231,10 @@ def torn_head_cuts(
     """The cuts of query heads and KV heads whose shard has this width, no whole number of heads.
 
     The usual cuts come first; the second result says whether nothing else can be meant. KV heads are to blame
-    only if tp divides the query heads, or if they are mentioned. floor: number of heads that the code rounds
-    down to. repeats: query heads in a group that also holds its K and V.
+    only if tp divides the query heads, or if they are `spoken` of. repeats: query heads in a group that also
+    holds its K and V.
     """
-    counts = Counter((m.n_heads, m.n_kv_heads) for m in known.models() if m.head_dim == head_dim)
+    counts = Counter((m.n_heads, m.n_kv_heads) for m in known.models if m.head_dim == head_dim)
     heads, kv_heads, given = known.get("n_heads"), known.get("n_kv_heads"), known.get("tp")
     if not counts and (heads or kv_heads):  # the numbers that are known, of no public model
         counts[heads or (kv_heads or 1) * (given or 1), kv_heads or heads or 1] = 1

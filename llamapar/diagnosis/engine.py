@@ -27,7 +27,7 @@ from .explanation import Diagnosis, Explanation
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import FACTS, Known
 from .limits import PARTED, limits
-from .lines import CandidateLine, causes, is_watchdog, line_blocks, lines_by_rank, score, strip, text_blocks
+from .lines import CandidateLine, causes, is_watchdog, line_blocks, score, strip, text_blocks
 from .observations import (
     AXES,
     Divides,
@@ -35,7 +35,6 @@ from .observations import (
     Matmul,
     Observation,
     Pair,
-    SplitSizes,
     Unequal,
     ViewCall,
     observe,
@@ -57,7 +56,6 @@ _EXPLAIN: dict[type, Callable[[Any, Reading, Known], Iterator[Hypothesis]]] = {
     ViewCall: explain_place,
     Matmul: explain_place,
     Pair: explain_place,
-    SplitSizes: explain_place,
     LoneShape: explain_held,
     Divides: explain_divides,
     Unequal: explain_unequal,
@@ -119,9 +117,9 @@ def lower_unsuggested(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     return h if any(map(known.get, (*AXES, "world"))) else replace(h, level=POSSIBLE)
 
 
-def weigh(h: Hypothesis, r: Reading, known: Known, saying: set[str]) -> Hypothesis:
+def weigh(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     """`h`, weighed against the known facts."""
-    h = h if h.category in saying else clear_unsharded(h, r, known)
+    h = clear_unsharded(h, r, known)
     axes: Iterable[str] = CATEGORIES[h.category].axes
     if h.category == "checkpoint_tp_mismatch":  # Without named needs, any axis can be meant.
         axes = [axis for axis in AXES if axis in h.needs] or AXES
@@ -165,17 +163,15 @@ def shared_by_ranks(
     return kept or found
 
 
-def by_likelihood(
-    found: list[Hypothesis], saying: set[str], quoted: set[str], failing: set[str]
-) -> list[Hypothesis]:
-    """The hypotheses, likeliest first: by level, then by other sources that agree, then in the order found.
+def by_likelihood(found: list[Hypothesis], saying: set[str], quoted: set[str]) -> list[Hypothesis]:
+    """The hypotheses, likeliest first: by level, then by a framework's own message, then in the order found.
 
     saying: categories whose message a framework gives word for word for this job, which makes them likely.
-    quoted: categories whose message the text contains. failing: categories that `check` finds in the job.
+    quoted: categories whose message the text contains.
     """
 
-    def support(h: Hypothesis) -> tuple[int, bool, int]:
-        return h.level, h.category in saying, (h.category in quoted) + (h.category in failing)
+    def support(h: Hypothesis) -> tuple[int, bool, bool]:
+        return h.level, h.category in saying, h.category in quoted
 
     found = [replace(h, level=LIKELY) if h.category in saying else h for h in found]
     return merged(sorted(found, key=support, reverse=True))[:MOST]
@@ -210,25 +206,15 @@ _FEW = 6
 
 def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in: str = "") -> Explanation:
     """Explain a text. code: source lines of the frames that raised it; raised_in: the last frame's file."""
-    if len(text) <= _SHORT and text.count("\n") < _FEW and "Traceback" not in text:
-        said = {rank: _read(words, code, raised_in) for rank, words in lines_by_rank(text).items()}
-        root, first = max(said.values(), key=lambda row: score(row[0]), default=("", Reading("")))
-        alike = {row: r for row, r in said.values() if row != root and score(row) == score(root)}
-        ranks = sorted(rank for rank, (row, _) in said.items() if rank is not None and row in {root, *alike})
-        found = build(first, known, root, tuple(ranks), [*alike.values()])
-        if found.diagnoses or len(said) < 2:
-            return found
-        root, whole = _read(text, code, raised_in)  # No single rank gives enough facts.
-        return build(whole, known, root, tuple(ranks))
-    return _explain(text_blocks(text), known, text[:LIMIT], code)
-
-
-def _read(text: str, code: tuple[str, ...], raised_in: str) -> tuple[str, Reading]:
-    """The likeliest cause among the lines of a short text, and the text with the code above that line."""
-    rows = [strip(row)[0] for row in text.strip().splitlines()] or [""]
-    root = max(rows, key=score)
-    above = tuple(row for row in rows[: rows.index(root)] if not row.startswith('File "'))
-    return root, Reading.of(text, code or above, raised_in)
+    rows = [strip(row) for row in text.splitlines()[:_FEW]]
+    ranks = sorted({rank for _, rank in rows if rank is not None})
+    # Sizes of two ranks are never read as one message.
+    if len(text) > _SHORT or text.count("\n") >= _FEW or "Traceback" in text or len(ranks) > 1:
+        return _explain(text_blocks(text), known, text[:LIMIT], code)
+    words = [row for row, _ in rows]
+    root = max(words, key=score, default="")
+    above = tuple(row for row in words[: words.index(root)] if not row.startswith('File "')) if root else ()
+    return build(Reading.of(text, code or above, raised_in), known, root, tuple(ranks))
 
 
 def explain_lines(lines: Iterable[str], known: Known) -> Explanation:
@@ -319,15 +305,10 @@ def build(
     """Explain one message. others: the messages of other ranks about the same failure."""
     known = replace(known.also(dict(r.facts())), framework=known.framework or whose(r))
     job, quoted, observed = known.job(), quotes(r, known.framework, bool(known.get("n_kv_heads"))), observe(r)
-    failing: set[str] = set()
-    saying: set[str] = set()
-    if job is not None:
-        broken = severities_again(job, known.framework)
-        failing = {CODES[code] for code, severity in broken.items() if severity == ERROR}
-        saying = {CODES[code] for code in quoted_rules(r, job, known.framework)}
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
     named = named if len(named) == 1 else set()  # Wording that several rules share proves none of them.
-    found = [weigh(h, r, known, saying) for h in hypotheses(r, observed, known)]
+    saying = {CODES[code] for code in quoted_rules(r, job, known.framework)} if job else set()
+    found = [weigh(h, r, known) for h in hypotheses(r, observed, known)]
     parted = r.parallel or PARTED.search(r.line)
     near = parted and any(isinstance(o, Pair) and abs(o.a - o.b) == 1 for o in observed)
     found += [
@@ -336,14 +317,12 @@ def build(
     ]
     if all(h.level is WEAK for h in found):
         found += indivisible_sizes(r, known, r.parallel or len(r.low.split()) < BARE)
-    found += stated_subject(found, r)
-    found = of_other_layer(found, r, observed, known)
+    found = of_other_layer([*found, *stated_subject(found, r)], r, known)
     sized = any(isinstance(o, ViewCall | Matmul | Pair) for o in observed)  # For torch's words, sizes decide.
     missing = (saying if sized else saying | named) - {h.category for h in found}
-    for name, category in CATEGORIES.items():  # Keep their order, because the order of a set is arbitrary.
-        if name in missing:
-            found.append(Hypothesis(name, category.what, LIKELY))
-    best = by_likelihood(shared_by_ranks(found, r, others, known), saying, named, failing)
+    # Their order is kept, because the order of a set is arbitrary.
+    found += [Hypothesis(name, row.what, LIKELY) for name, row in CATEGORIES.items() if name in missing]
+    best = by_likelihood(shared_by_ranks(found, r, others, known), saying, named)
     best = [replace(h, needs=_needs(h, best, known)) for h in best]
     diagnoses = tuple(
         Diagnosis(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
@@ -151,12 +151,9 @@ class Known:
         """Whether no known fact contradicts `facts`."""
         return all((known := self.get(name)) is None or known == value for name, value in facts.items())
 
-    def models(self) -> Iterable[ModelConfig]:
-        """The model, or else every public model that the known numbers allow, each shape once."""
-        return self._models
-
     @cached_property
-    def _models(self) -> tuple[ModelConfig, ...]:
+    def models(self) -> tuple[ModelConfig, ...]:
+        """The model, or else every public model that the known numbers allow, each shape once."""
         if self.model is not None:
             return (self.model,)
         asked = {name: number for name in MODEL_FIELDS if (number := self.get(name)) is not None}

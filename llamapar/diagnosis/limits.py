@@ -42,17 +42,15 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if kv and gpus and not tp and _BY_NO_HEADS.search(r.line):
         above = [degree for degree in divisors(gpus) if degree > kv]
         tp, rest = (above[0], f"; no other tp of {gpus} GPUs does") if len(above) == 1 else (tp, rest)
-    if tp and kv and tp > kv:
-        cause = f"{kv} KV heads over tp={tp} leave {kv}//{tp} = 0 on a rank, which then divides{rest}"
-        level, facts = POSSIBLE if unnamed else LIKELY, {"tp": tp, "n_kv_heads": kv}
-        yield found("kv_heads_lt_tp", level, cause, Quotient(kv, tp, floor=True), facts=facts)
-        if unnamed:
-            yield found("other", POSSIBLE, unnamed, parallel=False, needs="value of the divisor")
-        return
-    other = bool(kv and (tp or gpus or kv + 1) <= kv) or known.alone("tp")
     if unnamed:
         yield found("other", WEAK, unnamed, parallel=None, needs="value of the divisor")
         return
+    if tp and kv and tp > kv:
+        cause = f"{kv} KV heads over tp={tp} leave {kv}//{tp} = 0 on a rank, which then divides{rest}"
+        facts = {"tp": tp, "n_kv_heads": kv}
+        yield found("kv_heads_lt_tp", LIKELY, cause, Quotient(kv, tp, floor=True), facts=facts)
+        return
+    other = bool(kv and (tp or gpus or kv + 1) <= kv) or known.alone("tp")
     cause = first(
         (r.counts_heads, "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"),
         otherwise="a divisor is 0, and the text does not name it; a count of KV heads per rank is one that "
@@ -76,9 +74,15 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if past is None:
         return
     size = int(past["size"] or past["size2"] or past["size3"] or 0)
-    past_all = (known.get("seq_len") or 0) > (known.get("max_seq_len") or 2**40)
-    if "position" in r.evident or past_all:
-        yield _past_the_positions(size, known)
+    seq, most = known.get("seq_len") or 0, known.get("max_seq_len") or 2**40
+    if seq > most and size in (0, most):
+        cause = f"{seq} positions are asked of a table of {most}"
+        yield found("position/rope", LIKELY, cause, Comparison(seq, ">", most), parallel=False)
+        return
+    if "position" in r.evident or seq > most:
+        cause = "a position is past the rows of its table: of a rank, or of a shorter model"
+        blame, needs = (known.get("cp") or 1) > 1 or None, "seq_len, max_seq_len, cp"
+        yield found("position/rope", POSSIBLE, cause, parallel=blame, needs=needs)
         return
     index = int(past["index"] or past["index2"] or past["index3"] or past["target"] or 0)
     counted = [cut for cut in cuts(known) if cut.axis != "dp" and cut.columns == 1]
@@ -107,19 +111,6 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cut_over_tp = any((cut.fact, cut.axis) == ("vocab_size", "tp") for cut in counted)
         ours = cut_over_tp and _OF_A_RANK.search(r.whole)
         yield found(LOCAL, POSSIBLE, cause, parallel=bool(ours) or None, needs="tp, vocab_size")
-
-
-def _past_the_positions(size: int, known: Known) -> Hypothesis:
-    """A position beyond a table: does the table have only the rows of one CP rank?"""
-    seq, cp, most = known.get("seq_len"), known.get("cp") or 1, known.get("max_seq_len")
-    if seq and most and seq > most and size in (0, most):
-        cause = f"{seq} positions are asked of a table of {most}"
-        return found("position/rope", LIKELY, cause, Comparison(seq, ">", most), parallel=False)
-    category, cause = (
-        "position/rope",
-        "a position is past the rows of its table: of a rank, or of a shorter model",
-    )
-    return found(category, POSSIBLE, cause, parallel=cp > 1 or None, needs="seq_len, max_seq_len, cp")
 
 
 PARTED = re.compile(r"\.(?:chunk|split|tensor_split|scatter)\(")

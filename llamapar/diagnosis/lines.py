@@ -141,19 +141,6 @@ def strip(line: str) -> tuple[str, int | None]:
     return text, rank
 
 
-def lines_by_rank(text: str) -> dict[int | None, str]:
-    """The lines of each rank, with the lines below them; all under None if no rank is named."""
-    said: dict[int | None, str] = {}
-    rank = None
-    for row in text.strip().splitlines():
-        named = strip(row)[1]
-        if named is not None and rank is None:
-            said = {named: "".join(said.values())}
-        rank = rank if named is None else named
-        said[rank] = said.get(rank, "") + row + "\n"
-    return said
-
-
 def is_watchdog(line: str) -> bool:
     """Whether a line only reports that a rank waited in vain; the cause is then in other ranks' lines."""
     return bool(_WATCHDOG.search(line[:400]))

@@ -15,8 +15,9 @@ import math
 import os
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from types import FrameType
 
@@ -24,42 +25,28 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import Values
 from llamapar.errors import printable
-from llamapar.records.frames import Held, attribute, classes, failing_code, is_a, is_exactly, stored
+from llamapar.records.frames import (
+    Held,
+    SlicedTensor,
+    attribute,
+    failing_code,
+    is_a,
+    is_exactly,
+    is_foreign,
+    shape_of,
+    stored,
+    torch_class,
+)
 from llamapar.records.tables import Plain
 
-from .known import FACTS, MODEL_FIELDS
+from .known import FACTS
+from .size_names import DEGREE, CutDim, NamedSize, SizeNames
 
 _MOST = 12
 """Operands that are listed."""
 
-_DEGREE = re.compile(r"(?:^|_)(tp|cp|pp|dp|sp|mp|world_size|world|ranks|shards|gpus|parallel)(?:_|$)")
-"""Names of numbers of ranks."""
-
-_HEADS = re.compile(r"head(?!.*(?:dim|size))|^n?h$")
-_HEAD_DIM = re.compile(r"(?:dim|size).*head|head.*(?:dim|size)|^h?d$|^size$")
 _FEWEST = 3
 """Fields with a model's names that make an object a model's config."""
-
-
-@dataclass(frozen=True)
-class CutDim:
-    """A dim of an operand of which this process holds a part. ranks: "tp=4", or "" for a part cut by hand."""
-
-    operand: str
-    dim: int
-    part: int
-    whole: int
-    ranks: str = ""
-
-
-@dataclass(frozen=True)
-class NamedSize:
-    """A size with its name, or two: "512 = n_heads·head_dim". whole: of a cut dim, else n itself."""
-
-    dim: int
-    n: int
-    whole: int
-    name: str
 
 
 @dataclass(frozen=True)
@@ -184,12 +171,15 @@ def live_facts(error: BaseException) -> LiveFacts | None:
         return None
     values = code.values()
     tensors = dict(itertools.islice(_tensors(values), _MOST))
-    tensors = tensors or dict(itertools.islice(_tensors(values, nested=True), _MOST))
+    # A ModuleList is not called, so what it holds is no operand.
+    lists = torch_class("ModuleList", "torch.nn"), torch_class("ModuleDict", "torch.nn")
+    called = {name: value for name, value in values.items() if not is_exactly(value, *lists)}
+    tensors = tensors or dict(itertools.islice(_tensors(called, nested=True), _MOST))
     numbers = {name: n for name, value in values.items() if (n := _whole(value)) is not None}
     seen = {name: value for frame in code.frames for name, value in _names(frame).items()}
     mesh = next((m for m in map(_mesh, (*tensors.values(), *seen.values(), *_of_self(seen))) if m), {})
     facts = _facts(seen, mesh)
-    sizes = _Sizes(numbers, seen, facts, mesh)
+    sizes = SizeNames(numbers, seen, facts, mesh)
     operands, cuts = [], []
     for name, tensor in tensors.items():
         operand, parts = _operand(name, tensor, sizes)
@@ -200,7 +190,7 @@ def live_facts(error: BaseException) -> LiveFacts | None:
     # One process may play one rank of several: then some number of ranks is not far.
     spaces = (seen, *(frame.f_globals for frame in code.frames), *map(stored, seen.values()))
     near = itertools.chain.from_iterable(space.items() for space in spaces)
-    held = any(_DEGREE.search(str(name).lower()) and (_whole(n) or 1) != 1 for name, n in near)
+    held = any(DEGREE.search(str(name).lower()) and (_whole(n) or 1) != 1 for name, n in near)
     alone = single and not (cuts or degrees or held or facts.keys() & {"layout"})
     found = tuple(operands), numbers, process, tuple(cuts), alone, facts, degrees
     return LiveFacts(code.text, code.line, *found)
@@ -228,7 +218,7 @@ def _whole(value: Held) -> int | tuple[int, ...] | None:
     """A value as an integer, or a few of them."""
     if type(value) is int:
         return value
-    items = tuple(value) if is_exactly(value, tuple, list, _torch("Size")) else ()
+    items = tuple(value) if is_exactly(value, tuple, list, torch_class("Size")) else ()
     return items if 0 < len(items) < 9 and all(type(n) is int for n in items) else None
 
 
@@ -252,41 +242,33 @@ def _facts(seen: Values, mesh: Mapping[str, int]) -> Values:
 # -- torch's objects -------------------------------------------------------------------------------
 
 
-def _torch(name: str, module: str = "torch") -> Held:
-    """A class of torch, if its module has been imported."""
-    return getattr(sys.modules.get(module), name, None)
-
-
 def _tensors(values: Values, nested: bool = False) -> Iterator[tuple[str, Held]]:
     """The tensors and arrays among values, and the parameters of the modules that are called.
 
-    nested: also those of the modules in them.
+    nested: also those of the modules in them, and of dicts.
     """
-    kinds = (_torch("Tensor"), _torch("ndarray", "numpy"))
+    kinds = (torch_class("Tensor"), torch_class("ndarray", "numpy"))
     for name, value in values.items():
-        if any(is_a(value, kind) for kind in kinds):
+        if type(value) is SlicedTensor or any(is_a(value, kind) for kind in kinds):
             yield name, value
+        elif nested and is_exactly(value, dict, OrderedDict):
+            rows = [(key, row) for key, row in itertools.islice(value.items(), _MOST) if type(key) is str]
+            yield from ((f'{name}["{key}"]', row) for key, row in rows if is_a(row, kinds[0]))
         elif is_exactly(value, list, tuple):
             few = enumerate(value[:_MOST])
             yield from ((f"{name}[{i}]", item) for i, item in few if is_a(item, kinds[0]))
-        elif is_a(value, _torch("Module", "torch.nn")) and name != "self":
+        elif is_a(value, torch_class("Module", "torch.nn")) and name != "self":
             own, inner = (stored(value).get(table) or {} for table in ("_parameters", "_modules"))
             yield from ((f"{name}.{key}", weight) for key, weight in own.items() if is_a(weight, kinds[0]))
             if nested:
                 yield from _tensors({f"{name}.{key}": module for key, module in inner.items()}, nested)
 
 
-def _foreign(tensor: object) -> bool:
-    """Whether a class outside torch decides what operations on its tensors do, even reading their shape."""
-    own = (defined for _, defined in classes(tensor) if "__torch_dispatch__" in defined)
-    return str(next(own, {"__module__": "torch"})["__module__"]).partition(".")[0] != "torch"
-
-
 def _mesh(value: object) -> dict[str, int]:
     """The axes of torch's own DeviceMesh, or of a DTensor's, with their ranks."""
-    if is_a(value, _torch("DTensor", "torch.distributed.tensor")):
+    if is_a(value, torch_class("DTensor", "torch.distributed.tensor")):
         value = attribute(attribute(value, "_spec"), "mesh")
-    if type(value) is not _torch("DeviceMesh", "torch.distributed.device_mesh"):
+    if type(value) is not torch_class("DeviceMesh", "torch.distributed.device_mesh"):
         return {}  # A subclass has its own ways, such as to list no ranks.
     mesh: Held = value
     sizes = tuple(mesh.shape)
@@ -294,20 +276,24 @@ def _mesh(value: object) -> dict[str, int]:
     return dict(zip(names, sizes, strict=True))
 
 
-def _operand(name: str, tensor: Held, sizes: _Sizes) -> tuple[Operand, list[CutDim]]:
+def _operand(name: str, tensor: Held, sizes: SizeNames) -> tuple[Operand, list[CutDim]]:
     """An operand with its placement, and the dims of which this process holds a part."""
-    if _foreign(tensor):
+    if type(tensor) is SlicedTensor:
+        base_operand, _ = _operand(name, tensor.base, sizes)
+        names = sizes.named(tensor.shape)
+        return replace(base_operand, shape=tensor.shape, placement="", names=names), []
+    if is_foreign(tensor):
         return Operand(
             name,
             (),
             type.__dict__["__name__"].__get__(type(tensor)),
             "a class with operations of its own: not read",
         ), []
-    if not is_a(tensor, _torch("Tensor")):
-        shape = tuple(tensor.shape) if is_exactly(tensor, _torch("ndarray", "numpy")) else ()
+    if not is_a(tensor, torch_class("Tensor")):
+        shape = tuple(tensor.shape) if is_exactly(tensor, torch_class("ndarray", "numpy")) else ()
         return Operand(name, shape, str(tensor.dtype) if shape else "array", "", sizes.named(shape)), []
     torch = sys.modules["torch"]
-    if is_a(tensor, _torch("DTensor", "torch.distributed.tensor")):
+    if is_a(tensor, torch_class("DTensor", "torch.distributed.tensor")):
         spec = attribute(tensor, "_spec")
         whole, local = (
             tuple(spec.shape),
@@ -324,9 +310,8 @@ def _operand(name: str, tensor: Held, sizes: _Sizes) -> tuple[Operand, list[CutD
         dtype = str(spec.tensor_meta.dtype).removeprefix("torch.")
         return Operand(name, local, dtype, placement, sizes.named(local, cuts)), cuts
     with torch._C.DisableTorchFunctionSubclass():
-        shape, dtype = tuple(torch.Tensor.shape.__get__(tensor)), str(torch.Tensor.dtype.__get__(tensor))
-        base = torch.Tensor._base.__get__(tensor)
-        whole = () if base is None or _foreign(base) else tuple(torch.Tensor.shape.__get__(base))
+        dtype, base = str(torch.Tensor.dtype.__get__(tensor)), torch.Tensor._base.__get__(tensor)
+    shape, whole = shape_of(tensor) or (), shape_of(base) or ()
     parts = []
     if len(whole) == len(shape) and sum(a != b for a, b in zip(shape, whole, strict=True)) == 1:
         dim = next(i for i, (a, b) in enumerate(zip(shape, whole, strict=True)) if a != b)
@@ -349,51 +334,3 @@ def _process(mesh: Mapping[str, int]) -> tuple[str, bool]:
     axes = f", mesh {' '.join(f'{axis}={n}' for axis, n in mesh.items())}" if mesh else ""
     fake = ", a fake process group" if dist.get_backend() == "fake" else ""
     return f"rank {dist.get_rank()} of {dist.get_world_size()}{axes}{fake}", dist.get_world_size() == 1
-
-
-# -- names for sizes -------------------------------------------------------------------------------
-
-
-class _Sizes:
-    """Names for sizes, from the integers of the expression, the frame, its object and its config."""
-
-    def __init__(self, numbers: Values, seen: Values, facts: Values, mesh: Mapping[str, int]) -> None:
-        model, layout = facts.get("model"), facts.get("layout")
-        own = {**numbers, **seen, **(stored(seen["self"]) if "self" in seen else {}), **facts}
-        own |= {name: getattr(model, name) for name in MODEL_FIELDS} if model else {}
-        whole: dict[str, int] = {}
-        known: set[tuple[int, bool, bool]] = set()
-        for name, n in own.items():  # Of equal numbers the name that the expression uses, or the nearest.
-            role = (n if type(n) is int else 0, bool(_HEADS.search(name)), bool(_HEAD_DIM.search(name)))
-            if type(n) is int and n > 1 and (role not in known or name in AXES):
-                whole[name.rpartition(".")[2]] = n
-                known.add(role)
-        said = {name: n for name, n in whole.items() if _DEGREE.search(name.lower())}
-        said |= {axis: n for axis in AXES if layout and (n := getattr(layout, axis)) > 1}
-        self.degrees: dict[str, int] = {**said, **mesh}
-        self.sizes = {name: n for name, n in whole.items() if name not in self.degrees}
-
-    def named(self, shape: tuple[int, ...], cuts: list[CutDim] | None = None) -> tuple[NamedSize, ...]:
-        """Names for the sizes of a shape that have one, or two: "n_heads·head_dim/tp = 512/4"."""
-        exact = {cut.dim: cut for cut in cuts or () if cut.ranks}
-        told = []
-        for dim, n in enumerate(shape):
-            cut = exact.get(dim)
-            found = list(self._candidates(cut.whole if cut else n, bool(cut)))
-            name = " or ".join(found) if len(found) < 3 else ""
-            axis, _, ranks = cut.ranks.partition("=") if cut else ("", "", "")
-            part = f"{name or 'whole'}/{axis} = {cut.whole}/{ranks}" if cut else name
-            if part:
-                told.append(NamedSize(dim, n, cut.whole if cut else n, part))
-        return tuple(told)
-
-    def _candidates(self, n: int, whole: bool) -> Iterator[str]:
-        """What a size may be: a known one, heads times their columns, or one of these over a degree."""
-        heads = {name: k for name, k in self.sizes.items() if _HEADS.search(name)}
-        columns = {name: k for name, k in self.sizes.items() if _HEAD_DIM.search(name)}
-        wholes = {**self.sizes, **{f"{a}·{b}": heads[a] * columns[b] for a in heads for b in columns}}
-        yield from (name for name, size in wholes.items() if size == n > 1)
-        for axis, ranks in self.degrees.items() if not whole else ():
-            yield from (
-                f"{name}/{axis} = {size}/{ranks}" for name, size in wholes.items() if size == n * ranks
-            )

@@ -12,7 +12,7 @@ from llamapar.records.equations import Comparison
 
 from .cuts import cuts, quantised_groups
 from .known import Known
-from .observations import LABELS, Matmul, Pair, SplitSizes, ViewCall
+from .observations import LABELS, Matmul, Pair, ViewCall
 from .reading import Reading, Shape
 from .words import either, table
 
@@ -38,7 +38,7 @@ class DifferingSizes:
     ratio: how often one contains the other, 0 for no whole number. dims: of the tensor.
     """
 
-    o: ViewCall | Matmul | Pair | SplitSizes
+    o: ViewCall | Matmul | Pair
     r: Reading
     known: Known
     a: int
@@ -53,12 +53,12 @@ class DifferingSizes:
     dims: int
 
     @classmethod
-    def of(cls, o: ViewCall | Matmul | Pair | SplitSizes, r: Reading, known: Known) -> DifferingSizes:
+    def of(cls, o: ViewCall | Matmul | Pair, r: Reading, known: Known) -> DifferingSizes:
         pair = o if isinstance(o, Pair) else Pair(0, 0)
         if isinstance(o, ViewCall):
             pair = Pair(o.numel, abs(math.prod(o.target)))
-        elif isinstance(o, SplitSizes | Matmul):
-            pair = Pair(o.total, sum(o.parts)) if isinstance(o, SplitSizes) else Pair(o.a, o.b)
+        elif isinstance(o, Matmul):
+            pair = Pair(o.a, o.b)
         small, big = sorted((pair.a, pair.b))
         ratio = 0 if small < 1 or big % small else big // small
         shapes = pair.shapes or ()

@@ -69,14 +69,6 @@ class LoneShape:
 
 
 @dataclass(frozen=True)
-class SplitSizes:
-    """A dim of `total` should split into `parts`, which add up to another number."""
-
-    total: int
-    parts: Shape
-
-
-@dataclass(frozen=True)
 class Unequal:
     """Two counts that should be equal but differ: ranks, layers, samples."""
 
@@ -84,7 +76,7 @@ class Unequal:
     values: tuple[int, ...]
 
 
-Observation = Divides | ViewCall | Matmul | Pair | LoneShape | SplitSizes | Unequal
+Observation = Divides | ViewCall | Matmul | Pair | LoneShape | Unequal
 
 _LEFT = pattern("is_not_divided")  # The dividend stands on the left.
 _RIGHT = pattern("does_not_divide")  # The dividend stands on the right.
@@ -97,13 +89,6 @@ _WEAK = frozenset(("dimension", "hidden", "checkpoint", "lora", "fused"))
 
 
 _PARTITIONED = pattern("axis_is_partitioned")
-_SPEC = re.compile(r"p\(([^()]{0,80})\)")
-_ARRAY = re.compile(r"(?:full shape: \(|got shape: \(|of shape \w{1,12}\[)([\d, ]{1,60})")
-_OF_KEYS = re.compile(r"parameter '(?:k|v|kv|keys?|values?)'|\b(?:wk|wv|k_proj|v_proj)\b")
-_DATA, _SEQUENCE = (
-    re.compile(r"data|\bf?s?dp\b|batch|replica"),
-    re.compile(r"\b(?:cp|sp|seq\w{0,8}|context)\b"),
-)
 
 
 def _partitioned(r: Reading) -> Divides | None:
@@ -113,23 +98,8 @@ def _partitioned(r: Reading) -> Divides | None:
     match = _PARTITIONED.search(r.low)
     if match is None:
         return None
-    dim, size = int(match["dim"]), int(match["size"] or match["size2"])
-    spec, array = _SPEC.search(r.low), _ARRAY.search(r.low)
-    axes = spec[1].split(",") if spec else []
-    axis = match["axis"] or (axes[dim] if dim < len(axes) else "")
-    dims = array[1].count(",") + 1 if array else 0
-    subject = ""
-    if _DATA.search(axis):
-        subject = "batch"
-    elif _SEQUENCE.search(axis):
-        subject = "seq"
-    elif dims > 2 and dim == dims - 2:
-        # If there are fewer heads than ranks, they are KV heads.
-        keys = size < int(match["ranks"] or match["ranks2"]) or _OF_KEYS.search(r.whole)
-        subject = "kv" if keys else "heads"
-    return Divides(
-        subject, size, frozenset(("tp",) if not subject else ()), int(match["ranks"] or match["ranks2"])
-    )
+    size = int(match["size"] or match["size2"])
+    return Divides("", size, frozenset(("tp",)), int(match["ranks"] or match["ranks2"]))
 
 
 def divides(r: Reading) -> Iterator[Divides]:
@@ -218,9 +188,6 @@ _MATMUL = pattern("product")
 ZERO = re.compile(r"\bzero|deepspeed|\bds_")
 _SIZES = pattern("one_size_must_match")
 _EXPECTED = pattern("expected_but_got")
-_VERSUS = re.compile(r"\((\d{1,12}(?: \d{1,12}){0,5}) vs\.? (\d{1,12}(?: \d{1,12}){0,5})\)")
-"""Two shapes as gloo writes them: (683 8 vs. 681 8)."""
-
 _WIDTHS = pattern("two_widths")
 """The widths of two tensors that a contraction, a norm or another operator wants to be one."""
 
@@ -229,9 +196,6 @@ _LABELS = re.compile(r"expected input batch_size \((\d{1,20})\) to match target 
 _INT = re.compile(r"\d{1,20}")
 _ENTRY = re.compile(r"at entry 0 and .{1,80} at entry (\d{1,6})")
 _SPLIT = re.compile(r"sum exactly to (\d{1,20}).{0,80}split_sizes=(\[[\d, ]{1,120}\])")
-_COPIED = pattern("copied_from_checkpoint")
-_EXCEEDS = re.compile(r"start \((\d{1,20})\) \+ length \((\d{1,20})\) exceeds dimension size \((\d{1,20})\)")
-"""Where a slice begins, how long it is, and the size that it passes."""
 _NAME = re.compile(
     r"[A-Za-z_]\w{0,60}(?:\.\w{1,60}){1,12}|\b[A-Za-z_]\w{0,30}(?:_proj|_embeddings?|_tokens|_head)\b"
 )
@@ -248,8 +212,6 @@ def names(r: Reading) -> list[str]:
 def shape_observations(r: Reading) -> Iterator[Observation]:
     """Views, products and pairs of sizes."""
     found = [shape for shape, _ in r.shapes]
-    if ")->(" in r.low:  # numpy's einsum: each shape, and how its dims are laid against the other's
-        found = [tuple(map(abs, shape)) for shape in found[1::2]]
     wide = [shape for shape in found if len(shape) > 1]
     if _VIEW.search(r.low) and wide:
         target = wide[-1]
@@ -269,9 +231,6 @@ def shape_observations(r: Reading) -> Iterator[Observation]:
         if a[-1] != b[-2]:
             yield Matmul(a[-1], b[-2], b[-1])
             return
-        if batches := list(_broadcast(a[:-2], b[:-2], "")):  # the dims before, which both have
-            yield from batches
-            return
     last = _ENTRY.search(r.low)
     if last and len(found) == 2 and found[0][:-1] == found[1][:-1] and found[0][-1] > found[1][-1]:
         *lead, part = found[0]  # equal parts of a width, and what is left of it; or two that were stacked
@@ -281,33 +240,15 @@ def shape_observations(r: Reading) -> Iterator[Observation]:
             return
     split = _SPLIT.search(r.low)
     if split:
-        yield SplitSizes(int(split[1]), tuple(map(int, _INT.findall(split[2]))))
-        return
-    loaded = _COPIED.search(r.text)
-    if loaded:
-        saved, current = (tuple(map(int, _INT.findall(shape))) for shape in loaded.groups()[1:])
-        yield from _pairs([saved or (1,), current or (1,)], loaded[1], r)
+        yield Pair(int(split[1]), sum(map(int, _INT.findall(split[2]))))
         return
     labels = _LABELS.search(r.low)
     if labels:
         yield Pair(int(labels.group(1)), int(labels.group(2)), None, LABELS)
         return
-    versus = _VERSUS.search(r.low)
-    if versus:
-        first, second = (tuple(map(int, shape.split())) for shape in versus.groups())
-        yield from _pairs([first, second], "", r)
-        return
     widths = _WIDTHS.search(r.low)
     if widths:
         yield Matmul(*(int(n) for n in widths.groups() if n))
-        return
-    exceeds = _EXCEEDS.search(r.low)
-    if exceeds:
-        begin, length, rows = map(int, exceeds.groups())
-        if 0 < begin < rows and length and begin % length == 0:  # the last of equal parts
-            yield Divides("", rows, frozenset(), begin // length + 1)
-        else:
-            yield Pair(length, rows, None, next(iter(names(r)), ""))
         return
     sizes = _SIZES.search(r.low) or _EXPECTED.search(r.low)
     name = next(iter(names(r)), "")
@@ -315,10 +256,6 @@ def shape_observations(r: Reading) -> Iterator[Observation]:
         dim = sizes.group(3) if sizes.re is _SIZES else None
         yield Pair(int(sizes.group(1)), int(sizes.group(2)), int(dim) if dim else None, name)
     elif found:
-        if "must be smaller" in r.low and len(found) == 2 == len(
-            set(found)
-        ):  # JAX: what is put in, and where
-            found[0] = tuple(map(max, zip(*found, strict=False)))
         yield from _pairs(found, name, r)
     if not sizes and len(set(found)) == 1 and (name or found == wide[:1]):
         yield LoneShape(name, found[0])

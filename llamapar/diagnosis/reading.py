@@ -94,18 +94,16 @@ _LOADS = re.compile(r"(?<!to_local\(\))\.copy_\(|load|get_slice|state_dict|narro
 _NAMED_LOAD = re.compile(r"  # .{0,60}(?:load(?!er\b)|resum|restor|convert|merge|ckpt|checkpoint|export)")
 """The name of a user's file or function that reads one."""
 
-_SAVED = pattern("saved")
-
 _NO_OPERAND = re.compile(r"\b\w{1,60}\(|  # .*|\[[^\]]{0,80}\](?= ?=[^=])")
-
-_GROUP_SIZE = ("group_size", "group size")
-_LEAST_GROUP = 16
-"""Columns of a quantisation group, at least: a smaller group is one of ranks."""
 
 _OTHER_LAYERS = {
     "multi-head latent attention (MLA)": pattern("latent_attention"),
     "a linear-attention layer": pattern("linear_attention"),
 }
+
+_GROUP_SIZE = ("group_size", "group size")
+_LEAST_GROUP = 16
+"""Columns of a quantisation group, at least: a smaller group is one of ranks."""
 
 _FACTS = {"heads": "n_heads", "kv": "n_kv_heads", "layers": "n_layers"}
 
@@ -229,13 +227,6 @@ class Reading:
     def loading(self) -> bool:
         """Whether the text or the failing line reads a tensor from a file."""
         return bool(_LOADED.search(self.low) or _LOADS.search(self.line) or _NAMED_LOAD.search(self.line))
-
-    @cached_property
-    def read(self) -> bool:
-        """Whether the text mentions a file or saved data, and not just a copy; names of functions do not
-        count.
-        """
-        return bool(_SAVED.search("\n".join((self.low, *(line.partition("  # ")[0] for line in self.code)))))
 
     @cached_property
     def parallel(self) -> bool:

@@ -139,7 +139,7 @@ def a_slice(it: DifferingSizes, small: int, big: int, cut: SizeCut | None = None
     elif weight or (r.loading and not counted and (cut or not view)):
         category, numbers = "checkpoint_tp_mismatch", (Quotient(big, small),)
         cause = f"{share}: a shard of a checkpoint cut for {axis}={k} against the whole weight"
-        level = POSSIBLE if cut and not r.read else level  # a mere copy: of a file, or of this run's tensor
+        level = POSSIBLE if cut else level  # of a file, or of this run's tensor
     elif narrow := _narrow(it) if it.known.get("tp") == k else 0:
         of = f"a weight of {big} rows and {narrow} columns, as of an uncut adapter"
         yield found("lora_tp", POSSIBLE, f"{small} columns of a rank meet {of}", *numbers)
@@ -225,10 +225,10 @@ _NEAR, _WIDEST = 1024, 2**21
 
 def assumed_cut(it: DifferingSizes) -> Found:
     """Two lengths of a sequence, or two widths, one of which may be a shard of the other."""
-    small, big, known = it.small, it.big, it.known
+    small, big = it.small, it.big
     if small < 1 or "nbytes" in it.r.low:
         return
-    if it.name == LABELS or (it.dim == 1 and it.dims > 2):
+    if it.name == LABELS or (it.dim == 1 and it.dims > 2 and not it.key):
         if it.ratio:
             yield from a_slice(it, small, big, tokens=it.name if it.name == LABELS else "another tensor")
             return
@@ -236,10 +236,6 @@ def assumed_cut(it: DifferingSizes) -> Found:
         yield found("seq_not_divisible", POSSIBLE, f"{it.a} and {it.b}: {cause}", it.both, parallel=None)
         return
     if it.ratio:
-        if it.ratio == 2 != known.get("tp") and small == known.get("ffn_dim"):
-            cause = f"gate and up in one, {big} columns, meet a weight of {small}: one side lacks the gate"
-            swiglu, blame = "fused_qkv_layout: fused_swiglu_order", False if known.get("tp") == 1 else None
-            yield found(swiglu, LIKELY, cause, Product((2, small)), parallel=blame, needs="tp")
         yield from as_queries(it)
         yield from a_slice(it, small, big)
     else:
@@ -256,21 +252,14 @@ def _shares(it: DifferingSizes) -> Found:
     """Uneven shards of a width."""
     small, big, known, spoken = it.small, it.big, it.known, bool(_SHARDS.search(it.r.low))
     for cut in assumed(small, big, known):
-        padded, parts = cut.whole == small, big // cut.degree
+        padded = cut.whole == small
         rows = padded and it.dim == 0 and cut.axis == "dp"  # else they may be samples
         sure = rows and (it.name or _WEIGHT.search(f"{it.r.low} {it.r.line}"))
         torn = cut.whole not in (small, big)
         dealt = torn and known.get(cut.axis) == cut.degree
         maybe = bool(rows or dealt or spoken or (cut.fact and not (padded or torn)))
         level = first((sure, LIKELY), (maybe or torn, POSSIBLE), otherwise=WEAK)
-        file = dealt and it.r.loading and cut.axis == "tp"
-        cut = replace(cut, category="checkpoint_tp_mismatch") if file else cut
         yield from _uneven(cut, it.a, it.b, level, parallel=maybe or None)
-        if spoken and padded and cut.category != "fsdp_uneven":
-            cause = f"local shards of {parts} on {cut.degree} ranks are taken for {big} in all, not {small}"
-            level = LIKELY if _DTENSOR.search(it.r.low) else POSSIBLE
-            numbers = Comparison(Product((parts, cut.degree)), "≠", small)
-            yield found("fsdp_uneven", level, cause, numbers)
 
 
 def _unrelated(it: DifferingSizes) -> Found:
@@ -286,6 +275,7 @@ def _unrelated(it: DifferingSizes) -> Found:
 
 
 # -- the known numbers alone -----------------------------------------------------------------------
+
 
 _CONCEPTS = {
     "ffn_dim": "ffn", "dim": "hidden", "n_heads": "heads", "n_kv_heads": "kv", "vocab_size": "vocab",

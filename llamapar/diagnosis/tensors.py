@@ -6,17 +6,17 @@ import re
 from collections.abc import Callable
 
 from llamapar.describe.placement import COUNTED_IN, PARAMETERS, REPLICATED, Shard
-from llamapar.records.equations import Comparison, Equation, Multiples, Padded, Product, Quotient, Stated
+from llamapar.records.equations import Equation, Multiples, Padded, Product, Quotient, Stated
 from llamapar.records.equations import rest as uneven_quotient
 
 from .cuts import is_vocabulary, rounded_up, shard_of, widths
 from .hypothesis import LIKELY, POSSIBLE, WEAK, first, first_heard, found
 from .known import Known
 from .meetings import DifferingSizes, key_of
-from .observations import LABELS, ZERO, LoneShape, Matmul, Pair, SplitSizes, ViewCall, names
+from .observations import LABELS, ZERO, LoneShape, Matmul, Pair, ViewCall, names
 from .reading import Reading
-from .slips import KV_WEIGHTS, TABLES, Found, a_slice, as_queries, assumed_cut, by_known_cuts
-from .view_errors import explain_split, explain_view
+from .slips import TABLES, Found, assumed_cut, by_known_cuts
+from .view_errors import explain_view
 from .words import pattern
 
 _MOST_RANKS = 512
@@ -92,18 +92,6 @@ def _positions(it: DifferingSizes) -> Found:
         yield found("position/rope", LIKELY, cause, it.both, parallel=cp if cp is None else cp > 1)
 
 
-def _weight(it: DifferingSizes) -> Found:
-    """A weight in two shapes, one of them a shard, perhaps with Q, K and V fused."""
-    k, fused = it.ratio, it.key == "fused"
-    cut = isinstance(PARAMETERS.get(it.key), Shard) and (it.shapes or it.key in KV_WEIGHTS)
-    if cut or (fused and k in (2, 4, 8, 16) and it.known.get("tp") in (None, k)):
-        yield from a_slice(it, it.small, it.big) if k else ()
-        yield from as_queries(it)
-    if fused and it.small:
-        cause = f"Q, K and V in one tensor: {it.small} against {it.big} rows"
-        yield found("fused_qkv_layout", POSSIBLE, cause, Quotient(it.big, it.small), parallel=None)
-
-
 # -- vocabularies ----------------------------------------------------------------------------------
 
 _VOCABULARY = 20000
@@ -118,18 +106,10 @@ def _vocabulary(it: DifferingSizes) -> Found:
     uneven = "evenly" in r.low and "shard" in r.low and big > 30000
     tokens = it.dims > 2 and it.dim == 1  # [batch, seq, …]
     maybe = (small > _VOCABULARY and both and close) or uneven or is_vocabulary(big, known)
-    given, pads_of = known.get("vocab_size") or 0, lambda n: rounded_up(given, n, known)
-    spoken = named or "vocab" in r.evident or given in (small, big)
+    spoken = named or "vocab" in r.evident or known.get("vocab_size") in (small, big)
     seen = spoken or (r.loading and it.dim == 0)
     # A power of two can be any width or length, so it proves nothing.
     maybe = maybe and (seen or big & (big - 1) > 0)
-    for ranks in sorted({1, known.get("tp") or 1}) if isinstance(it.o, Pair) and "lora" not in r.low else ():
-        rows, most = small * ranks, big * ranks
-        if pads_of(most) and (rows == given or pads_of(rows)):
-            cause = f"{it.a} and {it.b} are shares of a vocabulary of {given} padded to {rows} and to {most}"
-            cut = True if known.changes else None
-            yield found("vocab_padding", LIKELY, cause, Comparison(rows, "≠", most), parallel=cut)
-            return
     if small < 1 or not isinstance(it.o, Pair) or not (it.key in TABLES or (maybe and not tokens)):
         return
     public = all("vocab_size" in widths(n, known) for n in (small, big))
@@ -181,15 +161,14 @@ def _shard_of_vocabulary(it: DifferingSizes, k: int, padded_to: int) -> Found:
         yield found(category, likely, told, numbers, needs=needs, facts=facts)
 
 
-_TENSORS = (_other_model, _adapter, _empty, _positions, _vocabulary, _weight, assumed_cut)
+_TENSORS = (_other_model, _adapter, _empty, _positions, _vocabulary, assumed_cut)
 _IN_TURN: dict[type, tuple[Callable[[DifferingSizes], Found], ...]] = {
     ViewCall: (explain_view,),
-    SplitSizes: (explain_split,),
 }
 """The questions to a place that no known cut explains, the surest first."""
 
 
-def explain_place(o: ViewCall | Matmul | Pair | SplitSizes, r: Reading, known: Known) -> Found:
+def explain_place(o: ViewCall | Matmul | Pair, r: Reading, known: Known) -> Found:
     """Why two sizes differ that should be equal: the first question with an answer decides."""
     it = DifferingSizes.of(o, r, known)
     yield from first_heard((by_known_cuts, *_IN_TURN.get(type(o), _TENSORS)), it) if it.a != it.b else ()
@@ -220,7 +199,7 @@ def explain_held(o: LoneShape, r: Reading, known: Known) -> Found:
     if not isinstance(placed, Shard) or placed.dim >= len(shape):
         return
     rows, embedding = shape[placed.dim], key in TABLES
-    for model in known.models() if rows > 0 else ():
+    for model in known.models if rows > 0 else ():
         whole = int(getattr(model, COUNTED_IN[placed.unit]))
         tp, total = shard_of(rows, whole, known) or (_MOST + 1, 0)
         if len(shape) == 2 and shape[1 - placed.dim] != model.dim:

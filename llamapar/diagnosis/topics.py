@@ -14,11 +14,10 @@ from functools import cache
 from llamapar.describe.layout import Layout
 from llamapar.errors import is_slip
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.records.equations import rest
 
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, found
 from .known import Known
-from .observations import AXES, Divides, Observation
+from .observations import AXES
 from .reading import Reading
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING
 from .words import either, pattern, table
@@ -75,32 +74,25 @@ def elsewhere(found: Iterable[Hypothesis], r: Reading, known: Known) -> Iterator
         yield from topics(r, known, "elsewhere.toml")
 
 
-def of_other_layer(
-    found: list[Hypothesis], r: Reading, observed: list[Observation], known: Known
-) -> list[Hypothesis]:
-    """`found` without the cuts of a Llama's sizes, if the text names a layer outside Llama's architecture."""
-    experts = {"ep", "expert"} & r.concepts
+def of_other_layer(found: list[Hypothesis], r: Reading, known: Known) -> list[Hypothesis]:
+    """`found` without the cuts of a Llama's sizes, if the text names a layer outside Llama's architecture.
 
-    def stays(h: Hypothesis) -> bool:
-        cut = CATEGORIES[h.category].axes or h.category == "lora_tp" or h.category == "other"
-        axes = {*CATEGORIES[h.category].axes, *h.facts} & {*AXES} or {"tp"}
-        spoken = any(axis in r.concepts or (known.get(axis) or 1) > 1 for axis in axes)
-        return (
-            not cut or h.subtype not in (None, "global_dim_not_localized") or (not r.other_layer and spoken)
-        )
-
-    kept = [h for h in found if stays(h)] if r.other_layer or experts else found
-    if kept == found:
+    Experts are such a layer unless an axis of Llama's is spoken of too, or known to be in use.
+    """
+    spoken = any(axis in r.concepts or (known.get(axis) or 1) > 1 for axis in AXES)
+    experts = "experts (EP)" if {"ep", "expert"} & r.concepts and not spoken else ""
+    layer = r.other_layer or experts
+    if not layer:
         return found
-    layer, level, blame = r.other_layer or "experts (EP)", WEAK, None
-    cause, numbers = f"the text names {layer}, whose cuts are not read here", None
-    for o in (o for o in observed if isinstance(o, Divides)):
-        if numbers := rest(o.number, o.divisor):
-            cause = f"{o.number}, a size of {layer}, cannot be cut evenly over {o.divisor}"
-            blame = bool(o.by & {*AXES, "world"}) or r.parallel or None
-            level = LIKELY if blame else POSSIBLE
-            break
-    return [*kept, Hypothesis("other", cause, level, (numbers,) if numbers else (), None, blame)]
+    bare = (None, "global_dim_not_localized")
+    kept = [h for h in found if h.subtype not in bare or not cuts_a_llama(h.category)]
+    cause = f"the text names {layer}, whose cuts are not read here"
+    return [*kept, Hypothesis("other", cause, WEAK, parallel=None)]
+
+
+def cuts_a_llama(category: str) -> bool:
+    """Whether a category is of a cut of a Llama's sizes."""
+    return bool(CATEGORIES[category].axes) or category in ("lora_tp", "other")
 
 
 _CUTS = frozenset((*Layout.__dataclass_fields__, "padding"))

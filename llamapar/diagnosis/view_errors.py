@@ -10,7 +10,7 @@ from llamapar.records.equations import Comparison, Equation, Product, Quotient, 
 from .cuts import CATEGORY, HEADS, is_head_dim, torn_head_cuts
 from .hypothesis import LIKELY, POSSIBLE, WEAK, WIDTH, found
 from .meetings import DifferingSizes
-from .observations import SplitSizes, ViewCall
+from .observations import ViewCall
 from .reading import Reading
 from .slips import Found, a_slice, as_queries
 from .vocabulary import categories_of
@@ -30,16 +30,15 @@ def explain_view(it: DifferingSizes) -> Found:
     if _RANKS.search(_RESHAPED.split(it.r.line, maxsplit=1)[0]):
         cause = f"{o.numel} ranks do not make a grid of {' x '.join(map(str, target))}"
         yield found("world_size_product", LIKELY, cause, Comparison(Product(target), "≠", o.numel))
-    elif 0 in target and target.index(0) == 1 and len(target) > 3:
-        cause = "a rank was given 0 tokens: the sequence is cut into more parts than it fills"
-        yield found("seq_not_divisible", LIKELY, cause)
     elif 0 in target:  # [batch, seq, heads, head_dim]; else it may be any row
         cause = "a rank was given 0 heads: tp is larger than the number of KV heads"
         yield found("kv_heads_lt_tp", LIKELY if target.index(0) > 1 else POSSIBLE, cause)
     elif target.count(-1) == 1 and len(target) > 1:
         yield from list(_torn(it, o)) or _parts(it, o)
     elif min(target) > 0 and o.numel != math.prod(target):
-        yield from _explain_known_target(it, o)
+        yield from as_queries(it)
+        yield from a_slice(it, it.small, it.big) if it.ratio else ()
+        yield from _floored(it, (1, *target), o.numel)
         yield from _parts(it, o)
 
 
@@ -100,26 +99,12 @@ def side(r: Reading) -> str:
     return ""
 
 
-def _explain_known_target(it: DifferingSizes, o: ViewCall) -> Found:
-    """Every dim of the target is known: KV heads read as query heads, a slice, a whole, or fused Q, K and
-    V.
-    """
-    *lead, heads, last = (1, *o.target)
-    yield from as_queries(it)
-    if it.ratio:
-        yield from a_slice(it, it.small, it.big)
-    width, rest = divmod(o.numel, math.prod(lead))
-    if not rest and last > 1 and len(o.target) > 2 and heads * last < width < (heads + 1) * last:
+def _floored(it: DifferingSizes, target: tuple[int, ...], numel: int) -> Found:
+    """view(batch, seq, heads, head_dim): the columns hold more than these heads, and not one head more."""
+    *lead, heads, last = target
+    width, rest = divmod(numel, math.prod(lead))
+    if not rest and last > 1 and len(lead) > 1 and heads * last < width < (heads + 1) * last:
         yield from _explain_columns(it, width, last, floor=heads)
-    # query heads and fewer KV heads in one, read as the query heads alone or as three times them
-    asked = math.prod(o.target[-3:-1]) if 3 in o.target[-3:-1] and len(o.target) > 3 else heads
-    queries = asked if asked == heads else asked // 3  # [batch, seq, n_heads, 3, head_dim]
-    there, rest = divmod(o.numel * asked, math.prod(o.target))
-    kv, odd = divmod(there - queries, 2)
-    if last > 1 and not (rest or odd) and 0 < kv < queries and queries % kv == 0:
-        cause = f"{queries} query heads and 2·{kv} KV heads in one are read as {asked}"
-        equation = Stated(f"{there * last} = ({queries} + 2·{kv})·{last}")
-        yield found("fused_qkv_layout", LIKELY, cause, equation, parallel=None)
 
 
 _EXPERTS = re.compile(r"\bep_|_ep\b|expert")
@@ -167,13 +152,3 @@ def _parts(it: DifferingSizes, o: ViewCall) -> Found:
             cause, (level, blame) = f"{units} {word} do not divide into {parts} equal parts", likely
             yield found(category, level, cause, Quotient(units, parts), parallel=blame)
     yield rest
-
-
-def explain_split(it: DifferingSizes) -> Found:
-    """A fused Q, K and V tensor is split into widths that differ from the rank's."""
-    if it.ratio > 1 and it.ratio == it.known.get("tp"):
-        yield from a_slice(it, it.small, it.big)
-    elif isinstance(it.o, SplitSizes):
-        cause = "Q, K and V (or gate and up) in one tensor have other widths than the code cuts"
-        numbers = Stated(f"{' + '.join(map(str, it.o.parts))} = {it.b} ≠ {it.o.total}")
-        yield found("fused_qkv_layout", POSSIBLE, cause, numbers, parallel=None)

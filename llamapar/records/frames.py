@@ -3,16 +3,19 @@
 A traceback leads to the innermost frame of the user's own code, and CPython's positions to the expression
 that raised there. Names are looked up in the frame, attributes where an object stores them: in `__dict__`,
 in slots, and in the tables of a torch module. A property, `__getattr__` and `__repr__` are never called, so
-a value that only they can give is not found.
+a value that only they can give is not found. Sums of integers, and the shape of a torch tensor or of a slice
+of one, are worked out here.
 """
 
 from __future__ import annotations
 
 import ast
 import linecache
+import operator
+import sys
 import sysconfig
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -33,6 +36,15 @@ _LONGEST = 2**20
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 """Where a torch module stores what it calls its attributes."""
+
+
+_SUMS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 
 
 def is_library(file: str) -> bool:
@@ -90,8 +102,60 @@ def attribute(value: object, name: str) -> Held:
     return MISSING if any("__get__" in defined for _, defined in classes(found)) else found
 
 
+def torch_class(name: str, module: str = "torch") -> Held:
+    """A class of torch, if its module has been imported."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def is_foreign(tensor: object) -> bool:
+    """Whether a class outside torch decides what operations on its tensors do, even reading their shape."""
+    own = (defined for _, defined in classes(tensor) if "__torch_dispatch__" in defined)
+    return str(next(own, {"__module__": "torch"})["__module__"]).partition(".")[0] != "torch"
+
+
+def shape_of(tensor: object) -> tuple[int, ...] | None:
+    """The shape of a tensor that is torch's own; None of anything else."""
+    kind = torch_class("Tensor")
+    if not is_a(tensor, kind) or is_foreign(tensor):
+        return None
+    with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
+        return tuple(kind.shape.__get__(tensor))
+
+
+@dataclass(frozen=True, eq=False)
+class SlicedTensor:
+    """A slice of a tensor, of which only the shape is worked out."""
+
+    base: Held
+    shape: tuple[int, ...]
+
+
+def _is_place(at: Held) -> bool:
+    """Whether an index is an integer, or a forward slice between integers."""
+    if type(at) is not slice:
+        return type(at) is int
+    plain = all(is_exactly(n, int, type(None)) for n in (at.start, at.stop, at.step))
+    return plain and (at.step is None or at.step > 0)
+
+
+def _sliced(tensor: object, index: object) -> Held:
+    """A plain tensor at integers and slices, as its shape; MISSING for an index of another kind."""
+    places: list[Held] = [*index] if type(index) is tuple else [index]
+    if not is_exactly(tensor, torch_class("Tensor"), torch_class("Parameter", "torch.nn")):
+        return MISSING
+    sizes, shape = shape_of(tensor) or (), list[int]()
+    if len(places) > len(sizes) or not all(map(_is_place, places)):
+        return MISSING
+    for size, at in zip(sizes, places, strict=False):
+        if type(at) is slice:
+            shape.append(len(range(*at.indices(size))))
+        elif not -size <= at < size:
+            return MISSING
+    return SlicedTensor(tensor, (*shape, *sizes[len(places) :]))
+
+
 def item(value: object, key: object) -> Held:
-    """An item of a list, tuple or dict, or of a torch ModuleList or ModuleDict; else MISSING."""
+    """An item of a list, tuple, dict, ModuleList or ModuleDict, or a slice of a tensor; else MISSING."""
     rows = stored(value).get("_modules", MISSING)
     holder: Held = value if rows is MISSING else rows
     # torch stores the layers of a ModuleList under "0", "1", ….
@@ -99,7 +163,8 @@ def item(value: object, key: object) -> Held:
     try:
         if is_exactly(holder, dict, OrderedDict) and is_exactly(key, str, int):
             return holder.get(key, MISSING)
-        return holder[key] if is_exactly(holder, list, tuple) and type(key) is int else MISSING
+        listed = is_exactly(holder, list, tuple, torch_class("Size")) and type(key) is int
+        return holder[key] if listed else _sliced(holder, key)
     except IndexError:
         return MISSING
 
@@ -125,14 +190,40 @@ class FailingCode:
         if isinstance(node, ast.Name):
             frame = self.frames[-1]
             return frame.f_locals.get(node.id, frame.f_globals.get(node.id, MISSING))
+        if isinstance(node, ast.BinOp):
+            return self._sum(node)
         if not isinstance(node, ast.Attribute | ast.Subscript):
             return MISSING
         held = self.value(node.value)
         if held is MISSING:
             return MISSING
         if isinstance(node, ast.Attribute):
-            return attribute(held, node.attr)
-        return item(held, self.value(node.slice))
+            shape = shape_of(held) if node.attr == "shape" else None
+            return attribute(held, node.attr) if shape is None else shape
+        # What is stored into a slice is of the tensor, and the slice may not be there.
+        stores = isinstance(node.ctx, ast.Store) and shape_of(held) is not None
+        return MISSING if stores else item(held, self._index(node.slice))
+
+    def _sum(self, node: ast.BinOp) -> Held:
+        """A sum, product or quotient of two integers; else MISSING."""
+        one, other = self.value(node.left), self.value(node.right)
+        work = _SUMS.get(type(node.op))
+        if work is None or not (type(one) is type(other) is int) or not abs(one) < 2**40 > abs(other):
+            return MISSING
+        divides = isinstance(node.op, ast.FloorDiv | ast.Mod)
+        return MISSING if divides and other == 0 else work(one, other)
+
+    def _index(self, node: ast.AST) -> Held:
+        """What stands between brackets: a value, a slice, or several of them."""
+        if isinstance(node, ast.Tuple):
+            return tuple(map(self._index, node.elts))
+        if isinstance(node, ast.Slice):
+            ends = [self._index(end) if end else None for end in (node.lower, node.upper, node.step)]
+            return slice(*ends)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            number = self.value(node.operand)
+            return -number if type(number) is int else MISSING
+        return self.value(node)
 
     def values(self) -> dict[str, Held]:
         """Every name and chain of the expression that refers to a value, by its source, as it reads."""
@@ -144,18 +235,23 @@ class FailingCode:
         return found
 
     def _named(self, node: ast.AST | None) -> Iterator[ast.AST]:
-        """The longest chains that refer to something: of x.shape[0], whose shape is a property, x."""
+        """The longest chains that refer to something; of x.shape x alone, of x.shape[0] both."""
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
-            if self.value(node) is not MISSING:
+            if self.value(node) is not MISSING and not self._is_shape(node):
                 yield node
             if isinstance(node, ast.Name):
                 return
         # A chain that is found stands for its beginnings, but not for the index in layers[i].
         chain = isinstance(node, ast.Attribute | ast.Subscript) and self.value(node) is not MISSING
-        begins = getattr(node, "value", None) if chain else None
+        begins = getattr(node, "value", None) if chain and not self._is_shape(node) else None
         for child in ast.iter_child_nodes(node) if node is not None else ():
-            if child is not begins:
+            if child is not begins or self._is_shape(begins):
                 yield from self._named(child)
+
+    def _is_shape(self, node: ast.AST | None) -> bool:
+        """Whether a chain is the shape of a tensor, which stands beside the tensor anyway."""
+        named = isinstance(node, ast.Attribute) and node.attr == "shape"
+        return named and shape_of(self.value(node.value)) is not None  # type: ignore[union-attr]
 
 
 def failing_code(error: BaseException) -> FailingCode | None:

@@ -1,0 +1,89 @@
+"""Names for sizes: "128 = n_heads·head_dim/tp = 512/4", from what a failing frame says of model and ranks.
+
+A size may be a known number, heads times their columns, or one of these over a degree. Left out: a size for
+which more than two names fit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from llamapar.describe.layout import AXES
+from llamapar.describe.options import Values
+from llamapar.records.frames import stored
+
+from .known import MODEL_FIELDS
+
+DEGREE = re.compile(r"(?:^|_)(tp|cp|pp|dp|sp|mp|world_size|world|ranks|shards|gpus|parallel)(?:_|$)")
+"""Names of numbers of ranks."""
+
+_HEADS = re.compile(r"head(?!.*(?:dim|size))|^n?h$")
+_HEAD_DIM = re.compile(r"(?:dim|size).*head|head.*(?:dim|size)|^h?d$|^size$")
+
+
+@dataclass(frozen=True)
+class CutDim:
+    """A dim of an operand of which this process holds a part. ranks: "tp=4", or "" for a part cut by hand."""
+
+    operand: str
+    dim: int
+    part: int
+    whole: int
+    ranks: str = ""
+
+
+@dataclass(frozen=True)
+class NamedSize:
+    """A size with its name, or two: "512 = n_heads·head_dim". whole: of a cut dim, else n itself."""
+
+    dim: int
+    n: int
+    whole: int
+    name: str
+
+
+class SizeNames:
+    """Names for sizes, from the integers of the expression, the frame, its object and its config."""
+
+    def __init__(self, numbers: Values, seen: Values, facts: Values, mesh: Mapping[str, int]) -> None:
+        model, layout = facts.get("model"), facts.get("layout")
+        own = {**numbers, **seen, **(stored(seen["self"]) if "self" in seen else {}), **facts}
+        own |= {name: getattr(model, name) for name in MODEL_FIELDS} if model else {}
+        whole: dict[str, int] = {}
+        known: set[tuple[int, bool, bool]] = set()
+        for name, n in own.items():  # Of equal numbers the name that the expression uses, or the nearest.
+            role = (n if type(n) is int else 0, bool(_HEADS.search(name)), bool(_HEAD_DIM.search(name)))
+            if type(n) is int and n > 1 and (role not in known or name in AXES):
+                whole[name.rpartition(".")[2]] = n
+                known.add(role)
+        said = {name: n for name, n in whole.items() if DEGREE.search(name.lower())}
+        said |= {axis: n for axis in AXES if layout and (n := getattr(layout, axis)) > 1}
+        self.degrees: dict[str, int] = {**said, **mesh}
+        self.sizes = {name: n for name, n in whole.items() if name not in self.degrees}
+
+    def named(self, shape: tuple[int, ...], cuts: list[CutDim] | None = None) -> tuple[NamedSize, ...]:
+        """Names for the sizes of a shape that have one, or two: "n_heads·head_dim/tp = 512/4"."""
+        exact = {cut.dim: cut for cut in cuts or () if cut.ranks}
+        told = []
+        for dim, n in enumerate(shape):
+            cut = exact.get(dim)
+            found = list(self._candidates(cut.whole if cut else n, bool(cut)))
+            name = " or ".join(found) if len(found) < 3 else ""
+            axis, _, ranks = cut.ranks.partition("=") if cut else ("", "", "")
+            part = f"{name or 'whole'}/{axis} = {cut.whole}/{ranks}" if cut else name
+            if part:
+                told.append(NamedSize(dim, n, cut.whole if cut else n, part))
+        return tuple(told)
+
+    def _candidates(self, n: int, whole: bool) -> Iterator[str]:
+        """What a size may be: a known one, heads times their columns, or one of these over a degree."""
+        heads = {name: k for name, k in self.sizes.items() if _HEADS.search(name)}
+        columns = {name: k for name, k in self.sizes.items() if _HEAD_DIM.search(name)}
+        wholes = {**self.sizes, **{f"{a}·{b}": heads[a] * columns[b] for a in heads for b in columns}}
+        yield from (name for name, size in wholes.items() if size == n > 1)
+        for axis, ranks in self.degrees.items() if not whole else ():
+            yield from (
+                f"{name}/{axis} = {size}/{ranks}" for name, size in wholes.items() if size == n * ranks
+            )
