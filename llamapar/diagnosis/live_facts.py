@@ -33,8 +33,8 @@ from llamapar.records.frames import (
     is_a,
     is_exactly,
     is_foreign,
-    shape_of,
     stored,
+    tensor_shape,
     torch_class,
 )
 from llamapar.records.tables import Plain
@@ -311,7 +311,7 @@ def _operand(name: str, tensor: Held, sizes: SizeNames) -> tuple[Operand, list[C
         return Operand(name, local, dtype, placement, sizes.named(local, cuts)), cuts
     with torch._C.DisableTorchFunctionSubclass():
         dtype, base = str(torch.Tensor.dtype.__get__(tensor)), torch.Tensor._base.__get__(tensor)
-    shape, whole = shape_of(tensor) or (), shape_of(base) or ()
+    shape, whole = tensor_shape(tensor) or (), tensor_shape(base) or ()
     parts = []
     if len(whole) == len(shape) and sum(a != b for a, b in zip(shape, whole, strict=True)) == 1:
         dim = next(i for i, (a, b) in enumerate(zip(shape, whole, strict=True)) if a != b)

@@ -113,7 +113,7 @@ def is_foreign(tensor: object) -> bool:
     return str(next(own, {"__module__": "torch"})["__module__"]).partition(".")[0] != "torch"
 
 
-def shape_of(tensor: object) -> tuple[int, ...] | None:
+def tensor_shape(tensor: object) -> tuple[int, ...] | None:
     """The shape of a tensor that is torch's own; None of anything else."""
     kind = torch_class("Tensor")
     if not is_a(tensor, kind) or is_foreign(tensor):
@@ -143,7 +143,7 @@ def _sliced(tensor: object, index: object) -> Held:
     places: list[Held] = [*index] if type(index) is tuple else [index]
     if not is_exactly(tensor, torch_class("Tensor"), torch_class("Parameter", "torch.nn")):
         return MISSING
-    sizes, shape = shape_of(tensor) or (), list[int]()
+    sizes, shape = tensor_shape(tensor) or (), list[int]()
     if len(places) > len(sizes) or not all(map(_is_place, places)):
         return MISSING
     for size, at in zip(sizes, places, strict=False):
@@ -198,10 +198,10 @@ class FailingCode:
         if held is MISSING:
             return MISSING
         if isinstance(node, ast.Attribute):
-            shape = shape_of(held) if node.attr == "shape" else None
+            shape = tensor_shape(held) if node.attr == "shape" else None
             return attribute(held, node.attr) if shape is None else shape
         # What is stored into a slice is of the tensor, and the slice may not be there.
-        stores = isinstance(node.ctx, ast.Store) and shape_of(held) is not None
+        stores = isinstance(node.ctx, ast.Store) and tensor_shape(held) is not None
         return MISSING if stores else item(held, self._index(node.slice))
 
     def _sum(self, node: ast.BinOp) -> Held:
@@ -251,7 +251,7 @@ class FailingCode:
     def _is_shape(self, node: ast.AST | None) -> bool:
         """Whether a chain is the shape of a tensor, which stands beside the tensor anyway."""
         named = isinstance(node, ast.Attribute) and node.attr == "shape"
-        return named and shape_of(self.value(node.value)) is not None  # type: ignore[union-attr]
+        return named and tensor_shape(self.value(node.value)) is not None  # type: ignore[union-attr]
 
 
 def failing_code(error: BaseException) -> FailingCode | None:
