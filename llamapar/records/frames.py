@@ -192,6 +192,9 @@ class FailingCode:
             return frame.f_locals.get(node.id, frame.f_globals.get(node.id, MISSING))
         if isinstance(node, ast.BinOp):
             return self._sum(node)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            number = self.value(node.operand)
+            return -number if type(number) is int else MISSING
         if not isinstance(node, ast.Attribute | ast.Subscript):
             return MISSING
         held = self.value(node.value)
@@ -220,9 +223,6 @@ class FailingCode:
         if isinstance(node, ast.Slice):
             ends = [self._index(end) if end else None for end in (node.lower, node.upper, node.step)]
             return slice(*ends)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            number = self.value(node.operand)
-            return -number if type(number) is int else MISSING
         return self.value(node)
 
     def values(self) -> dict[str, Held]:
