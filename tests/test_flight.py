@@ -321,7 +321,7 @@ def test_the_layout_is_given_or_found() -> None:
     assert str(found.layout) == "tp=4 cp=1 pp=1 dp=2"
     as_pp = verdict.standing(folder(row), lp.Layout(tp=4, pp=2))
     assert as_pp.ranks in ((), tuple(row["ranks"]))
-    with pytest.raises(lp.LayoutError, match=r"has 4 ranks, and there is a rank 7"):
+    with pytest.raises(lp.LayoutError, match=r"name rank 7, but the layout .* has only 4 ranks"):
         verdict.standing(folder(row), lp.Layout(tp=4))
 
 
@@ -730,7 +730,8 @@ def test_the_clinic_takes_a_folder(tmp_path: Path) -> None:
     assert clinic.explanation.flight.ranks == tuple(row["ranks"])
     clinic.set(tp=3)
     assert clinic._state.problem is not None
-    assert clinic._state.problem.what == "the layout tp=3 cp=1 pp=1 dp=1 has 3 ranks, and there is a rank 7"
+    layout = "tp=3 cp=1 pp=1 dp=1"
+    assert clinic._state.problem.what == f"the records name rank 7, but the layout {layout} has only 3 ranks"
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name not in ("large", "million")])

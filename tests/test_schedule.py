@@ -231,8 +231,8 @@ def test_a_schedule_that_is_not_defined(given: dict[str, Any], told: str) -> Non
         (
             ["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"],
             "ranks 0, 1 wait for one another\n"
-            "  why  rank 0 stands before 0B0 until rank 1 ran 1B0; "
-            "rank 1 stands before 1F1 until rank 0 ran 0F1",
+            "  why  rank 0 cannot run 0B0 until rank 1 has run 1B0; "
+            "rank 1 cannot run 1F1 until rank 0 has run 0F1",
         ),
         (
             ["0F0 0W0 0I0", "1F0 1B0"],
@@ -277,7 +277,7 @@ def test_a_table_made_of_what_there_is_not() -> None:
     assert table.reason == "rank 1 has 1X0: kind 'X' is none\n  why  kinds are F, B, I and W"
     table = lp.Schedule("own", 2, 1, 1, "loop", (rows[0], (Action("F", 1, 0), Action("B", 1, 1))))
     assert table.reason == (
-        "rank 1 has 1B1, which there is not\n  why  stages are 0 to 1, micro-batches 0 to 0"
+        "rank 1 has 1B1, but there is no such operation\n  why  stages are 0 to 1, micro-batches 0 to 0"
     )
     table = lp.Schedule("own", 2, 1, 1, "loop", rows[:1])
     assert table.reason == "a table of 1 row\n  why  pp=2 ranks have a row each"

@@ -89,7 +89,10 @@ def match_groups(folder: Folder, layout: Layout | None) -> tuple[dict[str, Group
     top = max(itertools.chain(folder.dumps, folder.broken, *(group.ranks for group in seen.values())))
     if layout is not None and layout.world <= top:
         raise LayoutError(
-            f"the layout {layout} has {layout.world} ranks, and there is a rank {top}", "", (), "layout"
+            f"the records name rank {top}, but the layout {layout} has only {layout.world} ranks",
+            "",
+            (),
+            "layout",
         )
     found = _found(seen.values(), top)
     if layout is None:

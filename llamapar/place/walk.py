@@ -195,7 +195,7 @@ def _misplaced(rows: Rows, rank_of: RankOf, stages: int, micro_batches: int) -> 
                 return _refusal(f"rank {rank} has {action}: kind {kind!r} is none", "kinds are F, B, I and W")
             if not 0 <= stage < stages or not 0 <= number < micro_batches:
                 there = f"stages are 0 to {stages - 1}, micro-batches 0 to {micro_batches - 1}"
-                return _refusal(f"rank {rank} has {action}, which there is not", there)
+                return _refusal(f"rank {rank} has {action}, but there is no such operation", there)
             if rank_of(stage) != rank:
                 home = f"stage {stage} lies on rank {rank_of(stage)}"
                 return _refusal(f"rank {rank} cannot run {action_in_words(action)}", home)
@@ -243,7 +243,7 @@ def _stuck(rows: Rows, walked: Walk) -> LayoutError | None:
     for one in ring:
         late, early = _waits(rows, walked, holder, one)
         lines.append(
-            f"rank {one} stands before {late} until rank {holder[walked.missing[one]][0]} ran {early}"
+            f"rank {one} cannot run {late} until rank {holder[walked.missing[one]][0]} has run {early}"
         )
     return _refusal(f"ranks {', '.join(map(str, ring))} wait for one another", "; ".join(lines))
 
