@@ -230,7 +230,7 @@ def test_a_group_that_is_there_already_is_refused() -> None:
         lp.debug(attention, SIZES, tp=2)
 
 
-@pytest.mark.parametrize("name", ["01", "02", "14", "28", "38", "60"])
+@pytest.mark.parametrize("name", ["01", "02", "14", pytest.param("28", marks=pytest.mark.soak), "38", "60"])
 def test_some_failing_programs(name: str) -> None:
     """The whole table is docs/measured/experiments.md; these are of each kind."""
     found = debugged(name)

@@ -112,7 +112,7 @@ def test_a_panel_lays_itself_out_by_its_own_width(
         assert box_of(panel.locator(".lp-main"))["width"] >= least
         assert panel.evaluate(OUTSIDE) == []
         assert panel.evaluate(CHOICES) == []
-        picture = panel.locator(".lp-plot")
+        picture = panel.locator(".lp-plot:visible").first
         assert box_of(picture)["width"] >= 520  # wider than the panel it scrolls, and nothing in it collides
         notebook.screenshot(tmp_path / f"{width}-{files}-{cell}.png", cell)
     panel = notebook.cell(0).locator(".llamapar")
@@ -138,7 +138,7 @@ def test_the_picture_is_in_sight_after_the_first_shift_enter(lab: Lab, tmp_path:
         first.page.keyboard.press("Shift+Enter")
         panel = first.page.locator(".llamapar")
         panel.locator(".main-svg").first.wait_for()
-        picture = panel.locator(".lp-plot")
+        picture = panel.locator(".lp-plot:visible").first
         expect(picture).to_be_in_viewport(ratio=1)
         answers = [box_of(one) for one in panel.locator(".lp-answers > .lp-answered").all()]
         assert len(answers) == 4
@@ -161,7 +161,10 @@ def test_a_narrow_window_shows_the_picture_with_what_is_moved_most(notebook: Not
         expect(part).to_be_visible()
     expect(panel.locator(".lp-unfold")).to_be_hidden()
     resize(notebook, 390, False)
-    model, picture = box_of(panel.locator("[data-control=preset]")), box_of(panel.locator(".lp-plot"))
+    model, picture = (
+        box_of(panel.locator("[data-control=preset]")),
+        box_of(panel.locator(".lp-plot:visible").first),
+    )
     doors = panel.locator(".lp-tabs").first
     assert doors.evaluate("node => node.scrollWidth <= node.clientWidth"), "four doors fit"
     for axis in ("tp", "cp", "pp", "dp"):
@@ -255,7 +258,7 @@ def test_the_toolbar_covers_no_title_and_no_line_is_cut(notebook: Notebook, tmp_
                 assert apart(title, bar), f"{part} at {width}"
                 assert title["x"] + title["width"] <= paper["x"] + paper["width"], f"{part} at {width}"
         panel = notebook.cell(0).locator(".llamapar")
-        panel.locator(".lp-plot").hover()
+        panel.locator(".lp-plot:visible").first.hover()
         assert apart(box_of(panel.locator(".lp-heading")), box_of(panel.locator(".modebar")))
         notebook.screenshot(tmp_path / f"{width}.png")
 
