@@ -65,13 +65,14 @@ def _parsed(line: str) -> tuple[Values, str]:
 class LlamaparMagics(Magics):
     """The magics `%explain`, `%clinic`, `%debug_shapes`, `%%ranks`, and the hook that runs after every cell.
 
-    last: the error of the last cell that failed; failed: the number of that cell. on_ranks: what came of
-    `%%ranks` in the cell that runs. unnumbered: cells that the history of the session does not keep, as some
-    front ends ask for.
+    last: the error of the last cell that failed; failed: the number of that cell; layout: its layout, if
+    `%%ranks` ran it. on_ranks: what came of `%%ranks` in the cell that runs. unnumbered: cells as the history
+    of the session does not have them: it keeps none in some front ends, and of `%%ranks` the call.
     """
 
     last: BaseException | None = None
     failed: int | None = None
+    layout: Layout | None = None
 
     def __init__(self, shell: InteractiveShell | None = None) -> None:
         super().__init__(shell)
@@ -86,9 +87,10 @@ class LlamaparMagics(Magics):
                 number = len(self.shell.user_ns["In"]) + len(self.unnumbered)
                 self.unnumbered[number] = self.shell.transform_cell(result.info.raw_cell)
             if error and not isinstance(error, UsageError):
-                self.last, self.failed = error, number
-            elif self.on_ranks and not self.on_ranks.ok:
-                self.failed = number
+                self.last, self.failed, self.layout = error, number, None
+            elif number is not None and self.on_ranks and not self.on_ranks.ok:
+                self.failed, self.layout = number, self.on_ranks.layout
+                self.unnumbered[number] = self.on_ranks.source
             self.on_ranks = None
             if isinstance(error, _SHAPED):
                 found = explain(error)
@@ -146,7 +148,7 @@ class LlamaparMagics(Magics):
             from llamapar.diagnosis.replay import cells_behind, debug_cells
 
             cells = {n: source for n, source in enumerate(self.shell.user_ns["In"]) if source}
-            behind = cells_behind(cells | self.unnumbered, self.failed, self.shell.user_ns)
+            behind = cells_behind(cells | self.unnumbered, self.failed, self.shell.user_ns, self.layout)
             seconds = real(
                 "deadline", typed_numbers.parse_number("deadline", line.strip() or "2").value, 1, 600
             )

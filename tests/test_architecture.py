@@ -50,7 +50,7 @@ ROOMS = CORE | SATELLITES
 imports only itself and rooms that stand above it. So no core room imports a satellite. The course comes
 last, and is written with the public names."""
 
-CEILINGS = {"core": (25_587, 3_269), "satellites": (6_676, 777)}
+CEILINGS = {"core": (25_579, 3_268), "satellites": (6_676, 777)}
 """Statements and definitions, docstrings and comments apart; a public name that goes pays for a raise."""
 
 

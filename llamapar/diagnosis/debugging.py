@@ -158,8 +158,8 @@ def debug(
     seconds = math.inf if deadline is None else real("deadline", deadline, 0.01, 3600)
     bench = Bench(attempt, model, Layout.of(layout, **degrees), seconds)
     if bench.first is None:
-        how = f"{bench.way.words}; a failure of values needs real ranks: lp.run, or %%ranks"
-        return Debugged(UNKNOWN, f"the attempt passes as given, on {how}", None, None, how="")
+        reason = f"the attempt passes as given, on {bench.way.words}; a failure of values needs real ranks"
+        return Debugged(UNKNOWN, f"{reason}: lp.run, or %%ranks", None, None)
     live = live_facts(bench.first)
     return _Search(bench, live).answer(prove)
 

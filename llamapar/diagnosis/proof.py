@@ -19,11 +19,9 @@ from llamapar.errors import LlamaparError
 from llamapar.late import late
 from llamapar.records.frames import Held, failing_code
 
-from .trials import REAL, Attempt, bytes_made, run_once
+from .trials import LARGEST, REAL, Attempt, bytes_made, run_once
 
 MOST_RANKS = 8
-_MOST_BYTES = 2**28
-"""Of tensors that the attempt makes on a rank; more is not run on real ranks."""
 
 _CLOSE = 1e-4
 """Largest difference, relative to the largest number, that rounding in float32 may make."""
@@ -87,7 +85,7 @@ def outputs(attempt: Attempt, model: Held, layout: Layout) -> list[Held]:
 
 def in_one_process(attempt: Attempt, model: Held) -> list[Held]:
     """The tensors that an attempt returns with every degree 1; none if it fails there, or is too large."""
-    if bytes_made(attempt, model, Layout()) > _MOST_BYTES:
+    if bytes_made(attempt, model, Layout()) > LARGEST:
         return []
     found, _ = run_once(lambda *given: outputs(attempt, *given), model, Layout(), 0, REAL)
     return found if isinstance(found, list) else []
@@ -98,7 +96,7 @@ def proved(attempt: Attempt, model: Held, layout: Layout, one: list[Held]) -> tu
 
     one: the tensors of one process. What cannot be run here is not refuted.
     """
-    if layout.world > MOST_RANKS or bytes_made(attempt, model, layout) > _MOST_BYTES:
+    if layout.world > MOST_RANKS or bytes_made(attempt, model, layout) > LARGEST:
         return True, f"passes on meta tensors; too large to run on real ranks here ({layout.world} ranks)"
     given = {"attempt": attempt, "model": model, "layout": layout, "outputs": outputs}
     try:

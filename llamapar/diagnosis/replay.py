@@ -100,18 +100,6 @@ def _given(layout: Layout) -> Values:
     return {"rank": rank, "world": world, "mesh": mesh, "dist": dist, "torch": torch}
 
 
-def _on_ranks(source: str) -> tuple[str, dict[str, int]] | None:
-    """The body of a `%%ranks` cell and its degrees; None for another cell."""
-    try:
-        nodes = ast.walk(ast.parse(source))
-        (call,) = (node for node in nodes if isinstance(node, ast.Call) and len(node.args) == 3)
-        magic, line, body = (ast.literal_eval(argument) for argument in call.args)
-    except (SyntaxError, ValueError):
-        return None
-    said = re.findall(r"\b(tp|cp|pp|dp)=(\d+)", line)
-    return (body, {axis: int(n) for axis, n in said}) if magic == "ranks" else None
-
-
 def _last_value(tree: ast.Module) -> str:
     """The name that the last line makes; of an expression it becomes the name `__value__`."""
     last = tree.body[-1] if tree.body else None
@@ -125,16 +113,17 @@ def _last_value(tree: ast.Module) -> str:
 _KNOBS = "__knobs__"
 
 
-def cells_behind(cells: Cells, failed: int, known: Mapping[str, object]) -> Slice:
-    """The cells behind a failing one. known: the notebook's names.
+def cells_behind(
+    cells: Cells, failed: int, known: Mapping[str, object], layout: Layout | None = None
+) -> Slice:
+    """The cells behind a failing one. known: the notebook's names. layout: of a cell that `%%ranks` ran.
 
     Raises LlamaparError where something that they read cannot be made again: it says what, and why.
     """
     if failed not in cells:
         raise LlamaparError(f"cell {failed} is no longer in the session's history", "", ["run it again"])
-    body, degrees = _on_ranks(cells[failed]) or (cells[failed], None)
-    kept, needed = {failed: body}, _Names.of(failed, body).read
-    needed -= _RANK_HAS if degrees else set()
+    kept, needed = {failed: cells[failed]}, _Names.of(failed, cells[failed]).read
+    needed -= _RANK_HAS if layout else set()
     for number in sorted((n for n in cells if n < failed), reverse=True):
         names = _Names.of(number, cells[number], strict=False)
         if names.made & needed or names.changed & needed:
@@ -151,7 +140,8 @@ def cells_behind(cells: Cells, failed: int, known: Mapping[str, object]) -> Slic
     knobs: dict[str, int] = {}
     for number, source in ordered.items():
         knobs = {**_with_knobs(_parsed(number, source))[1], **knobs}
-    return Slice(ordered, {**knobs, **(degrees or {})}, degrees is not None)
+    degrees = {axis: n for axis in AXES if layout and (n := getattr(layout, axis)) > 1}
+    return Slice(ordered, knobs | degrees, layout is not None)
 
 
 def _parsed(number: int, source: str) -> ast.Module:

@@ -217,7 +217,6 @@ def as_queries(it: DifferingSizes) -> Found:
 
 # -- by cuts that are assumed ----------------------------------------------------------------------
 
-_DTENSOR = re.compile(r"dtensor|full_tensor|from_local|redistribute|d_?sharding")
 _WEIGHT = re.compile(r"fsdp|fully_shard|dtensor|unshard|param|weight")
 _NEAR, _WIDEST = 1024, 2**21
 """Of a degree, so that parts of one size are nearer; of a dim, and not the number of a weight's elements."""

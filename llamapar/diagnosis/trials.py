@@ -30,8 +30,8 @@ Attempt = Callable[[Held, Layout], object]
 PASSES, FAILS, ELSEWHERE = "passes", "fails", "fails elsewhere"
 """Outcomes: without an error; with the first trial's error, at its line; with another one."""
 
-_LARGEST = 2**28
-"""Bytes of tensors that an attempt may make before it is no longer tried on real ones."""
+LARGEST = 2**28
+"""Bytes of tensors that an attempt may make before it is no longer tried on real ones, or on real ranks."""
 
 _OF_VALUES = ("IndexError", "RuntimeError", "TypeError")
 """Errors of operators. Others may come from values that a fake group did not send."""
@@ -180,7 +180,7 @@ class Bench:
                 return error
             if error is not None:
                 break
-        if bytes_made(self.attempt, self.model, self.layout) > _LARGEST:
+        if bytes_made(self.attempt, self.model, self.layout) > LARGEST:
             return None
         error = error_of(self.attempt, self.model, self.layout, 0, REAL)
         self.way = REAL
