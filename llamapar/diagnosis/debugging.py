@@ -295,7 +295,7 @@ def _off(axis: str) -> dict[str, int]:
 
 
 def _short(layout: Layout) -> str:
-    """The degrees above 1: "tp=2 dp=2"."""
+    """The degrees above 1, as "tp=2 dp=2"."""
     return " ".join(f"{a}={n}" for a in AXES if (n := getattr(layout, a)) > 1) or "one process"
 
 
@@ -304,7 +304,7 @@ def _listed(numbers: Iterable[object]) -> str:
 
 
 def _of_as_many(layout: Layout) -> Iterator[Layout]:
-    """All layouts of the four axes with as many ranks."""
+    """The other layouts with as many ranks."""
     for tp in divisors(layout.world):
         for cp in divisors(layout.world // tp):
             for pp in divisors(layout.world // tp // cp):

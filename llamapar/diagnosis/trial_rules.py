@@ -124,5 +124,5 @@ def rules_left(bench: Bench, axes: Collection[str], changes: list[tuple[str, int
 
 
 def degree_fits(bench: Bench, axis: str, n: int) -> bool:
-    """Whether a degree leaves a layout that exists: its copies of dp divide dp."""
+    """Whether the layout with this degree is valid: dp must be a multiple of dp_replicate."""
     return axis != "dp" or n % bench.layout.dp_replicate == 0

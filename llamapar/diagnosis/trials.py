@@ -31,7 +31,7 @@ PASSES, FAILS, ELSEWHERE = "passes", "fails", "fails elsewhere"
 """Outcomes: without an error; with the first trial's error, at its line; with another one."""
 
 LARGEST = 2**28
-"""Bytes of tensors that an attempt may make before it is no longer tried on real ones, or on real ranks."""
+"""An attempt that makes more bytes of tensors is run on meta tensors alone."""
 
 _OF_VALUES = ("IndexError", "RuntimeError", "TypeError")
 """Errors of operators. Others may come from values that a fake group did not send."""
