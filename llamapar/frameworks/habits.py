@@ -344,7 +344,25 @@ HABITS["graph_trainer"] = replace(
         ),
     },
 )
-HABITS["megatron-deepspeed"] = replace(HABITS["deepspeed"], loss="in_place", selective="attention")
+ONE_BY_ONE = Habits(
+    gathers_alone=4,  # qkv, dense, h to 4h, 4h to h; smaller ones are not shared
+    sources={
+        "gathers_alone": Source(
+            "samyam/DeepSpeed",
+            "deepspeed/runtime/zero/partition_parameters.py (_allgather_param, _reduce_scatter_gradient)",
+            "67f957a4d7c433db6446ca14f7bbd13b1c702d3b",
+        ),
+    },
+)
+"""ZeRO 3 of DeepSpeed in 2021, by which arXiv:2104.04473 table 2 was measured."""
+
+HABITS["megatron-deepspeed"] = replace(
+    HABITS["deepspeed"],
+    loss="in_place",
+    selective="attention",
+    gathers_alone=ONE_BY_ONE.gathers_alone,
+    sources={**HABITS["deepspeed"].sources, **ONE_BY_ONE.sources},
+)
 """Trainer → its habits; a trainer is a framework, or a library that trains on top of one."""
 
 
