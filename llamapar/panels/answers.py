@@ -20,8 +20,7 @@ from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures.machine import Machine
-from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework
-from llamapar.frameworks.habits import habits_of
+from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, habits_of, recompute_of
 from llamapar.place import RankGrid, ranks, sequence
 from llamapar.place.schedule import schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
@@ -133,7 +132,9 @@ def method(values: Values) -> str:
 def conditions(job: Job, judge: Framework | None, cp_method: str) -> Conditions:
     """The conditions of the panel's job; those that it does not ask for are `lp.cost`'s defaults."""
     found = hardware(job.gpu or DEFAULT_GPU)
-    return Conditions(found, recompute=job.recompute, cp_method=cp_method, habits=habits_of(judge))
+    return Conditions(
+        found, recompute=recompute_of(judge, job.recompute), cp_method=cp_method, habits=habits_of(judge)
+    )
 
 
 def layer_split(job: Job, judge: Framework | None) -> str:

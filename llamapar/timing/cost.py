@@ -22,9 +22,8 @@ from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS, offer
 from llamapar.errors import LayoutError, flag, one_of, real
-from llamapar.frameworks import Framework
+from llamapar.frameworks import Framework, habits_of
 from llamapar.frameworks import framework as find_framework
-from llamapar.frameworks.habits import habits_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
 from llamapar.rules.report import check_job

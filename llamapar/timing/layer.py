@@ -18,7 +18,7 @@ from llamapar.describe.hardware import Gpu
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import OPTIONS
-from llamapar.frameworks.trainer import UNKNOWN_TRAINER, Habits
+from llamapar.frameworks.trainer import USUAL, Habits
 
 from .profiles import PROFILES
 
@@ -51,7 +51,7 @@ class Conditions:
     imbalance: float = 1.0
     low_gather: bool = False
     cast: int = 5
-    habits: Habits = UNKNOWN_TRAINER
+    habits: Habits = USUAL
     slower: float = 1.0
     host: float = 0.0
 
