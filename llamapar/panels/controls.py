@@ -212,9 +212,9 @@ _SPLITS: Titles = {OWN: "the framework's own", **{s: s for s in OPTIONS["layer_s
 _PUBLISHED: Titles = {"": "none", **{name: found.short for name, found in JOBS.items()}}
 _ZERO = choice("zero", {n: str(n) for n in range(OPTIONS["zero"].most + 1)})
 _NC = control("nc", placeholder="pp")
-_AGAIN = choice(
-    "recompute", {None: "the trainer's own", **{mode: mode for mode in OPTIONS["recompute"].choices}}
-)
+_MODES: dict[str | None, str] = {None: "the trainer's own"}
+_MODES |= {mode: mode for mode in OPTIONS["recompute"].choices}
+_AGAIN = choice("recompute", _MODES)
 _HOW: list[str | Control] = [_AGAIN, "schedule", _NC]
 
 EXPLORER: list[Group] = [
