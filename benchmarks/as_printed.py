@@ -175,7 +175,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     # arXiv:2407.21783 section 3.3 and ISCA 2025: no recomputation at 8K, one layer a virtual stage, ZeRO 1;
     # FlashAttention-2 is what its section 7.2 measures against, and version 3 came when the model was trained
     "meta-llama3": {
-        "framework": "meta",
+        "framework": "llama3-trainer",
         "gpu": "h100-80gb",
         "flash": "fa2",
         "recompute": "none",
@@ -221,7 +221,12 @@ SOURCES: dict[str, dict[str, Any]] = {
     "fms-compiled-h100-7b": FMS | {"gpu": "h100-80gb", "dp_replicate": 12},
     # before flash attention; Korthikanti's selective recomputation is of attention, SC21's full
     "sc21": MEGATRON | {"gpu": "a100-80gb", "flash": "unfused", "zero": 0, "sequence_parallel": False},
-    "sc21-t2-zero3": {"framework": "megatron-deepspeed", "gpu": "a100-80gb", "flash": "unfused", "zero": 3},
+    "sc21-t2-zero3": {
+        "framework": "megatron-deepspeed@2021-04-09",
+        "gpu": "a100-80gb",
+        "flash": "unfused",
+        "zero": 3,
+    },
     "korth22": MEGATRON | {"gpu": "a100-80gb", "flash": "unfused", "zero": 0},
 }
 """Beginning of a row's name → what its source says of all such rows."""

@@ -75,7 +75,7 @@ _READERS: dict[str, Callable[[str], object]] = {
     "order": _order,
     "padding": _padding,
     "layer_split": _layer_split,
-    "framework": lambda text: find_framework(text).name,
+    "framework": lambda text: find_framework(text).spelled,
     # Lengths with commas between them: "10,20,34".
     "documents": lambda text: tuple(whole("documents", _count("documents", n)) for n in text.split(",")),
 }

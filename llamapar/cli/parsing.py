@@ -154,6 +154,7 @@ def _with_job(given: Given) -> Given:
     published = JOBS[OPTIONS["job"].chosen(given["job"])]
     job = published.job
     settings: Values = {**vars(job.layout), **vars(job), "model": job.model.name}
+    settings["framework"] = published.framework
     known = {name: value for name, value in settings.items() if name in given.about.options}
     own = given.of(*known)
     is_changed = any(own[name] != known[name] for name in own)

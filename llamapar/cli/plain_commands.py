@@ -13,7 +13,7 @@ from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import Choice
-from llamapar.frameworks import FRAMEWORKS
+from llamapar.frameworks import framework
 from llamapar.place.orders import ORDERS
 from llamapar.records.tables import cut
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from llamapar.rules.machines import Loading
     from llamapar.timing.cost import Cost
 
-_MEMORY = ("accounting", "cp_method", "loss", "float8_all_gather")
+_MEMORY = ("accounting", "cp_method", "loss", "master_weights")
 _COST = (
     *("gpus", "seq_len", "micro_batch", "global_batch", "recompute", "schedule", "nc", "layer_split"),
     *("gpu", "precision", "kernels", "flash", "overlap_tp", "float8_all_gather", "kv_replication"),
@@ -38,7 +38,10 @@ def _memory(given: Given) -> CommandAnswer:
 
     model, layout = given.model, given.layout
     given.require()
-    job, judge = Job.of(model, layout, **given.of(*FACTS)), FRAMEWORKS.get(given["framework"])
+    job, judge = (
+        Job.of(model, layout, **given.of(*FACTS)),
+        given["framework"] and framework(given["framework"]),
+    )
     return answer_of(given, memory_of(job, judge, **given.of(*_MEMORY)))
 
 

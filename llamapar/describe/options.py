@@ -105,7 +105,6 @@ _CP_METHOD = "attention under CP: all_gather (default, Llama 3's) or ring"
 _DOCUMENTS = "length of each document in a sequence; attention stays within a document"
 _SHRINK = "shrink the model to narrow heads and few layers, on at most 64 ranks: same shards, same faults"
 _NC = "micro-batches in a row per stage, in the flexible schedule (default: pp)"
-_ELEMENTWISE = "keep the outputs of norms and of SwiGLU's product instead of recomputing them"
 _JOB = "published job that supplies every value you leave out: {names}"
 _CONTEXT = 'other known facts: {"tp": 8, "heads": 32, "kv_heads": 8, ...}'
 
@@ -183,7 +182,7 @@ _TABLE = (
     Option("out", str, "residual", "row of the placement table for a returned tensor"),
     Option("backward", bool, True, "compute gradients too"),
     # memory
-    Option("recompute", str, "selective", "what the backward recomputes: {choices}"),
+    Option("recompute", str, None, "what the backward recomputes: {names} (default: the trainer's)"),
     Option("schedule", str, "1f1b", "pipeline schedule: {choices}"),
     Option("nc", int, None, _NC, "micro-batches"),
     Option("beside", str, None, "another schedule, drawn below on the same time axis"),
@@ -194,7 +193,6 @@ _TABLE = (
     Option("grad_dtype", str, None, "dtype of the gradient sums over micro-batches"),
     Option("kernels", str, "fused", "fused, or eager like this project's programs"),
     Option("loss", str, None, "how the loss is computed: {choices}"),
-    Option("grad_buckets", bool, False, "keep a micro-batch's gradients beside their sums"),
     Option(
         "master_weights",
         bool,
@@ -202,11 +200,14 @@ _TABLE = (
         "keep float32 weights and optimizer states beside 16-bit parameters",
     ),
     Option("float8_all_gather", bool, False, "with ZeRO 3, gather the weights of layers in float8"),
-    Option("silu_kept", bool, None, "keep SiLU's output for the backward of SwiGLU"),
-    Option("elementwise_kept", bool, None, _ELEMENTWISE),
-    Option("regather", bool, None, "gather the inputs of column-parallel matmuls again in the backward"),
     # time
-    Option("precision", str, "bfloat16", "precision of the layers' matmuls: {choices}"),
+    Option(
+        "precision",
+        str,
+        "bfloat16",
+        "precision of the layers' matmuls: {choices}",
+        choices=("bfloat16", "float8"),
+    ),
     Option("flash", str, "fa3", "attention kernel: {choices}"),
     Option("overlap_tp", bool, False, "overlap TP collectives with matmuls"),
     Option(
@@ -251,10 +252,10 @@ OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
 """Every option by name."""
 
 _TIMED = {"micro_batch": 1, "gpu": DEFAULT_GPU}
-_MEMORY = _TIMED | {"dtype": "bfloat16"}
+_MEMORY = _TIMED | {"dtype": "bfloat16", "kernels": None, "cp_method": None}
 
 OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
-    "cost": _TIMED,
+    "cost": _TIMED | {"kernels": None, "cp_method": None},
     "plan": {"gpu": DEFAULT_GPU},
     "checkpoint": {"format": "hf", "layer_split": "balanced ends"},
     "inside": _TIMED,
@@ -273,7 +274,7 @@ LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero", "sequence_pa
 FACTS = (
     *("gpus", "gpus_per_node", "seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch"),
     *("micro_batches", "padding", "quant_group", "layer_split", "kv_replication"),
-    *("gpu", "recompute", "schedule", "nc", "regather", "silu_kept", "elementwise_kept"),
+    *("gpu", "precision", "recompute", "schedule", "nc"),
 )
 """Options that are fields of a Layout, and of a Job beside its model and layout."""
 

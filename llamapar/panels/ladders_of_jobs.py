@@ -45,8 +45,7 @@ def _schedule_says(record: Schedule) -> str:
 
 
 def _memory_gives(record: Memory) -> str:
-    low, high = record.low_bytes / GIB, record.high_bytes / GIB
-    return f"{low:.1f} GiB" if record.low_bytes == record.high_bytes else f"{low:.1f}–{high:.1f} GiB"
+    return f"{record.expected_bytes / GIB:.1f} GiB"
 
 
 def _memory_problem(record: Memory) -> str:
@@ -58,7 +57,7 @@ def _memory_problem(record: Memory) -> str:
 def _memory_says(record: Memory) -> str:
     worst, parts = record.worst, by_step(record.worst)
     states, activations = parts["states"] / GIB, parts["activations"] / GIB
-    ends = f" ({_memory_gives(record)}, by trainer)" if record.open_facts else ""
+    ends = f" (eight of ten runs {record.low_bytes / GIB:.1f} to {record.high_bytes / GIB:.1f})"
     return (
         f"The fullest rank, in stage {worst.stage}, takes {worst.total_bytes / GIB:.1f} GiB{ends}: "
         f"{states:.1f} for weights, gradients and optimizer states, {activations:.1f} for activations. "

@@ -16,19 +16,14 @@ from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED, Breakdown, Memo
 from llamapar.describe.hardware import DEFAULT_GPU, GPUS
 from llamapar.describe.job import Job
 from llamapar.describe.models import ModelConfig
-from llamapar.describe.options import FACTS
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import ADAPTS, Framework
-from llamapar.frameworks.habits import habits_of
+from llamapar.frameworks import ADAPTS, Framework, habits_of
 from llamapar.records.tables import Plain, cut
 
 from .repairs import ERROR, NOTE, WARNING
 
 TOO_LITTLE_MEMORY, OPEN, NO_ACTIVATIONS = "LP511", "LP512", "LP513"
 """The codes of the rules that are judged here."""
-
-_ARGUMENTS = {*FACTS, "framework"}
-"""The open facts of an estimate that are also arguments of `check`."""
 
 LARGEST, SHOWN = 3, 3
 """How many terms, and how many stages, a finding names."""
@@ -43,8 +38,7 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
     # `memory` asks for a global batch, a Job may know its micro-batches instead; one follows from the
     # other.
     many, batch = job.n_micro_batches, job.micro_batch or 1
-    kept: Plain = {name: getattr(job, name) for name in ("regather", "silu_kept", "elementwise_kept")}
-    settings: Plain = {"gpu": job.gpu or DEFAULT_GPU, **kept, **options}
+    settings: Plain = {"gpu": job.gpu or DEFAULT_GPU, **options}
     return memory(
         job.model,
         job.layout,
@@ -90,9 +84,8 @@ class Load:
 
     @property
     def gib(self) -> str:
-        """The range in GiB: "61.30", "58.20 to 61.30"."""
-        low, high = f"{self.memory.low_bytes / GIB:.2f}", f"{self.memory.high_bytes / GIB:.2f}"
-        return high if low == high else f"{low} to {high}"
+        """The expected figure in GiB, with its interval: "61.3 (55.2 to 70.5)"."""
+        return str(self.memory.figure())
 
 
 def account(job: Job, judge: Framework | None = None) -> Load:
@@ -110,8 +103,10 @@ def _constant(job: Job, judge: Framework | None) -> Memory:
     return replace(
         short,
         stages=tuple(_same(short.stages, long.stages)),
-        lighter=lambda: _same(short.lower, long.lower),
-        heaviest=lambda: _same(short.upper, long.upper),
+        ways=lambda: [
+            replace(way, worst=_same([way.worst], [other.worst])[0])
+            for way, other in zip(short.others, long.others, strict=True)
+        ],
         how="no seq_len: what grows with it is not counted",
     )
 
@@ -237,7 +232,8 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     by_stage = [f"{stages[i].total_bytes / GIB:.2f}" for i in cut(len(stages), SHOWN)]
     by_stage[-1:-1] = ["…"] * (len(stages) > SHOWN)
     several = f"by stage {', '.join(by_stage)} GiB; " if len(stages) > 1 else ""
-    counted = f"seq_len={job.seq_len} micro_batch={job.micro_batch or 1} recompute={job.recompute}"
+    again = f"recompute={job.recompute}" if job.recompute else "no recompute given"
+    counted = f"seq_len={job.seq_len} micro_batch={job.micro_batch or 1} {again}"
     serves = "" if judge is None or judge.trains else f", of training, which {judge.title} does not do"
     return {
         "stage": worst.stage,
@@ -245,9 +241,7 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
         "there": _there(found, job.gpu),
         "terms": f"{several}largest in stage {worst.stage}: {largest}",
         "counted": f"with {counted if found.whole else 'no seq_len'}{serves}",
-        "decides": " or ".join(
-            f"{name}=" if name in _ARGUMENTS else name for name in found.memory.open_facts
-        ),
+        "decides": found.memory.narrows or "an estimate is no nearer than that",
     }
 
 

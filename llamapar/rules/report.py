@@ -16,9 +16,8 @@ from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.splits import Padding
 from llamapar.errors import LayoutError
-from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, Verdict, padding_rule
+from llamapar.frameworks import FRAMEWORKS, JUDGES, UNKNOWN, Framework, Verdict, habits_of, padding_rule
 from llamapar.frameworks import framework as find_framework
-from llamapar.frameworks.habits import habits_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import AsDict, Plain, fold, plural
 
@@ -88,7 +87,7 @@ class Finding(AsDict):
         # A dict keeps the first place of a key and the last value, which puts the judge in front and
         # loses none.
         first = {self.judge.name: self.judge} if self.judge else {}
-        return {f.name: f.judge(self.code, self.job) for f in (first | FRAMEWORKS | first).values()}
+        return {f.name: f.judge(self.code, self.job) for f in (first | JUDGES | first).values()}
 
     @property
     def unproven(self) -> bool:

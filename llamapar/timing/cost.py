@@ -22,9 +22,8 @@ from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS, offer
 from llamapar.errors import LayoutError, flag, one_of, real
-from llamapar.frameworks import Framework
+from llamapar.frameworks import Framework, habits_of
 from llamapar.frameworks import framework as find_framework
-from llamapar.frameworks.habits import ONE_BY_ONE
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
 from llamapar.rules.report import check_job
@@ -39,6 +38,9 @@ CONVENTIONS = ("causal", "full", "recomputed")
 MOST_UNEVEN = 1e3
 
 offer("flops", CONVENTIONS)
+ONE_BY_ONE = "megatron-deepspeed@2021-04-09"
+"""A trainer that gathers parameters one by one: that of arXiv:2104.04473 table 2."""
+
 offer("precision", PRECISIONS)
 offer("flash", ("fa3", *FLASH))
 
@@ -92,9 +94,9 @@ class Cost(Record):
         """Why the interval is wide, and what could lie outside it; "" if nothing is known."""
         how, told = self.asked.how, [self.spread.why] if self.spread.why else []
         if not how.trainer and self.layout.zero == 3 and self.layout.dp * self.layout.cp > 1:
-            slow = self.changed(habits=ONE_BY_ONE).step_seconds
+            slow = self.changed(habits=habits_of(find_framework(ONE_BY_ONE))).step_seconds
             if slow > self.interval[1]:
-                told.append(f"{slow:.3g} s if each parameter is gathered alone, as by DeepSpeed in 2021")
+                told.append(f"{slow:.3g} s if each parameter is gathered alone, as by {ONE_BY_ONE}")
         return "; ".join(told)
 
     @property
@@ -181,18 +183,18 @@ CostSettings = TypedDict(
         "gpus": "int | None",
         "micro_batch": "int",
         "global_batch": "int | None",
-        "recompute": "str",
+        "recompute": "str | None",
         "schedule": "str",
         "nc": "int | None",
         "gpu": "str | Mapping[str, object] | Gpu",
         "precision": "str",
-        "kernels": "str",
+        "kernels": "str | None",
         "flash": "str",
         "overlap_tp": "bool",
         "float8_all_gather": "bool",
         "kv_replication": "bool",
         "layer_split": "str | Sequence[int] | None",
-        "cp_method": "str",
+        "cp_method": "str | None",
         "imbalance": "float",
         "flops": "str",
         "profile": "str | None",
@@ -248,18 +250,18 @@ def cost(
     gpus: int | None = None,
     micro_batch: int = 1,
     global_batch: int | None = None,
-    recompute: str = "selective",
+    recompute: str | None = None,
     schedule: str = "1f1b",
     nc: int | None = None,
     gpu: str | Mapping[str, object] | Gpu = DEFAULT_GPU,
     precision: str = "bfloat16",
-    kernels: str = "fused",
+    kernels: str | None = None,
     flash: str = "fa3",
     overlap_tp: bool = False,
     float8_all_gather: bool = False,
     kv_replication: bool = False,
     layer_split: str | Sequence[int] | None = None,
-    cp_method: str = "all_gather",
+    cp_method: str | None = None,
     imbalance: float = 1.0,
     flops: str = "causal",
     profile: str | None = None,
@@ -271,7 +273,8 @@ def cost(
     model: as in `check`; the result of `read_settings` also gives layout, facts and framework.
     gpus: available GPUs; they must equal the layout's ranks.
     seq_len, micro_batch, global_batch, recompute, schedule, nc, kv_replication, layer_split, cp_method,
-        float8_all_gather, framework: as in `memory`.
+        float8_all_gather: as in `memory`.
+    framework: a trainer, whose usual recompute, kernels and cp_method hold where they are not given.
     gpu: a name of `HARDWARE`, or a custom GPU: {"base": a name, field: value, "nccl_tests": its output}.
     precision: of the layers' matmuls, "bfloat16" or "float8". kernels: of everything else, "fused" or
         "eager".
@@ -288,7 +291,9 @@ def cost(
     found = hardware(gpu)
     for name, value in (("precision", precision), ("flash", flash), ("flops", flops)):
         OPTIONS[name].chosen(value)
-    one_of("kernels", kernels, MOVED)
+    judge = None if framework is None else find_framework(framework)
+    usual = Conditions.of(judge, found, recompute, profile)
+    one_of("kernels", kernels or usual.kernels, MOVED)
     job = Job.of(
         model,
         Layout.of(layout, **degrees),
@@ -296,7 +301,7 @@ def cost(
         seq_len=seq_len,
         micro_batch=micro_batch,
         global_batch=global_batch,
-        recompute=recompute,
+        recompute=usual.recompute,
         schedule=schedule,
         kv_replication=flag("kv_replication", kv_replication),
     )
@@ -304,14 +309,13 @@ def cost(
     if gpus is not None and job.gpus != job.layout.world:
         refused = next(finding for finding in check_job(job).arithmetic if finding.code == "LP001")
         raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")
-    judge = None if framework is None else find_framework(framework)
     how = replace(
-        Conditions.of(judge, found, recompute, profile),
+        usual,
         precision=precision,
-        kernels=kernels,
+        kernels=kernels or usual.kernels,
         flash=flash,
         overlap_tp=flag("overlap_tp", overlap_tp),
-        cp_method=OPTIONS["cp_method"].chosen(cp_method),
+        cp_method=OPTIONS["cp_method"].chosen(cp_method or usual.cp_method),
         imbalance=real("imbalance", imbalance, 1 / MOST_UNEVEN, MOST_UNEVEN),
         low_gather=flag("float8_all_gather", float8_all_gather),
     )

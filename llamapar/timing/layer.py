@@ -18,9 +18,8 @@ from llamapar.describe.hardware import Gpu
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import OPTIONS
-from llamapar.frameworks import Framework
-from llamapar.frameworks.habits import habits_of
-from llamapar.frameworks.trainer import UNKNOWN_TRAINER, Habits
+from llamapar.frameworks import Framework, habits_of, recompute_of
+from llamapar.frameworks.trainer import USUAL, Habits
 
 from .profiles import PROFILES
 
@@ -55,23 +54,28 @@ class Conditions:
     low_gather: bool = False
     cast: int = 5
     trainer: str = ""
-    habits: Habits = UNKNOWN_TRAINER
+    habits: Habits = USUAL
     profile: str = "none"
 
     @classmethod
-    def of(cls, judge: Framework | None, gpu: Gpu, recompute: str, profile: str | None = None) -> Conditions:
+    def of(
+        cls, judge: Framework | None, gpu: Gpu, recompute: str | None = None, profile: str | None = None
+    ) -> Conditions:
         """The usual conditions on a GPU, with what the framework does by habit.
 
         profile: None means the framework's own, if it has one. Raises LayoutError for an unknown one.
         """
-        name = judge.name if judge else ""
+        name, habits = judge.name if judge else "", habits_of(judge)
+        own = OPTIONS["profile"].chosen(profile or (name if name in PROFILES else "none"))
         return cls(
             gpu,
-            recompute=recompute,
+            kernels=PROFILES[own].kernels or habits.kernels,
+            recompute=recompute_of(judge, recompute),
+            cp_method=habits.cp_method,
             cast=DELAYED if name in DELAYS else DYNAMIC,
             trainer=name,
-            habits=habits_of(judge),
-            profile=OPTIONS["profile"].chosen(profile or (name if name in PROFILES else "none")),
+            habits=habits,
+            profile=own,
         )
 
     @property

@@ -20,7 +20,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError, flag, real, whole
-from llamapar.frameworks import Framework
+from llamapar.frameworks import Framework, recompute_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import AsDict, Plain, Record
@@ -112,7 +112,8 @@ class PlanQuestion:
     def timed(self, job: Job) -> Cost:
         """The cost of a layout's step. Raises LlamaparError."""
         split = job.layer_split or splits_of(self.judge)[0]
-        return cost_of(job, replace(self.how, recompute=job.recompute), split)
+        how = replace(self.how, recompute=recompute_of(self.judge, job.recompute))
+        return cost_of(job, how, split)
 
     def candidates(self) -> Iterator[Candidate]:
         """Every layout, for all schedules; without a pipeline schedules do not differ, so one is tried."""

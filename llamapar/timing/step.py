@@ -213,7 +213,7 @@ rows of ZeRO 3, which take the longer the more is sent beside their compute.
 """
 
 
-def beside(sent: str, busy: str, least: str = "0") -> str:
+def beside_compute(sent: str, busy: str, least: str = "0") -> str:
     """The formula of what transfers cost beside compute: what lasts longer, and the slower compute.
 
     sent, busy: seconds of both. least: seconds with nothing beside them.
@@ -224,14 +224,14 @@ def beside(sent: str, busy: str, least: str = "0") -> str:
 _BOTH, _WEIGHTS = "(scatter + gather)", "(gather + layers * latency)"
 EXPOSED_DP = {
     # twice the ring, beside the last micro-batch's backward
-    0: f"{beside(_BOTH, 'backward', f'{_BOTH} / layers')} + latency",
-    1: f"{beside('scatter', 'backward', 'scatter / layers')}"
-    f" + {beside('gather', 'forward', 'gather / layers')} + 2 * latency",
-    2: f"scatter / layers + reductions * ({beside('scatter', 'backward')})"
-    f" + {beside('gather', 'forward', 'gather / layers')} + 2 * latency",
-    3: f"{_BOTH} / layers + 2 * latency + micro_batches * ({beside(_WEIGHTS, 'forward')})"
-    f" + (micro_batches - reductions) * ({beside(_WEIGHTS, 'backward')})"
-    f" + reductions * ({beside('(gather + scatter + 2 * layers * latency)', 'backward')})",
+    0: f"{beside_compute(_BOTH, 'backward', f'{_BOTH} / layers')} + latency",
+    1: f"{beside_compute('scatter', 'backward', 'scatter / layers')}"
+    f" + {beside_compute('gather', 'forward', 'gather / layers')} + 2 * latency",
+    2: f"scatter / layers + reductions * ({beside_compute('scatter', 'backward')})"
+    f" + {beside_compute('gather', 'forward', 'gather / layers')} + 2 * latency",
+    3: f"{_BOTH} / layers + 2 * latency + micro_batches * ({beside_compute(_WEIGHTS, 'forward')})"
+    f" + (micro_batches - reductions) * ({beside_compute(_WEIGHTS, 'backward')})"
+    f" + reductions * ({beside_compute('(gather + scatter + 2 * layers * latency)', 'backward')})",
 }
 """ZeRO stage → what gradients and parameters in flight cost a step.
 

@@ -4,7 +4,8 @@
 
 Table 2 of arXiv:2104.04473, read in a text copy of the paper. Its FLOP/s are the hardware's, with all
 recomputation, as in its table 1. Rows have the fields of steps_published.json. The table does not say how
-many virtual stages a rank has; one is taken.
+many virtual stages a rank has; one is taken. All are
+"seen": the term of parameters gathered one by one was made with them in sight.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def row(way: str, model: str, gpus: int, batch: int, rate: int, **said: Any) -> 
     dims = {"hidden": dim, "layers": layers, "heads": heads, "kv_heads": heads, "ffn": 4 * dim}
     dims |= {"vocab": 51200, "tied_embeddings": True, "mlp": "gelu"}
     said |= {"gpus": gpus, "seq_len": 2048, "global_batch_seqs": batch, "tflops_per_gpu": rate}
-    said |= {"recompute": "full", "precision": "fp16 mixed", "half": "unseen"}
+    said |= {"recompute": "full", "precision": "fp16 mixed", "half": "seen"}
     return {"id": f"sc21-t2-{way}-{model}-{gpus}", "model": f"GPT-3 {model}", "dims": dims, **said}
 
 
