@@ -6,7 +6,7 @@ Its numbers come from the formulas of the step, evaluated again with one thing c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from llamapar.describe.arguments import checked_options
@@ -49,103 +49,90 @@ def reasons(cost: Cost) -> Reasons:
 
     cost: from `cost`. Arguments about axes of one rank are left out.
     """
-    rows = [row for made in (_batch, _order, _half_tp, _bubble, _zero_3, _masks) for row in made(cost)]
-    return Reasons(cost.title, tuple(rows))
+    found = list[Reason]()
+    for about, section, argument in _ARGUMENTS:
+        with suppress(LlamaparError):  # the changed layout does not divide heads or layers
+            found += [Reason(about, said, f"section {section}") for said in [argument(cost)] if said]
+    return Reasons(cost.title, tuple(found))
 
 
-def _with(cost: Cost, **changes: object) -> Cost | None:
-    try:
-        return cost.changed(**changes)
-    except LlamaparError:  # heads or layers do not divide
-        return None
-
-
-def _batch(cost: Cost) -> Iterator[Reason]:
-    gpus = cost.layout.world
+def _batch(cost: Cost) -> str:
     sequences = cost.tokens / cost.seq_len
-    if gpus > sequences:
-        least = gpus / sequences
-        says = (
-            f"{gpus:,} GPUs share {sequences:,.0f} sequences, {least:g} GPUs each: TP alone leaves a group "
-            f"tp/{least:g} sequences, so that TP, CP and PP together must be at least {least:g}"
-        )
-        yield Reason("batch", says, "section 5.1")
+    least = cost.layout.world / sequences
+    if least <= 1:
+        return ""
+    return (
+        f"{cost.layout.world:,} GPUs share {sequences:,.0f} sequences, {least:g} GPUs each: TP alone leaves "
+        f"a group tp/{least:g} sequences, so that TP, CP and PP together must be at least {least:g}"
+    )
 
 
-def _order(cost: Cost) -> Iterator[Reason]:
+def _order(cost: Cost) -> str:
     layout = cost.layout
-    if layout.tp == 1 or layout.order == OUTERMOST or layout.world == layout.tp:
-        return
-    turned = _with(cost, order=OUTERMOST)
-    if turned is None:
-        return
+    if layout.tp in (1, layout.world) or layout.order == OUTERMOST:
+        return ""
     # Only the order changes: the difference is what the network costs where NVLink would have done.
-    own, other = (one.seconds["exposed TP"] for one in (cost, turned))
-    says = (
+    own, other = (one.seconds["exposed TP"] for one in (cost, cost.changed(order=OUTERMOST)))
+    return (
         f"TP's collectives come in every layer: {own:.3g} s a step with its ranks side by side, {other:.3g} "
         f"s with TP as the outermost axis"
     )
-    yield Reason("order of axes", says, "section 5.2")
 
 
-def _half_tp(cost: Cost) -> Iterator[Reason]:
-    layout = cost.layout
-    if layout.tp == 1 or layout.tp % 2:
-        return
-    half = _with(
-        # Twice the batch keeps the sequences of each group, so that only TP itself changes.
-        cost,
-        tp=layout.tp // 2,
-        global_batch=2 * round(cost.tokens / cost.seq_len),
-        dp=layout.dp * 2,
+def _half_tp(cost: Cost) -> str:
+    tp = cost.layout.tp // 2
+    if not tp or cost.layout.tp % 2:
+        return ""
+    # Twice the batch keeps the sequences of each group, so that only TP itself changes.
+    half = cost.changed(tp=tp, global_batch=2 * round(cost.tokens / cost.seq_len), dp=cost.layout.dp * 2)
+    return (
+        f"TP {tp}, with twice the groups and twice the batch, would bring {half.mfu / cost.mfu - 1:+.1%} of "
+        "throughput if memory had room"
     )
-    if half is not None:
-        gain = half.mfu / cost.mfu - 1
-        says = (
-            f"TP {layout.tp // 2}, with twice the groups and twice the batch, would bring {gain:+.1%} of "
-            "throughput if memory had room"
-        )
-        yield Reason("half the TP", says, "section 8.1")
 
 
-def _bubble(cost: Cost) -> Iterator[Reason]:
+def _bubble(cost: Cost) -> str:
     layout = cost.layout
     if layout.pp == 1:
-        return
+        return ""
     end = next(term for term in cost.terms if term.name == "pipeline idle").inputs
-    share = (end["end"] - end["busy"]) / end["busy"]
-    says = (
-        f"ranks wait {share:.1%} of their compute, with {cost.micro_batches} micro-batches for "
-        f"pp={layout.pp} and {layout.virtual_stages} virtual stages; (pp - 1)/(v·m) is "
+    return (
+        f"ranks wait {end['end'] / end['busy'] - 1:.1%} of their compute, with {cost.micro_batches} "
+        f"micro-batches for pp={layout.pp} and {layout.virtual_stages} virtual stages; (pp - 1)/(v·m) is "
         f"{(layout.pp - 1) / layout.virtual_stages / cost.micro_batches:.1%}"
     )
-    yield Reason("bubble", says, "section 3.1")
 
 
-def _zero_3(cost: Cost) -> Iterator[Reason]:
-    layout, gpu = cost.layout, cost.gpu
+def _zero_3(cost: Cost) -> str:
+    if cost.layout.dp * cost.layout.cp == 1:
+        return ""
     tokens = cost.layer.forward["GEMMs"].inputs["tokens"]
     # FLOPs that a GPU makes while its NIC moves one byte: with fewer tokens than that the gather takes
     # longer than its matmul.
-    balance = gpu.bfloat16 / gpu.net_rate
+    balance = cost.gpu.bfloat16 / cost.gpu.net_rate
     bound = "the network bounds it" if tokens < balance else "compute hides it"
-    says = (
+    return (
         f"gathering a weight of 2 bytes for {tokens:,.0f} tokens of 2 FLOPs is {tokens:,.0f} FLOPs a byte, "
         f"and a GPU makes {balance:,.0f} in the time that its NIC moves one: {bound}"
     )
-    if layout.dp * layout.cp > 1:
-        yield Reason("ZeRO 3", says, "section 3.1.3")
 
 
-def _masks(cost: Cost) -> Iterator[Reason]:
+def _masks(cost: Cost) -> str:
     if cost.layout.cp == 1:
-        return
-    uneven = _with(cost, imbalance=IMBALANCE)
-    if uneven is not None:
-        share = cost.seconds["exposed CP"] / cost.step_seconds
-        waits = uneven.step_seconds - cost.step_seconds
-        says = (
-            f"exposed CP is {share:.1%} of the step; a rank whose documents make {IMBALANCE:g} times the "
-            f"mean's attention would add {waits:.3g} s of waiting"
-        )
-        yield Reason("document masks", says, "section 7.3.2")
+        return ""
+    waits = cost.changed(imbalance=IMBALANCE).step_seconds - cost.step_seconds
+    return (
+        f"exposed CP is {cost.seconds['exposed CP'] / cost.step_seconds:.1%} of the step; a rank whose "
+        f"documents make {IMBALANCE:g} times the mean's attention would add {waits:.3g} s of waiting"
+    )
+
+
+_ARGUMENTS = (
+    ("batch", "5.1", _batch),
+    ("order of axes", "5.2", _order),
+    ("half the TP", "8.1", _half_tp),
+    ("bubble", "3.1", _bubble),
+    ("ZeRO 3", "3.1.3", _zero_3),
+    ("document masks", "7.3.2", _masks),
+)
+"""What an argument is about, its section, and its words; "" where it does not apply."""

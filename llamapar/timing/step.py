@@ -125,53 +125,50 @@ class Sharing:
     """The time of data parallelism and of the optimizer, by the ranks that share parameters.
 
     shards: ranks that share the states. scatter, gather: seconds that one parameter's gradient, and the
-    parameter itself, travels. latency: of one such collective. memory: bytes/s. formula: of EXPOSED_DP,
-    EXPOSED_AFTER or EXPOSED_ALONE. tensors: of the latter two, how many of a layer are copied, each in a
-    piece for every one of `ranks`. once: `Habits.reduces_once`. gathers: of a micro-batch, one by one.
+    parameter itself, travels. memory: bytes/s. formula: of EXPOSED_DP, EXPOSED_AFTER or EXPOSED_ALONE. named:
+    its inputs that are the same for every rank. once: `Habits.reduces_once`.
     """
 
     shards: int
     scatter: float
     gather: float
-    latency: float
     memory: float
     formula: str
-    tensors: int
-    ranks: int
+    named: Mapping[str, float]
     once: bool
-    gathers: int
 
     @classmethod
     def of(cls, how: Conditions, layout: Layout) -> Sharing:
         """The Sharing of a layout under conditions."""
         shards, copies = sharing(how, layout)
-        zero = layout.zero
+        zero, habits = layout.zero, how.habits
         # Float8 weights are one byte each.
         gathered = 1 if how.low_gather and zero == 3 else ITEM
         # Copies of the shards all-reduce them: twice the ring, but only a shard each.
-        grad = ITEM if how.habits.grads_in_dtype else GRAD
+        grad = ITEM if habits.grads_in_dtype else GRAD
         between = 2 * (copies.size - 1) / copies.size / shards.size * grad / copies.rate(how.gpu)
         along = (shards.size - 1) / shards.size / shards.rate(how.gpu)
-        once = how.habits.reduces_once(layout.pp)
+        once = habits.reduces_once(layout.pp)
         # ZeRO 2 that reduces once a step communicates like ZeRO 1.
         formula, tensors = EXPOSED_DP[1 if once and zero == 2 else zero], 0
-        if how.habits.reduces_after and zero == 1:
-            formula, tensors = EXPOSED_AFTER, how.habits.reduces_after
-        if how.habits.gathers_alone and zero == 3:
-            formula, tensors = EXPOSED_ALONE, how.habits.gathers_alone
-        return cls(
-            shards.size if zero else 1,
-            along * grad + between,
-            along * gathered,
-            shards.latency * (shards.size > 1),
-            how.gpu.hbm_rate * STREAM,
-            formula if shards.size * copies.size > 1 else "0.0",
-            tensors,
-            shards.size,
-            once,
+        if habits.reduces_after and zero == 1:
+            formula, tensors = EXPOSED_AFTER, habits.reduces_after
+        if habits.gathers_alone and zero == 3:
+            formula, tensors = EXPOSED_ALONE, habits.gathers_alone
+        named = {
+            "latency": shards.latency * (shards.size > 1),
+            "slowed": SLOWED,
+            # Of the two last formulas: a layer's tensors that are copied in a piece for each rank.
+            "tensors": tensors,
+            "ranks": shards.size,
+            "launch": LAUNCH,
             # What is recomputed is gathered once more.
-            3 if how.recompute == "full" else 2,
-        )
+            "gathers": 3 if how.recompute == "full" else 2,
+        }
+        alone = shards.size * copies.size == 1
+        memory, formula = how.gpu.hbm_rate * STREAM, "0.0" if alone else formula
+        own = shards.size if zero else 1
+        return cls(own, along * grad + between, along * gathered, memory, formula, named, once)
 
     def exposed(self, numel: int, named: Mapping[str, float], phases: tuple[float, float]) -> Term:
         """What its collectives cost a step beside compute. numel: parameters of a rank before ZeRO.
@@ -180,20 +177,15 @@ class Sharing:
         """
         layers = named["layers"]
         inputs = {
+            **self.named,
             "micro_batches": named["micro_batches"],
             "reductions": 1.0 if self.once else named["micro_batches"],
             "scatter": self.scatter * numel,
             "gather": self.gather * numel,
-            "latency": self.latency,
             "forward": layers * phases[0],
             "backward": layers * phases[1],
             "layers": max(1.0, layers),
-            "slowed": SLOWED,
-            "tensors": self.tensors,
-            "ranks": self.ranks,
-            "gathers": self.gathers,
             "copied": 4 * ITEM * numel / self.memory,
-            "launch": LAUNCH,
         }
         return Term("exposed DP", self.formula, inputs, _ZERO)
 
