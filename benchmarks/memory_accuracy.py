@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import _page
 import llamapar as lp
 from llamapar.count.terms import COUNTERS
-from llamapar.describe.hardware import GPUS
+from llamapar.describe.hardware import OFFERED
 
 ORACLES = Path(__file__).resolve().parent.parent / "tests" / "oracles"
 UNITS = {"gib": 2**30, "mib": 2**20, "kib": 2**10, "gb": 10**9, "mb": 10**6, "kb": 10**3, "bytes": 1, "b": 1}
@@ -394,6 +394,10 @@ def measured_of(row: Mapping[str, Any], known: Mapping[str, Any]) -> float:
     unit = re.search(r"(?<![a-z])(gib|mib|kib|gb|mb|kb|bytes|b)(?![a-z])", text[found.end() :])
     own = unit[1] if unit else "gib" if field.endswith("_gib") else known["unit"].lower()
     return float(found[0].replace(",", "")) * UNITS[own]
+
+
+GPUS = {gpu.name: gpu.hbm_bytes for gpu in OFFERED}
+"""The GPUs of the rows → their bytes."""
 
 
 def gpu_of(row: Mapping[str, Any], file: Mapping[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.dtypes import TRAINED
-from llamapar.describe.hardware import DEFAULT_GPU, GPUS
+from llamapar.describe.hardware import DEFAULT_GPU, GpuLike, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
@@ -46,7 +46,7 @@ def memory(
     schedule: str = "1f1b",
     nc: int | None = None,
     accounting: str = "exact",
-    gpu: str = DEFAULT_GPU,
+    gpu: GpuLike = DEFAULT_GPU,
     dtype: str = "bfloat16",
     grad_dtype: str | None = None,
     kernels: str = "fused",
@@ -75,7 +75,7 @@ def memory(
     recompute: "none", "selective" or "full". schedule: "1f1b" (interleaved with virtual_stages), "gpipe", or
         another of `schedule`'s; nc belongs to the flexible one. Chunks in flight are counted in its table.
     accounting: "exact", or a published rule: "megatron", "korthikanti" (activations alone), "ultrascale";
-        the rules know one stage, the most loaded. gpu: a name of `GPUS`.
+        the rules know one stage, the most loaded. gpu: as in `cost`.
     dtype: of parameters and activations. grad_dtype: of the sums of gradients over micro-batches; by default
         the framework's, else float32.
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
@@ -103,14 +103,13 @@ def memory(
         ("recompute", recompute, RECOMPUTE),
         ("schedule", schedule, SCHEDULES),
         ("accounting", accounting, ACCOUNTINGS),
-        ("gpu", gpu, GPUS),
         ("dtype", dtype, TRAINED),
         ("grad_dtype", grad_dtype or dtype, TRAINED),
         ("kernels", kernels, KERNELS),
         ("loss", loss or "torch", LOSSES),
     ):
         one_of(name, value, known)
-    lay = Layout.of(layout, **degrees)
+    lay, found = Layout.of(layout, **degrees), hardware(gpu)
     job = Job.of(model, lay, seq_len=seq_len, micro_batch=micro_batch, global_batch=global_batch)
     m, lay = job.model, job.layout
     many = micro_batches_of(job)
@@ -172,7 +171,7 @@ def memory(
                 lay,
                 how,
                 tuple(stages),
-                gpu,
+                found,
                 lambda: exact(sizes(lay, regather=bool(least.regather)), account, least, False),
                 facts,
                 None if framework is not None else partial(_heaviest, sizes, layouts, account, most),
@@ -183,7 +182,7 @@ def memory(
         # These authors' rules count no micro-batches.
         rule = korthikanti if accounting == "korthikanti" else ultrascale
         stages = [rule(m, lay, seq_len, micro_batch, recompute)]
-    return Memory(m, lay, how, tuple(stages), gpu)
+    return Memory(m, lay, how, tuple(stages), found)
 
 
 def _heaviest(

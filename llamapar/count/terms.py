@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import CodeType
 
-from llamapar.describe.hardware import GPUS
+from llamapar.describe.hardware import Gpu
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.records.tables import AsDict, Plain, Record, cut
@@ -131,7 +131,7 @@ class Memory(AsDict, Record):
     layout: Layout
     how: str
     stages: tuple[Breakdown, ...]
-    gpu: str
+    gpu: Gpu
     lighter: Callable[[], Sequence[Breakdown]] | None = field(default=None, compare=False)
     open_facts: tuple[str, ...] = ()
     heaviest: Callable[[], Sequence[Breakdown]] | None = field(default=None, compare=False)
@@ -161,7 +161,7 @@ class Memory(AsDict, Record):
 
     @property
     def hbm_bytes(self) -> int:
-        return GPUS[self.gpu]
+        return self.gpu.hbm_bytes
 
     @cached_property
     def worst(self) -> Breakdown:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypedDict
 
+from .hardware import GpuLike
 from .layout import LayoutLike
 from .models import ModelLike
 from .splits import Padding
@@ -37,7 +38,7 @@ JobKeywords = TypedDict(
         "kv_replication": "bool",
         "quant_group": "int | None",
         "layer_split": "str | None",
-        "gpu": "str | None",
+        "gpu": "GpuLike | None",
         "recompute": "str",
         "schedule": "str",
         "nc": "int | None",
@@ -74,7 +75,7 @@ CheckKeywords = TypedDict(
         "kv_replication": "bool",
         "quant_group": "int | None",
         "layer_split": "str | None",
-        "gpu": "str | None",
+        "gpu": "GpuLike | None",
         "recompute": "str",
         "schedule": "str",
         "nc": "int | None",
@@ -112,7 +113,7 @@ CheckSettings = TypedDict(
         "kv_replication": "bool",
         "quant_group": "int | None",
         "layer_split": "str | None",
-        "gpu": "str | None",
+        "gpu": "GpuLike | None",
         "recompute": "str",
         "schedule": "str",
         "nc": "int | None",
@@ -244,7 +245,7 @@ ExplorerKeywords = TypedDict(
         "layer_split": "str | None",
         "chunking": "str",
         "rank": "int | str",
-        "gpu": "str",
+        "gpu": "GpuLike",
         "recompute": "str",
         "schedule": "str",
         "nc": "int | str | None",
