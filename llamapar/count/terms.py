@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from types import CodeType
 from typing import NamedTuple
 
-from llamapar.describe.hardware import GPUS
+from llamapar.describe.hardware import Gpu
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.records.tables import AsDict, Plain, Record, cut
@@ -160,7 +160,7 @@ class Memory(AsDict, Record):
     layout: Layout
     how: str
     stages: tuple[Breakdown, ...]
-    gpu: str
+    gpu: Gpu
     ways: Callable[[], Iterable[Way]] | None = field(default=None, compare=False)
     open_facts: tuple[str, ...] = ()
     published: bool = False
@@ -186,7 +186,7 @@ class Memory(AsDict, Record):
 
     @property
     def hbm_bytes(self) -> int:
-        return GPUS[self.gpu]
+        return self.gpu.hbm_bytes
 
     @cached_property
     def worst(self) -> Breakdown:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypedDict
 
+from .hardware import GpuLike
 from .layout import LayoutLike
 from .models import ModelLike
 from .splits import Padding
@@ -37,7 +38,7 @@ JobKeywords = TypedDict(
         "kv_replication": "bool",
         "quant_group": "int | None",
         "layer_split": "str | None",
-        "gpu": "str | None",
+        "gpu": "GpuLike | None",
         "precision": "str",
         "recompute": "str | None",
         "schedule": "str",
@@ -72,7 +73,7 @@ CheckKeywords = TypedDict(
         "kv_replication": "bool",
         "quant_group": "int | None",
         "layer_split": "str | None",
-        "gpu": "str | None",
+        "gpu": "GpuLike | None",
         "precision": "str",
         "recompute": "str | None",
         "schedule": "str",
@@ -108,7 +109,7 @@ CheckSettings = TypedDict(
         "kv_replication": "bool",
         "quant_group": "int | None",
         "layer_split": "str | None",
-        "gpu": "str | None",
+        "gpu": "GpuLike | None",
         "precision": "str",
         "recompute": "str | None",
         "schedule": "str",
@@ -238,7 +239,7 @@ ExplorerKeywords = TypedDict(
         "layer_split": "str | None",
         "chunking": "str",
         "rank": "int | str",
-        "gpu": "str",
+        "gpu": "GpuLike",
         "recompute": "str | None",
         "schedule": "str",
         "nc": "int | str | None",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from llamapar.errors import MAX_DEGREE, MAX_SIZE, one_of
 
 from .configfile import Values as Values
-from .hardware import DEFAULT_GPU, GPUS
+from .hardware import DEFAULT_GPU, HARDWARE, Gpu
 from .layout import AXES, AXIS_TITLES, MAX_WORLD, ORDERS, PAPER_ORDER
 from .splits import LAYER_SPLITS, Padding
 
@@ -74,6 +74,8 @@ class Option:
 
 def as_argument(value: object) -> str:
     """A value as a command line takes it: "64*tp", "10,20,34", "balanced-ends"."""
+    if isinstance(value, Gpu):
+        return value.text
     if isinstance(value, Padding):
         return f"{value.multiple}{'*tp' * value.per_tp}"
     if isinstance(value, tuple):
@@ -105,6 +107,7 @@ _CP_METHOD = "attention under CP: all_gather (default, Llama 3's) or ring"
 _DOCUMENTS = "length of each document in a sequence; attention stays within a document"
 _SHRINK = "shrink the model to narrow heads and few layers, on at most 64 ranks: same shards, same faults"
 _NC = "micro-batches in a row per stage, in the flexible schedule (default: pp)"
+_GPU = "GPU that the job must fit: {choices}; or your own as JSON, or a .toml or .json file"
 _JOB = "published job that supplies every value you leave out: {names}"
 _CONTEXT = 'other known facts: {"tp": 8, "heads": 32, "kv_heads": 8, ...}'
 
@@ -189,7 +192,7 @@ _TABLE = (
     Option("time", int, None, "time in the timeline for which to say what every rank does", "forwards"),
     Option("step", int, 0, "step of a layer's forward and backward to draw; 0: all", "steps"),
     Option("accounting", str, "exact", "whose memory estimate: {choices}"),
-    Option("gpu", str, None, "GPU whose memory the job must fit: {choices}", choices=tuple(GPUS)),
+    Option("gpu", str, None, _GPU, choices=tuple(HARDWARE)),
     Option("grad_dtype", str, None, "dtype of the gradient sums over micro-batches"),
     Option("kernels", str, "fused", "fused, or eager like this project's programs"),
     Option("loss", str, None, "how the loss is computed: {choices}"),

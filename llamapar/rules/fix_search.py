@@ -80,9 +80,8 @@ class Fix:
 
     def as_dict(self) -> Plain:
         """Plain values for JSON: the whole layout, all other changes, and their effect."""
-        others = {name: value for name, value in self.changes if name not in AXES}
-        if "padding" in others:
-            others["padding"] = str(others["padding"])
+        named = ("padding", "gpu")
+        others = {n: str(v) if n in named else v for n, v in self.changes if n not in AXES}
         degrees = {axis: getattr(self.layout, axis) for axis in AXES}
         return degrees | others | {"text": self.text, "effect": self.effect.as_dict()}
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from llamapar.count.account import memory
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED, Breakdown, Memory
-from llamapar.describe.hardware import DEFAULT_GPU, GPUS
+from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, OFFERED, Gpu
 from llamapar.describe.job import Job
 from llamapar.describe.models import ModelConfig
 from llamapar.errors import LlamaparError
@@ -71,16 +71,16 @@ class Load:
 
     memory: Memory
     whole: bool
-    gpu: str | None = None
+    gpu: Gpu | None = None
 
     @property
     def matters(self) -> bool:
-        """Whether a GPU is named, or some known GPU has too little memory."""
-        return self.gpu is not None or self.memory.high_bytes > min(GPUS.values())
+        """Whether a GPU is named, or some GPU that is proposed has too little memory."""
+        return self.gpu is not None or self.memory.high_bytes > OFFERED[0].hbm_bytes
 
-    def outcome(self, gpu: str) -> str:
+    def outcome(self, gpu: Gpu) -> str:
         """FITS, UNDECIDED or TOO_MUCH."""
-        return self.memory.within(GPUS[gpu])
+        return self.memory.within(gpu.hbm_bytes)
 
     @property
     def gib(self) -> str:
@@ -164,14 +164,14 @@ def surely_exceeds(job: Job, judge: Framework | None) -> bool:
     # Embedding and head are left out, for which stage holds them is the split's affair; a lower bound may
     # be low.
     numel = layers_numel(job.model) / lay.tp / lay.pp
-    return least_bytes(numel, lay.zero, lay.dp_shard * lay.cp, judge) > GPUS[job.gpu]
+    return least_bytes(numel, lay.zero, lay.dp_shard * lay.cp, judge) > job.gpu.hbm_bytes
 
 
 def nothing_holds(job: Job, judge: Framework | None) -> str:
     """Why no layout of its GPUs holds the job's model, in words; empty if some layout may."""
     if job.gpu is None or (judge is not None and not judge.trains):
         return ""
-    gpus, room = job.gpus or job.layout.world, GPUS[job.gpu]
+    gpus, room = job.gpus or job.layout.world, job.gpu.hbm_bytes
     # One copy of everything, summed over all GPUs: no layout can need less.
     least = least_bytes(layers_numel(job.model), 3, 1, judge)
     if least <= room * gpus:
@@ -183,9 +183,11 @@ def nothing_holds(job: Job, judge: Framework | None) -> str:
     )
 
 
-def holding(found: Load, *outcomes: str) -> list[str]:
-    """The known GPUs with one of the given outcomes, smallest first."""
-    return [gpu for gpu in sorted(GPUS, key=GPUS.__getitem__) if found.outcome(gpu) in outcomes]
+def holding(found: Load, outcome: str) -> list[str]:
+    """The GPUs with an outcome, smallest first: those that are proposed, or if it is none of them, all."""
+    known = sorted(HARDWARE.values(), key=lambda gpu: gpu.hbm_bytes)
+    names = ([gpu.name for gpu in gpus if found.outcome(gpu) == outcome] for gpus in (OFFERED, known))
+    return next(filter(None, names), [])
 
 
 def has_room(job: Job, judge: Framework | None = None) -> bool:
@@ -194,7 +196,7 @@ def has_room(job: Job, judge: Framework | None = None) -> bool:
     True if nothing can be counted.
     """
     found = load_of(job, judge)
-    room = max(GPUS.values()) if job.gpu is None else GPUS[job.gpu]
+    room = (job.gpu or OFFERED[-1]).hbm_bytes
     return found is None or found.memory.worst.total_bytes <= room
 
 
@@ -245,10 +247,10 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     }
 
 
-def _there(found: Load, gpu: str | None) -> str:
+def _there(found: Load, gpu: Gpu | None) -> str:
     """What the named GPU has, or which known GPUs would do."""
     if gpu is not None:
-        return f"{gpu} has {GPUS[gpu] / GIB:.2f}"
+        return f"{gpu} has {gpu.hbm_bytes / GIB:.2f}"
     fits, perhaps = (", ".join(holding(found, outcome)) for outcome in (FITS, UNDECIDED))
     if fits:
         return f"that fits {fits}" + (f", perhaps {perhaps}" if perhaps else "")

@@ -55,6 +55,9 @@ class Conditions:
     slower: float = 1.0
     host: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.gpu.require_rates()
+
     def fitted(self, profile: str | None) -> Conditions:
         """These conditions with a profile's numbers. Raises LayoutError for an unknown profile."""
         if profile is None:
