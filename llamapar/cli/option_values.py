@@ -86,6 +86,7 @@ _READERS: dict[str, Callable[[str], object]] = {
     "layer_split": _layer_split,
     "gpu": _gpu,
     "framework": lambda text: find_framework(text).spelled,
+    "saves": lambda text: tuple(OPTIONS["saves"].chosen(word.strip()) for word in text.split(",")),
     # Lengths with commas between them: "10,20,34".
     "documents": lambda text: tuple(whole("documents", _count("documents", n)) for n in text.split(",")),
 }

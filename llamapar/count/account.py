@@ -27,7 +27,7 @@ from .in_flight import SCHEDULES
 from .published_rules import korthikanti, megatron, ultrascale
 from .saved import KERNELS, RECOMPUTE
 from .sizes import Sizes
-from .terms import Breakdown, Memory, Way, fullest
+from .terms import SAVES, Breakdown, Memory, Way, fullest
 
 ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
 offer("accounting", ACCOUNTINGS)
@@ -55,6 +55,7 @@ def memory(
     padding: str | Padding | None = None,
     layer_split: str | Sequence[int] | None = None,
     cp_method: str | None = None,
+    saves: Sequence[str] = (),
     framework: str | Framework | None = None,
     **degrees: Unpack[Degrees],
 ) -> Memory:
@@ -80,6 +81,8 @@ def memory(
     master_weights: float32 weights and states beside narrower parameters.
     framework: a trainer, "torchtitan" or its code of a day, "torchtitan@2025-06-01". Its row of
         `llamapar/frameworks/trainers.toml` gives what the call leaves out, and the ZeRO stage that it has.
+    saves: what the run does that is not counted, "lora", "8-bit-adam" or "offload": every figure is then an
+        upper bound, and the low end is what is left without the terms that it makes smaller.
     padding, kv_replication, cp_method: as in `run`.
     layer_split: as in `stages`, or layers of each stage; by default the framework's, else "balanced ends".
 
@@ -161,7 +164,8 @@ def memory(
         asked = f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else ""
         how += f", as {judge.title}{asked}"
     open_facts = ("recompute",) * (recompute is None) + ("framework",) * (judge is None)
-    return Memory(m, lay, how, tuple(stages), found, ways, open_facts)
+    less = tuple(one_of("saves", one, SAVES) for one in saves)
+    return Memory(m, lay, how, tuple(stages), found, ways, open_facts, saves=less)
 
 
 @lru_cache(maxsize=64)

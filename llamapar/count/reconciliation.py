@@ -157,6 +157,7 @@ MemoryKeywords = TypedDict(
         "padding": "str | Padding | None",
         "layer_split": "str | Sequence[int] | None",
         "cp_method": "str | None",
+        "saves": "Sequence[str]",
         "framework": "str | Framework | None",
         "tp": "int",
         "cp": "int",

@@ -41,7 +41,7 @@ class Job(Fields, word="job field"):
     quant_group: weights that share a quantisation scale along the input dim.
     layer_split: a name of `splits.LAYER_SPLITS`; None means the chosen framework's own.
     gpu: the job must fit its memory; `of` takes it as `hardware` does.
-    precision: of the layers' matmuls, "bfloat16" or "float8". recompute, schedule, nc: as in `memory`.
+    precision: of the layers' matmuls, "bfloat16" or "float8". saves, recompute, schedule, nc: as in `memory`.
     """
 
     model: ModelConfig
@@ -60,6 +60,7 @@ class Job(Fields, word="job field"):
     layer_split: str | None = None
     gpu: Gpu | None = None
     precision: str = "bfloat16"
+    saves: tuple[str, ...] = ()
     recompute: str | None = None
     schedule: str = "1f1b"
     nc: int | None = None

@@ -108,6 +108,7 @@ _DOCUMENTS = "length of each document in a sequence; attention stays within a do
 _SHRINK = "shrink the model to narrow heads and few layers, on at most 64 ranks: same shards, same faults"
 _NC = "micro-batches in a row per stage, in the flexible schedule (default: pp)"
 _GPU = "GPU that the job must fit: {choices}; or your own as JSON, or a .toml or .json file"
+_SAVES = "what the run does that is not counted, so that figures are upper bounds: {names}"
 _JOB = "published job that supplies every value you leave out: {names}"
 _CONTEXT = 'other known facts: {"tp": 8, "heads": 32, "kv_heads": 8, ...}'
 
@@ -191,6 +192,7 @@ _TABLE = (
     Option("beside", str, None, "another schedule, drawn below on the same time axis"),
     Option("time", int, None, "time in the timeline for which to say what every rank does", "forwards"),
     Option("step", int, 0, "step of a layer's forward and backward to draw; 0: all", "steps"),
+    Option("saves", tuple, (), _SAVES, choices=("lora", "8-bit-adam", "offload")),
     Option("accounting", str, "exact", "whose memory estimate: {choices}"),
     Option("gpu", str, None, _GPU, choices=tuple(HARDWARE)),
     Option("grad_dtype", str, None, "dtype of the gradient sums over micro-batches"),
@@ -277,7 +279,7 @@ LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero", "sequence_pa
 FACTS = (
     *("gpus", "gpus_per_node", "seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch"),
     *("micro_batches", "padding", "quant_group", "layer_split", "kv_replication"),
-    *("gpu", "precision", "recompute", "schedule", "nc"),
+    *("gpu", "precision", "saves", "recompute", "schedule", "nc"),
 )
 """Options that are fields of a Layout, and of a Job beside its model and layout."""
 

@@ -51,6 +51,7 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
         kv_replication=job.kv_replication or copies_heads(job, judge),
         padding=job.padding,
         layer_split=job.layer_split,
+        saves=job.saves,
         framework=judge,
         **settings,
     )
@@ -239,7 +240,8 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     serves = "" if judge is None or judge.trains else f", of training, which {judge.title} does not do"
     return {
         "stage": worst.stage,
-        "needs": f"{found.gib} GiB a rank{'' if found.whole else ' before any activation'}",
+        "needs": f"{'at most ' * bool(job.saves)}{found.gib} GiB a rank"
+        f"{'' if found.whole else ' before any activation'}",
         "there": _there(found, job.gpu),
         "terms": f"{several}largest in stage {worst.stage}: {largest}",
         "counted": f"with {counted if found.whole else 'no seq_len'}{serves}",
