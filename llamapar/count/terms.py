@@ -109,8 +109,8 @@ in one half of the measured runs (`benchmarks/as_printed.py --fit`). The other h
 FITS, UNDECIDED, TOO_MUCH = "fits", "undecided", "does not fit"
 """Outcomes: the whole interval fits the GPU's HBM, only a part of it does, or none of it."""
 
-STATES = ("parameters", "gradients", "master weights", "optimizer states")
-"""Terms that are exact and exist together in the optimizer's step."""
+STATES = ("parameters", "master weights", "optimizer states")
+"""Terms that are exact and exist together in every step; gradients may be narrower than they are counted."""
 
 SAVES = {
     "lora": ("gradients", "unreduced gradients", "gradient buckets", "master weights", "optimizer states"),

@@ -21,7 +21,7 @@ from .options import FACTS, LAYOUT, OPTIONS
 from .splits import NO_PADDING, Padding, kv_copies
 
 _COUNTS = {name: OPTIONS[name].most for name in FACTS if OPTIONS[name].is_count}
-_CHOICES = {"layer_split", "precision", "recompute", "schedule"}
+_CHOICES = {"layer_split", "precision", "grad_dtype", "recompute", "schedule"}
 
 FLOAT8_UNIT = 16
 """What must divide the sizes of a float8 matmul: `torch._scaled_mm` refuses others."""
@@ -41,7 +41,8 @@ class Job(Fields, word="job field"):
     quant_group: weights that share a quantisation scale along the input dim.
     layer_split: a name of `splits.LAYER_SPLITS`; None means the chosen framework's own.
     gpu: the job must fit its memory; `of` takes it as `hardware` does.
-    precision: of the layers' matmuls, "bfloat16" or "float8". saves, recompute, schedule, nc: as in `memory`.
+    precision: of the layers' matmuls, "bfloat16" or "float8".
+    grad_dtype, saves, recompute, schedule, nc: as in `memory`.
     """
 
     model: ModelConfig
@@ -60,6 +61,7 @@ class Job(Fields, word="job field"):
     layer_split: str | None = None
     gpu: Gpu | None = None
     precision: str = "bfloat16"
+    grad_dtype: str | None = None
     saves: tuple[str, ...] = ()
     recompute: str | None = None
     schedule: str = "1f1b"

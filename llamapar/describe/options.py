@@ -195,7 +195,13 @@ _TABLE = (
     Option("saves", tuple, (), _SAVES, choices=("lora", "8-bit-adam", "offload")),
     Option("accounting", str, "exact", "whose memory estimate: {choices}"),
     Option("gpu", str, None, _GPU, choices=tuple(HARDWARE)),
-    Option("grad_dtype", str, None, "dtype of the gradient sums over micro-batches"),
+    Option(
+        "grad_dtype",
+        str,
+        None,
+        "dtype of gradient sums: {names} (default: the trainer's)",
+        choices=("float32", "bfloat16", "float16"),
+    ),
     Option("kernels", str, "fused", "fused, or eager like this project's programs"),
     Option("loss", str, None, "how the loss is computed: {choices}"),
     Option(
@@ -279,7 +285,7 @@ LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero", "sequence_pa
 FACTS = (
     *("gpus", "gpus_per_node", "seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch"),
     *("micro_batches", "padding", "quant_group", "layer_split", "kv_replication"),
-    *("gpu", "precision", "saves", "recompute", "schedule", "nc"),
+    *("gpu", "precision", "grad_dtype", "saves", "recompute", "schedule", "nc"),
 )
 """Options that are fields of a Layout, and of a Job beside its model and layout."""
 

@@ -17,7 +17,7 @@ from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, OFFERED, Gpu
 from llamapar.describe.job import Job
 from llamapar.describe.models import ModelConfig
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import ADAPTS, Framework, habits_of
+from llamapar.frameworks import ADAPTS, FRAMEWORKS, Framework
 from llamapar.records.tables import Plain, cut
 
 from .repairs import ERROR, NOTE, WARNING
@@ -51,6 +51,7 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
         kv_replication=job.kv_replication or copies_heads(job, judge),
         padding=job.padding,
         layer_split=job.layer_split,
+        grad_dtype=job.grad_dtype,
         saves=job.saves,
         framework=judge,
         **settings,
@@ -134,7 +135,7 @@ def load_of(job: Job, judge: Framework | None = None) -> Load | None:
 WEIGHT, MOMENTS = 2, 4
 """Bytes of a 16-bit parameter, and of its two moments in 16 bits.
 
-Sums of gradients are in float32, and so are moments beside a master weight.
+Sums of gradients may be as narrow; moments beside a master weight are in float32.
 """
 
 
@@ -146,9 +147,16 @@ def least_bytes(
     reduced: the bound after a backward; the first backward of a step finds no sums of gradients.
     """
     weights = WEIGHT * numel / (shards if zero == 3 else 1)
-    sums = 2 * WEIGHT * numel / (shards if zero >= 2 else 1) * reduced
-    states = 2 * (WEIGHT + MOMENTS) if habits_of(judge).master_weights else MOMENTS
+    sums = WEIGHT * numel / (shards if zero >= 2 else 1) * reduced
+    states = 2 * (WEIGHT + MOMENTS) if _has_masters(judge, zero) else MOMENTS
     return weights + sums + states * numel / (shards if zero else 1)
+
+
+@lru_cache(maxsize=64)
+def _has_masters(judge: Framework | None, zero: int) -> bool:
+    """Whether states are in float32; without a judge, whether those of every trainer with the stage are."""
+    every = [judge] if judge else [one for one in FRAMEWORKS.values() if one.trains and zero in one.zero]
+    return all(one.habits.master_weights for one in every)
 
 
 @lru_cache(maxsize=256)
