@@ -39,7 +39,7 @@ def test_terms_add_up_and_each_is_its_formula() -> None:
         assert term.value == pytest.approx(eval(term.formula, names, dict(term.inputs)))
         assert term.formula in str(found) or term not in found.terms
         assert term.source, term.name
-    assert found.low < found.step_seconds < found.high
+    assert found.interval[0] < found.step_seconds < found.interval[1]
 
 
 def test_json_is_what_scripts_read(run: Callable[[str], tuple[int, str, str]]) -> None:
@@ -49,7 +49,7 @@ def test_json_is_what_scripts_read(run: Callable[[str], tuple[int, str, str]]) -
     assert status == 0
     assert said["step_seconds"] == pytest.approx(paper().step_seconds)
     assert said["terms"] == pytest.approx(paper().seconds)
-    assert {"step_seconds", "low", "high", "mfu", "tokens_per_second_per_gpu", "terms"} <= said.keys()
+    assert {"step_seconds", "interval", "caveat", "mfu", "tokens_per_second_per_gpu", "terms"} <= said.keys()
     assert said["tokens_per_second_per_gpu"] * said["step_seconds"] * 16384 == pytest.approx(2048 * 8192)
 
 

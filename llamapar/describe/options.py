@@ -266,7 +266,7 @@ _TIMED = {"micro_batch": 1, "gpu": DEFAULT_GPU}
 _MEMORY = _TIMED | {"dtype": "bfloat16", "kernels": None, "cp_method": None}
 
 OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
-    "cost": _TIMED,
+    "cost": _TIMED | {"kernels": None, "cp_method": None},
     "plan": {"gpu": DEFAULT_GPU},
     "checkpoint": {"format": "hf", "layer_split": "balanced ends"},
     "inside": _TIMED,

@@ -20,7 +20,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError, flag, real, whole
-from llamapar.frameworks import Framework, habits_of, recompute_of
+from llamapar.frameworks import Framework, recompute_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import AsDict, Plain, Record
@@ -313,12 +313,14 @@ def plan(
         gpu=found,
         kv_replication=flag("kv_replication", kv_replication),
     )
-    how = Conditions(
-        *(found, precision, kernels, flash, "selective"),
-        flag("overlap_tp", overlap_tp),
-        cp_method,
-        habits=habits_of(judge),
-    ).fitted(profile)
+    how = replace(
+        Conditions.of(judge, found, "selective", profile),
+        precision=precision,
+        kernels=kernels,
+        flash=flash,
+        overlap_tp=flag("overlap_tp", overlap_tp),
+        cp_method=cp_method,
+    )
     largest = None if most_tp is None else whole("most_tp", most_tp)
     others = EVERY_SCHEDULE if flag("all_schedules", all_schedules) else ()
     schedules = (schedule, *(name for name in others if name != schedule))
