@@ -32,6 +32,7 @@ SMALLEST = {
     "page": "--profiles 1 --moves 1 --tabs heads",
     "pipeline": "--repeats 1",
     "plans": "--small",
+    "recipes": "--small",
     "settings_accuracy": "",
     "step": "--repeats 1",
     "table4": "",

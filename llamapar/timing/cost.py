@@ -8,7 +8,7 @@ section 7); of these the first gather and the last reduction are exposed ("Scali
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypedDict, Unpack
@@ -16,7 +16,7 @@ from typing import TypedDict, Unpack
 from llamapar.count.flops import flops_a_token
 from llamapar.count.terms import Term
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.hardware import DEFAULT_GPU, Gpu, hardware
+from llamapar.describe.hardware import DEFAULT_GPU, Gpu, GpuLike, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -186,7 +186,7 @@ CostSettings = TypedDict(
         "recompute": "str | None",
         "schedule": "str",
         "nc": "int | None",
-        "gpu": "str | Mapping[str, object] | Gpu",
+        "gpu": "GpuLike",
         "precision": "str",
         "kernels": "str | None",
         "flash": "str",
@@ -219,7 +219,7 @@ PlanSettings = TypedDict(
         "gpus": "int",
         "seq_len": "int",
         "global_batch": "int",
-        "gpu": "str | Mapping[str, object] | Gpu",
+        "gpu": "GpuLike",
         "schedule": "str",
         "precision": "str",
         "kernels": "str",
@@ -253,7 +253,7 @@ def cost(
     recompute: str | None = None,
     schedule: str = "1f1b",
     nc: int | None = None,
-    gpu: str | Mapping[str, object] | Gpu = DEFAULT_GPU,
+    gpu: GpuLike = DEFAULT_GPU,
     precision: str = "bfloat16",
     kernels: str | None = None,
     flash: str = "fa3",
@@ -275,7 +275,8 @@ def cost(
     seq_len, micro_batch, global_batch, recompute, schedule, nc, kv_replication, layer_split, cp_method,
         float8_all_gather: as in `memory`.
     framework: a trainer, whose usual recompute, kernels and cp_method hold where they are not given.
-    gpu: a name of `HARDWARE`, or a custom GPU: {"base": a name, field: value, "nccl_tests": its output}.
+    gpu: a name of `HARDWARE` ("h100" is "h100-80gb"), or your own: a dict {"base": a name, "memory_gib": its
+        memory, field: value, "nccl_tests": its output}, that as JSON text, or a .toml or .json file with it.
     precision: of the layers' matmuls, "bfloat16" or "float8". kernels: of everything else, "fused" or
         "eager".
     flash: attention's kernel: "fa3" (or cuDNN's; on other GPUs their own), "fa2", or "unfused".

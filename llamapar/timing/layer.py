@@ -57,6 +57,9 @@ class Conditions:
     habits: Habits = USUAL
     profile: str = "none"
 
+    def __post_init__(self) -> None:
+        self.gpu.require_rates()
+
     @classmethod
     def of(
         cls, judge: Framework | None, gpu: Gpu, recompute: str | None = None, profile: str | None = None

@@ -7,14 +7,14 @@ is theirs. It does not depend on a starting point.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import cast
 
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, Memory
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.hardware import DEFAULT_GPU, GPUS, Gpu, hardware
+from llamapar.describe.hardware import DEFAULT_GPU, Gpu, GpuLike, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -267,7 +267,7 @@ def plan(
     *,
     seq_len: int,
     global_batch: int,
-    gpu: str | Mapping[str, object] | Gpu = DEFAULT_GPU,
+    gpu: GpuLike = DEFAULT_GPU,
     schedule: str = "1f1b",
     precision: str = "bfloat16",
     kernels: str = "fused",
@@ -310,7 +310,7 @@ def plan(
         seq_len=seq_len,
         global_batch=global_batch,
         schedule=schedule,
-        gpu=found.name if found.name in GPUS else None,
+        gpu=found,
         kv_replication=flag("kv_replication", kv_replication),
     )
     how = replace(
