@@ -167,6 +167,8 @@ def planned(recipe: dict[str, Any]) -> Asked:
 def place_of(recipe: dict[str, Any], plan: lp.Plan) -> int:
     """Place of the first layout that agrees with all that a recipe states; 0 where none does."""
     degrees, facts = ({name: recipe[name] for name in names if name in recipe} for names in (STATED, FACTS))
+    if recipe.get("cp", 1) * recipe["dp"] == 1:
+        del degrees["zero"]  # with nothing to shard every stage is the same
     for place, one in enumerate(plan.layouts, 1):
         if one.layout == one.layout.replace(**degrees) and one.job == one.job.replace(**facts):
             return place

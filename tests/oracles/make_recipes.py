@@ -7,9 +7,9 @@ it. A part of them is in other fixtures already and is read from there; the othe
 the tables that `source` names. A field that no source states is absent. One thing is stated for all recipes
 of a source where its own code states it; `TOLD` says which, and where.
 
-Left out: GPTs, whose MLP is no SwiGLU; mixtures of experts; fine-tuning with adapters; four-bit and
-microscaling floats, which the library cannot express; recipes that move activations to the CPU; recipes of
-NVIDIA's whose layers were cut down; the GPU counts between the smallest and the largest of one recipe.
+Left out: GPTs, whose MLP is no SwiGLU; mixtures of experts; fine-tuning with adapters; what the library cannot
+express (four-bit and microscaling floats, activations moved to the CPU, recomputation of every second layer);
+405B with fewer layers; the GPU counts between the smallest and the largest of one recipe.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TOLD: dict[str, dict[str, Any]] = {
     | ENDS,
     "torchtitan-202412": TITAN | {"gpu": "h100-96gb"},
     # docs/performance.md says A100 of 80 GB; 4,096 tokens by the MFU that it prints
-    "torchtitan-2024-a100": TITAN | {"gpu": "a100-80gb", "seq_len": 4096, "cp": 1, "kernels": "eager"},
+    "torchtitan-2024-a100": TITAN | {"gpu": "a100-80gb", "seq_len": 4096, "cp": 1},
     # train_configs/llama3_8b.toml recomputes selectively; its command gathers float8
     "torchtitan-h200": TITAN | {"gpu": "h200-141gb", "recompute": "selective", "float8_all_gather": True},
     "nemo-24.07": WHOLE,
@@ -116,7 +116,8 @@ def figures(row: dict[str, Any]) -> dict[str, Any]:
 def known(row: dict[str, Any]) -> dict[str, Any] | None:
     """A row of steps_published.json or steps_fresh.json as a recipe; None where TOLD leaves it out."""
     prefix = max((key for key in TOLD if row["id"].startswith(key)), key=len, default=None)
-    if prefix is None or (prefix.startswith("dgxc") and row["dims"]["layers"] < 126 and "405" in row["id"]):
+    cut = "405b" in row["id"] and row["dims"] and row["dims"]["layers"] < 126
+    if prefix is None or cut or row["id"].endswith("selective_layer"):
         return None
     found = {"name": row["id"], "model": PRESETS.get(row["model"]) or dims(row["model"], row["dims"], 4096)}
     found |= TOLD[prefix]
