@@ -7,9 +7,9 @@ it. A part of them is in other fixtures already and is read from there; the othe
 the tables that `source` names. A field that no source states is absent. One thing is stated for all recipes
 of a source where its own code states it; `TOLD` says which, and where.
 
-Left out: GPTs, whose MLP is no SwiGLU; mixtures of experts; fine-tuning with adapters; what the library cannot
-express (four-bit and microscaling floats, activations moved to the CPU, recomputation of every second layer);
-405B with fewer layers; the GPU counts between the smallest and the largest of one recipe.
+Left out: GPTs, whose MLP is no SwiGLU; mixtures of experts; fine-tuning with adapters; what the library
+cannot express (four-bit and microscaling floats, activations moved to the CPU, recomputation of every second
+layer); 405B with fewer layers; the GPU counts between the smallest and the largest of one recipe.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ FMS = {"trainer": "fms-fsdp", "zero": 3}
 
 TOLD: dict[str, dict[str, Any]] = {
     # ISCA 2025: one layer a virtual stage; ZeRO 1 with 1F1B from 2 * pp micro-batches on (section 3.1.3).
-    # The fixture has the recomputation of 8,192 tokens alone, for the paper says it of no other length.
+    # Gradients are summed in float32 (section 3.3.2 of the paper). The fixture has the recomputation of 8,192
+    # tokens alone, for the paper says it of no other length.
     "meta-llama3": {"trainer": "llama3-paper", "gpu": "h100-80gb", "virtual_stages": 8, "micro_batch": 1}
     | ENDS,
     "torchtitan-202412": TITAN | {"gpu": "h100-96gb"},
@@ -57,9 +58,9 @@ TOLD: dict[str, dict[str, Any]] = {
     "torchtitan-2024-a100": TITAN | {"gpu": "a100-80gb", "seq_len": 4096, "cp": 1},
     # train_configs/llama3_8b.toml recomputes selectively; its command gathers float8
     "torchtitan-h200": TITAN | {"gpu": "h200-141gb", "recompute": "selective", "float8_all_gather": True},
-    "nemo-24.07": WHOLE,
+    "nemo-24.07": MEGATRON | {"gpu": "h100-80gb"},
     "nemo-longseq": MEGATRON | {"gpu": "h100-80gb"},
-    # embedding and loss are counted as layers: ASYM_PP_EMBED, ASYM_PP_LOSS
+    # embedding and loss are counted as layers: ASYM_PP_EMBED, ASYM_PP_LOSS; ACT_CKPT_GRANULARITY is null
     "mlperf5.0": WHOLE | ENDS | HALVES | {"overlap_tp": True},
     # The yaml files @35a9aecc overlap TP, of 70B and 405B alone. In those of 405B since 25.04 stands
     # account_for_embedding_in_pipeline_split, and the same of the loss.
