@@ -19,7 +19,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import _page
 import llamapar as lp
+from llamapar.count.terms import TOO_MUCH
+from llamapar.rules.table import ERROR
 
 RECIPES = Path(__file__).resolve().parent.parent / "tests" / "oracles" / "recipes.json"
 
@@ -79,7 +81,7 @@ class Verdict:
     place: int = 0
     listed: int = 0
     over: float | None = None
-    why: str = field(default="", repr=False)
+    why: str = ""
 
     @property
     def name(self) -> str:
@@ -149,26 +151,20 @@ def seconds_of(recipe: dict[str, Any], cost: lp.Cost) -> float:
     return 0.0
 
 
-@dataclass
-class Asked:
-    """The plan for a job, and what it was asked with."""
-
-    plan: lp.Plan | None
-    problem: str = ""
-
-
-def planned(recipe: dict[str, Any]) -> Asked:
+def planned(recipe: dict[str, Any]) -> lp.Plan | str:
+    """The plan for a recipe's job, or why there is none."""
     try:
-        return Asked(answer(lp.plan, recipe, **trainer_of(recipe), top=LISTED))
+        plan: lp.Plan = answer(lp.plan, recipe, **trainer_of(recipe), top=LISTED)
     except lp.LlamaparError as problem:
-        return Asked(None, problem.what)
+        return problem.what
+    return plan if plan.layouts else "no layout passes and fits"
 
 
 def place_of(recipe: dict[str, Any], plan: lp.Plan) -> int:
     """Place of the first layout that agrees with all that a recipe states; 0 where none does."""
     degrees, facts = ({name: recipe[name] for name in names if name in recipe} for names in (STATED, FACTS))
     if recipe.get("cp", 1) * recipe["dp"] == 1:
-        del degrees["zero"]  # with nothing to shard every stage is the same
+        degrees.pop("zero", None)  # every stage is the same where there is nothing to shard
     for place, one in enumerate(plan.layouts, 1):
         if one.layout == one.layout.replace(**degrees) and one.job == one.job.replace(**facts):
             return place
@@ -184,60 +180,62 @@ def missing(recipe: dict[str, Any], plan: lp.Plan) -> str:
     return f"none of its {len(plan.layouts)} has {' or '.join(found) or 'all that is stated'}"
 
 
-def judged(recipe: dict[str, Any], planning: Asked) -> Verdict:
-    """What every command says of a recipe."""
+def placed(recipe: dict[str, Any], plan: lp.Plan, seconds: float) -> dict[str, Any]:
+    """Where a recipe stands in a plan, as fields of a Verdict. seconds: its predicted step; 0 without one."""
+    place = place_of(recipe, plan)
+    steps = [one.cost.step_seconds for one in plan.layouts]
+    own = steps[place - 1] if place else seconds
+    stated, known = ({name: recipe[name] for name in names if name in recipe} for names in (STATED, FACTS))
+    try:
+        why = str(plan.why(stated, **known, schedule=recipe.get("schedule")))
+    except lp.LlamaparError as problem:
+        why = problem.what
+    # A layout that is faster than the last one listed would be there if it had been searched and had passed.
+    absent = not place and (len(steps) < LISTED or seconds < max(steps))
+    found = {"place": place, "listed": len(steps), "over": own / steps[0] - 1 if own else None, "why": why}
+    return found | ({"refused": f"{missing(recipe, plan)}: {why}"} if absent else {})
+
+
+def judged(recipe: dict[str, Any], plan: lp.Plan | str) -> Verdict:
+    """What every command says of a recipe. plan: for its job, or why there is none."""
     trainer = trainer_of(recipe)
     refusals: dict[str, str] = {}
     found: dict[str, Any] = {}
-    for command, options in {"check": {}, "check --framework": trainer}.items():
-        if options or command == "check":
-            try:
-                report = answer(lp.check, recipe, **options)
-                errors = [f"{one.code} {one.message}" for one in report.findings if one.severity == "error"]
-            except lp.LlamaparError as problem:
-                errors = [problem.what]
-            refusals |= {command: errors[0]} if errors else {}
-    try:
-        memory = answer(lp.memory, recipe, **trainer)
+
+    def tried(command: str, function: Callable[..., Any], **more: Any) -> Any:
+        try:
+            return answer(function, recipe, **more)
+        except lp.LlamaparError as problem:
+            refusals[command] = problem.what
+            return None
+
+    ways = {"check": {}} | ({"check --framework": trainer} if trainer else {})
+    for command, options in ways.items():
+        report = tried(command, lp.check, **options)
+        for one in report.findings if report else ():
+            if one.severity == ERROR:
+                refusals.setdefault(command, f"{one.code} {one.message}")
+    memory = tried("memory", lp.memory, **trainer)
+    if memory:
         found |= {"outcome": memory.outcome, "low": memory.low_bytes, "high": memory.high_bytes}
         found["expected"] = getattr(memory, "expected_bytes", memory.worst.total_bytes)
-        if memory.outcome == "does not fit":
+        if memory.outcome == TOO_MUCH:
             refusals["memory"] = f"at least {memory.low_bytes / GIB:.1f} GiB"
-    except lp.LlamaparError as problem:
-        refusals["memory"] = problem.what
     published = recipe["published"]
     found["peak"] = published.get("peak_gib", 0) * GIB or published.get("peak_gb", 0) * GB
-    try:
-        cost = answer(lp.cost, recipe, **trainer)
+    cost = tried("cost", lp.cost, **trainer)
+    if cost:
         found |= {"seconds": cost.step_seconds, "measured": seconds_of(recipe, cost)}
-    except lp.LlamaparError as problem:
-        refusals["cost"] = problem.what
-    plan = planning.plan
-    if plan is None or not plan.layouts:
-        refusals["plan"] = planning.problem or "no layout passes and fits"
-        return Verdict(recipe, refusals, bool(trainer), **found)
-    found |= {"place": place_of(recipe, plan), "listed": len(plan.layouts)}
-    layout = {name: recipe[name] for name in STATED if name in recipe}
-    known = (recipe.get(name) for name in ("micro_batch", "recompute", "schedule"))
-    try:
-        found["why"] = str(plan.why(layout, *known))
-    except lp.LlamaparError as problem:
-        found["why"] = problem.what
-    if "seconds" in found or found["place"]:
-        own = plan.layouts[found["place"] - 1].cost.step_seconds if found["place"] else found["seconds"]
-        found["over"] = own / plan.best.cost.step_seconds - 1
-    # The list ends at a time: a layout that is faster would stand in it if it had been searched and passed.
-    slowest = plan.layouts[-1].cost.step_seconds
-    whole = len(plan.layouts) < LISTED
-    if not found["place"] and (whole or found.get("seconds", 0.0) < slowest):
-        refusals["plan"] = f"{missing(recipe, plan)}: {found['why']}"
-    return Verdict(recipe, refusals, bool(trainer), **found)
+    place = {"refused": plan} if isinstance(plan, str) else placed(recipe, plan, found.get("seconds", 0.0))
+    if "refused" in place:
+        refusals["plan"] = place.pop("refused")
+    return Verdict(recipe, refusals, bool(trainer), **found, **place)
 
 
 def together(rows: Sequence[dict[str, Any]]) -> list[Verdict]:
     """The recipes of one job: its plan is made once."""
-    planning = planned(rows[0])
-    return [judged(row, planning) for row in rows]
+    plan = planned(rows[0])
+    return [judged(row, plan) for row in rows]
 
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> list[Verdict]:

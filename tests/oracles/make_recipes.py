@@ -52,6 +52,7 @@ TOLD: dict[str, dict[str, Any]] = {
     # Gradients are summed in float32 (section 3.3.2 of the paper). The fixture has the recomputation of 8,192
     # tokens alone, for the paper says it of no other length.
     "meta-llama3": {"trainer": "llama3-paper", "gpu": "h100-80gb", "virtual_stages": 8, "micro_batch": 1}
+    | {"grad_dtype": "float32"}
     | ENDS,
     "torchtitan-202412": TITAN | {"gpu": "h100-96gb"},
     # docs/performance.md says A100 of 80 GB; 4,096 tokens by the MFU that it prints
