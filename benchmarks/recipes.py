@@ -209,7 +209,9 @@ def judged(recipe: dict[str, Any], plan: lp.Plan | str) -> Verdict:
             refusals[command] = problem.what
             return None
 
-    ways = {"check": {}} | ({"check --framework": trainer} if trainer else {})
+    ways: dict[str, dict[str, str]] = {"check": {}}
+    if trainer:
+        ways["check --framework"] = trainer
     for command, options in ways.items():
         report = tried(command, lp.check, **options)
         for one in report.findings if report else ():
