@@ -14,10 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 BROWSER = pytest.mark.browser
 
 SMALLEST = {
+    "as_printed": "--only korth22",
     "checkpoint": "--small --runs 1",
     "context_parallel": "--small --repeats 1",
     "core": "--repeats 1",
-    "cost_accuracy": "--half seen",
+    "cost_accuracy": "",
     "dry": "--repeats 1",
     "execute": "--repeats 1 --programs attention",
     "explain_accuracy": "--half even",

@@ -12,7 +12,7 @@ from llamapar.cli.plain_commands import PLAIN
 from llamapar.count import ACCOUNTINGS
 from llamapar.count.in_flight import SCHEDULES
 from llamapar.count.saved import RECOMPUTE
-from llamapar.describe.hardware import GPUS
+from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.options import OPTIONS
 from llamapar.rules.machines import BLOCKS
 
@@ -202,7 +202,7 @@ REFUSALS = [
     ("memory --model tiny --seq-len 8 --recompute selctive", "recompute='selctive' is not", "selective"),
     ("memory --model tiny --seq-len 8 --schedule 1fb1", "schedule='1fb1' is not known", "1f1b"),
     ("memory --model tiny --seq-len 8 --accounting megatorn", "accounting='megatorn' is not", "megatron"),
-    ("memory --model tiny --seq-len 8 --gpu h100", "gpu='h100' is not known", "h100-80gb"),
+    ("memory --model tiny --seq-len 8 --gpu h100-80g", "gpu='h100-80g' is not known", "h100-80gb"),
     ("memory --model tiny --seq-len 8 --zero 4", "zero=4: zero must be", "--zero 3"),
     ("memory --model llama3-8b --tp 16 --seq-len 8", "tp=16 does not divide n_kv_heads=8", "--tp 8"),
     (f"{JOB} --global-batch 100", "global_batch=100 sequences are no whole", "--global-batch 128"),
@@ -246,7 +246,7 @@ def test_help_names_every_choice() -> None:
         ("recompute", RECOMPUTE, "selective"),
         ("schedule", SCHEDULES, "1f1b"),
         ("accounting", ACCOUNTINGS, "exact"),
-        ("gpu", GPUS, "h100-80gb"),
+        ("gpu", HARDWARE, "h100-80gb"),
         ("format", BLOCKS, "q40"),
     ):
         told = OPTIONS[option].about(default)

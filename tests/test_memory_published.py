@@ -8,15 +8,14 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import memory_accuracy as accuracy
 import pytest
 
 import _page
 import llamapar as lp
-import memory_accuracy as accuracy
 from llamapar.count.reconciliation import PEERS, by_step
 from llamapar.count.sizes import Sizes, StageHold
 from llamapar.count.terms import MARGIN, RESERVED
-from llamapar.describe.hardware import GPUS
 
 ROOT = Path(__file__).resolve().parent.parent
 ORACLES = ROOT / "tests" / "oracles"
@@ -302,10 +301,11 @@ def test_the_script_prints_the_whole_and_every_mark(
     assert [line.split(":")[0] for line in lines[5:7]] == ["  fits_dims False", "  fits_dims True"]
     peak, upper = 30e9 / GIB, said.high_bytes / GIB
     assert lines[7] == f"2 rows: peaks above the account shown {peak > upper:.1%}, upper {peak > upper:.1%}"
-    fits = 2 * sum(upper <= size / GIB for size in GPUS.values())
+    fits = 2 * sum(upper <= size / GIB for size in accuracy.GPUS.values())
     above = fits if peak > upper else 0
     each = f"{fits}, 0 wrong, {above} with a peak above the account"
-    assert lines[8] == f"said to fit, of {2 * len(GPUS)} rows on {len(GPUS)} GPUs: shown {each}; upper {each}"
+    gpus = len(accuracy.GPUS)
+    assert lines[8] == f"said to fit, of {2 * gpus} rows on {gpus} GPUs: shown {each}; upper {each}"
     assert lines[9].startswith("said to fit, of 0 rows on its own GPU: shown 0, 0 wrong")
 
 

@@ -85,7 +85,7 @@ def faults(name: str, table: Mapping[str, Option]) -> list[str]:
             found.append(f"{parameter.name} is not in the table")
             continue
         kind = option.kind.__name__
-        annotation = str(parameter.annotation)
+        annotation = str(parameter.annotation).replace("GpuLike", "str | Mapping | Gpu")
         if kind not in annotation:
             found.append(f"{parameter.name} is {annotation}, and {kind} in the table")
         default = own.get(parameter.name, option.default)

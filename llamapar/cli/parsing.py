@@ -41,6 +41,7 @@ _METAVARS = {
         "NAME",
     ),
     "documents": "N,N,...",
+    "saves": "NAME,NAME,...",
     "timeout": "SECONDS",
     "deadline": "SECONDS",
     "memory_gib": "GIB",
@@ -154,6 +155,7 @@ def _with_job(given: Given) -> Given:
     published = JOBS[OPTIONS["job"].chosen(given["job"])]
     job = published.job
     settings: Values = {**vars(job.layout), **vars(job), "model": job.model.name}
+    settings["framework"] = published.framework
     known = {name: value for name, value in settings.items() if name in given.about.options}
     own = given.of(*known)
     is_changed = any(own[name] != known[name] for name in own)

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import Choice
-from llamapar.frameworks import FRAMEWORKS
+from llamapar.frameworks import framework
 from llamapar.place.orders import ORDERS
 from llamapar.records.tables import cut
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from llamapar.rules.machines import Loading
     from llamapar.timing.cost import Cost
 
-_MEMORY = ("accounting", "cp_method", "loss", "float8_all_gather")
+_MEMORY = ("accounting", "cp_method", "loss", "master_weights")
 _COST = (
     *("gpus", "seq_len", "micro_batch", "global_batch", "recompute", "schedule", "nc", "layer_split"),
     *("gpu", "precision", "kernels", "flash", "overlap_tp", "float8_all_gather", "kv_replication"),
@@ -38,7 +37,10 @@ def _memory(given: Given) -> CommandAnswer:
 
     model, layout = given.model, given.layout
     given.require()
-    job, judge = Job.of(model, layout, **given.of(*FACTS)), FRAMEWORKS.get(given["framework"])
+    job, judge = (
+        Job.of(model, layout, **given.of(*FACTS)),
+        given["framework"] and framework(given["framework"]),
+    )
     return answer_of(given, memory_of(job, judge, **given.of(*_MEMORY)))
 
 
@@ -111,7 +113,6 @@ PLAIN: Mapping[str, Command] = {
         needs={"seq_len": _seq_len("cost", "the time of a step grows with it")},
         below=_reasons,
         helps={
-            "gpu": f"GPU to run on: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
             "framework": "framework whose layer split and habits apply unless you set them",
             "global_batch": "sequences in a step, over all DP groups (default: enough to fill the pipeline)",
         },

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache
 from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.dtypes import TRAINED
-from llamapar.describe.hardware import DEFAULT_GPU, GPUS
+from llamapar.describe.hardware import DEFAULT_GPU, GpuLike, hardware
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Degrees, Layout, LayoutLike
+from llamapar.describe.layout import AXES, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of
-from llamapar.frameworks import FRAMEWORKS, Framework
+from llamapar.frameworks import FRAMEWORKS, Framework, habits_of, recompute_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.cross_entropy import LOSSES
-from llamapar.frameworks.habits import HABITS, habits_of
-from llamapar.frameworks.trainer import LAST, MOST, Habits
 from llamapar.place.orders import ORDERS
 
 from .exact import Account, exact
@@ -28,7 +27,7 @@ from .in_flight import SCHEDULES
 from .published_rules import korthikanti, megatron, ultrascale
 from .saved import KERNELS, RECOMPUTE
 from .sizes import Sizes
-from .terms import Breakdown, Memory
+from .terms import SAVES, Breakdown, Memory, Way, fullest
 
 ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
 offer("accounting", ACCOUNTINGS)
@@ -42,176 +41,143 @@ def memory(
     seq_len: int,
     micro_batch: int = 1,
     global_batch: int | None = None,
-    recompute: str = "selective",
+    recompute: str | None = None,
     schedule: str = "1f1b",
     nc: int | None = None,
     accounting: str = "exact",
-    gpu: str = DEFAULT_GPU,
+    gpu: GpuLike = DEFAULT_GPU,
     dtype: str = "bfloat16",
     grad_dtype: str | None = None,
-    kernels: str = "fused",
+    kernels: str | None = None,
     loss: str | None = None,
-    grad_buckets: bool = False,
     master_weights: bool | None = None,
-    float8_all_gather: bool = False,
     kv_replication: bool = False,
     padding: str | Padding | None = None,
     layer_split: str | Sequence[int] | None = None,
-    cp_method: str = "all_gather",
-    regather: bool | None = None,
-    silu_kept: bool | None = None,
-    elementwise_kept: bool | None = None,
+    cp_method: str | None = None,
+    saves: Sequence[str] = (),
     framework: str | Framework | None = None,
     **degrees: Unpack[Degrees],
 ) -> Memory:
     """Bytes of memory on the worst rank of every pipeline stage, term by term, beside a GPU's HBM.
 
-    A choice that neither an argument nor `framework` decides makes the answer a range, `low_bytes` to
-    `high_bytes`. The terms shown are those of its upper end. Without a framework, the terms follow the open
-    choices alone; the upper end is then what any trainer may do, and the outcome is "fits" only if that fits.
+    The terms add up to the expected figure; `low_bytes` to `high_bytes` holds eight of ten runs. What the
+    call leaves open widens it: without `recompute` every mode counts, and without `framework` every trainer
+    that can run the layout. `Memory.narrows` is the fact that narrows it most.
 
     seq_len: tokens of a sequence. micro_batch: sequences of a micro-batch. global_batch: sequences of a step
         over all dp ways; by default two micro-batches for each pipeline rank.
-    recompute: "none", "selective" or "full". schedule: "1f1b" (interleaved with virtual_stages), "gpipe", or
-        another of `schedule`'s; nc belongs to the flexible one. Chunks in flight are counted in its table.
+    recompute: "none", "selective" or "full"; None: the trainer's usual mode is expected.
+    schedule: "1f1b" (interleaved with virtual_stages), "gpipe", or another of `schedule`'s; nc belongs to the
+        flexible one. Chunks in flight are counted in its table.
     accounting: "exact", or a published rule: "megatron", "korthikanti" (activations alone), "ultrascale";
-        the rules know one stage, the most loaded. gpu: a name of `GPUS`.
+        the rules know one stage, the most loaded. gpu: as in `cost`.
     dtype: of parameters and activations. grad_dtype: of the sums of gradients over micro-batches; by default
         the framework's, else float32.
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
     loss: a key of `llamapar.frameworks.cross_entropy.LOSSES`: "vocab_parallel", "in_place", "torch" for
-        torch.nn.functional.cross_entropy, "shifted" for that of older transformers, "held" if a script
-        keeps the logits through the backward, "narrow" if they stay in dtype, "loss_parallel" for
-        DTensor's, "compiled" or "chunked".
-    grad_buckets: gradients of a micro-batch are kept in dtype beside their sums, as in torch's DDP.
-    master_weights: float32 weights and states beside narrower parameters; by default the framework's habit,
-        else True.
-    float8_all_gather: ZeRO 3 gathers the weights of layers in float8, as torchao's FSDP2 extension does.
-    regather: under sequence parallelism, the backward gathers the inputs of column-parallel matmuls again
-        instead of keeping them, as Megatron-LM does (arXiv:2205.05198 section 4.2.2). None: unknown.
-    silu_kept: the backward of SwiGLU keeps SiLU's output instead of computing it again. None: unknown.
-    elementwise_kept: without recomputation, outputs of norms and SwiGLU's product are kept for the matmuls
-        that read them, instead of being computed again. None: unknown.
-    framework: supplies habits (`llamapar.frameworks.habits`), padding and layer split as defaults.
+        torch.nn.functional.cross_entropy, "held" if a script keeps the logits through the backward, "narrow"
+        if they stay in dtype, "loss_parallel" for DTensor's, "compiled" or "chunked".
+    master_weights: float32 weights and states beside narrower parameters.
+    framework: a trainer, "torchtitan" or its code of a day, "torchtitan@2025-06-01". Its row of
+        `llamapar/frameworks/trainers.toml` gives what the call leaves out, and the ZeRO stage that it has.
+    saves: what the run does that is not counted, "lora", "8-bit-adam" or "offload": every figure is then an
+        upper bound, and the low end is what is left without the terms that it makes smaller.
     padding, kv_replication, cp_method: as in `run`.
     layer_split: as in `stages`, or layers of each stage; by default the framework's, else "balanced ends".
 
     ZeRO and sequence parallelism come from the layout: by default ZeRO 1, and on if tp > 1.
     Raises LayoutError for bad input, if tp cuts through a head, and if the layer split refuses.
     """
+    judge = None if framework is None else find_framework(framework)
+    usual, mode = habits_of(judge), recompute_of(judge, recompute)
     for name, value, known in (
-        ("recompute", recompute, RECOMPUTE),
+        ("recompute", mode, RECOMPUTE),
         ("schedule", schedule, SCHEDULES),
         ("accounting", accounting, ACCOUNTINGS),
-        ("gpu", gpu, GPUS),
         ("dtype", dtype, TRAINED),
         ("grad_dtype", grad_dtype or dtype, TRAINED),
-        ("kernels", kernels, KERNELS),
-        ("loss", loss or "torch", LOSSES),
+        ("kernels", kernels or usual.kernels, KERNELS),
+        ("loss", loss or usual.loss, LOSSES),
     ):
         one_of(name, value, known)
-    lay = Layout.of(layout, **degrees)
+    lay, found = Layout.of(layout, **degrees), hardware(gpu)
     job = Job.of(model, lay, seq_len=seq_len, micro_batch=micro_batch, global_batch=global_batch)
     m, lay = job.model, job.layout
     many = micro_batches_of(job)
-    how = f"seq_len={seq_len}, micro_batch={micro_batch}: {accounting} accounting, recompute {recompute}"
-    judge, habits = _trainer(framework)
-    if framework is not None:
-        how += f", as {judge.title if judge else framework}"
-    if regather is not None:
-        habits = replace(habits, regather=flag("regather", regather))
-    if silu_kept is not None:
-        habits = replace(habits, silu_kept=flag("silu_kept", silu_kept))
-    if elementwise_kept is not None:
-        habits = replace(habits, elementwise_kept=flag("elementwise_kept", elementwise_kept))
-    if loss is not None:
-        habits = replace(habits, loss=loss, tp_loss=None)
-    # An argument outranks the framework's habit, so the habits are replaced before anything is counted.
-    if accounting == "exact":
-        habits, mode = habits.under(recompute)
-        # What is given here once serves several layouts below: the estimate shown, its lower end, and the
-        # heaviest trainer's.
-        item_grads = dtype if habits.grads_in_dtype else "float32"
-        sizes = partial(
-            Sizes,
+    how = f"seq_len={seq_len}, micro_batch={micro_batch}: {accounting} accounting, recompute {mode}"
+    if accounting != "exact":
+        # Of the published rules only Megatron-LM's counts micro-batches.
+        if accounting == "megatron":
+            stage = megatron(m, lay, seq_len, micro_batch, many, mode)
+        else:
+            rule = korthikanti if accounting == "korthikanti" else ultrascale
+            stage = rule(m, lay, seq_len, micro_batch, mode)
+        return Memory(m, lay, how, (stage,), found, published=True)
+    copied = flag("kv_replication", kv_replication)
+    held = None if master_weights is None else flag("master_weights", master_weights)
+
+    def count(trainer: Framework | None, mode: str, some: bool) -> tuple[Layout, list[Breakdown]]:
+        """The layout as a trainer runs it, and what its stages hold, or only the fullest of like ones."""
+        one = trainer.settled(lay) if trainer else lay
+        habits, really = habits_of(trainer).under(mode)
+        if loss is not None:
+            habits = replace(habits, loss=loss, tp_loss=None)
+        sizes = Sizes(
             m,
+            one,
             seq_len=seq_len,
             micro_batch=micro_batch,
-            kv_replication=flag("kv_replication", kv_replication),
-            padding=judge.padding if judge and padding is None else padding,
-            layer_split=layer_split or (judge and judge.layer_split) or "balanced ends",
-            cp_method=cp_method,
+            kv_replication=copied,
+            padding=trainer.padding if trainer and padding is None else padding,
+            layer_split=layer_split or (trainer and trainer.layer_split) or "balanced ends",
+            cp_method=cp_method or habits.cp_method,
             dtype=dtype,
+            regather=habits.regather,
             placement=ORDERS[schedule].placement,
         )
+        wide = habits.master_weights if held is None else held
         account = Account(
-            grad_dtype or item_grads,
-            mode,
-            kernels,
+            # Without a wider copy of the weights, gradients are what autograd makes: of the weights' dtype.
+            grad_dtype or (dtype if habits.grads_in_dtype or not wide else "float32"),
+            really,
+            kernels or habits.kernels,
             schedule,
             many,
             nc,
-            flag("grad_buckets", grad_buckets),
-            habits.master_weights if master_weights is None else flag("master_weights", master_weights),
-            flag("float8_all_gather", float8_all_gather),
+            wide,
         )
-        # A trainer that is not known may keep gradients from step to step, so moments of a step cannot be
-        # told apart and all terms count together.
-        most, together = habits.most(), habits.gradients_stay is None
-        stages = exact(sizes(lay, regather=bool(most.regather)), account, most, together)
-        least = habits.least()
-        layouts = [lay]
-        if lay.sp and lay.sequence_parallel is None and regather is None:  # which only it can do
-            layouts.append(lay.replace(sequence_parallel=False))
-        # Naming the framework closes most open choices at once; for one that is named, what is still open
-        # is asked for.
-        facts = ("framework",) if framework is None else tuple(n for n in habits.open if n in _SAID)
-        if habits.open:
-            return Memory(
-                m,
-                lay,
-                how,
-                tuple(stages),
-                gpu,
-                lambda: exact(sizes(lay, regather=bool(least.regather)), account, least, False),
-                facts,
-                None if framework is not None else partial(_heaviest, sizes, layouts, account, most),
-            )
-    elif accounting == "megatron":
-        stages = [megatron(m, lay, seq_len, micro_batch, many, recompute)]
-    else:
-        # These authors' rules count no micro-batches.
-        rule = korthikanti if accounting == "korthikanti" else ultrascale
-        stages = [rule(m, lay, seq_len, micro_batch, recompute)]
-    return Memory(m, lay, how, tuple(stages), gpu)
+        return one, exact(sizes, account, habits, some)
+
+    def ways() -> Iterator[Way]:
+        """Everything that the call may mean: other trainers, and other modes of recomputation."""
+        modes = RECOMPUTE if recompute is None else (mode,)
+        for name in _trainers(lay) if judge is None else (None,):
+            for other in modes:
+                # A trainer may refuse the layout's other facts; then it is not the one that runs it.
+                with suppress(LayoutError):
+                    made = count(FRAMEWORKS[name] if name else judge, other, True)[1]
+                    yield Way(name, other, fullest(made))
+
+    lay, stages = count(judge, mode, False)
+    if judge is not None:
+        asked = f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else ""
+        how += f", as {judge.title}{asked}"
+    open_facts = ("recompute",) * (recompute is None) + ("framework",) * (judge is None)
+    less = tuple(one_of("saves", one, SAVES) for one in saves)
+    return Memory(m, lay, how, tuple(stages), found, ways, open_facts, saves=less)
 
 
-def _heaviest(
-    sizes: Callable[..., Sizes], layouts: Sequence[Layout], account: Account, habits: Habits
-) -> list[Breakdown]:
-    """The upper bound for any trainer: for each stage, the layout that takes more.
-
-    It assumes DTensor's loss, gradients in buckets beside their sums, and gradients whole until the last
-    micro-batch. Recomputation is as given. Copies that only a few trainers' steps make are left out.
-    """
-    loss = "loss_parallel" if habits.loss == MOST["loss"] else habits.loss
-    habits = replace(habits, loss=loss, reduces=LAST)
-    account = replace(account, grad_buckets=True)
-    # Stage by stage, because with and without sequence parallelism another stage may be the heavier one.
-    made = (exact(sizes(one, regather=bool(habits.regather)), account, habits) for one in layouts)
-    return [max(stages, key=lambda stage: stage.total_bytes) for stages in zip(*made, strict=True)]
-
-
-_SAID = ("regather", "silu_kept", "elementwise_kept", "loss")
-"""A trainer's choices that are also arguments of `memory`."""
-
-
-def _trainer(name: str | Framework | None) -> tuple[Framework | None, Habits]:
-    """The framework of a name (None for a trainer that is not a framework here), and its habits."""
-    if name is None or (name in HABITS and name not in FRAMEWORKS):
-        return None, habits_of(name)
-    judge = find_framework(name)
-    return judge, habits_of(judge)
+@lru_cache(maxsize=64)
+def _trainers(layout: Layout) -> tuple[str, ...]:
+    """Trainers with different habits that can run the layout."""
+    found: dict[object, str] = {}
+    for name, judge in FRAMEWORKS.items():
+        has = all(axis in judge.axes for axis in AXES if layout.size(axis) > 1)
+        several = judge.interleaves or layout.virtual_stages == 1
+        if judge.trains and has and several and judge.settled(layout).zero == layout.zero:
+            found.setdefault((judge.habits, judge.padding, judge.layer_split), name)
+    return tuple(found.values())
 
 
 def micro_batches_of(job: Job) -> int:

@@ -32,11 +32,6 @@ _FSDP = (
     "torch.distributed.fsdp.fully_shard: dim 0 by torch.chunk, the sharded parameters are the master weights"
 )
 
-_FLOAT8 = (
-    "torchao float8/fsdp_utils.py @36027d82d1: fsdp_pre_all_gather sends a linear layer's weight in float8; "
-    "torchtitan leaves the head out (filter_fqns)"
-)
-
 UNREDUCED = "unreduced gradients"
 STEP_COPY = "optimizer's copy"
 STEP_GRADIENTS = "gradients of the step"
@@ -56,9 +51,7 @@ class Account:
     schedule: str
     micro_batches: int
     nc: int | None
-    grad_buckets: bool
     master_weights: bool = True
-    float8_all_gather: bool = False
 
 
 def state_terms(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> list[Term]:
@@ -78,23 +71,24 @@ def state_terms(sizes: Sizes, hold: StageHold, account: Account, habits: Habits)
         "wide": max(item, 4) if account.master_weights else item,
         "bucket": habits.bucket if fsdp or habits.overlaps else habits.bucket // 2,
         "zero": layout.zero,
-        "copies": habits.step_copies or 0,
+        "copies": habits.step_copies,
     }
     # With one micro-batch a gradient is reduced as soon as it is made, and nothing waits.
     if layout.zero >= 2 and account.micro_batches > 1 and habits.reduces_once(layout.pp):
         inputs["waiting"] = item if habits.unreduced_in_dtype else grad
         inputs["unreduced"] = unreduced_gradients(sizes, hold, account.schedule)
-    inputs["buckets"] = item if account.grad_buckets and shard * layout.dp_replicate > 1 else 0
-    source, whole, eighth = _FSDP if fsdp else _ZERO, "bytes of the dtype", ""
-    if account.float8_all_gather and layout.zero == 2:  # FSDP's that stay gathered after the forward
-        linear = sum(part.numel for part in sizes.parts["layer"] if part.matrix)
-        inputs["linear"], eighth, whole = sum(hold.layers) * linear, " - linear * (item - 1)", _FLOAT8
+    inputs["buckets"] = item if layout.zero in habits.buckets and shard * layout.dp_replicate > 1 else 0
+    source = _FSDP if fsdp else _ZERO
     # FSDP's sharded parameters are in float32 themselves, so it has no second copy of them.
     master = item < 4 and not fsdp and account.master_weights
     # A term that does not apply has the formula "0" and is dropped later, so the order is the same for
     # all trainers.
     rows = [
-        ("parameters", "own * wide" if fsdp else f"params * item{eighth}", source if fsdp else whole),
+        (
+            "parameters",
+            "own * wide" if fsdp else "params * item",
+            source if fsdp else "bytes of the dtype",
+        ),
         ("gradients", "own * grad" if layout.zero >= 2 else "params * grad", source),
         (
             UNREDUCED,
@@ -150,12 +144,6 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> 
         units = "gathered_layers * layer_params"
         units += " + embedding_params" * hold.embedding + " + head_params" * hold.head
         source = f"{_FSDP}; the next layer prefetched"
-        if account.float8_all_gather:
-            inputs["layer_linear"] = sum(part.numel for part in sizes.parts["layer"] if part.matrix)
-            units, source = (
-                f"{units} - gathered_layers * layer_linear * (item - 1) / item",
-                f"{source}; {_FLOAT8}",
-            )
         # DeepSpeed limits gathered parameters by number and not by layer (stage3_max_live_parameters).
         if habits.live:
             inputs["live"], inputs["all"] = habits.live, sizes.params(hold)
@@ -227,7 +215,7 @@ def activations(
         row = kept_of_end("head", kernels)
         terms.append(Term("activations: head", f"last * ({row.formula})", inputs, row.source))
         row = kept_of_end("loss", kernels)
-        less, more, why = LOSSES[(layout.tp > 1 and habits.tp_loss) or habits.loss or "vocab_parallel"]
+        less, more, why = LOSSES[(layout.tp > 1 and habits.tp_loss) or habits.loss]
         own = row.formula if less == "0" else f"{row.formula} + {less}"
         every = f"last * ({own})" if inputs["last"] > 1 else own
         terms.append(Term("logits and loss", f"{every} + {more}", inputs, f"{row.source}; {why}"))
@@ -246,11 +234,10 @@ def breakdown(
     constant: list[Term],
     account: Account,
     habits: Habits,
-    together: bool,
 ) -> Breakdown:
-    """The terms of a PP rank at its worst moment, or of all moments `together`; empty terms are left out.
+    """The terms of a PP rank at its worst moment; empty terms are left out.
 
-    constant: states and buffers, which ranks with the same stages share. habits: without open choices.
+    constant: states and buffers, which ranks with the same stages share.
     """
     assumed = [
         Term(
@@ -269,10 +256,8 @@ def breakdown(
     every = [*constant, *activations(sizes, hold, flying, account, habits)]
     # Formulas of "0" end here.
     every = [term for term in every if term.bytes]
-    if together:
-        return Breakdown(rank, (*every, *assumed))
     # From the second micro-batch on, sums of gradients exist before the backward begins.
-    stays = bool(habits.gradients_stay) or account.micro_batches > 1
+    stays = habits.gradients_stay or account.micro_batches > 1
     # The peak is one moment: adding up the maxima of all terms would count memory that is reused.
     worst = max(moments(every, hold.head, stays), key=lambda terms: sum(t.bytes for t in terms))
     names = {term.name for term in worst}
@@ -316,20 +301,23 @@ def _of_the_last_layer(term: Term) -> Term:
     return replace(term, inputs={**term.inputs, "gathered_layers": 1})
 
 
-def exact(sizes: Sizes, account: Account, habits: Habits, together: bool = True) -> list[Breakdown]:
-    """The breakdown of every PP rank. Ranks with the same stages and chunks in flight share one result."""
+def exact(sizes: Sizes, account: Account, habits: Habits, fullest: bool = False) -> list[Breakdown]:
+    """The breakdown of every PP rank; of ranks that hold the same, only the fullest where that is enough."""
     layout, many = sizes.layout, account.micro_batches
-    constant = {
-        hold: [*state_terms(sizes, hold, account, habits), *buffers(sizes, hold, account, habits)]
-        for hold in set(sizes.stages)
-    }
-    found: dict[tuple[StageHold, tuple[int, ...]], Breakdown] = {}
-    every = []
+    ranks: dict[tuple[StageHold, tuple[int, ...]], list[int]] = {}
     for rank, hold in enumerate(sizes.stages):
         flying = in_flight(account.schedule, rank, layout.pp, layout.virtual_stages, many, account.nc)
-        if (hold, flying) not in found:
-            known = (constant[hold], account, habits, together)
-            found[hold, flying] = breakdown(sizes, hold, rank, flying, *known)
-        same = found[hold, flying]
-        every.append(Breakdown(rank, same.terms, same.apart))
-    return every
+        ranks.setdefault((hold, flying), []).append(rank)
+    kept: dict[StageHold, list[tuple[int, ...]]] = {}
+    for hold, flying in ranks:
+        kept.setdefault(hold, []).append(flying)
+    found: dict[int, Breakdown] = {}
+    for hold, every in kept.items():
+        # States and buffers are the same on all of these ranks; more chunks in flight only add to them.
+        constant = [*state_terms(sizes, hold, account, habits), *buffers(sizes, hold, account, habits)]
+        most = max(every, key=lambda chunks: sum(n * c for n, c in zip(hold.layers, chunks, strict=True)))
+        for flying in [most] if fullest else every:
+            first, *alike = ranks[hold, flying]
+            one = breakdown(sizes, hold, first, flying, constant, account, habits)
+            found |= {rank: replace(one, stage=rank) for rank in (first, *alike)}
+    return [found[rank] for rank in sorted(found)]

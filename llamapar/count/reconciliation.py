@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypedDict, Unpack
 
 from llamapar.describe.arguments import checked_options
+from llamapar.describe.hardware import GpuLike
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.splits import Padding
@@ -143,24 +144,20 @@ MemoryKeywords = TypedDict(
     {
         "micro_batch": "int",
         "global_batch": "int | None",
-        "recompute": "str",
+        "recompute": "str | None",
         "schedule": "str",
         "nc": "int | None",
-        "gpu": "str",
+        "gpu": "GpuLike",
         "dtype": "str",
         "grad_dtype": "str | None",
-        "kernels": "str",
+        "kernels": "str | None",
         "loss": "str | None",
-        "grad_buckets": "bool",
         "master_weights": "bool | None",
-        "float8_all_gather": "bool",
         "kv_replication": "bool",
         "padding": "str | Padding | None",
         "layer_split": "str | Sequence[int] | None",
-        "cp_method": "str",
-        "regather": "bool | None",
-        "silu_kept": "bool | None",
-        "elementwise_kept": "bool | None",
+        "cp_method": "str | None",
+        "saves": "Sequence[str]",
         "framework": "str | Framework | None",
         "tp": "int",
         "cp": "int",

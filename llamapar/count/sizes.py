@@ -28,11 +28,6 @@ class TensorSize:
     numel: int
     rows: int
 
-    @property
-    def matrix(self) -> bool:
-        """Whether it is the weight of a linear layer."""
-        return self.numel > self.rows
-
     def sharded(self, shard: int) -> int:
         """The first rank's piece by torch's fully_shard, which cuts dim 0 with torch.chunk."""
         # Split's first shard is the largest, and the fullest rank is what memory asks for.

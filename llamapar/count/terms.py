@@ -6,12 +6,13 @@ The formula that is shown is the one that is evaluated, so the two cannot differ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import CodeType
+from typing import NamedTuple
 
-from llamapar.describe.hardware import GPUS
+from llamapar.describe.hardware import Gpu
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.records.tables import AsDict, Plain, Record, cut
@@ -59,7 +60,7 @@ class Term:
 class Breakdown(Record):
     """The memory of the worst rank of one pipeline stage, by terms.
 
-    apart: terms that exist only at other moments than the worst one, if moments are distinguished.
+    apart: terms that exist only at other moments than the worst one.
     """
 
     stage: int
@@ -90,51 +91,88 @@ class Breakdown(Record):
 
 ALLOCATOR_TERM, CONTEXT_TERM = "allocator (assumed)", "CUDA context (assumed)"
 
-CUBLAS = 32 * 2**20
-"""cuBLAS's workspace on an H100: the least that is allocated besides tensors (CUBLAS_WORKSPACE_CONFIG)."""
+OUTSIDE = round(1.2 * GIB)
+"""CUDA's context and NCCL's buffers, which torch's counters do not see (assumed)."""
 
-MARGIN = 0.08
-"""How far an estimate may be off, as a share.
+SHARES = {
+    "needs": (0.84, 1.0, 1.12),
+    "max_allocated": (0.84, 1.0, 1.12),
+    "max_reserved": (0.91, 1.08, 1.27),
+    "nvidia-smi": (0.95, 1.22, 1.38),
+}
+"""What a run shows → shares of the terms: the low end, the middle and the high end of eight of ten runs.
 
-Nine of ten runs of the first half of tests/oracles/peaks_measured.json, with known trainer and counter, are
-nearer. The formulas were made with these runs; no other row was used for this number.
+They are percentiles of what a counter showed over the terms that it sees, the tenth, fiftieth and ninetieth,
+in one half of the measured runs (`benchmarks/as_printed.py --fit`). The other half scores them.
 """
-
-RESERVED = 1.3
-"""What torch's allocator has reserved, over what was allocated at the peak.
-
-Nine of ten runs of tests/oracles/reserved.json have less.
-"""
-
-OUTSIDE = (0.4 * GIB, 2 * GIB)
-"""Assumed: CUDA's context and NCCL's buffers, which torch's counters do not see."""
-
-COUNTERS = ("allocated", "reserved", "device")
-"""What a measurement may have counted: torch's tensors, its allocator, or the whole GPU."""
 
 FITS, UNDECIDED, TOO_MUCH = "fits", "undecided", "does not fit"
-"""Outcomes: both ends of the range fit the GPU's HBM, only the lower one, or neither."""
+"""Outcomes: the whole interval fits the GPU's HBM, only a part of it does, or none of it."""
+
+STATES = ("parameters", "master weights", "optimizer states")
+"""Terms that are exact and exist together in every step; gradients may be narrower than they are counted."""
+
+SAVES = {
+    "lora": ("gradients", "unreduced gradients", "gradient buckets", "master weights", "optimizer states"),
+    "8-bit-adam": ("optimizer states",),
+    "offload": STATES,
+}
+"""What a run may do that is not counted → the terms that it makes smaller, or removes."""
+
+VALUES = 4
+"""How many values of an open fact are listed."""
+
+
+class Figure(NamedTuple):
+    """Bytes: the expected figure, and the ends of an interval that holds eight of ten runs."""
+
+    low: int
+    expected: int
+    high: int
+
+    def __str__(self) -> str:
+        """In GiB: "66.0 (61.2 to 74.8)"."""
+        return f"{self.expected / GIB:.1f} ({self.low / GIB:.1f} to {self.high / GIB:.1f})"
+
+
+def fullest(stages: Iterable[Breakdown]) -> Breakdown:
+    """The stage that needs most; the first one of several."""
+    return max(stages, key=lambda stage: stage.total_bytes)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One thing that a call may mean: a trainer, None if the call names it, and a mode of recomputation."""
+
+    trainer: str | None
+    recompute: str
+    worst: Breakdown
 
 
 @dataclass(frozen=True, repr=False)
 class Memory(AsDict, Record):
     """Every pipeline stage's breakdown beside the HBM of one GPU. how: the step and the accounting.
 
-    stages: by PP rank, with every open choice at its upper end. lighter: the same at the lower end.
-    open_facts: arguments of `memory` that would decide between the ends; empty if there is no range.
-    heaviest: for an unknown trainer, the upper bound over all trainers; else the same as `stages`.
+    stages: by PP rank, as expected. ways: what else the call may mean, counted when it is asked for.
+    open_facts: arguments of `memory` that the call leaves open, which widens the interval. published: whether
+    the accounting is a published rule, which has no interval. saves: keys of SAVES; what they make smaller
+    is counted in full, so that the figures are upper bounds.
     """
 
-    json_names = ("stages", "worst", "fits", "low_bytes", "high_bytes", "outcome", "open_facts")
+    json_names = (
+        *("stages", "worst", "fits", "outcome", "expected_bytes", "low_bytes", "high_bytes", "counters"),
+        *("open_facts", "narrows"),
+    )
 
     model: ModelConfig
     layout: Layout
     how: str
     stages: tuple[Breakdown, ...]
-    gpu: str
-    lighter: Callable[[], Sequence[Breakdown]] | None = field(default=None, compare=False)
+    gpu: Gpu
+    ways: Callable[[], Iterable[Way]] | None = field(default=None, compare=False)
     open_facts: tuple[str, ...] = ()
-    heaviest: Callable[[], Sequence[Breakdown]] | None = field(default=None, compare=False)
+    published: bool = False
+    saves: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -142,102 +180,113 @@ class Memory(AsDict, Record):
 
     @property
     def verdict(self) -> str:
-        """The worst stage's total against the GPU's HBM, in words; both ends if they differ."""
-        total = self.worst.total_bytes
-        sign = "≤" if total <= self.hbm_bytes else ">"
+        """The expected figure, its interval and the GPU's HBM, in words; then what a run shows."""
+        expected, room, needs = self.expected_bytes / GIB, self.hbm_bytes / GIB, self.figure()
+        sign = "≤" if expected <= room else ">"
+        most = "at most " if self.saves else ""
         told = (
-            f"worst: stage {self.worst.stage}, {total / GIB:.2f} GiB {sign} {self.hbm_bytes / GIB:.2f} GiB "
-            f"of {self.gpu}: {self.outcome}"
+            f"worst: stage {self.worst.stage}, {most}{expected:.2f} GiB {sign} {room:.2f} GiB of {self.gpu}: "
+            f"{self.outcome}"
         )
-        if not self.open_facts:
+        if self.published:
             return told
-        ends = f"{self.low_bytes / GIB:.2f} to {self.high_bytes / GIB:.2f} GiB"
-        return f"{told}; {ends} {self.until}"
-
-    @property
-    def until(self) -> str:
-        """The facts that would decide between the ends, in words."""
-        return f"until {' or '.join(self.open_facts)} is known"
+        told += f"; eight of ten runs need {needs.low / GIB:.1f} to {needs.high / GIB:.1f}"
+        shows = ", ".join(f"{name} {figure}" for name, figure in self.counters.items())
+        saved = f"not counted: what {', '.join(self.saves)} saves" if self.saves else ""
+        return "\n".join(filter(None, [told, f"a run shows: {shows}", self.narrows, saved]))
 
     @property
     def hbm_bytes(self) -> int:
-        return GPUS[self.gpu]
+        return self.gpu.hbm_bytes
 
     @cached_property
     def worst(self) -> Breakdown:
         """The stage that needs most; the first one of several."""
-        return max(self.stages, key=lambda stage: stage.total_bytes)
+        return fullest(self.stages)
 
     @property
-    def lower(self) -> Sequence[Breakdown]:
-        """Lower bound for each stage."""
-        return self.lighter() if self.lighter else self.stages
-
-    @property
-    def upper(self) -> Sequence[Breakdown]:
-        """Upper bound for each stage; for an unknown trainer, the heaviest known one."""
-        return self.heaviest() if self.heaviest else self.stages
+    def expected_bytes(self) -> int:
+        """What the worst stage is expected to need: the sum of its terms."""
+        return self.worst.total_bytes
 
     @cached_property
+    def others(self) -> tuple[Way, ...]:
+        """Everything that the call may mean, if it leaves something open."""
+        return tuple(self.ways()) if self.ways and self.open_facts else ()
+
+    @cached_property
+    def counters(self) -> dict[str, Figure]:
+        """What torch's two counters and nvidia-smi show for the worst stage."""
+        return {name: self.figure(name) for name in SHARES if name != "needs"}
+
+    def figure(self, shows: str = "needs") -> Figure:
+        """What the worst stage needs, or what a run shows of it: a key of SHARES."""
+        return self._spread([self.worst, *(way.worst for way in self.others)], shows)
+
+    def _spread(self, stages: Sequence[Breakdown], shows: str = "needs") -> Figure:
+        """The Figure of stages that may be the worst, of which the first is the expected one."""
+        if self.published:
+            return Figure(*[self.expected_bytes] * 3)
+        # torch's counters see nothing of CUDA's context, which is a term of the total.
+        seen = 0 if shows == "needs" else self.worst.bytes(CONTEXT_TERM)
+        outside = OUTSIDE if shows == "nvidia-smi" else 0
+        totals = [stage.total_bytes for stage in stages]
+        freed = [stage.bytes(*{name for saved in self.saves for name in SAVES[saved]}) for stage in stages]
+        least = min(total - less for total, less in zip(totals, freed, strict=True))
+        ends = zip((least, totals[0], max(totals)), SHARES[shows], strict=True)
+        found = [round((total - seen) * share) + outside for total, share in ends]
+        # Weights, gradients and states are counted to the byte, so no run needs less.
+        states = [stage.bytes(*STATES) for stage in stages]
+        found[0] = max(found[0], min(held - less for held, less in zip(states, freed, strict=True)))
+        # The allocator gives back what it does not use before it fails, so a run that fits shows no more.
+        most = self.hbm_bytes if shows != "needs" and totals[0] <= self.hbm_bytes else max(found)
+        return Figure(*(min(one, most) for one in found))
+
+    @property
     def low_bytes(self) -> int:
-        """Lower bound on the bytes of the worst stage."""
-        return max(stage.total_bytes for stage in self.lower)
+        """The low end of what the worst stage may need."""
+        return self.figure().low
 
-    @cached_property
+    @property
     def high_bytes(self) -> int:
-        """Upper bound on the bytes of the worst stage."""
-        return max(stage.total_bytes for stage in self.upper)
+        """The high end of what the worst stage may need."""
+        return self.figure().high
 
-    def ends(self, counter: str | None = None, stage: int | None = None) -> tuple[int, int]:
-        """Lower and upper bound in bytes, as one of COUNTERS would count them.
-
-        counter: None if unknown. stage: a PP rank; by default the one that needs most. torch's allocator may
-        keep what every moment of a step took; other counters see only the worst moment. A counter of the
-        whole GPU also sees OUTSIDE.
-        """
+    @property
+    def narrows(self) -> str:
+        """The open fact that narrows the interval most, with what its values leave; "" if none is open."""
         found = []
-        for stages in (self.lower, self.upper):
-            one = stages[stage] if stage is not None else max(stages, key=lambda s: s.total_bytes)
-            found.append(one)
-        least, most = (one.total_bytes - one.bytes(CONTEXT_TERM) for one in found)
-        # The allocator may still hold blocks of other moments of the step, so these may show in what is
-        # reserved.
-        if counter != "allocated":
-            most += sum(term.bytes for term in found[1].apart)
-        # The assumed slack is for the upper end; for the lower one only cuBLAS's workspace is certain.
-        least += CUBLAS - found[0].bytes(ALLOCATOR_TERM)
-        if counter == "device":
-            least, most = least + round(OUTSIDE[0]), most + round(OUTSIDE[1])
-        return least, most
-
-    def counted(self, counter: str | None = None, stage: int | None = None) -> tuple[int, int]:
-        """The least and most bytes that a measurement may show: `ends`, widened by their possible error."""
-        # OUTSIDE is assumed and not estimated, so it is added after the widening by MARGIN.
-        low, high = self.ends("reserved" if counter == "device" else counter, stage)
-        least, most = low * (1 - MARGIN), high * (1 + MARGIN)
-        if counter != "allocated":
-            most = max(most, self.ends("allocated", stage)[1] * RESERVED)
-        if counter == "device":
-            least += OUTSIDE[0]
-        if counter in ("device", None):
-            most += OUTSIDE[1]
-        return round(least), round(most)
+        for fact in self.open_facts:
+            values: dict[str, list[Breakdown]] = {}
+            for way in self.others:
+                value = way.recompute if fact == "recompute" else str(way.trainer)
+                values.setdefault(value, []).append(way.worst)
+            ends = [(value, self._spread(stages)) for value, stages in values.items()]
+            ends.sort(key=lambda pair: pair[1].high)
+            found.append((max(one.high / one.low for _, one in ends), fact, ends))
+        if not found:
+            return ""
+        _, fact, ends = min(found)
+        words = [f"{value} {one.low / GIB:.1f} to {one.high / GIB:.1f}" for value, one in ends]
+        shown = [words[i] for i in cut(len(words), VALUES)]
+        shown[-1:-1] = ["…"] * (len(words) > VALUES)
+        return f"--{fact} would narrow it most: {', '.join(shown)}"
 
     @property
     def outcome(self) -> str:
-        """FITS, UNDECIDED or TOO_MUCH: the range against the GPU's HBM."""
+        """FITS, UNDECIDED or TOO_MUCH: the interval against the GPU's HBM."""
         return self.within(self.hbm_bytes)
 
     def within(self, room: int) -> str:
-        """The outcome for a memory of `room` bytes. The heaviest estimate is made only if it decides."""
-        # The cheap test first: `high_bytes` may count every stage again under another layout.
-        if self.worst.total_bytes <= room and self.high_bytes <= room:
+        """The outcome for a memory of `room` bytes."""
+        # The cheap test first: the interval may need every trainer counted.
+        if self.expected_bytes <= room and self.high_bytes <= room:
             return FITS
         return UNDECIDED if self.low_bytes <= room else TOO_MUCH
 
     @property
     def fits(self) -> bool:
-        """Whether the worst stage certainly stays within the GPU's HBM."""
+        """Whether the whole interval of the worst stage stays within the GPU's HBM."""
         return self.outcome == FITS
 
     @property

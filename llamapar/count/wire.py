@@ -29,7 +29,7 @@ from llamapar.describe.placement import BESIDE
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of, whole
 from llamapar.frameworks import padding_rule
-from llamapar.frameworks.trainer import UNKNOWN_TRAINER
+from llamapar.frameworks.trainer import USUAL
 from llamapar.place.cut import Cut
 from llamapar.place.pipeline import Schedule
 from llamapar.place.schedule import of_layout
@@ -194,7 +194,7 @@ def sending(
         ],
     }[OPTIONS["cp_method"].chosen(cp_method)]
     again = flag("reshard_after_forward", reshard_after_forward)
-    reductions = 1 if table is None or UNKNOWN_TRAINER.reduces_once(lay.pp) else table.micro_batches
+    reductions = 1 if table is None or USUAL.reduces_once(lay.pp) else table.micro_batches
     sent = ParameterTraffic(cut, lay.coord_of(rank), item, summed, again, reductions)
     for key, p in shapes.items():
         rows[key] = sent.rows(p, late=table is not None)

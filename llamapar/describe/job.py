@@ -13,6 +13,7 @@ from functools import lru_cache
 from llamapar.errors import Choice, Fields, LayoutError, flag, one_of, shown, whole
 
 from .configfile import Values
+from .hardware import Gpu, hardware
 from .layout import Layout, LayoutLike
 from .models import ModelConfig, ModelLike
 from .models import model as find_model
@@ -20,7 +21,10 @@ from .options import FACTS, LAYOUT, OPTIONS
 from .splits import NO_PADDING, Padding, kv_copies
 
 _COUNTS = {name: OPTIONS[name].most for name in FACTS if OPTIONS[name].is_count}
-_CHOICES = {"layer_split", "gpu", "recompute", "schedule"}
+_CHOICES = {"layer_split", "precision", "grad_dtype", "recompute", "schedule"}
+
+FLOAT8_UNIT = 16
+"""What must divide the sizes of a float8 matmul: `torch._scaled_mm` refuses others."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,9 @@ class Job(Fields, word="job field"):
     padding: vocabulary padding; None means the chosen framework's own, or none.
     quant_group: weights that share a quantisation scale along the input dim.
     layer_split: a name of `splits.LAYER_SPLITS`; None means the chosen framework's own.
-    gpu: a name of `hardware.GPUS`; the job must fit its memory.
-    recompute, schedule, nc, regather, silu_kept, elementwise_kept: as in `memory`.
+    gpu: the job must fit its memory; `of` takes it as `hardware` does.
+    precision: of the layers' matmuls, "bfloat16" or "float8".
+    grad_dtype, saves, recompute, schedule, nc: as in `memory`.
     """
 
     model: ModelConfig
@@ -54,13 +59,13 @@ class Job(Fields, word="job field"):
     padding: Padding | None = None
     quant_group: int | None = None
     layer_split: str | None = None
-    gpu: str | None = None
-    recompute: str = "selective"
+    gpu: Gpu | None = None
+    precision: str = "bfloat16"
+    grad_dtype: str | None = None
+    saves: tuple[str, ...] = ()
+    recompute: str | None = None
     schedule: str = "1f1b"
     nc: int | None = None
-    regather: bool | None = None
-    silu_kept: bool | None = None
-    elementwise_kept: bool | None = None
 
     @classmethod
     def of(cls, model: ModelLike, layout: LayoutLike | None = None, **known: object) -> Job:
@@ -78,9 +83,6 @@ class Job(Fields, word="job field"):
         if known.get("gpus_per_node", 8) is None:
             del known["gpus_per_node"]
         flag("kv_replication", known.get("kv_replication", False))
-        for name in ("regather", "silu_kept", "elementwise_kept"):
-            if known.get(name) is not None:
-                flag(name, known[name])
         padding = known.get("padding")
         if padding is not None and not isinstance(padding, Padding):
             raise LayoutError(
@@ -89,7 +91,9 @@ class Job(Fields, word="job field"):
                 ["Padding(128, per_tp=True)", "a framework's name through lp.check"],
                 "padding",
             )
-        # None is a choice only where it is the default, as for gpu; recompute=None would be refused.
+        if known.get("gpu") is not None:
+            known["gpu"] = hardware(known["gpu"])  # type: ignore[arg-type]
+        # None is a choice only where it is the default; schedule=None would be refused.
         for name in _CHOICES & known.keys():
             if known[name] is not None or OPTIONS[name].default is not None:
                 OPTIONS[name].chosen(known[name])
@@ -114,6 +118,14 @@ class Job(Fields, word="job field"):
         if self.micro_batches and self.micro_batch:
             return self.micro_batches * self.micro_batch * dp
         return tokens // seq if tokens and seq and tokens % seq == 0 else None
+
+    @property
+    def float8_sizes(self) -> dict[str, int]:
+        """Sizes of a rank's float8 matmuls that are no multiple of FLOAT8_UNIT, by name."""
+        m, tp = self.model, self.layout.tp
+        of_rank = {"dim": m.dim, **{n: -(-getattr(m, n) // tp) for n in ("q_dim", "kv_dim", "ffn_dim")}}
+        wide = {name: size for name, size in of_rank.items() if size % FLOAT8_UNIT}
+        return wide if self.precision == "float8" else {}
 
     def leaves_node(self, axis: str) -> bool:
         """Whether some group of the axis spans several nodes. Nodes hold consecutive ranks."""
@@ -237,6 +249,7 @@ class Job(Fields, word="job field"):
             "pads_where": "pad rows sit at the end, on the last ranks"
             if padded > m.vocab_size
             else "shards are uneven, the last ones shorter",
+            "float8_sizes": ", ".join(f"{name} {size}" for name, size in self.float8_sizes.items()),
             "layers_per_rank": _decimal(m.n_layers / lay.pp),
             "seq_chunk": _decimal(seq / (2 * lay.cp)),
             "seq_sp": _decimal(seq / lay.cp / lay.tp),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .hardware import DEFAULT_GPU, HARDWARE
 from .job import Job
 from .layout import Layout
 from .models import PRESETS
@@ -19,10 +20,14 @@ from .options import offer
 
 @dataclass(frozen=True)
 class PublishedJob:
-    """A published job that ran. open: the arguments of `lp.memory` that its sources leave unknown."""
+    """A published job that ran, and its trainer's row.
+
+    open: the arguments of `lp.memory` that its sources leave unknown.
+    """
 
     job: Job
     source: str
+    framework: str = "llama3-trainer"
     open: tuple[str, ...] = ("loss",)
 
     @property
@@ -48,14 +53,9 @@ def _row(cp: int, dp: int, sequences: int) -> Job:
         micro_batch=1,
         global_batch=sequences * dp,
         layer_split="balanced ends",
-        gpu="h100-80gb",
+        gpu=HARDWARE[DEFAULT_GPU],
         recompute="none",
         schedule="interleaved-1f1b" if early else "looped-bfs",
-        # These follow: with gathered inputs kept no row has room, whatever else is not, and with one of the
-        # others the first has none. The rows are of one trainer.
-        regather=True,
-        silu_kept=False,
-        elementwise_kept=False,
     )
 
 
@@ -73,7 +73,7 @@ JOBS = {
     "paper-131k-tokens": PublishedJob(
         _row(cp=16, dp=8, sequences=16),
         f"{_TABLE}, dp=8 as in ISCA 2025 table 2",
-        ("recompute", "loss"),
+        open=("recompute", "loss"),
     ),
 }
 """Name → a published job of the paper."""

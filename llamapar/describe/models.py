@@ -132,6 +132,11 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         return self.n_heads * self.head_dim
 
     @property
+    def head_layers(self) -> float:
+        """Compute of the head in layers, by their parameters: Q, K and V of full heads, and the FFN."""
+        return self.vocab_size / (4 * self.q_dim + 3 * self.ffn_dim)
+
+    @property
     def kv_dim(self) -> int:
         """Rows of wk and of wv: n_kv_heads x head_dim."""
         return self.n_kv_heads * self.head_dim

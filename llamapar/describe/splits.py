@@ -93,7 +93,7 @@ NO_PADDING = Padding()
 # -- layers over stages ------------------------------------------------------------------------
 
 
-def _ends(layers: int, stages: int) -> list[int]:
+def _ends(layers: int, stages: int, head: float = 0) -> list[int]:
     """Counts embedding and head as one layer each; the first stages take the remainder."""
     if stages == 1:
         return [layers]
@@ -112,7 +112,7 @@ def _ends(layers: int, stages: int) -> list[int]:
     return counts
 
 
-def _equal(layers: int, stages: int) -> list[int]:
+def _equal(layers: int, stages: int, head: float = 0) -> list[int]:
     if layers % stages:
         near = [s for s in (*range(stages, 0, -1),) if layers % s == 0][:1]
         raise LayoutError(
@@ -123,17 +123,17 @@ def _equal(layers: int, stages: int) -> list[int]:
     return [layers // stages] * stages
 
 
-def _first(layers: int, stages: int) -> list[int]:
+def _first(layers: int, stages: int, head: float = 0) -> list[int]:
     each, extra = divmod(layers, stages)
     return [each + (stage < extra) for stage in range(stages)]
 
 
-def _last(layers: int, stages: int) -> list[int]:
+def _last(layers: int, stages: int, head: float = 0) -> list[int]:
     each, extra = divmod(layers, stages)
     return [each] * (stages - 1) + [each + extra]
 
 
-def _middle(layers: int, stages: int) -> list[int]:
+def _middle(layers: int, stages: int, head: float = 0) -> list[int]:
     """ColossalAI's rule: the middle stages take the remainder."""
     each, extra = divmod(layers, stages)
     # `extra` stages around the middle, one more behind it than before if the number is odd.
@@ -141,21 +141,39 @@ def _middle(layers: int, stages: int) -> list[int]:
     return [each + (start <= stage < start + extra) for stage in range(stages)]
 
 
-def _before_last(layers: int, stages: int) -> list[int]:
+def _before_last(layers: int, stages: int, head: float = 0) -> list[int]:
     """vLLM's rule: the stages before the last take the remainder, from the back."""
     each, extra = divmod(layers, stages)
     return [each + (stages - 1 - extra <= stage < stages - 1) for stage in range(stages)]
 
 
-LAYER_SPLITS: dict[str, Callable[[int, int], list[int]]] = {
+def _compute(layers: int, stages: int, head: float = 0) -> list[int]:
+    """nanotron's rule: a stage ends with the block that passes its equal share of compute.
+
+    head: compute of the head, in layers. Source: huggingface/nanotron, src/nanotron/models/base.py:204-226
+    @2411b022a7.
+    """
+    counts, stage = [0] * stages, 0
+    for done in range(1, layers + 1):
+        counts[stage] += 1
+        if done * stages > (layers + head) * (stage + 1) and stage < stages - 1:
+            stage += 1
+    return counts
+
+
+LAYER_SPLITS: dict[str, Callable[..., list[int]]] = {
     "balanced ends": _ends,
     "equal": _equal,
     "remainder first": _first,
     "remainder last": _last,
     "remainder middle": _middle,
     "remainder before last": _before_last,
+    "equal compute": _compute,
 }
-"""Name of a split → its function from (layers, stages) to layers per stage; LayoutError if it refuses."""
+"""Name of a split → its function from (layers, stages, head) to layers per stage; LayoutError if it refuses.
+
+head: compute of the head in layers (`ModelConfig.head_layers`), of which only "equal compute" asks.
+"""
 
 
 def kv_copies(n_kv_heads: int, tp: int) -> int:

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.count.account import memory
 from llamapar.count.keeping import Kept, compare_kept
+from llamapar.count.saved import KERNELS
 from llamapar.describe.layout import AXES, Coord
 from llamapar.place.orders import ORDERS
 from llamapar.place.stage_map import Stage
@@ -134,7 +135,7 @@ class DryRun(RunResult):
         if self.task.program.stage is None or unknown or self.errors or self.why:
             return None
         columns, beside = [self._terms()], _BESIDE[setting.training is not None]
-        for kernels, gathered, silu in (("eager", None, None), ("fused", True, False)):
+        for kernels in KERNELS:
             counted = memory(
                 setting.model,
                 setting.layout,
@@ -149,8 +150,6 @@ class DryRun(RunResult):
                 kv_replication=setting.kv_replication,
                 padding=setting.padding,
                 cp_method=setting.cp_method,
-                regather=gathered,
-                silu_kept=silu,
             )
             columns.append({term.name: term.bytes for term in counted.stages[self.coord.pp].terms})
         unit, size_of = unit_of(self.peak_bytes)

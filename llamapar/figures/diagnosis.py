@@ -19,7 +19,6 @@ from llamapar.diagnosis import CATEGORIES, Diagnosis, Explanation
 from llamapar.diagnosis.limits import allocation
 from llamapar.diagnosis.live_facts import LiveFacts
 from llamapar.errors import LayoutError, LlamaparError, printable
-from llamapar.frameworks.habits import HABITS
 from llamapar.late import late
 from llamapar.place import heads, ranks, sequence, stages, vocab
 from llamapar.place.rank_grid import in_short
@@ -136,7 +135,7 @@ def _maps(explained: Explanation, best: Diagnosis) -> Iterator[Drawn]:
         if layers % pp:
             yield _cut(best, layers, pp)
     # A server's memory is not that of a training step, which is what is counted.
-    if category == _OOM and known.model and (judge is None or judge.name in HABITS):
+    if category == _OOM and known.model and (judge is None or judge.trains):
         counted = known.also({"micro_batch": 1})
         failed, layout, seq_len = allocation(explained.line, counted), known.whole_layout(), fact("seq_len")
         if failed and layout and seq_len:

@@ -94,13 +94,12 @@ def picture(record: Memory, failed: Allocation | None = None) -> tuple[Spec, str
     room = (failed and failed.gpu_bytes) or record.hbm_bytes
     hbm, top, highest = (n / GIB for n in (room, record.worst.total_bytes, record.high_bytes))
     data = [trace for part in PARTS if (trace := _part(part, drawn, rows))]
-    remark, verdict, gpu = _mark(data, failed, rows) if failed else "", record.verdict, record.gpu
+    remark, verdict, gpu = _mark(data, failed, rows) if failed else "", record.verdict, record.gpu.name
     if failed and failed.gpu_bytes:  # The message knows the GPU better than our default does.
         worst = f"worst: stage {record.worst.stage}, {_gib(record.worst.total_bytes)}"
         gpu, verdict = "the GPU of the message", f"{worst} on a GPU of {_gib(room)}"
-    if highest > top:  # unknown facts can raise it: a mark above every stage
-        upper = record.upper
-        totals = [upper[s].total_bytes for s in rows.drawn]
+    if highest > top:  # a mark above every stage: the high end, in the proportion of the worst one
+        totals = [round(s.total_bytes * record.high_bytes / record.expected_bytes) for s in drawn]
         said = zip(rows.drawn, totals, strict=True)
         data.append(
             draw.scatter(
@@ -108,8 +107,8 @@ def picture(record: Memory, failed: Allocation | None = None) -> tuple[Spec, str
                 rows.places,
                 [draw.number(total / GIB) for total in totals],
                 marker={"symbol": "line-ew", "size": 16, "line": {"width": 3, "color": style.LINE}},
-                hovertext=[f"stage {s}: at most {_gib(n)}, {record.until}" for s, n in said],
-                **draw.legend("at most"),
+                hovertext=[f"stage {s}: nine of ten runs stay below {_gib(n)}" for s, n in said],
+                **draw.legend("high end"),
             )
         )
     name = draw.limit(f"{gpu}: {hbm:.2f} GiB", rows.places[-1] + 0.5, hbm)

@@ -1,14 +1,17 @@
-"""What real frameworks do, as data: one file for each, read by `rules`, `explain` and the pictures.
+"""What real trainers do, as data: a row of `trainers.toml` for each, and a module for how it judges a layout.
 
-Every case names repository, path and commit. Without evidence there is no case, and the verdict is "not
-known". Reading a run's files is not done here, but in `configs`.
+`check`, `memory`, `cost`, `plan`, settings and pictures read the same row. Every case of evidence names
+repository, path and commit. Without evidence there is no case, and the verdict is "not known". Reading a
+run's files is not done here, but in `configs`.
 """
 
 from __future__ import annotations
 
+from datetime import date
+
 from llamapar.describe.options import offer
 from llamapar.describe.splits import NO_PADDING, Padding
-from llamapar.errors import LayoutError, one_of
+from llamapar.errors import LayoutError, one_of, shown
 
 from .base import (
     ADAPTS,
@@ -22,10 +25,8 @@ from .base import (
     UNKNOWN,
     VERDICTS,
     WORKS,
-    Change,
     Evidence,
     Framework,
-    Source,
     Verdict,
     of_version,
 )
@@ -36,26 +37,23 @@ from .megatron import MEGATRON
 from .meta import META
 from .nanotron import NANOTRON
 from .picotron import PICOTRON
+from .rows import ROWS, trainer
+from .source import LAST, Change, Source
 from .torchtitan import TORCHTITAN
+from .trainer import USUAL, Habits
 from .transformers import TRANSFORMERS
 from .vllm import VLLM
 
-FRAMEWORKS: dict[str, Framework] = {
-    f.name: f
-    for f in (
-        META,
-        TORCHTITAN,
-        MEGATRON,
-        COLOSSALAI,
-        DISTRIBUTED_LLAMA,
-        TRANSFORMERS,
-        PICOTRON,
-        NANOTRON,
-        VLLM,
-        DTENSOR,
-    )
-}
-"""Name → the framework's habits and evidence."""
+_JUDGES = (
+    *(META, TORCHTITAN, MEGATRON, COLOSSALAI, DISTRIBUTED_LLAMA, TRANSFORMERS, PICOTRON, NANOTRON),
+    *(VLLM, DTENSOR),
+)
+
+JUDGES: dict[str, Framework] = {f.name: f for f in _JUDGES}
+"""Name → a framework with evidence of how it judges a layout."""
+
+FRAMEWORKS: dict[str, Framework] = {**JUDGES, **{n: trainer(n) for n in ROWS if n not in JUDGES}}
+"""Name → a framework or trainer: what it can do, what it does unasked, and its evidence, if there is any."""
 
 offer("framework", FRAMEWORKS)
 
@@ -63,13 +61,44 @@ _BY_ALIAS = {alias: f for f in FRAMEWORKS.values() for alias in (f.name, f.title
 
 
 def framework(name: str | Framework) -> Framework:
-    """The framework called `name`, in any usual spelling. Raises LayoutError with the nearest names."""
+    """The framework called `name`, in any usual spelling; "torchtitan@2025-06-01" is its code of that day.
+
+    Raises LayoutError with the nearest names.
+    """
     if isinstance(name, Framework):
         return name
-    if isinstance(name, str) and name.strip().lower() in _BY_ALIAS:
-        return _BY_ALIAS[name.strip().lower()]
-    one_of("framework", name, FRAMEWORKS)
-    raise AssertionError("one_of refuses every unknown name")
+    word, dated, day = name.partition("@") if isinstance(name, str) else (name, "", "")
+    found = _BY_ALIAS.get(word.strip().lower()) if isinstance(word, str) else None
+    if found is None:
+        one_of("framework", word, FRAMEWORKS)
+        raise AssertionError("one_of refuses every unknown name")
+    if not dated:
+        return found
+    try:
+        at = Change(date.fromisoformat(day.strip()).isoformat(), LAST)
+    except ValueError:
+        why = "a version is a day, of which the row knows what held"
+        raise LayoutError(
+            f"framework={shown(name)}: {shown(day)} is no date",
+            why,
+            [f"{found.name}@2025-06-01"],
+            "framework",
+        ) from None
+    return of_version(found, at, at)
+
+
+def habits_of(judge: Framework | None) -> Habits:
+    """What a trainer does unasked; USUAL without one."""
+    return judge.habits if judge else USUAL
+
+
+UNSAID = "selective"
+"""The recomputation that is counted where neither a call nor the trainer's row says one."""
+
+
+def recompute_of(judge: Framework | None, said: str | None) -> str:
+    """The mode of recomputation: what a call says, else the trainer's usual one, else UNSAID."""
+    return said or habits_of(judge).recompute or UNSAID
 
 
 def padding_rule(value: str | Padding | None) -> Padding:
@@ -96,18 +125,23 @@ __all__ = [
     "FORWARD",
     "FRAMEWORKS",
     "INIT",
+    "JUDGES",
     "NA",
     "SAVE",
     "SILENT",
     "UNKNOWN",
+    "USUAL",
     "VERDICTS",
     "WORKS",
     "Change",
     "Evidence",
     "Framework",
+    "Habits",
     "Source",
     "Verdict",
     "framework",
+    "habits_of",
     "of_version",
     "padding_rule",
+    "recompute_of",
 ]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from html import escape
 from itertools import groupby
 from math import gcd
 
+from llamapar.describe.configfile import Values
 from llamapar.describe.job import Job
+from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.records.tables import Plain
+
+from .source import Change, Source
+from .trainer import USUAL, Habits
 
 WORKS = "works"
 ADAPTS = "works by replicating or padding"
@@ -29,56 +32,6 @@ VERDICTS = (WORKS, ADAPTS, CLEAR, INIT, FORWARD, SAVE, SILENT, NA, UNKNOWN)
 
 FAILS = frozenset((CLEAR, INIT, FORWARD, SAVE, SILENT))
 """Verdicts after which a run does not start or cannot be trusted."""
-
-_FILE = re.compile(r"(?P<path>[^\s:;]+)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?[^;]*")
-
-GITHUB = "https://github.com/"
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where evidence can be read: files of a public repository, with lines, at a commit or version."""
-
-    repo: str
-    path: str
-    at: str
-
-    def __str__(self) -> str:
-        return f"{self.repo}: {self.path} @{self.at[:10]}"
-
-    @property
-    def links(self) -> list[tuple[str, str]]:
-        """(text, permanent address below GITHUB) of each file; the texts joined are the source as text."""
-        # A path may name several files, parted by semicolons; the repository stands before the first and
-        # the commit behind the last.
-        found = list(_FILE.finditer(self.path))
-        made = []
-        for file in found:
-            text, lines = file.group().strip(), [n for n in file.group("first", "last") if n]
-            text = f"{self.repo}: {text}" if file is found[0] else text
-            text = f"{text} @{self.at[:10]}" if file is found[-1] else f"{text};"
-            anchor = "#" + "-".join(f"L{n}" for n in lines) if lines else ""
-            made.append((text, f"{self.repo}/blob/{self.at}/{file['path']}{anchor}"))
-        return made
-
-    def _repr_html_(self) -> str:
-        return " ".join(
-            f'<a href="{GITHUB}{escape(to)}" rel="noopener">{escape(text)}</a>' for text, to in self.links
-        )
-
-
-@dataclass(frozen=True, order=True)
-class Change:
-    """A commit that changed a framework's behaviour.
-
-    day: its date in UTC. name: its pull request, or its hash.
-    """
-
-    day: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.day} ({self.name})"
 
 
 @dataclass(frozen=True)
@@ -256,13 +209,16 @@ class Framework:
 
     order: its rank order, fastest axis first. chunking: how CP cuts the sequence.
     layer_split: a name of `splits.LAYER_SPLITS`; None without a pipeline, or if its rule is not one of those.
-    layer_splits: further splits that a setting selects. zero: its ZeRO stages. interleaves: whether a
-    pipeline rank may have several stages. sources: of these three, by field name.
+    axes: the axes that it can cut by. layer_splits: further splits that a setting selects. zero: its ZeRO
+    stages; zero_elsewhere: those of another engine of it, which a plan does not offer. interleaves: whether
+    a pipeline rank may have several stages. sources: of the row, by field name.
     trains: False if it only serves, and so needs no memory for training.
     parts: folder → the part of the framework whose code it holds, if parts judge a layout separately.
     runs: the job that it really runs, if it silently changes the layout; LP001 reports that.
     keywords: (the change since which they hold, our field → its setting), newest first; "" if the value
         follows from other settings.
+    habits: what it does unasked; until: (a change, the habits that it replaced), newest first.
+    paper: whether the paper's own semantics judge, because no evidence is recorded of how it judges.
     since, before: the changes between which its version lies, as far as known (`of_version`).
     """
 
@@ -276,7 +232,9 @@ class Framework:
     layer_split: str | None = None
     chunking: str | None = None
     layer_splits: tuple[str, ...] = ()
+    axes: tuple[str, ...] = AXES
     zero: tuple[int, ...] = (0, 1, 2, 3)
+    zero_elsewhere: tuple[int, ...] = ()
     interleaves: bool = True
     sources: Mapping[str, Source] = field(default_factory=dict)
     trains: bool = True
@@ -284,6 +242,9 @@ class Framework:
     runs: Callable[[Job], Job] = lambda job: job
     cases: dict[str, tuple[Evidence, ...]] = field(default_factory=dict)
     keywords: tuple[tuple[Change | None, Mapping[str, str]], ...] = ()
+    habits: Habits = USUAL
+    until: tuple[tuple[Change, Mapping[str, object]], ...] = ()
+    paper: bool = False
     since: Change | None = None
     before: Change | None = None
 
@@ -293,6 +254,24 @@ class Framework:
         LP001 compares the given layout with the GPUs, so it judges the given one.
         """
         return job if code == "LP001" else self.runs(job)
+
+    def as_paper(self, code: str) -> bool:
+        """Whether the paper's own semantics judge a rule, because nothing is known of this framework's."""
+        return self.paper and code not in self.cases
+
+    @property
+    def spelled(self) -> str:
+        """Its name, with the day of its version if that is given: "torchtitan@2025-06-01"."""
+        return f"{self.name}@{self.since.day}" if self.since and self.since == self.before else self.name
+
+    def settled(self, layout: Layout) -> Layout:
+        """The layout as it runs: with a ZeRO stage that the trainer has, and without SP if it has none."""
+        # The largest stage up to the one that is asked for, if no other engine of it has that one. FSDP has
+        # no stage below 2; it keeps parameters gathered in a pipeline, and else gathers them again.
+        below = [stage for stage in (*self.zero, *self.zero_elsewhere) if stage <= layout.zero]
+        least = min(self.zero) if layout.pp > 1 else max(self.zero)
+        sp = layout.sequence_parallel if self.habits.sp or not layout.sp else False
+        return layout.replace(zero=max(below, default=least), sequence_parallel=sp)
 
     def case(self, code: str, job: Job) -> Evidence | None:
         """The evidence on rule `code` that fits `job`, or None. Of several parts, the first that fails."""
@@ -378,4 +357,9 @@ def of_version(framework: Framework, since: Change | None, before: Change | None
     if not (since or before):
         return framework
     between = " ".join([f"since {since}"] * bool(since) + [f"before {before}"] * bool(before))
-    return replace(framework, title=f"{framework.title} {between}", since=since, before=before)
+    said = f"of {since.day}" if since and since == before else between
+    habits = framework.habits
+    for change, old in framework.until:
+        if before and before <= change:
+            habits = replace(habits, **Values(old))
+    return replace(framework, title=f"{framework.title} {said}", habits=habits, since=since, before=before)

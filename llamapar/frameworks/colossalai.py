@@ -11,34 +11,21 @@ from .base import (
     SAVE,
     SILENT,
     WORKS,
-    Change,
     Evidence,
-    Framework,
-    Source,
     evidence,
     keywords,
     pads,
     takes_what_is_left,
 )
+from .rows import trainer
+from .source import Change
 
 _PLUGIN = "colossalai/booster/plugin/hybrid_parallel_plugin.py"
 _EMBEDDING = "colossalai/shardformer/layer/embedding.py:303"
 _PADDING = Padding(64, per_tp=True)
 
-_REPO, _AT = "hpcaitech/ColossalAI", "4f9953be335ef371b3848719ddafe596c01ecd37"
-
-COLOSSALAI = Framework(
-    name="colossalai",
-    title="ColossalAI",
-    repo=_REPO,
-    commit=_AT,
-    aliases=("colossal", "colossal-ai"),
-    order="cp-tp-pp-dp",
-    padding=_PADDING,
-    layer_split="remainder middle",
-    chunking="head-tail",
-    zero=(0, 1, 2),
-    sources={"zero": Source(_REPO, f"{_PLUGIN}:1122", _AT)},
+COLOSSALAI = trainer(
+    "colossalai",
     runs=takes_what_is_left,
     keywords=keywords(
         tp="tp_size",

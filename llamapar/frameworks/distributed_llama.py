@@ -1,16 +1,12 @@
 """distributed-llama: tensor parallelism over home machines, at most one node a KV head."""
 
-from .base import CLEAR, INIT, NA, UNKNOWN, WORKS, Evidence, Framework, evidence, tp_alone, uneven_vocab
+from .base import CLEAR, INIT, NA, UNKNOWN, WORKS, Evidence, evidence, tp_alone, uneven_vocab
+from .rows import trainer
 
 _CORE = "src/nn/nn-core.cpp"
 
-DISTRIBUTED_LLAMA = Framework(
-    name="distributed-llama",
-    title="distributed-llama",
-    repo="b4rtaz/distributed-llama",
-    commit="8d624a7b1f9acc0855d71a32519b22fe51e0bd86",
-    aliases=("dllama", "distributed_llama"),
-    trains=False,
+DISTRIBUTED_LLAMA = trainer(
+    "distributed-llama",
     cases=evidence(
         LP101=Evidence(INIT, "Assertion `nHeads % nNodes == 0' failed.", f"{_CORE}:280"),
         LP102=Evidence(

@@ -10,20 +10,15 @@ from .base import (
     TORCH_ROUNDS_FIT,
     WORKS,
     Evidence,
-    Framework,
     evidence,
     torn_heads,
     torn_kv_heads,
     uneven_vocab,
 )
+from .rows import trainer
 
-DTENSOR = Framework(
-    name="dtensor",
-    title="plain torch (DTensor)",
-    repo="pytorch/pytorch",
-    commit="v2.13.0",
-    aliases=("torch", "pytorch"),
-    chunking="head-tail",
+DTENSOR = trainer(
+    "dtensor",
     cases=evidence(
         LP001=(
             Evidence(
@@ -68,6 +63,14 @@ DTENSOR = Framework(
             when=uneven_vocab,
         ),
         LP106=Evidence(NA, path="torch/distributed/tensor/_api.py", note="pads nothing"),
+        LP108=Evidence(
+            FORWARD,
+            "Expected trailing dimension of mat1 to be divisible by 16 but got mat1 shape: "
+            "({tokens_local}x{ffn_local}).",
+            "aten/src/ATen/native/cuda/Blas.cpp",
+            note="torch._scaled_mm",
+            when=lambda j: j.float8_sizes.keys() == {"ffn_dim"},
+        ),
         LP201=Evidence(
             SILENT,
             path="torch/distributed/tensor/experimental/_context_parallel/_load_balancer.py:470",

@@ -10,15 +10,14 @@ from .base import (
     INIT,
     NA,
     WORKS,
-    Change,
     Evidence,
-    Framework,
-    Source,
     evidence,
     keywords,
     pads,
     takes_what_is_left,
 )
+from .rows import trainer
+from .source import Change
 
 _CONFIG = "megatron/core/transformer/transformer_config.py"
 _ARGS = "megatron/training/arguments.py"
@@ -107,26 +106,8 @@ _OVER_VIRTUAL = Evidence(
     ),
 )
 
-_REPO, _AT = "NVIDIA/Megatron-LM", "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
-
-MEGATRON = Framework(
-    name="megatron-lm",
-    title="Megatron-LM",
-    repo=_REPO,
-    commit=_AT,
-    aliases=("megatron", "megatron-core", "mcore"),
-    order="tp-cp-dp-pp",
-    padding=_PADDING,
-    layer_split="equal",
-    chunking="head-tail",
-    layer_splits=("balanced ends",),
-    # Of its distributed optimizer. Stages 2 and 3 are Megatron-FSDP's, another engine, whose memory `habits`
-    # does not describe.
-    zero=(0, 1),
-    sources={
-        "layer_splits": Source(_REPO, f"{_CONFIG}:2234-2415", _AT),
-        "zero": Source(_REPO, "megatron/core/distributed/distributed_data_parallel_config.py:29", _AT),
-    },
+MEGATRON = trainer(
+    "megatron-lm",
     runs=takes_what_is_left,
     keywords=keywords(
         tp="tensor_model_parallel_size",

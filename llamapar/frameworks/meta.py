@@ -13,12 +13,12 @@ from .base import (
     SILENT,
     WORKS,
     Evidence,
-    Framework,
     evidence,
     takes_what_is_left,
     tp_alone,
     uneven_vocab,
 )
+from .rows import trainer
 
 _FAIRSCALE = "facebookresearch/fairscale"
 _FAIRSCALE_AT = "146f160241"
@@ -69,14 +69,8 @@ _NO_KV_HEAD = Evidence(
 
 _AS_CLAMPED = _fairscale(WORKS, "", f"{_INITIALIZE}:92", note="with tp={tp}, to which it is clamped")
 
-META = Framework(
-    name="llama-models",
-    title="Meta llama-models + fairscale",
-    repo="meta-llama/llama-models",
-    commit="a9c89c471f793423afd4cc3ca8671d6e56fe64cb",
-    aliases=("meta", "fairscale", "llama", "llama3"),
-    order="tp-cp-pp-dp",
-    trains=False,
+META = trainer(
+    "llama-models",
     runs=_runs,
     cases=evidence(
         LP001=(

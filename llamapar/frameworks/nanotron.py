@@ -2,24 +2,12 @@
 
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, WORKS, Evidence, Framework, Source, evidence, keywords, pads
+from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Evidence, evidence, keywords, pads
+from .rows import trainer
 
 _PADDING = Padding(1, per_tp=True)
-_REPO, _AT = "huggingface/nanotron", "2411b022a75fb7f7561a1bb4166706da5e1b76de"
-
-NANOTRON = Framework(
-    name="nanotron",
-    title="nanotron",
-    repo=_REPO,
-    commit=_AT,
-    order="tp-cp-dp-pp",
-    padding=_PADDING,
-    zero=(0, 1),
-    interleaves=False,
-    sources={
-        "zero": Source(_REPO, "src/nanotron/helpers.py:409-434; README.md:172-182", _AT),
-        "interleaves": Source(_REPO, "src/nanotron/parallel/pipeline_parallel/engine.py", _AT),
-    },
+NANOTRON = trainer(
+    "nanotron",
     keywords=keywords(
         cp="context_parallel_size",
         zero="zero_stage",
@@ -29,6 +17,20 @@ NANOTRON = Framework(
         padding="make_vocab_size_divisible_by",
     ),
     cases=evidence(
+        LP503=(
+            Evidence(
+                NA,
+                path="src/nanotron/parallel/pipeline_parallel/engine.py",
+                note="a pipeline rank has one stage",
+                when=lambda j: j.layout.virtual_stages > 1,
+            ),
+            Evidence(
+                ADAPTS,
+                path="src/nanotron/helpers.py:409-434",
+                note="one sharded optimizer for any stage: zero={zero} runs as ZeRO 1",
+                when=lambda j: j.layout.zero > 1,
+            ),
+        ),
         LP001=Evidence(
             CLEAR,
             "TP*CP*DP*PP={tp}*{cp}*{dp}*{pp}={world} != WORLD_SIZE={gpus}",

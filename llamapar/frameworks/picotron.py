@@ -1,23 +1,10 @@
 """picotron: short asserts without numbers; ring attention over contiguous chunks."""
 
-from .base import CLEAR, INIT, NA, WORKS, Evidence, Framework, Source, evidence, keywords, uneven_vocab
+from .base import CLEAR, INIT, NA, WORKS, Evidence, evidence, keywords, uneven_vocab
+from .rows import trainer
 
-_REPO, _AT = "huggingface/picotron", "59714b1bf25541dbeb6f5a721ed15f6d0768e786"
-
-PICOTRON = Framework(
-    name="picotron",
-    title="picotron",
-    repo=_REPO,
-    commit=_AT,
-    order="tp-cp-pp-dp",
-    layer_split="remainder first",
-    chunking="contiguous",
-    zero=(0,),
-    interleaves=False,
-    sources={
-        "zero": Source(_REPO, "picotron/data_parallel/bucket.py:31", _AT),
-        "interleaves": Source(_REPO, "picotron/pipeline_parallel/pipeline_parallel.py:77-129", _AT),
-    },
+PICOTRON = trainer(
+    "picotron",
     keywords=keywords(
         tp="tp_size",
         cp="cp_size",

@@ -11,10 +11,7 @@ from .base import (
     TORCH_ROUNDS,
     TORCH_ROUNDS_FIT,
     WORKS,
-    Change,
     Evidence,
-    Framework,
-    Source,
     evidence,
     keywords,
     torch_case,
@@ -22,6 +19,8 @@ from .base import (
     torn_kv_heads,
     uneven_vocab,
 )
+from .rows import trainer
+from .source import Change
 
 REGISTRY = Change("2026-02-23", "#2386")
 """Python functions took the place of TOML files."""
@@ -67,19 +66,8 @@ _SEQUENCE = (
     ),
 )
 
-_REPO, _AT = "pytorch/torchtitan", "b5bcd76c66d0acb1a08b176d9639425bc55e0b2a"
-
-TORCHTITAN = Framework(
-    name="torchtitan",
-    title="torchtitan",
-    repo=_REPO,
-    commit=_AT,
-    aliases=("titan",),
-    order="tp-cp-dp-pp",
-    layer_split="balanced ends",
-    chunking="head-tail",
-    zero=(2, 3),
-    sources={"zero": Source(_REPO, "torchtitan/distributed/fsdp.py:112-137", _AT)},
+TORCHTITAN = trainer(
+    "torchtitan",
     keywords=(
         (TOKENS, {"seq_len": "max_context_length", "global_batch": "global_batch"}),
         *keywords(

@@ -1,4 +1,4 @@
-"""A trainer's choices about memory, as a record: everything that `memory` counts by, known or open."""
+"""What a trainer does unasked that a step's memory or time depends on, as a record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from llamapar.describe.configfile import Values
 
-from .base import Source
+from .source import Source
 
 EACH, LAST, LAST_IN_PIPELINE = "each", "last", "last in a pipeline"
 """When shared gradients are reduced to shards, in a step of several micro-batches.
@@ -18,8 +18,10 @@ After each one; after a stage's last one; or in a pipeline after the last one, a
 
 @dataclass(frozen=True)
 class Habits:
-    """A trainer's choices about memory; None if unknown, or if a run's own settings decide.
+    """What a trainer does unless a run's own settings say otherwise.
 
+    recompute: its mode of recomputation; "" if not known. cp_method: how attention works under CP.
+    sp: whether it has sequence parallelism. kernels: of norms and RoPE, as `kernels` of `memory`.
     regather: under sequence parallelism, the backward gathers the inputs of column-parallel matmuls again
         instead of keeping them.
     silu_kept: the backward of SwiGLU keeps SiLU's output instead of computing it again.
@@ -29,7 +31,7 @@ class Habits:
         allocates them while activations are freed.
     step_copies: how many copies of the size of its parameters the optimizer's step makes; torch's foreach
         makes one.
-    loss: one of `losses.LOSSES`; `tp_loss` replaces it if tp > 1.
+    loss: one of `cross_entropy.LOSSES`; `tp_loss` replaces it if tp > 1.
     selective: what "selective" recomputation recomputes: "matmuls", every second matmul and norms;
         "attention" alone, of which flash attention keeps nothing anyway; or "elementwise", all but matmuls
         and attention.
@@ -37,6 +39,7 @@ class Habits:
     master_weights: float32 weights and states exist beside narrower parameters; else all have their dtype.
     step_gradients: memory that the optimizer's step makes of a rank's own gradients, as a formula of own,
         item, wide and zero; all other gradients and the reduction's buffers are freed by then.
+    buckets: ZeRO stages under which torch's DDP keeps a micro-batch's gradients in dtype beside their sums.
     bucket: numbers in the buffers of a gradient reduction.
     overlaps: whether there are two such buffers below ZeRO 3 too; one is reduced while the other fills.
     live: most parameters that ZeRO 3 keeps gathered; 0 means those of two layers.
@@ -49,22 +52,30 @@ class Habits:
     reduces_after: under ZeRO 1, one collective reduces whole gradients after the last backward, and one
         gathers parameters before the next step. The result is then copied out: for every tensor as many
         pieces as ranks share it. The value is the number of tensors in a layer, or 0 if it does not do so.
+    gathers_alone: under ZeRO 3, how many tensors of a layer are gathered and reduced each by a collective of
+        its own, which waits for all that runs before it. Its result is copied rank by rank, as above. 0 if a
+        layer travels as one.
     reduces: when gradients are reduced under ZeRO 2 and 3: EACH, LAST or LAST_IN_PIPELINE.
     unreduced_in_dtype: until then they have the dtype of parameters, not that of the sums.
     sources: of these choices, by field name.
     """
 
-    regather: bool | None = None
-    silu_kept: bool | None = None
-    elementwise_kept: bool | None = None
-    gradients_stay: bool | None = None
-    step_copies: int | None = None
-    loss: str | None = None
+    recompute: str = ""
+    cp_method: str = "all_gather"
+    sp: bool = True
+    kernels: str = "fused"
+    regather: bool = False
+    silu_kept: bool = True
+    elementwise_kept: bool = True
+    gradients_stay: bool = False
+    step_copies: int = 0
+    loss: str = "torch"
     tp_loss: str | None = None
     selective: str = "matmuls"
     grads_in_dtype: bool = False
     master_weights: bool = True
     step_gradients: str = ""
+    buckets: tuple[int, ...] = ()
     bucket: int = 0
     overlaps: bool = True
     live: int = 0
@@ -73,7 +84,8 @@ class Habits:
     transposes: bool = False
     repeats_kv: bool = False
     reduces_after: int = 0
-    reduces: str | None = None
+    gathers_alone: int = 0
+    reduces: str = LAST_IN_PIPELINE
     unreduced_in_dtype: bool = False
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False)
 
@@ -81,24 +93,17 @@ class Habits:
         """The source of a choice, as text; "" without one."""
         return str(self.sources.get(name, ""))
 
-    @property
-    def open(self) -> tuple[str, ...]:
-        """The choices that are unknown."""
-        return tuple(name for name in LEAST if getattr(self, name) is None)
-
     def reduces_once(self, pp: int) -> bool:
         """Whether a stage's gradients under ZeRO 2 and 3 are reduced once a step, after its last micro-batch.
 
-        Else each micro-batch's gradients are reduced to shards at once. An unknown trainer is taken as MOST
-        says: that is what torch's pipelining, torchtitan and `run` do.
+        Else each micro-batch's gradients are reduced to shards at once.
         """
-        reduces = self.reduces or MOST["reduces"]
-        return reduces == LAST or (reduces == LAST_IN_PIPELINE and pp > 1)
+        return self.reduces == LAST or (self.reduces == LAST_IN_PIPELINE and pp > 1)
 
     def reductions(self, pp: int, zero: int) -> str:
         """The same in words, for a pipeline under ZeRO 2 or 3."""
         whole = "whole until a stage's last micro-batch, so they take the memory of ZeRO 1's"
-        if self.reduces is None:
+        if self == USUAL:
             found = f"torch's pipelining keeps gradients {whole}; other trainers reduce each micro-batch's"
         elif self.reduces_once(pp):
             found = f"gradients stay {whole}"
@@ -115,38 +120,6 @@ class Habits:
         again = {"regather": True, "silu_kept": False, "elementwise_kept": False}
         return (replace(self, **Values(again)) if self.selective == "elementwise" else self), "none"
 
-    def least(self) -> Habits:
-        """These habits with every open choice at its least memory."""
-        return replace(self, **Values({name: LEAST[name] for name in self.open}))
 
-    def most(self) -> Habits:
-        """These habits with every open choice at its most memory."""
-        return replace(self, **Values({name: MOST[name] for name in self.open}))
-
-
-LEAST: dict[str, bool | int | str] = {
-    "regather": True,
-    "silu_kept": False,
-    "elementwise_kept": False,
-    "gradients_stay": False,
-    "step_copies": 0,
-    "loss": "in_place",
-    "reduces": EACH,
-}
-MOST: dict[str, bool | int | str] = {
-    "regather": False,
-    "silu_kept": True,
-    "elementwise_kept": True,
-    "gradients_stay": True,
-    "step_copies": 0,
-    "loss": "vocab_parallel",
-    "reduces": LAST_IN_PIPELINE,
-}
-"""Choice → its value with the most memory (MOST) or the least (LEAST).
-
-No trainer is assumed to copy at the step unless its source shows it, nor to use a loss better or worse than
-the vocabulary-parallel ones.
-"""
-
-UNKNOWN_TRAINER = Habits()
-"""An unknown trainer: every choice is open."""
+USUAL = Habits(gradients_stay=True, loss="vocab_parallel")
+"""What is counted where no trainer is named: torch's own ways, and the vocabulary-parallel loss."""

@@ -1,18 +1,13 @@
 """Hugging Face transformers' native TP: no checks of heads, uneven widths by design, no CP."""
 
-from .base import CLEAR, FORWARD, NA, WORKS, Evidence, Framework, evidence, torn_heads, torn_kv_heads
+from .base import CLEAR, FORWARD, NA, WORKS, Evidence, evidence, torn_heads, torn_kv_heads
+from .rows import trainer
 
 _MESH = "src/transformers/distributed/configuration_utils.py"
 _TP = "src/transformers/distributed/tensor_parallel.py"
 
-TRANSFORMERS = Framework(
-    name="transformers",
-    title="Hugging Face transformers",
-    repo="huggingface/transformers",
-    commit="v5.23.0",
-    aliases=("huggingface", "hugging face", "hf"),
-    order="tp-cp-dp-pp",
-    layer_split="remainder last",
+TRANSFORMERS = trainer(
+    "transformers",
     cases=evidence(
         LP001=(
             Evidence(

@@ -2,28 +2,22 @@
 
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, INIT, WORKS, Evidence, Framework, evidence, keywords, pads
+from .base import ADAPTS, CLEAR, INIT, WORKS, Evidence, evidence, keywords, pads
+from .rows import trainer
 
 _LINEAR = "vllm/model_executor/layers/linear.py"
 _VOCAB = "vllm/model_executor/layers/vocab_parallel_embedding.py"
 _PADDING = Padding(64)
 
 
-VLLM = Framework(
-    name="vllm",
-    title="vLLM",
-    repo="vllm-project/vllm",
-    commit="v0.33.0",
-    order="tp-cp-pp-dp",
-    padding=_PADDING,
+VLLM = trainer(
+    "vllm",
     keywords=keywords(
         tp="tensor_parallel_size",
         pp="pipeline_parallel_size",
         dp="data_parallel_size",
         seq_len="max_model_len",
     ),
-    trains=False,
-    layer_split="remainder before last",
     cases=evidence(
         LP101=Evidence(
             CLEAR,

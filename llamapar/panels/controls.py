@@ -19,7 +19,7 @@ FACTS = (
     *("gpus", "gpus_per_node", "seq_len", "micro_batch", "micro_batches", "global_batch", "batch_per_dp"),
     *("batch_tokens", "kv_replication", "quant_group"),
 )
-STEP = ("gpu", "recompute", "schedule", "nc", "regather", "silu_kept", "elementwise_kept")
+STEP = ("gpu", "recompute", "schedule", "nc")
 PIPELINE = ("beside", "time", "step", "documents")
 RUN = ("program", "engine", "dtype", "cp_method", "fault")
 ENGINES = ("local", "processes", "dry")
@@ -113,9 +113,6 @@ _LABELS = {
     "recompute": "recomputation",
     "schedule": "pipeline schedule",
     "nc": "nc, micro-batches in a row",
-    "regather": "gather inputs again",
-    "silu_kept": "keep SiLU's output",
-    "elementwise_kept": "keep elementwise outputs",
     "beside": "another below",
     "time": "cursor at time",
     "step": "cursor at step",
@@ -139,7 +136,6 @@ _HINTS = {
     "gpu": "whose HBM must hold it",
     "recompute": "of activations",
     "nc": "of the flexible schedule; empty: pp",
-    "regather": "of column-parallel matmuls, in the backward",
     "time": "what every rank does then; or click in the picture",
     "cp_method": "how CP ranks exchange K and V",
     "documents": "tokens of each, as 1000, 5000, 2192; one number repeats; each attends to its own",
@@ -155,7 +151,7 @@ _TITLES = {
 _KINDS: dict[type[object], str] = {int: "int", float: "int", bool: "bool", str: "choice"}
 
 Control = dict[str, object]
-Titles = Mapping[str, str] | Mapping[int, str] | Mapping[bool | None, str]
+Titles = Mapping[str, str] | Mapping[int, str] | Mapping[str | None, str]
 Group = dict[str, object]
 
 
@@ -216,8 +212,10 @@ _SPLITS: Titles = {OWN: "the framework's own", **{s: s for s in OPTIONS["layer_s
 _PUBLISHED: Titles = {"": "none", **{name: found.short for name, found in JOBS.items()}}
 _ZERO = choice("zero", {n: str(n) for n in range(OPTIONS["zero"].most + 1)})
 _NC = control("nc", placeholder="pp")
-_KEPT: dict[bool | None, str] = {None: "not known", True: "yes", False: "no"}
-_HOW: list[str | Control] = ["recompute", "schedule", _NC, *(choice(name, _KEPT) for name in STEP[-3:])]
+_MODES: dict[str | None, str] = {None: "the trainer's own"}
+_MODES |= {mode: mode for mode in OPTIONS["recompute"].choices}
+_AGAIN = choice("recompute", _MODES)
+_HOW: list[str | Control] = [_AGAIN, "schedule", _NC]
 
 EXPLORER: list[Group] = [
     group(
@@ -272,7 +270,7 @@ EXPLORER: list[Group] = [
         tab="sequence",
     ),
     group("In a layer", "step", "cp_method", "rank", row=True, tab="layer"),
-    group("Memory", "recompute", "schedule", _ZERO, _unsaid("micro_batch"), row=True, tab="memory"),
+    group("Memory", _AGAIN, "schedule", _ZERO, _unsaid("micro_batch"), row=True, tab="memory"),
     group(
         "Run",
         "program",

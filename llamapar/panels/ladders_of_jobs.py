@@ -45,8 +45,7 @@ def _schedule_says(record: Schedule) -> str:
 
 
 def _memory_gives(record: Memory) -> str:
-    low, high = record.low_bytes / GIB, record.high_bytes / GIB
-    return f"{low:.1f} GiB" if record.low_bytes == record.high_bytes else f"{low:.1f}–{high:.1f} GiB"
+    return f"{record.expected_bytes / GIB:.1f} GiB"
 
 
 def _memory_problem(record: Memory) -> str:
@@ -58,7 +57,7 @@ def _memory_problem(record: Memory) -> str:
 def _memory_says(record: Memory) -> str:
     worst, parts = record.worst, by_step(record.worst)
     states, activations = parts["states"] / GIB, parts["activations"] / GIB
-    ends = f" ({_memory_gives(record)}, by trainer)" if record.open_facts else ""
+    ends = f" (eight of ten runs {record.low_bytes / GIB:.1f} to {record.high_bytes / GIB:.1f})"
     return (
         f"The fullest rank, in stage {worst.stage}, takes {worst.total_bytes / GIB:.1f} GiB{ends}: "
         f"{states:.1f} for weights, gradients and optimizer states, {activations:.1f} for activations. "
@@ -88,11 +87,12 @@ def _zero_says(record: ZeroMap) -> str:
 
 
 def _cost_says(record: Cost) -> str:
+    low, high = record.interval
     shares = Counter({name: n / record.step_seconds for name, n in record.seconds.items()})
     most = listed([f"{name} {part:.0%}" for name, part in shares.most_common(NAMED)])
     return (
         f"A step of {record.tokens:,} tokens takes {record.step_seconds:.3g} s on "
-        f"{plural(record.layout.world, 'GPU')} ({record.low:.3g} to {record.high:.3g} s): {most}."
+        f"{plural(record.layout.world, 'GPU')} (8 of 10 runs: {low:.3g} to {high:.3g} s): {most}."
     )
 
 

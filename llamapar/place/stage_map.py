@@ -48,7 +48,7 @@ class StageMap(Record):
         if stages > n + 2:
             return [], LayoutError(f"pp·virtual_stages = {stages} stages for {n} layers", field="pp")
         try:
-            return LAYER_SPLITS[self.layer_split](n, stages), None
+            return LAYER_SPLITS[self.layer_split](n, stages, self.model.head_layers), None
         except LayoutError as problem:
             return [], problem
 

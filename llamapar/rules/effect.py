@@ -30,15 +30,11 @@ class Effect:
 
     @property
     def gain(self) -> str:
-        """The memory of the worst rank afterwards: "61.30 GiB"; empty if every known GPU has that much.
-
-        For an unknown trainer, "at most 61.30 GiB".
-        """
+        """The expected memory of the worst rank: "61.30 GiB"; empty if every known GPU has that much."""
         if self.load is None or not self.load.matters:
             return ""
         held = self.load.memory
-        most = "at most " if held.high_bytes > held.worst.total_bytes else ""
-        gib = f"{most}{held.high_bytes / GIB:.2f} GiB"
+        gib = f"{held.expected_bytes / GIB:.2f} GiB"
         return gib if self.load.whole else f"{gib} before activations"
 
     @property
@@ -58,7 +54,7 @@ class Effect:
 
     def as_dict(self) -> Plain:
         """Plain values for JSON; None for an unknown number."""
-        memory = self.load.memory.high_bytes if self.load else None
+        memory = self.load.memory.expected_bytes if self.load else None
         return {"memory_bytes": memory, "time": self.time, "idle_gpus": self.idle_gpus}
 
 

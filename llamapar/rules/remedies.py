@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations, islice, product
 
 from llamapar.count.saved import RECOMPUTE
-from llamapar.describe.hardware import GPUS
+from llamapar.describe.hardware import OFFERED
 from llamapar.describe.job import Job
 from llamapar.frameworks import Framework
 from llamapar.place.orders import ALL_FORWARD_FIRST
@@ -61,7 +61,8 @@ def _settings(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iter
 
 def _bought(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iterator[Fix]:
     """Larger GPUs, alone and with one other change."""
-    larger: list[Changes] = [{"gpu": gpu} for gpu, size in GPUS.items() if size > GPUS[job.gpu or ""]]
+    there = job.gpu.hbm_bytes if job.gpu else 0
+    larger: list[Changes] = [{"gpu": gpu} for gpu in OFFERED if gpu.hbm_bytes > there]
     yield from _tries(job, [*larger, *_single(job, judge)], enough)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from llamapar.describe.layout import Layout
 from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Partial, Replicate, Shard
 from llamapar.errors import LlamaparError
-from llamapar.frameworks.trainer import UNKNOWN_TRAINER
+from llamapar.frameworks.trainer import USUAL
 from llamapar.place.cut import Cut
 from llamapar.place.pipeline import Schedule
 from llamapar.place.stage_map import Stage
@@ -97,7 +97,7 @@ class Setting(Cut):
     @property
     def reduces_each(self) -> bool:
         """Whether gradients become shards after every micro-batch, instead of after the last one."""
-        return self.shards.cuts("gradients") and not UNKNOWN_TRAINER.reduces_once(self.layout.pp)
+        return self.shards.cuts("gradients") and not USUAL.reduces_once(self.layout.pp)
 
     @property
     def of_one_stage(self) -> Layout:

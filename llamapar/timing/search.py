@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from llamapar.count.account import memory
 from llamapar.count.in_flight import in_flight
+from llamapar.count.terms import SHARES
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout, divisors
 from llamapar.describe.models import ModelConfig
@@ -117,7 +118,7 @@ def kept_bytes(
     model: ModelConfig, tp: int, seq: int, recompute: str, copies: bool, judge: Framework | None
 ) -> float:
     """Lower bound on the activations that a layer keeps of a sequence until its backward, at cp = 1."""
-    two, one = (
+    counted = [
         memory(
             model.replace(n_layers=n),
             Layout(tp=tp),
@@ -126,11 +127,12 @@ def kept_bytes(
             recompute=recompute,
             kv_replication=copies,
             framework=judge,
-        ).lower[0]
+        )
         for n in (2, 1)
-    )
+    ]
     # The difference of two and one layers leaves out the embedding, the head and the loss.
-    return (two.bytes("activations") - one.bytes("activations")) / LONG
+    ways = zip(*([one.worst, *(way.worst for way in one.others)] for one in counted), strict=True)
+    return min(two.bytes("activations") - one.bytes("activations") for two, one in ways) / LONG
 
 
 def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
@@ -243,7 +245,7 @@ def _of_degrees(
                     for name in RECOMPUTE
                 ]
                 for name, kept, forward, backward, ends in kinds:
-                    if held + chunks * kept > room:
+                    if max(held, (held + chunks * kept) * SHARES["needs"][0]) > room:
                         continue
                     if name not in alone:
                         each = forward + backward

@@ -1,0 +1,71 @@
+"""The rows of `trainers.toml` as frameworks: what a trainer can do, and what it does unasked."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+from llamapar.describe.configfile import Values
+from llamapar.describe.job import Job
+from llamapar.describe.splits import Padding
+
+from .base import NA, Evidence, Framework, evidence
+from .source import Change, source_of
+from .trainer import Habits
+
+_NOT_TAKEN = {"title", "repo", "commit", "aliases", "until"}
+"""Fields that `like` does not take from another row."""
+
+_HABITS = Habits.__dataclass_fields__.keys() - {"sources"}
+
+
+def _read() -> dict[str, Values]:
+    table: dict[str, Values] = tomllib.loads(
+        Path(__file__).with_name("trainers.toml").read_text(encoding="utf-8")
+    )
+    for name, row in table.items():
+        like = table.get(row.pop("like", ""), {})
+        # A source leaves out the repository and the commit of its own row, so it is resolved there.
+        where = row["repo"], row["commit"]
+        own = {what: source_of(text, *where) for what, text in row.get("sources", {}).items()}
+        taken = {field: value for field, value in like.items() if field not in _NOT_TAKEN}
+        table[name] = taken | row | {"sources": taken.get("sources", {}) | own}
+    return table
+
+
+ROWS = _read()
+"""Trainer → its fields."""
+
+
+def _features(found: Framework) -> dict[str, tuple[Evidence, ...]]:
+    """Evidence on what a trainer does not have, for the rule on its features (LP503)."""
+    where = found.sources.get("zero") or found.sources.get("interleaves")
+    if where is None:
+        return {}
+
+    def lacks(job: Job) -> bool:
+        # ZeRO 1 is our default and not always a wish, so a trainer without it runs what it has.
+        lay = job.layout
+        return (lay.zero > 1 and lay.zero not in found.zero) or (
+            lay.virtual_stages > 1 and not found.interleaves
+        )
+
+    stages = f"of ZeRO it has {', '.join(map(str, found.zero))}"
+    note = stages if found.interleaves else f"{stages}; a pipeline rank has one stage"
+    return evidence(LP503=Evidence(NA, "", where.path, note, lacks, where.repo, where.at))
+
+
+def trainer(name: str, **rules: object) -> Framework:
+    """The framework of a row. rules: its fields that are code: evidence, keywords, the job that it runs."""
+    fields: Values = {field: tuple(v) if isinstance(v, list) else v for field, v in ROWS[name].items()}
+    sources = fields["sources"]
+    fields["until"] = [(Change(old["day"], old["change"]), old["habits"]) for old in fields.pop("until", ())]
+    fields["habits"] = Habits(
+        **{field: fields.pop(field) for field in _HABITS & fields.keys()}, sources=sources
+    )
+    if "padding" in fields:
+        multiple, per_tp, _ = fields["padding"].partition("*tp")
+        fields["padding"] = Padding(int(multiple), per_tp=bool(per_tp))
+    found = Framework(name, **Values(fields | rules), paper="cases" not in rules)
+    return replace(found, cases=_features(found) | found.cases)
