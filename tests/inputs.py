@@ -149,7 +149,7 @@ def facts(draw: st.DrawFn, layout: Layout) -> dict[str, Any]:
     maybe("layer_split", *LAYER_SPLITS)
     maybe("gpu", *GPUS)
     maybe("recompute", "none", "full")
-    maybe("regather", True, False)
+    maybe("precision", "float8")
     return known
 
 
