@@ -103,7 +103,7 @@ class Verdict:
         return " ".join(f"{name}{n}" for name, n in numbers.items() if n not in (None, 1) or name == "dp")
 
     def scored(self, what: str) -> tuple[float, bool, float] | None:
-        """Of the step or the peak: the error, whether the interval holds it, and its high end over its low one.
+        """Error of the step or the peak, whether the interval holds it, and its high end over its low one.
 
         None without both figures.
         """
