@@ -19,7 +19,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import _page
 import llamapar as lp
+from llamapar.count.terms import TOO_MUCH
+from llamapar.rules.table import ERROR
 
 RECIPES = Path(__file__).resolve().parent.parent / "tests" / "oracles" / "recipes.json"
 
@@ -56,30 +58,34 @@ STATED = ("tp", "cp", "pp", "dp", "dp_replicate", "virtual_stages", "zero")
 FACTS = ("micro_batch", "recompute")
 
 
+Spread = tuple[float, float, float]
+"""An expected figure between the ends that hold eight of ten runs."""
+
+NONE: Spread = (0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the library says of a recipe.
 
-    refusals: command → why it refuses what ran. trainer: whether the library knows it.
-    seconds, measured: the predicted and the published step. low, high, expected: of `memory`, in bytes;
-    peak: published. place: in the plan's list of `listed`; 0 where it is not there. over: its predicted step
-    over the first's, less one.
+    refusals: command → why it refuses what ran. trainer: whether the library knows it. step, held: predicted,
+    in seconds and in bytes; measured, peak: what was published, 0 where nothing was. outcome: of `memory`.
+    place: in the plan's list of `listed`; 0 where it is not there. over: its predicted step over the
+    first's, less one.
     """
 
     recipe: dict[str, Any]
     refusals: dict[str, str]
     trainer: bool
-    seconds: float = 0.0
+    step: Spread = NONE
     measured: float = 0.0
-    outcome: str = ""
-    low: int = 0
-    high: int = 0
-    expected: int = 0
+    held: Spread = NONE
     peak: float = 0.0
+    outcome: str = ""
     place: int = 0
     listed: int = 0
     over: float | None = None
-    why: str = field(default="", repr=False)
+    why: str = ""
 
     @property
     def name(self) -> str:
@@ -96,13 +102,10 @@ class Verdict:
         numbers = {named.get(name, name): self.recipe.get(name) for name in ("tp", "cp", "pp", "dp", *named)}
         return " ".join(f"{name}{n}" for name, n in numbers.items() if n not in (None, 1) or name == "dp")
 
-    @property
-    def step_error(self) -> float | None:
-        return self.seconds / self.measured - 1 if self.seconds and self.measured else None
-
-    @property
-    def peak_error(self) -> float | None:
-        return self.expected / self.peak - 1 if self.expected and self.peak else None
+    def scored(self, what: str) -> tuple[float, bool] | None:
+        """Error of the step or the peak, and whether its interval holds it; None without both figures."""
+        (low, expected, high), true = (self.step, self.measured) if what == "step" else (self.held, self.peak)
+        return (expected / true - 1, low <= true <= high) if expected and true else None
 
 
 def recipes(small: bool = False, only: str = "") -> list[dict[str, Any]]:
@@ -149,24 +152,28 @@ def seconds_of(recipe: dict[str, Any], cost: lp.Cost) -> float:
     return 0.0
 
 
-@dataclass
-class Asked:
-    """The plan for a job, and what it was asked with."""
+def peak_of(recipe: dict[str, Any]) -> tuple[str, float]:
+    """Which counter showed the published peak, and its bytes; all that is needed where none is named."""
+    published = recipe["published"]
+    if "max_reserved_gib" in published:
+        return "max_reserved", published["max_reserved_gib"] * GIB
+    return "needs", published.get("peak_gb", 0) * GB
 
-    plan: lp.Plan | None
-    problem: str = ""
 
-
-def planned(recipe: dict[str, Any]) -> Asked:
+def planned(recipe: dict[str, Any]) -> lp.Plan | str:
+    """The plan for a recipe's job, or why there is none."""
     try:
-        return Asked(answer(lp.plan, recipe, **trainer_of(recipe), top=LISTED))
+        plan: lp.Plan = answer(lp.plan, recipe, **trainer_of(recipe), top=LISTED)
     except lp.LlamaparError as problem:
-        return Asked(None, problem.what)
+        return problem.what
+    return plan if plan.layouts else "no layout passes and fits"
 
 
 def place_of(recipe: dict[str, Any], plan: lp.Plan) -> int:
     """Place of the first layout that agrees with all that a recipe states; 0 where none does."""
     degrees, facts = ({name: recipe[name] for name in names if name in recipe} for names in (STATED, FACTS))
+    if recipe.get("cp", 1) * recipe["dp"] == 1:
+        degrees.pop("zero", None)  # every stage is the same where there is nothing to shard
     for place, one in enumerate(plan.layouts, 1):
         if one.layout == one.layout.replace(**degrees) and one.job == one.job.replace(**facts):
             return place
@@ -182,60 +189,64 @@ def missing(recipe: dict[str, Any], plan: lp.Plan) -> str:
     return f"none of its {len(plan.layouts)} has {' or '.join(found) or 'all that is stated'}"
 
 
-def judged(recipe: dict[str, Any], planning: Asked) -> Verdict:
-    """What every command says of a recipe."""
+def placed(recipe: dict[str, Any], plan: lp.Plan, seconds: float) -> dict[str, Any]:
+    """Where a recipe stands in a plan, as fields of a Verdict. seconds: its predicted step; 0 without one."""
+    place = place_of(recipe, plan)
+    steps = [one.cost.step_seconds for one in plan.layouts]
+    own = steps[place - 1] if place else seconds
+    stated, known = ({name: recipe[name] for name in names if name in recipe} for names in (STATED, FACTS))
+    try:
+        why = str(plan.why(stated, **known, schedule=recipe.get("schedule")))
+    except lp.LlamaparError as problem:
+        why = problem.what
+    # A layout that is faster than the last one listed would be there if it had been searched and had passed.
+    absent = not place and (len(steps) < LISTED or seconds < max(steps))
+    found = {"place": place, "listed": len(steps), "over": own / steps[0] - 1 if own else None, "why": why}
+    return found | ({"refused": f"{missing(recipe, plan)}: {why}"} if absent else {})
+
+
+def judged(recipe: dict[str, Any], plan: lp.Plan | str) -> Verdict:
+    """What every command says of a recipe. plan: for its job, or why there is none."""
     trainer = trainer_of(recipe)
     refusals: dict[str, str] = {}
     found: dict[str, Any] = {}
-    for command, options in {"check": {}, "check --framework": trainer}.items():
-        if options or command == "check":
-            try:
-                report = answer(lp.check, recipe, **options)
-                errors = [f"{one.code} {one.message}" for one in report.findings if one.severity == "error"]
-            except lp.LlamaparError as problem:
-                errors = [problem.what]
-            refusals |= {command: errors[0]} if errors else {}
-    try:
-        memory = answer(lp.memory, recipe, **trainer)
-        found |= {"outcome": memory.outcome, "low": memory.low_bytes, "high": memory.high_bytes}
-        found["expected"] = getattr(memory, "expected_bytes", memory.worst.total_bytes)
-        if memory.outcome == "does not fit":
+
+    def tried(command: str, function: Callable[..., Any], **more: Any) -> Any:
+        try:
+            return answer(function, recipe, **more)
+        except lp.LlamaparError as problem:
+            refusals[command] = problem.what
+            return None
+
+    ways: dict[str, dict[str, str]] = {"check": {}}
+    if trainer:
+        ways["check --framework"] = trainer
+    for command, options in ways.items():
+        report = tried(command, lp.check, **options)
+        for one in report.findings if report else ():
+            if one.severity == ERROR:
+                refusals.setdefault(command, f"{one.code} {one.message}")
+    shown, peak = peak_of(recipe)
+    memory = tried("memory", lp.memory, **trainer)
+    if memory:
+        found |= {"outcome": memory.outcome, "held": memory.figure(shown), "peak": peak}
+        if memory.outcome == TOO_MUCH:
             refusals["memory"] = f"at least {memory.low_bytes / GIB:.1f} GiB"
-    except lp.LlamaparError as problem:
-        refusals["memory"] = problem.what
-    published = recipe["published"]
-    found["peak"] = published.get("peak_gib", 0) * GIB or published.get("peak_gb", 0) * GB
-    try:
-        cost = answer(lp.cost, recipe, **trainer)
-        found |= {"seconds": cost.step_seconds, "measured": seconds_of(recipe, cost)}
-    except lp.LlamaparError as problem:
-        refusals["cost"] = problem.what
-    plan = planning.plan
-    if plan is None or not plan.layouts:
-        refusals["plan"] = planning.problem or "no layout passes and fits"
-        return Verdict(recipe, refusals, bool(trainer), **found)
-    found |= {"place": place_of(recipe, plan), "listed": len(plan.layouts)}
-    layout = {name: recipe[name] for name in STATED if name in recipe}
-    known = (recipe.get(name) for name in ("micro_batch", "recompute", "schedule"))
-    try:
-        found["why"] = str(plan.why(layout, *known))
-    except lp.LlamaparError as problem:
-        found["why"] = problem.what
-    if "seconds" in found or found["place"]:
-        own = plan.layouts[found["place"] - 1].cost.step_seconds if found["place"] else found["seconds"]
-        found["over"] = own / plan.best.cost.step_seconds - 1
-    # The list ends at a time: a layout that is faster would stand in it if it had been searched and passed.
-    slowest = plan.layouts[-1].cost.step_seconds
-    whole = len(plan.layouts) < LISTED
-    if not found["place"] and (whole or found.get("seconds", 0.0) < slowest):
-        refusals["plan"] = f"{missing(recipe, plan)}: {found['why']}"
-    return Verdict(recipe, refusals, bool(trainer), **found)
+    cost = tried("cost", lp.cost, **trainer)
+    if cost:
+        low, high = cost.interval
+        found |= {"step": (low, cost.step_seconds, high), "measured": seconds_of(recipe, cost)}
+    seconds = found.get("step", NONE)[1]
+    place = {"refused": plan} if isinstance(plan, str) else placed(recipe, plan, seconds)
+    if "refused" in place:
+        refusals["plan"] = place.pop("refused")
+    return Verdict(recipe, refusals, bool(trainer), **found, **place)
 
 
 def together(rows: Sequence[dict[str, Any]]) -> list[Verdict]:
     """The recipes of one job: its plan is made once."""
-    planning = planned(rows[0])
-    return [judged(row, planning) for row in rows]
+    plan = planned(rows[0])
+    return [judged(row, plan) for row in rows]
 
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> list[Verdict]:
@@ -253,10 +264,13 @@ def share(number: float | None, form: str = "+.0%") -> str:
     return "–" if number is None else format(number, form)
 
 
-def middle(numbers: Sequence[float | None]) -> str:
-    """Median of the absolute values that are known."""
-    known = [abs(number) for number in numbers if number is not None]
-    return f"{statistics.median(known):.1%} of {len(known)}" if known else "–"
+def score(found: Sequence[Verdict], what: str) -> tuple[str, str]:
+    """Median size of the errors that are known, and how many of the intervals hold the published figure."""
+    known = [scored for one in found if (scored := one.scored(what))]
+    if not known:
+        return "–", "–"
+    inside = sum(held for _, held in known)
+    return f"{statistics.median(abs(error) for error, _ in known):.1%}", f"{inside} of {len(known)}"
 
 
 def cell(text: str) -> str:
@@ -286,14 +300,16 @@ def summary(found: Sequence[Verdict]) -> list[str]:
                 sum(1 for one in own if one.place),
                 sum(1 for one in own if not one.place and "plan" not in one.refusals),
                 share(statistics.median(overs) if overs else None),
-                middle([one.step_error for one in own]),
-                middle([one.peak_error for one in own]),
+                *(score(own, "step")),
+                *(score(own, "peak")),
                 " · ".join(f"{n} {outcome}" for outcome, n in outcomes.items()),
             )
         )
     head = ("maker", "recipes", "refused by something", "in the plan's list", "further down")
-    more = ("over the plan's first, median", "error of the step", "error of the peak", "`memory` says")
-    return _page.table((*head, *more), rows)
+    more = ["over the plan's first, median"]
+    for what in ("step", "peak"):
+        more += [f"error of the {what}", f"its interval holds the {what}"]
+    return _page.table((*head, *more, "`memory` says"), rows)
 
 
 def refused(found: Sequence[Verdict]) -> list[str]:
@@ -322,17 +338,20 @@ def by_over(rows: Sequence[Verdict]) -> list[Verdict]:
     return sorted(rows, key=lambda one: -(one.over or 0.0))
 
 
+def beside(true: float, predicted: Spread, unit: float) -> tuple[str, str]:
+    """A published figure, and the predicted one with its interval, in a unit."""
+    low, expected, high = (f"{end / unit:.3g}" for end in predicted)
+    return f"{true / unit:.3g}" if true else "–", f"{expected} ({low} to {high})" if predicted[1] else "–"
+
+
 def every(found: Sequence[Verdict]) -> list[str]:
     rows = []
     for one in found:
-        steps = [f"{number:.3g}" if number else "–" for number in (one.measured, one.seconds)]
-        sizes = [f"{number / GIB:.1f}" if number else "–" for number in (one.peak, one.expected)]
-        span = f"{one.low / GIB:.0f} to {one.high / GIB:.0f}, {one.outcome}" if one.outcome else "–"
-        placed = where(one), share(one.over)
-        steps.append(share(one.step_error))
-        rows.append((f"`{one.name}`", one.recipe["gpus"], one.layout, *steps, *sizes, span, *placed))
-    head = ("recipe", "GPUs", "stated", "step, s", "predicted", "error", "peak, GiB", "shown")
-    return _page.table((*head, "`memory`, GiB", "place", "over the first"), rows)
+        figures = *beside(one.measured, one.step, 1.0), *beside(one.peak, one.held, GIB)
+        placed = one.outcome or "–", where(one), share(one.over)
+        rows.append((f"`{one.name}`", one.recipe["gpus"], one.layout, *figures, *placed))
+    head = ("recipe", "GPUs", "stated", "step, s", "predicted", "peak, GiB", "predicted")
+    return _page.table((*head, "`memory` says", "place", "over the first"), rows)
 
 
 def tables(found: Sequence[Verdict] | None = None) -> dict[str, list[str]]:

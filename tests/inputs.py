@@ -149,7 +149,7 @@ def facts(draw: st.DrawFn, layout: Layout) -> dict[str, Any]:
     maybe("layer_split", *LAYER_SPLITS)
     maybe("gpu", *HARDWARE, {"base": "h100-80gb", "memory_gib": 79.6}, {"memory_gib": 48})
     maybe("recompute", "none", "full")
-    maybe("regather", True, False)
+    maybe("precision", "float8")
     return known
 
 

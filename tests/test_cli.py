@@ -23,6 +23,7 @@ import llamapar as lp
 from llamapar.cli import main as cli
 from llamapar.cli.commands import CommandGroup
 from llamapar.describe.options import OPTIONS
+from llamapar.frameworks import JUDGES
 from weights import save_hf, tiny, values
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -114,7 +115,7 @@ def test_incident_5(run: Any) -> None:
     assert first["message"] == "tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs"
     best = first["fixes"][0]
     assert {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "text": best["text"], "effect": best["effect"]} == best
-    assert list(first["frameworks"]) == list(lp.FRAMEWORKS)
+    assert list(first["frameworks"]) == list(JUDGES)
     of_parts = first["frameworks"].pop("megatron-lm")  # its arguments and its core each say something
     assert list(of_parts) == ["verdict", "message", "source", "part", "others"]
     assert {tuple(verdict) for verdict in first["frameworks"].values()} == {("verdict", "message", "source")}
@@ -148,12 +149,12 @@ def test_every_option_reaches_the_job(run: Any, monkeypatch: pytest.MonkeyPatch)
         "--order megatron-lm --no-sequence-parallel --kv-replication --gpus 32 --gpus-per-node 4 "
         "--seq-len 512 --batch-tokens 8192 --batch-per-dp 4 --micro-batch 1 --global-batch 16 "
         "--micro-batches 4 --padding 128*tp --quant-group 32 --layer-split remainder-first --framework mcore "
-        "--gpu a100-40gb --recompute full --schedule gpipe --no-regather"
+        "--gpu a100-40gb --recompute full --schedule gpipe --precision float8"
     )
     layout = lp.Layout(2, 2, 2, 4, 2, False, 2, 3, "tp-cp-dp-pp")
     known = {"gpus": 32, "gpus_per_node": 4, "seq_len": 512, "batch_tokens": 8192, "batch_per_dp": 4}
     known |= {"micro_batch": 1, "global_batch": 16, "micro_batches": 4, "quant_group": 32}
-    known |= {"gpu": "a100-40gb", "recompute": "full", "schedule": "gpipe", "regather": False}
+    known |= {"gpu": "a100-40gb", "recompute": "full", "schedule": "gpipe", "precision": "float8"}
     padding = lp.Padding(128, per_tp=True)
     split = "remainder first"
     job = lp.Job.of("tiny", layout, **known, kv_replication=True, padding=padding, layer_split=split)
@@ -474,18 +475,8 @@ def test_a_terminal_that_knows_ascii_only() -> None:
 def test_every_option_is_explained_and_used() -> None:
     used = {option for command in LEAVES.values() for option in command.options}
     dims = {"max_seq_len", "dim", "n_layers", "n_heads", "head_dim", "ffn_dim", "vocab_size"}
-    of_python = {
-        "steps_done",
-        "parameter",
-        "data",
-        "program",
-        "interleave",
-        "out",
-        "backward",
-        "grad_dtype",
-        "grad_buckets",
-    }
-    of_python |= {"master_weights", "beside", "time", "step", "case", "gives", "eval_mode", "prove"}
+    of_python = {"steps_done", "parameter", "data", "program", "interleave", "out", "backward", "grad_dtype"}
+    of_python |= {"beside", "time", "step", "case", "gives", "eval_mode", "prove"}
     assert set(OPTIONS) - used == {"json"} | dims | of_python
     assert used <= set(OPTIONS)
     for name, command in LEAVES.items():

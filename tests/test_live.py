@@ -311,7 +311,7 @@ RECORDS = [
     lp.ranks(lp.Layout(tp=2, cp=2, order="cp-tp-pp-dp"), 3),
     lp.ranks(tp=2, pp=3, rank=4, model=WIDE, chunking="contiguous", layer_split="remainder last"),
     lp.schedule("zbv", pp=4, micro_batches=8),
-    lp.memory(WIDE, tp=2, seq_len=4096, grad_dtype="bfloat16", regather=True, kernels="eager"),
+    lp.memory(WIDE, tp=2, seq_len=4096, grad_dtype="bfloat16", recompute="full", kernels="eager"),
     lp.zero("llama3-8b", dp=4, zero=3, parameter="w2", dtype="bfloat16"),
     lp.cost("llama3-8b", lp.Layout(tp=2, dp=4), seq_len=4096, global_batch=64, precision="float8"),
     lp.traffic("mlp", "llama3-8b", {"tp": 4, "sequence_parallel": False}, seq_len=4096, dtype="bfloat16"),

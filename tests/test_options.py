@@ -247,10 +247,6 @@ def controls(panel: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {control["name"]: control for group in panel for control in group["controls"]}
 
 
-KEPT = ("regather", "silu_kept", "elementwise_kept")
-"""Yes, no, or not known."""
-
-
 @pytest.mark.parametrize("panel", [EXPLORER, CLINIC], ids=["explorer", "clinic"])
 def test_a_control_is_an_option(panel: list[dict[str, Any]]) -> None:
     for name, control in controls(panel).items():
@@ -258,10 +254,10 @@ def test_a_control_is_an_option(panel: list[dict[str, Any]]) -> None:
             continue
         option = OPTIONS[name]
         kinds = {"int": int, "axis": int, "bool": bool, "choice": str, "text": str}
-        assert kinds[control["kind"]] is option.kind or name in ("zero", *KEPT, "documents")
+        assert kinds[control["kind"]] is option.kind or name in ("zero", "documents")
         if control["kind"] == "choice" and option.choices and name != "engine":
             offered = [value for value, _ in control["options"]]
-            assert set(offered) - {"", "own"} == set(option.choices)
+            assert set(offered) - {"", "own", None} == set(option.choices)
 
 
 def test_the_explorer_opens_on_the_defaults_but_for_its_first_layout() -> None:

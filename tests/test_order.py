@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.count.order import collectives_in_order
 from llamapar.count.wire import sending
+from llamapar.flight.order import collectives_in_order
 
 RUNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama", {"tp": 2, "cp": 2}, {}),

@@ -14,7 +14,7 @@ from llamapar.describe.options import OPTIONS
 
 ROWS = recipes.recipes()
 OWN = {"name", "trainer", "published", "source"}
-FIGURES = {"step_seconds", "tokens_per_s_per_gpu", "tflops_per_gpu", "peak_gib", "peak_gb"}
+FIGURES = {"step_seconds", "tokens_per_s_per_gpu", "tflops_per_gpu", "max_reserved_gib", "peak_gb"}
 
 
 def test_the_fixture_is_what_its_script_makes() -> None:
@@ -43,7 +43,8 @@ def test_a_recipe_is_judged_by_every_command() -> None:
     assert one.refusals == {}
     assert one.trainer
     assert 1 <= one.place <= one.listed
-    assert 0 < one.low <= one.high
+    assert 0 < one.held[0] <= one.held[1] <= one.held[2]
+    assert one.peak == row["published"]["peak_gb"] * 10**9
     assert one.measured == pytest.approx(256 * 4096 / row["published"]["tokens_per_s_per_gpu"] / 8)
     tables = recipes.tables([one])
     assert tables["refused"] == [

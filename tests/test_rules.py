@@ -49,16 +49,14 @@ STRADDLES = {
 }
 
 
-def gib(**job: Any) -> str:
-    """What `lp.memory` says of the worst rank, in words."""
-    found = lp.memory(**{name: value for name, value in job.items() if name != "gpu"})
-    low, high = (f"{bytes_ / 2**30:.2f}" for bytes_ in (found.low_bytes, found.high_bytes))
-    return high if low == high else f"{low} to {high}"
+def needs(**job: Any) -> lp.Memory:
+    """What `lp.memory` says of an example's job."""
+    return lp.memory(**{name: value for name, value in job.items() if name != "gpu"})
 
 
 def largest(**job: Any) -> str:
     """The three largest terms of the worst rank."""
-    found = lp.memory(**{name: value for name, value in job.items() if name != "gpu"})
+    found = needs(**job)
     terms = sorted(found.worst.terms, key=lambda term: -term.bytes)[:3]
     named = ", ".join(f"{term.name} {term.bytes / 2**30:.2f}" for term in terms)
     return f"largest in stage {found.worst.stage}: {named} GiB"
@@ -145,6 +143,17 @@ EXAMPLES = {
         "ffn_dim/tp = 29568/2 = 14784 is not a multiple of the quantisation group 128",
         "a group of weights shares one scale and cannot lie on two ranks",
         layout(tp=1),
+    ),
+    "LP108": Example(
+        {
+            "model": lp.model(B8).replace(ffn_dim=14344, name="odd"),
+            **layout(tp=8),
+            "precision": "float8",
+        },
+        ERROR,
+        "float8 matmuls need multiples of 16 on a rank, and tp=8 leaves ffn_dim 1793 (odd)",
+        "torch's float8 matmul refuses other sizes",
+        {"precision": "bfloat16"},
     ),
     "LP201": Example(
         {"model": B8, **layout(cp=4), "seq_len": 8188},
@@ -281,6 +290,13 @@ EXAMPLES = {
         "a layout can only use the axes that are there",
         layout(tp=2),
     ),
+    "LP503": Example(
+        {"model": B8, **layout(dp=2, zero=3), "framework": "picotron"},
+        None,
+        "the framework does not offer all of zero=3, virtual_stages=1",
+        "a run uses what its trainer has",
+        layout(dp=2, zero=1),
+    ),
     "LP502": Example(
         {
             "model": lp.model("llama2-13b").replace(ffn_dim=13840),
@@ -295,21 +311,21 @@ EXAMPLES = {
     "LP511": Example(
         SPLIT70,
         ERROR,
-        f"stage 0 needs {gib(**SPLIT70)} GiB a rank, and h100-80gb has 79.65",
-        f"{largest(**SPLIT70)}; with seq_len=8192 micro_batch=1 recompute=selective",
-        {**layout(dp=64, zero=3), "recompute": "full", "global_batch": 64},
+        f"stage 0 needs {needs(**SPLIT70).figure()} GiB a rank, and h100-80gb has 79.65",
+        f"{largest(**SPLIT70)}; with seq_len=8192 micro_batch=1 no recompute given",
+        {**layout(dp=64, zero=3), "recompute": "full", "global_batch": 64, "gpu": "b200-180gb"},
     ),
     "LP512": Example(
         STRADDLES,
         WARNING,
-        f"stage 0 needs {gib(**STRADDLES)} GiB a rank, and h100-80gb has 79.65: undecided",
-        f"framework= would decide; {largest(**STRADDLES)}; with seq_len=8192 micro_batch=8 recompute=none",
-        {"regather": True},
+        f"stage 0 needs {needs(**STRADDLES).figure()} GiB a rank, and h100-80gb has 79.65: undecided",
+        f"{needs(**STRADDLES).narrows}; {largest(**STRADDLES)}; with seq_len=8192 micro_batch=8 recompute=none",
+        {"framework": "megatron-lm", "micro_batch": 4},
     ),
     "LP513": Example(
         {"model": B8, **layout(tp=8), "gpu": "h100-80gb"},
         NOTE,
-        "activations are not counted: stage 0 needs 17.83 GiB a rank before any activation, and h100-80gb "
+        "activations are not counted: stage 0 needs 17.8 (7.5 to 28.3) GiB a rank before any activation, and h100-80gb "
         "has 79.65",
         "they grow with the tokens of a sequence: say seq_len",
         {"seq_len": 8192},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from llamapar.frameworks import ADAPTS, CLEAR, FORWARD, FRAMEWORKS, INIT, NA, SAVE, SILENT, UNKNOWN, WORKS
+from llamapar.frameworks import ADAPTS, CLEAR, FORWARD, INIT, JUDGES, NA, SAVE, SILENT, UNKNOWN, WORKS
 
 ROWS: dict[str, dict[str, str]] = {
     "llama-models": {
@@ -31,7 +31,7 @@ ROWS: dict[str, dict[str, str]] = {
         FORWARD: "LP202",
     },
     "colossalai": {
-        NA: "LP001",
+        NA: "LP001 LP503",
         CLEAR: "LP101 LP104 LP204 LP308",
         INIT: "LP103",
         ADAPTS: "LP105",
@@ -46,18 +46,18 @@ ROWS: dict[str, dict[str, str]] = {
         NA: "LP106 LP201 LP202 LP301 LP302 LP303 LP304 LP501",
     },
     "transformers": {FORWARD: "LP101 LP104", WORKS: "LP103 LP105 LP301", NA: "LP106 LP501"},
-    "picotron": {CLEAR: "LP001", INIT: "LP101 LP103 LP104 LP105", NA: "LP106", WORKS: "LP201 LP301"},
+    "picotron": {CLEAR: "LP001", INIT: "LP101 LP103 LP104 LP105", NA: "LP106 LP503", WORKS: "LP201 LP301"},
     "nanotron": {
         CLEAR: "LP001 LP101 LP104",
         INIT: "LP103",
-        ADAPTS: "LP105",
+        ADAPTS: "LP105 LP503",
         FORWARD: "LP201",
         WORKS: "LP301",
     },
     "vllm": {CLEAR: "LP101 LP107", INIT: "LP103", ADAPTS: "LP104 LP105", WORKS: "LP301"},
     "dtensor": {
         SILENT: "LP001 LP201",
-        FORWARD: "LP101 LP103 LP104",
+        FORWARD: "LP101 LP103 LP104 LP108",
         WORKS: "LP105",
         NA: "LP106",
         CLEAR: "LP305 LP306",
@@ -79,7 +79,7 @@ def verdict_of(name: str, code: str) -> str:
 def by_verdict(code: str) -> dict[str, list[str]]:
     """Verdict → titles of the frameworks that give it to a rule's example, "not known" left out."""
     groups = defaultdict(list)
-    for name, framework in FRAMEWORKS.items():
+    for name, framework in JUDGES.items():
         groups[verdict_of(name, code)].append(framework.title)
     groups.pop(UNKNOWN, None)
     return dict(groups)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from llamapar.count.order import Sent
 from llamapar.describe.layout import Layout
 
 from .dumps import CollectiveCall, Dump, Folder
 from .groups import Group
+from .order import Sent
 from .program import LlamaStep
 
 AHEAD = 64

@@ -1,6 +1,6 @@
 """The place of a recorded collective in a Llama step: layer, part, phase and micro-batch, or nothing.
 
-A group's calls are compared with the order from `count.order`, under each possible pipeline schedule. A call
+A group's calls are compared with the order from `order`, under each possible pipeline schedule. A call
 is named only if it lies in two whole periods of the program that match to the byte, in exactly one way, so
 that another program, such as one with recomputation, is not mistaken for it. If the job is known (seq_len and
 global_batch are given), a whole step is enough, or two forwards and two backwards, or the gradients of two
@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from llamapar.count.order import BACKWARD, FORWARD, Sent, collectives_in_order
 from llamapar.count.wire import Sending, sending
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import ModelConfig
@@ -28,6 +27,7 @@ from llamapar.errors import LlamaparError, one_of
 from llamapar.place.orders import ORDERS
 
 from .dumps import CollectiveCall
+from .order import BACKWARD, FORWARD, Sent, collectives_in_order
 
 PERIODS = 2
 """Whole periods without a break in which a call has to stand."""

@@ -47,7 +47,7 @@ def _features(found: Framework) -> dict[str, tuple[Evidence, ...]]:
     def lacks(job: Job) -> bool:
         # ZeRO 1 is our default and not always a wish, so a trainer without it runs what it has.
         lay = job.layout
-        return (lay.zero > 1 and lay.zero not in found.zero) or (
+        return (lay.zero > 1 and lay.zero not in (*found.zero, *found.zero_elsewhere)) or (
             lay.virtual_stages > 1 and not found.interleaves
         )
 

@@ -346,6 +346,14 @@ ARITHMETIC: tuple[Rule, ...] = (
         layouts_first=True,
     ),
     Rule(
+        "LP502",
+        "power of two",
+        lambda j, _: j.layout.tp & (j.layout.tp - 1) != 0,
+        "tp={tp} is not a power of two",
+        "some frameworks promise powers of two alone",
+        severity=_always(None),
+    ),
+    Rule(
         "LP503",
         "features of the framework",
         lambda j, _: j.layout.zero > 1 or j.layout.virtual_stages > 1,
@@ -354,14 +362,6 @@ ARITHMETIC: tuple[Rule, ...] = (
         severity=_always(None),
         repairs=lambda j: [{"zero": 1}, {"virtual_stages": 1}, {"zero": 1, "virtual_stages": 1}],
         if_na=ERROR,
-    ),
-    Rule(
-        "LP502",
-        "power of two",
-        lambda j, _: j.layout.tp & (j.layout.tp - 1) != 0,
-        "tp={tp} is not a power of two",
-        "some frameworks promise powers of two alone",
-        severity=_always(None),
     ),
 )
 

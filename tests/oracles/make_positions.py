@@ -26,8 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import llamapar as lp
-from llamapar.count.order import collectives_in_order
 from llamapar.count.wire import sending
+from llamapar.flight.order import collectives_in_order
 from llamapar.programs import PROGRAMS
 
 PATIENCE = 3.5  # seconds after which every rank dumps; a run takes a tenth on idle cores

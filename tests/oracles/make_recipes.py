@@ -7,9 +7,9 @@ it. A part of them is in other fixtures already and is read from there; the othe
 the tables that `source` names. A field that no source states is absent. One thing is stated for all recipes
 of a source where its own code states it; `TOLD` says which, and where.
 
-Left out: GPTs, whose MLP is no SwiGLU; mixtures of experts; fine-tuning with adapters; four-bit and
-microscaling floats, which the library cannot express; recipes that move activations to the CPU; recipes of
-NVIDIA's whose layers were cut down; the GPU counts between the smallest and the largest of one recipe.
+Left out: GPTs, whose MLP is no SwiGLU; mixtures of experts; fine-tuning with adapters; what the library
+cannot express (four-bit and microscaling floats, activations moved to the CPU, recomputation of every second
+layer); 405B with fewer layers; the GPU counts between the smallest and the largest of one recipe.
 """
 
 from __future__ import annotations
@@ -44,22 +44,28 @@ HALVES = {"grad_dtype": "bfloat16"}
 NVIDIA/dgxc-benchmarking; grad_reduce_in_fp32=False in its llama3.1/pretrain_llama31.py:131 @741c8860, in
 src/megatron/bridge/perf_recipes/_common.py:73 @067f987d, and in pretrain.py of MLPerf's Llama recipes."""
 ENDS = {"layer_split": "balanced ends"}
-TITAN = {"trainer": "torchtitan", "zero": 3}
+TITAN = {"trainer": "torchtitan@2024-12-26", "zero": 3}  # 9dec370, which the tables name
+SPRING = {"trainer": "torchtitan@2024-04-16"}  # 31deea6b4, which has the table
+JUNE = {"trainer": "torchtitan@2025-06-13"}  # 820504e and e7c0cae, which the tables name
 FMS = {"trainer": "fms-fsdp", "zero": 3}
 
 TOLD: dict[str, dict[str, Any]] = {
     # ISCA 2025: one layer a virtual stage; ZeRO 1 with 1F1B from 2 * pp micro-batches on (section 3.1.3).
-    # The fixture has the recomputation of 8,192 tokens alone, for the paper says it of no other length.
-    "meta-llama3": {"trainer": "llama3-paper", "gpu": "h100-80gb", "virtual_stages": 8, "micro_batch": 1}
+    # Gradients are summed in float32 (section 3.3.2 of the paper). The fixture has the recomputation of 8,192
+    # tokens alone, for the paper says it of no other length.
+    "meta-llama3": {"trainer": "llama3-trainer", "gpu": "h100-80gb", "virtual_stages": 8, "micro_batch": 1}
+    | {"grad_dtype": "float32"}
     | ENDS,
     "torchtitan-202412": TITAN | {"gpu": "h100-96gb"},
     # docs/performance.md says A100 of 80 GB; 4,096 tokens by the MFU that it prints
-    "torchtitan-2024-a100": TITAN | {"gpu": "a100-80gb", "seq_len": 4096, "cp": 1, "kernels": "eager"},
+    "torchtitan-2024-a100": TITAN | SPRING | {"gpu": "a100-80gb", "seq_len": 4096, "cp": 1},
     # train_configs/llama3_8b.toml recomputes selectively; its command gathers float8
-    "torchtitan-h200": TITAN | {"gpu": "h200-141gb", "recompute": "selective", "float8_all_gather": True},
-    "nemo-24.07": WHOLE,
+    "torchtitan-h200": TITAN
+    | JUNE
+    | {"gpu": "h200-141gb", "recompute": "selective", "float8_all_gather": True},
+    "nemo-24.07": MEGATRON | {"gpu": "h100-80gb"},
     "nemo-longseq": MEGATRON | {"gpu": "h100-80gb"},
-    # embedding and loss are counted as layers: ASYM_PP_EMBED, ASYM_PP_LOSS
+    # embedding and loss are counted as layers: ASYM_PP_EMBED, ASYM_PP_LOSS; ACT_CKPT_GRANULARITY is null
     "mlperf5.0": WHOLE | ENDS | HALVES | {"overlap_tp": True},
     # The yaml files @35a9aecc overlap TP, of 70B and 405B alone. In those of 405B since 25.04 stands
     # account_for_embedding_in_pipeline_split, and the same of the loss.
@@ -81,6 +87,9 @@ TOLD: dict[str, dict[str, Any]] = {
     "fms-compiled-h100-7b": FMS | {"gpu": "h100-80gb", "dp_replicate": 12},
 }
 """The beginning of a row's name in another fixture → what its source states of all these rows."""
+
+OWN_GPUS = {"gb300-nvl72": {"name": "gb300-nvl72", "base": "b300-288gb", "domain": 72}}
+"""GPUs that the library has no name for, as data; NVLink joins the 72 of a GB300 NVL72."""
 
 NAMES = {"vp": "virtual_stages", "global_batch_seqs": "global_batch"}
 SAME = ("gpus", "tp", "cp", "pp", "dp", "vp", "seq_len", "micro_batch", "global_batch_seqs")
@@ -116,7 +125,8 @@ def figures(row: dict[str, Any]) -> dict[str, Any]:
 def known(row: dict[str, Any]) -> dict[str, Any] | None:
     """A row of steps_published.json or steps_fresh.json as a recipe; None where TOLD leaves it out."""
     prefix = max((key for key in TOLD if row["id"].startswith(key)), key=len, default=None)
-    if prefix is None or (prefix.startswith("dgxc") and row["dims"]["layers"] < 126 and "405" in row["id"]):
+    cut = "405b" in row["id"] and row["dims"] and row["dims"]["layers"] < 126
+    if prefix is None or cut or row["id"].endswith("selective_layer"):
         return None
     found = {"name": row["id"], "model": PRESETS.get(row["model"]) or dims(row["model"], row["dims"], 4096)}
     found |= TOLD[prefix]
@@ -155,8 +165,8 @@ def earlier() -> Iterator[dict[str, Any]]:
         if found is None:
             continue
         peak = peaks.get(row["id"])
-        if peak:
-            found["published"] |= {"peak_gib": peak["peak_mem"]}
+        if peak:  # torchtitan logs torch's max_memory_reserved
+            found["published"] |= {"max_reserved_gib": peak["peak_mem"]}
         yield found
 
 
@@ -194,7 +204,16 @@ def nvidia(
     """A row of NVIDIA's tables. columns: GPUs, sequences of a step, micro-batch, TP, PP, CP, VP."""
     gpus, batch, micro_batch, tp, pp, cp, vp = columns
     model = {"8b": "llama3-8b", "70b": "llama3-70b", "405b": "llama3.1-405b"}[name.split("-")[2]]
-    found = {"name": name, "model": model, **MEGATRON, "gpu": gpu, "gpus": gpus, "tp": tp, "cp": cp, "pp": pp}
+    found = {
+        "name": name,
+        "model": model,
+        **MEGATRON,
+        "gpu": OWN_GPUS.get(gpu, gpu),
+        "gpus": gpus,
+        "tp": tp,
+        "cp": cp,
+        "pp": pp,
+    }
     found |= {"dp": gpus // (tp * cp * pp), "virtual_stages": vp, "seq_len": 8192, "precision": "float8"}
     found |= {"micro_batch": micro_batch, "global_batch": batch}
     # account_for_embedding_in_pipeline_split and the same of the loss, in its 405B recipes
@@ -273,7 +292,15 @@ def titan() -> Iterator[dict[str, Any]]:
         ("8b-bf16", eight, "bfloat16", 4378),
         ("8b-float8", eight, "float8", 5078.1),
     ):
-        found = {"name": f"torchtitan-202506-{name}", **said, **TITAN, "gpu": "h100-96gb", "tp": 8, "cp": 1}
+        found = {
+            "name": f"torchtitan-202506-{name}",
+            **said,
+            **TITAN,
+            **JUNE,
+            "gpu": "h100-96gb",
+            "tp": 8,
+            "cp": 1,
+        }
         # The table has no sequence length; both train_configs of that commit set 8,192.
         found |= {"pp": 1, "seq_len": 8192, "precision": precision}
         found |= {"global_batch": said["micro_batch"] * said["dp"]}

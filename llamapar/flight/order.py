@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from llamapar.count.wire import PARTS, Sending
 from llamapar.place.stage_map import Stage
 from llamapar.records.trace import PHASES
-
-from .wire import PARTS, Sending
 
 ATTENTION = PARTS["block"].index("row output") + 1
 """The number of parts of a block up to the end of its attention."""
