@@ -43,11 +43,11 @@ class PublishedJob:
         unknown, where = ", ".join((*self.open, *_UNTOLD)), self.source.partition(",")[0]
         return (
             f"published: it ran, at {self.mfu:.0%} MFU ({where}); predicted: {predicted}; "
-            f"what we cannot know: {unknown}. Where the two differ, the error is ours."
+            f"what we cannot know: {unknown}. The difference is our error."
         )
 
 
-_UNTOLD = ("attention kernel", "lengths of documents", "which FLOPs its MFU counts")
+_UNTOLD = ("attention kernel", "documents", "how MFU is counted")
 """What no source says and what changes the predicted time: docs/measured/table4.md."""
 
 

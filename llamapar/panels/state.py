@@ -30,6 +30,7 @@ from llamapar.rules.report import Report, check_job
 from llamapar.rules.table import ERROR, WARNING
 
 from .answers import (
+    YES,
     Answer,
     answers,
     machine_view,
@@ -288,7 +289,8 @@ class State:
         if not self.values["job"] or not self.answers:
             return ""
         _, memory, speed, _ = self.answers
-        return JOBS[self.values["job"]].beside(f"{speed.text.rpartition(' · ')[2]}, {memory.text}")
+        doubt = [] if memory.verdict == YES else [memory.text]  # it ran, so it fits
+        return JOBS[self.values["job"]].beside(", ".join([speed.text.rpartition(" · ")[2], *doubt]))
 
     @property
     def product(self) -> str:
