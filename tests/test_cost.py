@@ -409,5 +409,8 @@ def test_each_run_is_predicted_from_the_others() -> None:
 
 @pytest.mark.parametrize("log", ["step 3 loss 9.1", -1.0, math.nan, "tps: 0"])
 def test_a_log_without_a_time_is_refused(log: str | float) -> None:
-    with pytest.raises(lp.LlamaparError, match=r"^(no line of the log says|a step of .* seconds)"):
+    with pytest.raises(
+        lp.LlamaparError,
+        match=r"^(no line of the log says|log=.*: log must be a number from 1e-06 to 1e\+06)",
+    ):
         lp.calibrate([(paper(), log)])

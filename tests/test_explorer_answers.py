@@ -39,7 +39,9 @@ def test_four_answers_are_those_of_the_library() -> None:
     assert (legal["text"], legal["verdict"]) == ("yes", "yes")
     assert f"{memory.high_bytes / 2**30:.2f} of {memory.hbm_bytes / 2**30:.1f} GiB" in fits["text"]
     assert fast["text"] == f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU · {cost.mfu:.0%} MFU"
-    assert f"{cost.step_seconds:.3g} s ({cost.low:.3g} to {cost.high:.3g}) a step" in fast["note"]
+    assert (
+        f"{cost.step_seconds:.3g} s ({cost.interval[0]:.3g} to {cost.interval[1]:.3g}) a step" in fast["note"]
+    )
     assert "of 2,048 × 8,192 tokens" in fast["note"]
     assert [part.split()[0] for part in travels["text"].split(" · ")] == [a.upper() for a in sent.by_axis]
     assert f"TP {sent.bytes('tp') / 1e9:.3g} GB" in travels["text"]

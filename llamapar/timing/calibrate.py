@@ -6,14 +6,13 @@ from the others alone.
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llamapar.describe.arguments import checked_options
-from llamapar.errors import LlamaparError, shown
+from llamapar.errors import LlamaparError, real
 from llamapar.records.tables import AsDict, Record
 
 from .cost import Cost
@@ -22,6 +21,9 @@ _NUMBER = r"([\d,]+(?:\.\d+)?)"
 _TPS = re.compile(rf"\btps: {_NUMBER}")
 _ITERATION = re.compile(rf"elapsed time per iteration \(ms\): {_NUMBER}")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+SHORTEST = 1e-6
+"""The shortest step that is accepted, in seconds; the longest is as many as go into one."""
 
 WARM_UP = 2
 """Steps left out at the start of a log, in which kernels are compiled and caches filled."""
@@ -66,10 +68,8 @@ def measured_seconds(log: str | float, cost: Cost) -> float:
 
     It is the median of the log's steps after WARM_UP. Raises LlamaparError if the log gives no time.
     """
-    if isinstance(log, (int, float)) and not isinstance(log, bool):
-        if math.isfinite(log) and log > 0:
-            return float(log)
-        raise LlamaparError(f"a step of {shown(log)} seconds", "a time is over 0", [], "log")
+    if isinstance(log, (int, float)):
+        return real("log", log, SHORTEST, 1 / SHORTEST, LlamaparError)
     # torchtitan colours its metrics, and the codes stand between "tps:" and the number.
     text = _COLOURS.sub("", str(log))
     rates, steps = (_numbers(pattern, text) for pattern in (_TPS, _ITERATION))
@@ -84,8 +84,7 @@ def measured_seconds(log: str | float, cost: Cost) -> float:
 
 def _numbers(pattern: re.Pattern[str], text: str) -> list[float]:
     """A log's numbers after its first steps; all of them if it has no more."""
-    found = [float(word.replace(",", "")) for word in pattern.findall(text)]
-    found = [number for number in found if number > 0]
+    found = [float(word.replace(",", "")) for word in pattern.findall(text) if word.strip("0.,")]
     return found[WARM_UP:] or found
 
 
@@ -101,10 +100,10 @@ def calibrate(runs: Sequence[tuple[Cost, str | float]]) -> Calibration:
     costs = tuple(cost for cost, _ in runs)
     times = tuple(measured_seconds(log, cost) for cost, log in runs)
     factors = [seconds / cost.step_seconds for cost, seconds in zip(costs, times, strict=True)]
-    alone = []
     # A factor fits its own runs too well; predicting each run from the others shows what it is worth for
     # the next one.
-    for place in range(len(factors) if len(factors) > 1 else 0):
-        others = statistics.median([*factors[:place], *factors[place + 1 :]])
-        alone.append(others / factors[place] - 1)
-    return Calibration(costs, times, statistics.median(factors), tuple(alone))
+    alone = tuple(
+        statistics.median([*factors[:place], *factors[place + 1 :]]) / own - 1
+        for place, own in enumerate(factors if len(factors) > 1 else ())
+    )
+    return Calibration(costs, times, statistics.median(factors), alone)

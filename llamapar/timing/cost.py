@@ -92,12 +92,11 @@ class Cost(Record):
     @property
     def caveat(self) -> str:
         """Why the interval is wide, and what could lie outside it; "" if nothing is known."""
-        how, told = self.asked.how, [self.spread.why] if self.spread.why else []
-        if not how.trainer and self.layout.zero == 3 and self.layout.dp * self.layout.cp > 1:
+        slow = 0.0
+        if not self.asked.how.trainer and self.layout.zero == 3:
             slow = self.changed(habits=habits_of(find_framework(ONE_BY_ONE))).step_seconds
-            if slow > self.interval[1]:
-                told.append(f"{slow:.3g} s if each parameter is gathered alone, as by {ONE_BY_ONE}")
-        return "; ".join(told)
+        alone = f"{slow:.3g} s if each parameter is gathered alone, as by {ONE_BY_ONE}"
+        return "; ".join([self.spread.why] * bool(self.spread.why) + [alone] * (slow > self.interval[1]))
 
     @property
     def tokens_per_second_per_gpu(self) -> float:

@@ -15,7 +15,6 @@ from importlib.resources import files
 from typing import Unpack
 
 from llamapar.count.flops import layer_numel
-from llamapar.count.terms import Term
 from llamapar.count.wire import PARTS, Traffic
 from llamapar.count.wire import Collectives as Sent
 from llamapar.describe.arguments import checked_options
@@ -241,17 +240,15 @@ def inside_of(
 ) -> LayerSteps:
     """The same under given conditions, with recompute set to "none"."""
     whole("rank", rank, 0, layout.world - 1)
-    how = replace(how, recompute="none")
     cut = Cut(model, layout, kv_replication=kv_replication)
     if cut.heads.reason:
         raise LayoutError(cut.heads.reason, "a rank computes with whole heads", [], "tp")
     sent = block_traffic(model, layout, seq_len, micro_batch, how.cp_method)
     shapes = {tp: _shapes(cut, seq_len, micro_batch, tp) for tp in range(layout.tp)}
-    timed = layer(how, model, layout, seq_len, micro_batch)
-    ring = how.cp_method == "ring"
-    rows = [RING.get(row.name, row) if ring else row for row in ROWS]
+    timed = layer(replace(how, recompute="none"), model, layout, seq_len, micro_batch)
+    rows = [RING.get(row.name, row) if how.cp_method == "ring" else row for row in ROWS]
     # Seconds need all steps: a term of the pass is shared among those that are alike.
-    steps = [*_pass(FORWARD, rows, sent, timed, shapes), *_pass(BACKWARD, rows[::-1], sent, timed, shapes)]
+    steps = [*_pass(FORWARD, rows, sent, shapes), *_pass(BACKWARD, rows[::-1], sent, shapes)]
     numel = layer_numel(model)
     steps = [replace(step, seconds=_seconds(step, steps, timed, numel)) for step in steps]
     return LayerSteps(model, layout, seq_len, micro_batch, rank, how.gpu.name, tuple(steps))
@@ -284,9 +281,7 @@ def _shapes(cut: Cut, seq_len: int, batch: int, tp: int) -> dict[str, dict[str, 
 _Shapes = Mapping[int, Mapping[str, Mapping[str, tuple[int, ...]]]]
 
 
-def _pass(
-    phase: str, rows: Sequence[ProgramRow], sent: Traffic, timed: Pass, shapes: _Shapes
-) -> list[LayerStep]:
+def _pass(phase: str, rows: Sequence[ProgramRow], sent: Traffic, shapes: _Shapes) -> list[LayerStep]:
     """The steps of a pass; communicating parts that send nothing in it are left out."""
     often = Counter(PARTS["block"])
     found = list[LayerStep]()
@@ -300,9 +295,9 @@ def _pass(
         )
         if row.sends and not terms:
             continue
-        made = row.shape
-        if phase == BACKWARD:  # the gradient of what the row took
-            made = rows[i + 1].shape if i + 1 < len(rows) else "residual"
+        # In the backward it is the gradient of what the row took.
+        next_shape = rows[i + 1].shape if i + 1 < len(rows) else "residual"
+        made = row.shape if phase == FORWARD else next_shape
         last = found[-1].name if found else BEFORE[phase]
         held = {tp: each[made] for tp, each in shapes.items()}
         found.append(LayerStep(phase, row, terms, 0.0, held, _waits(terms, last)))
@@ -328,15 +323,12 @@ def _seconds(step: LayerStep, steps: Sequence[LayerStep], timed: Pass, numel: Ma
     if step.sent:  # all collectives of an axis in a pass are alike
         alike = sum((other.axis, other.phase) == (step.axis, step.phase) for other in steps)
         return terms[f"exposed {step.axis.upper()}"].value / alike
-    by = step.row.by
+    by, every = step.row.by, terms["GEMMs"].inputs
     if by == ("attention",):
         return terms["attention"].value
     norms = sum(row.by == by for row in ROWS)  # of two, each has half
-
-    def share(term: Term) -> float:
-        # The formula with only this row's inputs: it is linear, so the shares add up to the whole term.
-        own = {name: term.inputs[name] / norms if name in by else 0.0 for name in _INPUTS}
-        own["weights"] = float(sum(numel[key] for key in by if key in numel))
-        return replace(term, inputs={**term.inputs, **own}).value
-
-    return share(terms["GEMMs"]) + share(terms["elementwise"])
+    # The formulas with only this row's inputs: they are linear, so the shares add up to the whole terms.
+    own = {name: every[name] / norms if name in by else 0.0 for name in _INPUTS}
+    own["weights"] = float(sum(numel[key] for key in by if key in numel))
+    both = (terms["GEMMs"], terms["elementwise"])
+    return sum(replace(term, inputs={**term.inputs, **own}).value for term in both)

@@ -8,6 +8,7 @@ What tensor and context parallelism send comes from `count.wire`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -300,24 +301,20 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
     if layout.tp == layout.cp == 1:
         return
     sent = block_traffic(model, layout, int(inputs["seq"]), int(inputs["batch"]), how.cp_method)
-    again = how.recompute == "full"
     for axis, name in (("tp", "exposed TP"), ("cp", "exposed CP")):
         if layout.size(axis) == 1:
             continue
         ring = Ring.of(how.gpu, layout.size(axis), layout.stride(axis))
-        bytes_of = {"forward": 0.0, "backward": 0.0}
-        count_of = {"forward": 0.0, "backward": 0.0}
-        for term in sent.terms:
-            if term.axis == axis and term.phase in bytes_of:
-                # An all-reduce is a reduce-scatter and an all-gather, so it passes over the ring twice.
-                share = 2.0 if term.kind == "all_reduce" else 1.0
-                if term.kind == "all_to_all":  # one hop of a ring carries all of it
-                    share = ring.size / (ring.size - 1)
-                bytes_of[term.phase] += term.count * term.bytes * share
-                count_of[term.phase] += term.count
+        # An all-reduce is a reduce-scatter and an all-gather, so it passes over the ring twice. Of an
+        # all-to-all one hop of a ring carries everything.
+        over = {"all_reduce": 2.0, "all_to_all": ring.size / (ring.size - 1)}
+        bytes_of, count_of = defaultdict[str, float](float), defaultdict[str, float](float)
+        for term in (term for term in sent.terms if term.axis == axis):
+            bytes_of[term.phase] += term.count * term.bytes * over.get(term.kind, 1.0)
+            count_of[term.phase] += term.count
         # Full recomputation runs the forward again in the backward, its collectives included. Selective
         # keeps the results of collectives.
-        if again:
+        if how.recompute == "full":
             bytes_of["backward"] += bytes_of["forward"]
             count_of["backward"] += count_of["forward"]
         left = EXPOSED if axis == "tp" and how.overlap_tp else 1.0
