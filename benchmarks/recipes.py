@@ -33,7 +33,7 @@ from llamapar.rules.table import ERROR
 
 RECIPES = Path(__file__).resolve().parent.parent / "tests" / "oracles" / "recipes.json"
 
-LISTED = 200
+LISTED = 100
 """Layouts that a plan is asked for: of the largest jobs each takes up to 30 ms."""
 
 FAR = 0.25
