@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -39,8 +40,8 @@ LISTED = 100
 FAR = 0.25
 """Part of the first layout's step; a recipe that is predicted to lose more counts as placed badly."""
 
-COMPARED = ("slower", "faster", "tie")
-"""Words with which `plan.why` compares a layout with the first; without them it refuses the layout."""
+COMPARED = re.compile(r"([\d.]+)% (slower|faster)")
+"""How `plan.why` compares a layout with the first; without it, it refuses the layout."""
 
 UNSEARCHED = "not searched"
 """Words with which it says that the search leaves a layout out."""
@@ -77,7 +78,7 @@ class Verdict:
     refusals: command → why it refuses what ran. trainer: whether the library knows it. step, held: predicted,
     in seconds and in bytes; measured, peak: what was published, 0 where nothing was. outcome: of `memory`.
     place: in the plan's list of `listed`, 0 where it is not there; exact: with all that it states, not its
-    degrees alone. over: its predicted step over the first's, less one.
+    degrees alone. over: its step over the first's by the plan, less one.
     """
 
     recipe: dict[str, Any]
@@ -206,21 +207,22 @@ def missing(recipe: dict[str, Any], plan: lp.Plan) -> str:
     return f"none of its {len(plan.layouts)} has {' or '.join(found) or 'all that is stated'}"
 
 
-def placed(recipe: dict[str, Any], plan: lp.Plan, seconds: float) -> dict[str, Any]:
-    """Where a recipe stands in a plan, as fields of a Verdict. seconds: its predicted step; 0 without one."""
+def placed(recipe: dict[str, Any], plan: lp.Plan) -> dict[str, Any]:
+    """Where a recipe stands in a plan, as fields of a Verdict; "refused" is why it does not."""
     place, exact = place_of(recipe, plan)
     steps = [one.cost.step_seconds for one in plan.layouts]
-    own = steps[place - 1] if exact else seconds
     stated, known = ({name: recipe[name] for name in names if name in recipe} for names in (STATED, FACTS))
     try:
         why = str(plan.why(stated, **known, schedule=recipe.get("schedule")))
     except lp.LlamaparError as problem:
         why = problem.what
-    found = {"place": place, "exact": exact, "listed": len(steps), "why": why}
-    found["over"] = own / steps[0] - 1 if own else None
-    # A layout that is faster than the last one listed would be there if it had been searched and had passed.
-    compared = any(word in why for word in COMPARED) and UNSEARCHED not in why
-    if not place and (seconds < max(steps) or not compared):
+    said = COMPARED.search(why)
+    over = float(said[1]) / 100 * (1 if said[2] == "slower" else -1) if said else None
+    if exact:
+        over = steps[place - 1] / steps[0] - 1
+    found = {"place": place, "exact": exact, "listed": len(steps), "over": over, "why": why}
+    # A layout faster than the slowest one listed would be there if it had been searched and had passed.
+    if not place and (over is None or UNSEARCHED in why or over < max(steps) / steps[0] - 1):
         found["refused"] = f"{missing(recipe, plan)}: {why}"
     return found
 
@@ -256,8 +258,7 @@ def judged(recipe: dict[str, Any], plan: lp.Plan | str) -> Verdict:
     if cost:
         low, high = cost.interval
         found |= {"step": (low, cost.step_seconds, high), "measured": seconds_of(recipe, cost)}
-    seconds = found.get("step", NONE)[1]
-    place = {"refused": plan} if isinstance(plan, str) else placed(recipe, plan, seconds)
+    place = {"refused": plan} if isinstance(plan, str) else placed(recipe, plan)
     if "refused" in place:
         refusals["plan"] = place.pop("refused")
     return Verdict(recipe, refusals, bool(trainer), **found, **place)
