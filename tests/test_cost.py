@@ -309,7 +309,7 @@ def test_what_is_not_said_of_a_gpu_is_unknown_without_a_base() -> None:
     ("given", "message", "field"),
     [
         ({"watts": 500}, "memory_gib is not given", "memory_gib"),
-        ({"base": "h10", "watts": 500}, "gpu='h10' is not known", "gpu"),
+        ({"base": "h10", "watts": 500}, "base='h10' is not known", "base"),
         ({"memory_gib": "80"}, "memory_gib='80': memory_gib must be a number over 0", "memory_gib"),
         ('{"base": ', "gpu='{\"base\": ' cannot be read: Expecting value", "gpu"),
         ("[1]", r"gpu='\[1\]': an object of a GPU's fields is needed", "gpu"),

@@ -213,16 +213,12 @@ def hardware(gpu: GpuLike) -> Gpu:
         return gpu
     if isinstance(gpu, Mapping):
         return _of_data(gpu)
+    name = re.sub(r"[\s_]+", "-", gpu.strip().lower()) if isinstance(gpu, str) else ""
+    if found := HARDWARE.get(SHORT_NAMES.get(name, name)):
+        return found
     if isinstance(gpu, str) and (is_json(gpu) or gpu.endswith((".toml", ".json"))):
         return _of_data(_read(gpu))
-    return _named(gpu)
-
-
-def _named(gpu: object) -> Gpu:
-    """A GPU by its name or a short one. Raises LayoutError with the nearest names."""
-    name = re.sub(r"[\s_]+", "-", gpu.strip().lower()) if isinstance(gpu, str) else ""
-    found = HARDWARE.get(SHORT_NAMES.get(name, name))
-    return found or HARDWARE[one_of("gpu", gpu, HARDWARE, LayoutError)]
+    return HARDWARE[one_of("gpu", gpu, HARDWARE, LayoutError)]
 
 
 def _read(source: str) -> Mapping[str, object]:
@@ -250,8 +246,9 @@ def _of_data(data: Mapping[str, object]) -> Gpu:
     # A copy: the keys are popped below, and the dict belongs to the caller.
     given = dict(data)
     base, text = given.pop("base", None), given.pop("nccl_tests", None)
-    start = UNNAMED if base is None else _named(base)
-    example = HARDWARE[DEFAULT_GPU]
+    start, example = UNNAMED, HARDWARE[DEFAULT_GPU]
+    if base is not None:
+        start = HARDWARE[one_of("base", SHORT_NAMES.get(str(base), base), HARDWARE, LayoutError)]
     if "memory_gib" in given:
         gib = _rate("memory_gib", given.pop("memory_gib"), example.hbm_bytes / 2**30)
         given["hbm_bytes"] = round(gib * 2**30)
