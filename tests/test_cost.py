@@ -227,7 +227,7 @@ def test_every_gpu_is_told_with_its_source() -> None:
     for gpu in HARDWARE.values():
         assert gpu.source, gpu.name
         assert re.match("peaks and rates: (NVIDIA|AMD)'s, .*attention", gpu.source), gpu.name
-        gpu.require_rates()
+        gpu.require_rates("bfloat16")
         assert 0 < gpu.gemm <= 1, gpu.name
         assert 0 < gpu.attention <= 1, gpu.name
     assert hardware("h100-96gb").throttle == pytest.approx(5 / 7)
@@ -303,6 +303,8 @@ def test_what_is_not_said_of_a_gpu_is_unknown_without_a_base() -> None:
             lp.LlamaparError, match=f"^gpu=card: {rates} are not known\n  why  the time of a step"
         ):
             timed()
+    with pytest.raises(lp.LlamaparError, match="^gpu=a100-80gb: float8, gemm_float8 are not known"):
+        paper(gpu="a100", precision="float8")
 
 
 @pytest.mark.parametrize(

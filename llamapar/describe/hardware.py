@@ -76,11 +76,12 @@ class Gpu:
         usual = vars(base) | {"name": _own_name(base)}
         return {name: value for name, value in vars(self).items() if value != usual[name]}
 
-    def require_rates(self) -> None:
-        """Raises LlamaparError if anything is unknown that the time of a step needs."""
-        if missing := [name for name in _TIMED if not getattr(self, name)]:
+    def require_rates(self, precision: str) -> None:
+        """Raises LlamaparError if anything is unknown that the time of a step needs in a precision."""
+        needed = (*_TIMED, "float8", "gemm_float8") if precision == "float8" else _TIMED
+        if missing := [name for name in needed if not getattr(self, name)]:
             what = f"gpu={self.name}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not known"
-            why = "the time of a step needs every rate of a GPU; its memory alone says only what fits"
+            why = "the time of a step needs these rates, and a GPU without float8 has none for it"
             raise LlamaparError(what, why, ['"base": the name of a GPU with similar rates'], missing[0])
 
     @property

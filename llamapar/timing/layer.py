@@ -56,7 +56,7 @@ class Conditions:
     host: float = 0.0
 
     def __post_init__(self) -> None:
-        self.gpu.require_rates()
+        self.gpu.require_rates(self.precision)
 
     def fitted(self, profile: str | None) -> Conditions:
         """These conditions with a profile's numbers. Raises LayoutError for an unknown profile."""
