@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from importlib import import_module
 from pathlib import Path
 
 from llamapar.errors import Choice, LayoutError, LlamaparError, one_of, shown, whole
 
-from .configfile import MAX_CONFIG_BYTES, is_json
+from .configfile import is_json
 
 DEFAULT_GPU = "h100-80gb"
 """The default GPU: the paper's (arXiv:2407.21783, section 3.3.1)."""
@@ -69,7 +70,8 @@ class Gpu:
         if HARDWARE.get(self.name) == self:
             return self.name
         bases = ({}, UNNAMED), *(({"base": name}, gpu) for name, gpu in HARDWARE.items())
-        return min((json.dumps(start | self._differing(base)) for start, base in bases), key=len)
+        told = (start | self._differing(base) for start, base in bases)
+        return min((json.dumps(one) for one in told if all(one.values())), key=len)  # 0 cannot be told
 
     def _differing(self, base: Gpu) -> dict[str, object]:
         """What `hardware` must be told beside the base."""
@@ -225,21 +227,15 @@ def hardware(gpu: GpuLike) -> Gpu:
 def _read(source: str) -> Mapping[str, object]:
     """The data in a JSON text, or in a file. Raises LlamaparError."""
     try:
-        text = source
-        if not is_json(source):
-            with Path(source).open(encoding="utf-8") as file:
-                text = file.read(MAX_CONFIG_BYTES)
-        if source.endswith(".toml"):
-            import tomllib  # takes 4 ms, and few name a file
-
-            return tomllib.loads(text)
-        found = json.loads(text)
+        text = source if is_json(source) else Path(source).read_text(encoding="utf-8")
+        # tomllib takes 4 ms to import, and few name a file.
+        found = (import_module("tomllib") if source.endswith(".toml") else json).loads(text)
     except (OSError, ValueError, RecursionError) as problem:
         what = f"gpu={shown(source)} cannot be read: {problem}"
         raise LlamaparError(what, "", ['{"base": "h100-80gb", "memory_gib": 79.6}'], "gpu") from None
-    if isinstance(found, dict):
-        return found
-    raise LlamaparError(f"gpu={shown(source)}: an object of a GPU's fields is needed", field="gpu")
+    if not isinstance(found, dict):
+        raise LlamaparError(f"gpu={shown(source)}: an object of a GPU's fields is needed", field="gpu")
+    return found
 
 
 def _of_data(data: Mapping[str, object]) -> Gpu:
