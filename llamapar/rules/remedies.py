@@ -61,8 +61,7 @@ def _settings(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iter
 
 def _bought(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iterator[Fix]:
     """Larger GPUs, alone and with one other change."""
-    there = job.gpu.hbm_bytes if job.gpu else 0
-    larger: list[Changes] = [{"gpu": gpu} for gpu in OFFERED if gpu.hbm_bytes > there]
+    larger: list[Changes] = [{"gpu": gpu} for gpu in OFFERED if job.gpu and gpu.hbm_bytes > job.gpu.hbm_bytes]
     yield from _tries(job, [*larger, *_single(job, judge)], enough)
 
 
