@@ -2,14 +2,13 @@
 
     .venv/bin/python benchmarks/table4.py [--page]    # --page writes docs/measured/table4.md
 
-Settings are `cost_accuracy`'s, whole sequences without document masks. The papers do not say whether MFU
+Settings are `as_printed`'s, whole sequences without document masks. The papers do not say whether MFU
 counts half of attention's square (causal) or all of it (full), so both are printed beside what was measured:
 430, 400 and 380 TFLOP/s a GPU, which it prints, over the peak of 989. As MFU it prints 43, 41 and 38 %.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import _page
-import cost_accuracy
+import as_printed
 import llamapar as lp
 from llamapar.describe.hardware import HARDWARE
 
@@ -59,18 +58,20 @@ class Reading:
 
 def read(row: dict[str, Any], says: str, **changes: Any) -> Reading:
     """A row with what a reading changes."""
-    asked = cost_accuracy.settings_of(row) | changes
-    layout = lp.Layout(**{name: asked.pop(name) for name in cost_accuracy.LAYOUT if name in asked})
+    asked = as_printed.facts_of(row) | changes
+    layout = lp.Layout(
+        **{name: asked.pop(name) for name in list(asked) if name in lp.Layout.__dataclass_fields__}
+    )
     measured = row["tflops_per_gpu"] * 1e12 / HARDWARE[asked["gpu"]].bfloat16
     if "sustained" in asked:
         asked["gpu"] = {"base": asked["gpu"], "sustained": asked.pop("sustained")}
-    model = lp.ModelConfig(**cost_accuracy.dims_of(row))
+    model = lp.ModelConfig(**as_printed.dims_of(row))
     return Reading(row["id"], says, measured, lp.cost(model, layout, **asked))
 
 
 def readings() -> Iterator[Reading]:
     """Each row, by each reading."""
-    for row in json.loads((cost_accuracy.ORACLES / "steps_published.json").read_text())["rows"]:
+    for row in as_printed.rows_of("steps_published.json"):
         if not row["id"].startswith("meta-llama3"):
             continue
         found = [read(row, says, **changes) for says, changes in OPEN.items()]

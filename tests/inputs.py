@@ -16,7 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 from llamapar import FRAMEWORKS, PRESETS, Layout, ModelConfig, Padding
-from llamapar.describe.hardware import GPUS
+from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.layout import MAX_WORLD, ORDERS
 from llamapar.describe.splits import LAYER_SPLITS
 
@@ -147,7 +147,7 @@ def facts(draw: st.DrawFn, layout: Layout) -> dict[str, Any]:
     maybe("padding", Padding(128, per_tp=True), Padding(64), "none", "colossalai")
     maybe("quant_group", 32, 128)
     maybe("layer_split", *LAYER_SPLITS)
-    maybe("gpu", *GPUS)
+    maybe("gpu", *HARDWARE, {"base": "h100-80gb", "memory_gib": 79.6}, {"memory_gib": 48})
     maybe("recompute", "none", "full")
     maybe("precision", "float8")
     return known

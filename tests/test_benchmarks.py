@@ -14,10 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 BROWSER = pytest.mark.browser
 
 SMALLEST = {
+    "as_printed": "--only korth22",
     "checkpoint": "--small --runs 1",
     "context_parallel": "--small --repeats 1",
     "core": "--repeats 1",
-    "cost_accuracy": "--half seen",
+    "cost_accuracy": "",
     "dry": "--repeats 1",
     "execute": "--repeats 1 --programs attention",
     "explain_accuracy": "--half even",
@@ -26,11 +27,13 @@ SMALLEST = {
     "gpu": "--device cpu --small",
     "experiments": "--only 26",
     "live_facts": "--only 55",
-    "memory_accuracy": "",
+    "memory_rows": "",
+    "monotonic": "--pairs 500",
     "paper_memory": "",
     "page": "--profiles 1 --moves 1 --tabs heads",
     "pipeline": "--repeats 1",
     "plans": "--small",
+    "recipes": "--small",
     "settings_accuracy": "",
     "step": "--repeats 1",
     "table4": "",

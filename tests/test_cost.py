@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +39,7 @@ def test_terms_add_up_and_each_is_its_formula() -> None:
         assert term.value == pytest.approx(eval(term.formula, names, dict(term.inputs)))
         assert term.formula in str(found) or term not in found.terms
         assert term.source, term.name
-    assert found.low < found.step_seconds < found.high
+    assert found.interval[0] < found.step_seconds < found.interval[1]
 
 
 def test_json_is_what_scripts_read(run: Callable[[str], tuple[int, str, str]]) -> None:
@@ -46,7 +49,7 @@ def test_json_is_what_scripts_read(run: Callable[[str], tuple[int, str, str]]) -
     assert status == 0
     assert said["step_seconds"] == pytest.approx(paper().step_seconds)
     assert said["terms"] == pytest.approx(paper().seconds)
-    assert {"step_seconds", "low", "high", "mfu", "tokens_per_second_per_gpu", "terms"} <= said.keys()
+    assert {"step_seconds", "interval", "caveat", "mfu", "tokens_per_second_per_gpu", "terms"} <= said.keys()
     assert said["tokens_per_second_per_gpu"] * said["step_seconds"] * 16384 == pytest.approx(2048 * 8192)
 
 
@@ -223,6 +226,8 @@ def test_the_command_explains(run: Callable[[str], tuple[int, str, str]]) -> Non
 def test_every_gpu_is_told_with_its_source() -> None:
     for gpu in HARDWARE.values():
         assert gpu.source, gpu.name
+        assert re.match("peaks and rates: (NVIDIA|AMD)'s, .*attention", gpu.source), gpu.name
+        gpu.require_rates()
         assert 0 < gpu.gemm <= 1, gpu.name
         assert 0 < gpu.attention <= 1, gpu.name
     assert hardware("h100-96gb").throttle == pytest.approx(5 / 7)
@@ -243,7 +248,7 @@ NCCL = """\
 
 
 def test_nccl_tests_are_read() -> None:
-    near = hardware({"nccl_tests": NCCL.format(other="node1")})
+    near = hardware({"base": "h100", "nccl_tests": NCCL.format(other="node1")})
     assert (near.link_rate, near.link, near.net_rate) == (191.45e9, 1.0, 50e9)
     far = hardware({"base": "a100-80gb", "nccl_tests": NCCL.format(other="node2")})
     assert (far.net_rate, far.net, far.link_rate) == (191.45e9, 1.0, 300e9)
@@ -257,11 +262,72 @@ def test_bad_hardware_is_told_by_field(bad: object) -> None:
     assert refusal.value.choose == ("hbm_rate=3.35e+12",)
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("h100", "h100-80gb"), ("A100 80GB", "a100-80gb"), ("RTX_4090", "rtx-4090"), ("b200", "b200-180gb")],
+)
+def test_short_names_are_the_usual_variant(name: str, found: str, run: Any) -> None:
+    assert hardware(name) is HARDWARE[found]
+    said = run(f"cost --model tiny --seq-len 128 --gpu '{name}'")
+    assert said[0] == 0
+    assert said[2] == f"llamapar: --gpu {name} is {found}\n"
+
+
+def test_a_gpu_of_ones_own_is_the_same_data_everywhere(tmp_path: Path, run: Any) -> None:
+    data = {"base": "h100-80gb", "memory_gib": 79.5, "watts": 600}
+    own = hardware(data)
+    assert (own.hbm_bytes, own.watts, own.name) == (79.5 * 2**30, 600, "h100-80gb of one's own")
+    assert hardware(own.text) == own
+    assert json.loads(own.text) == {"base": "h100-80gb", "hbm_bytes": own.hbm_bytes, "watts": 600.0}
+    (tmp_path / "own.json").write_text(json.dumps(data))
+    (tmp_path / "own.toml").write_text('base = "h100"\nmemory_gib = 79.5\nwatts = 600\n')
+    texts = (json.dumps(data), str(tmp_path / "own.json"), str(tmp_path / "own.toml"))
+    assert [hardware(text) for text in texts] == [own] * 3
+    job = "--model llama3-8b --dp 8 --seq-len 8192"
+    for line in (f"check {job}", f"memory {job}", f"cost {job}"):
+        said = [run(f"{line} --gpu {shlex.quote(text)} --json") for text in texts]
+        assert said[0] == said[1] == said[2]
+        assert said[0][2] == ""
+    assert "of h100-80gb of one's own: " in run(f"memory {job} --gpu {shlex.quote(texts[0])}")[1]
+    searched = "plan --model llama3-8b --gpus 8 --seq-len 8192 --global-batch 16 --top 1"
+    assert "on 8 h100-80gb of one's own: " in run(f"{searched} --gpu {shlex.quote(texts[0])}")[1]
+
+
+def test_what_is_not_said_of_a_gpu_is_unknown_without_a_base() -> None:
+    own = {"name": "card", "memory_gib": 48}
+    assert lp.memory("llama3-8b", dp=8, zero=3, seq_len=8192, gpu=own).hbm_bytes == 48 * 2**30
+    assert lp.check("llama3-8b", dp=8, seq_len=8192, gpu=own).job.gpu == hardware(own)
+    rates = "bfloat16, hbm_rate, link_rate, net_rate, domain, gemm, attention, attention_backward"
+    for timed in (lambda: paper(gpu=own), lambda: lp.plan("tiny", 8, seq_len=128, global_batch=8, gpu=own)):
+        with pytest.raises(
+            lp.LlamaparError, match=f"^gpu=card: {rates} are not known\n  why  the time of a step"
+        ):
+            timed()
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "field"),
+    [
+        ({"watts": 500}, "memory_gib is not given", "memory_gib"),
+        ({"base": "h10", "watts": 500}, "gpu='h10' is not known", "gpu"),
+        ({"memory_gib": "80"}, "memory_gib='80': memory_gib must be a number over 0", "memory_gib"),
+        ('{"base": ', "gpu='{\"base\": ' cannot be read: Expecting value", "gpu"),
+        ("[1]", r"gpu='\[1\]': an object of a GPU's fields is needed", "gpu"),
+        ("no-such.toml", "gpu='no-such.toml' cannot be read: .*No such file", "gpu"),
+    ],
+)
+def test_bad_data_of_a_gpu_names_the_field(given: Any, message: str, field: str) -> None:
+    for asked in (lambda: hardware(given), lambda: lp.check("tiny", tp=1, gpu=given)):
+        with pytest.raises(lp.LlamaparError, match=f"^{message}") as refusal:
+            asked()
+        assert refusal.value.field == field
+
+
 def test_unknown_fields_and_texts_are_refused() -> None:
     with pytest.raises(lp.LlamaparError, match=r"^field of a GPU='wats' is not known"):
         hardware({"wats": 500})
     with pytest.raises(lp.LlamaparError, match=r"^no line of nccl-tests was found"):
-        hardware({"nccl_tests": "hello"})
+        hardware({"base": "h100-80gb", "nccl_tests": "hello"})
     with pytest.raises(lp.LlamaparError, match=r"^gpu='h10' is not known"):
         paper(gpu="h10")
 

@@ -11,16 +11,21 @@ from typing import Any
 import pytest
 
 import _page
+import as_printed
 import cost_accuracy
 import llamapar as lp
 import paper_memory
 import table4
-from llamapar.timing.profiles import PROFILES
+from llamapar.timing.profiles import PROFILES, SPREADS
 
 
 @cache
-def rows() -> list[Any]:
-    return [row for row in cost_accuracy.published("both") if row.cost]
+def scored() -> list[Any]:
+    return as_printed.time_rows()[0]
+
+
+def fair(half: str) -> list[Any]:
+    return [one for one in scored() if one.told.half == half and one.told.group not in as_printed.STRANGE]
 
 
 @pytest.mark.soak
@@ -29,7 +34,7 @@ def test_the_course_draws_the_benchmarks_rows() -> None:
     assert json.loads(cost_accuracy.COURSE.read_text(encoding="utf-8")) == cost_accuracy.course()
 
 
-@pytest.mark.parametrize("script", [cost_accuracy, table4, paper_memory], ids=lambda script: script.__name__)
+@pytest.mark.parametrize("script", [as_printed, table4, paper_memory], ids=lambda script: script.__name__)
 def test_a_page_has_what_its_script_computes(script: Any) -> None:
     name = script.__name__
     assert _page.page(name).read_text("utf-8") == _page.filled(name, script.tables()), "--page"
@@ -48,39 +53,109 @@ def test_the_rows_that_table_4_decides_are_within_two_points() -> None:
     assert max(near[:2]) <= 0.02
 
 
-def test_steps_are_as_near_as_was_asked() -> None:
-    unseen = [abs(row.error) for row in rows() if row.half == "unseen"]
-    assert statistics.median(unseen) <= 0.08
-    assert all(abs(row.error) <= 0.08 for row in rows() if row.name.startswith("mlperf"))
+@pytest.mark.parametrize("half", ["seen", "unseen"])
+def test_steps_are_as_near_as_was_asked(half: str) -> None:
+    errors = sorted(abs(one.error) for one in fair(half))
+    assert statistics.median(errors) <= 0.09
+    assert as_printed.percentile(errors, 0.9) <= 0.25
+    assert statistics.mean(one.held for one in fair(half)) >= 0.8
+    assert statistics.mean(as_printed.pairs(fair(half))) >= 0.9
+
+
+def test_a_command_line_is_what_a_row_tells() -> None:
+    told = next(one for one in as_printed.ultrascale() if one.facts["zero"])
+    line = as_printed.words("cost", told.model, told.facts)
+    assert line[:2] == ["cost", "--model"]
+    assert " ".join(line[3:9]) == "--json --framework nanotron --gpu h100-80gb --kernels"
+    one = as_printed.timed(told)
+    made = cost_accuracy.cost_of(told)
+    assert (one.expected, one.low, one.high) == pytest.approx((made.step_seconds, *made.interval))
+    assert one.measured == pytest.approx(made.tokens / told.value / made.layout.world)
+
+
+def test_zero_3_of_that_time_loses_to_tp_and_pp_as_it_did() -> None:
+    """arXiv:2104.04473 table 2: in five of five pairs of the same GPUs and batch, 1.06 to 3.3 times."""
+    found: dict[tuple[str, int], dict[bool, tuple[float, float]]] = {}
+    for told in as_printed.published():
+        if told.name.startswith("sc21-t2"):
+            cost = cost_accuracy.cost_of(told)
+            pair = found.setdefault((told.model["name"], cost.layout.world), {})
+            pair[told.facts["zero"] == 3] = cost.step_seconds, told.value
+    both = [pair for pair in found.values() if len(pair) == 2]
+    assert len(both) == 5
+    for pair in both:
+        expected, measured = (pair[True][which] / pair[False][which] for which in (0, 1))
+        assert 1.03 < expected < measured * 1.02, (expected, measured)
+        assert expected > 0.7 * measured, (expected, measured)
+
+
+# -- intervals -------------------------------------------------------------------------------------
+
+
+def test_intervals_are_those_of_the_half_seen() -> None:
+    """Found by the script; each end is within a hundredth or two of what is kept."""
+    measured = cost_accuracy.measured_spreads("seen")
+    for kind, spread in SPREADS.items():
+        low, high = cost_accuracy.ends(measured[kind])
+        assert spread.low == pytest.approx(min(low, 1.0), abs=0.015), kind
+        assert spread.high == pytest.approx(high, rel=0.03), kind
+
+
+def test_an_answer_says_why_its_interval_is_wide() -> None:
+    known: dict[str, Any] = {"seq_len": 4096, "global_batch": 512, "framework": "nanotron"}
+    narrow, wide, wider = (
+        lp.cost("llama3-8b", lp.Layout(**ways), **known)
+        for ways in ({"dp": 8}, {"dp": 8, "pp": 2}, {"dp": 512})
+    )
+    assert narrow.caveat == ""
+    assert "a quarter of nanotron's measured runs with a pipeline" in wide.caveat
+    assert "more than 256 GPUs" in wider.caveat
+    assert wide.interval[1] > 10 * wide.step_seconds
+    other = lp.cost("llama3-8b", lp.Layout(dp=512, zero=3), seq_len=2048, global_batch=512)
+    assert other.caveat.startswith("no trainer is named; each keeps and sends in its own way; ")
+    assert other.caveat.endswith(
+        " s if each parameter is gathered alone, as by megatron-deepspeed@2021-04-09"
+    )
 
 
 # -- profiles --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trainer", list(PROFILES))
-def test_no_constants_near_a_profiles_fit_its_rows_better(trainer: str) -> None:
-    """Found by `--fit` on the half that may be seen; the other half says how near it is."""
-    made, rows = PROFILES[trainer], cost_accuracy.rows_of(trainer, "seen")
+def test_no_constants_near_a_profiles_fit_its_rows_better() -> None:
+    """Found by the script on the half that may be seen; the other half says how near it is."""
+    made, rows = PROFILES["nanotron"], cost_accuracy.runs("nanotron", "seen")
 
     def error(slower: float, host: float) -> float:
         return statistics.mean(map(abs, cost_accuracy.refitted(rows, slower, host)))
 
     own = error(made.slower, made.host)
     near = [(made.slower + step, made.host) for step in (-0.01, 0.01)]
-    near += [(made.slower, made.host + step) for step in (-1e-4, 1e-4) if made.host]
+    near += [(made.slower, made.host + step) for step in (-1e-4, 1e-4)]
     assert all(own <= error(*constants) for constants in near)
     assert error(1.0, 0.0) > 2 * own
 
 
 def test_a_profile_is_as_near_on_other_rows_as_it_says() -> None:
     made = PROFILES["nanotron"]
-    errors = cost_accuracy.refitted(cost_accuracy.rows_of("nanotron", "unseen"), made.slower, made.host)
+    errors = cost_accuracy.refitted(cost_accuracy.runs("nanotron", "unseen"), made.slower, made.host)
     said = re.findall(r"[\d.]+(?= %)", made.others)
-    assert f"79 rows: median {said[0]}%, p90 {said[1]}%, " in cost_accuracy.spread(errors)
+    assert cost_accuracy.said(errors) == f"79 rows: median {said[0]}%, p90 {said[1]}%"
+
+
+def test_a_trainers_profile_is_on_unless_it_is_left_out() -> None:
+    known: dict[str, Any] = {"seq_len": 4096, "global_batch": 8, "dp": 8}
+    named, bare, other = (
+        lp.cost("llama3.2-1b", **known, framework=name, profile=profile)
+        for name, profile in (("nanotron", None), ("nanotron", "none"), ("torchtitan", None))
+    )
+    assert "as fitted" in named.seconds
+    assert "as fitted" not in bare.seconds | other.seconds
+    best = lp.plan("llama3.2-1b", gpus=8, seq_len=4096, global_batch=8, framework="nanotron").best.cost
+    assert "as fitted" in best.seconds
 
 
 def test_a_profile_is_a_term_of_its_own() -> None:
-    known = {"seq_len": 8192, "global_batch": 2048, "recompute": "none"}
+    known = {"seq_len": 8192, "global_batch": 2048, "recompute": "none", "kernels": "eager"}
     layout = lp.Layout(tp=8, pp=16, dp=64, virtual_stages=8)
     bare, fitted = (lp.cost("llama3.1-405b", layout, **known, profile=p) for p in (None, "nanotron"))
     busy = sum(bare.layer.seconds)

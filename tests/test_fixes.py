@@ -300,7 +300,7 @@ def test_what_may_fit_here_comes_before_larger_gpus(
     (finding,) = lp.check(model, layout, micro_batch=2, **facts).errors
     assert finding.fixes
     for fix in finding.fixes:
-        assert (fix.job.gpu, fix.layout.world) == (facts["gpu"], facts["gpus"])
+        assert (str(fix.job.gpu), fix.layout.world) == (facts["gpu"], facts["gpus"])
         assert fix.memory is not None
         assert fix.memory.within(HARDWARE[facts["gpu"]].hbm_bytes) == "undecided"
 
@@ -323,7 +323,7 @@ def test_a_fix_of_another_rule_neither_buys_gpus_nor_leaves_them_idle(
     assert lp.plan(B405, **known).layouts
     for finding in lp.check(B405, layout, micro_batch=1, **known).errors:
         assert finding.fixes, finding.code
-        assert {(fix.job.gpu, fix.layout.world) for fix in finding.fixes} == {(known["gpu"], 128)}
+        assert {(str(fix.job.gpu), fix.layout.world) for fix in finding.fixes} == {(known["gpu"], 128)}
 
 
 def test_where_nothing_fits_that_is_what_is_said() -> None:

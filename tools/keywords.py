@@ -66,14 +66,14 @@ def options(names: Iterable[str], function: str = "", typed: bool = False) -> Ty
 
 def made() -> dict[str, Types]:
     """The name of each TypedDict → its options."""
-    job = DEGREES | fields_of(Job, "model", "layout", "padding")
+    job = DEGREES | fields_of(Job, "model", "layout", "padding") | {"gpu": "GpuLike | None"}
     check = {"framework": "str | None", "padding": PADDING} | job
     beside = {"layout": "LayoutLike"}  # settings say the model, and most often the layout
     facts = dict.fromkeys(ARGUMENTS.values(), "int | str | None")  # a change is "1->2"
     shown = [name for found in live_panel.SUBJECTS.values() for name in found.opens if name != "model"]
     live = options(dict.fromkeys(shown)) | {"virtual_stages": "int | None"}  # None: the schedule's own
     explorer = options(controls.DEFAULTS, "explorer", typed=True)
-    explorer |= {"preset": "ModelLike", "documents": "str | tuple[int, ...] | None"}
+    explorer |= {"gpu": "GpuLike", "preset": "ModelLike", "documents": "str | tuple[int, ...] | None"}
     clinic = {"flight": "str | Path | Iterable[str | Path] | None"}
     clinic |= options(clinic_panel.FIELDS, "clinic", typed=True) | {"model": "ModelLike | None"}
     return {

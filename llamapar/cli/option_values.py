@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from llamapar.describe.hardware import Gpu, hardware
 from llamapar.describe.layout import ORDERS, PAPER_ORDER
 from llamapar.describe.options import OPTIONS
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
@@ -71,11 +72,21 @@ def _layer_split(text: str) -> str:
     return names[one_of("layer_split", text.replace(" ", "-"), names, LayoutError)]
 
 
+def _gpu(text: str) -> Gpu:
+    """A GPU; stderr says which one a short name stands for."""
+    found = hardware(text)
+    is_short = found.text == found.name != text
+    write_line(sys.stderr, f"llamapar: --gpu {text} is {found.name}" if is_short else "")
+    return found
+
+
 _READERS: dict[str, Callable[[str], object]] = {
     "order": _order,
     "padding": _padding,
     "layer_split": _layer_split,
+    "gpu": _gpu,
     "framework": lambda text: find_framework(text).spelled,
+    "saves": lambda text: tuple(OPTIONS["saves"].chosen(word.strip()) for word in text.split(",")),
     # Lengths with commas between them: "10,20,34".
     "documents": lambda text: tuple(whole("documents", _count("documents", n)) for n in text.split(",")),
 }

@@ -41,6 +41,7 @@ _METAVARS = {
         "NAME",
     ),
     "documents": "N,N,...",
+    "saves": "NAME,NAME,...",
     "timeout": "SECONDS",
     "deadline": "SECONDS",
     "memory_gib": "GIB",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
 from llamapar.describe.options import FACTS, LAYOUT
@@ -114,7 +113,6 @@ PLAIN: Mapping[str, Command] = {
         needs={"seq_len": _seq_len("cost", "the time of a step grows with it")},
         below=_reasons,
         helps={
-            "gpu": f"GPU to run on: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
             "framework": "framework whose layer split and habits apply unless you set them",
             "global_batch": "sequences in a step, over all DP groups (default: enough to fill the pipeline)",
         },

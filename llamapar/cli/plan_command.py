@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable
 
-from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE
 from llamapar.describe.options import EXPORT_TITLES, OPTIONS
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
@@ -84,7 +83,6 @@ COMMAND = Command(
     },
     answer=lambda given: answered(given, _planned),
     helps={
-        "gpu": f"GPU to run on: {', '.join(HARDWARE)} (default {DEFAULT_GPU})",
         "framework": "framework whose rules, layer split and habits apply (default: the Llama 3 paper's)",
     },
 )

@@ -151,11 +151,17 @@ class Draft:
         if name not in self.facts and name not in self.unknown:
             self.derive(name, value, how)
 
-    def refuse(self, what: str, origin: Origin | None = None) -> None:
-        """Record a setting that changes the model or the run and is not counted here."""
+    def refuse(self, what: str, origin: Origin | None = None, saves: str = "") -> None:
+        """Record a setting that changes the model or the run and is not counted here.
+
+        saves: how it takes less memory than is counted, as `saves` of `memory`.
+        """
         text = f"{what} ({origin})" if origin else what
         if text not in self.not_covered:
             self.not_covered.append(text)
+        held = self.get("saves") or ()
+        if saves and isinstance(held, tuple) and saves not in held:
+            self.put("saves", (*held, saves), origin or Origin("derived", 0, what))
 
     def take_model(self, name: str, file: str, entry: Entry | None, said: str = "") -> bool:
         """Set the dims of a public model by its published name; returns whether the name is known."""
@@ -289,9 +295,9 @@ class SettingsSource:
             f"{unit}*tp",
         )
 
-    def refuse(self, what: str, key: str) -> None:
-        """Record a setting that is not counted here."""
-        self.draft.refuse(what, self.origin(self.get(key)))
+    def refuse(self, what: str, key: str, saves: str = "") -> None:
+        """Record a setting that is not counted here. saves: as in `Draft.refuse`."""
+        self.draft.refuse(what, self.origin(self.get(key)), saves)
 
 
 def public(text: str) -> ModelConfig | None:

@@ -66,13 +66,21 @@ def read_axolotl(files: Files, draft: Draft) -> None:
 def _refuse_adapters(source: SettingsSource) -> None:
     adapter, bits = source.get("adapter"), source.get("load_in_4bit", "load_in_8bit")
     if adapter is not None and adapter.value:
-        source.refuse(f"adapter {adapter.value}: other memory", "adapter")
+        source.refuse(f"adapter {adapter.value}: less memory", "adapter", "lora")
     elif bits is not None and bits.value:
-        source.refuse(f"{bits.path}: other memory", bits.path)
+        source.refuse(f"{bits.path}: less memory", bits.path, "lora")
+    _refuse_narrow_states(source)
     # LLaMA-Factory trains an adapter unless it is told otherwise, which needs a fraction of the memory.
     kind = source.text("finetuning_type") or "lora (default)"
     if source.get("cutoff_len") is not None and kind != "full":
-        source.refuse(f"finetuning_type {kind}: other memory", "finetuning_type")
+        source.refuse(f"finetuning_type {kind}: less memory", "finetuning_type", "lora")
+
+
+def _refuse_narrow_states(source: SettingsSource) -> None:
+    """An optimizer with states of eight bits needs less than is counted."""
+    for key in ("optimizer", "optim", "optimizer._component_"):
+        if "8bit" in source.text(key).replace("-", "").lower():
+            source.refuse(f"{key} {source.text(key)}: states of 8 bits", key, "8-bit-adam")
 
 
 def is_llamafactory(files: Files) -> bool:
@@ -153,9 +161,10 @@ def read_torchtune(files: Files, draft: Draft) -> None:
         version = f"{match[2]}.{match[3]}" if match[3] else match[2]
         draft.take_model(f"{version}-{match[4]}", source.name, None, model.path)
         if match[1]:
-            source.refuse(f"{match[1].rstrip('_')}: other memory", "model._component_")
+            source.refuse(f"{match[1].rstrip('_')}: less memory", "model._component_", "lora")
     elif model is not None:
         draft.missing("model", f"{model.value} is a table of torchtune's own")
+    _refuse_narrow_states(source)
     source.take("seq_len", "tokenizer.max_seq_len")
     source.take("micro_batch", "batch_size")
     source.take("micro_batches", "gradient_accumulation_steps", default=1)

@@ -242,7 +242,7 @@ def read_trainer(files: Files, draft: Draft) -> None:
     if fsdp is not None:
         source.put("zero", zero_stage_of(text), "fsdp")
         if "offload" in text:
-            draft.ignored.append(f"offload ({source.origin(fsdp)}): parameters wait on the host")
+            draft.refuse("offload: parameters wait on the host", source.origin(fsdp), "offload")
     elif accelerate is not None:
         source.get("config-file")
     # ZeRO is in a file that the command names and that is not here: unknown, and not "none".

@@ -61,11 +61,11 @@ FORMATS = (
     Format("NeMo", "megatron-lm", nemo.recognised, nemo.read),
     Format("nanotron", "nanotron", nanotron.is_nanotron, nanotron.read_nanotron),
     Format("picotron", "picotron", nanotron.is_picotron, nanotron.read_picotron),
-    Format("GPT-NeoX", None, neox.recognised, neox.read),
+    Format("GPT-NeoX", "gpt-neox", neox.recognised, neox.read),
     Format("Levanter", None, levanter.recognised, levanter.read),
     Format("LLaMA-Factory", "transformers", finetuning.is_llamafactory, finetuning.read_llamafactory),
     Format("Axolotl", "transformers", finetuning.is_axolotl, finetuning.read_axolotl),
-    Format("torchtune", None, finetuning.is_torchtune, finetuning.read_torchtune),
+    Format("torchtune", "torchtune", finetuning.is_torchtune, finetuning.read_torchtune),
     Format("ColossalAI", "colossalai", others.is_colossalai, others.read_colossalai),
     Format("MaxText", None, others.is_maxtext, others.read_maxtext),
     Format(
@@ -75,7 +75,7 @@ FORMATS = (
     Format("vLLM", "vllm", serving.is_vllm, serving.read_vllm),
     Format("Hugging Face Trainer", "transformers", hugging_face.is_trainer, hugging_face.read_trainer),
     Format("Accelerate", None, hugging_face.is_accelerate, hugging_face.read_accelerate),
-    Format("DeepSpeed", None, hugging_face.is_deepspeed, hugging_face.read_deepspeed),
+    Format("DeepSpeed", "deepspeed", hugging_face.is_deepspeed, hugging_face.read_deepspeed),
     Format("torchrun's log", None, serving.is_torchrun, serving.read_torchrun),
 )
 """Tried in this order; the first that recognises the files reads them."""

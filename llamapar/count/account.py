@@ -10,7 +10,7 @@ from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.dtypes import TRAINED
-from llamapar.describe.hardware import DEFAULT_GPU, GPUS
+from llamapar.describe.hardware import DEFAULT_GPU, GpuLike, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
@@ -27,7 +27,7 @@ from .in_flight import SCHEDULES
 from .published_rules import korthikanti, megatron, ultrascale
 from .saved import KERNELS, RECOMPUTE
 from .sizes import Sizes
-from .terms import Breakdown, Memory, Way, fullest
+from .terms import SAVES, Breakdown, Memory, Way, fullest
 
 ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
 offer("accounting", ACCOUNTINGS)
@@ -45,7 +45,7 @@ def memory(
     schedule: str = "1f1b",
     nc: int | None = None,
     accounting: str = "exact",
-    gpu: str = DEFAULT_GPU,
+    gpu: GpuLike = DEFAULT_GPU,
     dtype: str = "bfloat16",
     grad_dtype: str | None = None,
     kernels: str | None = None,
@@ -55,6 +55,7 @@ def memory(
     padding: str | Padding | None = None,
     layer_split: str | Sequence[int] | None = None,
     cp_method: str | None = None,
+    saves: Sequence[str] = (),
     framework: str | Framework | None = None,
     **degrees: Unpack[Degrees],
 ) -> Memory:
@@ -70,7 +71,7 @@ def memory(
     schedule: "1f1b" (interleaved with virtual_stages), "gpipe", or another of `schedule`'s; nc belongs to the
         flexible one. Chunks in flight are counted in its table.
     accounting: "exact", or a published rule: "megatron", "korthikanti" (activations alone), "ultrascale";
-        the rules know one stage, the most loaded. gpu: a name of `GPUS`.
+        the rules know one stage, the most loaded. gpu: as in `cost`.
     dtype: of parameters and activations. grad_dtype: of the sums of gradients over micro-batches; by default
         the framework's, else float32.
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
@@ -80,6 +81,8 @@ def memory(
     master_weights: float32 weights and states beside narrower parameters.
     framework: a trainer, "torchtitan" or its code of a day, "torchtitan@2025-06-01". Its row of
         `llamapar/frameworks/trainers.toml` gives what the call leaves out, and the ZeRO stage that it has.
+    saves: what the run does that is not counted, "lora", "8-bit-adam" or "offload": every figure is then an
+        upper bound, and the low end is what is left without the terms that it makes smaller.
     padding, kv_replication, cp_method: as in `run`.
     layer_split: as in `stages`, or layers of each stage; by default the framework's, else "balanced ends".
 
@@ -92,14 +95,13 @@ def memory(
         ("recompute", mode, RECOMPUTE),
         ("schedule", schedule, SCHEDULES),
         ("accounting", accounting, ACCOUNTINGS),
-        ("gpu", gpu, GPUS),
         ("dtype", dtype, TRAINED),
         ("grad_dtype", grad_dtype or dtype, TRAINED),
         ("kernels", kernels or usual.kernels, KERNELS),
         ("loss", loss or usual.loss, LOSSES),
     ):
         one_of(name, value, known)
-    lay = Layout.of(layout, **degrees)
+    lay, found = Layout.of(layout, **degrees), hardware(gpu)
     job = Job.of(model, lay, seq_len=seq_len, micro_batch=micro_batch, global_batch=global_batch)
     m, lay = job.model, job.layout
     many = micro_batches_of(job)
@@ -111,7 +113,7 @@ def memory(
         else:
             rule = korthikanti if accounting == "korthikanti" else ultrascale
             stage = rule(m, lay, seq_len, micro_batch, mode)
-        return Memory(m, lay, how, (stage,), gpu, published=True)
+        return Memory(m, lay, how, (stage,), found, published=True)
     copied = flag("kv_replication", kv_replication)
     held = None if master_weights is None else flag("master_weights", master_weights)
 
@@ -162,7 +164,8 @@ def memory(
         asked = f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else ""
         how += f", as {judge.title}{asked}"
     open_facts = ("recompute",) * (recompute is None) + ("framework",) * (judge is None)
-    return Memory(m, lay, how, tuple(stages), gpu, ways, open_facts)
+    less = tuple(one_of("saves", one, SAVES) for one in saves)
+    return Memory(m, lay, how, tuple(stages), found, ways, open_facts, saves=less)
 
 
 @lru_cache(maxsize=64)
@@ -172,7 +175,9 @@ def _trainers(layout: Layout) -> tuple[str, ...]:
     for name, judge in FRAMEWORKS.items():
         has = all(axis in judge.axes for axis in AXES if layout.size(axis) > 1)
         several = judge.interleaves or layout.virtual_stages == 1
-        if judge.trains and has and several and judge.settled(layout).zero == layout.zero:
+        one = judge.settled(layout)
+        sp = layout.sequence_parallel in (None, one.sequence_parallel)
+        if judge.trains and has and several and sp and one.zero == layout.zero:
             found.setdefault((judge.habits, judge.padding, judge.layer_split), name)
     return tuple(found.values())
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypedDict, Unpack
 
 from llamapar.describe.arguments import checked_options
+from llamapar.describe.hardware import GpuLike
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.splits import Padding
@@ -146,7 +147,7 @@ MemoryKeywords = TypedDict(
         "recompute": "str | None",
         "schedule": "str",
         "nc": "int | None",
-        "gpu": "str",
+        "gpu": "GpuLike",
         "dtype": "str",
         "grad_dtype": "str | None",
         "kernels": "str | None",
@@ -156,6 +157,7 @@ MemoryKeywords = TypedDict(
         "padding": "str | Padding | None",
         "layer_split": "str | Sequence[int] | None",
         "cp_method": "str | None",
+        "saves": "Sequence[str]",
         "framework": "str | Framework | None",
         "tp": "int",
         "cp": "int",

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from types import CodeType
 from typing import NamedTuple
 
-from llamapar.describe.hardware import GPUS
+from llamapar.describe.hardware import Gpu
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.records.tables import AsDict, Plain, Record, cut
@@ -95,22 +95,30 @@ OUTSIDE = round(1.2 * GIB)
 """CUDA's context and NCCL's buffers, which torch's counters do not see (assumed)."""
 
 SHARES = {
-    "needs": (0.84, 1.0, 1.12),
-    "max_allocated": (0.84, 1.0, 1.12),
-    "max_reserved": (0.91, 1.08, 1.27),
-    "nvidia-smi": (0.95, 1.22, 1.38),
+    "needs": (0.84, 1.0, 1.08),
+    "max_allocated": (0.84, 0.99, 1.08),
+    "max_reserved": (0.89, 1.06, 1.34),
+    "nvidia-smi": (0.96, 1.26, 1.36),
 }
 """What a run shows → shares of the terms: the low end, the middle and the high end of eight of ten runs.
 
 They are percentiles of what a counter showed over the terms that it sees, the tenth, fiftieth and ninetieth,
-in one half of the measured runs (`benchmarks/as_printed.py --fit`). The other half scores them.
+in one half of the measured runs (`benchmarks/memory_rows.py --fit`); the other half scores them. What a run
+needs is the sum of its terms, with the ends of max_allocated.
 """
 
 FITS, UNDECIDED, TOO_MUCH = "fits", "undecided", "does not fit"
 """Outcomes: the whole interval fits the GPU's HBM, only a part of it does, or none of it."""
 
-STATES = ("parameters", "gradients", "master weights", "optimizer states")
-"""Terms that are exact and exist together in the optimizer's step."""
+STATES = ("parameters", "master weights", "optimizer states")
+"""Terms that are exact and exist together in every step; gradients may be narrower than they are counted."""
+
+SAVES = {
+    "lora": ("gradients", "unreduced gradients", "gradient buckets", "master weights", "optimizer states"),
+    "8-bit-adam": ("optimizer states",),
+    "offload": STATES,
+}
+"""What a run may do that is not counted → the terms that it makes smaller, or removes."""
 
 VALUES = 4
 """How many values of an open fact are listed."""
@@ -148,7 +156,8 @@ class Memory(AsDict, Record):
 
     stages: by PP rank, as expected. ways: what else the call may mean, counted when it is asked for.
     open_facts: arguments of `memory` that the call leaves open, which widens the interval. published: whether
-    the accounting is a published rule, which has no interval.
+    the accounting is a published rule, which has no interval. saves: keys of SAVES; what they make smaller
+    is counted in full, so that the figures are upper bounds.
     """
 
     json_names = (
@@ -160,10 +169,11 @@ class Memory(AsDict, Record):
     layout: Layout
     how: str
     stages: tuple[Breakdown, ...]
-    gpu: str
+    gpu: Gpu
     ways: Callable[[], Iterable[Way]] | None = field(default=None, compare=False)
     open_facts: tuple[str, ...] = ()
     published: bool = False
+    saves: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -174,19 +184,21 @@ class Memory(AsDict, Record):
         """The expected figure, its interval and the GPU's HBM, in words; then what a run shows."""
         expected, room, needs = self.expected_bytes / GIB, self.hbm_bytes / GIB, self.figure()
         sign = "≤" if expected <= room else ">"
+        most = "at most " if self.saves else ""
         told = (
-            f"worst: stage {self.worst.stage}, {expected:.2f} GiB {sign} {room:.2f} GiB of {self.gpu}: "
+            f"worst: stage {self.worst.stage}, {most}{expected:.2f} GiB {sign} {room:.2f} GiB of {self.gpu}: "
             f"{self.outcome}"
         )
         if self.published:
             return told
         told += f"; eight of ten runs need {needs.low / GIB:.1f} to {needs.high / GIB:.1f}"
         shows = ", ".join(f"{name} {figure}" for name, figure in self.counters.items())
-        return "\n".join(filter(None, [told, f"a run shows: {shows}", self.narrows]))
+        saved = f"not counted: what {', '.join(self.saves)} saves" if self.saves else ""
+        return "\n".join(filter(None, [told, f"a run shows: {shows}", self.narrows, saved]))
 
     @property
     def hbm_bytes(self) -> int:
-        return GPUS[self.gpu]
+        return self.gpu.hbm_bytes
 
     @cached_property
     def worst(self) -> Breakdown:
@@ -220,10 +232,13 @@ class Memory(AsDict, Record):
         seen = 0 if shows == "needs" else self.worst.bytes(CONTEXT_TERM)
         outside = OUTSIDE if shows == "nvidia-smi" else 0
         totals = [stage.total_bytes for stage in stages]
-        ends = zip((min(totals), totals[0], max(totals)), SHARES[shows], strict=True)
+        freed = [stage.bytes(*{name for saved in self.saves for name in SAVES[saved]}) for stage in stages]
+        least = min(total - less for total, less in zip(totals, freed, strict=True))
+        ends = zip((least, totals[0], max(totals)), SHARES[shows], strict=True)
         found = [round((total - seen) * share) + outside for total, share in ends]
         # Weights, gradients and states are counted to the byte, so no run needs less.
-        found[0] = max(found[0], min(stage.bytes(*STATES) for stage in stages))
+        states = [stage.bytes(*STATES) for stage in stages]
+        found[0] = max(found[0], min(held - less for held, less in zip(states, freed, strict=True)))
         # The allocator gives back what it does not use before it fails, so a run that fits shows no more.
         most = self.hbm_bytes if shows != "needs" and totals[0] <= self.hbm_bytes else max(found)
         return Figure(*(min(one, most) for one in found))

@@ -1,37 +1,27 @@
 """GPUs by the names that people type: memory, peak rates, and the links between them.
 
 Peaks are the makers'. What kernels and collectives really reach of them is a share from published
-measurements; the source of each is named, and a share without a source is marked as assumed.
+measurements; the source of each is named, and a share without a source is marked as assumed. The table is
+gpus.csv. A GPU of one's own is data with the same fields.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
-from llamapar.errors import Choice, LlamaparError, one_of, shown, whole
+from llamapar.errors import Choice, LayoutError, LlamaparError, one_of, shown, whole
 
-GPUS = {
-    "a100-40gb": 40960 * 2**20,
-    "a100-80gb": 81920 * 2**20,
-    "h100-80gb": 81559 * 2**20,
-    "h100-96gb": 97871 * 2**20,
-    "h200-141gb": 143771 * 2**20,
-    "b200-180gb": 183359 * 2**20,
-}
-"""GPU → bytes of HBM, as nvidia-smi's total; the driver's share counts as part of CUDA's context.
-
-Sources. A100 and H100 80 GB: modal-labs/modal-client pull request 2797. H200, B200: nvidia-smi's listings in
-many repositories; torch counts some 0.4 % less (178.35 GiB of a B200: pytorch/ao pull request 4002). H100 96
-GB: as listed for the same 96 GB in an H20 and a GH200; no listing of the H100 itself was found.
-"""
+from .configfile import MAX_CONFIG_BYTES, is_json
 
 DEFAULT_GPU = "h100-80gb"
 """The default GPU: the paper's (arXiv:2407.21783, section 3.3.1)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Gpu:
     """What a GPU can do, and what connects it. Rates are per second and in one direction.
 
@@ -43,32 +33,60 @@ class Gpu:
     sustained, sustained_float8: share of that rate that the matmuls of a training step sustain.
     attention, attention_backward: share of the bfloat16 peak that fused attention reaches.
     link, net: share of the link rates that large collectives reach. source: of these numbers.
+
+    Memory is always known; 0 stands for any other number that is unknown.
     """
 
     name: str
     hbm_bytes: int
-    bfloat16: float
-    float8: float
-    hbm_rate: float
-    link_rate: float
-    net_rate: float
-    domain: int
-    watts: float
-    full_watts: float
-    gemm: float
-    gemm_float8: float
-    attention: float
-    attention_backward: float
+    bfloat16: float = 0.0
+    float8: float = 0.0
+    hbm_rate: float = 0.0
+    link_rate: float = 0.0
+    net_rate: float = 0.0
+    domain: int = 0
+    watts: float = 0.0
+    full_watts: float = 0.0
+    gemm: float = 0.0
+    gemm_float8: float = 0.0
+    attention: float = 0.0
+    attention_backward: float = 0.0
     link: float = 0.81
     net: float = 0.95
     sustained: float = 0.79
     sustained_float8: float = 0.89
     source: str = ""
 
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return repr(self.text)
+
+    @property
+    def text(self) -> str:
+        """The text that `hardware` reads it from: its name, or JSON for a GPU of one's own."""
+        if HARDWARE.get(self.name) == self:
+            return self.name
+        bases = ({}, UNNAMED), *(({"base": name}, gpu) for name, gpu in HARDWARE.items())
+        return min((json.dumps(start | self._differing(base)) for start, base in bases), key=len)
+
+    def _differing(self, base: Gpu) -> dict[str, object]:
+        """What `hardware` must be told beside the base."""
+        usual = vars(base) | {"name": _own_name(base)}
+        return {name: value for name, value in vars(self).items() if value != usual[name]}
+
+    def require_rates(self) -> None:
+        """Raises LlamaparError if anything is unknown that the time of a step needs."""
+        if missing := [name for name in _TIMED if not getattr(self, name)]:
+            what = f"gpu={self.name}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not known"
+            why = "the time of a step needs every rate of a GPU; its memory alone says only what fits"
+            raise LlamaparError(what, why, ['"base": the name of a GPU with similar rates'], missing[0])
+
     @property
     def throttle(self) -> float:
         """Share of a float8 matmul's rate left by the power limit; assumed proportional to watts."""
-        return min(1.0, self.watts / self.full_watts)
+        return min(1.0, self.watts / self.full_watts) if self.full_watts else 1.0
 
     @property
     def capped(self) -> float:
@@ -91,75 +109,45 @@ An H100's peak is 989 TFLOP/s at 700 W and 800 at 500 W (arXiv:2411.01783 append
 was found; it is taken as proportional, which agrees with NVIDIA's runs at 700 W.
 """
 
-_MAMF = "matmuls: stas00/ml-engineering, compute/accelerator/README.md, maximum achievable matmul FLOPS"
-_FA3 = "attention: arXiv:2407.08608 figures 5 and 6, head_dim 128"
-_FA2 = "attention: arXiv:2307.08691 figures 4 to 6, 50 to 73 % of an A100's peak"
-_NVIDIA = "peaks and rates: NVIDIA's, where they were read: docs/time.md"
-_H100 = "; ".join([_NVIDIA, _MAMF, _FA3])
-
-
-def _gpu(
-    name: str,
-    peaks: tuple[float, float],
-    rates: tuple[float, float, float],
-    domain: int,
-    watts: float,
-    matmuls: tuple[float, float],
-    attention: tuple[float, float] = (0.64, 0.50),
-    source: str = _H100,
-    hbm: int = 0,
-    sustained: float = 0.79,
-) -> Gpu:
-    """A Gpu from TFLOP/s, TB/s of memory, and GB/s of links."""
-    bfloat16, float8 = (peak * 1e12 for peak in peaks)
-    hbm_rate, link_rate, net_rate = rates[0] * 1e12, rates[1] * 1e9, rates[2] * 1e9
-    held = GPUS.get(name, hbm)
-    linked = (hbm_rate, link_rate, net_rate, domain)
-    reached = (*matmuls, *attention)
-    return Gpu(
-        name, held, bfloat16, float8, *linked, watts, watts, *reached, sustained=sustained, source=source
-    )
-
-
-_A100 = "; ".join([_NVIDIA, _MAMF, _FA2])
-_AS_H100 = f"{_H100}; attention as on an H100 (assumed)"
-_ROWS = (
-    _gpu("a100-40gb", (312, 0), (1.555, 300, 25), 8, 400, (0.869, 0.0), (0.60, 0.53), _A100, 0, 0.89),
-    _gpu("a100-80gb", (312, 0), (2.039, 300, 25), 8, 400, (0.869, 0.0), (0.60, 0.53), _A100, 0, 0.89),
-    _gpu("h100-80gb", (989.4, 1978.9), (3.35, 450, 50), 8, 700, (0.803, 0.709)),
-    replace(
-        _gpu("h100-96gb", (989.4, 1978.9), (2.4, 450, 50), 8, 700, (0.803, 0.709)),
-        watts=500,
-        source=f"{_H100}; 500 W and 2.4 TB/s: torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
+_SOURCES = {
+    "NVIDIA": "peaks and rates: NVIDIA's, where they were read: docs/time.md",
+    "AMD": "peaks and rates: AMD's, where they were read: docs/time.md",
+    "MAMF": (
+        "matmuls: stas00/ml-engineering, compute/accelerator/README.md, maximum achievable matmul FLOPS"
     ),
-    _gpu("h100-pcie", (756, 1513), (2.0, 64, 50), 2, 350, (0.803, 0.709), source=_AS_H100, hbm=80 * 2**30),
-    _gpu("h100-nvl", (835, 1671), (3.9, 300, 50), 2, 400, (0.803, 0.709), source=_AS_H100, hbm=94 * 2**30),
-    _gpu("h200-141gb", (989.4, 1978.9), (4.8, 450, 50), 8, 700, (0.803, 0.734)),
-    _gpu("b200-180gb", (2250, 4500), (7.7, 900, 50), 8, 1000, (0.776, 0.763), source=_AS_H100),
-    _gpu(
-        "gb200-nvl72",
-        (2500, 5000),
-        (8.0, 900, 50),
-        72,
-        1200,
-        (0.729, 0.723),
-        source=_AS_H100,
-        hbm=186 * 10**9,
-    ),
-    _gpu(
-        "mi300x",
-        (1307.4, 2614.9),
-        (5.3, 448, 50),
-        8,
-        750,
-        (0.514, 0.514),
-        (0.30, 0.25),
-        f"peaks and rates: AMD's, where they were read: docs/time.md; {_MAMF}, float8 as bfloat16 (assumed);"
-        " attention: half of an H100's share (assumed)",
-        192 * 2**30,
-    ),
-)
-HARDWARE: dict[str, Gpu] = {gpu.name: gpu for gpu in _ROWS}
+    "SQUARE": "matmuls: zzc0721/torch-performance-test-data, database.md @078586871da3, square ones",
+    "FA2": "attention: arXiv:2307.08691 figures 4 to 6, 50 to 73 % of an A100's peak",
+    "FA3": "attention: arXiv:2407.08608 figures 5 and 6, head_dim 128",
+}
+"""The names of sources in gpus.csv."""
+
+_UNITS = {"bfloat16": 1e12, "float8": 1e12, "hbm_rate": 1e9, "link_rate": 1e9, "net_rate": 1e9}
+"""Column of gpus.csv → what it counts; a column that is not here is in the field's own unit."""
+
+
+UNNAMED = Gpu("a GPU", 0)
+"""A GPU of which nothing is known."""
+
+
+def _own_name(base: Gpu) -> str:
+    """The name of a GPU of one's own that has none."""
+    return f"{base.name} of one's own"
+
+
+def _gpu(row: dict[str, str]) -> Gpu:
+    """A Gpu from the cells of a row, by column name."""
+    source = "; ".join(_SOURCES.get(word, word) for word in row["source"].split("; "))
+    rates = {name: float(cell) * _UNITS.get(name, 1) for name, cell in row.items() if name in _RATES}
+    memory, domain = int(row["memory_mib"]) * 2**20, int(row["domain"])
+    return Gpu(row["name"], memory, domain=domain, source=source, **rates)
+
+
+_RATES = {field.name for field in fields(Gpu) if field.type == "float"}
+_HEAD, *_LINES = Path(__file__).with_name("gpus.csv").read_text(encoding="utf-8").splitlines()
+# The last column is a text, in which a comma is no end.
+_ROWS = [dict(zip(_HEAD.split(","), line.split(",", _HEAD.count(",")), strict=True)) for line in _LINES]
+
+HARDWARE = {row["name"]: _gpu(row) for row in _ROWS}
 """GPU → what it can do.
 
 sustained: torchtitan measured 70B with TP 8 on H100 of 500 W
@@ -170,10 +158,33 @@ A100 is not: a layer of 22B (arXiv:2205.05198 table 4, TP 8 without sequence par
 which `cost` gives 20.3 with 0.89, and 21.7 with 0.79.
 
 link and net: nccl-tests, 366 GB/s of bus bandwidth of 450 in a node of H100, 386 GB/s of 8·50 over eight
-nodes (coreweave/nccl-tests). Memory sizes were read from nvidia-smi only for the names in GPUS.
+nodes (coreweave/nccl-tests).
+
+Memory is the total of nvidia-smi or rocm-smi; the driver's share counts as part of CUDA's context. Where each
+was read: docs/time.md.
 """
 
-_MOST = {"hbm_bytes": 2.0**50, "domain": 2.0**16, "watts": 1e5, "full_watts": 1e5}
+SHORT_NAMES = {short: row["name"] for row in _ROWS for short in row["also"].split()}
+"""A short name that people type → the usual variant: "h100" → "h100-80gb"."""
+
+OFFERED = sorted((HARDWARE[row["name"]] for row in _ROWS if row["offered"]), key=lambda gpu: gpu.hbm_bytes)
+"""GPUs that a note or a fix proposes, smallest memory first."""
+
+GpuLike = str | Mapping[str, object] | Gpu
+"""A GPU as people give it: a name, data of one's own, or a Gpu."""
+
+_TIMED = (
+    "bfloat16",
+    "hbm_rate",
+    "link_rate",
+    "net_rate",
+    "domain",
+    "gemm",
+    "attention",
+    "attention_backward",
+)
+
+_MOST = {"hbm_bytes": 2.0**50, "domain": 2.0**16, "watts": 1e5, "full_watts": 1e5, "memory_gib": 2.0**20}
 _SHARES = [
     "gemm",
     "gemm_float8",
@@ -187,30 +198,75 @@ _SHARES = [
 _MOST_RATE = 1e20
 
 
-def hardware(gpu: str | Gpu | Mapping[str, object]) -> Gpu:
-    """A GPU by name, or a custom one from a dict of changes to a named GPU.
+def hardware(gpu: GpuLike) -> Gpu:
+    """A GPU by name, or one of your own from data.
 
-    The dict is {"base": a name, any field of Gpu: its value, "nccl_tests": text}. nccl_tests is the printed
-    output of an nccl-tests program: the bus bandwidth of its largest message becomes `link_rate` if it ran on
-    one machine, else `net_rate`. Raises LlamaparError, naming the field.
+    gpu: a name of `HARDWARE`, or a short one ("h100"); a dict, its JSON text, or the path of a .toml or .json
+        file with it. The data is {"base": a name, "memory_gib": its memory, any field of Gpu: its value,
+        "nccl_tests": text}. What it does not say is the base's; without a base it is unknown. nccl_tests is
+        the printed output of an nccl-tests program: the bus bandwidth of its largest message becomes
+        `link_rate` if it ran on one machine, else `net_rate`.
+
+    Raises LlamaparError, naming the field.
     """
     if isinstance(gpu, Gpu):
         return gpu
-    if isinstance(gpu, str):
-        return HARDWARE[one_of("gpu", gpu, HARDWARE, LlamaparError)]
-    if not isinstance(gpu, Mapping):
-        raise LlamaparError(f"gpu={shown(gpu)}: a name or a dict is needed", "", list(HARDWARE), "gpu")
+    if isinstance(gpu, Mapping):
+        return _of_data(gpu)
+    if isinstance(gpu, str) and (is_json(gpu) or gpu.endswith((".toml", ".json"))):
+        return _of_data(_read(gpu))
+    return _named(gpu)
+
+
+def _named(gpu: object) -> Gpu:
+    """A GPU by its name or a short one. Raises LayoutError with the nearest names."""
+    name = re.sub(r"[\s_]+", "-", gpu.strip().lower()) if isinstance(gpu, str) else ""
+    found = HARDWARE.get(SHORT_NAMES.get(name, name))
+    return found or HARDWARE[one_of("gpu", gpu, HARDWARE, LayoutError)]
+
+
+def _read(source: str) -> Mapping[str, object]:
+    """The data in a JSON text, or in a file. Raises LlamaparError."""
+    try:
+        text = source
+        if not is_json(source):
+            with Path(source).open(encoding="utf-8") as file:
+                text = file.read(MAX_CONFIG_BYTES)
+        if source.endswith(".toml"):
+            import tomllib  # takes 4 ms, and few name a file
+
+            return tomllib.loads(text)
+        found = json.loads(text)
+    except (OSError, ValueError, RecursionError) as problem:
+        what = f"gpu={shown(source)} cannot be read: {problem}"
+        raise LlamaparError(what, "", ['{"base": "h100-80gb", "memory_gib": 79.6}'], "gpu") from None
+    if isinstance(found, dict):
+        return found
+    raise LlamaparError(f"gpu={shown(source)}: an object of a GPU's fields is needed", field="gpu")
+
+
+def _of_data(data: Mapping[str, object]) -> Gpu:
+    """A GPU of one's own. Raises LlamaparError, naming the field."""
     # A copy: the keys are popped below, and the dict belongs to the caller.
-    given = dict(gpu)
-    base = hardware(str(given.pop("base", DEFAULT_GPU)))
-    text = given.pop("nccl_tests", None)
-    known = {field.name for field in fields(Gpu)}
+    given = dict(data)
+    base, text = given.pop("base", None), given.pop("nccl_tests", None)
+    start = UNNAMED if base is None else _named(base)
+    example = HARDWARE[DEFAULT_GPU]
+    if "memory_gib" in given:
+        gib = _rate("memory_gib", given.pop("memory_gib"), example.hbm_bytes / 2**30)
+        given["hbm_bytes"] = round(gib * 2**30)
+    known = ("base", "memory_gib", "nccl_tests", *(field.name for field in fields(Gpu)))
     values: dict[str, object] = {}
     for name, value in given.items():
         one_of("field of a GPU", name, known, LlamaparError)
-        values[name] = str(value) if name in ("name", "source") else _rate(name, value, getattr(base, name))
-    values.setdefault("name", f"{base.name} of one's own")
-    made = replace(base, **values)  # type: ignore[arg-type]
+        usual = getattr(start, name) or getattr(example, name)
+        values[name] = str(value) if name in ("name", "source") else _rate(name, value, usual)
+    made = replace(start, **{"name": _own_name(start), **values})  # type: ignore[arg-type]
+    if not made.hbm_bytes:
+        why = "without a base only what is given is known, and every answer needs the memory"
+        raise LlamaparError(
+            "memory_gib is not given", why, ['"base": "h100-80gb"', '"memory_gib": 80'], "memory_gib"
+        )
     return made if text is None else measured(made, str(text))
 
 

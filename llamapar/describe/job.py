@@ -13,6 +13,7 @@ from functools import lru_cache
 from llamapar.errors import Choice, Fields, LayoutError, flag, one_of, shown, whole
 
 from .configfile import Values
+from .hardware import Gpu, hardware
 from .layout import Layout, LayoutLike
 from .models import ModelConfig, ModelLike
 from .models import model as find_model
@@ -20,8 +21,7 @@ from .options import FACTS, LAYOUT, OPTIONS
 from .splits import NO_PADDING, Padding, kv_copies
 
 _COUNTS = {name: OPTIONS[name].most for name in FACTS if OPTIONS[name].is_count}
-_CHOICES = {"layer_split", "gpu", "precision", "recompute", "schedule"}
-
+_CHOICES = {"layer_split", "precision", "grad_dtype", "recompute", "schedule"}
 
 FLOAT8_UNIT = 16
 """What must divide the sizes of a float8 matmul: `torch._scaled_mm` refuses others."""
@@ -40,8 +40,9 @@ class Job(Fields, word="job field"):
     padding: vocabulary padding; None means the chosen framework's own, or none.
     quant_group: weights that share a quantisation scale along the input dim.
     layer_split: a name of `splits.LAYER_SPLITS`; None means the chosen framework's own.
-    gpu: a name of `hardware.GPUS`; the job must fit its memory.
-    precision: of the layers' matmuls, "bfloat16" or "float8". recompute, schedule, nc: as in `memory`.
+    gpu: the job must fit its memory; `of` takes it as `hardware` does.
+    precision: of the layers' matmuls, "bfloat16" or "float8".
+    grad_dtype, saves, recompute, schedule, nc: as in `memory`.
     """
 
     model: ModelConfig
@@ -58,8 +59,10 @@ class Job(Fields, word="job field"):
     padding: Padding | None = None
     quant_group: int | None = None
     layer_split: str | None = None
-    gpu: str | None = None
+    gpu: Gpu | None = None
     precision: str = "bfloat16"
+    grad_dtype: str | None = None
+    saves: tuple[str, ...] = ()
     recompute: str | None = None
     schedule: str = "1f1b"
     nc: int | None = None
@@ -88,7 +91,9 @@ class Job(Fields, word="job field"):
                 ["Padding(128, per_tp=True)", "a framework's name through lp.check"],
                 "padding",
             )
-        # None is a choice only where it is the default, as for gpu; schedule=None would be refused.
+        if known.get("gpu") is not None:
+            known["gpu"] = hardware(known["gpu"])  # type: ignore[arg-type]
+        # None is a choice only where it is the default; schedule=None would be refused.
         for name in _CHOICES & known.keys():
             if known[name] is not None or OPTIONS[name].default is not None:
                 OPTIONS[name].chosen(known[name])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .hardware import DEFAULT_GPU, HARDWARE
 from .job import Job
 from .layout import Layout
 from .models import PRESETS
@@ -52,7 +53,7 @@ def _row(cp: int, dp: int, sequences: int) -> Job:
         micro_batch=1,
         global_batch=sequences * dp,
         layer_split="balanced ends",
-        gpu="h100-80gb",
+        gpu=HARDWARE[DEFAULT_GPU],
         recompute="none",
         schedule="interleaved-1f1b" if early else "looped-bfs",
     )

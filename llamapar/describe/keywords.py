@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypedDict
 
+from .hardware import GpuLike
 from .layout import LayoutLike
 from .models import ModelLike
 from .splits import Padding
@@ -37,8 +38,10 @@ JobKeywords = TypedDict(
         "kv_replication": "bool",
         "quant_group": "int | None",
         "layer_split": "str | None",
-        "gpu": "str | None",
+        "gpu": "GpuLike | None",
         "precision": "str",
+        "grad_dtype": "str | None",
+        "saves": "tuple[str, ...]",
         "recompute": "str | None",
         "schedule": "str",
         "nc": "int | None",
@@ -72,8 +75,10 @@ CheckKeywords = TypedDict(
         "kv_replication": "bool",
         "quant_group": "int | None",
         "layer_split": "str | None",
-        "gpu": "str | None",
+        "gpu": "GpuLike | None",
         "precision": "str",
+        "grad_dtype": "str | None",
+        "saves": "tuple[str, ...]",
         "recompute": "str | None",
         "schedule": "str",
         "nc": "int | None",
@@ -108,8 +113,10 @@ CheckSettings = TypedDict(
         "kv_replication": "bool",
         "quant_group": "int | None",
         "layer_split": "str | None",
-        "gpu": "str | None",
+        "gpu": "GpuLike | None",
         "precision": "str",
+        "grad_dtype": "str | None",
+        "saves": "tuple[str, ...]",
         "recompute": "str | None",
         "schedule": "str",
         "nc": "int | None",
@@ -238,7 +245,7 @@ ExplorerKeywords = TypedDict(
         "layer_split": "str | None",
         "chunking": "str",
         "rank": "int | str",
-        "gpu": "str",
+        "gpu": "GpuLike",
         "recompute": "str | None",
         "schedule": "str",
         "nc": "int | str | None",

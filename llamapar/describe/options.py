@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from llamapar.errors import MAX_DEGREE, MAX_SIZE, one_of
 
 from .configfile import Values as Values
-from .hardware import DEFAULT_GPU, GPUS
+from .hardware import DEFAULT_GPU, HARDWARE, Gpu
 from .layout import AXES, AXIS_TITLES, MAX_WORLD, ORDERS, PAPER_ORDER
 from .splits import LAYER_SPLITS, Padding
 
@@ -74,6 +74,8 @@ class Option:
 
 def as_argument(value: object) -> str:
     """A value as a command line takes it: "64*tp", "10,20,34", "balanced-ends"."""
+    if isinstance(value, Gpu):
+        return value.text
     if isinstance(value, Padding):
         return f"{value.multiple}{'*tp' * value.per_tp}"
     if isinstance(value, tuple):
@@ -105,6 +107,8 @@ _CP_METHOD = "attention under CP: all_gather (default, Llama 3's) or ring"
 _DOCUMENTS = "length of each document in a sequence; attention stays within a document"
 _SHRINK = "shrink the model to narrow heads and few layers, on at most 64 ranks: same shards, same faults"
 _NC = "micro-batches in a row per stage, in the flexible schedule (default: pp)"
+_GPU = "GPU that the job must fit: {choices}; or your own as JSON, or a .toml or .json file"
+_SAVES = "what the run does that is not counted, so that figures are upper bounds: {names}"
 _JOB = "published job that supplies every value you leave out: {names}"
 _CONTEXT = 'other known facts: {"tp": 8, "heads": 32, "kv_heads": 8, ...}'
 
@@ -188,9 +192,16 @@ _TABLE = (
     Option("beside", str, None, "another schedule, drawn below on the same time axis"),
     Option("time", int, None, "time in the timeline for which to say what every rank does", "forwards"),
     Option("step", int, 0, "step of a layer's forward and backward to draw; 0: all", "steps"),
+    Option("saves", tuple, (), _SAVES, choices=("lora", "8-bit-adam", "offload")),
     Option("accounting", str, "exact", "whose memory estimate: {choices}"),
-    Option("gpu", str, None, "GPU whose memory the job must fit: {choices}", choices=tuple(GPUS)),
-    Option("grad_dtype", str, None, "dtype of the gradient sums over micro-batches"),
+    Option("gpu", str, None, _GPU, choices=tuple(HARDWARE)),
+    Option(
+        "grad_dtype",
+        str,
+        None,
+        "dtype of gradient sums: {names} (default: the trainer's)",
+        choices=("float32", "bfloat16", "float16"),
+    ),
     Option("kernels", str, "fused", "fused, or eager like this project's programs"),
     Option("loss", str, None, "how the loss is computed: {choices}"),
     Option(
@@ -255,7 +266,7 @@ _TIMED = {"micro_batch": 1, "gpu": DEFAULT_GPU}
 _MEMORY = _TIMED | {"dtype": "bfloat16", "kernels": None, "cp_method": None}
 
 OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
-    "cost": _TIMED,
+    "cost": _TIMED | {"kernels": None, "cp_method": None},
     "plan": {"gpu": DEFAULT_GPU},
     "checkpoint": {"format": "hf", "layer_split": "balanced ends"},
     "inside": _TIMED,
@@ -274,7 +285,7 @@ LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero", "sequence_pa
 FACTS = (
     *("gpus", "gpus_per_node", "seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch"),
     *("micro_batches", "padding", "quant_group", "layer_split", "kv_replication"),
-    *("gpu", "precision", "recompute", "schedule", "nc"),
+    *("gpu", "precision", "grad_dtype", "saves", "recompute", "schedule", "nc"),
 )
 """Options that are fields of a Layout, and of a Job beside its model and layout."""
 

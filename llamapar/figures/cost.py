@@ -31,12 +31,12 @@ WRITTEN = 0.07
 
 
 def picture(record: Cost) -> tuple[Spec, str]:
-    """One bar with its terms in seconds, and a line from the lower to the upper bound of a step."""
+    """One bar with its terms in seconds, and a line over the interval of a step."""
     return cost_bars([record], ["step"])
 
 
 def cost_bars(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]:
-    """A bar for each of some costs, to be compared, and above each the range of its possible error."""
+    """A bar for each of some costs, to be compared, and above each its interval."""
     first, places = records[0], list(range(len(records)))
     longest = max(record.step_seconds for record in records)
     data = list[Spec]()
@@ -60,8 +60,8 @@ def cost_bars(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]
             }
         )
     ends = {"type": "data", "symmetric": False, "color": style.LINE, "thickness": 2, "width": 8}
-    more = [draw.number(record.high - record.step_seconds) for record in records]
-    less = [draw.number(record.step_seconds - record.low) for record in records]
+    more = [draw.number(record.interval[1] - record.step_seconds) for record in records]
+    less = [draw.number(record.step_seconds - record.interval[0]) for record in records]
     data.append(
         draw.scatter(
             "markers",
@@ -69,11 +69,11 @@ def cost_bars(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]
             [place - 0.36 for place in places],
             marker={"size": 7, "color": style.LINE},
             error_x={**ends, "array": more, "arrayminus": less},
-            hovertext=[f"{record.low:.3g} to {record.high:.3g} s" for record in records],
+            hovertext=["8 of 10 runs: {:.3g} to {:.3g} s".format(*record.interval) for record in records],
             **draw.legend("what it may be"),
         )
     )
-    most = draw.number(max(record.high for record in records) * 1.04)
+    most = draw.number(max(record.interval[1] for record in records) * 1.04)
     return Chart(
         kind="cost",
         title=f"{style.name_of(first.model)}, {first.layout}: {first.step_seconds:.3g} s a step",

@@ -94,7 +94,7 @@ def picture(record: Memory, failed: Allocation | None = None) -> tuple[Spec, str
     room = (failed and failed.gpu_bytes) or record.hbm_bytes
     hbm, top, highest = (n / GIB for n in (room, record.worst.total_bytes, record.high_bytes))
     data = [trace for part in PARTS if (trace := _part(part, drawn, rows))]
-    remark, verdict, gpu = _mark(data, failed, rows) if failed else "", record.verdict, record.gpu
+    remark, verdict, gpu = _mark(data, failed, rows) if failed else "", record.verdict, record.gpu.name
     if failed and failed.gpu_bytes:  # The message knows the GPU better than our default does.
         worst = f"worst: stage {record.worst.stage}, {_gib(record.worst.total_bytes)}"
         gpu, verdict = "the GPU of the message", f"{worst} on a GPU of {_gib(room)}"

@@ -218,7 +218,7 @@ class Framework:
     keywords: (the change since which they hold, our field → its setting), newest first; "" if the value
         follows from other settings.
     habits: what it does unasked; until: (a change, the habits that it replaced), newest first.
-    paper: whether it judges as the paper does, whose severities the rules have.
+    paper: whether the paper's own semantics judge, because no evidence is recorded of how it judges.
     since, before: the changes between which its version lies, as far as known (`of_version`).
     """
 
@@ -254,6 +254,10 @@ class Framework:
         LP001 compares the given layout with the GPUs, so it judges the given one.
         """
         return job if code == "LP001" else self.runs(job)
+
+    def as_paper(self, code: str) -> bool:
+        """Whether the paper's own semantics judge a rule, because nothing is known of this framework's."""
+        return self.paper and code not in self.cases
 
     @property
     def spelled(self) -> str:

@@ -67,5 +67,5 @@ def trainer(name: str, **rules: object) -> Framework:
     if "padding" in fields:
         multiple, per_tp, _ = fields["padding"].partition("*tp")
         fields["padding"] = Padding(int(multiple), per_tp=bool(per_tp))
-    found = Framework(name, **Values(fields | rules))
+    found = Framework(name, **Values(fields | rules), paper="cases" not in rules)
     return replace(found, cases=_features(found) | found.cases)

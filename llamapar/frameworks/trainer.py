@@ -52,6 +52,9 @@ class Habits:
     reduces_after: under ZeRO 1, one collective reduces whole gradients after the last backward, and one
         gathers parameters before the next step. The result is then copied out: for every tensor as many
         pieces as ranks share it. The value is the number of tensors in a layer, or 0 if it does not do so.
+    gathers_alone: under ZeRO 3, how many tensors of a layer are gathered and reduced each by a collective of
+        its own, which waits for all that runs before it. Its result is copied rank by rank, as above. 0 if a
+        layer travels as one.
     reduces: when gradients are reduced under ZeRO 2 and 3: EACH, LAST or LAST_IN_PIPELINE.
     unreduced_in_dtype: until then they have the dtype of parameters, not that of the sums.
     sources: of these choices, by field name.
@@ -81,6 +84,7 @@ class Habits:
     transposes: bool = False
     repeats_kv: bool = False
     reduces_after: int = 0
+    gathers_alone: int = 0
     reduces: str = LAST_IN_PIPELINE
     unreduced_in_dtype: bool = False
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False)

@@ -6,7 +6,7 @@ Every function here is pure: it reads the values of controls and returns plain d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 from llamapar.count.account import micro_batches_of
@@ -20,7 +20,7 @@ from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures.machine import Machine
-from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, habits_of, recompute_of
+from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework
 from llamapar.place import RankGrid, ranks, sequence
 from llamapar.place.schedule import schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
@@ -131,10 +131,8 @@ def method(values: Values) -> str:
 
 def conditions(job: Job, judge: Framework | None, cp_method: str) -> Conditions:
     """The conditions of the panel's job; those that it does not ask for are `lp.cost`'s defaults."""
-    found = hardware(job.gpu or DEFAULT_GPU)
-    return Conditions(
-        found, recompute=recompute_of(judge, job.recompute), cp_method=cp_method, habits=habits_of(judge)
-    )
+    found = Conditions.of(judge, hardware(job.gpu or DEFAULT_GPU), job.recompute)
+    return replace(found, cp_method=cp_method)
 
 
 def layer_split(job: Job, judge: Framework | None) -> str:
@@ -219,7 +217,7 @@ def layer_steps(report: Report, values: Values) -> LayerSteps:
 def _fast(cost: Cost) -> tuple[str, str]:
     idle = cost.seconds.get("pipeline idle", 0.0) / cost.step_seconds
     of = f"{cost.tokens // cost.seq_len:,} × {cost.seq_len:,} tokens"
-    takes = f"{cost.step_seconds:.3g} s ({cost.low:.3g} to {cost.high:.3g}) a step of {of}"
+    takes = f"{cost.step_seconds:.3g} s ({cost.interval[0]:.3g} to {cost.interval[1]:.3g}) a step of {of}"
     fast = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU · {cost.mfu:.0%} MFU"
     return fast, f"{takes}; idle {idle:.0%} of it in the pipeline"
 

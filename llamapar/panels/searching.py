@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 from llamapar.count.account import micro_batches_of
 from llamapar.count.terms import GIB
-from llamapar.describe.hardware import DEFAULT_GPU
+from llamapar.describe.hardware import DEFAULT_GPU, Gpu, hardware
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
@@ -40,7 +40,7 @@ class SearchQuestion:
     gpus: int
     seq_len: int
     global_batch: int
-    gpu: str
+    gpu: Gpu
     schedule: str
     cp_method: str
     kv_replication: bool
@@ -55,7 +55,7 @@ class SearchQuestion:
             job.gpus or job.layout.world,
             job.seq_len or job.model.max_seq_len,
             job.global_batch or micro_batches_of(job) * job.layout.dp,
-            job.gpu or DEFAULT_GPU,
+            job.gpu or hardware(DEFAULT_GPU),
             job.schedule,
             method(values),
             job.kv_replication,

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from llamapar.describe.hardware import hardware
 from llamapar.describe.job import Job
 from llamapar.describe.jobs import JOBS
 from llamapar.describe.layout import AXES, Layout
@@ -121,6 +122,9 @@ class State:
             rest = {name: value for name, value in changes.items() if name != "job"}
             return replace(taken, values=taken.values | {"job": published}).change(rest)
         changes = {name: typed(name, v) if name in COUNTS else v for name, v in changes.items()}
+        if "gpu" in changes:
+            with suppress(LlamaparError):  # the page is told what is wrong with it
+                changes["gpu"] = hardware(changes["gpu"]).text  # type: ignore[arg-type]
         values, base = self.values | changes, self.base
         if "preset" in changes and changes["preset"] != CUSTOM:
             base = _preset(changes["preset"])
@@ -158,7 +162,7 @@ class State:
     def take(self, job: Job) -> State:
         """With a job's model, layout and facts in the controls."""
         state = self.load(job.model)
-        return state.change(_settings(job) | {"gpu": job.gpu or self.values["gpu"]})
+        return state.change(_settings(job) | ({} if job.gpu else {"gpu": self.values["gpu"]}))
 
     def load(self, model: ModelConfig) -> State:
         """With a model, as a preset if it equals one."""
@@ -354,6 +358,8 @@ def _controls(changes: Mapping[str, object]) -> Values:
     if "padding" in values:
         rule = values["padding"]
         values["padding"] = OWN if rule is None else as_argument(rule)
+    if "gpu" in values:
+        values["gpu"] = as_argument(values["gpu"])
     if "layer_split" in values:
         values["layer_split"] = values["layer_split"] or OWN
     if "sequence_parallel" in values:

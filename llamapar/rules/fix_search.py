@@ -80,9 +80,8 @@ class Fix:
 
     def as_dict(self) -> Plain:
         """Plain values for JSON: the whole layout, all other changes, and their effect."""
-        others = {name: value for name, value in self.changes if name not in AXES}
-        if "padding" in others:
-            others["padding"] = str(others["padding"])
+        named = ("padding", "gpu")
+        others = {n: str(v) if n in named else v for n, v in self.changes if n not in AXES}
         degrees = {axis: getattr(self.layout, axis) for axis in AXES}
         return degrees | others | {"text": self.text, "effect": self.effect.as_dict()}
 
@@ -112,7 +111,7 @@ def changed_job(job: Job, changes: Changes) -> Job | None:
 
 def is_unproven(rule: Rule, job: Job, judge: Framework | None) -> bool:
     """Whether the paper calls it an error, and there is no evidence of what the judge does."""
-    if judge is None or judge.paper or rule.of_facts:
+    if judge is None or rule.of_facts or judge.as_paper(rule.code):
         return False
     if rule.severity(judge.job_of(rule.code, job)) != ERROR:
         return False
@@ -130,7 +129,7 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
     """
     # A contradiction among the numbers that were given (`of_facts`) stays one in every framework.
     own = rule.severity(job)
-    if judge is None or judge.paper or rule.of_facts:
+    if judge is None or rule.of_facts or judge.as_paper(rule.code):
         return own
     case = judge.case(rule.code, job)
     if own == ERROR and _says_nothing(case):

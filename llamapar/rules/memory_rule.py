@@ -13,11 +13,11 @@ from functools import lru_cache
 
 from llamapar.count.account import memory
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED, Breakdown, Memory
-from llamapar.describe.hardware import DEFAULT_GPU, GPUS
+from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, OFFERED, Gpu
 from llamapar.describe.job import Job
 from llamapar.describe.models import ModelConfig
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import ADAPTS, Framework, habits_of
+from llamapar.frameworks import ADAPTS, FRAMEWORKS, Framework
 from llamapar.records.tables import Plain, cut
 
 from .repairs import ERROR, NOTE, WARNING
@@ -51,6 +51,8 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
         kv_replication=job.kv_replication or copies_heads(job, judge),
         padding=job.padding,
         layer_split=job.layer_split,
+        grad_dtype=job.grad_dtype,
+        saves=job.saves,
         framework=judge,
         **settings,
     )
@@ -71,16 +73,16 @@ class Load:
 
     memory: Memory
     whole: bool
-    gpu: str | None = None
+    gpu: Gpu | None = None
 
     @property
     def matters(self) -> bool:
-        """Whether a GPU is named, or some known GPU has too little memory."""
-        return self.gpu is not None or self.memory.high_bytes > min(GPUS.values())
+        """Whether a GPU is named, or some GPU that is proposed has too little memory."""
+        return self.gpu is not None or self.memory.high_bytes > OFFERED[0].hbm_bytes
 
-    def outcome(self, gpu: str) -> str:
+    def outcome(self, gpu: Gpu) -> str:
         """FITS, UNDECIDED or TOO_MUCH."""
-        return self.memory.within(GPUS[gpu])
+        return self.memory.within(gpu.hbm_bytes)
 
     @property
     def gib(self) -> str:
@@ -121,7 +123,7 @@ def _same(short: Sequence[Breakdown], long: Sequence[Breakdown]) -> list[Breakdo
     return found
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=256)
 def load_of(job: Job, judge: Framework | None = None) -> Load | None:
     """The Load of a job, cached; None if nothing can be counted."""
     try:
@@ -133,7 +135,7 @@ def load_of(job: Job, judge: Framework | None = None) -> Load | None:
 WEIGHT, MOMENTS = 2, 4
 """Bytes of a 16-bit parameter, and of its two moments in 16 bits.
 
-Sums of gradients are in float32, and so are moments beside a master weight.
+Sums of gradients may be as narrow; moments beside a master weight are in float32.
 """
 
 
@@ -145,9 +147,16 @@ def least_bytes(
     reduced: the bound after a backward; the first backward of a step finds no sums of gradients.
     """
     weights = WEIGHT * numel / (shards if zero == 3 else 1)
-    sums = 2 * WEIGHT * numel / (shards if zero >= 2 else 1) * reduced
-    states = 2 * (WEIGHT + MOMENTS) if habits_of(judge).master_weights else MOMENTS
+    sums = WEIGHT * numel / (shards if zero >= 2 else 1) * reduced
+    states = 2 * (WEIGHT + MOMENTS) if _has_masters(judge, zero) else MOMENTS
     return weights + sums + states * numel / (shards if zero else 1)
+
+
+@lru_cache(maxsize=64)
+def _has_masters(judge: Framework | None, zero: int) -> bool:
+    """Whether states are in float32; without a judge, whether those of every trainer with the stage are."""
+    every = [judge] if judge else [one for one in FRAMEWORKS.values() if one.trains and zero in one.zero]
+    return all(one.habits.master_weights for one in every)
 
 
 @lru_cache(maxsize=256)
@@ -164,14 +173,14 @@ def surely_exceeds(job: Job, judge: Framework | None) -> bool:
     # Embedding and head are left out, for which stage holds them is the split's affair; a lower bound may
     # be low.
     numel = layers_numel(job.model) / lay.tp / lay.pp
-    return least_bytes(numel, lay.zero, lay.dp_shard * lay.cp, judge) > GPUS[job.gpu]
+    return least_bytes(numel, lay.zero, lay.dp_shard * lay.cp, judge) > job.gpu.hbm_bytes
 
 
 def nothing_holds(job: Job, judge: Framework | None) -> str:
     """Why no layout of its GPUs holds the job's model, in words; empty if some layout may."""
     if job.gpu is None or (judge is not None and not judge.trains):
         return ""
-    gpus, room = job.gpus or job.layout.world, GPUS[job.gpu]
+    gpus, room = job.gpus or job.layout.world, job.gpu.hbm_bytes
     # One copy of everything, summed over all GPUs: no layout can need less.
     least = least_bytes(layers_numel(job.model), 3, 1, judge)
     if least <= room * gpus:
@@ -183,9 +192,11 @@ def nothing_holds(job: Job, judge: Framework | None) -> str:
     )
 
 
-def holding(found: Load, *outcomes: str) -> list[str]:
-    """The known GPUs with one of the given outcomes, smallest first."""
-    return [gpu for gpu in sorted(GPUS, key=GPUS.__getitem__) if found.outcome(gpu) in outcomes]
+def holding(found: Load, outcome: str) -> list[str]:
+    """The GPUs with an outcome, smallest first: those that are proposed, or if it is none of them, all."""
+    known = sorted(HARDWARE.values(), key=lambda gpu: gpu.hbm_bytes)
+    names = ([gpu.name for gpu in gpus if found.outcome(gpu) == outcome] for gpus in (OFFERED, known))
+    return next(filter(None, names), [])
 
 
 def has_room(job: Job, judge: Framework | None = None) -> bool:
@@ -194,7 +205,7 @@ def has_room(job: Job, judge: Framework | None = None) -> bool:
     True if nothing can be counted.
     """
     found = load_of(job, judge)
-    room = max(GPUS.values()) if job.gpu is None else GPUS[job.gpu]
+    room = (job.gpu or OFFERED[-1]).hbm_bytes
     return found is None or found.memory.worst.total_bytes <= room
 
 
@@ -237,7 +248,8 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     serves = "" if judge is None or judge.trains else f", of training, which {judge.title} does not do"
     return {
         "stage": worst.stage,
-        "needs": f"{found.gib} GiB a rank{'' if found.whole else ' before any activation'}",
+        "needs": f"{'at most ' * bool(job.saves)}{found.gib} GiB a rank"
+        f"{'' if found.whole else ' before any activation'}",
         "there": _there(found, job.gpu),
         "terms": f"{several}largest in stage {worst.stage}: {largest}",
         "counted": f"with {counted if found.whole else 'no seq_len'}{serves}",
@@ -245,10 +257,10 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     }
 
 
-def _there(found: Load, gpu: str | None) -> str:
+def _there(found: Load, gpu: Gpu | None) -> str:
     """What the named GPU has, or which known GPUs would do."""
     if gpu is not None:
-        return f"{gpu} has {GPUS[gpu] / GIB:.2f}"
+        return f"{gpu} has {gpu.hbm_bytes / GIB:.2f}"
     fits, perhaps = (", ".join(holding(found, outcome)) for outcome in (FITS, UNDECIDED))
     if fits:
         return f"that fits {fits}" + (f", perhaps {perhaps}" if perhaps else "")

@@ -114,7 +114,7 @@ class Finding(AsDict):
         lines = [f"{self.code} {self.severity}  {self.message}", *_folded("why", self.why, most)]
         for i, fix in enumerate(self.fixes):
             lines += _folded("or" if i else "try", str(fix), most)
-        if self.judge and self.rule not in MEMORY:
+        if self.judge and self.rule not in MEMORY and not self.judge.as_paper(self.code):
             lines.append(f"    {self._judged(self.judge)}")
         else:
             groups = self.by_verdict()
@@ -212,6 +212,7 @@ class Report(AsDict):
         counts = [plural(found[severity], severity) for severity in SEVERITIES if found[severity]]
         verdict = ", ".join(counts) or "nothing to report"
         judge = f" for {self.judge.title}" if self.judge else ""
+        judge += ", judged by the paper's rules" if self.judge and self.judge.paper else ""
         ranks = f"{job.layout.world} rank{'s' * (job.layout.world > 1)}"
         return f"{job.model.name}  {job.layout} ({ranks}){judge}: {verdict}"
 
@@ -247,8 +248,7 @@ def check(
     padding: vocabulary padding: a Padding, "none", or a framework's name.
     known: degrees of the layout by name (tp=8, dp=2), which replace `layout` or some of its fields;
         and facts of `Job`: gpus, gpus_per_node, seq_len, batch_tokens, batch_per_dp, micro_batch,
-        global_batch, micro_batches, kv_replication, quant_group, gpu, recompute, schedule, nc, regather,
-        silu_kept, elementwise_kept.
+        global_batch, micro_batches, kv_replication, quant_group, gpu, precision, recompute, schedule, nc.
     gpu: its memory counts for the verdict too; without one a note lists the GPUs that it fits.
 
     Raises LayoutError or ModelError for input that is not a valid number, name or file.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from llamapar.describe.hardware import DEFAULT_GPU, hardware
 from llamapar.describe.job import Job
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import Framework, recompute_of
+from llamapar.frameworks import Framework
 
-from .cost import conditions_of, cost_of, split_of
+from .cost import cost_of, split_of
+from .layer import Conditions
 
 
 def times_longer(old: Job, new: Job, judge: Framework | None) -> float | None:
@@ -29,6 +30,6 @@ def _seconds_per_token(job: Job, sequences: int | None, judge: Framework | None)
     if sequences is not None:
         # The same sequences for both, or a change of dp would also change how much work a step is.
         job = job.replace(global_batch=sequences, micro_batch=job.micro_batch or 1)
-    how = conditions_of(judge, hardware(job.gpu or DEFAULT_GPU), recompute_of(judge, job.recompute))
+    how = Conditions.of(judge, hardware(job.gpu or DEFAULT_GPU), job.recompute)
     found = cost_of(job, how, job.layer_split or split_of(judge), job.nc)
     return found.step_seconds / found.tokens

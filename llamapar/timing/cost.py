@@ -8,7 +8,7 @@ section 7); of these the first gather and the last reduction are exposed ("Scali
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypedDict, Unpack
@@ -16,7 +16,7 @@ from typing import TypedDict, Unpack
 from llamapar.count.flops import flops_a_token
 from llamapar.count.terms import Term
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.hardware import DEFAULT_GPU, Gpu, hardware
+from llamapar.describe.hardware import DEFAULT_GPU, Gpu, GpuLike, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -28,25 +28,19 @@ from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
 from llamapar.rules.report import check_job
 
-from .layer import DELAYED, DYNAMIC, FLASH, MOVED, PRECISIONS, Conditions, Pass
+from .layer import FLASH, MOVED, PRECISIONS, Conditions, Pass
+from .profiles import Spread, spread_of
 from .step import Step
-
-SPREAD = 0.24
-"""How far a step may be off either way, as a share.
-
-Nine of ten published rows that nobody had looked at when the terms were made are nearer
-(benchmarks/cost_accuracy.py --half unseen).
-"""
 
 CONVENTIONS = ("causal", "full", "recomputed")
 """Which FLOPs MFU counts: half of attention's square, all of it, or half plus what is recomputed."""
 
 MOST_UNEVEN = 1e3
 
-DELAYS = ("megatron",)
-"""Frameworks that take float8 scales from earlier steps: Transformer Engine's default recipe."""
-
 offer("flops", CONVENTIONS)
+ONE_BY_ONE = "megatron-deepspeed@2021-04-09"
+"""A trainer that gathers parameters one by one: that of arXiv:2104.04473 table 2."""
+
 offer("precision", PRECISIONS)
 offer("flash", ("fa3", *FLASH))
 
@@ -85,14 +79,25 @@ class Cost(Record):
         return sum(term.value for term in self.terms)
 
     @property
-    def low(self) -> float:
-        """Low end of the range of a step's seconds, by SPREAD."""
-        return self.step_seconds / (1 + SPREAD)
+    def spread(self) -> Spread:
+        """How far eight of ten measured steps of this kind are from the expected ones."""
+        how = self.asked.how
+        return spread_of(how.trainer, how.profile, self.layout, self.seq_len)
 
     @property
-    def high(self) -> float:
-        """High end of the range of a step's seconds, by SPREAD."""
-        return self.step_seconds * (1 + SPREAD)
+    def interval(self) -> tuple[float, float]:
+        """Seconds between which eight of ten runs of this kind are."""
+        return self.step_seconds * self.spread.low, self.step_seconds * self.spread.high
+
+    @property
+    def caveat(self) -> str:
+        """Why the interval is wide, and what could lie outside it; "" if nothing is known."""
+        how, told = self.asked.how, [self.spread.why] if self.spread.why else []
+        if not how.trainer and self.layout.zero == 3 and self.layout.dp * self.layout.cp > 1:
+            slow = self.changed(habits=habits_of(find_framework(ONE_BY_ONE))).step_seconds
+            if slow > self.interval[1]:
+                told.append(f"{slow:.3g} s if each parameter is gathered alone, as by {ONE_BY_ONE}")
+        return "; ".join(told)
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
@@ -140,9 +145,9 @@ class Cost(Record):
     @property
     def verdict(self) -> str:
         """The step in one line."""
-        peak = f"of {self.gpu.bfloat16 / 1e12:g} TFLOP/s"
+        peak, (low, high) = f"of {self.gpu.bfloat16 / 1e12:g} TFLOP/s", self.interval
         return (
-            f"{self.step_seconds:.3g} s a step ({self.low:.3g} to {self.high:.3g}), "
+            f"{self.step_seconds:.3g} s expected, 8 of 10 runs within {low:.3g} to {high:.3g} s; "
             f"{self.tokens_per_second_per_gpu:,.0f} tokens/s and {self.flops_per_second / 1e12:.0f} TFLOP/s "
             f"a GPU, MFU {self.mfu:.1%} ({self.convention} FLOPs, {peak})"
         )
@@ -151,8 +156,8 @@ class Cost(Record):
         """Plain values for JSON."""
         return {
             "step_seconds": self.step_seconds,
-            "low": self.low,
-            "high": self.high,
+            "interval": list(self.interval),
+            "caveat": self.caveat,
             "mfu": self.mfu,
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "terms": self.seconds,
@@ -167,7 +172,7 @@ class Cost(Record):
             share = f"{term.value / self.step_seconds:.1%}"
             rows.append([term.name, f"{term.value:.4g}", share, term.formula, inputs, term.source])
         head = ["term", "seconds", "share", "formula", "inputs", "source"]
-        return self.title, head, rows, self.verdict
+        return self.title, head, rows, "\n".join(filter(None, (self.verdict, self.caveat)))
 
 
 CostSettings = TypedDict(
@@ -178,18 +183,18 @@ CostSettings = TypedDict(
         "gpus": "int | None",
         "micro_batch": "int",
         "global_batch": "int | None",
-        "recompute": "str",
+        "recompute": "str | None",
         "schedule": "str",
         "nc": "int | None",
-        "gpu": "str | Mapping[str, object] | Gpu",
+        "gpu": "GpuLike",
         "precision": "str",
-        "kernels": "str",
+        "kernels": "str | None",
         "flash": "str",
         "overlap_tp": "bool",
         "float8_all_gather": "bool",
         "kv_replication": "bool",
         "layer_split": "str | Sequence[int] | None",
-        "cp_method": "str",
+        "cp_method": "str | None",
         "imbalance": "float",
         "flops": "str",
         "profile": "str | None",
@@ -214,7 +219,7 @@ PlanSettings = TypedDict(
         "gpus": "int",
         "seq_len": "int",
         "global_batch": "int",
-        "gpu": "str | Mapping[str, object] | Gpu",
+        "gpu": "GpuLike",
         "schedule": "str",
         "precision": "str",
         "kernels": "str",
@@ -245,18 +250,18 @@ def cost(
     gpus: int | None = None,
     micro_batch: int = 1,
     global_batch: int | None = None,
-    recompute: str = "selective",
+    recompute: str | None = None,
     schedule: str = "1f1b",
     nc: int | None = None,
-    gpu: str | Mapping[str, object] | Gpu = DEFAULT_GPU,
+    gpu: GpuLike = DEFAULT_GPU,
     precision: str = "bfloat16",
-    kernels: str = "fused",
+    kernels: str | None = None,
     flash: str = "fa3",
     overlap_tp: bool = False,
     float8_all_gather: bool = False,
     kv_replication: bool = False,
     layer_split: str | Sequence[int] | None = None,
-    cp_method: str = "all_gather",
+    cp_method: str | None = None,
     imbalance: float = 1.0,
     flops: str = "causal",
     profile: str | None = None,
@@ -268,15 +273,18 @@ def cost(
     model: as in `check`; the result of `read_settings` also gives layout, facts and framework.
     gpus: available GPUs; they must equal the layout's ranks.
     seq_len, micro_batch, global_batch, recompute, schedule, nc, kv_replication, layer_split, cp_method,
-        float8_all_gather, framework: as in `memory`.
-    gpu: a name of `HARDWARE`, or a custom GPU: {"base": a name, field: value, "nccl_tests": its output}.
+        float8_all_gather: as in `memory`.
+    framework: a trainer, whose usual recompute, kernels and cp_method hold where they are not given.
+    gpu: a name of `HARDWARE` ("h100" is "h100-80gb"), or your own: a dict {"base": a name, "memory_gib": its
+        memory, field: value, "nccl_tests": its output}, that as JSON text, or a .toml or .json file with it.
     precision: of the layers' matmuls, "bfloat16" or "float8". kernels: of everything else, "fused" or
         "eager".
     flash: attention's kernel: "fa3" (or cuDNN's; on other GPUs their own), "fa2", or "unfused".
     overlap_tp: collectives of tensor parallelism run beside matmuls, which leaves half of their time.
     imbalance: attention work of the busiest rank over an even share of whole sequences: above 1 if document
         masks make ranks uneven, below 1 if documents are shorter than sequences.
-    profile: a trainer of `llamapar.timing.profiles`; its fitted numbers are a term of their own.
+    profile: numbers fitted to a trainer's runs, a term of their own; None takes those of `framework`, if it
+        has any, and "none" leaves them out.
     flops: which FLOPs MFU counts: "causal" attention, "full", or "recomputed" (causal plus recomputation).
 
     Raises LayoutError for bad input, and if shards do not divide; LlamaparError for bad hardware.
@@ -284,7 +292,9 @@ def cost(
     found = hardware(gpu)
     for name, value in (("precision", precision), ("flash", flash), ("flops", flops)):
         OPTIONS[name].chosen(value)
-    one_of("kernels", kernels, MOVED)
+    judge = None if framework is None else find_framework(framework)
+    usual = Conditions.of(judge, found, recompute, profile)
+    one_of("kernels", kernels or usual.kernels, MOVED)
     job = Job.of(
         model,
         Layout.of(layout, **degrees),
@@ -292,7 +302,7 @@ def cost(
         seq_len=seq_len,
         micro_batch=micro_batch,
         global_batch=global_batch,
-        recompute=recompute,
+        recompute=usual.recompute,
         schedule=schedule,
         kv_replication=flag("kv_replication", kv_replication),
     )
@@ -300,24 +310,17 @@ def cost(
     if gpus is not None and job.gpus != job.layout.world:
         refused = next(finding for finding in check_job(job).arithmetic if finding.code == "LP001")
         raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")
-    judge = None if framework is None else find_framework(framework)
     how = replace(
-        conditions_of(judge, found, recompute),
+        usual,
         precision=precision,
-        kernels=kernels,
+        kernels=kernels or usual.kernels,
         flash=flash,
         overlap_tp=flag("overlap_tp", overlap_tp),
-        cp_method=OPTIONS["cp_method"].chosen(cp_method),
+        cp_method=OPTIONS["cp_method"].chosen(cp_method or usual.cp_method),
         imbalance=real("imbalance", imbalance, 1 / MOST_UNEVEN, MOST_UNEVEN),
         low_gather=flag("float8_all_gather", float8_all_gather),
-    ).fitted(profile)
+    )
     return cost_of(job, how, layer_split or split_of(judge), nc, flops)
-
-
-def conditions_of(judge: Framework | None, gpu: Gpu, recompute: str) -> Conditions:
-    """The usual conditions on a GPU, with what the framework does by habit."""
-    cast = DELAYED if judge and judge.name in DELAYS else DYNAMIC
-    return Conditions(gpu, recompute=recompute, cast=cast, habits=habits_of(judge))
 
 
 def split_of(judge: Framework | None) -> str:

@@ -19,7 +19,7 @@ from llamapar.count.terms import Term
 from llamapar.count.wire import PARTS, Traffic
 from llamapar.count.wire import Collectives as Sent
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.hardware import DEFAULT_GPU, hardware
+from llamapar.describe.hardware import DEFAULT_GPU, GpuLike, hardware
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
@@ -213,7 +213,7 @@ def inside(
     *,
     seq_len: int,
     micro_batch: int = 1,
-    gpu: str = DEFAULT_GPU,
+    gpu: GpuLike = DEFAULT_GPU,
     cp_method: str = "all_gather",
     kv_replication: bool = False,
     rank: int = 0,

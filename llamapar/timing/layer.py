@@ -8,7 +8,7 @@ What tensor and context parallelism send comes from `count.wire`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from llamapar.count.flops import AGAIN, layer_numel
@@ -18,6 +18,7 @@ from llamapar.describe.hardware import Gpu
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import OPTIONS
+from llamapar.frameworks import Framework, habits_of, recompute_of
 from llamapar.frameworks.trainer import USUAL, Habits
 
 from .profiles import PROFILES
@@ -38,7 +39,8 @@ class Conditions:
     Transformer Engine, or "eager". flash: a kernel of FLASH, or "fa3". recompute: as in `memory`.
     overlap_tp: TP's collectives run beside matmuls. imbalance: attention work of the busiest rank over an
     even share of whole causal sequences. low_gather: ZeRO 3 gathers weights in float8. cast: bytes moved to
-    cast a number to float8, DYNAMIC or DELAYED. habits: of the trainer. slower, host: from a Profile.
+    cast a number to float8, DYNAMIC or DELAYED. trainer: its name, or "" if unknown. habits: of the trainer.
+    profile: a name of PROFILES.
     """
 
     gpu: Gpu
@@ -51,16 +53,33 @@ class Conditions:
     imbalance: float = 1.0
     low_gather: bool = False
     cast: int = 5
+    trainer: str = ""
     habits: Habits = USUAL
-    slower: float = 1.0
-    host: float = 0.0
+    profile: str = "none"
 
-    def fitted(self, profile: str | None) -> Conditions:
-        """These conditions with a profile's numbers. Raises LayoutError for an unknown profile."""
-        if profile is None:
-            return self
-        found = PROFILES[OPTIONS["profile"].chosen(profile)]
-        return replace(self, slower=found.slower, host=found.host)
+    def __post_init__(self) -> None:
+        self.gpu.require_rates()
+
+    @classmethod
+    def of(
+        cls, judge: Framework | None, gpu: Gpu, recompute: str | None = None, profile: str | None = None
+    ) -> Conditions:
+        """The usual conditions on a GPU, with what the framework does by habit.
+
+        profile: None means the framework's own, if it has one. Raises LayoutError for an unknown one.
+        """
+        name, habits = judge.name if judge else "", habits_of(judge)
+        own = OPTIONS["profile"].chosen(profile or (name if name in PROFILES else "none"))
+        return cls(
+            gpu,
+            kernels=PROFILES[own].kernels or habits.kernels,
+            recompute=recompute_of(judge, recompute),
+            cp_method=habits.cp_method,
+            cast=DELAYED if name in DELAYS else DYNAMIC,
+            trainer=name,
+            habits=habits,
+            profile=own,
+        )
 
     @property
     def matmul_rate(self) -> float:
@@ -123,6 +142,9 @@ DYNAMIC, DELAYED = 5, 3
 DYNAMIC: read for its scale, read again and written (torchao). DELAYED: with the scale of earlier steps
 (Transformer Engine's delayed scaling).
 """
+
+DELAYS = ("megatron-lm",)
+"""Frameworks that take float8 scales from earlier steps: Transformer Engine's default recipe."""
 
 SUMS = "10 * weights / tp"
 """Bytes moved to add a micro-batch's gradients to their float32 sums.
@@ -221,13 +243,14 @@ def layer(how: Conditions, model: ModelConfig, layout: Layout, seq_len: int, bat
 
 def _as_fitted(found: Pass, how: Conditions, launched: float) -> None:
     """Adds a profile's term. launched: operations of a backward over those of a forward."""
-    if how.slower == 1 and not how.host:
+    fitted = PROFILES[how.profile]
+    if how.profile == "none":
         return
     for terms, over in ((found.forward, 1.0), (found.backward, launched)):
         named = {
             "busy": sum(term.value for term in terms.values()),
-            "slower": how.slower,
-            "host": how.host * over,
+            "slower": fitted.slower,
+            "host": fitted.host * over,
         }
         # Either the GPU is slower than the formulas, or it waits for the host to launch: the worse of the
         # two.

@@ -7,20 +7,20 @@ is theirs. It does not depend on a starting point.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import cast
 
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, Memory
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.hardware import DEFAULT_GPU, GPUS, Gpu, hardware
+from llamapar.describe.hardware import DEFAULT_GPU, Gpu, GpuLike, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError, flag, real, whole
-from llamapar.frameworks import Framework, habits_of, recompute_of
+from llamapar.frameworks import Framework, recompute_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import AsDict, Plain, Record
@@ -267,7 +267,7 @@ def plan(
     *,
     seq_len: int,
     global_batch: int,
-    gpu: str | Mapping[str, object] | Gpu = DEFAULT_GPU,
+    gpu: GpuLike = DEFAULT_GPU,
     schedule: str = "1f1b",
     precision: str = "bfloat16",
     kernels: str = "fused",
@@ -310,15 +310,17 @@ def plan(
         seq_len=seq_len,
         global_batch=global_batch,
         schedule=schedule,
-        gpu=found.name if found.name in GPUS else None,
+        gpu=found,
         kv_replication=flag("kv_replication", kv_replication),
     )
-    how = Conditions(
-        *(found, precision, kernels, flash, "selective"),
-        flag("overlap_tp", overlap_tp),
-        cp_method,
-        habits=habits_of(judge),
-    ).fitted(profile)
+    how = replace(
+        Conditions.of(judge, found, "selective", profile),
+        precision=precision,
+        kernels=kernels,
+        flash=flash,
+        overlap_tp=flag("overlap_tp", overlap_tp),
+        cp_method=cp_method,
+    )
     largest = None if most_tp is None else whole("most_tp", most_tp)
     others = EVERY_SCHEDULE if flag("all_schedules", all_schedules) else ()
     schedules = (schedule, *(name for name in others if name != schedule))

@@ -45,7 +45,10 @@ come on top.
 GRAD, ITEM = 4, 2
 """Bytes of a gradient when ranks sum it, and of a parameter when it is gathered."""
 
-_ZERO = "arXiv:1910.02054 section 7; exposed: Scaling Llama 3 Training, ISCA 2025, section 7.3"
+_ZERO = (
+    "arXiv:1910.02054 section 7; exposed: Scaling Llama 3 Training, ISCA 2025, section 7.3; "
+    "slowed: arXiv:2507.03114"
+)
 
 
 @dataclass(frozen=True)
@@ -122,10 +125,9 @@ class Sharing:
     """The time of data parallelism and of the optimizer, by the ranks that share parameters.
 
     shards: ranks that share the states. scatter, gather: seconds that one parameter's gradient, and the
-    parameter itself, travels. latency: of one such collective. memory: bytes/s. formula: of EXPOSED_DP, or
-    EXPOSED_AFTER.
-    pieces: with EXPOSED_AFTER, how many pieces of a layer's parameters are copied one by one. once:
-    `Habits.reduces_once`.
+    parameter itself, travels. latency: of one such collective. memory: bytes/s. formula: of EXPOSED_DP,
+    EXPOSED_AFTER or EXPOSED_ALONE. tensors: of the latter two, how many of a layer are copied, each in a
+    piece for every one of `ranks`. once: `Habits.reduces_once`. gathers: of a micro-batch, one by one.
     """
 
     shards: int
@@ -134,8 +136,10 @@ class Sharing:
     latency: float
     memory: float
     formula: str
-    pieces: int
+    tensors: int
+    ranks: int
     once: bool
+    gathers: int
 
     @classmethod
     def of(cls, how: Conditions, layout: Layout) -> Sharing:
@@ -145,26 +149,32 @@ class Sharing:
         # Float8 weights are one byte each.
         gathered = 1 if how.low_gather and zero == 3 else ITEM
         # Copies of the shards all-reduce them: twice the ring, but only a shard each.
-        between = 2 * (copies.size - 1) / copies.size / shards.size * GRAD / copies.rate(how.gpu)
+        grad = ITEM if how.habits.grads_in_dtype else GRAD
+        between = 2 * (copies.size - 1) / copies.size / shards.size * grad / copies.rate(how.gpu)
         along = (shards.size - 1) / shards.size / shards.rate(how.gpu)
         once = how.habits.reduces_once(layout.pp)
         # ZeRO 2 that reduces once a step communicates like ZeRO 1.
-        formula = EXPOSED_DP[1 if once and zero == 2 else zero]
+        formula, tensors = EXPOSED_DP[1 if once and zero == 2 else zero], 0
         if how.habits.reduces_after and zero == 1:
-            formula = EXPOSED_AFTER
+            formula, tensors = EXPOSED_AFTER, how.habits.reduces_after
+        if how.habits.gathers_alone and zero == 3:
+            formula, tensors = EXPOSED_ALONE, how.habits.gathers_alone
         return cls(
             shards.size if zero else 1,
-            along * GRAD + between,
+            along * grad + between,
             along * gathered,
             shards.latency * (shards.size > 1),
             how.gpu.hbm_rate * STREAM,
             formula if shards.size * copies.size > 1 else "0.0",
-            how.habits.reduces_after * shards.size,
+            tensors,
+            shards.size,
             once,
+            # What is recomputed is gathered once more.
+            3 if how.recompute == "full" else 2,
         )
 
     def exposed(self, numel: int, named: Mapping[str, float], phases: tuple[float, float]) -> Term:
-        """The time of its collectives that compute does not hide. numel: parameters of a rank before ZeRO.
+        """What its collectives cost a step beside compute. numel: parameters of a rank before ZeRO.
 
         named: "layers" of the rank, "micro_batches". phases: forward and backward seconds of a layer.
         """
@@ -178,7 +188,11 @@ class Sharing:
             "forward": layers * phases[0],
             "backward": layers * phases[1],
             "layers": max(1.0, layers),
-            "pieces": self.pieces,
+            "slowed": SLOWED,
+            "tensors": self.tensors,
+            "ranks": self.ranks,
+            "gathers": self.gathers,
+            "copied": 4 * ITEM * numel / self.memory,
             "launch": LAUNCH,
         }
         return Term("exposed DP", self.formula, inputs, _ZERO)
@@ -191,26 +205,52 @@ class Sharing:
 
 _OPTIMIZER = f"{STATES} * numel / shards / memory"
 
-EXPOSED_DP = {
-    # twice the ring, beside the last micro-batch's backward
-    0: "max((scatter + gather) / layers, scatter + gather - backward) + latency",
-    1: "max(scatter / layers, scatter - backward) + max(gather / layers, gather - forward) + 2 * latency",
-    2: "scatter / layers + reductions * max(0, scatter - backward)"
-    " + max(gather / layers, gather - forward) + 2 * latency",
-    3: "(scatter + gather) / layers + 2 * latency"
-    " + micro_batches * max(0, gather + layers * latency - forward)"
-    " + (micro_batches - reductions) * max(0, gather + layers * latency - backward)"
-    " + reductions * max(0, gather + scatter + 2 * layers * latency - backward)",
-}
-"""ZeRO stage → the time of gradients and parameters in flight that compute does not hide.
+SLOWED = 0.189
+"""Seconds that compute takes longer for a second of collectives beside it: they share cores and memory.
 
-That is the last layer's reduction and the first layer's gather, and whatever takes longer than the compute of
-the micro-batch beside it.
+An average over models trained on A100, H100 and AMD's GPUs (arXiv:2507.03114, abstract). It agrees with the
+rows of ZeRO 3, which take the longer the more is sent beside their compute.
 """
 
 
-EXPOSED_AFTER = "2 * scatter + gather + 3 * latency + layers * pieces * launch"
+def beside_compute(sent: str, busy: str, least: str = "0") -> str:
+    """The formula of what transfers cost beside compute: what lasts longer, and the slower compute.
+
+    sent, busy: seconds of both. least: seconds with nothing beside them.
+    """
+    return f"max({least}, {sent} - {busy}) + slowed * min({sent}, {busy})"
+
+
+_BOTH, _WEIGHTS = "(scatter + gather)", "(gather + layers * latency)"
+EXPOSED_DP = {
+    # twice the ring, beside the last micro-batch's backward
+    0: f"{beside_compute(_BOTH, 'backward', f'{_BOTH} / layers')} + latency",
+    1: f"{beside_compute('scatter', 'backward', 'scatter / layers')}"
+    f" + {beside_compute('gather', 'forward', 'gather / layers')} + 2 * latency",
+    2: f"scatter / layers + reductions * ({beside_compute('scatter', 'backward')})"
+    f" + {beside_compute('gather', 'forward', 'gather / layers')} + 2 * latency",
+    3: f"{_BOTH} / layers + 2 * latency + micro_batches * ({beside_compute(_WEIGHTS, 'forward')})"
+    f" + (micro_batches - reductions) * ({beside_compute(_WEIGHTS, 'backward')})"
+    f" + reductions * ({beside_compute('(gather + scatter + 2 * layers * latency)', 'backward')})",
+}
+"""ZeRO stage → what gradients and parameters in flight cost a step.
+
+That is the last layer's reduction and the first layer's gather; whatever takes longer than the compute of the
+micro-batch beside it; and how much slower that compute is.
+"""
+
+
+EXPOSED_AFTER = "2 * scatter + gather + 3 * latency + layers * tensors * ranks * launch"
 """The same if nothing is hidden and gradients are reduced whole, which is two rings: see `Habits`."""
+
+EXPOSED_ALONE = (
+    "micro_batches * (gathers * gather + scatter"
+    " + (gathers + 1) * (copied + layers * tensors * (latency + ranks * launch)))"
+)
+"""The same if every tensor travels alone with nothing beside it, and is copied rank by rank: see `Habits`.
+
+copied: its buffer is filled with zeros, a second one takes what arrives, and that is read and written.
+"""
 
 LAUNCH = 1e-5
 """Seconds in which the host slices a tensor, views a buffer and copies one to the other.

@@ -1,0 +1,63 @@
+"""The recipe court: its fixture, and what it says where a command refuses."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import Any
+
+import pytest
+
+import make_recipes
+import recipes
+from llamapar.describe.options import OPTIONS
+
+ROWS = recipes.recipes()
+OWN = {"name", "trainer", "published", "source"}
+FIGURES = {"step_seconds", "tokens_per_s_per_gpu", "tflops_per_gpu", "peak_gib", "peak_gb"}
+
+
+def test_the_fixture_is_what_its_script_makes() -> None:
+    assert json.loads(json.dumps(make_recipes.rows())) == ROWS
+
+
+def test_recipes_are_many_and_each_says_where_it_stands() -> None:
+    assert len(ROWS) == len({row["name"] for row in ROWS}) >= 60
+    assert {maker for row in ROWS for maker in recipes.MAKERS if row["name"].startswith(maker)} == {
+        *recipes.MAKERS
+    }
+    for row in ROWS:
+        assert row["source"], row["name"]
+        assert {*row["published"]} <= FIGURES, row["name"]
+        assert {*row} <= {*OPTIONS} | OWN, row["name"]
+        assert prod(row.get(axis, 1) for axis in ("tp", "cp", "pp", "dp")) == row["gpus"], row["name"]
+
+
+def named(name: str) -> dict[str, Any]:
+    return next(row for row in ROWS if row["name"] == name)
+
+
+def test_a_recipe_is_judged_by_every_command() -> None:
+    row = named("ultrascale-8B-8")
+    (one,) = recipes.verdicts([row])
+    assert one.refusals == {}
+    assert one.trainer
+    assert 1 <= one.place <= one.listed
+    assert 0 < one.low <= one.high
+    assert one.measured == pytest.approx(256 * 4096 / row["published"]["tokens_per_s_per_gpu"] / 8)
+    tables = recipes.tables([one])
+    assert tables["refused"] == [
+        "| command | recipes | reason, of the first | which |",
+        "| --- | --- | --- | --- |",
+    ]
+    assert [line.split(" | ")[0] for line in tables["summary"][2:]] == ["| all", "| Ultra-Scale Playbook"]
+
+
+def test_what_ran_and_is_refused_is_named_with_the_command_and_its_reason() -> None:
+    row = named("ultrascale-8B-8") | {"micro_batch": 3, "tp": 3}
+    (one,) = recipes.verdicts([row])
+    assert {"check", "check --framework", "memory", "cost", "plan"} == {*one.refusals}
+    assert one.refusals["plan"].startswith(f"none of its {one.listed} has tp=3 or micro_batch=3: ")
+    lines = recipes.refused([one])[2:]
+    assert len(lines) == 5
+    assert all(line.endswith("| `ultrascale-8B-8` |") for line in lines)
