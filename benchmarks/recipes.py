@@ -102,10 +102,13 @@ class Verdict:
         numbers = {named.get(name, name): self.recipe.get(name) for name in ("tp", "cp", "pp", "dp", *named)}
         return " ".join(f"{name}{n}" for name, n in numbers.items() if n not in (None, 1) or name == "dp")
 
-    def scored(self, what: str) -> tuple[float, bool] | None:
-        """Error of the step or the peak, and whether its interval holds it; None without both figures."""
+    def scored(self, what: str) -> tuple[float, bool, float] | None:
+        """Error of the step or the peak, whether the interval holds it, and its high end over its low one.
+
+        None without both figures.
+        """
         (low, expected, high), true = (self.step, self.measured) if what == "step" else (self.held, self.peak)
-        return (expected / true - 1, low <= true <= high) if expected and true else None
+        return (expected / true - 1, low <= true <= high, high / low) if expected and true else None
 
 
 def recipes(small: bool = False, only: str = "") -> list[dict[str, Any]]:
@@ -265,12 +268,15 @@ def share(number: float | None, form: str = "+.0%") -> str:
 
 
 def score(found: Sequence[Verdict], what: str) -> tuple[str, str]:
-    """Median size of the errors that are known, and how many of the intervals hold the published figure."""
+    """Median size of the errors that are known; how many of the intervals hold what was published, and how
+    wide they are.
+    """
     known = [scored for one in found if (scored := one.scored(what))]
     if not known:
         return "–", "–"
-    inside = sum(held for _, held in known)
-    return f"{statistics.median(abs(error) for error, _ in known):.1%}", f"{inside} of {len(known)}"
+    errors, inside, widths = zip(*known, strict=True)
+    held = f"{sum(inside)} of {len(known)}, × {statistics.median(widths):.2f}"
+    return f"{statistics.median(map(abs, errors)):.1%}", held
 
 
 def cell(text: str) -> str:

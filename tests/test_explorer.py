@@ -21,6 +21,7 @@ import llamapar as lp
 from inputs import TEN_KV_HEADS
 from llamapar.cli import main as cli
 from llamapar.configs.reader import settings_of_texts as read
+from llamapar.describe.hardware import hardware
 from llamapar.panels.controls import DEFAULTS, DIMS, TABS
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer
@@ -138,6 +139,22 @@ def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
     panel.set(micro_batch=None, global_batch=None, batch_per_dp=None, micro_batches=7)
     said = lp.memory("llama3.1-405b", panel.layout, seq_len=8192, global_batch=7 * 128, **options)
     assert panel.payload["summary"] == lp.view(said).summary
+
+
+def test_a_gpu_of_ones_own_travels_with_the_panels_job() -> None:
+    own = {"base": "h100", "memory_gib": 70.5, "name": "my card"}
+    panel = lp.explorer("llama3.1-8b", dp=8, zero=3, seq_len=8192, gpu=own, tab="memory")
+    assert panel.report is not None
+    assert panel.report.job.gpu == hardware(own)
+    assert "GiB of my card: " in panel.snapshot().summary
+    json.dumps(panel.payload)
+    assert lp.explorer(panel.line).report == panel.report
+    panel.apply_fix()
+    assert panel.report.job.gpu == hardware(own)
+    panel.set(gpu="A100")
+    assert panel.payload["values"]["gpu"] == "a100-80gb"
+    panel.set(gpu="h10")
+    assert panel.payload["problem"]["what"].startswith("gpu='h10' is not known")
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,14 @@ from .options import offer
 
 @dataclass(frozen=True)
 class PublishedJob:
-    """A published job that ran, and its trainer's row.
+    """A published job that ran: its MFU, its trainer's row, and what its sources leave open.
 
-    open: the arguments of `lp.memory` that its sources leave unknown.
+    open: arguments of `lp.memory`.
     """
 
     job: Job
     source: str
+    mfu: float
     framework: str = "llama3-trainer"
     open: tuple[str, ...] = ("loss",)
 
@@ -38,7 +39,20 @@ class PublishedJob:
     @property
     def note(self) -> str:
         """What its sources state and what they leave open, in two lines."""
-        return f"Llama 3 405B on {self.short} ({self.source}): it ran\nnot published: {', '.join(self.open)}"
+        ran = f"it ran, at {self.mfu:.0%} MFU"
+        return f"Llama 3 405B on {self.short} ({self.source}): {ran}\nnot published: {', '.join(self.open)}"
+
+    def beside(self, predicted: str) -> str:
+        """What was published beside what is predicted, and what would decide between them, in one line."""
+        unknown, where = ", ".join((*self.open, *_UNTOLD)), self.source.partition(",")[0]
+        return (
+            f"published: it ran, at {self.mfu:.0%} MFU ({where}); predicted: {predicted}; "
+            f"what we cannot know: {unknown}. The difference is our error."
+        )
+
+
+_UNTOLD = ("attention kernel", "documents", "how MFU is counted")
+"""What no source says and what changes the predicted time: docs/measured/table4.md."""
 
 
 def _row(cp: int, dp: int, sequences: int) -> Job:
@@ -65,14 +79,17 @@ JOBS = {
     "paper-8k-gpus": PublishedJob(
         _row(cp=1, dp=64, sequences=32),
         _TABLE,
+        0.43,
     ),
     "paper-16k-gpus": PublishedJob(
         _row(cp=1, dp=128, sequences=16),
         _TABLE,
+        0.41,
     ),
     "paper-131k-tokens": PublishedJob(
         _row(cp=16, dp=8, sequences=16),
         f"{_TABLE}, dp=8 as in ISCA 2025 table 2",
+        0.38,
         open=("recompute", "loss"),
     ),
 }

@@ -20,11 +20,12 @@ function drawPinned({ title, answers, differences, why: sentence }, ask) {
 
 function buildAnswers(send, ask) {
   const now = make("div", { class: "lp-answers", role: "group", "aria-label": "legal, fits, how fast, what travels" });
+  const ran = make("div", { class: "lp-ran", hidden: true });
   const kept = make("div", { class: "lp-pinned", hidden: true });
   const press = (kind, title) => button(kind, { title, "data-step": kind, onclick: () => ask({ kind }) });
   const steps = [press("pin", "keep this layout beside those that come"), press("undo", "take the last change back"),
     press("redo", "do again what was taken back"), press("reset", "back to the first layout")];
-  const node = make("div", {}, now, kept);
+  const node = make("div", {}, now, ran, kept);
   function draw(answers, seq) {
     node.classList.toggle("lp-stale", answers.seq !== seq || !answers.now.length);
     if (answers.seq !== seq) return;
@@ -32,6 +33,8 @@ function buildAnswers(send, ask) {
     steps[1].disabled = !answers.undo;
     steps[2].disabled = !answers.redo;
     if (answers.now.length) refill(now, answers.now, () => answers.now.map((one) => answerButton(one, send)));
+    ran.hidden = !answers.published;
+    ran.textContent = answers.published;
     kept.hidden = !answers.pinned;
     if (answers.pinned) refill(kept, answers.pinned, () => drawPinned(answers.pinned, ask));
   }

@@ -231,7 +231,7 @@ class Explorer(Page[State]):
     def _now(self) -> View:
         outcome = self._state.outcome
         lines = [str(outcome.report)] if outcome.report else []
-        lines += [self.gave] if self.gave else []
+        lines += filter(None, (self.gave, self._state.published))
         if outcome.problem:
             lines.append(str(outcome.problem))
         if outcome.view:
@@ -265,6 +265,7 @@ class Explorer(Page[State]):
             "undo": len(self._past),
             "redo": len(self._future),
             "line": state.line,
+            "published": state.published,
         }
         if not self._state.outcome.fits:
             offered = [[remedy.text, remedy.effect.text] for remedy in self.remedies]

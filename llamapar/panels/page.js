@@ -173,6 +173,15 @@ function axisControl(control, send) {
   return { nodes: [slider, ...box.nodes], show };
 }
 
+// A value beside the choices: a GPU of one's own is JSON, of which the name is enough to see.
+function nameOf(value) {
+  if (!String(value).startsWith("{")) return String(value);
+  try {
+    const { name, base } = JSON.parse(value);
+    return name ?? (base ? `own ${base}` : "own GPU");
+  } catch { return value; }
+}
+
 function choiceControl(control, send) {
   const select = make("select", { id: control.id, title: control.help });
   for (const [, label, group] of control.options) { // those of a group stand together
@@ -182,7 +191,7 @@ function choiceControl(control, send) {
   const values = control.options.map(([value]) => value);
   select.addEventListener("change", () => send({ [control.name]: values[select.selectedIndex] }));
   const show = (value) => {
-    if (!values.includes(value)) { values.push(value); select.append(make("option", {}, String(value))); }
+    if (!values.includes(value)) { values.push(value); select.append(make("option", { title: value }, nameOf(value))); }
     select.selectedIndex = values.indexOf(value);
   };
   return { nodes: [select], show };

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from llamapar.describe.hardware import hardware
+from llamapar.describe.hardware import Gpu, hardware
 from llamapar.describe.job import Job
 from llamapar.describe.jobs import JOBS
 from llamapar.describe.layout import AXES, Layout
@@ -30,6 +30,7 @@ from llamapar.rules.report import Report, check_job
 from llamapar.rules.table import ERROR, WARNING
 
 from .answers import (
+    YES,
     Answer,
     answers,
     machine_view,
@@ -260,10 +261,7 @@ class State:
             if tab in ("time", "ranks"):
                 drawn = self._times if tab == "time" else self._machine
                 return Outcome(report, drawn(report))
-            made = view(RECORDS[tab](report, self._read(self.values)))
-            if tab == "memory" and self.values["job"]:
-                made = replace(made, summary=f"{made.summary}\n{JOBS[self.values['job']].note}")
-            return Outcome(report, made)
+            return Outcome(report, view(RECORDS[tab](report, self._read(self.values))))
         except LlamaparError as problem:
             return Outcome(report, problem=problem)
 
@@ -284,6 +282,15 @@ class State:
     def answers(self) -> tuple[Answer, ...]:
         """The four answers: legal, fits, how fast, what travels."""
         return answers(self.outcome.report, self.values)
+
+    @property
+    def published(self) -> str:
+        """A published job's outcome beside what is predicted; empty for any other job."""
+        if not self.values["job"] or not self.answers:
+            return ""
+        _, memory, speed, _ = self.answers
+        doubt = [] if memory.verdict == YES else [memory.text]  # it ran, so it fits
+        return JOBS[self.values["job"]].beside(", ".join([speed.text.rpartition(" · ")[2], *doubt]))
 
     @property
     def product(self) -> str:
@@ -358,8 +365,8 @@ def _controls(changes: Mapping[str, object]) -> Values:
     if "padding" in values:
         rule = values["padding"]
         values["padding"] = OWN if rule is None else as_argument(rule)
-    if "gpu" in values:
-        values["gpu"] = as_argument(values["gpu"])
+    if isinstance(gpu := changes.get("gpu"), Gpu):
+        values["gpu"] = gpu.text
     if "layer_split" in values:
         values["layer_split"] = values["layer_split"] or OWN
     if "sequence_parallel" in values:
