@@ -158,7 +158,8 @@ class Sharing:
             exposed = slowed = ""
         named = {
             "latency": shards.latency * (shards.size > 1),
-            "slowed": SLOWED,
+            # A slower network's collectives move fewer bytes in a second through the memory.
+            "slowed": SLOWED * shards.rate(how.gpu) / (how.gpu.link_rate * how.gpu.link),
             # Of the two last formulas: a layer's tensors that are copied in a piece for each rank.
             "tensors": tensors,
             "ranks": shards.size,
@@ -202,10 +203,11 @@ class Sharing:
 _OPTIMIZER = f"{STATES} * numel / shards / memory"
 
 SLOWED = 0.189
-"""Seconds that compute takes longer for a second of collectives beside it: they share cores and memory.
+"""Seconds that compute takes longer for a second of collectives over the fast link beside it.
 
-An average over models trained on A100, H100 and AMD's GPUs (arXiv:2507.03114, abstract). It agrees with the
-rows of ZeRO 3, which take the longer the more is sent beside their compute.
+Both use the same memory and cores. It is an average over models trained on A100, H100 and AMD's GPUs
+(arXiv:2507.03114, abstract), and agrees with the rows of ZeRO 3, which take the longer the more is sent
+beside their compute.
 """
 
 _WEIGHTS, _LAST = "(gather + layers * latency)", "(gather + scatter + 2 * layers * latency)"
