@@ -33,11 +33,17 @@ from llamapar.rules.table import ERROR
 
 RECIPES = Path(__file__).resolve().parent.parent / "tests" / "oracles" / "recipes.json"
 
-LISTED = 200
+LISTED = 100
 """Layouts that a plan is asked for: of the largest jobs each takes up to 30 ms."""
 
 FAR = 0.25
 """Part of the first layout's step; a recipe that is predicted to lose more counts as placed badly."""
+
+COMPARED = ("slower", "faster", "tie")
+"""Words with which `plan.why` compares a layout with the first; without them it refuses the layout."""
+
+UNSEARCHED = "not searched"
+"""Words with which it says that the search leaves a layout out."""
 
 GIB, GB = 2**30, 10**9
 
@@ -70,8 +76,8 @@ class Verdict:
 
     refusals: command → why it refuses what ran. trainer: whether the library knows it. step, held: predicted,
     in seconds and in bytes; measured, peak: what was published, 0 where nothing was. outcome: of `memory`.
-    place: in the plan's list of `listed`; 0 where it is not there. over: its predicted step over the
-    first's, less one.
+    place: in the plan's list of `listed`, 0 where it is not there; exact: with all that it states, not its
+    degrees alone. over: its predicted step over the first's, less one.
     """
 
     recipe: dict[str, Any]
@@ -83,6 +89,7 @@ class Verdict:
     peak: float = 0.0
     outcome: str = ""
     place: int = 0
+    exact: bool = False
     listed: int = 0
     over: float | None = None
     why: str = ""
@@ -172,15 +179,22 @@ def planned(recipe: dict[str, Any]) -> lp.Plan | str:
     return plan if plan.layouts else "no layout passes and fits"
 
 
-def place_of(recipe: dict[str, Any], plan: lp.Plan) -> int:
-    """Place of the first layout that agrees with all that a recipe states; 0 where none does."""
-    degrees, facts = ({name: recipe[name] for name in names if name in recipe} for names in (STATED, FACTS))
+def place_of(recipe: dict[str, Any], plan: lp.Plan) -> tuple[int, bool]:
+    """Place of the first layout with all that a recipe states, else with its degrees; and whether it is all.
+
+    0 where there is neither. Of equal degrees a plan may list the fastest alone.
+    """
+    stated, facts = ({name: recipe[name] for name in names if name in recipe} for names in (STATED, FACTS))
     if recipe.get("cp", 1) * recipe["dp"] == 1:
-        degrees.pop("zero", None)  # every stage is the same where there is nothing to shard
+        stated.pop("zero", None)  # every stage is the same where there is nothing to shard
+    degrees = {name: recipe.get(name, 1) for name in (*lp.AXES, "dp_replicate")}
+    near = 0
     for place, one in enumerate(plan.layouts, 1):
-        if one.layout == one.layout.replace(**degrees) and one.job == one.job.replace(**facts):
-            return place
-    return 0
+        if one.layout == one.layout.replace(**degrees):
+            if one.layout == one.layout.replace(**stated) and one.job == one.job.replace(**facts):
+                return place, True
+            near = near or place
+    return near, False
 
 
 def missing(recipe: dict[str, Any], plan: lp.Plan) -> str:
@@ -194,18 +208,21 @@ def missing(recipe: dict[str, Any], plan: lp.Plan) -> str:
 
 def placed(recipe: dict[str, Any], plan: lp.Plan, seconds: float) -> dict[str, Any]:
     """Where a recipe stands in a plan, as fields of a Verdict. seconds: its predicted step; 0 without one."""
-    place = place_of(recipe, plan)
+    place, exact = place_of(recipe, plan)
     steps = [one.cost.step_seconds for one in plan.layouts]
-    own = steps[place - 1] if place else seconds
+    own = steps[place - 1] if exact else seconds
     stated, known = ({name: recipe[name] for name in names if name in recipe} for names in (STATED, FACTS))
     try:
         why = str(plan.why(stated, **known, schedule=recipe.get("schedule")))
     except lp.LlamaparError as problem:
         why = problem.what
+    found = {"place": place, "exact": exact, "listed": len(steps), "why": why}
+    found["over"] = own / steps[0] - 1 if own else None
     # A layout that is faster than the last one listed would be there if it had been searched and had passed.
-    absent = not place and (len(steps) < LISTED or seconds < max(steps))
-    found = {"place": place, "listed": len(steps), "over": own / steps[0] - 1 if own else None, "why": why}
-    return found | ({"refused": f"{missing(recipe, plan)}: {why}"} if absent else {})
+    compared = any(word in why for word in COMPARED) and UNSEARCHED not in why
+    if not place and (seconds < max(steps) or not compared):
+        found["refused"] = f"{missing(recipe, plan)}: {why}"
+    return found
 
 
 def judged(recipe: dict[str, Any], plan: lp.Plan | str) -> Verdict:
@@ -287,7 +304,7 @@ def cell(text: str) -> str:
 def where(one: Verdict) -> str:
     """Its place in the plan's list, in words."""
     if one.place:
-        return f"{one.place} of {one.listed}{'+' * (one.listed == LISTED)}"
+        return f"{'≈ ' * (not one.exact)}{one.place} of {one.listed}{'+' * (one.listed == LISTED)}"
     return "no" if "plan" in one.refusals else f"past {one.listed}"
 
 
@@ -303,7 +320,8 @@ def summary(found: Sequence[Verdict]) -> list[str]:
         rows.append(
             (
                 *(title, len(own), len(refused)),
-                sum(1 for one in own if one.place),
+                sum(1 for one in own if one.place and one.exact),
+                sum(1 for one in own if one.place and not one.exact),
                 sum(1 for one in own if not one.place and "plan" not in one.refusals),
                 share(statistics.median(overs) if overs else None),
                 *(score(own, "step")),
@@ -311,7 +329,14 @@ def summary(found: Sequence[Verdict]) -> list[str]:
                 " · ".join(f"{n} {outcome}" for outcome, n in outcomes.items()),
             )
         )
-    head = ("maker", "recipes", "refused by something", "in the plan's list", "further down")
+    head = (
+        "maker",
+        "recipes",
+        "refused by something",
+        "in the plan's list",
+        "its degrees are",
+        "further down",
+    )
     more = ["over the plan's first, median"]
     for what in ("step", "peak"):
         more += [f"error of the {what}", f"its interval holds the {what}"]
