@@ -168,6 +168,10 @@ MEGATRON = {"framework": "megatron-lm"}
 
 DGXC = MEGATRON | {"gpu": "h100-80gb", "recompute": "none", "cp_method": "ring"}
 FMS = {"framework": "fms-fsdp", "flash": "fa2", "zero": 3}
+FMS_A100 = FMS | {"gpu": '{"base":"a100-80gb","net_rate":6.25e9}'}
+FMS_H100 = FMS | {"gpu": '{"base":"h100-80gb","net_rate":12.5e9}'}
+"""A node's 400 and 800 Gb/s, by eight GPUs, in bytes."""
+
 TITAN = {"framework": "torchtitan", "gpu": "h100-96gb", "flash": "fa2", "zero": 3, "seq_len": 8192}
 TITAN |= {"cp_method": "ring"}
 
@@ -211,14 +215,14 @@ SOURCES: dict[str, dict[str, Any]] = {
     "dgxc-25.04-405b": DGXC | {"overlap_tp": True, "layer_split": "balanced ends"},
     "dgxc-25.05": DGXC | {"overlap_tp": True, "layer_split": "balanced ends", "gpu": "gb200-nvl72"},
     # README.md: SDPA's FlashAttention-2; HSDP within a node for 7B
-    "fms-eager-a100": FMS | {"gpu": "a100-80gb", "kernels": "eager"},
-    "fms-eager-h100": FMS | {"gpu": "h100-80gb", "kernels": "eager"},
-    "fms-compiled-a100": FMS | {"gpu": "a100-80gb"},
-    "fms-compiled-h100": FMS | {"gpu": "h100-80gb"},
-    "fms-eager-a100-7b": FMS | {"gpu": "a100-80gb", "kernels": "eager", "dp_replicate": 16},
-    "fms-eager-h100-7b": FMS | {"gpu": "h100-80gb", "kernels": "eager", "dp_replicate": 12},
-    "fms-compiled-a100-7b": FMS | {"gpu": "a100-80gb", "dp_replicate": 16},
-    "fms-compiled-h100-7b": FMS | {"gpu": "h100-80gb", "dp_replicate": 12},
+    "fms-eager-a100": FMS_A100 | {"kernels": "eager"},
+    "fms-eager-h100": FMS_H100 | {"kernels": "eager"},
+    "fms-compiled-a100": FMS_A100,
+    "fms-compiled-h100": FMS_H100,
+    "fms-eager-a100-7b": FMS_A100 | {"kernels": "eager", "dp_replicate": 16},
+    "fms-eager-h100-7b": FMS_H100 | {"kernels": "eager", "dp_replicate": 12},
+    "fms-compiled-a100-7b": FMS_A100 | {"dp_replicate": 16},
+    "fms-compiled-h100-7b": FMS_H100 | {"dp_replicate": 12},
     # before flash attention; Korthikanti's selective recomputation is of attention, SC21's full
     "sc21": MEGATRON | {"gpu": "a100-80gb", "flash": "unfused", "zero": 0, "sequence_parallel": False},
     "sc21-t2-zero3": {

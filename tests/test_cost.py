@@ -227,7 +227,7 @@ def test_every_gpu_is_told_with_its_source() -> None:
     for gpu in HARDWARE.values():
         assert gpu.source, gpu.name
         assert re.match("peaks and rates: (NVIDIA|AMD)'s, .*attention", gpu.source), gpu.name
-        gpu.require_rates()
+        gpu.require_rates("bfloat16")
         assert 0 < gpu.gemm <= 1, gpu.name
         assert 0 < gpu.attention <= 1, gpu.name
     assert hardware("h100-96gb").throttle == pytest.approx(5 / 7)
@@ -278,6 +278,9 @@ def test_a_gpu_of_ones_own_is_the_same_data_everywhere(tmp_path: Path, run: Any)
     own = hardware(data)
     assert (own.hbm_bytes, own.watts, own.name) == (79.5 * 2**30, 600, "h100-80gb of one's own")
     assert hardware(own.text) == own
+    known = vars(HARDWARE["h100-80gb"]) | {"name": "no float8"}
+    bare = {name: value for name, value in known.items() if "float8" not in name}
+    assert hardware(hardware(bare).text) == hardware(bare)
     assert json.loads(own.text) == {"base": "h100-80gb", "hbm_bytes": own.hbm_bytes, "watts": 600.0}
     (tmp_path / "own.json").write_text(json.dumps(data))
     (tmp_path / "own.toml").write_text('base = "h100"\nmemory_gib = 79.5\nwatts = 600\n')
@@ -303,13 +306,15 @@ def test_what_is_not_said_of_a_gpu_is_unknown_without_a_base() -> None:
             lp.LlamaparError, match=f"^gpu=card: {rates} are not known\n  why  the time of a step"
         ):
             timed()
+    with pytest.raises(lp.LlamaparError, match=r"^gpu=a100-80gb: float8, gemm_float8 are not known"):
+        paper(gpu="a100", precision="float8")
 
 
 @pytest.mark.parametrize(
     ("given", "message", "field"),
     [
         ({"watts": 500}, "memory_gib is not given", "memory_gib"),
-        ({"base": "h10", "watts": 500}, "gpu='h10' is not known", "gpu"),
+        ({"base": "h10", "watts": 500}, "base='h10' is not known", "base"),
         ({"memory_gib": "80"}, "memory_gib='80': memory_gib must be a number over 0", "memory_gib"),
         ('{"base": ', "gpu='{\"base\": ' cannot be read: Expecting value", "gpu"),
         ("[1]", r"gpu='\[1\]': an object of a GPU's fields is needed", "gpu"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import string
+from dataclasses import replace
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -12,12 +14,15 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, models, oracle
+from llamapar.count.saved import KERNELS, RECOMPUTE
 from llamapar.describe.layout import ORDERS
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
+from llamapar.execution.execute import CP_METHODS
 from llamapar.frameworks import (
     ADAPTS,
     FAILS,
     FRAMEWORKS,
+    JUDGES,
     NA,
     SILENT,
     UNKNOWN,
@@ -26,11 +31,15 @@ from llamapar.frameworks import (
     Change,
     Evidence,
     Framework,
+    Habits,
     Verdict,
     framework,
     of_version,
     padding_rule,
 )
+from llamapar.frameworks.cross_entropy import LOSSES
+from llamapar.frameworks.rows import ROWS
+from llamapar.frameworks.trainer import EACH, LAST, LAST_IN_PIPELINE
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.rules import memory_rule
 from llamapar.rules.table import RULE_BY_CODE
@@ -42,16 +51,65 @@ ALWAYS = Evidence.__dataclass_fields__["when"].default
 # -- the form --------------------------------------------------------------------------------------
 
 
+COMMIT = r"[0-9a-f]{8,40}|v\d+(\.\d+\.\d+)?|\d{4}"
+
+
 @ALL
-def test_habits_are_names_that_exist(name: str) -> None:
+def test_a_row_has_names_that_exist_and_sources_that_can_be_read(name: str) -> None:
     f = FRAMEWORKS[name]
     assert f.name == name
-    assert re.fullmatch(r"[\w.-]+/[\w.-]+", f.repo)
-    assert re.fullmatch(r"[0-9a-f]{40}|v\d+\.\d+\.\d+", f.commit)
     assert f.order is None or f.order in ORDERS
     assert f.layer_split is None or f.layer_split in LAYER_SPLITS
     assert f.chunking is None or f.chunking in CHUNKINGS
     assert isinstance(f.padding, Padding)
+    assert set(f.zero) | set(f.zero_elsewhere) <= {0, 1, 2, 3}
+    assert not set(f.zero) & set(f.zero_elsewhere)
+    assert set(f.axes) <= set(lp.AXES)
+    fields = set(Habits.__dataclass_fields__) | set(Framework.__dataclass_fields__)
+    for field, source in f.sources.items():
+        assert field in fields, field
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+|arXiv:\d{4}\.\d{5}", source.repo)
+        assert source.path
+        assert re.fullmatch(COMMIT, source.at), source
+    assert re.fullmatch(COMMIT, f.commit)
+    usual = {"recompute": ("", *RECOMPUTE), "cp_method": CP_METHODS, "kernels": KERNELS, "loss": LOSSES}
+    for habits in (f.habits, *(replace(f.habits, **old) for _, old in f.until)):
+        assert all(getattr(habits, field) in known for field, known in usual.items())
+        assert habits.tp_loss is None or habits.tp_loss in LOSSES
+        assert habits.selective in ("matmuls", "attention", "elementwise")
+        assert habits.reduces in (EACH, LAST, LAST_IN_PIPELINE)
+    days = [change.day for change, _ in f.until]
+    assert days == sorted(days, reverse=True)
+    assert len(ROWS) == len(FRAMEWORKS) == len({row["title"] for row in ROWS.values()})
+
+
+def test_a_version_has_the_habits_of_its_day() -> None:
+    for name, f in FRAMEWORKS.items():
+        for change, old in f.until:
+            before = date.fromisoformat(change.day) - timedelta(days=1)
+            then, since = (framework(f"{name}@{day}") for day in (before, change.day))
+            assert {field: getattr(then.habits, field) for field in old} == old
+            assert since.habits == f.habits or len(f.until) > 1
+            assert (since.spelled, str(before) in then.title) == (f"{name}@{change.day}", True)
+    with pytest.raises(lp.LayoutError, match=r"'last year' is no date(.|\n)*torchtitan@2025-06-01"):
+        framework("torchtitan@last year")
+
+
+def test_a_stage_of_zero_that_a_trainer_has_not_is_said() -> None:
+    def said(zero: int, name: str) -> str | None:
+        report = lp.check("llama3-8b", lp.Layout(dp=2, zero=zero), framework=name)
+        return next((f.severity for f in report.findings if f.code == "LP503"), None)
+
+    names = ("picotron", "colossalai", "nanotron", "megatron-lm", "torchtitan")
+    assert {name: said(3, name) for name in names} == {
+        "picotron": "error",
+        "colossalai": "error",
+        "nanotron": "note",  # one sharded optimizer, for any stage
+        "megatron-lm": None,  # another engine of it has that stage
+        "torchtitan": None,
+    }
+    assert said(1, "picotron") is None
+    assert FRAMEWORKS["megatron-lm"].habits.cp_method == "ring"
 
 
 @ALL
@@ -138,7 +196,8 @@ def test_an_unknown_framework_gets_the_nearest() -> None:
     with pytest.raises(lp.LayoutError, match="framework='torchtian' is not known") as refusal:
         lp.check("tiny", {}, framework="torchtian")
     assert str(refusal.value) == (
-        f"framework='torchtian' is not known\n  why  known are {', '.join(FRAMEWORKS)}\n  try  torchtitan"
+        f"framework='torchtian' is not known\n  why  known are {', '.join(FRAMEWORKS)}\n  "
+        "try  torchtitan, or torchtune"
     )
     for odd in (*BAD_COUNTS.values(), Hostile()):
         if odd is not None:
@@ -165,6 +224,7 @@ def test_padding_rules() -> None:
         "colossalai",
         "nanotron",
         "vllm",
+        "flagscale",
     }
 
 
@@ -472,7 +532,7 @@ def test_logs_of_padded_vocabularies() -> None:
     models(),
     st.integers(1, 33),
     st.sampled_from([None, Padding(64), Padding(32, True), Padding(128, True)]),
-    st.sampled_from(sorted(FRAMEWORKS)),
+    st.sampled_from(sorted(JUDGES)),
 )
 def test_vocabulary_verdicts_follow_from_the_rows(
     model: lp.ModelConfig, tp: int, padding: Padding | None, name: str

@@ -85,7 +85,11 @@ def faults(name: str, table: Mapping[str, Option]) -> list[str]:
             found.append(f"{parameter.name} is not in the table")
             continue
         kind = option.kind.__name__
-        annotation = str(parameter.annotation).replace("GpuLike", "str | Mapping | Gpu")
+        annotation = (
+            str(parameter.annotation)
+            .replace("GpuLike", "str | Mapping | Gpu")
+            .replace("Sequence[str]", "tuple[str, ...]")
+        )
         if kind not in annotation:
             found.append(f"{parameter.name} is {annotation}, and {kind} in the table")
         default = own.get(parameter.name, option.default)
@@ -190,7 +194,7 @@ def test_the_table_has_every_choice_that_a_room_knows() -> None:
     for name, choices in known.items():
         assert OPTIONS[name].choices == tuple(choices), name
     for option in OPTIONS.values():
-        if option.choices and option.default is not None:
+        if option.choices and option.default not in (None, ()):
             assert option.default in option.choices
 
 

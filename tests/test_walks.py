@@ -112,7 +112,7 @@ def check() -> Walk:
 
 
 WALKS: dict[str, tuple[Callable[[], Walk], int, int, int]] = {
-    "a knob to its picture": (knob, 8, 106, 51),
+    "a knob to its picture": (knob, 8, 106, 52),
     "run to a collective": (run, 9, 142, 135),
     "a message to its cause": (message, 10, 132, 86),
     "check to a fix": (check, 7, 87, 51),

@@ -175,7 +175,9 @@ def _trainers(layout: Layout) -> tuple[str, ...]:
     for name, judge in FRAMEWORKS.items():
         has = all(axis in judge.axes for axis in AXES if layout.size(axis) > 1)
         several = judge.interleaves or layout.virtual_stages == 1
-        if judge.trains and has and several and judge.settled(layout).zero == layout.zero:
+        one = judge.settled(layout)
+        sp = layout.sequence_parallel in (None, one.sequence_parallel)
+        if judge.trains and has and several and sp and one.zero == layout.zero:
             found.setdefault((judge.habits, judge.padding, judge.layer_split), name)
     return tuple(found.values())
 

@@ -95,15 +95,16 @@ OUTSIDE = round(1.2 * GIB)
 """CUDA's context and NCCL's buffers, which torch's counters do not see (assumed)."""
 
 SHARES = {
-    "needs": (0.84, 1.0, 1.12),
-    "max_allocated": (0.84, 1.0, 1.12),
-    "max_reserved": (0.91, 1.08, 1.27),
-    "nvidia-smi": (0.95, 1.22, 1.38),
+    "needs": (0.84, 1.0, 1.08),
+    "max_allocated": (0.84, 0.99, 1.08),
+    "max_reserved": (0.89, 1.06, 1.34),
+    "nvidia-smi": (0.96, 1.26, 1.36),
 }
 """What a run shows → shares of the terms: the low end, the middle and the high end of eight of ten runs.
 
 They are percentiles of what a counter showed over the terms that it sees, the tenth, fiftieth and ninetieth,
-in one half of the measured runs (`benchmarks/as_printed.py --fit`). The other half scores them.
+in one half of the measured runs (`benchmarks/memory_rows.py --fit`); the other half scores them. What a run
+needs is the sum of its terms, with the ends of max_allocated.
 """
 
 FITS, UNDECIDED, TOO_MUCH = "fits", "undecided", "does not fit"

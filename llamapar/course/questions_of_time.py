@@ -144,9 +144,9 @@ def _fastest() -> Item:
         choices=tuple((tp, f"TP {tp}", note) for tp, note in notes.items()),
         hints=(
             "Which axis makes every layer wait, whatever else is done?",
-            "ZeRO 3 shares the weights over all GPUs, and its gathers hide behind the products.",
+            "Eight GPUs share a machine's fast links. Which axes need them most, and which can do without?",
         ),
-        why="What ZeRO 3 and CP send is hidden beside the products, and TP's exchange is not.",
+        why="TP and CP send the most and share a machine; a pipeline sends little, from machine to machine.",
         shows=lp.view(plan),
     )
 

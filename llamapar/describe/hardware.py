@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from importlib import import_module
 from pathlib import Path
 
 from llamapar.errors import Choice, LayoutError, LlamaparError, one_of, shown, whole
 
-from .configfile import MAX_CONFIG_BYTES, is_json
+from .configfile import is_json
 
 DEFAULT_GPU = "h100-80gb"
 """The default GPU: the paper's (arXiv:2407.21783, section 3.3.1)."""
@@ -69,18 +70,20 @@ class Gpu:
         if HARDWARE.get(self.name) == self:
             return self.name
         bases = ({}, UNNAMED), *(({"base": name}, gpu) for name, gpu in HARDWARE.items())
-        return min((json.dumps(start | self._differing(base)) for start, base in bases), key=len)
+        told = (start | self._differing(base) for start, base in bases)
+        return min((json.dumps(one) for one in told if all(one.values())), key=len)  # 0 cannot be told
 
     def _differing(self, base: Gpu) -> dict[str, object]:
         """What `hardware` must be told beside the base."""
         usual = vars(base) | {"name": _own_name(base)}
         return {name: value for name, value in vars(self).items() if value != usual[name]}
 
-    def require_rates(self) -> None:
-        """Raises LlamaparError if anything is unknown that the time of a step needs."""
-        if missing := [name for name in _TIMED if not getattr(self, name)]:
+    def require_rates(self, precision: str) -> None:
+        """Raises LlamaparError if anything is unknown that the time of a step needs in a precision."""
+        needed = (*_TIMED, "float8", "gemm_float8") if precision == "float8" else _TIMED
+        if missing := [name for name in needed if not getattr(self, name)]:
             what = f"gpu={self.name}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not known"
-            why = "the time of a step needs every rate of a GPU; its memory alone says only what fits"
+            why = "the time of a step needs these rates, and a GPU without float8 has none for it"
             raise LlamaparError(what, why, ['"base": the name of a GPU with similar rates'], missing[0])
 
     @property
@@ -213,36 +216,26 @@ def hardware(gpu: GpuLike) -> Gpu:
         return gpu
     if isinstance(gpu, Mapping):
         return _of_data(gpu)
+    name = re.sub(r"[\s_]+", "-", gpu.strip().lower()) if isinstance(gpu, str) else ""
+    if found := HARDWARE.get(SHORT_NAMES.get(name, name)):
+        return found
     if isinstance(gpu, str) and (is_json(gpu) or gpu.endswith((".toml", ".json"))):
         return _of_data(_read(gpu))
-    return _named(gpu)
-
-
-def _named(gpu: object) -> Gpu:
-    """A GPU by its name or a short one. Raises LayoutError with the nearest names."""
-    name = re.sub(r"[\s_]+", "-", gpu.strip().lower()) if isinstance(gpu, str) else ""
-    found = HARDWARE.get(SHORT_NAMES.get(name, name))
-    return found or HARDWARE[one_of("gpu", gpu, HARDWARE, LayoutError)]
+    return HARDWARE[one_of("gpu", gpu, HARDWARE, LayoutError)]
 
 
 def _read(source: str) -> Mapping[str, object]:
     """The data in a JSON text, or in a file. Raises LlamaparError."""
     try:
-        text = source
-        if not is_json(source):
-            with Path(source).open(encoding="utf-8") as file:
-                text = file.read(MAX_CONFIG_BYTES)
-        if source.endswith(".toml"):
-            import tomllib  # takes 4 ms, and few name a file
-
-            return tomllib.loads(text)
-        found = json.loads(text)
+        text = source if is_json(source) else Path(source).read_text(encoding="utf-8")
+        # tomllib takes 4 ms to import, and few name a file.
+        found = (import_module("tomllib") if source.endswith(".toml") else json).loads(text)
     except (OSError, ValueError, RecursionError) as problem:
         what = f"gpu={shown(source)} cannot be read: {problem}"
         raise LlamaparError(what, "", ['{"base": "h100-80gb", "memory_gib": 79.6}'], "gpu") from None
-    if isinstance(found, dict):
-        return found
-    raise LlamaparError(f"gpu={shown(source)}: an object of a GPU's fields is needed", field="gpu")
+    if not isinstance(found, dict):
+        raise LlamaparError(f"gpu={shown(source)}: an object of a GPU's fields is needed", field="gpu")
+    return found
 
 
 def _of_data(data: Mapping[str, object]) -> Gpu:
@@ -250,8 +243,9 @@ def _of_data(data: Mapping[str, object]) -> Gpu:
     # A copy: the keys are popped below, and the dict belongs to the caller.
     given = dict(data)
     base, text = given.pop("base", None), given.pop("nccl_tests", None)
-    start = UNNAMED if base is None else _named(base)
-    example = HARDWARE[DEFAULT_GPU]
+    start, example = UNNAMED, HARDWARE[DEFAULT_GPU]
+    if base is not None:
+        start = HARDWARE[one_of("base", SHORT_NAMES.get(str(base), base), HARDWARE, LayoutError)]
     if "memory_gib" in given:
         gib = _rate("memory_gib", given.pop("memory_gib"), example.hbm_bytes / 2**30)
         given["hbm_bytes"] = round(gib * 2**30)

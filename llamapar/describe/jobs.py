@@ -68,7 +68,8 @@ def _row(cp: int, dp: int, sequences: int) -> Job:
         global_batch=sequences * dp,
         layer_split="balanced ends",
         gpu=HARDWARE[DEFAULT_GPU],
-        recompute="none",
+        # At 131,072 tokens the papers do not say it.
+        recompute="none" if cp == 1 else None,
         schedule="interleaved-1f1b" if early else "looped-bfs",
     )
 

@@ -21,6 +21,7 @@ TERMS = {
     "pipeline idle": style.PAD,
     "exposed P2P": style.COLOURS["pp"],
     "exposed DP": style.COLOURS["dp"],
+    "slowed by DP": "#999933",
     "optimizer": "#DDCC77",
     "stragglers": style.LINE,
 }

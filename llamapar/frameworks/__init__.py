@@ -37,7 +37,8 @@ from .megatron import MEGATRON
 from .meta import META
 from .nanotron import NANOTRON
 from .picotron import PICOTRON
-from .rows import ROWS, trainer
+from .rows import ROWS
+from .rows import trainer as of_row
 from .source import LAST, Change, Source
 from .torchtitan import TORCHTITAN
 from .trainer import USUAL, Habits
@@ -52,7 +53,7 @@ _JUDGES = (
 JUDGES: dict[str, Framework] = {f.name: f for f in _JUDGES}
 """Name → a framework with evidence of how it judges a layout."""
 
-FRAMEWORKS: dict[str, Framework] = {**JUDGES, **{n: trainer(n) for n in ROWS if n not in JUDGES}}
+FRAMEWORKS: dict[str, Framework] = {**JUDGES, **{n: of_row(n) for n in ROWS if n not in JUDGES}}
 """Name → a framework or trainer: what it can do, what it does unasked, and its evidence, if there is any."""
 
 offer("framework", FRAMEWORKS)

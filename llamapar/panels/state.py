@@ -121,7 +121,8 @@ class State:
             published = OPTIONS["job"].chosen(changes["job"])
             taken = self.take(JOBS[published].job)
             rest = {name: value for name, value in changes.items() if name != "job"}
-            return replace(taken, values=taken.values | {"job": published}).change(rest)
+            named = {"job": published, "framework": JOBS[published].framework}
+            return replace(taken, values=taken.values | named).change(rest)
         changes = {name: typed(name, v) if name in COUNTS else v for name, v in changes.items()}
         if "gpu" in changes:
             with suppress(LlamaparError):  # the page is told what is wrong with it
@@ -174,6 +175,9 @@ class State:
         if not self.values["job"] or model == JOBS[self.values["job"]].job.model:
             return self
         looked = {name: self.values[name] for name in (*VIEW, "framework")}
+        looked["framework"] = (
+            "" if looked["framework"] == JOBS[self.values["job"]].framework else looked["framework"]
+        )
         return replace(self, values=State.start().apply(PLAIN).values | looked)
 
     def bring(self, settings: Settings) -> State:

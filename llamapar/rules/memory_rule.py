@@ -123,7 +123,7 @@ def _same(short: Sequence[Breakdown], long: Sequence[Breakdown]) -> list[Breakdo
     return found
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=256)
 def load_of(job: Job, judge: Framework | None = None) -> Load | None:
     """The Load of a job, cached; None if nothing can be counted."""
     try:
@@ -194,9 +194,8 @@ def nothing_holds(job: Job, judge: Framework | None) -> str:
 
 def holding(found: Load, outcome: str) -> list[str]:
     """The GPUs with an outcome, smallest first: those that are proposed, or if it is none of them, all."""
-    known = sorted(HARDWARE.values(), key=lambda gpu: gpu.hbm_bytes)
-    names = ([gpu.name for gpu in gpus if found.outcome(gpu) == outcome] for gpus in (OFFERED, known))
-    return next(filter(None, names), [])
+    every = (OFFERED, sorted(HARDWARE.values(), key=lambda gpu: gpu.hbm_bytes))
+    return next(filter(None, ([g.name for g in gpus if found.outcome(g) == outcome] for gpus in every)), [])
 
 
 def has_room(job: Job, judge: Framework | None = None) -> bool:

@@ -8,7 +8,7 @@ from itertools import combinations, islice, product
 from llamapar.count.saved import RECOMPUTE
 from llamapar.describe.hardware import OFFERED
 from llamapar.describe.job import Job
-from llamapar.frameworks import Framework
+from llamapar.frameworks import Framework, recompute_of
 from llamapar.place.orders import ALL_FORWARD_FIRST
 
 from . import memory_rule
@@ -61,8 +61,7 @@ def _settings(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iter
 
 def _bought(job: Job, judge: Framework | None, enough: list[set[str]]) -> Iterator[Fix]:
     """Larger GPUs, alone and with one other change."""
-    there = job.gpu.hbm_bytes if job.gpu else 0
-    larger: list[Changes] = [{"gpu": gpu} for gpu in OFFERED if gpu.hbm_bytes > there]
+    larger: list[Changes] = [{"gpu": gpu} for gpu in OFFERED if job.gpu and gpu.hbm_bytes > job.gpu.hbm_bytes]
     yield from _tries(job, [*larger, *_single(job, judge)], enough)
 
 
@@ -94,7 +93,7 @@ def _single(job: Job, judge: Framework | None) -> Iterator[Changes]:
     if batch > 1 and job.micro_batches is None:
         yield {"micro_batch": batch // 2}
     # Modes are ordered by what they recompute; a mode that keeps more cannot help.
-    now = RECOMPUTE.index(job.recompute)
+    now = RECOMPUTE.index(recompute_of(judge, job.recompute))
     yield from ({"recompute": mode} for mode in RECOMPUTE[now + 1 :])
     # Ranks are taken from DP, so that the GPUs stay as many as they are.
     for ways in (2, 4, 8):

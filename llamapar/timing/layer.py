@@ -59,7 +59,7 @@ class Conditions:
     profile: str = "none"
 
     def __post_init__(self) -> None:
-        self.gpu.require_rates()
+        self.gpu.require_rates(self.precision)
 
     @classmethod
     def of(

@@ -255,8 +255,8 @@ def _of_degrees(
                         alone[name] = busy + waits_of(job.schedule, pp, v, many, *stage)
                     alike = zero, made.rank, name
                     if alike not in exposed:
-                        between = sharing.exposed(params, named, (forward, backward))
-                        exposed[alike] = between.value + sharing.optimizer(params).value
+                        terms = sharing.terms(params, named, (forward, backward))
+                        exposed[alike] = sum(term.value for term in terms)
                     seconds = alone[name] + exposed[alike]
                     other = "" if split == splits[0] else split
                     yield Candidate(

@@ -45,10 +45,7 @@ come on top.
 GRAD, ITEM = 4, 2
 """Bytes of a gradient when ranks sum it, and of a parameter when it is gathered."""
 
-_ZERO = (
-    "arXiv:1910.02054 section 7; exposed: Scaling Llama 3 Training, ISCA 2025, section 7.3; "
-    "slowed: arXiv:2507.03114"
-)
+_ZERO = "arXiv:1910.02054 section 7; exposed: Scaling Llama 3 Training, ISCA 2025, section 7.3"
 
 
 @dataclass(frozen=True)
@@ -125,15 +122,16 @@ class Sharing:
     """The time of data parallelism and of the optimizer, by the ranks that share parameters.
 
     shards: ranks that share the states. scatter, gather: seconds that one parameter's gradient, and the
-    parameter itself, travels. memory: bytes/s. formula: of EXPOSED_DP, EXPOSED_AFTER or EXPOSED_ALONE. named:
-    its inputs that are the same for every rank. once: `Habits.reduces_once`.
+    parameter itself, travels. memory: bytes/s. exposed: of EXPOSED_DP, EXPOSED_AFTER or EXPOSED_ALONE.
+    slowed: of SLOWED_DP, or "". named: inputs that are the same for every rank. once: `Habits.reduces_once`.
     """
 
     shards: int
     scatter: float
     gather: float
     memory: float
-    formula: str
+    exposed: str
+    slowed: str
     named: Mapping[str, float]
     once: bool
 
@@ -150,14 +148,18 @@ class Sharing:
         along = (shards.size - 1) / shards.size / shards.rate(how.gpu)
         once = habits.reduces_once(layout.pp)
         # ZeRO 2 that reduces once a step communicates like ZeRO 1.
-        formula, tensors = EXPOSED_DP[1 if once and zero == 2 else zero], 0
+        like = 1 if once and zero == 2 else zero
+        exposed, slowed, tensors = EXPOSED_DP[like], SLOWED_DP[like], 0
         if habits.reduces_after and zero == 1:
-            formula, tensors = EXPOSED_AFTER, habits.reduces_after
+            exposed, slowed, tensors = EXPOSED_AFTER, "", habits.reduces_after
         if habits.gathers_alone and zero == 3:
-            formula, tensors = EXPOSED_ALONE, habits.gathers_alone
+            exposed, slowed, tensors = EXPOSED_ALONE, "", habits.gathers_alone
+        if shards.size * copies.size == 1:
+            exposed = slowed = ""
         named = {
             "latency": shards.latency * (shards.size > 1),
-            "slowed": SLOWED,
+            # A slower network's collectives move fewer bytes in a second through the memory.
+            "slowed": SLOWED * shards.rate(how.gpu) / (how.gpu.link_rate * how.gpu.link),
             # Of the two last formulas: a layer's tensors that are copied in a piece for each rank.
             "tensors": tensors,
             "ranks": shards.size,
@@ -165,15 +167,15 @@ class Sharing:
             # What is recomputed is gathered once more.
             "gathers": 3 if how.recompute == "full" else 2,
         }
-        alone = shards.size * copies.size == 1
-        memory, formula = how.gpu.hbm_rate * STREAM, "0.0" if alone else formula
-        own = shards.size if zero else 1
-        return cls(own, along * grad + between, along * gathered, memory, formula, named, once)
+        own, memory = shards.size if zero else 1, how.gpu.hbm_rate * STREAM
+        sent = along * grad + between, along * gathered
+        return cls(own, *sent, memory, exposed, slowed, named, once)
 
-    def exposed(self, numel: int, named: Mapping[str, float], phases: tuple[float, float]) -> Term:
-        """What its collectives cost a step beside compute. numel: parameters of a rank before ZeRO.
+    def terms(self, numel: int, named: Mapping[str, float], phases: tuple[float, float]) -> list[Term]:
+        """What its collectives cost, beside compute and by slowing it; and AdamW's step over a rank's share.
 
-        named: "layers" of the rank, "micro_batches". phases: forward and backward seconds of a layer.
+        numel: parameters of a rank before ZeRO. named: "layers" of the rank, "micro_batches". phases: forward
+        and backward seconds of a layer.
         """
         layers = named["layers"]
         inputs = {
@@ -186,51 +188,53 @@ class Sharing:
             "backward": layers * phases[1],
             "layers": max(1.0, layers),
             "copied": 4 * ITEM * numel / self.memory,
+            "numel": float(numel),
+            "shards": float(self.shards),
+            "memory": self.memory,
         }
-        return Term("exposed DP", self.formula, inputs, _ZERO)
-
-    def optimizer(self, numel: int) -> Term:
-        """AdamW's step over a rank's share."""
-        inputs = {"numel": float(numel), "shards": float(self.shards), "memory": self.memory}
-        return Term("optimizer", _OPTIMIZER, inputs, "AdamW's states, read and written")
+        rows = (
+            ("exposed DP", self.exposed, _ZERO),
+            ("slowed by DP", self.slowed, "arXiv:2507.03114"),
+            ("optimizer", _OPTIMIZER, "AdamW's states, read and written"),
+        )
+        return [Term(name, formula, inputs, source) for name, formula, source in rows if formula]
 
 
 _OPTIMIZER = f"{STATES} * numel / shards / memory"
 
 SLOWED = 0.189
-"""Seconds that compute takes longer for a second of collectives beside it: they share cores and memory.
+"""Seconds that compute takes longer for a second of collectives over the fast link beside it.
 
-An average over models trained on A100, H100 and AMD's GPUs (arXiv:2507.03114, abstract). It agrees with the
-rows of ZeRO 3, which take the longer the more is sent beside their compute.
+Both use the same memory and cores. It is an average over models trained on A100, H100 and AMD's GPUs
+(arXiv:2507.03114, abstract), and agrees with the rows of ZeRO 3, which take the longer the more is sent
+beside their compute.
 """
 
-
-def beside_compute(sent: str, busy: str, least: str = "0") -> str:
-    """The formula of what transfers cost beside compute: what lasts longer, and the slower compute.
-
-    sent, busy: seconds of both. least: seconds with nothing beside them.
-    """
-    return f"max({least}, {sent} - {busy}) + slowed * min({sent}, {busy})"
-
-
-_BOTH, _WEIGHTS = "(scatter + gather)", "(gather + layers * latency)"
+_WEIGHTS, _LAST = "(gather + layers * latency)", "(gather + scatter + 2 * layers * latency)"
 EXPOSED_DP = {
     # twice the ring, beside the last micro-batch's backward
-    0: f"{beside_compute(_BOTH, 'backward', f'{_BOTH} / layers')} + latency",
-    1: f"{beside_compute('scatter', 'backward', 'scatter / layers')}"
-    f" + {beside_compute('gather', 'forward', 'gather / layers')} + 2 * latency",
-    2: f"scatter / layers + reductions * ({beside_compute('scatter', 'backward')})"
-    f" + {beside_compute('gather', 'forward', 'gather / layers')} + 2 * latency",
-    3: f"{_BOTH} / layers + 2 * latency + micro_batches * ({beside_compute(_WEIGHTS, 'forward')})"
-    f" + (micro_batches - reductions) * ({beside_compute(_WEIGHTS, 'backward')})"
-    f" + reductions * ({beside_compute('(gather + scatter + 2 * layers * latency)', 'backward')})",
+    0: "max((scatter + gather) / layers, scatter + gather - backward) + latency",
+    1: "max(scatter / layers, scatter - backward) + max(gather / layers, gather - forward) + 2 * latency",
+    2: "scatter / layers + reductions * max(0, scatter - backward)"
+    " + max(gather / layers, gather - forward) + 2 * latency",
+    3: f"(scatter + gather) / layers + 2 * latency + micro_batches * max(0, {_WEIGHTS} - forward)"
+    f" + (micro_batches - reductions) * max(0, {_WEIGHTS} - backward)"
+    f" + reductions * max(0, {_LAST} - backward)",
 }
-"""ZeRO stage → what gradients and parameters in flight cost a step.
+"""ZeRO stage → the time of gradients and parameters in flight that compute does not hide.
 
-That is the last layer's reduction and the first layer's gather; whatever takes longer than the compute of the
-micro-batch beside it; and how much slower that compute is.
+That is the last layer's reduction and the first layer's gather, and whatever takes longer than the compute of
+the micro-batch beside it.
 """
 
+SLOWED_DP = {
+    0: "slowed * min(scatter + gather, backward)",
+    1: "slowed * (min(scatter, backward) + min(gather, forward))",
+    2: "slowed * (reductions * min(scatter, backward) + min(gather, forward))",
+    3: f"slowed * (micro_batches * min({_WEIGHTS}, forward)"
+    f" + (micro_batches - reductions) * min({_WEIGHTS}, backward) + reductions * min({_LAST}, backward))",
+}
+"""ZeRO stage → how much longer compute takes because of what it hides."""
 
 EXPOSED_AFTER = "2 * scatter + gather + 3 * latency + layers * tensors * ranks * launch"
 """The same if nothing is hidden and gradients are reduced whole, which is two rings: see `Habits`."""
@@ -293,10 +297,7 @@ class Step:
         if lay.pp > 1:
             terms += _pipeline(job, how, ranks, many, nc, tokens)
         numel, layers = _fullest(sizes)
-        between = Sharing.of(how, lay)
-        if lay.cp * lay.dp > 1:
-            terms.append(between.exposed(numel, named | {"layers": float(layers)}, phases))
-        terms.append(between.optimizer(numel))
+        terms += Sharing.of(how, lay).terms(numel, named | {"layers": float(layers)}, phases)
         # The share was observed over many machines, so a single one gets none.
         if lay.world > how.gpu.domain:
             inputs = {"busy": busy, "share": STRAGGLING}
