@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/cost_accuracy.py [--half seen|unseen|both] [--terms] [--ultrascale] [--fit]
     .venv/bin/python benchmarks/cost_accuracy.py --course    # writes the rows that notebook 09 draws
+    .venv/bin/python benchmarks/cost_accuracy.py --pairs     # how often the order of two is right
     .venv/bin/python benchmarks/cost_accuracy.py --page      # writes docs/measured/cost_accuracy.md
 
 --foundry adds llm-foundry's rows, of which nothing was known when all terms and constants stood. --fresh
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import _page
 import llamapar as lp
+from llamapar.timing.cost import cost_of
 from llamapar.timing.profiles import PROFILES
 
 ORACLES = Path(__file__).resolve().parent.parent / "tests" / "oracles"
@@ -375,6 +377,34 @@ SOURCES = {
 }
 """Beginning of a published row's name → whose it is."""
 
+APART = (0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 10)
+"""Predicted differences of two steps, as shares, between which pairs are counted."""
+
+
+def pairs() -> Iterator[tuple[float, bool]]:
+    """Pairs of layouts of one job: how far apart they are by prediction, and whether the order is right.
+
+    A job is a model, a length, a batch, GPUs and a precision of one source. nanotron's are predicted with its
+    profile. Pairs of equal degrees, micro-batch and recomputation are other settings, and left out.
+    """
+    groups: dict[object, list[tuple[object, float, float]]] = {}
+    for row in (*published("both"), *fresh(), *ultrascale("both")):
+        cost = row.cost
+        if cost is None:
+            continue
+        how = cost.asked.how
+        if row.name.startswith("ultrascale"):
+            cost = cost_of(cost.asked.job, how.fitted("nanotron"), cost.asked.split)
+        source, m = row.name.partition("-")[0], cost.model
+        work = (source, m.dim, m.n_layers, cost.seq_len, cost.tokens, cost.layout.world, cost.gpu.name)
+        made = (cost.layout, cost.asked.job.micro_batch, how.recompute)
+        groups.setdefault((*work, how.precision), []).append((made, cost.step_seconds, row.measured))
+    for members in groups.values():
+        for (one, first, slow), (other, second, slower) in itertools.combinations(members, 2):
+            if one != other:
+                yield max(first, second) / min(first, second) - 1, (first - second) * (slow - slower) > 0
+
+
 WORST = 10
 """Rows that the page names."""
 
@@ -431,7 +461,15 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true", help="what a profile of each trainer would be")
     parser.add_argument("--course", action="store_true", help=f"write {COURSE.name} for notebook 09")
     parser.add_argument("--page", action="store_true", help="write docs/measured/cost_accuracy.md")
+    parser.add_argument("--pairs", action="store_true", help="how often the order of two layouts is right")
     args = parser.parse_args()
+    if args.pairs:
+        every = list(pairs())
+        for low, high in itertools.pairwise(APART):
+            right = [ok for apart, ok in every if low <= apart < high]
+            share = f"{statistics.mean(right):.0%} of {len(right)} pairs in the right order"
+            print(f"{low:5.0%} to {high:5.0%} apart: {share}")
+        return
     if args.page:
         _page.write(__file__, tables())
         return

@@ -257,7 +257,8 @@ class Framework:
     order: its rank order, fastest axis first. chunking: how CP cuts the sequence.
     layer_split: a name of `splits.LAYER_SPLITS`; None without a pipeline, or if its rule is not one of those.
     layer_splits: further splits that a setting selects. zero: its ZeRO stages. interleaves: whether a
-    pipeline rank may have several stages. sources: of these three, by field name.
+    pipeline rank may have several stages. hsdp: whether several groups of DP ranks may
+    each hold all shards, as copies. sources: of these four, by field name.
     trains: False if it only serves, and so needs no memory for training.
     parts: folder → the part of the framework whose code it holds, if parts judge a layout separately.
     runs: the job that it really runs, if it silently changes the layout; LP001 reports that.
@@ -278,6 +279,7 @@ class Framework:
     layer_splits: tuple[str, ...] = ()
     zero: tuple[int, ...] = (0, 1, 2, 3)
     interleaves: bool = True
+    hsdp: bool = True
     sources: Mapping[str, Source] = field(default_factory=dict)
     trains: bool = True
     parts: Mapping[str, str] = field(default_factory=dict)

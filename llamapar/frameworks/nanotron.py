@@ -16,9 +16,11 @@ NANOTRON = Framework(
     padding=_PADDING,
     zero=(0, 1),
     interleaves=False,
+    hsdp=False,
     sources={
         "zero": Source(_REPO, "src/nanotron/helpers.py:409-434; README.md:172-182", _AT),
         "interleaves": Source(_REPO, "src/nanotron/parallel/pipeline_parallel/engine.py", _AT),
+        "hsdp": Source(_REPO, "src/nanotron/parallel/context.py", _AT),
     },
     keywords=keywords(
         cp="context_parallel_size",

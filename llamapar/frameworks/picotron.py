@@ -14,9 +14,11 @@ PICOTRON = Framework(
     chunking="contiguous",
     zero=(0,),
     interleaves=False,
+    hsdp=False,
     sources={
         "zero": Source(_REPO, "picotron/data_parallel/bucket.py:31", _AT),
         "interleaves": Source(_REPO, "picotron/pipeline_parallel/pipeline_parallel.py:77-129", _AT),
+        "hsdp": Source(_REPO, "picotron/process_group_manager.py", _AT),
     },
     keywords=keywords(
         tp="tp_size",

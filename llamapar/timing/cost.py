@@ -224,7 +224,7 @@ PlanSettings = TypedDict(
         "cp_method": "str",
         "kv_replication": "bool",
         "profile": "str | None",
-        "most_tp": "int | None",
+        "headroom": "float",
         "all_schedules": "bool",
         "top": "int",
         "framework": "str | Framework | None",
