@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import llamapar as lp
-from llamapar.rules import memory_rule, nearby
+from llamapar.rules import memory_rule
 
 PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 SHORT = lp.Layout(tp=8, pp=16, dp=128)
@@ -79,8 +79,7 @@ def check() -> lp.Report:
 
 def words() -> str:
     """A report with three findings, two of them errors, all its words, fixes and verdicts."""
-    for remembered in (memory_rule.load_of, nearby._by_distance):
-        remembered.cache_clear()
+    memory_rule.load_of.cache_clear()
     return str(lp.check("llama3.1-405b", SLIP, **FACTS).as_dict())
 
 

@@ -73,7 +73,8 @@ if TYPE_CHECKING:
     from .timing.calibrate import Calibration, calibrate
     from .timing.cost import Cost, cost
     from .timing.inside import LayerSteps, inside
-    from .timing.plan import Plan, Ranked, plan
+    from .timing.plan import Plan, plan
+    from .timing.ranking import Ranked
     from .timing.reasons import Reasons, reasons
 
 __version__ = "0.1.0"

@@ -15,7 +15,7 @@ from llamapar.count.terms import STATES
 from llamapar.describe.hardware import OFFERED
 from llamapar.describe.job import Job
 from llamapar.rules import memory_rule
-from llamapar.rules.effect import Effect, effect
+from llamapar.rules.fix import Effect, effect
 from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
 
 B8, B70, B405 = "llama3-8b", "llama3.1-70b", "llama3.1-405b"

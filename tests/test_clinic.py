@@ -17,7 +17,7 @@ from llamapar.errors import shown
 from llamapar.panels.clinic_panel import LIMIT, Clinic, Visit
 from llamapar.panels.controls import CLINIC as SCHEMA
 from llamapar.panels.page import for_browser
-from llamapar.rules.fix_search import Fix
+from llamapar.rules.fix import Fix
 from soon import within
 from wire import deliver, press, receive, unpacked
 

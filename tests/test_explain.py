@@ -21,7 +21,7 @@ import llamapar as lp
 from llamapar import diagnosis
 from llamapar.describe.models import public_models
 from llamapar.diagnosis.vocabulary import CATEGORIES, CODES, SUBTYPES, VERDICTS
-from llamapar.rules.fix_search import Fix
+from llamapar.rules.fix import Fix
 from llamapar.rules.table import RULE_BY_CODE
 
 ORACLES = Path(__file__).parent / "oracles"

@@ -13,9 +13,10 @@ import llamapar as lp
 from inputs import drawn, jobs
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.layout import AXES
-from llamapar.rules import memory_rule, remedies
-from llamapar.rules.fix_search import Fix, changed_job, passing_fixes
-from llamapar.rules.fixes import MOST
+from llamapar.rules import memory_rule
+from llamapar.rules.fix import Fix, changed_job
+from llamapar.rules.table import RULE_BY_CODE
+from llamapar.timing.fixes import MOST, nearest
 
 B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
 
@@ -33,8 +34,7 @@ def assert_fixes_hold(arguments: dict[str, Any]) -> None:
     report = lp.check(**arguments)
     warned = {f.code for f in report.findings if f.severity == "warning"}
     for finding in report.findings:
-        most = remedies.MOST if finding.code.startswith("LP5") else MOST  # what memory does not fit
-        assert len(finding.fixes) <= most
+        assert len(finding.fixes) <= MOST
         assert not finding.fixes or finding.severity != "note"
         assert len({fix.text for fix in finding.fixes}) == len(finding.fixes)
         for fix in finding.fixes:
@@ -118,7 +118,7 @@ def test_incident_5_reports_both_products_and_dp_8_first() -> None:
         ),
         ({"model": B8, "layout": {"tp": 16}, "gpus": 16}, "LP104", "tp=8 dp=2 (8·1·1·2 = 16 ranks)"),
         ({"model": B8, "layout": {"tp": 8}, "gpus": 64}, "LP001", "dp=8 (8·1·1·8 = 64 ranks)"),
-        ({"model": B8, "layout": {"cp": 4}, "seq_len": 8188}, "LP201", "seq_len=8184"),
+        ({"model": B8, "layout": {"cp": 4}, "seq_len": 8188}, "LP201", "cp=2 dp=2 (1·2·1·2 = 4 ranks)"),
         ({"model": B8, "seq_len": 16384}, "LP203", "seq_len=8192"),
         (
             {"model": B405, "layout": {"pp": 16}, "framework": "megatron"},
@@ -135,7 +135,7 @@ def test_incident_5_reports_both_products_and_dp_8_first() -> None:
         (
             {"model": B8, "layout": {"dp": 8}, "global_batch": 100, "micro_batch": 2},
             "LP401",
-            "global_batch=96",
+            "tp=2 dp=4 micro_batch=1 (2·1·1·4 = 8 ranks)",
         ),
         (
             {"model": B8, "layout": {"tp": 16, "pp": 3, "dp": 5}, "framework": "transformers"},
@@ -160,7 +160,7 @@ def test_incident_5_reports_both_products_and_dp_8_first() -> None:
         (
             {"model": B8, "layout": {"tp": 8, "cp": 2}, "seq_len": 48, "framework": "torchtitan"},
             "LP205",
-            "max_context_length=32",
+            "tensor_parallel_degree=4 dp=2 (4·2·1·2 = 16 ranks)",
         ),
         (
             {"model": B8, "layout": {"pp": 4}, "layer_split": "balanced ends", "framework": "megatron"},
@@ -225,17 +225,23 @@ def test_other_gpus_are_the_last_resort() -> None:
     assert len(home.fixes) == 1
 
 
-def test_settings_come_before_other_gpus() -> None:
-    """The nearest repair, dp=3, needs 24 GPUs; the batch can be mended on the 8 that are there."""
+def test_gpus_and_batch_are_held_where_any_layout_holds_them() -> None:
+    """The nearest repair, dp=3, needs 24 GPUs; a pipeline of the 8 that are there takes the batch."""
     report = lp.check(B8, {"tp": 8}, gpus=8, seq_len=8191, global_batch=7, batch_per_dp=3, micro_batch=2)
     (finding,) = [f for f in report.findings if f.code == "LP403"]
-    assert texts(finding) == ["seq_len=8184 batch_per_dp=4 global_batch=4"]
+    assert finding.fixes
+    for fix in finding.fixes:
+        assert (fix.layout.world, fix.job.seq_len, fix.job.global_batch) == (8, 8191, 7)
+    three_ways = lp.check(B8, {"tp": 2}, gpus=2, batch_per_dp=3, micro_batch=2, global_batch=5)
+    assert texts(three_ways.findings[0])[0] == "batch_per_dp=5 micro_batch=1"
 
 
-def test_no_fix_is_offered_where_none_is_known() -> None:
-    """Facts that contradict each other three ways; the rules' own repairs undo one another."""
-    report = lp.check(B8, {"tp": 2}, gpus=2, batch_per_dp=3, micro_batch=2, global_batch=5)
-    assert [f.code for f in report.findings if not f.fixes] == ["LP401", "LP402"]
+def test_the_valid_degrees_are_listed() -> None:
+    (heads, kv) = lp.check("qwen2.5-7b", {"tp": 8}).errors
+    assert heads.why == "a rank would need 3.50 query heads; tp may be 1, 2, 4"
+    assert kv.why.endswith("; tp may be 1, 2, 4")
+    cut = lp.check(B8, {"cp": 3}, seq_len=8192, gpus=3).errors[0]
+    assert cut.why.endswith("; cp may be 1, 2, 4, 8, 16, 32")
 
 
 # -- on the GPUs that are there --------------------------------------------------------------------
@@ -296,7 +302,7 @@ def test_what_may_fit_here_comes_before_larger_gpus(
 ) -> None:
     """Nothing fits for sure, nor by the account that is shown; a plan lists what is undecided."""
     asked = {name: value for name, value in facts.items() if name != "recompute"}
-    assert {one.outcome for one in lp.plan(model, **asked).layouts} == {"undecided"}
+    assert {one.held.outcome for one in lp.plan(model, **asked).layouts} == {"undecided"}
     (finding,) = lp.check(model, layout, micro_batch=2, **facts).errors
     assert finding.fixes
     for fix in finding.fixes:
@@ -329,9 +335,12 @@ def test_a_fix_of_another_rule_neither_buys_gpus_nor_leaves_them_idle(
 def test_where_nothing_fits_that_is_what_is_said() -> None:
     """405B on 32 A100: its states alone are more than they have, whatever the layout."""
     report = lp.check(B405, {"tp": 32}, gpus=32, gpu="a100-80gb")
-    assert [(f.code, f.fixes) for f in report.errors] == [("LP104", ())]
+    assert [(f.code, f.fixes) for f in report.errors] == [("LP104", ()), ("LP511", ())]
+    needs = "stage 0 needs at least 210.41 GiB a rank before any activation, and a100-80gb has 80.00"
+    assert report.errors[1].message == needs
     assert report.errors[0].why == (
-        "a rank would need 1/4 of a KV head; no layout of 32 a100-80gb holds llama3.1-405b: weights, "
+        "a rank would need 1/4 of a KV head; tp may be 1, 2, 4, 8; "
+        "no layout of 32 a100-80gb holds llama3.1-405b: weights, "
         "gradients and optimizer states, shared over all of them, are 210.41 GiB a GPU of 80.00; at least 85 "
         "GPUs are needed"
     )
@@ -395,19 +404,14 @@ def test_hsdp_keeps_its_copies() -> None:
             assert fix.layout.dp % 4 == 0
 
 
-def test_a_search_offers_what_passes_once_and_in_order_and_reads_no_further() -> None:
-    job = lp.Job.of(B8, {"tp": 16}, gpus=16)
-    read: list[str] = []
-
-    def tries() -> Iterator[Fix]:
-        for changes in ({"tp": 16}, {"tp": 3, "dp": 5}, {"tp": 4, "dp": 4}, {"tp": 4, "dp": 4}, {"dp": 16}):
-            made = changed_job(job, {"tp": 1, **changes})
-            assert made is not None
-            read.append(Fix.between(job, made).text)
-            yield Fix.between(job, made)
-
-    offered = passing_fixes(job, tries(), None, "LP104")
-    assert next(offered).text == "tp=4 dp=4 (4·1·1·4 = 16 ranks)"
-    assert len(read) == 3
-    assert [fix.text for fix in offered] == ["tp=1 dp=16 (1·1·1·16 = 16 ranks)"]
-    assert Fix.between(job, job).changes == ()
+def test_the_search_goes_from_near_to_far_and_keeps_gpus_and_batch() -> None:
+    job = lp.Job.of(B8, {"tp": 4, "dp": 4}, gpus=16, seq_len=8192, global_batch=32, batch_per_dp=8)
+    found = list(nearest(job, RULE_BY_CODE["LP401"], None))
+    assert found[0] == job
+    assert {(made.layout.world, made.gpus, made.sequences) for made in found} == {(16, 16, 32)}
+    assert all(made.batch_per_dp == 32 // made.layout.dp for made in found)
+    asked = lp.plan(B8, gpus=16, seq_len=8192, global_batch=32, top=1).asked
+    assert {one[1:5] for one in asked.candidates()} <= {
+        (m.layout.tp, m.layout.cp, m.layout.pp, m.layout.dp) for m in found
+    }
+    assert Fix(job, job).changes == ()

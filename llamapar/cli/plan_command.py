@@ -18,7 +18,7 @@ from .output import write_line
 
 _SEARCHED = ("gpus", "seq_len", "global_batch")
 _PLAN = (*("gpu", "schedule", "precision", "kernels", "flash", "overlap_tp", "cp_method"), "kv_replication")
-_SHOWN = ("profile", "most_tp", "all_schedules", "top", "framework")
+_SHOWN = ("profile", "headroom", "all_schedules", "top", "framework")
 
 _PATIENCE = 1.0
 """Seconds between lines that say how far a search is."""

@@ -17,9 +17,10 @@ from typing import Any
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
 from llamapar.late import late
-from llamapar.rules.fix_search import Fix, severities_again
-from llamapar.rules.fixes import find_fixes
+from llamapar.rules.fix import Fix
+from llamapar.rules.severity import severities_again
 from llamapar.rules.table import ERROR, RULE_BY_CODE
+from llamapar.timing.fixes import find_fixes
 
 from .causes import explain_divides
 from .counts import explain_unequal
@@ -371,6 +372,6 @@ def _fixes(h: Hypothesis, known: Known) -> tuple[Fix | str, ...]:
             find_fixes(job, RULE_BY_CODE[code], known.framework) if job and failing.get(code) == ERROR else ()
         )
         if fixes:
-            return tuple(fixes)
+            return fixes
     words = known.memory_command() if h.category == "memory_oom_layout" else ""
     return tuple(filter(None, (words, h.remedy or category.remedy)))

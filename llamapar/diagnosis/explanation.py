@@ -15,7 +15,7 @@ from llamapar.describe.options import OPTIONS
 from llamapar.frameworks import FRAMEWORKS, Source
 from llamapar.records.equations import Equation
 from llamapar.records.tables import Plain
-from llamapar.rules.fix_search import Fix
+from llamapar.rules.fix import Fix
 
 from .hypothesis import Level
 from .known import MODEL_FIELDS, Known

@@ -10,7 +10,7 @@ from functools import cache
 from llamapar.describe.job import Job
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks.base import Evidence, Framework
-from llamapar.rules.fix_search import severities_again
+from llamapar.rules.severity import severities_again
 from llamapar.rules.table import RULE_BY_CODE
 
 from .explanation import Said

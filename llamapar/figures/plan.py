@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from llamapar.count.terms import GIB
-from llamapar.timing.plan import Plan, Ranked
+from llamapar.timing.plan import Plan
+from llamapar.timing.ranking import Ranked
 
 from . import draw, style
 from .chart import Chart

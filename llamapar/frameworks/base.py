@@ -211,7 +211,8 @@ class Framework:
     layer_split: a name of `splits.LAYER_SPLITS`; None without a pipeline, or if its rule is not one of those.
     axes: the axes that it can cut by. layer_splits: further splits that a setting selects. zero: its ZeRO
     stages; zero_elsewhere: those of another engine of it, which a plan does not offer. interleaves: whether
-    a pipeline rank may have several stages. sources: of the row, by field name.
+    a pipeline rank may have several stages. hsdp: whether groups of DP ranks may each hold all shards.
+    sources: of the row, by field name.
     trains: False if it only serves, and so needs no memory for training.
     parts: folder → the part of the framework whose code it holds, if parts judge a layout separately.
     runs: the job that it really runs, if it silently changes the layout; LP001 reports that.
@@ -236,6 +237,7 @@ class Framework:
     zero: tuple[int, ...] = (0, 1, 2, 3)
     zero_elsewhere: tuple[int, ...] = ()
     interleaves: bool = True
+    hsdp: bool = True
     sources: Mapping[str, Source] = field(default_factory=dict)
     trains: bool = True
     parts: Mapping[str, str] = field(default_factory=dict)

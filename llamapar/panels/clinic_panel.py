@@ -36,7 +36,7 @@ from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import Settings
 from llamapar.late import late
-from llamapar.rules.fix_search import Fix
+from llamapar.rules.fix import Fix
 
 from .bringing import flight_records, named_in
 from .controls import CLINIC, DIMS, MORE

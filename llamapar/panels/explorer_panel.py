@@ -37,7 +37,7 @@ from .state import State
 if TYPE_CHECKING:
     from llamapar.describe.job import Job
     from llamapar.execution.run_result import RunResult
-    from llamapar.rules.fix_search import Fix
+    from llamapar.rules.fix import Fix
     from llamapar.timing.plan import Plan
 
 

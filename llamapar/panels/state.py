@@ -25,7 +25,7 @@ from llamapar.frameworks import framework, padding_rule
 from llamapar.frameworks.settings import Settings
 from llamapar.late import late
 from llamapar.records.tables import Plain
-from llamapar.rules.fix_search import Fix
+from llamapar.rules.fix import Fix
 from llamapar.rules.report import Report, check_job
 from llamapar.rules.table import ERROR, WARNING
 

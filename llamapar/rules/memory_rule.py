@@ -165,15 +165,12 @@ def layers_numel(model: ModelConfig) -> int:
     return sum(p.numel for p in model.parameters() if p.layer is not None)
 
 
-def surely_exceeds(job: Job, judge: Framework | None) -> bool:
-    """Whether the states of its layers alone exceed the GPU's memory; fast, because nothing is counted."""
+def least_of(job: Job, judge: Framework | None) -> float:
+    """A lower bound on a rank's bytes, of its layers' states alone: it stands even where tp cuts a head."""
     lay = job.layout
-    if job.gpu is None or (judge is not None and not judge.trains):
-        return False
-    # Embedding and head are left out, for which stage holds them is the split's affair; a lower bound may
-    # be low.
+    # Embedding and head are left out, for which stage holds them is the split's affair.
     numel = layers_numel(job.model) / lay.tp / lay.pp
-    return least_bytes(numel, lay.zero, lay.dp_shard * lay.cp, judge) > job.gpu.hbm_bytes
+    return least_bytes(numel, lay.zero, lay.dp_shard * lay.cp, judge)
 
 
 def nothing_holds(job: Job, judge: Framework | None) -> str:
@@ -215,14 +212,15 @@ def finding_of(job: Job, judge: Framework | None = None) -> tuple[str, str] | No
     activations are not counted. Without one it is a note, if the choice of the GPU matters.
     """
     found = load_of(job, judge)
+    trains = judge is None or judge.trains
     if found is None:
-        return None
+        exceeds = job.gpu is not None and trains and least_of(job, judge) > job.gpu.hbm_bytes
+        return (TOO_LITTLE_MEMORY, ERROR) if exceeds else None
     if job.gpu is None:
         return (TOO_LITTLE_MEMORY, NOTE) if found.matters else None
     outcome = found.outcome(job.gpu)
     if outcome == FITS:
         return None if found.whole else (NO_ACTIVATIONS, NOTE)
-    trains = judge is None or judge.trains
     if outcome == TOO_MUCH:
         return TOO_LITTLE_MEMORY, ERROR if trains else NOTE
     return OPEN, WARNING if trains else NOTE
@@ -235,7 +233,14 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     """Values for the templates of these rules, beside `Job.numbers`."""
     found = load_of(job, judge)
     if found is None:
-        return {}
+        least = f"{least_of(job, judge) / GIB:.2f}"
+        return {
+            "stage": 0,
+            "needs": f"at least {least} GiB a rank before any activation",
+            "there": f"{job.gpu} has {(job.gpu or HARDWARE[DEFAULT_GPU]).hbm_bytes / GIB:.2f}",
+            "terms": f"weights, gradients and optimizer states of its layers alone are {least}",
+            "counted": "the rest cannot be counted for this layout",
+        }
     worst, stages = found.memory.worst, found.memory.stages
     terms = sorted(worst.terms, key=lambda term: -term.bytes)[:LARGEST]
     largest = ", ".join(f"{term.name} {term.bytes / GIB:.2f}" for term in terms)

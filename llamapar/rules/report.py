@@ -12,18 +12,19 @@ from typing import Unpack
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.job import Job
 from llamapar.describe.keywords import CheckKeywords, CheckSettings, JobKeywords
-from llamapar.describe.layout import LayoutLike
+from llamapar.describe.layout import AXES, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.splits import Padding
 from llamapar.errors import LayoutError
 from llamapar.frameworks import FRAMEWORKS, JUDGES, UNKNOWN, Framework, Verdict, habits_of, padding_rule
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
+from llamapar.late import late
 from llamapar.records.tables import AsDict, Plain, fold, plural
 
 from . import memory_rule
-from .fix_search import Fix, is_unproven, severities
-from .fixes import find_fixes
+from .fix import Fix
+from .severity import is_unproven, listed_degrees, severities
 from .table import ERROR, MEMORY, NOTE, RULE_BY_CODE, SEVERITIES, Rule
 
 _WIDTH = 100
@@ -68,18 +69,21 @@ class Finding(AsDict):
     def why(self) -> str:
         """Why it cannot work, or why it matters, in one line.
 
-        An error also says if no layout of the GPUs can hold the model.
+        An error also lists the valid degrees, and says if no layout of the GPUs can hold the model.
         """
         # Without this a person would try fix after fix for a model that these GPUs cannot hold.
         hopeless = memory_rule.nothing_holds(self.job, self.judge) if self.severity == ERROR else ""
-        return "; ".join(filter(None, [self.rule.why.format_map(self._numbers), hopeless]))
+        listed = self.severity == ERROR and self.rule.axis in AXES
+        degrees = listed_degrees(self.rule.axis, self.job, self.judge) if listed else ""
+        return "; ".join(filter(None, [self.rule.why.format_map(self._numbers), degrees, hopeless]))
 
     @cached_property
     def fixes(self) -> tuple[Fix, ...]:
         """A few fixes, the nearest first; each passes `check` and ends this finding. A note has none."""
         if self.severity == NOTE:
             return ()
-        return tuple(find_fixes(self.job, self.rule, self.judge))
+        found: tuple[Fix, ...] = late("find_fixes")(self.job, self.rule, self.judge)
+        return found
 
     @cached_property
     def frameworks(self) -> dict[str, Verdict]:

@@ -46,6 +46,7 @@ class Rule:
     layouts_first: other layouts of the same number of ranks are offered before those.
     if_na: severity if the chosen framework has no such feature.
     of_facts: whether it follows from the given facts alone, whatever the framework.
+    axis: the degree that it is about; where it is an error, the valid degrees are listed.
     """
 
     code: str
@@ -58,6 +59,7 @@ class Rule:
     layouts_first: bool = False
     if_na: str | None = None
     of_facts: bool = False
+    axis: str = ""
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -92,6 +94,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "TP communicates in every layer; across nodes it runs at the speed of the network",
         severity=_always(WARNING),
         repairs=repairs.tp_fastest,
+        axis="tp",
     ),
     Rule(
         "LP101",
@@ -99,6 +102,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.model.n_heads % j.layout.tp != 0,
         "tp={tp} does not divide n_heads={n_heads} ({model})",
         "a rank would need {heads_share}",
+        axis="tp",
     ),
     Rule(
         "LP102",
@@ -114,6 +118,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.model.ffn_dim % j.layout.tp != 0,
         "tp={tp} does not divide ffn_dim={ffn_dim} ({model})",
         "a rank would need {ffn_each} FFN columns",
+        axis="tp",
     ),
     Rule(
         "LP104",
@@ -124,6 +129,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         severity=lambda j: NOTE if j.kv_replication and j.kv_replicas > 1 else ERROR,
         repairs=repairs.copied_kv_heads,
         layouts_first=True,
+        axis="tp",
     ),
     Rule(
         "LP105",
@@ -153,6 +159,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         ),
         "ffn_dim/tp = {ffn_dim}/{tp} = {ffn_exact} is not a multiple of the quantisation group {quant_group}",
         "a group of weights shares one scale and cannot lie on two ranks",
+        axis="tp",
     ),
     Rule(
         "LP108",
@@ -171,6 +178,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "each CP rank takes one chunk from the head and one from the tail; a chunk would have "
         "{seq_chunk} tokens",
         repairs=lambda j: multiples("seq_len", j.seq_len, j.token_unit),
+        axis="cp",
     ),
     Rule(
         "LP202",
@@ -180,6 +188,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "with sequence parallelism",
         "a rank would need {seq_sp} tokens of the residual stream",
         repairs=lambda j: [*multiples("seq_len", j.seq_len, j.token_unit), {"sequence_parallel": False}],
+        axis="tp",
     ),
     Rule(
         "LP203",
@@ -246,6 +255,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "{model} ties its head to the embedding, and pp={pp} puts them on different stages",
         "the first and the last stage each need the tensor, and its gradients must be summed",
         severity=_always(WARNING),
+        axis="pp",
     ),
     Rule(
         "LP305",
@@ -344,6 +354,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         repairs=lambda j: [{"cp": 1}, {"cp": 1, "pp": 1, "dp": 1}],
         if_na=ERROR,
         layouts_first=True,
+        axis="axes",
     ),
     Rule(
         "LP502",
@@ -352,6 +363,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "tp={tp} is not a power of two",
         "some frameworks promise powers of two alone",
         severity=_always(None),
+        axis="tp",
     ),
     Rule(
         "LP503",

@@ -6,13 +6,15 @@ is theirs. It does not depend on a starting point.
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from llamapar.count.terms import FITS, GIB, TOO_MUCH, Memory
+from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.hardware import DEFAULT_GPU, Gpu, GpuLike, hardware
 from llamapar.describe.job import Job
@@ -23,18 +25,25 @@ from llamapar.errors import LlamaparError, flag, real, whole
 from llamapar.frameworks import Framework, recompute_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
-from llamapar.records.tables import AsDict, Plain, Record
-from llamapar.rules.fix_search import codes, severities
+from llamapar.records.tables import AsDict, Record
 from llamapar.rules.memory_rule import memory_of
 from llamapar.rules.report import check_job
+from llamapar.rules.severity import codes, severities
 from llamapar.rules.table import ERROR
 
 from .cost import Cost, PlanSettings, cost_of
 from .layer import Conditions
-from .search import EVERY_SCHEDULE, Candidate, candidates, splits_of
+from .ranking import TIGHT, Ranked, losses_and_gains, placed
+from .search import EVERY_SCHEDULE, Candidate, Degrees, candidates, splits_of, unsearched
 
-JUDGED = 50
+JUDGED = 24
 """How many passing layouts are judged by the full functions."""
+
+ALIKE = 2
+"""How many passing layouts with equal degrees and recomputation are judged; the rest are variants of them."""
+
+SLOW = 1.5
+"""How many times the fastest layout's step is judged; nobody chooses a slower one."""
 
 MOST_PRICE = 1e6
 """The highest price of a GPU-hour that is accepted, in any currency."""
@@ -44,66 +53,14 @@ Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """A layout that passes `check` and may fit, with its time and its `memory`."""
-
-    job: Job
-    cost: Cost
-    held: Memory = field(repr=False)
-    why: str = ""
-
-    @property
-    def memory_bytes(self) -> int:
-        """The shown memory of its worst stage."""
-        return self.held.worst.total_bytes
-
-    @property
-    def high_bytes(self) -> int:
-        """Upper bound on the memory of its worst stage."""
-        return self.held.high_bytes
-
-    @property
-    def outcome(self) -> str:
-        """FITS, or UNDECIDED until more is known."""
-        return self.held.within(self.cost.gpu.hbm_bytes)
-
-    @property
-    def gib(self) -> str:
-        """Memory of its worst stage, in words; both ends of the range if they leave it undecided."""
-        if self.outcome == FITS:
-            return f"{self.memory_bytes / GIB:.1f}"
-        return f"{self.held.low_bytes / GIB:.1f} to {self.high_bytes / GIB:.1f}"
-
-    @property
-    def layout(self) -> Layout:
-        return self.job.layout
-
-    def as_dict(self) -> Plain:
-        """Plain values for JSON."""
-        names = ("tp", "cp", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "layer_split", "zero")
-        of_layout = self.layout.__dataclass_fields__
-        return {
-            **{name: getattr(self.layout if name in of_layout else self.job, name) for name in names},
-            "recompute": self.job.recompute,
-            "step_seconds": self.cost.step_seconds,
-            "mfu": self.cost.mfu,
-            "memory_gib": self.memory_bytes / GIB,
-            "least_gib": self.held.low_bytes / GIB,
-            "most_gib": self.high_bytes / GIB,
-            "outcome": self.outcome,
-            "why": self.why,
-        }
-
-
-@dataclass(frozen=True)
 class PlanQuestion:
-    """What a search is for. job: a model, GPUs, a batch and a schedule. schedules: those to try."""
+    """What a search is for: a job with GPUs and a batch, schedules to try, bytes of a GPU to keep free."""
 
     job: Job
     how: Conditions
     judge: Framework | None
     schedules: tuple[str, ...]
-    most_tp: int | None
+    headroom: int
 
     @property
     def gpus(self) -> int:
@@ -117,11 +74,14 @@ class PlanQuestion:
 
     def candidates(self) -> Iterator[Candidate]:
         """Every layout, for all schedules; without a pipeline schedules do not differ, so one is tried."""
-        largest = self.gpus if self.most_tp is None else self.most_tp
         for name in self.schedules:
-            for one in candidates(self.job.replace(schedule=name), self.how, self.gpus, largest, self.judge):
+            for one in candidates(self.job.replace(schedule=name), self.how, self.gpus, self.judge):
                 if name == self.schedules[0] or one.pp > 1:
                     yield one
+
+    def ranked(self, job: Job) -> Ranked:
+        """A job with its time and memory. Raises LlamaparError."""
+        return Ranked(job, self.timed(job), memory_of(job, self.judge), self.headroom)
 
 
 @dataclass(frozen=True, repr=False)
@@ -202,33 +162,44 @@ class Plan(AsDict, Record):
         if errors:
             return errors[0].message
         try:
-            one = Ranked(job, self.asked.timed(job), memory_of(job, judge))
+            one = self.asked.ranked(job)
         except LlamaparError as problem:
             return problem.what
         needs = f"{one.gib} of {self.gpu.hbm_bytes / GIB:.1f} GiB"
         if one.outcome == TOO_MUCH:
             return f"stage {one.held.worst.stage} needs {needs}"
-        undecided = "" if one.outcome == FITS else f"; whether it fits is {one.outcome}: {needs}"
-        return slower_term(one.cost, best.cost) + undecided
+        open_end = one.held.within(self.gpu.hbm_bytes) == UNDECIDED
+        undecided = f"; whether it fits is undecided: {needs}" if open_end else ""
+        asked = self.asked
+        left_out = unsearched(job, asked.job, asked.how, asked.schedules, judge)
+        skipped = f"; not searched: {left_out}" if left_out else ""
+        return losses_and_gains(one.cost, best.cost) + undecided + skipped
 
     @property
     def unsure(self) -> str:
-        """How many of the shown layouts may not fit, in words; empty if all certainly fit."""
-        open_ones = [one for one in self.layouts if one.outcome != FITS]
-        facts = dict.fromkeys(fact for one in open_ones for fact in one.held.open_facts)
-        told = f"{len(open_ones)} of {len(self.layouts)} may not fit until {' or '.join(facts)} is known"
-        return f"; {told}" if open_ones else ""
+        """How many of the shown layouts may not fit or are tight, in words; empty if none."""
+        open_ones = [one for one in self.layouts if one.outcome == UNDECIDED]
+        facts = " or ".join(dict.fromkeys(fact for one in open_ones for fact in one.held.open_facts))
+        tight, many = sum(one.outcome == TIGHT for one in self.layouts), len(self.layouts)
+        until = f" until {facts} is known" if facts else ""
+        told = f"; {len(open_ones)} of {many} may not fit{until}" if open_ones else ""
+        kept = (
+            f"; {tight} of {many} tight: expected to leave less than {self.asked.headroom / GIB:.1f} GiB free"
+        )
+        return told + (kept if tight else "")
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []
         several = any(one.job.schedule != self.asked.job.schedule for one in self.layouts)
         splits = any(one.job.layer_split for one in self.layouts)
-        for place, one in enumerate(self.layouts, 1):
+        copies = any(one.layout.dp_replicate > 1 for one in self.layouts)
+        for one in self.layouts:
             lay, job = one.layout, one.job
             rows.append(
                 [
-                    place,
-                    *(lay.tp, lay.cp, lay.pp, lay.dp, job.micro_batch, lay.virtual_stages),
+                    one.place,
+                    *(lay.tp, lay.cp, lay.pp, lay.dp, *([lay.dp_replicate] if copies else [])),
+                    *(job.micro_batch, lay.virtual_stages),
                     *([job.schedule] if several else []),
                     *([job.layer_split or splits_of(self.asked.judge)[0]] if splits else []),
                     *(lay.zero, job.recompute),
@@ -239,24 +210,12 @@ class Plan(AsDict, Record):
                 ]
             )
         title = f"{self.model.name} on {self.gpus} {self.gpu.name}: {self.considered:,} layouts"
-        head = ["", "tp", "cp", "pp", "dp", "micro-batch", "virtual", *["schedule"] * several]
+        head = ["", "tp", "cp", "pp", "dp", *["copies"] * copies, "micro-batch", "virtual"]
+        head += [*["schedule"] * several]
         head += [*["layers"] * splits, "ZeRO", "recompute"]
         stopped = "" if self.complete else "; stopped, the best so far"
         foot = f"{self.seconds:.1f} s{stopped}{self.unsure}" if self.layouts else "none passes and fits"
         return title, [*head, "seconds", "MFU", "GiB", "fits?", "why"], rows, foot
-
-
-def slower_term(one: Cost, best: Cost) -> str:
-    """The term that slows one step most against another, with both numbers."""
-    more = one.step_seconds / best.step_seconds - 1
-    names = dict.fromkeys([*one.seconds, *best.seconds])
-    lost = {name: one.seconds.get(name, 0.0) - best.seconds.get(name, 0.0) for name in names}
-    worst = max(lost, key=lambda name: lost[name])
-    told = f"{one.seconds.get(worst, 0.0):.3g} s of {worst} instead of {best.seconds.get(worst, 0.0):.3g}"
-    lay = one.layout
-    crosses = lay.tp * lay.stride("tp") > one.gpu.domain and worst == "exposed TP"
-    place = f"tp={lay.tp} crosses the node: " if crosses else ""
-    return f"{place}{told}; {abs(more):.1%} {'slower' if more >= 0 else 'faster'}"
 
 
 @takes_settings(PlanSettings)
@@ -270,13 +229,14 @@ def plan(
     gpu: GpuLike = DEFAULT_GPU,
     schedule: str = "1f1b",
     precision: str = "bfloat16",
-    kernels: str = "fused",
+    kernels: str | None = None,
     flash: str = "fa3",
     overlap_tp: bool = False,
-    cp_method: str = "all_gather",
+    cp_method: str | None = None,
     kv_replication: bool = False,
+    grad_dtype: str | None = None,
     profile: str | None = None,
-    most_tp: int | None = None,
+    headroom: float = 0.08,
     all_schedules: bool = False,
     top: int = 10,
     framework: str | Framework | None = None,
@@ -286,21 +246,24 @@ def plan(
     """Layouts of some GPUs for a fixed batch, the fastest first: legal by `check`, timed by `cost`.
 
     A layout that certainly does not fit by `memory` is left out. One that `memory` leaves undecided stays and
-    is marked; without a framework that is most of them, because it is unknown what the trainer keeps.
+    is marked; without a framework that is most of them, because it is unknown what the trainer keeps. Layouts
+    whose steps differ by less than the error of `cost` share a place ("1="). Of layouts with the same degrees
+    only the fastest is shown, and beside it the fastest that surely fits.
 
     model: as in `check`; the result of `read_settings` also gives GPUs, lengths and framework.
     gpus: how many; all are used. global_batch: sequences of a step, never changed. top: layouts to show.
-        most_tp: the largest TP that is tried. all_schedules: try other schedules beside `schedule`.
-        Other arguments: as in `cost`.
+        headroom: memory of a GPU that should stay free, below 1 a share, else GiB; layouts that need it come
+        last, marked as tight. all_schedules: try other schedules beside `schedule`. Other arguments: as in
+        `cost`.
     progress: called with layouts judged, and how many pass. cancel: asked whether to stop with the best so
     far.
 
-    It tries tp, cp, pp, dp, micro-batches of at most 8 sequences, virtual stages, ZeRO and recomputation;
-    with a framework, only its ZeRO stages and layer splits.
+    It tries tp, cp, pp, dp, micro-batches of at most 16 sequences, virtual stages, ZeRO, HSDP and
+    recomputation; with a framework, only its ZeRO stages, layer splits and HSDP.
     Raises LayoutError for bad input; LlamaparError for bad hardware.
     """
     found = hardware(gpu)
-    for name, value in (("precision", precision), ("flash", flash), ("cp_method", cp_method)):
+    for name, value in (("precision", precision), ("flash", flash), ("cp_method", cp_method or "ring")):
         OPTIONS[name].chosen(value)
     judge = None if framework is None else find_framework(framework)
     job = Job.of(
@@ -309,22 +272,23 @@ def plan(
         gpus=whole("gpus", gpus, 1, OPTIONS["gpus"].most),
         seq_len=seq_len,
         global_batch=global_batch,
+        micro_batch=1,
         schedule=schedule,
         gpu=found,
+        grad_dtype=grad_dtype,
         kv_replication=flag("kv_replication", kv_replication),
     )
     how = replace(
         Conditions.of(judge, found, "selective", profile),
         precision=precision,
-        kernels=kernels,
         flash=flash,
         overlap_tp=flag("overlap_tp", overlap_tp),
-        cp_method=cp_method,
     )
-    largest = None if most_tp is None else whole("most_tp", most_tp)
+    how = replace(how, kernels=kernels or how.kernels, cp_method=cp_method or how.cp_method)
+    free = real("headroom", headroom, 0.0, found.hbm_bytes / GIB)
     others = EVERY_SCHEDULE if flag("all_schedules", all_schedules) else ()
     schedules = (schedule, *(name for name in others if name != schedule))
-    question = PlanQuestion(job, how, judge, schedules, largest)
+    question = PlanQuestion(job, how, judge, schedules, round(free * (GIB if free >= 1 else found.hbm_bytes)))
     return search(question, whole("top", top), progress, cancel)
 
 
@@ -367,7 +331,8 @@ def searching(
             passing += [] if one is None else [one]
             if progress is not None:
                 progress(judged, len(passing))
-            if len(passing) == max(JUDGED, top):
+            distinct = len({one.degrees for one in passing if one.outcome != TIGHT})
+            if len(passing) >= JUDGED and (distinct >= top or len(passing) >= max(MOST_JUDGED, 2 * top)):
                 break
             if cancel is not None and cancel():
                 complete = False
@@ -375,23 +340,40 @@ def searching(
             yield
     except KeyboardInterrupt:
         complete = False
-    passing.sort(key=lambda one: one.cost.step_seconds)
+    # Whoever wants memory to stay free takes a slower layout for it, so those without headroom come last.
+    passing.sort(key=lambda one: (one.outcome == TIGHT, one.cost.step_seconds))
+    # Of equal degrees, the fastest and the fastest that surely fits; the other variants would fill the list.
+    first: dict[Degrees, Ranked] = {}
+    sure: dict[Degrees, Ranked] = {}
+    for one in passing:
+        first.setdefault(one.degrees, one)
+        if one.outcome == FITS:
+            sure.setdefault(one.degrees, one)
+    kept = [one for one in passing if one in (first[one.degrees], sure.get(one.degrees))]
     shown = [
-        replace(one, why=slower_term(one.cost, passing[0].cost) if place else "the fastest")
-        for place, one in enumerate(passing[:top])
+        replace(one, why=losses_and_gains(one.cost, passing[0].cost) if place else "the fastest")
+        for place, one in enumerate(placed(kept)[:top])
     ]
     return Plan(asked, tuple(shown), len(every), time.perf_counter() - started, complete)
 
 
 def _judged(every: list[Candidate], asked: PlanQuestion) -> Iterator[Ranked | None]:
     """Each candidate judged by the full functions; None if it does not pass or does not fit."""
-    how, judge = asked.how, asked.judge
+    passed: Counter[tuple[object, ...]] = Counter()
+    fastest = math.inf
     for candidate in every:
+        if candidate.seconds > SLOW * fastest:
+            return
+        kind = (*candidate[1:5], candidate.recompute)
+        if passed[kind] == ALIKE:
+            continue
         one = candidate.job(asked.job)
         found = None
-        if not codes(severities(one, judge), ERROR):
+        if not codes(severities(one, asked.judge), ERROR):
             with suppress(LlamaparError):  # a schedule that is not defined for it
-                held = memory_of(one, judge)
-                if held.within(how.gpu.hbm_bytes) != TOO_MUCH:
-                    found = Ranked(one, asked.timed(one), held)
+                held = memory_of(one, asked.judge)
+                if held.within(asked.how.gpu.hbm_bytes) != TOO_MUCH:
+                    found = Ranked(one, asked.timed(one), held, asked.headroom)
+                    passed[kind] += 1
+                    fastest = min(fastest, found.cost.step_seconds)
         yield found

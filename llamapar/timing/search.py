@@ -9,7 +9,7 @@ micro-batches in flight.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from llamapar.count.account import memory
 from llamapar.count.in_flight import in_flight
 from llamapar.count.terms import SHARES
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Layout, divisors
+from llamapar.describe.layout import AXES, Layout, divisors
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import LlamaparError
@@ -41,8 +41,11 @@ Over several stages the first two are interleaved and looped breadth-first. The 
 the pipeline's length is interleaved 1F1B.
 """
 
-MOST_MICRO_BATCH = 8
+MOST_MICRO_BATCH = 16
 """The most sequences of a micro-batch that are tried."""
+
+HIDDEN = 0.005
+"""A pipeline's bubble, as a share of the step, below which no more virtual stages are tried."""
 
 LONG = 64
 """How many times longer the sequence is for which a layer's kept bytes are counted, and then divided.
@@ -50,6 +53,15 @@ LONG = 64
 They are in proportion to it; with a long one the worst moment is that of activations, not the optimizer's
 step.
 """
+
+
+class Degrees(NamedTuple):
+    """The degrees of the four axes."""
+
+    tp: int
+    cp: int
+    pp: int
+    dp: int
 
 
 class Candidate(NamedTuple):
@@ -66,25 +78,25 @@ class Candidate(NamedTuple):
     recompute: str
     schedule: str
     layer_split: str
-    """Empty for the trainer's own split."""
+    """Empty for the job's own split, or else the trainer's."""
+    dp_replicate: int = 1
 
     def job(self, job: Job) -> Job:
-        """The Job with this layout, and another Job's model and facts."""
-        layout = job.layout.replace(
-            tp=self.tp,
-            cp=self.cp,
-            pp=self.pp,
-            dp=self.dp,
-            virtual_stages=self.virtual_stages,
-            zero=self.zero,
-            dp_replicate=1,
-        )
+        """The Job with this layout, and another Job's model and facts; the batch is the same."""
+        names = (*AXES, "virtual_stages", "zero", "dp_replicate")
+        layout = job.layout.replace(**{name: getattr(self, name) for name in names})
+        # What the given facts say of a DP group's share of the batch follows the new dp.
+        share = (job.sequences or 0) // self.dp
+        many = share // self.micro_batch or job.micro_batches
+        said = job.micro_batch is not None or self.micro_batch > 1
         return job.replace(
             layout=layout,
-            micro_batch=self.micro_batch,
+            micro_batch=self.micro_batch if said else None,
+            batch_per_dp=share if job.batch_per_dp and share else job.batch_per_dp,
+            micro_batches=many if job.micro_batches else None,
             recompute=self.recompute,
             schedule=self.schedule,
-            layer_split=self.layer_split or None,
+            layer_split=self.layer_split or job.layer_split,
         )
 
 
@@ -102,10 +114,10 @@ class Stages:
 
 
 @lru_cache(maxsize=4096)
-def stages_of(n_layers: int, pp: int, virtual_stages: int, split: str) -> Stages | None:
+def stages_of(model: ModelConfig, pp: int, virtual_stages: int, split: str) -> Stages | None:
     """The Stages of a split; None if the split refuses."""
     try:
-        counts = LAYER_SPLITS[split](n_layers, pp * virtual_stages)
+        counts = LAYER_SPLITS[split](model.n_layers, pp * virtual_stages, model.head_layers)
     except LlamaparError:
         return None
     # Loop placement: every pp-th stage lies on the same rank.
@@ -168,67 +180,80 @@ def chunks_of(schedule: str, pp: int, virtual_stages: int, many: int) -> tuple[i
         return None
 
 
-def candidates(
-    job: Job, how: Conditions, gpus: int, most_tp: int, judge: Framework | None = None
-) -> Iterator[Candidate]:
+def candidates(job: Job, how: Conditions, gpus: int, judge: Framework | None = None) -> Iterator[Candidate]:
     """Layouts of exactly `gpus` ranks with even shards, and with weights and states that a GPU may hold.
 
-    job: a model, seq_len, global_batch and a schedule; its layout gives what is not searched. judge: its
-    layer splits, ZeRO stages and virtual stages are tried; without one, all.
+    job: a model and a schedule, and if known seq_len and a batch; its layout gives what is not searched.
+    judge: its layer splits, ZeRO stages, virtual stages and HSDP are tried; without one, all.
     """
-    model, seq, batch = job.model, job.seq_len or job.model.max_seq_len, job.global_batch or 1
+    for degrees in degrees_of(job, gpus):
+        yield from of_degrees(job, how, degrees, judge, judge.zero if judge else range(4))
+
+
+def degrees_of(job: Job, gpus: int) -> Iterator[Degrees]:
+    """Degrees of TP, CP, PP and DP with the product `gpus` that divide heads, sequence and batch."""
+    seq, batch, layout = job.seq_len, job.sequences, job.layout
     ways = divisors(gpus)
     # TP beyond the KV heads is tried only if they may be copied.
-    heads = model.n_heads if job.kv_replication else model.n_kv_heads
-    tps = [tp for tp in ways if heads % tp == 0 and tp <= most_tp]
-    for tp, cp in itertools.product(tps, ways):
-        if gpus % (tp * cp) or seq % (tp * (2 * cp if cp > 1 else 1)):
+    heads = job.model.n_heads if job.kv_replication else job.model.n_kv_heads
+    for tp, cp in itertools.product((tp for tp in ways if heads % tp == 0), ways):
+        unit = (1 if layout.sequence_parallel is False else tp) * (2 * cp if cp > 1 else 1)
+        if gpus % (tp * cp) or (seq and seq % unit):
             continue
-        # TP and CP alone decide a layer's time, so layouts that differ only in the rest share a cache
-        # entry.
-        own = job.layout.replace(tp=tp, cp=cp, pp=1, dp=1, virtual_stages=1, dp_replicate=1, zero=1)
         for pp in divisors(gpus // (tp * cp)):
             dp = gpus // (tp * cp * pp)
             # Embedding and head count as a layer each, so there may be two stages more than layers.
-            if pp <= model.n_layers + 2 and batch % dp == 0:
-                yield from _of_degrees(job, how, own, pp, dp, judge)
+            if pp <= job.model.n_layers + 2 and not (batch and batch % dp):
+                yield Degrees(tp, cp, pp, dp)
 
 
-def _of_degrees(
-    job: Job, how: Conditions, own: Layout, pp: int, dp: int, judge: Framework | None
+def of_degrees(
+    job: Job, how: Conditions, degrees: Degrees, judge: Framework | None, zeros: Collection[int]
 ) -> Iterator[Candidate]:
-    """Every micro-batch size, number of virtual stages, ZeRO stage and recomputation.
-
-    own: the layout of TP and CP alone, which determine a layer's time.
-    """
-    model, sequences = job.model, (job.global_batch or 1) // dp
-    seq = job.seq_len or model.max_seq_len
-    shards, room = own.cp * dp, how.gpu.hbm_bytes
-    zeros = judge.zero if judge else range(4)
+    """Every micro-batch size, number of virtual stages, ZeRO stage, HSDP and recomputation of degrees."""
+    model, (tp, cp, pp, dp) = job.model, degrees
+    # TP and CP alone decide a layer's time, so layouts that differ only in the rest share a cache entry.
+    own = job.layout.replace(tp=tp, cp=cp, pp=1, dp=1, virtual_stages=1, dp_replicate=1, zero=1)
+    # Where neither the length nor the batch is known, the least that the layout can take.
+    seq = job.seq_len or tp * 2 * cp
+    sequences = job.sequences // dp if job.sequences else 2 * pp * (job.micro_batch or 1)
+    room = how.gpu.hbm_bytes
     # Nothing is shared with one rank, so ZeRO's stages are one and the same; one stands for all.
-    if shards == 1:  # then stages are alike
-        zeros = (min(1, max(zeros)),)
-    splits = splits_of(judge) if pp > 1 else splits_of(judge)[:1]
-    shared = {zero: Sharing.of(how, own.replace(pp=pp, dp=dp, zero=zero)) for zero in zeros}
-    numel = layers_numel(model) / model.n_layers / own.tp
-    for batch in (n for n in divisors(min(sequences, MOST_MICRO_BATCH)) if sequences % n == 0):
+    if cp * dp == 1:
+        zeros = [job.layout.zero if job.layout.zero in zeros else min(1, max(zeros))]
+    splits = tuple(dict.fromkeys((job.layer_split or splits_of(judge)[0], *splits_of(judge))))
+    splits = splits if pp > 1 else splits[:1]
+    shared = [
+        (
+            zero,
+            copies,
+            cp * dp // copies,
+            Sharing.of(how, own.replace(pp=pp, dp=dp, zero=zero, dp_replicate=copies)),
+        )
+        for zero in zeros
+        for copies in (divisors(dp) if zero and (judge is None or judge.hsdp) else (1,))
+        if copies in (1, job.layout.dp_replicate) or copies < cp * dp
+    ]
+    numel = layers_numel(model) / model.n_layers / tp
+    sizes = {*divisors(min(sequences, MOST_MICRO_BATCH)), job.micro_batch or 1}
+    for batch in sorted(n for n in sizes if sequences % n == 0):
         many = sequences // batch
         # Filled at most once for each micro-batch size: name, bytes kept, and seconds forward, backward
         # and of the head.
         kinds: list[tuple[str, float, float, float, float]] = []
-        exposed: dict[tuple[int, int, str], float] = {}
-        ways = _virtual(model, pp, many, job.schedule, judge)
-        for v, split in itertools.product(ways, splits):
-            made = stages_of(model.n_layers, pp, v, split)
+        exposed: dict[tuple[int, int, int, str], float] = {}
+        for v, split, made in _stagings(job, pp, many, splits, judge):
             flying = chunks_of(job.schedule, pp, v, many)
-            if made is None or flying is None:
+            if flying is None:
                 continue
-            chunks = sum(layers * n for layers, n in zip(made.first, flying, strict=True)) * batch / own.cp
+            chunks = sum(layers * n for layers, n in zip(made.first, flying, strict=True)) * batch / cp
             named = {"micro_batches": many, "layers": made.rank}
             params = int(made.rank * numel)
             # Seconds without what ZeRO sends, which the ZeRO stages below share.
             alone: dict[str, float] = {}
-            for zero, sharing in shared.items():
+            # Copies of the shards take memory, so more of them are kept only where they are faster.
+            fastest: dict[tuple[int, str], float] = {}
+            for zero, copies, shards, sharing in shared:
                 # Both tests are lower bounds, so a layout that fails one certainly does not fit; the
                 # exact count comes later.
                 if least_bytes(made.rank * numel, zero, shards, judge) > room:
@@ -239,7 +264,7 @@ def _of_degrees(
                 kinds = kinds or [
                     (
                         name,
-                        kept_bytes(model, own.tp, seq, name, job.kv_replication, judge),
+                        kept_bytes(model, tp, seq, name, job.kv_replication, judge),
                         *_seconds(how, name, model, own, seq, batch),
                     )
                     for name in RECOMPUTE
@@ -253,15 +278,52 @@ def _of_degrees(
                         # The busiest rank has most layers, or fewer and the head.
                         busy = many * max(made.rank * each, made.last * each + ends)
                         alone[name] = busy + waits_of(job.schedule, pp, v, many, *stage)
-                    alike = zero, made.rank, name
+                    alike = zero, copies, made.rank, name
                     if alike not in exposed:
                         terms = sharing.terms(params, named, (forward, backward))
                         exposed[alike] = sum(term.value for term in terms)
                     seconds = alone[name] + exposed[alike]
-                    other = "" if split == splits[0] else split
-                    yield Candidate(
-                        *(seconds, own.tp, own.cp, pp, dp, batch, v, zero, name, job.schedule, other)
-                    )
+                    before = fastest.setdefault((zero, name), seconds)
+                    if copies == 1 or seconds < before or copies == job.layout.dp_replicate:
+                        fastest[zero, name] = min(before, seconds)
+                        other = "" if split == splits[0] else split
+                        row = (seconds, tp, cp, pp, dp, batch, v, zero, name, job.schedule, other, copies)
+                        yield Candidate(*row)
+
+
+def unsearched(
+    job: Job, asked: Job, how: Conditions, schedules: tuple[str, ...], judge: Framework | None
+) -> str:
+    """Why the search does not try a job that passes, in words; empty if it does."""
+    lay, own = job.layout, asked.layout
+    title = judge.title if judge else ""
+    if judge and lay.zero in judge.zero_elsewhere:
+        return f"ZeRO {lay.zero} of {title} is another engine, whose memory and time are not known here"
+    if judge and lay.zero not in judge.zero and lay.dp_shard * lay.cp > 1:
+        return f"{title} has no ZeRO {lay.zero}, but {', '.join(map(str, judge.zero))}"
+    if judge and lay.dp_replicate > 1 and not judge.hsdp:
+        return f"{title} has no HSDP, so dp_replicate={lay.dp_replicate} is not there"
+    if judge and lay.virtual_stages > 1 and not judge.interleaves:
+        return f"{title} gives a rank one stage"
+    if (job.micro_batch or 1) > MOST_MICRO_BATCH:
+        return f"micro-batches of at most {MOST_MICRO_BATCH} sequences are tried"
+    if job.schedule not in schedules:
+        return f"only {', '.join(schedules)} is searched"
+    kept = [name for name in ("order", "sequence_parallel") if getattr(lay, name) != getattr(own, name)]
+    if kept:
+        return f"{kept[0]} stays {getattr(own, kept[0])} in the search"
+    heads = job.model.n_heads if job.kv_replication else job.model.n_kv_heads
+    if heads % lay.tp:
+        return f"tp={lay.tp} does not divide {heads} KV heads, and kv_replication is off"
+    degrees = Degrees(*(lay.size(axis) for axis in AXES))
+    found = of_degrees(job.replace(layout=own), how, degrees, judge, [lay.zero])
+    key = (job.micro_batch, lay.virtual_stages, lay.zero, job.recompute, lay.dp_replicate)
+    there = any((c.micro_batch, c.virtual_stages, c.zero, c.recompute, c.dp_replicate) == key for c in found)
+    return (
+        ""
+        if there
+        else "it takes more memory or stages than another layout of these degrees and saves no time"
+    )
 
 
 def splits_of(judge: Framework | None) -> tuple[str, ...]:
@@ -269,22 +331,35 @@ def splits_of(judge: Framework | None) -> tuple[str, ...]:
     return (judge and judge.layer_split) or "balanced ends", *(judge.layer_splits if judge else ())
 
 
-def _virtual(model: ModelConfig, pp: int, many: int, schedule: str, judge: Framework | None) -> Iterator[int]:
-    """Numbers of virtual stages to try: the schedule's own; else 1, equal stages, and powers of two."""
-    if ORDERS[schedule].virtual_stages is not None and schedule not in SEVERAL:
-        # ZBV and DualPipeV fix two stages a rank. 1f1b and gpipe fix one, but have looped forms for
-        # several.
-        yield ORDERS[schedule].virtual_stages or 1
-        return
-    yield 1
-    if pp == 1 or many % max(1, many // pp) or (judge and not judge.interleaves):
-        return
-    # Equal stages, with or without the ends counted as layers; powers of two besides, as people choose
-    # them.
-    counted = model.n_layers, model.n_layers + 2
-    for v in range(2, counted[1] // pp + 1):
-        if v & (v - 1) == 0 or any(n % (pp * v) == 0 for n in counted):
-            yield v
+def _stagings(
+    job: Job, pp: int, many: int, splits: tuple[str, ...], judge: Framework | None
+) -> Iterator[tuple[int, str, Stages]]:
+    """Numbers of virtual stages with layer splits.
+
+    Uneven stages are left out where neither the longest of them nor the fullest rank has fewer layers.
+    """
+    own = ORDERS[job.schedule].virtual_stages
+    ways: Iterable[int] = range(1, max(1, (job.model.n_layers + 2) // pp) + 1)
+    if own is not None and job.schedule not in SEVERAL:
+        # ZBV and DualPipeV fix two stages a rank. 1f1b and gpipe fix one, but have looped forms for several.
+        ways = (own,)
+    elif pp == 1 or many % max(1, many // pp) or (judge and not judge.interleaves):
+        ways = (1,)
+    for split in splits:
+        found: list[Stages] = []
+        hidden = 1
+        for v in ways:
+            made = stages_of(job.model, pp, v, split)
+            if made is None:
+                continue
+            # The bubble is (pp - 1) / (v · many) of the step; once a smaller v hides it, more gain nothing.
+            shorter = all(made.longest < old.longest or made.rank < old.rank for old in found)
+            gains = not found or (pp - 1) > HIDDEN * hidden * many
+            even = any(layers % (pp * v) == 0 for layers in (job.model.n_layers, job.model.n_layers + 2))
+            if ((shorter or even) and gains) or v == job.layout.virtual_stages:
+                found.append(made)
+                hidden = v
+                yield v, split, made
 
 
 @lru_cache(maxsize=8192)
