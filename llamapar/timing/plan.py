@@ -36,8 +36,8 @@ from .layer import Conditions
 from .ranking import TIGHT, Ranked, losses_and_gains, placed
 from .search import EVERY_SCHEDULE, Candidate, Degrees, candidates, splits_of, unsearched
 
-JUDGED = 24
-"""How many passing layouts are judged by the full functions."""
+JUDGED, MOST_JUDGED = 24, 120
+"""How many passing layouts the full functions judge, and how many if few of them leave the headroom."""
 
 ALIKE = 2
 """How many passing layouts with equal degrees and recomputation are judged; the rest are variants of them."""
