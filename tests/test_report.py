@@ -60,7 +60,7 @@ LP511 note  stage 1 needs 81.51 to 107.46 GiB a rank, and that fits h200-141gb, 
 TITAN = """\
 llama3-8b  tp=16 cp=1 pp=1 dp=1 (16 ranks) for torchtitan: 1 error, 1 warning
 LP104 error  tp=16 does not divide n_kv_heads=8 (llama3-8b)
-    why  a rank would need half a KV head
+    why  a rank would need half a KV head; tp may be 1, 2, 4, 8
     try  tensor_parallel_degree=8 dp=2 (8·1·1·2 = 16 ranks)
     or   tensor_parallel_degree=8 context_parallel_degree=2 (8·2·1·1 = 16 ranks)
     or   tensor_parallel_degree=8 pipeline_parallel_degree=2 (8·1·2·1 = 16 ranks)
@@ -237,7 +237,7 @@ def test_as_dict_whole() -> None:
                 "code": "LP104",
                 "severity": "error",
                 "message": "tp=16 does not divide n_kv_heads=8 (llama3-8b)",
-                "why": "a rank would need half a KV head",
+                "why": "a rank would need half a KV head; tp may be 1, 2, 4, 8",
                 "fixes": [
                     {
                         "tp": 8,
