@@ -41,14 +41,10 @@ llama3.1-405b  tp=8 cp=16 pp=16 dp=4 (8192 ranks): 2 errors, 2 notes
 LP001 error  tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs
     why  every GPU is one rank; 8192 would be missing or idle
     try  dp=8 (8·16·16·8 = 16384 ranks): at most 107.18 GiB, 50% less time
-    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks): at most 100.24 GiB, 51% less time
-    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks): at most 131.16 GiB, 30% less time
 {told("LP001")}
 LP002 error  batch_per_dp·dp·seq_len = 16·4·131072 = 8388608 tokens, but the batch has 16777216
     why  each of the dp groups reads its own sequences; CP and TP ranks share them
     try  dp=8 (8·16·16·8 = 16384 ranks): at most 107.18 GiB, 50% less time
-    or   tp=4 cp=32 dp=8 (4·32·16·8 = 16384 ranks): at most 100.24 GiB, 51% less time
-    or   tp=4 pp=32 dp=8 (4·16·32·8 = 16384 ranks): at most 131.16 GiB, 30% less time
 LP301 note  n_layers=126 does not divide over pp=16 (llama3.1-405b)
     why  126/16 = 7.875 is not whole, so stages differ in length
 {told("LP301")}
