@@ -1,8 +1,9 @@
 """Layouts that others chose, beside the fastest that `lp.plan` finds for the same job.
 
-    .venv/bin/python benchmarks/plans.py [--speed] [--small]
+    .venv/bin/python benchmarks/plans.py [--speed] [--fixes] [--small]
     .venv/bin/python benchmarks/plans.py --page    # writes docs/measured/plans.md, in some two minutes
 
+--fixes instead draws 200 layouts, seeded, and counts the fixes of those that fail where a plan finds one.
 --speed instead says how long plans of 16,384 GPUs take, schedule by schedule, in processor time.
 
 Of zhebrak's optimizer (tests/oracles/plans.json), of the Llama 3 paper, and of the run configurations in
@@ -14,8 +15,10 @@ all of it but the batch. The GPUs of a configuration are H100 where nobody says 
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -132,6 +135,63 @@ def speed() -> None:
         print(f"{name:24}{said.stdout.strip()}")
 
 
+SIZES = [("llama3-8b", 16), ("llama3-8b", 64), ("llama3.1-70b", 64), ("llama3.1-70b", 256)]
+SIZES += [("llama3.1-405b", 1024)]
+
+
+def random_layouts(many: int) -> Iterator[dict[str, Any]]:
+    """Arguments of `lp.check`, with degrees as people try them; some do not divide anything."""
+    rng = random.Random(1)
+    for _ in range(many):
+        model, gpus = rng.choice(SIZES)
+        tp, cp, pp = (
+            rng.choice((1, 2, 4, 8, 16, 3)),
+            rng.choice((1, 1, 2, 4, 3)),
+            rng.choice((1, 1, 2, 4, 8, 3)),
+        )
+        dp, micro_batch = max(1, gpus // (tp * cp * pp)), rng.choice((1, 2, 4, 8))
+        yield {
+            "model": model,
+            "layout": lp.Layout(tp=tp, cp=cp, pp=pp, dp=dp, zero=rng.choice(range(4))),
+            "seq_len": rng.choice((4096, 8192)),
+            "micro_batch": micro_batch,
+            "global_batch": gpus * rng.choice((1, 2, 4)),
+            "recompute": rng.choice(("none", "selective", "full")),
+            "framework": rng.choice((None, None, "torchtitan", "megatron")),
+            "gpus": gpus,
+            "gpu": rng.choice(("h100-80gb", "a100-80gb")),
+        }
+
+
+def fixes(many: int) -> None:
+    """How many findings get fixes, and whether each fix passes, fits and keeps GPUs and batch."""
+    counted: Counter[str] = Counter()
+    held = ("gpus", "gpu", "seq_len", "global_batch")
+    for asked in random_layouts(many):
+        report = lp.check(**asked)
+        counted["layouts"] += 1
+        if report.ok:
+            continue
+        counted["refused"] += 1
+        known = {name: asked[name] for name in (*held, "framework")}
+        if not lp.plan(asked["model"], **known, top=1).layouts:
+            continue
+        counted["of these, a plan finds a layout"] += 1
+        for finding in report.errors:
+            counted["errors of them"] += 1
+            counted["errors without a fix"] += not finding.fixes
+            for fix in finding.fixes:
+                job = fix.job
+                counted["fixes"] += 1
+                kept = job.layout.world == asked["gpus"] and all(getattr(job, n) == asked[n] for n in held)
+                counted["on other GPUs, lengths or batches"] += not kept
+                changes = {name: getattr(job, name) for name, _ in fix.changes if hasattr(job, name)}
+                again = {**asked, **changes, "model": job.model, "layout": job.layout}
+                counted["that do not pass or fit"] += not lp.check(**again).ok
+    for what, number in counted.items():
+        print(f"{number:6} {what}")
+
+
 def tables() -> dict[str, list[str]]:
     """Those of docs/measured/plans.md."""
     found: dict[str, list[Choice]] = {}
@@ -167,6 +227,9 @@ def main() -> None:
         _page.write(__file__, tables())
         return
     most = 2 if "--small" in sys.argv else None
+    if "--fixes" in sys.argv:
+        fixes(20 if most else 200)
+        return
     if "--speed" in sys.argv:
         speed()
         return

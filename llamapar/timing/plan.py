@@ -365,15 +365,17 @@ def _judged(every: list[Candidate], asked: PlanQuestion) -> Iterator[Ranked | No
         if candidate.seconds > SLOW * fastest:
             return
         kind = (*candidate[1:5], candidate.recompute)
-        if passed[kind] == ALIKE:
+        # Tight ones are counted apart: a slower one of their kind may leave the headroom.
+        if passed[kind] == ALIKE or passed[*kind, candidate.zero, TIGHT] == ALIKE:
             continue
         one = candidate.job(asked.job)
         found = None
         if not codes(severities(one, asked.judge), ERROR):
             with suppress(LlamaparError):  # a schedule that is not defined for it
-                held = memory_of(one, asked.judge)
-                if held.within(asked.how.gpu.hbm_bytes) != TOO_MUCH:
-                    found = Ranked(one, asked.timed(one), held, asked.headroom)
-                    passed[kind] += 1
+                ranked = Ranked(one, asked.timed(one), memory_of(one, asked.judge), asked.headroom)
+                outcome = ranked.outcome
+                if outcome != TOO_MUCH:
+                    found = ranked
+                    passed[(*kind, candidate.zero, TIGHT) if outcome == TIGHT else kind] += 1
                     fastest = min(fastest, found.cost.step_seconds)
         yield found

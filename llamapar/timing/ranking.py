@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, Memory
 from llamapar.describe.job import Job
@@ -44,7 +45,7 @@ class Ranked:
         """Upper bound on the memory of its worst stage."""
         return self.held.high_bytes
 
-    @property
+    @cached_property
     def outcome(self) -> str:
         """FITS; TIGHT if it is expected to take from the headroom; UNDECIDED; or TOO_MUCH."""
         room = self.cost.gpu.hbm_bytes
