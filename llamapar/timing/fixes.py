@@ -195,7 +195,7 @@ def nearest(
             elif made not in enough:
                 for order in orders:
                     for one in of_degrees(order, how, degrees, judge, zeros):
-                        heapq.heappush(waiting, (distance(one), (2, *one[1:]), degrees, one.job(job), True))
+                        heapq.heappush(waiting, (distance(one), (2, *one[2:]), degrees, one.job(job), True))
 
     for least, degrees in sorted((far(one, AXES), one) for one in degrees_of(job, many)):
         yield from ready(least)
@@ -203,7 +203,7 @@ def nearest(
         copies = math.gcd(degrees.dp, job.layout.dp_replicate)
         size, zero = job.micro_batch or 1, job.layout.zero
         mode = recompute_of(judge, job.recompute)
-        row = Candidate(0.0, *degrees, size, v, zero, mode, job.schedule, "", copies)
+        row = Candidate(False, 0.0, *degrees, size, v, zero, mode, job.schedule, "", copies)
         plain = row.job(job)
         if not _refused(plain, rule, judge):
             heapq.heappush(waiting, (least, (0, *degrees), degrees, plain, True))

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import cast
 
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED
@@ -34,9 +35,9 @@ from llamapar.rules.table import ERROR
 from .cost import Cost, PlanSettings, cost_of
 from .layer import Conditions
 from .ranking import TIGHT, Ranked, losses_and_gains, placed
-from .search import EVERY_SCHEDULE, Candidate, Degrees, candidates, splits_of, unsearched
+from .search import EVERY_SCHEDULE, HEADROOM, Candidate, Degrees, candidates, splits_of, unsearched
 
-JUDGED, MOST_JUDGED = 24, 120
+JUDGED, MOST_JUDGED = 24, 200
 """How many passing layouts the full functions judge, and how many if few of them leave the headroom."""
 
 ALIKE = 2
@@ -236,7 +237,7 @@ def plan(
     kv_replication: bool = False,
     grad_dtype: str | None = None,
     profile: str | None = None,
-    headroom: float = 0.08,
+    headroom: float = HEADROOM,
     all_schedules: bool = False,
     top: int = 10,
     framework: str | Framework | None = None,
@@ -321,8 +322,8 @@ def searching(
             break
         every.append(candidate)
         yield
-    # By estimated seconds, the first field. Judging stops after enough of the fastest, so the order has
-    # to be right enough before the exact functions see it.
+    # Those that are expected to fit first, by estimated seconds. Judging stops after enough of them, so the
+    # order has to be right enough before the exact functions see it.
     every.sort()
     passing: list[Ranked] = []
     complete = cancel is None or not cancel()
@@ -332,7 +333,7 @@ def searching(
             if progress is not None:
                 progress(judged, len(passing))
             distinct = len({one.degrees for one in passing if one.outcome != TIGHT})
-            if len(passing) >= JUDGED and (distinct >= top or len(passing) >= max(MOST_JUDGED, 2 * top)):
+            if len(passing) >= JUDGED and (distinct >= top or len(passing) >= MOST_JUDGED):
                 break
             if cancel is not None and cancel():
                 complete = False
@@ -349,10 +350,13 @@ def searching(
         first.setdefault(one.degrees, one)
         if one.outcome == FITS:
             sure.setdefault(one.degrees, one)
-    kept = [one for one in passing if one in (first[one.degrees], sure.get(one.degrees))]
+    kept = (one for one in passing if one in (first[one.degrees], sure.get(one.degrees)))
+    room = asked.how.gpu.hbm_bytes
     shown = [
         replace(one, why=losses_and_gains(one.cost, passing[0].cost) if place else "the fastest")
-        for place, one in enumerate(placed(kept)[:top])
+        for place, one in enumerate(
+            placed([*islice((one for one in kept if one.held.low_bytes <= room), top)])
+        )
     ]
     return Plan(asked, tuple(shown), len(every), time.perf_counter() - started, complete)
 
@@ -363,8 +367,8 @@ def _judged(every: list[Candidate], asked: PlanQuestion) -> Iterator[Ranked | No
     fastest = math.inf
     for candidate in every:
         if candidate.seconds > SLOW * fastest:
-            return
-        kind = (*candidate[1:5], candidate.recompute)
+            continue
+        kind = (*candidate[2:6], candidate.recompute)
         # Tight ones are counted apart: a slower one of their kind may leave the headroom.
         if passed[kind] == ALIKE or passed[*kind, candidate.zero, TIGHT] == ALIKE:
             continue

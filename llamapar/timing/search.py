@@ -47,6 +47,9 @@ MOST_MICRO_BATCH = 16
 HIDDEN = 0.005
 """A pipeline's bubble, as a share of the step, below which no more virtual stages are tried."""
 
+HEADROOM = 0.08
+"""The share of a GPU's memory that should stay free: allocators keep more than is in use."""
+
 LONG = 64
 """How many times longer the sequence is for which a layer's kept bytes are counted, and then divided.
 
@@ -65,8 +68,12 @@ class Degrees(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A layout of the search. Candidates are ordered by the estimated seconds of a step."""
+    """A layout of the search. Candidates are ordered by the estimated seconds of a step.
 
+    tight: by the estimate its GPU holds it only if its trainer needs less than is expected; these come last.
+    """
+
+    tight: bool
     seconds: float
     tp: int
     cp: int
@@ -128,8 +135,8 @@ def stages_of(model: ModelConfig, pp: int, virtual_stages: int, split: str) -> S
 @lru_cache(maxsize=256)
 def kept_bytes(
     model: ModelConfig, tp: int, seq: int, recompute: str, copies: bool, judge: Framework | None
-) -> float:
-    """Lower bound on the activations that a layer keeps of a sequence until its backward, at cp = 1."""
+) -> tuple[float, float]:
+    """Activations that a layer keeps of a sequence, at cp = 1: the least of any trainer, and as expected."""
     counted = [
         memory(
             model.replace(n_layers=n),
@@ -144,7 +151,8 @@ def kept_bytes(
     ]
     # The difference of two and one layers leaves out the embedding, the head and the loss.
     ways = zip(*([one.worst, *(way.worst for way in one.others)] for one in counted), strict=True)
-    return min(two.bytes("activations") - one.bytes("activations") for two, one in ways) / LONG
+    kept = [(two.bytes("activations") - one.bytes("activations")) / LONG for two, one in ways]
+    return min(kept), kept[0]
 
 
 def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
@@ -240,7 +248,7 @@ def of_degrees(
         many = sequences // batch
         # Filled at most once for each micro-batch size: name, bytes kept, and seconds forward, backward
         # and of the head.
-        kinds: list[tuple[str, float, float, float, float]] = []
+        kinds: list[tuple[str, tuple[float, float], float, float, float]] = []
         exposed: dict[tuple[int, int, int, str], float] = {}
         for v, split, made in _stagings(job, pp, many, splits, judge):
             flying = chunks_of(job.schedule, pp, v, many)
@@ -270,7 +278,8 @@ def of_degrees(
                     for name in RECOMPUTE
                 ]
                 for name, kept, forward, backward, ends in kinds:
-                    if max(held, (held + chunks * kept) * SHARES["needs"][0]) > room:
+                    least, expected = (held + chunks * each for each in kept)
+                    if max(held, least * SHARES["needs"][0]) > room:
                         continue
                     if name not in alone:
                         each = forward + backward
@@ -287,7 +296,21 @@ def of_degrees(
                     if copies == 1 or seconds < before or copies == job.layout.dp_replicate:
                         fastest[zero, name] = min(before, seconds)
                         other = "" if split == splits[0] else split
-                        row = (seconds, tp, cp, pp, dp, batch, v, zero, name, job.schedule, other, copies)
+                        row = (
+                            expected > room * (1 - HEADROOM),
+                            seconds,
+                            tp,
+                            cp,
+                            pp,
+                            dp,
+                            batch,
+                            v,
+                            zero,
+                            name,
+                            job.schedule,
+                            other,
+                            copies,
+                        )
                         yield Candidate(*row)
 
 
