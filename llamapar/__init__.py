@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .count import Memory, Reconciliation, memory, reconcile
     from .count.wire import Traffic, traffic
     from .count.zero_map import ZeroMap, zero
+    from .course.reasons import Reasons, reasons
     from .describe.job import Job
     from .describe.jobs import JOBS, PublishedJob
     from .describe.layout import AXES, Coord, Layout, LayoutLike
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .figures import View, view
     from .frameworks import FRAMEWORKS
     from .frameworks.settings import Contradiction, Settings
+    from .nodes.loading import Loading, loading
     from .panels.clinic_panel import Clinic, clinic
     from .panels.explorer_panel import Explorer, explorer
     from .panels.live_panel import Live, live
@@ -68,14 +70,12 @@ if TYPE_CHECKING:
     from .place.schedule import schedule
     from .records.losses import LossCurve
     from .records.trace import Tape, Trace
-    from .rules.machines import Loading, loading
     from .rules.report import Finding, Report, check, require
     from .timing.calibrate import Calibration, calibrate
     from .timing.cost import Cost, cost
     from .timing.inside import LayerSteps, inside
     from .timing.plan import Plan, plan
     from .timing.ranking import Ranked
-    from .timing.reasons import Reasons, reasons
 
 __version__ = "0.1.0"
 

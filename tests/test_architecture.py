@@ -43,6 +43,7 @@ CORE: dict[str, frozenset[str]] = {
 SATELLITES: dict[str, frozenset[str]] = {
     "configs": frozenset({"yaml"}),
     "flight": frozenset(),
+    "nodes": frozenset(),
     "course": frozenset({"torch", "IPython"}),
 }
 ROOMS = CORE | SATELLITES
@@ -50,7 +51,7 @@ ROOMS = CORE | SATELLITES
 imports only itself and rooms that stand above it. So no core room imports a satellite. The course comes
 last, and is written with the public names."""
 
-CEILINGS = {"core": (25_579, 3_268), "satellites": (6_676, 777)}
+CEILINGS = {"core": (25_513, 3_242), "satellites": (7_019, 827)}
 """Statements and definitions, docstrings and comments apart; a public name that goes pays for a raise."""
 
 

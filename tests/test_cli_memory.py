@@ -14,7 +14,7 @@ from llamapar.count.in_flight import SCHEDULES
 from llamapar.count.saved import RECOMPUTE
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.options import OPTIONS
-from llamapar.rules.machines import BLOCKS
+from llamapar.nodes.loading import BLOCKS
 
 MIB = 2**20
 SPLIT = str(lp.FRAMEWORKS["colossalai"].layer_split).replace(" ", "-")

@@ -38,8 +38,8 @@ from llamapar.frameworks import (
     padding_rule,
 )
 from llamapar.frameworks.cross_entropy import LOSSES
-from llamapar.frameworks.rows import ROWS
 from llamapar.frameworks.trainer import EACH, LAST, LAST_IN_PIPELINE
+from llamapar.frameworks.trainers import ROWS
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.rules import memory_rule
 from llamapar.rules.table import RULE_BY_CODE

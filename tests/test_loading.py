@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from llamapar.errors import LayoutError
-from llamapar.rules.machines import BLOCKS, COUNTERS, Count, kv_cache_bytes, wrapped_count
+from llamapar.nodes.loading import BLOCKS, COUNTERS, Count, kv_cache_bytes, wrapped_count
 
 PUBLISHED = json.loads((Path(__file__).parent / "oracles" / "published_memory.json").read_text())
 TINY = lp.model("tiny")

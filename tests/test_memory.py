@@ -283,7 +283,6 @@ def test_what_a_trainer_keeps() -> None:
         ("vocab_parallel", 8),
         ("in_place", 6),
         ("torch", 12),
-        ("shifted", 16),
         ("held", 16),
         ("narrow", 6),
         ("loss_parallel", 16),

@@ -25,9 +25,9 @@ from llamapar.describe.options import FACTS, LAYOUT, OPTIONS, OTHER_DEFAULTS, Op
 from llamapar.errors import Choice
 from llamapar.execution import execute
 from llamapar.execution.capacity import DEVICES
+from llamapar.nodes.loading import BLOCKS
 from llamapar.panels.controls import CLINIC, DEFAULTS, EXPLORER
 from llamapar.place.sequence_map import CHUNKINGS
-from llamapar.rules.machines import BLOCKS
 from llamapar.spmd.setting import DTYPES
 
 PACKAGE = Path(lp.__file__).parent

@@ -306,18 +306,6 @@ def test_a_plan_says_how_many_may_not_fit() -> None:
     assert "may not fit" not in str(small(framework="torchtitan"))
 
 
-def test_gpu_hours_are_tokens_over_throughput() -> None:
-    found = small()
-    assert found.gpu_hours(3600 * found.best.cost.tokens_per_second_per_gpu) == pytest.approx(1)
-
-
-def test_money_is_gpu_hours_at_a_price_that_is_given() -> None:
-    found = small()
-    assert found.money(1e12, 2.5) == pytest.approx(2.5 * found.gpu_hours(1e12))
-    with pytest.raises(lp.LayoutError, match=r"^price=-1: price must be a number"):
-        found.money(1e12, -1)
-
-
 def test_a_comparison_sums_to_its_net() -> None:
     """Losses, gains and others are all of it; what is nearer than the measured error is a tie."""
     found = small()

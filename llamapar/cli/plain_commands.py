@@ -13,14 +13,14 @@ from llamapar.describe.layout import AXES
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import Choice
 from llamapar.frameworks import framework
+from llamapar.late import late
 from llamapar.place.orders import ORDERS
-from llamapar.records.tables import cut
+from llamapar.records.tables import Record
 
 from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer_of, returned
 from .output import as_text
 
 if TYPE_CHECKING:
-    from llamapar.rules.machines import Loading
     from llamapar.timing.cost import Cost
 
 _MEMORY = ("accounting", "cp_method", "loss", "master_weights")
@@ -46,14 +46,12 @@ def _memory(given: Given) -> CommandAnswer:
 
 def _reasons(given: Given, found: Cost) -> list[str]:
     """The paper's arguments, if they were asked for."""
-    from llamapar.timing.reasons import reasons
-
-    return ["", as_text(reasons(found))] if given["explain"] else []
+    return ["", as_text(late("reasons")(found))] if given["explain"] else []
 
 
-def _overflows(given: Given, found: Loading) -> list[str]:
+def _overflows(given: Given, found: Record) -> list[str]:
     """The counters that overflow."""
-    return [as_text(str(found.overflows[i])) for i in cut(len(found.overflows))]
+    return [as_text(line) for line in late("overflow_lines")(found)]
 
 
 def _timeline(given: Given) -> CommandAnswer:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from llamapar.describe.layout import Layout
 from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
+from llamapar.frameworks.citation import Change
 from llamapar.frameworks.settings import DIMS, JOB, LAYOUT, MODEL, Contradiction
-from llamapar.frameworks.source import Change
 
 from .documents import OVERRIDE, Entry, Scalar
 

@@ -27,7 +27,7 @@ from .in_flight import SCHEDULES
 from .published_rules import korthikanti, megatron, ultrascale
 from .saved import KERNELS, RECOMPUTE
 from .sizes import Sizes
-from .terms import SAVES, Breakdown, Memory, Way, fullest
+from .terms import SAVES, Breakdown, Meaning, Memory, fullest
 
 ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
 offer("accounting", ACCOUNTINGS)
@@ -114,7 +114,6 @@ def memory(
             rule = korthikanti if accounting == "korthikanti" else ultrascale
             stage = rule(m, lay, seq_len, micro_batch, mode)
         return Memory(m, lay, how, (stage,), found, published=True)
-    copied = flag("kv_replication", kv_replication)
     held = None if master_weights is None else flag("master_weights", master_weights)
 
     def count(trainer: Framework | None, mode: str, some: bool) -> tuple[Layout, list[Breakdown]]:
@@ -128,7 +127,7 @@ def memory(
             one,
             seq_len=seq_len,
             micro_batch=micro_batch,
-            kv_replication=copied,
+            kv_replication=flag("kv_replication", kv_replication),
             padding=trainer.padding if trainer and padding is None else padding,
             layer_split=layer_split or (trainer and trainer.layer_split) or "balanced ends",
             cp_method=cp_method or habits.cp_method,
@@ -149,7 +148,7 @@ def memory(
         )
         return one, exact(sizes, account, habits, some)
 
-    def ways() -> Iterator[Way]:
+    def ways() -> Iterator[Meaning]:
         """Everything that the call may mean: other trainers, and other modes of recomputation."""
         modes = RECOMPUTE if recompute is None else (mode,)
         for name in _trainers(lay) if judge is None else (None,):
@@ -157,15 +156,23 @@ def memory(
                 # A trainer may refuse the layout's other facts; then it is not the one that runs it.
                 with suppress(LayoutError):
                     made = count(FRAMEWORKS[name] if name else judge, other, True)[1]
-                    yield Way(name, other, fullest(made))
+                    yield Meaning(name, other, fullest(made))
 
     lay, stages = count(judge, mode, False)
     if judge is not None:
         asked = f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else ""
         how += f", as {judge.title}{asked}"
     open_facts = ("recompute",) * (recompute is None) + ("framework",) * (judge is None)
-    less = tuple(one_of("saves", one, SAVES) for one in saves)
-    return Memory(m, lay, how, tuple(stages), found, ways, open_facts, saves=less)
+    return Memory(
+        m,
+        lay,
+        how,
+        tuple(stages),
+        found,
+        ways,
+        open_facts,
+        saves=tuple(one_of("saves", one, SAVES) for one in saves),
+    )
 
 
 @lru_cache(maxsize=64)

@@ -142,7 +142,7 @@ def fullest(stages: Iterable[Breakdown]) -> Breakdown:
 
 
 @dataclass(frozen=True)
-class Way:
+class Meaning:
     """One thing that a call may mean: a trainer, None if the call names it, and a mode of recomputation."""
 
     trainer: str | None
@@ -170,7 +170,7 @@ class Memory(AsDict, Record):
     how: str
     stages: tuple[Breakdown, ...]
     gpu: Gpu
-    ways: Callable[[], Iterable[Way]] | None = field(default=None, compare=False)
+    ways: Callable[[], Iterable[Meaning]] | None = field(default=None, compare=False)
     open_facts: tuple[str, ...] = ()
     published: bool = False
     saves: tuple[str, ...] = ()
@@ -211,7 +211,7 @@ class Memory(AsDict, Record):
         return self.worst.total_bytes
 
     @cached_property
-    def others(self) -> tuple[Way, ...]:
+    def others(self) -> tuple[Meaning, ...]:
         """Everything that the call may mean, if it leaves something open."""
         return tuple(self.ways()) if self.ways and self.open_facts else ()
 

@@ -10,7 +10,7 @@ from functools import cache
 from math import prod
 
 import llamapar as lp
-from llamapar.rules.machines import wrapped_count
+from llamapar.nodes.loading import wrapped_count
 
 from .boxes import Item
 

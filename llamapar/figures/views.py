@@ -12,12 +12,13 @@ from llamapar.count.wire import Traffic
 from llamapar.count.zero_map import ZeroMap
 from llamapar.diagnosis import Explanation
 from llamapar.errors import LayoutError, install, shown
+from llamapar.late import late
 from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
 from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.curve import MemoryCurve
 from llamapar.records.losses import LossCurve
+from llamapar.records.tables import Record
 from llamapar.records.trace import Tape, Trace
-from llamapar.rules.machines import Loading
 from llamapar.timing.calibrate import Calibration
 from llamapar.timing.cost import Cost
 from llamapar.timing.inside import LayerSteps
@@ -30,7 +31,6 @@ from . import (
     diagnosis,
     head_map,
     inside,
-    loading,
     losses,
     memory,
     pipeline,
@@ -93,7 +93,6 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     Tape: tape.picture,
     Memory: memory.picture,
     Reconciliation: memory.waterfall,
-    Loading: loading.picture,
     MemoryCurve: curve.picture,
     Cost: cost.picture,
     Plan: plan.picture,
@@ -118,10 +117,12 @@ def view(record: object) -> View:
     if isinstance(trace_of := getattr(record, "trace", None), Trace):
         record = trace_of
     picture = _PICTURES.get(type(record))
+    if isinstance(record, Record) and type(record).__name__ == "Loading":  # of a satellite
+        picture = late("loading_picture")
     if picture is None:
         raise LayoutError(
             f"{shown(record)} has no picture",
-            f"pictures are made of {', '.join(kind.__name__ for kind in _PICTURES)}",
+            f"pictures are made of {', '.join([*(kind.__name__ for kind in _PICTURES), 'Loading'])}",
             ["lp.view(lp.heads(model, layout))"],
             "record",
         )

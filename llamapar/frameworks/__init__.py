@@ -30,6 +30,7 @@ from .base import (
     Verdict,
     of_version,
 )
+from .citation import LAST, Change, Source
 from .colossalai import COLOSSALAI
 from .distributed_llama import DISTRIBUTED_LLAMA
 from .dtensor import DTENSOR
@@ -37,20 +38,20 @@ from .megatron import MEGATRON
 from .meta import META
 from .nanotron import NANOTRON
 from .picotron import PICOTRON
-from .rows import ROWS
-from .rows import trainer as of_row
-from .source import LAST, Change, Source
 from .torchtitan import TORCHTITAN
 from .trainer import USUAL, Habits
+from .trainers import ROWS
+from .trainers import trainer as of_row
 from .transformers import TRANSFORMERS
 from .vllm import VLLM
 
-_JUDGES = (
-    *(META, TORCHTITAN, MEGATRON, COLOSSALAI, DISTRIBUTED_LLAMA, TRANSFORMERS, PICOTRON, NANOTRON),
-    *(VLLM, DTENSOR),
-)
-
-JUDGES: dict[str, Framework] = {f.name: f for f in _JUDGES}
+JUDGES: dict[str, Framework] = {
+    f.name: f
+    for f in (
+        *(META, TORCHTITAN, MEGATRON, COLOSSALAI, DISTRIBUTED_LLAMA, TRANSFORMERS, PICOTRON, NANOTRON),
+        *(VLLM, DTENSOR),
+    )
+}
 """Name → a framework with evidence of how it judges a layout."""
 
 FRAMEWORKS: dict[str, Framework] = {**JUDGES, **{n: of_row(n) for n in ROWS if n not in JUDGES}}

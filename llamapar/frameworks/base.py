@@ -14,7 +14,7 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.records.tables import Plain
 
-from .source import Change, Source
+from .citation import Change, Source
 from .trainer import USUAL, Habits
 
 WORKS = "works"

@@ -17,8 +17,8 @@ from .base import (
     pads,
     takes_what_is_left,
 )
-from .rows import trainer
-from .source import Change
+from .citation import Change
+from .trainers import trainer
 
 _PLUGIN = "colossalai/booster/plugin/hybrid_parallel_plugin.py"
 _EMBEDDING = "colossalai/shardformer/layer/embedding.py:303"

@@ -20,12 +20,6 @@ LOSSES = {
         "2 * logits * wide",
         "torch.nn.functional.cross_entropy: log-softmax, its gradient and its own",
     ),
-    "shifted": (
-        "0",
-        "3 * logits * wide",
-        "transformers models/llama/modeling_llama.py @002272831f, before it shifted labels: a copy of the "
-        "float32 logits without the last token, and in the backward their gradient with zeros for it",
-    ),
     "narrow": (
         "logits * (item - wide)",
         "2 * logits * item",

@@ -1,7 +1,7 @@
 """distributed-llama: tensor parallelism over home machines, at most one node a KV head."""
 
 from .base import CLEAR, INIT, NA, UNKNOWN, WORKS, Evidence, evidence, tp_alone, uneven_vocab
-from .rows import trainer
+from .trainers import trainer
 
 _CORE = "src/nn/nn-core.cpp"
 

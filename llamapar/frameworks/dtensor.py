@@ -15,7 +15,7 @@ from .base import (
     torn_kv_heads,
     uneven_vocab,
 )
-from .rows import trainer
+from .trainers import trainer
 
 DTENSOR = trainer(
     "dtensor",

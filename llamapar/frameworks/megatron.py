@@ -16,8 +16,8 @@ from .base import (
     pads,
     takes_what_is_left,
 )
-from .rows import trainer
-from .source import Change
+from .citation import Change
+from .trainers import trainer
 
 _CONFIG = "megatron/core/transformer/transformer_config.py"
 _ARGS = "megatron/training/arguments.py"

@@ -18,7 +18,7 @@ from .base import (
     tp_alone,
     uneven_vocab,
 )
-from .rows import trainer
+from .trainers import trainer
 
 _FAIRSCALE = "facebookresearch/fairscale"
 _FAIRSCALE_AT = "146f160241"

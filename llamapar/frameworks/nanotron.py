@@ -3,7 +3,7 @@
 from llamapar.describe.splits import Padding
 
 from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Evidence, evidence, keywords, pads
-from .rows import trainer
+from .trainers import trainer
 
 _PADDING = Padding(1, per_tp=True)
 NANOTRON = trainer(

@@ -1,7 +1,7 @@
 """picotron: short asserts without numbers; ring attention over contiguous chunks."""
 
 from .base import CLEAR, INIT, NA, WORKS, Evidence, evidence, keywords, uneven_vocab
-from .rows import trainer
+from .trainers import trainer
 
 PICOTRON = trainer(
     "picotron",

@@ -23,7 +23,7 @@ from llamapar.records.tables import AsDict, Plain, Record
 from . import framework as find_framework
 from . import of_version
 from .base import Framework
-from .source import Change
+from .citation import Change
 
 MODEL, LAYOUT, JOB = "model", "layout", "job"
 """Sections of the settings of a run."""

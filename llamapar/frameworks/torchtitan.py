@@ -19,8 +19,8 @@ from .base import (
     torn_kv_heads,
     uneven_vocab,
 )
-from .rows import trainer
-from .source import Change
+from .citation import Change
+from .trainers import trainer
 
 REGISTRY = Change("2026-02-23", "#2386")
 """Python functions took the place of TOML files."""

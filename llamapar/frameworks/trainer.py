@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from llamapar.describe.configfile import Values
 
-from .source import Source
+from .citation import Source
 
 EACH, LAST, LAST_IN_PIPELINE = "each", "last", "last in a pipeline"
 """When shared gradients are reduced to shards, in a step of several micro-batches.

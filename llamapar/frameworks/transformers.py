@@ -1,7 +1,7 @@
 """Hugging Face transformers' native TP: no checks of heads, uneven widths by design, no CP."""
 
 from .base import CLEAR, FORWARD, NA, WORKS, Evidence, evidence, torn_heads, torn_kv_heads
-from .rows import trainer
+from .trainers import trainer
 
 _MESH = "src/transformers/distributed/configuration_utils.py"
 _TP = "src/transformers/distributed/tensor_parallel.py"

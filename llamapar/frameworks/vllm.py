@@ -3,7 +3,7 @@
 from llamapar.describe.splits import Padding
 
 from .base import ADAPTS, CLEAR, INIT, WORKS, Evidence, evidence, keywords, pads
-from .rows import trainer
+from .trainers import trainer
 
 _LINEAR = "vllm/model_executor/layers/linear.py"
 _VOCAB = "vllm/model_executor/layers/vocab_parallel_embedding.py"

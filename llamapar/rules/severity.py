@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from llamapar.describe.job import Job
 from llamapar.describe.splits import NO_PADDING
-from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Evidence, Framework
+from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Framework
 
 from .fix import changed_job
 from .table import ARITHMETIC, ERROR, NOTE, RULE_BY_CODE, Rule
@@ -18,10 +18,7 @@ def is_unproven(rule: Rule, job: Job, judge: Framework | None) -> bool:
         return False
     if rule.severity(judge.job_of(rule.code, job)) != ERROR:
         return False
-    return _says_nothing(judge.case(rule.code, job))
-
-
-def _says_nothing(case: Evidence | None) -> bool:
+    case = judge.case(rule.code, job)
     return case is None or case.verdict == UNKNOWN
 
 
@@ -35,11 +32,9 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
     if judge is None or rule.of_facts or judge.as_paper(rule.code):
         return own
     case = judge.case(rule.code, job)
-    if own == ERROR and _says_nothing(case):
-        return NOTE
-    # No evidence, and the paper does not call it an error: the paper's word stands.
-    if case is None:
-        return own
+    # Without evidence the paper's word stands, but for an error, which is then unproven.
+    if case is None or (own == ERROR and case.verdict == UNKNOWN):
+        return NOTE if own == ERROR else own
     if case.verdict in FAILS:
         return ERROR
     # It works there, but a reader should still learn of replication or padding, or of the paper's objection.
@@ -81,11 +76,8 @@ def unproven(job: Job, judge: Framework | None) -> set[str]:
     return {code for code in notes if is_unproven(RULE_BY_CODE[code], job, judge)}
 
 
-MAX_LISTED = 1024
-"""The largest degree that is tried for the list of valid ones."""
-
-MOST_DEGREES = 12
-"""How many valid degrees are listed."""
+MAX_LISTED, MOST_DEGREES = 1024, 12
+"""The largest degree that is tried for the list of valid ones, and how many are listed."""
 
 
 @lru_cache(maxsize=256)

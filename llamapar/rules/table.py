@@ -7,60 +7,9 @@ framework does instead is evidence in `frameworks`, by rule code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from llamapar.describe.job import Job
-from llamapar.describe.splits import Padding
-
 from . import repairs
-from .repairs import (
-    ERROR,
-    NOTE,
-    SEVERITIES,
-    WARNING,
-    Repairs,
-    indivisible,
-    multiples,
-    product,
-    product_differs,
-)
-
-
-def _always(severity: str | None) -> Callable[[Job], str | None]:
-    return lambda job: severity
-
-
-def _by_account(job: Job, padding: Padding) -> bool:
-    return False  # no condition on integers: `memory_rule.finding_of` decides
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A condition on a Job, with its message and its repairs.
-
-    applies: whether some framework may have something to say; it gets the judge's padding.
-    message, why: templates over `Job.numbers`.
-    severity: under the paper's semantics; None if there is nothing to say.
-    repairs: changes of single fields that fix it, the nearest first.
-    layouts_first: other layouts of the same number of ranks are offered before those.
-    if_na: severity if the chosen framework has no such feature.
-    of_facts: whether it follows from the given facts alone, whatever the framework.
-    axis: the degree that it is about; where it is an error, the valid degrees are listed.
-    """
-
-    code: str
-    title: str
-    applies: Callable[[Job, Padding], bool]
-    message: str
-    why: str
-    severity: Callable[[Job], str | None] = lambda job: ERROR
-    repairs: Repairs = lambda job: ()
-    layouts_first: bool = False
-    if_na: str | None = None
-    of_facts: bool = False
-    axis: str = ""
-
+from .repairs import ERROR, NOTE, SEVERITIES, WARNING, indivisible, multiples, product_differs
+from .rule import Rule
 
 # -- the table -------------------------------------------------------------------------------------
 
@@ -92,7 +41,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.leaves_node("tp"),
         "a TP group of {tp} ranks spans {node_span} consecutive GPUs and leaves its node of {gpus_per_node}",
         "TP communicates in every layer; across nodes it runs at the speed of the network",
-        severity=_always(WARNING),
+        severity=lambda j: WARNING,
         repairs=repairs.tp_fastest,
         axis="tp",
     ),
@@ -110,7 +59,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.model.dim % j.layout.tp != 0 and j.model.n_heads % j.layout.tp == 0,
         "tp={tp} does not divide dim={dim} ({model})",
         "TP cuts heads and FFN columns, not the model width; a framework that cuts it refuses",
-        severity=_always(NOTE),
+        severity=lambda j: NOTE,
     ),
     Rule(
         "LP103",
@@ -140,7 +89,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "vocab_size={vocab_size} over tp={tp}: {vocab_padded} rows with {padding}, "
         "{pad_rows} of them dead, {vocab_local} on a full rank",
         "{vocab_size} / {tp} = {vocab_each}; {pads_where}",
-        severity=_always(NOTE),
+        severity=lambda j: NOTE,
     ),
     Rule(
         "LP106",
@@ -148,7 +97,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, p: j.model.vocab_size % (j.padding or p).unit(j.layout.tp) != 0,
         "{pad_rows} pad rows ({vocab_size} → {vocab_padded}) reach the checkpoint code",
         "a shard of {vocab_local} rows times tp={tp} is {vocab_padded}, not {vocab_size}",
-        severity=_always(None),
+        severity=lambda j: None,
         repairs=repairs.smaller_padding,
     ),
     Rule(
@@ -205,7 +154,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.layout.sequence_parallel is True and j.layout.tp == 1,
         "sequence_parallel=True has no effect at tp=1",
         "it shares the residual stream among the ranks of a TP group",
-        severity=_always(NOTE),
+        severity=lambda j: NOTE,
         repairs=lambda j: [{"sequence_parallel": None}],
     ),
     Rule(
@@ -214,7 +163,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         repairs.off_the_unit,
         "{tokens_per_micro_batch} tokens of a micro-batch are not a multiple of tp·2·cp = {token_unit}",
         "a chunk of the head or the tail has {seq_chunk} tokens, which do not divide over tp={tp}",
-        severity=_always(None),
+        severity=lambda j: None,
         repairs=lambda j: multiples("seq_len", j.seq_len, j.token_unit),
     ),
     Rule(
@@ -254,7 +203,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.model.tied and j.layout.pp > 1,
         "{model} ties its head to the embedding, and pp={pp} puts them on different stages",
         "the first and the last stage each need the tensor, and its gradients must be summed",
-        severity=_always(WARNING),
+        severity=lambda j: WARNING,
         axis="pp",
     ),
     Rule(
@@ -267,7 +216,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         ),
         "{micro_batches} micro-batches for pp={pp} stages",
         "1F1B needs one for every stage; with fewer, some stages always wait",
-        severity=_always(WARNING),
+        severity=lambda j: WARNING,
         repairs=repairs.more_micro_batches,
     ),
     Rule(
@@ -278,7 +227,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         ),
         "{micro_batches} micro-batches are not a multiple of pp={pp} with virtual_stages={virtual_stages}",
         "the interleaved schedule runs micro-batches in groups of pp; Llama 3's own takes any number",
-        severity=_always(NOTE),
+        severity=lambda j: NOTE,
         repairs=repairs.more_micro_batches,
     ),
     Rule(
@@ -287,7 +236,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.layout.virtual_stages > 1 and j.layout.pp == 1,
         "virtual_stages={virtual_stages} with pp=1",
         "interleaving shortens a pipeline's bubble; one stage has none",
-        severity=_always(WARNING),
+        severity=lambda j: WARNING,
         repairs=lambda j: [{"virtual_stages": 1}],
     ),
     Rule(
@@ -305,16 +254,18 @@ ARITHMETIC: tuple[Rule, ...] = (
         repairs.ends_do_not_fit,
         "n_layers + 2 = {effective_layers} does not divide over pp·virtual_stages = {stages} ({model})",
         "the embedding and the head were asked to count as a layer each",
-        severity=_always(None),
+        severity=lambda j: None,
         repairs=lambda j: [{"layer_split": None}],
     ),
     Rule(
         "LP401",
         "global batch",
-        lambda j, _: indivisible(j.global_batch, product(j.layout.dp, j.micro_batch)),
+        lambda j, _: indivisible(j.global_batch, repairs.product(j.layout.dp, j.micro_batch)),
         "global_batch={global_batch} is not a multiple of dp·micro_batch = {dp}·{micro_batch} = {batch_unit}",
         "every DP group must run the same whole number of micro-batches",
-        repairs=lambda j: multiples("global_batch", j.global_batch, product(j.layout.dp, j.micro_batch)),
+        repairs=lambda j: multiples(
+            "global_batch", j.global_batch, repairs.product(j.layout.dp, j.micro_batch)
+        ),
     ),
     Rule(
         "LP402",
@@ -350,7 +301,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.layout.cp > 1 or j.layout.pp > 1 or j.layout.dp > 1,
         "cp={cp} pp={pp} dp={dp}: the framework does not offer all of these axes together",
         "a layout can only use the axes that are there",
-        severity=_always(None),
+        severity=lambda j: None,
         repairs=lambda j: [{"cp": 1}, {"cp": 1, "pp": 1, "dp": 1}],
         if_na=ERROR,
         layouts_first=True,
@@ -362,7 +313,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.layout.tp & (j.layout.tp - 1) != 0,
         "tp={tp} is not a power of two",
         "some frameworks promise powers of two alone",
-        severity=_always(None),
+        severity=lambda j: None,
         axis="tp",
     ),
     Rule(
@@ -371,17 +322,18 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.layout.zero > 1 or j.layout.virtual_stages > 1,
         "the framework does not offer all of zero={zero}, virtual_stages={virtual_stages}",
         "a run uses what its trainer has",
-        severity=_always(None),
+        severity=lambda j: None,
         repairs=lambda j: [{"zero": 1}, {"virtual_stages": 1}, {"zero": 1, "virtual_stages": 1}],
         if_na=ERROR,
     ),
 )
 
+# No condition on integers decides on memory: `memory_rule.finding_of` does.
 MEMORY: tuple[Rule, ...] = (
     Rule(
         "LP511",
         "memory of a rank",
-        _by_account,
+        lambda *_: False,
         "stage {stage} needs {needs}, and {there}",
         "{terms} GiB; {counted}",
         of_facts=True,
@@ -389,19 +341,19 @@ MEMORY: tuple[Rule, ...] = (
     Rule(
         "LP512",
         "memory that is undecided",
-        _by_account,
+        lambda *_: False,
         "stage {stage} needs {needs}, and {there}: undecided",
         "{decides}; {terms} GiB; {counted}",
-        severity=_always(WARNING),
+        severity=lambda j: WARNING,
         of_facts=True,
     ),
     Rule(
         "LP513",
         "activations not counted",
-        _by_account,
+        lambda *_: False,
         "activations are not counted: stage {stage} needs {needs}, and {there}",
         "they grow with the tokens of a sequence: say seq_len",
-        severity=_always(NOTE),
+        severity=lambda j: NOTE,
         of_facts=True,
     ),
 )

@@ -44,8 +44,15 @@ _MENDS = 6
 _IDLE = 8
 """The most GPUs that a last resort leaves idle."""
 
-_DOUBLED = {"tp": 1.2, "cp": 1.4, "pp": 1.6, "dp": 1.0, "dp_replicate": 1.0, "virtual_stages": 0.8}
-_DOUBLED["micro_batch"] = 0.4
+_DOUBLED = {
+    "tp": 1.2,
+    "cp": 1.4,
+    "pp": 1.6,
+    "dp": 1.0,
+    "dp_replicate": 1.0,
+    "virtual_stages": 0.8,
+    "micro_batch": 0.4,
+}
 """How far away twice or half of a number is. DP is the cheapest degree to change, PP the dearest."""
 
 _ZERO, _RECOMPUTE, _OTHER = 0.3, 0.5, 0.7

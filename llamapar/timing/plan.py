@@ -46,9 +46,6 @@ ALIKE = 2
 SLOW = 1.5
 """How many times the fastest layout's step is judged; nobody chooses a slower one."""
 
-MOST_PRICE = 1e6
-"""The highest price of a GPU-hour that is accepted, in any currency."""
-
 Progress = Callable[[int, int], object]
 """Called with the number of layouts judged, and how many of them pass."""
 
@@ -128,14 +125,6 @@ class Plan(AsDict, Record):
             if not found or one.memory_bytes < found[-1].memory_bytes:
                 found.append(one)
         return tuple(found)
-
-    def gpu_hours(self, tokens: float) -> float:
-        """GPU-hours that `tokens` tokens take with the fastest layout."""
-        return tokens / self.best.cost.tokens_per_second_per_gpu / 3600
-
-    def money(self, tokens: float, price: float) -> float:
-        """The cost of those GPU-hours, in the currency of `price`, which is for one GPU-hour."""
-        return self.gpu_hours(tokens) * real("price", price, 0.0, MOST_PRICE)
 
     def why(
         self,

@@ -27,8 +27,7 @@ from llamapar.describe.options import offer
 from llamapar.errors import Choice, LayoutError, one_of, real, whole
 from llamapar.place.cut import Cut
 from llamapar.records.tables import AsDict, Plain, Record, cut
-
-from .report import check
+from llamapar.rules.report import check
 
 BLOCKS = {"f32": (1, 4), "q80": (32, 34), "q40": (32, 18), "bf16": (1, 2), "fp16": (1, 2), "fp8": (1, 1)}
 """Format → (weights in a block, bytes of the block)."""
@@ -296,3 +295,8 @@ def loading(
     n = whole("nodes", nodes, 1, MAX_NODES)
     memory = real("memory_gib", memory_gib, 1 / 1024, 2**20)
     return Loading(m, format, n, memory, whole("seq_len", seq_len, 1, 2**31 - 1))
+
+
+def overflow_lines(found: Loading) -> list[str]:
+    """The counts that overflow, as lines; of many the first ones and the last."""
+    return [str(found.overflows[i]) for i in cut(len(found.overflows))]

@@ -61,9 +61,10 @@ LAST = "~"
 """The name of a change after all others of its day."""
 
 
-def source_of(text: str, repo: str, commit: str) -> Source:
+def source_from(text: str, repo: str, commit: str) -> Source:
     """A Source from "path", "path @commit" or "owner/name: path @commit"; what is left out is given."""
     head, colon, rest = text.partition(": ")
-    owner, path = (head, rest) if colon and " " not in head and "/" in head else (repo, text)
-    path, _, at = path.partition(" @")
+    # A path with a colon in it has no owner before the colon.
+    owner, where = (head, rest) if colon and "/" in head and " " not in head else (repo, text)
+    path, _, at = where.partition(" @")
     return Source(owner, path, at or commit)

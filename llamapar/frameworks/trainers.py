@@ -11,7 +11,7 @@ from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
 from .base import NA, Evidence, Framework, evidence
-from .source import Change, source_of
+from .citation import Change, source_from
 from .trainer import Habits
 
 _NOT_TAKEN = {"title", "repo", "commit", "aliases", "until"}
@@ -28,7 +28,7 @@ def _read() -> dict[str, Values]:
         like = table.get(row.pop("like", ""), {})
         # A source leaves out the repository and the commit of its own row, so it is resolved there.
         where = row["repo"], row["commit"]
-        own = {what: source_of(text, *where) for what, text in row.get("sources", {}).items()}
+        own = {what: source_from(text, *where) for what, text in row.get("sources", {}).items()}
         taken = {field: value for field, value in like.items() if field not in _NOT_TAKEN}
         table[name] = taken | row | {"sources": taken.get("sources", {}) | own}
     return table
@@ -51,8 +51,8 @@ def _features(found: Framework) -> dict[str, tuple[Evidence, ...]]:
             lay.virtual_stages > 1 and not found.interleaves
         )
 
-    stages = f"of ZeRO it has {', '.join(map(str, found.zero))}"
-    note = stages if found.interleaves else f"{stages}; a pipeline rank has one stage"
+    one = "" if found.interleaves else "; a pipeline rank has one stage"
+    note = f"of ZeRO it has {', '.join(map(str, found.zero))}{one}"
     return evidence(LP503=Evidence(NA, "", where.path, note, lacks, where.repo, where.at))
 
 
@@ -64,8 +64,7 @@ def trainer(name: str, **rules: object) -> Framework:
     fields["habits"] = Habits(
         **{field: fields.pop(field) for field in _HABITS & fields.keys()}, sources=sources
     )
-    if "padding" in fields:
-        multiple, per_tp, _ = fields["padding"].partition("*tp")
-        fields["padding"] = Padding(int(multiple), per_tp=bool(per_tp))
+    multiple, per_tp, _ = fields.get("padding", "1").partition("*tp")
+    fields["padding"] = Padding(int(multiple), per_tp=bool(per_tp))
     found = Framework(name, **Values(fields | rules), paper="cases" not in rules)
     return replace(found, cases=_features(found) | found.cases)

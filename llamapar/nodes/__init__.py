@@ -1,0 +1,1 @@
+"""A model's file spread over machines that serve it: `loading`, and its picture."""
