@@ -475,7 +475,7 @@ def test_a_terminal_that_knows_ascii_only() -> None:
 def test_every_option_is_explained_and_used() -> None:
     used = {option for command in LEAVES.values() for option in command.options}
     dims = {"max_seq_len", "dim", "n_layers", "n_heads", "head_dim", "ffn_dim", "vocab_size"}
-    of_python = {"steps_done", "parameter", "data", "program", "interleave", "out", "backward", "grad_dtype"}
+    of_python = {"steps_done", "parameter", "data", "program", "interleave", "out", "backward"}
     of_python |= {"beside", "time", "step", "case", "gives", "eval_mode", "prove"}
     assert set(OPTIONS) - used == {"json"} | dims | of_python
     assert used <= set(OPTIONS)

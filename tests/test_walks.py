@@ -112,10 +112,10 @@ def check() -> Walk:
 
 
 WALKS: dict[str, tuple[Callable[[], Walk], int, int, int]] = {
-    "a knob to its picture": (knob, 8, 106, 52),
-    "run to a collective": (run, 9, 142, 136),
-    "a message to its cause": (message, 10, 132, 86),
-    "check to a fix": (check, 7, 87, 51),
+    "a knob to its picture": (knob, 8, 106, 56),
+    "run to a collective": (run, 9, 142, 137),
+    "a message to its cause": (message, 10, 132, 87),
+    "check to a fix": (check, 7, 87, 54),
 }
 """Journey → what walks it, and its most stops, lines and functions that ran: what stands today."""
 

@@ -17,7 +17,11 @@ from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer_of, answ
 from .output import write_line
 
 _SEARCHED = ("gpus", "seq_len", "global_batch")
-_PLAN = (*("gpu", "schedule", "precision", "kernels", "flash", "overlap_tp", "cp_method"), "kv_replication")
+_PLAN = (
+    *("gpu", "schedule", "precision", "kernels", "flash", "overlap_tp", "cp_method"),
+    "kv_replication",
+    "grad_dtype",
+)
 _SHOWN = ("profile", "headroom", "all_schedules", "top", "framework")
 
 _PATIENCE = 1.0

@@ -268,7 +268,7 @@ _MEMORY = _TIMED | {"dtype": "bfloat16", "kernels": None, "cp_method": None}
 
 OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
     "cost": _TIMED | {"kernels": None, "cp_method": None},
-    "plan": {"gpu": DEFAULT_GPU},
+    "plan": {"gpu": DEFAULT_GPU, "kernels": None, "cp_method": None},
     "checkpoint": {"format": "hf", "layer_split": "balanced ends"},
     "inside": _TIMED,
     "debug": {"deadline": 2.0},

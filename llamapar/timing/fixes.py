@@ -144,7 +144,8 @@ def _fastest(job: Job, rule: Rule, judge: Framework | None, enough: Container[ob
     """Layouts in the order of a plan."""
     if job.gpu and job.seq_len and job.sequences:
         every = candidates(job, _conditions(job, judge), job.gpus or job.layout.world, judge)
-        yield from (one.job(job) for one in heapq.nsmallest(NEAR, every))
+        mode = recompute_of(judge, job.recompute)
+        yield from (one.job(job, mode) for one in heapq.nsmallest(NEAR, every))
 
 
 def _elsewhere(job: Job, rule: Rule, judge: Framework | None, enough: Container[object]) -> Iterator[Job]:
@@ -178,10 +179,10 @@ def nearest(
     def far(one: Candidate | Degrees, names: Iterable[str]) -> float:
         return sum(_DOUBLED[name] * abs(math.log2(getattr(one, name) / old[name])) for name in names)
 
-    usual = RECOMPUTE.index(recompute_of(judge, job.recompute))
+    mode = recompute_of(judge, job.recompute)
 
     def distance(one: Candidate) -> float:
-        modes = RECOMPUTE.index(one.recompute) - usual
+        modes = RECOMPUTE.index(one.recompute) - RECOMPUTE.index(mode)
         others = (one.schedule != job.schedule) + bool(one.layer_split)
         return (
             far(one, _DOUBLED)
@@ -202,16 +203,17 @@ def nearest(
             elif made not in enough:
                 for order in orders:
                     for one in of_degrees(order, how, degrees, judge, zeros):
-                        heapq.heappush(waiting, (distance(one), (2, *one[2:]), degrees, one.job(job), True))
+                        heapq.heappush(
+                            waiting, (distance(one), (2, *one[2:]), degrees, one.job(job, mode), True)
+                        )
 
     for least, degrees in sorted((far(one, AXES), one) for one in degrees_of(job, many)):
         yield from ready(least)
         v = job.layout.virtual_stages if degrees.pp > 1 else 1
         copies = math.gcd(degrees.dp, job.layout.dp_replicate)
         size, zero = job.micro_batch or 1, job.layout.zero
-        mode = recompute_of(judge, job.recompute)
         row = Candidate(False, 0.0, *degrees, size, v, zero, mode, job.schedule, "", copies)
-        plain = row.job(job)
+        plain = row.job(job, mode)
         if not _refused(plain, rule, judge):
             heapq.heappush(waiting, (least, (0, *degrees), degrees, plain, True))
             heapq.heappush(waiting, (least + _ZERO, (1, *degrees), degrees, plain, False))

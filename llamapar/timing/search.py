@@ -88,8 +88,11 @@ class Candidate(NamedTuple):
     """Empty for the job's own split, or else the trainer's."""
     dp_replicate: int = 1
 
-    def job(self, job: Job) -> Job:
-        """The Job with this layout, and another Job's model and facts; the batch is the same."""
+    def job(self, job: Job, usual: str = "") -> Job:
+        """The Job with this layout, and another Job's model and facts; the batch is the same.
+
+        usual: the mode of recomputation that stays unsaid if the other Job does not say one.
+        """
         names = (*AXES, "virtual_stages", "zero", "dp_replicate")
         layout = job.layout.replace(**{name: getattr(self, name) for name in names})
         # What the given facts say of a DP group's share of the batch follows the new dp.
@@ -101,7 +104,7 @@ class Candidate(NamedTuple):
             micro_batch=self.micro_batch if said else None,
             batch_per_dp=share if job.batch_per_dp and share else job.batch_per_dp,
             micro_batches=many if job.micro_batches else None,
-            recompute=self.recompute,
+            recompute=job.recompute if self.recompute == usual else self.recompute,
             schedule=self.schedule,
             layer_split=self.layer_split or job.layer_split,
         )
