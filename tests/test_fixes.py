@@ -289,18 +289,28 @@ def test_no_fix_buys_gpus_while_a_layout_on_the_given_ones_passes(seed: int) -> 
 @pytest.mark.parametrize(
     ("model", "layout", "facts"),
     [
-        (B8, {"tp": 2, "zero": 2}, {"gpus": 2, "gpu": "a100-80gb", "seq_len": 32768, "global_batch": 2}),
+        (
+            B8,
+            {"tp": 2, "zero": 2},
+            {
+                "gpus": 2,
+                "gpu": "a100-80gb",
+                "seq_len": 32768,
+                "global_batch": 2,
+                "recompute": "none",
+            },
+        ),
         (
             B405,
-            {"cp": 4, "pp": 16, "dp": 4, "zero": 3},
-            {"gpus": 256, "gpu": "a100-40gb", "seq_len": 8192, "global_batch": 32, "recompute": "none"},
+            {"cp": 4, "pp": 16, "dp": 2, "zero": 3},
+            {"gpus": 128, "gpu": "a100-40gb", "seq_len": 8192, "global_batch": 32, "recompute": "none"},
         ),
     ],
 )
 def test_what_may_fit_here_comes_before_larger_gpus(
     model: str, layout: dict[str, int], facts: dict[str, Any]
 ) -> None:
-    """Nothing fits for sure, nor by the account that is shown; a plan lists what is undecided."""
+    """Nothing fits for sure, nor is expected to; a plan lists what some trainer may hold."""
     asked = {name: value for name, value in facts.items() if name != "recompute"}
     assert {one.held.outcome for one in lp.plan(model, **asked).layouts} == {"undecided"}
     (finding,) = lp.check(model, layout, micro_batch=2, **facts).errors
@@ -335,17 +345,18 @@ def test_a_fix_of_another_rule_neither_buys_gpus_nor_leaves_them_idle(
 def test_where_nothing_fits_that_is_what_is_said() -> None:
     """405B on 32 A100: its states alone are more than they have, whatever the layout."""
     report = lp.check(B405, {"tp": 32}, gpus=32, gpu="a100-80gb")
+    # On larger GPUs some trainer may hold it, but none is expected to, so none is to be bought.
     assert [(f.code, f.fixes) for f in report.errors] == [("LP104", ()), ("LP511", ())]
-    needs = "stage 0 needs at least 210.41 GiB a rank before any activation, and a100-80gb has 80.00"
+    needs = "stage 0 needs at least 187.03 GiB a rank before any activation, and a100-80gb has 80.00"
     assert report.errors[1].message == needs
     assert report.errors[0].why == (
         "a rank would need 1/4 of a KV head; tp may be 1, 2, 4, 8; "
         "no layout of 32 a100-80gb holds llama3.1-405b: weights, "
-        "gradients and optimizer states, shared over all of them, are 210.41 GiB a GPU of 80.00; at least 85 "
+        "gradients and optimizer states, shared over all of them, are 93.52 GiB a GPU of 80.00; at least 38 "
         "GPUs are needed"
     )
     numel = sum(p.numel for p in lp.model(B405).parameters() if p.layer is not None)
-    assert numel * 18 / 32 / 2**30 == pytest.approx(210.41, abs=0.01)  # 2 + 4 + 4 + 8 bytes of a parameter
+    assert numel * 8 / 32 / 2**30 == pytest.approx(93.52, abs=0.01)  # 2 + 2 + 4 bytes of a parameter
     assert not lp.plan(B405, 32, seq_len=8192, global_batch=32, gpu="a100-80gb").layouts
     served = lp.check(B405, {"tp": 8}, gpus=8, gpu="h100-80gb", framework="vllm")
     assert not any("no layout of" in finding.why for finding in served.findings)
@@ -374,7 +385,7 @@ def test_a_fix_as_plain_values() -> None:
         "layer_split": "balanced ends",
         "text": "layer_split=balanced ends",
         "effect": {
-            "memory_bytes": report.fixes[0].effect.load.memory.high_bytes,
+            "memory_bytes": report.fixes[0].effect.load.memory.expected_bytes,
             "time": None,
             "idle_gpus": 0,
         },
@@ -411,7 +422,7 @@ def test_the_search_goes_from_near_to_far_and_keeps_gpus_and_batch() -> None:
     assert {(made.layout.world, made.gpus, made.sequences) for made in found} == {(16, 16, 32)}
     assert all(made.batch_per_dp == 32 // made.layout.dp for made in found)
     asked = lp.plan(B8, gpus=16, seq_len=8192, global_batch=32, top=1).asked
-    assert {one[1:5] for one in asked.candidates()} <= {
+    assert {one[2:6] for one in asked.candidates()} <= {
         (m.layout.tp, m.layout.cp, m.layout.pp, m.layout.dp) for m in found
     }
     assert Fix(job, job).changes == ()

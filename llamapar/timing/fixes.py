@@ -119,7 +119,8 @@ def _doubt(job: Job, rule: Rule, judge: Framework | None, made: Job) -> int:
     if memory_rule.finding_of(job, judge) == finding:
         return 0
     if not memory_rule.has_room(made, judge):
-        return 2
+        # Nobody buys a GPU that is expected to have too little.
+        return 2 if made.gpu == job.gpu else 3
     return 0 if judge is None and rule not in MEMORY else 1
 
 

@@ -156,10 +156,9 @@ class Plan(AsDict, Record):
         except LlamaparError as problem:
             return problem.what
         needs = f"{one.gib} of {self.gpu.hbm_bytes / GIB:.1f} GiB"
-        if one.outcome == TOO_MUCH:
+        if (outcome := one.held.within(self.gpu.hbm_bytes)) == TOO_MUCH:
             return f"stage {one.held.worst.stage} needs {needs}"
-        open_end = one.held.within(self.gpu.hbm_bytes) == UNDECIDED
-        undecided = f"; whether it fits is undecided: {needs}" if open_end else ""
+        undecided = f"; whether it fits is undecided: {needs}" if outcome == UNDECIDED else ""
         asked = self.asked
         left_out = unsearched(job, asked.job, asked.how, asked.schedules, judge)
         skipped = f"; not searched: {left_out}" if left_out else ""
@@ -370,5 +369,6 @@ def _judged(every: list[Candidate], asked: PlanQuestion) -> Iterator[Ranked | No
                 if outcome != TOO_MUCH:
                     found = ranked
                     passed[(*kind, candidate.zero, TIGHT) if outcome == TIGHT else kind] += 1
-                    fastest = min(fastest, found.cost.step_seconds)
+                    # A slower layout that leaves the headroom is worth more than a tight one.
+                    fastest = min(fastest, math.inf if outcome == TIGHT else found.cost.step_seconds)
         yield found

@@ -50,7 +50,7 @@ class Ranked:
         """FITS; TIGHT if it is expected to take from the headroom; UNDECIDED; or TOO_MUCH."""
         room = self.cost.gpu.hbm_bytes
         if self.memory_bytes <= room - self.headroom:
-            return self.held.within(room - self.headroom)
+            return self.held.within(room)
         # Where facts are open, some trainer may need less; counting all of them would take most of a search.
         return TIGHT if self.held.open_facts or self.held.low_bytes <= room else TOO_MUCH
 
