@@ -143,7 +143,7 @@ def test_a_gpu_that_is_not_known_is_refused(value: Any) -> None:
         {"model": B405, "layout": {"tp": 8, "pp": 16, "dp": 128}, "gpus": 16384, "seq_len": 8192},
         {"model": B405, "layout": {"tp": 16, "pp": 16, "dp": 64}, "gpus": 16384, "seq_len": 8192},
         {"model": B70, "layout": {"tp": 8}, "gpus": 64, "seq_len": 8192},
-        {"model": B70, "layout": {"tp": 8}, "gpus": 8, "framework": "colossalai", "seq_len": 8192},
+        {"model": B70, "layout": {"tp": 8}, "gpus": 64, "framework": "colossalai", "seq_len": 8192},
         WIDE,
     ],
     ids=str,

@@ -62,7 +62,7 @@ def test_a_rank_of_the_papers_long_context_layout() -> None:
     assert rows["parameters"] == ["5.68", "5.68", "5.68"]
     ours, eager, fused = (float(str(size)) for size in rows["in all"])
     assert ours == pytest.approx(eager, rel=0.01)
-    assert ours > 1.9 * fused
+    assert ours > 1.1 * fused
     assert list(rows)[-1] == "CUDA context (assumed)", "what no forward and backward has is not in the sum"
 
 

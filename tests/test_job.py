@@ -70,7 +70,7 @@ def test_none_means_not_said(field: str) -> None:
             {"layer_split": "even"},
             "layer_split='even' is not known\n"
             "  why  known are balanced ends, equal, remainder first, remainder last, remainder middle, "
-            "remainder before last\n  try  balanced ends, or equal, or remainder first",
+            "remainder before last, equal compute\n  try  balanced ends, or equal, or remainder first",
         ),
     ],
 )

@@ -294,7 +294,7 @@ def test_stages_as_text() -> None:
     assert (most.counts, past.reason) == ([1, 1, 1, 1, 0, 0], "pp·virtual_stages = 7 stages for 4 layers")
 
 
-@pytest.mark.parametrize("name", ["nanotron", "dtensor", "meta"])
+@pytest.mark.parametrize("name", ["dtensor", "meta"])
 def test_frameworks_without_a_layer_rule_are_refused(name: str) -> None:
     with pytest.raises(lp.LayoutError, match="has no rule for layers per stage") as refusal:
         lp.stages("llama3-8b", {"pp": 4}, layer_split=name)

@@ -104,7 +104,9 @@ def test_every_split_places_every_layer_or_refuses(name: str, layers: int, stage
     if name == "balanced ends" and stages > 1:
         work[0] += 1
         work[-1] += 1
-    if name != "remainder last":
+    if name == "equal compute":  # without a head, stages end with the layer that passes their share
+        assert max(counts) - min(counts) <= 2
+    elif name != "remainder last":
         assert max(work) - min(work) <= (name != "equal")
 
 
@@ -258,7 +260,7 @@ def test_padded_local_shapes_add_up_to_the_padded_rows(model: lp.ModelConfig, tp
 def test_every_parameter_has_one_stage(model: lp.ModelConfig, pp: int, virtual: int, split: str) -> None:
     layout = lp.Layout(pp=pp, virtual_stages=virtual)
     try:
-        counts = LAYER_SPLITS[split](model.n_layers, layout.stages)
+        counts = LAYER_SPLITS[split](model.n_layers, layout.stages, model.head_layers)
     except lp.LayoutError:
         return
     cut = Cut(model, layout, layer_split=tuple(counts))

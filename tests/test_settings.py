@@ -1213,6 +1213,6 @@ def test_a_recipe_of_torchtune_is_read() -> None:
     wanted |= {"global_batch": 64, "recompute": "full", "dtype": "bf16"}
     assert {name: found.get(name) for name in wanted} == wanted
     lora = lp.read_settings(text=TUNE.replace(".llama3_3_70b", ".lora_llama3_3_70b"))
-    assert "lora: other memory" in lora.not_covered[0]
+    assert "lora: less memory" in lora.not_covered[0]
     wide = lp.read_settings(text=f"{TUNE}tensor_parallel_dim: 8\n", known={"gpus": 16})
     assert (wide.layout["dp"], "sequence_parallel" in wide.unknown) == (2, True)

@@ -14,7 +14,7 @@ import pytest
 import llamapar as lp
 from inputs import oracle
 from llamapar.describe.splits import LAYER_SPLITS, Padding, Split
-from llamapar.frameworks import framework
+from llamapar.frameworks import JUDGES, framework
 from llamapar.records.trace import causal_pairs
 
 
@@ -98,7 +98,7 @@ def test_rank_orders_of_the_frameworks(name: str) -> None:
 
 
 def test_two_families_of_rank_orders() -> None:
-    slowest = {f.name: f.order.split("-")[-1] for f in lp.FRAMEWORKS.values() if f.order}
+    slowest = {f.name: f.order.split("-")[-1] for f in JUDGES.values() if f.order}
     pp = {"megatron-lm", "torchtitan", "nanotron", "transformers"}
     assert {name for name, axis in slowest.items() if axis == "pp"} == pp
     assert {name for name, axis in slowest.items() if axis == "dp"} == set(slowest) - pp

@@ -242,7 +242,7 @@ def _megatron_layers(job: Job) -> tuple[list[str], dict[str, object]]:
     flags: dict[str, object] = {
         "num-virtual-stages-per-pipeline-rank": lay.virtual_stages if lay.virtual_stages > 1 else None
     }
-    if lay.stages == 1 or (split != "balanced ends" and n % lay.stages == 0):
+    if lay.stages == 1 or (split not in ("balanced ends", "equal compute") and n % lay.stages == 0):
         return [], flags
     why = f"# {n} layers do not divide over {lay.stages} stages: embedding and head are counted in"
     comments = [why] if split is None else []
@@ -251,7 +251,7 @@ def _megatron_layers(job: Job) -> tuple[list[str], dict[str, object]]:
         return comments, flags | dict.fromkeys(ends, True)
     chosen = split or "balanced ends"
     try:
-        counts = LAYER_SPLITS[chosen](n, lay.stages)
+        counts = LAYER_SPLITS[chosen](n, lay.stages, job.model.head_layers)
     except LayoutError as problem:
         return [_left_out(f"layer_split={chosen!r}", problem.what)], flags
     middle = "|".join(f"t*{count}" if count else "" for count in counts)

@@ -22,7 +22,7 @@ from llamapar.describe.layout import AXES, Layout, divisors
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import Framework
+from llamapar.frameworks import FRAMEWORKS, Framework
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import SEVERAL
 from llamapar.rules.memory_rule import layers_numel, least_bytes
@@ -269,7 +269,10 @@ def of_degrees(
                 # exact count comes later.
                 if least_bytes(made.rank * numel, zero, shards, judge) > room:
                     continue
-                held = least_bytes(sum(made.first) * numel, zero, shards, judge, many > 1)
+                states = sum(made.first) * numel, zero, shards
+                # Where no trainer is named, states are expected in float32, as nearly all have them.
+                likely = least_bytes(*states, judge or FRAMEWORKS["torchtitan"])
+                held = least_bytes(*states, judge, many > 1)
                 # Made only if some layout survives the bound on states, because counting a layer is the slow
                 # part.
                 kinds = kinds or [
@@ -281,8 +284,8 @@ def of_degrees(
                     for name in RECOMPUTE
                 ]
                 for name, kept, forward, backward, ends in kinds:
-                    least, expected = (held + chunks * each for each in kept)
-                    if max(held, least * SHARES["needs"][0]) > room:
+                    least, expected = (chunks * each for each in kept)
+                    if max(held, (held + least) * SHARES["needs"][0]) > room:
                         continue
                     if name not in alone:
                         each = forward + backward
@@ -299,13 +302,10 @@ def of_degrees(
                     if copies == 1 or seconds < before or copies == job.layout.dp_replicate:
                         fastest[zero, name] = min(before, seconds)
                         other = "" if split == splits[0] else split
-                        row = (
-                            expected > room * (1 - HEADROOM),
+                        yield Candidate(
+                            likely + expected > room * (1 - HEADROOM),
                             seconds,
-                            tp,
-                            cp,
-                            pp,
-                            dp,
+                            *degrees,
                             batch,
                             v,
                             zero,
@@ -314,7 +314,6 @@ def of_degrees(
                             other,
                             copies,
                         )
-                        yield Candidate(*row)
 
 
 def unsearched(
