@@ -344,7 +344,8 @@ def test_a_layout_that_is_not_searched_says_why() -> None:
     told = small(framework="nanotron").why(**job)
     assert told.endswith("not searched: nanotron has no HSDP, so dp_replicate=2 is not there")
     job |= {"layout": lp.Layout(tp=8, order="dp-pp-cp-tp"), "micro_batch": 16}
-    assert small().why(**job).endswith("not searched: micro-batches of at most 8 sequences are tried")
+    told = small(gpu="b200-180gb", global_batch=32).why(**job | {"micro_batch": 32})
+    assert told.endswith("not searched: micro-batches of at most 16 sequences are tried")
     assert small().why(**job | {"micro_batch": 8}).endswith("order stays tp-cp-pp-dp in the search")
 
 

@@ -40,18 +40,19 @@ INCIDENT_5 = f"""\
 llama3.1-405b  tp=8 cp=16 pp=16 dp=4 (8192 ranks): 2 errors, 2 notes
 LP001 error  tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs
     why  every GPU is one rank; 8192 would be missing or idle
-    try  dp=8 (8·16·16·8 = 16384 ranks): at most 107.18 GiB, 50% less time
+    try  dp=8 (8·16·16·8 = 16384 ranks): 81.77 GiB, 50% less time
 {told("LP001")}
 LP002 error  batch_per_dp·dp·seq_len = 16·4·131072 = 8388608 tokens, but the batch has 16777216
     why  each of the dp groups reads its own sequences; CP and TP ranks share them
-    try  dp=8 (8·16·16·8 = 16384 ranks): at most 107.18 GiB, 50% less time
+    try  dp=8 (8·16·16·8 = 16384 ranks): 81.77 GiB, 50% less time
 LP301 note  n_layers=126 does not divide over pp=16 (llama3.1-405b)
     why  126/16 = 7.875 is not whole, so stages differ in length
 {told("LP301")}
-LP511 note  stage 1 needs 81.51 to 107.46 GiB a rank, and that fits h200-141gb, b200-180gb, perhaps h100-96gb
+LP511 note  stage 1 needs 82.1 (20.6 to 163.7) GiB a rank, and that fits b200-180gb, perhaps a100-40gb, \
+h100-80gb, a100-80gb, h100-96gb, h200-141gb
     why  by stage 77.19, 82.05, …, 23.89 GiB; largest in stage 1: activations: MLP 45.94, gradients
-         11.88, activations: attention 11.54 GiB; with seq_len=131072 micro_batch=1
-         recompute=selective"""
+         11.88, activations: attention 11.54 GiB; with seq_len=131072 micro_batch=1 no recompute
+         given"""
 
 TITAN = """\
 llama3-8b  tp=16 cp=1 pp=1 dp=1 (16 ranks) for torchtitan: 1 error, 1 warning
