@@ -205,13 +205,15 @@ def test_the_answer_is_the_same_every_time() -> None:
 
 def test_times_are_those_of_candidates_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fixture of what was found before work was shared, when matmuls sustained 0.89 of their best."""
-    # Then collectives beside compute were free, and no trainer took float8's scales from earlier steps.
+    # Then collectives beside compute were free, no trainer took float8's scales from earlier steps, and CP
+    # gathered keys and values in every one.
     monkeypatch.setattr("llamapar.timing.step.SLOWED", 0.0)
     monkeypatch.setattr("llamapar.timing.layer.DELAYS", ())
     then = {"base": "h100-80gb", "name": "h100-80gb", "sustained": 0.89}
     for row in json.loads((ORACLES / "plans_one_by_one.json").read_text())["rows"]:
         said = {name: value for name, value in row["asked"].items() if name != "most_tp"}
-        asked = lp.plan(row["model"], **{"gpu": then} | said, cancel=lambda: True).asked
+        said = {"gpu": then, "cp_method": "all_gather"} | said
+        asked = lp.plan(row["model"], **said, cancel=lambda: True).asked
         for known in row["layouts"]:
             seconds = known.pop("step_seconds")
             schedule = asked.job.schedule
