@@ -301,9 +301,9 @@ def test_no_fix_buys_gpus_while_a_layout_on_the_given_ones_passes(seed: int) -> 
             },
         ),
         (
-            B405,
-            {"cp": 4, "pp": 16, "dp": 2, "zero": 3},
-            {"gpus": 128, "gpu": "a100-40gb", "seq_len": 8192, "global_batch": 32, "recompute": "none"},
+            "llama3.1-70b",
+            {"tp": 4, "dp": 4},
+            {"gpus": 16, "gpu": "a100-40gb", "seq_len": 8192, "global_batch": 16, "recompute": "none"},
         ),
     ],
 )

@@ -127,7 +127,7 @@ def _gathers() -> Item:
 
 
 def _stage_that_fits() -> Item:
-    step: dict[str, Any] = {"seq_len": 8192, "global_batch": 64}
+    step: dict[str, Any] = {"seq_len": 8192, "global_batch": 64, "framework": "megatron-lm"}
     needs = [lp.memory("llama3.1-8b", lp.Layout(dp=64, zero=stage), **step) for stage in range(4)]
     gib = [f"{need.worst.total_bytes / 2**30:.1f} GiB, {need.outcome}" for need in needs]
     params = lp.model("llama3.1-8b").n_params
@@ -141,7 +141,7 @@ def _stage_that_fits() -> Item:
             f"At stage 1 the 64 ranks share Adam's 12 bytes. The other 6 are {6 * params / _GB:.0f} GB, and "
             "the activations come on top.",
         ),
-        slips=((1, "It is close: some trainers take more than the GPU has, so the outcome is undecided."),),
+        slips=((1, "It is close: more is expected than the GPU has, but a run may take less, so it is undecided."),),
         why=f"Stage 1 takes {gib[1]}; stage 2 takes {gib[2]}.",
     )
 
