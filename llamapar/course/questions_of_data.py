@@ -141,7 +141,7 @@ def _stage_that_fits() -> Item:
             f"At stage 1 the 64 ranks share Adam's 12 bytes. The other 6 are {6 * params / _GB:.0f} GB, and "
             "the activations come on top.",
         ),
-        slips=((1, "It is close: more is expected than the GPU has, but a run may take less, so it is undecided."),),
+        slips=((1, "It is undecided: more is expected than the GPU has, and a run may take less."),),
         why=f"Stage 1 takes {gib[1]}; stage 2 takes {gib[2]}.",
     )
 

@@ -22,9 +22,9 @@ _TOP = 1000.0
 _PAPER = lp.Layout(tp=8, pp=16, dp=128)
 
 
-def _big() -> lp.Memory:
-    """405B as in the notebook: 2,048 sequences a step."""
-    return lp.memory("llama3.1-405b", _PAPER, seq_len=8192, global_batch=2048)
+def _big(sequences: int = 2048) -> lp.Memory:
+    """405B as in the notebook: so many sequences a step."""
+    return lp.memory("llama3.1-405b", _PAPER, seq_len=8192, global_batch=sequences, recompute="selective")
 
 
 def _bars(memory: lp.Memory, stages: tuple[float, float], title: str) -> View:
@@ -183,7 +183,7 @@ def _fullest() -> Item:
 
 
 def _one_micro_batch() -> Item:
-    single = lp.memory("llama3.1-405b", _PAPER, seq_len=8192, global_batch=_PAPER.dp)
+    single = _big(_PAPER.dp)
     full = _big().worst
     flying = in_flight("1f1b", full.stage, pp=_PAPER.pp, virtual_stages=1, micro_batches=16)[0]
     return Item(
