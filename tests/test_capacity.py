@@ -156,7 +156,9 @@ def test_every_fix_fits_whatever_it_mends(job: dict[str, Any]) -> None:
         after = lp.check(fix.job.model, fix.layout, **known(fix.job), framework=job.get("framework"))
         assert after.ok, fix
         if rule in MEMORY or "framework" in job:
-            assert after.memory is None or after.memory.severity == NOTE
+            assert after.memory is None or after.memory.severity == NOTE or rule.code == "LP512"
+            if rule.code == "LP512":  # what is undecided may stay so, but is expected to fit
+                assert after.memory is None or memory_rule.has_room(fix.job)
         elif after.memory:  # of a layout for another reason, what any trainer may do is said
             assert (after.memory.code, memory_rule.has_room(fix.job)) == ("LP512", True)
         assert f": {fix.effect.load.memory.expected_bytes / GIB:.2f} GiB" in str(fix)

@@ -230,7 +230,7 @@ def test_a_layout_that_cannot_be_is_explained(run: Any) -> None:
     assert (status, out) == (2, "")
     assert err == (
         "llamapar: LP104 tp=8 does not divide n_kv_heads=4 (old)\n"
-        "  why  a rank would need half a KV head\n"
+        "  why  a rank would need half a KV head; tp may be 1, 2, 4\n"
         "  try  --kv-replication, or --tp 4, or --tp 2\n"
     )
     assert not Path("new.partial").exists()

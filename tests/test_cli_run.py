@@ -114,7 +114,7 @@ def test_a_layout_that_check_refuses(run: Any) -> None:
     assert told["error"] == {
         "field": "",
         "message": "LP104 tp=16 does not divide n_kv_heads=8 (llama3-8b)",
-        "why": "a rank would need half a KV head",
+        "why": "a rank would need half a KV head; tp may be 1, 2, 4, 8",
         "choose": [str(fix) for fix in report.findings[0].fixes],
     }
 

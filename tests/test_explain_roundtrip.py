@@ -87,7 +87,8 @@ def test_every_message_of_every_framework_is_here() -> None:
         for code, cs in f.cases.items()
         if any(c.message for c in cs)
     }
-    assert there - spoken == set()
+    # LP108 speaks only where matmuls are in float8, which these jobs are not.
+    assert there - spoken == {("dtensor", "LP108")}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -333,7 +333,7 @@ def test_megatron_splits_the_layers_as_asked(asked: dict[str, Any]) -> None:
         assert stages > layers + 2 or (job.layer_split == "equal" and layers % stages)
     elif stages > 1:
         own = "equal" if layers % stages == 0 else "balanced ends"
-        assert counts == LAYER_SPLITS[job.layer_split or own](layers, stages)
+        assert counts == LAYER_SPLITS[job.layer_split or own](layers, stages, job.model.head_layers)
 
 
 def test_megatron_405b_needs_the_account_for_flags() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.frameworks import VERDICTS
+from llamapar.frameworks import JUDGES, VERDICTS
 
 PROJECT = Path(__file__).resolve().parent.parent
 README = PROJECT / "README.md"
@@ -158,7 +158,5 @@ def test_tables_of_verdicts_and_frameworks() -> None:
     lines = page.read_text(encoding="utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     assert [row[0] for row in rows if row[0] in VERDICTS] == list(VERDICTS)
-    frameworks = [
-        [f"`{f.name}`", f.title, f"`{f.repo}`", f"`{f.commit[:10]}`"] for f in lp.FRAMEWORKS.values()
-    ]
+    frameworks = [[f"`{f.name}`", f.title, f"`{f.repo}`", f"`{f.commit[:10]}`"] for f in JUDGES.values()]
     assert [row for row in rows if len(row) == 4][1:] == frameworks

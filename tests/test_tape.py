@@ -41,7 +41,8 @@ def test_incident_3_at_its_line() -> None:
     assert failed.error == dict.fromkeys(range(16), INCIDENT)
     assert failed.global_shape == (1, 8192, 8, 128)
     assert failed.why == (
-        "tp=16 does not divide n_kv_heads=8 (llama3-8b): a rank would need half a KV head; tp may be 1, 2, 4, 8"
+        "tp=16 does not divide n_kv_heads=8 (llama3-8b): a rank would need half a KV head; "
+        "tp may be 1, 2, 4, 8"
     )
     assert shape_of(tape, "q") == ((1, 8192, 32, 128), (1, 8192, 2, 128), {2: ("tp",)})
     assert tape.steps[-1] == failed
