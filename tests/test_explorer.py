@@ -89,7 +89,10 @@ def test_opens_on_the_papers_job_with_its_heads() -> None:
     assert panel.payload["values"]["job"] == "paper-131k-tokens"
     assert panel.payload["ok"] is True
     assert panel.payload["seq"] == 0
-    assert repr(panel) == "Explorer: llama3.1-405b  tp=8 cp=16 pp=16 dp=8 (16384 ranks): 2 notes"
+    assert repr(panel) == (
+        "Explorer: llama3.1-405b  tp=8 cp=16 pp=16 dp=8 (16384 ranks) for Llama 3's trainer, "
+        "judged by the paper's rules: 2 notes"
+    )
     legal, fits, fast, _ = panel.answers["now"]
     assert (legal["verdict"], fits["verdict"]) == ("yes", "yes")
     assert re.search(r" (3[6-9]|4[01])% MFU$", fast["text"])
@@ -182,26 +185,26 @@ def test_every_remedy_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> N
             {f.code for f in panel.report.findings if f.severity == "warning"},
         )
         receive(panel, kind="remedy", remedy=k)
-        assert panel.payload["fits"] is True, text
+        summary = panel.payload["summary"]
+        # Without a trainer the memory of each offered fix may stay open; then its estimate fits.
+        if panel.payload["fits"] is not True:
+            assert "undecided" in summary, text
+            assert "--framework would narrow" in summary, text
+            warnings.add("LP512")
         assert panel.payload["ok"] is True, text
         assert panel.layout.world == ranks
         assert {f.code for f in panel.report.findings if f.severity == "warning"} <= warnings
-        total = re.search(
-            r"worst: stage \d+, (.*) GiB ≤.* fits(?:; \S+ to (.*) GiB)?", panel.payload["summary"]
-        )
+        total = re.search(r"worst: stage \d+, (.*) GiB ≤", summary)
         assert total is not None
-        assert f"{total[2] or total[1]} GiB" in effect
+        assert f"{total[1]} GiB" in effect
 
 
 def test_remedies_are_told_apart_and_missing_ones_said() -> None:
     panel = lp.explorer(**AT_8K | {"zero": 1}, tab="memory")
     texts = [": ".join(fix) for fix in panel.offered["fixes"]]
-    assert texts[:2] == [
-        "recompute=full: at most 57.56 GiB, 22% slower",
-        "cp=2 dp=64 (8·2·16·64 = 16384 ranks): at most 66.08 GiB, 7% slower",
-    ]
+    assert texts == ["recompute=full: 24.71 GiB, 22% slower"]
     assert panel.offered["seq"] == panel.payload["seq"]
-    assert f"try  {texts[0]}\n    or   {texts[1]}" in panel.snapshot().summary
+    assert f"try  {texts[0]}" in panel.snapshot().summary
     with pytest.raises(lp.LlamaparError, match=f"remedy={len(texts)}: there are {len(texts)}"):
         panel.apply_remedy(len(texts))
     panel.apply_remedy(0)

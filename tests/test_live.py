@@ -155,8 +155,8 @@ def test_states_in_memory_are_eighteen_bytes_a_parameter() -> None:
         numel = sum(rows * columns // (tp if cut else 1) for rows, columns, cut in shapes())
         said = float(rung["says"].split(": ")[1].split()[0])
         assert said == pytest.approx(18 * numel / 2**30, abs=0.051)
-        total = float(rung["says"].split("takes ")[1].split()[0])
-        assert (rung["problem"] != "") == (total > 81559 / 1024), "the H100 has 81,559 MiB"
+        least = float(rung["says"].split("runs ")[1].split()[0])
+        assert (rung["problem"] != "") == (least > 81559 / 1024), "the H100 has 81,559 MiB"
 
 
 def test_zero_shares_rows() -> None:
@@ -406,7 +406,7 @@ def test_another_knob_has_another_ladder_and_the_same_picture() -> None:
         ["recompute", "recompute", "recompute: full"],
     ]
     panel.undo()
-    assert panel.code == before.replace("dp=128", "dp=128, recompute='selective'")
+    assert panel.code == before
 
 
 def test_steps_on_a_ladder_count_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def _legal(now: Job, pinned: Job) -> str:
 
 def _fits(now: Job, pinned: Job) -> str:
     found = [load_of(report.job, report.judge) for report, _ in (now, pinned)]
-    bytes_of = [one.memory.high_bytes for one in found if one]
+    bytes_of = [one.memory.expected_bytes for one in found if one]
     if len(bytes_of) < len(found):
         return "not known"
     more = (bytes_of[0] - bytes_of[1]) / GIB

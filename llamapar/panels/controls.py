@@ -337,9 +337,9 @@ def knob_title(name: str) -> str:
 
 def rung_name(knob: str, value: object, titled: bool = False) -> str:
     """ "TP 8", "ZeRO 2", "selective": one value of a knob; a word is titled "recompute: selective"."""
-    if not isinstance(value, str):
+    if not isinstance(value, str | None):
         return f"{knob_title(knob)} {value}"
-    return f"{knob_title(knob)}: " * titled + _TITLES.get(value, value)
+    return f"{knob_title(knob)}: " * titled + (_TITLES.get(value, value) if value else _MODES[None])
 
 
 def live_controls(values: Mapping[str, object], knobs: Collection[str]) -> list[Control]:

@@ -15,7 +15,7 @@ function render({ model, el }) {
 
   let chosen = payload().values[payload().knob]; // what stands, as soon as it is pressed
   let pending = null; // what the kernel has not confirmed yet
-  let looked = null; // what is pointed at
+  let looked; // what is pointed at; null is a value
   let playing = 0;
   let scrolled = -Infinity; // when the ladder last did, by itself
   let seq = 0; // of the pictures: one ladder shows many
@@ -80,7 +80,7 @@ function render({ model, el }) {
 
   // A rung that came under a resting mouse, for the ladder scrolled, is not pointed at.
   const look = (value) => {
-    const slid = value != null && performance.now() - scrolled < SETTLING;
+    const slid = value !== undefined && performance.now() - scrolled < SETTLING;
     if (playing || slid || looked === value) return;
     looked = value;
     draw();
@@ -88,10 +88,10 @@ function render({ model, el }) {
 
   function rungButton({ name, value, gives, problem, figure: drawn }) {
     return button([make("b", { class: "lp-part", "data-axis": knob() }, name), make("span", { class: "lp-gives" }, drawn ? gives : problem)], {
-      class: "lp-rung", role: "radio", "data-value": value, "data-broken": problem ? "yes" : null, "data-refused": drawn ? null : "yes", title: problem || null,
-      onclick: () => { stop(); looked = null; step(value); draw(); },
+      class: "lp-rung", role: "radio", "data-value": String(value), "data-broken": problem ? "yes" : null, "data-refused": drawn ? null : "yes", title: problem || null,
+      onclick: () => { stop(); looked = undefined; step(value); draw(); },
       onpointerenter: ({ pointerType }) => { if (pointerType === "mouse") look(value); },
-      onpointerleave: () => look(null),
+      onpointerleave: () => look(undefined),
     });
   }
 
@@ -99,7 +99,7 @@ function render({ model, el }) {
   function knobButton([name, , shown]) {
     return button(make("span", { class: "lp-part", "data-axis": name }, shown), {
       "data-knob": name, "aria-pressed": String(name === knob()), title: "what each value of this gives",
-      onclick: () => { stop(); looked = null; send({ knob: name }); },
+      onclick: () => { stop(); looked = undefined; send({ knob: name }); },
     });
   }
 
@@ -117,7 +117,7 @@ function render({ model, el }) {
   // -- drawing -----------------------------------------------------------------------------------
 
   function draw() {
-    const rung = at(looked ?? chosen) ?? at(chosen);
+    const rung = at(looked) ?? at(chosen);
     if (!rung) return; // another knob's ladder is there, and its payload follows
     for (const node of ladder.children) {
       const { value } = node.dataset;
@@ -125,7 +125,7 @@ function render({ model, el }) {
       node.tabIndex = value === String(chosen) ? 0 : -1;
       node.classList.toggle("lp-looked", value === String(looked));
     }
-    if (looked == null) reveal();
+    if (looked === undefined) reveal();
     says.textContent = rung.says;
     if (rung.problem) says.dataset.broken = "yes"; else delete says.dataset.broken;
     code.show((at(chosen) ?? rung).code, payload().line); // not of a rung that is pointed at: a longer line would move it away
@@ -138,7 +138,7 @@ function render({ model, el }) {
     const { values } = payload();
     if (pending?.knob !== knob() || values[knob()] === pending.value || !at(pending.value)) pending = null;
     chosen = pending ? pending.value : values[knob()]; // what was pressed since then stays
-    if (!at(looked)) looked = null;
+    if (!at(looked)) looked = undefined;
     refill(knobs, model.get("schema"), () => {
       built = model.get("schema").map((spec) => {
         const control = { ...spec, id: `${uid}-${spec.name}` };

@@ -7,6 +7,7 @@ changes.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import weakref
 from collections.abc import Callable
@@ -233,7 +234,11 @@ def initial_live(
         if not call or what not in SUBJECTS:
             why = f"live pictures are made by {', '.join(_MADE_BY)}"
             raise LayoutError(f"{kind} cannot be shown live", why, ["lp.live('heads', model, tp=8)"], "what")
-        given = dict(call.arguments)
+        # What the call leaves out is the function's default, not the value that a picture opens with.
+        usual = inspect.signature(SUBJECTS[what].make).parameters.values()
+        given = {one.name: one.default for one in usual if one.name in SUBJECTS[what].opens}
+        given = {name: value for name, value in given.items() if value is not inspect.Parameter.empty}
+        given |= call.arguments
     found = SUBJECTS[one_of("what", what, SUBJECTS)]
     values = found.opens | given
     if "model" in found.opens:

@@ -97,6 +97,10 @@ def _passing(
             stages -= made.layout.pp
             if stages < 0:
                 break
+            # Its own figure is cheap, those of everything that a call may mean are not.
+            last = rule in MEMORY and (found[0] or found[1] or len(found[2]) >= most)
+            if last and not memory_rule.has_room(made, judge):
+                continue
             doubt = _doubt(job, rule, judge, made)
         if doubt < len(found) and not any({*one.changes} <= {*fix.changes} for one in found[doubt]):
             found[doubt].append(fix)

@@ -128,8 +128,8 @@ def test_a_click_makes_it_fit(notebook: Notebook) -> None:
     expect(panel_of(notebook).get_by_role("button", name="fits?")).to_have_attribute("data-verdict", "unsure")
     zero.last.select_option("1")
     note = panel_of(notebook).locator(".lp-subtitle").first
-    expect(note).to_contain_text("GiB of h100-80gb: does not fit")
-    expect(status(notebook)).to_have_attribute("data-ok", "no")
+    expect(note).to_contain_text("GiB of h100-80gb: undecided")
+    expect(status(notebook)).to_have_attribute("data-ok", "unsure")
     offered = panel_of(notebook).locator(".lp-remedies button")
     expect(offered.first).to_have_text("recompute=full")
     expect(panel_of(notebook).locator(".lp-remedies .lp-price").first).to_contain_text("% slower")
