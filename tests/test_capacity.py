@@ -16,7 +16,7 @@ from llamapar.describe.hardware import OFFERED
 from llamapar.describe.job import Job
 from llamapar.rules import memory_rule
 from llamapar.rules.fix import Effect, effect
-from llamapar.rules.table import ERROR, MEMORY, NOTE, WARNING
+from llamapar.rules.table import ERROR, NOTE, WARNING
 
 B8, B70, B405 = "llama3-8b", "llama3.1-70b", "llama3.1-405b"
 GIB = 2**30
@@ -155,12 +155,9 @@ def test_every_fix_fits_whatever_it_mends(job: dict[str, Any]) -> None:
     for rule, fix in offered:
         after = lp.check(fix.job.model, fix.layout, **known(fix.job), framework=job.get("framework"))
         assert after.ok, fix
-        if rule in MEMORY or "framework" in job:
-            assert after.memory is None or after.memory.severity == NOTE or rule.code == "LP512"
-            if rule.code == "LP512":  # what is undecided may stay so, but is expected to fit
-                assert after.memory is None or memory_rule.has_room(fix.job)
-        elif after.memory:  # of a layout for another reason, what any trainer may do is said
-            assert (after.memory.code, memory_rule.has_room(fix.job)) == ("LP512", True)
+        if after.memory and after.memory.severity != NOTE:  # undecided, but expected to fit
+            judge = lp.FRAMEWORKS.get(job.get("framework", ""))
+            assert (after.memory.code, memory_rule.has_room(fix.job, judge)) == ("LP512", True)
         assert f": {fix.effect.load.memory.expected_bytes / GIB:.2f} GiB" in str(fix)
 
 
