@@ -143,7 +143,13 @@ def test_a_gpu_that_is_not_known_is_refused(value: Any) -> None:
         {"model": B405, "layout": {"tp": 8, "pp": 16, "dp": 128}, "gpus": 16384, "seq_len": 8192},
         {"model": B405, "layout": {"tp": 16, "pp": 16, "dp": 64}, "gpus": 16384, "seq_len": 8192},
         {"model": B70, "layout": {"tp": 8}, "gpus": 64, "seq_len": 8192},
-        {"model": B70, "layout": {"tp": 8}, "gpus": 64, "framework": "colossalai", "seq_len": 8192},
+        {
+            "model": B70,
+            "layout": {"tp": 8, "pp": 4, "dp": 2},
+            "gpus": 64,
+            "framework": "colossalai",
+            "seq_len": 8192,
+        },
         WIDE,
     ],
     ids=str,
@@ -152,7 +158,7 @@ def test_every_fix_fits_whatever_it_mends(job: dict[str, Any]) -> None:
     report = lp.check(**job, gpu="h100-80gb")
     offered = [(finding.rule, fix) for finding in report.findings for fix in finding.fixes]
     assert offered
-    for rule, fix in offered:
+    for _, fix in offered:
         after = lp.check(fix.job.model, fix.layout, **known(fix.job), framework=job.get("framework"))
         assert after.ok, fix
         if after.memory and after.memory.severity != NOTE:  # undecided, but expected to fit
