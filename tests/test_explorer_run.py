@@ -186,7 +186,8 @@ def test_the_genuine_error_stands_beside_the_reason() -> None:
     assert why.startswith("at attention:")
     assert "k = split_heads(x @ wk.mT, setting.model.head_dim)" in why
     assert why.endswith(
-        "tp=16 does not divide n_kv_heads=8 (small llama3.1-8b): a rank would need half a KV head"
+        "tp=16 does not divide n_kv_heads=8 (small llama3.1-8b): a rank would need half a KV head; "
+        "tp may be 1, 2, 4, 8"
     )
     tape = table(panel, "tape")
     assert tape["wrong"] == [len(tape["rows"]) - 1]
