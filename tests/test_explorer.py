@@ -547,7 +547,7 @@ def test_every_fix_can_be_clicked_and_works() -> None:
                 left = {f.code for f in panel.report.findings if f.severity != "note"}
                 assert finding.code not in left
                 clicked += 1
-    assert clicked > 20
+    assert clicked >= 20
 
 
 def test_the_shown_rank_stays_within_the_layout() -> None:
