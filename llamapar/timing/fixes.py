@@ -113,6 +113,10 @@ def _passing(
 
 def _doubt(job: Job, rule: Rule, judge: Framework | None, made: Job) -> int:
     """0 if a job fits as surely as can be asked, 1 if its estimate does, 2 if it may, 3 if it is refused."""
+    # A cheap bound first, for an interval is of every trainer's account. It does not know of `saves`.
+    counted = not made.saves and (judge is None or judge.trains)
+    if counted and made.gpu and memory_rule.least_of(made, judge) > made.gpu.hbm_bytes:
+        return 3
     finding = memory_rule.finding_of(made, judge)
     if finding is None or finding[0] == memory_rule.NO_ACTIVATIONS:
         return 0
@@ -148,15 +152,17 @@ def _near(job: Job, rule: Rule, judge: Framework | None, enough: Container[objec
 def _fastest(job: Job, rule: Rule, judge: Framework | None, enough: Container[object]) -> Iterator[Job]:
     """Layouts in the order of a plan."""
     if job.gpu and job.seq_len and job.sequences:
-        every = candidates(job, _conditions(job, judge), job.gpus or job.layout.world, judge)
-        mode = recompute_of(judge, job.recompute)
-        yield from (one.job(job, mode) for one in heapq.nsmallest(NEAR, every))
+        yield from (
+            one.job(job, recompute_of(judge, job.recompute))
+            for one in heapq.nsmallest(
+                NEAR, candidates(job, _conditions(job, judge), job.gpus or job.layout.world, judge)
+            )
+        )
 
 
 def _elsewhere(job: Job, rule: Rule, judge: Framework | None, enough: Container[object]) -> Iterator[Job]:
     """Larger GPUs; then other numbers of GPUs, the nearest first."""
-    larger = [gpu for gpu in OFFERED if job.gpu and gpu.hbm_bytes > job.gpu.hbm_bytes]
-    for gpu in larger:
+    for gpu in [larger for larger in OFFERED if job.gpu and larger.hbm_bytes > job.gpu.hbm_bytes]:
         yield from islice(nearest(job.replace(gpu=gpu), rule, judge, enough), NEAR)
     gpus = job.gpus or job.layout.world
     others = list(_repaired(job, rule, judge))
