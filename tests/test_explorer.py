@@ -258,7 +258,7 @@ def test_a_schedule_that_cannot_be_says_why_and_what_would_do() -> None:
 
 
 def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> None:
-    moves = counts(100, 300, 10_000)
+    moves = counts(100, 100, 10_000)
     draw = random.Random(405)
     panel = lp.explorer()
     pictures = 0
