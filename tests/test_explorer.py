@@ -258,7 +258,7 @@ def test_a_schedule_that_cannot_be_says_why_and_what_would_do() -> None:
 
 
 def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> None:
-    moves = counts(100, 100, 10_000)
+    moves = counts(100, 800, 10_000)
     draw = random.Random(405)
     panel = lp.explorer()
     pictures = 0
@@ -535,6 +535,7 @@ def test_every_fix_can_be_clicked_and_works() -> None:
         {"preset": "llama3.1-70b", "tp": 8, "pp": 1, "dp": 1, "framework": "colossalai"},
         {"preset": "llama3.2-1b", "tp": 1, "pp": 4, "dp": 2, "framework": "torchtitan"},
         {"tp": 16, "cp": 1, "pp": 1, "dp": 1, "framework": "llama-models"},
+        {"preset": "llama3-8b", "tp": 3, "pp": 1, "dp": 8},
     ]
     clicked = 0
     for state in states:
@@ -547,7 +548,7 @@ def test_every_fix_can_be_clicked_and_works() -> None:
                 left = {f.code for f in panel.report.findings if f.severity != "note"}
                 assert finding.code not in left
                 clicked += 1
-    assert clicked >= 20
+    assert clicked > 20
 
 
 def test_the_shown_rank_stays_within_the_layout() -> None:

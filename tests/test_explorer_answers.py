@@ -177,7 +177,7 @@ def test_any_order_of_steps_leaves_what_the_controls_say(soak: bool) -> None:
     draw = random.Random(17)
     names = [c["name"] for group in SCHEMA for c in group["controls"] if c["kind"] in ("axis", "bool")]
     panel = lp.explorer()
-    for _ in range(60 if soak else 26):
+    for _ in range(200 if soak else 26):
         kind = draw.choice(["set", "set", "set", "undo", "redo", "pin", "swap", "reset"])
         name = draw.choice(names)
         value = 2 ** draw.randrange(8) if name in ("tp", "cp", "pp", "dp") else draw.random() < 0.5
@@ -197,7 +197,7 @@ def test_a_line_brings_a_job_back(preset: str, soak: bool) -> None:
     """In the panel, in Python and in the command: of any job that the controls make."""
     draw = random.Random(preset)
     controls = [c for group in SCHEMA for c in group["controls"] if c["kind"] in ("choice", "bool", "axis")]
-    for _ in range(15 if soak else 6):
+    for _ in range(50 if soak else 6):
         panel = lp.explorer(preset)
         for control in draw.sample(controls, 6):
             if control["name"] in ("job", "preset", "fault", "program", "engine"):

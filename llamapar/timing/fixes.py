@@ -11,6 +11,7 @@ import heapq
 import math
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain, islice
 
 from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, OFFERED
@@ -59,6 +60,7 @@ _ZERO, _RECOMPUTE, _OTHER = 0.3, 0.5, 0.7
 """How far away the next ZeRO stage is, the next kind of recomputation, and another schedule or split."""
 
 
+@lru_cache(maxsize=256)
 def find_fixes(job: Job, rule: Rule, judge: Framework | None) -> tuple[Fix, ...]:
     """At most MOST fixes for `rule`, the nearest first; those that certainly fit, or else those that may.
 
@@ -223,8 +225,7 @@ def nearest(
         v = job.layout.virtual_stages if degrees.pp > 1 else 1
         copies = math.gcd(degrees.dp, job.layout.dp_replicate)
         size, zero = job.micro_batch or 1, job.layout.zero
-        row = Candidate(False, 0.0, *degrees, size, v, zero, mode, job.schedule, "", copies)
-        plain = row.job(job, mode)
+        plain = Candidate(False, 0.0, *degrees, size, v, zero, mode, job.schedule, "", copies).job(job, mode)
         if not _refused(plain, rule, judge):
             heapq.heappush(waiting, (least, (0, *degrees), degrees, plain, True))
             heapq.heappush(waiting, (least + _ZERO, (1, *degrees), degrees, plain, False))
