@@ -18,7 +18,7 @@ import itertools
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,12 +62,12 @@ class Told:
         return self.kind, json.dumps(self.model), *(self.facts.get(name) for name in same)
 
 
-def words(name: str, model: dict[str, Any], facts: dict[str, Any]) -> list[str]:
-    """The command line `llamapar NAME …` for a model and facts."""
-    found = [name, "--model", json.dumps(hugging_face(model)), "--json"]
+def words(name: str, config: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+    """The command line `llamapar NAME …` for a model's config.json and facts."""
+    found = [name, "--model", json.dumps(config), "--json"]
     for option, value in facts.items():
         # A switch that is off by default has no word that turns it off.
-        if value is not False or option == "sequence_parallel":
+        if value is not False or OPTIONS[option].default is None:
             found += OPTIONS[option].words(value)
     return found
 
@@ -99,11 +99,10 @@ def printed(line: Sequence[str]) -> dict[str, Any]:
 # -- scoring ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Scored:
-    """A row beside its answer: the expected figure and the ends of its interval, and what was measured."""
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """The expected figure and the ends of its interval, and what was measured."""
 
-    told: Told
     expected: float
     low: float
     high: float
@@ -118,6 +117,13 @@ class Scored:
     def held(self) -> bool:
         """Whether the interval holds what was measured."""
         return self.low <= self.measured <= self.high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored(Answered):
+    """A row beside its answer."""
+
+    told: Told
 
 
 def percentile(values: Iterable[float], share: float) -> float:
@@ -143,13 +149,12 @@ def pairs(rows: Sequence[Scored]) -> list[bool]:
     return found
 
 
-HEAD = ("rows", "n", "median error", "90th percentile", "in the interval", "high / low", "pairs in order")
+SCORES = ("rows", "n", "median error", "90th percentile", "in the interval", "high / low")
 
 
-def line(title: str, rows: Sequence[Scored]) -> tuple[str, ...]:
-    """A line of the table that HEAD heads."""
+def scores(title: str, rows: Sequence[Answered]) -> tuple[str, ...]:
+    """A line of the table that SCORES heads."""
     errors = [abs(row.error) for row in rows]
-    order = pairs(rows)
     return (
         title,
         str(len(rows)),
@@ -157,8 +162,16 @@ def line(title: str, rows: Sequence[Scored]) -> tuple[str, ...]:
         f"{percentile(errors, 0.9):.1%}",
         f"{statistics.mean(row.held for row in rows):.0%}",
         f"{statistics.median(row.high / row.low for row in rows):.2f}",
-        f"{statistics.mean(order):.0%} of {len(order)}" if order else "none",
     )
+
+
+HEAD = (*SCORES, "pairs in order")
+
+
+def line(title: str, rows: Sequence[Scored]) -> tuple[str, ...]:
+    """A line of the table that HEAD heads."""
+    order = pairs(rows)
+    return *scores(title, rows), f"{statistics.mean(order):.0%} of {len(order)}" if order else "none"
 
 
 # -- time ------------------------------------------------------------------------------------------
@@ -426,13 +439,13 @@ def timed(told: Told) -> Scored | str:
     """The step that `llamapar cost` prints beside the measured one; or why there is none."""
     if told.why:
         return told.why
-    answer = printed(words("cost", told.model, told.facts))
+    answer = printed(words("cost", hugging_face(told.model), told.facts))
     if "error" in answer:
         return str(answer["error"]["message"])
     expected = answer["step_seconds"]
     measured = told.value if told.key == "step_seconds" else expected * answer[told.key] / told.value
     low, high = answer["interval"]
-    return Scored(told, expected, low, high, measured)
+    return Scored(told=told, expected=expected, low=low, high=high, measured=measured)
 
 
 def time_rows() -> tuple[list[Scored], dict[str, str]]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import _page
 import llamapar as lp
-from as_printed import ORACLES, hugging_face, percentile, printed
+from as_printed import ORACLES, SCORES, Answered, hugging_face, percentile, printed, scores, words
 from llamapar.count.terms import CONTEXT_TERM, OUTSIDE, SHARES
 from llamapar.describe.hardware import HARDWARE
-from llamapar.describe.options import OPTIONS
 
 SETS = {
     "ultrascale": "nanotron: the Ultra-Scale Playbook's figure",
@@ -110,37 +108,25 @@ class Unsaid(Exception):
     """A row does not say enough: the reason."""
 
 
-@dataclass(frozen=True)
-class Scored:
+@dataclass(frozen=True, kw_only=True)
+class Scored(Answered):
     """A row beside its answer, in bytes: what the counter is expected to show, its interval, its terms.
 
-    terms: what is counted of what this counter sees. measured: what it showed. whole: whether nothing that
-    the command asks about is open.
+    terms: what is counted of what this counter sees. whole: whether nothing that the command asks about is
+    open.
     """
 
     name: str
     file: str
     trainer: str
     counter: str
-    low: float
-    expected: float
-    high: float
     terms: float
-    measured: float
     whole: bool
 
     @property
     def half(self) -> str:
         """The half that the intervals are fitted to is the even one."""
         return "odd" if crc32(self.name.encode()) % 2 else "even"
-
-    @property
-    def error(self) -> float:
-        return self.expected / self.measured - 1
-
-    @property
-    def held(self) -> bool:
-        return self.low <= self.measured <= self.high
 
 
 # -- what a row tells ------------------------------------------------------------------------------
@@ -252,15 +238,6 @@ def facts_of(row: Mapping[str, Any], file: Mapping[str, Any], known: Mapping[str
     return {name: value for name, value in found.items() if value is not None}
 
 
-def line_of(config: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
-    """The command line."""
-    found = ["memory", "--model", json.dumps(config), "--json"]
-    for name, value in facts.items():
-        if value is not False or OPTIONS[name].default is None:
-            found += OPTIONS[name].words(value)
-    return found
-
-
 def share_of(row: Mapping[str, Any], facts: Mapping[str, Any], answer: Mapping[str, Any]) -> float:
     """What the PP rank whose counter the row shows needs, over what the worst one does."""
     totals = [stage["total_bytes"] for stage in answer["stages"]]
@@ -277,18 +254,27 @@ def score(row: Mapping[str, Any], name: str, file: Mapping[str, Any]) -> Scored:
     known = SOURCES[max(keys, key=len)] if keys else {}
     measured, facts = measured_of(row), facts_of(row, file, known)
     config = config_of(row, file.get("model_dims_inferred", {}), facts["seq_len"])
-    answer = printed(line_of(config, facts))
+    answer = printed(words("memory", config, facts))
     if "error" in answer:
         raise Unsaid(answer["error"]["message"])
-    words = f"{row.get('peak_mem_unit') or ''} {row.get('counter') or known.get('counter') or ''}"
-    counter = next((kind for word, kind in COUNTERS.items() if word in words), "max_reserved")
+    shows = f"{row.get('peak_mem_unit') or ''} {row.get('counter') or known.get('counter') or ''}"
+    counter = next((kind for word, kind in COUNTERS.items() if word in shows), "max_reserved")
     share = share_of(row, facts, answer)
     low, expected, high = (share * end for end in answer["counters"][counter])
     worst = answer["worst"]
     terms = (worst["total_bytes"] - worst["terms"][CONTEXT_TERM]) * share
     trainer = facts.get("framework", "not known").partition("@")[0]
     return Scored(
-        label, name, trainer, counter, low, expected, high, terms, measured, not answer["open_facts"]
+        name=label,
+        file=name,
+        trainer=trainer,
+        counter=counter,
+        low=low,
+        expected=expected,
+        high=high,
+        terms=terms,
+        measured=measured,
+        whole=not answer["open_facts"],
     )
 
 
@@ -309,21 +295,6 @@ def rows() -> tuple[tuple[Scored, ...], dict[str, str]]:
 
 # -- scores ----------------------------------------------------------------------------------------
 
-HEAD = ("rows", "n", "median error", "90th percentile", "in the interval", "high / low")
-
-
-def line(title: str, found: Sequence[Scored]) -> tuple[str, ...]:
-    """A line of the table that HEAD heads."""
-    errors = [abs(row.error) for row in found]
-    return (
-        title,
-        str(len(found)),
-        f"{statistics.median(errors):.1%}",
-        f"{percentile(errors, 0.9):.1%}",
-        f"{statistics.mean(row.held for row in found):.0%}",
-        f"{statistics.median(row.high / row.low for row in found):.2f}",
-    )
-
 
 def halves(found: Iterable[Scored], half: str | None) -> list[Scored]:
     """Those of a half; all without one."""
@@ -333,12 +304,12 @@ def halves(found: Iterable[Scored], half: str | None) -> list[Scored]:
 def lines(found: Sequence[Scored]) -> Iterator[tuple[str, ...]]:
     """The score of all, of each set and of each trainer outside the first set."""
     others = [row for row in found if row.file != "ultrascale"]
-    yield line("all but the Ultra-Scale Playbook's", others)
+    yield scores("all but the Ultra-Scale Playbook's", others)
     for name, what in SETS.items():
         if same := [row for row in found if row.file == name]:
-            yield line(what, same)
+            yield scores(what, same)
     for trainer in sorted({row.trainer for row in others}):
-        yield line(f"`{trainer}`", [row for row in others if row.trainer == trainer])
+        yield scores(f"`{trainer}`", [row for row in others if row.trainer == trainer])
 
 
 def fits(found: Sequence[Scored]) -> Iterator[tuple[str, ...]]:
@@ -362,8 +333,8 @@ def tables() -> dict[str, list[str]]:
     fitted = [(half, halves(others, half)) for half in ("even", "odd")]
     reasons = list(left.values())
     return {
-        "scores": _page.table(HEAD, lines(found)),
-        "halves": _page.table(HEAD, [line(f"the {half} half", same) for half, same in fitted]),
+        "scores": _page.table(SCORES, lines(found)),
+        "halves": _page.table(SCORES, [scores(f"the {half} half", same) for half, same in fitted]),
         "fit": _page.table(FIT, fits(found)),
         "left": _page.table(("missing", "rows"), [(why, reasons.count(why)) for why in sorted({*reasons})]),
     }
@@ -391,7 +362,7 @@ def main() -> None:
     for name, why in left.items() if args.rows else ():
         print(f"left out: {name}: {why}")
     print(
-        *(" | ".join(cells) for cells in ([FIT, *fits(every)] if args.fit else [HEAD, *lines(found)])),
+        *(" | ".join(cells) for cells in ([FIT, *fits(every)] if args.fit else [SCORES, *lines(found)])),
         sep="\n",
     )
 

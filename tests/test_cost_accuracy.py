@@ -64,7 +64,7 @@ def test_steps_are_as_near_as_was_asked(half: str) -> None:
 
 def test_a_command_line_is_what_a_row_tells() -> None:
     told = next(one for one in as_printed.ultrascale() if one.facts["zero"])
-    line = as_printed.words("cost", told.model, told.facts)
+    line = as_printed.words("cost", as_printed.hugging_face(told.model), told.facts)
     assert line[:2] == ["cost", "--model"]
     assert " ".join(line[3:9]) == "--json --framework nanotron --gpu h100-80gb --kernels"
     one = as_printed.timed(told)

@@ -17,7 +17,7 @@ from llamapar.describe.models import ModelLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of
-from llamapar.frameworks import FRAMEWORKS, Framework, habits_of, recompute_of
+from llamapar.frameworks import FRAMEWORKS, Framework, habits_of, recompute_of, split_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.cross_entropy import LOSSES
 from llamapar.place.orders import ORDERS
@@ -129,7 +129,7 @@ def memory(
             micro_batch=micro_batch,
             kv_replication=flag("kv_replication", kv_replication),
             padding=trainer.padding if trainer and padding is None else padding,
-            layer_split=layer_split or (trainer and trainer.layer_split) or "balanced ends",
+            layer_split=layer_split or split_of(trainer),
             cp_method=cp_method or habits.cp_method,
             dtype=dtype,
             regather=habits.regather,

@@ -103,6 +103,11 @@ def recompute_of(judge: Framework | None, said: str | None) -> str:
     return said or habits_of(judge).recompute or UNSAID
 
 
+def split_of(judge: Framework | None, said: str | None = None) -> str:
+    """How layers are divided over stages: what a call says, else as the framework does, else as the paper."""
+    return said or (judge and judge.layer_split) or "balanced ends"
+
+
 def padding_rule(value: str | Padding | None) -> Padding:
     """A Padding from a Padding, None or "none", a text such as "64" or "32*tp", or a framework's name."""
     if value is None or value == "none":
@@ -146,4 +151,5 @@ __all__ = [
     "of_version",
     "padding_rule",
     "recompute_of",
+    "split_of",
 ]

@@ -18,11 +18,11 @@ from .base import (
     takes_what_is_left,
 )
 from .citation import Change
-from .trainers import trainer
+from .trainers import ROWS, trainer
 
 _PLUGIN = "colossalai/booster/plugin/hybrid_parallel_plugin.py"
 _EMBEDDING = "colossalai/shardformer/layer/embedding.py:303"
-_PADDING = Padding(64, per_tp=True)
+_PADDING: Padding = ROWS["colossalai"]["padding"]
 
 COLOSSALAI = trainer(
     "colossalai",

@@ -17,13 +17,13 @@ from .base import (
     takes_what_is_left,
 )
 from .citation import Change
-from .trainers import trainer
+from .trainers import ROWS, trainer
 
 _CONFIG = "megatron/core/transformer/transformer_config.py"
 _ARGS = "megatron/training/arguments.py"
 
 _BLOCK = "megatron/core/transformer/transformer_block.py"
-_PADDING = Padding(128, per_tp=True)
+_PADDING: Padding = ROWS["megatron-lm"]["padding"]
 _GATHERS = Change("2025-12-07", "f7dfb99795")
 """The activation of QKV is gathered if TP exceeds the KV heads."""
 

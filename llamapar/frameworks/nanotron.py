@@ -3,9 +3,9 @@
 from llamapar.describe.splits import Padding
 
 from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Evidence, evidence, keywords, pads
-from .trainers import trainer
+from .trainers import ROWS, trainer
 
-_PADDING = Padding(1, per_tp=True)
+_PADDING: Padding = ROWS["nanotron"]["padding"]
 NANOTRON = trainer(
     "nanotron",
     keywords=keywords(

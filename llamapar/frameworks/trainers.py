@@ -28,6 +28,8 @@ def _read() -> dict[str, Values]:
         like = table.get(row.pop("like", ""), {})
         # A source leaves out the repository and the commit of its own row, so it is resolved there.
         where = row["repo"], row["commit"]
+        if "padding" in row:
+            row["padding"] = Padding(**row["padding"])
         own = {what: source_from(text, *where) for what, text in row.get("sources", {}).items()}
         taken = {field: value for field, value in like.items() if field not in _NOT_TAKEN}
         table[name] = taken | row | {"sources": taken.get("sources", {}) | own}
@@ -64,7 +66,5 @@ def trainer(name: str, **rules: object) -> Framework:
     fields["habits"] = Habits(
         **{field: fields.pop(field) for field in _HABITS & fields.keys()}, sources=sources
     )
-    multiple, per_tp, _ = fields.get("padding", "1").partition("*tp")
-    fields["padding"] = Padding(int(multiple), per_tp=bool(per_tp))
     found = Framework(name, **Values(fields | rules), paper="cases" not in rules)
     return replace(found, cases=_features(found) | found.cases)

@@ -3,11 +3,11 @@
 from llamapar.describe.splits import Padding
 
 from .base import ADAPTS, CLEAR, INIT, WORKS, Evidence, evidence, keywords, pads
-from .trainers import trainer
+from .trainers import ROWS, trainer
 
 _LINEAR = "vllm/model_executor/layers/linear.py"
 _VOCAB = "vllm/model_executor/layers/vocab_parallel_embedding.py"
-_PADDING = Padding(64)
+_PADDING: Padding = ROWS["vllm"]["padding"]
 
 
 VLLM = trainer(

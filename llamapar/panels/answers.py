@@ -20,7 +20,7 @@ from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures.machine import Machine
-from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework
+from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, split_of
 from llamapar.place import RankGrid, ranks, sequence
 from llamapar.place.schedule import schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
@@ -135,11 +135,6 @@ def conditions(job: Job, judge: Framework | None, cp_method: str) -> Conditions:
     return replace(found, cp_method=cp_method)
 
 
-def layer_split(job: Job, judge: Framework | None) -> str:
-    """The job's own layer split, else the framework's, else the paper's."""
-    return job.layer_split or (judge.layer_split if judge else None) or "balanced ends"
-
-
 @lru_cache(maxsize=512)
 def step_cost(job: Job, judge: Framework | None, cp_method: str) -> Cost:
     """The time of a step, cached. Raises LlamaparError."""
@@ -147,7 +142,7 @@ def step_cost(job: Job, judge: Framework | None, cp_method: str) -> Cost:
     return cost_of(
         with_timed_schedule(job).replace(kv_replication=copies),
         conditions(job, judge, cp_method),
-        layer_split(job, judge),
+        split_of(judge, job.layer_split),
         job.nc,
     )
 
@@ -255,7 +250,7 @@ def block_view(report: Report, values: Values) -> RankGrid:
         seq_len=job.seq_len,
         global_batch=job.sequences,
         chunking=values["chunking"],
-        layer_split=layer_split(job, judge),
+        layer_split=split_of(judge, job.layer_split),
         kv_replication=job.kv_replication or copies_heads(job, judge),
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from llamapar.describe.options import Values
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import Choice, LayoutError, one_of
+from llamapar.frameworks import split_of
 from llamapar.place import heads, stages, vocab
 from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Timeline, Timelines
@@ -18,7 +19,7 @@ from llamapar.records.tables import Record, plural
 from llamapar.rules.memory_rule import account, load_of
 from llamapar.rules.report import Report
 
-from .answers import block_view, layer_split, layer_steps, sequence_map
+from .answers import block_view, layer_steps, sequence_map
 
 MOST_OPERATIONS = 2**15
 """The Pipeline picture draws at most this many operations, which takes half a second."""
@@ -26,6 +27,10 @@ MOST_OPERATIONS = 2**15
 
 def padding(report: Report) -> Padding:
     return report.job.padding or (report.judge.padding if report.judge else NO_PADDING)
+
+
+def split(report: Report) -> str:
+    return split_of(report.judge, report.job.layer_split)
 
 
 def pipeline(report: Report, values: Values) -> Record:
@@ -57,7 +62,7 @@ RECORDS: dict[str, Callable[[Report, Values], Record]] = {
     "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
     "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
     "sequence": sequence_map,
-    "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=layer_split(r.job, r.judge)),
+    "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=split(r)),
     "memory": lambda r, v: (load_of(r.job, r.judge) or account(r.job, r.judge)).memory,  # else raises why
     "pipeline": pipeline,
     "layer": layer_steps,

@@ -136,7 +136,7 @@ class Fix:
         return degrees | others | {"text": self.text, "effect": self.effect.as_dict()}
 
     def __str__(self) -> str:
-        """The changes with what they gain and cost: "recompute=full: 61.30 GiB, 31% more FLOPs"."""
+        """The changes with what they gain and cost: "recompute=full: 61.30 GiB, 31% slower"."""
         return ": ".join(filter(None, [self.text, self.effect.text]))
 
     __repr__ = __str__

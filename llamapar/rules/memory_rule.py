@@ -202,7 +202,7 @@ def has_room(job: Job, judge: Framework | None = None) -> bool:
     """
     found = load_of(job, judge)
     room = (job.gpu or OFFERED[-1]).hbm_bytes
-    return found is None or found.memory.worst.total_bytes <= room
+    return found is None or found.memory.expected_bytes <= room
 
 
 def finding_of(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:

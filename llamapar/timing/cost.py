@@ -22,7 +22,7 @@ from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS, offer
 from llamapar.errors import LayoutError, flag, one_of, real
-from llamapar.frameworks import Framework, habits_of
+from llamapar.frameworks import Framework, habits_of, split_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
@@ -321,11 +321,6 @@ def cost(
         low_gather=flag("float8_all_gather", float8_all_gather),
     )
     return cost_of(job, how, layer_split or split_of(judge), nc, flops)
-
-
-def split_of(judge: Framework | None) -> str:
-    """How the framework divides layers over stages."""
-    return (judge and judge.layer_split) or "balanced ends"
 
 
 def cost_of(

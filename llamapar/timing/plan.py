@@ -23,7 +23,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError, flag, real, whole
-from llamapar.frameworks import Framework, recompute_of
+from llamapar.frameworks import Framework, recompute_of, split_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import AsDict, Record
@@ -66,9 +66,8 @@ class PlanQuestion:
 
     def timed(self, job: Job) -> Cost:
         """The cost of a layout's step. Raises LlamaparError."""
-        split = job.layer_split or splits_of(self.judge)[0]
         how = replace(self.how, recompute=recompute_of(self.judge, job.recompute))
-        return cost_of(job, how, split)
+        return cost_of(job, how, split_of(self.judge, job.layer_split))
 
     def candidates(self) -> Iterator[Candidate]:
         """Every layout, for all schedules; without a pipeline schedules do not differ, so one is tried."""
@@ -190,7 +189,7 @@ class Plan(AsDict, Record):
                     *(lay.tp, lay.cp, lay.pp, lay.dp, *([lay.dp_replicate] if copies else [])),
                     *(job.micro_batch, lay.virtual_stages),
                     *([job.schedule] if several else []),
-                    *([job.layer_split or splits_of(self.asked.judge)[0]] if splits else []),
+                    *([split_of(self.asked.judge, job.layer_split)] if splits else []),
                     *(lay.zero, job.recompute),
                     f"{one.cost.step_seconds:.4g}",
                     f"{one.cost.mfu:.1%}",

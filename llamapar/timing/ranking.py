@@ -38,7 +38,7 @@ class Ranked:
     @property
     def memory_bytes(self) -> int:
         """The shown memory of its worst stage."""
-        return self.held.worst.total_bytes
+        return self.held.expected_bytes
 
     @property
     def high_bytes(self) -> int:

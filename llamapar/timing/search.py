@@ -22,7 +22,7 @@ from llamapar.describe.layout import AXES, Layout, divisors
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import FRAMEWORKS, Framework
+from llamapar.frameworks import FRAMEWORKS, Framework, split_of
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import SEVERAL
 from llamapar.rules.memory_rule import layers_numel, least_bytes
@@ -232,7 +232,7 @@ def of_degrees(
     # Nothing is shared with one rank, so ZeRO's stages are one and the same; one stands for all.
     if cp * dp == 1:
         zeros = [job.layout.zero if job.layout.zero in zeros else min(1, max(zeros))]
-    splits = tuple(dict.fromkeys((job.layer_split or splits_of(judge)[0], *splits_of(judge))))
+    splits = tuple(dict.fromkeys((split_of(judge, job.layer_split), *splits_of(judge))))
     splits = splits if pp > 1 else splits[:1]
     shared = [
         (
@@ -353,7 +353,7 @@ def unsearched(
 
 def splits_of(judge: Framework | None) -> tuple[str, ...]:
     """How a trainer may split layers over stages, its own way first."""
-    return (judge and judge.layer_split) or "balanced ends", *(judge.layer_splits if judge else ())
+    return split_of(judge), *(judge.layer_splits if judge else ())
 
 
 def _stagings(
