@@ -79,7 +79,7 @@ def framework(name: str | Framework) -> Framework:
     try:
         at = Change(date.fromisoformat(day.strip()).isoformat(), LAST)
     except ValueError:
-        why = "a version is a day, of which the row knows what held"
+        why = "the part after @ is a day: the trainer's code as it was then"
         raise LayoutError(
             f"framework={shown(name)}: {shown(day)} is no date",
             why,
