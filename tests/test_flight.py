@@ -8,7 +8,6 @@ import json
 import os
 import pickle
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -447,10 +446,8 @@ HOSTILE = {
 def test_what_is_no_flight_record_is_refused_by_name(name: str, tmp_path: Path) -> None:
     data, words = HOSTILE[name]
     (tmp_path / "rank_0").write_bytes(data)
-    start = time.process_time()
-    with pytest.raises(lp.LlamaparError, match=words):
+    with within(3), pytest.raises(lp.LlamaparError, match=words):
         lp.explain(flight=tmp_path)
-    assert time.process_time() - start < 3
     assert not Path("/tmp/called-by-a-flight-record").exists()
 
 
@@ -470,9 +467,8 @@ def test_a_dump_that_is_cut_off_or_damaged_is_told(name: str, tmp_path: Path) ->
     data, words = BROKEN[name]
     (tmp_path / "rank_0").write_bytes(data)
     (tmp_path / "rank_1").write_bytes(json.dumps(GOOD).encode())
-    start = time.process_time()
-    found = lp.explain(flight=tmp_path)
-    assert time.process_time() - start < 3
+    with within(3):
+        found = lp.explain(flight=tmp_path)
     assert f"rank 0's dump cannot be read: {words}" in found.note
 
 
