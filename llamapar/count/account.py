@@ -115,6 +115,22 @@ def memory(
             stage = rule(m, lay, seq_len, micro_batch, mode)
         return Memory(m, lay, how, (stage,), found, published=True)
     held = None if master_weights is None else flag("master_weights", master_weights)
+    # Many trainers cut a model alike, so what a rank holds is measured once for all of them.
+    sized = lru_cache(
+        lambda one, padded, split, method, regather: Sizes(
+            m,
+            one,
+            seq_len=seq_len,
+            micro_batch=micro_batch,
+            kv_replication=flag("kv_replication", kv_replication),
+            padding=padded if padding is None else padding,
+            layer_split=layer_split or split,
+            cp_method=cp_method or method,
+            dtype=dtype,
+            regather=regather,
+            placement=ORDERS[schedule].placement,
+        )
+    )
 
     def count(trainer: Framework | None, mode: str, some: bool) -> tuple[Layout, list[Breakdown]]:
         """The layout as a trainer runs it, and what its stages hold, or only the fullest of like ones."""
@@ -122,18 +138,8 @@ def memory(
         habits, really = habits_of(trainer).under(mode)
         if loss is not None:
             habits = replace(habits, loss=loss, tp_loss=None)
-        sizes = Sizes(
-            m,
-            one,
-            seq_len=seq_len,
-            micro_batch=micro_batch,
-            kv_replication=flag("kv_replication", kv_replication),
-            padding=trainer.padding if trainer and padding is None else padding,
-            layer_split=layer_split or split_of(trainer),
-            cp_method=cp_method or habits.cp_method,
-            dtype=dtype,
-            regather=habits.regather,
-            placement=ORDERS[schedule].placement,
+        sizes = sized(
+            one, trainer and trainer.padding, split_of(trainer), habits.cp_method, habits.regather
         )
         wide = habits.master_weights if held is None else held
         account = Account(
@@ -160,8 +166,7 @@ def memory(
 
     lay, stages = count(judge, mode, False)
     if judge is not None:
-        asked = f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else ""
-        how += f", as {judge.title}{asked}"
+        how += f", as {judge.title}" + (f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else "")
     open_facts = ("recompute",) * (recompute is None) + ("framework",) * (judge is None)
     return Memory(
         m,

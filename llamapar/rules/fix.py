@@ -35,11 +35,15 @@ class Effect:
 
     @property
     def gain(self) -> str:
-        """The expected memory of the worst rank: "61.30 GiB"; empty if every known GPU has that much."""
+        """The expected memory of the worst rank: "61.30 GiB"; empty if every known GPU has that much.
+
+        With its interval where the GPU has less than is expected: "56.7 (30.1 to 70.5) GiB, may fit".
+        """
         if self.load is None or not self.load.matters:
             return ""
-        held = self.load.memory
-        gib = f"{held.expected_bytes / GIB:.2f} GiB"
+        held, gpu = self.load.memory.expected_bytes, self.load.gpu
+        doubtful = gpu is not None and held > gpu.hbm_bytes
+        gib = f"{self.load.gib} GiB, may fit" if doubtful else f"{held / GIB:.2f} GiB"
         return gib if self.load.whole else f"{gib} before activations"
 
     @property

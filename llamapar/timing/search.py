@@ -238,6 +238,8 @@ def of_degrees(
         (
             zero,
             copies,
+            # No copies, as many as the job has, or one on each node, as most are run.
+            copies in (1, job.layout.dp_replicate, tp * cp * dp // max(1, how.gpu.domain)),
             cp * dp // copies,
             Sharing.of(how, own.replace(pp=pp, dp=dp, zero=zero, dp_replicate=copies)),
         )
@@ -262,9 +264,9 @@ def of_degrees(
             params = int(made.rank * numel)
             # Seconds without what ZeRO sends, which the ZeRO stages below share.
             alone: dict[str, float] = {}
-            # Copies of the shards take memory, so more of them are kept only where they are faster.
+            # Copies of the shards take memory, so unusual ones are kept only where they are faster.
             fastest: dict[tuple[int, str], float] = {}
-            for zero, copies, shards, sharing in shared:
+            for zero, copies, usual, shards, sharing in shared:
                 # Both tests are lower bounds, so a layout that fails one certainly does not fit; the
                 # exact count comes later.
                 if least_bytes(made.rank * numel, zero, shards, judge) > room:
@@ -289,17 +291,18 @@ def of_degrees(
                         continue
                     if name not in alone:
                         each = forward + backward
-                        stage = made.longest * forward, made.longest * backward
                         # The busiest rank has most layers, or fewer and the head.
                         busy = many * max(made.rank * each, made.last * each + ends)
-                        alone[name] = busy + waits_of(job.schedule, pp, v, many, *stage)
+                        alone[name] = busy + waits_of(
+                            job.schedule, pp, v, many, made.longest * forward, made.longest * backward
+                        )
                     alike = zero, copies, made.rank, name
                     if alike not in exposed:
                         terms = sharing.terms(params, named, (forward, backward))
                         exposed[alike] = sum(term.value for term in terms)
                     seconds = alone[name] + exposed[alike]
                     before = fastest.setdefault((zero, name), seconds)
-                    if copies == 1 or seconds < before or copies == job.layout.dp_replicate:
+                    if usual or seconds < before:
                         fastest[zero, name] = min(before, seconds)
                         other = "" if split == splits[0] else split
                         yield Candidate(
@@ -344,11 +347,7 @@ def unsearched(
     found = of_degrees(job.replace(layout=own), how, degrees, judge, [lay.zero])
     key = (job.micro_batch, lay.virtual_stages, lay.zero, job.recompute, lay.dp_replicate)
     there = any((c.micro_batch, c.virtual_stages, c.zero, c.recompute, c.dp_replicate) == key for c in found)
-    return (
-        ""
-        if there
-        else "it takes more memory or stages than another layout of these degrees and saves no time"
-    )
+    return "" if there else "another layout of these degrees takes less memory or stages and is as fast"
 
 
 def splits_of(judge: Framework | None) -> tuple[str, ...]:
