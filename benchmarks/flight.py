@@ -16,6 +16,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -25,6 +26,7 @@ from flights import folder as dumps_of
 from flights import hangs, many, multiplied, spare, torchs_pickle
 from llamapar.flight.verdict import standing
 from test_flight import PASSED, UNSEEN, culprits
+from watchdogs import as_log
 
 SETS = {
     "": "faults the analysis was written with, and as many it was not",
@@ -51,7 +53,22 @@ def tables(ranks: int, seed: int) -> dict[str, list[str]]:
         for name, own in found.items()
     ]
     rows.append((f"on {ranks:,} ranks, where a replica is without fault", *large(ranks, seed)))
-    return {"hangs": _page.table(("hangs", "n", "right", "wrong and likely"), rows)}
+    return {
+        "hangs": _page.table(("hangs", "n", "right", "wrong and likely"), rows),
+        "logs": _page.table(("named", "hangs"), sorted(from_logs().items())),
+    }
+
+
+def from_logs() -> Counter[str]:
+    """How often whom the watchdog's lines alone name is at fault, and how sure the answer is."""
+    found = Counter[str]()
+    for row in hangs():
+        told = lp.explain(as_log(dumps_of(row)))
+        ranks = set(getattr(told.flight, "ranks", ()))
+        truth = set() if row["name"] in PASSED | UNSEEN else culprits(row)
+        level = told.best.level if told.best and ranks else ""
+        found[f"{'right' if ranks <= truth else 'wrong'} and {level}" if ranks else "nobody"] += 1
+    return found
 
 
 def large(ranks: int, seed: int) -> tuple[int, int, int]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .execution.shrinking import Shrunk, shrink
     from .figures import View, view
     from .frameworks import FRAMEWORKS
-    from .frameworks.settings import Contradiction, Settings
+    from .frameworks.settings import Settings
     from .nodes.loading import Loading, loading
     from .panels.clinic_panel import Clinic, clinic
     from .panels.explorer_panel import Explorer, explorer
@@ -90,7 +90,6 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Clinic",
-    "Contradiction",
     "Coord",
     "Cost",
     "Debugged",

@@ -854,47 +854,6 @@ def test_what_a_person_says_besides_is_held_against_the_file() -> None:
         lp.read_settings(text=text, known={"gpu": 64})
 
 
-LEVANTER = """model:
-  type: llama
-  hidden_dim: 2048
-  num_layers: 16
-  num_kv_heads: 8
-  intermediate_dim: 8192
-trainer:
-  mp: p=f32,c=bfloat16
-  train_batch_size: 1024
-  per_device_parallelism: 4
-  model_axis_size: 2
-"""
-
-
-def test_levanters_yaml_is_read_with_its_defaults() -> None:
-    settings = lp.read_settings(text=LEVANTER, known={"gpus": 64})
-    assert settings.format == "Levanter"
-    assert [settings.model[name] for name in ("dim", "n_heads", "n_kv_heads", "rope_theta")] == [
-        2048,
-        32,
-        8,
-        10000,
-    ]
-    assert [settings.layout[name] for name in ("tp", "dp", "dp_shard", "zero")] == [2, 32, 32, 3]
-    assert [settings.job[name] for name in ("seq_len", "micro_batches", "recompute")] == [2048, 8, "full"]
-    assert settings.job["dtype"] == "bfloat16"
-    whole = LEVANTER.replace("per_device_parallelism: 4", "fsdp_axis: null").replace(
-        "type: llama", "type: mixtral"
-    )
-    other = lp.read_settings(text=whole, known={"gpus": 64})
-    assert (other.layout["zero"], other.job["micro_batches"], other.covered) == (0, 1, False)
-    assert "dim" not in other.model
-    ends = lp.read_settings(text=LEVANTER + "  replica_dcn_axis_size: -1\n")
-    assert "dp_replicate" in ends.unknown
-    named = (
-        "data: !include own.yaml\nuse_hf_model_config: true\ninitialize_from_hf: meta-llama/Llama-3.1-8B\n"
-    )
-    hub = lp.read_settings(text=named + LEVANTER[LEVANTER.index("trainer") :])
-    assert (hub.model["preset"], "seq_len" in hub.unknown) == ("llama3.1-8b", True)
-
-
 def test_formats_have_names_of_their_own() -> None:
     assert len({f.name for f in FORMATS}) == len(FORMATS)
     assert {f.framework for f in FORMATS} - {None} <= set(lp.FRAMEWORKS)

@@ -138,9 +138,7 @@ def memory(
         habits, really = habits_of(trainer).under(mode)
         if loss is not None:
             habits = replace(habits, loss=loss, tp_loss=None)
-        sizes = sized(
-            one, trainer and trainer.padding, split_of(trainer), habits.cp_method, habits.regather
-        )
+        sizes = sized(one, trainer and trainer.padding, split_of(trainer), habits.cp_method, habits.regather)
         wide = habits.master_weights if held is None else held
         account = Account(
             # Without a wider copy of the weights, gradients are what autograd makes: of the weights' dtype.

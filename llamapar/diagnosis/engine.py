@@ -209,8 +209,13 @@ def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in:
     """Explain a text. code: source lines of the frames that raised it; raised_in: the last frame's file."""
     rows = [strip(row) for row in text.splitlines()[:_FEW]]
     ranks = sorted({rank for _, rank in rows if rank is not None})
-    # Sizes of two ranks are never read as one message.
-    if len(text) > _SHORT or text.count("\n") >= _FEW or "Traceback" in text or len(ranks) > 1:
+    # Sizes of two ranks are never read as one message, and a watchdog's line says where its rank stands.
+    if (
+        len(text) > _SHORT
+        or text.count("\n") >= _FEW
+        or len(ranks) > 1
+        or any(mark in text for mark in ("Traceback", "WorkNCCL("))
+    ):
         return _explain(text_blocks(text), known, text[:LIMIT], code)
     words = [row for row, _ in rows]
     root = max(words, key=score, default="")
@@ -243,10 +248,11 @@ def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...
 
     If nothing else was given, the settings that the log prints at its start count as known.
     """
-    start = late("StartUp")()
-    candidates = causes(start.watch(parts))
+    start, watchdog = late("StartUp")(), late("WatchdogLines")()
+    candidates = causes(watchdog.watch(start.watch(parts)))
     known, said = _started(start.kept, known)
     found = _of_candidates(candidates, known, head, code)
+    found = late("explain_log")(watchdog, found, known) if watchdog.lines else found
     return replace(found, note="\n    ".join(filter(None, (found.note, *said)))) if said else found
 
 
@@ -296,8 +302,9 @@ def _of_candidates(
         if found.diagnoses:
             late = not is_watchdog(candidate.line) and any(is_watchdog(other.line) for other in candidates)
             return replace(found, note=_LATE) if late else found
-    shown = code or next((candidate.code for candidate in candidates), ())
-    return build(Reading.of(_CODE.sub("", head), shown), known, "", ())
+    return build(
+        Reading.of(_CODE.sub("", head), code or next((one.code for one in candidates), ())), known, "", ()
+    )
 
 
 def build(

@@ -8,13 +8,16 @@ from dataclasses import replace
 
 from llamapar.describe.layout import AXES, Layout
 from llamapar.diagnosis.explanation import Diagnosis, Explanation
+from llamapar.diagnosis.hypothesis import POSSIBLE
 from llamapar.diagnosis.known import Known
 from llamapar.diagnosis.vocabulary import NOT_SHARDING, SHARDING, UNKNOWN
+from llamapar.records.tables import plural
 
 from . import dumps
 from .groups import rank_label
 from .program import LlamaStep
-from .verdict import RankPositions, standing
+from .verdict import DID, RankPositions, standing
+from .watchdog import LogHang, WatchdogLines, size_of_group
 
 CATEGORY = "rank_mapping_hang"
 
@@ -31,10 +34,14 @@ ADVICE = {
     "gone": "the rank's own log, and the system's: how it ended",
     "cut": "the whole dump of that rank",
     "tie": "which of the two sides is meant to call what",
+    "few": "the log of every rank, or their stacks (py-spy dump) while it hangs",
 }
 
 ABSENT = ("late", "slow", "gone")
 """Kinds in which a rank has not come: nothing but its standing still tells a hang from a run that goes on."""
+
+MOST_TOLD = 4
+"""Most collectives that a sentence tells; the table has all."""
 
 GOING_ON = "written while the run still went on, the records would look the same"
 
@@ -52,12 +59,7 @@ def explain_flight(source: object, known: Known) -> Explanation:
     known: the layout, which gives every rank its coord, and the model, which names the layer of collectives.
     """
     folder = source if isinstance(source, dumps.Folder) else dumps.read_dumps(source)
-    degrees = {axis: number for axis in AXES if (number := known.get(axis))}
-    world = known.get("world")
-    # People often name tp and pp and leave dp to the number of GPUs.
-    if degrees and world and "dp" not in degrees:
-        degrees["dp"] = max(1, world // math.prod(degrees.values()))
-    layout = known.layout or (Layout.of(degrees) if degrees else None)
+    layout = _layout(known)
     program = None if known.model is None else LlamaStep(known.model, known.numbers, known.schedule)
     found = standing(folder, layout, program)
     answer = explain_hang(found)
@@ -67,13 +69,76 @@ def explain_flight(source: object, known: Known) -> Explanation:
     return replace(answer, note="; ".join(filter(None, [answer.note, GOING_ON])))
 
 
+def _layout(known: Known) -> Layout | None:
+    """The layout that is known, or that follows from known degrees."""
+    degrees = {axis: number for axis in AXES if (number := known.get(axis))}
+    world = known.get("world")
+    # People often name tp and pp and leave dp to the number of GPUs.
+    if degrees and world and "dp" not in degrees:
+        degrees["dp"] = max(1, world // math.prod(degrees.values()))
+    return known.layout or (Layout.of(degrees) if degrees else None)
+
+
+def explain_log(lines: WatchdogLines, found: Explanation, known: Known) -> Explanation:
+    """The answer from a log's watchdog lines, unless the rest of the log names another cause than a hang.
+
+    found: the answer from the log's words. A log may lack ranks that are there, so only calls that differ are
+    proof of a fault, and only where the log names their group.
+    """
+    folder = lines.folder()
+    if folder is None or (found.best is not None and found.best.category != CATEGORY):
+        return found
+    layout = _layout(known)
+    layout = layout if layout and layout.world > max(folder.dumps) else None
+    hang = standing(folder, layout, of=LogHang)
+    dumps_of = folder.dumps
+    group = hang.collective.group if hang.collective else ""
+    differ = hang.kind in DID
+    # A rank whose own line stands before the call is proof. One without a line there may wait in another
+    # group, whose time-out has not come, or its line is lost.
+    before = hang.kind == "late" and all(group in dumps_of[rank].last for rank in hang.ranks)
+    alone = len({name for dump in dumps_of.values() for name in dump.last}) == 1
+    whole = group and hang.group and hang.group.whole and len(hang.every) < 2 * len(dumps_of)
+    if differ and not group:
+        cause = f"if these ranks are of one group, which the log does not name: {hang.cause}"
+        hang = replace(hang, level=POSSIBLE, cause=cause)
+    elif not differ and not before and not (alone and whole):
+        hang = replace(hang, kind="few", ranks=(), level=POSSIBLE, cause=_waiting(folder))
+    elif not differ and not (alone and before):
+        hang = replace(hang, level=POSSIBLE)
+    sized = [(c, n) for dump in folder.dumps.values() for c in dump.calls for n in size_of_group(c)]
+    for call, many in sized[:1]:
+        axes = " and ".join(axis for axis in AXES if layout and many > 1 and layout.size(axis) == many)
+        sizes = f"{call.op} of {call.inputs[0][0]:,} to {call.outputs[0][0]:,} elements"
+        cause = f"{hang.cause}; {sizes}: a group of {plural(many, 'rank')}{', as' * bool(axes)} {axes}"
+        hang = replace(hang, cause=cause.rstrip())
+    answer = explain_hang(hang)
+    if not (differ and group):
+        reason = "a rank did not come" if hang.kind == "late" else "the log does not show who did not come"
+        answer = replace(answer, verdict=UNKNOWN, reason=reason)
+    note = "; ".join(filter(None, [found.note, answer.note]))
+    return replace(answer, note=note, line=found.line, ranks=found.ranks)
+
+
+def _waiting(folder: dumps.Folder) -> str:
+    """Who waits in which collective, in words."""
+    where = dict[str, list[int]]()
+    for rank, dump in folder.dumps.items():
+        for at in dump.open:
+            where.setdefault(f"{dump.calls[at].op} #{dump.numbers[at]}", []).append(rank)
+    told = [
+        f"{rank_label(None, ranks)} wait{'s' * (len(ranks) == 1)} in {call}" for call, ranks in where.items()
+    ]
+    return f"{'; '.join(told[:MOST_TOLD])}; for whom, the lines do not say"
+
+
 def explain_hang(found: RankPositions) -> Explanation:
     """The verdict of `lp.explain` on a hang."""
     folder = found.hang.folder
     notes = []
     missing = [rank for rank in found.every if rank not in found.hang.dumps and rank not in folder.broken]
     if missing:
-        notes.append(f"no dump of {rank_label(None, missing)}")
+        notes.append(f"no {folder.noun} of {rank_label(None, missing)}")
     notes += [f"rank {rank}'s dump cannot be read: {why}" for rank, why in list(folder.broken.items())[:4]]
     if found.layout is not None:
         notes.append(f"layout {found.layout}, order {found.layout.order}")
@@ -83,7 +148,7 @@ def explain_hang(found: RankPositions) -> Explanation:
             UNKNOWN, found.cause, (), note=note, known=Known(layout=found.layout), flight=found
         )
     verdicts: Mapping[str, str] = dict.fromkeys(("late", "slow", "gone", "inside"), NOT_SHARDING)
-    verdict = verdicts.get(found.kind, UNKNOWN if found.kind in ("tie", "cut") else SHARDING)
+    verdict = verdicts.get(found.kind, UNKNOWN if found.kind in ("tie", "cut", "few") else SHARDING)
     remedy = (ADVICE[found.kind],) if found.kind in ADVICE else ()
     diagnosis = Diagnosis(
         CATEGORY, None, found.cause, (), lambda: remedy, (), (), found.level, verdict == SHARDING
@@ -91,7 +156,7 @@ def explain_hang(found: RankPositions) -> Explanation:
     reason = {SHARDING: "ranks took different ways", NOT_SHARDING: "all ranks went the same way"}
     return Explanation(
         verdict,
-        reason.get(verdict, "the dumps do not tell which side is wrong"),
+        reason.get(verdict, f"the {folder.noun}s do not tell which side is wrong"),
         (diagnosis,),
         note=note,
         known=Known(layout=found.layout),

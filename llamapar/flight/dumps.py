@@ -154,10 +154,11 @@ class Dump:
 
 @dataclass(frozen=True)
 class Folder:
-    """Dumps by rank, and the reason for each rank whose dump cannot be read."""
+    """Dumps by rank, and the reason for each rank whose dump cannot be read. noun: what a rank leaves."""
 
     dumps: Mapping[int, Dump]
     broken: Mapping[int, str] = field(default_factory=dict)
+    noun: str = "dump"
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -343,7 +344,9 @@ def _sizes(tensors: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple([tuple(size[:_CUT]) for size in tensors[:MAX_TENSORS]])
 
 
-_LIBRARIES = re.compile(r"/site-packages/torch/|/llamapar/(spmd|execution)/|/lib/python3[^/]*/[^/]*$")
+_LIBRARIES = re.compile(
+    r"/(site|dist)-packages/(torch/|typing_extensions\.py$)|/llamapar/(spmd|execution)/|/lib/python3[^/]*/[^/]*$"
+)
 """Where code lies that nobody wrote for a run."""
 
 _ENDS = re.compile(r"(send|recv) (\d{1,9})(->|<-)(\d{1,9})")

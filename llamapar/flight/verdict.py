@@ -55,7 +55,7 @@ class RankPositions(Record):
         """(its last collective, what it does there, the line of code)."""
         dump = self.hang.dumps.get(rank)
         if dump is None:
-            return "", self.hang.folder.broken.get(rank, "left no dump"), ""
+            return "", self.hang.folder.broken.get(rank, f"left no {self.hang.folder.noun}"), ""
         waits = self.hang.waits.get(rank)
         if not len(dump):
             return "", "called nothing", ""
@@ -95,12 +95,14 @@ class RankPositions(Record):
         }  # fmt: skip
 
 
-def standing(folder: Folder, layout: Layout | None = None, program: LlamaStep | None = None) -> RankPositions:
+def standing(
+    folder: Folder, layout: Layout | None = None, program: LlamaStep | None = None, of: type[Hang] = Hang
+) -> RankPositions:
     """The cause of the hang, and the position of every rank. program: names the layer and part of each
-    collective.
+    collective. of: how the ranks' calls are compared.
     """
     groups, layout = match_groups(folder, layout)
-    hang = Hang(folder, groups, layout, program)
+    hang = of(folder, groups, layout, program)
     # The order is that of certainty: ranks that differ, ranks that never came, an even split, and at last
     # a wait without a culprit.
     if not hang.waits:
@@ -207,8 +209,9 @@ def _not_come(hang: Hang, parted: Parting | None) -> RankPositions:
         alone = len(ranks) == 1 and ranks == _without(hang)
         kind = "cut" if broken else "gone"
         level = LIKELY if len(failed) > 1 and alone and not broken and parted is None else POSSIBLE
-        how = "it died" if level is LIKELY else "it died, or its dump is lost"
-        text += "; its dump is cut off" if broken else f"; it left no dump: {how}"
+        noun = hang.folder.noun
+        how = "it died" if level is LIKELY else f"it died, or its {noun} is lost"
+        text += "; its dump is cut off" if broken else f"; it left no {noun}: {how}"
         if len(failed) == 1:  # The rank never left its last call, or left it and called nothing more.
             text += f"; or {rank_label(hang.layout, failed)} is the one, whose calls have ended"
     else:
@@ -263,9 +266,9 @@ def _around(hang: Hang) -> RankPositions:
     group = hang.groups[call.group]
     where, text = group.where(hang.layout), _text(hang, first.rank, first.at)
     if not first.absent:
-        all_of = "every rank" if group.whole and hang.layout else "every rank that left a dump"
+        all_of = "every rank" if group.whole and hang.layout else f"every rank that left a {hang.folder.noun}"
         words = f"{where}: {all_of} has entered {text}, in the same form: "
-        words += "the network or a GPU, or a rank without a dump, rather than the program"
+        words += f"the network or a GPU, or a rank without a {hang.folder.noun}, rather than the program"
         if call.op in ONE_WAY:
             words += "; or its ranks do not name the same root, which no record holds"
         return RankPositions(hang, "inside", (), POSSIBLE, words, group, call)
