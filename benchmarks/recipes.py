@@ -188,10 +188,10 @@ def place_of(recipe: dict[str, Any], plan: lp.Plan) -> tuple[int, bool]:
     stated, facts = ({name: recipe[name] for name in names if name in recipe} for names in (STATED, FACTS))
     if recipe.get("cp", 1) * recipe["dp"] == 1:
         stated.pop("zero", None)  # every stage is the same where there is nothing to shard
-    degrees = {name: recipe.get(name, 1) for name in lp.AXES}
+    degrees = tuple(recipe.get(axis, 1) for axis in lp.AXES)
     near = 0
     for place, one in enumerate(plan.layouts, 1):
-        if one.layout == one.layout.replace(**degrees):
+        if one.degrees == degrees:
             if one.layout == one.layout.replace(**stated) and one.job == one.job.replace(**facts):
                 return place, True
             near = near or place

@@ -199,10 +199,8 @@ def verdict_of(found: list[Hypothesis], known: Known, spoken: bool) -> tuple[str
 
 # -- from a text -----------------------------------------------------------------------------------
 
-_SHORT = 2000
-"""A text of at most so many characters and `_FEW` lines, no traceback, is read whole."""
-
-_FEW = 6
+_SHORT, _FEW, _LINES = 2000, 6, re.compile(r"Traceback|WorkNCCL\(")
+"""A text of at most so many characters, and fewer lines, is read whole; no traceback, no watchdog's line."""
 
 
 def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in: str = "") -> Explanation:
@@ -210,12 +208,7 @@ def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in:
     rows = [strip(row) for row in text.splitlines()[:_FEW]]
     ranks = sorted({rank for _, rank in rows if rank is not None})
     # Sizes of two ranks are never read as one message, and a watchdog's line says where its rank stands.
-    if (
-        len(text) > _SHORT
-        or text.count("\n") >= _FEW
-        or len(ranks) > 1
-        or any(mark in text for mark in ("Traceback", "WorkNCCL("))
-    ):
+    if len(text) > _SHORT or text.count("\n") >= _FEW or len(ranks) > 1 or _LINES.search(text):
         return _explain(text_blocks(text), known, text[:LIMIT], code)
     words = [row for row, _ in rows]
     root = max(words, key=score, default="")

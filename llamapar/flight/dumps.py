@@ -1,8 +1,8 @@
 """Dumps of torch's flight recorder, one for each rank, read as data: nothing in them is executed.
 
 Formats: the pickle and the JSON of `torch/csrc/distributed/c10d/FlightRecorder.hpp` (torch 2.13, version
-2.10), written for NCCL, gloo and others. gloo leaves `state` and the start and end times empty (`retired`
-marks finished calls there), and records neither a group's ranks nor sends and receives.
+2.10). gloo leaves `state` and times empty (`retired` marks finished calls), and records neither a group's
+ranks nor sends and receives.
 """
 
 from __future__ import annotations
@@ -95,8 +95,7 @@ _SHORT = {
 
 
 class Stack(NamedTuple):
-    """From where a call was made. line: of the innermost frame that is not torch's or Python's, "" without
-    one. frames: all, the innermost first."""
+    """From where a call was made. line: the innermost one of a run's own code. frames: innermost first."""
 
     line: str = ""
     frames: tuple[str, ...] = ()
@@ -344,9 +343,7 @@ def _sizes(tensors: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple([tuple(size[:_CUT]) for size in tensors[:MAX_TENSORS]])
 
 
-_LIBRARIES = re.compile(
-    r"/(site|dist)-packages/(torch/|typing_extensions\.py$)|/llamapar/(spmd|execution)/|/lib/python3[^/]*/[^/]*$"
-)
+_LIBRARIES = re.compile(r"-packages/(torch/|typing_ext)|/llamapar/(spmd|execution)/|/lib/python3[^/]*/[^/]*$")
 """Where code lies that nobody wrote for a run."""
 
 _ENDS = re.compile(r"(send|recv) (\d{1,9})(->|<-)(\d{1,9})")

@@ -112,9 +112,9 @@ class WatchdogLines:
         stands = dict[tuple[int, str], Standing]()
         calls = dict[tuple[int, int], tuple[CollectiveCall, int]]()  # rank and number → call and line
         for line, text in enumerate(self.lines[:MOST]):
-            group, ranked = _GROUP.search(text), _RANK.search(text)
-            named, work, last = ranked or _OWN.search(text), _WORK.search(text), _LAST.search(text)
-            rank = int(named[1] if named else group[4] if group else MAX_RANKS)
+            group, ranked, work, last = (form.search(text) for form in (_GROUP, _RANK, _WORK, _LAST))
+            named = ranked or _OWN.search(text) or group
+            rank = int(named.groups()[-1]) if named else MAX_RANKS
             if rank >= MAX_RANKS:
                 continue
             if work:
@@ -122,8 +122,11 @@ class WatchdogLines:
                 call = CollectiveCall("", "", op, ((came,),), ((went,),), ())
                 calls.setdefault((rank, int(work[1])), (call, line))
             if group and (work or last):
-                at, (enqueued, completed) = _AT.search(text), map(int, last.groups() if last else (0, 0))
-                number = int(work[1] if work else at[1] if at else (completed + 1) * (enqueued > completed))
+                at, (enqueued, completed) = (
+                    work or _AT.search(text),
+                    map(int, last.groups() if last else "00"),
+                )
+                number = int(at[1]) if at else (completed + 1) * (enqueued > completed)
                 label = WORLD if group[1] == "0" else group[3] or ""
                 # Before anything has completed, torch writes whatever lay in memory.
                 done = number - 1 if number else completed

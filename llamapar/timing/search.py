@@ -205,9 +205,10 @@ def degrees_of(job: Job, gpus: int) -> Iterator[Degrees]:
     """Degrees of TP, CP, PP and DP with the product `gpus` that divide heads, sequence and batch."""
     seq, batch, layout = job.seq_len, job.sequences, job.layout
     ways = divisors(gpus)
-    # TP beyond the KV heads is tried only if they may be copied.
-    heads = job.model.n_heads if job.kv_replication else job.model.n_kv_heads
-    for tp, cp in itertools.product((tp for tp in ways if heads % tp == 0), ways):
+    heads, kv = job.model.n_heads, job.model.n_kv_heads
+    # TP beyond the KV heads is tried only if they may be copied, each as often as the others.
+    whole = [tp for tp in ways if kv % tp == 0 or (job.kv_replication and heads % tp == tp % kv == 0)]
+    for tp, cp in itertools.product(whole, ways):
         unit = (1 if layout.sequence_parallel is False else tp) * (2 * cp if cp > 1 else 1)
         if gpus % (tp * cp) or (seq and seq % unit):
             continue
