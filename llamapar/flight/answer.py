@@ -91,14 +91,13 @@ def explain_log(lines: WatchdogLines, found: Explanation, known: Known) -> Expla
     layout = _layout(known)
     layout = layout if layout and layout.world > max(folder.dumps) else None
     hang = standing(folder, layout, of=LogHang)
-    dumps_of = folder.dumps
     group = hang.collective.group if hang.collective else ""
     differ = hang.kind in DID
     # A rank whose own line stands before the call is proof. One without a line there may wait in another
     # group, whose time-out has not come, or its line is lost.
-    before = hang.kind == "late" and all(group in dumps_of[rank].last for rank in hang.ranks)
-    alone = len({name for dump in dumps_of.values() for name in dump.last}) == 1
-    whole = group and hang.group and hang.group.whole and len(hang.every) < 2 * len(dumps_of)
+    before = hang.kind == "late" and all(group in folder.dumps[rank].last for rank in hang.ranks)
+    alone = len({name for dump in folder.dumps.values() for name in dump.last}) == 1
+    whole = group and hang.group and hang.group.whole and len(hang.every) < 2 * len(folder.dumps)
     if differ and not group:
         cause = f"if these ranks are of one group, which the log does not name: {hang.cause}"
         hang = replace(hang, level=POSSIBLE, cause=cause)
@@ -114,7 +113,8 @@ def explain_log(lines: WatchdogLines, found: Explanation, known: Known) -> Expla
         hang = replace(hang, cause=cause.rstrip())
     answer = explain_hang(hang)
     if not (differ and group):
-        reason = "a rank did not come" if hang.kind == "late" else "the log does not show who did not come"
+        reasons = {"late": "a rank did not come", "gone": "perhaps a rank did not come"}
+        reason = reasons.get(hang.kind, "the log does not show who did not come")
         answer = replace(answer, verdict=UNKNOWN, reason=reason)
     note = "; ".join(filter(None, [found.note, answer.note]))
     return replace(answer, note=note, line=found.line, ranks=found.ranks)
