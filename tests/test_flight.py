@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,9 @@ from peak import Peak
 from soon import within
 
 CASES = hangs()
-PASSED = {"order-0", "order-1", "order-3", "branch-1", "truncated-3"} | {
-    *(
-        "again-branch-1",
-        "again-size-2",
-        "again-truncated-3",
-        "fresh-layers-0",
-        "fresh-saves-1",
-        "later-drops-1",
-    ),
+PASSED = {
+    *("order-0", "order-1", "order-3", "branch-1", "truncated-3", "again-branch-1", "again-size-2"),
+    *("again-truncated-3", "fresh-layers-0", "fresh-saves-1", "later-drops-1"),
 }
 """Faults that gloo let pass: nothing hung."""
 
@@ -43,6 +38,16 @@ def culprits(row: dict[str, Any]) -> set[int]:
     """The ranks that a reader of the dumps can name: none where two stages simply differ."""
     alike = row["fault"] in ("crosses", "sends cross") and len(row["ranks"]) > 1
     return set() if alike else set(row["ranks"])
+
+
+def named(name: str) -> dict[str, Any]:
+    return next(row for row in CASES if row["name"] == name)
+
+
+def read(made: Iterable[tuple[int, Any]], form: Callable[[Any], bytes] | None = None) -> dumps.Folder:
+    """The dumps by rank, as JSON unless in another form."""
+    form = form or (lambda one: json.dumps(one).encode())
+    return dumps.of_bytes((f"nccl_trace_rank_{rank}", form(one)) for rank, one in made)
 
 
 # -- genuine hangs ---------------------------------------------------------------------------------
@@ -112,52 +117,43 @@ def test_the_culprit_is_found_among_1024_ranks(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("fault", "may_go_on"), [("late", True), ("skip", False)])
-def test_a_rank_that_has_not_come_yet_is_told_with_a_doubt(fault: str, may_go_on: bool) -> None:
-    made = multiplied(16, 40, culprit=5, fault=fault)
-    folder = dumps.of_bytes((f"nccl_trace_rank_{r}", json.dumps(d).encode()) for r, d in made)
-    doubt = "written while the run still went on, the records would look the same"
-    assert (doubt in answer.explain_flight(folder, Known()).note) == may_go_on
-
-
-@pytest.mark.parametrize("fault", ["late", "skip"])
-def test_nccls_form_as_json_and_as_pickle(fault: str) -> None:
+def test_nccls_form_as_json_and_as_pickle(fault: str, may_go_on: bool) -> None:
+    """A rank that has not come yet is told with a doubt: it may come."""
     made = list(multiplied(16, 40, culprit=5, fault=fault))
-    as_json = dumps.of_bytes((f"nccl_trace_rank_{r}", json.dumps(d).encode()) for r, d in made)
-    as_pickle = dumps.of_bytes((f"nccl_trace_rank_{r}", torchs_pickle(d)) for r, d in made)
-    by_python = dumps.of_bytes((f"nccl_trace_rank_{r}", pickle.dumps(d)) for r, d in made)
-    found = [verdict.standing(each) for each in (as_json, as_pickle, by_python)]
+    found = [verdict.standing(read(made, form)) for form in (None, torchs_pickle, pickle.dumps)]
     assert len({one.cause for one in found}) == 1
     assert found[0].ranks == (5,)
     assert found[0].kind == fault
     assert str(found[0].layout) == "tp=8 cp=1 pp=1 dp=2"
     assert inert._torchs(torchs_pickle(made[0][1])) is not None  # it takes the quick way
+    doubt = "written while the run still went on, the records would look the same"
+    assert (doubt in answer.explain_flight(read(made), Known()).note) == may_go_on
+
+
+PAIR, BOTH = ("pp0", "mesh_pp"), {"pp0": [0, 1]}
+P2P = {"is_p2p": True, "p2p_seq_id": 1}
 
 
 def test_a_receive_waits_for_who_sends() -> None:
-    pair = ("pp0", "mesh_pp")
-    size = [4, 8]
-    sent = entry(0, pair, "recv 1<-0", 0, size, is_p2p=True, p2p_seq_id=1, **OPEN)
-    made = {0: dump([], {"pp0": [0, 1]}), 1: dump([sent], {"pp0": [0, 1]})}
-    found = verdict.standing(dumps.of_bytes((f"rank_{r}", json.dumps(d).encode()) for r, d in made.items()))
+    waits = dump([entry(0, PAIR, "recv 1<-0", 0, [4, 8], **P2P, **OPEN)], BOTH)
+    found = verdict.standing(read([(0, dump([], BOTH)), (1, waits)]))
     assert (found.kind, found.ranks) == ("late", (0,))
     assert found.cause.startswith("pp group: rank 0 (pp 0) never entered recv #1, [4, 8] bf16; rank 1 waits")
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_a_batch_of_sends_has_the_state_of_its_end(ended: bool) -> None:
+@pytest.mark.parametrize(("state", "kind", "ranks"), [("completed", "none", ()), ("started", "late", (0,))])
+def test_a_batch_of_sends_has_the_state_of_its_end(state: str, kind: str, ranks: tuple[int, ...]) -> None:
     """NCCL never marks the calls of a batch as done, but for the entry that ends it."""
-    pair, both = ("pp0", "mesh_pp"), {"pp0": [0, 1]}
-    sends = {"is_p2p": True, "p2p_seq_id": 1, "state": "scheduled", "retired": False}
+    sends = P2P | {"state": "scheduled", "retired": False}
     end = {**sends, "input_sizes": [], "output_sizes": [], "input_dtypes": [], "output_dtypes": []}
     batch = [
-        entry(0, pair, "send 1->0", 0, [4, 8], **sends),
-        entry(1, pair, "recv 1<-0", 0, [4, 8], **sends),
-        entry(2, pair, "coalesced", 0, [], **{**end, "state": "completed" if ended else "started"}),
+        entry(0, PAIR, "send 1->0", 0, [4, 8], **sends),
+        entry(1, PAIR, "recv 1<-0", 0, [4, 8], **sends),
+        entry(2, PAIR, "coalesced", 0, [], **{**end, "state": state}),
     ]
-    late = [entry(0, pair, "all_reduce", 1, [1])]
-    made = {0: dump(late, both), 1: dump(late + batch, both)}
-    found = verdict.standing(dumps.of_bytes((f"rank_{r}", json.dumps(d).encode()) for r, d in made.items()))
-    assert (found.kind, found.ranks) == (("none", ()) if ended else ("late", (0,)))
+    late = [entry(0, PAIR, "all_reduce", 1, [1])]
+    found = verdict.standing(read([(0, dump(late, BOTH)), (1, dump(late + batch, BOTH))]))
+    assert (found.kind, found.ranks) == (kind, ranks)
 
 
 # Of NCCL's calls what torch's own tests say: those of rank 0 and of rank 1 as (operation, sizes that go in,
@@ -166,19 +162,21 @@ def test_a_batch_of_sends_has_the_state_of_its_end(ended: bool) -> None:
 # cbbdb8ae8843168a54322a87640072a3091534b8 (pairs of events); the same file in ROCm/pytorch at
 # 407564617cf1e846e62c82bfe58168726cb8e3d4 (uneven all-gather, gather).
 REDUCED = ("all_reduce", [[4, 4]], [[4, 4]], "Float")
+GATHERED = ("gather", [[4, 4]], [[4, 4], [4, 4]], "Float")
+OTHER = "where the other rank calls"
 TORCHS = {
     "alike": (REDUCED, REDUCED, "FULLY_MATCHED", "has entered all_reduce #1"),
     "operation": (
         REDUCED,
-        ("all_gather", [[4, 4]], [[4, 4]], "Float"),
+        ("all_gather", *REDUCED[1:]),
         "COLLECTIVE_TYPE_MISMATCH",
-        "called all_reduce #1, [4, 4] fp32 where the other rank calls all_gather #1",
+        f"called all_reduce #1, [4, 4] fp32 {OTHER} all_gather #1",
     ),
     "size in": (
         REDUCED,
         ("all_reduce", [[5, 4]], [[4, 4]], "Float"),
         "SIZE_OR_SYNTAX_MISMATCH",
-        "sizes or dtypes: all_reduce #1, [4, 4] fp32 where the other rank calls all_reduce #1, [5, 4]",
+        f"sizes or dtypes: all_reduce #1, [4, 4] fp32 {OTHER} all_reduce #1, [5, 4]",
     ),
     "size out": (
         REDUCED,
@@ -188,16 +186,11 @@ TORCHS = {
     ),
     "dtype": (
         REDUCED,
-        ("all_reduce", [[4, 4]], [[4, 4]], "Half"),
+        (*REDUCED[:3], "Half"),
         "COLLECTIVE_DTYPE_MISMATCH",
-        "sizes or dtypes: all_reduce #1, [4, 4] fp32 where the other rank calls all_reduce #1, [4, 4] fp16",
+        f"sizes or dtypes: all_reduce #1, [4, 4] fp32 {OTHER} all_reduce #1, [4, 4] fp16",
     ),
-    "gather": (
-        ("gather", [[4, 4]], [[4, 4], [4, 4]], "Float"),
-        ("gather", [[4, 4]], [[]], "Float"),
-        "FULLY_MATCHED",
-        "has entered gather #1",
-    ),
+    "gather": (GATHERED, ("gather", [[4, 4]], [[]], "Float"), "FULLY_MATCHED", "has entered gather #1"),
 }
 
 
@@ -214,8 +207,9 @@ def test_pairs_of_torchs_own_tests_are_told_as_torch_tells_them(name: str) -> No
         for op, into, out, dtype in calls
     ]  # fmt: skip
     assert match_one_event(*rows, {"0": {0, 1}}, "0").state.name == theirs
-    made = {f"trace_{rank}": torchs_pickle(dump([row], {"0": [0, 1]})) for rank, row in enumerate(rows)}
-    found = verdict.standing(dumps.of_bytes(made.items()))
+    found = verdict.standing(
+        read(((r, dump([row], {"0": [0, 1]})) for r, row in enumerate(rows)), torchs_pickle)
+    )
     assert found.ranks == ()  # of two ranks neither is the larger side
     assert ours in found.cause
 
@@ -225,7 +219,7 @@ def test_the_crash_of_torchs_tutorial() -> None:
     has not joined; the first at which the two differ comes two before. Source: pytorch/tutorials
     unstable_source/flight_recorder_tutorial.rst at 29bf2b8020e7babf1fd1d86661f18e64cd0a2b88."""
 
-    def called(rank: int, line: int, number: int, size: list[int], **more: Any) -> dict[str, Any]:
+    def called(line: int, number: int, size: list[int]) -> dict[str, Any]:
         frames = [
             ("all_reduce", "/home/cpio/local/pytorch/torch/distributed/distributed_c10d.py", 2696),
             ("wrapper", "/home/cpio/local/pytorch/torch/distributed/c10d_logger.py", 83),
@@ -233,24 +227,14 @@ def test_the_crash_of_torchs_tutorial() -> None:
         ]
         stack = [{"name": name, "filename": file, "line": at} for name, file, at in frames]
         names = {"input_dtypes": ["Float"], "output_dtypes": ["Float"]}
-        return entry(
-            number - 1, ("0", "default_pg"), "all_reduce", number, size, frames=stack, **names, **more
-        )
+        return entry(number - 1, ("0", "default_pg"), "all_reduce", number, size, frames=stack, **names)
 
     a, b = [3, 4], [4, 5]
-    rows = {
-        0: [
-            called(0, 23, 1, a),
-            called(0, 23, 2, a),
-            called(0, 29, 3, b),
-            called(0, 44, 4, a),
-            called(0, 44, 5, a),
-        ],
-        1: [called(1, 23, 1, a), called(1, 23, 2, a), called(1, 44, 3, a), called(1, 44, 4, a)],
-    }
+    lines = ([(23, a), (23, a), (29, b), (44, a), (44, a)], [(23, a), (23, a), (44, a), (44, a)])
+    rows = [[called(line, number, size) for number, (line, size) in enumerate(own, 1)] for own in lines]
     rows[0][-1] |= {"state": "scheduled", "retired": False}
-    made = {f"trace_{r}": torchs_pickle(dump(own, {"0": [0, 1]}, "2.5")) for r, own in rows.items()}
-    found = verdict.standing(dumps.of_bytes(made.items()))
+    made = ((rank, dump(own, {"0": [0, 1]}, "2.5")) for rank, own in enumerate(rows))
+    found = verdict.standing(read(made, torchs_pickle))
     assert (found.kind, found.ranks, found.level) == ("tie", (), lp.Level.POSSIBLE)
     assert "all_reduce #3, [4, 5] fp32" in found.cause
     assert "last common: all_reduce #2, [3, 4] fp32 of the group of all ranks" in found.cause
@@ -264,28 +248,20 @@ def test_what_is_read_is_what_torchs_sources_write() -> None:
     folder = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d"
     keys = re.findall(r'DEFINE_CONSTANT\(\w+_key, "(\w+)"\)', (folder / "FlightRecorder.hpp").read_text())
     assert 'DEFINE_CONSTANT(version_val, "2.10")' in (folder / "FlightRecorder.hpp").read_text()
-    own = {
-        *entry(0, ("0", ""), "barrier", 1, [1]),
-        *dump([], {}),
-        "frames",
-        "name",
-        "filename",
-        "line",
-        "ranks",
-    }
+    own = {*entry(0, ("0", ""), "barrier", 1, [1]), *dump([], {})}
+    own |= {"frames", "name", "filename", "line", "ranks"}
     written = {*keys, *re.findall(r'"(\w+)"', (folder / "FlightRecorderDetail.hpp").read_text())}
     assert own - written == set()
+
+
+SPAWN = "pytorch-3.10/lib/python3.10/multiprocessing/spawn.py"
 
 
 def test_the_entry_that_torchs_tutorial_shows() -> None:
     """What NCCL wrote in test_short_pickle, word for word, of version 2.5; the second entry is cut there."""
     frames = [
         {"name": "test_short_pickle", "filename": "pytorch/test/distributed/test_c10d_nccl.py", "line": 3647},
-        {
-            "name": "spawn_main",
-            "filename": ".conda/envs/pytorch-3.10/lib/python3.10/multiprocessing/spawn.py",
-            "line": 116,
-        },
+        {"name": "spawn_main", "filename": f".conda/envs/{SPAWN}", "line": 116},
         {"name": "<module>", "filename": "<string>", "line": 1},
     ]
     genuine = {
@@ -296,9 +272,7 @@ def test_the_entry_that_torchs_tutorial_shows() -> None:
         "time_discovered_started_ns": None, "time_discovered_completed_ns": 1724779239975811724,
         "retired": True, "timeout_ms": 600000, "is_p2p": False,
     }  # fmt: skip
-    one = dumps.of_bytes([("nccl_trace_rank_0", torchs_pickle(dump([genuine], {"0": [0, 1]}, "2.5")))]).dumps[
-        0
-    ]
+    one = read([(0, dump([genuine], {"0": [0, 1]}, "2.5"))], torchs_pickle).dumps[0]
     assert (str(one.calls[0]), one.numbers[0], one.done[0]) == ("all_reduce, [3, 4] fp32", 1, 1)
     assert one.stacks[0].line == "line 3647 of test_c10d_nccl.py, in test_short_pickle"
     assert one.members == {"0": (0, 1)}
@@ -306,16 +280,14 @@ def test_the_entry_that_torchs_tutorial_shows() -> None:
 
 def test_a_ring_buffer_that_lost_its_beginning() -> None:
     """Buffers that begin at different calls: nobody is blamed for what is no longer there."""
-    made = []
-    for rank, one in multiplied(16, 60, culprit=5):
-        one["entries"] = one["entries"][rank % 7 :]
-        made.append((f"rank_{rank}", json.dumps(one).encode()))
-    found = verdict.standing(dumps.of_bytes(made))
+    made = multiplied(16, 60, culprit=5)
+    cut = ((rank, one | {"entries": one["entries"][rank % 7 :]}) for rank, one in made)
+    found = verdict.standing(read(cut))
     assert (found.kind, found.ranks, found.level) == ("late", (5,), lp.Level.LIKELY)
 
 
 def test_the_layout_is_given_or_found() -> None:
-    row = next(row for row in CASES if row["name"] == "skip-2")
+    row = named("skip-2")
     found = verdict.standing(folder(row))
     assert str(found.layout) == "tp=4 cp=1 pp=1 dp=2"
     as_pp = verdict.standing(folder(row), lp.Layout(tp=4, pp=2))
@@ -324,10 +296,9 @@ def test_the_layout_is_given_or_found() -> None:
         verdict.standing(folder(row), lp.Layout(tp=4))
 
 
-def test_degrees_that_are_given_get_the_order_of_the_records(tmp_path: Path) -> None:
+def test_degrees_that_are_given_get_the_order_of_the_records() -> None:
     """A mesh of (pp, dp, tp) has dp before pp; degrees alone would be read in the paper's order."""
-    row = next(row for row in CASES if row["name"] == "death-0")
-    found = lp.explain(flight=written(row, tmp_path), tp=2, pp=2, gpus=12)
+    found = lp.explain(flight=folder(named("death-0")), tp=2, pp=2, gpus=12)
     assert found.flight is not None
     assert found.flight.layout is not None
     assert str(found.flight.layout) == "tp=2 cp=1 pp=2 dp=3"
@@ -409,36 +380,31 @@ def nested(pairs: int) -> bytes:
     return text + b"K\x01s."
 
 
+def changed(**more: Any) -> bytes:
+    return json.dumps(GOOD | more).encode()
+
+
+def barrier(number: int, size: Any) -> bytes:
+    return changed(entries=[entry(0, ("0", ""), "barrier", number, [size])])
+
+
+CALLS = b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R."
+ENTRIES = b'{"version": "2.10", "entries": ['
 HOSTILE = {
-    "calls": (pickle.dumps(Calls()), r"rank_0: its pickle names 'posix.system'"),
-    "calls in torch's form": (
-        b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R.",
-        r"its pickle names 'posix.system'",
-    ),
-    "deep": (b'{"version": "2.10", "entries": ' + b"[" * 10**6, r"rank_0: its JSON is nested too deeply"),
-    "digits": (
-        b'{"version": ' + b"9" * 10**5 + b"}",
-        r"rank_0: its JSON holds a number of thousands of digits",
-    ),
-    "million": (
-        b'{"version": "2.10", "entries": [' + b"{}," * (10**6 - 1) + b"{}]}",
-        r"rank_0: 1,000,000 entries, at most 100,000 are read",
-    ),
-    "large": (b"{" + b" " * 2**25, r"rank_0: more than 33,554,432 bytes"),
-    "version": (json.dumps(GOOD | {"version": "3.1"}).encode(), r"rank_0: its version is '3.1', 2.x is read"),
-    "no version": (b"{}", r"rank_0: its version is missing, 2.x is read"),
-    "no mapping": (pickle.dumps([1]), r"rank_0: it is list, not a mapping"),
-    "text": (b"hello", r"rank_0: neither JSON nor a pickle"),
-    "no list": (json.dumps(GOOD | {"entries": 3}).encode(), r"rank_0: its entries are no list"),
-    "field": (json.dumps(GOOD | {"entries": [{}]}).encode(), r"rank_0: entry 0 lacks a field"),
-    "sizes": (
-        json.dumps(dump([entry(0, ("0", ""), "barrier", 1, ["x"])], {})).encode(),  # type: ignore[list-item]
-        r"rank_0: entry 0 lacks a field",
-    ),
-    "huge number": (
-        json.dumps(dump([entry(0, ("0", ""), "barrier", 2**70, [1])], {})).encode(),
-        r"rank_0: entry 1 lacks a field, or has it in another form",
-    ),
+    "calls": (pickle.dumps(Calls()), r"its pickle names 'posix.system'"),
+    "calls in torch's form": (CALLS, r"its pickle names 'posix.system'"),
+    "deep": (ENTRIES + b"[" * 10**6, r"its JSON is nested too deeply"),
+    "digits": (b'{"version": ' + b"9" * 10**5 + b"}", r"its JSON holds a number of thousands of digits"),
+    "million": (ENTRIES + b"{}," * (10**6 - 1) + b"{}]}", r"1,000,000 entries, at most 100,000 are read"),
+    "large": (b"{" + b" " * 2**25, r"more than 33,554,432 bytes"),
+    "version": (changed(version="3.1"), r"its version is '3.1', 2.x is read"),
+    "no version": (b"{}", r"its version is missing, 2.x is read"),
+    "no mapping": (pickle.dumps([1]), r"it is list, not a mapping"),
+    "text": (b"hello", r"neither JSON nor a pickle"),
+    "no list": (changed(entries=3), r"its entries are no list"),
+    "field": (changed(entries=[{}]), r"entry 0 lacks a field"),
+    "sizes": (barrier(1, "x"), r"entry 0 lacks a field"),
+    "huge number": (barrier(2**70, 1), r"entry 1 lacks a field, or has it in another form"),
 }
 
 
@@ -446,14 +412,14 @@ HOSTILE = {
 def test_what_is_no_flight_record_is_refused_by_name(name: str, tmp_path: Path) -> None:
     data, words = HOSTILE[name]
     (tmp_path / "rank_0").write_bytes(data)
-    with within(3), pytest.raises(lp.LlamaparError, match=words):
+    with within(3), pytest.raises(lp.LlamaparError, match=f"rank_0: {words}"):
         lp.explain(flight=tmp_path)
     assert not Path("/tmp/called-by-a-flight-record").exists()
 
 
 BROKEN = {
     "empty": (b"", "empty"),
-    "cut JSON": (json.dumps(GOOD).encode()[:-9], "its JSON is cut off or damaged"),
+    "cut JSON": (changed()[:-9], "its JSON is cut off or damaged"),
     "cut pickle": (torchs_pickle(GOOD)[:-9], "its pickle is cut off or damaged"),
     "cut Python's": (pickle.dumps(GOOD)[:-9], "its pickle is cut off or damaged"),
     "keys": (nested(40), "its pickle is damaged"),
@@ -466,7 +432,7 @@ BROKEN = {
 def test_a_dump_that_is_cut_off_or_damaged_is_told(name: str, tmp_path: Path) -> None:
     data, words = BROKEN[name]
     (tmp_path / "rank_0").write_bytes(data)
-    (tmp_path / "rank_1").write_bytes(json.dumps(GOOD).encode())
+    (tmp_path / "rank_1").write_bytes(changed())
     with within(3):
         found = lp.explain(flight=tmp_path)
     assert f"rank 0's dump cannot be read: {words}" in found.note
@@ -480,11 +446,15 @@ def short(number: int, group: str = "0", label: str = "default_pg", **more: Any)
     return {"process_group": (group, label), "profiling_name": "n", "collective_seq_id": number, **more}
 
 
-def groups(names: int, ranks: str) -> dict[str, Any]:
-    """Dumps in which so many groups have the same text of ranks."""
-    config = {"ranks": ranks}
-    each = [short(1, str(i), "g") for i in range(names)]
-    return dump(each, {}) | {"pg_config": {str(i): config for i in range(names)}}
+def few(entries: list[Any], ranks: dict[str, str] | None = None, protocol: int = 2) -> bytes:
+    """A pickled dump: what stands twice in it is written once. The groups have these ranks."""
+    config = {name: {"ranks": text} for name, text in (ranks or {}).items()}
+    return pickle.dumps(dump(entries, {}) | {"pg_config": config}, protocol)
+
+
+def groups(names: int, ranks: str) -> bytes:
+    """So many groups with the same text of ranks."""
+    return few([short(1, str(i), "g") for i in range(names)], dict.fromkeys(map(str, range(names)), ranks))
 
 
 def pairs_of_pairs(depth: int = 60) -> Any:
@@ -495,57 +465,46 @@ def pairs_of_pairs(depth: int = 60) -> Any:
     return pair
 
 
-MANY, EVERYBODY = [[1]] * 8000, ", ".join(map(str, range(5000)))
-MULTIPLIED: dict[str, tuple[dict[str, Any], int, str]] = {
+def frames(path: str, i: int) -> list[dict[str, Any]]:
+    return [{"filename": path, "line": 40 * i + j, "name": "f"} for j in range(40)]
+
+
+MANY, EVERYBODY, FAR = [[1]] * 8000, ", ".join(map(str, range(5000))), "/" * 20_000
+PAIRS = pairs_of_pairs()
+LACKS = "entry 0 lacks a field"
+MULTIPLIED: dict[str, tuple[bytes, str]] = {
     "sizes of a thousand calls are one list": (
-        dump([short(1, input_sizes=MANY, profiling_name=f"n{i}") for i in range(1200)], {}),
-        2,
+        few([short(1, input_sizes=MANY, profiling_name=f"n{i}") for i in range(1200)]),
         "",
     ),
     "numbers of twenty thousand tensors are one list": (
-        dump([short(1, input_sizes=[list(range(20_000))] * 20_000)], {}),
-        2,
-        "entry 0 lacks a field, or has it in another form",
+        few([short(1, input_sizes=[list(range(20_000))] * 20_000)]),
+        f"{LACKS}, or has it in another form",
     ),
-    "a description of pairs": (dump([short(1, label=pairs_of_pairs())], {}), 4, "entry 0 lacks a field"),
-    "a size of pairs": (dump([short(1, input_sizes=[[pairs_of_pairs()]])], {}), 4, "entry 0 lacks a field"),
-    "an entry again and again": (dump([short(1, profiling_name="coalesced")] * 18_000, {}), 2, ""),
-    "a long path on every line": (
-        dump(
-            [
-                short(1, frames=[{"filename": FAR, "line": 40 * i + j, "name": "f"} for j in range(40)])
-                for FAR in ["/" * 20_000]
-                for i in range(40)
-            ],
-            {},
-        ),
-        2,
-        "",
-    ),
+    "a description of pairs": (few([short(1, label=PAIRS)], protocol=4), LACKS),
+    "a size of pairs": (few([short(1, input_sizes=[[PAIRS]])], protocol=4), LACKS),
+    "an entry again and again": (few([short(1, profiling_name="coalesced")] * 18_000), ""),
+    "a long path on every line": (few([short(1, frames=frames(FAR, i)) for i in range(40)]), ""),
     "groups of five thousand": (
         groups(400, EVERYBODY),
-        2,
         "its groups have 2,000,000 members, at most 1,048,576 are read",
     ),
-    "fewer of them": (groups(20, EVERYBODY), 2, ""),
+    "fewer of them": (groups(20, EVERYBODY), ""),
     "a rank far away": (
-        dump([short(1)], {}) | {"pg_config": {"0": {"ranks": "0, 99999999"}}},
-        2,
+        few([short(1)], {"0": "0, 99999999"}),
         "a group has rank 99,999,999, and at most 65,536 ranks are read",
     ),
     "many groups of all ranks": (
-        dump([short(1, str(i)) for i in range(900)], {}) | {"pg_config": {"0": {"ranks": "0, 65535"}}},
-        2,
+        few([short(1, str(i)) for i in range(900)], {"0": "0, 65535"}),
         "the folder: its groups have 58,916,866 members",
     ),
-    "a member twice": (groups(2, "0, 0"), 2, ""),
+    "a member twice": (groups(2, "0, 0"), ""),
 }
 
 
 @pytest.mark.parametrize("name", MULTIPLIED)
 def test_a_few_bytes_cannot_ask_for_much_work_or_memory(name: str) -> None:
-    value, protocol, words = MULTIPLIED[name]
-    data = pickle.dumps(value, protocol)
+    data, words = MULTIPLIED[name]
     assert len(data) < 110_000
     with Peak() as peak, within(3):
         try:
@@ -557,29 +516,38 @@ def test_a_few_bytes_cannot_ask_for_much_work_or_memory(name: str) -> None:
     assert peak.anonymous < 64 * 2**20
 
 
-def test_a_number_in_a_name_that_is_no_rank() -> None:
-    with pytest.raises(lp.LlamaparError, match="its name ends in 20,251,123, which is no rank"):
-        dumps.of_bytes([("dump_of_20251123", json.dumps(GOOD).encode())])
-
-
 def test_a_batch_ends_what_was_called_since_the_last_end() -> None:
     """Also where an operation whose own name ends so stands inside; another number is another batch."""
     ops = [("send 0->1", 1), ("all_gather_coalesced", 2), ("all_gather", 2), ("coalesced", 2)]
     calls = [short(number, profiling_name=f"nccl:{op}", retired=False) for op, number in ops]
     calls[-1]["retired"] = True
-    (one,) = dumps.of_bytes([("rank_0", json.dumps(dump(calls, {})).encode())]).dumps.values()
+    (one,) = read([(0, dump(calls, {}))]).dumps.values()
     assert list(one.done) == [0, 1, 1, 1]
 
 
-def test_a_rank_that_comes_twice(tmp_path: Path) -> None:
-    for name in ("rank_0.json", "other_0.json"):
-        (tmp_path / name).write_text(json.dumps(GOOD))
-    with pytest.raises(lp.LlamaparError, match=r"rank 0 comes twice: other_0.json and rank_0.json"):
+@pytest.mark.parametrize("field", ["profiling_name", "label"])
+def test_a_name_that_turns_a_text_around_is_refused(field: str) -> None:
+    with pytest.raises(lp.LlamaparError, match=f"{LACKS}, or has it in another form"):
+        dumps.of_bytes([("rank_0", few([short(1, **{field: "all\u202e"})]))])
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([], r"0 files that end in a rank's number"),
+        (["dump_of_20251123"], r"its name ends in 20,251,123, which is no rank"),
+        (["rank_0.json", "other_0.json"], r"rank 0 comes twice: other_0.json and rank_0.json"),
+    ],
+)
+def test_folders_that_are_refused(names: list[str], words: str, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(changed())
+    with pytest.raises(lp.LlamaparError, match=words):
         lp.explain(flight=tmp_path)
 
 
 def test_logs_and_hidden_files_beside_dumps_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "rank_0").write_text(json.dumps(GOOD))
+    (tmp_path / "rank_0").write_bytes(changed())
     for name in (".rank_0.swp", "stderr_0.log", "rank_0.TXT"):
         (tmp_path / name).write_text("no dump")
     assert [*dumps.read_dumps(tmp_path).dumps] == [0]
@@ -592,16 +560,7 @@ def test_a_pipe_among_files_is_not_waited_for(tmp_path: Path) -> None:
             lp.explain(flight=given)
 
 
-@pytest.mark.parametrize("field", ["profiling_name", "label"])
-def test_a_name_that_turns_a_text_around_is_refused(field: str) -> None:
-    data = pickle.dumps(dump([short(1, **{field: "all\u202e"})], {}), 2)
-    with pytest.raises(lp.LlamaparError, match="entry 0 lacks a field, or has it in another form"):
-        dumps.of_bytes([("rank_0", data)])
-
-
-def test_folders_without_dumps(tmp_path: Path) -> None:
-    with pytest.raises(lp.LlamaparError, match=r"0 files that end in a rank's number"):
-        lp.explain(flight=tmp_path)
+def test_what_is_no_folder_or_not_alone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(lp.LlamaparError, match=r"No such file or directory"):
         lp.explain(flight=tmp_path / "none")
     with pytest.raises(lp.LlamaparError, match=r"^no flight records\n"):
@@ -619,52 +578,45 @@ def written(row: dict[str, Any], where: Path) -> Path:
     return where
 
 
-def test_explain_says_axis_rank_and_collective(tmp_path: Path) -> None:
-    row = next(row for row in CASES if row["name"] == "raises-0")
-    found = lp.explain(flight=written(row, tmp_path))
-    assert found.best is not None
-    assert found.flight is not None
-    assert found.flight.ranks == tuple(row["ranks"])
-    assert f"rank {row['ranks'][0]} (" in found.best.cause
-    assert " never entered " in found.best.cause
-    assert " last common: " in found.best.cause
-    assert "where every rank stands" in str(found)
-    assert "where every rank stands" in found._repr_html_()
+RAISES, SKIP = named("raises-0"), named("skip-2")
 
 
 def test_the_command_explains_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = next(row for row in CASES if row["name"] == "skip-2")
-    where = str(written(row, tmp_path))
+    where = str(written(SKIP, tmp_path))
     assert main(["explain", "--flight", where]) == 0
     assert "skipped" in capsys.readouterr().out
     assert main(["explain", "--flight", where, "--tp", "4", "--dp", "2", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["flight"]["ranks"] == row["ranks"]
+    assert said["flight"]["ranks"] == SKIP["ranks"]
     assert said["diagnoses"][0]["level"] == "likely"
     assert main(["explain", "--flight", where, "--file", where]) == 2
     assert "a file and a flight were given; one is explained" in capsys.readouterr().err
 
 
-def test_a_hang_has_a_picture(tmp_path: Path) -> None:
+def test_a_hang_is_told_and_has_a_picture() -> None:
     """A row a rank, its open call hollow, a cross where the culprit left, shapes under the mouse."""
-    row = next(row for row in CASES if row["name"] == "raises-0")
-    found = lp.explain(flight=written(row, tmp_path))
-    view = lp.view(found)
+    found = lp.explain(flight=folder(RAISES))
     assert found.best is not None
+    assert found.flight is not None
+    assert found.flight.ranks == tuple(RAISES["ranks"])
+    for words in (f"rank {RAISES['ranks'][0]} (", " never entered ", " last common: "):
+        assert words in found.best.cause
+    assert "where every rank stands" in str(found)
+    assert "where every rank stands" in found._repr_html_()
+    view = lp.view(found)
     assert view.summary.startswith(found.best.cause)
     by_name = {trace["name"]: trace for trace in view.spec["data"]}
     assert set(by_name) == {"tp", "dp", "other groups", "waits there", "here"}
-    assert by_name["here"]["y"] == row["ranks"]
-    assert set(by_name["waits there"]["y"]) == set(range(8)) - set(row["ranks"])
+    assert by_name["here"]["y"] == RAISES["ranks"]
+    assert set(by_name["waits there"]["y"]) == set(range(8)) - set(RAISES["ranks"])
     hover = by_name["waits there"]["hovertext"][0]
     assert re.fullmatch(
         r"rank 0 · tp group of dp 0: all_gather #14, \[\[4, 8\]\] to .* Float · line \d+ .*", hover
     )
 
 
-def test_a_call_of_the_picture_has_its_whole_stack(tmp_path: Path) -> None:
-    row = next(row for row in CASES if row["name"] == "raises-0")
-    clinic = lp.clinic(flight=written(row, tmp_path))
+def test_the_clinic_takes_a_folder_and_draws_whole_stacks(tmp_path: Path) -> None:
+    clinic = lp.clinic(flight=written(RAISES, tmp_path))
     figure = clinic.payload["figure"]
     waits = next(trace for trace in figure["data"] if trace["name"] == "waits there")
     stacks = figure["layout"]["meta"]["stacks"]
@@ -677,14 +629,18 @@ def test_a_call_of_the_picture_has_its_whole_stack(tmp_path: Path) -> None:
     ]
     assert frames[-1].endswith("make_flights.py, in <module>")
     assert len(set(map(tuple, stacks))) == len(stacks)
+    clinic.set(tp=3)
+    assert clinic._state.problem is not None
+    layout = "tp=3 cp=1 pp=1 dp=1"
+    assert clinic._state.problem.what == f"the records name rank 7, but the layout {layout} has only 3 ranks"
 
 
 def test_stacks_are_bounded_and_their_names_are_no_markup() -> None:
     frame = {"filename": "/home/<b>.py", "name": "<img src=x>" * 99, "line": 7}
     deep = [frame | {"line": i} for i in range(1000)]
-    rows = [[entry(1, ("0", "default_pg"), "barrier", 1, [1], frames=f, **OPEN)] for f in ([frame], deep)]
-    made = {rank: dump(one, {"0": [0, 1, 2]}) for rank, one in enumerate(rows)}
-    found = dumps.of_bytes((f"rank_{r}", torchs_pickle(d)) for r, d in made.items())
+    rows = [entry(1, ("0", "default_pg"), "barrier", 1, [1], frames=f, **OPEN) for f in ([frame], deep)]
+    made = ((rank, dump([row], {"0": [0, 1, 2]})) for rank, row in enumerate(rows))
+    found = read(made, torchs_pickle)
     (short,), (long,) = found.dumps[0].stacks, found.dumps[1].stacks
     assert short.line == f"line 7 of <b>.py, in {frame['name'][:100]}"  # type: ignore[index]
     assert short.frames == (f"line 7 of /home/<b>.py, in {frame['name'][:100]}",)  # type: ignore[index]
@@ -706,45 +662,34 @@ def dropped(clinic: lp.Clinic, sent: list[tuple[str, bytes]], size: int = 0) -> 
     return problem
 
 
-@pytest.mark.parametrize("name", ["raises-0", "skip-2"])
-def test_the_clinic_takes_dumps_like_the_command(name: str) -> None:
-    row = next(row for row in CASES if row["name"] == name)
+def test_the_clinic_takes_dumps_like_the_command() -> None:
     clinic = lp.clinic("KV heads", tp=4, dp=2)
-    assert dropped(clinic, files(row)) is None
+    assert dropped(clinic, files(SKIP)) is None
     assert clinic.text == ""
-    said = lp.explain(flight=folder(row), layout={"tp": 4, "dp": 2})
+    said = lp.explain(flight=folder(SKIP), layout={"tp": 4, "dp": 2})
     assert str(clinic.explanation) == str(said)
     assert clinic.snapshot().spec == lp.view(said).spec
     clinic.set(text="n_kv_heads (8) must be divisible by tp (16)")
     assert clinic.explanation.flight is None
 
 
-def test_the_clinic_takes_a_folder(tmp_path: Path) -> None:
-    row = next(row for row in CASES if row["name"] == "raises-0")
-    clinic = lp.clinic(flight=written(row, tmp_path))
-    assert clinic.explanation.flight is not None
-    assert clinic.explanation.flight.ranks == tuple(row["ranks"])
-    clinic.set(tp=3)
-    assert clinic._state.problem is not None
-    layout = "tp=3 cp=1 pp=1 dp=1"
-    assert clinic._state.problem.what == f"the records name rank 7, but the layout {layout} has only 3 ranks"
+TOO_MANY = "100,000,000 bytes of flight records, at most 6,291,456 travel from the browser"
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTILE if name not in ("large", "million")])
-def test_the_clinic_refuses_what_is_no_flight_record(name: str) -> None:
-    data, words = HOSTILE[name]
+@pytest.mark.parametrize(
+    ("sent", "size", "words"),
+    [([("rank_0", HOSTILE[name][0])], 0, HOSTILE[name][1]) for name in ("calls", "sizes")]
+    + [([], 10**8, TOO_MANY)],
+)  # fmt: skip
+def test_the_clinic_refuses_what_is_none_or_too_much(
+    sent: list[tuple[str, bytes]], size: int, words: str
+) -> None:
     clinic = lp.clinic("KV heads")
-    problem = dropped(clinic, [("rank_0", data)])
+    problem = dropped(clinic, sent, size)
     assert problem is not None
     assert re.search(words, problem["what"])
     assert clinic.text == "KV heads"
     assert not Path("/tmp/called-by-a-flight-record").exists()
-
-
-def test_the_clinic_bounds_what_travels() -> None:
-    problem = dropped(lp.clinic(), [], 10**8)
-    assert problem is not None
-    assert problem["what"] == "100,000,000 bytes of flight records, at most 6,291,456 travel from the browser"
 
 
 def test_a_picture_of_a_thousand_ranks_stays_small() -> None:
