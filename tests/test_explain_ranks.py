@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llamapar as lp
+from explaining import frame
 
 RESHAPED = "RuntimeError: shape '[1, {0}, 32, 128]' is invalid for input of size {1}"
 SIZES = "RuntimeError: The size of tensor a ({0}) must match the size of tensor b ({1}) at dimension 2"
@@ -16,14 +17,8 @@ def paste(*messages: str) -> str:
     return "\n".join(f"[rank{rank}]: {message}" for rank, message in enumerate(messages))
 
 
-def traceback(rank: int, line: str, message: str) -> str:
-    rows = [
-        "Traceback (most recent call last):",
-        '  File "model.py", line 7, in forward',
-        f"    {line}",
-        message,
-    ]
-    return "\n".join(f"[rank{rank}]: {row}" for row in rows)
+def traceback(rank: int, line: str, message: str) -> list[str]:
+    return [f"[rank{rank}]: {row}" for row in frame(line, message).splitlines()]
 
 
 def found(told: lp.Explanation) -> list[tuple[str, str]]:
@@ -56,9 +51,8 @@ def test_a_share_of_another_size_makes_a_degree_surer(third: str, level: str) ->
 
 def test_ranks_of_a_log_are_read_apart() -> None:
     first, second = RESHAPED.format(1024, 1024 * 8 * 128), RESHAPED.format(512, 512 * 8 * 128)
-    rows = zip(traceback(0, "k = k.view(shape)", first).splitlines(),
-               traceback(1, "v = v.view(shape)", second).splitlines(), strict=True)  # fmt: skip
-    told = lp.explain("\n".join(row for pair in rows for row in pair))
+    both = traceback(0, "k = k.view(shape)", first), traceback(1, "v = v.view(shape)", second)
+    told = lp.explain("\n".join(row for pair in zip(*both, strict=True) for row in pair))
     assert told.ranks == (0, 1)
     assert told.best.equations == ("1048576 = 1024·8·128", "32/8 = 4")
     assert str(told.best.level) == "likely"
