@@ -76,16 +76,13 @@ def test_modules_items_buffers_and_slots() -> None:
     slots = Slots()
     slots.w = torch.zeros(2)
     x = torch.zeros(2, 7)
-    assert rows(lambda: block.layers[i](x)) == {
-        "block.layers[i].weight": "[8, 8] float32", "block.layers[i].bias": "[8] float32",
-        "x": "[2, 7] float32",
-    }  # fmt: skip
-    assert rows(lambda: x @ block.by_name["wo"].weight) == {
-        "x": "[2, 7] float32", "block.by_name['wo'].weight": "[8, 4] float32",
-    }  # fmt: skip
-    assert rows(lambda: block.cache @ weights["wq"][i].float()) == {
-        "block.cache": "[2, 5] float32", "weights['wq'][i]": "[3, 4] int8",
-    }  # fmt: skip
+    layer = {"block.layers[i].weight": "[8, 8] float32", "block.layers[i].bias": "[8] float32"}
+    given = {"x": "[2, 7] float32"}
+    assert rows(lambda: block.layers[i](x)) == layer | given
+    named = {"block.by_name['wo'].weight": "[8, 4] float32"}
+    assert rows(lambda: x @ block.by_name["wo"].weight) == given | named
+    items = {"block.cache": "[2, 5] float32", "weights['wq'][i]": "[3, 4] int8"}
+    assert rows(lambda: block.cache @ weights["wq"][i].float()) == items
     assert rows(lambda: slots.w.view(3)) == {"slots.w": "[2] float32"}
     assert rows(lambda: (slots.empty, x.view(3))) == {}  # type: ignore[attr-defined]
 
@@ -152,10 +149,8 @@ def test_a_dtensor_beside_a_whole_size_is_the_cause(mesh: DeviceMesh) -> None:
     )  # fmt: skip
     assert x_row[1:] == ("[2, 24, 512] float32", "", "512 = heads·size")
     assert found.live.lines()[3:] == ["heads = 32, size = 16", "rank 1 of 4, mesh tp=4, a fake process group"]
-    assert found.summary == (
-        "A sharding problem: heads·size = 512 is the whole of dim 0 of self.proj.weight, of which a rank "
-        "holds 128 over tp=4"
-    )
+    whole = "heads·size = 512 is the whole of dim 0 of self.proj.weight, of which a rank holds 128 over tp=4"
+    assert found.summary == f"A sharding problem: {whole}"
     assert found.best is not None
     assert found.best.fixes == ("write heads // 4 = 8",)
     assert found.as_dict()["live"]["operands"][0]["name"] == "self.proj.weight"
@@ -175,9 +170,8 @@ def test_a_dtensor_is_read_on_every_axis() -> None:
 def test_a_slice_by_hand_names_its_whole() -> None:
     whole = torch.zeros(4096, 64)
     wk, x = whole[:128], torch.zeros(3, 64)
-    assert rows(lambda: (x @ wk.T).view(3, 1, 256)) == {
-        "x": "[3, 64] float32", "wk": "[128, 64] float32, a slice of [4096, 64]",
-    }  # fmt: skip
+    sliced = {"x": "[3, 64] float32", "wk": "[128, 64] float32, a slice of [4096, 64]"}
+    assert rows(lambda: (x @ wk.T).view(3, 1, 256)) == sliced
     assert not facts_of(lambda: (x @ wk.T).view(3, 1, 256)).alone
 
 
@@ -214,9 +208,8 @@ def test_a_rank_by_the_environment_is_no_lone_process(monkeypatch: pytest.Monkey
 
 
 def test_a_config_and_a_model_name_sizes() -> None:
-    config = SimpleNamespace(
-        num_attention_heads=32, hidden_size=4096, num_key_value_heads=8, vocab_size=128256, name="x"
-    )
+    sizes = dict(num_attention_heads=32, hidden_size=4096, num_key_value_heads=8, vocab_size=128256)
+    config = SimpleNamespace(**sizes, name="x")
     w, x = torch.zeros(4096, 128256), torch.zeros(2, 4000)
 
     def with_config(config: object) -> None:
@@ -251,38 +244,21 @@ def refuses(*args: object, **more: object) -> Any:
     raise Called
 
 
-class HostileMeta(type):
-    __instancecheck__ = __subclasscheck__ = __getattribute__ = __eq__ = __hash__ = refuses  # type: ignore[assignment]
+def refusing(base: type, names: str, **more: Any) -> Any:
+    """A class of which none of these may be called or read."""
+    own = {f"__{name}__": refuses for name in names.split()} | more
+    return type("Hostile", (base,), own)
 
 
-class Hostile:
-    __slots__ = ("__dict__", "w")
-    __getattr__ = __getattribute__ = __repr__ = __str__ = __eq__ = __hash__ = __bool__ = refuses  # type: ignore[assignment]
-    __len__ = __iter__ = __format__ = __index__ = __int__ = __getitem__ = refuses  # type: ignore[assignment]
-    __class__ = property(refuses)  # type: ignore[assignment]
-    shape = property(refuses)
-    dtype = property(refuses)
-
-
-class OwnDict:
-    @property
-    def __dict__(self) -> Any:  # type: ignore[override]
-        raise Called
-
-
-class HostileTensor(torch.Tensor):
-    @classmethod
-    def __torch_function__(cls, *args: Any, **more: Any) -> Any:
-        raise Called
-
-    __repr__ = refuses  # type: ignore[assignment]
-    shape = property(refuses)  # type: ignore[assignment]
-
-
-class HostileDispatch(torch.Tensor):
-    @classmethod
-    def __torch_dispatch__(cls, *args: Any, **more: Any) -> Any:
-        raise Called
+HostileMeta = refusing(type, "instancecheck subclasscheck getattribute eq hash")
+NEVER = "getattr getattribute repr str eq hash bool len iter format index int getitem"
+READ = dict.fromkeys(("__class__", "shape", "dtype"), property(refuses))
+Hostile = refusing(object, NEVER, __slots__=("__dict__", "w"), **READ)
+OwnDict = refusing(object, "", __dict__=property(refuses))
+HostileTensor = refusing(torch.Tensor, "torch_function repr", shape=property(refuses))
+HostileDispatch = refusing(torch.Tensor, "", __torch_dispatch__=classmethod(refuses))
+HostileInt = refusing(int, "index int repr eq hash gt")
+HostileList = refusing(list, "iter getitem len")
 
 
 class HostileModule(nn.Module):
@@ -292,14 +268,6 @@ class HostileModule(nn.Module):
 
     __getattr__ = refuses  # type: ignore[assignment]
     weight = property(refuses)
-
-
-class HostileInt(int):
-    __index__ = __int__ = __repr__ = __eq__ = __hash__ = __gt__ = refuses  # type: ignore[assignment]
-
-
-class HostileList(list[int]):
-    __iter__ = __getitem__ = __len__ = refuses  # type: ignore[assignment]
 
 
 def test_nothing_of_the_users_is_called() -> None:
