@@ -17,8 +17,10 @@ import pytest
 import llamapar as lp
 from flights import OPEN, dump, entry, files, folder, hangs, many, multiplied, positions, spare, torchs_pickle
 from llamapar.cli.main import main
+from llamapar.count.wire import sending
 from llamapar.diagnosis.known import Known
 from llamapar.flight import answer, dumps, inert, verdict
+from llamapar.flight.order import collectives_in_order
 from llamapar.flight.verdict import RankPositions
 from peak import Peak
 from soon import within
@@ -156,60 +158,55 @@ def test_a_batch_of_sends_has_the_state_of_its_end(state: str, kind: str, ranks:
     assert (found.kind, found.ranks) == (kind, ranks)
 
 
-# Of NCCL's calls what torch's own tests say: those of rank 0 and of rank 1 as (operation, sizes that go in,
-# that come out, dtype), torch's verdict, and ours, of two ranks of which neither is the larger side.
+def called(op: str, number: int, size: list[int], **more: Any) -> dict[str, Any]:
+    """A call of all ranks in float32."""
+    dtypes = {"input_dtypes": ["Float"], "output_dtypes": ["Float"]}
+    return entry(number - 1, ("0", "default_pg"), op, number, size, **(dtypes | more))
+
+
+# Of NCCL's calls what torch's own tests say: those of rank 0 and of rank 1, torch's verdict, and ours, of two
+# ranks of which neither is the larger side.
 # Sources: pytorch/pytorch test/distributed/flight_recorder/test_fr_analysis.py at
 # cbbdb8ae8843168a54322a87640072a3091534b8 (pairs of events); the same file in ROCm/pytorch at
 # 407564617cf1e846e62c82bfe58168726cb8e3d4 (uneven all-gather, gather).
-REDUCED = ("all_reduce", [[4, 4]], [[4, 4]], "Float")
-GATHERED = ("gather", [[4, 4]], [[4, 4], [4, 4]], "Float")
-OTHER = "where the other rank calls"
-TORCHS = {
-    "alike": (REDUCED, REDUCED, "FULLY_MATCHED", "has entered all_reduce #1"),
-    "operation": (
+REDUCED = called("all_reduce", 1, [4, 4], **OPEN)
+GATHER, TWO = called("gather", 1, [4, 4], **OPEN), {"output_sizes": [[4, 4], [4, 4]]}
+HALF = {"input_dtypes": ["Half"], "output_dtypes": ["Half"]}
+OTHER = "#1, [4, 4] fp32 where the other rank calls"
+TORCHS = [
+    (REDUCED, REDUCED, "FULLY_MATCHED", "has entered all_reduce #1"),
+    (
         REDUCED,
-        ("all_gather", *REDUCED[1:]),
+        called("all_gather", 1, [4, 4], **OPEN),
         "COLLECTIVE_TYPE_MISMATCH",
-        f"called all_reduce #1, [4, 4] fp32 {OTHER} all_gather #1",
+        f"called all_reduce {OTHER} all_gather #1",
     ),
-    "size in": (
+    (
         REDUCED,
-        ("all_reduce", [[5, 4]], [[4, 4]], "Float"),
+        REDUCED | {"input_sizes": [[5, 4]]},
         "SIZE_OR_SYNTAX_MISMATCH",
-        f"sizes or dtypes: all_reduce #1, [4, 4] fp32 {OTHER} all_reduce #1, [5, 4]",
+        f"sizes or dtypes: all_reduce {OTHER} all_reduce #1, [5, 4]",
     ),
-    "size out": (
+    (REDUCED, REDUCED | {"output_sizes": [[5, 4]]}, "SIZE_OR_SYNTAX_MISMATCH", "has other sizes or dtypes"),
+    (
         REDUCED,
-        ("all_reduce", [[4, 4]], [[5, 4]], "Float"),
-        "SIZE_OR_SYNTAX_MISMATCH",
-        "has other sizes or dtypes",
-    ),
-    "dtype": (
-        REDUCED,
-        (*REDUCED[:3], "Half"),
+        REDUCED | HALF,
         "COLLECTIVE_DTYPE_MISMATCH",
-        f"sizes or dtypes: all_reduce #1, [4, 4] fp32 {OTHER} all_reduce #1, [4, 4] fp16",
+        f"sizes or dtypes: all_reduce {OTHER} all_reduce #1, [4, 4] fp16",
     ),
-    "gather": (GATHERED, ("gather", [[4, 4]], [[]], "Float"), "FULLY_MATCHED", "has entered gather #1"),
-}
+    (GATHER | TWO, GATHER | {"output_sizes": [[]]}, "FULLY_MATCHED", "has entered gather #1"),
+]
 
 
-@pytest.mark.parametrize("name", TORCHS)
-def test_pairs_of_torchs_own_tests_are_told_as_torch_tells_them(name: str) -> None:
+@pytest.mark.parametrize(("one", "other", "theirs", "ours"), TORCHS)
+def test_pairs_of_torchs_own_tests_are_told_as_torch_tells_them(
+    one: dict[str, Any], other: dict[str, Any], theirs: str, ours: str
+) -> None:
     from torch.distributed.flight_recorder.components.utils import match_one_event
 
-    *calls, theirs, ours = TORCHS[name]
-    rows = [
-        entry(
-            0, ("0", "default_pg"), op, 1, [], input_sizes=into, output_sizes=out,
-            input_dtypes=[dtype], output_dtypes=[dtype], **OPEN,
-        )
-        for op, into, out, dtype in calls
-    ]  # fmt: skip
-    assert match_one_event(*rows, {"0": {0, 1}}, "0").state.name == theirs
-    found = verdict.standing(
-        read(((r, dump([row], {"0": [0, 1]})) for r, row in enumerate(rows)), torchs_pickle)
-    )
+    assert match_one_event(one, other, {"0": {0, 1}}, "0").state.name == theirs
+    made = ((rank, dump([row], {"0": [0, 1]})) for rank, row in enumerate((one, other)))
+    found = verdict.standing(read(made, torchs_pickle))
     assert found.ranks == ()  # of two ranks neither is the larger side
     assert ours in found.cause
 
@@ -219,27 +216,28 @@ def test_the_crash_of_torchs_tutorial() -> None:
     has not joined; the first at which the two differ comes two before. Source: pytorch/tutorials
     unstable_source/flight_recorder_tutorial.rst at 29bf2b8020e7babf1fd1d86661f18e64cd0a2b88."""
 
-    def called(line: int, number: int, size: list[int]) -> dict[str, Any]:
+    def stack(line: int) -> list[dict[str, Any]]:
         frames = [
             ("all_reduce", "/home/cpio/local/pytorch/torch/distributed/distributed_c10d.py", 2696),
             ("wrapper", "/home/cpio/local/pytorch/torch/distributed/c10d_logger.py", 83),
             ("<module>", "/home/cpio/test/crash.py", line),
         ]
-        stack = [{"name": name, "filename": file, "line": at} for name, file, at in frames]
-        names = {"input_dtypes": ["Float"], "output_dtypes": ["Float"]}
-        return entry(number - 1, ("0", "default_pg"), "all_reduce", number, size, frames=stack, **names)
+        return [{"name": name, "filename": file, "line": at} for name, file, at in frames]
 
     a, b = [3, 4], [4, 5]
     lines = ([(23, a), (23, a), (29, b), (44, a), (44, a)], [(23, a), (23, a), (44, a), (44, a)])
-    rows = [[called(line, number, size) for number, (line, size) in enumerate(own, 1)] for own in lines]
+    rows = [
+        [called("all_reduce", number, size, frames=stack(line)) for number, (line, size) in enumerate(own, 1)]
+        for own in lines
+    ]
     rows[0][-1] |= {"state": "scheduled", "retired": False}
     made = ((rank, dump(own, {"0": [0, 1]}, "2.5")) for rank, own in enumerate(rows))
     found = verdict.standing(read(made, torchs_pickle))
     assert (found.kind, found.ranks, found.level) == ("tie", (), lp.Level.POSSIBLE)
     assert "all_reduce #3, [4, 5] fp32" in found.cause
     assert "last common: all_reduce #2, [3, 4] fp32 of the group of all ranks" in found.cause
-    stack = found.hang.dumps[0].stacks[2]
-    assert stack.frames[-1] == "line 29 of cpio/test/crash.py, in <module>"
+    third = found.hang.dumps[0].stacks[2]
+    assert third.frames[-1] == "line 29 of cpio/test/crash.py, in <module>"
 
 
 def test_what_is_read_is_what_torchs_sources_write() -> None:
@@ -309,19 +307,27 @@ def test_degrees_that_are_given_get_the_order_of_the_records() -> None:
 # -- what a collective belongs to -------------------------------------------------------------------
 
 
+def truth(row: dict[str, Any]) -> str:
+    """Where a rank stopped, as the code itself told it (make_positions.py)."""
+    layer, part, phase = row["truth"]
+    where = part if layer is None else f"layer {layer}'s {part}"
+    return f"{where}, {phase}" if phase in ("forward", "backward") else where
+
+
+def place(found: RankPositions) -> str | None:
+    """Where it is told to have stopped."""
+    words = re.search(r"never entered \S+ #\d+, \[.*?\] \w+(?: \((.*?)\))?; ranks? ", found.cause)
+    assert words is not None
+    return words[1]
+
+
 def test_a_stopped_rank_is_told_the_layer_and_the_part() -> None:
-    """Genuine stops of which the code itself told where they were (make_positions.py)."""
     told: dict[str, list[bool]] = {}
     for row in positions():
-        layer, part, phase = row["truth"]
-        truth = f"{part}, {phase}" if layer is None else f"layer {layer}'s {part}, {phase}"
         found = lp.explain(flight=folder(row), model="tiny", layout=row["degrees"]).flight
-        assert found is not None
         assert found.ranks == (row["culprit"],)
-        named = re.search(r"never entered \S+ #\d+, \[.*?\] \w+(?: \((.*?)\))?; ranks? ", found.cause)
-        assert named is not None
-        assert named[1] in (None, truth), row["kind"]
-        told.setdefault(row["kind"], []).append(named[1] is not None)
+        assert place(found) in (None, truth(row)), row["kind"]
+        told.setdefault(row["kind"], []).append(place(found) is not None)
     assert all(told["as it is"])
     assert not any(any(told[kind]) for kind in told.keys() - {"as it is"})
 
@@ -339,18 +345,13 @@ def test_stops_in_the_first_steps_and_under_schedules_are_told(quick: bool) -> N
             continue
         job = dict(row["known"])
         model = lp.model("tiny").replace(n_layers=job.pop("n_layers"))
-        layer, part, phase = row["truth"]
-        truth = part if layer is None else f"layer {layer}'s {part}"
-        truth += f", {phase}" if phase in ("forward", "backward") else ""
         for known in (job | {"schedule": row["schedule"]}, *([] if quick else [job, {}])):
             found = lp.explain(flight=folder(row), model=model, layout=row["degrees"], **known).flight
-            assert found is not None
             assert row["culprit"] in found.ranks
             assert found.ranks == (row["culprit"],) or found.level < lp.Level.LIKELY
-            words = re.search(r"never entered \S+ #\d+, \[.*?\] \w+(?: \((.*?)\))?; ranks? ", found.cause)
-            assert words is not None
-            assert words[1] is None or re.sub(r", micro-batch \d+$", "", words[1]) == truth, row["number"]
-            told.setdefault(row["kind"] if known else "nothing known", []).append(words[1] is not None)
+            said = place(found)
+            assert said is None or re.sub(r", micro-batch \d+$", "", said) == truth(row), row["number"]
+            told.setdefault(row["kind"] if known else "nothing known", []).append(said is not None)
     right = told["as it is"] + told["gradients"]
     assert sum(right) >= 0.75 * len(right)
     assert not any(told["recomputes"] + told.get("twice forward", []))
@@ -360,6 +361,55 @@ def test_a_schedule_that_nobody_knows_is_refused() -> None:
     row = next(iter(positions()))
     with pytest.raises(lp.LayoutError, match=r"schedule='2f2b' is not known"):
         lp.explain(flight=folder(row), model="tiny", schedule="2f2b")
+
+
+# -- the order of what a rank sends, against the traces of runs, which the same formulas do not know of ----
+
+RUNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("llama", {"tp": 2, "cp": 2}, {}),
+    ("llama", {"tp": 2, "sequence_parallel": False}, {}),
+    ("llama", {"tp": 2, "cp": 2}, {"cp_method": "ring"}),
+    ("step", {"tp": 2, "pp": 2, "dp": 2, "zero": 3}, {"micro_batches": 4}),
+    ("step", {"pp": 2, "cp": 2, "tp": 2}, {"micro_batches": 4, "schedule": "gpipe"}),
+    ("step", {"tp": 2, "dp": 2, "zero": 1}, {"micro_batches": 2}),
+    ("llama", {"tp": 2, "pp": 2}, {"micro_batches": 4, "schedule": "interleaved-zero-bubble"}),
+    ("step", {"tp": 2, "pp": 2, "dp": 2}, {"micro_batches": 4, "schedule": "interleaved-1f1b"}),
+    ("step", {"tp": 2, "pp": 2, "dp": 2, "zero": 2}, {"micro_batches": 4, "schedule": "zbv"}),
+    ("step", {"tp": 2, "pp": 2, "zero": 1}, {"micro_batches": 4, "schedule": "looped-bfs"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "layout", "options"),
+    [*RUNS[:1], *(pytest.param(*run, marks=pytest.mark.soak) for run in RUNS[1:])],
+    ids=str,
+)
+def test_the_order_is_that_of_a_run(program: str, layout: dict[str, Any], options: dict[str, Any]) -> None:
+    model = lp.model("tiny") if layout.get("pp", 1) > 1 else lp.model("tiny").replace(n_layers=2)
+    sequences = layout.get("dp", 1) * options.get("micro_batches", 1)
+    options = {"global_batch": sequences, **options}
+    traces = lp.run(program, model, layout, seq_len=16, **options).traces
+    for rank in (0, len(traces) - 1):
+        found = collectives_in_order(sending(program, model, layout, 16, rank=rank, **options))
+        for axis in ("tp", "cp", "dp"):
+            ran = [(e.kind, e.bytes, e.phase) for e in traces[rank].events if e.axis == axis]
+            assert [(one.kind, one.bytes, one.phase) for one in found if one.axis == axis] == ran
+
+
+def test_a_collective_says_what_it_belongs_to() -> None:
+    whole = collectives_in_order(sending("llama", "tiny", {"tp": 2}, 16))
+    assert [str(one) for one in whole[:4]] == [
+        "the embedding, forward",
+        "layer 0's attention, forward",
+        "layer 0's attention, forward",
+        "layer 0's MLP, forward",
+    ]
+    passes = [str(one) for one in whole if one.phase != "gradients"]
+    assert passes[-3:] == ["layer 0's attention, backward"] * 2 + ["the embedding, backward"]
+    assert {str(one) for one in whole} >= {"the loss, forward", "the output layer, backward", "the gradients"}
+    steps = collectives_in_order(sending("step", "tiny", {"tp": 2, "pp": 2}, 16, rank=2, micro_batches=2))
+    assert str(steps[0]) == "layer 2's attention, forward, micro-batch 0"
+    assert str(steps[-1]) == "the norm of the gradients"
 
 
 # -- what is no flight record ----------------------------------------------------------------------
@@ -423,7 +473,7 @@ BROKEN = {
     "cut pickle": (torchs_pickle(GOOD)[:-9], "its pickle is cut off or damaged"),
     "cut Python's": (pickle.dumps(GOOD)[:-9], "its pickle is cut off or damaged"),
     "keys": (nested(40), "its pickle is damaged"),
-    "deep keys": (b"\x80\x02}K\x01" + b"K\x01\x86" * 10**6 + b"K\x01s.", "its pickle is damaged"),
+    "deep keys": (b"\x80\x02}K\x01" + b"K\x01\x86" * 10**5 + b"K\x01s.", "its pickle is damaged"),
     "memo": (b"\x80\x02}r\xff\xff\xff\x3f.", "its pickle is cut off or damaged"),
 }
 
