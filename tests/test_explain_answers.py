@@ -44,8 +44,6 @@ ANSWERS: dict[str, list[Any]] = {
     ],
     "sharding: checkpoint_tp_mismatch, possible": [
         case({"q_proj.weight": (512, 4096)}, "512·8 = 4096", model="llama3-8b"),
-        "RuntimeError: Global world size at save time was 6, but at load time was 4",
-        "RuntimeError: DeepSpeed checkpoint was saved with 8 partitions but 6 ranks load it",
         "FileNotFoundError: [Errno 2] No such file or directory: 'ckpt/mp_rank_03/model.pt'",
         LOADED.format("norm.weight", "[512]", "[4096]"),
         case(frame("target.copy_(source)", MEET.format(2048, 8192, 0)), tp=4, dim=8192),
@@ -62,7 +60,6 @@ ANSWERS: dict[str, list[Any]] = {
     ],
     "sharding: fsdp_uneven, possible": [
         case("scatter: invalid tensor size at index 1 (expected (9, 4), got (8, 4))", dp=3),
-        "ValueError: Shard tensor size does not match with the metadata of local shards",
         case(MEET.format(43, 42, 0), dp=3),
     ],
     "sharding: heads_not_divisible, likely": [
@@ -93,15 +90,10 @@ ANSWERS: dict[str, list[Any]] = {
     ],
     "sharding: layers_not_divisible_pp, possible": [
         frame("return [layers[i] for i in range(pp_rank * per_stage, end)]", INDEX),
-        "RuntimeError: Pipeline group size 10 cannot be larger than number of stages 7",
-        "Middle layers missing: partitions [3, 4] do not cover all 9 layers of the model",
         case(EMPTY, pp=5),
     ],
     "sharding: lora_tp, possible": [
         case("mat1 and mat2 shapes cannot be multiplied (8x2752 and 11008x16)", tp=4, ffn=11008)
-    ],
-    "sharding: microbatch_divisibility, possible": [
-        "ValueError: [GPipe] expecting n_microbatches to be at least the number of stages"
     ],
     "sharding: other / global_dim_not_localized, likely": [
         case(VIEW.format("[1, 16, 8, 128]", 65536), "65536/16384 = 4", tp=4),
@@ -117,19 +109,14 @@ ANSWERS: dict[str, list[Any]] = {
         case(PRODUCT.format(16, 1024, 4096), gpus=4),
     ],
     "sharding: other / mesh_mismatch, possible": [
-        "ValueError: Expected out mesh with 2 dimensions, got placements of 3",
-        "NameError: unbound axis name: rows",
+        "ValueError: Expected out mesh with 2 dimensions, got placements of 3"
     ],
     "sharding: other / operator_rule, possible": [case(INDICES, zero=3)],
     "sharding: other / zero3_unmaterialised_param, possible": [
         case("RuntimeError: size mismatch, got input (16), mat (16x64), vec (0)", zero=3),
         case(NORMALISED, zero=3),
     ],
-    "sharding: other, possible": [
-        "ValueError: Group rank 6 is not part of group 2",
-        "`tp_plan` and `device_map` are mutually exclusive. Choose one for parallelization.",
-        "KeyError: 'tp_group'",
-    ],
+    "sharding: other, possible": ["KeyError: 'tp_group'"],
     "sharding: position/rope, likely": [
         case(frame("x * cos[None]", MEET.format(512, 2048, 1)), cp=4, seq=2048)
     ],
@@ -146,8 +133,7 @@ ANSWERS: dict[str, list[Any]] = {
         case(frame("order = balancer(seq_len, cp)", "AssertionError"), seq=1026, cp=4),
     ],
     "sharding: tied_embeddings, possible": [
-        "AssertionError: embedding is shared by the first and last stage, whose weights differ",
-        "AttributeError: 'PPMissingLayer' object has no attribute 'weight'",
+        "AssertionError: embedding is shared by the first and last stage, whose weights differ"
     ],
     "sharding: vocab_padding, likely": [
         case(LOADED.format("lm_head.weight", "[60032, 64]", "[60001, 64]"), tp=2, vocab=60001),
@@ -175,41 +161,24 @@ ANSWERS: dict[str, list[Any]] = {
         case(MEET.format(32, 8, 1), "32/8 = 4", heads=32, kv_heads=8, tp=1)
     ],
     "not_sharding: other / bad_data, likely": [
-        "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge",
-        "ValueError: Asking to pad but the tokenizer does not have a padding token.",
+        "ValueError: Asking to pad but the tokenizer does not have a padding token."
     ],
     "not_sharding: other / bad_data, possible": [
         frame("return self.rows[i]", INDEX),
-        STACK.format([9], [7], 1),
         case("IndexError: list index out of range", gpus=1),
     ],
     "not_sharding: other / model_config, likely": [
         case(LOADED.format("lm_head.weight", "[128256, 8192]", "[32000, 8192]"), "128256/32000 = 4.008"),
         LOADED.format("lm_head.weight", "[128256, 64]", "[50257, 64]"),
-        "ValueError: Target modules {'q_proj'} not found in the base model.",
         LOADED.format("score.weight", "[2, 4096]", "[1, 4096]"),
         LOADED.format("norm.weight", "[4096]", "[5120]"),
-    ],
-    "not_sharding: other / not_there, likely": [
-        "The client socket has timed out after 1000ms while trying to connect to (10.0.0.1, 29500).",
-        "ImportError: cannot import name 'Cache' from 'transformers.cache_utils'",
-        "TypeError: forward() got an unexpected keyword argument 'num_items_in_batch'",
-        "OSError: model does not appear to have a file named config.json",
     ],
     "not_sharding: other / not_there, possible": [
         "AttributeError: 'NoneType' object has no attribute 'strip'"
     ],
-    "not_sharding: other / operator_rule, likely": [CHANNELS.format("[8, 3, 3, 3]", "[2, 4, 8, 8]", 3)],
     "not_sharding: other / operator_rule, possible": [
         case(UNPACK.format(2, 1), zero=2),
         UNPACK.format(4, 3),
-        "RuntimeError: Trying to backward through the graph a second time",
-    ],
-    "not_sharding: other / types_differ, likely": [
-        "RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float"
-    ],
-    "not_sharding: other / types_differ, possible": [
-        "Expected all tensors to be on the same device, but found cpu and cuda:0!"
     ],
     "not_sharding: other, possible": [
         case(LOADED.format("gate_proj.weight", "[14336, 4096]", "[11008, 4096]"), "14336/11008 = 1.30233"),
@@ -271,8 +240,6 @@ ANSWERS: dict[str, list[Any]] = {
     "unknown: layers_not_divisible_pp, possible": [EMPTY],
     "unknown: other / operator_rule, possible": [
         case(UNPACK.format(2, 1), zero=3),
-        "IndexError: Dimension out of range (expected to be in range of [-1, 0], but got 1)",
-        "RuntimeError: mat2 must be a matrix, got 1-D tensor",
         INDICES,
     ],
     "unknown: other, weak": [
