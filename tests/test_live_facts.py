@@ -232,7 +232,7 @@ def test_a_rank_by_the_environment_is_no_lone_process(monkeypatch: pytest.Monkey
 def test_a_config_and_a_model_name_sizes() -> None:
     sizes = dict(num_attention_heads=32, hidden_size=4096, num_key_value_heads=8, vocab_size=128256)
     config = SimpleNamespace(**sizes, name="x")
-    w, x = torch.zeros(4096, 128256), torch.zeros(2, 4000)
+    w, x = (torch.empty(shape, device="meta") for shape in ((4096, 128256), (2, 4000)))
 
     def with_config(config: object) -> None:
         x @ w
