@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import explain_accuracy as accuracy
 import llamapar as lp
-from explaining import BATCHES, KV, LOADED, VIEW, ZERO, said
+from explaining import BATCHES, KV, VIEW, said
 from llamapar import diagnosis
 from llamapar.describe.models import public_models
 from llamapar.diagnosis.vocabulary import CATEGORIES, CODES, SUBTYPES, VERDICTS
@@ -25,12 +25,6 @@ from llamapar.rules.fix import Fix
 from llamapar.rules.table import RULE_BY_CODE
 
 # -- the five incidents ----------------------------------------------------------------------------
-
-
-def test_incident_1_zero_kv_heads() -> None:
-    told = lp.explain(ZERO, "llama3.1-405b", {"tp": 16})
-    assert (told.verdict, told.best.category) == ("sharding", "kv_heads_lt_tp")
-    assert "8//16 = 0" in told.best.equations
 
 
 TRACEBACK_42 = """\
@@ -64,20 +58,6 @@ def test_incident_1_the_degree_follows_from_the_gpus() -> None:
 
 
 PADDED = "16064·8 = 128512 = 128256 + 256 pad rows"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "embed_tokens.weight is [16064, 8192]",
-        "the size of `model.embed_tokens.weight` saved is [16064, 8192] rather than [128256, 8192]",
-        LOADED.format("model.embed_tokens.weight", "[16064, 8192]", "[128256, 8192]"),
-    ],
-)
-def test_incident_2_padded_shard(text: str) -> None:
-    told = lp.explain(text, "llama3.1-70b", {"tp": 8})
-    assert (told.verdict, told.best.category) == ("sharding", "embed_checkpoint_shape")
-    assert PADDED in told.best.equations
 
 
 @pytest.mark.parametrize("option", ["make_vocab_size_divisible_by", "make_vocal_size_divisible_by"])
@@ -149,7 +129,9 @@ def test_an_explicit_head_count_is_not_blamed_on_tp() -> None:
     assert {d.category for d in alone.diagnoses[:2]} == {"fused_qkv_layout", "other"}
     assert "n_kv_heads" in alone.needs
     assert said(FUSED, n_heads=64, n_kv_heads=8, tp=1).startswith("not_sharding: fused_qkv_layout")
-    assert "sharding: other / global_dim_not_localized" in said(FUSED, n_heads=64, n_kv_heads=64, tp=8)
+    assert said(FUSED, n_heads=64, n_kv_heads=64, tp=8).startswith(
+        "sharding: other / global_dim_not_localized"
+    )
 
 
 def test_a_sixteenth_of_a_view_is_a_tie_that_names_what_is_missing() -> None:
@@ -176,12 +158,6 @@ def test_the_root_cause_is_the_line_that_is_told() -> None:
     text = f"INFO loading the model\nstep 3 of 7\n{KV}\ntorch.distributed.elastic: failed (exitcode: 1)"
     told = lp.explain(text)
     assert (told.line, told.best.category) == (KV, "kv_heads_lt_tp")
-
-
-def test_a_whole_weight_is_no_shard() -> None:
-    """4096 is also a 32nd of the padded vocabulary; a tensor of wq's own shape says nothing of that."""
-    told = lp.explain((4096, 4096), "llama3-8b")
-    assert (told.verdict, told.reason) == ("unknown", "at best [4096, 4096] is the whole wq of llama3-8b")
 
 
 MATMUL = "RuntimeError: a and b must have same reduction dim, but got [4096, 1024] X [4096, 4096]."

@@ -10,6 +10,7 @@ import llamapar as lp
 from explaining import BATCHES, LOADED, MEET, PRODUCT, VIEW, ZERO, categories, frame, said
 
 PADDED = "16064·8 = 128512 = 128256 + 256 pad rows"
+TOKENS, RATHER = "model.embed_tokens.weight", "[16064, 8192] rather than [128256, 8192]"
 GATHER = "expected index torch.Size([2, 16, 1]) to be no larger than self torch.Size([2, 0, 1000])"
 QUANT = "The input size is not aligned with the quantized weight shape. This can be caused by too large "
 QUANT += "tensor parallel size."
@@ -49,7 +50,10 @@ ANSWERS: dict[str, list[Any]] = {
         case(frame("target.copy_(source)", MEET.format(2048, 8192, 0)), tp=4, dim=8192),
     ],
     "sharding: embed_checkpoint_shape, likely": [
-        case(LOADED.format("lm_head.weight", "[16000, 64]", "[64000, 64]"), tp="4->1")
+        case("embed_tokens.weight is [16064, 8192]", PADDED, model="llama3.1-70b", tp=8),
+        case(f"the size of `{TOKENS}` saved is {RATHER}", PADDED, model="llama3.1-70b", tp=8),
+        case(LOADED.format(TOKENS, "[16064, 8192]", "[128256, 8192]"), PADDED, model="llama3.1-70b", tp=8),
+        case(LOADED.format("lm_head.weight", "[16000, 64]", "[64000, 64]"), tp="4->1"),
     ],
     "sharding: embed_checkpoint_shape, possible": [
         case({"model.embed_tokens.weight": (16064, 8192)}, PADDED, model="llama3.1-70b"),
@@ -78,7 +82,10 @@ ANSWERS: dict[str, list[Any]] = {
         case("AssertionError: 4096 is not divisible by 3", "4096/3 = 1365.33"),
         case(MEET.format(40, 30, 2), tp=16),  # shares of 630
     ],
-    "sharding: kv_heads_lt_tp, likely": [case(VIEW.format("[1, 16, 0, 128]", 1024), tp=16)],
+    "sharding: kv_heads_lt_tp, likely": [
+        case(VIEW.format("[1, 16, 0, 128]", 1024), tp=16),
+        case(ZERO, "8//16 = 0", model="llama3.1-405b", tp=16),
+    ],
     "sharding: kv_heads_lt_tp, possible": [
         case(VIEW.format("[32, 0, 8192]", 65536), tp=32),
         frame("assert tp_size % self.total_num_kv_heads == 0", "AssertionError"),
@@ -243,6 +250,7 @@ ANSWERS: dict[str, list[Any]] = {
         INDICES,
     ],
     "unknown: other, weak": [
+        case((4096, 4096), model="llama3-8b"),  # also a 32nd of the padded vocabulary, but wq's own shape
         case([128256, 8192], model="llama3.1-70b"),
         case(MEET.format(4779, 4778, 2), model="llama3-8b", tp=4),
         frame("rate = tokens // elapsed", ZERO),
