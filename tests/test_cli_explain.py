@@ -29,7 +29,7 @@ CASES = [
     json.loads(line) for line in (PROJECT / "tests/oracles/error-cases.jsonl").read_text("utf-8").splitlines()
 ]
 TITAN = "ValueError: tensor_parallel_degree (16) must divide n_kv_heads (8)."
-FOUND, LOST = TITAN, "the sky is blue"
+LOST = "the sky is blue"
 OTHER = "Loading a checkpoint for MP=0 but world size is 1"
 
 
@@ -59,29 +59,31 @@ def shell(command: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=60)
 
 
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4 MB of a log of many ranks, whose cause stands in the middle."""
+    path = tmp_path_factory.mktemp("big") / "train.log"
+    half = "".join(f"[rank{i % 64}]: 2025-01-01 00:00:00 step {i} loss 2.{i:06d}\n" for i in range(40_000))
+    path.write_text(f"{half}[rank3]: {TITAN}\n{half}")
+    return path
+
+
 # -- answers -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict"), [(FOUND, "sharding"), (OTHER, "not_sharding"), (LOST, "unknown")]
+    ("text", "verdict"), [(TITAN, "sharding"), (OTHER, "not_sharding"), (LOST, "unknown"), ("", "unknown")]
 )
 def test_verdict_and_status(run: Any, piped: Any, tmp_path: Path, text: str, verdict: str) -> None:
     status = 1 if verdict == "unknown" else 0
     told = lp.explain(text)
     assert told.verdict == verdict
-    assert run(text) == (status, f"{told}\n", "")
-    assert run(text, "--json") == (status, f"{json.dumps(told.as_dict())}\n", "")
+    assert run("--", text) == (status, f"{told}\n", "")
+    as_json = f"{json.dumps(told.as_dict())}\n"
+    assert run("--json", "--", text) == (status, as_json, "")
     (tmp_path / "log").write_text(text)
-    assert run("--file", str(tmp_path / "log"), "--json") == (status, f"{json.dumps(told.as_dict())}\n", "")
-    assert piped(text.encode(), "--json") == (status, f"{json.dumps(told.as_dict())}\n", text)
-
-
-def test_the_form_of_json(run: Any) -> None:
-    told = json.loads(run(FOUND, "--json")[1])
-    assert {"verdict", "diagnoses"} <= set(told)
-    keys = ["category", "subtype", "cause", "equations", "fixes", "needs", "frameworks", "level"]
-    assert list(told["diagnoses"][0]) == keys
-    assert told["diagnoses"][0]["category"] == "kv_heads_lt_tp"
+    assert run("--file", str(tmp_path / "log"), "--json") == (status, as_json, "")
+    assert piped(text.encode(), "--json") == (status, as_json, text)
 
 
 def test_bad_bytes_of_an_argument_are_replaced(run: Any) -> None:
@@ -93,7 +95,7 @@ def test_bad_bytes_of_an_argument_are_replaced(run: Any) -> None:
 # -- what is known besides -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES[::9], ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", CASES[::19], ids=lambda case: case["id"])
 def test_a_context_of_the_cases_as_it_stands(run: Any, case: dict[str, Any]) -> None:
     status, out, err = run("--context", json.dumps(case["context"]), "--json", "--", case["message"])
     told = lp.explain(case["message"], context=case["context"])
@@ -123,14 +125,6 @@ def test_every_option_reaches_the_library(run: Any, monkeypatch: pytest.MonkeyPa
     }
 
 
-def test_what_is_known_narrows_the_answer(run: Any) -> None:
-    text = "shape '[4, 512, 40, 128]' is invalid for input of size 5242880"
-    more = ["--tp", "2", "--context", '{"heads": 40}']
-    alone, known = (json.loads(run(text, "--json", *words)[1]) for words in ([], more))
-    assert known == lp.explain(text, tp=2, n_heads=40).as_dict()
-    assert [told["diagnoses"][0]["level"] for told in (alone, known)] == ["possible", "likely"]
-
-
 def test_a_public_models_name_is_taken_and_said_so(run: Any) -> None:
     status, out, err = run(TITAN, "--model", "Llama-3-70B-Instruct-Gradient", "--json")
     assert json.loads(out) == lp.explain(TITAN, "Llama-3-70B-Instruct-Gradient").as_dict()
@@ -147,16 +141,17 @@ def test_a_public_models_name_is_taken_and_said_so(run: Any) -> None:
 RAW = b"\x1b[31mstart\x1b[0m \xff\xfe\r 10%\r 20%\r\n" + TITAN.encode() + b"\r\nend without an end"
 
 
-def test_what_comes_goes_on_byte_for_byte() -> None:
-    log = shlex.quote("".join(f"\\x{byte:02x}" for byte in RAW))
-    done = shell(f"printf {log} | llamapar explain -")
+def test_what_comes_goes_on_byte_for_byte(big: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(big.read_bytes() + RAW)
+    done = shell(f"cat {log} | llamapar explain -")
     assert (done.returncode, done.stderr) == (0, b"")
-    echoed, _, told = done.stdout.partition(b"end without an end\n")
-    assert echoed + b"end without an end" == RAW
-    assert told.startswith(b"A sharding problem: ")
+    echoed, end, told = done.stdout.partition(b"end without an end")
+    assert echoed + end == log.read_bytes()
+    assert told.startswith(b"\nA sharding problem: ")
 
-    done = shell(f"printf {log} | llamapar explain - --json")
-    assert (done.returncode, done.stderr) == (0, RAW)
+    done = shell(f"cat {log} | llamapar explain - --json")
+    assert (done.returncode, done.stderr) == (0, log.read_bytes())
     assert json.loads(done.stdout)["verdict"] == "sharding"
 
 
@@ -173,26 +168,18 @@ def test_it_comes_before_the_end() -> None:
         assert job.wait(30) == 0
 
 
-def test_nothing_on_the_pipe(piped: Any) -> None:
-    status, out, err = piped(b"")
-    assert (status, err) == (1, "")
-    assert out.startswith("Not known: ")
-
-
-def test_a_reader_that_leaves_does_not_end_the_job(tmp_path: Path) -> None:
+def test_a_reader_that_leaves_or_a_full_disk_does_not_end_the_job(tmp_path: Path) -> None:
     mark = tmp_path / "finished"
     job = f"(for i in $(seq 200); do echo {'x' * 4000}; done; echo '{TITAN}'; touch {mark})"
-    done = shell(f"{job} | llamapar explain - | head -n 1; echo ${{PIPESTATUS[*]}}")
+    left = f"{job} | llamapar explain - | head -n 1; echo ${{PIPESTATUS[*]}}"
+    full = f"mv {mark} {mark}.again; {job} | llamapar explain - --json 2> /dev/full"
+    done = shell(f"{left}; {full}")
     assert done.stderr == b""
-    assert done.stdout.splitlines()[-1] == b"0 0 0"
+    *_, statuses, told = done.stdout.splitlines()
+    assert statuses == b"0 0 0"
+    assert (done.returncode, json.loads(told)["verdict"]) == (0, "sharding")
     assert mark.exists()
-
-
-def test_a_full_disk_does_not_end_the_job(tmp_path: Path) -> None:
-    job = f"(for i in $(seq 200); do echo {'x' * 4000}; done; echo '{TITAN}'; touch {tmp_path}/finished)"
-    done = shell(f"{job} | llamapar explain - --json 2> /dev/full")
-    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "sharding")
-    assert (tmp_path / "finished").exists()
+    assert mark.with_name("finished.again").exists()
 
 
 class Interrupted(io.BytesIO):
@@ -228,17 +215,8 @@ def test_a_notebooks_streams_have_no_bytes(monkeypatch: pytest.MonkeyPatch) -> N
 # -- big and hostile files -----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """8 MB of a log of many ranks, whose cause stands in the middle."""
-    path = tmp_path_factory.mktemp("big") / "train.log"
-    half = "".join(f"[rank{i % 64}]: 2025-01-01 00:00:00 step {i} loss 2.{i:06d}\n" for i in range(80_000))
-    path.write_text(f"{half}[rank3]: {TITAN}\n{half}")
-    return path
-
-
 def test_a_big_file_is_streamed(run: Any, big: Path) -> None:
-    assert big.stat().st_size > 7e6
+    assert big.stat().st_size > 3.5e6
     run(TITAN)  # what is compiled once is not counted
     tracemalloc.start()
     try:
@@ -256,14 +234,9 @@ def test_a_big_file_is_streamed(run: Any, big: Path) -> None:
     assert json.loads(out)["diagnoses"][0]["category"] == "kv_heads_lt_tp"
 
 
-def test_a_big_pipe(big: Path) -> None:
-    done = shell(f"llamapar explain - --json 2>&1 > /dev/null < {big} | cmp - {big} && echo same")
-    assert done.stdout == b"same\n"
-
-
 def test_a_file_without_lines(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "bytes"
-    path.write_bytes(bytes(range(256)).replace(b"\n", b"").replace(b"\r", b"") * 16_000)
+    path.write_bytes(bytes(range(256)).replace(b"\n", b"").replace(b"\r", b"") * 4_000)
     status, _, err = run("--file", str(path))
     assert (status, err) == (1, "")
     with path.open("rb") as file:
@@ -336,24 +309,14 @@ def test_a_file_of_nearly_that_name(run: Any, tmp_path: Path) -> None:
     assert (status, err.splitlines()[-1]) == (2, f"  try  --file {tmp_path / 'train.log'}")
 
 
-def test_a_closed_stdin() -> None:
-    done = shell("llamapar explain - <&-")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.startswith(b"llamapar: there is nothing to read: stdin is closed\n")
+def test_a_closed_stdin(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    status, out, err = run("-")
+    assert (status, out) == (2, "")
+    assert err.startswith("llamapar: there is nothing to read: stdin is closed\n")
 
 
-# -- help ----------------------------------------------------------------------------------------
-
-
-def test_help(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = run("--help")
-    assert (status, err) == (0, "")
-    assert out.isascii()
-    assert "example:\n  llamapar explain 'embed_tokens.weight is [16064, 8192]' --tp 8\n" in out
-    assert "exit status: 0 explained, 1 not known, 2 bad usage or bad input\n" in out
-    assert "default 1" not in out
-    assert cli.main(["--help"]) == 0
-    assert "\n    explain " in capsys.readouterr().out
+# -- its place in the command -----------------------------------------------------------------------
 
 
 def test_the_first_example(run: Any) -> None:
@@ -391,9 +354,8 @@ def test_a_device_is_no_file(run: Any) -> None:
     """What /dev/zero gives never ends."""
     status, out, err = run("--file", "/dev/zero")
     assert (status, out) == (2, "")
-    assert err == (
-        "llamapar: '/dev/zero' is a device\n  why  what it gives may never end\n  try  - for a pipe\n"
-    )
+    why = "what it gives may never end"
+    assert err == f"llamapar: '/dev/zero' is a device\n  why  {why}\n  try  - for a pipe\n"
 
 
 def test_a_named_pipe_that_nobody_writes_to_is_empty(tmp_path: Path) -> None:
@@ -409,8 +371,7 @@ def test_a_log_that_begins_with_a_byte_order_mark(run: Any, tmp_path: Path, form
     """As Windows writes it."""
     log = f"step 1\r\n{TITAN}\r\n"
     (tmp_path / "log").write_bytes(log.encode(form))
-    said = run(log)[1]
-    assert run("--file", str(tmp_path / "log"))[1] == said
+    assert run("--file", str(tmp_path / "log"))[1] == run(log)[1]
 
 
 @pytest.mark.parametrize("control", ["\u202e", "\u2066", "\u200f", "\x1b[31m"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 import time
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -30,27 +31,9 @@ def attention(model: dict[str, int], layout: lp.Layout) -> torch.Tensor:
     return k.view(model["seq"], model["n_kv_heads"] // layout.tp, model["head_dim"])
 
 
-def program(name: str) -> ModuleType:
-    """One of the failing programs that were written before the debugger."""
-    (path,) = CELLS.glob(f"{name}*.py")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def debugged(name: str, **options: object) -> lp.Debugged:
-    module = program(name)
-    model, layout = SimpleNamespace(**module.MODEL), lp.Layout(**module.LAYOUT)
-    return lp.debug(module.attempt, model, layout, deadline=30, prove=False, **options)  # type: ignore[arg-type]
-
-
 def test_a_division_is_found_and_said_as_a_rule() -> None:
     found = lp.debug(attention, SIZES, tp=2, deadline=30, prove=False)
-    assert found.verdict == "sharding"
-    assert found.axes == ("tp",)
+    assert (found.verdict, found.axes) == ("sharding", ("tp",))
     outcomes = found.degrees["tp"]
     assert [n for n, outcome in outcomes.items() if outcome == "passes"] == [1, 3]
     assert list(outcomes) == [1, 2, 3, 4, 5, 6, 8, 16, 32, 64]
@@ -60,11 +43,7 @@ def test_a_division_is_found_and_said_as_a_rule() -> None:
     assert f"{len(found.trials)} trials" in found.how
     assert "| fails" not in found.table()
     assert "tp 2 → 1" in found.table()
-
-
-def test_every_trial_agrees_with_every_rule_that_is_said() -> None:
-    found = lp.debug(attention, SIZES, tp=2, deadline=30, prove=False)
-    for trial in found.trials:
+    for trial in found.trials:  # each agrees with the rule that is said
         if trial.outcome != "fails elsewhere":
             divides = trial.sizes["n_kv_heads"] % trial.layout.tp == 0
             assert divides == (trial.outcome == "passes"), trial
@@ -89,66 +68,52 @@ def test_layouts_pass_check_where_the_model_is_one() -> None:
     assert all(lp.check(config, layout).ok for layout in found.layouts)
 
 
-def test_a_plain_bug_is_not_sharding() -> None:
-    def plain(model: dict[str, int], layout: lp.Layout) -> torch.Tensor:
-        hidden = torch.randn(model["seq"], 4 * model["dim"] // layout.tp)
-        return hidden @ torch.randn(model["dim"], model["dim"])
-
-    found = lp.debug(plain, SIZES, tp=2, deadline=30, prove=False)
-    assert found.verdict == "not_sharding"
-    assert found.reason == "it fails in one process too, at the same line"
-    assert not found.layouts
+def plain(model: dict[str, int], layout: lp.Layout) -> torch.Tensor:
+    hidden = torch.randn(model["seq"], 4 * model["dim"] // layout.tp)
+    return hidden @ torch.randn(model["dim"], model["dim"])
 
 
-def test_ranks_of_its_own_are_not_taken_for_one_process() -> None:
-    """The code cuts by four whatever the layout says, so failing with every degree 1 clears nothing."""
-
-    def by_hand(model: dict[str, int], layout: lp.Layout) -> torch.Tensor:
-        tp_size = 4
-        part = torch.randn(model["n_heads"] // tp_size, model["head_dim"])
-        return part + torch.randn(model["n_heads"], model["head_dim"])
-
-    found = lp.debug(by_hand, SIZES, tp=4, deadline=30, prove=False)
-    assert found.verdict == "unknown"
-    assert "the code still has tp_size = 4" in found.reason
+def by_hand(model: dict[str, int], layout: lp.Layout) -> torch.Tensor:
+    """It cuts by four whatever the layout says, so failing with every degree 1 clears nothing."""
+    tp_size = 4
+    part = torch.randn(model["n_heads"] // tp_size, model["head_dim"])
+    return part + torch.randn(model["n_heads"], model["head_dim"])
 
 
-def test_a_rank_that_alone_fails_is_found() -> None:
-    def last_stage(model: dict[str, int], layout: lp.Layout) -> None:
-        if dist.get_rank() == layout.pp - 1 > 0:
-            torch.zeros(3) + torch.zeros(4)
-
-    found = lp.debug(last_stage, SIZES, pp=4, deadline=30, prove=False)
-    assert found.verdict == "sharding"
-    assert "of ranks 0, 3 these pass: 0" in str(found)
+def last_stage(model: dict[str, int], layout: lp.Layout) -> None:
+    if dist.get_rank() == layout.pp - 1 > 0:
+        torch.zeros(3) + torch.zeros(4)
 
 
-def test_an_index_out_of_range_is_tried_on_real_tensors() -> None:
-    def lookup(model: dict[str, int], layout: lp.Layout) -> torch.Tensor:
-        rows = torch.randn(model["dim"] // layout.tp, 4)
-        return F.embedding(torch.tensor([model["dim"] - 1]), rows)
-
-    found = lp.debug(lookup, SIZES, tp=2, deadline=30, prove=False)
-    assert found.verdict == "sharding"
-    assert [n for n, outcome in found.degrees["tp"].items() if outcome == "passes"] == [1]
-    assert "real tensors" in found.how
+def lookup(model: dict[str, int], layout: lp.Layout) -> torch.Tensor:
+    rows = torch.randn(model["dim"] // layout.tp, 4)
+    return F.embedding(torch.tensor([model["dim"] - 1]), rows)
 
 
-def test_what_passes_is_said_to_pass() -> None:
-    found = lp.debug(lambda model, layout: None, SIZES, tp=2)
-    assert found.verdict == "unknown"
-    assert "the attempt passes as given" in str(found)
+def sums(model: dict[str, int], layout: lp.Layout) -> None:
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.is_meta or total.item() == layout.world, "the sum is wrong"
 
 
-def test_a_value_that_a_fake_group_cannot_know_is_not_blamed() -> None:
-    def sums(model: dict[str, int], layout: lp.Layout) -> None:
-        total = torch.ones(1)
-        dist.all_reduce(total)
-        assert total.is_meta or total.item() == layout.world, "the sum is wrong"
-
-    found = lp.debug(sums, SIZES, tp=2)
-    assert found.verdict == "unknown"
-    assert "real ranks" in found.reason
+@pytest.mark.parametrize(
+    ("attempt", "known", "verdict", "words"),
+    [
+        (plain, {"tp": 2}, "not_sharding", "it fails in one process too, at the same line"),
+        (by_hand, {"tp": 4}, "unknown", "the code still has tp_size = 4"),
+        (last_stage, {"pp": 4}, "sharding", "of ranks 0, 3 these pass: 0"),
+        (lookup, {"tp": 2}, "sharding", "real tensors"),
+        (lambda model, layout: None, {"tp": 2}, "unknown", "the attempt passes as given"),
+        (sums, {"tp": 2}, "unknown", "real ranks"),  # a fake group cannot know the value
+    ],
+)
+def test_what_is_said_of_an_attempt(attempt: Any, known: dict[str, int], verdict: str, words: str) -> None:
+    found = lp.debug(attempt, SIZES, deadline=30, prove=False, **known)
+    assert found.verdict == verdict
+    assert words in f"{found}{found.reason}{found.how}"
+    assert bool(found.layouts) == (verdict == "sharding")
+    if attempt is lookup:
+        assert [n for n, outcome in found.degrees["tp"].items() if outcome == "passes"] == [1]
 
 
 def test_a_dtensor_module_at_a_degree_that_heads_do_not_have() -> None:
@@ -218,11 +183,6 @@ def test_what_an_attempt_prints_is_dropped_and_the_seed_is_given_back(
     assert not dist.is_initialized()
 
 
-def test_a_time_limit_is_said() -> None:
-    found = lp.debug(attention, SIZES, tp=2, deadline=0.01, prove=False)
-    assert "the time is used up" in str(found)
-
-
 def test_a_group_that_is_there_already_is_refused() -> None:
     from llamapar.spmd.compat import fake_world
 
@@ -230,19 +190,25 @@ def test_a_group_that_is_there_already_is_refused() -> None:
         lp.debug(attention, SIZES, tp=2)
 
 
-@pytest.mark.parametrize("name", ["01", "02", "14", pytest.param("28", marks=pytest.mark.soak), "38", "60"])
-def test_some_failing_programs(name: str) -> None:
-    """The whole table is docs/measured/experiments.md; these are of each kind."""
-    found = debugged(name)
-    wanted = {
-        "01": ("sharding", ("tp",)),
-        "02": ("not_sharding", ()),
-        "14": ("sharding", ("cp",)),
-        "28": ("unknown", ()),  # the mesh itself is to blame, which is no degree
-        "38": ("sharding", ("tp", "cp")),
-        "60": ("not_sharding", ()),
-    }
-    assert (found.verdict, found.axes) == wanted[name]
+@pytest.mark.parametrize(
+    ("name", "verdict", "axes"),
+    [
+        ("01", "sharding", ("tp",)),
+        ("02", "not_sharding", ()),
+        ("14", "sharding", ("cp",)),
+        pytest.param("28", "unknown", (), marks=pytest.mark.soak),  # the mesh is to blame, which is no degree
+        ("38", "sharding", ("tp", "cp")),
+        ("60", "not_sharding", ()),
+    ],
+)
+def test_some_failing_programs(name: str, verdict: str, axes: tuple[str, ...]) -> None:
+    """Programs that were written before the debugger, of each kind; the whole table is
+    docs/measured/experiments.md."""
+    (path,) = CELLS.glob(f"{name}*.py")
+    cell = SimpleNamespace(**runpy.run_path(str(path)))
+    model, layout = SimpleNamespace(**cell.MODEL), lp.Layout(**cell.LAYOUT)
+    found = lp.debug(cell.attempt, model, layout, deadline=30, prove=False)
+    assert (found.verdict, found.axes) == (verdict, axes)
 
 
 def test_the_answer_as_html_and_json() -> None:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llamapar as lp
+from explaining import KV, LOADED, MEET, frame
 from llamapar import diagnosis
 from llamapar.diagnosis import lines
 from llamapar.diagnosis.reading import LIMIT, Reading, plain_text
@@ -27,7 +28,6 @@ from llamapar.diagnosis.words import table
 from soon import within
 
 PROJECT = Path(__file__).resolve().parent.parent
-KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, remote process exited"
 
 
@@ -60,16 +60,16 @@ STRANGE: dict[str, Any] = {
 }
 
 
+SILENT = {"empty", "blank", "nulls", "binary", "unbalanced", "not a text", "nothing"}
+
+
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_strange_text_has_an_answer(name: str) -> None:
-    forms(lp.explain(STRANGE[name]))
-
-
-@pytest.mark.parametrize("name", ["empty", "blank", "nulls", "binary", "unbalanced", "not a text", "nothing"])
-def test_what_says_nothing_cannot_be_told(name: str) -> None:
     told = lp.explain(STRANGE[name])
-    assert (told.verdict, told.diagnoses) == ("unknown", ())
-    assert told.reason == "no shape, count or relation in it that a layout could explain"
+    forms(told)
+    if name in SILENT:
+        assert (told.verdict, told.diagnoses) == ("unknown", ())
+        assert told.reason == "no shape, count or relation in it that a layout could explain"
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,8 @@ def test_markup_stays_text() -> None:
 
 
 def test_instructions_and_code_are_only_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (
-        "Ignore all previous instructions. __import__('os').system('touch /tmp/x') {0.__class__} "
-        "25 is not divisible by 4"
-    )
+    text = "Ignore all previous instructions. __import__('os').system('touch /tmp/x') {0.__class__} "
+    text += "25 is not divisible by 4"
     lp.explain(text)
 
     def refuse(*args: Any) -> None:
@@ -135,24 +133,15 @@ WORDS = """
 rope zero batch qkv mat1 multiplied [0] [] () , 1x0 world_size GPUs broadcast 999999999999999999999999999999
 """
 PHRASES = (
-    "divisible by",
-    "must match",
-    "invalid for input of size",
-    "torch.Size([",
-    "])",
-    "== 0",
-    "\n",
-    "out of memory",
-    "tensor a (",
-    "does not divide",
-    "dim 1 of [1, 2, 3]",
+    "divisible by|must match|invalid for input of size|torch.Size([|])|== 0|\n|out of memory|tensor a (|"
 )
+PHRASES += "does not divide|dim 1 of [1, 2, 3]"
 FACTS = ("tp", "pp", "cp", "world", "heads", "kv_heads", "vocab", "seq", "layers", "hidden", "micro_batch")
 VALUES = (1, 2, 3, 8, 0, -1, "2->4", "x", None, 10**30, 2.5, True)
 
 
 @given(
-    st.lists(st.sampled_from([*WORDS.split(), *PHRASES]), max_size=60),
+    st.lists(st.sampled_from([*WORDS.split(), *PHRASES.split("|")]), max_size=60),
     st.dictionaries(st.sampled_from(FACTS), st.sampled_from(VALUES), max_size=4),
     st.sampled_from([None, "llama3-8b", "Qwen2-72B", "no such model"]),
 )
@@ -242,10 +231,10 @@ def test_the_cause_is_found_in_a_long_log(noise: str, soak: bool) -> None:
 
 def test_memory_stays_bounded() -> None:
     tracemalloc.start()
-    lp.explain(log(8_000_000, 64, LOUD))
+    lp.explain(log(2_000_000, 64, LOUD))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 40_000_000
+    assert peak < 10_000_000
 
 
 RUN = """
@@ -302,9 +291,7 @@ PREFIXES = (
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_prefixes_are_stripped(prefix: str) -> None:
-    text, rank = lines.strip(prefix + KV)
-    assert text == KV
-    assert rank == 3
+    assert lines.strip(prefix + KV) == (KV, 3)
 
 
 @pytest.mark.parametrize(
@@ -327,30 +314,79 @@ def test_a_consequence_is_not_the_cause(consequence: str, after: bool) -> None:
 
 
 def test_only_a_consequence_is_told_as_such() -> None:
-    text = "\n".join(
-        f"[rank{r}]: Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)"
-        for r in range(9)
-    )
-    told = lp.explain(text)
+    line = "[rank{}]: Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)"
+    told = lp.explain("\n".join(line.format(rank) for rank in range(9)))
     assert told.best.category == "rank_mapping_hang"
     assert "stack of every rank" in told.needs
 
 
 def test_a_list_of_mismatches_is_read_on() -> None:
-    text = "\n".join(
-        [
-            "Traceback (most recent call last):",
-            '  File "load.py", line 3, in <module>',
-            "    model.load_state_dict(state)",
-            "RuntimeError: Error(s) in loading state_dict for Transformer:",
-            *(
-                f"\tsize mismatch for layers.{i}.attention.wq.weight: copying a param with shape "
-                "torch.Size([1024, 8192]) from checkpoint, the shape in current model is "
-                "torch.Size([8192, 8192])."
-                for i in range(80)
-            ),
-        ]
+    rows = (LOADED.format(f"layers.{i}.wq.weight", "[1024, 8192]", "[8192, 8192]") for i in range(80))
+    line, words = (
+        "model.load_state_dict(state)",
+        "RuntimeError: Error(s) in loading state_dict for Transformer:",
     )
-    told = lp.explain(text)
+    told = lp.explain("\n\t".join([frame(line, words, "<module>"), *rows]))
     assert told.best.category == "checkpoint_tp_mismatch"
     assert "8192/1024 = 8" in told.best.equations[0] or "8192/8 = 1024" in told.best.equations[0]
+
+
+# -- several ranks in one paste: one reading for each message, and what their causes share ------------
+
+RESHAPED = "RuntimeError: shape '[1, {0}, 32, 128]' is invalid for input of size {1}"
+
+
+def paste(*messages: str) -> str:
+    return "\n".join(f"[rank{rank}]: {message}" for rank, message in enumerate(messages))
+
+
+def traceback(rank: int, line: str, message: str) -> list[str]:
+    return [f"[rank{rank}]: {row}" for row in frame(line, message).splitlines()]
+
+
+def found(told: lp.Explanation) -> list[tuple[str, str]]:
+    return [(d.title, str(d.level)) for d in told.diagnoses if d.level > lp.Level.WEAK]
+
+
+def test_a_rank_s_target_is_not_divided_by_another_rank_s_size() -> None:
+    """Both hold 8 of 32 heads, of 1024 and of 512 tokens; mixed, they would be 16 of 32."""
+    first, second = RESHAPED.format(1024, 1024 * 8 * 128), RESHAPED.format(512, 512 * 8 * 128)
+    told = lp.explain(paste(first, second))
+    assert told.ranks == (0, 1)
+    assert told.best.cause.startswith("8 heads of 128 are read as 32")
+    assert told.best.equations == ("1048576 = 1024·8·128", "32/8 = 4")
+
+
+@pytest.mark.parametrize(
+    ("third", "level"),
+    [
+        (MEET.format(16, 52, 2), "possible"),  # the rest of 52 over 3
+        (MEET.format(18, 52, 2), "weak"),  # the same again
+    ],
+)
+def test_a_share_of_another_size_makes_a_degree_surer(third: str, level: str) -> None:
+    told = lp.explain(paste(MEET.format(18, 52, 2), third))
+    no_share = lp.explain(paste(MEET.format(18, 52, 2), MEET.format(11, 52, 2)))
+    assert "tp=3" not in str(no_share)
+    assert told.best.cause == "18 and 52 are shares of size 52 over tp=3, which does not divide"
+    assert str(told.best.level) == level
+
+
+def test_ranks_of_a_log_are_read_apart() -> None:
+    first, second = RESHAPED.format(1024, 1024 * 8 * 128), RESHAPED.format(512, 512 * 8 * 128)
+    both = traceback(0, "k = k.view(shape)", first), traceback(1, "v = v.view(shape)", second)
+    told = lp.explain("\n".join(row for pair in zip(*both, strict=True) for row in pair))
+    assert told.ranks == (0, 1)
+    assert told.best.equations == ("1048576 = 1024·8·128", "32/8 = 4")
+    assert str(told.best.level) == "likely"
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from([RESHAPED.format(1024, 2**20), MEET.format(18, 52, 2), MEET.format(1024, 4096, 2)]),
+    st.integers(2, 5),
+)
+def test_the_same_message_of_more_ranks_is_the_same_evidence(message: str, ranks: int) -> None:
+    alone, together = lp.explain(paste(message)), lp.explain(paste(*[message] * ranks))
+    assert found(together) == found(alone)
+    assert together.ranks == tuple(range(ranks))

@@ -1,4 +1,4 @@
-"""The texts that were raised for the purpose, and those of public reports: their form and their labels.
+"""Texts whose cause is known: their form and their labels, and how `explain` answers every set of them.
 
 raised.jsonl was made by tests/oracles/make_raised.py of the recipes in raised.toml; reported.jsonl is cited.
 The two of the name *_again came later, in two halves by a hash of the id: one to learn from, one that was
@@ -8,7 +8,9 @@ raised_fifth.jsonl is halved by it too; its texts were raised by who changed the
 and degrees drawn by a seed, and its half "unseen" was committed before `explain` met it. raised_sixth.jsonl
 was raised by somebody who had not seen the code, and committed whole before `explain` met it;
 raised_seventh.jsonl and raised_eighth.jsonl likewise, but for their half "seen", with which it was mended
-before the other was scored.
+before the other was scored. wild.jsonl holds texts of public issues that were gathered when the patterns
+stood: 73 of the 99 led to their category then (of the first 82, 63; of the rest, gathered after mending for
+those, 10 of 17), and one of the 37 look-alikes was blamed on sharding.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import _page
 import explain_accuracy as accuracy
 from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE, Level
 from llamapar.diagnosis.vocabulary import CATEGORIES, SUBTYPES, VERDICTS
@@ -27,9 +30,10 @@ from make_raised import half
 
 ORACLES = Path(__file__).parent / "oracles"
 
+LATER = ("_third", "_fourth", "_fifth", "_sixth", "_seventh", "_eighth")
 SETS = {
     name: [json.loads(line) for line in (ORACLES / f"{name}.jsonl").read_text("utf-8").splitlines()]
-    for time in ("", "_again", "_third", "_fourth", "_fifth", "_sixth", "_seventh", "_eighth")
+    for time in ("", "_again", *LATER)
     for name in (f"raised{time}", f"reported{time}")
     if (ORACLES / f"{name}.jsonl").exists()
 }
@@ -73,26 +77,22 @@ def test_every_text_has_its_recipe_and_its_library(name: str) -> None:
 
 
 def test_every_report_is_cited() -> None:
-    for name in ("reported", "reported_again", "reported_third", "reported_fourth"):
-        assert all(case["url"].startswith("https://github.com/") for case in SETS[name])
+    wild = accuracy.read(ORACLES / "wild.jsonl")
+    cited = [case for name in SETS if name.startswith("reported") for case in SETS[name]]
+    assert all(case["url"].startswith("https://github.com/") for case in wild + cited)
+    assert {case["message_kind"] for case in wild} == {"verbatim", "template", "prose"}
+    assert len({case["message"] for case in wild}) == len(wild)
 
 
 def test_later_texts_are_new_and_halved_by_a_hash_of_the_id() -> None:
-    before = {case["message"] for name in ("raised", "reported") for case in SETS[name]}
-    halved = (
-        "raised_again",
-        "reported_again",
-        "raised_fifth",
-        "raised_sixth",
-        "raised_seventh",
-        "raised_eighth",
-    )
+    halved = ["raised_again", "reported_again", *(f"raised{time}" for time in LATER[2:])]
     later = [case for name in halved for case in SETS[name]]
+    before = {case["message"] for case in SETS["raised"] + SETS["reported"]}
     assert not before & {case["message"] for case in later}
     assert {case["id"]: case["split"] for case in later} == {case["id"]: half(case["id"]) for case in later}
 
 
-@pytest.mark.parametrize("time", ["_third", "_fourth", "_fifth", "_sixth", "_seventh", "_eighth"])
+@pytest.mark.parametrize("time", LATER)
 def test_texts_of_a_set_kept_apart_are_in_no_other(time: str) -> None:
     apart = {case["message"] for name in SETS if name.endswith(time) for case in SETS[name]}
     rest = {case["message"] for name in SETS if not name.endswith(time) for case in SETS[name]}
@@ -129,10 +129,27 @@ def test_what_counts_as_asking_for_the_right_fact(needs: tuple[str, ...], asks: 
     assert accuracy.Answer(case, told, alone=True, seconds=0).asks is asks
 
 
+FIRST_ALONE = {"error-cases": 65, "wild": 86, "wordings": 206}
+"""Of how many texts of a set the cause comes first by the message alone, at least."""
+
+MISSED_ALONE = {"wordings": {f"wording-{n}" for n in ("086", "093", "124", "150", "162", "187", "188")}}
+"""Two of them are lists of stages, "11, 11 and 10 layers", which no reader counts."""
+
+
 @pytest.mark.parametrize("path", accuracy.known(), ids=lambda path: path.stem)
-@pytest.mark.parametrize("alone", [False, True], ids=["with context", "message alone"])
-def test_no_wrong_cause_is_called_likely(path: Path, alone: bool) -> None:
-    answers = accuracy.ask(accuracy.read(path), alone)
-    assert [
-        answer.case["id"] for answer in answers if answer.asserted_wrong and answer.case["id"] not in WRONG
-    ] == []
+def test_a_set_is_answered_as_its_page_says(path: Path) -> None:
+    """With what its reporter would give and by the message alone; no wrong cause is called likely, and no
+    text with another cause is called a sharding problem."""
+    cases = accuracy.read(path)
+    given, alone = (accuracy.ask(cases, by_itself) for by_itself in (False, True))
+    for answers in (given, alone):
+        assert {a.case["id"] for a in answers if a.asserted_wrong} <= WRONG
+        if path.stem in FIRST_ALONE:
+            assert [a.case["id"] for a in answers if accuracy.look_alike(a.case) and not a.spared] == []
+    counts = [sum(getattr(a, what) for a in given) for what in accuracy.SCORES]
+    counts += [sum(getattr(a, what) for a in alone) for what in ("fairly_right", "asserted_wrong")]
+    row = "| " + " | ".join(map(str, (accuracy.TITLES[path.stem], len(cases), *counts))) + " |"
+    assert row in _page.page("explain_accuracy").read_text("utf-8").splitlines()
+    assert sum(a.strict for a in alone) >= FIRST_ALONE.get(path.stem, 0)
+    if path.stem in MISSED_ALONE:
+        assert {a.case["id"] for a in alone if not a.fair} <= MISSED_ALONE[path.stem]

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,18 @@ import pytest
 import llamapar as lp
 from flights import OPEN, dump, entry, files, folder, hangs, many, multiplied, positions, spare, torchs_pickle
 from llamapar.cli.main import main
+from llamapar.count.wire import sending
 from llamapar.diagnosis.known import Known
 from llamapar.flight import answer, dumps, inert, verdict
+from llamapar.flight.order import collectives_in_order
 from llamapar.flight.verdict import RankPositions
 from peak import Peak
 from soon import within
 
 CASES = hangs()
-PASSED = {"order-0", "order-1", "order-3", "branch-1", "truncated-3"} | {
-    *(
-        "again-branch-1",
-        "again-size-2",
-        "again-truncated-3",
-        "fresh-layers-0",
-        "fresh-saves-1",
-        "later-drops-1",
-    ),
+PASSED = {
+    *("order-0", "order-1", "order-3", "branch-1", "truncated-3", "again-branch-1", "again-size-2"),
+    *("again-truncated-3", "fresh-layers-0", "fresh-saves-1", "later-drops-1"),
 }
 """Faults that gloo let pass: nothing hung."""
 
@@ -43,6 +40,16 @@ def culprits(row: dict[str, Any]) -> set[int]:
     """The ranks that a reader of the dumps can name: none where two stages simply differ."""
     alike = row["fault"] in ("crosses", "sends cross") and len(row["ranks"]) > 1
     return set() if alike else set(row["ranks"])
+
+
+def named(name: str) -> dict[str, Any]:
+    return next(row for row in CASES if row["name"] == name)
+
+
+def read(made: Iterable[tuple[int, Any]], form: Callable[[Any], bytes] | None = None) -> dumps.Folder:
+    """The dumps by rank, as JSON unless in another form."""
+    form = form or (lambda one: json.dumps(one).encode())
+    return dumps.of_bytes((f"nccl_trace_rank_{rank}", form(one)) for rank, one in made)
 
 
 # -- genuine hangs ---------------------------------------------------------------------------------
@@ -112,110 +119,94 @@ def test_the_culprit_is_found_among_1024_ranks(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("fault", "may_go_on"), [("late", True), ("skip", False)])
-def test_a_rank_that_has_not_come_yet_is_told_with_a_doubt(fault: str, may_go_on: bool) -> None:
-    made = multiplied(16, 40, culprit=5, fault=fault)
-    folder = dumps.of_bytes((f"nccl_trace_rank_{r}", json.dumps(d).encode()) for r, d in made)
-    doubt = "written while the run still went on, the records would look the same"
-    assert (doubt in answer.explain_flight(folder, Known()).note) == may_go_on
-
-
-@pytest.mark.parametrize("fault", ["late", "skip"])
-def test_nccls_form_as_json_and_as_pickle(fault: str) -> None:
+def test_nccls_form_as_json_and_as_pickle(fault: str, may_go_on: bool) -> None:
+    """A rank that has not come yet is told with a doubt: it may come."""
     made = list(multiplied(16, 40, culprit=5, fault=fault))
-    as_json = dumps.of_bytes((f"nccl_trace_rank_{r}", json.dumps(d).encode()) for r, d in made)
-    as_pickle = dumps.of_bytes((f"nccl_trace_rank_{r}", torchs_pickle(d)) for r, d in made)
-    by_python = dumps.of_bytes((f"nccl_trace_rank_{r}", pickle.dumps(d)) for r, d in made)
-    found = [verdict.standing(each) for each in (as_json, as_pickle, by_python)]
+    found = [verdict.standing(read(made, form)) for form in (None, torchs_pickle, pickle.dumps)]
     assert len({one.cause for one in found}) == 1
     assert found[0].ranks == (5,)
     assert found[0].kind == fault
     assert str(found[0].layout) == "tp=8 cp=1 pp=1 dp=2"
     assert inert._torchs(torchs_pickle(made[0][1])) is not None  # it takes the quick way
+    doubt = "written while the run still went on, the records would look the same"
+    assert (doubt in answer.explain_flight(read(made), Known()).note) == may_go_on
+
+
+PAIR, BOTH = ("pp0", "mesh_pp"), {"pp0": [0, 1]}
+P2P = {"is_p2p": True, "p2p_seq_id": 1}
 
 
 def test_a_receive_waits_for_who_sends() -> None:
-    pair = ("pp0", "mesh_pp")
-    size = [4, 8]
-    sent = entry(0, pair, "recv 1<-0", 0, size, is_p2p=True, p2p_seq_id=1, **OPEN)
-    made = {0: dump([], {"pp0": [0, 1]}), 1: dump([sent], {"pp0": [0, 1]})}
-    found = verdict.standing(dumps.of_bytes((f"rank_{r}", json.dumps(d).encode()) for r, d in made.items()))
+    waits = dump([entry(0, PAIR, "recv 1<-0", 0, [4, 8], **P2P, **OPEN)], BOTH)
+    found = verdict.standing(read([(0, dump([], BOTH)), (1, waits)]))
     assert (found.kind, found.ranks) == ("late", (0,))
     assert found.cause.startswith("pp group: rank 0 (pp 0) never entered recv #1, [4, 8] bf16; rank 1 waits")
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_a_batch_of_sends_has_the_state_of_its_end(ended: bool) -> None:
+@pytest.mark.parametrize(("state", "kind", "ranks"), [("completed", "none", ()), ("started", "late", (0,))])
+def test_a_batch_of_sends_has_the_state_of_its_end(state: str, kind: str, ranks: tuple[int, ...]) -> None:
     """NCCL never marks the calls of a batch as done, but for the entry that ends it."""
-    pair, both = ("pp0", "mesh_pp"), {"pp0": [0, 1]}
-    sends = {"is_p2p": True, "p2p_seq_id": 1, "state": "scheduled", "retired": False}
+    sends = P2P | {"state": "scheduled", "retired": False}
     end = {**sends, "input_sizes": [], "output_sizes": [], "input_dtypes": [], "output_dtypes": []}
     batch = [
-        entry(0, pair, "send 1->0", 0, [4, 8], **sends),
-        entry(1, pair, "recv 1<-0", 0, [4, 8], **sends),
-        entry(2, pair, "coalesced", 0, [], **{**end, "state": "completed" if ended else "started"}),
+        entry(0, PAIR, "send 1->0", 0, [4, 8], **sends),
+        entry(1, PAIR, "recv 1<-0", 0, [4, 8], **sends),
+        entry(2, PAIR, "coalesced", 0, [], **{**end, "state": state}),
     ]
-    late = [entry(0, pair, "all_reduce", 1, [1])]
-    made = {0: dump(late, both), 1: dump(late + batch, both)}
-    found = verdict.standing(dumps.of_bytes((f"rank_{r}", json.dumps(d).encode()) for r, d in made.items()))
-    assert (found.kind, found.ranks) == (("none", ()) if ended else ("late", (0,)))
+    late = [entry(0, PAIR, "all_reduce", 1, [1])]
+    found = verdict.standing(read([(0, dump(late, BOTH)), (1, dump(late + batch, BOTH))]))
+    assert (found.kind, found.ranks) == (kind, ranks)
 
 
-# Of NCCL's calls what torch's own tests say: those of rank 0 and of rank 1 as (operation, sizes that go in,
-# that come out, dtype), torch's verdict, and ours, of two ranks of which neither is the larger side.
+def called(op: str, number: int, size: list[int], **more: Any) -> dict[str, Any]:
+    """A call of all ranks in float32."""
+    dtypes = {"input_dtypes": ["Float"], "output_dtypes": ["Float"]}
+    return entry(number - 1, ("0", "default_pg"), op, number, size, **(dtypes | more))
+
+
+# Of NCCL's calls what torch's own tests say: those of rank 0 and of rank 1, torch's verdict, and ours, of two
+# ranks of which neither is the larger side.
 # Sources: pytorch/pytorch test/distributed/flight_recorder/test_fr_analysis.py at
 # cbbdb8ae8843168a54322a87640072a3091534b8 (pairs of events); the same file in ROCm/pytorch at
 # 407564617cf1e846e62c82bfe58168726cb8e3d4 (uneven all-gather, gather).
-REDUCED = ("all_reduce", [[4, 4]], [[4, 4]], "Float")
-TORCHS = {
-    "alike": (REDUCED, REDUCED, "FULLY_MATCHED", "has entered all_reduce #1"),
-    "operation": (
+REDUCED = called("all_reduce", 1, [4, 4], **OPEN)
+GATHER, TWO = called("gather", 1, [4, 4], **OPEN), {"output_sizes": [[4, 4], [4, 4]]}
+HALF = {"input_dtypes": ["Half"], "output_dtypes": ["Half"]}
+OTHER = "#1, [4, 4] fp32 where the other rank calls"
+TORCHS = [
+    (REDUCED, REDUCED, "FULLY_MATCHED", "has entered all_reduce #1"),
+    (
         REDUCED,
-        ("all_gather", [[4, 4]], [[4, 4]], "Float"),
+        called("all_gather", 1, [4, 4], **OPEN),
         "COLLECTIVE_TYPE_MISMATCH",
-        "called all_reduce #1, [4, 4] fp32 where the other rank calls all_gather #1",
+        f"called all_reduce {OTHER} all_gather #1",
     ),
-    "size in": (
+    (
         REDUCED,
-        ("all_reduce", [[5, 4]], [[4, 4]], "Float"),
+        REDUCED | {"input_sizes": [[5, 4]]},
         "SIZE_OR_SYNTAX_MISMATCH",
-        "sizes or dtypes: all_reduce #1, [4, 4] fp32 where the other rank calls all_reduce #1, [5, 4]",
+        f"sizes or dtypes: all_reduce {OTHER} all_reduce #1, [5, 4]",
     ),
-    "size out": (
+    (REDUCED, REDUCED | {"output_sizes": [[5, 4]]}, "SIZE_OR_SYNTAX_MISMATCH", "has other sizes or dtypes"),
+    (
         REDUCED,
-        ("all_reduce", [[4, 4]], [[5, 4]], "Float"),
-        "SIZE_OR_SYNTAX_MISMATCH",
-        "has other sizes or dtypes",
-    ),
-    "dtype": (
-        REDUCED,
-        ("all_reduce", [[4, 4]], [[4, 4]], "Half"),
+        REDUCED | HALF,
         "COLLECTIVE_DTYPE_MISMATCH",
-        "sizes or dtypes: all_reduce #1, [4, 4] fp32 where the other rank calls all_reduce #1, [4, 4] fp16",
+        f"sizes or dtypes: all_reduce {OTHER} all_reduce #1, [4, 4] fp16",
     ),
-    "gather": (
-        ("gather", [[4, 4]], [[4, 4], [4, 4]], "Float"),
-        ("gather", [[4, 4]], [[]], "Float"),
-        "FULLY_MATCHED",
-        "has entered gather #1",
-    ),
-}
+    (GATHER | TWO, GATHER | {"output_sizes": [[]]}, "FULLY_MATCHED", "has entered gather #1"),
+]
 
 
-@pytest.mark.parametrize("name", TORCHS)
-def test_pairs_of_torchs_own_tests_are_told_as_torch_tells_them(name: str) -> None:
+@pytest.mark.parametrize(("one", "other", "theirs", "ours"), TORCHS)
+def test_pairs_of_torchs_own_tests_are_told_as_torch_tells_them(
+    one: dict[str, Any], other: dict[str, Any], theirs: str, ours: str
+) -> None:
     from torch.distributed.flight_recorder.components.utils import match_one_event
 
-    *calls, theirs, ours = TORCHS[name]
-    rows = [
-        entry(
-            0, ("0", "default_pg"), op, 1, [], input_sizes=into, output_sizes=out,
-            input_dtypes=[dtype], output_dtypes=[dtype], **OPEN,
-        )
-        for op, into, out, dtype in calls
-    ]  # fmt: skip
-    assert match_one_event(*rows, {"0": {0, 1}}, "0").state.name == theirs
-    made = {f"trace_{rank}": torchs_pickle(dump([row], {"0": [0, 1]})) for rank, row in enumerate(rows)}
-    found = verdict.standing(dumps.of_bytes(made.items()))
+    assert match_one_event(one, other, {"0": {0, 1}}, "0").state.name == theirs
+    made = ((rank, dump([row], {"0": [0, 1]})) for rank, row in enumerate((one, other)))
+    found = verdict.standing(read(made, torchs_pickle))
     assert found.ranks == ()  # of two ranks neither is the larger side
     assert ours in found.cause
 
@@ -225,37 +216,28 @@ def test_the_crash_of_torchs_tutorial() -> None:
     has not joined; the first at which the two differ comes two before. Source: pytorch/tutorials
     unstable_source/flight_recorder_tutorial.rst at 29bf2b8020e7babf1fd1d86661f18e64cd0a2b88."""
 
-    def called(rank: int, line: int, number: int, size: list[int], **more: Any) -> dict[str, Any]:
+    def stack(line: int) -> list[dict[str, Any]]:
         frames = [
             ("all_reduce", "/home/cpio/local/pytorch/torch/distributed/distributed_c10d.py", 2696),
             ("wrapper", "/home/cpio/local/pytorch/torch/distributed/c10d_logger.py", 83),
             ("<module>", "/home/cpio/test/crash.py", line),
         ]
-        stack = [{"name": name, "filename": file, "line": at} for name, file, at in frames]
-        names = {"input_dtypes": ["Float"], "output_dtypes": ["Float"]}
-        return entry(
-            number - 1, ("0", "default_pg"), "all_reduce", number, size, frames=stack, **names, **more
-        )
+        return [{"name": name, "filename": file, "line": at} for name, file, at in frames]
 
     a, b = [3, 4], [4, 5]
-    rows = {
-        0: [
-            called(0, 23, 1, a),
-            called(0, 23, 2, a),
-            called(0, 29, 3, b),
-            called(0, 44, 4, a),
-            called(0, 44, 5, a),
-        ],
-        1: [called(1, 23, 1, a), called(1, 23, 2, a), called(1, 44, 3, a), called(1, 44, 4, a)],
-    }
+    lines = ([(23, a), (23, a), (29, b), (44, a), (44, a)], [(23, a), (23, a), (44, a), (44, a)])
+    rows = [
+        [called("all_reduce", number, size, frames=stack(line)) for number, (line, size) in enumerate(own, 1)]
+        for own in lines
+    ]
     rows[0][-1] |= {"state": "scheduled", "retired": False}
-    made = {f"trace_{r}": torchs_pickle(dump(own, {"0": [0, 1]}, "2.5")) for r, own in rows.items()}
-    found = verdict.standing(dumps.of_bytes(made.items()))
+    made = ((rank, dump(own, {"0": [0, 1]}, "2.5")) for rank, own in enumerate(rows))
+    found = verdict.standing(read(made, torchs_pickle))
     assert (found.kind, found.ranks, found.level) == ("tie", (), lp.Level.POSSIBLE)
     assert "all_reduce #3, [4, 5] fp32" in found.cause
     assert "last common: all_reduce #2, [3, 4] fp32 of the group of all ranks" in found.cause
-    stack = found.hang.dumps[0].stacks[2]
-    assert stack.frames[-1] == "line 29 of cpio/test/crash.py, in <module>"
+    third = found.hang.dumps[0].stacks[2]
+    assert third.frames[-1] == "line 29 of cpio/test/crash.py, in <module>"
 
 
 def test_what_is_read_is_what_torchs_sources_write() -> None:
@@ -264,28 +246,20 @@ def test_what_is_read_is_what_torchs_sources_write() -> None:
     folder = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d"
     keys = re.findall(r'DEFINE_CONSTANT\(\w+_key, "(\w+)"\)', (folder / "FlightRecorder.hpp").read_text())
     assert 'DEFINE_CONSTANT(version_val, "2.10")' in (folder / "FlightRecorder.hpp").read_text()
-    own = {
-        *entry(0, ("0", ""), "barrier", 1, [1]),
-        *dump([], {}),
-        "frames",
-        "name",
-        "filename",
-        "line",
-        "ranks",
-    }
+    own = {*entry(0, ("0", ""), "barrier", 1, [1]), *dump([], {})}
+    own |= {"frames", "name", "filename", "line", "ranks"}
     written = {*keys, *re.findall(r'"(\w+)"', (folder / "FlightRecorderDetail.hpp").read_text())}
     assert own - written == set()
+
+
+SPAWN = "pytorch-3.10/lib/python3.10/multiprocessing/spawn.py"
 
 
 def test_the_entry_that_torchs_tutorial_shows() -> None:
     """What NCCL wrote in test_short_pickle, word for word, of version 2.5; the second entry is cut there."""
     frames = [
         {"name": "test_short_pickle", "filename": "pytorch/test/distributed/test_c10d_nccl.py", "line": 3647},
-        {
-            "name": "spawn_main",
-            "filename": ".conda/envs/pytorch-3.10/lib/python3.10/multiprocessing/spawn.py",
-            "line": 116,
-        },
+        {"name": "spawn_main", "filename": f".conda/envs/{SPAWN}", "line": 116},
         {"name": "<module>", "filename": "<string>", "line": 1},
     ]
     genuine = {
@@ -296,9 +270,7 @@ def test_the_entry_that_torchs_tutorial_shows() -> None:
         "time_discovered_started_ns": None, "time_discovered_completed_ns": 1724779239975811724,
         "retired": True, "timeout_ms": 600000, "is_p2p": False,
     }  # fmt: skip
-    one = dumps.of_bytes([("nccl_trace_rank_0", torchs_pickle(dump([genuine], {"0": [0, 1]}, "2.5")))]).dumps[
-        0
-    ]
+    one = read([(0, dump([genuine], {"0": [0, 1]}, "2.5"))], torchs_pickle).dumps[0]
     assert (str(one.calls[0]), one.numbers[0], one.done[0]) == ("all_reduce, [3, 4] fp32", 1, 1)
     assert one.stacks[0].line == "line 3647 of test_c10d_nccl.py, in test_short_pickle"
     assert one.members == {"0": (0, 1)}
@@ -306,16 +278,14 @@ def test_the_entry_that_torchs_tutorial_shows() -> None:
 
 def test_a_ring_buffer_that_lost_its_beginning() -> None:
     """Buffers that begin at different calls: nobody is blamed for what is no longer there."""
-    made = []
-    for rank, one in multiplied(16, 60, culprit=5):
-        one["entries"] = one["entries"][rank % 7 :]
-        made.append((f"rank_{rank}", json.dumps(one).encode()))
-    found = verdict.standing(dumps.of_bytes(made))
+    made = multiplied(16, 60, culprit=5)
+    cut = ((rank, one | {"entries": one["entries"][rank % 7 :]}) for rank, one in made)
+    found = verdict.standing(read(cut))
     assert (found.kind, found.ranks, found.level) == ("late", (5,), lp.Level.LIKELY)
 
 
 def test_the_layout_is_given_or_found() -> None:
-    row = next(row for row in CASES if row["name"] == "skip-2")
+    row = named("skip-2")
     found = verdict.standing(folder(row))
     assert str(found.layout) == "tp=4 cp=1 pp=1 dp=2"
     as_pp = verdict.standing(folder(row), lp.Layout(tp=4, pp=2))
@@ -324,10 +294,9 @@ def test_the_layout_is_given_or_found() -> None:
         verdict.standing(folder(row), lp.Layout(tp=4))
 
 
-def test_degrees_that_are_given_get_the_order_of_the_records(tmp_path: Path) -> None:
+def test_degrees_that_are_given_get_the_order_of_the_records() -> None:
     """A mesh of (pp, dp, tp) has dp before pp; degrees alone would be read in the paper's order."""
-    row = next(row for row in CASES if row["name"] == "death-0")
-    found = lp.explain(flight=written(row, tmp_path), tp=2, pp=2, gpus=12)
+    found = lp.explain(flight=folder(named("death-0")), tp=2, pp=2, gpus=12)
     assert found.flight is not None
     assert found.flight.layout is not None
     assert str(found.flight.layout) == "tp=2 cp=1 pp=2 dp=3"
@@ -338,19 +307,27 @@ def test_degrees_that_are_given_get_the_order_of_the_records(tmp_path: Path) -> 
 # -- what a collective belongs to -------------------------------------------------------------------
 
 
+def truth(row: dict[str, Any]) -> str:
+    """Where a rank stopped, as the code itself told it (make_positions.py)."""
+    layer, part, phase = row["truth"]
+    where = part if layer is None else f"layer {layer}'s {part}"
+    return f"{where}, {phase}" if phase in ("forward", "backward") else where
+
+
+def place(found: RankPositions) -> str | None:
+    """Where it is told to have stopped."""
+    words = re.search(r"never entered \S+ #\d+, \[.*?\] \w+(?: \((.*?)\))?; ranks? ", found.cause)
+    assert words is not None
+    return words[1]
+
+
 def test_a_stopped_rank_is_told_the_layer_and_the_part() -> None:
-    """Genuine stops of which the code itself told where they were (make_positions.py)."""
     told: dict[str, list[bool]] = {}
     for row in positions():
-        layer, part, phase = row["truth"]
-        truth = f"{part}, {phase}" if layer is None else f"layer {layer}'s {part}, {phase}"
         found = lp.explain(flight=folder(row), model="tiny", layout=row["degrees"]).flight
-        assert found is not None
         assert found.ranks == (row["culprit"],)
-        named = re.search(r"never entered \S+ #\d+, \[.*?\] \w+(?: \((.*?)\))?; ranks? ", found.cause)
-        assert named is not None
-        assert named[1] in (None, truth), row["kind"]
-        told.setdefault(row["kind"], []).append(named[1] is not None)
+        assert place(found) in (None, truth(row)), row["kind"]
+        told.setdefault(row["kind"], []).append(place(found) is not None)
     assert all(told["as it is"])
     assert not any(any(told[kind]) for kind in told.keys() - {"as it is"})
 
@@ -368,18 +345,13 @@ def test_stops_in_the_first_steps_and_under_schedules_are_told(quick: bool) -> N
             continue
         job = dict(row["known"])
         model = lp.model("tiny").replace(n_layers=job.pop("n_layers"))
-        layer, part, phase = row["truth"]
-        truth = part if layer is None else f"layer {layer}'s {part}"
-        truth += f", {phase}" if phase in ("forward", "backward") else ""
         for known in (job | {"schedule": row["schedule"]}, *([] if quick else [job, {}])):
             found = lp.explain(flight=folder(row), model=model, layout=row["degrees"], **known).flight
-            assert found is not None
             assert row["culprit"] in found.ranks
             assert found.ranks == (row["culprit"],) or found.level < lp.Level.LIKELY
-            words = re.search(r"never entered \S+ #\d+, \[.*?\] \w+(?: \((.*?)\))?; ranks? ", found.cause)
-            assert words is not None
-            assert words[1] is None or re.sub(r", micro-batch \d+$", "", words[1]) == truth, row["number"]
-            told.setdefault(row["kind"] if known else "nothing known", []).append(words[1] is not None)
+            said = place(found)
+            assert said is None or re.sub(r", micro-batch \d+$", "", said) == truth(row), row["number"]
+            told.setdefault(row["kind"] if known else "nothing known", []).append(said is not None)
     right = told["as it is"] + told["gradients"]
     assert sum(right) >= 0.75 * len(right)
     assert not any(told["recomputes"] + told.get("twice forward", []))
@@ -389,6 +361,55 @@ def test_a_schedule_that_nobody_knows_is_refused() -> None:
     row = next(iter(positions()))
     with pytest.raises(lp.LayoutError, match=r"schedule='2f2b' is not known"):
         lp.explain(flight=folder(row), model="tiny", schedule="2f2b")
+
+
+# -- the order of what a rank sends, against the traces of runs, which the same formulas do not know of ----
+
+RUNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("llama", {"tp": 2, "cp": 2}, {}),
+    ("llama", {"tp": 2, "sequence_parallel": False}, {}),
+    ("llama", {"tp": 2, "cp": 2}, {"cp_method": "ring"}),
+    ("step", {"tp": 2, "pp": 2, "dp": 2, "zero": 3}, {"micro_batches": 4}),
+    ("step", {"pp": 2, "cp": 2, "tp": 2}, {"micro_batches": 4, "schedule": "gpipe"}),
+    ("step", {"tp": 2, "dp": 2, "zero": 1}, {"micro_batches": 2}),
+    ("llama", {"tp": 2, "pp": 2}, {"micro_batches": 4, "schedule": "interleaved-zero-bubble"}),
+    ("step", {"tp": 2, "pp": 2, "dp": 2}, {"micro_batches": 4, "schedule": "interleaved-1f1b"}),
+    ("step", {"tp": 2, "pp": 2, "dp": 2, "zero": 2}, {"micro_batches": 4, "schedule": "zbv"}),
+    ("step", {"tp": 2, "pp": 2, "zero": 1}, {"micro_batches": 4, "schedule": "looped-bfs"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "layout", "options"),
+    [*RUNS[:1], *(pytest.param(*run, marks=pytest.mark.soak) for run in RUNS[1:])],
+    ids=str,
+)
+def test_the_order_is_that_of_a_run(program: str, layout: dict[str, Any], options: dict[str, Any]) -> None:
+    model = lp.model("tiny") if layout.get("pp", 1) > 1 else lp.model("tiny").replace(n_layers=2)
+    sequences = layout.get("dp", 1) * options.get("micro_batches", 1)
+    options = {"global_batch": sequences, **options}
+    traces = lp.run(program, model, layout, seq_len=16, **options).traces
+    for rank in (0, len(traces) - 1):
+        found = collectives_in_order(sending(program, model, layout, 16, rank=rank, **options))
+        for axis in ("tp", "cp", "dp"):
+            ran = [(e.kind, e.bytes, e.phase) for e in traces[rank].events if e.axis == axis]
+            assert [(one.kind, one.bytes, one.phase) for one in found if one.axis == axis] == ran
+
+
+def test_a_collective_says_what_it_belongs_to() -> None:
+    whole = collectives_in_order(sending("llama", "tiny", {"tp": 2}, 16))
+    assert [str(one) for one in whole[:4]] == [
+        "the embedding, forward",
+        "layer 0's attention, forward",
+        "layer 0's attention, forward",
+        "layer 0's MLP, forward",
+    ]
+    passes = [str(one) for one in whole if one.phase != "gradients"]
+    assert passes[-3:] == ["layer 0's attention, backward"] * 2 + ["the embedding, backward"]
+    assert {str(one) for one in whole} >= {"the loss, forward", "the output layer, backward", "the gradients"}
+    steps = collectives_in_order(sending("step", "tiny", {"tp": 2, "pp": 2}, 16, rank=2, micro_batches=2))
+    assert str(steps[0]) == "layer 2's attention, forward, micro-batch 0"
+    assert str(steps[-1]) == "the norm of the gradients"
 
 
 # -- what is no flight record ----------------------------------------------------------------------
@@ -409,36 +430,31 @@ def nested(pairs: int) -> bytes:
     return text + b"K\x01s."
 
 
+def changed(**more: Any) -> bytes:
+    return json.dumps(GOOD | more).encode()
+
+
+def barrier(number: int, size: Any) -> bytes:
+    return changed(entries=[entry(0, ("0", ""), "barrier", number, [size])])
+
+
+CALLS = b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R."
+ENTRIES = b'{"version": "2.10", "entries": ['
 HOSTILE = {
-    "calls": (pickle.dumps(Calls()), r"rank_0: its pickle names 'posix.system'"),
-    "calls in torch's form": (
-        b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R.",
-        r"its pickle names 'posix.system'",
-    ),
-    "deep": (b'{"version": "2.10", "entries": ' + b"[" * 10**6, r"rank_0: its JSON is nested too deeply"),
-    "digits": (
-        b'{"version": ' + b"9" * 10**5 + b"}",
-        r"rank_0: its JSON holds a number of thousands of digits",
-    ),
-    "million": (
-        b'{"version": "2.10", "entries": [' + b"{}," * (10**6 - 1) + b"{}]}",
-        r"rank_0: 1,000,000 entries, at most 100,000 are read",
-    ),
-    "large": (b"{" + b" " * 2**25, r"rank_0: more than 33,554,432 bytes"),
-    "version": (json.dumps(GOOD | {"version": "3.1"}).encode(), r"rank_0: its version is '3.1', 2.x is read"),
-    "no version": (b"{}", r"rank_0: its version is missing, 2.x is read"),
-    "no mapping": (pickle.dumps([1]), r"rank_0: it is list, not a mapping"),
-    "text": (b"hello", r"rank_0: neither JSON nor a pickle"),
-    "no list": (json.dumps(GOOD | {"entries": 3}).encode(), r"rank_0: its entries are no list"),
-    "field": (json.dumps(GOOD | {"entries": [{}]}).encode(), r"rank_0: entry 0 lacks a field"),
-    "sizes": (
-        json.dumps(dump([entry(0, ("0", ""), "barrier", 1, ["x"])], {})).encode(),  # type: ignore[list-item]
-        r"rank_0: entry 0 lacks a field",
-    ),
-    "huge number": (
-        json.dumps(dump([entry(0, ("0", ""), "barrier", 2**70, [1])], {})).encode(),
-        r"rank_0: entry 1 lacks a field, or has it in another form",
-    ),
+    "calls": (pickle.dumps(Calls()), r"its pickle names 'posix.system'"),
+    "calls in torch's form": (CALLS, r"its pickle names 'posix.system'"),
+    "deep": (ENTRIES + b"[" * 10**6, r"its JSON is nested too deeply"),
+    "digits": (b'{"version": ' + b"9" * 10**5 + b"}", r"its JSON holds a number of thousands of digits"),
+    "million": (ENTRIES + b"{}," * (10**6 - 1) + b"{}]}", r"1,000,000 entries, at most 100,000 are read"),
+    "large": (b"{" + b" " * 2**25, r"more than 33,554,432 bytes"),
+    "version": (changed(version="3.1"), r"its version is '3.1', 2.x is read"),
+    "no version": (b"{}", r"its version is missing, 2.x is read"),
+    "no mapping": (pickle.dumps([1]), r"it is list, not a mapping"),
+    "text": (b"hello", r"neither JSON nor a pickle"),
+    "no list": (changed(entries=3), r"its entries are no list"),
+    "field": (changed(entries=[{}]), r"entry 0 lacks a field"),
+    "sizes": (barrier(1, "x"), r"entry 0 lacks a field"),
+    "huge number": (barrier(2**70, 1), r"entry 1 lacks a field, or has it in another form"),
 }
 
 
@@ -446,18 +462,18 @@ HOSTILE = {
 def test_what_is_no_flight_record_is_refused_by_name(name: str, tmp_path: Path) -> None:
     data, words = HOSTILE[name]
     (tmp_path / "rank_0").write_bytes(data)
-    with within(3), pytest.raises(lp.LlamaparError, match=words):
+    with within(3), pytest.raises(lp.LlamaparError, match=f"rank_0: {words}"):
         lp.explain(flight=tmp_path)
     assert not Path("/tmp/called-by-a-flight-record").exists()
 
 
 BROKEN = {
     "empty": (b"", "empty"),
-    "cut JSON": (json.dumps(GOOD).encode()[:-9], "its JSON is cut off or damaged"),
+    "cut JSON": (changed()[:-9], "its JSON is cut off or damaged"),
     "cut pickle": (torchs_pickle(GOOD)[:-9], "its pickle is cut off or damaged"),
     "cut Python's": (pickle.dumps(GOOD)[:-9], "its pickle is cut off or damaged"),
     "keys": (nested(40), "its pickle is damaged"),
-    "deep keys": (b"\x80\x02}K\x01" + b"K\x01\x86" * 10**6 + b"K\x01s.", "its pickle is damaged"),
+    "deep keys": (b"\x80\x02}K\x01" + b"K\x01\x86" * 10**5 + b"K\x01s.", "its pickle is damaged"),
     "memo": (b"\x80\x02}r\xff\xff\xff\x3f.", "its pickle is cut off or damaged"),
 }
 
@@ -466,7 +482,7 @@ BROKEN = {
 def test_a_dump_that_is_cut_off_or_damaged_is_told(name: str, tmp_path: Path) -> None:
     data, words = BROKEN[name]
     (tmp_path / "rank_0").write_bytes(data)
-    (tmp_path / "rank_1").write_bytes(json.dumps(GOOD).encode())
+    (tmp_path / "rank_1").write_bytes(changed())
     with within(3):
         found = lp.explain(flight=tmp_path)
     assert f"rank 0's dump cannot be read: {words}" in found.note
@@ -480,11 +496,15 @@ def short(number: int, group: str = "0", label: str = "default_pg", **more: Any)
     return {"process_group": (group, label), "profiling_name": "n", "collective_seq_id": number, **more}
 
 
-def groups(names: int, ranks: str) -> dict[str, Any]:
-    """Dumps in which so many groups have the same text of ranks."""
-    config = {"ranks": ranks}
-    each = [short(1, str(i), "g") for i in range(names)]
-    return dump(each, {}) | {"pg_config": {str(i): config for i in range(names)}}
+def few(entries: list[Any], ranks: dict[str, str] | None = None, protocol: int = 2) -> bytes:
+    """A pickled dump: what stands twice in it is written once. The groups have these ranks."""
+    config = {name: {"ranks": text} for name, text in (ranks or {}).items()}
+    return pickle.dumps(dump(entries, {}) | {"pg_config": config}, protocol)
+
+
+def groups(names: int, ranks: str) -> bytes:
+    """So many groups with the same text of ranks."""
+    return few([short(1, str(i), "g") for i in range(names)], dict.fromkeys(map(str, range(names)), ranks))
 
 
 def pairs_of_pairs(depth: int = 60) -> Any:
@@ -495,57 +515,46 @@ def pairs_of_pairs(depth: int = 60) -> Any:
     return pair
 
 
-MANY, EVERYBODY = [[1]] * 8000, ", ".join(map(str, range(5000)))
-MULTIPLIED: dict[str, tuple[dict[str, Any], int, str]] = {
+def frames(path: str, i: int) -> list[dict[str, Any]]:
+    return [{"filename": path, "line": 40 * i + j, "name": "f"} for j in range(40)]
+
+
+MANY, EVERYBODY, FAR = [[1]] * 8000, ", ".join(map(str, range(5000))), "/" * 20_000
+PAIRS = pairs_of_pairs()
+LACKS = "entry 0 lacks a field"
+MULTIPLIED: dict[str, tuple[bytes, str]] = {
     "sizes of a thousand calls are one list": (
-        dump([short(1, input_sizes=MANY, profiling_name=f"n{i}") for i in range(1200)], {}),
-        2,
+        few([short(1, input_sizes=MANY, profiling_name=f"n{i}") for i in range(1200)]),
         "",
     ),
     "numbers of twenty thousand tensors are one list": (
-        dump([short(1, input_sizes=[list(range(20_000))] * 20_000)], {}),
-        2,
-        "entry 0 lacks a field, or has it in another form",
+        few([short(1, input_sizes=[list(range(20_000))] * 20_000)]),
+        f"{LACKS}, or has it in another form",
     ),
-    "a description of pairs": (dump([short(1, label=pairs_of_pairs())], {}), 4, "entry 0 lacks a field"),
-    "a size of pairs": (dump([short(1, input_sizes=[[pairs_of_pairs()]])], {}), 4, "entry 0 lacks a field"),
-    "an entry again and again": (dump([short(1, profiling_name="coalesced")] * 18_000, {}), 2, ""),
-    "a long path on every line": (
-        dump(
-            [
-                short(1, frames=[{"filename": FAR, "line": 40 * i + j, "name": "f"} for j in range(40)])
-                for FAR in ["/" * 20_000]
-                for i in range(40)
-            ],
-            {},
-        ),
-        2,
-        "",
-    ),
+    "a description of pairs": (few([short(1, label=PAIRS)], protocol=4), LACKS),
+    "a size of pairs": (few([short(1, input_sizes=[[PAIRS]])], protocol=4), LACKS),
+    "an entry again and again": (few([short(1, profiling_name="coalesced")] * 18_000), ""),
+    "a long path on every line": (few([short(1, frames=frames(FAR, i)) for i in range(40)]), ""),
     "groups of five thousand": (
         groups(400, EVERYBODY),
-        2,
         "its groups have 2,000,000 members, at most 1,048,576 are read",
     ),
-    "fewer of them": (groups(20, EVERYBODY), 2, ""),
+    "fewer of them": (groups(20, EVERYBODY), ""),
     "a rank far away": (
-        dump([short(1)], {}) | {"pg_config": {"0": {"ranks": "0, 99999999"}}},
-        2,
+        few([short(1)], {"0": "0, 99999999"}),
         "a group has rank 99,999,999, and at most 65,536 ranks are read",
     ),
     "many groups of all ranks": (
-        dump([short(1, str(i)) for i in range(900)], {}) | {"pg_config": {"0": {"ranks": "0, 65535"}}},
-        2,
+        few([short(1, str(i)) for i in range(900)], {"0": "0, 65535"}),
         "the folder: its groups have 58,916,866 members",
     ),
-    "a member twice": (groups(2, "0, 0"), 2, ""),
+    "a member twice": (groups(2, "0, 0"), ""),
 }
 
 
 @pytest.mark.parametrize("name", MULTIPLIED)
 def test_a_few_bytes_cannot_ask_for_much_work_or_memory(name: str) -> None:
-    value, protocol, words = MULTIPLIED[name]
-    data = pickle.dumps(value, protocol)
+    data, words = MULTIPLIED[name]
     assert len(data) < 110_000
     with Peak() as peak, within(3):
         try:
@@ -557,29 +566,38 @@ def test_a_few_bytes_cannot_ask_for_much_work_or_memory(name: str) -> None:
     assert peak.anonymous < 64 * 2**20
 
 
-def test_a_number_in_a_name_that_is_no_rank() -> None:
-    with pytest.raises(lp.LlamaparError, match="its name ends in 20,251,123, which is no rank"):
-        dumps.of_bytes([("dump_of_20251123", json.dumps(GOOD).encode())])
-
-
 def test_a_batch_ends_what_was_called_since_the_last_end() -> None:
     """Also where an operation whose own name ends so stands inside; another number is another batch."""
     ops = [("send 0->1", 1), ("all_gather_coalesced", 2), ("all_gather", 2), ("coalesced", 2)]
     calls = [short(number, profiling_name=f"nccl:{op}", retired=False) for op, number in ops]
     calls[-1]["retired"] = True
-    (one,) = dumps.of_bytes([("rank_0", json.dumps(dump(calls, {})).encode())]).dumps.values()
+    (one,) = read([(0, dump(calls, {}))]).dumps.values()
     assert list(one.done) == [0, 1, 1, 1]
 
 
-def test_a_rank_that_comes_twice(tmp_path: Path) -> None:
-    for name in ("rank_0.json", "other_0.json"):
-        (tmp_path / name).write_text(json.dumps(GOOD))
-    with pytest.raises(lp.LlamaparError, match=r"rank 0 comes twice: other_0.json and rank_0.json"):
+@pytest.mark.parametrize("field", ["profiling_name", "label"])
+def test_a_name_that_turns_a_text_around_is_refused(field: str) -> None:
+    with pytest.raises(lp.LlamaparError, match=f"{LACKS}, or has it in another form"):
+        dumps.of_bytes([("rank_0", few([short(1, **{field: "all\u202e"})]))])
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([], r"0 files that end in a rank's number"),
+        (["dump_of_20251123"], r"its name ends in 20,251,123, which is no rank"),
+        (["rank_0.json", "other_0.json"], r"rank 0 comes twice: other_0.json and rank_0.json"),
+    ],
+)
+def test_folders_that_are_refused(names: list[str], words: str, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(changed())
+    with pytest.raises(lp.LlamaparError, match=words):
         lp.explain(flight=tmp_path)
 
 
 def test_logs_and_hidden_files_beside_dumps_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "rank_0").write_text(json.dumps(GOOD))
+    (tmp_path / "rank_0").write_bytes(changed())
     for name in (".rank_0.swp", "stderr_0.log", "rank_0.TXT"):
         (tmp_path / name).write_text("no dump")
     assert [*dumps.read_dumps(tmp_path).dumps] == [0]
@@ -592,16 +610,7 @@ def test_a_pipe_among_files_is_not_waited_for(tmp_path: Path) -> None:
             lp.explain(flight=given)
 
 
-@pytest.mark.parametrize("field", ["profiling_name", "label"])
-def test_a_name_that_turns_a_text_around_is_refused(field: str) -> None:
-    data = pickle.dumps(dump([short(1, **{field: "all\u202e"})], {}), 2)
-    with pytest.raises(lp.LlamaparError, match="entry 0 lacks a field, or has it in another form"):
-        dumps.of_bytes([("rank_0", data)])
-
-
-def test_folders_without_dumps(tmp_path: Path) -> None:
-    with pytest.raises(lp.LlamaparError, match=r"0 files that end in a rank's number"):
-        lp.explain(flight=tmp_path)
+def test_what_is_no_folder_or_not_alone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(lp.LlamaparError, match=r"No such file or directory"):
         lp.explain(flight=tmp_path / "none")
     with pytest.raises(lp.LlamaparError, match=r"^no flight records\n"):
@@ -619,52 +628,45 @@ def written(row: dict[str, Any], where: Path) -> Path:
     return where
 
 
-def test_explain_says_axis_rank_and_collective(tmp_path: Path) -> None:
-    row = next(row for row in CASES if row["name"] == "raises-0")
-    found = lp.explain(flight=written(row, tmp_path))
-    assert found.best is not None
-    assert found.flight is not None
-    assert found.flight.ranks == tuple(row["ranks"])
-    assert f"rank {row['ranks'][0]} (" in found.best.cause
-    assert " never entered " in found.best.cause
-    assert " last common: " in found.best.cause
-    assert "where every rank stands" in str(found)
-    assert "where every rank stands" in found._repr_html_()
+RAISES, SKIP = named("raises-0"), named("skip-2")
 
 
 def test_the_command_explains_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = next(row for row in CASES if row["name"] == "skip-2")
-    where = str(written(row, tmp_path))
+    where = str(written(SKIP, tmp_path))
     assert main(["explain", "--flight", where]) == 0
     assert "skipped" in capsys.readouterr().out
     assert main(["explain", "--flight", where, "--tp", "4", "--dp", "2", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["flight"]["ranks"] == row["ranks"]
+    assert said["flight"]["ranks"] == SKIP["ranks"]
     assert said["diagnoses"][0]["level"] == "likely"
     assert main(["explain", "--flight", where, "--file", where]) == 2
     assert "a file and a flight were given; one is explained" in capsys.readouterr().err
 
 
-def test_a_hang_has_a_picture(tmp_path: Path) -> None:
+def test_a_hang_is_told_and_has_a_picture() -> None:
     """A row a rank, its open call hollow, a cross where the culprit left, shapes under the mouse."""
-    row = next(row for row in CASES if row["name"] == "raises-0")
-    found = lp.explain(flight=written(row, tmp_path))
-    view = lp.view(found)
+    found = lp.explain(flight=folder(RAISES))
     assert found.best is not None
+    assert found.flight is not None
+    assert found.flight.ranks == tuple(RAISES["ranks"])
+    for words in (f"rank {RAISES['ranks'][0]} (", " never entered ", " last common: "):
+        assert words in found.best.cause
+    assert "where every rank stands" in str(found)
+    assert "where every rank stands" in found._repr_html_()
+    view = lp.view(found)
     assert view.summary.startswith(found.best.cause)
     by_name = {trace["name"]: trace for trace in view.spec["data"]}
     assert set(by_name) == {"tp", "dp", "other groups", "waits there", "here"}
-    assert by_name["here"]["y"] == row["ranks"]
-    assert set(by_name["waits there"]["y"]) == set(range(8)) - set(row["ranks"])
+    assert by_name["here"]["y"] == RAISES["ranks"]
+    assert set(by_name["waits there"]["y"]) == set(range(8)) - set(RAISES["ranks"])
     hover = by_name["waits there"]["hovertext"][0]
     assert re.fullmatch(
         r"rank 0 · tp group of dp 0: all_gather #14, \[\[4, 8\]\] to .* Float · line \d+ .*", hover
     )
 
 
-def test_a_call_of_the_picture_has_its_whole_stack(tmp_path: Path) -> None:
-    row = next(row for row in CASES if row["name"] == "raises-0")
-    clinic = lp.clinic(flight=written(row, tmp_path))
+def test_the_clinic_takes_a_folder_and_draws_whole_stacks(tmp_path: Path) -> None:
+    clinic = lp.clinic(flight=written(RAISES, tmp_path))
     figure = clinic.payload["figure"]
     waits = next(trace for trace in figure["data"] if trace["name"] == "waits there")
     stacks = figure["layout"]["meta"]["stacks"]
@@ -677,14 +679,18 @@ def test_a_call_of_the_picture_has_its_whole_stack(tmp_path: Path) -> None:
     ]
     assert frames[-1].endswith("make_flights.py, in <module>")
     assert len(set(map(tuple, stacks))) == len(stacks)
+    clinic.set(tp=3)
+    assert clinic._state.problem is not None
+    layout = "tp=3 cp=1 pp=1 dp=1"
+    assert clinic._state.problem.what == f"the records name rank 7, but the layout {layout} has only 3 ranks"
 
 
 def test_stacks_are_bounded_and_their_names_are_no_markup() -> None:
     frame = {"filename": "/home/<b>.py", "name": "<img src=x>" * 99, "line": 7}
     deep = [frame | {"line": i} for i in range(1000)]
-    rows = [[entry(1, ("0", "default_pg"), "barrier", 1, [1], frames=f, **OPEN)] for f in ([frame], deep)]
-    made = {rank: dump(one, {"0": [0, 1, 2]}) for rank, one in enumerate(rows)}
-    found = dumps.of_bytes((f"rank_{r}", torchs_pickle(d)) for r, d in made.items())
+    rows = [entry(1, ("0", "default_pg"), "barrier", 1, [1], frames=f, **OPEN) for f in ([frame], deep)]
+    made = ((rank, dump([row], {"0": [0, 1, 2]})) for rank, row in enumerate(rows))
+    found = read(made, torchs_pickle)
     (short,), (long,) = found.dumps[0].stacks, found.dumps[1].stacks
     assert short.line == f"line 7 of <b>.py, in {frame['name'][:100]}"  # type: ignore[index]
     assert short.frames == (f"line 7 of /home/<b>.py, in {frame['name'][:100]}",)  # type: ignore[index]
@@ -706,45 +712,34 @@ def dropped(clinic: lp.Clinic, sent: list[tuple[str, bytes]], size: int = 0) -> 
     return problem
 
 
-@pytest.mark.parametrize("name", ["raises-0", "skip-2"])
-def test_the_clinic_takes_dumps_like_the_command(name: str) -> None:
-    row = next(row for row in CASES if row["name"] == name)
+def test_the_clinic_takes_dumps_like_the_command() -> None:
     clinic = lp.clinic("KV heads", tp=4, dp=2)
-    assert dropped(clinic, files(row)) is None
+    assert dropped(clinic, files(SKIP)) is None
     assert clinic.text == ""
-    said = lp.explain(flight=folder(row), layout={"tp": 4, "dp": 2})
+    said = lp.explain(flight=folder(SKIP), layout={"tp": 4, "dp": 2})
     assert str(clinic.explanation) == str(said)
     assert clinic.snapshot().spec == lp.view(said).spec
     clinic.set(text="n_kv_heads (8) must be divisible by tp (16)")
     assert clinic.explanation.flight is None
 
 
-def test_the_clinic_takes_a_folder(tmp_path: Path) -> None:
-    row = next(row for row in CASES if row["name"] == "raises-0")
-    clinic = lp.clinic(flight=written(row, tmp_path))
-    assert clinic.explanation.flight is not None
-    assert clinic.explanation.flight.ranks == tuple(row["ranks"])
-    clinic.set(tp=3)
-    assert clinic._state.problem is not None
-    layout = "tp=3 cp=1 pp=1 dp=1"
-    assert clinic._state.problem.what == f"the records name rank 7, but the layout {layout} has only 3 ranks"
+TOO_MANY = "100,000,000 bytes of flight records, at most 6,291,456 travel from the browser"
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTILE if name not in ("large", "million")])
-def test_the_clinic_refuses_what_is_no_flight_record(name: str) -> None:
-    data, words = HOSTILE[name]
+@pytest.mark.parametrize(
+    ("sent", "size", "words"),
+    [([("rank_0", HOSTILE[name][0])], 0, HOSTILE[name][1]) for name in ("calls", "sizes")]
+    + [([], 10**8, TOO_MANY)],
+)  # fmt: skip
+def test_the_clinic_refuses_what_is_none_or_too_much(
+    sent: list[tuple[str, bytes]], size: int, words: str
+) -> None:
     clinic = lp.clinic("KV heads")
-    problem = dropped(clinic, [("rank_0", data)])
+    problem = dropped(clinic, sent, size)
     assert problem is not None
     assert re.search(words, problem["what"])
     assert clinic.text == "KV heads"
     assert not Path("/tmp/called-by-a-flight-record").exists()
-
-
-def test_the_clinic_bounds_what_travels() -> None:
-    problem = dropped(lp.clinic(), [], 10**8)
-    assert problem is not None
-    assert problem["what"] == "100,000,000 bytes of flight records, at most 6,291,456 travel from the browser"
 
 
 def test_a_picture_of_a_thousand_ranks_stays_small() -> None:

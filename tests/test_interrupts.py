@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -29,7 +29,7 @@ SOON = 10.0
 """Seconds for what takes a fraction of one, on a machine that has much else to do."""
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
     """SIGINT as Python has it by default: a shell may have started the tests with the signal ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,15 +44,10 @@ class Command:
     """A process of the command, in a process group of its own as a terminal's foreground one."""
 
     def __init__(self, words: list[str], found_first: Path | None = None):
-        places = [str(place) for place in (found_first, PROJECT) if place]
-        self.process = subprocess.Popen(
-            words,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0,
-        )
+        places = os.pathsep.join(str(place) for place in (found_first, PROJECT) if place)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        environment = {**os.environ, "PYTHONPATH": places}
+        self.process = subprocess.Popen(words, env=environment, **pipes, text=True, process_group=0)
 
     def interrupted(self, reached: Callable[[], object]) -> tuple[int, str]:
         """Exit status and stderr, after an interrupt as soon as `reached` is true; nothing lives on."""
@@ -105,10 +100,9 @@ SWALLOWS = """
 """
 
 
-@pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize(
-    ("module", "code"), [("difflib", HANGS), ("torch", SWALLOWS)], ids=["package", "torch"]
+    ("entry", "module", "code"),
+    [("module", "difflib", HANGS), ("script", "difflib", HANGS), ("script", "torch", SWALLOWS)],
 )
 def test_ctrl_c_while_modules_are_imported(
     entry: str, module: str, code: str, stuck: Callable[[str, str], Path]
@@ -120,13 +114,11 @@ def test_ctrl_c_while_modules_are_imported(
 
 
 @pytest.mark.soak
-@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_while_the_server_of_the_ranks_starts() -> None:
     command = Command([*ENTRIES["module"], *RUN, "--engine", "processes"])
     assert command.interrupted(psutil.Process(command.process.pid).children) == (STATUS, "")
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_after_the_answer_changes_nothing(stuck: Callable[[str, str], Path]) -> None:
     at_the_end = """
         import atexit
@@ -137,7 +129,6 @@ def test_ctrl_c_after_the_answer_changes_nothing(stuck: Callable[[str, str], Pat
     assert command.interrupted((folder / "ended").exists) == (0, "")
 
 
-@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("engine", ["local", "processes"])
 @pytest.mark.parametrize(
     "entry",
@@ -167,6 +158,15 @@ def test_ctrl_c_at_every_moment(
 
 
 # -- a run in Python -------------------------------------------------------------------------------
+
+
+def python(code: str) -> tuple[str, str]:
+    """What a process that ends well writes to stdout and stderr."""
+    command, environment = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
 
 IN_PYTHON = """
     import os, signal, sys, threading, time
@@ -209,21 +209,13 @@ IN_PYTHON = """
 @pytest.mark.soak
 def test_an_interrupt_of_the_first_run_spoils_no_later_one() -> None:
     """While torch is imported, and while the server of the ranks starts."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(IN_PYTHON)],
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
+    assert python(textwrap.dedent(IN_PYTHON)) == ("right\n", "")
 
 
 def strike() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("checks", [False, True])
 def test_an_interrupt_waits_for_a_check_or_the_end_of_the_block(checks: bool) -> None:
     reached = []
@@ -243,7 +235,6 @@ def test_an_interrupt_waits_for_a_check_or_the_end_of_the_block(checks: bool) ->
         strike()  # as before
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_is_raised_whatever_else_was() -> None:
     def raises() -> None:
         with deferred():
@@ -262,7 +253,6 @@ def test_an_interrupt_is_raised_whatever_else_was() -> None:
             block()
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_what_somebody_else_decided_about_sigint_stays() -> None:
     for handler in (signal.SIG_IGN, signal.SIG_DFL, lambda *_: None):
         signal.signal(signal.SIGINT, handler)
@@ -275,18 +265,13 @@ def test_what_somebody_else_decided_about_sigint_stays() -> None:
         assert signal.getsignal(signal.SIGINT) is handler
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_another_thread_leaves_sigint_alone() -> None:
-    seen = []
-
-    def other() -> None:
+    def other() -> object:
         with deferred():
-            seen.append(signal.getsignal(signal.SIGINT))
+            return signal.getsignal(signal.SIGINT)
 
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-    assert seen == [signal.default_int_handler]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(other).result() is signal.default_int_handler
 
 
 BROKEN = """
@@ -317,11 +302,6 @@ os._exit(0)  # such a torch may fail as Python ends
 
 
 def test_a_torch_that_an_interrupt_left_half_imported_asks_for_a_restart() -> None:
-    done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    assert done.stdout == "".join(
-        "torch is half imported in this process: its import was interrupted, and cannot be done again\n"
-        f"  why  lp.{name} needs it\n"
-        "  try  a restart of the kernel, or of Python\n"
-        for name in ("run", "tape", "run")
-    )
+    half = "torch is half imported in this process: its import was interrupted, and cannot be done again\n"
+    half += "  why  lp.{} needs it\n  try  a restart of the kernel, or of Python\n"
+    assert python(BROKEN) == ("".join(half.format(name) for name in ("run", "tape", "run")), "")

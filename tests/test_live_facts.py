@@ -65,48 +65,74 @@ def test_the_failing_part_of_a_line_with_its_operands_and_numbers() -> None:
         "size = 3",
         ALONE,
     ]
+    assert told(checked)[0].endswith(": X.shape[-1] % 8")
 
 
-def test_modules_items_buffers_and_slots() -> None:
-    block, i, weights = Block(), 0, {"wq": [torch.zeros(3, 4, dtype=torch.int8)]}
-
-    class Slots:
-        __slots__ = ("empty", "w")
-
-    slots = Slots()
-    slots.w = torch.zeros(2)
-    x = torch.zeros(2, 7)
-    assert rows(lambda: block.layers[i](x)) == {
-        "block.layers[i].weight": "[8, 8] float32", "block.layers[i].bias": "[8] float32",
-        "x": "[2, 7] float32",
-    }  # fmt: skip
-    assert rows(lambda: x @ block.by_name["wo"].weight) == {
-        "x": "[2, 7] float32", "block.by_name['wo'].weight": "[8, 4] float32",
-    }  # fmt: skip
-    assert rows(lambda: block.cache @ weights["wq"][i].float()) == {
-        "block.cache": "[2, 5] float32", "weights['wq'][i]": "[3, 4] int8",
-    }  # fmt: skip
-    assert rows(lambda: slots.w.view(3)) == {"slots.w": "[2] float32"}
-    assert rows(lambda: (slots.empty, x.view(3))) == {}  # type: ignore[attr-defined]
+class Slots:
+    __slots__ = ("empty", "w")
 
 
-def test_a_check_of_ones_own_shows_what_it_checked() -> None:
-    x, heads = torch.zeros(2, 7), (4, 8)
+BLOCK, SLOTS, LAYER = Block(), Slots(), nn.Linear(8, 8, bias=False)
+SLOTS.w = torch.zeros(2)
+ITEMS = {"wq": [torch.zeros(3, 4, dtype=torch.int8)]}
+X, Y, HEADS, AT, NONE = torch.zeros(2, 7), torch.zeros(4, 6, 10), (4, 8), 1, 0
+PARTS, CACHE, KEYS = Y.chunk(3, 1), torch.zeros(2, 8), torch.zeros(2, 3)
+SHARE, HELD = torch.zeros(4096, 64)[:128], {"x": torch.zeros(2, 3)}
 
-    def checked() -> None:
-        if x.shape[-1] % 8:
-            raise ValueError("not whole")
 
-    assert told(checked)[0].endswith(": x.shape[-1] % 8")
-    assert rows(checked) == {"x": "[2, 7] float32"}
-    assert facts_of(checked).numbers == {"x.shape[-1]": 7}
+def checked() -> None:
+    if X.shape[-1] % 8:
+        raise ValueError("not whole")
 
-    def asserted() -> None:
-        assert x.shape == heads, "other"
 
-    found = facts_of(asserted)
-    assert found.numbers == {"heads": (4, 8)}
-    assert rows(asserted) == {"x": "[2, 7] float32"}
+def asserted() -> None:
+    assert X.shape == HEADS, "other"
+
+
+def stored() -> None:
+    CACHE[:, 7 : 7 + KEYS.shape[1]] = KEYS
+
+
+FAILING: list[tuple[Callable[[], object], dict[str, str], dict[str, object]]] = [
+    (
+        lambda: BLOCK.layers[0](X),
+        {"BLOCK.layers[0].weight": "[8, 8]", "BLOCK.layers[0].bias": "[8]", "X": "[2, 7]"},
+        {},
+    ),
+    (lambda: X @ BLOCK.by_name["wo"].weight, {"X": "[2, 7]", "BLOCK.by_name['wo'].weight": "[8, 4]"}, {}),
+    (
+        lambda: BLOCK.cache @ ITEMS["wq"][NONE].float(),
+        {"BLOCK.cache": "[2, 5]", "ITEMS['wq'][NONE]": "[3, 4] int8"},
+        {"NONE": 0},
+    ),
+    (lambda: SLOTS.w.view(3), {"SLOTS.w": "[2]"}, {}),
+    (lambda: (SLOTS.empty, X.view(3)), {}, {}),  # type: ignore[attr-defined]
+    (checked, {"X": "[2, 7]"}, {"X.shape[-1]": 7}),
+    (asserted, {"X": "[2, 7]"}, {"HEADS": (4, 8)}),
+    (
+        lambda: (KEYS @ SHARE.T).view(3, 1, 256),
+        {"KEYS": "[2, 3]", "SHARE": "[128, 64], a slice of [4096, 64]"},
+        {},
+    ),
+    (
+        lambda: Y[:, AT : -AT - 1, ::3] @ PARTS[2 * AT - 2][-1, 0],
+        {"Y[:, AT:-AT - 1, ::3]": "[4, 3, 4]", "PARTS[2 * AT - 2][-1, 0]": "[10]"},
+        {"AT": 1},
+    ),
+    (stored, {"CACHE": "[2, 8]", "KEYS": "[2, 3]"}, {"KEYS.shape[1]": 3}),  # what is stored into is whole
+    (lambda: X.view(PARTS[1 // NONE], 2**70 * 3), {}, {"NONE": 0}),  # what cannot be worked out is left out
+    # tensors of a dict are operands where no other is
+    (lambda: sum(HELD.values(), "text"), {'HELD["x"]': "[2, 3]"}, {}),  # type: ignore[arg-type]
+    (lambda: LAYER.load_state_dict(HELD), {"LAYER.weight": "[8, 8]"}, {}),
+]
+
+
+@pytest.mark.parametrize(("fails", "operands", "numbers"), FAILING)
+def test_operands_and_numbers_of_the_failing_expression(
+    fails: Callable[[], object], operands: dict[str, str], numbers: dict[str, object]
+) -> None:
+    assert {name: row.replace(" float32", "") for name, row in rows(fails).items()} == operands
+    assert facts_of(fails).numbers == numbers
 
 
 def test_without_source_the_process_is_told() -> None:
@@ -152,10 +178,8 @@ def test_a_dtensor_beside_a_whole_size_is_the_cause(mesh: DeviceMesh) -> None:
     )  # fmt: skip
     assert x_row[1:] == ("[2, 24, 512] float32", "", "512 = heads·size")
     assert found.live.lines()[3:] == ["heads = 32, size = 16", "rank 1 of 4, mesh tp=4, a fake process group"]
-    assert found.summary == (
-        "A sharding problem: heads·size = 512 is the whole of dim 0 of self.proj.weight, of which a rank "
-        "holds 128 over tp=4"
-    )
+    whole = "heads·size = 512 is the whole of dim 0 of self.proj.weight, of which a rank holds 128 over tp=4"
+    assert found.summary == f"A sharding problem: {whole}"
     assert found.best is not None
     assert found.best.fixes == ("write heads // 4 = 8",)
     assert found.as_dict()["live"]["operands"][0]["name"] == "self.proj.weight"
@@ -170,15 +194,6 @@ def test_a_dtensor_is_read_on_every_axis() -> None:
         }
         assert facts_of(lambda: w.view(7)).process == "rank 0 of 8, mesh dp=2 tp=4, a fake process group"
         assert facts_of(lambda: w.view(7)).facts == {"dp": 2, "tp": 4}
-
-
-def test_a_slice_by_hand_names_its_whole() -> None:
-    whole = torch.zeros(4096, 64)
-    wk, x = whole[:128], torch.zeros(3, 64)
-    assert rows(lambda: (x @ wk.T).view(3, 1, 256)) == {
-        "x": "[3, 64] float32", "wk": "[128, 64] float32, a slice of [4096, 64]",
-    }  # fmt: skip
-    assert not facts_of(lambda: (x @ wk.T).view(3, 1, 256)).alone
 
 
 @pytest.mark.parametrize("name", ["tp", "tp_size", "world_size", "n_ranks", "cp", "num_gpus"])
@@ -201,6 +216,7 @@ def test_a_number_of_ranks_in_an_object_of_the_frames_counts_too() -> None:
 
     assert not facts_of(lambda: outer(SimpleNamespace(tp=1, cp=4))).alone
     assert facts_of(lambda: outer(SimpleNamespace(tp=1, cp=1))).alone
+    assert not facts_of(lambda: (KEYS @ SHARE.T).view(3, 1, 256)).alone  # nor where a slice was cut by hand
 
 
 def test_a_rank_by_the_environment_is_no_lone_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,10 +230,9 @@ def test_a_rank_by_the_environment_is_no_lone_process(monkeypatch: pytest.Monkey
 
 
 def test_a_config_and_a_model_name_sizes() -> None:
-    config = SimpleNamespace(
-        num_attention_heads=32, hidden_size=4096, num_key_value_heads=8, vocab_size=128256, name="x"
-    )
-    w, x = torch.zeros(4096, 128256), torch.zeros(2, 4000)
+    sizes = dict(num_attention_heads=32, hidden_size=4096, num_key_value_heads=8, vocab_size=128256)
+    config = SimpleNamespace(**sizes, name="x")
+    w, x = (torch.empty(shape, device="meta") for shape in ((4096, 128256), (2, 4000)))
 
     def with_config(config: object) -> None:
         x @ w
@@ -251,38 +266,21 @@ def refuses(*args: object, **more: object) -> Any:
     raise Called
 
 
-class HostileMeta(type):
-    __instancecheck__ = __subclasscheck__ = __getattribute__ = __eq__ = __hash__ = refuses  # type: ignore[assignment]
+def refusing(base: type, names: str, **more: Any) -> Any:
+    """A class of which none of these may be called or read."""
+    own = {f"__{name}__": refuses for name in names.split()} | more
+    return type("Hostile", (base,), own)
 
 
-class Hostile:
-    __slots__ = ("__dict__", "w")
-    __getattr__ = __getattribute__ = __repr__ = __str__ = __eq__ = __hash__ = __bool__ = refuses  # type: ignore[assignment]
-    __len__ = __iter__ = __format__ = __index__ = __int__ = __getitem__ = refuses  # type: ignore[assignment]
-    __class__ = property(refuses)  # type: ignore[assignment]
-    shape = property(refuses)
-    dtype = property(refuses)
-
-
-class OwnDict:
-    @property
-    def __dict__(self) -> Any:  # type: ignore[override]
-        raise Called
-
-
-class HostileTensor(torch.Tensor):
-    @classmethod
-    def __torch_function__(cls, *args: Any, **more: Any) -> Any:
-        raise Called
-
-    __repr__ = refuses  # type: ignore[assignment]
-    shape = property(refuses)  # type: ignore[assignment]
-
-
-class HostileDispatch(torch.Tensor):
-    @classmethod
-    def __torch_dispatch__(cls, *args: Any, **more: Any) -> Any:
-        raise Called
+HostileMeta = refusing(type, "instancecheck subclasscheck getattribute eq hash")
+NEVER = "getattr getattribute repr str eq hash bool len iter format index int getitem"
+READ = dict.fromkeys(("__class__", "shape", "dtype"), property(refuses))
+Hostile = refusing(object, NEVER, __slots__=("__dict__", "w"), **READ)
+OwnDict = refusing(object, "", __dict__=property(refuses))
+HostileTensor = refusing(torch.Tensor, "torch_function repr", shape=property(refuses))
+HostileDispatch = refusing(torch.Tensor, "", __torch_dispatch__=classmethod(refuses))
+HostileInt = refusing(int, "index int repr eq hash gt")
+HostileList = refusing(list, "iter getitem len")
 
 
 class HostileModule(nn.Module):
@@ -292,14 +290,6 @@ class HostileModule(nn.Module):
 
     __getattr__ = refuses  # type: ignore[assignment]
     weight = property(refuses)
-
-
-class HostileInt(int):
-    __index__ = __int__ = __repr__ = __eq__ = __hash__ = __gt__ = refuses  # type: ignore[assignment]
-
-
-class HostileList(list[int]):
-    __iter__ = __getitem__ = __len__ = refuses  # type: ignore[assignment]
 
 
 def test_nothing_of_the_users_is_called() -> None:
@@ -347,28 +337,6 @@ def test_many_operands_are_counted() -> None:
 # -- what is worked out ----------------------------------------------------------------------------
 
 
-def test_a_slice_has_its_own_shape() -> None:
-    x, i = torch.zeros(4, 6, 10), 1
-    parts = x.chunk(3, 1)
-
-    def sliced() -> None:
-        x[:, i : -i - 1, ::3] @ parts[2 * i - 2][-1, 0]
-
-    several = {"x[:, i:-i - 1, ::3]": "[4, 3, 4] float32", "parts[2 * i - 2][-1, 0]": "[10] float32"}
-    assert rows(sliced) == several
-    assert facts_of(sliced).numbers == {"i": 1}
-
-
-def test_what_is_stored_into_a_slice_is_of_the_tensor() -> None:
-    cache, k = torch.zeros(2, 8), torch.zeros(2, 3)
-
-    def stored() -> None:
-        cache[:, 7 : 7 + k.shape[1]] = k
-
-    assert rows(stored) == {"cache": "[2, 8] float32", "k": "[2, 3] float32"}
-    assert facts_of(stored).numbers == {"k.shape[1]": 3}
-
-
 @pytest.mark.parametrize(
     "index",
     [None, 9, torch.tensor([1]), [0, 1], slice(None, None, -1), slice(HostileInt(0), 2), (0, 0, 0), True],
@@ -380,30 +348,6 @@ def test_an_index_of_another_kind_leaves_the_tensor(index: Any) -> None:
         torch.mm(x[index], other)
 
     assert rows(fails)["x"] == "[4, 6] float32"
-
-
-def test_a_number_that_cannot_be_worked_out_is_left_out() -> None:
-    x, rows_, none = torch.zeros(4, 6), [torch.zeros(3)], 0
-
-    def fails() -> None:
-        x.view(rows_[1 // none], 2**70 * 3)
-
-    assert facts_of(fails).numbers == {"none": 0}
-
-
-def test_the_tensors_of_a_dict_are_operands_where_no_other_is() -> None:
-    state, layer = {"weight": torch.zeros(3, 4), "note": "text"}, nn.Linear(8, 8, bias=False)
-
-    def load() -> None:
-        layer.load_state_dict(state)
-
-    assert rows(load)["layer.weight"] == "[8, 8] float32"
-    held = {"x": torch.zeros(2, 3)}
-
-    def product() -> None:
-        sum(held.values(), "text")  # type: ignore[arg-type]
-
-    assert rows(product) == {'held["x"]': "[2, 3] float32"}
 
 
 # -- the picture -----------------------------------------------------------------------------------

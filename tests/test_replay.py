@@ -73,28 +73,22 @@ def test_it_stops_where_something_cannot_be_made_again(
         cells_behind(cells, 2, known)
 
 
-def test_cells_are_debugged_in_a_process_of_their_own() -> None:
-    found = debug_cells(cells_behind(CELLS, 8, KNOWN), 10)
-    assert found["verdict"] == "sharding"
-    assert found["axes"] == ["tp"]
-    assert "tp divides n_kv_heads" in found["rules"]
-    assert (found["kind"], found["file"]) == ("RuntimeError", "<cell 8>")
-    assert json.dumps(found)
-
-
-def test_a_process_group_of_the_notebook_is_the_trials_own() -> None:
+def test_cells_are_debugged_in_a_process_of_their_own_whose_group_is_the_trials_own() -> None:
     cells = {
         1: "import torch, torch.distributed as dist\n"
         "from torch.distributed.device_mesh import init_device_mesh",
-        2: "world_size = tp = 4\nheads = 6",
-        3: "tp = 4",
+        2: "world_size = tp = 2\nheads = 3",
+        3: "tp = 2",
         4: "dist.init_process_group('nccl', rank=0, world_size=world_size)",
         5: "mesh = init_device_mesh('cpu', (tp,), mesh_dim_names=('tp',))",
         6: "torch.zeros(heads).view(mesh.size(), -1)",
     }
-    found = debug_cells(cells_behind(cells, 6, {}), 10)
+    found = debug_cells(cells_behind(cells, 6, {}), 5)
     assert found["verdict"] == "sharding"
+    assert found["axes"] == ["tp"]
     assert "tp divides heads" in found["rules"]
+    assert (found["kind"], found["file"]) == ("RuntimeError", "<cell 6>")
+    assert json.dumps(found)
 
 
 def test_a_cell_that_ends_the_process_is_said() -> None:
