@@ -43,44 +43,31 @@ def test_the_peak_is_found_and_named() -> None:
     assert SMALL.alive == {"parameters": 2048, "workspace: mm": 340, "gradients": 200, "inputs": 16}
     assert sum(SMALL.alive.values()) == SMALL.peak_bytes
     assert MemoryCurve("nothing", {"parameters": 4}, ()).peak_bytes == 4
-    assert [readable_bytes(n) for n in (0, 1023, 1024, 3 * 2**29)] == [
-        "0 B",
-        "1023 B",
-        "1.00 KiB",
-        "1.50 GiB",
-    ]
+    read = [readable_bytes(n) for n in (0, 1023, 1024, 3 * 2**29)]
+    assert read == ["0 B", "1023 B", "1.00 KiB", "1.50 GiB"]
 
 
-def test_bars_are_what_each_operation_holds_at_its_most() -> None:
+def test_bars_are_what_each_operation_holds_at_its_most_and_the_peak_has_its_collectives() -> None:
     found = bars(SMALL)
     assert list(found) == ["parameters", "gradients", "activations", "workspace"]
     tops = [sum(heights) for heights in zip(*found.values(), strict=True)]
     assert [round(1024 * top) for top in tops] == [2404, 2414, 2604, 2564], "a part is rounded to 0.0001 KiB"
-
-
-def test_a_training_step_shows_what_the_optimizer_keeps() -> None:
-    held = {"parameters": 1024, "optimizer states": 2048, "master weights": 1024}
-    update = Span(
-        "norm, clipping and AdamW", 4096, OperationMemory((64,), (), 64, "mul", {"workspace: mul": 64})
-    )
-    found = bars(MemoryCurve("step", held, (update,)))
-    assert {name: round(1024 * heights[0]) for name, heights in found.items()} == {
-        "parameters": 1024,
-        "optimizer": 3072,
-        "workspace": 64,
-    }
-
-
-def test_the_curve_of_the_peak_has_its_collectives() -> None:
-    spec = lp.view(SMALL).spec
-    line, mark = (t for t in spec["data"] if t["type"] == "scatter")
+    line, mark = (t for t in lp.view(SMALL).spec["data"] if t["type"] == "scatter")
     assert [round(1024 * y) for y in line["y"]] == [2264, 2364, 2604, 2564]
     assert (mark["x"], mark["marker"]["color"]) == ([1], style.COLOURS["tp"])
     assert mark["hovertext"] == ["all_gather over tp · 128 B"]
     assert (line["yaxis"], mark["yaxis"]) == ("y2", "y2")
 
 
-def test_summary() -> None:
+def test_a_training_step_shows_what_the_optimizer_keeps() -> None:
+    held = {"parameters": 1024, "optimizer states": 2048, "master weights": 1024}
+    scale = OperationMemory((64,), (), 64, "mul", {"workspace: mul": 64})
+    found = bars(MemoryCurve("step", held, (Span("norm, clipping and AdamW", 4096, scale),)))
+    shown = {name: round(1024 * heights[0]) for name, heights in found.items()}
+    assert shown == {"parameters": 1024, "optimizer": 3072, "workspace": 64}
+
+
+def test_the_words_of_the_picture_and_of_the_record() -> None:
     assert lp.view(SMALL).summary == (
         "llama, tp=2: memory of rank 0 over its operations\n"
         "  F of micro-batch 0 on stage 0: 2.35 KiB: parameters 2.00 KiB, workspace 356 B\n"
@@ -91,9 +78,6 @@ def test_summary() -> None:
         "peak 2.54 KiB at F of micro-batch 1 on stage 0, operation 3 of 4, in mm: parameters 2.00 KiB, "
         "workspace: mm 340 B, gradients 200 B, inputs 16 B"
     )
-
-
-def test_the_text_lists_the_operations() -> None:
     assert str(SMALL).splitlines()[1:3] == [
         "   operation                      before, KiB  most  after  collectives",
         "1  F of micro-batch 0 on stage 0  2.02         2.35  2.31   1 all_gather tp",
