@@ -18,14 +18,9 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import llamapar as lp
-from inputs import words
+from inputs import KV, words
 from llamapar.figures.views import MIME
-
-CASES = [
-    json.loads(line)
-    for line in (Path(__file__).parent / "oracles" / "error-cases.jsonl").read_text("utf-8").splitlines()
-]
-KV = "RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
+from test_clinic import CASES
 
 
 def drawable(told: Any) -> bool:
@@ -97,12 +92,6 @@ def drawable(told: Any) -> bool:
             {"model": "llama3.1-405b", "pp": 16, "framework": "torchtitan"},
             "llama3.1-405b: layers over pp=16, balanced ends",
             ["7, 14 × 8, 7", "stage 0 on PP rank 0: layers 0–6 and the embedding"],
-        ),
-        (
-            "the number of layers (30) must be divisible by pipeline_parallel_size (4)",
-            {},
-            "30 layers over pp=4",
-            ["rank 1: layers 7.5 to 15"],
         ),
         (
             "ValueError: Weight input_size_per_partition = 14784 is not divisible by min_thread_k = 128.",
@@ -196,7 +185,7 @@ def test_random_numbers_never_break_a_picture(soak: bool) -> None:
     )
     sizes = (0, 1, 2, 3, 8, 16, 127, 128, 8192, 16064, 128256, 2**31, 10**15, 10**30)
     pictures = 0
-    for _ in range(4000 if soak else 400):
+    for _ in range(4000 if soak else 300):
         text = draw.choice(forms).format(draw.choice(sizes), draw.choice(sizes))
         given = {"model": draw.choice(["llama3-8b", "llama3.1-405b", None]), "tp": draw.choice([None, 3, 16])}
         told = lp.explain(text, **given)
@@ -206,7 +195,7 @@ def test_random_numbers_never_break_a_picture(soak: bool) -> None:
         pictures += 1
         json.dumps(drawn.spec, allow_nan=False)
         assert len(drawn.summary) < 4000
-    assert pictures > 100
+    assert pictures > 75
 
 
 # -- in a notebook -----------------------------------------------------------------------------------
