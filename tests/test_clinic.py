@@ -115,7 +115,7 @@ def test_a_text_that_names_two_models_or_frameworks_names_none() -> None:
         ("AssertionError: 128256 is not divisible by 7", {"tp": 7, "framework": "picotron"}, "vocab"),
         ("world size 16 != tp 8 x dp 4", {"tp": 8, "dp": 4, "gpus": 16}, "ranks"),
         ("sequence length 1001 not divisible by cp 4", {"cp": 4, "seq_len": 1001}, "sequence"),
-        ("number of layers (32) must be divisible by pp (5)", {"pp": 5, "framework": "megatron-lm"}, "stages"),
+        ("layers (32) must be divisible by pp (5)", {"pp": 5, "framework": "megatron-lm"}, "stages"),
     ],
 )
 def test_every_fix_opens_an_explorer_where_nothing_is_wrong(
