@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -19,7 +20,9 @@ from llamapar.errors import LlamaparError
 from llamapar.execution.body import reference
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import lights, watch_task, watched
+from llamapar.panels import watch_state
 from llamapar.panels.film import film, sent_bytes
+from llamapar.panels.watch_state import WatchState
 from llamapar.programs import FAULTS, PROGRAMS
 from llamapar.programs.teaching import teaching_model, word
 from llamapar.records.trace import Tape, TapeStep
@@ -35,6 +38,20 @@ GRID = {
 def tape_of(program: str, layout: Layout) -> Tape:
     """The tape of teaching data, made once."""
     return watched(watch_task(program, None, layout))
+
+
+TAPES: dict[str, Tape] = {}
+FILMS: dict[str, Any] = {}
+
+
+@pytest.fixture(scope="module")
+def shared_tapes() -> Iterator[None]:
+    """Panels that show the same have one tape, by everything that a run depends on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch_state, "MOST_TAPES", 1000)
+        blank = WatchState.blank()
+        patch.setattr(WatchState, "blank", lambda: replace(blank, tapes=TAPES, films=FILMS))
+        yield
 
 
 def step_of(tape: Tape, name: str, phase: str = "forward") -> TapeStep:
