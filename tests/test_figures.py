@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from inputs import words
+from inputs import oracle, words
 from llamapar.describe.layout import MAX_WORLD, ORDERS
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import MAX_SIZE
@@ -148,18 +148,14 @@ def test_bars_of_traffic_are_as_long_as_its_bytes(name: str) -> None:
 
 SUMMARIES = [
     (
-        REALISTIC["heads tiled"],
-        "llama3.1-405b: 128 query heads and 8 KV heads over tp=16, 16 query heads to a KV head\n"
-        "  rank 0: query heads 0–7, wq rows 0–1023; KV head 0, wk and wv rows 0–127\n"
-        "  rank 1: query heads 8–15, wq rows 1024–2047; KV head 1, needs KV head 0, wk and wv rows 128–255\n"
-        "  rank 2: query heads 16–23, wq rows 2048–3071; KV head 2, needs KV head 1, wk and wv rows 256–383\n"
-        "  rank 3: query heads 24–31, wq rows 3072–4095; KV head 3, needs KV head 1, wk and wv rows 384–511\n"
-        "  rank 4: query heads 32–39, wq rows 4096–5119; KV head 4, needs KV head 2, wk and wv rows 512–639\n"
-        "  rank 5: query heads 40–47, wq rows 5120–6143; KV head 5, needs KV head 2, wk and wv rows 640–767\n"
-        "  …\n"
-        "  rank 15: query heads 120–127, wq rows 15360–16383; KV head 7, wk and wv rows 896–1023\n"
+        lp.heads("qwen2.5-1.5b", lp.Layout(tp=4), kv_replication=True, interleave=False),
+        "qwen2.5-1.5b: 12 query heads and 2 KV heads over tp=4, 6 query heads to a KV head\n"
+        "  rank 0: query heads 0–2, wq rows 0–383; KV head 0, wk and wv rows 0–127\n"
+        "  rank 1: query heads 3–5, wq rows 384–767; KV head 1, needs KV head 0, wk and wv rows 128–255\n"
+        "  rank 2: query heads 6–8, wq rows 768–1151; KV head 0, needs KV head 1, wk and wv rows 0–127\n"
+        "  rank 3: query heads 9–11, wq rows 1152–1535; KV head 1, wk and wv rows 128–255\n"
         "each KV head is held whole by 2 ranks; its gradient is the sum over them\n"
-        "14 of 16 ranks hold a KV head that is not theirs",
+        "2 of 4 ranks hold a KV head that is not theirs",
     ),
     (
         lp.heads("llama3-8b", lp.Layout(tp=3)),
@@ -232,6 +228,7 @@ def test_a_summary_says_what_each_rank_has(record: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
+        ("heads tiled", "  …"),
         ("absurd vocab", "  rank 1048575: rows 134217600–134217727 (128), 128 pad rows"),
         ("absurd vocab", "pad rows are on ranks 1002–1048575, 8 of them enlarged"),
         ("absurd vocab", "drawn are the first 127 of 1,048,576 ranks, and the last"),
@@ -287,7 +284,7 @@ def test_kv_heads_lie_under_the_query_heads_that_read_them(name: str, tp: int) -
     assert sum(len(trace["x"]) for trace in drawn) == len(torn) + len(torn_queries)
 
 
-def test_copies_are_one_kv_head_a_rank() -> None:
+def test_copies_wrong_ones_and_cut_heads_are_drawn_as_such() -> None:
     record = REALISTIC["heads copied"]
     bars = lane(record, head_map.KEY_VALUE)
     assert len(bars) == record.tp
@@ -299,18 +296,12 @@ def test_copies_are_one_kv_head_a_rank() -> None:
         own = record.rank(rank).q_heads
         assert (bar["start"], bar["stop"]) == (own.start, own.stop)
     assert holders == record.shared()
-
-
-def test_wrong_copies_are_drawn_as_wrong() -> None:
     record = REALISTIC["heads tiled"]
     wrong = [bar for bar in lane(record, head_map.KEY_VALUE) if bar["marker"]["color"] == style.WARN]
     ranks = [int(re.findall(r"^rank (\d+)", bar["hover"])[0]) for bar in wrong]
     assert ranks == record.wrong_ranks
     for rank, bar in zip(ranks, wrong, strict=True):
         assert bar["hover"].endswith(f"needs KV head {record.kv_needed(rank).start}")
-
-
-def test_cut_heads_have_the_pattern_of_cuts() -> None:
     record = REALISTIC["heads tp=16"]
     assert all("pattern" not in bar["marker"] for bar in lane(record, head_map.QUERY))
     halves = lane(record, head_map.KEY_VALUE)
@@ -444,6 +435,14 @@ def test_rank_cells_and_peers() -> None:
     assert chosen["x"][0] + chosen["y"][0] == 12345
     assert chosen["text"] == ["rank 12345 · tp 1 cp 7 pp 0 dp 6 · chosen"]
     assert peers[1]["text"][7] == "12353 · tp 1 cp 8 pp 0 dp 6"
+    shades = base64.b64decode(cells["z"]["bdata"])
+    for rank in range(0, PAPER.world, 37):
+        coord = PAPER.coord_of(rank)
+        assert shades[rank] == (coord.cp + coord.dp) % 2
+    for name in ("ranks", "ranks square"):
+        assert all(len(trace["x"]) <= 128 for trace in traces(ABSURD[name], type="scatter"))
+    [many] = [t for t in traces(ABSURD["ranks"], type="scatter") if t["name"].startswith("DP")]
+    assert len(set(many["x"])) == 128  # not all in one column
 
 
 def blocks(record: Any, **look: Any) -> list[tuple[range, range]]:
@@ -454,6 +453,17 @@ def blocks(record: Any, **look: Any) -> list[tuple[range, range]]:
         for k in range(0, len(trace["x"]), 6)
         for xs, ys in [(trace["x"][k : k + 6], trace["y"][k : k + 6])]
     ]
+
+
+def test_the_peers_of_a_rank_are_those_of_the_llama_3_papers_figure_5() -> None:
+    """16 GPUs, every axis 2."""
+    [case] = oracle("figure5")
+    layout = lp.Layout(**case["layout"])
+    assert (layout.order, layout.world) == (case["order"], case["world"])
+    record = lp.ranks(layout, case["rank"])
+    assert {axis: list(group) for axis, group in record.peers.items()} == case["groups"]
+    for axis, group in case["groups"].items():
+        assert re.search(f"{axis.upper()} group.*{', '.join(map(str, group))}", lp.view(record).summary)
 
 
 def test_what_a_rank_works_on_is_lit_in_both_rectangles() -> None:
@@ -494,53 +504,31 @@ def test_the_small_block_has_the_places_of_the_picture(name: str) -> None:
             assert all(0 in line[4:] and 1 in line[4:] for line in lines)
 
 
-def test_the_lit_rank_has_one_colour_in_pictures_and_panels() -> None:
-    css = (Path(lp.__file__).parent / "panels" / "watch.css").read_text()
-    assert re.findall(r"--lp-lit: (#\w+)", css) == [style.LIT.lower()]
-
-
 @pytest.mark.parametrize("axis", lp.AXES)
 def test_each_axis_cuts_its_dim_in_its_colour(axis: str) -> None:
+    lines = {"width": 1, "color": style.COLOURS[axis]}
     for tp, cp, pp, dp in ((8, 16, 16, 8), (2, 4, 3, 5)):
         lay = lp.Layout(tp=tp, cp=cp, pp=pp, dp=dp)
         record = lp.ranks(lay, 1, model=BIG, seq_len=131072, global_batch=120)
-        [cuts] = traces(record, line={"width": 1, "color": style.COLOURS[axis]})
+        [cuts] = traces(record, line=lines)
         ways = lay.size(axis) * (2 if axis == "cp" else 1)
         along = cuts["x" if axis in ("tp", "cp") else "y"]
         assert len(along) == 3 * (ways - 1)
         size = {"tp": 128 * 128, "cp": 131072, "pp": 126, "dp": 120}[axis]
         parts_of = [b - a for a, b in itertools.pairwise([0, *along[::3], size])]
         assert max(parts_of) - min(parts_of) <= (2 if axis == "pp" else 0)
+    alone = REALISTIC["block 1"]
+    assert blocks(alone, fillcolor=style.COLOURS[axis]) == traces(alone, line=lines)[0]["x"] == []
 
 
-def test_many_cuts_are_thinned_and_an_axis_of_one_rank_cuts_nothing() -> None:
+def test_many_cuts_are_thinned() -> None:
     record = REALISTIC["block wide dp"]
     [dp] = traces(record, line={"width": 1, "color": style.COLOURS["dp"]})
     assert len(dp["y"]) == 3 * 15
     assert "1 in 8 of DP" in words(lp.view(record).spec["layout"]["title"]["subtitle"]["text"])
     assert "DP 128 · 2,048 sequences" in words(lp.view(record).spec["layout"]["yaxis2"]["title"]["text"])
-    for axis in lp.AXES:
-        alone = REALISTIC["block 1"]
-        assert blocks(alone, fillcolor=style.COLOURS[axis]) == []
-        assert traces(alone, line={"width": 1, "color": style.COLOURS[axis]})[0]["x"] == []
     for name in EVERY:
-        if name.removeprefix("absurd ").startswith("block"):
-            assert len(traces(EVERY[name])) == 10
-
-
-def test_shades_of_cells_change_with_cp_and_dp() -> None:
-    z = base64.b64decode(lp.view(REALISTIC["ranks"]).spec["data"][0]["z"]["bdata"])
-    for rank in range(0, PAPER.world, 37):
-        coord = PAPER.coord_of(rank)
-        assert z[rank] == (coord.cp + coord.dp) % 2
-
-
-def test_large_groups_are_thinned() -> None:
-    for name in ("ranks", "ranks square"):
-        for trace in traces(ABSURD[name], type="scatter"):
-            assert len(trace["x"]) <= 128
-    [peers] = [t for t in traces(ABSURD["ranks"], type="scatter") if t["name"].startswith("DP")]
-    assert len(set(peers["x"])) == 128  # not all in one column
+        assert "block" not in name.split() or "traffic" in name or len(traces(EVERY[name])) == 10
 
 
 # -- the form of every picture -----------------------------------------------------------------
@@ -623,6 +611,15 @@ def test_absurd_degrees_are_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_text_and_lines_have_contrast_where_they_stand(colour: str, least: float, pages: list[str]) -> None:
     assert min(contrast(colour, page) for page in pages) >= least
+
+
+def test_style_sheets_have_the_colours_of_pictures() -> None:
+    """plotly.js writes a colour as rgb(…) into each text; our JupyterLab finds the text by that."""
+    css = (Path(lp.__file__).parent / "panels" / "watch.css").read_text()
+    assert re.findall(r"--lp-lit: (#\w+)", css) == [style.LIT.lower()]
+    sheet = (Path(__file__).parent.parent / "jupyter" / "custom.css").read_text()
+    red, green, blue = (int(style.LINE[k : k + 2], 16) for k in (1, 3, 5))
+    assert f'text[style*="fill: rgb({red}, {green}, {blue})"] {{ fill: var(--jp-ui-font-color1)' in sheet
 
 
 def test_mime_bundle() -> None:
@@ -782,10 +779,3 @@ def test_any_ranks(layout: lp.Layout, data: st.DataObject) -> None:
     for trace in traces(record, type="scatter"):
         for x, y in zip(trace["x"], trace["y"], strict=True):
             assert record.cell(x + y) == (y // (record.block * record.cols), x // record.block)
-
-
-def test_the_style_sheet_of_our_lab_names_the_text_of_pictures() -> None:
-    """plotly.js writes a colour as rgb(…) into each text; our JupyterLab finds the text by that."""
-    sheet = (Path(__file__).parent.parent / "jupyter" / "custom.css").read_text()
-    red, green, blue = (int(style.LINE[k : k + 2], 16) for k in (1, 3, 5))
-    assert f'text[style*="fill: rgb({red}, {green}, {blue})"] {{ fill: var(--jp-ui-font-color1)' in sheet
