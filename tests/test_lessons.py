@@ -68,7 +68,7 @@ def test_what_is_added_to_is_needed_and_a_function_s_own_names_are_not() -> None
     first = code("n = 1", "x = 2", "n += 1", "def f(x):", "    y = x + n", "    return y")
     second = code("y = 5", "f(3)", panel=True)
     assert keys_and_code(first, second) == [
-        ("1-0", "n = 1\nn += 1\ndef f(x):\n    y = x + n\n    return y\nf(3)"),
+        ("1-0", "n = 1\nn += 1\ndef f(x):\n    y = x + n\n    return y\nf(3)")
     ]
 
 
@@ -175,9 +175,7 @@ def place(question: str) -> str:
     return next(one.key for one in cells.shown_in(source) if question in one.code)
 
 
-def test_a_lesson_keeps_what_is_guessed_and_goes_on_after_a_refusal(
-    archive: Path,
-) -> None:
+def test_a_lesson_keeps_what_is_guessed_and_goes_on_after_a_refusal(archive: Path) -> None:
     question = "At TP 16, how many of the 1,024 rows of wk does a rank get?"
     key = place(question)
     guess = {"to": key, "content": {"kind": "guess", "value": "128", "id": "g", "seq": 0}}
