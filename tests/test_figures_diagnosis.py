@@ -63,12 +63,10 @@ def test_an_equation_reads_and_compares(
 
 def test_a_diagnosis_holds_numbers_in_one_unit_and_how_they_read() -> None:
     best = lp.explain("embed_tokens.weight is [16064, 8192]", "llama3.1-70b", {"tp": 8}).best
-    assert best is not None
     assert best.arithmetic == (Padded(16064, 8, 128256),)
     assert best.equations == ("16064·8 = 128512 = 128256 + 256 pad rows",)
     # the embedding of Llama 3 8B at tp=1, in bfloat16, as an allocator words it
     told = lp.explain("CUDA out of memory. Tried to allocate 1002 MiB", "llama3-8b", {"tp": 1}, seq_len=8192)
-    assert told.best is not None
     sizes = [size for equation in told.best.arithmetic for _, size in equation.sides]
     assert sizes == [128256 * 4096 * 2, 1002 * 2**20]
     assert "1002 MiB: 1,050,673,152" in lp.view(told).summary

@@ -21,8 +21,6 @@ SITE = PROJECT / "site"
 
 def module(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"lesson_{name}", SITE / "lessons" / f"{name}.py")
-    assert spec
-    assert spec.loader
     found = importlib.util.module_from_spec(spec)
     sys.modules[f"lesson_{name}"] = found
     spec.loader.exec_module(found)

@@ -64,7 +64,6 @@ def test_a_guess_stands_beside_the_truth(
     progress_file: Path, guess: object, truth: object, right: bool | None
 ) -> None:
     verdict = asked(Item("how many?", truth), guess).verdict
-    assert verdict is not None
     assert verdict.right is right
     begins = {True: "That is it", False: "Not quite: you said", None: "You said a few. Compare for yourself."}
     assert verdict.says.startswith(begins[right])
@@ -72,9 +71,7 @@ def test_a_guess_stands_beside_the_truth(
 
 
 @pytest.mark.parametrize("guess", [True, "__import__('os').getcwd()"])
-def test_what_is_no_number_is_refused_in_code_too_and_nothing_is_kept(
-    progress_file: Path, guess: object
-) -> None:
+def test_what_is_no_number_is_refused_in_code_too(progress_file: Path, guess: object) -> None:
     with pytest.raises(lp.LlamaparError, match="is not a number"):
         asked(Item("how many?", 8192), guess)
     assert not progress_file.exists()
@@ -139,20 +136,13 @@ def test_the_page_adds_up(
     assert capsys.readouterr().out == progress.NOTHING + "\n"
     exercises.check("DP of the short row", 64)
     exercises.check("half the GPUs", {"dp": 3})
-    page = progress.progress()
-    assert page is not None
-    rows = {row[0]: row[2] for row in page.rows}
+    rows = {row[0]: row[2] for row in progress.progress().rows}
     total = sum(kind == "exercises" for asked in progress.questions_asked().values() for kind, _ in asked)
     assert rows["00_start_here"] == "2 of 2, 1 right"
     assert rows["together"] == f"2 of {total}, 1 right"
     assert total == len(exercises.EXERCISES), "every exercise is asked somewhere, and once"
-
-
-def test_no_question_of_the_course_is_asked_twice() -> None:
-    """A guess is kept by its question."""
-    by_notebook = progress.questions_asked(PROJECT / "notebooks").values()
-    asked = [question for questions in by_notebook for question in questions]
-    assert len(asked) == len(set(asked))
+    asked = [question for questions in progress.questions_asked().values() for question in questions]
+    assert len(asked) == len(set(asked)), "a guess is kept by its question"
     assert sum(kind == "predictions" for kind, _ in asked) > 30
 
 

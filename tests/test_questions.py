@@ -46,7 +46,6 @@ def test_the_degree_of_a_message_is_the_one_that_was_drawn(counts: Any) -> None:
     for seed in range(counts(60, 200, 1000)):
         question = Quiz(seed).question("TP from a message")
         tp, numbers = question.truth, [int(n) for n in re.findall(r"\d+", question.text)]
-        assert isinstance(tp, int)
         if "xk.view" in question.text:
             tokens, size = numbers[-4], numbers[-1]
             assert size * tp == tokens * 1024, (seed, question.text)
@@ -59,7 +58,6 @@ def test_the_cause_of_a_message_is_what_explain_says(counts: Any) -> None:
     for seed in range(counts(20, 200, 1000)):
         question = Quiz(seed).question("cause of a message")
         found = lp.explain(question.text, "llama3-8b" if "xk.view" in question.text else "llama3.1-70b").best
-        assert found is not None
         assert CATEGORIES[found.category].what == question.truth, (seed, question.text)
 
 

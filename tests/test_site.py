@@ -30,8 +30,6 @@ HERE = Path(__file__).parent
 STANDINS = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (SITE / "standins", PROJECT)))}
 
 spec = importlib.util.spec_from_file_location("site_build", SITE / "build.py")
-assert spec
-assert spec.loader
 building = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(building)
 chapters = sys.modules["chapters"]

@@ -62,7 +62,6 @@ def test_the_work_of_ranks_is_veiled_and_nothing_else(name: str) -> None:
 @pytest.mark.parametrize(("guess", "end"), [(10, 10 / 18), (36, 2), (10**9, None), (0, 0), (-3, 0)])
 def test_a_number_of_pairs_is_drawn_beside_the_bar_of_its_rank(guess: int, end: float | None) -> None:
     item = PREDICTIONS[PAIRS]()
-    assert item.marked
     view = item.marked(guess)
     true, *own = view.spec["layout"]["shapes"]
     assert (true["x0"], true["x1"], true["xref"]) == (0, 26 / 18, "x2")
@@ -96,7 +95,6 @@ def test_rows_that_are_guessed_are_framed_beside_the_true_ones(
     question: str, true: tuple[int, int], frames: dict[float, tuple[int, int] | None]
 ) -> None:
     item = PREDICTIONS[question]()
-    assert item.marked
     for guess, ends in frames.items():
         shapes = item.marked(guess).spec["layout"]["shapes"]
         drawn = [(s["x0"], s["x1"], s["line"]["dash"]) for s in shapes]

@@ -16,7 +16,7 @@ from llamapar.execution.following import source_of
 from llamapar.panels.watch_panel import Watch, watch
 from llamapar.programs import FAULTS, PROGRAMS
 from llamapar.programs.cases import BREAK, CASES, HAPPENED, WRITE, Case
-from test_watch import shared_tapes, step_of
+from test_watch import BEGINS, shared_tapes, step_of
 from wire import deliver
 
 __all__ = ["shared_tapes"]
@@ -35,7 +35,7 @@ def opened(name: str) -> Watch:
 
 def test_every_group_has_cases_and_every_fault_is_one() -> None:
     assert {case.group for case in CASES.values()} == {BREAK, WRITE, HAPPENED}
-    assert {name for name, case in CASES.items() if case.group == BREAK} == set(FAULTS)
+    assert {name for name, case in CASES.items() if case.group == BREAK} == set(FAULTS) == set(BEGINS)
     assert len(PUZZLES) >= 5
     for case in CASES.values():
         assert case.program in PROGRAMS
