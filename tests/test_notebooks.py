@@ -161,6 +161,14 @@ def test_a_notebook_needs_its_folder_and_the_library_alone(path: Path, notebook:
 
 
 def test_the_course_has_its_order() -> None:
+    """Numbers and names of the course; one that is missing waits to be written."""
+    course = (
+        *("00_start_here", "01_four_axes", "02_attention_heads", "03_vocab_embedding", "04_context_parallel"),
+        *("05_data_parallel", "06_pipeline", "07_memory", "08_whole_step", "09_time_and_plan"),
+        *("10_checkpoints", "11_shape_clinic", "12_my_run_broke", "13_on_gpus", "14_twenty_questions"),
+        "a1_loading_405b",
+    )
+    assert {path.stem for path in PATHS} <= set(course)
     start = "".join(cell.source for cell in read(PATHS[0]).cells if cell.cell_type == "markdown")
     for path in PATHS[1:]:
         assert f"({path.name})" in start
