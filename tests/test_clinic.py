@@ -307,7 +307,7 @@ def test_random_use_never_raises(soak: bool) -> None:
     panel = lp.clinic()
     names = [c["name"] for group in SCHEMA for c in group["controls"] if c["kind"] == "int"]
     pictures = 0
-    moves = 1000 if soak else 150
+    moves = 2000 if soak else 150
     for _move in range(moves):
         roll = draw.random()
         text = draw.choice(CASES)["message"]
