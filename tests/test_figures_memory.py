@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -14,11 +15,13 @@ from llamapar.count.reconciliation import PEERS, by_step
 from llamapar.figures import memory, style
 from llamapar.figures.draw import Rows
 from llamapar.frameworks import FRAMEWORKS
-from test_figures import fonts, plain, stored_size
+from llamapar.records.curve import MemoryCurve, OperationMemory, Span, readable_bytes, unit_of
+from llamapar.records.trace import CollectiveEvent
+from test_figures import layout_of_good_form
 
 GIB = 2**30
 PAPER = lp.Layout(tp=8, pp=16, dp=128)
-DEEP = lp.model("tiny").replace(n_layers=2048)
+DEEP = lp.model("tiny").replace(n_layers=512)
 
 MEMORY = {
     "405b": lp.memory("llama3.1-405b", PAPER, seq_len=8192),
@@ -28,7 +31,7 @@ MEMORY = {
     "interleaved": lp.memory("llama3.1-70b", lp.Layout(pp=8, virtual_stages=5), seq_len=512),
     "megatron": lp.memory("llama3.1-405b", PAPER, seq_len=8192, accounting="megatron"),
     "korthikanti": lp.memory("llama3.1-8b", {"tp": 8}, seq_len=8192, accounting="korthikanti"),
-    "deep": lp.memory(DEEP, {"pp": 2048}, seq_len=64),
+    "deep": lp.memory(DEEP, {"pp": 512}, seq_len=64),
 }
 RECONCILED = {
     f"{key[0]} {key[1:]}": lp.reconcile(key[0], dict(zip(lp.AXES, key[1:5], strict=True)), seq_len=key[5])
@@ -62,9 +65,9 @@ def test_stacked_bars_are_the_stages_totals(name: str) -> None:
     drawn = [record.stages[s] for s in Rows(len(record.stages), memory.DRAWN).drawn]
     for i, stage in enumerate(drawn):
         assert sum(t["y"][i] for t in bars(record)) == pytest.approx(stage.total_bytes / GIB, abs=1e-3)
-    assert sum(len(names) for _, names in memory.PARTS.values()) == len(
-        {n for _, names in memory.PARTS.values() for n in names}
-    )
+    known = [name for _, names in memory.PARTS.values() for name in names]
+    assert {name.partition(":")[0] for name in record.names} <= set(known)
+    assert len(known) == len(set(known)), "a term belongs to one part"
 
 
 @pytest.mark.parametrize("name", MEMORY)
@@ -80,12 +83,6 @@ def test_marks_are_the_high_end_of_eight_in_ten_runs(name: str) -> None:
         assert trace["hovertext"][-1] == f"stage {drawn[-1].stage}: nine of ten runs stay below {gib}"
 
 
-def test_every_term_belongs_to_a_part() -> None:
-    known = {name for _, names in memory.PARTS.values() for name in names}
-    for record in MEMORY.values():
-        assert {name.partition(":")[0] for name in record.names} <= known
-
-
 def test_the_line_is_the_hbm_and_the_note_the_verdict() -> None:
     for record in MEMORY.values():
         layout = lp.view(record).spec["layout"]
@@ -94,9 +91,8 @@ def test_the_line_is_the_hbm_and_the_note_the_verdict() -> None:
         assert words(layout["title"]["subtitle"]["text"]) == " ".join(record.verdict.splitlines())
         assert ("color" in layout["title"]["subtitle"]["font"]) is not record.fits
         assert layout["yaxis"]["range"][1] > max(record.hbm_bytes, record.high_bytes) / GIB
-    assert [a["text"] for a in lp.view(MEMORY["8b"]).spec["layout"]["annotations"]] == [
-        "h100-80gb: 79.65 GiB"
-    ]
+    [note] = lp.view(MEMORY["8b"]).spec["layout"]["annotations"]
+    assert note["text"] == "h100-80gb: 79.65 GiB"
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
@@ -142,9 +138,8 @@ def test_lanes_lead_from_ours_to_each_tools_total(name: str) -> None:
         if tool.total_bytes / GIB < room and all(stop < room for _, _, stop in lanes.get(row, [])):
             assert at == pytest.approx(tool.total_bytes / GIB, abs=0.05), tool.name
     marks = next(t for t in lp.view(record).spec["data"] if t["type"] == "scatter")
-    assert marks["x"] == pytest.approx(
-        [t.total_bytes / GIB for t in record.tools if t.total_bytes / GIB <= room]
-    )
+    totals = [tool.total_bytes / GIB for tool in record.tools]
+    assert marks["x"] == pytest.approx([total for total in totals if total <= room])
 
 
 def test_a_bar_says_in_words_what_a_tool_counts_more_or_less_of() -> None:
@@ -199,23 +194,105 @@ def test_summary_of_loading() -> None:
     assert LOADED["incident"].file_bytes == 55 * 2**32 + 1_685_127_168
 
 
+# -- over the operations of a rank -------------------------------------------------------------------
+
+GATHER = CollectiveEvent("all_gather", "tp", (0, 1), (4, 8), "float32", 128, "forward")
+SUM = CollectiveEvent("all_reduce", "dp", (0, 2), (8,), "float32", 32, "gradients")
+
+FORWARD = OperationMemory(
+    (100, 340, 300), ((1, GATHER),), 340, "mm", {"workspace: mm": 340}, {"activations: MLP": 300}
+)
+BACKWARD = OperationMemory(
+    (50, -300, -100), (), 50, "mm", {"workspace: mm": 50}, {"activations: MLP": -300, "gradients": 200}
+)
+SMALL = MemoryCurve(
+    "llama, tp=2: memory of rank 0 over its operations",
+    {"parameters": 2048, "inputs": 16},
+    (
+        Span("F of micro-batch 0 on stage 0", 2064, FORWARD),
+        Span("B of micro-batch 0 on stage 0", 2364, BACKWARD),
+        Span("F of micro-batch 1 on stage 0", 2264, FORWARD, measured=False),
+        Span("sums of gradients over ranks", 2564, OperationMemory((32,), ((0, SUM),), 32, "all_reduce")),
+    ),
+)
+
+
+def tops(record: MemoryCurve) -> dict[str, list[float]]:
+    return {t["name"]: t["y"] for t in lp.view(record).spec["data"] if t["type"] == "bar"}
+
+
+def test_the_peak_is_found_and_named() -> None:
+    assert (SMALL.peak_at, SMALL.peak_bytes) == (2, 2604)
+    assert SMALL.peak == "F of micro-batch 1 on stage 0, operation 3 of 4, in mm"
+    assert SMALL.alive == {"parameters": 2048, "workspace: mm": 340, "gradients": 200, "inputs": 16}
+    assert sum(SMALL.alive.values()) == SMALL.peak_bytes
+    assert MemoryCurve("nothing", {"parameters": 4}, ()).peak_bytes == 4
+    read = [readable_bytes(n) for n in (0, 1023, 1024, 3 * 2**29)]
+    assert read == ["0 B", "1023 B", "1.00 KiB", "1.50 GiB"]
+
+
+def test_bars_are_what_each_operation_holds_at_its_most_and_the_peak_has_its_collectives() -> None:
+    found = tops(SMALL)
+    assert list(found) == ["parameters", "gradients", "activations", "workspace"]
+    whole = [sum(heights) for heights in zip(*found.values(), strict=True)]
+    kib = 1024  # to 0.0001 of which a part is rounded
+    assert [round(kib * height) for height in whole] == [2404, 2414, 2604, 2564]
+    line, mark = (t for t in lp.view(SMALL).spec["data"] if t["type"] == "scatter")
+    assert [round(1024 * y) for y in line["y"]] == [2264, 2364, 2604, 2564]
+    assert (mark["x"], mark["marker"]["color"]) == ([1], style.COLOURS["tp"])
+    assert mark["hovertext"] == ["all_gather over tp · 128 B"]
+    assert (line["yaxis"], mark["yaxis"]) == ("y2", "y2")
+
+
+def test_a_training_step_shows_what_the_optimizer_keeps() -> None:
+    held = {"parameters": 1024, "optimizer states": 2048, "master weights": 1024}
+    scale = OperationMemory((64,), (), 64, "mul", {"workspace: mul": 64})
+    found = tops(MemoryCurve("step", held, (Span("norm, clipping and AdamW", 4096, scale),)))
+    shown = {name: round(1024 * heights[0]) for name, heights in found.items()}
+    assert shown == {"parameters": 1024, "optimizer": 3072, "workspace": 64}
+
+
+def test_the_words_of_the_picture_and_of_the_record() -> None:
+    assert lp.view(SMALL).summary == (
+        "llama, tp=2: memory of rank 0 over its operations\n"
+        "  F of micro-batch 0 on stage 0: 2.35 KiB: parameters 2.00 KiB, workspace 356 B\n"
+        "  B of micro-batch 0 on stage 0: 2.36 KiB: parameters 2.00 KiB, activations 300 B, workspace 66 B\n"
+        "  F of micro-batch 1 on stage 0: 2.54 KiB: parameters 2.00 KiB, gradients 200 B, workspace 356 B\n"
+        "  sums of gradients over ranks: 2.54 KiB: parameters 2.00 KiB, gradients 200 B, activations 300 B, "
+        "workspace 16 B\n"
+        "peak 2.54 KiB at F of micro-batch 1 on stage 0, operation 3 of 4, in mm: parameters 2.00 KiB, "
+        "workspace: mm 340 B, gradients 200 B, inputs 16 B"
+    )
+    assert str(SMALL).splitlines()[1:3] == [
+        "   operation                      before, KiB  most  after  collectives",
+        "1  F of micro-batch 0 on stage 0  2.02         2.35  2.31   1 all_gather tp",
+    ]
+
+
+def test_a_run_is_drawn_as_its_curve_and_a_long_one_stays_small() -> None:
+    run: Any = lp.run("llama", "tiny", lp.Layout(tp=2, pp=2), engine="dry", micro_batches=100, rank=3)
+    view = lp.view(run)
+    assert view.summary == lp.view(run.curve).summary
+    assert "a bar is the highest of 4 operations in a row, of 201" in view.summary
+    assert len(json.dumps(view.spec, indent=1)) < 60_000
+    heights = tops(run.curve)
+    assert all(len(own) == 51 for own in heights.values())  # 201 / 4
+    spans, highest = run.curve.spans, [sum(each) for each in zip(*heights.values(), strict=True)]
+    for at, height in enumerate(highest):
+        most = max(span.most for span in spans[4 * at : 4 * at + 4])
+        assert height == pytest.approx(most / unit_of(run.curve.peak_bytes)[1], abs=1e-3)
+
+
 # -- the form of every picture ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_form(name: str) -> None:
-    view = lp.view(EVERY[name])
-    assert plain(view.spec)
-    assert view == lp.view(EVERY[name])
-    assert stored_size(view) <= (80 if "deep" in name else 40) * 1024
-    assert len(view.summary.splitlines()) <= 42
-    layout = view.spec["layout"]
-    assert (
-        layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
-        == style.HEIGHT - style.TOP - style.BOTTOM
-    )
+    layout = layout_of_good_form(EVERY[name], 80 if "deep" in name else 40)
+    assert len(lp.view(EVERY[name]).summary.splitlines()) <= 42
+    inner = layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
+    assert inner == style.HEIGHT - style.TOP - style.BOTTOM
     assert layout["uirevision"] == name.split()[0]
-    assert min(fonts(layout)) >= 11
     for axis in ("xaxis", "yaxis", "xaxis2", "yaxis2"):
         assert axis not in layout or layout[axis]["title"]["text"]
 

@@ -14,6 +14,7 @@ import llamapar as lp
 from llamapar.figures import pipeline
 from llamapar.figures.pipeline import BUBBLE, BUSY, HALVES
 from llamapar.place.orders import ORDERS
+from test_figures import layout_of_good_form
 
 PAPER = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=16)
 BREADTH = lp.schedule("looped-bfs", pp=16, virtual_stages=8, micro_batches=16)
@@ -50,11 +51,11 @@ def maps(record: object) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [*ORDERS, "405B"])
-def test_cells_are_what_each_rank_runs(name: str) -> None:
+def test_cells_are_what_each_rank_runs_and_the_chunks_that_it_holds(name: str) -> None:
     """One column a unit of time, each rank's upper and lower half."""
     line = TABLES[name].timeline()
-    drawn = cells(maps(line)[0])
-    assert len(drawn) == 2 * line.schedule.pp
+    drawn, flying = map(cells, maps(line))
+    assert (len(drawn), len(flying)) == (2 * line.schedule.pp, line.schedule.pp)
     for rank in range(line.schedule.pp):
         for column, shown in enumerate(zip(*drawn[2 * rank : 2 * rank + 2], strict=True)):
             place = line.running(rank, column + 0.5)
@@ -64,12 +65,7 @@ def test_cells_are_what_each_rank_runs(name: str) -> None:
             action = line.schedule.ranks[rank][place]
             odd = action.micro_batch % 2
             assert shown == tuple(code + odd * (code != BUSY) for code in HALVES[action.kind])
-
-
-@pytest.mark.parametrize("name", [*ORDERS, "405B"])
-def test_chunks_in_flight_are_the_timelines(name: str) -> None:
-    line = TABLES[name].timeline()
-    for rank, row in enumerate(cells(maps(line)[1])):
+        row = flying[rank]
         assert list(row) == [line.flying(rank, column + 0.5) for column in range(len(row))]
         assert max(row) == line.schedule.in_flight[rank]
 
@@ -82,18 +78,10 @@ def test_kinds_differ_without_colour() -> None:
     assert HALVES["B"][0] != HALVES["B"][1]
 
 
-def test_time_that_is_no_whole_number_of_forwards() -> None:
-    assert maps(made("sending"))[0]["dx"] == 0.25
-    assert maps(TABLES["1f1b"].timeline(forward=0.37, backward=0.71))[0]["dx"] < 0.05
-
-
 @pytest.mark.parametrize("name", EVERY)
-def test_it_is_small_plain_and_accepted(name: str) -> None:
-    view = lp.view(made(name))
-    assert len(json.dumps(view.spec)) <= 40 * 1024
-    assert view == lp.view(made(name))
-    assert len(view.figure.data) == len(view.spec["data"])
-    layout = view.spec["layout"]
+def test_form(name: str) -> None:
+    layout = layout_of_good_form(made(name), 50)
+    assert len(json.dumps(lp.view(made(name)).spec)) <= 40 * 1024
     assert "bubble" in layout["title"]["text"].lower()
     assert layout["uirevision"] == "pipeline"
 
@@ -104,6 +92,11 @@ def test_numbers_stand_where_they_fit() -> None:
 
     assert sorted(numbers(TABLES["1f1b"])) == sorted([*range(8)] * 8)
     assert numbers(PAPER) == []
+
+
+def test_time_that_is_no_whole_number_of_forwards() -> None:
+    assert maps(made("sending"))[0]["dx"] == 0.25
+    assert maps(TABLES["1f1b"].timeline(forward=0.37, backward=0.71))[0]["dx"] < 0.05
 
 
 def test_two_schedules_have_one_time_axis() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +21,6 @@ SITE = PROJECT / "site"
 
 def module(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"lesson_{name}", SITE / "lessons" / f"{name}.py")
-    assert spec
-    assert spec.loader
     found = importlib.util.module_from_spec(spec)
     sys.modules[f"lesson_{name}"] = found
     spec.loader.exec_module(found)
@@ -69,7 +66,7 @@ def test_what_is_added_to_is_needed_and_a_function_s_own_names_are_not() -> None
     first = code("n = 1", "x = 2", "n += 1", "def f(x):", "    y = x + n", "    return y")
     second = code("y = 5", "f(3)", panel=True)
     assert keys_and_code(first, second) == [
-        ("1-0", "n = 1\nn += 1\ndef f(x):\n    y = x + n\n    return y\nf(3)"),
+        ("1-0", "n = 1\nn += 1\ndef f(x):\n    y = x + n\n    return y\nf(3)")
     ]
 
 
@@ -101,6 +98,7 @@ def test_every_question_of_a_cell_has_its_own_code() -> None:
 def test_a_question_is_kept_and_comes_back_with_its_pictures(tmp_path: Path) -> None:
     view = View({"data": [{"type": "bar", "x": [1]}], "layout": {}}, "a bar")
     wrong = View({"data": [], "layout": {"title": "wrong"}}, "not this")
+    record = View({"data": [], "layout": {}}, "nobody can judge this")
     item = Item(
         "Which?",
         "b",
@@ -111,26 +109,19 @@ def test_a_question_is_kept_and_comes_back_with_its_pictures(tmp_path: Path) -> 
         veiled=wrong,
         marked=lambda guess: wrong if guess == "a" else view,
     )
-    record = View({"data": [], "layout": {}}, "nobody can judge this")
-    (tmp_path / "kept.json").write_text(
-        json.dumps({"x": kept.keep(item), "y": kept.keep(Item("What?", record))})
-    )
+    items = {"x": kept.keep(item), "y": kept.keep(Item("What?", record))}
+    (tmp_path / "kept.json").write_text(json.dumps(items))
     back = kept.kept_items(tmp_path / "kept.json")
     for guess in ("a", "b"):
         own, other = item.told(guess), back["x"].told(guess)
         assert (own.right, own.says, own.truth) == (other.right, other.says, other.truth)
+        assert own.view == other.view
         assert own.view
-        assert other.view
-        assert own.view.spec == other.view.spec
-    assert back["x"].veiled
-    assert back["x"].veiled.summary == "not this"
+    assert back["x"].veiled == wrong
     assert not back["y"].judged
     assert back["y"].picture
     assert back["y"].picture.summary == "nobody can judge this"
     assert kept.kept_items(tmp_path / "none.json") == {}
-
-
-def test_what_cannot_be_kept_says_so() -> None:
     with pytest.raises(ValueError, match="Which\\?: it is judged by a function"):
         kept.keep(Item("Which?", 3, judge=lambda guess: ""))
 
@@ -150,11 +141,14 @@ print(json.dumps(heard))
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a lesson's Python needs, without recordings."""
+    """What a lesson's Python needs, without recordings, and with a panel that no page can make."""
     found = tmp_path_factory.mktemp("archive")
     sys.path.insert(0, str(SITE))
     making = importlib.import_module("lessons.making")
     making.write_archive(found, sorted((PROJECT / "notebooks").glob("*.ipynb")))
+    codes = json.loads((found / "lessons.json").read_text())
+    codes["00_start_here"]["bad"] = "import llamapar as lp\nlp.run('mlp', 'tiny', {'tp': 2})"
+    (found / "lessons.json").write_text(json.dumps(codes))
     (found / "films").mkdir()
     (found / "films" / "index.json").write_text("[]")
     return found
@@ -179,7 +173,7 @@ def place(question: str) -> str:
     return next(one.key for one in cells.shown_in(source) if question in one.code)
 
 
-def test_a_lesson_opens_its_panels_and_keeps_what_is_guessed(archive: Path) -> None:
+def test_a_lesson_keeps_what_is_guessed_and_goes_on_after_a_refusal(archive: Path) -> None:
     question = "At TP 16, how many of the 1,024 rows of wk does a rank get?"
     key = place(question)
     guess = {"to": key, "content": {"kind": "guess", "value": "128", "id": "g", "seq": 0}}
@@ -192,21 +186,11 @@ def test_a_lesson_opens_its_panels_and_keeps_what_is_guessed(archive: Path) -> N
     assert shown[-1]["verdict"]["says"] == truth.says
     (progress,) = [message["progress"] for message in heard if "progress" in message]
     assert json.loads(progress)["predictions"][question] == {"right": False, "guess": "128"}
-    again = driven(archive, {"progress": progress}, {"open": key})
+    opened = [{"open": "bad"}, {"progress": "no JSON at all"}, {"progress": progress}, {"open": key}]
+    refused, *again = driven(archive, *opened)
+    assert "this runs on PyTorch, which a page has not" in refused["failed"]
     assert again[0]["state"]["payload"]["verdict"]["guess"] == "128 rows"
     assert [message for message in again if "progress" in message] == []
-
-
-def test_what_a_page_cannot_run_is_refused_and_the_rest_goes_on(archive: Path) -> None:
-    codes = json.loads((archive / "lessons.json").read_text())
-    own = dict(codes["00_start_here"], bad="import llamapar as lp\nlp.run('mlp', 'tiny', {'tp': 2})")
-    shutil.copyfile(archive / "lessons.json", archive / "kept-lessons.json")
-    (archive / "lessons.json").write_text(json.dumps(codes | {"00_start_here": own}))
-    first = next(iter(codes["00_start_here"]))
-    heard = driven(archive, {"progress": "no JSON at all"}, {"open": "bad"}, {"open": first})
-    shutil.move(archive / "kept-lessons.json", archive / "lessons.json")
-    assert "this runs on PyTorch, which a page has not" in heard[0]["failed"]
-    assert heard[1]["state"]["payload"]["figure"]
 
 
 def test_every_lesson_has_panels_and_each_cell_s_code_is_python() -> None:

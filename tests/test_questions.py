@@ -15,23 +15,7 @@ from llamapar.course import progress, questions_of_messages, questions_of_settin
 from llamapar.course.questions import QUESTIONS, Quiz
 from llamapar.diagnosis.vocabulary import CATEGORIES
 
-SEEDS = range(3)
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "14_twenty_questions.ipynb"
-
-
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_the_truth_is_right_and_a_slip_gets_its_hint(name: str) -> None:
-    drawn = [Quiz(seed).question(name) for seed in SEEDS]
-    for question in drawn:
-        assert question.verdict(question.truth) == "", question.text
-        slips = [(slip, hint) for slip, hint in question.slips if slip != question.truth]
-        assert slips, f"no usual slip: {question.text}"
-        for slip, hint in slips:
-            assert hint in question.verdict(slip), f"{slip} to {question.text}"
-        assert question.verdict(-1) != ""
-        assert question.verdict("__import__('os')._exit(1)") != ""
-    assert len({question.text for question in drawn}) > 1, "nothing is drawn"
-    assert Quiz(0).question(name).text == drawn[0].text, "the same seed asks the same"
 
 
 SLOW = {"a layout for a machine", "the stage that overflows"}
@@ -39,10 +23,22 @@ SLOW = {"a layout for a machine", "the stage that overflows"}
 
 
 @pytest.mark.parametrize("name", sorted(QUESTIONS))
-def test_every_drawn_truth_is_right(name: str, counts: Any) -> None:
-    for seed in range(counts(3, 10, 200) if name in SLOW else counts(20, 60, 1000)):
+def test_every_drawn_truth_is_right_and_a_slip_gets_its_hint(name: str, counts: Any) -> None:
+    texts = []
+    for seed in range(counts(2, 10, 200) if name in SLOW else counts(20, 60, 1000)):
         question = Quiz(seed).question(name)
         assert question.verdict(question.truth) == "", (seed, question.text)
+        texts.append(question.text)
+        if seed > 2:
+            continue
+        slips = [(slip, hint) for slip, hint in question.slips if slip != question.truth]
+        assert slips, f"no usual slip: {question.text}"
+        for slip, hint in slips:
+            assert hint in question.verdict(slip), f"{slip} to {question.text}"
+        assert question.verdict(-1) != ""
+        assert question.verdict("__import__('os')._exit(1)") != ""
+    assert len(set(texts)) > 1, "nothing is drawn"
+    assert Quiz(0).question(name).text == texts[0], "the same seed asks the same"
 
 
 def test_the_degree_of_a_message_is_the_one_that_was_drawn(counts: Any) -> None:
@@ -50,7 +46,6 @@ def test_the_degree_of_a_message_is_the_one_that_was_drawn(counts: Any) -> None:
     for seed in range(counts(60, 200, 1000)):
         question = Quiz(seed).question("TP from a message")
         tp, numbers = question.truth, [int(n) for n in re.findall(r"\d+", question.text)]
-        assert isinstance(tp, int)
         if "xk.view" in question.text:
             tokens, size = numbers[-4], numbers[-1]
             assert size * tp == tokens * 1024, (seed, question.text)
@@ -63,17 +58,14 @@ def test_the_cause_of_a_message_is_what_explain_says(counts: Any) -> None:
     for seed in range(counts(20, 200, 1000)):
         question = Quiz(seed).question("cause of a message")
         found = lp.explain(question.text, "llama3-8b" if "xk.view" in question.text else "llama3.1-70b").best
-        assert found is not None
         assert CATEGORIES[found.category].what == question.truth, (seed, question.text)
 
 
 def test_the_truths_are_the_library_s() -> None:
     """Some of them worked out here once more, by hand."""
     heads = Quiz(0).question("heads of a rank")
-    assert (heads.text, heads.truth) == (
-        "llama3.1-405b has 128 query heads. How many does a rank hold at TP 2?",
-        128 // 2,
-    )
+    assert heads.text == "llama3.1-405b has 128 query heads. How many does a rank hold at TP 2?"
+    assert heads.truth == 128 // 2
     waiting = Quiz(0).question("waiting")
     assert "8 stages, 16 micro-batches" in waiting.text
     assert waiting.truth == pytest.approx(7 / 16)
@@ -98,9 +90,8 @@ def test_a_question_in_a_notebook(
         quiz.ask("heads of a rank", answer)
     asked = "llama3.1-405b has 128 query heads. How many does a rank hold at TP 2?\n"
     hint = "→ not yet. That is the whole layer: TP cuts it.\n"
-    assert capsys.readouterr().out == (
-        f"{asked}→ not answered yet\n{asked}{hint}{asked}→ right\n{asked}{hint}"
-    )
+    said = f"{asked}→ not answered yet\n{asked}{hint}{asked}→ right\n{asked}{hint}"
+    assert capsys.readouterr().out == said
     kept = progress.load_progress(tmp_path / "progress.json")
     assert kept["questions"] == {"heads of a rank": {"right": True}}
     with pytest.raises(lp.LlamaparError, match="question"):
@@ -108,9 +99,8 @@ def test_a_question_in_a_notebook(
 
 
 def test_the_notebook_asks_all_twenty_in_order() -> None:
-    asked = [
-        name for kind, name in progress.questions_asked(NOTEBOOK.parent)[NOTEBOOK.stem] if kind == "questions"
-    ]
+    every = progress.questions_asked(NOTEBOOK.parent)[NOTEBOOK.stem]
+    asked = [name for kind, name in every if kind == "questions"]
     assert asked == list(QUESTIONS)
     assert len(asked) == 20
 

@@ -30,21 +30,30 @@ HERE = Path(__file__).parent
 STANDINS = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (SITE / "standins", PROJECT)))}
 
 spec = importlib.util.spec_from_file_location("site_build", SITE / "build.py")
-assert spec
-assert spec.loader
 building = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(building)
 chapters = sys.modules["chapters"]
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, Any]:
-    found: dict[str, Any] = building.panels()
-    return found
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The site without npm, and what its panels open with."""
+    site, made = tmp_path_factory.mktemp("built") / "site", []
+
+    def panels(*films: Path) -> Any:
+        made.append(opened(*films))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        opened = building.panels
+        patch.setattr(building, "panels", panels)
+        building.build(site, npm=False)
+    return site, made[0]
 
 
 @pytest.mark.parametrize("panel", [Explorer, Clinic])
-def test_a_panel_opens_on_stand_ins_with_the_state_that_anywidget_sends(made: Any, panel: Any) -> None:
+def test_a_panel_opens_on_stand_ins_with_the_state_that_anywidget_sends(built: Any, panel: Any) -> None:
+    _, made = built
     opening = made["opening"][panel.__name__.lower()]
     real = json.loads(json.dumps(panel().get_state()))
     assert opening == {name: real[name] for name in opening}
@@ -140,10 +149,9 @@ def test_without_threads_a_search_goes_on_between_messages_and_can_be_stopped() 
 
 
 def test_a_site_is_made_without_npm_but_for_its_python_and_knows_when_it_is_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = tmp_path / "site"
-    building.build(site, npm=False)
+    site, _ = built
     assert not building.is_stale(site)
     pages = sorted(path.relative_to(site) for path in site.rglob("*.html"))
     written = [path for where in ("", "measured") for path in (PROJECT / "docs" / where).glob("*.md")]
@@ -175,16 +183,13 @@ def test_the_site_that_stands_here_is_not_stale() -> None:
 
 
 def test_without_npm_the_builder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert building.PLOTLY[1] == get_plotlyjs_version(), "the page's is the notebooks'"
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(building.NoNpm, match="comes from npm, which is not here; on Debian: apt-get"):
         building.packed(tmp_path, building.PYODIDE)
     (tmp_path / f"pyodide-{building.PYODIDE[1]}.tgz").write_text("something else")
     with pytest.raises(building.NoNpm, match=r"is not pyodide 314\.0\.7 as it is pinned here: remove it"):
         building.packed(tmp_path, building.PYODIDE)
-
-
-def test_the_page_s_plotly_is_of_the_notebook_s_version() -> None:
-    assert building.PLOTLY[1] == get_plotlyjs_version()
 
 
 @pytest.mark.deep

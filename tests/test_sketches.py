@@ -12,6 +12,7 @@ from llamapar.course.exercises import EXERCISES, PREDICTIONS
 from llamapar.course.sketches import with_ranks, without_peers
 from llamapar.panels.page import for_browser
 
+PAIRS = "8 tokens in order: how many pairs does rank 1 make?"
 SMALL = lp.Layout(tp=2, cp=2, pp=2, dp=2)
 
 
@@ -24,9 +25,8 @@ def marked_points(spec: Any) -> list[tuple[float, float]]:
 
 
 def test_a_rank_without_its_peers_is_marked_alone() -> None:
-    assert sorted(marked_points(lp.view(lp.ranks(SMALL, 13)).spec)) == sorted(
-        [(1, 12), (0, 12), (3, 12), (1, 8), (1, 4)]
-    )
+    marked = marked_points(lp.view(lp.ranks(SMALL, 13)).spec)
+    assert sorted(marked) == [(0, 12), (1, 4), (1, 8), (1, 12), (3, 12)]
     veiled = without_peers(SMALL, 13)
     assert marked_points(veiled.spec) == [(1, 12)]
     assert "peer" not in json.dumps(for_browser(veiled.spec))
@@ -45,10 +45,7 @@ def test_ranks_that_are_guessed_are_drawn_where_they_stand_and_no_other(
     assert view.summary.splitlines()[0].startswith("You said ")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["8 tokens in order: how many pairs does rank 1 make?", "last over first"],
-)
+@pytest.mark.parametrize("name", [PAIRS, "last over first"])
 def test_the_work_of_ranks_is_veiled_and_nothing_else(name: str) -> None:
     item = (PREDICTIONS | EXERCISES)[name]()
     assert item.picture
@@ -64,8 +61,7 @@ def test_the_work_of_ranks_is_veiled_and_nothing_else(name: str) -> None:
 
 @pytest.mark.parametrize(("guess", "end"), [(10, 10 / 18), (36, 2), (10**9, None), (0, 0), (-3, 0)])
 def test_a_number_of_pairs_is_drawn_beside_the_bar_of_its_rank(guess: int, end: float | None) -> None:
-    item = PREDICTIONS["8 tokens in order: how many pairs does rank 1 make?"]()
-    assert item.marked
+    item = PREDICTIONS[PAIRS]()
     view = item.marked(guess)
     true, *own = view.spec["layout"]["shapes"]
     assert (true["x0"], true["x1"], true["xref"]) == (0, 26 / 18, "x2")
@@ -79,28 +75,27 @@ def test_a_number_of_pairs_is_drawn_beside_the_bar_of_its_rank(guess: int, end: 
     assert view.summary.startswith(f"You said {guess:g} pairs; it is 26.")
 
 
-@pytest.mark.parametrize(("guess", "ends"), [(5, (80160, 96192)), (9, None), (5.5, None)])
-def test_the_owner_that_is_guessed_is_framed(guess: float, ends: tuple[int, int] | None) -> None:
-    item = PREDICTIONS["128,256 rows, 8 ranks: who owns token 100,000?"]()
-    assert item.marked
-    true, *own = item.marked(guess).spec["layout"]["shapes"]
-    assert (true["x0"], true["x1"]) == (96192, 112224)
-    assert [(one["x0"], one["x1"]) for one in own] == ([ends] if ends else [])
-
-
 @pytest.mark.parametrize(
-    ("guess", "ends"), [(32, (32, 64)), (96, (32, 128)), (128, (0, 128)), (500, (0, 128))]
+    ("question", "true", "frames"),
+    [
+        (
+            "128,256 rows, 8 ranks: who owns token 100,000?",
+            (96192, 112224),
+            {5: (80160, 96192), 9: None, 5.5: None},
+        ),
+        (
+            "How many rows of the matrix does rank 1 hold at stage 3?",
+            (32, 64),
+            {32: (32, 64), 96: (32, 128), 128: (0, 128), 500: (0, 128)},  # stay in the matrix
+        ),
+        ("At TP 16, how many of the 1,024 rows of wk does a rank get?", (0, 8), {128: (0, 16)}),
+    ],
 )
-def test_rows_that_are_guessed_stay_in_the_matrix(guess: int, ends: tuple[int, int]) -> None:
-    item = PREDICTIONS["How many rows of the matrix does rank 1 hold at stage 3?"]()
-    assert item.marked
-    true, own = item.marked(guess).spec["layout"]["shapes"]
-    assert (true["x0"], true["x1"]) == (32, 64)
-    assert (own["x0"], own["x1"]) == ends
-
-
-def test_rows_of_wk_are_framed_in_the_lane_of_kv_heads() -> None:
-    item = PREDICTIONS["At TP 16, how many of the 1,024 rows of wk does a rank get?"]()
-    assert item.marked
-    shapes = item.marked(128).spec["layout"]["shapes"]
-    assert [(s["x0"], s["x1"], s["line"]["dash"]) for s in shapes] == [(0, 8, "solid"), (0, 16, "dash")]
+def test_rows_that_are_guessed_are_framed_beside_the_true_ones(
+    question: str, true: tuple[int, int], frames: dict[float, tuple[int, int] | None]
+) -> None:
+    item = PREDICTIONS[question]()
+    for guess, ends in frames.items():
+        shapes = item.marked(guess).spec["layout"]["shapes"]
+        drawn = [(s["x0"], s["x1"], s["line"]["dash"]) for s in shapes]
+        assert drawn == [(*true, "solid"), *([(*ends, "dash")] if ends else [])]

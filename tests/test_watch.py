@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,7 +21,9 @@ from llamapar.errors import LlamaparError
 from llamapar.execution.body import reference
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import lights, watch_task, watched
+from llamapar.panels import watch_state
 from llamapar.panels.film import film, sent_bytes
+from llamapar.panels.watch_state import WatchState
 from llamapar.programs import FAULTS, PROGRAMS
 from llamapar.programs.teaching import teaching_model, word
 from llamapar.records.trace import Tape, TapeStep
@@ -31,8 +35,24 @@ GRID = {
 }
 
 
-def tape_of(program: str, layout: Layout, **options: Any) -> Tape:
-    return watched(watch_task(program, None, layout, **options))
+@cache
+def tape_of(program: str, layout: Layout) -> Tape:
+    """The tape of teaching data, made once."""
+    return watched(watch_task(program, None, layout))
+
+
+TAPES: dict[str, Tape] = {}
+FILMS: dict[str, Any] = {}
+
+
+@pytest.fixture(scope="module")
+def shared_tapes() -> Iterator[None]:
+    """Panels that show the same have one tape, by everything that a run depends on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch_state, "MOST_TAPES", 1000)
+        blank = WatchState.blank()
+        patch.setattr(WatchState, "blank", lambda: replace(blank, tapes=TAPES, films=FILMS))
+        yield
 
 
 def step_of(tape: Tape, name: str, phase: str = "forward") -> TapeStep:
@@ -62,9 +82,9 @@ def test_the_output_is_the_word(program: str, layout: Layout) -> None:
 
 
 def test_a_summand_is_the_letters_of_the_ranks_own_heads() -> None:
-    task = watch_task("attention", None, Layout(tp=4, sequence_parallel=False))
-    partial = step_of(watched(task), "partial")
-    letters = word(task.setting, task.setting.model.dim)[:, :7]
+    setting = watch_task("attention", None, GRID["tp=4"]).setting
+    partial = step_of(tape_of("attention", GRID["tp=4"]), "partial")
+    letters = word(setting, setting.model.dim)[:, :7]
     for rank, own in partial.values.items():
         drawn = letters[2 * rank : 2 * rank + 2].sum(0)
         assert own[0, ::2][:7].allclose(drawn, rtol=0, atol=1e-9)
@@ -84,15 +104,8 @@ def test_a_teaching_model_tears_heads_where_the_model_does(tp: int) -> None:
 @pytest.mark.parametrize("layout", GRID.values(), ids=GRID)
 def test_tensors_are_held_as_the_placement_table_says(layout: Layout) -> None:
     """The table is the second witness: the watched run found it by numbers alone."""
-    rows = {
-        "x": "residual",
-        "q": "q",
-        "k": "k",
-        "v": "v",
-        "partial": "row_parallel_out",
-        "hidden": "ffn",
-        "out": "residual",
-    }
+    rows = {"x": "residual", "q": "q", "k": "k", "v": "v", "hidden": "ffn", "out": "residual"}
+    rows["partial"] = "row_parallel_out"
     seen = 0
     for program in ("attention", "mlp"):
         tape = tape_of(program, layout)
@@ -119,38 +132,36 @@ def test_gradients_are_summands_where_the_forward_had_copies() -> None:
     tape = tape_of("attention", Layout(tp=2, cp=2))
     gathered = step_of(tape, "x")
     assert kinds(gathered)["tp"] == ("copy", None)
-    back = [s for s in tape.steps if s.name == "x.grad" and s.depth == 0]
-    assert [kinds(s)["tp"] for s in back] == [
-        ("summand", None),
-        ("piece", 1),
-    ]  # before and after the reduce-scatter
+    before, after = [s for s in tape.steps if s.name == "x.grad" and s.depth == 0]  # the reduce-scatter
+    assert (kinds(before)["tp"], kinds(after)["tp"]) == (("summand", None), ("piece", 1))
     assert kinds(step_of(tape, "wq.grad", "backward"))["cp"] == ("summand", None)
     assert kinds(step_of(tape, "wq.grad", "gradients"))["cp"] == ("copy", None)
     assert kinds(step_of(tape, "partial.grad", "backward"))["tp"] == ("copy", None)
 
 
+def beside_a_run(program: str, layout: Layout) -> tuple[Tape, Any]:
+    """The tape of random data, and what `lp.run` makes of the same."""
+    task = watch_task(program, None, layout, data="random")
+    sizes = {"seq_len": task.setting.seq_len, "global_batch": task.setting.global_batch}
+    run = lp.run(program, task.setting.model, layout, dtype="float64", **sizes)
+    assert run.ok
+    return watched(task), run
+
+
+def assert_gradient(step: TapeStep, name: str, run: Any) -> None:
+    for report in run.reports:
+        assert step.values[report.rank].allclose(report.gradients[name], rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("layout", [*GRID.values(), Layout(tp=2, cp=4)], ids=[*GRID, "tp=2 cp=4"])
 def test_numbers_and_collectives_are_those_of_a_run(layout: Layout) -> None:
     """lp.run's own outputs, reduced gradients and trace, of the same inputs, in random data."""
-    task = watch_task("attention", None, layout, data="random")
-    setting = task.setting
-    run = lp.run(
-        "attention",
-        setting.model,
-        layout,
-        dtype="float64",
-        seq_len=setting.seq_len,
-        global_batch=setting.global_batch,
-    )
-    assert run.ok
-    tape = watched(task)
+    tape, run = beside_a_run("attention", layout)
     out = step_of(tape, "out")
     for rank, made in run.outputs.items():
         assert made["out"].equal(out.values[rank])
     for name in ("wq", "wk", "wv", "wo"):
-        step = step_of(tape, f"{name}.grad", "gradients")
-        for report in run.reports:
-            assert step.values[report.rank].allclose(report.gradients[name], rtol=1e-9, atol=1e-12)
+        assert_gradient(step_of(tape, f"{name}.grad", "gradients"), name, run)
     for phase in ("forward", "backward"):
         ran = sorted((e.kind, e.axis, e.bytes) for e in run.trace.events if e.phase == phase)
         inner = [s for s in tape.steps if s.phase == phase]
@@ -196,22 +207,16 @@ def test_zero_3_gathers_shards_and_scatters_gradients(layout: Layout) -> None:
             assert {kinds(after)[axis] for axis in sharing} == {("piece", 0)}
 
 
-@pytest.mark.parametrize("layout", ZERO, ids=str)
-@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("layout", "zero"), [(ZERO[0], 3), (ZERO[1], 1), (ZERO[2], 2), (ZERO[2], 3)], ids=str
+)
 def test_gradients_under_zero_are_those_of_a_run(layout: Layout, zero: int) -> None:
-    layout = layout.replace(zero=zero)
-    task = watch_task("mlp", None, layout, data="random")
-    setting = task.setting
-    sizes = {"seq_len": setting.seq_len, "global_batch": setting.global_batch}
-    run = lp.run("mlp", setting.model, layout, dtype="float64", **sizes)
-    assert run.ok
-    tape = watched(task)
+    tape, run = beside_a_run("mlp", layout.replace(zero=zero))
     held = ("copy", None) if zero == 1 else ("piece", 0)
     for name in ("w1", "w2", "w3"):
         step = step_of(tape, f"{name}.grad", "gradients")
         assert kinds(step)["dp"] == held
-        for report in run.reports:
-            assert step.values[report.rank].allclose(report.gradients[name], rtol=1e-9, atol=1e-12)
+        assert_gradient(step, name, run)
 
 
 # -- what breaks -------------------------------------------------------------------------------
@@ -259,10 +264,6 @@ BEGINS = {
 """The first tensor that each fault makes wrong."""
 
 
-def test_every_fault_is_there() -> None:
-    assert set(BEGINS) == set(FAULTS)
-
-
 @pytest.mark.parametrize("name", few(BEGINS, 6))
 def test_a_fault_is_shown_where_it_begins(name: str) -> None:
     fault = FAULTS[name]
@@ -286,14 +287,6 @@ def edit(program: str, layout: Layout, before: str, after: str) -> Tape:
     return watched(watch_task(program, None, layout, source=source.replace(before, after)), right)
 
 
-def test_a_deleted_all_reduce_lights_up() -> None:
-    layout = Layout(tp=2, sequence_parallel=False)
-    tape = edit("attention", layout, "return row_output(partial, mesh, setting)", "return partial")
-    [first] = [step for step in tape.steps if step.fault == "begins"]
-    assert (first.name, first.code) == ("out", "return partial")
-    assert first.why == "a summand over TP where it should be a copy"
-
-
 def test_an_edit_of_the_sizes_raises_the_genuine_error_at_its_line() -> None:
     tape = edit("meta_attention", Layout(tp=2), "model.n_heads // tp", "model.n_heads")
     [failed] = [step for step in tape.steps if step.error]
@@ -310,10 +303,7 @@ def test_an_edit_that_every_rank_makes_alike_is_no_fault() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (
-            "def attention(mesh, setting, x):\n    return (x",
-            r"^line 2 cannot be read: '\(' was never closed\n",
-        ),
+        ("def f(mesh, setting, x):\n    return (x", r"^line 2 cannot be read: '\(' was never closed\n"),
         ("import os", r"^the text is not one function\n  why  it defines the program"),
         ("x = 1\ndef f(mesh, setting, x):\n    return x", r"^the text is not one function\n"),
         ("def f(x):\n    return x", r"the first arguments of a program are mesh and setting"),
@@ -327,32 +317,20 @@ def test_a_source_that_is_no_program_is_refused(source: str, message: str) -> No
 
 def test_a_loop_without_end_is_broken_off() -> None:
     source = "def f(mesh, setting, x):\n    while True:\n        y = x + 1\n    return y"
-    begun = time.monotonic()
     with pytest.raises(LlamaparError, match=r"^more than 2000 lines were followed\n"):
         watched(watch_task("attention", None, Layout(tp=2), source=source))
-    assert time.monotonic() - begun < 20
-
-    def stop() -> None:
-        if time.monotonic() - begun > 1:
-            raise LlamaparError("stopped")
-
-    silent = "def f(mesh, setting, x):\n    while True:\n        pass\n    return x"
-    with pytest.raises(LlamaparError, match=r"^stopped$"):
-        watched(watch_task("attention", None, Layout(tp=2), source=silent), tick=stop)
 
 
-def test_an_edited_program_leaves_ours_as_it_is() -> None:
+def test_an_edited_program_leaves_ours_as_it_is_and_sees_no_names_of_the_kernel() -> None:
     source = source_of(PROGRAMS["mlp"].function).replace(
         "column_input(x, mesh, setting)", "globals().update(F=None) or x"
     )
     tape = watched(watch_task("mlp", None, Layout(tp=2), source=source))
     assert tape.steps[-1].error  # its own F is gone, and only its own
     assert lp.run("mlp", "tiny", Layout(tp=2)).ok
-
-
-def test_more_ranks_than_are_watched() -> None:
-    with pytest.raises(LlamaparError, match=r"^32 ranks, and at most 16 are watched\n"):
-        watched(watch_task("mlp", None, Layout(tp=4, dp=8)))
+    source = "def mlp(mesh, setting, x):\n    return x * BEGINS"
+    (failed,) = [s for s in watched(watch_task("mlp", None, Layout(tp=2), source=source)).steps if s.error]
+    assert failed.error[0] == "NameError: name 'BEGINS' is not defined"
 
 
 # -- a person's own program --------------------------------------------------------------------
@@ -373,14 +351,12 @@ def test_a_program_of_ones_own_is_placed_like_ours() -> None:
     assert found["out"] == ("copy", None)
     assert not any(step.fault for step in tape.steps)
 
-
-def test_a_name_of_ones_own_program_is_no_parameter() -> None:
-    def mine(mesh: Any, setting: Any, x: torch.Tensor) -> torch.Tensor:
-        name = "w1"
+    def named(mesh: Any, setting: Any, x: torch.Tensor) -> torch.Tensor:
+        name = "w1"  # is no parameter
         twice = x + x
         return twice if name else x
 
-    tape = watched(watch_task(mine, None, Layout(tp=2)))
+    tape = watched(watch_task(named, None, Layout(tp=2)))
     assert [step.name for step in tape.steps if step.phase == "forward"] == ["x", "twice", "out"]
 
 
@@ -388,8 +364,7 @@ def test_a_name_of_ones_own_program_is_no_parameter() -> None:
 
 
 def test_what_made_a_number_lights_up_on_every_rank() -> None:
-    task = watch_task("attention", None, Layout(tp=2, cp=2))
-    tape = watched(task)
+    task, tape = watch_task("attention", None, GRID["tp=2 cp=2"]), tape_of("attention", GRID["tp=2 cp=2"])
     at = {step.name: n for n, step in enumerate(tape.steps) if step.phase == "forward" and step.depth == 0}
     partial, out, heads = at["partial"], at["out"], at["heads"]
     width = tape.steps[partial].local[0][-1]
@@ -424,14 +399,8 @@ def test_the_film_is_plain_and_its_thumbnails_cover_the_whole(program: str) -> N
                 assert pads == 0 or program in ("loss", "embedding")
         ranks = [r["at"] for r in tensor["ranks"].values() if r["at"]]
         if len(ranks) == 4:
-            cells = {
-                (i, j)
-                for at in ranks
-                for start, stop in at["rows"]
-                for first, last in at["columns"]
-                for i in range(start, stop)
-                for j in range(first, last)
-            }
+            parts = [(rows, columns) for at in ranks for rows in at["rows"] for columns in at["columns"]]
+            cells = {cell for rows, columns in parts for cell in product(range(*rows), range(*columns))}
             assert len(cells) == tensor["rows"] * tensor["columns"]
             whole += 1
     assert whole >= 5
@@ -442,12 +411,8 @@ def test_rows_move_between_exactly_the_ranks_of_the_group() -> None:
     step = next(
         s for s in made["steps"] if s["event"] and s["event"]["kind"] == "reduce_scatter" and not s["depth"]
     )
-    assert step["event"] == {
-        "kind": "reduce_scatter",
-        "axis": "tp",
-        "groups": [[0, 1], [2, 3]],
-        "bytes": 8 * 48 * 8 // 2,
-    }
+    sent = {"kind": "reduce_scatter", "axis": "tp", "groups": [[0, 1], [2, 3]], "bytes": 8 * 48 * 8 // 2}
+    assert step["event"] == sent
     assert {(m["from"], m["to"]) for m in step["moves"]} == {(0, 1), (1, 0), (2, 3), (3, 2)}
     for move in step["moves"]:
         there = made["tensors"][move["into"]]["ranks"][str(move["to"])]
@@ -455,16 +420,13 @@ def test_rows_move_between_exactly_the_ranks_of_the_group() -> None:
         assert move["rows"] == ([0, 4] if move["to"] in (0, 2) else [4, 8])
     assert "`partial` is a summand on each rank, and the sum over the group completes it" in step["caption"]
     assert "1,536 bytes" in step["caption"]
-
-
-def test_bytes_of_a_ring() -> None:
     event = lp.run("mlp", "tiny", Layout(tp=4, sequence_parallel=False)).trace.events[0]
     assert (event.kind, len(event.group)) == ("all_reduce", 4)
-    assert sent_bytes(event) == event.bytes * 3 // 4 * 2
+    assert sent_bytes(event) == event.bytes * 3 // 4 * 2, "as a ring sends"
 
 
 def test_captions_speak_of_what_is_seen() -> None:
-    made = film(tape_of("attention", Layout(tp=2, cp=2)))
+    made = film(tape_of("attention", GRID["tp=2 cp=2"]))
     by_code = {s["code"]: s["caption"] for s in made["steps"] if s["phase"] == "forward" and s["depth"] == 0}
     assert by_code["partial = heads.flatten(2) @ wo.mT"] == (
         "Each rank makes `partial` from `wo` and `heads`, and sends nothing. "

@@ -16,8 +16,11 @@ from llamapar.execution.following import source_of
 from llamapar.panels.watch_panel import Watch, watch
 from llamapar.programs import FAULTS, PROGRAMS
 from llamapar.programs.cases import BREAK, CASES, HAPPENED, WRITE, Case
-from test_watch import step_of
+from test_watch import BEGINS, shared_tapes, step_of
 from wire import deliver
+
+__all__ = ["shared_tapes"]
+pytestmark = pytest.mark.usefixtures("shared_tapes")
 
 PUZZLES = {name: case for name, case in CASES.items() if case.group == WRITE}
 INCIDENTS = {name: case for name, case in CASES.items() if case.group == HAPPENED}
@@ -30,43 +33,37 @@ def opened(name: str) -> Watch:
     return panel
 
 
-def line_of(case: Case, text: str) -> int:
-    """The line of a puzzle's source with this code, counted from 1."""
-    (line,) = [n for n, row in enumerate(case.text.splitlines(), 1) if text in row]
-    return line
-
-
 def test_every_group_has_cases_and_every_fault_is_one() -> None:
     assert {case.group for case in CASES.values()} == {BREAK, WRITE, HAPPENED}
-    assert {name for name, case in CASES.items() if case.group == BREAK} == set(FAULTS)
+    assert {name for name, case in CASES.items() if case.group == BREAK} == set(FAULTS) == set(BEGINS)
     assert len(PUZZLES) >= 5
     for case in CASES.values():
         assert case.program in PROGRAMS
 
 
 @pytest.mark.parametrize("name", PUZZLES)
-def test_a_puzzle_is_the_source_with_one_open_line(name: str) -> None:
-    case = PUZZLES[name]
-    own = source_of(PROGRAMS[case.program].function)
-    assert own.count(case.edit[0]) == 1
+def test_a_puzzle_is_the_source_with_one_open_line_where_it_is_marked(name: str) -> None:
+    case, panel = PUZZLES[name], opened(name)
+    assert source_of(PROGRAMS[case.program].function).count(case.edit[0]) == 1
     assert case.text.count(case.gap) == 1
-    assert "# write it" in case.text.splitlines()[line_of(case, case.gap) - 1]
+    line = line_of(case)
+    assert "# write it" in case.text.splitlines()[line - 1]
     assert case.answer not in case.text
     assert case.solved.count(case.answer) == 1
-
-
-@pytest.mark.parametrize("name", PUZZLES)
-def test_a_puzzle_that_is_not_solved_is_marked_at_its_line(name: str) -> None:
-    case, panel = PUZZLES[name], opened(name)
     verdict = panel.payload["verdict"]
-    assert verdict["right"] is False
-    assert verdict["line"] == line_of(case, case.gap)
-    assert verdict["text"].startswith(f"not yet: line {verdict['line']} differs first: ")
+    assert (verdict["right"], verdict["line"]) == (False, line)
+    assert verdict["text"].startswith(f"not yet: line {line} differs first: ")
     (begins,) = [step for step in panel.film["steps"] if step["fault"] == "begins"]
     assert verdict["text"].endswith(begins["why"].replace("`", ""))
-    assert begins["line"] in (verdict["line"], 0)  # 0: the gradient that the line's backward made
+    assert begins["line"] in (line, 0)  # 0: the gradient that the line's backward made
     assert panel.payload["says"] == case.says
     assert panel.payload["edited"] is False
+
+
+def line_of(case: Case) -> int:
+    """The open line of a puzzle's source, counted from 1."""
+    (line,) = [n for n, row in enumerate(case.text.splitlines(), 1) if case.gap in row]
+    return line
 
 
 @pytest.mark.parametrize("name", PUZZLES)
@@ -81,8 +78,7 @@ def test_the_answer_solves_a_puzzle(name: str) -> None:
     assert text in panel.snapshot().summary
     assert not any(step["fault"] for step in panel.film["steps"])
     assert panel.payload["edited"] is True
-    state = panel._state
-    truth = reference(state.task("", ""))
+    truth = reference(panel._state.task("", ""))
     own = [step for step in panel.record.steps if not step.depth and step.values]
     last = [step for step in own if step.phase == "forward"][-1]
     whole = next(iter(truth.outputs.values()))
@@ -97,32 +93,24 @@ def test_the_answer_solves_a_puzzle(name: str) -> None:
         if parameter in PARAMETERS:
             step = step_of(panel.record, f"{parameter}.grad", "gradients")
             for rank, (rows, columns) in step.at.items():
-                own_rows = [
-                    i for part in rows for i in part if i < len(gradient)
-                ]  # what follows are pad rows
+                own_rows = [i for part in rows for i in part if i < len(gradient)]  # then come pad rows
                 piece = gradient[own_rows, columns[0].start : columns[0].stop]
                 assert step.values[rank][: len(own_rows)].allclose(piece, rtol=0, atol=1e-9), parameter
     assert truth.gradients.keys() & PARAMETERS.keys()
-
-
-@pytest.mark.parametrize("name", PUZZLES)
-def test_a_wrong_answer_and_another_right_one(name: str) -> None:
-    """Twice the answer is wrong, though each rank and one process agree; two lines for one are right."""
-    case, panel = PUZZLES[name], opened(name)
     names, _, value = case.answer.partition(" = ")
     first = names.split(",")[0]
-    twice = f"{case.answer}\n    {first} = 2 * {first}"
-    panel.set(source=case.text.replace(case.gap, twice))
-    assert panel.payload["verdict"]["right"] is False
-    more = f"found = {value}\n    {names} = found"
-    panel.set(source=case.text.replace(case.gap, more))
-    assert panel.payload["verdict"]["right"] is True
+    for answer, right in (
+        (f"{case.answer}\n    {first} = 2 * {first}", False),  # though each rank and one process agree
+        (f"found = {value}\n    {names} = found", True),
+    ):
+        panel.set(source=case.text.replace(case.gap, answer))
+        assert panel.payload["verdict"]["right"] is right
 
 
 def test_an_answer_that_raises_says_so_and_a_text_that_is_no_program_has_no_verdict() -> None:
     case, panel = PUZZLES["write_mask"], opened("write_mask")
     panel.set(source=case.text.replace(case.gap, "partial = nonsense"))
-    line = line_of(case, case.gap)
+    line = line_of(case)
     wrong = f"not yet: line {line} differs first: NameError: name 'nonsense' is not defined"
     assert panel.payload["verdict"]["text"] == wrong
     panel.set(source=case.text.replace(case.gap, "partial = ("))
@@ -185,7 +173,8 @@ def test_the_line_of_code_opens_the_same_case(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*PUZZLES, *INCIDENTS])
 def test_nothing_brings_back_what_stood_before(name: str) -> None:
-    panel = watch("mlp", "llama3-8b", tp=2, dp=2, data="random")
+    data = "random" if name in INCIDENTS else "teaching"
+    panel = watch("mlp", "llama3-8b", tp=2, dp=2, data=data)
     code, film = panel.code, panel.film
     panel.set(case=name)
     assert panel.payload["values"]["program"] == CASES[name].program
@@ -212,34 +201,25 @@ def test_changes_over_cases_are_taken_back_one_by_one() -> None:
     for change in changes:
         panel.set(**change)
         seen.append((panel.code, panel.payload["values"], panel.payload["verdict"]))
-    assert panel.past == len(changes)
+    panel.set(tp=panel.payload["values"]["tp"])
+    assert panel.past == len(changes), "what changes nothing is no step"
     for before in reversed(seen[:-1]):
         deliver(panel, {"kind": "undo", "seq": panel.payload["seq"], "id": "u"})
         assert (panel.code, panel.payload["values"], panel.payload["verdict"]) == before
-
-
-def test_another_program_leaves_the_case() -> None:
-    panel = watch("attention", tp=2)
+    assert panel.past == 0
     panel.set(case="torchtitan_tp16")
-    panel.set(program="mlp")
-    assert panel.code == "lp.watch('mlp', tp=2)"
-    panel = watch("llama", pp=2)
-    panel.set(program="mlp")
-    assert panel.code == "lp.watch('mlp', tp=1)", "a part of a stage has no stages"
+    panel.set(program="loss")
+    assert panel.code == "lp.watch('loss', tp=2)", "another program leaves the case"
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments", "message"),
+    ("arguments", "message"),
     [
-        (
-            "mlp",
-            {"tp": 2, "case": "write_mask"},
-            r"^case='write_mask' is of program 'embedding', not of 'mlp'\n",
-        ),
-        ("mlp", {"case": "drop_all_reduse"}, r"^case='drop_all_reduse' is not known\n"),
-        ("mlp", {"fault": "drop_all_reduce"}, r"^argument='fault' is not known\n"),
+        ({"case": "write_mask"}, r"^case='write_mask' is of program 'embedding', not of 'mlp'\n"),
+        ({"case": "drop_all_reduse"}, r"^case='drop_all_reduse' is not known\n"),
+        ({"fault": "drop_all_reduce"}, r"^argument='fault' is not known\n"),
     ],
 )
-def test_a_case_that_is_none_is_refused(program: str, arguments: dict[str, Any], message: str) -> None:
+def test_a_case_that_is_none_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(LlamaparError, match=message):
-        watch(program, **arguments)
+        watch("mlp", **arguments)

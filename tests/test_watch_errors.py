@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,16 +44,11 @@ def of_python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
+def test_a_script_runs_as_python_runs_it_and_its_error_has_facts_as_with_the_one_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ALONE.format(""))
-    return tmp_path
-
-
-def test_a_script_runs_as_python_runs_it_and_its_error_has_facts(script: Path) -> None:
-    ran = of_python("-m", "llamapar", "debug", "train.py", "--steps", "10", "--help", folder=script)
+    ran = of_python("-m", "llamapar", "debug", "train.py", "--steps", "10", "--help", folder=tmp_path)
     assert ran.returncode == 1
-    assert ran.stdout == f"['train.py', '--steps', '10', '--help'] __main__ {script}\n"
+    assert ran.stdout == f"['train.py', '--steps', '10', '--help'] __main__ {tmp_path}\n"
     trace, _, facts = ran.stderr.partition("llamapar: ")
     assert "runpy" not in trace
     assert trace.splitlines()[-1] == "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x5 and 6x4)"
@@ -65,34 +61,44 @@ def test_a_script_runs_as_python_runs_it_and_its_error_has_facts(script: Path) -
         "Not a sharding problem: one process, and nothing that the failing code names is cut",
         "next: llamapar explain 'RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x5 and 6x4)'",
     ]
+    as_module = of_python("-m", "llamapar", "debug", "-m", "train", folder=tmp_path)
+    assert (as_module.returncode, as_module.stderr.partition("llamapar: ")[2]) == (1, facts)
+    (tmp_path / "own.py").write_text(ALONE.format("import llamapar; llamapar.watch_errors()"))
+    own = of_python("own.py", folder=tmp_path)
+    assert (own.returncode, own.stderr.partition("llamapar: ")[2]) == (1, facts)
 
 
-def test_a_module_and_the_one_line_in_a_script_do_the_same(script: Path) -> None:
-    as_module = of_python("-m", "llamapar", "debug", "-m", "train", folder=script)
-    assert as_module.returncode == 1
-    assert "\nline 5: x @ w.T\n" in as_module.stderr
-    (script / "own.py").write_text(ALONE.format("import llamapar; llamapar.watch_errors()"))
-    own = of_python("own.py", folder=script)
-    assert own.returncode == 1
-    assert own.stderr.splitlines()[-6:] == as_module.stderr.splitlines()[-6:]
-
-
-@pytest.mark.parametrize(("ends", "status"), [("sys.exit(7)", 7), ("sys.exit('no')", 1), ("", 0)])
-def test_a_script_that_ends_by_itself_ends_as_it_would(tmp_path: Path, ends: str, status: int) -> None:
-    (tmp_path / "train.py").write_text(f"import sys\nprint('done')\n{ends}\n")
-    ran = of_python("-m", "llamapar", "debug", "train.py", folder=tmp_path)
-    assert (ran.returncode, ran.stdout) == (status, "done\n")
-    assert ran.stderr == ("no\n" if "'no'" in ends else "")
+def test_a_module_runs_as_python_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv, __name__)\n1 / 0\n")
+    alone, ran = (
+        of_python(*words, "-m", "train", "--steps", folder=tmp_path)
+        for words in ((), ("-m", "llamapar", "debug"))
+    )
+    assert (ran.returncode, ran.stdout) == (alone.returncode, alone.stdout)
+    assert ran.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    assert "runpy" not in ran.stderr
 
 
 @pytest.mark.parametrize(
-    "error", ["def f(:", "import nowhere", "1 / 0", "{}['x']", "raise KeyboardInterrupt", "assert False"]
+    ("ends", "status", "said"),
+    [
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('no')", 1, "no\n"),
+        ("", 0, ""),
+        ("def f(:", 1, "SyntaxError"),
+        ("1 / 0", 1, "ZeroDivisionError"),
+        ("raise KeyboardInterrupt", -2, "KeyboardInterrupt"),
+        ("assert False", 1, "AssertionError"),
+    ],
 )
-def test_an_error_without_shapes_is_left_to_its_traceback(tmp_path: Path, error: str) -> None:
-    (tmp_path / "train.py").write_text(f"{error}\n")
+def test_a_script_without_an_error_of_shapes_ends_as_it_would(
+    tmp_path: Path, ends: str, status: int, said: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"import sys\nprint('done')\n{ends}\n")
     ran = of_python("-m", "llamapar", "debug", "train.py", folder=tmp_path)
-    assert ran.returncode not in (0, 2)
-    assert "Error" in ran.stderr or "Interrupt" in ran.stderr
+    assert (ran.returncode, ran.stdout) == (status, "" if said == "SyntaxError" else "done\n")
+    assert said in ran.stderr
+    assert bool(said) == bool(ran.stderr)
     assert "llamapar: " not in ran.stderr
 
 
@@ -104,11 +110,10 @@ def test_an_error_without_shapes_is_left_to_its_traceback(tmp_path: Path, error:
         (["-m"], "-m: a module is needed"),
     ],
 )
-def test_without_a_script_it_says_what_is_missing(tmp_path: Path, words: list[str], complaint: str) -> None:
-    ran = of_python("-m", "llamapar", "debug", *words, folder=tmp_path)
-    assert ran.returncode == 2
-    assert ran.stderr.startswith(f"llamapar: {complaint}\n")
-    assert "Traceback" not in ran.stderr
+def test_without_a_script_it_says_what_is_missing(run: Any, words: list[str], complaint: str) -> None:
+    status, _, err = run(["debug", *words])
+    assert status == 2
+    assert err.startswith(f"llamapar: {complaint}\n")
 
 
 @pytest.mark.soak
