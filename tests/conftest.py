@@ -48,7 +48,6 @@ collect_ignore = (
 LONGEST = (
     "browser",
     "notebooks",
-    "test_notebooks.py",
     "test_torchrun.py",
     "test_pool.py",
     "test_interrupts.py",
