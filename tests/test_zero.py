@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
@@ -15,7 +14,6 @@ from torch import Tensor
 import llamapar as lp
 import torch_fsdp
 from by_torch import check_gradients
-from inputs import drawn
 from llamapar import Layout
 from llamapar.describe.models import model as find_model
 from llamapar.execution.body import Task, as_shared, inputs
@@ -26,7 +24,6 @@ from llamapar.spmd import compat
 from llamapar.spmd.gradients import reduce_gradients
 from llamapar.spmd.setting import Setting
 from llamapar.spmd.zero import Gathered, zero_group
-from sent import check_bytes
 from stepping import SteppedRanks
 
 SMALL = lp.ModelConfig(
@@ -114,83 +111,18 @@ def _equal(made: dict[int, Tensor], expected: dict[int, Tensor]) -> None:
         torch.testing.assert_close(own, expected[rank], rtol=1e-6, atol=0)
 
 
-# -- whole runs ------------------------------------------------------------------------------------
-
-LAYOUTS: list[tuple[Layout, dict[str, Any]]] = [
-    (Layout(dp=2), {}),
-    (Layout(tp=2, cp=2, dp=2), {"global_batch": 4}),
-    (Layout(dp=4, dp_replicate=2, cp=2), {}),
-    (Layout(cp=4), {"cp_method": "ring"}),
-    (Layout(pp=2, dp=2), {"micro_batches": 3}),
-    (Layout(tp=2, pp=2, dp=2, sequence_parallel=False), {"micro_batches": 2, "schedule": "zbv"}),
-    (Layout(tp=2, cp=2, pp=2, dp=2), {"micro_batches": 2}),
-    (Layout(tp=4, dp=3, order="dp-tp-cp-pp"), {"kv_replication": True}),
-    (Layout(cp=2, pp=2, dp=4, dp_replicate=2), {"micro_batches": 2, "schedule": "interleaved-zero-bubble"}),
-    (Layout(dp=5), {"documents": (5, 11)}),
-]
-RUNS = [
-    (layout.replace(zero=zero), options | {"reshard_after_forward": again}, tied)
-    for (layout, options), zero, again, tied in product(LAYOUTS, range(4), (True, False), (False, True))
-    if zero == 3 or again
-]
-
-
-def _run(layout: Layout, options: dict[str, Any], tied: bool, engine: str) -> None:
-    model = SMALL.replace(tied=tied, n_layers=4)
-    known = {"dtype": "float64", "seq_len": 16, "engine": engine, "timeout": 120, **options}
-    result = lp.run("llama", model, layout, **known)
-    assert result.ok, str(result)
-    assert result.max_grad_error is not None
-    assert result.max_grad_error <= 1e-12
-    assert set(result.gradient_errors) == {p.name for p in model.parameters()}
-    check_bytes(result)
-
-
-def test_runs_of_every_stage(counts: Callable[[int, int, int], int]) -> None:
-    """Gradients are one process's, every parameter has one, and the bytes are those that are foretold."""
-    for layout, options, tied in drawn(RUNS, counts(4, 8, 4)):  # `make deep` has all of them below
-        _run(layout, options, tied, "local")
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("engine", ["local", "processes"])
-@pytest.mark.parametrize("case", RUNS, ids=lambda case: f"{case[0]} zero={case[0].zero} {case[1]} {case[2]}")
-def test_every_stage_in_every_layout(case: Any, engine: str) -> None:
-    _run(*case, engine)
-
-
-@pytest.mark.parametrize("zero", range(4))
-def test_real_ranks(zero: int) -> None:
-    _run(Layout(cp=2, dp=2, zero=zero), {}, False, "processes")
-
-
-def test_the_command_runs_zero_3(run: Any) -> None:
-    line = "run llama --model tiny --dp 2 --zero 3 --no-reshard-after-forward --seq-len 8 --device cpu --json"
-    status, out, err = run(line)
-    assert (status, err) == (0, "")
-    told = json.loads(out)
-    assert told["ok"] is True
-    sent = lp.traffic("llama", "tiny", {"dp": 2, "zero": 3}, seq_len=8, reshard_after_forward=False)
-    assert told["bytes"] == sent.by_axis
-    assert {(t.phase, t.kind) for t in sent.terms} == {
-        ("forward", "all_gather"),
-        ("backward", "reduce_scatter"),
-    }
-
-
 # -- torch's fully_shard as witness ----------------------------------------------------------------
 
 
 def test_torchs_fully_shard_makes_the_same_gradients(counts: Callable[[int, int, int], int]) -> None:
     layouts = [
-        Layout(tp=2, dp=2, sequence_parallel=False),
-        Layout(cp=2, dp=4, dp_replicate=2),
-        Layout(dp=8),
+        {"tp": 2, "dp": 2, "sequence_parallel": False},
+        {"cp": 2, "dp": 4, "dp_replicate": 2},
+        {"dp": 8},
     ]
     for layout in layouts[: counts(1, 3, 3)]:
-        result = lp.run(
-            "llama", SMALL, layout.replace(zero=3), dtype="float64", engine="processes", seq_len=16
-        )
+        options: Any = {"dtype": "float64", "engine": "processes", "seq_len": 16}
+        result = lp.run("llama", SMALL, {**layout, "zero": 3}, **options)
         check_gradients(result, torch_fsdp.by_torch, rtol=1e-15)
 
 
@@ -306,14 +238,13 @@ def test_the_map_says_what_travels(zero: int) -> None:
 @pytest.mark.parametrize("zero", range(4))
 def test_the_map_of_bfloat16_sends_what_a_step_was_seen_to_send(zero: int) -> None:
     """Gradients are summed in float32, weights gathered in their own format."""
-    layout = Layout(dp=2, zero=zero)
-    known: dict[str, Any] = {"seq_len": 8, "micro_batches": 1, "steps": 1, "device": "cpu"}
-    trace = lp.run("step", SMALL, layout, dtype="bfloat16", engine="local", **known).traces[0]
+    known: Any = {"seq_len": 8, "micro_batches": 1, "device": "cpu", "dtype": "bfloat16"}
+    trace = lp.run("step", SMALL, Layout(dp=2, zero=zero), **known).traces[0]
     seen, said = Counter[str](), Counter[str]()
     for event in trace.events:
         if event.bytes > 8:  # less is the norm's sum of squares
             seen[event.kind] += event.bytes
-    for move in lp.zero(SMALL, layout, dtype="bfloat16").moves:
+    for move in lp.zero(SMALL, Layout(dp=2, zero=zero), dtype="bfloat16").moves:
         said[move.kind] += move.bytes
     assert seen == said
 
