@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -39,105 +40,46 @@ pytestmark = pytest.mark.usefixtures("no_ranks_left")
 
 # -- what a person may give ------------------------------------------------------------------------
 
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "dtype": (
-        {"dtype": "float16"},
-        "dtype='float16' is not known\n  why  known are float64, float32, bfloat16\n"
-        "  try  bfloat16, or float64, or float32",
-    ),
-    "seq_len as text": (
-        {"seq_len": "64"},
-        "seq_len='64': seq_len must be a whole number from 1 to 2147483647\n"
-        "  why  text is never read as a number here\n  try  seq_len=64",
-    ),
-    "seed as text": (
-        {"seed": "a"},
-        "seed='a': seed must be a whole number from 0 to 2147483647\n"
-        "  why  text is never read as a number here\n  try  seed=0",
-    ),
-    "no batch": (
-        {"global_batch": 0},
-        "global_batch=0: global_batch must be a whole number from 1 to 2147483647\n  try  global_batch=1",
-    ),
-    "documents that do not add up": (
-        {"seq_len": 64, "documents": (30, 30)},
-        "documents of 60 tokens in all for seq_len=64\n"
-        "  why  each is at least one token, and together they are the sequence",
-    ),
-    "an empty document": (
-        {"seq_len": 64, "documents": (64, 0)},
-        "length of a document=0: length of a document must be a whole number from 1 to 2147483647\n"
-        "  try  length of a document=1",
-    ),
-    "no lengths": (
-        {"seq_len": 64, "documents": 64},
-        "documents=64: lengths in tokens are needed\n  try  documents=(64,)",
-    ),
-    "force": (
-        {"force": "yes"},
-        "force='yes': force must be True or False\n  try  force=True, or force=False",
-    ),
-    "backward": (
-        {"backward": 1},
-        "backward=1: backward must be True or False\n  try  backward=True, or backward=False",
-    ),
-    "pads_in_softmax": (
-        {"pads_in_softmax": None},
-        "pads_in_softmax=None: pads_in_softmax must be True or False\n"
-        "  try  pads_in_softmax=True, or pads_in_softmax=False",
-    ),
-    "engine": (
-        {"engine": "thread"},
-        "engine='thread' is not known\n  why  known are local, processes, torchrun, dry\n"
-        "  try  torchrun",
-    ),
-    "cp_method": (
-        {"cp_method": "rings"},
-        "cp_method='rings' is not known\n  why  known are all_gather, ring\n  try  ring",
-    ),
-    "chunking": (
-        {"chunking": "headtail"},
-        "chunking='headtail' is not known\n  why  known are head-tail, contiguous\n  try  head-tail",
-    ),
-    "fault": (
-        {"fault": "tile-kv"},
-        f"fault='tile-kv' is not known\n  why  known are {', '.join(lp.programs.FAULTS)}\n  try  tile_kv",
-    ),
-    "device": (
-        {"device": "gpu"},
-        "device='gpu' is not known\n  why  known are auto, cpu, cuda\n  try  cpu",
-    ),
-    "inputs that are none": (
-        {"inputs": [1]},
-        "inputs=[1]: a dict of global tensors by name is needed",
-    ),
-    "inputs of another name": (
-        {"inputs": {"wq": torch.zeros(64, 64)}},
-        "inputs='wq' is not known\n  why  known are x, w1, w2, w3\n  try  w3, or w2, or w1",
-    ),
-    "inputs of another shape": (
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"dtype": "float16"}, "dtype='float16' is not known\n  why  known are float64, float32, bfloat16\n"),
+    ({"engine": "thread"}, "engine='thread' is not known\n  why  known are local, processes, torchrun, dry"),
+    ({"cp_method": "rings"}, "cp_method='rings' is not known"),
+    ({"chunking": "headtail"}, "chunking='headtail' is not known"),
+    ({"fault": "tile-kv"}, "fault='tile-kv' is not known"),
+    ({"device": "gpu"}, "device='gpu' is not known"),
+    ({"seq_len": "64"}, "seq_len='64': seq_len must be a whole number from 1 to 2147483647"),
+    ({"seed": "a"}, "seed='a': seed must be a whole number from 0 to 2147483647"),
+    ({"global_batch": 0}, "global_batch=0: global_batch must be a whole number from 1 to 2147483647"),
+    ({"force": "yes"}, "force='yes': force must be True or False"),
+    ({"backward": 1}, "backward=1: backward must be True or False"),
+    ({"pads_in_softmax": None}, "pads_in_softmax=None: pads_in_softmax must be True or False"),
+    ({"seq_len": 64, "documents": (30, 30)}, "documents of 60 tokens in all for seq_len=64\n  why  each is"),
+    ({"seq_len": 64, "documents": (64, 0)}, "length of a document=0: length of a document must be a whole"),
+    ({"documents": 64}, "documents=64: lengths in tokens are needed\n  try  documents=(64,)"),
+    ({"inputs": [1]}, "inputs=[1]: a dict of global tensors by name is needed"),
+    ({"inputs": {"wq": 0}}, "inputs='wq' is not known\n  why  known are x, w1, w2, w3\n  try  w3, or"),
+    (
         {"inputs": {"w1": torch.zeros(48, 64)}},
         "inputs['w1'] has shape [48, 64], and [96, 64] is needed\n"
         "  why  inputs are whole: each rank is given its piece of them",
     ),
-    "inputs that are no tensors": (
-        {"inputs": {"w1": [[1.0]]}},
-        "inputs['w1'] is list: a tensor is needed",
-    ),
-    "inputs of whole numbers": (
+    ({"inputs": {"w1": [[1.0]]}}, "inputs['w1'] is list: a tensor is needed"),
+    (
         {"inputs": {"w1": torch.zeros(96, 64, dtype=torch.int64)}},
         "inputs['w1'] is torch.int64, and floating point is needed",
     ),
-}  # fmt: skip
-"""What is wrong → options, and the whole message."""
+    (
+        {"engine": "torchrun", "deadline": 1},
+        "deadline with engine='torchrun'\n  why  its ranks have no clock",
+    ),
+]
+"""Options, and how the message begins."""
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_bad_options_are_refused_with_the_whole_message(what: str) -> None:
-    options, message = BAD[what]
-    with pytest.raises(lp.LlamaparError, match=r"\S") as refused:
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(lp.LlamaparError, match=f"^{re.escape(message)}"):
         lp.run("mlp", MODEL, Layout(tp=2, dp=2), **options)
-    assert str(refused.value) == message
 
 
 def test_tokens_past_the_vocabulary_are_refused() -> None:
@@ -178,13 +120,11 @@ def test_a_batch_that_dp_does_not_divide_is_refused() -> None:
     (Layout(tp=3), 66, "LP101 error  tp=3 does not divide n_heads=16 (small)"),
     (Layout(tp=16), 64, "LP104 error  tp=16 does not divide n_kv_heads=8 (small)"),
 ])  # fmt: skip
-@pytest.mark.parametrize("engine", ENGINES)
 def test_what_check_refuses_is_refused_before_anything_runs(
-    layout: Layout, seq_len: int, message: str, engine: str
+    layout: Layout, seq_len: int, message: str
 ) -> None:
-    with pytest.raises(lp.LayoutError, match=r"^LP\d\d\d error") as refused:
-        lp.run("attention", MODEL, layout, seq_len=seq_len, engine=engine)
-    assert str(refused.value).splitlines()[0] == message
+    with pytest.raises(lp.LayoutError, match=f"^{re.escape(message)}") as refused:
+        lp.run("attention", MODEL, layout, seq_len=seq_len, engine="processes")
     assert not refused.value.report.ok
 
 
@@ -265,14 +205,12 @@ def test_a_program_that_raises_on_one_rank_alone(engine: str) -> None:
     assert lp.run("mlp", MODEL, Layout(tp=2, cp=2), engine=engine).ok  # and nothing stays broken
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_only_the_rank_with_the_odd_piece_raises(engine: str) -> None:
+def test_only_the_rank_with_the_odd_piece_raises() -> None:
     def square(mesh: Any, setting: Any, x: Tensor, w1: Tensor) -> Tensor:
         return x @ w1.view(32, 64).mT
 
     uneven = MODEL.replace(ffn_dim=63)  # 32 rows, and 31 on the second rank of tp
-    layout = Layout(tp=2, cp=2, sequence_parallel=False)
-    result = lp.run(square, uneven, layout, engine=engine, force=True, out="ffn")
+    result = lp.run(square, uneven, Layout(tp=2, cp=2, sequence_parallel=False), force=True, out="ffn")
     message = "shape '[32, 64]' is invalid for input of size 1984"
     assert {r: str(e) for r, e in result.errors.items()} == {1: message, 3: message}
 
@@ -304,27 +242,18 @@ def test_what_is_no_program_is_refused(what: str) -> None:
         lp.tape(given, MODEL, Layout(tp=2))
 
 
-def test_a_wrong_row_or_reference_is_refused() -> None:
-    def mine(mesh: Any, setting: Any, x: Tensor) -> Tensor:
-        return x
-
-    with pytest.raises(lp.LlamaparError, match=r"^out='residuals' is not known\n.*\n  try  residual"):
-        lp.run(mine, MODEL, Layout(tp=2), out="residuals")
-    with pytest.raises(lp.LlamaparError, match=r"^reference=3: a function \(setting, …\) is needed$"):
-        lp.run(mine, MODEL, Layout(tp=2), reference=3)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_program_that_returns_no_tensor(engine: str) -> None:
+def test_what_a_program_of_ones_own_has_beside_it_is_refused() -> None:
     def listed(mesh: Any, setting: Any, x: Tensor) -> Any:
         return [x]
 
-    result = lp.run(listed, MODEL, Layout(tp=2, cp=2), engine=engine)
-    assert set(result.errors) == {0, 1, 2, 3}
-    assert {type(e).__name__ for e in result.errors.values()} == {"LlamaparError"}
-    assert str(result.errors[0]) == (
-        "the program returned list\n  why  a tensor or a dict of tensors is needed"
-    )
+    with pytest.raises(lp.LlamaparError, match=r"^out='residuals' is not known\n.*\n  try  residual"):
+        lp.run(listed, MODEL, Layout(tp=2), out="residuals")
+    with pytest.raises(lp.LlamaparError, match=r"^reference=3: a function \(setting, …\) is needed$"):
+        lp.run(listed, MODEL, Layout(tp=2), reference=3)
+    said = "the program returned list\n  why  a tensor or a dict of tensors is needed"
+    for engine in ENGINES:
+        result = lp.run(listed, MODEL, Layout(tp=2), engine=engine)
+        assert {r: str(error) for r, error in result.errors.items()} == {0: said, 1: said}
 
 
 def test_a_run_inside_a_run_is_refused() -> None:
@@ -415,12 +344,6 @@ def test_a_deadline_ends_a_run_that_gets_on(engine: str) -> None:
     assert time.monotonic() - started < 10
     assert str(ended.value).endswith("  try  deadline=2 if it may take longer")
     assert ("ranks 0, 1: computing" in str(ended.value)) == (engine == "processes")
-
-
-def test_under_torchrun_a_deadline_is_refused() -> None:
-    said = r"^deadline with engine='torchrun'\n  why  its ranks have no clock in common\n"
-    with pytest.raises(lp.LlamaparError, match=said):
-        lp.run("mlp", MODEL, Layout(tp=2), engine="torchrun", deadline=1)
 
 
 # -- what ranks say ---------------------------------------------------------------------------------
@@ -553,6 +476,10 @@ def test_all_weights_of_a_model_by_rank() -> None:
 # -- a program that destroys its process group ------------------------------------------------------
 
 
+def twice(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+    return x * 2
+
+
 def doubled(setting: Any, x: Tensor) -> Tensor:
     return x * 2
 
@@ -578,9 +505,7 @@ def with_another_world(mesh: Any, setting: Any, x: Tensor) -> Tensor:
 def test_a_program_that_destroys_its_groups_spoils_no_later_run(program: Any, engine: str) -> None:
     layout = Layout(tp=2, cp=2)  # more than one group
     assert lp.run(program, MODEL, layout, engine=engine, reference=doubled, backward=False).ok
-    result = lp.run("attention", MODEL, layout, engine=engine, dtype="float64")
-    assert result.errors == {}
-    assert result.ok
+    assert lp.run("attention", MODEL, layout, engine=engine, dtype="float64").ok
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -590,14 +515,13 @@ def test_an_error_after_a_group_was_destroyed_says_so(engine: str) -> None:
         return x * dist.get_rank()
 
     result = lp.run(goes_on, MODEL, Layout(tp=2), engine=engine, reference=doubled)
-    assert set(result.errors) == {0, 1}
-    for error in result.errors.values():
-        assert str(error) == (
-            "the program destroyed a process group of its ranks, and then went on\n"
-            "  why  ValueError: Default process group has not been initialized, "
-            "please make sure to call init_process_group.\n"
-            "  try  leave the groups to llamapar"
-        )
+    said = (
+        "the program destroyed a process group of its ranks, and then went on\n"
+        "  why  ValueError: Default process group has not been initialized, "
+        "please make sure to call init_process_group.\n"
+        "  try  leave the groups to llamapar"
+    )
+    assert {rank: str(error) for rank, error in result.errors.items()} == {0: said, 1: said}
     assert lp.run("mlp", MODEL, Layout(tp=2), engine=engine).ok
 
 
@@ -624,10 +548,6 @@ def test_a_local_run_is_cancelled_wherever_it_is(soak: bool) -> None:
         with pytest.raises(Cancelled, match=r"^the run was cancelled$"):
             run()
     assert lp.run("mlp", MODEL, Layout(tp=2, cp=2)).ok
-
-
-def twice(mesh: Any, setting: Any, x: Tensor) -> Tensor:
-    return x * 2
 
 
 def endless(setting: Any, x: Tensor) -> Tensor:
