@@ -81,10 +81,7 @@ def gathered(
     q: Tensor, k: Tensor, v: Tensor, grad: Tensor, every: Chunks, documents: Sequence[int] | None
 ) -> list[Tensor]:
     """out, dq, dk, dv of `attend`, rank after rank."""
-    outs = [
-        attend(take(q, own), k, v, lambda coord, own=own: segments(own, documents))  # type: ignore[misc]
-        for own in every
-    ]
+    outs = [attend(take(q, own), k, v, lambda coord, own=own: segments(own, documents)) for own in every]
     out = join(outs, every)
     return [out.detach(), *torch.autograd.grad(out, (q, k, v), grad)]
 
@@ -310,7 +307,7 @@ def test_equals_unsharded_on_local_tensors(documents: tuple[int, ...] | None) ->
 
         def joined(x: Tensor) -> Tensor:
             with mode.disable():
-                return join(list(compat.by_rank(x).values()), every)  # type: ignore[union-attr]
+                return join(list(compat.by_rank(x).values()), every)
 
         mine = [cut(x) for x in (q, k, v)]
         out = ring_attend(*mine, every, shift, each=each, documents=documents)
@@ -323,7 +320,7 @@ def test_equals_unsharded_on_local_tensors(documents: tuple[int, ...] | None) ->
         dq, *partial = torch.autograd.grad(out, [mine[0], *whole], cut(grad))
         made = [joined(out.detach()), joined(dq)]
         for part in partial:
-            made.append(torch.stack(list(compat.by_rank(part).values())).sum(0))  # type: ignore[union-attr]
+            made.append(torch.stack(list(compat.by_rank(part).values())).sum(0))
         assert error(made, wanted) <= TOLERANCE
 
 
@@ -339,7 +336,7 @@ def test_kernels_get_exactly_the_causal_pairs(cp: int, documents: tuple[int, ...
     counts = []
     for own in every:
         with Calls() as calls:
-            out = attend(take(q, own), k, v, lambda _, own=own: segments(own, documents))  # type: ignore[misc]
+            out = attend(take(q, own), k, v, lambda _, own=own: segments(own, documents))
             torch.autograd.grad(out, (q, k, v), take(grad, own))
         assert calls.forward == calls.backward == sum(s.pairs for s in segments(own, documents))
         counts.append(calls.forward)
@@ -380,14 +377,14 @@ def test_405b_sizes_on_the_meta_device() -> None:
             torch.empty(1, seq, 1, d, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in "kv"
         )
         with Calls() as calls:
-            out = attend(q, k, v, lambda _, r=r: segments(every[r]))  # type: ignore[misc]
+            out = attend(q, k, v, lambda _, r=r: segments(every[r]))
             out.backward(torch.empty_like(out))
         assert calls.forward == calls.backward == causal_pairs(range(seq)) // cp
         assert (out.shape, q.grad.shape, k.grad.shape, v.grad.shape) == (q.shape, q.shape, k.shape, v.shape)
         assert {x.dtype for x in (out, q.grad, k.grad, v.grad)} == {torch.bfloat16}
     mine = [x[:, : seq // cp].detach().requires_grad_() for x in (q, k, v)]
     ring_attend(*mine, every, lambda x: x, each=at(cp=3)).backward(torch.empty_like(mine[0]))
-    assert [x.grad.shape for x in mine] == [x.shape for x in mine]  # type: ignore[union-attr]
+    assert [x.grad.shape for x in mine] == [x.shape for x in mine]
 
 
 # -- the kernels of other devices ------------------------------------------------------------------

@@ -64,9 +64,7 @@ def test_a_module_cut_by_hand_equals_the_whole_one(engine: str) -> None:
     )
     names = [name for name, _ in cases.Decoder().named_parameters()]
     assert [row.name for row in result.rows] == names
-    assert result.max_grad_error is not None
     assert result.max_grad_error < 1e-12
-    assert result.output_error is not None
     assert result.output_error < 1e-12
     wq, w13 = row(result, "layers.0.attention.wq.weight"), row(result, "layers.1.mlp.w13.weight")
     assert (wq.whole, wq.here, wq.placement) == ((32, 32), (16, 32), "dim 0 by tp")
@@ -153,7 +151,6 @@ def test_fully_shard_on_real_ranks_and_its_refusal_elsewhere() -> None:
     assert result.ok, result
     assert (result.max_grad_error or 1) < 1e-12
     assert row(result, "layers.0.w1.weight").placement == "dim 0 by dp"
-    assert result.output is not None
     assert result.output.words == "dim 0 by dp"
     assert [c["axis"] for c in result.trace.by_kind] == ["dp", "dp"]
     with pytest.raises(
@@ -244,7 +241,6 @@ PLACED = {
 def test_a_slip_is_named_in_one_process_too() -> None:
     slip = cases.ASKED[0]
     result = run(slip.make, plan=slip.plan)
-    assert result.culprit is not None
     assert result.summary.endswith("DIFFERS from the whole module at layers.1.attention")
     assert result.culprit.equal_up_to == "layers.1.attention.wo"
     assert result.culprit.words == (
@@ -405,7 +401,6 @@ def test_a_piece_of_the_output_needs_a_loss_of_its_own() -> None:
     with pytest.raises(lp.LlamaparError, match=r"^the output is \[4, 3, 4\] on a rank, and \[4, 3, 8\] of"):
         run(Two, plan=halves, inputs=X)
     result = run(Two, plan=halves, inputs=X, loss=lambda y: y.square().sum() / 96)
-    assert result.output is not None
     assert result.output.words == "dim 2 by tp"
     assert row(result, "b.weight").placement == "dim 0 by tp"
     assert row(result, "b.weight").ok
@@ -415,14 +410,14 @@ def test_a_piece_of_the_output_needs_a_loss_of_its_own() -> None:
 
 def test_a_module_without_a_plan_says_what_to_pass() -> None:
     with pytest.raises(lp.LlamaparError, match=r"makes a module, and no plan is given\n") as refusal:
-        lp.run(Two, TP2)  # type: ignore[call-overload]
+        lp.run(Two, TP2)
     assert refusal.value.why == "lp.run(make, layout, plan=…) needs to know how ranks cut it"
     with pytest.raises(lp.LlamaparError, match=r"^eval_mode without plan"):
-        lp.run("mlp", "tiny", TP2, eval_mode=True)  # type: ignore[call-overload]
+        lp.run("mlp", "tiny", TP2, eval_mode=True)
     with pytest.raises(lp.LlamaparError, match=r"^model='tiny' with plan=…"):
-        lp.run(Two, "tiny", TP2, plan=TWO)  # type: ignore[call-overload]
+        lp.run(Two, "tiny", TP2, plan=TWO)
     with pytest.raises(lp.LayoutError, match=r"^not given: model\n"):
-        lp.run("mlp", tp=2)  # type: ignore[call-overload]
+        lp.run("mlp", tp=2)
 
 
 # -- parts -----------------------------------------------------------------------------------------

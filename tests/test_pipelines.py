@@ -75,7 +75,6 @@ def check(case: Case) -> None:
     assert result.ok, (case, str(result))
     setting = result.task.setting
     table = setting.schedule
-    assert table is not None
     assert set(result.gradient_errors) == {p.name for p in case.model.parameters()}
     assert max(result.gradient_errors.values()) <= 1e-12
     assert set(result.output_errors) == {"loss", "logits"}

@@ -115,7 +115,6 @@ def test_narrow_floats_equal_the_reference_within_their_tolerance(
             result = case.run(program, dtype=dtype)
             assert result.ok, f"{case}\n{result}"
             assert result.tolerance == tolerance
-            assert result.max_grad_error is not None
             assert result.max_grad_error > 1e-12  # it did compute in the narrow type
             assert {str(t.dtype) for t in result.gradients[0].values()} == {f"torch.{dtype}"}
 

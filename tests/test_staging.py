@@ -184,7 +184,6 @@ def test_operations_are_those_of_the_schedule(schedule: str) -> None:
     """Each on the ranks of its stage alone, in the order of its row, and in time over all rows."""
     task = watch_task("llama", None, Layout(pp=2, tp=2), options={"schedule": schedule, "micro_batches": 4})
     tape, table = watched(task), task.setting.schedule
-    assert table is not None
     line, made = table.timeline(), operations(tape)
     times = {str(action): start for rank in range(2) for action, start, _ in line.runs(rank)}
     names = [step.code.partition(",")[0] for step in made]
@@ -302,6 +301,5 @@ def test_an_error_of_a_stage_is_shown_at_its_line() -> None:
     source = STAGE.replace("logits = x @ head.mT", "logits = x @ head")
     tape = watched(watch_task("llama", None, Layout(pp=2, tp=2), source=source))
     assert sorted(tape.errors) == [2, 3]
-    assert tape.failed is not None
     assert tape.failed.where.startswith("llama_stage:")
     assert tape.failed.code.startswith("logits = x @ head")

@@ -97,7 +97,6 @@ def check(case: Case) -> None:
         assert set(errors) == names
         assert max(errors.values()) <= most
     assert set(result.output_errors) == {"loss", "logits", "norm"}
-    assert result.loss_curve is not None
     assert len(result.loss_curve.losses) == 3
     assert result.loss_curve.distance <= 1e-9
     check_sent(result, steps=3)
@@ -114,8 +113,6 @@ def test_a_step_equals_one_process(counts: Callable[[int, int, int], int]) -> No
 
 def test_weights_change_and_a_later_step_starts_from_them() -> None:
     one, two = (Case("local", Layout(dp=2), 1, MODEL).run(steps=n) for n in (1, 2))
-    assert one.loss_curve is not None
-    assert two.loss_curve is not None
     assert one.loss_curve.losses == two.loss_curve.losses[:1]
     assert one.loss_curve.norms[0] > 1  # so that clipping has something to do
     for report, later in zip(one.reports, two.reports, strict=True):
@@ -139,7 +136,6 @@ def test_bfloat16_on_a_narrow_model_is_held_to_what_one_process_rounds() -> None
     layout = Layout(tp=2, pp=2, dp=2)
     options = {"dtype": "bfloat16", "seed": 2, "steps": 1}
     result = Case("local", layout, 1, MODEL).run(**options)
-    assert result.max_grad_error is not None
     assert 5e-2 < result.max_grad_error <= result.tolerance == 2 * result.rounding < 0.2
     assert result.ok
     assert "one process in bfloat16 is off by" in result.notes[-1]
@@ -261,7 +257,6 @@ def test_transformers_with_torchs_adamw_takes_the_same_steps() -> None:
     theirs = LlamaForCausalLM(LlamaConfig(**config_json(MODEL))).double()
     theirs.load_state_dict(renamed(source))
     training = setting.training
-    assert training is not None
     optimizer = torch.optim.AdamW(
         theirs.parameters(),
         lr=training.lr,
@@ -279,7 +274,6 @@ def test_transformers_with_torchs_adamw_takes_the_same_steps() -> None:
         norms.append(torch.nn.utils.clip_grad_norm_(theirs.parameters(), training.max_norm).item())
         optimizer.step()
         losses.append(loss.item())
-    assert result.loss_curve is not None
     assert losses == pytest.approx(result.loss_curve.losses, rel=1e-6)  # its norms and angles are in float32
     assert norms == pytest.approx(result.loss_curve.norms, rel=1e-6)
     wholes = renamed(lp.checkpoint.whole_state(result))
@@ -305,8 +299,6 @@ def test_the_next_step_in_another_layout_is_the_next_step_here(run: Any, tmp_pat
     next_there = Case("local", there, 1, MODEL).run(inputs=state, steps=1, steps_done=2, dtype=dtype)
     all_here = here.run(steps=3, dtype=dtype)
     assert next_there.ok or dtype == "bfloat16", next_there
-    assert next_there.loss_curve is not None
-    assert all_here.loss_curve is not None
     close = {"float64": 1e-12, "bfloat16": 1e-2}[dtype]
     assert next_there.loss_curve.losses[0] == pytest.approx(all_here.loss_curve.losses[2], rel=close)
     ours, theirs = (lp.checkpoint.whole_state(result) for result in (next_there, all_here))

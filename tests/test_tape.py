@@ -35,7 +35,6 @@ def test_incident_3_at_its_line() -> None:
     """8 KV heads over 16 ranks, in the words that torch used then, on every rank."""
     tape = lp.tape("attention", "llama3-8b", Layout(tp=16), seq_len=8192)
     failed = tape.failed
-    assert failed is not None
     assert (failed.name, failed.code) == ("k", "k = split_heads(x @ wk.mT, setting.model.head_dim)")
     assert failed.where == "attention:18"
     assert failed.error == dict.fromkeys(range(16), INCIDENT)
@@ -117,7 +116,6 @@ def test_only_the_ranks_that_fail_carry_the_error() -> None:
     tape = lp.tape(unequal, model, Layout(tp=4, sequence_parallel=False), seq_len=64)
     assert tape.errors == {3: "RuntimeError: shape '[3, -1]' is invalid for input of size 128"}
     failed = tape.failed
-    assert failed is not None
     assert (failed.code, failed.local) == ("rows = w1.view(3, -1)", {})
 
 

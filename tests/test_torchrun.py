@@ -105,7 +105,6 @@ def started(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             for stream in (process.stdout, process.stderr):
-                assert stream is not None
                 stream.close()
 
 

@@ -79,7 +79,6 @@ def test_gathering_and_its_backward(layout: Layout) -> None:
             gathered = group.gathered(name, own)
             _equal(ranks.values(gathered), ranks.values(whole))
             (gathered * gathered).sum().backward()
-            assert own.grad is not None
             _equal(ranks.values(own.grad), {r: 2 * shards.ranks * t for r, t in ranks.values(own).items()})
         mesh, axis = group.sharing
         for rank in range(layout.world):
