@@ -31,14 +31,7 @@ from llamapar.execution.engines import server as server_module
 from llamapar.execution.engines.pool import Pool, close_pool, pool
 from llamapar.execution.engines.rank import Quiet, RankStatus, Reply, Slots
 from llamapar.execution.engines.server import Server
-from llamapar.execution.replies import (
-    Cancelled,
-    PeerError,
-    RankError,
-    RankFailure,
-    Scene,
-    ending,
-)
+from llamapar.execution.replies import Cancelled, PeerError, RankError, RankFailure, Scene, ending
 from weights import exactly
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that ranks need not import pytest
@@ -538,11 +531,7 @@ def test_a_higher_timeout_lets_a_rank_compute() -> None:
 
 def test_to_print_or_note_is_progress() -> None:
     def talk(context: Any) -> float:
-        said = (
-            lambda: print("out"),
-            lambda: print("err", file=sys.stderr),
-            lambda: context.note(""),
-        )
+        said = (lambda: print("out"), lambda: print("err", file=sys.stderr), lambda: context.note(""))
         for say in said if context.rank else ():
             for _ in range(4):
                 say()

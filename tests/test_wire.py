@@ -109,10 +109,7 @@ ZERO: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"dp": 2, "cp": 2, "pp": 2, "tp": 2}, {"micro_batches": 2}),
         ({"dp": 2, "pp": 2}, {"micro_batches": 3}),
         ({"dp": 2}, {"micro_batches": 2}),
-        (
-            {"tp": 2, "pp": 2, "dp": 2, "sequence_parallel": False},
-            {"micro_batches": 2, "schedule": "zbv"},
-        ),
+        ({"tp": 2, "pp": 2, "dp": 2, "sequence_parallel": False}, {"micro_batches": 2, "schedule": "zbv"}),
         ({"dp": 3, "pp": 2}, {"micro_batches": 4, "schedule": "interleaved-zero-bubble"}),
     )
     for zero in range(4)
