@@ -1,8 +1,7 @@
-"""The whole training step: equal to one process in every engine, and to transformers with torch's AdamW."""
+"""The whole training step, through pipelines too: equal to one process, and to transformers and torch."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -10,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from llamapar.execution.execute import prepare
 from llamapar.execution.run_options import RunOptions
 from llamapar.execution.run_result import RunResult
 from llamapar.execution.stepping import allowed_distance, reference_steps
+from llamapar.place.orders import ORDERS
 from llamapar.programs import PROGRAMS, llama
 from llamapar.programs.corpus import CORPUS, token_ids
 from llamapar.spmd import update
@@ -40,14 +41,12 @@ TIED = MODEL.replace(tied=True, name="small tied")
 LAYOUTS: tuple[tuple[Layout, dict[str, Any]], ...] = (
     (Layout(tp=2), {}),
     (Layout(cp=2), {"cp_method": "ring"}),
-    (Layout(pp=2), {"schedule": "zbv"}),
     (Layout(dp=2), {"micro_batches": 3}),
     (Layout(dp=5), {}),
     (Layout(tp=4, sequence_parallel=False), {}),  # each KV head in two copies
     (Layout(pp=2, dp=2, order="pp-dp-cp-tp"), {}),
     (Layout(cp=2, dp=2), {}),
     (Layout(dp=4, dp_replicate=2), {}),
-    (Layout(pp=2, cp=2), {"schedule": "interleaved-1f1b"}),
     (Layout(tp=2, cp=2, pp=2, dp=2), {}),
 )
 
@@ -57,38 +56,56 @@ pytestmark = pytest.mark.usefixtures("no_ranks_left")
 class Case(NamedTuple):
     engine: str
     layout: Layout
-    zero: int
-    model: ModelConfig
+    zero: int = 0
+    model: ModelConfig = MODEL
     of_layout: Any = None
 
     def run(self, **options: Any) -> RunResult:
         known = {"dtype": "float64", "seq_len": 16, "micro_batches": 2, "steps": 3, "device": "cpu"}
         many = self.layout.tp > self.model.n_kv_heads
         options = {**known, "kv_replication": many, **(self.of_layout or {}), **options}
-        return lp.run("step", self.model, self.layout.replace(zero=self.zero), engine=self.engine, **options)
+        model = self.model.replace(n_layers=6) if self.layout.pp == 4 else self.model
+        return lp.run("step", model, self.layout.replace(zero=self.zero), engine=self.engine, **options)
 
 
+ENGINES = ("local", "processes")
+PIPELINES = (
+    Layout(pp=2),
+    Layout(pp=4),
+    Layout(tp=2, pp=2, sequence_parallel=False),
+    Layout(cp=2, pp=2, dp=2),
+)
 CASES = [
-    Case(engine, layout, zero, model, options)
-    for engine, (layout, options), zero, model in itertools.product(
-        ("local", "processes"), LAYOUTS, range(4), (MODEL, TIED)
-    )
+    *(
+        Case(engine, layout, zero, model, options)
+        for engine, (layout, options), zero, model in product(ENGINES, LAYOUTS, range(4), (MODEL, TIED))
+    ),
+    *(
+        Case(engine, layout, layout.dp, model, {"schedule": schedule, "micro_batches": 2 * layout.pp})
+        for schedule, engine, layout, model in product(ORDERS, ENGINES, PIPELINES, (MODEL, TIED))
+    ),
 ]
 SHORT = [
-    Case("local", Layout(pp=2), 0, TIED, {"schedule": "zbv"}),
-    Case("local", Layout(tp=4, sequence_parallel=False), 1, MODEL),
+    Case("local", Layout(pp=2), 0, TIED, {"schedule": "zbv", "micro_batches": 4}),
+    Case("local", Layout(tp=4, sequence_parallel=False), 1),
     Case("local", Layout(cp=2, dp=2), 3, TIED),
     Case("processes", Layout(pp=2, dp=2, order="pp-dp-cp-tp"), 3, TIED),
-    Case("processes", Layout(cp=2, dp=2), 2, MODEL),
+    Case("processes", Layout(cp=2, dp=2), 2),
+    Case("processes", Layout(tp=2, pp=2), 0, TIED, {"schedule": "dualpipev", "micro_batches": 4}),
+    Case("processes", PIPELINES[2], 0, MODEL, {"schedule": "interleaved-zero-bubble", "micro_batches": 4}),
 ]
 """What `make test` runs; the soak takes more, and `make deep` all."""
 
 
 def check(case: Case) -> None:
-    """Equal to one process: outputs, norm, every gradient, AdamW's means, weights, and the curve."""
+    """Equal to one process: outputs, norm, every gradient, AdamW's means, weights, and the curve.
+
+    Of a pipeline nothing is left out, and the schedule's numbers are those of the run.
+    """
     result = case.run()
     assert result.ok, (case, str(result))
-    names = {p.name for p in case.model.parameters()}
+    setting = result.task.setting
+    table, names = setting.schedule, set(setting.weights())
     for errors, most in (
         (result.gradient_errors, 1e-12),
         (result.mean_errors, 1e-12),
@@ -101,18 +118,23 @@ def check(case: Case) -> None:
     assert result.loss_curve.distance <= 1e-9
     check_sent(result, steps=3)
     for report in result.reports:  # whoever holds a copy has the same norm, and goes on with the same weights
+        pp_rank = case.layout.coord_of(report.rank).pp
+        own = {name for stage in setting.stages_on(pp_rank) for name in setting.parameters_on(stage)}
         assert torch.equal(report.curve["norms"], result.reports[0].curve["norms"])
-        assert not set(report.state) - {f"{k}{n}" for k in ("", "exp_avg.", "exp_avg_sq.") for n in names}
+        assert set(report.gradients) == own, (case, report.rank)
+        assert not set(report.state) - {f"{k}{n}" for k in ("", "exp_avg.", "exp_avg_sq.") for n in own}
+        assert report.work.in_flight == table.in_flight[pp_rank], (case, report.rank)
+        assert [done.action for done in report.work.operations] == list(table.ranks[pp_rank])
 
 
 def test_a_step_equals_one_process(counts: Callable[[int, int, int], int]) -> None:
-    longer = random.Random(0).sample(CASES, counts(0, 6, len(CASES)))
+    longer = random.Random(0).sample(CASES, counts(0, 10, len(CASES)))
     for case in sorted([*SHORT, *longer], key=lambda case: (case.engine, case.layout.world)):
         check(case)
 
 
 def test_weights_change_and_a_later_step_starts_from_them() -> None:
-    one, two = (Case("local", Layout(dp=2), 1, MODEL).run(steps=n) for n in (1, 2))
+    one, two = (Case("local", Layout(dp=2), 1).run(steps=n) for n in (1, 2))
     assert one.loss_curve.losses == two.loss_curve.losses[:1]
     assert one.loss_curve.norms[0] > 1  # so that clipping has something to do
     for report, later in zip(one.reports, two.reports, strict=True):
@@ -122,7 +144,7 @@ def test_weights_change_and_a_later_step_starts_from_them() -> None:
 
 
 def test_sums_of_gradients_and_the_state_are_float32_where_weights_are_bfloat16() -> None:
-    result = Case("local", Layout(dp=2), 0, MODEL).run(dtype="bfloat16", steps=1)
+    result = Case("local", Layout(dp=2), 0).run(dtype="bfloat16", steps=1)
     check_sent(result)
     (own, *_) = result.reports
     assert {t.dtype for t in own.gradients.values()} == {torch.float32}
@@ -135,11 +157,11 @@ def test_bfloat16_on_a_narrow_model_is_held_to_what_one_process_rounds() -> None
     """Off by 0.07, where one process is off by 0.07 of itself in float64; what is broken is off by more."""
     layout = Layout(tp=2, pp=2, dp=2)
     options = {"dtype": "bfloat16", "seed": 2, "steps": 1}
-    result = Case("local", layout, 1, MODEL).run(**options)
+    result = Case("local", layout, 1).run(**options)
     assert 5e-2 < result.max_grad_error <= result.tolerance == 2 * result.rounding < 0.2
     assert result.ok
     assert "one process in bfloat16 is off by" in result.notes[-1]
-    assert not Case("local", layout, 1, MODEL).run(fault="gradients_too_early", **options).ok
+    assert not Case("local", layout, 1).run(fault="gradients_too_early", **options).ok
     wide = lp.run("step", "tiny", Layout(tp=2), dtype="bfloat16", seed=5, seq_len=16, micro_batches=2)
     assert wide.rounding == 0
     assert wide.ok, "a weight that AdamW moves from nearly zero is rounded at its new size"
@@ -251,7 +273,7 @@ def test_transformers_with_torchs_adamw_takes_the_same_steps() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     layout = Layout(tp=2, pp=2)
-    result = Case("local", layout, 1, MODEL).run()
+    result = Case("local", layout, 1).run()
     setting, given = result.task.setting, inputs(result.task, uncut)
     source = {name: setting.make(name, shape) for name, shape in setting.weights().items()}
     theirs = LlamaForCausalLM(LlamaConfig(**config_json(MODEL))).double()
@@ -296,7 +318,7 @@ def test_the_next_step_in_another_layout_is_the_next_step_here(run: Any, tmp_pat
         line = f"checkpoint reshard {tmp_path}/here/{kind} {tmp_path}/there/{kind} --pp 2"
         assert run(line)[0] == 0
     state = lp.checkpoint.load_state(tmp_path / "there")
-    next_there = Case("local", there, 1, MODEL).run(inputs=state, steps=1, steps_done=2, dtype=dtype)
+    next_there = Case("local", there, 1).run(inputs=state, steps=1, steps_done=2, dtype=dtype)
     all_here = here.run(steps=3, dtype=dtype)
     assert next_there.ok or dtype == "bfloat16", next_there
     close = {"float64": 1e-12, "bfloat16": 1e-2}[dtype]
@@ -305,7 +327,7 @@ def test_the_next_step_in_another_layout_is_the_next_step_here(run: Any, tmp_pat
     assert set(ours) == set(theirs)
     for name, own in ours.items():
         torch.testing.assert_close(own, theirs[name], rtol=0.1 if dtype == "bfloat16" else 1e-9, atol=3e-3)
-    again = Case("local", here.layout, 2, MODEL).run(
+    again = Case("local", here.layout, 2).run(
         inputs=lp.checkpoint.load_state(tmp_path / "here"), steps=1, steps_done=2, dtype=dtype
     )
     for rank, own_state in again.state.items():  # the same layout goes on bit by bit
@@ -324,7 +346,7 @@ def test_a_run_without_a_step_has_no_state_to_save(tmp_path: Path) -> None:
 
 def of_two(happens: Callable[[], object] | None = None, **options: Any) -> RunResult:
     """Two steps on two stages, where something happens on the last one in a forward of its second batch."""
-    forwards = itertools.count()
+    forwards = count()
 
     def stage(mesh: Any, setting: Any, own: Any, *args: Any) -> Any:
         if happens is not None and own.stage == 1 and next(forwards) == 2:
