@@ -188,10 +188,9 @@ def test_a_program_of_ones_own_takes_what_stands_beside_its_weights() -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_llama_of_two_layers_in_every_axis_at_once(tied: bool, soak: bool) -> None:
-    model = small(4, n_layers=2, tied=tied)
     for order in ("tp-cp-pp-dp", "dp-cp-tp-pp", "cp-dp-pp-tp") if soak else ("dp-cp-tp-pp",):
-        case = Case(model, Layout(tp=2, cp=2, dp=2, order=order), {"global_batch": 4, "seq_len": 16})
-        result = case.run("llama")
+        layout = Layout(tp=2, cp=2, dp=2, order=order)
+        result = lp.run("llama", small(n_layers=2, tied=tied), layout, dtype="float64", seq_len=16)
         assert result.ok, result
         assert ("output.weight" in result.gradients[0]) is not tied
         assert "layers.1.feed_forward.w2.weight" in result.gradient_errors
@@ -222,20 +221,6 @@ def randoms(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
 
 def same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= 1e-12 * b.abs().max())
-
-
-def test_data_parallel_gradients_are_those_of_the_full_batch() -> None:
-    model, options = small(), {"global_batch": 4, "seq_len": 16}
-    whole = Case(model, Layout(), options).run("block")
-    for layout in (Layout(dp=4), Layout(tp=2, cp=2, dp=2), Layout(dp=2, tp=2, order="dp-tp-cp-pp")):
-        result = Case(model, layout, options).run("block")
-        assert result.ok
-        for rank in range(layout.world):  # every dp way has the average
-            tp = layout.coord_of(rank).tp
-            own, full = result.gradients[rank]["wq"], whole.gradients[0]["wq"]
-            rows = len(full) // layout.tp
-            assert same(own, full[tp * rows : (tp + 1) * rows])
-        assert result.outputs[0]["out"].shape[0] == 4 // layout.dp  # and its own sequences
 
 
 @pytest.mark.parametrize("chunking", ["head-tail", "contiguous"])
@@ -407,34 +392,17 @@ def test_pad_rows_get_no_gradient() -> None:
 # -- what is sent ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("sp", "back"), [(False, "all_reduce"), (True, "reduce_scatter")])
-def test_a_fused_pair_has_one_collective_backward(sp: bool, back: str) -> None:
-    layout = Layout(tp=4, sequence_parallel=sp)
-
-    def backward(program: str) -> Counter[str]:
-        result = Case(small(), layout).run(program)
-        assert result.ok
-        for trace in result.traces.values():
-            assert trace.events[0].group == (0, 1, 2, 3)
-        return Counter(e.kind for e in result.trace.events if e.phase == "backward")
-
-    row_output = {"all_gather": 1} if sp else {}
-    assert backward("mlp") == {back: 1, **row_output}
-    assert backward("mlp_unfused") == {back: 2, **row_output}
-
-
-def test_traffic_of_megatrons_four_and_their_halves() -> None:
+@pytest.mark.parametrize("sp", [False, True])
+def test_traffic_of_megatrons_four_and_their_halves(sp: bool) -> None:
     """A block: 2 all-reduces forward and 2 backward; under sequence parallelism as many bytes in 8 halves.
 
-    arXiv:1909.08053, section 3 and arXiv:2205.05198, section 4.2.2.
+    arXiv:1909.08053, section 3 and arXiv:2205.05198, section 4.2.2. Unfused w1 and w3 sum once more.
     """
-    model, numbers = small(), {}
-    for sp in (False, True):
-        result = Case(model, Layout(tp=4, sequence_parallel=sp), {"seq_len": 32}).run("block")
+    halves = ("all_gather", "reduce_scatter") if sp else ("all_reduce",)
+    wanted = {(phase, kind): 2 for phase in ("forward", "backward") for kind in halves}
+    for program, sums in (("block", wanted), ("mlp_unfused", {("backward", halves[-1]): 2})):
+        result = Case(small(), Layout(tp=4, sequence_parallel=sp), {"seq_len": 32}).run(program)
         events = [e for e in result.trace.events if e.phase != "gradients"]
-        numbers[sp] = Counter((e.phase, e.kind) for e in events)
-        full = 2 * 32 * model.dim * 8  # bytes of [batch, seq, dim]
-        assert {e.bytes for e in events} == {full}
-    assert numbers[False] == {("forward", "all_reduce"): 2, ("backward", "all_reduce"): 2}
-    halves = itertools.product(("forward", "backward"), ("all_gather", "reduce_scatter"))
-    assert numbers[True] == dict.fromkeys(halves, 2)
+        assert {e.bytes for e in events} == {2 * 32 * 48 * 8}  # of [batch, seq, dim]
+        assert sums.items() <= Counter((e.phase, e.kind) for e in events).items()
+        assert program != "block" or len(events) == sum(wanted.values())
