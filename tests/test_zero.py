@@ -24,6 +24,7 @@ from llamapar.spmd import compat
 from llamapar.spmd.gradients import reduce_gradients
 from llamapar.spmd.setting import Setting
 from llamapar.spmd.zero import Gathered, zero_group
+from sent import check_sent
 from stepping import SteppedRanks
 
 SMALL = lp.ModelConfig(
@@ -54,17 +55,13 @@ def test_a_rank_has_its_place_in_its_group(layout: Layout) -> None:
     shards = Shards(layout)
     for rank in range(layout.world):
         coord = layout.coord_of(rank)
-        copies = [r for r in layout.group("dp-cp", rank) if _copy(layout, r) == _copy(layout, rank)]
+        group = layout.group("dp-cp", rank)
+        copies = [r for r in group if layout.coord_of(r).dp // layout.dp_shard == coord.dp // layout.dp_shard]
         assert len(copies) == shards.ranks
         assert copies.index(rank) == shards.place(coord.dp, coord.cp)
         expected = torch.arange(10).chunk(shards.ranks)  # torch's own cut
         mine = expected[copies.index(rank)].tolist() if copies.index(rank) < len(expected) else []
         assert list(shards.rows(10, coord._asdict())) == mine
-
-
-def _copy(layout: Layout, rank: int) -> int:
-    """Which of the groups that hold full copies a rank is in."""
-    return layout.coord_of(rank).dp // layout.dp_shard
 
 
 @pytest.mark.parametrize("layout", GROUPS, ids=lambda layout: f"{layout} {layout.order}")
@@ -128,17 +125,15 @@ def test_torchs_fully_shard_makes_the_same_gradients(counts: Callable[[int, int,
 # -- memory ----------------------------------------------------------------------------------------
 
 TERMS = {"parameters": "parameters", "gradients": "gradients", "optimizer state": "optimizer states"}
+LARGER = [Layout(tp=2, cp=2, dp=2), Layout(cp=2, dp=4, dp_replicate=2)]
 
 
 @pytest.mark.parametrize(
     ("layout", "zero"),
     [
         *product([Layout(dp=4)], range(4)),
-        (Layout(tp=2, cp=2, dp=2), 3),
-        *(
-            pytest.param(*case, marks=pytest.mark.soak)
-            for case in product([Layout(tp=2, cp=2, dp=2), Layout(cp=2, dp=4, dp_replicate=2)], range(4))
-        ),
+        (LARGER[0], 3),
+        *(pytest.param(*case, marks=pytest.mark.soak) for case in product(LARGER, range(4))),
     ],
     ids=str,
 )
@@ -151,18 +146,16 @@ def test_what_torch_holds_is_what_is_said(layout: Layout, zero: int) -> None:
     with SteppedRanks(task.setting) as ranks:
         held = as_shared(ranks.mesh, task.setting, inputs(task, ranks.cut))
         tensors = held.leaves if isinstance(held, Gathered) else held
-        group = zero_group(ranks.mesh, task.setting)
         for rank in range(layout.world):
+            coord, of_rank = layout.coord_of(rank), lp.zero(model, layout, rank=rank)
             parameters = {name: compat.of_rank(tensors[name], rank) for name in task.setting.weights()}
             torch_has = {
                 "parameters": _bytes(parameters.values()),
                 "gradients": _bytes(result.gradients[rank].values()),
-                "optimizer state": _adam(task, group, ranks, parameters, rank),
+                "optimizer state": _adam(task, coord._asdict(), parameters),
             }
             for what, had in torch_has.items():
                 assert had == said.bytes(TERMS[what]), (rank, what)
-                of_rank = lp.zero(model, layout, rank=rank)
-                coord = layout.coord_of(rank)
                 assert had == of_rank.held(what, task.setting.shards.place(coord.dp, coord.cp))
 
 
@@ -170,9 +163,9 @@ def _bytes(tensors: Any) -> int:
     return sum(t.untyped_storage().nbytes() for t in tensors)
 
 
-def _adam(task: Task, group: Any, ranks: SteppedRanks, parameters: dict[str, Tensor], rank: int) -> int:
+def _adam(task: Task, coord: dict[str, int], parameters: dict[str, Tensor]) -> int:
     """Bytes of the moments that torch's AdamW makes of a rank's parameters, or its slices of them."""
-    shards, coord = task.setting.shards, ranks.setting.layout.coord_of(rank)._asdict()
+    shards = task.setting.shards
     own = [p.detach() for p in parameters.values()]
     if shards.cuts("optimizer state") and not shards.cuts("parameters"):
         own = [task.setting.shard(p, coord) for p in own]
@@ -185,9 +178,8 @@ def _adam(task: Task, group: Any, ranks: SteppedRanks, parameters: dict[str, Ten
 
 @pytest.mark.parametrize("again", [True, False])
 def test_gathered_parameters_are_kept_only_where_that_is_asked(again: bool) -> None:
-    task = lp.run(
-        "llama", SMALL, Layout(dp=4, zero=3), seq_len=16, reshard_after_forward=again, backward=False
-    ).task
+    options: Any = {"seq_len": 16, "reshard_after_forward": again, "backward": False}
+    task = lp.run("llama", SMALL, Layout(dp=4, zero=3), **options).task
     with SteppedRanks(task.setting) as ranks:
         held = as_shared(ranks.mesh, task.setting, inputs(task, ranks.cut))
         assert isinstance(held, Gathered)
@@ -278,19 +270,13 @@ def test_memory_traffic_and_a_run_agree_on_when_gradients_become_shards(pp: int,
     """Whole until the last micro-batch and sent once, or shards after each of them and sent as often."""
     layout = Layout(pp=pp, dp=2, zero=zero)
     known: dict[str, Any] = {"seq_len": 16, "dtype": "float32"}
-
-    def scattered(events: Any) -> int:
-        return sum(e.bytes * getattr(e, "count", 1) for e in events if e.kind == "reduce_scatter")
-
     sent = {}
     for many in (1, 3):
         known["global_batch"] = 2 * many
         run = lp.run("step", "tiny", layout, micro_batches=many, device="cpu", **known)
-        said = lp.traffic("step", "tiny", layout, micro_batches=many, **known)
         assert run.ok
-        assert run.trace.by_axis == said.by_axis
-        sent[many] = scattered(run.trace.events)
-        assert sent[many] == scattered(said.terms)
+        check_sent(run)
+        sent[many] = sum(e.bytes for e in run.trace.events if e.kind == "reduce_scatter")
     held = lp.memory("tiny", layout, **known).stages[0]
     if pp == 1:
         assert (sent[3], held.bytes("unreduced gradients")) == (3 * sent[1], 0)
