@@ -146,12 +146,3 @@ def test_any_micro_batch_can_be_stepped_through(program: str) -> None:
                 torch.testing.assert_close(loss, in_the_run[2 * number : 2 * number + 2], rtol=1e-12, atol=0)
     with pytest.raises(LlamaparError, match="number=2: number must be a whole number from 0 to 1"):
         step_through(program, MODEL, layout, number=2, **options)
-
-
-def test_the_local_mode_cannot_be_entered_twice() -> None:
-    ranks = step_through("attention", MODEL, Layout(tp=2))
-    with ranks, pytest.raises(LlamaparError, match="a local run inside another one"), ranks:
-        pass
-    with ranks, pytest.raises(LlamaparError, match="a local run inside another one"):
-        of_two()
-    ranks.close()

@@ -162,8 +162,9 @@ def told_by_two(line: str, expected: int = 0, static: bool = False) -> Any:
     return json.loads(said)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("static", [False, pytest.param(True, marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    "static", [pytest.param(False, marks=pytest.mark.soak), pytest.param(True, marks=pytest.mark.deep)]
+)
 def test_two_agents_tell_what_processes_tell(static: bool) -> None:
     expected = lp.run("attention", "tiny", lp.Layout(tp=2, cp=2), dtype="float64", device="cpu")
     result = told_by_two(RUN, static=static)
@@ -174,13 +175,12 @@ def test_two_agents_tell_what_processes_tell(static: bool) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("schedule", ["zbv", pytest.param("1f1b", marks=pytest.mark.deep)])
-def test_two_agents_take_training_steps_through_a_pipeline(schedule: str) -> None:
-    pipeline = f"--micro-batches 4 --seq-len 8 --dtype float64 --schedule {schedule}"
+def test_two_agents_take_training_steps_through_a_pipeline() -> None:
+    pipeline = "--micro-batches 4 --seq-len 8 --dtype float64 --schedule zbv"
     result = told_by_two(f"step --model tiny --pp 2 --dp 2 --zero 2 --steps 2 --device cpu {pipeline}")
     assert (result["ok"], result["beyond"], len(result["losses"])) == (True, [], 2)
     assert result["max_grad_error"] < 1e-12
-    options = {"micro_batches": 4, "seq_len": 8, "dtype": "float64", "schedule": schedule}
+    options = {"micro_batches": 4, "seq_len": 8, "dtype": "float64", "schedule": "zbv"}
     sent = lp.traffic("step", "tiny", lp.Layout(pp=2, dp=2, zero=2), global_batch=16, **options).by_axis
     assert result["bytes"] == {axis: 2 * size for axis, size in sent.items()}
 
@@ -194,16 +194,9 @@ def test_two_agents_tell_of_a_pipeline_that_stands_still() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("more", "what", "value"),
-    [
-        ("--fault no_context_grad_sum", "ok", False),
-        ("--tp 8", "error", "the layout has 16 ranks, torchrun started 4"),
-    ],
-)
-def test_two_agents_with_a_run_that_differs_or_cannot_be(more: str, what: str, value: object) -> None:
-    result = told_by_two(f"{RUN} {more}", expected=1)  # torchrun's own
-    assert (result[what]["message"] if what == "error" else result[what]) == value
+def test_two_agents_with_bad_input() -> None:
+    result = told_by_two(f"{RUN} --tp 8", expected=1)  # torchrun's own, for the 2 of its ranks
+    assert result["error"]["message"] == "the layout has 16 ranks, torchrun started 4"
 
 
 # -- its ranks -----------------------------------------------------------------------------------
