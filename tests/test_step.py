@@ -81,7 +81,13 @@ CASES = [
         for engine, (layout, options), zero, model in product(ENGINES, LAYOUTS, range(4), (MODEL, TIED))
     ),
     *(
-        Case(engine, layout, layout.dp, model, {"schedule": schedule, "micro_batches": 2 * layout.pp})
+        Case(
+            engine,
+            layout,
+            layout.dp,
+            model,
+            {"schedule": schedule, "micro_batches": 2 * layout.pp, "steps": 1},
+        )
         for schedule, engine, layout, model in product(ORDERS, ENGINES, PIPELINES, (MODEL, TIED))
     ),
 ]
@@ -105,7 +111,7 @@ def check(case: Case) -> None:
     result = case.run()
     assert result.ok, (case, str(result))
     setting = result.task.setting
-    table, names = setting.schedule, set(setting.weights())
+    table, names, steps = setting.schedule, set(setting.weights()), setting.training.steps
     for errors, most in (
         (result.gradient_errors, 1e-12),
         (result.mean_errors, 1e-12),
@@ -114,9 +120,9 @@ def check(case: Case) -> None:
         assert set(errors) == names
         assert max(errors.values()) <= most
     assert set(result.output_errors) == {"loss", "logits", "norm"}
-    assert len(result.loss_curve.losses) == 3
+    assert len(result.loss_curve.losses) == steps
     assert result.loss_curve.distance <= 1e-9
-    check_sent(result, steps=3)
+    check_sent(result, steps)
     for report in result.reports:  # whoever holds a copy has the same norm, and goes on with the same weights
         pp_rank = case.layout.coord_of(report.rank).pp
         own = {name for stage in setting.stages_on(pp_rank) for name in setting.parameters_on(stage)}
@@ -128,7 +134,7 @@ def check(case: Case) -> None:
 
 
 def test_a_step_equals_one_process(counts: Callable[[int, int, int], int]) -> None:
-    longer = random.Random(0).sample(CASES, counts(0, 10, len(CASES)))
+    longer = random.Random(0).sample(CASES, counts(0, 8, len(CASES)))
     for case in sorted([*SHORT, *longer], key=lambda case: (case.engine, case.layout.world)):
         check(case)
 
