@@ -81,8 +81,7 @@ class Attention(Part):
     def __init__(self) -> None:
         super().__init__()
         self.wq = nn.Linear(DIM, HEADS * HEAD_DIM, bias=False)
-        self.wk = nn.Linear(DIM, KV_HEADS * HEAD_DIM, bias=False)
-        self.wv = nn.Linear(DIM, KV_HEADS * HEAD_DIM, bias=False)
+        self.wk, self.wv = (nn.Linear(DIM, KV_HEADS * HEAD_DIM, bias=False) for _ in range(2))
         self.q_norm = nn.RMSNorm(HEAD_DIM)
         self.wo = nn.Linear(HEADS * HEAD_DIM, DIM, bias=False)
 
@@ -271,8 +270,7 @@ class TitanAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.wq = nn.Linear(DIM, HEADS * HEAD_DIM, bias=False)
-        self.wk = nn.Linear(DIM, KV_HEADS * HEAD_DIM, bias=False)
-        self.wv = nn.Linear(DIM, KV_HEADS * HEAD_DIM, bias=False)
+        self.wk, self.wv = (nn.Linear(DIM, KV_HEADS * HEAD_DIM, bias=False) for _ in range(2))
         self.wo = nn.Linear(HEADS * HEAD_DIM, DIM, bias=False)
 
     def forward(self, x: Tensor, freqs_cis: Tensor) -> Tensor:
@@ -318,9 +316,7 @@ TITAN_PLAN = {
     "attention": PrepareModuleInput(
         input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
     ),
-    "attention.wq": ColwiseParallel(),
-    "attention.wk": ColwiseParallel(),
-    "attention.wv": ColwiseParallel(),
+    **{f"attention.{w}": ColwiseParallel() for w in ("wq", "wk", "wv")},
     "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
     "ffn_norm": SequenceParallel(),
     "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
@@ -363,18 +359,17 @@ class Slip:
     named: tuple[str, ...]
 
 
-def _hand(name: str, at: str, slip: str, *named: str) -> Slip:
-    return Slip(name, Decoder, partial(cut_by_hand, at=at, slip=slip), named or (at,))
+def _hand(name: str, at: str, slip: str, *also: str) -> Slip:
+    return Slip(name, Decoder, partial(cut_by_hand, at=at, slip=slip), (at, *also))
+
+
+def _plain(name: str, at: str, sequence_parallel: bool = True, **instead: Any) -> Slip:
+    return Slip(name, Plain, plan_of_plain(sequence_parallel, **instead), (at,))
 
 
 ASKED = (
     _hand("a forgotten all-reduce", "layers.1.attention", "no sum"),
-    Slip(
-        "rowwise for colwise",
-        Plain,
-        plan_of_plain(False, layers__0__w1=RowwiseParallel()),
-        ("layers.0.w1",),
-    ),
+    _plain("rowwise for colwise", "layers.0.w1", False, layers__0__w1=RowwiseParallel()),
     _hand("a slice off by one", "layers.0.attention.wk", "slice off by one"),
     _hand("a gradient not summed", "layers.0.attention.q_norm", "gradient not summed"),
 )
@@ -383,32 +378,15 @@ ASKED = (
 OWN = (
     _hand("no all-reduce after the MLP", "layers.0.mlp", "no sum"),
     _hand("no all-reduce backward", "layers.1.attention", "no sum on the way back"),
-    _hand(
-        "swapped pieces of wv",
-        "layers.1.attention.wv",
-        "pieces swapped",
-        "layers.1.attention.wv",
-        "layers.1.attention",
-    ),
+    _hand("swapped pieces of wv", "layers.1.attention.wv", "pieces swapped", "layers.1.attention"),
     _hand("the scale of a rank's width", "layers.0.attention", "scale of the rank"),
-    _hand("a bias on every rank", "layers.0.mlp", "bias on every rank", "layers.0.mlp", "layers.0.mlp.w2"),
+    _hand("a bias on every rank", "layers.0.mlp", "bias on every rank", "layers.0.mlp.w2"),
     _hand("one KV head for all", "layers.1.attention", "first KV head for all"),
     _hand("the last row of a shard missed", "embedding", "last row missed"),
     _hand("logits gathered backwards", "output", "gathered backwards"),
-    Slip(
-        "a norm without its style",
-        Plain,
-        plan_of_plain(layers__0__attention_norm=None),
-        ("layers.0.attention_norm",),
-    ),
+    _plain("a norm without its style", "layers.0.attention_norm", layers__0__attention_norm=None),
     _hand("gradients twice as large", "layers.1.mlp", "sum on the way back too"),
     _hand("another eps in a norm", "layers.1.ffn_norm", "another eps"),
-    _hand(
-        "gate and up cut as one",
-        "layers.0.mlp.w13",
-        "gate and up not split",
-        "layers.0.mlp",
-        "layers.0.mlp.w13",
-    ),
+    _hand("gate and up cut as one", "layers.0.mlp.w13", "gate and up not split", "layers.0.mlp"),
 )
 """Twelve more, written before the bisection was first run."""

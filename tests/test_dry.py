@@ -19,6 +19,7 @@ from llamapar.execution.run_options import RunOptions
 from llamapar.records.curve import MemoryCurve
 from llamapar.spmd import compat
 from llamapar.spmd.rank_mesh import RankMesh
+from sent import said_of
 
 PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 TINY = lp.Layout(tp=2, cp=2, pp=2, dp=2)
@@ -30,6 +31,13 @@ def run(program: Any = "llama", model: Any = "tiny", layout: Any = TINY, **optio
     return result
 
 
+def as_foretold(program: Any = "llama", **options: Any) -> DryRun:
+    """A rank that sends what the formulas say of it."""
+    result = run(program, **options)
+    assert result.trace.by_axis == said_of(result, options.get("rank", 0)).by_axis
+    return result
+
+
 def volumes(result: DryRun) -> dict[tuple[str, str], tuple[int, int]]:
     return {(c["axis"], c["kind"]): (c["count"], c["bytes"]) for c in result.collectives}
 
@@ -38,26 +46,15 @@ def volumes(result: DryRun) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 def test_a_rank_of_the_papers_long_context_layout() -> None:
-    found = run(model="llama3.1-405b", layout=PAPER, rank=12345, seq_len=131072, dtype="bfloat16")
+    found = as_foretold(model="llama3.1-405b", layout=PAPER, rank=12345, seq_len=131072, dtype="bfloat16")
     assert found.coord == lp.Coord(tp=1, cp=7, pp=0, dp=6)
     assert found.peers["cp"] == range(12289, 12410, 8)
     assert [(s.stage, len(s.layers), s.embedding, s.head) for s in found.stages] == [(0, 7, True, False)]
-    formula = lp.traffic(
-        "llama",
-        "llama3.1-405b",
-        PAPER,
-        seq_len=131072,
-        micro_batches=32,
-        rank=12345,
-        dtype="bfloat16",
-    )
-    assert found.trace.by_axis == formula.by_axis
     assert len(found.curve.spans) == 2 * 32 + 1
     assert found.curve.peak.startswith("B of micro-batch 1 on stage 0, operation 19 of 65")
     assert sum(found.curve.alive.values()) == found.peak_bytes
     account = lp.memory("llama3.1-405b", PAPER, seq_len=131072)
     assert found.curve.start["parameters"] == account.stages[0].bytes("parameters")
-    assert found.account is not None
     rows = {str(row[0]): row[1:4] for row in found.account.rows}
     assert rows["parameters"] == ["5.68", "5.68", "5.68"]
     ours, eager, fused = (float(str(size)) for size in rows["in all"])
@@ -85,12 +82,9 @@ def test_eight_layers_of_405b_send_what_was_measured_before(
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zbv"])
 def test_bytes_are_those_of_the_formulas_on_every_pp_rank(schedule: str) -> None:
-    options: Any = {"schedule": schedule, "micro_batches": 4, "global_batch": 8}
     model = lp.model("tiny").replace(tied=True)
     for rank in (0, 5):
-        found = run(model=model, rank=rank, **options)
-        formula = lp.traffic("llama", model, TINY, seq_len=found.task.setting.seq_len, rank=rank, **options)
-        assert found.trace.by_axis == formula.by_axis
+        as_foretold(model=model, rank=rank, schedule=schedule, micro_batches=4, global_batch=8)
 
 
 @pytest.mark.parametrize("program", ["llama", "step"])
@@ -109,12 +103,8 @@ def test_a_rank_does_what_it_does_among_all_the_others(program: str) -> None:
 @pytest.mark.parametrize("zero", [2, 3])
 def test_what_zero_shares_is_sent_as_the_formulas_say(zero: int) -> None:
     layout = lp.Layout(tp=2, cp=2, pp=2, dp=4, zero=zero, dp_replicate=2)
-    found = run(layout=layout, rank=5, micro_batches=4)
-    seq_len = found.task.setting.seq_len
-    formula = lp.traffic("llama", "tiny", layout, seq_len=seq_len, micro_batches=4, rank=5)
-    assert found.trace.by_axis == formula.by_axis
+    found = as_foretold(layout=layout, rank=5, micro_batches=4)
     copied = run(layout=layout.replace(zero=1), rank=5, micro_batches=4)
-    assert found.kept is not None
     assert found.kept.ok
     shards = 4 if zero == 3 else 1
     assert found.curve.start["parameters"] * shards == copied.curve.start["parameters"]
@@ -124,13 +114,9 @@ def test_what_zero_shares_is_sent_as_the_formulas_say(zero: int) -> None:
 def test_a_training_step_goes_through_the_update(zero: int) -> None:
     layout = TINY.replace(zero=zero)
     for rank, dtype in ((0, "bfloat16"), (5, "float32")):
-        options: Any = {"micro_batches": 3, "dtype": dtype}
-        found = run("step", layout=layout, rank=rank, steps=2, **options)
-        seq_len = found.task.setting.seq_len
-        formula = lp.traffic("step", "tiny", layout, seq_len=seq_len, rank=rank, **options)
-        assert found.trace.by_axis == formula.by_axis
+        found = as_foretold("step", layout=layout, rank=rank, steps=2, micro_batches=3, dtype=dtype)
         assert [span.name for span in found.curve.spans][-2:] == [dry.SUMS, dry.UPDATE]
-        account = lp.memory("tiny", layout, seq_len=seq_len, dtype=dtype).stages[rank // 4]
+        account = lp.memory("tiny", layout, seq_len=found.task.setting.seq_len, dtype=dtype).stages[rank // 4]
         begins = found.curve.start
         assert begins["optimizer states"] == account.bytes("optimizer states")
         if zero < 3:
@@ -157,10 +143,8 @@ def _at_the_end(curve: MemoryCurve) -> Counter[str]:
 
 def test_a_million_ranks() -> None:
     layout = lp.Layout(tp=8, cp=4, pp=8, dp=4096)
-    found = run(model="llama3-8b", layout=layout, rank=2**20 - 1, seq_len=8192, micro_batches=2)
-    assert found.layout.world == 2**20
-    formula = lp.traffic("llama", "llama3-8b", layout, seq_len=8192, micro_batches=2, rank=2**20 - 1)
-    assert found.trace.by_axis == formula.by_axis
+    assert layout.world == 2**20
+    as_foretold(model="llama3-8b", layout=layout, rank=2**20 - 1, seq_len=8192, micro_batches=2)
 
 
 def test_the_mesh_of_one_rank_is_torchs() -> None:
@@ -177,13 +161,13 @@ def test_the_mesh_of_one_rank_is_torchs() -> None:
                 ours.__dict__.pop("_llamapar_joined")
                 for axis in ("replicas", "shards"):
                     members = dist.get_process_group_ranks(both[0].get_group(axis))
-                    assert sorted(both[1].members(axis)) == sorted(members)  # type: ignore[attr-defined]
+                    assert sorted(both[1].members(axis)) == sorted(members)
             for own, mesh in pairs:
                 assert compat.coord_of(own, rank) == compat.coord_of(mesh, rank)
                 for axis in mesh.mesh_dim_names or ():
                     assert compat.axis_size(own, axis) == compat.axis_size(mesh, axis)
                     members = dist.get_process_group_ranks(mesh.get_group(axis))
-                    assert own.members(axis) == members  # type: ignore[attr-defined]
+                    assert own.members(axis) == members
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -238,25 +222,16 @@ def test_the_peak_is_that_of_torchs_tracker() -> None:
 def test_a_layer_keeps_what_memory_says_to_the_byte(dtype: str, options: dict[str, Any]) -> None:
     for rank in (0, 5):
         kept = run(dtype=dtype, micro_batches=2, rank=rank, **options).kept
-        assert kept is not None
         assert kept.ok, str(kept)
         assert kept.found == kept.unfused > kept.fused
         assert sum(kept.steps.values()) == pytest.approx(kept.fused - kept.unfused)
-    one = run("block", dtype=dtype, **options).kept
-    assert one is not None
-    assert one.ok
+    assert run("block", dtype=dtype, **options).kept.ok
 
 
 def test_both_lines_of_405b_are_reconciled() -> None:
-    found = run(
-        model="llama3.1-405b",
-        layout=lp.Layout(tp=8, pp=16, dp=2),
-        rank=137,
-        seq_len=8192,
-        micro_batches=1,
-        dtype="bfloat16",
-    )
-    assert found.kept is not None
+    layout = lp.Layout(tp=8, pp=16, dp=2)
+    options: Any = {"seq_len": 8192, "micro_batches": 1, "dtype": "bfloat16"}
+    found = run(model="llama3.1-405b", layout=layout, rank=137, **options)
     assert found.kept.ok
     assert (round(found.kept.unfused, 2), round(found.kept.fused, 2)) == (74.78, 31.78)
     assert found.kept.sentence == (
@@ -313,12 +288,9 @@ def test_what_a_dry_run_refuses(options: dict[str, Any], message: str) -> None:
         run(**options)
 
 
-def test_other_engines_have_no_rank() -> None:
+def test_a_layout_that_check_refuses_is_refused_and_forced() -> None:
     with pytest.raises(lp.LlamaparError, match="rank=3 with engine='local'"):
         lp.run("mlp", "tiny", lp.Layout(tp=4), rank=3)
-
-
-def test_a_layout_that_check_refuses_is_refused_and_forced() -> None:
     with pytest.raises(lp.LayoutError, match="does not divide n_kv_heads"):
         run("attention", "llama3-8b", lp.Layout(tp=16))
     forced = run("meta_attention", "llama3-8b", lp.Layout(tp=16), force=True, rank=7)

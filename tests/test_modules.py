@@ -64,9 +64,7 @@ def test_a_module_cut_by_hand_equals_the_whole_one(engine: str) -> None:
     )
     names = [name for name, _ in cases.Decoder().named_parameters()]
     assert [row.name for row in result.rows] == names
-    assert result.max_grad_error is not None
     assert result.max_grad_error < 1e-12
-    assert result.output_error is not None
     assert result.output_error < 1e-12
     wq, w13 = row(result, "layers.0.attention.wq.weight"), row(result, "layers.1.mlp.w13.weight")
     assert (wq.whole, wq.here, wq.placement) == ((32, 32), (16, 32), "dim 0 by tp")
@@ -130,12 +128,7 @@ def test_a_transformers_llama_under_its_own_plan(tp: int, dtype: str, tied: bool
 def _llama(tied: bool = False, **sizes: Any) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    small: dict[str, Any] = {
-        "vocab_size": 64,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-    }
+    small: Any = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     small |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64}
     return LlamaForCausalLM(LlamaConfig(**(small | sizes), tie_word_embeddings=tied))
 
@@ -153,7 +146,6 @@ def test_fully_shard_on_real_ranks_and_its_refusal_elsewhere() -> None:
     assert result.ok, result
     assert (result.max_grad_error or 1) < 1e-12
     assert row(result, "layers.0.w1.weight").placement == "dim 0 by dp"
-    assert result.output is not None
     assert result.output.words == "dim 0 by dp"
     assert [c["axis"] for c in result.trace.by_kind] == ["dp", "dp"]
     with pytest.raises(
@@ -184,14 +176,9 @@ def test_lower_precision_is_compared_with_what_it_rounds(dtype: str) -> None:
     assert 0 < (result.max_grad_error or 0) < result.tolerance
     if dtype == "float32":
         return
-    broken = run(
-        cases.Decoder,
-        plan=partial(cases.cut_by_hand, at="layers.1.mlp", slip="no sum"),
-        dtype=dtype,
-        engine="processes",
-    )
-    assert not broken.ok
-    assert broken.where == "layers.1.mlp"
+    slip = partial(cases.cut_by_hand, at="layers.1.mlp", slip="no sum")
+    broken = run(cases.Decoder, plan=slip, dtype=dtype, engine="processes")
+    assert (broken.ok, broken.where) == (False, "layers.1.mlp")
 
 
 # -- inputs and losses -----------------------------------------------------------------------------
@@ -232,19 +219,14 @@ def test_a_slip_is_found_and_named(slip: cases.Slip) -> None:
 
 
 PLACED = {
-    "a slice off by one": (
-        "layers.0.attention.wk.weight",
-        "dim 0: rank 0 0–7; rank 1 7–14; no rank has 15",
-    ),
+    "a slice off by one": ("layers.0.attention.wk.weight", "dim 0: rank 0 0–7; rank 1 7–14; no rank has 15"),
     "swapped pieces of wv": ("layers.1.attention.wv.weight", "dim 0: rank 0 8–15; rank 1 0–7"),
 }
 """How a parameter that is cut wrong is said to be cut."""
 
 
 def test_a_slip_is_named_in_one_process_too() -> None:
-    slip = cases.ASKED[0]
-    result = run(slip.make, plan=slip.plan)
-    assert result.culprit is not None
+    result = run(cases.ASKED[0].make, plan=cases.ASKED[0].plan)
     assert result.summary.endswith("DIFFERS from the whole module at layers.1.attention")
     assert result.culprit.equal_up_to == "layers.1.attention.wo"
     assert result.culprit.words == (
@@ -310,13 +292,8 @@ def test_an_error_has_its_submodule_and_every_ranks_traceback() -> None:
 
 def test_llama_3_8b_dry_takes_seconds_and_no_memory() -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
-    sizes: dict[str, Any] = {
-        "vocab_size": 128256,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-    }
-    sizes |= {"num_attention_heads": 32, "num_key_value_heads": 8}
+    sizes: Any = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336}
+    sizes |= {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
     layout, begin = lp.Layout(tp=8, dp=128), time.monotonic()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     options = {"engine": "dry", "rank": 1000, "seq_len": 8192, "dtype": "bfloat16"}
@@ -382,14 +359,10 @@ def test_the_record_as_text_html_and_json() -> None:
         ({"loss": lambda y: y}, "loss returned Tensor: one number is needed", ""),
         ({"make": Two()}, "program=Two(", "lambda: Model(config)"),
         ({"make": lambda: 3}, "<lambda>() returned int", ""),
-        ({"plan": {"a": ColwiseParallel(), "b": ColwiseParallel()}}, "", ""),
     ],
 )
 def test_what_cannot_work_is_refused(given: dict[str, Any], what: str, choose: str) -> None:
     asked = {"make": Two, "layout": TP2, "plan": TWO, "inputs": X} | given
-    if not what:
-        assert run(**asked).where == "b"
-        return
     with pytest.raises(lp.LlamaparError, match=f"^{re.escape(what)}") as refusal:
         run(**asked)
     assert "".join(refusal.value.choose[:1]).startswith(choose)
@@ -405,7 +378,6 @@ def test_a_piece_of_the_output_needs_a_loss_of_its_own() -> None:
     with pytest.raises(lp.LlamaparError, match=r"^the output is \[4, 3, 4\] on a rank, and \[4, 3, 8\] of"):
         run(Two, plan=halves, inputs=X)
     result = run(Two, plan=halves, inputs=X, loss=lambda y: y.square().sum() / 96)
-    assert result.output is not None
     assert result.output.words == "dim 2 by tp"
     assert row(result, "b.weight").placement == "dim 0 by tp"
     assert row(result, "b.weight").ok
@@ -415,14 +387,14 @@ def test_a_piece_of_the_output_needs_a_loss_of_its_own() -> None:
 
 def test_a_module_without_a_plan_says_what_to_pass() -> None:
     with pytest.raises(lp.LlamaparError, match=r"makes a module, and no plan is given\n") as refusal:
-        lp.run(Two, TP2)  # type: ignore[call-overload]
+        lp.run(Two, TP2)
     assert refusal.value.why == "lp.run(make, layout, plan=…) needs to know how ranks cut it"
     with pytest.raises(lp.LlamaparError, match=r"^eval_mode without plan"):
-        lp.run("mlp", "tiny", TP2, eval_mode=True)  # type: ignore[call-overload]
+        lp.run("mlp", "tiny", TP2, eval_mode=True)
     with pytest.raises(lp.LlamaparError, match=r"^model='tiny' with plan=…"):
-        lp.run(Two, "tiny", TP2, plan=TWO)  # type: ignore[call-overload]
+        lp.run(Two, "tiny", TP2, plan=TWO)
     with pytest.raises(lp.LayoutError, match=r"^not given: model\n"):
-        lp.run("mlp", tp=2)  # type: ignore[call-overload]
+        lp.run("mlp", tp=2)
 
 
 # -- parts -----------------------------------------------------------------------------------------

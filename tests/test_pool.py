@@ -31,15 +31,8 @@ from llamapar.execution.engines import server as server_module
 from llamapar.execution.engines.pool import Pool, close_pool, pool
 from llamapar.execution.engines.rank import Quiet, RankStatus, Reply, Slots
 from llamapar.execution.engines.server import Server
-from llamapar.execution.replies import (
-    Cancelled,
-    PeerError,
-    RankAnswer,
-    RankError,
-    RankFailure,
-    Scene,
-    ending,
-)
+from llamapar.execution.replies import Cancelled, PeerError, RankError, RankFailure, Scene, ending
+from weights import exactly
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that ranks need not import pytest
 
@@ -47,10 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HERE = "all_reduce over tp, [2, 8]"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_ranks_left() -> Iterator[None]:
-    yield
-    close_pool()
+pytestmark = pytest.mark.usefixtures("no_ranks_left")
 
 
 @pytest.fixture
@@ -99,7 +89,7 @@ def text_of(error: BaseException | None) -> str:
 
 def gone(processes: list[int], within: float = 5.0) -> bool:
     end = time.monotonic() + within
-    while any(psutil.pid_exists(pid) and _runs(pid) for pid in processes):
+    while any(map(_runs, processes)):
         if time.monotonic() > end:
             return False
         time.sleep(0.02)
@@ -121,23 +111,16 @@ def failure(ranks: Pool, function: Callable[..., Any], **settings: Any) -> RankF
 # -- answers ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.soak
-def test_every_rank_answers_in_rank_order() -> None:
-    answers = pool(4).run(where)
-    assert [answer.value for answer in answers] == [(rank, 4, "cpu") for rank in range(4)]
-    assert [answer.error for answer in answers] == [None] * 4
-
-
 def test_arguments_tensors_and_what_is_printed_travel() -> None:
     def add(context: Any, x: torch.Tensor, n: int) -> torch.Tensor:
         print("rank", context.rank)
         return x + n * context.rank
 
-    answers = pool(4).run(add, torch.arange(3), 10)
-    assert [answer.value.tolist() for answer in answers] == [
-        [r * 10, r * 10 + 1, r * 10 + 2] for r in range(4)
-    ]
-    assert [answer.output for answer in answers] == [f"rank {rank}\n" for rank in range(4)]
+    large = torch.arange(1 << 20)
+    answers = pool(4).run(add, large, 10)
+    for rank, answer in enumerate(answers):
+        assert answer.value.equal(large + 10 * rank)
+        assert answer.output == f"rank {rank}\n"
 
 
 def test_warnings_logs_and_words_of_children_are_told() -> None:
@@ -159,29 +142,15 @@ def test_warnings_logs_and_words_of_children_are_told() -> None:
     assert [answer.stderr for answer in ranks.run(where)] == ["", ""]
 
 
-def test_a_large_value_comes_back_whole() -> None:
-    answers = pool(4).run(lambda context, x: x * context.rank, torch.ones(1 << 20))
-    assert [answer.value.sum().item() for answer in answers] == [rank * 2**20 for rank in range(4)]
-
-
 def test_the_ranks_stay_warm_and_share_the_cores() -> None:
     ranks = pool(4)
-    assert pids(ranks) == pids(ranks)
+    before = pids(ranks)
+    ranks.run(lambda context: context.rank if dist.new_group([0, 1]) else None)
+    assert pids(ranks) == before
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = ranks.run(lambda context: torch.get_num_threads())
     assert {answer.value for answer in threads} == {max(1, cores // 4)}
-
-
-def test_ranks_form_groups_and_differentiate() -> None:
-    def grouped(context: Any) -> tuple[float, float]:
-        groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
-        x = torch.tensor([float(context.rank)])
-        dist.all_reduce(x, group=groups[context.rank // 2])
-        w = torch.ones(2, 2, requires_grad=True)
-        (w @ w).sum().backward()
-        return x.item(), w.grad.sum().item()  # type: ignore[union-attr]
-
-    assert [answer.value for answer in pool(4).run(grouped)] == [(1, 16), (1, 16), (5, 16), (5, 16)]
+    assert psutil.Process(pool_module._server.process.pid).num_threads() == 1, "it can fork soundly"
 
 
 def test_modules_of_the_kernel_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,12 +206,6 @@ def test_cuda_is_asked_for_nothing_before_the_fork(tmp_path: Path) -> None:
     )
 
 
-def test_the_server_can_fork_soundly() -> None:
-    in_order(pool(4))
-    assert pool_module._server is not None
-    assert psutil.Process(pool_module._server.process.pid).num_threads() == 1
-
-
 # -- a rank that raises ----------------------------------------------------------------------------
 
 
@@ -277,18 +240,6 @@ def test_the_cause_is_who_raised_first_not_who_has_the_lowest_rank() -> None:
     assert str(stopped.error) == f"rank 0 was waiting in {HERE} when rank 2 raised ValueError: early"
 
 
-def test_all_errors_are_collected() -> None:
-    def fail(context: Any) -> None:
-        time.sleep(0.05 * (3 - context.rank))
-        raise LlamaparError(f"tp={context.rank} is odd", "because", ["tp=2"])
-
-    answers = pool(4).run(fail)
-    errors = [answer.error for answer in answers]
-    assert [getattr(error, "what", "") for error in errors] == [f"tp={rank} is odd" for rank in range(4)]
-    assert str(errors[1]) == "tp=1 is odd\n  why  because\n  try  tp=2"
-    assert min(answers, key=lambda answer: answer.at).rank == 3
-
-
 def test_a_rank_that_finishes_and_one_that_computes_are_told_apart() -> None:
     def fail(context: Any) -> str:
         if context.rank == 0:
@@ -320,39 +271,27 @@ def test_a_call_that_nobody_announced_is_waited_for_no_longer_than_patience(
     assert isinstance(answers[1].error, PeerError)
 
 
-def test_what_cannot_travel_is_told_in_words() -> None:
+def test_all_errors_are_collected_and_what_cannot_travel_is_told_in_words() -> None:
     class Odd(Exception):
         def __init__(self, a: int, b: int):
             super().__init__("odd")
 
     def fail(context: Any) -> Any:
+        time.sleep(0.05 * (3 - context.rank))
         if context.rank == 0:
             raise Odd(1, 2)
-        return (x for x in ())
+        if context.rank == 1:
+            return (x for x in ())
+        raise LlamaparError(f"tp={context.rank} is odd", "because", ["tp=2"])
 
-    first, second = pool(2).run(fail)
-    assert isinstance(first.error, RankError)
-    assert str(first.error).endswith("Odd: odd")
-    assert text_of(second.error) == "TypeError: cannot pickle 'generator' object"
-
-
-def test_ranks_whose_groups_were_destroyed_are_replaced(times: range) -> None:
-    def leave(context: Any) -> int:
-        dist.destroy_process_group()
-        return context.rank
-
-    def leave_one(context: Any) -> int:
-        dist.new_group([0, 1])
-        return context.rank
-
-    for _ in times:
-        ranks = pool(2)
-        old = pids(ranks)
-        assert [answer.value for answer in ranks.run(leave_one)] == [0, 1]
-        assert pids(ranks) == old
-        assert [(answer.value, answer.error) for answer in ranks.run(leave)] == [(0, None), (1, None)]
-        in_order(ranks)
-        assert not set(pids(ranks)) & set(old)
+    answers = pool(4).run(fail)
+    odd, generator, *ours = [answer.error for answer in answers]
+    assert isinstance(odd, RankError)
+    assert str(odd).endswith("Odd: odd")
+    assert text_of(generator) == "TypeError: cannot pickle 'generator' object"
+    assert [getattr(error, "what", "") for error in ours] == ["tp=2 is odd", "tp=3 is odd"]
+    assert str(ours[0]) == "tp=2 is odd\n  why  because\n  try  tp=2"
+    assert min(answers, key=lambda answer: answer.at).rank == 3
 
 
 # -- a rank that dies ------------------------------------------------------------------------------
@@ -407,16 +346,6 @@ def test_a_rank_that_died_between_runs_is_replaced(times: range) -> None:
         assert victim not in pids(ranks)
 
 
-def test_what_a_rank_started_ends_with_it() -> None:
-    def start(context: Any) -> int:
-        return subprocess.Popen(["sleep", "60"]).pid
-
-    with Pool(2) as ranks:
-        started = [answer.value for answer in ranks.run(start)]
-        assert not gone(started, within=0)
-    assert gone(started)
-
-
 DAEMON = """
 import os, time
 if os.fork() == 0:
@@ -427,22 +356,21 @@ if os.fork() == 0:
 """
 
 
-def start_detached(context: Any) -> list[int]:
-    """Processes that leave the rank's group: one that the rank still knows, one that made itself a daemon."""
-    known = subprocess.Popen(["sleep", "60"], start_new_session=True)
+def start_children(context: Any) -> list[int]:
+    """Processes of the rank's group, of a session of their own, and one that made itself a daemon."""
+    near, known = (subprocess.Popen(["sleep", "60"], start_new_session=away) for away in (False, True))
     daemon = subprocess.run([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, check=True)
-    return [known.pid, int(daemon.stdout)]
+    return [near.pid, known.pid, int(daemon.stdout)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt")
 @pytest.mark.parametrize("how", few(["closed", "rank killed", "server killed"], 1))
-def test_a_detached_child_ends_with_its_rank(how: str, times: range) -> None:
+def test_what_a_rank_started_ends_with_it(how: str, times: range) -> None:
     for _ in times:
         with Pool(2) as ranks:
-            started = [pid for answer in ranks.run(start_detached) for pid in answer.value]
-            assert len(set(started)) == 4
+            started = [pid for answer in ranks.run(start_children) for pid in answer.value]
+            assert len(set(started)) == 6
             assert not gone(started, within=0)
-            assert pool_module._server is not None
             if how == "server killed":
                 pool_module._server.process.kill()
             for pid in pids(ranks) if how == "rank killed" else ():
@@ -455,7 +383,7 @@ def test_a_detached_child_ends_with_its_rank(how: str, times: range) -> None:
 
 def test_a_daemon_of_another_pool_is_left_alone() -> None:
     with Pool(1) as ours:
-        started = ours.run(start_detached)[0].value
+        started = ours.run(start_children)[0].value
         with Pool(1) as other:
             in_order(other)
         assert not gone(started, within=0.2)
@@ -468,7 +396,6 @@ def test_a_server_that_was_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyP
     for _ in times:
         ranks = pool(2)
         old, started = pids(ranks), time.monotonic()
-        assert pool_module._server is not None
         os.kill(pool_module._server.process.pid, signal.SIGSTOP)
         close_pool()
         assert time.monotonic() - started < 10
@@ -482,7 +409,6 @@ def test_the_servers_death_is_survived(times: range) -> None:
     for _ in times[:5]:
         ranks = pool(2)
         old = pids(ranks)
-        assert pool_module._server is not None
         server = pool_module._server.process.pid
         timer = threading.Timer(0.3, os.kill, (server, signal.SIGKILL))
         timer.start()
@@ -586,18 +512,18 @@ def test_a_higher_timeout_lets_a_rank_compute() -> None:
     assert [answer.error for answer in answers] == [None, None]
 
 
-@pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_to_print_is_progress(name: str) -> None:
-    def talk(context: Any) -> int:
-        for step in range(8 if context.rank else 0):
-            print(step, file=getattr(sys, name))
-            time.sleep(0.2)
-        return context.rank
+def test_to_print_or_note_is_progress() -> None:
+    def talk(context: Any) -> float:
+        said = (lambda: print("out"), lambda: print("err", file=sys.stderr), lambda: context.note(""))
+        for say in said if context.rank else ():
+            for _ in range(4):
+                say()
+                time.sleep(0.2)
+        return meet(context)
 
     answers = pool(2).run(talk, timeout=0.6)
-    assert [answer.value for answer in answers] == [0, 1]
-    told = "".join(f"{step}\n" for step in range(8))
-    assert [getattr(answer, "output" if name == "stdout" else name) for answer in answers] == ["", told]
+    assert [answer.value for answer in answers] == [1, 1]
+    assert [(answer.output, answer.stderr) for answer in answers] == [("", ""), ("out\n" * 4, "err\n" * 4)]
 
 
 def test_a_kernel_that_was_stopped_has_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -606,16 +532,6 @@ def test_a_kernel_that_was_stopped_has_not_waited(monkeypatch: pytest.MonkeyPatc
     still = Quiet()
     assert [still.look("the same") for _ in range(5)] == [0, 0.5, 1.0, 1.0, 1.5]
     assert still.look("another") == 0
-
-
-def test_progress_puts_the_time_out_off() -> None:
-    def slow(context: Any) -> float:
-        for _ in range(4 if context.rank == 0 else 0):
-            time.sleep(0.2)
-            context.note("")
-        return meet(context)
-
-    assert [answer.value for answer in pool(2).run(slow, timeout=0.6)] == [1, 1]
 
 
 # -- giving up -------------------------------------------------------------------------------------
@@ -653,14 +569,12 @@ def test_an_interrupt_ends_the_run(times: range) -> None:
 
 
 def test_a_run_can_be_cancelled(times: range) -> None:
+    said = f"the run was cancelled\n  why  ranks 0, 2: computing; ranks 1, 3: waiting in {HERE}"
     for _ in times:
         ranks = pool(4)
         old = pids(ranks)
-        with pytest.raises(Cancelled, match=r"^the run was cancelled\n") as caught:
+        with pytest.raises(Cancelled, match=exactly(said)):
             ranks.run(stuck, cancel=lambda ranks=ranks: all(ranks._slots.read(rank).text for rank in (1, 3)))
-        assert str(caught.value) == (
-            f"the run was cancelled\n  why  ranks 0, 2: computing; ranks 1, 3: waiting in {HERE}"
-        )
         assert gone(old)
         in_order(ranks)
 
@@ -719,7 +633,6 @@ BUSY = """
 def test_nothing_outlives_a_killed_kernel(tmp_path: Path, times: range) -> None:
     for _ in times:
         with subprocess.Popen(script(tmp_path, BUSY), stdout=subprocess.PIPE, text=True) as kernel:
-            assert kernel.stdout is not None
             *found, folder = kernel.stdout.readline().split()
             processes = [int(pid) for pid in found]
             time.sleep(0.2)
@@ -741,11 +654,18 @@ STARTING = """
 """
 
 
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """Made by `slow`, a module that never comes to the end of its import, in place of torch that is slow."""
+    path = tmp_path / "begun"
+    (tmp_path / "slow.py").write_text(textwrap.dedent(SLOW.format(begun=str(path))))
+    return path
+
+
 @pytest.mark.soak
-def test_a_kernel_killed_while_its_server_imports_leaves_nothing(tmp_path: Path, times: range) -> None:
-    """A module that never comes to the end of its import, in place of torch on a slow machine."""
-    begun = tmp_path / "begun"
-    (tmp_path / "slow.py").write_text(textwrap.dedent(SLOW.format(begun=str(begun))))
+def test_a_kernel_killed_while_its_server_imports_leaves_nothing(
+    tmp_path: Path, begun: Path, times: range
+) -> None:
     for _ in times:
         begun.unlink(missing_ok=True)
         with subprocess.Popen(script(tmp_path, STARTING)) as kernel:
@@ -759,10 +679,8 @@ def test_a_kernel_killed_while_its_server_imports_leaves_nothing(tmp_path: Path,
 
 
 @pytest.mark.soak
-def test_a_run_is_cancelled_while_the_server_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = tmp_path / "begun"
-    (tmp_path / "slow.py").write_text(textwrap.dedent(SLOW.format(begun=str(begun))))
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_a_run_is_cancelled_while_the_server_imports(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(begun.parent))
     monkeypatch.setattr(pool_module, "_server", None)
     with pytest.raises(Cancelled, match=r"^the run was cancelled\n  why  torch was still being imported for"):
         Pool(2, preload=("slow",)).run(where, cancel=begun.exists)
@@ -840,54 +758,40 @@ def test_the_ranks_listen_on_loopback_only() -> None:
 # -- wrong use -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"world": 0}, "world=0: world must be a whole number from 1 to 64\n  try  world=1"),
-        ({"world": 65}, "world=65: world must be a whole number from 1 to 64\n  try  world=64"),
-        (
-            {"device": "gpu"},
-            "device='gpu' is not known\n  why  known are cpu, cuda\n  try  cpu",
-        ),
-        (
-            {"backend": "nccl"},
-            "backend='nccl' with device='cpu'\n"
-            "  why  NCCL moves tensors between GPUs only\n  try  backend='gloo'",
-        ),
-        (
-            {"devices": [0]},
-            "devices=[0] with device='cpu'\n  why  they number GPUs\n  try  device='cuda'",
-        ),
-        ({"threads": 0}, "threads=0: threads must be a whole number from 1 to 1024\n  try  threads=1"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(LlamaparError, match=r".") as caught:
-        Pool(**({"world": 2} | arguments))
-    assert str(caught.value) == text
+NCCL = "NCCL moves tensors between GPUs only"
+ON_GPUS = {"device": "cuda", "world": 4}
 
 
 @pytest.mark.parametrize(
-    ("count", "arguments", "text"),
+    ("gpus", "arguments", "text"),
     [
-        (0, {}, "device='cuda': torch finds no GPU\n  try  device='cpu'"),
-        (2, {"devices": [2]}, "devices=2: devices must be a whole number from 0 to 1\n  try  devices=1"),
-        (2, {"devices": []}, "devices=[] names no GPU\n  try  devices=[0, 1]"),
+        (0, {"world": 0}, "world=0: world must be a whole number from 1 to 64\n  try  world=1"),
+        (0, {"world": 65}, "world=65: world must be a whole number from 1 to 64\n  try  world=64"),
+        (0, {"device": "gpu"}, "device='gpu' is not known\n  why  known are cpu, cuda\n  try  cpu"),
+        (0, {"backend": "nccl"}, f"backend='nccl' with device='cpu'\n  why  {NCCL}\n  try  backend='gloo'"),
+        (0, {"devices": [0]}, "devices=[0] with device='cpu'\n  why  they number GPUs\n  try  device='cuda'"),
+        (0, {"threads": 0}, "threads=0: threads must be a whole number from 1 to 1024\n  try  threads=1"),
+        (0, ON_GPUS, "device='cuda': torch finds no GPU\n  try  device='cpu'"),
         (
             2,
-            {"backend": "nccl"},
+            {**ON_GPUS, "devices": [2]},
+            "devices=2: devices must be a whole number from 0 to 1\n  try  devices=1",
+        ),
+        (2, {**ON_GPUS, "devices": []}, "devices=[] names no GPU\n  try  devices=[0, 1]"),
+        (
+            2,
+            {**ON_GPUS, "backend": "nccl"},
             "backend='nccl' with 4 ranks on 2 GPUs\n"
             "  why  NCCL needs a GPU for each rank\n  try  backend='gloo'",
         ),
     ],
 )
-def test_gpus_that_are_not_there_are_refused(
-    count: int, arguments: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+def test_wrong_arguments_are_refused(
+    gpus: int, arguments: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llamapar.spmd.compat.gpus", lambda: count)
-    with pytest.raises(LlamaparError, match=r".") as caught:
-        Pool(4, device="cuda", **arguments)
-    assert str(caught.value) == text
+    monkeypatch.setattr("llamapar.spmd.compat.gpus", lambda: gpus)
+    with pytest.raises(LlamaparError, match=exactly(text)):
+        Pool(**({"world": 2} | arguments))
 
 
 def test_gpus_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -898,13 +802,13 @@ def test_gpus_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_function_that_cannot_be_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = threading.Lock()
-    with pytest.raises(LlamaparError, match=r".") as caught:
-        pool(2).run(lambda context: lock)
-    assert str(caught.value) == (
+    told = (
         "the function cannot be sent to the ranks\n"
         "  why  TypeError: cannot pickle '_thread.lock' object\n"
         "  try  make inside the function what cannot be sent"
     )
+    with pytest.raises(LlamaparError, match=exactly(told)):
+        pool(2).run(lambda context: lock)
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(LlamaparError, match=r"  try  pip install cloudpickle, which can send functions of a"):
         pool(2).run(lambda context: 1)
@@ -912,12 +816,12 @@ def test_a_function_that_cannot_be_sent_is_refused(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.soak
 def test_a_module_that_the_server_cannot_import_is_named() -> None:
-    with pytest.raises(RankFailure, match=r".") as caught:
-        Server(("no_such_module",))
-    assert str(caught.value) == (
+    told = (
         "the process that starts the ranks could not start\n"
         "  why  ModuleNotFoundError: No module named 'no_such_module'"
     )
+    with pytest.raises(RankFailure, match=f"^{re.escape(told)}\n.*") as caught:
+        Server(("no_such_module",))
     assert "import_module(name)" in caught.value.__notes__[0]
 
 
@@ -953,18 +857,14 @@ def test_a_disk_that_is_full_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(pool_module, "Slots", full)
-    with pytest.raises(
-        LlamaparError, match=r"^.+: No space left on device\n  why  the ranks note there"
-    ) as told:
+    said = (
+        r"^.+: No space left on device\n  why  the ranks note there(.|\n)+  try  a folder with room, named by"
+    )
+    with pytest.raises(LlamaparError, match=f"{said} the variable TMPDIR$"):
         Pool(2).run(where)
-    assert str(told.value).endswith("\n  try  a folder with room, named by the variable TMPDIR")
 
 
 def test_the_words_for_an_end() -> None:
     assert ending(0) == "exited with status 0"
     assert ending(-11) == "was killed by SIGSEGV"
     assert ending(-40) == "was killed by signal 40"
-
-
-def test_an_answer_holds_what_a_rank_returned() -> None:
-    assert RankAnswer(3, 5) == RankAnswer(3, 5, None, "", 0.0, "")

@@ -14,20 +14,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import PrepareModuleInput, RowwiseParallel, parallelize_module
 
 import llamapar as lp
 from llamapar.describe.rope import RopeScaling
 from llamapar.execution.body import call_function
 from llamapar.programs.parts import rope_frequencies
+from module_cases import TITAN_PLAN, TitanBlock
 from stepping import step_through
 
 SMALL = lp.ModelConfig(
@@ -144,31 +139,17 @@ def whole_logits(result: Any) -> Tensor:
     return full[..., : setting.model.vocab_size]
 
 
-HF_CASES = {
+COPIES: tuple[dict[str, Any], ...] = ({"tp": 4, "cp": 2}, {"kv_replication": True, "padding": "4*tp"})
+NO_SP: tuple[dict[str, Any], ...] = ({"tp": 2, "dp": 2, "sequence_parallel": False}, {})
+FARTHER = RopeScaling(factor=32.0, original_max_seq_len=128)
+HF_CASES: dict[str, tuple[Any, ...]] = {
     "tp2-cp2, ring": ({"tp": 2, "cp": 2}, {"cp_method": "ring", "padding": "64"}, {}),
-    "tp4-cp2, KV copies, tied": (
-        {"tp": 4, "cp": 2},
-        {"kv_replication": True, "padding": "4*tp"},
-        {"tied": True, "rope_scaling": RopeScaling(factor=32.0, original_max_seq_len=128)},
-    ),
-    "tp2-dp2, no SP, no scaling": (
-        {"tp": 2, "dp": 2, "sequence_parallel": False},
-        {},
-        {"rope_scaling": None, "vocab_size": 96},
-    ),
-    "tp4-cp2, KV copies, Qwen2's biases": (
-        {"tp": 4, "cp": 2},
-        {"kv_replication": True, "padding": "4*tp"},
-        {"rope_scaling": None, "qkv_bias": True},
-    ),
-    "tp4-cp2, KV copies, Qwen3's norms": (
-        {"tp": 4, "cp": 2},
-        {"kv_replication": True, "padding": "4*tp"},
-        {"rope_scaling": None, "qk_norm": True},
-    ),
+    "tp4-cp2, KV copies, tied": (*COPIES, {"tied": True, "rope_scaling": FARTHER}),
+    "tp2-dp2, no SP, no scaling": (*NO_SP, {"rope_scaling": None, "vocab_size": 96}),
+    "tp4-cp2, KV copies, Qwen2's biases": (*COPIES, {"rope_scaling": None, "qkv_bias": True}),
+    "tp4-cp2, KV copies, Qwen3's norms": (*COPIES, {"rope_scaling": None, "qk_norm": True}),
     "tp2-dp2, no SP, norms and all biases": (
-        {"tp": 2, "dp": 2, "sequence_parallel": False},
-        {},
+        *NO_SP,
         {"rope_scaling": None, "qk_norm": True, "qkv_bias": True, "o_bias": True},
     ),
 }
@@ -260,59 +241,26 @@ def test_frequencies_are_metas_formula(name: str) -> None:
 # -- torch's DTensor -------------------------------------------------------------------------------
 
 
-class Attention(nn.Module):
-    def __init__(self, m: lp.ModelConfig) -> None:
-        super().__init__()
-        self.m = m
-        self.wq = nn.Linear(m.dim, m.q_dim, bias=False)
-        self.wk, self.wv = (nn.Linear(m.dim, m.kv_dim, bias=False) for _ in range(2))
-        self.wo = nn.Linear(m.q_dim, m.dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (w(x).unflatten(-1, (-1, self.m.head_dim)) for w in (self.wq, self.wk, self.wv))
-        q, k, v = (t.transpose(1, 2) for t in (self.turn(q), self.turn(k), v))
-        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.wo(heads.transpose(1, 2).flatten(2))
-
-    def turn(self, x: Tensor) -> Tensor:
-        """RoPE as multiplication by complex numbers."""
-        angles = torch.arange(x.shape[1])[:, None].float() * rope_frequencies(self.m, x.device)
-        turns = torch.complex(angles.cos().double(), angles.sin().double())[:, None]
-        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-        return torch.view_as_real(pairs * turns).flatten(-2)
-
-
-class FeedForward(nn.Module):
-    def __init__(self, m: lp.ModelConfig) -> None:
-        super().__init__()
-        self.w1, self.w3 = (nn.Linear(m.dim, m.ffn_dim, bias=False) for _ in range(2))
-        self.w2 = nn.Linear(m.ffn_dim, m.dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w2(F.silu(self.w1(x)) * self.w3(x))
-
-
-class Block(nn.Module):
-    def __init__(self, m: lp.ModelConfig) -> None:
-        super().__init__()
-        self.attention_norm, self.ffn_norm = (nn.RMSNorm(m.dim, eps=m.norm_eps) for _ in range(2))
-        self.attention, self.feed_forward = Attention(m), FeedForward(m)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.feed_forward(self.ffn_norm(x))
+def titan_block() -> nn.Module:
+    """torchtitan's block with SMALL's epsilon and angles, in float64."""
+    block = TitanBlock().double()
+    for norm in (block.attention_norm, block.ffn_norm):
+        norm.eps = SMALL.norm_eps
+    angles = torch.arange(64)[:, None] * rope_frequencies(SMALL, torch.device("cpu"))
+    block.freqs_cis = torch.polar(torch.ones_like(angles), angles)
+    return block
 
 
 def plan(sp: bool) -> dict[str, Any]:
     """torch's tensor parallelism of a Llama block, with and without sequence parallelism."""
-    stream = Shard(1) if sp else Replicate()
-    columns = ("attention.wq", "attention.wk", "attention.wv", "feed_forward.w1", "feed_forward.w3")
-    made: dict[str, Any] = {name: ColwiseParallel() for name in columns}
-    for name in ("attention.wo", "feed_forward.w2"):
-        made[name] = RowwiseParallel(output_layouts=stream)
-    for name in ("attention", "feed_forward"):
-        made[name] = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
-    return made | ({name: SequenceParallel() for name in ("attention_norm", "ffn_norm")} if sp else {})
+    whole = (Replicate(),)
+    without = dict.fromkeys(("attention.wo", "feed_forward.w2"), RowwiseParallel(output_layouts=Replicate()))
+    without["attention"] = PrepareModuleInput(
+        input_layouts=(*whole, None), desired_input_layouts=(*whole, None)
+    )
+    without["feed_forward"] = PrepareModuleInput(input_layouts=whole, desired_input_layouts=whole)
+    norms = ("attention_norm", "ffn_norm")
+    return TITAN_PLAN if sp else {n: s for n, s in (TITAN_PLAN | without).items() if n not in norms}
 
 
 def kinds(comm: CommDebugMode) -> Counter[str]:
@@ -329,7 +277,7 @@ def test_torchs_own_tensor_parallelism_is_the_same_block(sp: bool) -> None:
     result = lp.run("block", SMALL, layout, **options)
     assert result.ok
     setting = result.task.setting
-    block = Block(SMALL).double()
+    block = titan_block()
     names = {name.removesuffix(".weight").rpartition(".")[2]: name for name, _ in block.named_parameters()}
     with torch.no_grad():
         for name, full in names.items():
