@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import llamapar as lp
 from inputs import drawn, jobs
@@ -46,8 +46,7 @@ def assert_fixes_hold(arguments: dict[str, Any]) -> None:
             assert {code for code, s in left.items() if s == "warning"} <= warned | open_too
             changes = dict(fix.changes)
             assert changes, "a fix changes something"
-            # dp_replicate stays what it was, so dp stays a multiple of it.
-            assert fix.layout.dp_replicate == report.job.layout.dp_replicate
+
             # vLLM may leave some GPUs idle, and Megatron makes another dp.
             other = left.get("LP001") in ("note", "warning")
             if arguments.get("gpus") is not None and not other:
@@ -55,6 +54,11 @@ def assert_fixes_hold(arguments: dict[str, Any]) -> None:
     assert report.fixes == next((f.fixes for f in report.findings if f.fixes), ())
 
 
+FEW = settings(max_examples=settings.default.max_examples // 3)
+"""Of random contradictions many have no way out, and then every layout is tried in vain: seconds a job."""
+
+
+@FEW
 @given(jobs())
 def test_every_fix_passes_check_and_ends_its_finding(arguments: dict[str, Any]) -> None:
     assert_fixes_hold(arguments)
@@ -83,7 +87,11 @@ def test_fixes_of_common_slips(counts: Callable[[int, int, int], int]) -> None:
     ]
     for arguments in drawn(cases, counts(150, 600, len(cases))):
         assert_fixes_hold(arguments)
-    assert_fixes_hold({"model": B70, "layout": {"tp": 16, "dp": 4, "dp_replicate": 4}, "gpus": 64})
+    hsdp = lp.check(B70, tp=16, dp=4, dp_replicate=4, gpus=64)  # keeps its copies, and dp a multiple of them
+    kept = {
+        (fix.layout.dp_replicate, fix.layout.dp % 4) for finding in hsdp.findings for fix in finding.fixes
+    }
+    assert kept == {(4, 0)}
 
 
 # -- what is offered -------------------------------------------------------------------------------
