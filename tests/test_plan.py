@@ -233,11 +233,11 @@ def best_seconds(**job: Any) -> float:
 def test_more_memory_never_loses_a_layout(job: dict[str, Any], share: float, more: float) -> None:
     size = round(HARDWARE["h100-80gb"].hbm_bytes * share)
     sizes = [size, round(size * more)]
-    less, larger = (lp.plan(**job, gpu={"base": "h100-80gb", "hbm_bytes": n}) for n in sizes)
+    less, larger = (lp.plan(**job, gpu={"base": "h100-80gb", "hbm_bytes": n}, top=3) for n in sizes)
     assert larger.considered >= less.considered
     if less.layouts:
         assert larger.best.cost.step_seconds <= less.best.cost.step_seconds
-        for one in less.layouts[:3]:
+        for one in less.layouts:
             how = one.job.micro_batch, one.job.recompute, one.job.schedule
             assert not larger.why(one.layout, *how).startswith("stage")
 
@@ -344,7 +344,7 @@ def test_a_search_can_be_watched_and_stopped() -> None:
 
 
 def test_all_schedules_are_searched_together() -> None:
-    known: dict[str, Any] = {"gpus": 16, "seq_len": 8192, "global_batch": 32, "gpu": "a100-40gb"}
+    known: dict[str, Any] = {"gpus": 16, "seq_len": 8192, "global_batch": 16, "gpu": "a100-40gb"}
     every = lp.plan("llama3-8b", **known, all_schedules=True, top=50)
     each = [lp.plan("llama3-8b", **known, schedule=name) for name in EVERY_SCHEDULE]
     assert every.best.cost.step_seconds == min(one.best.cost.step_seconds for one in each)
