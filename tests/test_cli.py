@@ -178,6 +178,7 @@ def test_memory_is_the_record_and_the_gpu_decides(run: Any, gpu: str, status: in
     assert run(line) == (status, f"{found}\n", "")
     found_status, out, err = run(f"{line} --json")
     assert (found_status, json.loads(out), err) == (status, found.as_dict(), "")
+    assert run(f"{line} --zero 1 --schedule 1f1b --accounting exact --json")[1] == out  # the defaults
 
 
 def test_every_option_of_memory_reaches_the_library(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,8 +192,10 @@ def test_the_papers_arguments_come_with_their_numbers() -> None:
 
 
 def test_the_command_explains(run: Callable[[str], tuple[int, str, str]]) -> None:
-    status, out, _ = run("cost llama3-8b --tp 2 --dp 4 --seq-len 8192 --global-batch 4 --explain")
+    words = "cost llama3-8b --tp 2 --dp 4 --seq-len 8192 --global-batch 4 --explain"
+    status, out, _ = run(words)
     assert status == 0
+    assert json.loads(run(f"{words} --json")[1])["step_seconds"] > 0
     assert "TP 1, with twice the groups and twice the batch, would bring" in " ".join(out.split())
 
 
