@@ -147,12 +147,6 @@ def test_chunks_in_flight() -> None:
     ("given", "told"),
     [
         (
-            {"name": "1f1b", "pp": 4, "virtual_stages": 2, "micro_batches": 8},
-            "1F1B with virtual_stages=2\n"
-            "  why  it has 1 on each rank\n"
-            "  try  virtual_stages=1, or interleaved-1f1b",
-        ),
-        (
             {"name": "zbv", "pp": 4, "virtual_stages": 3, "micro_batches": 8},
             "ZBV with virtual_stages=3\n  why  it has 2 on each rank\n  try  virtual_stages=2",
         ),
