@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import llamapar as lp
 from inputs import drawn, jobs
@@ -54,11 +54,6 @@ def assert_fixes_hold(arguments: dict[str, Any]) -> None:
     assert report.fixes == next((f.fixes for f in report.findings if f.fixes), ())
 
 
-FEW = settings(max_examples=settings.default.max_examples // 3)
-"""Of random contradictions many have no way out, and then every layout is tried in vain: seconds a job."""
-
-
-@FEW
 @given(jobs())
 def test_every_fix_passes_check_and_ends_its_finding(arguments: dict[str, Any]) -> None:
     assert_fixes_hold(arguments)

@@ -9,14 +9,13 @@ from html import unescape
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import llamapar as lp
 from inputs import BAD_COUNTS, Page, jobs, layouts, models
 from llamapar.frameworks import JUDGES, VERDICTS, framework
 from llamapar.rules.report import Finding, check_job
 from llamapar.rules.table import ERROR, MEMORY, SEVERITIES
-from test_fixes import FEW
 from verdicts import by_verdict
 
 B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
@@ -150,6 +149,10 @@ def test_with_a_framework_its_verdict_decides(name: str, job: dict[str, Any], ok
 
 
 # -- check never raises for what cannot work, require does -----------------------------------------
+
+
+FEW = settings(max_examples=settings.default.max_examples // 3)
+"""Of random contradictions many have no way out, and then every layout is tried in vain: seconds a job."""
 
 
 @FEW
