@@ -46,10 +46,7 @@ def test_the_lit_boxes_are_the_ranks_heads_layers_tokens_and_batch(
             len(x) / across.whole,
             len(y) / down.whole,
         )
-        for left, across, down in (
-            (EDGE, share.tp, share.pp),
-            (EDGE + WIDE + BETWEEN, share.cp, share.dp),
-        )
+        for left, across, down in ((EDGE, share.tp, share.pp), (EDGE + WIDE + BETWEEN, share.cp, share.dp))
         for x in across.pieces
         for y in down.pieces
     ]

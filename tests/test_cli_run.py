@@ -1,11 +1,9 @@
-"""`llamapar run`: every option, every kind of answer, and every exit status."""
+"""`llamapar run`: every option, every kind of answer, and every exit status; its refusals: test_cli.py."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,15 +15,10 @@ import pytest
 import llamapar as lp
 from llamapar.cli import output
 from llamapar.cli import run_command as running
-from llamapar.describe.options import OPTIONS
 from llamapar.errors import Choice
 from llamapar.execution import execute
-from llamapar.execution.capacity import DEVICES
 from llamapar.execution.engines import torchrun
-from llamapar.execution.engines.pool import close_pool
 from llamapar.execution.replies import RankFailure
-from llamapar.place.sequence_map import CHUNKINGS
-from llamapar.spmd.setting import DTYPES
 
 PROJECT = Path(__file__).resolve().parent.parent
 REFUSED = "run attention --model llama3-8b --tp 16"
@@ -47,14 +40,12 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict[st
 # -- answers -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ["local", "processes"])
-def test_json_of_a_run(run: Any, engine: str) -> None:
-    line = f"run attention --model tiny --tp 4 --cp 2 --engine {engine} --dtype float64 --device cpu --json"
+def test_json_of_a_run(run: Any) -> None:
+    line = "run attention --model tiny --tp 4 --cp 2 --dtype float64 --device cpu --json"
     status, out, err = run(line)
-    close_pool()
     told = json.loads(out)
     assert (status, err) == (0, "")
-    assert (told["ok"], told["engine"], told["device"], told["ranks"]) == (True, engine, "cpu", 8)
+    assert (told["ok"], told["engine"], told["device"], told["ranks"]) == (True, "local", "cpu", 8)
     assert told["max_error"] < 1e-12
     assert told["max_grad_error"] < 1e-12
     assert (told["events"], told["errors"]) == (12, {})
@@ -64,6 +55,7 @@ def test_json_of_a_run(run: Any, engine: str) -> None:
 
 @pytest.mark.parametrize("program", running.PROGRAMS)
 def test_text_of_a_run_is_the_result(run: Any, program: str) -> None:
+    assert program in lp.programs.PROGRAMS
     status, out, err = run(f"run {program} --model tiny --tp 2 --device cpu --seq-len 16")
     result = lp.run(program, "tiny", lp.Layout(tp=2), device="cpu", seq_len=16)
     assert (status, err) == (0, "")
@@ -189,24 +181,11 @@ def test_every_option_reaches_the_run(run: Any, seen: list[Any]) -> None:
     [(args, options)] = seen
     layout = lp.Layout(2, 4, 2, 3, sequence_parallel=False, order="tp-cp-dp-pp")
     assert args == ("attention", lp.model("tiny"), layout)
-    assert options == {
-        "engine": "processes",
-        "device": "cpu",
-        "dtype": "bfloat16",
-        "seq_len": 64,
-        "global_batch": 6,
-        "seed": 5,
-        "padding": lp.Padding(128, per_tp=True),
-        "kv_replication": True,
-        "chunking": "contiguous",
-        "cp_method": "ring",
-        "documents": (10, 20, 34),
-        "pads_in_softmax": True,
-        "fault": "tile_kv",
-        "force": True,
-        "timeout": 2.5,
-        "mutants": True,
-    }
+    asked = {"engine": "processes", "device": "cpu", "dtype": "bfloat16", "seq_len": 64, "global_batch": 6}
+    asked |= {"seed": 5, "padding": lp.Padding(128, per_tp=True), "chunking": "contiguous"}
+    asked |= {"cp_method": "ring", "documents": (10, 20, 34), "fault": "tile_kv", "timeout": 2.5}
+    asked |= dict.fromkeys(("kv_replication", "pads_in_softmax", "force", "mutants"), True)
+    assert options == asked
 
 
 def test_what_is_not_given_is_left_to_the_run(run: Any, seen: list[Any]) -> None:
@@ -220,73 +199,6 @@ def test_shrink_is_given_the_padding(run: Any, seen: list[Any]) -> None:
     padding = lp.FRAMEWORKS["colossalai"].padding
     small = lp.shrink(lp.model("llama3-8b"), lp.Layout(tp=8, pp=4), padding=padding)
     assert seen[0][0] == ("loss", small.model, small.layout)
-
-
-def test_the_help_names_what_there_is() -> None:
-    assert set(running.PROGRAMS) <= set(lp.programs.PROGRAMS)
-    known = {"engine": execute.ENGINES, "device": DEVICES, "dtype": DTYPES, "chunking": CHUNKINGS}
-    for option, names in {**known, "cp_method": execute.CP_METHODS}.items():
-        about = OPTIONS[option].about(OPTIONS[option].default)
-        assert all(name in about for name in names), option
-        assert f"{next(iter(names))} (default" in about or option == "dtype"
-
-
-# -- refusals ------------------------------------------------------------------------------------
-
-REFUSALS = [
-    ("run attenton --model tiny", "program='attenton' is not known", "attention"),
-    ("run attention --model tinny", "model='tinny' is neither a preset nor a file", "tiny"),
-    (
-        "run meta_attention --model qwen2.5-7b --shrink",
-        "small qwen2.5-7b has biases or QK norms, which meta_attention leaves out",
-        "--program attention",
-    ),
-    ("run attention --model tiny --tp 0", "tp=0: tp must be a whole number", "--tp 1"),
-    (
-        "run attention --model tiny --gpus 3",
-        "'--gpus' is not an option of llamapar run",
-        "--tp",
-    ),
-    ("run attention --model tiny --engine mpi", "engine='mpi' is not known", "local"),
-    ("run attention --model tiny --device gpu", "device='gpu' is not known", "cpu"),
-    ("run attention --model tiny --dtype float16", "dtype='float16' is not known", "float64"),
-    ("run attention --model tiny --seq-len 0", "seq_len=0: seq_len must be a whole number", "--seq-len 1"),
-    ("run attention --model tiny --seq-len x", "seq_len='x': a whole number is needed", "--seq-len 1"),
-    (
-        "run attention --model tiny --global-batch 1.5",
-        "global_batch=1.5: global_batch must be a whole number",
-        "--global-batch 1",
-    ),
-    ("run attention --model tiny --seed -1", "seed=-1: seed must be a whole number from 0", "--seed 0"),
-    ("run attention --model tiny --seed 0.5", "seed=0.5: seed must be a whole number from 0", "--seed 0"),
-    ("run attention --model tiny --padding x", "padding='x' is not known", "none"),
-    ("run attention --model tiny --chunking tail", "chunking='tail' is not known", "head-tail"),
-    ("run attention --model tiny --cp-method rings", "cp_method='rings' is not known", "ring"),
-    ("run attention --model tiny --documents 10,x", "documents='x': a whole number is needed", "documents"),
-    ("run attention --model tiny --documents 10,0", "documents=0: documents must be a whole", "documents"),
-    ("run attention --model tiny --fault tile", "fault='tile' is not known", "tile_kv"),
-    (
-        "run attention --model tiny --timeout 0",
-        "timeout=0: timeout must be a number from 0.1",
-        "--timeout 0.1",
-    ),
-    ("run attention --model tiny --timeout nan", "timeout=nan: timeout must be a number", "--timeout 0.1"),
-    ("run attention --model tiny --engine torchrun", "engine='torchrun', but torchrun did not", "--nproc"),
-]
-
-
-@pytest.mark.parametrize(("line", "what", "choice"), REFUSALS, ids=[row[1][:40] for row in REFUSALS])
-def test_refusal(refused: Any, line: str, what: str, choice: str) -> None:
-    refused(line, what, choice)
-
-
-def test_documents_that_do_not_fill_the_sequence(run: Any) -> None:
-    status, out, err = run("run attention --model tiny --seq-len 64 --documents 10,20,35")
-    assert (status, out) == (2, "")
-    assert err == (
-        "llamapar: documents of 65 tokens in all for seq_len=64\n"
-        "  why  each is at least one token, and together they are the sequence\n"
-    )
 
 
 def test_no_such_gpu(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,45 +219,29 @@ def test_a_deadline_gives_up(run: Any) -> None:
 # -- other machines ------------------------------------------------------------------------------
 
 
-def python(line: str, code: str) -> subprocess.CompletedProcess[str]:
-    """`llamapar …` in an interpreter that ran `code` first."""
+def test_without_torch_and_with_one_that_is_too_old() -> None:
+    """Both in one interpreter, in which torch has never been imported before."""
     script = (
-        f"import sys; {code}; from llamapar.cli import main as cli; sys.exit(cli.main({shlex.split(line)}))"
+        "import sys; from llamapar.cli.main import main\n"
+        "sys.modules['torch'] = None\n"
+        "status = main(['run', 'mlp', '--model', 'tiny', '--json'])\n"
+        "print('\\n--', file=sys.stderr); del sys.modules['torch']\n"
+        "sys.modules['torch.distributed._local_tensor'] = None\n"
+        "sys.exit(10 * status + main(['run', 'mlp', '--model', 'tiny']))\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=PROJECT
     )
-
-
-def test_without_torch() -> None:
-    done = python("run mlp --model tiny --json", "sys.modules['torch'] = None")
-    assert done.returncode == 2
-    assert done.stderr == (
+    assert done.returncode == 22
+    without, old = done.stderr.split("\n--\n")
+    assert without == (
         "llamapar: torch is not installed, and running a layout needs it\n"
         "  why  every other command needs nothing but Python\n"
         "  try  pip install -e '.[run]' in a checkout of llamapar\n"
     )
     assert json.loads(done.stdout)["error"]["choose"] == ["pip install -e '.[run]' in a checkout of llamapar"]
-
-
-def test_with_a_torch_that_is_too_old() -> None:
-    done = python("run mlp --model tiny", "sys.modules['torch.distributed._local_tensor'] = None")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "needs torch 2.11 or newer\n" in done.stderr
-    assert done.stderr.endswith("  try  pip install --upgrade -e '.[run]' in a checkout of llamapar\n")
-
-
-def test_as_a_module() -> None:
-    words = [sys.executable, "-m", "llamapar", "run", "mlp", "--model", "tiny", "--seq-len", "8", "--json"]
-    done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=60)
-    patient = r"llamapar: (importing|running) "  # what a busy machine makes it say
-    said = [line for line in done.stderr.splitlines() if not re.match(patient, line)]
-    assert (done.returncode, said) == (0, [])
-    assert json.loads(done.stdout)["ok"] is True
+    assert "needs torch 2.11 or newer\n" in old
+    assert old.endswith("  try  pip install --upgrade -e '.[run]' in a checkout of llamapar\n")
 
 
 def test_a_long_run_says_what_it_does(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def paper(**changes: Any) -> lp.Cost:
 # -- the record ------------------------------------------------------------------------------------
 
 
-def test_terms_add_up_and_each_is_its_formula() -> None:
+def test_terms_add_up_and_each_is_its_formula(run: Callable[[str], tuple[int, str, str]]) -> None:
     found = paper()
     assert found.step_seconds == pytest.approx(sum(found.seconds.values()))
     names = {"max": max, "min": min, "ceil": math.ceil}
@@ -40,15 +40,12 @@ def test_terms_add_up_and_each_is_its_formula() -> None:
         assert term.formula in str(found) or term not in found.terms
         assert term.source, term.name
     assert found.interval[0] < found.step_seconds < found.interval[1]
-
-
-def test_json_is_what_scripts_read(run: Callable[[str], tuple[int, str, str]]) -> None:
     words = "--tp 8 --pp 16 --dp 128 --virtual-stages 8 --seq-len 8192 --global-batch 2048 --recompute none"
     status, out, _ = run(f"cost --model llama3.1-405b {words} --json")
     said = json.loads(out)
     assert status == 0
-    assert said["step_seconds"] == pytest.approx(paper().step_seconds)
-    assert said["terms"] == pytest.approx(paper().seconds)
+    assert said["step_seconds"] == pytest.approx(found.step_seconds)
+    assert said["terms"] == pytest.approx(found.seconds)
     assert {"step_seconds", "interval", "caveat", "mfu", "tokens_per_second_per_gpu", "terms"} <= said.keys()
     assert said["tokens_per_second_per_gpu"] * said["step_seconds"] * 16384 == pytest.approx(2048 * 8192)
 
@@ -131,31 +128,16 @@ def test_the_nics_of_a_machine_carry_a_ring_side_by_side() -> None:
 # -- what the paper argues -------------------------------------------------------------------------
 
 
-def test_tp_across_nodes_is_what_costs() -> None:
-    inside, across = (
-        lp.cost(
-            *("llama3.1-405b", lp.Layout(tp=tp, pp=16, dp=8)),
-            seq_len=8192,
-            global_batch=128,
-            kv_replication=True,
-        )
-        for tp in (8, 16)
-    )
-    assert across.seconds["exposed TP"] > inside.seconds["exposed TP"]
-
-
 def test_half_the_tp_brings_what_the_paper_measured() -> None:
-    """Some 10 % on 2,048 GPUs ("Scaling Llama 3 Training", ISCA 2025, section 8.1)."""
-    known = {"seq_len": 8192, "recompute": "none"}
-    whole, half = (
-        lp.cost(
-            *("llama3.1-405b", lp.Layout(tp=tp, pp=16, dp=128 // tp, virtual_stages=8)),
-            global_batch=32 * 128 // tp,
-            **known,
-        )
-        for tp in (8, 4)
-    )
-    assert half.mfu / whole.mfu == pytest.approx(1.10, abs=0.01)
+    """Some 10 % on 2,048 GPUs ("Scaling Llama 3 Training", ISCA 2025, section 8.1); across nodes TP costs."""
+
+    def cost(tp: int, **known: Any) -> lp.Cost:
+        layout = lp.Layout(tp=tp, pp=16, dp=128 // tp, virtual_stages=8)
+        return lp.cost("llama3.1-405b", layout, global_batch=32 * 128 // tp, seq_len=8192, **known)
+
+    assert cost(4, recompute="none").mfu / cost(8, recompute="none").mfu == pytest.approx(1.10, abs=0.01)
+    across, inside = (cost(tp, kv_replication=True).seconds["exposed TP"] for tp in (16, 8))
+    assert across > inside
 
 
 def test_nothing_hides_what_nanotron_sends_under_zero_1() -> None:
@@ -189,9 +171,12 @@ def test_the_trainer_says_whether_zero_2_reduces_once_in_a_pipeline() -> None:
 
 
 def test_document_masks_make_attention_uneven() -> None:
-    whole = paper().seconds["attention"]
+    whole = paper()
     for share in (1.44, 0.25):
-        assert paper(imbalance=share).seconds["attention"] == pytest.approx(share * whole)
+        one = paper(imbalance=share)
+        assert one.seconds["attention"] == pytest.approx(share * whole.seconds["attention"])
+        assert one.changed(tp=8) == one
+        assert one.changed(imbalance=1.0) == whole
 
 
 def test_the_papers_arguments_come_with_their_numbers() -> None:
@@ -206,18 +191,12 @@ def test_the_papers_arguments_come_with_their_numbers() -> None:
     assert not lp.reasons(lp.cost("llama3-8b", lp.Layout(), seq_len=8192, global_batch=8)).rows
 
 
-def test_a_changed_step_is_the_step_of_the_change() -> None:
-    one = paper(imbalance=1.2)
-    assert one.changed(tp=8) == one
-    assert one.changed(imbalance=1.0) == paper()
-
-
 def test_the_command_explains(run: Callable[[str], tuple[int, str, str]]) -> None:
-    words = "cost --model llama3-8b --tp 2 --dp 4 --seq-len 8192 --global-batch 4 --explain"
+    words = "cost llama3-8b --tp 2 --dp 4 --seq-len 8192 --global-batch 4 --explain"
     status, out, _ = run(words)
     assert status == 0
-    assert "TP 1, with twice the groups and twice the batch, would bring" in " ".join(out.split())
     assert json.loads(run(f"{words} --json")[1])["step_seconds"] > 0
+    assert "TP 1, with twice the groups and twice the batch, would bring" in " ".join(out.split())
 
 
 # -- hardware --------------------------------------------------------------------------------------
@@ -230,11 +209,9 @@ def test_every_gpu_is_told_with_its_source() -> None:
         gpu.require_rates("bfloat16")
         assert 0 < gpu.gemm <= 1, gpu.name
         assert 0 < gpu.attention <= 1, gpu.name
-    assert hardware("h100-96gb").throttle == pytest.approx(5 / 7)
-
-
-def test_less_power_leaves_what_was_published() -> None:
-    assert hardware("h100-96gb").bfloat16 * hardware("h100-96gb").capped == pytest.approx(800e12, rel=1e-3)
+    less_power = hardware("h100-96gb")  # of which it leaves what was published
+    assert less_power.throttle == pytest.approx(5 / 7)
+    assert less_power.bfloat16 * less_power.capped == pytest.approx(800e12, rel=1e-3)
 
 
 NCCL = """\
@@ -254,23 +231,20 @@ def test_nccl_tests_are_read() -> None:
     assert (far.net_rate, far.net, far.link_rate) == (191.45e9, 1.0, 300e9)
 
 
-@pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf, True, "fast", 1e30])
-def test_bad_hardware_is_told_by_field(bad: object) -> None:
-    with pytest.raises(lp.LlamaparError, match=r"^hbm_rate=.*: hbm_rate must be a number over 0") as refusal:
-        hardware({"hbm_rate": bad})
-    assert refusal.value.field == "hbm_rate"
-    assert refusal.value.choose == ("hbm_rate=3.35e+12",)
+def test_bad_hardware_is_told_by_field() -> None:
+    for bad in (0, -1, math.nan, math.inf, True, "fast", 1e30):
+        told = r"^hbm_rate=.*: hbm_rate must be a number over 0"
+        with pytest.raises(lp.LlamaparError, match=told) as refusal:
+            hardware({"hbm_rate": bad})
+        assert (refusal.value.field, refusal.value.choose) == ("hbm_rate", ("hbm_rate=3.35e+12",))
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [("h100", "h100-80gb"), ("A100 80GB", "a100-80gb"), ("RTX_4090", "rtx-4090"), ("b200", "b200-180gb")],
-)
-def test_short_names_are_the_usual_variant(name: str, found: str, run: Any) -> None:
-    assert hardware(name) is HARDWARE[found]
-    said = run(f"cost --model tiny --seq-len 128 --gpu '{name}'")
-    assert said[0] == 0
-    assert said[2] == f"llamapar: --gpu {name} is {found}\n"
+def test_short_names_are_the_usual_variant(run: Any) -> None:
+    usual = {"h100": "h100-80gb", "A100 80GB": "a100-80gb", "RTX_4090": "rtx-4090", "b200": "b200-180gb"}
+    for name, found in usual.items():
+        assert hardware(name) is HARDWARE[found]
+    said = run("cost --model tiny --seq-len 128 --gpu 'A100 80GB'")
+    assert (said[0], said[2]) == (0, "llamapar: --gpu A100 80GB is a100-80gb\n")
 
 
 def test_a_gpu_of_ones_own_is_the_same_data_everywhere(tmp_path: Path, run: Any) -> None:
@@ -301,10 +275,9 @@ def test_what_is_not_said_of_a_gpu_is_unknown_without_a_base() -> None:
     assert lp.memory("llama3-8b", dp=8, zero=3, seq_len=8192, gpu=own).hbm_bytes == 48 * 2**30
     assert lp.check("llama3-8b", dp=8, seq_len=8192, gpu=own).job.gpu == hardware(own)
     rates = "bfloat16, hbm_rate, link_rate, net_rate, domain, gemm, attention, attention_backward"
+    told = f"^gpu=card: {rates} are not known\n  why  the time of a step"
     for timed in (lambda: paper(gpu=own), lambda: lp.plan("tiny", 8, seq_len=128, global_batch=8, gpu=own)):
-        with pytest.raises(
-            lp.LlamaparError, match=f"^gpu=card: {rates} are not known\n  why  the time of a step"
-        ):
+        with pytest.raises(lp.LlamaparError, match=told):
             timed()
     with pytest.raises(lp.LlamaparError, match=r"^gpu=a100-80gb: float8, gemm_float8 are not known"):
         paper(gpu="a100", precision="float8")
@@ -319,6 +292,9 @@ def test_what_is_not_said_of_a_gpu_is_unknown_without_a_base() -> None:
         ('{"base": ', "gpu='{\"base\": ' cannot be read: Expecting value", "gpu"),
         ("[1]", r"gpu='\[1\]': an object of a GPU's fields is needed", "gpu"),
         ("no-such.toml", "gpu='no-such.toml' cannot be read: .*No such file", "gpu"),
+        ("h10", "gpu='h10' is not known", "gpu"),
+        ({"wats": 500}, "field of a GPU='wats' is not known", "field of a GPU"),
+        ({"base": "h100", "nccl_tests": "hello"}, "no line of nccl-tests was found", "nccl_tests"),
     ],
 )
 def test_bad_data_of_a_gpu_names_the_field(given: Any, message: str, field: str) -> None:
@@ -326,15 +302,6 @@ def test_bad_data_of_a_gpu_names_the_field(given: Any, message: str, field: str)
         with pytest.raises(lp.LlamaparError, match=f"^{message}") as refusal:
             asked()
         assert refusal.value.field == field
-
-
-def test_unknown_fields_and_texts_are_refused() -> None:
-    with pytest.raises(lp.LlamaparError, match=r"^field of a GPU='wats' is not known"):
-        hardware({"wats": 500})
-    with pytest.raises(lp.LlamaparError, match=r"^no line of nccl-tests was found"):
-        hardware({"base": "h100-80gb", "nccl_tests": "hello"})
-    with pytest.raises(lp.LlamaparError, match=r"^gpu='h10' is not known"):
-        paper(gpu="h10")
 
 
 # -- what must hold --------------------------------------------------------------------------------
@@ -359,9 +326,9 @@ KINDS = st.fixed_dictionaries(
 )
 
 
+# With it the rank that has the head, and more parameters to share, becomes the busiest.
 FASTER_LINK = {"recompute": "full", "precision": "float8", "kernels": "fused", "flash": "fa3"}
 FASTER_LINK |= {"cp_method": "all_gather", "overlap_tp": False}
-"""With it the rank that has the head, and more parameters to share, becomes the busiest."""
 
 
 @settings(max_examples=40, deadline=None)
@@ -412,10 +379,8 @@ def test_each_run_is_predicted_from_the_others() -> None:
     assert lp.calibrate([(one, 1.0)]).left_out == ()
 
 
-@pytest.mark.parametrize("log", ["step 3 loss 9.1", -1.0, math.nan, "tps: 0"])
-def test_a_log_without_a_time_is_refused(log: str | float) -> None:
-    with pytest.raises(
-        lp.LlamaparError,
-        match=r"^(no line of the log says|log=.*: log must be a number from 1e-06 to 1e\+06)",
-    ):
-        lp.calibrate([(paper(), log)])
+def test_a_log_without_a_time_is_refused() -> None:
+    told = r"^(no line of the log says|log=.*: log must be a number from 1e-06 to 1e\+06)"
+    for log in ("step 3 loss 9.1", -1.0, math.nan, "tps: 0"):
+        with pytest.raises(lp.LlamaparError, match=told):
+            lp.calibrate([(paper(), log)])

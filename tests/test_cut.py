@@ -7,6 +7,7 @@ import itertools
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,14 +79,11 @@ def test_a_local_shape_is_as_long_as_its_rows(cut: Cut) -> None:
     for p in one_of_each(cut.model):
         placement = cut.placement(p.key)
         for rank in {0, cut.layout.tp // 2, cut.layout.tp - 1}:
-            rows, shape = cut.rows(p.key, rank), cut.local_shape(p, rank)
+            rows, shape = cut.rows(p.key, rank), list(p.shape)
             if isinstance(placement, Shard):
                 assert rows is not None
-                assert shape[placement.dim] == len(rows)
-                others = [i for i in range(len(shape)) if i != placement.dim]
-                assert [shape[i] for i in others] == [p.shape[i] for i in others]
-            else:
-                assert shape == p.shape
+                shape[placement.dim] = len(rows)
+            assert cut.local_shape(p, rank) == tuple(shape)
 
 
 @given(models(), st.integers(1, 20))
@@ -106,10 +104,8 @@ def test_query_heads_find_their_kv_heads_where_copies_lie_side_by_side(cut: Cut)
         return
     width, group = cut.model.head_dim, cut.model.group_size
     for rank in range(cut.layout.tp):
-        q, kv = cut.rows("wq", rank), cut.rows("wk", rank)
-        assert q is not None
-        assert kv is not None
-        assert {row // width // group for row in q} == {row // width for row in kv}
+        q, kv = cut.rows("wq", rank) or range(0), cut.rows("wk", rank) or range(0)
+        assert {row // width // group for row in q} == {row // width for row in kv} != set()
         assert cut.rows("wo", rank) == q
         assert cut.rows("w2", rank) == cut.rows("w1", rank)
 
@@ -122,18 +118,14 @@ def test_heads_are_counted_as_heads_or_as_rows() -> None:
     assert (cut.copies("wv"), cut.copies("wq"), cut.copies("norm")) == (2, 1, 16)
 
 
-def test_columns_of_an_embedding() -> None:
+def test_columns_of_an_embedding_and_the_longest_sequence() -> None:
     cut = Cut(lp.model("llama2-13b"), lp.Layout(tp=2), embedding_columns=True)
     shapes = {p.key: cut.local_shape(p, 1) for p in one_of_each(cut.model)}
     assert (shapes["tok_embeddings"], shapes["output"]) == ((32000, 2560), (16000, 5120))
-
-
-def test_a_cut_without_a_sequence_takes_the_models_longest() -> None:
     model, layout = lp.model("llama3-8b"), lp.Layout(tp=2, cp=4)
     assert Cut(model, layout).sequence == lp.sequence(layout, model.max_seq_len)
-    assert Cut(model, layout, seq_len=64, chunking="contiguous").sequence == lp.sequence(
-        layout, 64, chunking="contiguous"
-    )
+    short = lp.sequence(layout, 64, chunking="contiguous")
+    assert Cut(model, layout, seq_len=64, chunking="contiguous").sequence == short
 
 
 def test_the_maps_are_those_of_the_public_functions() -> None:
@@ -154,21 +146,19 @@ def test_the_maps_are_those_of_the_public_functions() -> None:
 def test_a_run_cuts_the_pieces_that_the_cut_tells(
     layout: lp.Layout, padding: Padding, interleave: bool
 ) -> None:
-    cut = Cut(SMALL, layout, padding=padding, kv_replication=True, interleave=interleave)
-    setting = Setting(SMALL, layout, padding=padding, kv_replication=True, interleave=interleave, seq_len=32)
-    sharding = Sharding(SMALL, layout, padding=padding, kv_replication=True, interleave=interleave)
+    known: dict[str, Any] = {"padding": padding, "kv_replication": True, "interleave": interleave}
+    cut, sharding = Cut(SMALL, layout, **known), Sharding(SMALL, layout, **known)
+    setting = Setting(SMALL, layout, **known, seq_len=32)
     for p, rank in itertools.product(one_of_each(SMALL), range(layout.tp)):
         whole = torch.arange(p.numel).reshape(p.shape)
         piece = setting.part(p.key, whole, {"tp": rank, "cp": 0, "dp": 0})
         assert tuple(piece.shape) == cut.local_shape(p, rank) == sharding.local_shape(p, rank)
         placement, rows = cut.placement(p.key), cut.rows(p.key, rank)
         if isinstance(placement, Shard) and rows is not None:
-            n = p.shape[placement.dim]
+            dim, n = placement.dim, p.shape[placement.dim]
             real = torch.tensor([row for row in rows if row < n], dtype=torch.int64)
-            assert torch.equal(
-                piece.narrow(placement.dim, 0, len(real)), whole.index_select(placement.dim, real)
-            )
-            assert not piece.narrow(placement.dim, len(real), len(rows) - len(real)).any()
+            assert torch.equal(piece.narrow(dim, 0, len(real)), whole.index_select(dim, real))
+            assert not piece.narrow(dim, len(real), len(rows) - len(real)).any()
         else:
             assert torch.equal(piece, whole)
 
@@ -209,7 +199,7 @@ MAY_DISPATCH = {"describe/placement.py"}
 
 def dispatches(source: str, keys: bool) -> list[int]:
     """Lines that compare with the unit of a head, match on it or, with `keys`, look up by it."""
-    found = []
+    found = set()
     for node in ast.walk(ast.parse(source)):
         parts: list[ast.expr | None] = []
         if isinstance(node, ast.Compare):
@@ -219,30 +209,22 @@ def dispatches(source: str, keys: bool) -> list[int]:
         elif isinstance(node, ast.Dict) and keys:
             parts = list(node.keys)
         inner = [part for whole in parts if whole for part in ast.walk(whole)]
-        found += [part.lineno for part in inner if isinstance(part, ast.Constant) and part.value in UNITS]
-    return sorted(set(found))
+        found |= {part.lineno for part in inner if isinstance(part, ast.Constant) and part.value in UNITS}
+    return sorted(found)
 
 
 def test_a_unit_is_dispatched_on_by_the_cut_alone() -> None:
-    found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if name not in MAY_DISPATCH and not name.startswith("place/"):
             keys = not name.startswith(("figures/", "diagnosis/"))
-            found[name] = dispatches(path.read_text(), keys)
-    assert {name: lines for name, lines in found.items() if lines} == {}
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
+            assert dispatches(path.read_text(), keys) == [], name
+    for source in (
         'if placed.unit == "KV head": pass',
         'x = "KV head" != unit',
         'y = unit in ("query head", "KV head")',
         'match unit:\n    case "KV head": pass',
         'z = {"KV head": 1}[unit]',
-    ],
-)
-def test_a_dispatch_would_be_noticed(source: str) -> None:
-    assert dispatches(source, keys=True)
+    ):
+        assert dispatches(source, keys=True), "it would be noticed"
     assert not dispatches('raise ValueError(f"{n} KV heads", "KV head")', keys=True)

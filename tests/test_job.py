@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, jobs, layouts
 from llamapar.describe.job import _COUNTS
-from llamapar.describe.layout import AXES, MAX_WORLD
+from llamapar.describe.layout import AXES
 from llamapar.describe.splits import Padding
 
 B8 = "llama3-8b"
@@ -26,35 +26,25 @@ def test_an_axis_leaves_its_node_where_a_group_has_ranks_of_two(layout: lp.Layou
         assert job.leaves_node(axis) == across, axis
 
 
-@pytest.mark.parametrize("kind", [k for k in BAD_COUNTS if k != "none"])
 @pytest.mark.parametrize("field", _COUNTS)
-def test_every_count_refuses_what_is_none(field: str, kind: str) -> None:
-    with pytest.raises(lp.LayoutError, match=f"^{field}=") as refusal:
-        lp.check(B8, {}, schedule="flexible", **{field: BAD_COUNTS[kind]})
-    assert refusal.value.field == field
-    assert f"{field} must be a whole number from 1 to {_COUNTS[field]}" in str(refusal.value)
-    for choice in refusal.value.choose:
-        assert lp.check(B8, {}, schedule="flexible", **{field: int(choice.split("=")[1])}).job is not None
-
-
-@pytest.mark.parametrize("field", _COUNTS)
-def test_none_means_not_said(field: str) -> None:
-    job = lp.check(B8, {}, **{field: None}).job
-    assert getattr(job, field) == (8 if field == "gpus_per_node" else None)
+def test_every_count_refuses_what_is_none(field: str) -> None:
+    for kind, value in BAD_COUNTS.items():
+        if kind == "none":  # not said
+            assert getattr(lp.check(B8, {}, **{field: None}).job, field) == (
+                8 if field == "gpus_per_node" else None
+            )
+            continue
+        with pytest.raises(lp.LayoutError, match=f"^{field}=") as refusal:
+            lp.check(B8, {}, schedule="flexible", **{field: value})
+        assert refusal.value.field == field
+        assert f"{field} must be a whole number from 1 to {_COUNTS[field]}" in str(refusal.value)
+        for choice in refusal.value.choose:
+            assert lp.check(B8, {}, schedule="flexible", **{field: int(choice.split("=")[1])}).job is not None
 
 
 @pytest.mark.parametrize(
     ("known", "text"),
     [
-        (
-            {"gpus": 0},
-            f"gpus=0: gpus must be a whole number from 1 to {MAX_WORLD}\n  try  gpus=1",
-        ),
-        (
-            {"seq_len": "8192"},
-            "seq_len='8192': seq_len must be a whole number from 1 to 2147483647\n"
-            "  why  text is never read as a number here\n  try  seq_len=8192",
-        ),
         (
             {"kv_replication": "yes"},
             "kv_replication='yes': kv_replication must be True or False\n"
@@ -80,33 +70,32 @@ def test_refusals_whole(known: dict[str, Any], text: str) -> None:
     assert str(refusal.value) == text
 
 
-@pytest.mark.parametrize("value", [3, 2.5, ["none"], Hostile(), "nothing", float("nan")])
-def test_paddings_are_paddings_or_names(value: Any) -> None:
-    with pytest.raises(lp.LayoutError, match=r"padding=.* is not known"):
-        lp.check(B8, {}, padding=value)
-    with pytest.raises(lp.LayoutError, match=r"padding=.*: a Padding is needed") as refusal:
-        lp.Job.of(B8, {}, padding=value)
-    assert refusal.value.field == "padding"
+def test_paddings_are_paddings_or_names() -> None:
+    for value in (3, 2.5, ["none"], Hostile(), "nothing", float("nan")):
+        with pytest.raises(lp.LayoutError, match=r"padding=.* is not known"):
+            lp.check(B8, {}, padding=value)  # type: ignore[arg-type]
+        with pytest.raises(lp.LayoutError, match=r"padding=.*: a Padding is needed") as refusal:
+            lp.Job.of(B8, {}, padding=value)
+        assert refusal.value.field == "padding"
 
 
-@pytest.mark.parametrize("name", ["gpuss", "seqlen", "micro_batche", "fsdp", ""])
-def test_a_misspelt_argument_is_named(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("gpu_s", "gpus"), ("seqlen", "seq_len"), ("micro_batche", "micro_batches"), ("", None)],
+)
+def test_a_misspelt_argument_is_named(name: str, meant: str | None) -> None:
     with pytest.raises(lp.LayoutError, match=f"argument='{name}' is not known") as refusal:
         lp.check(B8, {}, **{name: 8})
     assert refusal.value.field == "argument"
-    assert "model" not in refusal.value.choose
-    assert "layout" not in refusal.value.why.removeprefix("known are ").split(", ")
-    for word, meant in (("gpu", "gpus"), ("seqlen", "seq_len"), ("micro_batche", "micro_batches")):
-        if name == word:
-            assert refusal.value.choose[0] == meant
+    assert not {"model", "layout"} & {*refusal.value.why.removeprefix("known are ").split(", ")}
+    assert meant is None or refusal.value.choose[0] == meant
 
 
 def test_a_job_is_a_value() -> None:
     job = lp.Job.of(B8, {"tp": 8}, gpus=8)
-    assert job == lp.Job.of(lp.model(B8), lp.Layout(tp=8), gpus=8)
+    assert job == lp.Job.of(lp.model(B8), lp.Layout(tp=8), gpus=8, gpus_per_node=8)
     assert hash(job) == hash(job.replace(gpus=8))
     assert job.replace(gpus=16).gpus == 16
-    assert job.gpus_per_node == 8
 
 
 @pytest.mark.parametrize(
@@ -129,21 +118,13 @@ def test_micro_batches_are_derived_where_they_come_out(known: dict[str, Any], co
 
 def test_the_papers_long_context_row() -> None:
     """batch/DP 16, 131,072 tokens, DP 8: 16M tokens, 16 micro-batches of one sequence for 16 stages."""
+    known: dict[str, Any] = {"seq_len": 131072, "batch_per_dp": 16, "micro_batch": 1}
     layout = lp.Layout(tp=8, cp=16, pp=16, dp=8)
-    job = lp.Job.of("llama3.1-405b", layout, seq_len=131072, batch_per_dp=16, micro_batch=1)
+    job = lp.Job.of("llama3.1-405b", layout, **known)
     numbers = job.numbers()
-    assert numbers["tokens_got"] == 2**24
-    assert job.n_micro_batches == 16
+    assert (numbers["tokens_got"], job.n_micro_batches) == (2**24, 16)
     assert (numbers["seq_local"], numbers["model_ranks"], job.token_unit) == (8192, 2048, 256)
-    assert lp.check(
-        "llama3.1-405b",
-        layout,
-        gpus=16384,
-        seq_len=131072,
-        batch_tokens=2**24,
-        batch_per_dp=16,
-        micro_batch=1,
-    ).ok
+    assert lp.check("llama3.1-405b", layout, gpus=16384, batch_tokens=2**24, **known).ok
 
 
 def test_incident_3_in_numbers() -> None:
@@ -153,12 +134,9 @@ def test_incident_3_in_numbers() -> None:
     assert (numbers["q_local"], numbers["q_numel"]) == (256, 8192 * 256)
 
 
-@pytest.mark.parametrize(
-    ("tp", "kv", "copies"), [(8, 8, 1), (16, 8, 2), (64, 8, 8), (12, 8, 1), (4, 8, 1), (1, 8, 1)]
-)
-def test_kv_replicas(tp: int, kv: int, copies: int) -> None:
-    model = lp.model("llama3.1-405b").replace(n_kv_heads=kv)
-    assert lp.Job.of(model, {"tp": tp}).kv_replicas == copies
+def test_kv_replicas() -> None:
+    found = {tp: lp.Job.of("llama3.1-405b", {"tp": tp}).kv_replicas for tp in (1, 4, 8, 12, 16, 64)}
+    assert found == {1: 1, 4: 1, 8: 1, 12: 1, 16: 2, 64: 8}
 
 
 def test_the_padding_that_was_asked_for_wins() -> None:

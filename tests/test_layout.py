@@ -67,6 +67,7 @@ def test_groups_partition_the_world(lay: Layout, axis: str) -> None:
 def test_sizes(lay: Layout) -> None:
     assert lay.world == lay.tp * lay.cp * lay.pp * lay.dp == lay.size("tp-cp-pp-dp")
     assert lay.dp == lay.dp_replicate * lay.dp_shard
+    assert lay.replace(dp=8, dp_replicate=2).dp_shard == 4  # HSDP
     assert lay.stages == lay.pp * lay.virtual_stages
     assert lay.sp == (lay.tp > 1 and lay.sequence_parallel is not False)
     assert Layout.of(lay) is lay
@@ -81,12 +82,6 @@ def test_the_sharding_group_of_the_paper() -> None:
     assert len(group) == 128
     assert lay.coord_of(12345) == Coord(tp=1, cp=7, pp=0, dp=6)
     assert {lay.coord_of(r)[0::2] for r in group} == {(1, 0)}
-
-
-def test_hsdp_splits_dp() -> None:
-    lay = Layout(dp=8, dp_replicate=2)
-    assert (lay.dp_shard, lay.world) == (4, 8)
-    assert lay.replace(dp_replicate=8).dp_shard == 1
 
 
 # -- no list of ranks is ever made -----------------------------------------------------------------
@@ -121,52 +116,33 @@ def test_a_million_ranks_cost_no_more_than_eight(monkeypatch: pytest.MonkeyPatch
     assert large.world == 2**20
     assert work(large) == work(small) < 60
     assert len(large.group("dp-cp", 7)) == 1024  # a joint group lists its own members, no others
-
-
-def test_one_axis_of_a_million() -> None:
-    lay = Layout(dp=2**20)
-    assert lay.group("dp", 2**19) == range(2**20)
-    assert next(lay.groups("tp")) == range(1)
-    assert lay.coord_of(2**20 - 1) == Coord(0, 0, 0, 2**20 - 1)
+    flat = Layout(dp=2**20)
+    assert (flat.group("dp", 2**19), next(flat.groups("tp"))) == (range(2**20), range(1))
 
 
 # -- bad input -------------------------------------------------------------------------------------
 
-COUNTS = ("tp", "cp", "pp", "dp", "dp_replicate", "virtual_stages")
 
-
-@pytest.mark.parametrize("kind", BAD_COUNTS)
-@pytest.mark.parametrize("field", [*COUNTS, "zero"])
-def test_every_field_refuses_what_is_no_count(field: str, kind: str) -> None:
-    value = BAD_COUNTS[kind]
-    if field == "zero" and kind == "zero":
-        assert Layout(zero=0).zero == 0
-        return
+@pytest.mark.parametrize("field", ["tp", "cp", "pp", "dp", "dp_replicate", "virtual_stages", "zero"])
+def test_every_field_refuses_what_is_no_count(field: str) -> None:
     low, high = (0, 3) if field == "zero" else (1, MAX_DEGREE)
     need = f"{field} must be a whole number from {low} to {high}"
-    with pytest.raises(LayoutError, match=f"^{field}(=| is empty).*{need}") as refusal:
-        Layout(**{field: value})
-    assert refusal.value.field == field
-    for choice in refusal.value.choose:  # each is itself accepted
-        name, number = choice.split("=")
-        assert name == field
-        Layout(**{"dp": int(number) if field == "dp_replicate" else 1, field: int(number)})
+    for kind, value in BAD_COUNTS.items():
+        if (field, kind) == ("zero", "zero"):
+            continue
+        with pytest.raises(LayoutError, match=f"^{field}(=| is empty).*{need}") as refusal:
+            Layout(**{field: value})
+        assert refusal.value.field == field
+        for choice in refusal.value.choose:  # each is itself accepted
+            name, number = choice.split("=")
+            assert name == field
+            Layout(**{"dp": int(number) if field == "dp_replicate" else 1, field: int(number)})
 
 
 NEED = "must be a whole number from 1 to 1048576"
 WHOLE_TEXTS = [
     ({"tp": 0}, f"tp=0: tp {NEED}\n  try  tp=1"),
-    (
-        {"cp": 2.5},
-        f"cp=2.5: cp {NEED}\n  why  a fraction of it cannot be placed\n  try  cp=2, or cp=3",
-    ),
     ({"pp": "8"}, f"pp='8': pp {NEED}\n  why  text is never read as a number here\n  try  pp=8"),
-    ({"dp": 2**21}, f"dp=2097152: dp {NEED}\n  try  dp=1048576"),
-    (
-        {"dp": True},
-        f"dp=True: dp {NEED}\n  why  True and False are not counts\n  try  dp=1",
-    ),
-    ({"zero": 4}, "zero=4: zero must be a whole number from 0 to 3\n  try  zero=3"),
     (
         {"dp": 12, "dp_replicate": 5},
         "dp_replicate=5 does not divide dp=12\n  why  dp = dp_replicate x dp_shard\n"
@@ -197,72 +173,61 @@ def test_refusals_whole(fields: dict[str, Any], text: str) -> None:
     assert str(refusal.value) == text
 
 
-@pytest.mark.parametrize("order", [None, 3, ["tp"], "", "tp-cp-pp", "tp-tp-pp-dp", "TP-CP-PP-DP", Hostile()])
-def test_an_order_is_one_of_the_24(order: Any) -> None:
-    with pytest.raises(LayoutError, match="is not known") as refusal:
-        Layout(order=order)
-    assert refusal.value.field == "order"
+def test_an_order_is_one_of_the_24() -> None:
+    for order in (None, 3, ["tp"], "", "tp-cp-pp", "tp-tp-pp-dp", "TP-CP-PP-DP", Hostile()):
+        with pytest.raises(LayoutError, match="is not known") as refusal:
+            Layout(order=order)  # type: ignore[arg-type]
+        assert refusal.value.field == "order"
 
 
-@pytest.mark.parametrize("value", [0, 1, "yes", float("nan"), [True], Hostile()])
-def test_sequence_parallel_is_a_flag_or_none(value: Any) -> None:
-    with pytest.raises(LayoutError, match="must be True or False"):
-        Layout(sequence_parallel=value)
+def test_sequence_parallel_is_a_flag_or_none() -> None:
+    for value in (0, 1, "yes", float("nan"), [True], Hostile()):
+        with pytest.raises(LayoutError, match="must be True or False"):
+            Layout(sequence_parallel=value)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [*BAD_COUNTS.values(), "tp=8", ("tp", 8)], ids=lambda v: type(v).__name__)
-def test_a_layout_is_a_layout_or_a_dict(value: Any) -> None:
-    with pytest.raises(LayoutError, match="a layout is needed") as refusal:
-        Layout.of(value)
-    assert refusal.value.field == "layout"
+def test_a_layout_is_a_layout_or_a_dict() -> None:
+    for value in (*BAD_COUNTS.values(), "tp=8", ("tp", 8)):
+        with pytest.raises(LayoutError, match="a layout is needed") as refusal:
+            Layout.of(value)  # type: ignore[arg-type]
+        assert refusal.value.field == "layout"
 
 
 def test_a_misspelt_field_of_a_record() -> None:
     for make, field, nearest in (
         (lambda: Layout(tpp=2), "layout field='tpp'", "tp"),  # type: ignore[call-arg]
+        (lambda: Layout.of({"tp": 8, "ddp": 2}), "layout field='ddp'", "dp"),
         (lambda: lp.ModelConfig(n_head=2), "model field='n_head'", "n_heads"),  # type: ignore[call-arg]
         (lambda: lp.Job(lp.model("tiny"), Layout(), gpu_s=8), "job field='gpu_s'", "gpus"),  # type: ignore[call-arg]
     ):
         with pytest.raises(lp.LlamaparError, match="is not known") as refusal:
             make()
         assert (refusal.value.what, refusal.value.choose[0]) == (f"{field} is not known", nearest)
+    for odd in (lambda: Layout.of({3: 8}), lambda: Layout().replace(world=8)):  # type: ignore[dict-item]
+        with pytest.raises(LayoutError, match=r"layout field=(3|'world') is not known"):
+            odd()
     assert pickle.loads(pickle.dumps(Layout(tp=2))) == Layout(tp=2)
 
 
-def test_a_dict_with_a_misspelt_axis() -> None:
-    with pytest.raises(LayoutError, match="is not known") as refusal:
-        Layout.of({"tp": 8, "ddp": 2})
-    assert refusal.value.what == "layout field='ddp' is not known"
-    assert refusal.value.choose[0] == "dp"
-    with pytest.raises(LayoutError, match="layout field=3 is not known"):
-        Layout.of({3: 8})
-    with pytest.raises(LayoutError, match="layout field='world' is not known"):
-        Layout().replace(world=8)
-
-
-@pytest.mark.parametrize("rank", [16, -1, 2.0, "3", None, True])
-def test_ranks_outside_the_world_are_refused(rank: Any) -> None:
+def test_ranks_and_coords_outside_the_world_are_refused() -> None:
     lay = Layout(tp=2, cp=2, pp=2, dp=2)
-    with pytest.raises(LayoutError, match="rank must be a whole number from 0 to 15") as refusal:
-        lay.coord_of(rank)
-    assert refusal.value.field == "rank"
-    with pytest.raises(LayoutError, match="rank must be a whole number"):
-        lay.group("tp", rank)
-
-
-def test_coords_outside_their_axis_are_refused() -> None:
+    for rank in (16, -1, 2.0, "3", None, True):
+        for ask in (lambda r=rank: lay.coord_of(r), lambda r=rank: lay.group("tp", r)):
+            with pytest.raises(LayoutError, match="rank must be a whole number from 0 to 15") as refusal:
+                ask()
+            assert refusal.value.field == "rank"
     with pytest.raises(LayoutError, match="cp=2: cp must be a whole number from 0 to 1") as refusal:
         Layout(cp=2).rank_of(cp=2)
     assert refusal.value.choose == ("cp=1",)
 
 
-@pytest.mark.parametrize("axis", ["ep", "", "tp-", "tp-tp", "TP", None, 3, ["tp"], Hostile()])
-def test_axes_that_do_not_exist_are_refused(axis: Any) -> None:
+def test_axes_that_do_not_exist_are_refused() -> None:
     lay = Layout(tp=2)
-    for ask in (lambda: lay.group(axis, 0), lambda: list(lay.groups(axis)), lambda: lay.size(axis)):
-        with pytest.raises(LayoutError, match="axis") as refusal:
-            ask()
-        assert refusal.value.field == "axis"
+    for axis in ("ep", "", "tp-", "tp-tp", "TP", None, 3, ["tp"], Hostile()):
+        for ask in (lay.size, lambda a: lay.group(a, 0), lambda a: list(lay.groups(a))):
+            with pytest.raises(LayoutError, match="axis") as refusal:
+                ask(axis)
+            assert refusal.value.field == "axis"
 
 
 def test_the_largest_world() -> None:
@@ -284,40 +249,30 @@ def wild(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(wild())
 def test_what_a_refusal_offers_passes_what_refused(fields: dict[str, Any]) -> None:
-    refusals = []
     for _ in range(12):  # each taken choice leads on, until all is accepted
-        try:
+        _, offered = refused(fields)
+        if not offered:
             Layout(**fields)
             return
-        except LayoutError as refusal:
-            refusals.append((refusal.field, dict(fields)))
-            choice = refusal.choose[0]
-        fields |= {name: int(n) for name, n in (part.split("=") for part in choice.split())}
-    pytest.fail(f"no way out: {refusals}")
+        fields |= {name: int(n) for name, n in (part.split("=") for part in offered[0].split())}
+    pytest.fail(f"no way out: {fields}")
 
 
 @given(wild())
 def test_every_choice_passes_the_check_that_offered_it(fields: dict[str, Any]) -> None:
-    for choice in _offered(fields):
+    field, offered = refused(fields)
+    for choice in offered:
         changed = fields | {name: int(n) for name, n in (part.split("=") for part in choice.split())}
-        assert _refused(changed) != _refused(fields)
+        assert refused(changed)[0] != field
 
 
-def _refused(fields: dict[str, Any]) -> str:
-    """The field that a layout is refused for, "" for none."""
+def refused(fields: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The field that a layout is refused for, "" for none, and what is offered."""
     try:
         Layout(**fields)
     except LayoutError as refusal:
-        return refusal.field
-    return ""
-
-
-def _offered(fields: dict[str, Any]) -> tuple[str, ...]:
-    try:
-        Layout(**fields)
-    except LayoutError as refusal:
-        return refusal.choose
-    return ()
+        return refusal.field, refusal.choose
+    return "", ()
 
 
 def test_too_many_ranks_offer_the_largest_degree_lowered() -> None:

@@ -41,6 +41,11 @@ def kept(model: Any, layout: Any, **options: Any) -> int:
     return worst(model, layout, **options).bytes("activations")
 
 
+def every(found: lp.count.Breakdown) -> dict[str, int]:
+    """Bytes of every term, of those apart from the worst moment, too."""
+    return {term.name: term.bytes for term in (*found.terms, *found.apart)}
+
+
 # -- terms -----------------------------------------------------------------------------------------
 
 OPTIONS = [
@@ -53,6 +58,8 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_every_term_is_its_formula_of_its_inputs_with_a_source(options: dict[str, str]) -> None:
+    with pytest.raises(NameError, match="__import__"):  # it reaches nothing but its inputs
+        _ = Term("x", "__import__('os')").bytes
     for layout in (lp.Layout(tp=4, pp=2, dp=4, zero=1), lp.Layout(tp=2, cp=2, dp=4, zero=3)):
         for stage in lp.memory(B8, layout, seq_len=4096, **options).stages:
             assert len({t.name for t in stage.terms}) == len(stage.terms)
@@ -68,23 +75,15 @@ def test_every_term_is_its_formula_of_its_inputs_with_a_source(options: dict[str
                 assert term.used or term.formula.isdecimal()
 
 
-def test_a_formula_reaches_nothing_but_its_inputs() -> None:
-    with pytest.raises(NameError, match="__import__"):
-        _ = Term("x", "__import__('os')").bytes
-
-
 def test_text_shows_formula_inputs_and_source() -> None:
     lines = str(worst(B8, {"dp": 8, "zero": 0})).splitlines()
     row = next(line for line in lines if line.startswith("optimizer states"))
-    assert re.split(r"  +", row)[:4] == [
-        "optimizer states",
-        "64,242,089,984",
-        "2 * own * wide",
-        "own=8,030,261,248, wide=4",
-    ]
-    text = str(lp.memory(B8, {"tp": 2, "dp": 4}, seq_len=8192))
-    assert text.startswith("llama3.1-8b, tp=2 cp=1 pp=1 dp=4, seq_len=8192, micro_batch=1: exact accounting")
-    assert text.endswith(lp.memory(B8, {"tp": 2, "dp": 4}, seq_len=8192).verdict)
+    cells = ["optimizer states", "64,242,089,984", "2 * own * wide", "own=8,030,261,248, wide=4"]
+    assert re.split(r"  +", row)[:4] == cells
+    found = lp.memory(B8, {"tp": 2, "dp": 4}, seq_len=8192)
+    head = "llama3.1-8b, tp=2 cp=1 pp=1 dp=4, seq_len=8192, micro_batch=1: exact accounting"
+    assert str(found).startswith(head)
+    assert str(found).endswith(found.verdict)
 
 
 # -- the JSON --------------------------------------------------------------------------------------
@@ -110,24 +109,10 @@ def test_defaults() -> None:
     plain = lp.memory(B405, PAPER, seq_len=8192)
     spelled = lp.memory(B405, layout, seq_len=8192, gpu="h100-80gb", global_batch=2048, **options)
     assert plain.as_dict() == lp.memory(B405, PAPER, seq_len=8192, global_batch=2048).as_dict()
-    assert plain.stages == spelled.stages
-    assert spelled.high_bytes < plain.high_bytes  # trainers without sequence parallelism cannot run it
     said = lp.memory(B405, layout, seq_len=8192, recompute="selective", **options)
-    assert said.stages == plain.stages  # what is expected where nobody says it, and then one mode alone
-    assert said.high_bytes < spelled.high_bytes
-
-
-def test_fits_is_about_the_gpu() -> None:
-    gpus, known = ("a100-40gb", "h100-80gb"), {"seq_len": 8192, "framework": "torchtitan"}
-    found = {gpu: lp.memory(B8, {"tp": 2, "dp": 4}, **known, gpu=gpu).fits for gpu in gpus}
-    assert found == {"a100-40gb": False, "h100-80gb": True}
-
-
-@pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
-def test_a_gpu_holds_as_many_bytes_as_it_has(spare: int, fits: bool) -> None:
-    found = lp.memory(B8, {"tp": 2, "dp": 4}, seq_len=8192)
-    gpu = {"hbm_bytes": found.high_bytes + spare}
-    assert lp.memory(B8, {"tp": 2, "dp": 4}, seq_len=8192, gpu=gpu).fits == fits
+    assert plain.stages == spelled.stages == said.stages  # what is expected where nobody says it
+    # trainers without sequence parallelism cannot run it, and then one mode alone
+    assert said.high_bytes < spelled.high_bytes < plain.high_bytes
 
 
 # -- the interval ----------------------------------------------------------------------------------
@@ -188,7 +173,8 @@ def test_what_is_open_is_named_with_what_its_values_leave() -> None:
         ("low_bytes", -1, "does not fit"),
     ],
 )
-def test_both_ends_decide(end: str, spare: int, outcome: str) -> None:
+def test_a_gpu_holds_as_many_bytes_as_it_has(end: str, spare: int, outcome: str) -> None:
+    """Both ends of what is needed decide."""
     found = lp.memory(B8, {"tp": 8}, seq_len=8192, recompute="none")
     gpu = {"name": "h100-80gb", "hbm_bytes": getattr(found, end) + spare}
     found = lp.memory(B8, {"tp": 8}, seq_len=8192, recompute="none", gpu=gpu)
@@ -238,43 +224,39 @@ def test_a_trainer_may_hold_all_in_sixteen_bits(name: str, pure: bool) -> None:
 
 def test_the_worst_moment_of_a_sharded_step() -> None:
     """FSDP2 finds no gradients at the loss, but an earlier micro-batch's; at the end nothing is kept."""
-    layout, options = lp.Layout(dp=8, zero=3), {"framework": "torchtitan@2025-06-01"}
-    one = lp.memory(B8, layout, seq_len=8192, micro_batch=2, global_batch=16, **options).worst
-    two = lp.memory(B8, layout, seq_len=8192, micro_batch=2, global_batch=32, **options).worst
+    known: dict[str, Any] = {"micro_batch": 2, "framework": "torchtitan@2025-06-01"}
+    one, two = (worst(B8, lp.Layout(dp=8, zero=3), global_batch=n, **known) for n in (16, 32))
     assert one.bytes("gradients") == 0 < one.bytes("logits and loss")
     assert {t.name for t in one.apart} == {"gradients", "gradients in flight"}
     assert two.bytes("gradients") == 4 * lp.model(B8).n_params // 8
-    short = lp.memory(B8, layout, seq_len=128, framework="torchtitan").worst
-    assert short.bytes("activations", "logits and loss") == 0 < short.bytes("gradients in flight")
+    short = worst(B8, lp.Layout(dp=8, zero=3), seq_len=128, framework="torchtitan")
+    assert short.bytes(*ACTIVATIONS) == 0 < short.bytes("gradients in flight")
 
 
 def test_an_optimizer_that_copies_sets_the_peak() -> None:
     """Hugging Face's Trainer: five fourths of parameters, gradients and Adam's states, of one micro-batch."""
-    found = lp.memory(
-        B8, lp.Layout(dp=2, zero=3), seq_len=4096, global_batch=2, framework="transformers", loss="chunked"
-    )
-    n = lp.model(B8).n_params
-    assert found.worst.total_bytes - ALLOCATOR - CONTEXT == 20 * n // 2
+    known: dict[str, Any] = {"global_batch": 2, "framework": "transformers", "loss": "chunked"}
+    found = worst(B8, lp.Layout(dp=2, zero=3), seq_len=4096, **known)
+    assert found.total_bytes - ALLOCATOR - CONTEXT == 20 * lp.model(B8).n_params // 2
 
 
 def test_what_a_trainer_keeps() -> None:
-    def layer(framework: str, batch: int = 1, **options: Any) -> int:
-        model = lp.model("llama2-7b").replace(n_layers=1)
-        found = lp.memory(
-            model, {}, seq_len=4096, micro_batch=batch, recompute="none", framework=framework, **options
-        )
-        return found.worst.bytes("activations")
+    known: dict[str, Any] = {"seq_len": 4096, "recompute": "none"}
+    one = lp.model("llama2-7b").replace(n_layers=1)
+
+    def layer(framework: str, batch: int = 1) -> int:
+        return kept(one, {}, framework=framework, micro_batch=batch, **known)
 
     h, f = 2 * 4096 * 4096, 2 * 4096 * 11008
     assert layer("torchtitan") - layer("megatron") == f
     assert layer("nanotron") - layer("torchtitan") == 2 * h
     assert layer("nanotron", 2) - layer("torchtitan", 2) == 2 * (2 * h + h)
-    grouped = [worst(B8, {}, recompute="none", framework=name) for name in ("nanotron", "torchtitan")]
-    assert grouped[0].bytes("activations") == grouped[1].bytes("activations")
-    mode = {"recompute": "selective", "framework": "megatron"}
-    assert worst(B8, {}, **mode).bytes("activations") == worst(B8, {}, **mode | {"recompute": "none"}).bytes(
-        "activations"
-    )
+    assert kept(B8, {}, framework="nanotron", **known) == kept(B8, {}, framework="torchtitan", **known)
+    selective, none = (kept(B8, {}, recompute=mode, framework="megatron") for mode in ("selective", "none"))
+    assert selective == none
+    # litgpt repeats keys and values for every query head
+    more = kept(B8, {}, framework="litgpt", **known) - kept(B8, {}, **known)
+    assert more == 32 * 4096 * 2 * 2 * (4096 - 1024)
 
 
 @pytest.mark.parametrize(
@@ -296,97 +278,65 @@ def test_losses(loss: str, bytes_a_logit: int) -> None:
 
 def test_internevos_step_holds_three_copies_of_a_ranks_parameters() -> None:
     """A float32 gradient, and two in Adam; without FSDP the sixteen-bit gradients are gone by then."""
-    for layout, mine in ((lp.Layout(zero=1), 1), (lp.Layout(dp=8, zero=3), 8)):
-        options: dict[str, Any] = {"seq_len": 512, "recompute": "full", "framework": "internevo"}
-        found = lp.memory(B8, layout, **options).worst
-        own = lp.model(B8).n_params // mine
+    for layout, ranks, step in ((lp.Layout(zero=1), 1, 4), (lp.Layout(dp=8, zero=3), 8, 6)):
+        found = worst(B8, layout, seq_len=512, recompute="full", framework="internevo")
+        own = lp.model(B8).n_params // ranks
         assert found.bytes("gradients") == 0
-        assert found.bytes("gradients of the step") == own * (4 if layout.zero == 1 else 6)
+        assert found.bytes("gradients of the step") == own * step
         assert found.bytes("optimizer's copy") == 2 * 4 * own
 
 
 def test_a_graph_of_the_whole_step_computes_again_what_is_elementwise() -> None:
     """The inputs of norms, and outputs of matmuls and attention, are kept."""
-    options: dict[str, Any] = {"seq_len": 8192, "framework": "graph_trainer"}
-    found = lp.memory(B8, lp.Layout(dp=8, zero=3), **options, recompute="selective")
+    layout, graph = lp.Layout(dp=8, zero=3), "graph_trainer"
+    found = worst(B8, layout, framework=graph, recompute="selective")
     q, k, ffn = 4096, 1024, 14336
     a_token = 2 * (2 * 4096 + 2 * q + 2 * k + 2 * ffn) + 4 * (2 + 32)
-    assert sum(found.worst.bytes(f"activations: {p}") for p in ("norms", "attention", "MLP")) == (
-        32 * 8192 * a_token
-    )
-    every = lp.memory(B8, lp.Layout(dp=8, zero=3), **options, recompute="none")
-    assert every.expected_bytes > found.expected_bytes
+    parts = (f"activations: {part}" for part in ("norms", "attention", "MLP"))
+    assert found.bytes(*parts) == 32 * 8192 * a_token
+    assert worst(B8, layout, framework=graph, recompute="none").total_bytes > found.total_bytes
 
 
 def test_beside_the_logits_the_last_layer_alone_is_gathered() -> None:
-    options: dict[str, Any] = {"seq_len": 8192, "framework": "torchtitan"}
-    found = lp.memory(B8, lp.Layout(dp=8, zero=3), **options, loss="torch").worst
-    layer = 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336 + 2 * 4096
-    ends = 2 * 128256 * 4096 + 4096
+    layout, titan = lp.Layout(dp=8, zero=3), "torchtitan"
+    found = worst(B8, layout, framework=titan, loss="torch")
+    layer, ends = lp.model(B8).layer_params, 2 * 128256 * 4096 + 4096
     assert found.bytes("gathered parameters") == 2 * (layer + ends)
     assert "gathered parameters" not in {t.name for t in found.apart}
-    later = lp.memory(B8, lp.Layout(dp=8, zero=3), **options).worst  # its loss is in chunks
+    later = worst(B8, layout, framework=titan)  # its loss is in chunks
     assert later.bytes("gathered parameters") == 2 * (2 * layer + ends)
 
 
-def test_deepspeeds_step_under_zero_3_copies_a_group_at_a_time() -> None:
+def test_deepspeed_under_zero_3() -> None:
+    """A billion parameters gathered, buckets of gradients, and a step that copies a group at a time."""
+
+    def held(model: str, seq_len: int, **layout: Any) -> dict[str, int]:
+        return every(worst(model, lp.Layout(dp=8, **layout), seq_len=seq_len, framework="deepspeed"))
+
+    step, n = "gradients of the step", {name: lp.model(name).n_params for name in (B8, "tiny", "llama3.2-3b")}
     own = lp.model("llama3.1-70b").n_params // 8
-    found = lp.memory("llama3.1-70b", lp.Layout(dp=8, zero=3), seq_len=64, framework="deepspeed").worst
-    every = {t.name: t.bytes for t in (*found.terms, *found.apart)}
-    assert every["gradients of the step"] == pytest.approx(2 * own + 6 * 10**9, rel=1e-4)
-    small = lp.memory("llama3.2-3b", lp.Layout(dp=8, zero=3), seq_len=64, framework="deepspeed").worst
-    every = {t.name: t.bytes for t in (*small.terms, *small.apart)}
-    assert every["gradients of the step"] == pytest.approx(lp.model("llama3.2-3b").n_params, rel=1e-4)
-    plain = lp.memory(B8, lp.Layout(dp=8, zero=0), seq_len=64, framework="deepspeed").worst
-    assert plain.bytes("gradients of the step") == 0
-
-
-def test_litgpt_repeats_keys_and_values_for_every_query_head() -> None:
-    options: dict[str, Any] = {"seq_len": 8192, "recompute": "none"}
-    plain = worst(B8, {}, **options)
-    repeated = worst(B8, {}, **options, framework="litgpt")
-    more = 32 * 8192 * 2 * 2 * (4096 - 1024)
-    assert repeated.bytes("activations") - plain.bytes("activations") == more
-
-
-def test_deepspeed_gathers_a_billion_parameters_and_reduces_in_buckets() -> None:
-    found = lp.memory(B8, lp.Layout(dp=8, zero=3), seq_len=65536, framework="deepspeed").worst
-    assert found.bytes("gathered parameters") == 2 * 10**9
-    assert found.bytes("reduction buckets") == 2 * 10**9
-    assert found.bytes("gradients") == 2 * lp.model(B8).n_params // 8
-    small = lp.memory("llama3.2-1b", lp.Layout(dp=8, zero=3), seq_len=65536, framework="deepspeed").worst
-    assert small.bytes("gathered parameters") == 2 * 10**9
-    assert (
-        lp.memory("tiny", lp.Layout(dp=8, zero=3), seq_len=64, framework="deepspeed").worst.bytes(
-            "gathered parameters"
-        )
-        == 2 * lp.model("tiny").n_params
-    )
+    assert held("llama3.1-70b", 64, zero=3)[step] == pytest.approx(2 * own + 6 * 10**9, rel=1e-4)
+    assert held("llama3.2-3b", 64, zero=3)[step] == pytest.approx(n["llama3.2-3b"], rel=1e-4)
+    assert held(B8, 64, zero=0).get(step, 0) == 0
+    found = held(B8, 65536, zero=3)
+    assert found["gathered parameters"] == found["reduction buckets"] == 2 * 10**9
+    assert found["gradients"] == 2 * n[B8] // 8
+    assert held("llama3.2-1b", 65536, zero=3)["gathered parameters"] == 2 * 10**9
+    assert held("tiny", 64, zero=3)["gathered parameters"] == 2 * n["tiny"]
 
 
 def test_deepspeeds_step_copies_a_ranks_own_gradients() -> None:
-    n = lp.model("llama3.2-1b").n_params
+    n, small = lp.model("llama3.2-1b").n_params, {"seq_len": 256, "recompute": "full"}
     for zero, dp in ((1, 4), (2, 4), (1, 1)):
-        layout = lp.Layout(dp=dp, zero=zero)
-        options = {"seq_len": 256, "recompute": "full", "framework": "deepspeed"}
-        found = lp.memory("llama3.2-1b", layout, **options)
+        found = worst("llama3.2-1b", lp.Layout(dp=dp, zero=zero), framework="deepspeed", **small)
         at_step = dp == 1  # there all gradients are its own, and twice in the step
-        terms, others = (
-            [t.name for t in found.worst.terms],
-            {t.name: t.bytes for t in (*found.worst.terms, *found.worst.apart)},
-        )
+        terms, others = {t.name for t in found.terms}, every(found)
         assert others["gradients of the step"] == 6 * n // dp
         assert ("gradients of the step" in terms, "gradients" in terms) == (at_step, not at_step)
         assert others.get("reduction buckets", 0) == (0 if dp == 1 else 10**9)  # one of 5e8, in bfloat16
     for framework, zero in (("deepspeed", 0), ("megatron-lm", 1)):
-        found = lp.memory(B8, lp.Layout(dp=8, zero=zero), seq_len=512, framework=framework)
-        assert not any("step" in t.name for t in (*found.worst.terms, *found.worst.apart))
-
-
-def test_states_without_master_weights() -> None:
-    n = lp.model(B8).n_params
-    pure = worst(B8, {"zero": 0}, master_weights=False, grad_dtype="bfloat16")
-    assert pure.bytes("parameters", "gradients", "master weights", "optimizer states") == 8 * n
+        found = worst(B8, lp.Layout(dp=8, zero=zero), seq_len=512, framework=framework)
+        assert not any("step" in name for name in every(found))
 
 
 # -- states ----------------------------------------------------------------------------------------
@@ -416,21 +366,21 @@ def test_fsdp_gathers_two_layers_and_what_the_stage_holds_of_the_ends() -> None:
 def test_zero_2_has_a_layers_gradients_whole_until_they_are_reduced() -> None:
     m = lp.model(B8)
     for zero, whole in ((1, 0), (2, 6), (3, 6)):
-        found = worst(m, lp.Layout(dp=8, zero=zero))
-        every = {term.name: term.bytes for term in (*found.terms, *found.apart)}
-        assert every.get("gradients in flight", 0) == whole * m.layer_params
-    assert "gradients in flight" not in {t.name for t in worst(m, lp.Layout(zero=2)).apart}
+        found = every(worst(m, lp.Layout(dp=8, zero=zero)))
+        assert found.get("gradients in flight", 0) == whole * m.layer_params
+    assert "gradients in flight" not in every(worst(m, lp.Layout(zero=2)))
 
 
 def test_dtypes() -> None:
     n = lp.model(B8).n_params
     wide = worst(B8, lp.Layout(zero=0), dtype="float32")
     assert [wide.bytes(t) for t in ("parameters", "gradients", "master weights")] == [4 * n, 4 * n, 0]
-    half = worst(B8, lp.Layout(zero=0), grad_dtype="bfloat16")
-    assert half.bytes("gradients") == 2 * n
-    buckets = worst(B8, lp.Layout(dp=2, zero=0), framework="nanotron")
-    assert buckets.bytes("gradient buckets") == 2 * n
-    assert worst(B8, lp.Layout(zero=0), framework="nanotron").bytes("gradient buckets") == 0
+    assert worst(B8, lp.Layout(zero=0), grad_dtype="bfloat16").bytes("gradients") == 2 * n
+    pure = worst(B8, lp.Layout(zero=0), master_weights=False, grad_dtype="bfloat16")
+    assert pure.bytes("parameters", "gradients", "master weights", "optimizer states") == 8 * n
+    for dp in (1, 2):
+        found = worst(B8, lp.Layout(dp=dp, zero=0), framework="nanotron")
+        assert found.bytes("gradient buckets") == (2 * n if dp == 2 else 0)
 
 
 def test_stages_hold_all_parameters_once() -> None:
@@ -525,30 +475,32 @@ def test_a_micro_batch_of_two_keeps_twice_as_much() -> None:
 
 
 def test_uneven_sequences_count_the_longest() -> None:
-    assert kept(B8, {"cp": 2}, seq_len=4099, recompute="full") > kept(
-        B8, {"cp": 2}, seq_len=4096, recompute="full"
-    )
+    longer, even = (kept(B8, {"cp": 2}, seq_len=n, recompute="full") for n in (4099, 4096))
+    assert longer > even
 
 
 # -- schedules -------------------------------------------------------------------------------------
 
 TORCH = {("1f1b", 1): "1F1B", ("gpipe", 1): "GPipe", ("1f1b", 2): "Interleaved1F1B"}
 SCHEDULED = [
-    (schedule, v, pp, m)
+    (schedule, v, pp, pp * rounds)
     for (schedule, v), pp, rounds in itertools.product(TORCH, (2, 3, 4, 8), (1, 2, 3, 5))
-    for m in [pp * rounds]
 ]
 
 
-@pytest.mark.parametrize(("schedule", "v", "pp", "m"), SCHEDULED)
-def test_micro_batches_in_flight_are_torchs(schedule: str, v: int, pp: int, m: int) -> None:
-    for rank, row in enumerate(get_schedule_ops(TORCH[schedule, v], pp, m, v)):
+def test_micro_batches_in_flight_are_torchs() -> None:
+    rows = [
+        (case, rank, row)
+        for case in SCHEDULED
+        for rank, row in enumerate(get_schedule_ops(TORCH[case[:2]], case[2], case[3], case[1]))
+    ]
+    for (schedule, v, pp, m), rank, row in rows:
         flying, peak = 0, 0
         for op in filter(None, row):
             kind = re.sub(r"\d", "", str(op))
             flying += (kind == "F") - (kind in ("B", "BW"))
             peak = max(peak, flying)
-        assert sum(in_flight(schedule, rank, pp, v, m)) == peak, rank
+        assert sum(in_flight(schedule, rank, pp, v, m)) == peak, (schedule, v, pp, m, rank)
 
 
 @given(st.integers(2, 16), st.integers(1, 6), st.integers(1, 8), st.data())
@@ -583,37 +535,22 @@ def test_formulas_of_chunks_in_flight_are_the_tables(sample: Callable[[Any, int]
     assert found > 250
 
 
-def test_other_schedules_are_counted_in_their_tables() -> None:
-    for name in ("looped-bfs", "interleaved-zero-bubble", "zbv", "dualpipev", "flexible"):
-        table = lp.schedule(name, pp=4, micro_batches=8)
-        held = [in_flight(name, rank, 4, 2, 8) for rank in range(4)]
-        assert tuple(map(sum, held)) == table.in_flight, name
-
-
 def test_longer_rounds_of_the_flexible_schedule_take_more() -> None:
+    known: dict[str, Any] = {"seq_len": 8192, "global_batch": 24, "schedule": "flexible"}
     layout = lp.Layout(pp=4, virtual_stages=2)
-    four, six = (
-        lp.memory(B8, layout, seq_len=8192, global_batch=24, schedule="flexible", nc=nc).stages[1]
-        for nc in (4, 6)
-    )
-    chunks = [sum(in_flight("flexible", 1, 4, 2, 24, nc)) for nc in (4, 6)]
-    assert chunks == [9, 11]
-    assert six.bytes(*ACTIVATIONS) > four.bytes(*ACTIVATIONS)
+    four, six = (lp.memory(B8, layout, **known, nc=nc).stages[1].bytes(*ACTIVATIONS) for nc in (4, 6))
+    assert [sum(in_flight("flexible", 1, 4, 2, 24, nc)) for nc in (4, 6)] == [9, 11]
+    assert six > four
 
 
 def test_a_v_has_both_ends_on_its_first_rank() -> None:
-    v = lp.memory(B8, lp.Layout(pp=4, virtual_stages=2), seq_len=8192, schedule="zbv").stages
-    loop = lp.memory(B8, lp.Layout(pp=4, virtual_stages=2), seq_len=8192, schedule="interleaved-1f1b").stages
+    layout = lp.Layout(pp=4, virtual_stages=2)
+    v, loop = (
+        lp.memory(B8, layout, seq_len=8192, schedule=name).stages for name in ("zbv", "interleaved-1f1b")
+    )
     assert [s.bytes("logits and loss") > 0 for s in v] == [True, False, False, False]
     assert [s.bytes("logits and loss") > 0 for s in loop] == [False, False, False, True]
     assert sum(s.bytes("parameters") for s in v) == sum(s.bytes("parameters") for s in loop)
-
-
-def test_a_schedule_that_is_not_defined_has_no_memory() -> None:
-    with pytest.raises(lp.LayoutError, match=r"^ZBV with virtual_stages=1\n  why  it has 2 on each rank"):
-        lp.memory(B8, lp.Layout(pp=4), seq_len=8192, schedule="zbv")
-    with pytest.raises(lp.LayoutError, match=r"^nc=4 with 1F1B"):
-        lp.memory(B8, lp.Layout(pp=4), seq_len=8192, nc=4)
 
 
 def test_stages_keep_less_the_later_they_are() -> None:
@@ -642,17 +579,14 @@ def test_layers_per_stage_may_be_given() -> None:
     ("layout", "options", "message"),
     [
         ({"tp": 16}, {}, r"tp=16 does not divide n_kv_heads=8(.|\n)*tp=8(.|\n)*kv_replication=True"),
-        ({"tp": 3}, {}, r"tp=3 does not divide n_heads=32"),
         ({}, {"seq_len": 0}, r"seq_len=0: seq_len must be a whole number from 1"),
-        ({}, {"micro_batch": True}, r"micro_batch=True: micro_batch must be a whole number"),
         ({}, {"recompute": "ful"}, r"recompute='ful' is not known(.|\n)*full"),
-        ({}, {"schedule": "2f2b"}, r"schedule='2f2b' is not known(.|\n)*1f1b"),
         ({}, {"accounting": "exat"}, r"accounting='exat' is not known(.|\n)*exact"),
-        ({}, {"gpu": "h10"}, r"gpu='h10' is not known(.|\n)*h100-80gb"),
         ({}, {"dtype": "fp8"}, r"dtype='fp8' is not known"),
         ({}, {"loss": "mine"}, r"loss='mine' is not known"),
+        ({"pp": 4}, {"schedule": "zbv"}, r"^ZBV with virtual_stages=1\n  why  it has 2 on each rank"),
+        ({"pp": 4}, {"nc": 4}, r"^nc=4 with 1F1B"),
         ({}, {"master_weights": 0}, r"master_weights=0: master_weights must be True or False"),
-        ({}, {"framework": "megatrn"}, r"framework='megatrn' is not known(.|\n)*megatron-lm"),
         ({}, {"framework": "torchtitan@soon"}, r"'soon' is no date(.|\n)*torchtitan@2025-06-01"),
         ({}, {"regather": True}, r"argument='regather' is not known"),
         (

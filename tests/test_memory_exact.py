@@ -48,8 +48,9 @@ class Kept:
         self.tensor = tensor.detach()  # a node must not be held by its own output
 
 
-def kept_by(call: Callable[[], Any]) -> tuple[Any, list[Tensor]]:
-    """What the call made, and the tensors that autograd then still holds for its backward."""
+@contextmanager
+def saving() -> Iterator[Callable[[], list[Tensor]]]:
+    """What autograd, of the calls in here, still holds for its backward when it is asked."""
     seen: list[weakref.ref[Kept]] = []
 
     def pack(tensor: Tensor) -> Kept:
@@ -58,8 +59,14 @@ def kept_by(call: Callable[[], Any]) -> tuple[Any, list[Tensor]]:
         return kept
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
+        yield lambda: [kept.tensor for ref in seen if (kept := ref()) is not None]
+
+
+def kept_by(call: Callable[[], Any]) -> tuple[Any, list[Tensor]]:
+    """What the call made, and the tensors that autograd then still holds for its backward."""
+    with saving() as held:
         made = call()
-    return made, [kept.tensor for ref in seen if (kept := ref()) is not None]
+    return made, held()
 
 
 def storages(tensors: list[Tensor], without: list[Tensor]) -> int:
@@ -134,13 +141,13 @@ def test_a_block_keeps_what_the_formulas_say(counts: Any) -> None:
         )
 
 
-@pytest.mark.parametrize("layout", [{"tp": 2, "cp": 2}, {"tp": 4, "dp": 2}])
-def test_biases_keep_nothing(layout: dict[str, int]) -> None:
+def test_biases_keep_nothing() -> None:
     biased = SMALL.replace(qkv_bias=True)
     options = {"seq_len": 32, "global_batch": 2, "kv_replication": True, "dtype": "float32"}
-    said = block_bytes(sized(biased, layout, **options))
-    assert said == block_bytes(sized(SMALL, layout, **options))
-    assert saved_on_ranks("block", biased, layout, **options) == [said] * lp.Layout.of(layout).world
+    for layout in ({"tp": 2, "cp": 2}, {"tp": 4, "dp": 2}):
+        said = block_bytes(sized(biased, layout, **options))
+        assert said == block_bytes(sized(SMALL, layout, **options))
+        assert saved_on_ranks("block", biased, layout, **options) == [said] * lp.Layout.of(layout).world
 
 
 WHOLE = list(
@@ -205,26 +212,22 @@ def fake_block(name: str, layout: dict[str, Any], seq_len: int, dtype: str) -> I
 
 @pytest.mark.parametrize(("name", "layout", "seq_len", "dtype"), TRUE_SIZE)
 def test_a_block_at_its_true_size(name: str, layout: dict[str, int], seq_len: int, dtype: str) -> None:
-    with fake_block(name, layout, seq_len, dtype) as (sizes, made, block):
-        _out, kept = kept_by(lambda: block(made["x"]))
-        weights = [t for n, t in made.items() if n not in ("x", "positions")]
-        assert storages(kept, weights) == block_bytes(sizes)
-
-
-@pytest.mark.parametrize(("name", "layout", "seq_len", "dtype"), TRUE_SIZE)
-def test_mem_tracker_counts_the_same(name: str, layout: dict[str, int], seq_len: int, dtype: str) -> None:
     """A second witness: torch's MemTracker follows every storage, whoever holds it.
 
     What lives after the forward besides its arguments is what the block keeps, and its output. x itself,
     which the block keeps where it is float32 already, is an argument.
     """
-    with fake_block(name, layout, seq_len, dtype) as (sizes, made, block), MemTracker() as tracker:
-        tracker.track_external(*made.values())
-        out = block(made["x"])
-        [(_, held)] = tracker.get_tracker_snapshot("current").items()
-        own = held["Total"] - storages(list(made.values()), [])
-        kept = block_bytes(sizes) - made["x"].nbytes * (dtype == "float32")
-        assert own == kept + out.nbytes
+    with fake_block(name, layout, seq_len, dtype) as (sizes, made, block):
+        out, kept = kept_by(lambda: block(made["x"]))
+        weights = [t for n, t in made.items() if n not in ("x", "positions")]
+        assert storages(kept, weights) == block_bytes(sizes)
+        del out, kept
+        with MemTracker() as tracker:
+            tracker.track_external(*made.values())
+            out = block(made["x"])
+            [(_, held)] = tracker.get_tracker_snapshot("current").items()
+            own = held["Total"] - storages(list(made.values()), [])
+            assert own == block_bytes(sizes) - made["x"].nbytes * (dtype == "float32") + out.nbytes
 
 
 RECOMPUTED = [({}, "bfloat16"), ({"tp": 8}, "bfloat16"), ({"tp": 8, "sequence_parallel": False}, "float32")]
@@ -337,29 +340,22 @@ def test_logits_are_kept_for_every_micro_batch_that_the_last_stage_has_in_flight
     monkeypatch: pytest.MonkeyPatch, schedule: str, times: int
 ) -> None:
     """By a run of the pipeline: what is there when its last rank begins to go back."""
-    seen: list[weakref.ref[Kept]] = []
     found: list[int] = []
 
-    def pack(tensor: Tensor) -> Kept:
-        kept = Kept(tensor)
-        seen.append(weakref.ref(kept))
-        return kept
-
     def backward(rank: PipelineRank, *args: Any) -> Any:
-        alive = [kept.tensor for ref in seen if (kept := ref()) is not None]
         if rank.pp_rank == 1:
-            found.append(sum(t.shape[-1:] == (SMALL.vocab_size,) for t in alive))
+            found.append(sum(t.shape[-1:] == (SMALL.vocab_size,) for t in held()))
         return own(rank, *args)
 
     own = PipelineRank._backward
     monkeypatch.setattr(PipelineRank, "_backward", backward)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
+    with saving() as held:
         assert lp.run("llama", SMALL, {"pp": 2}, schedule=schedule, micro_batches=4, device="cpu").ok
-    one = lp.memory(SMALL, {"pp": 2}, seq_len=64, kernels="eager", schedule="1f1b").stages[1]
-    every = lp.memory(
-        SMALL, {"pp": 2}, seq_len=64, kernels="eager", schedule=schedule, global_batch=4
-    ).stages[1]
-    assert found[0] == times * found[-1]
-    assert found[-1] > 0
-    kept = [stage.bytes("logits and loss") - 64 * SMALL.vocab_size * 4 for stage in (one, every)]
-    assert kept[1] == times * kept[0]
+    assert found[0] == times * found[-1] > 0
+    known: dict[str, Any] = {"seq_len": 64, "kernels": "eager"}
+    stages = (
+        lp.memory(SMALL, {"pp": 2}, **known, schedule=name, global_batch=many).stages[1]
+        for name, many in (("1f1b", None), (schedule, 4))
+    )
+    one, every = (stage.bytes("logits and loss") - 64 * SMALL.vocab_size * 4 for stage in stages)
+    assert every == times * one

@@ -40,14 +40,13 @@ def test_megatrons_report(model: str, layout: dict[str, int], states: str, kept:
 
 
 def test_megatrons_interleaving_and_few_micro_batches() -> None:
-    layout = lp.Layout(tp=8, pp=16, dp=128)
-    plain = lp.memory("llama3.1-405b", layout, seq_len=8192, accounting="megatron").worst
-    woven = lp.memory(
-        "llama3.1-405b", layout.replace(virtual_stages=4), seq_len=8192, accounting="megatron"
-    ).worst
-    assert woven.bytes("activations") == round(plain.bytes("activations") * (1 + 15 / 64))
-    few = lp.memory("llama3.1-405b", layout, seq_len=8192, global_batch=128 * 4, accounting="megatron").worst
-    assert few.bytes("activations") == plain.bytes("activations") // 4
+    def kept(virtual_stages: int = 1, **known: Any) -> int:
+        layout = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=virtual_stages)
+        found = lp.memory("llama3.1-405b", layout, seq_len=8192, accounting="megatron", **known)
+        return found.worst.bytes("activations")
+
+    assert kept(virtual_stages=4) == round(kept() * (1 + 15 / 64))
+    assert kept(global_batch=128 * 4) == kept() // 4
 
 
 # -- Korthikanti et al., table 2 -------------------------------------------------------------------
@@ -66,14 +65,9 @@ TABLE_2 = [
 
 @pytest.mark.parametrize(("tp", "sp", "recompute", "each"), TABLE_2)
 def test_korthikantis_table(tp: int, sp: bool, recompute: str, each: float) -> None:
-    found = lp.memory(
-        GPT_22B,
-        lp.Layout(tp=tp, sequence_parallel=sp),
-        seq_len=2048,
-        micro_batch=4,
-        recompute=recompute,
-        accounting="korthikanti",
-    ).worst
+    layout = lp.Layout(tp=tp, sequence_parallel=sp)
+    known: dict[str, Any] = {"seq_len": 2048, "micro_batch": 4, "accounting": "korthikanti"}
+    found = lp.memory(GPT_22B, layout, recompute=recompute, **known).worst
     assert found.bytes("activations") == round(48 * SBH * each)
     assert found.bytes("embedding") == SBH // tp
     assert found.bytes("logits and loss") == round(4 * SBH / tp * (1 + 51200 / 6144))

@@ -46,42 +46,28 @@ def test_shares_are_the_fitted_halfs() -> None:
             assert [float(end) for end in ends] == list(SHARES[counter])
 
 
-PLAIN: dict[str, Any] = {"dims": {"hidden": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "ffn": 14336}}
-PLAIN["dims"] |= {"vocab": 128256}
-PLAIN |= {"tp": 2, "pp": 1, "dp": 4, "seq_len": 8192, "micro_batch": 1, "peak_mem": 30, "zero": 2}
-PLAIN |= {
-    "peak_mem_unit": "GiB",
-    "recompute": "selective (op)",
-    "trainer": "torchtitan",
-    "counter": "reserved",
+DIMS = {"hidden": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256}
+PLAIN: dict[str, Any] = {
+    "dims": DIMS,
+    "tp": 2,
+    "pp": 1,
+    "dp": 4,
+    "seq_len": 8192,
+    "micro_batch": 1,
+    "zero": 2,
 }
+PLAIN |= {"peak_mem": 30, "peak_mem_unit": "GiB", "counter": "reserved"}
+PLAIN |= {"recompute": "selective (op)", "trainer": "torchtitan"}
 
 
 def test_a_row_is_told_to_the_command_and_nothing_else() -> None:
-    facts = memory_rows.facts_of(
-        PLAIN | {"source": {"date": "2025-03-20"}, "hardware": "8x H200 141GB"}, {}, {}
-    )
-    assert facts == {
-        "tp": 2,
-        "cp": 1,
-        "pp": 1,
-        "dp": 4,
-        "seq_len": 8192,
-        "micro_batch": 1,
-        "virtual_stages": 1,
-        "kv_replication": True,
-        "framework": "torchtitan@2025-03-20",
-        "zero": 2,
-        "recompute": "selective",
-        "gpu": "h200-141gb",
-    }
+    dated = PLAIN | {"source": {"date": "2025-03-20"}, "hardware": "8x H200 141GB"}
+    told = {"tp": 2, "cp": 1, "pp": 1, "dp": 4, "seq_len": 8192, "micro_batch": 1, "virtual_stages": 1}
+    told |= {"kv_replication": True, "framework": "torchtitan@2025-03-20", "zero": 2}
+    assert memory_rows.facts_of(dated, {}, {}) == told | {"recompute": "selective", "gpu": "h200-141gb"}
     one = memory_rows.score(PLAIN, "x", {})
-    said = lp.memory(
-        *("llama3.1-8b", lp.Layout(tp=2, dp=4, zero=2)),
-        seq_len=8192,
-        recompute="selective",
-        framework="torchtitan",
-    )
+    known: dict[str, Any] = {"seq_len": 8192, "recompute": "selective", "framework": "torchtitan"}
+    said = lp.memory("llama3.1-8b", lp.Layout(tp=2, dp=4, zero=2), **known)
     assert (one.low, one.expected, one.high) == said.counters["max_reserved"]
     assert (one.counter, one.measured, one.held) == ("max_reserved", 30 * 2**30, one.low <= 30 * 2**30)
     untold = memory_rows.facts_of({**PLAIN, "recompute": "mlp", "trainer": "mine"}, {}, {})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-import string
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,19 +33,9 @@ class Example:
     """Changes of `bad` after which the rule has nothing to say."""
 
 
-def layout(**degrees: Any) -> dict[str, Any]:
-    return {"layout": degrees}
-
-
-SPLIT70 = {"model": B70, **layout(dp=64), "seq_len": 8192, "gpu": "h100-80gb"}
-STRADDLES = {
-    "model": B8,
-    **layout(tp=8, dp=8),
-    "seq_len": 8192,
-    "micro_batch": 8,
-    "recompute": "none",
-    "gpu": "h100-80gb",
-}
+SPLIT70 = {"model": B70, "dp": 64, "seq_len": 8192, "gpu": "h100-80gb"}
+STRADDLES = {"model": B8, "tp": 8, "dp": 8, "seq_len": 8192, "micro_batch": 8}
+STRADDLES |= {"recompute": "none", "gpu": "h100-80gb"}
 
 
 def needs(**job: Any) -> lp.Memory:
@@ -65,16 +53,19 @@ def largest(**job: Any) -> str:
 
 EXAMPLES = {
     "LP001": Example(
-        {"model": B405, **layout(tp=8, cp=16, pp=16, dp=4), "gpus": 16384},
+        {"model": B405, "tp": 8, "cp": 16, "pp": 16, "dp": 4, "gpus": 16384},
         ERROR,
         "tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs",
         "every GPU is one rank; 8192 would be missing or idle",
-        layout(tp=8, cp=16, pp=16, dp=8),
+        {"tp": 8, "cp": 16, "pp": 16, "dp": 8},
     ),
     "LP002": Example(
         {
             "model": B405,
-            **layout(tp=8, cp=16, pp=16, dp=4),
+            "tp": 8,
+            "cp": 16,
+            "pp": 16,
+            "dp": 4,
             "seq_len": 131072,
             "batch_per_dp": 16,
             "batch_tokens": 2**24,
@@ -85,90 +76,86 @@ EXAMPLES = {
         {"batch_per_dp": 32},
     ),
     "LP003": Example(
-        {"model": B70, **layout(tp=4, dp=4, order="dp-tp-cp-pp")},
+        {"model": B70, "tp": 4, "dp": 4, "order": "dp-tp-cp-pp"},
         WARNING,
         "a TP group of 4 ranks spans 13 consecutive GPUs and leaves its node of 8",
         "TP communicates in every layer; across nodes it runs at the speed of the network",
-        layout(tp=4, dp=4),
+        {"order": "tp-cp-pp-dp"},
     ),
     "LP101": Example(
-        {"model": B8, **layout(tp=3)},
+        {"model": B8, "tp": 3},
         ERROR,
         "tp=3 does not divide n_heads=32 (llama3-8b)",
         "a rank would need 10.67 query heads",
-        layout(tp=4),
+        {"tp": 4},
     ),
     "LP102": Example(
         {
             "model": dict(
                 dim=100, n_layers=2, n_heads=8, n_kv_heads=8, head_dim=16, ffn_dim=64, vocab_size=64
             ),
-            **layout(tp=8),
+            "tp": 8,
         },
         NOTE,
         "tp=8 does not divide dim=100 (custom)",
         "TP cuts heads and FFN columns, not the model width; a framework that cuts it refuses",
-        layout(tp=4),
+        {"tp": 4},
     ),
     "LP103": Example(
-        {"model": lp.model("llama2-7b").replace(ffn_dim=11000, name="odd"), **layout(tp=32)},
+        {"model": lp.model("llama2-7b").replace(ffn_dim=11000, name="odd"), "tp": 32},
         ERROR,
         "tp=32 does not divide ffn_dim=11000 (odd)",
         "a rank would need 343.75 FFN columns",
-        layout(tp=8),
+        {"tp": 8},
     ),
     "LP104": Example(
-        {"model": B8, **layout(tp=16), "seq_len": 8192},
+        {"model": B8, "tp": 16, "seq_len": 8192},
         ERROR,
         "tp=16 does not divide n_kv_heads=8 (llama3-8b)",
         "a rank would need half a KV head",
-        layout(tp=8),
+        {"tp": 8},
     ),
     "LP105": Example(
-        {"model": lp.model(B8).replace(vocab_size=128257, name="odd"), **layout(tp=8)},
+        {"model": lp.model(B8).replace(vocab_size=128257, name="odd"), "tp": 8},
         NOTE,
         "vocab_size=128257 over tp=8: 128257 rows with no padding, 0 of them dead, 16033 on a full rank",
         "128257 / 8 = 16032.125; shards are uneven, the last ones shorter",
-        layout(tp=1),
+        {"tp": 1},
     ),
     "LP106": Example(
-        {"model": B70, **layout(tp=8), "framework": "colossalai"},
+        {"model": B70, "tp": 8, "framework": "colossalai"},
         None,
         "256 pad rows (128256 → 128512) reach the checkpoint code",
         "a shard of 16064 rows times tp=8 is 128512, not 128256",
-        layout(tp=4),
+        {"tp": 4},
     ),
     "LP107": Example(
-        {"model": "qwen2.5-72b", **layout(tp=2), "quant_group": 128},
+        {"model": "qwen2.5-72b", "tp": 2, "quant_group": 128},
         ERROR,
         "ffn_dim/tp = 29568/2 = 14784 is not a multiple of the quantisation group 128",
         "a group of weights shares one scale and cannot lie on two ranks",
-        layout(tp=1),
+        {"tp": 1},
     ),
     "LP108": Example(
-        {
-            "model": lp.model(B8).replace(ffn_dim=14344, name="odd"),
-            **layout(tp=8),
-            "precision": "float8",
-        },
+        {"model": lp.model(B8).replace(ffn_dim=14344, name="odd"), "tp": 8, "precision": "float8"},
         ERROR,
         "float8 matmuls need multiples of 16 on a rank, and tp=8 leaves ffn_dim 1793 (odd)",
         "torch's float8 matmul refuses other sizes",
         {"precision": "bfloat16"},
     ),
     "LP201": Example(
-        {"model": B8, **layout(cp=4), "seq_len": 8188},
+        {"model": B8, "cp": 4, "seq_len": 8188},
         ERROR,
         "seq_len=8188 does not divide into 2·cp = 8 chunks",
         "each CP rank takes one chunk from the head and one from the tail; a chunk would have 1023.5 tokens",
         {"seq_len": 8192},
     ),
     "LP202": Example(
-        {"model": B8, **layout(tp=8, cp=2), "seq_len": 8200},
+        {"model": B8, "tp": 8, "cp": 2, "seq_len": 8200},
         ERROR,
         "seq_len/cp = 8200/2 = 4100 tokens do not divide over tp=8 with sequence parallelism",
         "a rank would need 512.5 tokens of the residual stream",
-        layout(tp=8, cp=2, sequence_parallel=False),
+        {"tp": 8, "cp": 2, "sequence_parallel": False},
     ),
     "LP203": Example(
         {"model": B8, "seq_len": 16384},
@@ -178,93 +165,93 @@ EXAMPLES = {
         {"seq_len": 8192},
     ),
     "LP204": Example(
-        {"model": B8, **layout(sequence_parallel=True)},
+        {"model": B8, "sequence_parallel": True},
         NOTE,
         "sequence_parallel=True has no effect at tp=1",
         "it shares the residual stream among the ranks of a TP group",
-        layout(tp=2, sequence_parallel=True),
+        {"tp": 2, "sequence_parallel": True},
     ),
     "LP205": Example(
-        {"model": B8, **layout(tp=8, cp=2), "seq_len": 48, "framework": "torchtitan"},
+        {"model": B8, "tp": 8, "cp": 2, "seq_len": 48, "framework": "torchtitan"},
         None,
         "48 tokens of a micro-batch are not a multiple of tp·2·cp = 32",
         "a chunk of the head or the tail has 12 tokens, which do not divide over tp=8",
         {"micro_batch": 2},
     ),
     "LP301": Example(
-        {"model": B405, **layout(pp=16)},
+        {"model": B405, "pp": 16},
         NOTE,
         "n_layers=126 does not divide over pp=16 (llama3.1-405b)",
         "126/16 = 7.875 is not whole, so stages differ in length",
-        layout(pp=14),
+        {"pp": 14},
     ),
     "LP302": Example(
-        {"model": B8, **layout(pp=8, virtual_stages=5)},
+        {"model": B8, "pp": 8, "virtual_stages": 5},
         ERROR,
         "pp·virtual_stages = 8·5 = 40 stages for 32 layers (llama3-8b)",
         "embedding and head counted as a layer each, there is work for 34 stages",
-        layout(pp=8, virtual_stages=4),
+        {"pp": 8, "virtual_stages": 4},
     ),
     "LP303": Example(
-        {"model": B70, **layout(pp=16, virtual_stages=2)},
+        {"model": B70, "pp": 16, "virtual_stages": 2},
         NOTE,
         "n_layers=80 does not divide over pp·virtual_stages = 16·2 = 32",
         "flooring twice keeps 64 of 80 layers; virtual stages must differ instead",
-        layout(pp=16, virtual_stages=5),
+        {"pp": 16, "virtual_stages": 5},
     ),
     "LP304": Example(
-        {"model": "llama3.2-1b", **layout(pp=2)},
+        {"model": "llama3.2-1b", "pp": 2},
         WARNING,
         "llama3.2-1b ties its head to the embedding, and pp=2 puts them on different stages",
         "the first and the last stage each need the tensor, and its gradients must be summed",
-        layout(),
+        {"pp": 1},
     ),
     "LP305": Example(
-        {"model": B8, **layout(pp=8), "micro_batches": 4},
+        {"model": B8, "pp": 8, "micro_batches": 4},
         WARNING,
         "4 micro-batches for pp=8 stages",
         "1F1B needs one for every stage; with fewer, some stages always wait",
         {"micro_batches": 8},
     ),
     "LP306": Example(
-        {"model": B8, **layout(pp=4, virtual_stages=2), "micro_batches": 9},
+        {"model": B8, "pp": 4, "virtual_stages": 2, "micro_batches": 9},
         NOTE,
         "9 micro-batches are not a multiple of pp=4 with virtual_stages=2",
         "the interleaved schedule runs micro-batches in groups of pp; Llama 3's own takes any number",
         {"micro_batches": 12},
     ),
     "LP307": Example(
-        {"model": B8, **layout(virtual_stages=2)},
+        {"model": B8, "virtual_stages": 2},
         WARNING,
         "virtual_stages=2 with pp=1",
         "interleaving shortens a pipeline's bubble; one stage has none",
-        layout(pp=2, virtual_stages=2),
+        {"pp": 2, "virtual_stages": 2},
     ),
     "LP308": Example(
-        {"model": B8, **layout(pp=2, zero=3)},
+        {"model": B8, "pp": 2, "zero": 3},
         WARNING,
         "zero=3 with pp=2",
         "torch's pipelining keeps gradients whole until a stage's last micro-batch, so they take the memory "
         "of ZeRO 1's; other trainers reduce each micro-batch's; parameters are gathered for every "
         "micro-batch",
-        layout(pp=2, zero=1),
+        {"pp": 2, "zero": 1},
     ),
     "LP309": Example(
-        {"model": B8, **layout(pp=4), "layer_split": "balanced ends", "framework": "megatron-lm"},
+        {"model": B8, "pp": 4, "layer_split": "balanced ends", "framework": "megatron-lm"},
         None,
         "n_layers + 2 = 34 does not divide over pp·virtual_stages = 4 (llama3-8b)",
         "the embedding and the head were asked to count as a layer each",
-        layout(pp=2),
+        {"pp": 2},
     ),
     "LP401": Example(
-        {"model": B8, **layout(dp=8), "global_batch": 100, "micro_batch": 2},
+        {"model": B8, "dp": 8, "global_batch": 100, "micro_batch": 2},
         ERROR,
         "global_batch=100 is not a multiple of dp·micro_batch = 8·2 = 16",
         "every DP group must run the same whole number of micro-batches",
         {"global_batch": 96},
     ),
     "LP402": Example(
-        {"model": B8, **layout(dp=8), "global_batch": 100, "batch_per_dp": 12},
+        {"model": B8, "dp": 8, "global_batch": 100, "batch_per_dp": 12},
         ERROR,
         "batch_per_dp·dp = 12·8 = 96, but global_batch=100",
         "both count the sequences of one step",
@@ -285,36 +272,32 @@ EXAMPLES = {
         {"global_batch": 2048},
     ),
     "LP501": Example(
-        {"model": B8, **layout(cp=2), "framework": "distributed-llama"},
+        {"model": B8, "cp": 2, "framework": "distributed-llama"},
         None,
         "cp=2 pp=1 dp=1: the framework does not offer all of these axes together",
         "a layout can only use the axes that are there",
-        layout(tp=2),
+        {"tp": 2, "cp": 1},
     ),
     "LP503": Example(
-        {"model": B8, **layout(dp=2, zero=3), "framework": "picotron"},
+        {"model": B8, "dp": 2, "zero": 3, "framework": "picotron"},
         None,
         "the framework does not offer all of zero=3, virtual_stages=1",
         "a run uses what its trainer has",
-        layout(dp=2, zero=1),
+        {"dp": 2, "zero": 1},
     ),
     "LP502": Example(
-        {
-            "model": lp.model("llama2-13b").replace(ffn_dim=13840),
-            **layout(tp=5),
-            "framework": "distributed-llama",
-        },
+        {"model": lp.model("llama2-13b").replace(ffn_dim=13840), "tp": 5, "framework": "distributed-llama"},
         None,
         "tp=5 is not a power of two",
         "some frameworks promise powers of two alone",
-        layout(tp=4),
+        {"tp": 4},
     ),
     "LP511": Example(
         SPLIT70,
         ERROR,
         f"stage 0 needs {needs(**SPLIT70).figure()} GiB a rank, and h100-80gb has 79.65",
         f"{largest(**SPLIT70)}; with seq_len=8192 micro_batch=1 no recompute given",
-        {"model": B8, **layout(tp=8, dp=8), "recompute": "full", "gpu": "b200-180gb"},
+        {"model": B8, "tp": 8, "dp": 8, "recompute": "full", "gpu": "b200-180gb"},
     ),
     "LP512": Example(
         STRADDLES,
@@ -325,7 +308,7 @@ EXAMPLES = {
         {"micro_batch": 1, "recompute": "full"},
     ),
     "LP513": Example(
-        {"model": B8, **layout(tp=8), "gpu": "h100-80gb"},
+        {"model": B8, "tp": 8, "gpu": "h100-80gb"},
         NOTE,
         "activations are not counted: stage 0 needs 17.8 (15.0 to 27.3) GiB a rank before any activation, "
         "and h100-80gb has 79.65",
@@ -337,8 +320,7 @@ EXAMPLES = {
 
 def asked(code: str, good: bool = False, **changes: Any) -> lp.Report:
     example = EXAMPLES[code]
-    arguments = {"layout": {}, **example.bad, **(example.good if good else {}), **changes}
-    return lp.check(**arguments)
+    return lp.check(**{"layout": {}, **example.bad, **(example.good if good else {}), **changes})
 
 
 def found(code: str, report: lp.Report) -> lp.Finding | None:
@@ -348,6 +330,10 @@ def found(code: str, report: lp.Report) -> lp.Finding | None:
 def test_every_rule_has_an_example() -> None:
     assert [rule.code for rule in RULES] == sorted(EXAMPLES)
     assert len({rule.title for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert "\n" not in rule.message + rule.why
+        assert "{" in rule.message or rule.code == "LP204"
+        assert not rule.message.endswith(".")
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
@@ -374,9 +360,13 @@ def test_the_rule_is_silent_on_its_passing_example(code: str) -> None:
             assert finding is None or finding.severity == NOTE, name
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
 @pytest.mark.parametrize("code", EXAMPLES)
-def test_severity_under_each_framework(code: str, name: str) -> None:
+def test_severity_under_each_framework(code: str) -> None:
+    for name in FRAMEWORKS:
+        judged_as_the_framework_does(code, name)
+
+
+def judged_as_the_framework_does(code: str, name: str) -> None:
     """A failure is an error, what works is at most a note, and of what is not known no error is made."""
     example = EXAMPLES[code]
     report = asked(code, framework=name)
@@ -434,7 +424,7 @@ def test_fairscales_rules_look_at_the_tp_that_it_clamps_to() -> None:
 
 
 def test_megatrons_messages_name_their_part() -> None:
-    finding = found("LP301", lp.check(B8, layout(pp=3)["layout"], framework="megatron"))
+    finding = found("LP301", lp.check(B8, pp=3, framework="megatron"))
     assert str(finding).splitlines()[-1] == (
         "    Megatron-LM: clear error: its arguments: Number of layers should be divisible by the "
         "pipeline-model-parallel size; its core: num_layers=32 should be divisible by "
@@ -446,7 +436,7 @@ def test_megatrons_messages_name_their_part() -> None:
 
 
 def test_what_is_unproven_refuses_nothing() -> None:
-    unknown = {"model": B8, **layout(tp=8, cp=4), "seq_len": 8188, "framework": "vllm"}
+    unknown = {"model": B8, "tp": 8, "cp": 4, "seq_len": 8188, "framework": "vllm"}
     report = lp.check(**unknown)
     assert report.ok
     assert [(f.code, f.severity, f.unproven, f.fixes) for f in report.findings] == [
@@ -472,7 +462,7 @@ def test_kv_heads_are_a_note_once_replication_is_asked_for() -> None:
     finding = found("LP104", asked("LP104", kv_replication=True))
     assert finding is not None
     assert (finding.severity, finding.fixes) == (NOTE, ())
-    uneven = found("LP104", asked("LP104", layout={"tp": 12}, kv_replication=True))
+    uneven = found("LP104", asked("LP104", tp=12, kv_replication=True))
     assert uneven is not None
     assert uneven.severity == ERROR  # 12 ranks hold no whole number of copies of 8 heads
     assert found("LP104", asked("LP104", kv_replication=True, framework="torchtitan")).severity == ERROR
@@ -486,24 +476,17 @@ def test_equal_stages_that_were_asked_for_must_be_equal() -> None:
         assert finding.fixes[0].text == "layer_split=balanced ends"
 
 
-def test_zero_2_with_pp_is_a_note_zero_3_a_warning() -> None:
-    severities = {}
-    for zero in range(4):
-        finding = found("LP308", asked("LP308", layout={"pp": 2, "zero": zero}))
-        severities[zero] = finding.severity if finding else None
-    assert severities == {0: None, 1: None, 2: NOTE, 3: WARNING}
-
-
 def test_zero_with_pp_says_what_the_trainer_does_with_gradients() -> None:
+    findings = [found("LP308", asked("LP308", zero=zero)) for zero in range(4)]
+    assert [finding and finding.severity for finding in findings] == [None, None, NOTE, WARNING]
     told = {
-        name: found("LP308", lp.check(B8, lp.Layout(pp=2, dp=2, zero=2), framework=name)).why
+        name: found("LP308", lp.check(B8, pp=2, dp=2, zero=2, framework=name)).why
         for name in (None, "torchtitan", "megatron-lm")
     }
+    whole = "whole until a stage's last micro-batch, so they take the memory of ZeRO 1's"
     assert told == {
-        None: "torch's pipelining keeps gradients whole until a stage's last micro-batch, so they take the "
-        "memory of ZeRO 1's; other trainers reduce each micro-batch's",
-        "torchtitan": "gradients stay whole until a stage's last micro-batch, so they take the memory of "
-        "ZeRO 1's",
+        None: f"torch's pipelining keeps gradients {whole}; other trainers reduce each micro-batch's",
+        "torchtitan": f"gradients stay {whole}",
         "megatron-lm": "gradients are reduced after every micro-batch, not once a step",
     }
 
@@ -528,46 +511,32 @@ def test_a_context_that_was_trained_is_only_metas_to_refuse() -> None:
 )
 def test_shares_in_words(units: int, ranks: int, words: str) -> None:
     model = lp.model(B405).replace(n_kv_heads=units, n_heads=units * 24, head_dim=128)
-    finding = found("LP104", lp.check(model, {"tp": ranks}))
+    finding = found("LP104", lp.check(model, tp=ranks))
     assert finding is not None
     valid = ", ".join(str(tp) for tp in (1, 2, 4, 8) if units % tp == 0)
     assert finding.why == f"a rank would need {words}; tp may be {valid}"
 
 
 def test_tp_may_fill_a_whole_node_or_a_part_of_one() -> None:
-    for tp, dp, per_node, order, speaks in (
-        (8, 2, 8, "tp-cp-pp-dp", False),
-        (16, 1, 8, "tp-cp-pp-dp", True),
-        (4, 1, 2, "tp-cp-pp-dp", True),
-        (6, 4, 8, "tp-cp-pp-dp", True),  # the second group lies across two nodes
-        (2, 4, 8, "dp-tp-cp-pp", False),  # 8 consecutive GPUs hold four whole groups
-        (2, 8, 8, "dp-tp-cp-pp", True),
-        (8, 1, 4, "tp-cp-pp-dp", True),
-        (4, 1, 8, "tp-cp-pp-dp", False),
-        (16, 9, 72, "tp-cp-pp-dp", True),
-        (8, 9, 72, "tp-cp-pp-dp", False),
+    for tp, dp, per_node, speaks in (
+        (8, 2, 8, False),
+        (16, 1, 8, True),
+        (4, 1, 2, True),
+        (6, 4, 8, True),  # the second group lies across two nodes
+        (4, 1, 8, False),
+        (16, 9, 72, True),
+        (8, 9, 72, False),
     ):
-        report = lp.check(B405, {"tp": tp, "dp": dp, "order": order}, gpus_per_node=per_node)
-        assert (found("LP003", report) is not None) == speaks, (tp, dp, per_node, order)
+        report = lp.check(B405, tp=tp, dp=dp, gpus_per_node=per_node)
+        assert (found("LP003", report) is not None) == speaks, (tp, dp, per_node)
+    for dp, speaks in ((4, False), (8, True)):  # 8 consecutive GPUs hold four whole groups
+        report = lp.check(B405, tp=2, dp=dp, order="dp-tp-cp-pp")
+        assert (found("LP003", report) is not None) == speaks, dp
 
 
 # -- the templates ---------------------------------------------------------------------------------
 
-NUMBERS = set(lp.Job.of(B8, {}).numbers()) | {"reductions"}
 COUNTED = set(memory_rule.template_values(lp.Job.of(B8, {})))
-
-
-def names_in(template: str) -> set[str]:
-    return {name for _, name, _, _ in string.Formatter().parse(template) if name}
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
-def test_templates_use_numbers_that_exist(rule: Any) -> None:
-    known = NUMBERS | COUNTED if rule in MEMORY else NUMBERS
-    assert names_in(rule.message) | names_in(rule.why) <= known
-    assert names_in(rule.message) or rule.code == "LP204"
-    assert "\n" not in rule.message + rule.why
-    assert not rule.message.endswith(".")
 
 
 @given(jobs())
@@ -590,26 +559,17 @@ def test_every_template_fills_in_for_any_job(arguments: dict[str, Any]) -> None:
 
 @given(jobs())
 def test_a_finding_speaks_of_numbers_that_were_given(arguments: dict[str, Any]) -> None:
-    """No text of a finding says None: a rule speaks only where its numbers are known."""
-    for finding in lp.check(**arguments).findings:
-        assert "None" not in finding.message + finding.why
-        for verdict in finding.frameworks.values():
-            assert "None" not in verdict.message + verdict.note
-            assert verdict.verdict in VERDICTS
-
-
-@given(jobs())
-def test_severities_sort_the_report(arguments: dict[str, Any]) -> None:
+    """No text of a finding says None: a rule speaks only where its numbers are known; errors come first."""
     report = lp.check(**arguments)
     order = [SEVERITIES.index(f.severity) for f in report.findings]
     assert order == sorted(order)
     assert len({f.code for f in report.findings}) == len(order)
     assert report.ok == (0 not in order)
-
-
-def test_rules_are_values() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'code'"):
-        RULES[0].code = "LP000"  # type: ignore[misc]
+    for finding in report.findings:
+        assert "None" not in finding.message + finding.why
+        for verdict in finding.frameworks.values():
+            assert "None" not in verdict.message + verdict.note
+            assert verdict.verdict in VERDICTS
 
 
 # -- the dp that a framework makes -----------------------------------------------------------------
@@ -617,7 +577,7 @@ def test_rules_are_values() -> None:
 
 def test_a_batch_is_judged_by_the_dp_that_megatron_makes() -> None:
     """Of 8 GPUs at tp=2 it makes dp=4, whatever dp was given."""
-    asked = {"model": B8, **layout(tp=2, dp=2), "gpus": 8, "micro_batch": 1, "framework": "megatron"}
+    asked = {"model": B8, "tp": 2, "dp": 2, "gpus": 8, "micro_batch": 1, "framework": "megatron"}
     report = lp.check(**asked, global_batch=6)
     finding = found("LP401", report)
     assert finding is not None
@@ -629,7 +589,7 @@ def test_a_batch_is_judged_by_the_dp_that_megatron_makes() -> None:
     )
     assert lp.check(**asked, global_batch=8).ok
     small = lp.check(**asked | {"gpus": 16, "gpu": "h100-80gb"}, seq_len=8192)
-    made = lp.check(**asked | {"gpus": 16, "gpu": "h100-80gb"} | layout(tp=2, dp=8), seq_len=8192)
+    made = lp.check(**asked | {"gpus": 16, "gpu": "h100-80gb"} | {"tp": 2, "dp": 8}, seq_len=8192)
     assert str(small.memory) == str(made.memory)
 
 

@@ -1,4 +1,4 @@
-"""Tables as text: folded to a width with nothing lost, and in a real terminal of 40, 80 and 120 columns."""
+"""Tables as text: folded to a width with nothing lost, and in a real terminal of 40 and 120 columns."""
 
 from __future__ import annotations
 
@@ -23,15 +23,7 @@ from weights import save_hf, tiny
 PROJECT = Path(lp.__file__).parent.parent
 
 CELLS = st.sampled_from(
-    [
-        "",
-        "0",
-        "16,384",
-        "405853388800",
-        "layers.0.attention.wq.weight",
-        "Shard(0) by query head",
-        "½ of a head",
-    ]
+    ["", "0", "16,384", "405853388800", "wq.weight", "Shard(0) by query head", "½ of a head"]
 ) | st.text("ab 1.,_/·", max_size=30)
 
 
@@ -69,12 +61,9 @@ def test_a_folded_text_keeps_to_its_width_and_loses_nothing(text: str, width: in
     assert fold(text, None) == text
 
 
-def test_a_table_that_fits_is_as_without_a_width() -> None:
-    grid = lp.ranks(lp.Layout(tp=8, dp=2), 3)
-    assert grid.text(200) == grid.text() == str(grid)
-
-
 def test_cells_are_folded_between_words() -> None:
+    grid = lp.ranks(lp.Layout(tp=8, dp=2), 3)
+    assert grid.text(200) == grid.text() == str(grid)  # it fits
     assert lp.ranks(lp.Layout(tp=8, dp=512), 3).text(48) == (
         "rank 3 of 4096 in order tp-cp-pp-dp (fastest\n"
         "  first): tp=3 cp=0 pp=0 dp=0\n"
@@ -117,7 +106,7 @@ WITH_TORCH = [
 ]
 
 
-@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("columns", [40, 120])
 def test_every_table_keeps_to_the_terminals_width(columns: int, tmp_path: Path) -> None:
     save_hf(tmp_path / "old", tiny())
     commands = COMMANDS if columns > 40 else COMMANDS + WITH_TORCH

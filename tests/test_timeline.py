@@ -20,33 +20,23 @@ def small(name: str, **given: int) -> lp.Schedule:
 # -- what others have counted ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("many", "bubble"), [(16, 0.1171875), (32, 0.05859375)])
-def test_the_bubble_of_llama_3(many: int, bubble: float) -> None:
+def test_known_bubbles() -> None:
     """ISCA 2025 section 3.1.1 prints 12 and 5 %; the formula is (pp - 1) / (v·m)."""
-    made = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=many).timeline()
-    assert made.bubble == bubble == 15 / (8 * many)
-    assert made.idle_share == pytest.approx(bubble / (1 + bubble))
+    for many, bubble in ((16, 0.1171875), (32, 0.05859375)):
+        made = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=many).timeline()
+        assert made.bubble == bubble == 15 / (8 * many)
+        assert made.idle_share == pytest.approx(bubble / (1 + bubble))
+    for pp, many in ((2, 2), (4, 8), (8, 8), (5, 20)):
+        for name in ("gpipe", "1f1b"):
+            made = lp.schedule(name, pp=pp, micro_batches=many).timeline()
+            assert made.bubble == pytest.approx((pp - 1) / many)
 
 
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
-@pytest.mark.parametrize(("pp", "many"), [(2, 2), (4, 8), (8, 8), (5, 20)])
-def test_one_stage_a_rank_has_the_known_bubble(name: str, pp: int, many: int) -> None:
-    assert lp.schedule(name, pp=pp, micro_batches=many).timeline().bubble == pytest.approx((pp - 1) / many)
-
-
-@pytest.mark.parametrize(
-    ("name", "bubble"),
-    [
-        ("zbv", 0.0625),
-        ("dualpipev", 0.0625),
-        ("interleaved-zero-bubble", 0.0625),
-        ("interleaved-1f1b", 0.1875),
-        ("looped-bfs", 0.1875),
-    ],
-)
-def test_a_name_promises_nothing(name: str, bubble: float) -> None:
+def test_a_name_promises_nothing() -> None:
     """torch's ZBV has bubbles at its ends even where the halves of a backward take as long as a forward."""
-    assert small(name).timeline().bubble == bubble
+    bubbles = dict.fromkeys(("zbv", "dualpipev", "interleaved-zero-bubble"), 0.0625)
+    bubbles |= dict.fromkeys(("interleaved-1f1b", "looped-bfs"), 0.1875)
+    assert {name: small(name).timeline().bubble for name in bubbles} == bubbles
 
 
 def test_the_order_of_the_paper_when_sending_takes_time() -> None:
@@ -129,12 +119,9 @@ def needed(action: Action) -> set[tuple[str, int, int]]:
 def test_a_table_that_cannot_run_has_no_timeline() -> None:
     with pytest.raises(lp.LayoutError, match=r"^rank 0 cannot run 0B0"):
         lp.Schedule.read(["0B0 0F0", "1F0 1B0"]).timeline()
-
-
-@pytest.mark.parametrize("given", [{"forward": -1.0}, {"p2p": float("nan")}])
-def test_a_duration_that_is_none(given: dict[str, float]) -> None:
-    with pytest.raises(lp.LayoutError, match=r"must be a number from 0 to 1e\+09"):
-        small("1f1b").timeline(**given)
+    for given in ({"forward": -1.0}, {"p2p": float("nan")}):
+        with pytest.raises(lp.LayoutError, match=r"must be a number from 0 to 1e\+09"):
+            small("1f1b").timeline(**given)
 
 
 # -- at a time -------------------------------------------------------------------------------------
@@ -157,13 +144,13 @@ def test_what_ranks_do_at_a_time() -> None:
         made.at(34)
 
 
-@pytest.mark.parametrize("name", ORDERS)
-def test_the_chunks_over_time_peak_where_the_table_says(name: str) -> None:
-    made = small(name).timeline()
-    for rank in range(4):
-        times = [*made.starts[rank], *made.ends[rank]]
-        assert max(made.flying(rank, at) for at in times) == made.schedule.in_flight[rank]
-        assert (made.flying(rank, made.end), made.running(rank, made.end)) == (0, None)
+def test_the_chunks_over_time_peak_where_the_table_says() -> None:
+    for name in ORDERS:
+        made = small(name).timeline()
+        for rank in range(4):
+            times = [*made.starts[rank], *made.ends[rank]]
+            assert max(made.flying(rank, at) for at in times) == made.schedule.in_flight[rank]
+            assert (made.flying(rank, made.end), made.running(rank, made.end)) == (0, None)
 
 
 # -- as text ---------------------------------------------------------------------------------------
@@ -211,13 +198,11 @@ def test_two_timelines_on_one_axis() -> None:
     both = one.beside(other)
     assert both.text() == f"{one.text()}\n\n{other.text()}"
     assert both.at(4).text() == f"{both.text()}\n\n{one.at(4)}\n\n{other.at(4)}"
-
-
-def test_a_cursor_past_the_shorter_of_two_stands_at_its_end() -> None:
-    short, long = (lp.schedule("1f1b", pp=2, micro_batches=many).timeline() for many in (2, 4))
-    assert [moment.time for moment in short.beside(long).at(long.end).moments] == [short.end, long.end]
+    long = lp.schedule("1f1b", pp=2, micro_batches=4).timeline()
+    both = other.beside(long)  # past the shorter's end its cursor stands there
+    assert [moment.time for moment in both.at(long.end).moments] == [other.end, long.end]
     with pytest.raises(lp.LayoutError, match=f"time={long.end + 1}"):
-        short.beside(long).at(long.end + 1)
+        both.at(long.end + 1)
 
 
 def test_a_table_as_text() -> None:
@@ -232,7 +217,6 @@ def test_a_table_as_text() -> None:
 def test_a_bubble_is_a_share_of_compute_wherever_a_percentage_stands_beside_the_word() -> None:
     """The panel's line on time and a step's terms speak of idle shares, of all time."""
     made = lp.schedule("1f1b", pp=4, micro_batches=8).timeline()
-    assert made.idle_share == pytest.approx(made.bubble / (1 + made.bubble))
     cost = lp.cost("llama3-8b", {"pp": 4}, seq_len=8192, global_batch=8)
     assert cost.seconds["pipeline idle"] > 0
     hover = [text for bar in lp.view(cost).spec["data"] for text in bar["hovertext"]]

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+import torch
+from torch.distributed._local_tensor import LocalTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import llamapar as lp
 from inputs import oracle
 from llamapar.describe.splits import LAYER_SPLITS, Padding, Split
 from llamapar.frameworks import JUDGES, framework
 from llamapar.records.trace import causal_pairs
+from llamapar.spmd import compat
 
 
 def name_of(case: dict[str, Any]) -> str:
@@ -26,40 +30,39 @@ def name_of(case: dict[str, Any]) -> str:
 # -- torch: chunks, head-tail, masks ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", oracle("chunks"), ids=name_of)
-def test_chunks_are_torchs(case: dict[str, Any]) -> None:
-    split = Split(case["n"], case["k"])
-    assert [len(shard) for shard in split] == case["sizes"]
-    assert [shard.start for shard in split] == case["offsets"]
+def test_chunks_are_torchs() -> None:
+    for case in oracle("chunks"):
+        split = Split(case["n"], case["k"])
+        assert [len(shard) for shard in split] == case["sizes"]
+        assert [shard.start for shard in split] == case["offsets"]
 
 
 HEADTAIL = oracle("headtail")
 
 
-@pytest.mark.parametrize("case", [c for c in HEADTAIL if "positions" in c], ids=name_of)
-def test_head_tail_positions_are_torchs(case: dict[str, Any]) -> None:
-    made = lp.sequence({"cp": case["cp"]}, case["seq"])
-    assert made.ok
-    assert [[p for chunk in r.chunks for p in chunk] for r in made.ranks] == case["positions"]
+def test_head_tail_positions_are_torchs() -> None:
+    for case in (c for c in HEADTAIL if "positions" in c):
+        made = lp.sequence({"cp": case["cp"]}, case["seq"])
+        assert made.ok
+        assert [[p for chunk in r.chunks for p in chunk] for r in made.ranks] == case["positions"]
 
 
-@pytest.mark.parametrize("case", [c for c in HEADTAIL if "error" in c], ids=name_of)
-def test_what_torchs_balancer_refuses_is_not_even(case: dict[str, Any]) -> None:
+def test_what_torchs_balancer_refuses_is_not_even() -> None:
     """`context_parallel` drops the balancer without a word; the balancer itself asserts."""
-    assert case["default_balancer"] is None
-    if case["cp"] > 1:
-        assert not lp.sequence({"cp": case["cp"]}, case["seq"]).ok
-        layout = {"cp": case["cp"]}
-        report = lp.check("llama3-8b", layout, seq_len=case["seq"], framework="dtensor")
-        assert [f.code for f in report.findings if f.severity == "error"] == ["LP201"]
+    for case in (c for c in HEADTAIL if "error" in c):
+        assert case["default_balancer"] is None
+        if case["cp"] > 1:
+            assert not lp.sequence({"cp": case["cp"]}, case["seq"]).ok
+            report = lp.check("llama3-8b", cp=case["cp"], seq_len=case["seq"], framework="dtensor")
+            assert [f.code for f in report.findings if f.severity == "error"] == ["LP201"]
 
 
-@pytest.mark.parametrize("case", [c for c in HEADTAIL if "work" in c], ids=name_of)
-def test_causal_work_is_that_of_a_real_mask(case: dict[str, Any]) -> None:
-    for chunking, key in (("head-tail", "head_tail"), ("contiguous", "contiguous")):
-        made = lp.sequence({"cp": case["cp"]}, case["seq"], chunking=chunking)
-        assert [r.pairs for r in made.ranks] == case["work"][key]
-        assert sum(case["work"][key]) == made.pairs == causal_pairs(range(case["seq"]))
+def test_causal_work_is_that_of_a_real_mask() -> None:
+    for case in (c for c in HEADTAIL if "work" in c):
+        for chunking, key in (("head-tail", "head_tail"), ("contiguous", "contiguous")):
+            made = lp.sequence({"cp": case["cp"]}, case["seq"], chunking=chunking)
+            assert [r.pairs for r in made.ranks] == case["work"][key]
+            assert sum(case["work"][key]) == made.pairs == causal_pairs(range(case["seq"]))
 
 
 # -- Megatron's RankGenerator and torch's DeviceMesh -----------------------------------------------
@@ -79,29 +82,22 @@ def test_groups_are_megatrons_and_torchs(case: dict[str, Any]) -> None:
 
 # First groups at TP=CP=PP=DP=2, from each framework's own mesh, run.
 FIRST_GROUPS = {
-    "megatron-lm": {"tp": 1, "cp": 2, "dp": 4, "pp": 8},
-    "torchtitan": {"tp": 1, "cp": 2, "dp": 4, "pp": 8},
-    "nanotron": {"tp": 1, "cp": 2, "dp": 4, "pp": 8},
-    "picotron": {"tp": 1, "cp": 2, "dp": 8, "pp": 4},
-    "llama-models": {"tp": 1, "cp": 2, "dp": 8, "pp": 4},
-    "vllm": {"tp": 1, "cp": 2, "dp": 8, "pp": 4},
+    **{key: {"tp": 1, "cp": 2, "dp": 4, "pp": 8} for key in ("megatron-lm", "torchtitan", "nanotron")},
+    **{key: {"tp": 1, "cp": 2, "dp": 8, "pp": 4} for key in ("picotron", "llama-models", "vllm")},
     "colossalai": {"tp": 2, "cp": 1, "dp": 8, "pp": 4},
 }
 
 
-@pytest.mark.parametrize("name", FIRST_GROUPS)
-def test_rank_orders_of_the_frameworks(name: str) -> None:
-    order = framework(name).order
-    assert order is not None
-    lay = lp.Layout(tp=2, cp=2, pp=2, dp=2, order=order)
-    assert {axis: lay.group(axis, 0)[1] for axis in lp.AXES} == FIRST_GROUPS[name]
-
-
-def test_two_families_of_rank_orders() -> None:
-    slowest = {f.name: f.order.split("-")[-1] for f in JUDGES.values() if f.order}
+def test_rank_orders_of_the_frameworks() -> None:
+    for name, first in FIRST_GROUPS.items():
+        order = framework(name).order
+        assert order is not None
+        lay = lp.Layout(tp=2, cp=2, pp=2, dp=2, order=order)
+        assert {axis: lay.group(axis, 0)[1] for axis in lp.AXES} == first
+    slowest = {f.name: f.order.split("-")[-1] for f in JUDGES.values() if f.order}  # two families
     pp = {"megatron-lm", "torchtitan", "nanotron", "transformers"}
-    assert {name for name, axis in slowest.items() if axis == "pp"} == pp
-    assert {name for name, axis in slowest.items() if axis == "dp"} == set(slowest) - pp
+    assert slowest == {name: "pp" if name in pp else "dp" for name in slowest}
+    assert pp <= set(slowest)
 
 
 # -- vocabularies: fairscale, Megatron, ColossalAI, vLLM -------------------------------------------
@@ -132,33 +128,19 @@ def test_vocabulary_ranges_are_the_tools_own(case: dict[str, Any]) -> None:
 TPS = (1, 2, 4, 8, 16, 32, 64)
 # Rows of a padded vocabulary of 128,256, by framework default and TP.
 PADDED = {
-    **dict.fromkeys(
-        (
-            "llama-models",
-            "picotron",
-            "torchtitan",
-            "transformers",
-            "distributed-llama",
-            "nanotron",
-            "vllm",
-        ),
-        (128256,) * 7,
-    ),
+    **dict.fromkeys(("llama-models", "picotron", "torchtitan", "transformers"), (128256,) * 7),
+    **dict.fromkeys(("distributed-llama", "nanotron", "vllm"), (128256,) * 7),
     "megatron-lm": (128256, 128256, 128512, 129024, 129024, 131072, 131072),
     "colossalai": (128256, 128256, 128256, 128512, 129024, 129024, 131072),
+    "32*tp": (128256, 128256, 128256, 128256, 128512, 129024, 129024),  # ColossalAI, asked to pad later
 }
 
 
-@pytest.mark.parametrize("name", PADDED)
-def test_padded_vocabulary_of_llama_3(name: str) -> None:
-    made = [lp.vocab("llama3-8b", {"tp": tp}, padding=name) for tp in TPS]
-    assert tuple(m.padded for m in made) == PADDED[name]
-    assert [len(m.rank(0).rows) for m in made] == [n // tp for n, tp in zip(PADDED[name], TPS, strict=True)]
-
-
-def test_colossalai_with_32_pads_later() -> None:
-    made = [lp.vocab("llama3-8b", {"tp": tp}, padding=Padding(32, per_tp=True)).padded for tp in TPS]
-    assert made == [128256, 128256, 128256, 128256, 128512, 129024, 129024]
+def test_padded_vocabulary_of_llama_3() -> None:
+    for name, padded in PADDED.items():
+        made = [lp.vocab("llama3-8b", {"tp": tp}, padding=name) for tp in TPS]
+        assert tuple(m.padded for m in made) == padded
+        assert [len(m.rank(0).rows) for m in made] == [n // tp for n, tp in zip(padded, TPS, strict=True)]
 
 
 # -- layers: torchtitan, ColossalAI, picotron, vLLM, Megatron --------------------------------------
@@ -209,33 +191,20 @@ EVENLY = ("vllm", "colossalai", "picotron", "transformers", "megatron-lm")
 # Layers per stage as (stages, layers) runs.
 PIPELINES = {
     (32, 3): {
-        "torchtitan": [(2, 11), (1, 10)],
-        "vllm": [(2, 11), (1, 10)],
-        "colossalai": [(2, 11), (1, 10)],
-        "picotron": [(2, 11), (1, 10)],
+        **{key: [(2, 11), (1, 10)] for key in ("torchtitan", "vllm", "colossalai", "picotron")},
         "transformers": [(2, 10), (1, 12)],
         "megatron-lm": [],
     },
-    (32, 4): {
-        "torchtitan": [(1, 8), (1, 9), (1, 8), (1, 7)],
-        **{name: [(4, 8)] for name in EVENLY},
-    },
-    (80, 8): {
-        "torchtitan": [(1, 10), (1, 11), (5, 10), (1, 9)],
-        **{name: [(8, 10)] for name in EVENLY},
-    },
+    (32, 4): {"torchtitan": [(1, 8), (1, 9), (1, 8), (1, 7)], **{key: [(4, 8)] for key in EVENLY}},
+    (80, 8): {"torchtitan": [(1, 10), (1, 11), (5, 10), (1, 9)], **{key: [(8, 10)] for key in EVENLY}},
     (126, 4): {
-        "torchtitan": [(1, 31), (2, 32), (1, 31)],
-        "vllm": [(1, 31), (2, 32), (1, 31)],
-        "colossalai": [(1, 31), (2, 32), (1, 31)],
+        **{key: [(1, 31), (2, 32), (1, 31)] for key in ("torchtitan", "vllm", "colossalai")},
         "picotron": [(2, 32), (2, 31)],
         "transformers": [(3, 31), (1, 33)],
         "megatron-lm": [],
     },
     (126, 16): {
-        "torchtitan": [(1, 7), (14, 8), (1, 7)],
-        "vllm": [(1, 7), (14, 8), (1, 7)],
-        "colossalai": [(1, 7), (14, 8), (1, 7)],
+        **{key: [(1, 7), (14, 8), (1, 7)] for key in ("torchtitan", "vllm", "colossalai")},
         "picotron": [(14, 8), (2, 7)],
         "transformers": [(15, 7), (1, 21)],
         "megatron-lm": [],
@@ -256,15 +225,12 @@ def test_pipelines_of_the_frameworks(layers: int, pp: int) -> None:
 
 
 def test_405b_on_megatron_works_where_its_126_layers_divide() -> None:
-    model = lp.model("llama3.1-405b")
-    fits = [pp for pp in range(1, 19) if lp.check(model, {"pp": pp}, framework="megatron").ok]
-    assert fits == [1, 2, 3, 6, 7, 9, 14, 18]
-    flags = [
-        pp
-        for pp in range(1, 19)
-        if lp.check(model, {"pp": pp}, framework="megatron", layer_split="balanced ends").ok
-    ]
-    assert flags == [1, 2, 4, 8, 16]
+    def fits(**known: Any) -> list[int]:
+        asked = {"framework": "megatron", **known}
+        return [pp for pp in range(1, 19) if lp.check("llama3.1-405b", {"pp": pp}, **asked).ok]
+
+    assert fits() == [1, 2, 3, 6, 7, 9, 14, 18]
+    assert fits(layer_split="balanced ends") == [1, 2, 4, 8, 16]
 
 
 # -- what two issues tell ----------------------------------------------------------------------------
@@ -288,42 +254,25 @@ def test_bytes_that_a_32_bit_counter_loses() -> None:
 
 # -- torch itself, run -----------------------------------------------------------------------------
 
-UNEVEN_VOCABULARY = """
-import torch, torch.distributed as dist
-from torch.distributed._local_tensor import LocalTensorMode
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.testing._internal.distributed.fake_pg import FakeStore
-
-dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=3)
-mesh = init_device_mesh("cpu", (3,), mesh_dim_names=("tp",))
-model = lambda: torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 10, bias=False)).double()
-reference, tokens = model(), torch.arange(10)
-whole = Replicate()
-plan = {
-    "0": RowwiseParallel(input_layouts=whole, output_layouts=whole),
-    "1": ColwiseParallel(output_layouts=whole),
-}
-with LocalTensorMode(3), torch.no_grad():
-    sharded = model()
-    sharded.load_state_dict(reference.state_dict())
-    parallelize_module(sharded, mesh, plan)
-    held = sharded[0].weight.to_local()
-    print({rank: tuple(part.shape) for rank, part in held._local_tensors.items()})
-    print(torch.allclose(sharded(tokens).reconcile(), reference(tokens), rtol=1e-12))
-dist.destroy_process_group()
-"""
-
 
 def test_uneven_vocabulary_shards_work_in_dtensor() -> None:
     """10 rows over 3 ranks: embedding and head give what the whole model gives."""
-    run = [sys.executable, "-W", "ignore", "-c", UNEVEN_VOCABULARY]
-    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    shapes, close = done.stdout.splitlines()
-    assert shapes == str({r: (len(rows), 8) for r, rows in enumerate(Split(10, 3))})
-    assert close == "True"
-    model = lp.model("tiny").replace(vocab_size=1025)
-    report = lp.check(model, {"tp": 8}, framework="dtensor")
+
+    def model() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 10, bias=False)).double()
+
+    reference, tokens, whole = model(), torch.arange(10), Replicate()
+    plan = {
+        "0": RowwiseParallel(input_layouts=whole, output_layouts=whole),
+        "1": ColwiseParallel(output_layouts=whole),
+    }
+    with compat.fake_world(3), LocalTensorMode(3), torch.no_grad():
+        sharded = model()
+        sharded.load_state_dict(reference.state_dict())
+        parallelize_module(sharded, init_device_mesh("cpu", (3,), mesh_dim_names=("tp",)), plan)
+        held = sharded[0].weight.to_local()
+        shapes = {rank: tuple(part.shape) for rank, part in held._local_tensors.items()}
+        assert shapes == {r: (len(rows), 8) for r, rows in enumerate(Split(10, 3))}
+        assert torch.allclose(sharded(tokens).reconcile(), reference(tokens), rtol=1e-12)
+    report = lp.check(lp.model("tiny").replace(vocab_size=1025), tp=8, framework="dtensor")
     assert [(f.code, f.severity) for f in report.findings] == [("LP105", "note")]
