@@ -183,7 +183,8 @@ def fixes(many: int) -> None:
             for fix in finding.fixes:
                 job = fix.job
                 counted["fixes"] += 1
-                kept = job.layout.world == asked["gpus"] and all(getattr(job, n) == asked[n] for n in held)
+                same = (str(getattr(job, name)) == str(asked[name]) for name in held)
+                kept = job.layout.world == asked["gpus"] and all(same)
                 counted["on other GPUs, lengths or batches"] += not kept
                 changes = {name: getattr(job, name) for name, _ in fix.changes if hasattr(job, name)}
                 again = {**asked, **changes, "model": job.model, "layout": job.layout}

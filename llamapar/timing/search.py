@@ -239,8 +239,6 @@ def of_degrees(
         (
             zero,
             copies,
-            # No copies, as many as the job has, or one on each node, as most are run.
-            copies in (1, job.layout.dp_replicate, tp * cp * dp // max(1, how.gpu.domain)),
             cp * dp // copies,
             Sharing.of(how, own.replace(pp=pp, dp=dp, zero=zero, dp_replicate=copies)),
         )
@@ -265,9 +263,9 @@ def of_degrees(
             params = int(made.rank * numel)
             # Seconds without what ZeRO sends, which the ZeRO stages below share.
             alone: dict[str, float] = {}
-            # Copies of the shards take memory, so unusual ones are kept only where they are faster.
+            # Copies of the shards take memory, so more of them are kept only where they are faster.
             fastest: dict[tuple[int, str], float] = {}
-            for zero, copies, usual, shards, sharing in shared:
+            for zero, copies, shards, sharing in shared:
                 # Both tests are lower bounds, so a layout that fails one certainly does not fit; the
                 # exact count comes later.
                 if least_bytes(made.rank * numel, zero, shards, judge) > room:
@@ -303,7 +301,7 @@ def of_degrees(
                         exposed[alike] = sum(term.value for term in terms)
                     seconds = alone[name] + exposed[alike]
                     before = fastest.setdefault((zero, name), seconds)
-                    if usual or seconds < before:
+                    if copies == 1 or seconds < before or copies == job.layout.dp_replicate:
                         fastest[zero, name] = min(before, seconds)
                         other = "" if split == splits[0] else split
                         yield Candidate(
