@@ -46,6 +46,7 @@ from weights import (
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("no_ranks_left")
 PADDINGS = list(dict.fromkeys(f.padding for f in FRAMEWORKS.values()))
 DEGREES = range(1, 17)
 
@@ -74,10 +75,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 # -- what a rank must hold, computed the long way ----------------------------------------------------
 
 
-def of_rank(
-    model: ModelConfig, whole: torch.Tensor, p: Parameter, tp: int, rank: int, padding: Padding
-) -> Any:
-    """The rank's part of a whole tensor, by torch.chunk after padding and repeating."""
+def of_ranks(
+    model: ModelConfig, whole: torch.Tensor, p: Parameter, tp: int, padding: Padding
+) -> list[torch.Tensor]:
+    """Each rank's part of a whole tensor, by torch.chunk after padding and repeating."""
     if p.key in ("tok_embeddings", "output"):
         pads = padding.padded(len(whole), tp) - len(whole)
         raw_pads = torch.zeros(pads, *whole.shape[1:], dtype=torch.float32).to(whole.dtype)
@@ -89,10 +90,10 @@ def of_rank(
         )
         whole = repeated.view(whole.dtype)
     if p.key in ("norm", "bo"):
-        return whole
+        return [whole] * tp
     dim = 1 if p.key in ("wo", "w2") else 0
     parts = torch.chunk(whole, tp, dim)
-    return parts[rank] if rank < len(parts) else whole.narrow(dim, 0, 0)
+    return [*parts, *[whole.narrow(dim, 0, 0)] * (tp - len(parts))]
 
 
 def in_meta_order(model: ModelConfig, p: Parameter, tensor: torch.Tensor) -> torch.Tensor:
@@ -113,21 +114,21 @@ def expected(
     whole = values(model, DTYPES[dtype])
     counts = lp.stages(model, lp.Layout(pp=pp)).counts
     first = list(itertools.accumulate([0, *counts]))
+    parts = {
+        p.name: of_ranks(model, in_meta_order(model, p, t) if naming == "meta" else t, p, tp, padding)
+        for p, t in zip(model.parameters(), whole.values(), strict=True)
+    }
     files: dict[str, dict[str, torch.Tensor]] = {}
     for stage, rank in itertools.product(range(pp), range(tp)):
         held: dict[str, torch.Tensor] = {}
         for p in model.parameters():
             ends = {"tok_embeddings": 0, "output": pp - 1, "norm": pp - 1}
-            home = (
-                next(s for s in range(pp) if p.layer < first[s + 1]) if p.layer is not None else ends[p.key]
-            )
-            shared = (
-                model.tied and p.key == "tok_embeddings" and stage == pp - 1 and (pp > 1 or naming == "meta")
-            )
+            home = ends[p.key] if p.layer is None else next(s for s in range(pp) if p.layer < first[s + 1])
+            last = p.key == "tok_embeddings" and stage == pp - 1
+            shared = model.tied and last and (pp > 1 or naming == "meta")
             if stage not in ({home, pp - 1} if shared else {home}):
                 continue
-            tensor = in_meta_order(model, p, whole[p.hf_name]) if naming == "meta" else whole[p.hf_name]
-            part = of_rank(model, tensor, p, tp, rank, padding)
+            part = parts[p.name][rank]
             if stage == home:
                 held[p.name if naming == "meta" else p.hf_name] = part
             if shared:
@@ -160,19 +161,13 @@ CASES = list(cases())
 
 def options(case: Case) -> dict[str, Any]:
     name, tp, pp, padding, form = case
-    return {
-        "tp": tp,
-        "pp": pp,
-        "padding": padding,
-        "format": form,
-        "kv_replication": tp > PRESETS[name].n_kv_heads,
-    }
+    return dict(tp=tp, pp=pp, padding=padding, format=form, kv_replication=tp > PRESETS[name].n_kv_heads)
 
 
 def test_what_is_cut_is_right_and_comes_back(
     whole: Callable[..., Path], tmp_path: Path, counts: Callable[[int, int, int], int]
 ) -> None:
-    chosen = random.Random(0).sample(CASES, counts(16, 50, len(CASES)))
+    chosen = random.Random(0).sample(CASES, counts(12, 50, len(CASES)))
     for i, case in enumerate(chosen):
         name, tp, pp, padding, form = case
         model, dtype = small(name), list(DTYPES)[zlib.crc32(repr(case).encode()) % len(DTYPES)]
@@ -270,12 +265,6 @@ def test_kv_heads_stored_twice_and_once_again(whole: Callable[..., Path], tmp_pa
             "n_kv_heads=3: tiny has 4\n  why  KV heads are stored a whole number of times\n"
             "  try  n_kv_heads=4, or n_kv_heads=8",
         ),
-        (0, "n_kv_heads=0: n_kv_heads must be a whole number from 1 to 8\n  try  n_kv_heads=1"),
-        (
-            "4",
-            "n_kv_heads='4': n_kv_heads must be a whole number from 1 to 8\n"
-            "  why  text is never read as a number here\n  try  n_kv_heads=4",
-        ),
         (16, "n_kv_heads=16: n_kv_heads must be a whole number from 1 to 8\n  try  n_kv_heads=8"),
     ],
 )
@@ -296,7 +285,7 @@ def tiled(model: ModelConfig, folder: Path, tp: int) -> Path:
             if p.key in ("wk", "wv"):
                 held[p.name] = tensor.chunk(model.n_kv_heads)[rank % model.n_kv_heads]
             else:
-                held[p.name] = of_rank(model, tensor, p, tp, rank, Padding(64, True))
+                held[p.name] = of_ranks(model, tensor, p, tp, Padding(64, True))[rank]
         shards.append(held)
     return save_meta(folder, model, shards)
 
@@ -325,9 +314,7 @@ def test_two_stored_heads_that_are_not_one(tmp_path: Path) -> None:
     held = dict(values(model))
     name = "model.layers.1.self_attn.v_proj.weight"
     source = save_hf(tmp_path / "it", model, held)
-    with pytest.raises(
-        CheckpointError, match=r"\Alayers\.0\.attention\.wk\.weight with 2 KV heads for 4: the "
-    ):
+    with pytest.raises(CheckpointError, match=r"\Alayers\.0\.attention\.wk\.weight with 2 KV heads for 4: "):
         checkpoint.gather(source, tmp_path / "new", n_kv_heads=2)
     assert not (tmp_path / "new").exists()
     for n in held:  # all alike but one
@@ -432,8 +419,8 @@ def test_an_embedding_cut_by_columns_as_metas_llama_2_has_it(tmp_path: Path) -> 
     shards = []
     for rank in range(2):
         held = {
-            p.name: of_rank(model, in_meta_order(model, p, values(model)[p.hf_name]), p, 2, rank, Padding())
-            for p in model.parameters()
+            p.name: of_ranks(model, in_meta_order(model, p, t), p, 2, Padding())[rank]
+            for p, t in zip(model.parameters(), values(model).values(), strict=True)
         }
         held["tok_embeddings.weight"] = values(model)["model.embed_tokens.weight"].chunk(2, 1)[rank]
         held["rope.freqs"] = torch.ones(2)
@@ -449,15 +436,12 @@ def test_an_embedding_cut_by_columns_as_metas_llama_2_has_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("naming", ["hf", "meta"])
 def test_a_folder_of_torch_distributed_checkpoint(tmp_path: Path, naming: str) -> None:
     model = tiny()
-    state = {
-        p.hf_name if naming == "hf" else p.name: values(model)[p.hf_name]
-        if naming == "hf"
-        else in_meta_order(model, p, values(model)[p.hf_name])
-        for p in model.parameters()
-    }
+    held = values(model)
+    if naming == "meta":
+        held = {p.name: in_meta_order(model, p, held[p.hf_name]) for p in model.parameters()}
     with warnings.catch_warnings():  # no process group is there
         warnings.simplefilter("ignore")
-        dcp.save({"model": state, "step": 17}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+        dcp.save({"model": held, "step": 17}, checkpoint_id=tmp_path / "dcp", no_dist=True)
     found = checkpoint.inspect(tmp_path / "dcp", model=model)
     assert found.ok, str(found)
     assert found.checkpoint.format == "dcp"
@@ -494,39 +478,24 @@ def test_tied_embeddings(tmp_path: Path, form: str, stored_twice: bool) -> None:
 
 
 def test_a_tied_head_that_is_another_is_refused(tmp_path: Path) -> None:
-    model = small("llama3.2-1b")
-    other = {"lm_head.weight": values(model, seed=1)["model.embed_tokens.weight"]}
-    source = save_hf(tmp_path / "it", model, values(model) | other)
-    with pytest.raises(
-        CheckpointError, match=r"^tok_embeddings.weight: the copies in model.safetensors and "
-    ):
-        checkpoint.gather(source, tmp_path / "new")
-
-
-def test_a_tied_head_of_another_shape_is_a_finding(tmp_path: Path) -> None:
     model = tiny(tied=True)
-    source = save_hf(tmp_path / "it", model, values(model) | {"lm_head.weight": torch.zeros(32, 101)})
-    found = checkpoint.inspect(source)
-    assert found.findings == (
+    heads = [values(model, seed=1)["model.embed_tokens.weight"], torch.zeros(32, 101), torch.zeros(7, 31)]
+    folders = [tmp_path / str(i) for i in range(len(heads))]
+    for folder, head in zip(folders, heads, strict=True):
+        save_hf(folder, model, values(model) | {"lm_head.weight": head})
+    with pytest.raises(CheckpointError, match=r"^tok_embeddings\.weight: the copies in model"):
+        checkpoint.gather(folders[0], tmp_path / "new")
+    assert checkpoint.inspect(folders[1]).findings == (
         "lm_head.weight is [32, 101] in model.safetensors, [101, 32] is needed: the tensor is transposed",
     )
-    narrow = save_hf(tmp_path / "narrow", model, values(model) | {"lm_head.weight": torch.zeros(7, 31)})
-    assert (
-        checkpoint.inspect(narrow)
-        .findings[0]
-        .startswith("lm_head.weight is [7, 31] in model.safetensors, [101, 32] is needed: ")
-    )
+    (finding,) = checkpoint.inspect(folders[2]).findings
+    assert finding.startswith("lm_head.weight is [7, 31] in model.safetensors, [101, 32] is needed: ")
 
 
 def test_dtypes_of_one_checkpoint_are_kept_apart(tmp_path: Path) -> None:
     model = tiny(dim=24, n_heads=6, n_kv_heads=3, ffn_dim=9)
-    odd = {
-        name: tensor
-        for p in model.parameters()
-        for name, tensor in [
-            (p.hf_name, values(model, DTYPES["F32" if p.key == "norm" else "F8_E4M3"])[p.hf_name])
-        ]
-    }
+    kinds = {p.hf_name: "F32" if p.key == "norm" else "F8_E4M3" for p in model.parameters()}
+    odd = {name: values(model, DTYPES[kind])[name] for name, kind in kinds.items()}
     source = save_hf(tmp_path / "it", model, odd)
     checkpoint.shard(source, tmp_path / "cut", tp=3, padding="64")
     checkpoint.reshard(tmp_path / "cut", tmp_path / "meta", tp=1, format="meta")
@@ -545,16 +514,14 @@ def test_pad_rows_of_a_source_never_reach_the_target(whole: Callable[..., Path],
         tensors[name][model.vocab_size - 64 :] = 7
     torch.save(tensors, last)
     checkpoint.reshard(tmp_path / "theirs", tmp_path / "ours", tp=tp, padding="megatron", format="meta")
-    for name, hf_name in (
-        ("tok_embeddings.weight", "embed_tokens.weight"),
-        ("output.weight", "lm_head.weight"),
-    ):
-        shards = [load(tmp_path / "ours" / f"consolidated.{rank:02d}.pth")[name] for rank in range(tp)]
-        made = torch.cat(shards)
+    held = values(model)
+    for name, whole_name in zip(tensors, held, strict=True):
+        if name not in ("tok_embeddings.weight", "output.weight"):
+            continue
+        made = torch.cat([tensors[name] for tensors in loaded(tmp_path / "ours").values()])
         assert len(made) == 256
         assert not made[model.vocab_size :].any()
-        want = next(t for key, t in values(model).items() if key.endswith(hf_name))
-        assert raw(made[: model.vocab_size]) == raw(want)
+        assert raw(made[: model.vocab_size]) == raw(held[whole_name])
 
 
 # -- what others read --------------------------------------------------------------------------------
@@ -567,11 +534,8 @@ def test_one_file_and_several_with_an_index(
 
     model = tiny()
     checkpoint.gather(whole(model), tmp_path / "one")
-    assert {p.name for p in (tmp_path / "one").iterdir()} == {
-        "config.json",
-        "llamapar.json",
-        "model.safetensors",
-    }
+    held = {p.name for p in (tmp_path / "one").iterdir()}
+    assert held == {"config.json", "llamapar.json", "model.safetensors"}
     monkeypatch.setattr(checkpoint, "MAX_FILE", 8000)
     made = checkpoint.gather(whole(model), tmp_path / "several")
     index = json.loads((tmp_path / "several" / "model.safetensors.index.json").read_text())
@@ -630,15 +594,11 @@ def test_fairscales_layers_hold_these_bytes(tmp_path: Path) -> None:
     assert len(cases) == 3
     for i, case in enumerate(cases):
         model, here = tiny(**case["model"]), tmp_path / str(i)
-        source = save_meta(
-            here / "whole", model, [{p.name: counted(model)[p.hf_name] for p in model.parameters()}]
-        )
+        whole = {p.name: counted(model)[p.hf_name] for p in model.parameters()}
+        source = save_meta(here / "whole", model, [whole])
         checkpoint.shard(source, here / "first", tp=2, padding="megatron")
-        wanted = {
-            "tp": case["tp"],
-            "padding": case["padding"],
-            "kv_replication": case["tp"] > model.n_kv_heads,
-        }
+        wanted = {"tp": case["tp"], "padding": case["padding"]}
+        wanted["kv_replication"] = case["tp"] > model.n_kv_heads
         checkpoint.reshard(here / "first", here / "cut", **wanted, format="meta")
         assert len(case["ranks"]) == case["tp"]
         for rank, crcs in enumerate(case["ranks"]):

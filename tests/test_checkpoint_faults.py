@@ -39,6 +39,7 @@ from llamapar.describe.modelfile import config_json
 from weights import alike, contents, exactly, load, raw, save_hf, save_meta, tiny, together, values
 
 PROJECT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.usefixtures("no_ranks_left")
 MODEL = tiny()
 CUT = {"tp": 4, "padding": "colossalai", "pp": 2}
 META = {"tp": 2, "padding": "megatron", "format": "meta"}
@@ -778,9 +779,7 @@ def test_shapes_that_do_not_agree(
     found = checkpoint.inspect(folder)
     assert not found.ok
     assert found.findings == (told,)
-    with pytest.raises(
-        CheckpointError, match=r"it does not agree with its config: "
-    ):
+    with pytest.raises(CheckpointError, match=r"it does not agree with its config: "):
         checkpoint.gather(folder, tmp_path / "new")
     assert list(tmp_path.iterdir()) == [folder]
 

@@ -24,6 +24,7 @@ from llamapar.cli import main as cli
 from llamapar.describe.modelfile import config_json
 from llamapar.programs.saving import gather_then_unpad, unpad_then_gather
 
+pytestmark = pytest.mark.usefixtures("no_ranks_left")
 BIG = lp.model("llama3.1-70b")
 MODEL = BIG.replace(dim=16, n_heads=16, head_dim=2, ffn_dim=48, n_layers=2)
 DEFAULT = lp.Padding(64, per_tp=True)

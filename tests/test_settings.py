@@ -780,38 +780,6 @@ def test_what_a_person_says_besides_is_held_against_the_file() -> None:
         lp.read_settings(text=text, known={"gpu": 64})
 
 
-LEVANTER = """model:
-  type: llama
-  hidden_dim: 2048
-  num_layers: 16
-  num_kv_heads: 8
-  intermediate_dim: 8192
-trainer:
-  mp: p=f32,c=bfloat16
-  train_batch_size: 1024
-  per_device_parallelism: 4
-  model_axis_size: 2
-"""
-
-
-def test_levanters_yaml_is_read_with_its_defaults() -> None:
-    for text, wanted in (
-        (LEVANTER, "format=Levanter dim=2048 n_heads=32 n_kv_heads=8 rope_theta=10000 dtype=bfloat16"),
-        (LEVANTER, "tp=2 dp=32 dp_shard=32 zero=3 seq_len=2048 micro_batches=8 recompute=full"),
-        (LEVANTER + "  replica_dcn_axis_size: -1\n", "dp_replicate=open"),
-        (
-            "data: !include own.yaml\nuse_hf_model_config: true\ninitialize_from_hf: meta-llama/"
-            "Llama-3.1-8B\n" + LEVANTER[LEVANTER.index("trainer") :],
-            "preset=llama3.1-8b seq_len=open",
-        ),
-    ):
-        assert fields(lp.read_settings(text=text, known={"gpus": 64}), wanted) == wanted
-    other = LEVANTER.replace("per_device_parallelism: 4", "fsdp_axis: null").replace("llama", "mixtral")
-    settings = lp.read_settings(text=other, known={"gpus": 64})
-    assert fields(settings, "zero= micro_batches=") == "zero=0 micro_batches=1"
-    assert (settings.covered, "dim" in settings.model) == (False, False)
-
-
 def test_formats_have_names_of_their_own() -> None:
     assert len({f.name for f in FORMATS}) == len(FORMATS)
     assert {f.framework for f in FORMATS} - {None} <= set(lp.FRAMEWORKS)
