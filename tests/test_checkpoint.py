@@ -47,6 +47,8 @@ from weights import (
 )
 
 pytestmark = pytest.mark.usefixtures("no_ranks_left")
+Whole = Callable[..., Path]
+Counts = Callable[[int, int, int], int]
 PADDINGS = list(dict.fromkeys(f.padding for f in FRAMEWORKS.values()))
 DEGREES = range(1, 17)
 
@@ -59,7 +61,7 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """The folder of a whole checkpoint of a model and dtype, made once."""
     made: dict[tuple[ModelConfig, str], Path] = {}
 
@@ -85,9 +87,8 @@ def of_ranks(
         whole = torch.cat([whole.view(torch.uint8), raw_pads.view(torch.uint8)]).view(whole.dtype)
     if p.key in ("wk", "wv", "bk", "bv") and tp > model.n_kv_heads:
         heads = whole.view(torch.uint8).reshape(model.n_kv_heads, -1)
-        repeated = heads.repeat_interleave(tp // model.n_kv_heads, 0).reshape(
-            -1, *whole.view(torch.uint8).shape[1:]
-        )
+        repeated = heads.repeat_interleave(tp // model.n_kv_heads, 0)
+        repeated = repeated.reshape(-1, *whole.view(torch.uint8).shape[1:])
         whole = repeated.view(whole.dtype)
     if p.key in ("norm", "bo"):
         return [whole] * tp
@@ -147,9 +148,8 @@ Case = tuple[str, int, int, Padding, str]
 
 def cases() -> Iterator[Case]:
     """(preset, tp, pp, padding, format) of all that can be laid out, KV heads in copies where needed."""
-    for name, tp, pp, padding, form in itertools.product(
-        PRESETS, DEGREES, range(1, 5), PADDINGS, ("hf", "meta")
-    ):
+    every = itertools.product(PRESETS, DEGREES, range(1, 5), PADDINGS, ("hf", "meta"))
+    for name, tp, pp, padding, form in every:
         model = PRESETS[name]
         fits = model.n_heads % tp == 0 and (model.n_kv_heads % tp == 0 or tp % model.n_kv_heads == 0)
         if fits and not (form == "meta" and (pp > 1 or model.qkv_bias)):
@@ -164,9 +164,7 @@ def options(case: Case) -> dict[str, Any]:
     return dict(tp=tp, pp=pp, padding=padding, format=form, kv_replication=tp > PRESETS[name].n_kv_heads)
 
 
-def test_what_is_cut_is_right_and_comes_back(
-    whole: Callable[..., Path], tmp_path: Path, counts: Callable[[int, int, int], int]
-) -> None:
+def test_what_is_cut_is_right_and_comes_back(whole: Whole, tmp_path: Path, counts: Counts) -> None:
     chosen = random.Random(0).sample(CASES, counts(12, 50, len(CASES)))
     for i, case in enumerate(chosen):
         name, tp, pp, padding, form = case
@@ -187,9 +185,7 @@ def test_what_is_cut_is_right_and_comes_back(
         shutil.rmtree(back)
 
 
-def test_every_dtype_and_split_of_one_model(
-    whole: Callable[..., Path], tmp_path: Path, counts: Callable[[int, int, int], int]
-) -> None:
+def test_every_dtype_and_split_of_one_model(whole: Whole, tmp_path: Path, counts: Counts) -> None:
     model = tiny(n_layers=5)
     every = list(itertools.product(DTYPES, LAYER_SPLITS, (1, 2, 4, 8), (1, 2, 4), PADDINGS))
     for i, (dtype, split, tp, pp, padding) in enumerate(random.Random(2).sample(every, counts(12, 50, 600))):
@@ -205,9 +201,7 @@ def test_every_dtype_and_split_of_one_model(
         shutil.rmtree(back)
 
 
-def test_a_reshard_is_the_shard_of_the_gather(
-    whole: Callable[..., Path], tmp_path: Path, counts: Callable[[int, int, int], int]
-) -> None:
+def test_a_reshard_is_the_shard_of_the_gather(whole: Whole, tmp_path: Path, counts: Counts) -> None:
     by_model: dict[str, list[Case]] = {}
     for case in CASES:
         by_model.setdefault(case[0], []).append(case)
@@ -226,7 +220,7 @@ def test_a_reshard_is_the_shard_of_the_gather(
 
 @pytest.mark.parametrize("degrees", [{"tp": 3}, {"tp": 16}, {"tp": 2, "pp": 9}])
 def test_what_cannot_be_laid_out_is_refused_before_anything_is_written(
-    whole: Callable[..., Path], tmp_path: Path, degrees: dict[str, int]
+    whole: Whole, tmp_path: Path, degrees: dict[str, int]
 ) -> None:
     with pytest.raises(LayoutError, match=r"LP10[1-9]|stages for 2 layers|LP"):
         checkpoint.shard(whole(tiny()), tmp_path / "new", **degrees)
@@ -236,7 +230,7 @@ def test_what_cannot_be_laid_out_is_refused_before_anything_is_written(
 # -- KV heads ----------------------------------------------------------------------------------------
 
 
-def test_kv_heads_stored_twice_and_once_again(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_kv_heads_stored_twice_and_once_again(whole: Whole, tmp_path: Path) -> None:
     model = tiny()
     twice = checkpoint.gather(whole(model), tmp_path / "twice", n_kv_heads=8)
     assert twice.model
@@ -268,9 +262,7 @@ def test_kv_heads_stored_twice_and_once_again(whole: Callable[..., Path], tmp_pa
         (16, "n_kv_heads=16: n_kv_heads must be a whole number from 1 to 8\n  try  n_kv_heads=8"),
     ],
 )
-def test_kv_heads_that_cannot_be(
-    whole: Callable[..., Path], tmp_path: Path, asked: Any, message: str
-) -> None:
+def test_kv_heads_that_cannot_be(whole: Whole, tmp_path: Path, asked: Any, message: str) -> None:
     with pytest.raises(LayoutError, match=exactly(message)):
         checkpoint.gather(whole(tiny()), tmp_path / "new", model=tiny(), n_kv_heads=asked)
 
@@ -334,7 +326,7 @@ def test_two_stored_heads_that_are_not_one(tmp_path: Path) -> None:
 # -- rows in Meta's order and in Hugging Face's -----------------------------------------------------
 
 
-def test_row_order_is_that_of_transformers_conversion(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_row_order_is_that_of_transformers_conversion(whole: Whole, tmp_path: Path) -> None:
     model = small("llama3.2-3b", dim=8 * 24)  # in heads 4 wide the way there is the way back
     checkpoint.gather(whole(model), tmp_path / "meta", format="meta")
     meta = load(tmp_path / "meta" / "consolidated.00.pth")
@@ -358,9 +350,8 @@ def meta_logits(model: ModelConfig, w: dict[str, torch.Tensor], tokens: torch.Te
 
     n, hd = tokens.shape[1], model.head_dim
     freqs = 1.0 / model.rope_theta ** (torch.arange(0, hd, 2).double() / hd)
-    turn = torch.polar(torch.ones(n, hd // 2).double(), torch.outer(torch.arange(n).double(), freqs))[
-        None, :, None
-    ]
+    angles = torch.outer(torch.arange(n).double(), freqs)
+    turn = torch.polar(torch.ones_like(angles), angles)[None, :, None]
 
     def rotated(x: torch.Tensor) -> torch.Tensor:
         pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], hd // 2, 2))
@@ -451,7 +442,7 @@ def test_a_folder_of_torch_distributed_checkpoint(tmp_path: Path, naming: str) -
     assert checkpoint.verify(tmp_path / "cut", against=tmp_path / "back").ok
 
 
-def test_names_that_wrappers_put_before(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_names_that_wrappers_put_before(whole: Whole, tmp_path: Path) -> None:
     model = tiny()
     odd = {f"_orig_mod.module.{name}": tensor for name, tensor in values(model).items()}
     source = save_hf(tmp_path / "it", model, odd)
@@ -503,7 +494,7 @@ def test_dtypes_of_one_checkpoint_are_kept_apart(tmp_path: Path) -> None:
     assert alike(together(tmp_path / "back"), odd)
 
 
-def test_pad_rows_of_a_source_never_reach_the_target(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_pad_rows_of_a_source_never_reach_the_target(whole: Whole, tmp_path: Path) -> None:
     """Somebody's trainer left numbers in its pad rows, and the target has more of them."""
     model, tp = tiny(), 2
     checkpoint.shard(whole(model), tmp_path / "theirs", tp=tp, padding="64", format="meta")
@@ -528,7 +519,7 @@ def test_pad_rows_of_a_source_never_reach_the_target(whole: Callable[..., Path],
 
 
 def test_one_file_and_several_with_an_index(
-    whole: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import LlamaForCausalLM
 
@@ -560,7 +551,7 @@ def test_one_file_and_several_with_an_index(
     assert one == several
 
 
-def test_torch_loads_a_reshard_and_places_it_alike(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_torch_loads_a_reshard_and_places_it_alike(whole: Whole, tmp_path: Path) -> None:
     """`distribute_tensor` of the padded whole gives each rank the bytes that our file has for it."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -576,9 +567,8 @@ def test_torch_loads_a_reshard_and_places_it_alike(whole: Callable[..., Path], t
             for p in model.parameters():
                 tensor = in_meta_order(model, p, values(model)[p.hf_name])
                 if p.key in ("tok_embeddings", "output"):
-                    tensor = torch.cat(
-                        [tensor, torch.zeros(padding.padded(101, tp) - 101, 32, dtype=tensor.dtype)]
-                    )
+                    pads = torch.zeros(padding.padded(101, tp) - 101, 32, dtype=tensor.dtype)
+                    tensor = torch.cat([tensor, pads])
                 placed = plan.get(p.key, TorchShard(0))
                 theirs = distribute_tensor(tensor, mesh, [placed], src_data_rank=None)
                 assert raw(theirs.to_local()) == raw(held[p.name]), (rank, p.name)
@@ -609,7 +599,7 @@ def test_fairscales_layers_hold_these_bytes(tmp_path: Path) -> None:
 # -- configs -----------------------------------------------------------------------------------------
 
 
-def test_a_config_is_kept_with_all_that_it_says(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_config_is_kept_with_all_that_it_says(whole: Whole, tmp_path: Path) -> None:
     model = tiny()
     source = save_hf(tmp_path / "it", model)
     theirs = config_json(model) | {"eos_token_id": [7, 8], "torch_dtype": "bfloat16", "added": {"by": "hand"}}
@@ -640,7 +630,7 @@ def test_qk_norms_are_copied_to_every_rank_and_back(tmp_path: Path) -> None:
     assert rows[:4].tolist() == index.tolist()
 
 
-def test_a_config_that_is_not_this_models_is_not_kept(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_config_that_is_not_this_models_is_not_kept(whole: Whole, tmp_path: Path) -> None:
     model = tiny()
     source = save_hf(tmp_path / "it", model)
     for other in ({"model_type": "bloom"}, config_json(model.replace(n_layers=9))):
@@ -671,7 +661,7 @@ def test_any_width_can_be_said_in_params_json(dim: int, ffn_dim: int) -> None:
 # -- what is refused ---------------------------------------------------------------------------------
 
 
-def test_stages_and_metas_format(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_stages_and_metas_format(whole: Whole, tmp_path: Path) -> None:
     told = "pp=2: Meta's format has no pipeline stages\n  try  pp=1, or format='hf'"
     with pytest.raises(CheckpointError, match=exactly(told)):
         checkpoint.shard(whole(tiny()), tmp_path / "new", pp=2, format="meta")
@@ -683,7 +673,7 @@ def test_stages_and_metas_format(whole: Callable[..., Path], tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_progress_reaches_the_end_once(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_progress_reaches_the_end_once(whole: Whole, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     made = checkpoint.shard(
         whole(tiny()), tmp_path / "new", tp=2, progress=lambda done, total: seen.append((done, total))

@@ -27,12 +27,9 @@ from torch.distributed.checkpoint.metadata import (
 
 from llamapar.checkpoint import dcp
 from llamapar.checkpoint.stored import CheckpointError, Stored
+from weights import raw as bits
 
 FP8 = torch.float8_e4m3fn
-
-
-def bits(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def raw(stored: Stored) -> bytes:

@@ -169,9 +169,8 @@ def test_killed_at_any_moment(
         while finished(partial) < min(after, total) and not new.exists():
             assert running(child) or new.exists(), server.end()
             time.sleep(0.0005)
-        time.sleep(
-            moments.random() * (0.003 if 0 < after < total else 0.1)
-        )  # else: at the beginning, at the end
+        # else at the beginning or at the end
+        time.sleep(moments.random() * (0.003 if 0 < after < total else 0.1))
         os.kill(child, signal.SIGKILL)
         statuses.append(server.end()[0])
         assert (contents(old), times(old)) == before
@@ -325,7 +324,7 @@ def test_a_source_where_the_new_one_would_be_made(tmp_path: Path, inside: str) -
     before = contents(tmp_path)
     told = (
         f"{tmp_path / 'new.partial'} is there already, and holds something else than an unfinished "
-        f"checkpoint\n"
+        "checkpoint\n"
         "  why  that name is needed while the new one is made\n  try  another name than new"
     )
     with pytest.raises(CheckpointError, match=exactly(told)):
@@ -445,18 +444,12 @@ STRANGE = b'\n7\n[[1]]\nnull\n{"tensor": "a"}\n{"laid_out": [1]}\n{"plan": 1, "p
 """Lines of JSON that are no entry of a journal, and one that is nested too deeply to be read."""
 
 
-@given(
-    st.lists(
-        st.recursive(
-            st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-            lambda inner: (
-                st.lists(inner, max_size=3)
-                | st.dictionaries(st.sampled_from(["laid_out", "file", "tensor", "crc32"]), inner, max_size=3)
-            ),
-        ),
-        max_size=4,
-    )
-)
+KEYS = st.sampled_from(["laid_out", "file", "tensor", "crc32"])
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+ANY = st.recursive(LEAVES, lambda one: st.lists(one, max_size=3) | st.dictionaries(KEYS, one, max_size=3))
+
+
+@given(st.lists(ANY, max_size=4))
 def test_of_a_journal_only_entries_are_taken(lines: list[object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "journal")
@@ -478,9 +471,8 @@ def test_an_unfinished_one_that_was_damaged(tmp_path: Path, written: list[int], 
         file = next(p for p in (partial / "new").iterdir() if p.suffix in (".pth", ".safetensors"))
         data = bytearray(file.read_bytes())
         if damage == "data":
-            done = json.loads(
-                next(s for s in (partial / "journal").read_text().splitlines() if '"tensor"' in s)
-            )
+            rows = (partial / "journal").read_text().splitlines()
+            done = json.loads(next(row for row in rows if '"tensor"' in row))
             at = data.index(raw(load(file)[done["tensor"]]))
             data[at] ^= 1
         elif damage == "header":

@@ -25,6 +25,7 @@ import torch
 from inputs import Evil
 from llamapar.checkpoint import pth
 from llamapar.checkpoint.stored import CheckpointError, Stored
+from weights import raw as bits
 
 FP8 = torch.float8_e4m3fn
 HERE = Path(__file__).resolve().parent
@@ -57,10 +58,6 @@ def saved(path: Path, value: Any) -> Path:
 
 def raw(stored: Stored) -> bytes:
     return stored.read(0, stored.rows).tobytes()
-
-
-def bits(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def refusal(path: Path) -> str:

@@ -130,15 +130,6 @@ def test_hostile_names_stay_names(title: str, name: str) -> None:
         assert from_cli(text).job.model == model
 
 
-@given(jobs())
-def test_every_text_opens_with_the_layout(asked: dict[str, Any]) -> None:
-    job, framework = job_of(asked)
-    for text in (write(job, framework) for write in EXPORTS.values()):
-        assert f": {job.layout} ({job.layout.world} ranks)" in text.splitlines()[0]
-        assert text.startswith("# ")
-        assert text.endswith("\n")
-
-
 LEFT_OUT = {
     "torchtitan": ["zero=1", "order tp-cp-pp-dp", "padding multiple of 64", "kv_replication"],
     "Megatron-LM": ["padding multiple of 100", "kv_replication", "gpus=8", "quant_group=32"],

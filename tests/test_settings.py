@@ -133,9 +133,8 @@ def test_settings_are_judged_by_their_frameworks_rules() -> None:
     assert report.judge.name == "nanotron"
     assert any(f.code == "LP203" for f in report.findings)
     text = CASES["tt-01-405b-2024-08"]["text"]
-    titan = settings_of(
-        Files({"train.toml": text}, overrides=("--training.tensor_parallel_degree", "16")), {"gpus": 128}
-    )
+    over = ("--training.tensor_parallel_degree", "16")
+    titan = settings_of(Files({"train.toml": text}, overrides=over), {"gpus": 128})
     assert [f.code for f in lp.check(titan).errors] == ["LP104"]
     assert str(titan.sources["layout.tp"]) == "your command training.tensor_parallel_degree"
 
@@ -161,15 +160,10 @@ _NAMES = {"torchtitan": "runs.py", "Megatron-LM": "run.sh", "Hugging Face": "mod
 
 def _random_job(draw: random.Random) -> lp.Job:
     pp, dp, each = draw.choice((1, 2, 4)), draw.choice((1, 2, 4, 8)), draw.choice((1, 2))
-    layout = lp.Layout(
-        tp=draw.choice((1, 2, 4, 8)),
-        cp=draw.choice((1, 2, 4)),
-        pp=pp,
-        dp=dp,
-        dp_replicate=draw.choice([d for d in (1, 2, 4, 8) if dp % d == 0]),
-        virtual_stages=draw.choice((1, 2)) if pp > 1 else 1,
-        zero=draw.choice((0, 1, 2, 3)),
-    )
+    copies = draw.choice([d for d in (1, 2, 4, 8) if dp % d == 0])
+    virtual = draw.choice((1, 2)) if pp > 1 else 1
+    layout = lp.Layout(tp=draw.choice((1, 2, 4, 8)), cp=draw.choice((1, 2, 4)), pp=pp, dp=dp)
+    layout = layout.replace(dp_replicate=copies, virtual_stages=virtual, zero=draw.choice((0, 1, 2, 3)))
     model = draw.choice(("llama3.1-8b", "llama3.1-70b", "llama3.1-405b", "llama3.2-1b"))
     batch = each * dp * draw.choice((4, 8, 16))
     facts = {"seq_len": draw.choice((4096, 8192)), "micro_batch": each, "global_batch": batch}
@@ -184,10 +178,8 @@ def test_what_is_exported_is_read_back(target: str, counts: Any) -> None:
         settings = settings_of(Files({_NAMES[target]: export.EXPORTS[target](job, None)}), {})
         lay, found = job.layout, {**settings.model, **settings.layout, **settings.job}
         wanted: dict[str, object] = {n: getattr(lay, n) for n in ("tp", "pp", "dp")}
-        wanted |= {
-            n: getattr(job.model, n)
-            for n in ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
-        }
+        sizes = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
+        wanted |= {n: getattr(job.model, n) for n in sizes}
         if target != "Hugging Face":  # which has no cp, and leaves batches to the script
             wanted |= {"cp": lay.cp, "sequence_parallel": lay.sp, "virtual_stages": lay.virtual_stages}
             wanted |= {n: getattr(job, n) for n in ("seq_len", "micro_batch", "global_batch")}
@@ -231,17 +223,15 @@ def test_a_heredoc_and_its_variables_are_read() -> None:
     assert read_script.commands[-1].words[0] == shell.Word("run", 5)
 
 
+SLURM = "#SBATCH --nodes=16\n#SBATCH --gpus-per-node=8\n"
+
+
 @pytest.mark.parametrize(
     ("script", "gpus", "each"),
     [
         ("torchrun --nnodes 4 --nproc-per-node 8 t.py", 32, 8),
         ("torchrun --nproc_per_node=8 t.py", 8, 8),
-        (
-            "#SBATCH --nodes=16\n#SBATCH --gpus-per-node=8\n"
-            "srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 t.py",
-            128,
-            8,
-        ),
+        (f"{SLURM}srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 t.py", 128, 8),
         ("#SBATCH -N 2\n#SBATCH --gres=gpu:mi250:8\nsrun python t.py", 16, 8),
         ("mpirun -np 64 --npernode 8 python t.py", 64, 8),
         ("deepspeed --num_gpus 4 t.py", 4, 4),
@@ -426,11 +416,9 @@ def test_a_comment_behind_a_backslash_ends_the_command() -> None:
 
 def test_a_default_does_not_count_where_something_else_may_say_it() -> None:
     assert lp.read_settings(text=ARGUMENTS).unknown["tp"] == "the script that uses these arguments may say it"
-    plain = lp.read_settings(text=f"torchrun --nproc-per-node 8 p.py {LLAMA_70B}")
-    assert (plain.layout["zero"], plain.model["n_kv_heads"]) == (0, 64)
-    other = lp.read_settings(
-        text=f"torchrun --nproc-per-node 8 p.py {LLAMA_70B} --my-distributed-optimizer --kv-head-count 8"
-    )
+    start = f"torchrun --nproc-per-node 8 p.py {LLAMA_70B}"
+    assert fields(lp.read_settings(text=start), "zero= n_kv_heads=") == "zero=0 n_kv_heads=64"
+    other = lp.read_settings(text=f"{start} --my-distributed-optimizer --kv-head-count 8")
     assert "zero" not in other.layout
     assert other.unknown["zero"] == "--my-distributed-optimizer True (text.sh:1) may say it"
     assert other.unknown["n_kv_heads"] == "--kv-head-count 8 (text.sh:1) may say it"
@@ -493,9 +481,7 @@ def test_what_would_grow_without_bound_is_cut_short() -> None:
 def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     script = f"X=$(touch {mark})\n`touch {mark}`\neval 'touch {mark}'\ntouch {mark}\n"
-    source = (
-        f"import os\nos.system('touch {mark}')\ndef f():\n    config = g()\n    return config\n# torchtitan\n"
-    )
+    source = f"import os\nos.system('touch {mark}')\ndef f():\n    return g()\n# torchtitan\n"
     pickled = f"!!python/object/apply:os.system ['touch {mark}']"
     for name, text in (("a.sh", script), ("a.py", source), ("a.yaml", pickled)):
         with suppress(lp.LlamaparError):
@@ -506,12 +492,8 @@ def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
 def test_a_file_is_refused_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "big.toml").write_bytes(b"#" * (documents.MOST_BYTES + 1))
     (tmp_path / "bin.toml").write_bytes(b"\0\1")
-    for name, words in (
-        ("big.toml", "more than"),
-        ("bin.toml", "no text"),
-        ("none.toml", "no file"),
-        (".", "a folder"),
-    ):
+    refused = {"big.toml": "more than", "bin.toml": "no text", "none.toml": "no file", ".": "a folder"}
+    for name, words in refused.items():
         with pytest.raises(lp.LlamaparError, match=words):
             lp.read_settings(tmp_path / name)
     with pytest.raises(lp.LlamaparError, match="no file and no text"):
