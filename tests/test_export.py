@@ -81,16 +81,11 @@ def test_python_and_the_command_line_say_the_job_again(asked: dict[str, Any]) ->
 def test_python_whole() -> None:
     assert export.as_python(PAPER, "titan") == (
         "# llama3.1-405b: tp=8 cp=16 pp=16 dp=4 (8192 ranks)\n"
-        "import llamapar as lp\n"
-        "\n"
+        "import llamapar as lp\n\n"
         "report = lp.require(\n"
         "    'llama3.1-405b',\n"
         "    lp.Layout(tp=8, cp=16, pp=16, dp=4),\n"
-        "    gpus=16384,\n"
-        "    seq_len=131072,\n"
-        "    batch_per_dp=16,\n"
-        "    framework='torchtitan',\n"
-        ")\n"
+        "    gpus=16384,\n    seq_len=131072,\n    batch_per_dp=16,\n    framework='torchtitan',\n)\n"
     )
 
 

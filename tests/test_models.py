@@ -24,23 +24,10 @@ DATA = Path(__file__).parent / "data"
 PARAMETERS = {case["model"]: case for case in oracle("parameters")}
 CONFIGS = {case["model"]: case for case in oracle("configs")}
 
-# Parameters as published: the models' pages, Meta's model card, totals of safetensors indices.
+# Parameters as published: totals of safetensors indices, and the models' pages. Those of the presets stand
+# beside what transformers counts, in tests/oracles.
 PUBLISHED = {
-    "llama3-8b": 8_030_261_248,
-    "llama3-70b": 70_553_706_496,
-    "llama3.1-8b": 8_030_261_248,
-    "llama3.1-70b": 70_553_706_496,
-    "llama3.1-405b": 405_853_388_800,
     "llama3.1-405b-mp16": 410_081_247_232,
-    "llama3.2-1b": 1_235_814_400,
-    "llama3.2-3b": 3_212_749_824,
-    "llama3.3-70b": 70_553_706_496,
-    "llama2-7b": 6_738_415_616,
-    "llama2-13b": 13_015_864_320,
-    "llama2-70b": 68_976_648_192,
-    "mistral-7b": 7_241_732_096,
-    "qwen2.5-7b": 7_615_616_512,
-    "qwen2.5-72b": 72_706_203_648,
     "deepseek-7b": 6_910_365_696,
     "mistral-nemo": 12_247_782_400,
     "mistral-small-24b": 23_572_403_200,
@@ -87,7 +74,7 @@ def test_a_config_is_counted_as_transformers_counts_it(name: str) -> None:
 
 def test_there_are_witnesses_of_every_preset_and_class() -> None:
     assert sorted({*PARAMETERS, "tiny"}) == sorted(lp.PRESETS)
-    assert {*PARAMETERS} <= {*PUBLISHED}
+    assert {name for name, case in PARAMETERS.items() if not case["published"]} <= {*PUBLISHED}
     found = [c for c in CONFIGS.values() if not c["source"].startswith("transformers")]
     assert len(found) > 60
     assert len([c for c in found if ".json" in c["source"]]) > 25
