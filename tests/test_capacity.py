@@ -22,6 +22,7 @@ B8, B70, B405 = "llama3-8b", "llama3.1-70b", "llama3.1-405b"
 GIB = 2**30
 WIDE = {"model": B8, "layout": {"tp": 8, "dp": 8}, "seq_len": 8192, "micro_batch": 8, "recompute": "none"}
 """A job whose memory depends on its trainer: what TP gathers is kept, or not."""
+ON_64 = {"gpus": 64, "seq_len": 8192}
 
 
 def finding_of(report: lp.Report) -> tuple[str, str] | None:
@@ -138,18 +139,11 @@ def test_a_gpu_that_is_not_known_is_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     "job",
     [
-        {"model": B70, "layout": {"dp": 64}, "gpus": 64, "seq_len": 8192},
-        {"model": B70, "layout": {"dp": 64}, "gpus": 64},
+        {"model": B70, "layout": {"dp": 64}, **ON_64},
         {"model": B405, "layout": {"tp": 8, "pp": 16, "dp": 128}, "gpus": 16384, "seq_len": 8192},
         {"model": B405, "layout": {"tp": 16, "pp": 16, "dp": 64}, "gpus": 16384, "seq_len": 8192},
-        {"model": B70, "layout": {"tp": 8}, "gpus": 64, "seq_len": 8192},
-        {
-            "model": B70,
-            "layout": {"tp": 8, "pp": 4, "dp": 2},
-            "gpus": 64,
-            "framework": "colossalai",
-            "seq_len": 8192,
-        },
+        {"model": B70, "layout": {"tp": 8}, **ON_64},
+        {"model": B70, "layout": {"tp": 8, "pp": 4, "dp": 2}, **ON_64, "framework": "colossalai"},
         WIDE,
     ],
     ids=str,
@@ -235,11 +229,6 @@ def test_a_change_is_as_much_slower_as_cost_says(changes: dict[str, Any], framew
 )
 def test_prices_in_words(time: float | None, idle: int, words: list[str]) -> None:
     assert Effect(None, time, idle).price == words
-
-
-def test_gpus_that_a_change_leaves_idle_are_counted() -> None:
-    job = Job.of(B8, {"tp": 2, "dp": 4}, gpus=8, seq_len=8192, global_batch=32)
-    assert effect(job, job.replace(layout=lp.Layout(tp=2, dp=2)), None).price[-1] == "4 GPUs idle"
 
 
 def test_without_a_batch_both_jobs_have_the_usual_one() -> None:

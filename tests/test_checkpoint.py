@@ -46,6 +46,9 @@ from weights import (
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("no_ranks_left")
+Whole = Callable[..., Path]
+Counts = Callable[[int, int, int], int]
 PADDINGS = list(dict.fromkeys(f.padding for f in FRAMEWORKS.values()))
 DEGREES = range(1, 17)
 
@@ -58,7 +61,7 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """The folder of a whole checkpoint of a model and dtype, made once."""
     made: dict[tuple[ModelConfig, str], Path] = {}
 
@@ -74,25 +77,24 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 # -- what a rank must hold, computed the long way ----------------------------------------------------
 
 
-def of_rank(
-    model: ModelConfig, whole: torch.Tensor, p: Parameter, tp: int, rank: int, padding: Padding
-) -> Any:
-    """The rank's part of a whole tensor, by torch.chunk after padding and repeating."""
+def of_ranks(
+    model: ModelConfig, whole: torch.Tensor, p: Parameter, tp: int, padding: Padding
+) -> list[torch.Tensor]:
+    """Each rank's part of a whole tensor, by torch.chunk after padding and repeating."""
     if p.key in ("tok_embeddings", "output"):
         pads = padding.padded(len(whole), tp) - len(whole)
         raw_pads = torch.zeros(pads, *whole.shape[1:], dtype=torch.float32).to(whole.dtype)
         whole = torch.cat([whole.view(torch.uint8), raw_pads.view(torch.uint8)]).view(whole.dtype)
     if p.key in ("wk", "wv", "bk", "bv") and tp > model.n_kv_heads:
         heads = whole.view(torch.uint8).reshape(model.n_kv_heads, -1)
-        repeated = heads.repeat_interleave(tp // model.n_kv_heads, 0).reshape(
-            -1, *whole.view(torch.uint8).shape[1:]
-        )
+        repeated = heads.repeat_interleave(tp // model.n_kv_heads, 0)
+        repeated = repeated.reshape(-1, *whole.view(torch.uint8).shape[1:])
         whole = repeated.view(whole.dtype)
     if p.key in ("norm", "bo"):
-        return whole
+        return [whole] * tp
     dim = 1 if p.key in ("wo", "w2") else 0
     parts = torch.chunk(whole, tp, dim)
-    return parts[rank] if rank < len(parts) else whole.narrow(dim, 0, 0)
+    return [*parts, *[whole.narrow(dim, 0, 0)] * (tp - len(parts))]
 
 
 def in_meta_order(model: ModelConfig, p: Parameter, tensor: torch.Tensor) -> torch.Tensor:
@@ -113,21 +115,21 @@ def expected(
     whole = values(model, DTYPES[dtype])
     counts = lp.stages(model, lp.Layout(pp=pp)).counts
     first = list(itertools.accumulate([0, *counts]))
+    parts = {
+        p.name: of_ranks(model, in_meta_order(model, p, t) if naming == "meta" else t, p, tp, padding)
+        for p, t in zip(model.parameters(), whole.values(), strict=True)
+    }
     files: dict[str, dict[str, torch.Tensor]] = {}
     for stage, rank in itertools.product(range(pp), range(tp)):
         held: dict[str, torch.Tensor] = {}
         for p in model.parameters():
             ends = {"tok_embeddings": 0, "output": pp - 1, "norm": pp - 1}
-            home = (
-                next(s for s in range(pp) if p.layer < first[s + 1]) if p.layer is not None else ends[p.key]
-            )
-            shared = (
-                model.tied and p.key == "tok_embeddings" and stage == pp - 1 and (pp > 1 or naming == "meta")
-            )
+            home = ends[p.key] if p.layer is None else next(s for s in range(pp) if p.layer < first[s + 1])
+            last = p.key == "tok_embeddings" and stage == pp - 1
+            shared = model.tied and last and (pp > 1 or naming == "meta")
             if stage not in ({home, pp - 1} if shared else {home}):
                 continue
-            tensor = in_meta_order(model, p, whole[p.hf_name]) if naming == "meta" else whole[p.hf_name]
-            part = of_rank(model, tensor, p, tp, rank, padding)
+            part = parts[p.name][rank]
             if stage == home:
                 held[p.name if naming == "meta" else p.hf_name] = part
             if shared:
@@ -146,9 +148,8 @@ Case = tuple[str, int, int, Padding, str]
 
 def cases() -> Iterator[Case]:
     """(preset, tp, pp, padding, format) of all that can be laid out, KV heads in copies where needed."""
-    for name, tp, pp, padding, form in itertools.product(
-        PRESETS, DEGREES, range(1, 5), PADDINGS, ("hf", "meta")
-    ):
+    every = itertools.product(PRESETS, DEGREES, range(1, 5), PADDINGS, ("hf", "meta"))
+    for name, tp, pp, padding, form in every:
         model = PRESETS[name]
         fits = model.n_heads % tp == 0 and (model.n_kv_heads % tp == 0 or tp % model.n_kv_heads == 0)
         if fits and not (form == "meta" and (pp > 1 or model.qkv_bias)):
@@ -160,19 +161,11 @@ CASES = list(cases())
 
 def options(case: Case) -> dict[str, Any]:
     name, tp, pp, padding, form = case
-    return {
-        "tp": tp,
-        "pp": pp,
-        "padding": padding,
-        "format": form,
-        "kv_replication": tp > PRESETS[name].n_kv_heads,
-    }
+    return dict(tp=tp, pp=pp, padding=padding, format=form, kv_replication=tp > PRESETS[name].n_kv_heads)
 
 
-def test_what_is_cut_is_right_and_comes_back(
-    whole: Callable[..., Path], tmp_path: Path, counts: Callable[[int, int, int], int]
-) -> None:
-    chosen = random.Random(0).sample(CASES, counts(16, 50, len(CASES)))
+def test_what_is_cut_is_right_and_comes_back(whole: Whole, tmp_path: Path, counts: Counts) -> None:
+    chosen = random.Random(0).sample(CASES, counts(12, 50, len(CASES)))
     for i, case in enumerate(chosen):
         name, tp, pp, padding, form = case
         model, dtype = small(name), list(DTYPES)[zlib.crc32(repr(case).encode()) % len(DTYPES)]
@@ -192,9 +185,7 @@ def test_what_is_cut_is_right_and_comes_back(
         shutil.rmtree(back)
 
 
-def test_every_dtype_and_split_of_one_model(
-    whole: Callable[..., Path], tmp_path: Path, counts: Callable[[int, int, int], int]
-) -> None:
+def test_every_dtype_and_split_of_one_model(whole: Whole, tmp_path: Path, counts: Counts) -> None:
     model = tiny(n_layers=5)
     every = list(itertools.product(DTYPES, LAYER_SPLITS, (1, 2, 4, 8), (1, 2, 4), PADDINGS))
     for i, (dtype, split, tp, pp, padding) in enumerate(random.Random(2).sample(every, counts(12, 50, 600))):
@@ -210,9 +201,7 @@ def test_every_dtype_and_split_of_one_model(
         shutil.rmtree(back)
 
 
-def test_a_reshard_is_the_shard_of_the_gather(
-    whole: Callable[..., Path], tmp_path: Path, counts: Callable[[int, int, int], int]
-) -> None:
+def test_a_reshard_is_the_shard_of_the_gather(whole: Whole, tmp_path: Path, counts: Counts) -> None:
     by_model: dict[str, list[Case]] = {}
     for case in CASES:
         by_model.setdefault(case[0], []).append(case)
@@ -231,7 +220,7 @@ def test_a_reshard_is_the_shard_of_the_gather(
 
 @pytest.mark.parametrize("degrees", [{"tp": 3}, {"tp": 16}, {"tp": 2, "pp": 9}])
 def test_what_cannot_be_laid_out_is_refused_before_anything_is_written(
-    whole: Callable[..., Path], tmp_path: Path, degrees: dict[str, int]
+    whole: Whole, tmp_path: Path, degrees: dict[str, int]
 ) -> None:
     with pytest.raises(LayoutError, match=r"LP10[1-9]|stages for 2 layers|LP"):
         checkpoint.shard(whole(tiny()), tmp_path / "new", **degrees)
@@ -241,7 +230,7 @@ def test_what_cannot_be_laid_out_is_refused_before_anything_is_written(
 # -- KV heads ----------------------------------------------------------------------------------------
 
 
-def test_kv_heads_stored_twice_and_once_again(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_kv_heads_stored_twice_and_once_again(whole: Whole, tmp_path: Path) -> None:
     model = tiny()
     twice = checkpoint.gather(whole(model), tmp_path / "twice", n_kv_heads=8)
     assert twice.model
@@ -270,18 +259,10 @@ def test_kv_heads_stored_twice_and_once_again(whole: Callable[..., Path], tmp_pa
             "n_kv_heads=3: tiny has 4\n  why  KV heads are stored a whole number of times\n"
             "  try  n_kv_heads=4, or n_kv_heads=8",
         ),
-        (0, "n_kv_heads=0: n_kv_heads must be a whole number from 1 to 8\n  try  n_kv_heads=1"),
-        (
-            "4",
-            "n_kv_heads='4': n_kv_heads must be a whole number from 1 to 8\n"
-            "  why  text is never read as a number here\n  try  n_kv_heads=4",
-        ),
         (16, "n_kv_heads=16: n_kv_heads must be a whole number from 1 to 8\n  try  n_kv_heads=8"),
     ],
 )
-def test_kv_heads_that_cannot_be(
-    whole: Callable[..., Path], tmp_path: Path, asked: Any, message: str
-) -> None:
+def test_kv_heads_that_cannot_be(whole: Whole, tmp_path: Path, asked: Any, message: str) -> None:
     with pytest.raises(LayoutError, match=exactly(message)):
         checkpoint.gather(whole(tiny()), tmp_path / "new", model=tiny(), n_kv_heads=asked)
 
@@ -296,7 +277,7 @@ def tiled(model: ModelConfig, folder: Path, tp: int) -> Path:
             if p.key in ("wk", "wv"):
                 held[p.name] = tensor.chunk(model.n_kv_heads)[rank % model.n_kv_heads]
             else:
-                held[p.name] = of_rank(model, tensor, p, tp, rank, Padding(64, True))
+                held[p.name] = of_ranks(model, tensor, p, tp, Padding(64, True))[rank]
         shards.append(held)
     return save_meta(folder, model, shards)
 
@@ -325,9 +306,7 @@ def test_two_stored_heads_that_are_not_one(tmp_path: Path) -> None:
     held = dict(values(model))
     name = "model.layers.1.self_attn.v_proj.weight"
     source = save_hf(tmp_path / "it", model, held)
-    with pytest.raises(
-        CheckpointError, match=r"\Alayers\.0\.attention\.wk\.weight with 2 KV heads for 4: the "
-    ):
+    with pytest.raises(CheckpointError, match=r"\Alayers\.0\.attention\.wk\.weight with 2 KV heads for 4: "):
         checkpoint.gather(source, tmp_path / "new", n_kv_heads=2)
     assert not (tmp_path / "new").exists()
     for n in held:  # all alike but one
@@ -347,7 +326,7 @@ def test_two_stored_heads_that_are_not_one(tmp_path: Path) -> None:
 # -- rows in Meta's order and in Hugging Face's -----------------------------------------------------
 
 
-def test_row_order_is_that_of_transformers_conversion(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_row_order_is_that_of_transformers_conversion(whole: Whole, tmp_path: Path) -> None:
     model = small("llama3.2-3b", dim=8 * 24)  # in heads 4 wide the way there is the way back
     checkpoint.gather(whole(model), tmp_path / "meta", format="meta")
     meta = load(tmp_path / "meta" / "consolidated.00.pth")
@@ -371,9 +350,8 @@ def meta_logits(model: ModelConfig, w: dict[str, torch.Tensor], tokens: torch.Te
 
     n, hd = tokens.shape[1], model.head_dim
     freqs = 1.0 / model.rope_theta ** (torch.arange(0, hd, 2).double() / hd)
-    turn = torch.polar(torch.ones(n, hd // 2).double(), torch.outer(torch.arange(n).double(), freqs))[
-        None, :, None
-    ]
+    angles = torch.outer(torch.arange(n).double(), freqs)
+    turn = torch.polar(torch.ones_like(angles), angles)[None, :, None]
 
     def rotated(x: torch.Tensor) -> torch.Tensor:
         pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], hd // 2, 2))
@@ -432,8 +410,8 @@ def test_an_embedding_cut_by_columns_as_metas_llama_2_has_it(tmp_path: Path) -> 
     shards = []
     for rank in range(2):
         held = {
-            p.name: of_rank(model, in_meta_order(model, p, values(model)[p.hf_name]), p, 2, rank, Padding())
-            for p in model.parameters()
+            p.name: of_ranks(model, in_meta_order(model, p, t), p, 2, Padding())[rank]
+            for p, t in zip(model.parameters(), values(model).values(), strict=True)
         }
         held["tok_embeddings.weight"] = values(model)["model.embed_tokens.weight"].chunk(2, 1)[rank]
         held["rope.freqs"] = torch.ones(2)
@@ -449,15 +427,12 @@ def test_an_embedding_cut_by_columns_as_metas_llama_2_has_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("naming", ["hf", "meta"])
 def test_a_folder_of_torch_distributed_checkpoint(tmp_path: Path, naming: str) -> None:
     model = tiny()
-    state = {
-        p.hf_name if naming == "hf" else p.name: values(model)[p.hf_name]
-        if naming == "hf"
-        else in_meta_order(model, p, values(model)[p.hf_name])
-        for p in model.parameters()
-    }
+    held = values(model)
+    if naming == "meta":
+        held = {p.name: in_meta_order(model, p, held[p.hf_name]) for p in model.parameters()}
     with warnings.catch_warnings():  # no process group is there
         warnings.simplefilter("ignore")
-        dcp.save({"model": state, "step": 17}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+        dcp.save({"model": held, "step": 17}, checkpoint_id=tmp_path / "dcp", no_dist=True)
     found = checkpoint.inspect(tmp_path / "dcp", model=model)
     assert found.ok, str(found)
     assert found.checkpoint.format == "dcp"
@@ -467,7 +442,7 @@ def test_a_folder_of_torch_distributed_checkpoint(tmp_path: Path, naming: str) -
     assert checkpoint.verify(tmp_path / "cut", against=tmp_path / "back").ok
 
 
-def test_names_that_wrappers_put_before(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_names_that_wrappers_put_before(whole: Whole, tmp_path: Path) -> None:
     model = tiny()
     odd = {f"_orig_mod.module.{name}": tensor for name, tensor in values(model).items()}
     source = save_hf(tmp_path / "it", model, odd)
@@ -494,39 +469,24 @@ def test_tied_embeddings(tmp_path: Path, form: str, stored_twice: bool) -> None:
 
 
 def test_a_tied_head_that_is_another_is_refused(tmp_path: Path) -> None:
-    model = small("llama3.2-1b")
-    other = {"lm_head.weight": values(model, seed=1)["model.embed_tokens.weight"]}
-    source = save_hf(tmp_path / "it", model, values(model) | other)
-    with pytest.raises(
-        CheckpointError, match=r"^tok_embeddings.weight: the copies in model.safetensors and "
-    ):
-        checkpoint.gather(source, tmp_path / "new")
-
-
-def test_a_tied_head_of_another_shape_is_a_finding(tmp_path: Path) -> None:
     model = tiny(tied=True)
-    source = save_hf(tmp_path / "it", model, values(model) | {"lm_head.weight": torch.zeros(32, 101)})
-    found = checkpoint.inspect(source)
-    assert found.findings == (
+    heads = [values(model, seed=1)["model.embed_tokens.weight"], torch.zeros(32, 101), torch.zeros(7, 31)]
+    folders = [tmp_path / str(i) for i in range(len(heads))]
+    for folder, head in zip(folders, heads, strict=True):
+        save_hf(folder, model, values(model) | {"lm_head.weight": head})
+    with pytest.raises(CheckpointError, match=r"^tok_embeddings\.weight: the copies in model"):
+        checkpoint.gather(folders[0], tmp_path / "new")
+    assert checkpoint.inspect(folders[1]).findings == (
         "lm_head.weight is [32, 101] in model.safetensors, [101, 32] is needed: the tensor is transposed",
     )
-    narrow = save_hf(tmp_path / "narrow", model, values(model) | {"lm_head.weight": torch.zeros(7, 31)})
-    assert (
-        checkpoint.inspect(narrow)
-        .findings[0]
-        .startswith("lm_head.weight is [7, 31] in model.safetensors, [101, 32] is needed: ")
-    )
+    (finding,) = checkpoint.inspect(folders[2]).findings
+    assert finding.startswith("lm_head.weight is [7, 31] in model.safetensors, [101, 32] is needed: ")
 
 
 def test_dtypes_of_one_checkpoint_are_kept_apart(tmp_path: Path) -> None:
     model = tiny(dim=24, n_heads=6, n_kv_heads=3, ffn_dim=9)
-    odd = {
-        name: tensor
-        for p in model.parameters()
-        for name, tensor in [
-            (p.hf_name, values(model, DTYPES["F32" if p.key == "norm" else "F8_E4M3"])[p.hf_name])
-        ]
-    }
+    kinds = {p.hf_name: "F32" if p.key == "norm" else "F8_E4M3" for p in model.parameters()}
+    odd = {name: values(model, DTYPES[kind])[name] for name, kind in kinds.items()}
     source = save_hf(tmp_path / "it", model, odd)
     checkpoint.shard(source, tmp_path / "cut", tp=3, padding="64")
     checkpoint.reshard(tmp_path / "cut", tmp_path / "meta", tp=1, format="meta")
@@ -534,7 +494,7 @@ def test_dtypes_of_one_checkpoint_are_kept_apart(tmp_path: Path) -> None:
     assert alike(together(tmp_path / "back"), odd)
 
 
-def test_pad_rows_of_a_source_never_reach_the_target(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_pad_rows_of_a_source_never_reach_the_target(whole: Whole, tmp_path: Path) -> None:
     """Somebody's trainer left numbers in its pad rows, and the target has more of them."""
     model, tp = tiny(), 2
     checkpoint.shard(whole(model), tmp_path / "theirs", tp=tp, padding="64", format="meta")
@@ -545,33 +505,28 @@ def test_pad_rows_of_a_source_never_reach_the_target(whole: Callable[..., Path],
         tensors[name][model.vocab_size - 64 :] = 7
     torch.save(tensors, last)
     checkpoint.reshard(tmp_path / "theirs", tmp_path / "ours", tp=tp, padding="megatron", format="meta")
-    for name, hf_name in (
-        ("tok_embeddings.weight", "embed_tokens.weight"),
-        ("output.weight", "lm_head.weight"),
-    ):
-        shards = [load(tmp_path / "ours" / f"consolidated.{rank:02d}.pth")[name] for rank in range(tp)]
-        made = torch.cat(shards)
+    held = values(model)
+    for name, whole_name in zip(tensors, held, strict=True):
+        if name not in ("tok_embeddings.weight", "output.weight"):
+            continue
+        made = torch.cat([tensors[name] for tensors in loaded(tmp_path / "ours").values()])
         assert len(made) == 256
         assert not made[model.vocab_size :].any()
-        want = next(t for key, t in values(model).items() if key.endswith(hf_name))
-        assert raw(made[: model.vocab_size]) == raw(want)
+        assert raw(made[: model.vocab_size]) == raw(held[whole_name])
 
 
 # -- what others read --------------------------------------------------------------------------------
 
 
 def test_one_file_and_several_with_an_index(
-    whole: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import LlamaForCausalLM
 
     model = tiny()
     checkpoint.gather(whole(model), tmp_path / "one")
-    assert {p.name for p in (tmp_path / "one").iterdir()} == {
-        "config.json",
-        "llamapar.json",
-        "model.safetensors",
-    }
+    held = {p.name for p in (tmp_path / "one").iterdir()}
+    assert held == {"config.json", "llamapar.json", "model.safetensors"}
     monkeypatch.setattr(checkpoint, "MAX_FILE", 8000)
     made = checkpoint.gather(whole(model), tmp_path / "several")
     index = json.loads((tmp_path / "several" / "model.safetensors.index.json").read_text())
@@ -596,7 +551,7 @@ def test_one_file_and_several_with_an_index(
     assert one == several
 
 
-def test_torch_loads_a_reshard_and_places_it_alike(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_torch_loads_a_reshard_and_places_it_alike(whole: Whole, tmp_path: Path) -> None:
     """`distribute_tensor` of the padded whole gives each rank the bytes that our file has for it."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -612,9 +567,8 @@ def test_torch_loads_a_reshard_and_places_it_alike(whole: Callable[..., Path], t
             for p in model.parameters():
                 tensor = in_meta_order(model, p, values(model)[p.hf_name])
                 if p.key in ("tok_embeddings", "output"):
-                    tensor = torch.cat(
-                        [tensor, torch.zeros(padding.padded(101, tp) - 101, 32, dtype=tensor.dtype)]
-                    )
+                    pads = torch.zeros(padding.padded(101, tp) - 101, 32, dtype=tensor.dtype)
+                    tensor = torch.cat([tensor, pads])
                 placed = plan.get(p.key, TorchShard(0))
                 theirs = distribute_tensor(tensor, mesh, [placed], src_data_rank=None)
                 assert raw(theirs.to_local()) == raw(held[p.name]), (rank, p.name)
@@ -630,15 +584,11 @@ def test_fairscales_layers_hold_these_bytes(tmp_path: Path) -> None:
     assert len(cases) == 3
     for i, case in enumerate(cases):
         model, here = tiny(**case["model"]), tmp_path / str(i)
-        source = save_meta(
-            here / "whole", model, [{p.name: counted(model)[p.hf_name] for p in model.parameters()}]
-        )
+        whole = {p.name: counted(model)[p.hf_name] for p in model.parameters()}
+        source = save_meta(here / "whole", model, [whole])
         checkpoint.shard(source, here / "first", tp=2, padding="megatron")
-        wanted = {
-            "tp": case["tp"],
-            "padding": case["padding"],
-            "kv_replication": case["tp"] > model.n_kv_heads,
-        }
+        wanted = {"tp": case["tp"], "padding": case["padding"]}
+        wanted["kv_replication"] = case["tp"] > model.n_kv_heads
         checkpoint.reshard(here / "first", here / "cut", **wanted, format="meta")
         assert len(case["ranks"]) == case["tp"]
         for rank, crcs in enumerate(case["ranks"]):
@@ -649,7 +599,7 @@ def test_fairscales_layers_hold_these_bytes(tmp_path: Path) -> None:
 # -- configs -----------------------------------------------------------------------------------------
 
 
-def test_a_config_is_kept_with_all_that_it_says(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_config_is_kept_with_all_that_it_says(whole: Whole, tmp_path: Path) -> None:
     model = tiny()
     source = save_hf(tmp_path / "it", model)
     theirs = config_json(model) | {"eos_token_id": [7, 8], "torch_dtype": "bfloat16", "added": {"by": "hand"}}
@@ -680,7 +630,7 @@ def test_qk_norms_are_copied_to_every_rank_and_back(tmp_path: Path) -> None:
     assert rows[:4].tolist() == index.tolist()
 
 
-def test_a_config_that_is_not_this_models_is_not_kept(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_config_that_is_not_this_models_is_not_kept(whole: Whole, tmp_path: Path) -> None:
     model = tiny()
     source = save_hf(tmp_path / "it", model)
     for other in ({"model_type": "bloom"}, config_json(model.replace(n_layers=9))):
@@ -711,7 +661,7 @@ def test_any_width_can_be_said_in_params_json(dim: int, ffn_dim: int) -> None:
 # -- what is refused ---------------------------------------------------------------------------------
 
 
-def test_stages_and_metas_format(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_stages_and_metas_format(whole: Whole, tmp_path: Path) -> None:
     told = "pp=2: Meta's format has no pipeline stages\n  try  pp=1, or format='hf'"
     with pytest.raises(CheckpointError, match=exactly(told)):
         checkpoint.shard(whole(tiny()), tmp_path / "new", pp=2, format="meta")
@@ -723,7 +673,7 @@ def test_stages_and_metas_format(whole: Callable[..., Path], tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_progress_reaches_the_end_once(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_progress_reaches_the_end_once(whole: Whole, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     made = checkpoint.shard(
         whole(tiny()), tmp_path / "new", tp=2, progress=lambda done, total: seen.append((done, total))

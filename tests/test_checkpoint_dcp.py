@@ -25,15 +25,11 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from inputs import Evil
 from llamapar.checkpoint import dcp
 from llamapar.checkpoint.stored import CheckpointError, Stored
+from weights import raw as bits
 
 FP8 = torch.float8_e4m3fn
-
-
-def bits(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def raw(stored: Stored) -> bytes:
@@ -195,68 +191,52 @@ def test_chunks_cover_their_tensor_once(tmp_path: Path) -> None:
         by_hand(tmp_path / name, ONE, {"w": pieces})
         return refusal(tmp_path / name)
 
-    assert refused("hole", {(0, 0): (1, 3), (2, 0): (2, 3)}) == (
-        "FOLDER/.metadata: the chunks of 'w' hold 9 elements\n  why  shape [4, 3] has 12: some are missing"
-    )
-    assert refused("twice", {(0, 0): (3, 3), (2, 0): (2, 3)}) == (
-        "FOLDER/.metadata: the chunks of 'w' hold 15 elements\n  why  shape [4, 3] has 12: some overlap"
-    )
+    for name, first, second, told in (
+        ("hole", 1, 2, "the chunks of 'w' hold 9 elements\n  why  shape [4, 3] has 12: some are missing"),
+        ("twice", 3, 2, "the chunks of 'w' hold 15 elements\n  why  shape [4, 3] has 12: some overlap"),
+    ):
+        assert refused(name, {(0, 0): (first, 3), (2, 0): (second, 3)}) == f"FOLDER/.metadata: {told}"
     assert refused("both", {(0, 0): (2, 3), (1, 0): (2, 3)}) == (
         "FOLDER/.metadata: the chunk of 'w' at [1, 0] overlaps another\n"
         "  why  it is of shape [2, 3]; as many elements are missing elsewhere"
     )
 
 
-def test_metadata_that_disagrees_with_the_chunks(tmp_path: Path) -> None:
-    def refused(name: str, change: Callable[[Metadata], None]) -> str:
-        by_hand(tmp_path / name, ONE, HALVES, 1, change)
-        return refusal(tmp_path / name)
-
-    def other_dtype(made: Metadata) -> None:
-        made.state_dict_metadata["w"].properties.dtype = torch.int32
-
-    def other_shape(made: Metadata) -> None:
-        made.state_dict_metadata["w"].size = torch.Size((6, 2))
-        made.state_dict_metadata["w"].chunks = [ChunkStorageMetadata(torch.Size((0, 0)), torch.Size((6, 2)))]
-
-    def outside(made: Metadata) -> None:
-        made.state_dict_metadata["w"].chunks[0].sizes = torch.Size((5, 3))
-
-    def nowhere(made: Metadata) -> None:
-        del made.storage_data[MetadataIndex("w", (2, 0))]
-
-    def a_list(made: Metadata) -> None:
-        made.state_dict_metadata["w"].chunks[0].sizes = [2, 3]
-
-    def nested(made: Metadata) -> None:
-        made.state_dict_metadata["w"].chunks[0].offsets = ((), ())
-
-    def packed(made: Metadata) -> None:
-        info(made).transform_descriptors = ["zstd"]
-
-    def moved(made: Metadata) -> None:
-        info(made).offset += 1
-
-    chunk = "FOLDER/__0_0.distcp: the chunk of 'w' at [0, 0]"
-    assert refused("a", other_dtype) == (
-        f"{chunk} is F32 of shape [2, 3]\n  why  .metadata tells of I32 of shape [2, 3]"
-    )
-    assert refused("b", other_shape) == (
-        f"{chunk} is F32 of shape [2, 3]\n  why  .metadata tells of F32 of shape [6, 2]"
-    )
-    assert refused("c", outside) == (
+CHUNK = "FOLDER/__0_0.distcp: the chunk of 'w' at [0, 0]"
+TWICE = "FOLDER/.metadata: 'w' has a chunk twice, or an impossible one"
+DISAGREE = {
+    "w.properties.dtype = torch.int32": (
+        f"{CHUNK} is F32 of shape [2, 3]\n  why  .metadata tells of I32 of shape [2, 3]"
+    ),
+    "w.size = torch.Size((6, 2)); w.chunks = [ChunkStorageMetadata(torch.Size((0, 0)), w.size)]": (
+        f"{CHUNK} is F32 of shape [2, 3]\n  why  .metadata tells of F32 of shape [6, 2]"
+    ),
+    "w.chunks[0].sizes = torch.Size((5, 3))": (
         "FOLDER/.metadata: 'w' of shape [4, 3] has a chunk outside\n  why  at [0, 0] of shape [5, 3]"
-    )
-    assert refused("d", nowhere) == "FOLDER/.metadata: 'w' has no data for its chunk at [2, 0]"
-    assert refused("e", packed) == (
+    ),
+    "del made.storage_data[MetadataIndex('w', (2, 0))]": (
+        "FOLDER/.metadata: 'w' has no data for its chunk at [2, 0]"
+    ),
+    "w.chunks[0].sizes = [2, 3]": TWICE,
+    "w.chunks[0].offsets = ((), ())": TWICE,
+    "info(made).transform_descriptors = ['zstd']": (
         "FOLDER/.metadata: the chunks of 'w' are transformed\n  why  only plain ones are read"
-    )
-    for name, change in (("g", a_list), ("h", nested)):
-        assert refused(name, change) == "FOLDER/.metadata: 'w' has a chunk twice, or an impossible one"
-    assert refused("f", moved) == (
-        f"{chunk} is no zip file as torch.save writes it\n"
+    ),
+    "info(made).offset += 1": (
+        f"{CHUNK} is no zip file as torch.save writes it\n"
         "  why  torch before 1.6 wrote it, or it has another format: save it again with torch.save"
-    )
+    ),
+}
+"""What is changed in the metadata of two chunks → how it is refused."""
+
+
+@pytest.mark.parametrize("change", DISAGREE)
+def test_metadata_that_disagrees_with_the_chunks(tmp_path: Path, change: str) -> None:
+    def spoil(made: Metadata) -> None:
+        exec(change, globals(), {"made": made, "w": made.state_dict_metadata["w"]})
+
+    by_hand(tmp_path, ONE, HALVES, 1, spoil)
+    assert refusal(tmp_path) == DISAGREE[change]
 
 
 def test_a_chunk_like_the_one_before_is_still_looked_at(tmp_path: Path) -> None:
@@ -277,18 +257,6 @@ def test_a_chunk_like_the_one_before_is_still_looked_at(tmp_path: Path) -> None:
         "FOLDER/__0_0.distcp: the chunk of 'w' at [2, 0] has a damaged zip directory\n"
         "  why  at record 'archive/data.pkl'"
     )
-
-
-@pytest.mark.parametrize("protocol", range(6))
-def test_nothing_is_executed(tmp_path: Path, protocol: int) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    metadata = pickle.dumps(Metadata({}, Evil(tmp_path / "executed"), {}), protocol)
-    (folder / ".metadata").write_bytes(metadata)
-    assert re.match(r"FOLDER/.metadata: its pickle (names '.*'|holds opcode )", refusal(folder))
-    assert not (tmp_path / "executed").exists()
-    pickle.loads(metadata)  # what torch's reader does: the trap is real
-    assert (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize(
@@ -320,7 +288,7 @@ def test_damage_anywhere(tmp_path: Path, soak: bool) -> None:
     seeded = random.Random(6)
     by_hand(tmp_path, {**ONE, "v": torch.ones(2)}, {**HALVES, "v": {(0,): (2,)}}, files=1)
     whole = {name: (tmp_path / name).read_bytes() for name in (".metadata", "__0_0.distcp")}
-    read, count = 0, 8000 if soak else 600
+    read, count = 0, 8000 if soak else 300
     for _ in range(count):
         name = seeded.choice(list(whole))
         made = bytearray(whole[name])

@@ -25,6 +25,7 @@ import torch
 from inputs import Evil
 from llamapar.checkpoint import pth
 from llamapar.checkpoint.stored import CheckpointError, Stored
+from weights import raw as bits
 
 FP8 = torch.float8_e4m3fn
 HERE = Path(__file__).resolve().parent
@@ -59,10 +60,6 @@ def raw(stored: Stored) -> bytes:
     return stored.read(0, stored.rows).tobytes()
 
 
-def bits(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-
-
 def refusal(path: Path) -> str:
     with pytest.raises(CheckpointError, match=re.escape(path.name)) as caught:
         pth.read_pth(path)
@@ -87,15 +84,6 @@ def test_what_torch_wrote_is_read(tmp_path: Path) -> None:
     assert found["later rows"].boxes[0].crc32 is None, "the checksum is that of all rows"
 
 
-def test_torch_itself_finds_the_same_places(tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.pth", some())
-    witness = torch.load(path, weights_only=True, map_location="meta")
-    for name, stored in pth.read_pth(path).items():
-        tensor = witness[name]
-        start = tensor.untyped_storage()._checkpoint_offset + tensor.storage_offset() * tensor.element_size()
-        assert stored.boxes[0].offset == start
-
-
 def test_a_checksum_that_was_not_computed_is_not_known(tmp_path: Path) -> None:
     from torch.serialization import set_crc32_options
 
@@ -111,9 +99,7 @@ def test_a_state_dict_inside_is_found_and_two_are_not_guessed(tmp_path: Path) ->
     inner = {"w": torch.ones(2)}
     found, notes = pth.contents(saved(tmp_path / "a.pth", {"model": inner, "step": 3}))
     assert list(found) == ["w"]
-    assert notes == [
-        "a.pth: the tensors are those of 'model'",
-    ]
+    assert notes == ["a.pth: the tensors are those of 'model'"]
     module = torch.nn.Linear(2, 3)
     assert list(pth.read_pth(saved(tmp_path / "m.pth", module.state_dict()))) == ["weight", "bias"]
     assert list(pth.read_pth(saved(tmp_path / "o.pth", OrderedDict(inner)))) == ["w"]
@@ -363,12 +349,11 @@ for _ in range(int(sys.argv[1])):
 """
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory limit is Linux's")
-def test_no_pickle_ends_or_fills_a_process(soak: bool) -> None:
-    count = 20000 if soak else 500
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(count)], capture_output=True, text=True, timeout=600
-    )
+def test_no_pickle_ends_or_fills_a_process() -> None:
+    command = [sys.executable, "-c", LIMITED, "20000"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -399,11 +384,10 @@ def state_to_write() -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("mmap", [False, True])
-def test_what_is_laid_out_is_what_torch_loads(tmp_path: Path, mmap: bool) -> None:
+def test_what_is_laid_out_is_what_torch_loads(tmp_path: Path) -> None:
     path, state = tmp_path / "consolidated.00.pth", state_to_write()
     filled(path, state, {"head": "z"})
-    found = torch.load(path, weights_only=True, mmap=mmap)
+    found = torch.load(path, weights_only=True)
     assert list(found) == [*state, "head"]
     for name, tensor in state.items():
         assert type(found[name]) is torch.Tensor
@@ -424,22 +408,13 @@ def test_the_checksums_agree_with_those_who_check_them(tmp_path: Path) -> None:
     if shutil.which("unzip"):
         checked = subprocess.run(["unzip", "-t", path], capture_output=True, text=True)
         assert (checked.returncode, "No errors detected" in checked.stdout) == (0, True), checked
+    filled(tmp_path / "another name.pth", state, {"head": "z"})
     data = bytearray(path.read_bytes())
+    assert (tmp_path / "another name.pth").read_bytes() == data  # the same input makes the same bytes
     data[pth.read_pth(path)["b"].boxes[0].offset] ^= 1
     path.write_bytes(data)
     with zipfile.ZipFile(path) as z:
         assert z.testzip() == "archive/data/1"
-
-
-def test_the_same_input_makes_the_same_bytes(tmp_path: Path) -> None:
-    state = state_to_write()
-    filled(tmp_path / "a.pth", state, {})
-    filled(tmp_path / "another name.pth", state, {})
-    assert (tmp_path / "a.pth").read_bytes() == (tmp_path / "another name.pth").read_bytes()
-
-
-def test_a_checksum_that_is_missing_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.pth"
     pth.lay_out_pth(path, {"v": ("F32", (2,)), "w": ("F32", (2,))})
     with pytest.raises(CheckpointError, match="no checksum is given for 'w'"):
         pth.seal(path, {"v": 1})

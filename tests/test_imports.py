@@ -6,21 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import llamapar
 
-HEAVY = (
-    "torch",
-    "plotly",
-    "ipywidgets",
-    "numpy",
-    "IPython",
-    "anywidget",
-    "jupyterlab",
-    "pandas",
-    "traitlets",
-)
+HEAVY = ["torch", "numpy", "plotly", "IPython", "ipywidgets", "anywidget", "traitlets", "jupyterlab"]
 
 CORE = """
 import llamapar as lp
@@ -44,53 +32,25 @@ dir(lp)
 """
 
 
-def loaded(code: str, *names: str) -> set[str]:
-    """Which of `names` a fresh interpreter holds after running `code`."""
-    ask = f"{code}\nimport sys\nprint('|'.join(n for n in {names!r} if n in sys.modules))"
-    run = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{ask}"]
-    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.strip().split("|")) - {""}
-
-
 ROOT = Path(llamapar.__file__).parent.parent
 
 
-def test_importing_llamapar_loads_nothing_heavy() -> None:
-    assert loaded("import llamapar", *HEAVY) == set()
+def printed(code: str) -> str:
+    """What a fresh interpreter prints."""
+    run = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_the_core_loads_nothing_heavy() -> None:
-    assert loaded(CORE, *HEAVY, "llamapar.figures", "llamapar.panels", "llamapar.cli") == set()
-
-
-def test_the_command_line_loads_nothing_heavy() -> None:
-    assert loaded("import llamapar.cli.main", *HEAVY) == set()
-
-
-def test_names_that_need_more_load_it_when_used() -> None:
-    used = "import llamapar as lp\nlp.view"
-    assert loaded(used, "llamapar.figures", "llamapar.panels", "torch") == {"llamapar.figures"}
-
-
-# -- would the test notice? ------------------------------------------------------------------------
-
-
-def test_the_helper_reports_what_is_loaded() -> None:
-    assert loaded("import json", "json", "torch") == {"json"}
-    assert loaded("pass", "llamapar", "plotly") == set()
-
-
-@pytest.mark.parametrize("name", ["plotly", "numpy"])
-def test_the_helper_would_notice_a_heavy_import(name: str) -> None:
-    pytest.importorskip(name)
-    assert name in loaded(f"import llamapar\nimport {name}", *HEAVY)
-    assert loaded(f"{CORE}\nimport {name}", name) == {name}
-
-
-def test_the_helper_does_not_hide_a_broken_import() -> None:
-    with pytest.raises(AssertionError, match="No module named 'no_such_module'"):
-        loaded("import no_such_module", "json")
+def test_nothing_heavy_is_loaded_until_it_is_used() -> None:
+    """Step by step in one interpreter, and at its end a heavy module that the list must show."""
+    steps = ("import llamapar", CORE, "import llamapar.cli.main", "llamapar.view", "import numpy")
+    names = [*HEAVY, "llamapar.cli", "llamapar.figures", "llamapar.panels"]
+    ask = f"print('|'.join(n for n in {names!r} if n in sys.modules))"
+    loaded = [line.split("|") for line in printed("\n".join(f"{step}\n{ask}" for step in steps)).splitlines()]
+    view = ["llamapar.cli", "llamapar.figures"]
+    assert loaded == [[""], [""], ["llamapar.cli"], view, ["numpy", *view]]
 
 
 BARE_NAMES = """
@@ -108,9 +68,7 @@ for owner, name in ((lp, "explorer"), (lp, "run"), (view, "figure")):
 
 
 def test_a_name_that_needs_more_says_how_to_get_it() -> None:
-    run = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{BARE_NAMES}"]
-    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout == (
+    assert printed(BARE_NAMES) == (
         "lp.explorer needs anywidget, which is not installed\n"
         "  try  pip install -e '.[lab]' in a checkout of llamapar\n"
         "lp.run needs torch, which is not installed\n"

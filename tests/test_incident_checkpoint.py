@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ from torch import Tensor
 
 import llamapar as lp
 from llamapar.checkpoint import CheckpointError
-from llamapar.checkpoint.safetensors import lay_out_safetensors
 from llamapar.cli import main as cli
 from llamapar.describe.modelfile import config_json
 from llamapar.programs.saving import gather_then_unpad, unpad_then_gather
 
+pytestmark = pytest.mark.usefixtures("no_ranks_left")
 BIG = lp.model("llama3.1-70b")
 MODEL = BIG.replace(dim=16, n_heads=16, head_dim=2, ffn_dim=48, n_layers=2)
 DEFAULT = lp.Padding(64, per_tp=True)
@@ -87,24 +86,22 @@ def test_at_70bs_true_size() -> None:
     assert last == {unpad_then_gather: {(16064, 8192)}, gather_then_unpad: {(128256, 8192)}}
 
 
-@pytest.mark.parametrize("engine", ["local", "processes"])
-def test_each_rank_writes_its_own_shard(weights: dict[str, Tensor], engine: str) -> None:
+@pytest.mark.parametrize("engine", ["local", pytest.param("processes", marks=pytest.mark.soak)])
+def test_each_rank_writes_its_own_shard_and_the_right_order_every_row(
+    weights: dict[str, Tensor], engine: str
+) -> None:
     written = saved(unpad_then_gather, weights, 8, engine=engine)
     assert {tuple(t.shape) for t in written} == {(16064, 16)}
     padded = torch.cat([weights[EMBEDDING], torch.zeros(256, 16, dtype=torch.bfloat16)])
     assert torch.cat(written).equal(padded)  # pads and all; the 256 dead rows are rank 7's
     assert not written[7][-256:].any()
-
-
-@pytest.mark.parametrize("engine", ["local", "processes"])
-def test_the_right_order_has_every_row_on_every_rank(weights: dict[str, Tensor], engine: str) -> None:
     for whole in saved(gather_then_unpad, weights, 8, engine=engine):
         assert whole.equal(weights[EMBEDDING])
 
 
 @pytest.mark.parametrize(
     ("tp", "multiple", "pads", "rows"),
-    [(8, 64, 256, 16064), (4, 64, 0, 128256), (8, 32, 0, 128256), (16, 32, 256, 8032), (16, 16, 0, 128256)],
+    [(4, 64, 0, 128256), (8, 32, 0, 128256), (16, 32, 256, 8032)],
 )
 def test_the_wrong_order_goes_unnoticed_where_nothing_is_padded(
     weights: dict[str, Tensor], tp: int, multiple: int, pads: int, rows: int
@@ -134,17 +131,6 @@ def test_inspect_says_what_it_is(wrong: Path, capsys: pytest.CaptureFixture[str]
     assert found.findings == (FOUND,)
     assert cli.main(["checkpoint", "inspect", str(wrong)]) == 1
     assert FOUND in capsys.readouterr().out
-
-
-def test_inspect_says_it_of_the_true_shape(tmp_path: Path) -> None:
-    """[16064, 8192]: headers are enough, so the file has a hole where its bytes would be."""
-    wide = BIG.replace(n_layers=1)
-    shapes = {p.hf_name: ("BF16", p.shape) for p in wide.parameters()}
-    lay_out_safetensors(tmp_path / "model.safetensors", shapes | {EMBEDDING: ("BF16", (16064, 8192))})
-    found = lp.checkpoint.inspect(tmp_path / "model.safetensors", model=wide)
-    assert found.findings == (
-        FOUND.replace(", 16]", ", 8192]").replace("pytorch_model.bin", "model.safetensors"),
-    )
 
 
 def test_how_it_shows_itself_in_a_notebook(wrong: Path, trained: Path) -> None:
@@ -190,16 +176,11 @@ def test_the_right_order_is_proved_by_shape_and_every_byte(
     assert proved.ok
     everything = sum(t.nbytes for t in weights.values())
     assert proved.checks[-1] == (f"parameters like {trained}'s", len(weights), everything)
-
-
-@pytest.mark.parametrize("row", [0, 16063, 16064, 128255])
-def test_one_wrong_byte_is_found(trained: Path, weights: dict[str, Tensor], tmp_path: Path, row: int) -> None:
-    whole = weights[EMBEDDING].clone()
-    whole.view(torch.uint8)[row, 5] ^= 1
+    whole.view(torch.uint8)[16063, 5] ^= 1
     off = save(tmp_path / "off", weights | {EMBEDDING: whole})
     assert lp.checkpoint.inspect(off).ok
     told = lp.checkpoint.verify(off, against=trained).problems
-    assert told == (f"pytorch_model.bin: {EMBEDDING} differs from row {row} on",)
+    assert told == (f"pytorch_model.bin: {EMBEDDING} differs from row 16063 on",)
 
 
 def test_shards_joined_in_another_order_have_the_right_shape(
@@ -237,14 +218,6 @@ def cut(source: Path, target: Path, tp: int, rule: lp.Padding | str = DEFAULT) -
     return {file.name: file.read_bytes() for file in target.glob("*.safetensors")}
 
 
-def test_resharding_where_the_padding_differs(trained: Path, tmp_path: Path) -> None:
-    direct = {tp: cut(trained, tmp_path / f"tp{tp}", tp) for tp in ROWS}
-    for old, new in permutations(ROWS, 2):
-        target = tmp_path / f"{old}to{new}"
-        assert cut(tmp_path / f"tp{old}", target, new) == direct[new]
-        assert lp.checkpoint.verify(target, against=trained).ok
-
-
 def test_what_a_rank_stores(trained: Path, weights: dict[str, Tensor], tmp_path: Path) -> None:
     for tp, rows in ROWS.items():
         cut(trained, tmp_path / f"tp{tp}", tp)
@@ -257,15 +230,10 @@ def test_what_a_rank_stores(trained: Path, weights: dict[str, Tensor], tmp_path:
     ranks = saved(unpad_then_gather, weights, 8)  # what the ranks hold is what is stored for them
     eight = [load_file(tmp_path / "tp8" / f"tp{r:02d}-pp00.safetensors")[EMBEDDING] for r in range(8)]
     assert all(own.equal(stored) for own, stored in zip(ranks, eight, strict=True))
-
-
-def test_every_rank_loads_its_shard_under_another_rule(trained: Path, tmp_path: Path) -> None:
-    cut(trained, tmp_path / "tp8", 8)
     made = cut(tmp_path / "tp8", tmp_path / "mended", 8, lp.Padding(32, per_tp=True))
     assert len(made) == 8
     shards = lp.checkpoint.opened(tmp_path / "mended").shards.values()
-    sizes = {shard[EMBEDDING].shape[0] for shard in shards}
-    assert sizes == {16032}
+    assert {shard[EMBEDDING].shape[0] for shard in shards} == {16032}
     assert lp.checkpoint.verify(tmp_path / "mended", against=trained).ok
 
 

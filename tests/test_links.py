@@ -25,6 +25,7 @@ PAGES = [
 ]
 
 
+@cache
 def text(path: Path) -> str:
     """A page, or the text cells of a notebook."""
     stored = path.read_text(encoding="utf-8")
@@ -41,6 +42,7 @@ def tokens(markdown: str) -> Iterator[Token]:
         yield from token.children or []
 
 
+@cache
 def links(markdown: str) -> list[str]:
     """What links, pictures and HTML of a text point at."""
     found = []

@@ -127,14 +127,6 @@ def test_json_is_the_form_of_the_command() -> None:
     assert [o["uint32"] for o in said["overflows"]] == [4_110_417_920] * 2
 
 
-def test_text() -> None:
-    text = str(lp.loading("llama3.1-8b", nodes=3))
-    assert text.splitlines()[-1] == (
-        "tp=3 does not divide n_heads=32 (llama3.1-8b); does not fit; smallest number of nodes: 1"
-    )
-    assert "6,323,781,632 B of weights" in text
-
-
 # -- counters --------------------------------------------------------------------------------------
 
 

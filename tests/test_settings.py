@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import llamapar as lp
-from llamapar.cli.main import main
 from llamapar.configs import documents, export, flags, launch, shell
 from llamapar.configs.files import Files
 from llamapar.configs.reader import FORMATS, settings_of
@@ -25,34 +25,41 @@ from soon import within
 
 CASES = cases()
 GATHERED = cases("run_configs_gathered.jsonl")
-SURE = [name for name, row in CASES.items() if not row["doubtful"]]
+
+
+def fields(settings: lp.Settings, wanted: str) -> str:
+    """What is read of the fields that `wanted` names, in its form: `tp=8 zero=open preset=llama3.1-8b`."""
+    found = dict.fromkeys(settings.unknown, "open") | settings.model | settings.layout | settings.job
+    found["format"] = settings.format
+    names = [word.partition("=")[0] for word in wanted.split()]
+    return " ".join(f"{name}={found.get(name)}" for name in names)
 
 
 # -- real files ------------------------------------------------------------------------------------
 
 
+scored = cache(lambda name: score((CASES | GATHERED)[name]))
+
+
 @pytest.mark.parametrize("name", [*CASES, *GATHERED])
 def test_no_field_of_a_real_file_is_sure_and_wrong(name: str) -> None:
-    assert score((CASES | GATHERED)[name]).sure == []
+    assert scored(name).sure == []
 
 
-def test_most_fields_of_real_files_are_read() -> None:
+FILLED = {
+    "tt-05-8b-default-ngpu gpus_per_node",  # torchrun --nproc_per_node=8 on one machine
+    "ax-02-tp-cp dims",  # the published dimensions of Qwen3 8B
+}
+
+
+@pytest.mark.parametrize(("rows", "least", "filled"), [(CASES, 0.98, FILLED), (GATHERED, 0.93, set())])
+def test_most_fields_of_real_files_are_read(rows: Any, least: float, filled: set[str]) -> None:
     total = Score()
-    for name in SURE:
-        total.add(score(CASES[name]))
-    assert total.right / total.fields > 0.98  # what is left stands in files that are not given
-    assert set(total.filled) == {
-        "tt-05-8b-default-ngpu gpus_per_node",  # torchrun --nproc_per_node=8 on one machine
-        "ax-02-tp-cp dims",  # the published dimensions of Qwen3 8B
-    }
-
-
-def test_most_fields_of_gathered_files_are_read() -> None:
-    total = Score()
-    for row in GATHERED.values():
-        total.add(score(row))
-    assert total.right / total.fields > 0.93
-    assert total.filled == []
+    for name, row in rows.items():
+        if rows is GATHERED or not row["doubtful"]:
+            total.add(scored(name))
+    assert total.right / total.fields > least  # what is left stands in files that are not given
+    assert set(total.filled) == filled
 
 
 @pytest.mark.parametrize(
@@ -90,13 +97,6 @@ GOLD: dict[str, tuple[str, str]] = {
 }
 """What breaks a rule as it stands → where a reading says so, and with which words."""
 
-JUDGED: dict[str, tuple[dict[str, Any], str]] = {
-    "nt-11-doremi-2.8b": ({}, "LP203"),
-    "nm-01-405b-launcher": ({}, "LP105"),
-    "mg-14-llmjp-v4-8b-noworld": ({"gpus": 64, "model": "llama3-8b"}, "LP204"),
-}
-"""Rules that `check` names for a file, with what a person knows besides."""
-
 
 @pytest.mark.parametrize("name", GOLD)
 def test_what_breaks_a_rule_as_it_stands_is_told(name: str) -> None:
@@ -133,9 +133,8 @@ def test_settings_are_judged_by_their_frameworks_rules() -> None:
     assert report.judge.name == "nanotron"
     assert any(f.code == "LP203" for f in report.findings)
     text = CASES["tt-01-405b-2024-08"]["text"]
-    titan = settings_of(
-        Files({"train.toml": text}, overrides=("--training.tensor_parallel_degree", "16")), {"gpus": 128}
-    )
+    over = ("--training.tensor_parallel_degree", "16")
+    titan = settings_of(Files({"train.toml": text}, overrides=over), {"gpus": 128})
     assert [f.code for f in lp.check(titan).errors] == ["LP104"]
     assert str(titan.sources["layout.tp"]) == "your command training.tensor_parallel_degree"
 
@@ -149,17 +148,9 @@ def test_a_model_that_is_not_covered_is_not_judged_as_if_it_were() -> None:
 
 
 def test_every_row_is_recognised_as_its_format() -> None:
-    wanted = {
-        "tt": "torchtitan",
-        "mg": "Megatron-LM",
-        "nm": "NeMo",
-        "nt": "nanotron",
-        "vl": "vLLM",
-        "ca": "ColossalAI",
-    }
+    wanted = dict(tt="torchtitan", mg="Megatron-LM", nm="NeMo", nt="nanotron", vl="vLLM", ca="ColossalAI")
     for name, row in CASES.items():
-        if (format_name := wanted.get(name[:2])) is not None:
-            assert read(row).format.startswith(format_name), name
+        assert name[:2] not in wanted or read(row).format.startswith(wanted[name[:2]]), name
 
 
 # -- what the project writes it reads back ---------------------------------------------------------
@@ -169,15 +160,10 @@ _NAMES = {"torchtitan": "runs.py", "Megatron-LM": "run.sh", "Hugging Face": "mod
 
 def _random_job(draw: random.Random) -> lp.Job:
     pp, dp, each = draw.choice((1, 2, 4)), draw.choice((1, 2, 4, 8)), draw.choice((1, 2))
-    layout = lp.Layout(
-        tp=draw.choice((1, 2, 4, 8)),
-        cp=draw.choice((1, 2, 4)),
-        pp=pp,
-        dp=dp,
-        dp_replicate=draw.choice([d for d in (1, 2, 4, 8) if dp % d == 0]),
-        virtual_stages=draw.choice((1, 2)) if pp > 1 else 1,
-        zero=draw.choice((0, 1, 2, 3)),
-    )
+    copies = draw.choice([d for d in (1, 2, 4, 8) if dp % d == 0])
+    virtual = draw.choice((1, 2)) if pp > 1 else 1
+    layout = lp.Layout(tp=draw.choice((1, 2, 4, 8)), cp=draw.choice((1, 2, 4)), pp=pp, dp=dp)
+    layout = layout.replace(dp_replicate=copies, virtual_stages=virtual, zero=draw.choice((0, 1, 2, 3)))
     model = draw.choice(("llama3.1-8b", "llama3.1-70b", "llama3.1-405b", "llama3.2-1b"))
     batch = each * dp * draw.choice((4, 8, 16))
     facts = {"seq_len": draw.choice((4096, 8192)), "micro_batch": each, "global_batch": batch}
@@ -192,10 +178,8 @@ def test_what_is_exported_is_read_back(target: str, counts: Any) -> None:
         settings = settings_of(Files({_NAMES[target]: export.EXPORTS[target](job, None)}), {})
         lay, found = job.layout, {**settings.model, **settings.layout, **settings.job}
         wanted: dict[str, object] = {n: getattr(lay, n) for n in ("tp", "pp", "dp")}
-        wanted |= {
-            n: getattr(job.model, n)
-            for n in ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
-        }
+        sizes = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
+        wanted |= {n: getattr(job.model, n) for n in sizes}
         if target != "Hugging Face":  # which has no cp, and leaves batches to the script
             wanted |= {"cp": lay.cp, "sequence_parallel": lay.sp, "virtual_stages": lay.virtual_stages}
             wanted |= {n: getattr(job, n) for n in ("seq_len", "micro_batch", "global_batch")}
@@ -239,17 +223,15 @@ def test_a_heredoc_and_its_variables_are_read() -> None:
     assert read_script.commands[-1].words[0] == shell.Word("run", 5)
 
 
+SLURM = "#SBATCH --nodes=16\n#SBATCH --gpus-per-node=8\n"
+
+
 @pytest.mark.parametrize(
     ("script", "gpus", "each"),
     [
         ("torchrun --nnodes 4 --nproc-per-node 8 t.py", 32, 8),
         ("torchrun --nproc_per_node=8 t.py", 8, 8),
-        (
-            "#SBATCH --nodes=16\n#SBATCH --gpus-per-node=8\n"
-            "srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 t.py",
-            128,
-            8,
-        ),
+        (f"{SLURM}srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 t.py", 128, 8),
         ("#SBATCH -N 2\n#SBATCH --gres=gpu:mi250:8\nsrun python t.py", 16, 8),
         ("mpirun -np 64 --npernode 8 python t.py", 64, 8),
         ("deepspeed --num_gpus 4 t.py", 4, 4),
@@ -269,8 +251,7 @@ def test_a_launch_says_how_many_ranks(script: str, gpus: int | None, each: int |
     assert (found.get("gpus"), found.get("gpus_per_node")) == (gpus, each)
 
 
-def test_what_follows_a_counting_loop_is_read() -> None:
-    loop = """
+LOOP = """
 TP=4
 for ((i = 1; i <= WORKERS; i++)); do
     ((TP += 1))
@@ -278,89 +259,111 @@ for ((i = 1; i <= WORKERS; i++)); do
 done
 if (( TP > 4 )); then echo more; fi
 """
-    serve = "vllm serve meta-llama/Meta-Llama-3-8B-Instruct --pipeline-parallel-size 2 --tensor-parallel-size"
-    assert lp.read_settings(text=f"{loop}{serve} 8").layout["tp"] == 8
-    counted = lp.read_settings(text=f"{loop}{serve} $TP")  # only a run can tell how often
-    assert (counted.layout.get("tp"), counted.layout["pp"]) == (None, 2)
-
-
-def test_what_follows_a_function_is_read() -> None:
-    serve = "vllm serve meta-llama/Meta-Llama-3-8B-Instruct --tensor-parallel-size 8"
-    for head in ("free_gpus() {", "free_gpus ()\n{", "function free_gpus() {"):
-        text = f"{head}\n    local n=$1\n    nvidia-smi | head -n $n\n}}\nfree_gpus 8\n{serve}\n"
-        assert lp.read_settings(text=text).layout["tp"] == 8, head
-
-
-def test_a_variable_that_is_asked_for_and_set_by_nothing_takes_its_default() -> None:
-    def tp(head: str) -> object:
-        serve = "vllm serve meta-llama/Meta-Llama-3-8B-Instruct --pipeline-parallel-size 2 $more"
-        found = lp.read_settings(text=f'{head}\nmore="--tensor-parallel-size $TP"\n{serve}')
-        return found.layout.get("tp")
-
-    asked = 'if [ -z "$TP" ]; then\n  TP=4\nfi'
-    assert tp(asked) == 4
-    assert tp(f'{asked}\nif [ ! -z "$DEBUG" ]; then TP=8; fi') == 4
-    assert tp(f"TP=2\n{asked}") == 2
-    assert tp(f"source settings.sh\n{asked}") is None  # that file may set it
-    for given in ("WORLD_SIZE", "SLURM_NNODES", "1"):  # a launcher, Slurm and the command set these
-        assert tp(f'if [ -z "${given}" ]; then\n  TP=4\nfi') is None, given
-
-
-def test_arguments_of_a_container_that_serves_are_vllms() -> None:
-    text = """
+CONTAINER = """
 IMAGE=vllm/vllm-openai:v0.11
 docker run --gpus all --network host $IMAGE meta-llama/Llama-3.1-8B-Instruct --port 8200 --enforce-eager
 """
-    settings = lp.read_settings(text=text)
-    assert settings.format == "vLLM"
-    assert settings.model["preset"] == "llama3.1-8b"
-    assert [settings.layout[axis] for axis in ("tp", "pp", "cp", "dp")] == [1, 1, 1, 1]
-    assert settings.job["gpus"] == 1
-
-
-def test_without_a_pipeline_colossalais_batch_is_its_micro_batch() -> None:
-    text = "colossalai run --nproc_per_node 8 --hostfile hosts.txt benchmark.py -c 70b -g -b 4"
-    assert lp.read_settings(text=text).job["micro_batch"] == 4
-    staged = lp.read_settings(text=f"{text} -p 3d --pp 2")
-    assert (staged.job.get("micro_batch"), staged.job["batch_per_dp"]) == (1, 4)  # --mbs is one by default
-
-
+SERVE = "vllm serve meta-llama/Meta-Llama-3-8B-Instruct --pipeline-parallel-size 2"
+DEFAULT = 'if [ -z "$TP" ]; then\n  TP=4\nfi'
+COLOSSAL = "colossalai run --nproc_per_node 8 --hostfile hosts.txt benchmark.py -c 70b -g -b 4"
 NEOX = "pipe_parallel_size: 1\nnum_layers: 32\nhidden_size: 4096\nnum_attention_heads: 32\nseq_length: 2048\n"
+LLAMA_70B = "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --tensor-model-parallel-size 8"
+FACTORY = "model_name_or_path: a/b\nfinetuning_type: full\ncutoff_len: 512\nfsdp: "
+ARGUMENTS = "MODEL_ARGS=(\n--num-layers 32\n--hidden-size 4096\n--num-attention-heads 32\n--swiglu\n)\n"
 
 
-@pytest.mark.parametrize(
-    ("said", "width"),
-    [
-        ("", 16384),
-        ("activation: swiglu", 5461),
-        ("activation: swiglu\nmlp_multiple_of: 256", 5632),
-        ("activation: swiglu\nintermediate_size: 32768\nmlp_multiple_of: 256", 11008),
-        ("activation: geglu\nexpansion_factor: 3.0", 4096),
-        ("activation: silu\nmlp_type: llama", 11008),
-        ("activation: silu\nmlp_type: llama\nintermediate_size: 14336", 14336),
-        ("activation: swiglu\nintermediate_size: wide", None),
-    ],
-)
-def test_gpt_neox_has_its_own_rule_for_the_mlps_width(said: str, width: int | None) -> None:
-    settings = lp.read_settings(text=f"{NEOX}{said}\n")
-    assert settings.model.get("ffn_dim") == width
+def served(head: str) -> str:
+    """A script that serves on $TP GPUs."""
+    return f'{head}\nmore="--tensor-parallel-size $TP"\n{SERVE} $more'
 
 
-def test_gpt_neox_accumulates_once_unless_said() -> None:
-    settings = lp.read_settings(
-        text=f"{NEOX}train_micro_batch_size_per_gpu: 4\nmodel_parallel_size: 2\nglobal_num_gpus: 16\n"
-    )
-    assert [settings.job[name] for name in ("gpus", "micro_batches", "global_batch")] == [16, 1, 32]
-    assert "micro_batches" not in lp.read_settings(text=NEOX).job
+READ: dict[str, dict[str, str]] = {
+    "what follows a counting loop": {
+        f"{LOOP}{SERVE} --tensor-parallel-size 8": "tp=8 pp=2",
+        f"{LOOP}{SERVE} --tensor-parallel-size $TP": "tp=open pp=2",  # only a run can tell how often
+    },
+    "what follows a function": {
+        f"{head}\n    local n=$1\n    nvidia-smi | head -n $n\n}}\nfree_gpus 8\n{served('TP=8')}\n": "tp=8"
+        for head in ("free_gpus() {", "free_gpus ()\n{", "function free_gpus() {")
+    },
+    "a variable that is asked for and set by nothing has its default": {
+        served(DEFAULT): "tp=4",
+        served(f'{DEFAULT}\nif [ ! -z "$DEBUG" ]; then TP=8; fi'): "tp=4",
+        served(f"TP=2\n{DEFAULT}"): "tp=2",
+        served(f"source settings.sh\n{DEFAULT}"): "tp=open",  # that file may set it
+        **{  # a launcher, Slurm and the command set these
+            served(DEFAULT.replace("$TP", f"${given}")): "tp=open"
+            for given in ("WORLD_SIZE", "SLURM_NNODES", "1")
+        },
+    },
+    "arguments of a container that serves are vLLM's": {
+        CONTAINER: "format=vLLM preset=llama3.1-8b tp=1 pp=1 cp=1 dp=1 gpus=1"
+    },
+    "without a pipeline ColossalAI's batch is its micro-batch": {
+        COLOSSAL: "micro_batch=4",
+        f"{COLOSSAL} -p 3d --pp 2": "micro_batch=1 batch_per_dp=4",  # --mbs is one by default
+    },
+    "GPT-NeoX has its own rule for the MLP's width": {
+        f"{NEOX}{said}\n": f"ffn_dim={width}"
+        for said, width in (
+            ("", 16384),
+            ("activation: swiglu", 5461),
+            ("activation: swiglu\nmlp_multiple_of: 256", 5632),
+            ("activation: swiglu\nintermediate_size: 32768\nmlp_multiple_of: 256", 11008),
+            ("activation: geglu\nexpansion_factor: 3.0", 4096),
+            ("activation: silu\nmlp_type: llama", 11008),
+            ("activation: silu\nmlp_type: llama\nintermediate_size: 14336", 14336),
+            ("activation: swiglu\nintermediate_size: wide", "open"),
+        )
+    },
+    "GPT-NeoX accumulates once unless it says more": {
+        f"{NEOX}train_micro_batch_size_per_gpu: 4\nmodel_parallel_size: 2\nglobal_num_gpus: 16\n": (
+            "gpus=16 micro_batches=1 global_batch=32"
+        ),
+        NEOX: "micro_batches=None",
+    },
+    "a script that starts nothing leaves the rest of the layout open": {
+        ARGUMENTS: "n_layers=32 tp=open zero=open",
+        f"{ARGUMENTS}torchrun --nproc_per_node 8 t.py ${{MODEL_ARGS[@]}}\n": "tp=1 pp=1 dp=8 zero=0",
+    },
+    "a vocabulary counts where the tokenizer reads it": {
+        f"torchrun p.py {LLAMA_70B} --vocab-size 32000": "vocab_size=32000",
+        f"torchrun p.py {LLAMA_70B} --vocab-size 32000 --tokenizer-type NullTokenizer": "vocab_size=32000",
+        f"torchrun p.py {LLAMA_70B} --vocab-size 32000 --tokenizer-type Llama2Tokenizer": "vocab_size=open",
+    },
+    "LLaMA-Factory's fsdp is a word or a list": {
+        f"{FACTORY}[full_shard, auto_wrap]\n": "zero=3",
+        f"{FACTORY}[auto_wrap, shard_grad_op]\n": "zero=2",
+        f"{FACTORY}no_shard\n": "zero=0",
+        f"{FACTORY}\n": "zero=0",
+    },
+    "LLaMA-Factory's arguments may stand on the command line": {
+        "torchrun --nproc_per_node 4 src/train.py --stage sft --finetuning_type full --cutoff_len 4096 "
+        "--per_device_train_batch_size 4 --gradient_accumulation_steps 8 --deepspeed ds_z3_config.json": (
+            "format=LLaMA-Factory gpus=4 seq_len=4096 global_batch=128 zero=open"
+        )
+    },
+    "a misspelt key leaves its field open": {
+        CASES["nt-11-doremi-2.8b"]["text"].replace("batch_accum", "batch_acum"): "micro_batches=open",
+        "./dllama inference --model m --nthreads 4 --worrkers 10.0.0.2:9999\n": "tp=open",
+        "torchrun --nproc_per_nod=4 t.py --per_device_train_batch_size 1 --gradient_accumulation_steps 1": (
+            "gpus=open"
+        ),
+    },
+}
+"""What is read → texts, each with fields that it says or leaves open."""
+
+
+@pytest.mark.parametrize("what", READ)
+def test_a_text_says_its_fields(what: str) -> None:
+    for text, wanted in READ[what].items():
+        assert fields(lp.read_settings(text=text), wanted) == wanted, text
 
 
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        (
-            "a.yaml",
-            "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 2048\ndeepspeed: deepspeed/zero3.json\n",
-        ),
+        ("a.yaml", "base_model: a/Llama-3.1-8B\nsequence_len: 2048\ndeepspeed: deepspeed/zero3.json\n"),
         ("a.yaml", "model_name_or_path: a/b\nfinetuning_type: full\ndeepspeed: examples/ds_z3_config.json\n"),
         ("a.sh", "torchrun t.py --per_device_train_batch_size 1 --deepspeed configs/zero3.json\n"),
     ],
@@ -386,13 +389,12 @@ def test_accelerates_file_and_a_recipe_beside_a_launch_are_read(tmp_path: Path) 
     )
     launch = "accelerate launch --config_file zero3.yaml sft.py --config recipe.yaml"
     files = [tmp_path / "zero3.yaml", tmp_path / "recipe.yaml"]
-    settings = lp.read_settings(*files, text=launch)
-    assert (settings.layout["zero"], settings.layout["dp"], settings.job["global_batch"]) == (3, 16, 64)
-    fewer = lp.read_settings(*files, text=launch.replace("sft.py", "--num_processes 8 sft.py"))
-    assert [fewer.job[name] for name in ("gpus", "gpus_per_node", "global_batch")] == [8, 4, 32]
-    alone = lp.read_settings(files[1])
-    assert "zero" in alone.unknown
-    assert "gpus" in alone.unknown
+    for line, wanted in (
+        (launch, "zero=3 dp=16 global_batch=64"),
+        (launch.replace("sft.py", "--num_processes 8 sft.py"), "gpus=8 gpus_per_node=4 global_batch=32"),
+    ):
+        assert fields(lp.read_settings(*files, text=line), wanted) == wanted
+    assert fields(lp.read_settings(files[1]), "zero= gpus=") == "zero=open gpus=open"
 
 
 def test_a_comment_behind_a_backslash_ends_the_command() -> None:
@@ -403,8 +405,7 @@ def test_a_comment_behind_a_backslash_ends_the_command() -> None:
     --deepspeed configs/zero2.json
 """
     settings = lp.read_settings(text=script)
-    assert [settings.job[name] for name in ("gpus", "micro_batch")] == [2, 14]
-    assert "zero" in settings.unknown
+    assert fields(settings, "gpus= micro_batch= zero=") == "gpus=2 micro_batch=14 zero=open"
     assert [str(told) for told in settings.contradictions] == [
         "launch: --per_device_train_batch_size or nothing: the comment above text.sh:3 ends the command: "
         "it gets no --per_device_train_batch_size, nor what follows"
@@ -413,35 +414,11 @@ def test_a_comment_behind_a_backslash_ends_the_command() -> None:
     assert whole.contradictions == ()
 
 
-def test_a_script_that_starts_nothing_leaves_the_rest_of_the_layout_open() -> None:
-    arguments = "MODEL_ARGS=(\n--num-layers 32\n--hidden-size 4096\n--num-attention-heads 32\n--swiglu\n)\n"
-    part = lp.read_settings(text=arguments)
-    assert (part.model["n_layers"], part.layout.get("tp"), part.layout.get("zero")) == (32, None, None)
-    assert part.unknown["tp"] == "the script that uses these arguments may say it"
-    whole = lp.read_settings(
-        text=arguments + "torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]}\n"
-    )
-    assert [whole.layout[name] for name in ("tp", "pp", "dp", "zero")] == [1, 1, 8, 0]
-
-
-LLAMA_70B = "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --tensor-model-parallel-size 8"
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "vocab"),
-    [("", 32000), ("--tokenizer-type NullTokenizer", 32000), ("--tokenizer-type Llama2Tokenizer", None)],
-)
-def test_a_vocabulary_counts_where_the_tokenizer_reads_it(tokenizer: str, vocab: int | None) -> None:
-    settings = lp.read_settings(text=f"torchrun p.py {LLAMA_70B} --vocab-size 32000 {tokenizer}")
-    assert settings.model.get("vocab_size") == vocab
-
-
-def test_a_default_does_not_count_where_a_forks_own_key_may_say_it() -> None:
-    plain = lp.read_settings(text=f"torchrun --nproc-per-node 8 p.py {LLAMA_70B}")
-    assert (plain.layout["zero"], plain.model["n_kv_heads"]) == (0, 64)
-    other = lp.read_settings(
-        text=f"torchrun --nproc-per-node 8 p.py {LLAMA_70B} --my-distributed-optimizer --kv-head-count 8"
-    )
+def test_a_default_does_not_count_where_something_else_may_say_it() -> None:
+    assert lp.read_settings(text=ARGUMENTS).unknown["tp"] == "the script that uses these arguments may say it"
+    start = f"torchrun --nproc-per-node 8 p.py {LLAMA_70B}"
+    assert fields(lp.read_settings(text=start), "zero= n_kv_heads=") == "zero=0 n_kv_heads=64"
+    other = lp.read_settings(text=f"{start} --my-distributed-optimizer --kv-head-count 8")
     assert "zero" not in other.layout
     assert other.unknown["zero"] == "--my-distributed-optimizer True (text.sh:1) may say it"
     assert other.unknown["n_kv_heads"] == "--kv-head-count 8 (text.sh:1) may say it"
@@ -449,25 +426,6 @@ def test_a_default_does_not_count_where_a_forks_own_key_may_say_it() -> None:
     shared = lp.read_settings(text=own)
     assert (shared.layout["zero"], shared.model["tied"]) == (1, False)
     assert not any("LayerNorm" in what for what in shared.not_covered)
-
-
-@pytest.mark.parametrize(
-    ("fsdp", "stage"),
-    [("[full_shard, auto_wrap]", 3), ("[auto_wrap, shard_grad_op]", 2), ("no_shard", 0), ("", 0)],
-)
-def test_llama_factorys_fsdp_is_a_word_or_a_list(fsdp: str, stage: int) -> None:
-    text = f"model_name_or_path: a/b\nfinetuning_type: full\ncutoff_len: 512\nfsdp: {fsdp}\n"
-    assert lp.read_settings(text=text).layout["zero"] == stage
-
-
-def test_llama_factorys_arguments_may_stand_on_the_command_line() -> None:
-    settings = lp.read_settings(
-        text="torchrun --nproc_per_node 4 src/train.py --stage sft --finetuning_type full --cutoff_len 4096 "
-        "--per_device_train_batch_size 4 --gradient_accumulation_steps 8 --deepspeed ds_z3_config.json"
-    )
-    assert settings.format == "LLaMA-Factory"
-    assert [settings.job[name] for name in ("gpus", "seq_len", "global_batch")] == [4, 4096, 128]
-    assert "zero" in settings.unknown
 
 
 def test_a_file_that_the_command_names_may_say_what_the_command_does_not() -> None:
@@ -500,7 +458,7 @@ def test_the_last_repetition_of_a_flag_counts() -> None:
         ("a.py", "import torchtitan\ndef f(:", "a.py, line 2: no Python"),
         ("a.toml", "x = 1", "no known format"),
         ("a.json", "[" * 5000 + "]" * 5000, "a.json"),
-        ("a.yaml", "a: " + "[" * 3000 + "]" * 3000, "a.yaml"),
+        ("a.yaml", "a: " + "[" * 600 + "]" * 600, "a.yaml"),
     ],
 )
 def test_a_file_that_breaks_its_format_is_refused_with_its_line(name: str, text: str, words: str) -> None:
@@ -523,9 +481,7 @@ def test_what_would_grow_without_bound_is_cut_short() -> None:
 def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     script = f"X=$(touch {mark})\n`touch {mark}`\neval 'touch {mark}'\ntouch {mark}\n"
-    source = (
-        f"import os\nos.system('touch {mark}')\ndef f():\n    config = g()\n    return config\n# torchtitan\n"
-    )
+    source = f"import os\nos.system('touch {mark}')\ndef f():\n    return g()\n# torchtitan\n"
     pickled = f"!!python/object/apply:os.system ['touch {mark}']"
     for name, text in (("a.sh", script), ("a.py", source), ("a.yaml", pickled)):
         with suppress(lp.LlamaparError):
@@ -536,12 +492,8 @@ def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
 def test_a_file_is_refused_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "big.toml").write_bytes(b"#" * (documents.MOST_BYTES + 1))
     (tmp_path / "bin.toml").write_bytes(b"\0\1")
-    for name, words in (
-        ("big.toml", "more than"),
-        ("bin.toml", "no text"),
-        ("none.toml", "no file"),
-        (".", "a folder"),
-    ):
+    refused = {"big.toml": "more than", "bin.toml": "no text", "none.toml": "no file", ".": "a folder"}
+    for name, words in refused.items():
         with pytest.raises(lp.LlamaparError, match=words):
             lp.read_settings(tmp_path / name)
     with pytest.raises(lp.LlamaparError, match="no file and no text"):
@@ -634,13 +586,13 @@ def test_no_mutation_makes_a_number_that_no_line_says(counts: Any) -> None:
     that it is a default or follows from others; and what changes no meaning changes no number."""
     draw = random.Random(18)
     rows = [*CASES.values(), *GATHERED.values()]
-    made = {row["id"]: settings_of(files_of(row), {}) for row in rows if _reads(row)}
-    rows = [row for row in rows if row["id"] in made]
     tried = dict.fromkeys(("value", "key", "lost", "neutral"), 0)
     while sum(tried.values()) < counts(100, 500, 10_000):
         row = draw.choice(rows)
-        files, before = files_of(row), _numbers(made[row["id"]])
-        had = _numbers(made[row["id"]], doubted=True)
+        files, plain = files_of(row), _plain(row["id"])
+        if plain is None:
+            continue
+        before, had = _numbers(plain), _numbers(plain, doubted=True)
         lines = _lines(files)
         direct = [f for f, (n, source) in before.items() if _stands(n, _cited(lines, source) or "")]
         if not direct:
@@ -670,38 +622,44 @@ def test_no_mutation_makes_a_number_that_no_line_says(counts: Any) -> None:
             assert line is not None or re.search(r"default|derived|unless said|you", said), told
 
 
-def _reads(row: dict[str, Any]) -> bool:
+@cache
+def _plain(name: str) -> lp.Settings | None:
+    """What is read of a real file as it stands; None where it is refused."""
     with suppress(lp.LlamaparError):
-        settings_of(files_of(row), {})
-        return True
-    return False
+        return settings_of(files_of((CASES | GATHERED)[name]), {})
+    return None
 
 
 # -- the command -----------------------------------------------------------------------------------
 
+Command = Callable[[str | list[str]], tuple[int, str, str]]
 
-def test_the_command_reads_judges_and_says_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+
+def test_the_command_reads_judges_and_says_what_is_missing(tmp_path: Path, run: Command) -> None:
     path = tmp_path / "train.toml"
     path.write_text(CASES["tt-01-405b-2024-08"]["text"], encoding="utf-8")
-    assert main(["check", "--config", str(path), "--json"]) == 1
-    data = json.loads(capsys.readouterr().out)
-    assert data["error"]["field"] == "dp"
+    check = ["check", "--config", str(path)]
+    status, out, _ = run([*check, "--json"])
+    data = json.loads(out)
+    assert (status, data["error"]["field"]) == (1, "dp")
     assert "the comment in line 2 says 128" in data["settings"]["unknown_why"]["gpus"]
-    assert main(["check", "--config", str(path), "--gpus", "128", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert data["ok"]
+    status, out, _ = run([*check, "--gpus", "128", "--json"])
+    data = json.loads(out)
+    assert (status, data["ok"]) == (0, True)
     assert set(data["settings"]) >= {
         *("framework", "model", "layout", "job", "unknown", "not_covered", "contradictions", "sources"),
     }
     over = ["--", "--training.tensor_parallel_degree", "16"]
-    assert main(["check", "--config", str(path), "--gpus", "128", *over]) == 1
-    assert "LP104" in capsys.readouterr().out
-    assert main(["check", "--config", str(path), "--settings", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["layout"]["tp"] == 8
-    assert main(["check", "--config", str(path), "--tp", "4"]) == 2
-    assert main(["check", "--settings"]) == 2
+    status, out, _ = run([*check, "--gpus", "128", *over])
+    assert (status, "LP104" in out) == (1, True)
+    status, out, _ = run([*check, "--settings", "--json"])
+    assert (status, json.loads(out)["layout"]["tp"]) == (0, 8)
+    assert run([*check, "--tp", "4"])[0] == run("check --settings")[0] == 2
+    text = "shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
+    for files, told in (([], (None, "possible")), (check[1:] + over, ("kv_heads_lt_tp", "likely"))):
+        status, out, _ = run(["explain", text, "--json", *files])
+        best = json.loads(out)["diagnoses"][0]
+        assert (best["category"], best["level"]) == (told[0] or best["category"], told[1])
 
 
 TITAN = """
@@ -724,72 +682,45 @@ MEGATRON = (
     "--position-embedding-type rope --untie-embeddings-and-output-weights"
 )
 SIZED = "vocab_size=32000, 128256, 151936: passes"
+TO_4096 = "gpus=64, 128, 256, 512, 1024, 2048, 4096: "
+NO_64 = "gpus is no multiple of 64: fails, because tp·cp·pp is 64"
+NO_32 = NO_64.replace("64", "32")
+OF_128 = ["--gpus", "128"]
+LP104 = "LP104 tp=16 does not divide n_kv_heads=8 (llama3-8b)"
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "known", "told"),
+    ("text", "known", "told"),
     [
-        (
-            "train.toml",
-            TITAN.format(tp=16),
-            [],
-            [
-                "gpus=64, 128, 256, 512, 1024, 2048, 4096: "
-                "fails: LP104 tp=16 does not divide n_kv_heads=8 (llama3-8b)",
-                "gpus is no multiple of 64: fails, because tp·cp·pp is 64",
-            ],
-        ),
-        (
-            "train.toml",
-            TITAN.format(tp=8),
-            [],
-            [
-                "gpus=32, 64, 128, 256, 512, 1024, 2048: passes",
-                "gpus is no multiple of 32: fails, because tp·cp·pp is 32",
-            ],
-        ),
-        (
-            "run.sh",
-            MEGATRON,
-            [],
-            [
-                f"gpus=64, 128, 256, 512, 1024, 2048, 4096: {SIZED}",
-                "gpus is no multiple of 64: fails, because tp·cp·pp is 64",
-            ],
-        ),
-        ("run.sh", MEGATRON, ["--gpus", "128"], [SIZED]),
-        ("run.sh", MEGATRON.replace("--hidden-size 4096", ""), ["--gpus", "128"], []),
-        ("run.sh", MEGATRON.replace("parallel-size 8", "parallel-size $TP", 1), [], []),
+        (TITAN.format(tp=16), [], [f"{TO_4096}fails: {LP104}", NO_64]),
+        (TITAN.format(tp=8), [], ["gpus=32, 64, 128, 256, 512, 1024, 2048: passes", NO_32]),
+        (MEGATRON, [], [f"{TO_4096}{SIZED}", NO_64]),
+        (MEGATRON, OF_128, [SIZED]),
+        (MEGATRON.replace("--hidden-size 4096", ""), OF_128, []),
+        (MEGATRON.replace("parallel-size 8", "parallel-size $TP", 1), [], []),
     ],
 )
 def test_what_is_certain_without_the_missing_facts(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    text: str,
-    known: list[str],
-    told: list[str],
+    tmp_path: Path, run: Command, text: str, known: list[str], told: list[str]
 ) -> None:
     """Some numbers of GPUs and vocabularies are tried, and each line says what `check` says with them."""
+    option, name = ("--config", "train.toml") if "[model]" in text else ("--launch", "run.sh")
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
-    files = ["check", "--config" if name.endswith("toml") else "--launch", str(path), *known]
-    assert main([*files, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["if_known"] == told
-    assert main(files) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.removeprefix("  if   ") for line in lines if line.startswith("  if ")] == told
+    status, out, _ = run(["check", option, str(path), *known, "--json"])
+    assert (status, json.loads(out)["if_known"]) == (1, told)
+    status, out, _ = run(["check", option, str(path), *known])
+    assert status == 1
+    assert [line.removeprefix("  if   ") for line in out.splitlines() if line.startswith("  if ")] == told
 
 
-def test_settings_are_planned_for_and_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_are_planned_for_and_timed(tmp_path: Path, run: Command) -> None:
     settings = read(CASES["nt-11-doremi-2.8b"])
     said = {name: settings.job[name] for name in ("seq_len", "micro_batch", "global_batch")}
     model, layout = settings.model_config(), settings.to_layout()
-    assert (
-        lp.cost(settings).step_seconds
-        == lp.cost(model, layout, framework="nanotron", recompute="selective", **said).step_seconds
-    )
-    assert lp.cost(settings, micro_batch=8).step_seconds != lp.cost(settings).step_seconds
+    seconds = lp.cost(settings).step_seconds
+    assert seconds == lp.cost(model, layout, framework="nanotron", recompute="selective", **said).step_seconds
+    assert lp.cost(settings, micro_batch=8).step_seconds != seconds
     wanted = lp.plan(model, gpus=16, seq_len=1024, global_batch=512, framework="nanotron", top=2)
     found = lp.plan(settings, gpus=16, seq_len=1024, global_batch=512, top=2)
     assert [str(one.layout) for one in found.layouts] == [str(one.layout) for one in wanted.layouts]
@@ -797,51 +728,28 @@ def test_settings_are_planned_for_and_timed(tmp_path: Path, capsys: pytest.Captu
         lp.plan(read(CASES["mg-15-llmjp-v4-32b"]))
     path = tmp_path / "train.yaml"
     path.write_text(CASES["nt-11-doremi-2.8b"]["text"], encoding="utf-8")
-    assert main(["plan", "--config", str(path), "--top", "1", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert data["settings"]["layout"]["tp"] == 2
-    assert data["as_said"]["step_seconds"] == lp.cost(settings).step_seconds
-    assert main(["plan", "--config", str(path), "--top", "1", "--export", "megatron-lm"]) == 0
-    assert "settings of" not in capsys.readouterr().out
-    assert main(["cost", "--config", str(path)]) == 0
-    assert "settings of nanotron" in capsys.readouterr().out
+    status, out, _ = run(f"plan --config {path} --top 1 --json")
+    data = json.loads(out)
+    assert (status, data["settings"]["layout"]["tp"], data["as_said"]["step_seconds"]) == (0, 2, seconds)
+    status, out, _ = run(f"plan --config {path} --top 1 --export megatron-lm")
+    assert (status, "settings of" in out) == (0, False)
+    status, out, _ = run(f"cost --config {path}")
+    assert (status, "settings of nanotron" in out) == (0, True)
 
 
-def test_an_error_is_explained_with_the_runs_own_settings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "train.toml"
-    path.write_text(CASES["tt-01-405b-2024-08"]["text"], encoding="utf-8")
-    text = "shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
-    main(["explain", text, "--json"])
-    assert json.loads(capsys.readouterr().out)["diagnoses"][0]["level"] == "possible"
-    over = ["--", "--training.tensor_parallel_degree", "16"]
-    assert main(["explain", text, "--json", "--config", str(path), *over]) == 0
-    found = json.loads(capsys.readouterr().out)["diagnoses"][0]
-    assert (found["category"], found["level"]) == ("kv_heads_lt_tp", "likely")
-
-
-def test_a_launch_script_beside_the_file_says_the_world(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launch_script_beside_the_file_says_the_world(tmp_path: Path, run: Command) -> None:
     row = CASES["tt-10-frontier-n256"]
     config, script = tmp_path / "llama3_8b.toml", tmp_path / "train.sh"
     config.write_text(row["text"], encoding="utf-8")
     script.write_text(row["also"][0]["text"], encoding="utf-8")
-    main(["check", "--config", str(config), "--launch", str(script), "--settings", "--json"])
-    data = json.loads(capsys.readouterr().out)
+    data = json.loads(run(f"check --config {config} --launch {script} --settings --json")[1])
     assert (data["job"]["gpus"], data["layout"]["dp"], data["contradictions"]) == (2048, 256, [])
 
 
-def test_yaml_without_pyyaml_is_a_sentence() -> None:
-    code = (
-        "import sys; sys.modules['yaml'] = None\n"
-        "import llamapar as lp\n"
-        "from llamapar.configs.documents import read_yaml\n"
-        "try:\n    read_yaml('a.yaml', 'a: 1')\nexcept lp.LlamaparError as e:\n    print(e)\n"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "PyYAML, which is not installed" in out
+def test_yaml_without_pyyaml_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(lp.LlamaparError, match="PyYAML, which is not installed"):
+        documents.read_yaml("a.yaml", "a: 1")
 
 
 def test_what_a_person_says_besides_is_held_against_the_file() -> None:
@@ -862,67 +770,21 @@ def test_formats_have_names_of_their_own() -> None:
 # -- logs ------------------------------------------------------------------------------------------
 
 STARTUP = tomllib.loads((ORACLES / "startup.toml").read_text(encoding="utf-8"))
-LOGS: dict[str, dict[str, Any]] = {
-    "megatron": {
-        "tp": 4,
-        "pp": 1,
-        "cp": 1,
-        "dp": 1,
-        "gpus": 4,
-        "zero": 1,
-        "sequence_parallel": True,
-        "dim": 3072,
-        "n_layers": 28,
-        "n_heads": 24,
-        "n_kv_heads": 24,
-        "ffn_dim": 10752,
-        "vocab_size": 50257,
-        "seq_len": 2048,
-        "micro_batch": 1,
-        "global_batch": 512,
-    },
-    "nanotron": {
-        "tp": 1,
-        "pp": 1,
-        "dp": 1,
-        "gpus": 1,
-        "zero": 0,
-        "dim": 16,
-        "n_layers": 2,
-        "n_heads": 4,
-        "n_kv_heads": 4,
-        "ffn_dim": 64,
-        "vocab_size": 256,
-        "seq_len": 256,
-        "micro_batch": 2,
-    },
-    "torchtitan": {
-        "tp": 1,
-        "pp": 1,
-        "cp": 1,
-        "dp": 8,
-        "dp_shard": 8,
-        "gpus": 8,
-        "zero": None,
-        "dtype": None,
-        "dim": 4096,
-        "n_kv_heads": 8,
-        "ffn_dim": 14336,
-        "vocab_size": 128256,
-        "seq_len": 8192,
-        "micro_batch": 1,
-        "global_batch": 8,
-        "recompute": "selective",
-    },
-    "torchrun": {"gpus": 16, "gpus_per_node": 8, "tp": None, "dim": None},
+LOGS = {
+    "megatron": "tp=4 pp=1 cp=1 dp=1 gpus=4 zero=1 sequence_parallel=True dim=3072 n_layers=28 n_heads=24 "
+    "n_kv_heads=24 ffn_dim=10752 vocab_size=50257 seq_len=2048 micro_batch=1 global_batch=512",
+    "nanotron": "tp=1 pp=1 dp=1 gpus=1 zero=0 dim=16 n_layers=2 n_heads=4 n_kv_heads=4 ffn_dim=64 "
+    "vocab_size=256 seq_len=256 micro_batch=2",
+    "torchtitan": "tp=1 pp=1 cp=1 dp=8 dp_shard=8 gpus=8 zero=open dtype=open dim=4096 n_kv_heads=8 "
+    "ffn_dim=14336 vocab_size=128256 seq_len=8192 micro_batch=1 global_batch=8 recompute=selective",
+    "torchrun": "gpus=16 gpus_per_node=8 tp=open dim=None",
 }
 
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_log_says_its_runs_settings(name: str) -> None:
     settings = lp.read_settings(text=f"some line before\n{STARTUP[name]['text']}")
-    found = {**settings.model, **settings.layout, **settings.job}
-    assert {field: found.get(field) for field in LOGS[name]} == LOGS[name]
+    assert fields(settings, LOGS[name]) == LOGS[name]
     assert settings.contradictions == ()
 
 
@@ -935,7 +797,7 @@ def test_what_a_config_says_of_another_layout_than_the_log_is_told() -> None:
     assert found.known.framework.name == "megatron-lm"
     assert "read in the log: tp=4 (log:42 tensor_model_parallel_size)" in found.note
     assert lp.explain(iter(text.splitlines(keepends=True))).note == found.note
-    differs = lp.explain(text, context={"tp": 8, "n_layers": 32})
+    differs = lp.explain(STARTUP["megatron"]["text"] + failed, context={"tp": 8, "n_layers": 32})
     assert "the log says tp=4 (log:42 tensor_model_parallel_size), you say 8" in differs.note
     assert "the log says n_layers=28 (log:27 num_layers), you say 32" in differs.note
     assert (differs.known.get("tp"), differs.known.get("world")) == (8, None)
@@ -947,7 +809,7 @@ def test_a_log_starts_again_and_is_cut_short() -> None:
     assert lp.read_settings(text=first + again).layout["tp"] == 2
     for name in LOGS:
         text = STARTUP[name]["text"]
-        for cut in range(0, len(text), 97):
+        for cut in range(0, len(text), 211):
             with suppress(lp.LlamaparError):
                 lp.read_settings(text=text[:cut])
 
@@ -964,33 +826,12 @@ def test_settings_that_nothing_reads_are_listed_apart() -> None:
     assert settings.as_dict()["unread"] == list(settings.unread)
 
 
-@pytest.mark.parametrize(
-    ("word", "other", "is_one"),
-    [
-        ("recompute", "recomput", True),
-        ("recompute", "reocmpute", True),
-        ("zerostage", "zerostages", True),
-        ("size", "sizes", False),
-        ("tpsize", "tpsize", False),
-        ("seqlength", "maxlength", False),
-    ],
-)
-def test_a_slip_is_one_letter(word: str, other: str, is_one: bool) -> None:
-    assert is_slip(word, other) is is_slip(other, word) is is_one
-
-
-def test_a_misspelt_key_leaves_its_field_open() -> None:
-    text = CASES["nt-11-doremi-2.8b"]["text"]
-    spoilt = text.replace("batch_accumulation_per_replica", "batch_acumulation_per_replica")
-    settings = lp.read_settings(text=spoilt)
-    assert "micro_batches" not in settings.job
-    assert "batch_acumulation_per_replica" in settings.unknown["micro_batches"]
-    root = "./dllama inference --model m --nthreads 4 --worrkers 10.0.0.2:9999\n"
-    assert "tp" in lp.read_settings(text=root).unknown
-    command = (
-        "torchrun --nproc_per_nod=4 t.py --per_device_train_batch_size 1 --gradient_accumulation_steps 1"
-    )
-    assert "gpus" not in lp.read_settings(text=command).job
+def test_a_slip_is_one_letter() -> None:
+    for pair in (("recompute", "recomput"), ("recompute", "reocmpute"), ("zerostage", "zerostages")):
+        assert is_slip(*pair)
+        assert is_slip(*reversed(pair))
+    for pair in (("size", "sizes"), ("tpsize", "tpsize"), ("seqlength", "maxlength")):
+        assert not is_slip(*pair)
 
 
 # -- ColossalAI's plugin ---------------------------------------------------------------------------
@@ -1010,11 +851,8 @@ PLUGIN = "plugin = HybridParallelPlugin(tp_size=8, pp_size=1, make_vocab_size_di
 def test_a_plugin_call_is_read_wherever_it_stands(text: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     known = {"model": "llama3.1-70b", "gpus": 8}
-    pasted, file = (
-        lp.read_settings(text=text, known=known),
-        lp.read_settings(tmp_path / "train.py", known=known),
-    )
-    for settings in (pasted, file):
+    file = lp.read_settings(tmp_path / "train.py", known=known)
+    for settings in (lp.read_settings(text=text, known=known), file):
         assert (settings.format, settings.layout["tp"], settings.job["padding"]) == ("ColossalAI", 8, "32*tp")
         assert settings.sources["job.padding"].endswith(" make_vocab_size_divisible_by")
         codes = {f.code for f in lp.check(settings).findings}
@@ -1022,16 +860,16 @@ def test_a_plugin_call_is_read_wherever_it_stands(text: str, tmp_path: Path) -> 
 
 
 def test_the_default_padding_is_named_and_pads() -> None:
-    settings = lp.read_settings(
-        text=PLUGIN.replace(", make_vocab_size_divisible_by=32", ""),
-        known={"model": "llama3.1-70b", "gpus": 8},
-    )
+    text = PLUGIN.replace(", make_vocab_size_divisible_by=32", "")
+    settings = lp.read_settings(text=text, known={"model": "llama3.1-70b", "gpus": 8})
     assert settings.job["padding"] == "64*tp"
     [error] = lp.check(settings).errors
     assert (error.code, error.fixes[0].text) == ("LP106", "make_vocab_size_divisible_by=32")
 
 
 def test_a_misspelt_keyword_of_a_call_is_questioned() -> None:
+    text = CASES["nt-11-doremi-2.8b"]["text"].replace("batch_accum", "batch_acum")
+    assert "batch_acumulation_per_replica" in lp.read_settings(text=text).unknown["micro_batches"]
     settings = lp.read_settings(text=PLUGIN.replace("vocab", "vocal"))
     assert settings.unread == ("make_vocal_size_divisible_by",)
     assert settings.unknown["padding"].endswith("is not read: did you mean make_vocab_size_divisible_by?")
@@ -1050,15 +888,8 @@ def test_what_differs_between_calls_or_is_computed_stays_open() -> None:
 
 # -- versions --------------------------------------------------------------------------------------
 
-TITAN = """
-[model]
-name = "llama3"
-flavor = "70B"
-[training]
-seq_len = 8192
-[parallelism]
-tensor_parallel_degree = 16
-"""
+TITAN_70B = '[model]\nname = "llama3"\nflavor = "70B"\n[training]\nseq_len = 8192\n[parallelism]\n'
+TITAN_70B += "tensor_parallel_degree = 16\n"
 REGISTRY = """
 from torchtitan.models.llama3.config_registry import llama3_70b
 def mine():
@@ -1071,9 +902,9 @@ def mine():
 """
 
 
-def test_a_toml_file_is_judged_by_the_torchtitan_that_read_it(tmp_path: Path) -> None:
+def test_a_toml_file_is_judged_by_the_torchtitan_that_read_it() -> None:
     """Clear refusals came when TOML files had gone."""
-    settings = lp.read_settings(text=TITAN, known={"gpus": 128})
+    settings = lp.read_settings(text=TITAN_70B, known={"gpus": 128})
     assert (settings.since, str(settings.before)) == (None, "2026-02-23 (#2386)")
     [error] = lp.check(settings).errors
     assert str(error).splitlines()[-1] == (
@@ -1102,7 +933,7 @@ def test_a_function_of_the_registry_tells_its_version(
     assert (found.verdict, found.before.verdict if found.before else None) == (verdict, earlier)
 
 
-# -- torchtune -------------------------------------------------------------------------------------
+# -- files as editors and people leave them --------------------------------------------------------
 
 BLANK = " " * 2000
 SLOW = {
@@ -1165,13 +996,10 @@ dtype: bf16
 
 
 def test_a_recipe_of_torchtune_is_read() -> None:
-    settings = lp.read_settings(text=TUNE, known={"gpus": 16})
-    found = {**settings.model, **settings.layout, **settings.job}
-    wanted: dict[str, object] = {"tp": 1, "cp": 1, "pp": 1, "dp": 16, "dp_shard": 16, "zero": 3}
-    wanted |= {"dim": 8192, "n_kv_heads": 8, "n_layers": 80, "seq_len": 1024, "micro_batch": 4}
-    wanted |= {"global_batch": 64, "recompute": "full", "dtype": "bf16"}
-    assert {name: found.get(name) for name in wanted} == wanted
+    wanted = "tp=1 cp=1 pp=1 dp=16 dp_shard=16 zero=3 dim=8192 n_kv_heads=8 n_layers=80 seq_len=1024 "
+    wanted += "micro_batch=4 global_batch=64 recompute=full dtype=bf16"
+    assert fields(lp.read_settings(text=TUNE, known={"gpus": 16}), wanted) == wanted
     lora = lp.read_settings(text=TUNE.replace(".llama3_3_70b", ".lora_llama3_3_70b"))
     assert "lora: less memory" in lora.not_covered[0]
     wide = lp.read_settings(text=f"{TUNE}tensor_parallel_dim: 8\n", known={"gpus": 16})
-    assert (wide.layout["dp"], "sequence_parallel" in wide.unknown) == (2, True)
+    assert fields(wide, "dp= sequence_parallel=") == "dp=2 sequence_parallel=open"
