@@ -57,19 +57,24 @@ KEYS = ("ArrowRight", "ArrowLeft", "Home", "End", "PageUp")
 
 
 def slide(box: Locator, draw: Draw) -> None:
+    """As any hand on a control: first what changes nothing, and at once after it what does."""
+    box.dispatch_event("input")
     box.press(draw.choice(KEYS))
 
 
 def type_in(box: Locator, draw: Draw) -> None:
+    box.press("Enter")
     box.fill(draw.choice(TEXTS if box.get_attribute("list") else NUMBERS))
     box.press(draw.choice(("Enter", "Tab")))
 
 
 def choose(box: Locator, draw: Draw) -> None:
+    box.dispatch_event("change")
     box.select_option(index=draw.randrange(box.locator("option").count()))
 
 
 def tick(box: Locator, _: Draw) -> None:
+    box.dispatch_event("change")
     box.click()
 
 
