@@ -36,7 +36,7 @@ FAILS = "1 / 0"
 
 
 def test_lab_listens_on_loopback_asks_for_its_token_and_for_no_news(lab: Lab, tmp_path: Path) -> None:
-    """That nothing it started outlives it is asked at the end of every run of these tests, by `Lab` itself."""
+    """That nothing it started outlives it is asked at the end of all these tests, by `Lab` itself."""
     assert lab.url.startswith("http://127.0.0.1:")
     assert len(lab.token) >= 32
     page = lab.browser.new_page()
