@@ -382,14 +382,21 @@ def test_debug_shapes_runs_the_cells_again_and_says_so(ip: InteractiveShell, cel
     assert not ip.user_ns.get("dist")
 
 
-def test_debug_shapes_finds_cells_that_the_history_does_not_keep(ip: InteractiveShell, cell: Cell) -> None:
+def test_debug_shapes_finds_cells_that_the_history_does_not_keep(
+    ip: InteractiveShell, cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As nbval and some front ends run them."""
+    asked: list[Any] = []
+    found = {"text": "found", "html": "found"}
+    monkeypatch.setattr("llamapar.diagnosis.replay.debug_cells", lambda *given: asked.append(given) or found)
     with capture_output():
         ip.run_cell("import torch; tp, heads = 4, 6")
         ip.run_cell("torch.zeros(heads).view(tp, -1)")
     out, shown = cell("%debug_shapes 5")
     assert out.startswith("runs cells 1, 2 again")
-    assert "passes when tp divides heads" in text_of(shown)
+    assert text_of(shown) == "found"
+    ((behind, seconds),) = asked
+    assert (behind.knobs, seconds) == ({"tp": 4, "heads": 6}, 5)
 
 
 def test_debug_shapes_of_a_ranks_cell_runs_it_as_one_rank(cell: Cell) -> None:
