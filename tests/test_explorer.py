@@ -27,7 +27,7 @@ from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer
 from llamapar.panels.page import BREATH, for_browser
 from test_bringing import FILES
-from wire import AT_8K, customs, deliver, listening, press, receive, unpacked
+from wire import AT_8K, EIGHT_KV_HEADS, customs, deliver, listening, press, receive, unpacked
 
 MAPS = [tab for tab in TABS if tab not in ("run", "plan")]
 """The tabs that draw a record; `test_explorer_run.py` and `test_explorer_answers.py` have the others."""
@@ -296,9 +296,6 @@ def test_a_hostile_message_changes_nothing() -> None:
         deliver(panel, content)
         assert panel.payload == before, content
 
-
-EIGHT_KV_HEADS = TEN_KV_HEADS | {"num_key_value_heads": 8, "num_hidden_layers": 48}
-"""A config.json with which that job has nothing to mend: a search for fixes takes seconds."""
 
 KERNEL: dict[str, tuple[dict[str, Any], Callable[[Explorer], Any]]] = {
     "fix": ({"tp": 16}, Explorer.apply_fix),
@@ -620,6 +617,13 @@ def test_a_wrong_value_stays_with_its_reason_and_the_nearest(tp: Any, what: str,
     assert panel.layout.tp == 1
     with pytest.raises(lp.LayoutError, match="argument='tpp' is not known"):
         panel.set(tpp=4)
+
+
+def test_of_four_degrees_the_one_that_can_be_less_is_wrong() -> None:
+    panel = lp.explorer(**AT_8K | {"tp": 1_000_000})
+    assert panel.payload["problem"]["what"].startswith("tp·cp·pp·dp = 1000000·1·16·128 = 2048000000 ranks")
+    assert panel.payload["problem"]["choose"] == [("tp=8192", {"tp": 8192})]
+    assert panel.payload["problem"]["field"] == "tp"
 
 
 def test_a_publishers_name_opens_its_preset() -> None:

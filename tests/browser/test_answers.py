@@ -148,7 +148,7 @@ def test_the_clinic_answers_after_any_change_of_the_kernel(notebook: Notebook) -
     chooser = clinic.control("config", "input")
     for _ in range(2):
         chooser.set_input_files(GOOD_CONFIG)
-    clinic.settle("n_kv_heads", lambda n: n == 10)
+    clinic.settle("dim", lambda n: n == 5120)
     chooser.set_input_files(BAD_CONFIG)
     expect(clinic.answer).to_contain_text("'config.json' is not JSON")
     type_in(clinic, "n_kv_heads")
