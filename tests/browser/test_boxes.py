@@ -189,8 +189,9 @@ def test_a_number_is_marked_on_a_line_and_words_stay_words(notebook: Notebook) -
     assert text.locator("img").count() == 0
 
 
-@pytest.mark.parametrize(("theme", "width"), few(product(("light", "dark"), (390, 820, 1280)), 1))
-def test_nothing_sticks_out_and_axe_finds_nothing_serious(notebook: Notebook, width: int, theme: Any) -> None:
+@pytest.mark.parametrize("shown", few(product(("light", "dark"), (390, 820, 1280)), 1))
+def test_nothing_sticks_out_and_axe_finds_nothing_serious(notebook: Notebook, shown: Any) -> None:
+    theme, width = shown
     notebook.set_theme(theme)
     notebook.page.set_viewport_size({"width": width, "height": 5200})
     notebook.page.evaluate(f"window.jupyterapp.shell.{'expand' if width == 1280 else 'collapse'}Left()")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +22,11 @@ FOUR = """from llamapar.panels.watch_panel import watch
 four = watch('attention', tp=2, cp=2, data='random')
 four"""
 TWO = "two = watch('mlp', tp=2, sequence_parallel=False)\ntwo"
+CELL = """%%ranks tp=2
+x = torch.full((2, 4), rank + 1.0)
+dist.all_reduce(x, group=mesh.get_group("tp"))"""
+OF_A_CELL = ("%load_ext llamapar", CELL, "import llamapar\nllamapar.watch(ranks)")
+"""The cells after those of NAMES; the last test runs them."""
 NAMES = ("four", "two")
 
 DRAWN = """canvas => {
@@ -34,7 +38,7 @@ DRAWN = """canvas => {
 
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    path = scratch_notebook(tmp_path_factory.mktemp("watch") / "watch.ipynb", FOUR, TWO)
+    path = scratch_notebook(tmp_path_factory.mktemp("watch") / "watch.ipynb", FOUR, TWO, *OF_A_CELL)
     with lab.open(path, height=2600) as opened:
         opened.page.emulate_media(reduced_motion="reduce")
         for cell in range(len(NAMES)):
@@ -374,21 +378,12 @@ def test_a_hand_that_moves_at_random_is_followed(
     settle(notebook)
 
 
-CELL = """%%ranks tp=2
-x = torch.full((2, 4), rank + 1.0)
-dist.all_reduce(x, group=mesh.get_group("tp"))"""
-
-
-def test_a_cell_of_real_ranks_opens_in_watch(lab: Lab, tmp_path: Path) -> None:
-    path = scratch_notebook(
-        tmp_path / "cell.ipynb", "%load_ext llamapar", CELL, "import llamapar\nllamapar.watch(ranks)"
-    )
-    with lab.open(path) as opened:
-        opened.run_all()
-        watched = opened.standing(2).locator(".lp-watch")
-        watched.locator(".lp-tile canvas").first.wait_for()
-        watched.get_by_role("button", name="the next step").click()
-        expect(watched.locator(".lp-caption")).to_contain_text("each rank gives its own x, and all get")
-        expect(watched.locator(".lp-tile")).to_have_count(2)
-        watched.locator(".lp-tile").first.hover()
-        assert opened.console_errors() == []
+def test_a_cell_of_real_ranks_opens_in_watch(notebook: Notebook) -> None:
+    for cell in range(len(NAMES), len(NAMES) + len(OF_A_CELL)):
+        notebook.run(cell)
+    watched = notebook.cell(-1).locator(".lp-watch")
+    watched.locator(".lp-tile canvas").first.wait_for()
+    watched.get_by_role("button", name="the next step").click()
+    expect(watched.locator(".lp-caption")).to_contain_text("each rank gives its own x, and all get")
+    expect(watched.locator(".lp-tile")).to_have_count(2)
+    watched.locator(".lp-tile").first.hover()
