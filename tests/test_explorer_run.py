@@ -398,17 +398,6 @@ def test_real_processes_run_and_stop() -> None:
     assert panel.running["state"] == CANCELLED
 
 
-@pytest.mark.parametrize("name", ["program", "engine", "dtype", "cp_method", "fault", "chunking"])
-def test_a_value_that_is_no_choice_is_a_problem_and_runs_nothing(name: str) -> None:
-    panel = lp.explorer(**LONG)
-    for value in HOSTILE:
-        panel.set(**{name: value})
-        if value or name != "fault":
-            assert panel.payload["problem"]["what"].startswith(f"{name}=")
-        assert panel.running["state"] == IDLE
-        assert panel.snapshot().summary
-
-
 def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> None:
     draw = random.Random(16)
     panel = lp.explorer(**TINY)

@@ -170,14 +170,19 @@ def test_pointing_at_a_number_says_what_made_it(notebook: Notebook) -> None:
     expect(readout).to_contain_text("Point at a cell")
 
 
-def test_the_small_block_lights_the_rank_that_is_looked_at(notebook: Notebook) -> None:
+def test_the_small_block_lights_the_rank_that_is_looked_at_and_nothing_moves(notebook: Notebook) -> None:
     """The one under the pointer, else the one with the focus, else the one that is followed."""
     four = panel(notebook, 0)
+    tops = set[float]()
     block, shown = four.locator(".lp-block"), kernel(notebook, "four.film['blocks']")
     assert isinstance(shown, list)
 
     def lit(rank: int) -> None:
         expect(block.locator(".lp-lit-rank")).to_have_text(f"rank {rank} of 4")
+        stage, whole = (found.bounding_box() for found in (four.locator(".lp-stage"), four))
+        assert stage
+        assert whole
+        tops.add(stage["y"] - whole["y"])
         for k, rectangle in enumerate(shown[rank]["panels"]):
             own = block.locator("svg").nth(k).locator(".lp-own")
             places = own.evaluate_all("all => all.map((one) => one.x.baseVal.value / 70)")
@@ -198,6 +203,7 @@ def test_the_small_block_lights_the_rank_that_is_looked_at(notebook: Notebook) -
     lit(2)
     four.locator(".lp-dot").first.focus()
     lit(0)
+    assert len(tops) == 1
 
 
 def test_a_fault_is_outlined_where_it_begins(notebook: Notebook) -> None:
@@ -349,20 +355,6 @@ def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
 
 def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
     assert unreached(panel(notebook, 0)) == []
-
-
-def test_pointing_at_a_rank_changes_what_is_lit_and_moves_nothing(notebook: Notebook) -> None:
-    for cell in range(len(NAMES)):
-        watched = panel(notebook, cell)
-        watched.scroll_into_view_if_needed()
-        stage, block = watched.locator(".lp-stage"), watched.locator(".lp-block")
-        tiles = watched.locator(".lp-tile")
-        places = set()
-        for rank in range(tiles.count()):
-            tiles.nth(rank).hover()
-            assert f"rank {rank}" in block.inner_text()
-            places.add((stage.bounding_box() or {})["y"] - (watched.bounding_box() or {})["y"])
-        assert len(places) == 1
 
 
 @pytest.mark.soak
