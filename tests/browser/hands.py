@@ -288,6 +288,6 @@ def check_agrees(panel: Panel, run: Run) -> bool:
         assert button in ["", *best[severity, code, message]], f"{line}: {button}"
     if "--seq-len" in words:
         memory = json.loads(run(["memory", *words[1:], "--json"])[1])
-        ends = ["not known"] if "error" in memory else [f"{memory[end] / GIB:.2f}" for end in ENDS]
+        ends = ["not known"] if "error" in memory else [f"{memory[end] / GIB:.1f}" for end in ENDS]
         assert all(end in answers[1] for end in ends), f"{line}: {answers[1]}, not {ends}"
     return True
