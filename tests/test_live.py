@@ -17,7 +17,6 @@ from llamapar.panels.ladders import MOST_RUNGS, Subject
 from llamapar.panels.live_panel import SUBJECTS
 from llamapar.panels.page import for_browser
 from llamapar.records.tables import human
-from test_explorer import HOSTILE
 from wire import deliver
 
 WIDE = lp.model("llama3-8b").replace(name="yours", n_kv_heads=4)
@@ -417,6 +416,12 @@ def test_steps_on_a_ladder_count_nothing_anew(monkeypatch: pytest.MonkeyPatch) -
     for tp in (4, 1, 2, 8):
         panel.set(tp=tp)
     assert made == []
+
+
+HOSTILE: list[Any] = [
+    *(0, -1, 2.5, "8", "", "<script>alert(1)</script>", None, True, False, [], {}, [[1]], [1, 2]),
+    *(10**30, -(10**30), 10**5000, float("nan"), float("inf"), "x" * 10_000, "\ud800", {"tp": 8}),
+]
 
 
 def test_whatever_a_page_sends_is_answered_once_and_the_picture_stands(soak: bool) -> None:
