@@ -130,22 +130,20 @@ def test_an_exercise_with_several_right_answers_is_judged_alike_in_code_and_in_i
     progress_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "chunks of a schedule of your own"
-    for answer, said in (
-        (["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"], "right"),
-        (["F0 B0 F1 B1 F2 B2", "F0 B0 F1 B1 F2 B2"], "right"),  # rank 0 may also wait for every backward
-        (
-            ["F0 F1 F2 B0 B1 B2", "F0 B0 F1 B1 F2 B2"],
-            "wrong: Rank 0 has 3 chunks in flight at once, and 2 is the most allowed.",
-        ),
+    too_many = "wrong: Rank 0 has 3 chunks in flight at once, and 2 is the most allowed."
+    for rank_0, said in (
+        ("F0 F1 B0 F2 B1 B2", "right"),
+        ("F0 B0 F1 B1 F2 B2", "right"),  # it may also wait for every backward
+        ("F0 F1 F2 B0 B1 B2", too_many),
     ):
+        answer = [rank_0, "F0 B0 F1 B1 F2 B2"]
         exercises.check(name, answer)
         assert capsys.readouterr().out == f"{said}\n"
         panel = asked(name)
-        if isinstance(answer, list):
-            assert receive(panel, kind="guess", value=str(answer)) is None
-            assert panel.verdict is not None
-            assert panel.verdict.right is (said == "right")
-            assert said == "right" or panel.verdict.says == f"Not yet. {said.removeprefix('wrong: ')}"
+        assert receive(panel, kind="guess", value=str(answer)) is None
+        assert panel.verdict is not None
+        assert panel.verdict.right is (said == "right")
+        assert said == "right" or panel.verdict.says == f"Not yet. {said.removeprefix('wrong: ')}"
 
 
 def test_the_code_form_names_a_usual_slip_and_else_the_difference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,34 +159,37 @@ def test_the_code_form_names_a_usual_slip_and_else_the_difference(capsys: pytest
 # -- what is typed ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("16", 16), (" 8,192 ", 8192), ("64 rows", 64), ("25 %", 0.25), ("0.5", 0.5), ("1/4", 0.25), ("-3", -3)],
+NUMBERS = {"16": 16, " 8,192 ": 8192, "64 rows": 64, "25 %": 0.25, "0.5": 0.5, "1/4": 0.25, "-3": -3}
+PAIRS = ("48, 63", "[48, 63]", "(48,63)", "48 63", "48–63", "48 to 63", "48; 63")
+LISTS = {**{text: [48, 63] for text in PAIRS}, "20, 21,22 , 23": [20, 21, 22, 23], "-1, 2.5": [-1, 2.5]}
+LAYOUTS = dict.fromkeys(("lp.Layout(tp=8, dp=4)", "TP 8 DP 4"), lp.Layout(tp=8, dp=4))
+READERS = (
+    (lambda text: read_number(text, "rows"), NUMBERS, "is not a number|there is no number yet"),
+    (read_list, LISTS, "is not a list of numbers|there are no numbers yet"),
+    (read_layout, LAYOUTS, "is not a layout"),
 )
-def test_numbers_are_read_as_people_write_them(text: str, number: float) -> None:
-    assert read_number(text, "rows") == number
+UNREADABLE = (
+    "",
+    "many",
+    "1/0",
+    "nan",
+    "yes",
+    "__import__('os')",
+    "8 192 x",
+    "48 and more",
+    "tp=8; import os",
+)
 
 
-@pytest.mark.parametrize("text", ["", "many", "1/0", "nan", "yes", "__import__('os')", "8 192 x"])
-def test_what_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(lp.LlamaparError, match=r"is not a number|there is no number yet"):
-        read_number(text, "rows")
-
-
-@pytest.mark.parametrize("text", ["48, 63", "[48, 63]", "(48,63)", "48 63", "48–63", "48 to 63", "48; 63"])
-def test_lists_are_read_as_people_write_them(text: str) -> None:
-    assert read_list(text) == [48, 63]
-
-
-def test_other_lists_and_layouts() -> None:
-    assert read_list("20, 21,22 , 23") == [20, 21, 22, 23]
-    assert read_list("-1, 2.5") == [-1, 2.5]
-    with pytest.raises(lp.LlamaparError, match="'48 and more' is not a list of numbers"):
-        read_list("48 and more")
-    assert read_layout("lp.Layout(tp=8, dp=4)") == read_layout("TP 8 DP 4") == lp.Layout(tp=8, dp=4)
-    for text in ("", "eight", "tp=8; import os"):
-        with pytest.raises(lp.LlamaparError, match="is not a layout"):
-            read_layout(text)
+@pytest.mark.parametrize(("read", "known", "told"), READERS)
+def test_what_is_typed_is_read_as_people_write_it_and_else_refused(
+    read: Any, known: dict[str, Any], told: str
+) -> None:
+    for text, value in known.items():
+        assert read(text) == value, text
+    for text in UNREADABLE:
+        with pytest.raises(lp.LlamaparError, match=told):
+            read(text)
 
 
 def test_what_cannot_be_read_is_refused_and_nothing_is_kept(progress_file: Path) -> None:
@@ -334,16 +335,11 @@ def test_a_scale_has_both_and_is_logarithmic_where_they_are_far_apart() -> None:
 def test_a_message_that_no_page_sends_changes_nothing() -> None:
     panel = asked(DEAL)
     before = panel.payload
+    places = ([0, 16, 0], [0, 0, 8], [0, -1, 0], [0, True, 0], "000")
     for message in (
-        {"kind": "place", "value": [0, 16, 0]},
-        {"kind": "place", "value": [0, 0, 8]},
-        {"kind": "place", "value": [0, -1, 0]},
-        {"kind": "place", "value": [0, True, 0]},
-        {"kind": "place", "value": "000"},
-        {"kind": "place"},
-        {"kind": "veil", "value": False},
+        *({"kind": "place", "value": value} for value in places),
+        *({"kind": "place"}, {"kind": "veil", "value": False}, {"kind": "guess", "value": None}),
         {"kind": "load", "text": '{"a": 1}', "name": "x"},
-        {"kind": "guess", "value": None},
     ):
         assert receive(panel, **message) is not None, message
         assert panel.payload == before
@@ -383,47 +379,32 @@ def test_who_holds_a_head_is_pressed_and_taken_back() -> None:
 
 
 ILLEGAL = [
-    ([], (1, 0, 0), "F0 cannot start at 0 on rank 1\n  why  it needs F0 of rank 0, which is not placed"),
+    ("", "F0 0 1", "it needs F0 of rank 0, which is not placed"),
+    ("F0 0 0", "F0 0 1", "it needs F0 of rank 0, which ends at 1\n  try  1 or later"),
+    ("F0 0 0", "B0 1 0", "it needs B0 of rank 1, which is not placed"),
+    ("F0 0 0, F0 1 1, B0 2 1", "B0 3 0", "it needs B0 of rank 1, which ends at 4\n  try  4 or later"),
     (
-        [(0, 0, 0)],
-        (1, 0, 0),
-        "F0 cannot start at 0 on rank 1\n  why  it needs F0 of rank 0, which ends at 1\n  try  1 or later",
-    ),
-    (
-        [(0, 0, 0)],
-        (0, 1, 3),
-        "B0 cannot start at 1 on rank 0\n  why  it needs B0 of rank 1, which is not placed",
-    ),
-    (
-        [(0, 0, 0), (1, 1, 0), (1, 2, 3)],
-        (0, 3, 3),
-        "B0 cannot start at 3 on rank 0\n  why  it needs B0 of rank 1, which ends at 4\n  try  4 or later",
-    ),
-    (
-        [(0, 0, 0), (0, 2, 1), (1, 1, 0), (1, 3, 1)],
-        (1, 2, 3),
+        "F0 0 0, F1 2 0, F0 1 1, F1 3 1",
+        "B0 2 1",
         "F1 cannot start at 3 on rank 1\n  why  B0 runs there until 4\n  try  4 or later",
     ),
-    (
-        [(0, 13, 0)],
-        (1, 13, 0),
-        "F0 cannot start at 13 on rank 1\n  why  it needs F0 of rank 0, which ends at 14",
-    ),
-    ([(0, 0, 0), (1, 1, 0)], (0, 0, 0), "F0 cannot start at 1 on rank 1\n  why  it needs F0 of rank 0"),
-    ([(0, 0, 0), (1, 1, 0)], (1, 13, 3), "B0 cannot start at 13 on rank 1\n  why  the board ends at 14"),
+    ("F0 13 0", "F0 13 1", "it needs F0 of rank 0, which ends at 14"),
+    ("F0 0 0, F0 1 1", "F0 0 0", "F0 cannot start at 1 on rank 1\n  why  it needs F0 of rank 0"),  # taken off
+    ("F0 0 0, F0 1 1", "B0 13 1", "the board ends at 14"),
 ]
+"""What stands on the board, what is put there (each an operation, a column and a rank), and why it cannot."""
 
 
 @pytest.mark.parametrize(("before", "move", "why"), ILLEGAL)
-def test_an_illegal_operation_is_refused_with_the_reason(
-    before: list[tuple[int, int, int]], move: tuple[int, int, int], why: str
-) -> None:
+def test_an_illegal_operation_is_refused_with_the_reason(before: str, move: str, why: str) -> None:
     board = placed_operations(lp.schedule("1f1b", pp=2, micro_batches=3))
-    cells = board.empty
-    for one in before:
-        cells = board.move(cells, *one)
-    with pytest.raises(lp.LlamaparError, match=f"^{re.escape(why)}"):
-        board.move(cells, *move)
+    names, cells = ["F0", "F1", "F2", "B0", "B1", "B2"], board.empty
+    *those, (what, column, rank) = (one.split() for one in f"{before}, {move}".removeprefix(", ").split(", "))
+    for name, at, on in those:
+        cells = board.move(cells, int(on), int(at), names.index(name))
+    said = why if "cannot" in why else f"{what} cannot start at {column} on rank {rank}\n  why  {why}"
+    with pytest.raises(lp.LlamaparError, match=f"^{re.escape(said)}"):
+        board.move(cells, int(rank), int(column), names.index(what))
 
 
 def test_what_is_placed_at_random_by_legal_moves_is_a_schedule_that_runs(counts: Any) -> None:
@@ -459,28 +440,19 @@ def test_what_is_placed_at_random_by_legal_moves_is_a_schedule_that_runs(counts:
     assert full > 3
 
 
-def test_the_order_of_a_schedule_is_the_guess_for_it() -> None:
+def test_a_board_of_a_schedule_reads_its_order_marks_what_is_wrong_and_spans_two_columns() -> None:
     asked_ = lp.schedule("1f1b", pp=2, micro_batches=3)
     board = placed_operations(asked_)
-    assert board.read(board.put(order_as_text(asked_))) == order_as_text(asked_)
+    order = ["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"]
+    assert board.read(board.put(order_as_text(asked_))) == order_as_text(asked_) == order
     with pytest.raises(lp.LlamaparError, match="a text for each of 2 ranks"):
         board.put(["F0 B0"])
     with pytest.raises(lp.LayoutError, match="1F1"):
         board.put(["F0 F1 F2 B0 B1 B2", "F0 B1 B0 F1 F2 B2"])
-
-
-def test_what_stands_wrong_is_marked_and_no_empty_cell() -> None:
-    board = placed_operations(lp.schedule("1f1b", pp=2, micro_batches=3))
-    gpipe = board.put(["F0 F1 F2 B0 B1 B2", "F0 F1 F2 B0 B1 B2"])
-    rows = board.drawn(gpipe, board.put(["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"]))
+    rows = board.drawn(board.put(["F0 F1 F2 B0 B1 B2"] * 2), board.put(order))  # GPipe for 1F1B
     wrong = [[cell["text"] for cell in row if cell["wrong"]] for row in rows]
     assert wrong == [["F2", "B0", "B1"], ["F1", "F2", "B0", "B1"]]
-
-
-def test_a_cell_that_spans_two_columns_leaves_out_the_second() -> None:
-    board = placed_operations(lp.schedule("1f1b", pp=2, micro_batches=3))
-    drawn = board.drawn(board.put(["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"]))
-    for row in drawn:
+    for row in board.drawn(board.put(order)):
         assert sum(int(str(cell["span"])) for cell in row) == len(board.columns)
         assert [cell["text"] for cell in row if cell["span"] == 2] == ["B0", "B1", "B2"]
 

@@ -192,20 +192,26 @@ def test_any_order_of_steps_leaves_what_the_controls_say(soak: bool) -> None:
         assert fresh.payload["findings"] == panel.payload["findings"]
 
 
+NO_JOB = ("job", "preset", "fault", "program", "engine")
+
+
 @pytest.mark.parametrize("preset", ["llama3.1-405b", "llama3.2-1b", "qwen2.5-72b"])
 def test_a_line_brings_a_job_back(preset: str, soak: bool) -> None:
     """In the panel, in Python and in the command: of any job that the controls make."""
     draw = random.Random(preset)
     controls = [c for group in SCHEMA for c in group["controls"] if c["kind"] in ("choice", "bool", "axis")]
-    for _ in range(50 if soak else 6):
-        panel = lp.explorer(preset)
-        for control in draw.sample(controls, 6):
-            if control["name"] in ("job", "preset", "fault", "program", "engine"):
-                continue
+    named = [control for control in controls if control["name"] not in NO_JOB]
+    for _ in range(40 if soak else 5):
+        panel, changes = lp.explorer(preset), dict[str, Any]()
+        for control in draw.sample(named, 6):
             choices = [value for value, _ in control.get("options", [])] or [1, 2, 4, True]
-            choices = [n for n in choices if (n is True) == (control["kind"] == "bool")]
-            panel.set(**{control["name"]: draw.choice(choices)})
-        panel.set(seq_len=4096, micro_batch=2, dim=panel.model.dim if draw.random() < 0.5 else 8192)
+            changes[control["name"]] = draw.choice(
+                [n for n in choices if (n is True) == (control["kind"] == "bool")]
+            )
+        dim = panel.model.dim if draw.random() < 0.5 else 8192
+        panel.set(
+            **changes | {"seq_len": 4096, "micro_batch": 2, "dim": dim}
+        )  # each set is a search for fixes
         assert panel.report is not None
         again = lp.explorer(panel.line)
         assert again.report is not None

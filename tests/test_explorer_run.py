@@ -53,6 +53,8 @@ TINY = {
 LONG = {"preset": "llama3.1-8b", "tp": 8, "cp": 4, "pp": 1, "dp": 2, "program": "llama", "tab": "run"}
 """Half a minute on a small machine, so that it is always stopped."""
 
+METHODS = OPTIONS["cp_method"].choices
+
 STOPPED = 2.0
 """Seconds within which a cancelled run has ended."""
 
@@ -125,16 +127,6 @@ def test_a_quick_run_follows_the_controls(tiny: Explorer) -> None:
     panel.set(tab="heads")
     panel.set(tab="run")
     assert panel.running["state"] == DONE  # nothing changed, so nothing runs again
-
-
-def test_what_is_long_waits_for_its_button() -> None:
-    panel = lp.explorer(**TINY | {"program": "block", "tp": 4, "cp": 4})
-    assert panel.running["state"] == IDLE
-    assert panel.running["quick"] is False
-    receive(panel, kind="run")
-    assert panel.running["state"] == RUNNING
-    panel.cancel()
-    assert panel.wait(60)
 
 
 @pytest.mark.parametrize(
@@ -285,6 +277,9 @@ def test_a_run_is_cancelled_within_two_seconds(sample: Any, soak: bool) -> None:
 
 def test_a_result_stays_where_its_tape_is_cancelled_and_another_run_can_begin() -> None:
     panel = lp.explorer(**TINY | {"program": "block", "tp": 4, "cp": 4})
+    assert (panel.running["state"], panel.running["quick"]) == (IDLE, False), (
+        "what is long waits for its button"
+    )
     seen: list[tuple[str, str, bool]] = []
 
     def cancel_the_tape(change: Any) -> None:
@@ -303,9 +298,13 @@ def test_a_result_stays_where_its_tape_is_cancelled_and_another_run_can_begin() 
     assert panel.result is not None
     assert panel.result.tape.failed is None  # whole, not the part that was written
     panel.unobserve(cancel_the_tape, "running")
-    receive(panel, kind="run")
-    assert panel.wait(60)
+    told: list[float | None] = []
+    panel.observe(lambda change: told.append(change.new["fraction"]), "running")
+    assert panel.run().ok
     assert table(panel, "tape")["rows"]
+    far = [fraction for fraction in told if fraction is not None]
+    assert far == sorted(far)
+    assert 0 < far[0] < far[-1] <= 1
 
 
 def test_the_latest_wins() -> None:
@@ -323,44 +322,30 @@ def test_the_latest_wins() -> None:
     assert ended == ["attention of small tiny, tp=4 cp=1 pp=1 dp=1"]
 
 
-def test_progress_is_counted_against_what_was_expected() -> None:
-    panel = lp.explorer(**TINY | {"program": "block", "tp": 4, "cp": 4})
-    seen: list[float] = []
-    panel.observe(lambda change: seen.append(change.new["fraction"]), "running")
-    assert panel.run().ok
-    far = [fraction for fraction in seen if fraction is not None]
-    assert far == sorted(far)
-    assert 0 < far[0] < far[-1] <= 1
+COUNTED = [
+    *(
+        (program, {"cp": 2, "cp_method": m}, 0.2)
+        for program in ("attention", "loss", "block")
+        for m in METHODS
+    ),
+    ("llama", {"pp": 2, "micro_batches": 2, "seq_len": 8}, 0.15),
+]
 
 
-@pytest.mark.parametrize("method", OPTIONS["cp_method"].choices)
-@pytest.mark.parametrize("program", ["attention", "loss", "block"])
-def test_the_expected_count_is_near_the_real_one(program: str, method: str) -> None:
-    made = 0
-
-    def count() -> None:
-        nonlocal made
-        made += ranks_ticked(layout.world)
-
-    layout = lp.Layout(tp=2, cp=2)
-    task = llamapar.execution.execute.prepare(program, "tiny", RunOptions(layout, cp_method=method))[0]
-    local.run(task, tick=count)
-    assert operations(task) == pytest.approx(made, rel=0.2)
-
-
-def test_the_expected_count_of_a_pipeline_is_near_the_real_one() -> None:
+@pytest.mark.parametrize(("program", "options", "near"), COUNTED)
+def test_the_expected_count_is_near_the_real_one(program: str, options: dict[str, Any], near: float) -> None:
     made = 0
 
     def count() -> None:
         nonlocal made
         made += ranks_ticked(layout.world // layout.pp)
 
-    layout = lp.Layout(tp=2, pp=2)
-    task = llamapar.execution.execute.prepare(
-        "llama", "tiny", RunOptions(layout, micro_batches=2, seq_len=8)
-    )[0]
+    degrees = {axis: options[axis] for axis in ("cp", "pp") if axis in options}
+    layout = lp.Layout(tp=2, **degrees)
+    more = {name: value for name, value in options.items() if name not in degrees}
+    task = llamapar.execution.execute.prepare(program, "tiny", RunOptions(layout, **more))[0]
     local.run(task, tick=count)
-    assert operations(task) == pytest.approx(made, rel=0.15)
+    assert operations(task) == pytest.approx(made, rel=near)
 
 
 def test_a_pipeline_runs_with_as_many_stages_as_the_layout_has() -> None:
@@ -391,7 +376,7 @@ def test_a_run_of_a_cell_and_of_the_panel_wait_for_each_other() -> None:
     receive(panel, kind="run")
     until(panel, lambda now: now["fraction"], "progress")
     panel.set(**TINY | {"fault": "drop_all_reduce", "sequence_parallel": False})
-    for _ in range(3):
+    for _ in range(2):
         assert lp.run("attention", "tiny", {"tp": 2}).ok
         assert lp.tape("attention", "tiny", {"tp": 2}).failed is None
     assert outcome(panel)["ok"] is False
@@ -411,17 +396,6 @@ def test_real_processes_run_and_stop() -> None:
     assert panel.wait(60)
     assert time.monotonic() - asked < 2 * STOPPED
     assert panel.running["state"] == CANCELLED
-
-
-@pytest.mark.parametrize("name", ["program", "engine", "dtype", "cp_method", "fault", "chunking"])
-def test_a_value_that_is_no_choice_is_a_problem_and_runs_nothing(name: str) -> None:
-    panel = lp.explorer(**LONG)
-    for value in HOSTILE:
-        panel.set(**{name: value})
-        if value or name != "fault":
-            assert panel.payload["problem"]["what"].startswith(f"{name}=")
-        assert panel.running["state"] == IDLE
-        assert panel.snapshot().summary
 
 
 def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> None:
@@ -485,9 +459,6 @@ def test_a_dry_run_is_of_one_rank_at_true_size() -> None:
     assert result.kept.sentence in table(panel, "kept")["title"]
     assert table(panel, "tape")["title"].endswith("shapes of 1 of 16384 ranks")
     assert result.summary in panel.snapshot().summary
-
-
-def test_a_rank_that_is_not_there_is_refused() -> None:
     panel = Explorer(**TINY)
     panel.set(engine="dry", rank=1)
     assert panel.run().summary.startswith("attention  tp=2 cp=1 pp=1 dp=1 (rank 1 of 2, dry): ")

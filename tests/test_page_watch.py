@@ -9,7 +9,9 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +58,21 @@ def edit(name: str, old: str, new: str) -> str:
 
 
 CASES: dict[str, dict[str, Any]] = {}
-for name in PROGRAMS:
-    for layout in LAYOUTS:
-        if not (name == "meta_attention" and layout.get("tp") == 8):  # has no KV head of each rank's own
-            words = " ".join(f"{axis}={n}" for axis, n in layout.items())
-            CASES[f"{name} {words}"] = {"program": name, "layout": layout}
+LONGER = set[str]()
+"""Cases that are left to `make deep`: each program has two or three of the layouts in `make test`."""
+for at, (name, layout) in enumerate(product(PROGRAMS, LAYOUTS)):
+    if not (name == "meta_attention" and layout.get("tp") == 8):  # has no KV head of each rank's own
+        words = f"{name} " + " ".join(f"{axis}={n}" for axis, n in layout.items())
+        CASES[words] = {"program": name, "layout": layout}
+        LONGER |= {words} if at % 2 else set()
 for name in PROGRAMS:
     CASES[f"{name} random"] = {"program": name, "layout": {"tp": 2, "cp": 2}, "data": "random"}
 for name in ("attention", "block", "meta_attention"):
-    ring = {"cp_method": "ring"}
-    CASES[f"{name} ring"] = {"program": name, "layout": {"tp": 2, "cp": 4}, "options": ring}
-    contiguous = {"chunking": "contiguous"}
-    CASES[f"{name} contiguous"] = {"program": name, "layout": {"cp": 4}, "options": contiguous}
+    for option, value, layout in (
+        ("cp_method", "ring", {"tp": 2, "cp": 4}),
+        ("chunking", "contiguous", {"cp": 4}),
+    ):
+        CASES[f"{name} {value}"] = {"program": name, "layout": layout, "options": {option: value}}
 FAULTS = {
     "drop_all_reduce": ("attention", {"tp": 2, "cp": 2, "sequence_parallel": False}, {}),
     "tile_kv": ("attention", {"tp": 16}, {"kv_replication": True}),
@@ -109,16 +114,20 @@ BREAK = ("drop_all_reduce", "tile_kv", "contiguous_positions", "shards_out_of_or
 
 
 @pytest.fixture(scope="module")
-def on_standins() -> dict[str, Any]:
+def on_standins(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What the page's stand-in makes of every case."""
+    deep = request.config.getoption("deep")
+    cases = {name: case for name, case in CASES.items() if deep or name not in LONGER}
     command = [sys.executable, "-P", str(HERE / "watch_tapes.py")]
-    given = json.dumps(list(CASES.values()))
+    given = json.dumps(list(cases.values()))
     made = subprocess.run(command, env=ON_STANDINS, input=given, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
-    return dict(zip(CASES, json.loads(made.stdout), strict=True))
+    return dict(zip(cases, json.loads(made.stdout), strict=True))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.deep) if name in LONGER else name for name in CASES]
+)
 def test_every_rank_s_numbers_are_torch_s(on_standins: dict[str, Any], name: str) -> None:
     expected, found = watch_tapes.told(CASES[name]), on_standins[name]
     assert [step["line"] for step in found] == [step["line"] for step in expected]
@@ -149,15 +158,19 @@ def alike(own: float, other: float) -> bool:
 # -- the page's state --------------------------------------------------------------------------
 
 DRIVE = """
-import json, sys
+import json, os, sys
 import films, page_python
-heard = []
-receive = page_python.begin("watch", lambda text: heard.append(json.loads(text)), films.read)
-for changes in json.loads(sys.argv[1]):
-    heard.append({"changes": changes})
-    receive(json.dumps({"to": "w0", "content": {"kind": "set", "changes": changes, "id": "set", "seq": 0}}))
-print(json.dumps(heard))
+for line in sys.stdin:
+    os.environ[films.FOLDER], moves = json.loads(line)
+    heard = []
+    receive = page_python.begin("watch", lambda text: heard.append(json.loads(text)), films.read)
+    to = heard[0]["to"]
+    for changes in moves:
+        heard.append({"changes": changes})
+        receive(json.dumps({"to": to, "content": {"kind": "set", "changes": changes, "id": "set", "seq": 0}}))
+    print(json.dumps(heard), flush=True)
 """
+Driven = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -170,21 +183,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def driven(folder: Path, *moves: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the page shows at first and after each move: its traits, and the "problem" of the answer."""
-    own = ON_STANDINS | {films.FOLDER: str(folder)}
-    command = [sys.executable, "-P", "-c", DRIVE, json.dumps(moves)]
-    made = subprocess.run(command, env=own, capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr
-    shown: list[dict[str, Any]] = [{}]
-    for message in json.loads(made.stdout):
-        if "changes" in message:
-            shown.append({**shown[-1], "problem": None})
-        elif "content" in message:
-            shown[-1]["problem"] = message["content"]["problem"]
-        else:
-            shown[-1] |= message["state"]
-    return shown
+@pytest.fixture(scope="module")
+def driven(folder: Path) -> Iterator[Driven]:
+    """Opens the page anew: what it shows at first and after each move, and the "problem" of the answer."""
+    command = [sys.executable, "-P", "-c", DRIVE]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=ON_STANDINS, stdin=pipe, stdout=pipe, text=True) as page:
+        assert page.stdin
+        assert page.stdout
+
+        def drive(*moves: dict[str, Any], recorded: Path = folder) -> list[dict[str, Any]]:
+            print(json.dumps([str(recorded), moves]), file=page.stdin, flush=True)
+            shown: list[dict[str, Any]] = [{}]
+            for message in json.loads(page.stdout.readline()):
+                if "changes" in message:
+                    shown.append({**shown[-1], "problem": None})
+                elif "content" in message:
+                    shown[-1]["problem"] = message["content"]["problem"]
+                else:
+                    shown[-1] |= message["state"]
+            return shown
+
+        yield drive
 
 
 def begins(film: dict[str, Any]) -> list[str]:
@@ -195,9 +215,9 @@ def phases(film: dict[str, Any]) -> set[str]:
     return {step["phase"] for step in film["steps"]}
 
 
-def test_a_recorded_state_has_its_backward_and_an_edit_runs_forward_and_says_so(folder: Path) -> None:
+def test_a_recorded_state_has_its_backward_and_an_edit_runs_forward_and_says_so(driven: Driven) -> None:
     without = edit("attention", "return row_output(partial, mesh, setting)", "return partial")
-    shown = driven(folder, {"source": without}, {"source": ""}, {"tp": 4}, {"phase": "backward"})
+    shown = driven({"source": without}, {"source": ""}, {"tp": 4}, {"phase": "backward"})
     first, edited, back, other, _ = shown
     real = json.loads(json.dumps(watch("attention", tp=2, cp=2).get_state()))
     assert first["film"] == real["film"]
@@ -218,9 +238,9 @@ def test_a_recorded_state_has_its_backward_and_an_edit_runs_forward_and_says_so(
     assert "Forward only" in other["payload"]["says"]
 
 
-def test_the_forward_that_the_page_computes_is_the_recorded_one(folder: Path, tmp_path: Path) -> None:
+def test_the_forward_that_the_page_computes_is_the_recorded_one(driven: Driven, tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text("[]")
-    (recorded,), (computed,) = driven(folder), driven(tmp_path)
+    (recorded,), (computed,) = driven(), driven(recorded=tmp_path)
     steps = [step for step in recorded["film"]["steps"] if step["phase"] == "forward"]
     assert computed["film"]["steps"] == steps
     tensors = recorded["film"]["tensors"][: len(computed["film"]["tensors"])]
@@ -232,9 +252,8 @@ def test_the_forward_that_the_page_computes_is_the_recorded_one(folder: Path, tm
             assert ours["ranks"][rank] | {"data": ""} == own | {"data": ""}
 
 
-def test_faults_are_shown_where_they_begin_recorded_or_not(folder: Path) -> None:
+def test_faults_are_shown_where_they_begin_recorded_or_not(driven: Driven) -> None:
     shown = driven(
-        folder,
         {"case": "drop_all_reduce"},
         {"case": "", "program": "mlp"},
         {"case": "drop_backward_all_reduce"},
@@ -248,9 +267,10 @@ def test_faults_are_shown_where_they_begin_recorded_or_not(folder: Path) -> None
     )
 
 
-def test_llama_is_a_recording_whose_edits_and_other_layouts_are_refused_with_the_reason(folder: Path) -> None:
+def test_llama_is_a_recording_whose_edits_and_other_layouts_are_refused_with_the_reason(
+    driven: Driven,
+) -> None:
     shown = driven(
-        folder,
         {"tp": 1, "dp": 2},
         {"program": "llama"},
         {"source": text("llama") + "    # edited"},
@@ -270,10 +290,10 @@ def test_llama_is_a_recording_whose_edits_and_other_layouts_are_refused_with_the
     assert other["payload"]["values"]["pp"] == 1
 
 
-def test_a_puzzle_is_solved_on_the_page_or_refused_where_gradients_judge_it(folder: Path) -> None:
+def test_a_puzzle_is_solved_on_the_page_or_refused_where_gradients_judge_it(driven: Driven) -> None:
     case = OPENED["write_all_reduce"]
     shown = driven(
-        folder, {"case": "write_all_reduce"}, {"source": case.solved}, {"case": "write_backward_all_reduce"}
+        {"case": "write_all_reduce"}, {"source": case.solved}, {"case": "write_backward_all_reduce"}
     )
     opened, solved, refused = (each["payload"] for each in shown[1:])
     assert not opened["verdict"]["right"]
@@ -285,13 +305,13 @@ def test_a_puzzle_is_solved_on_the_page_or_refused_where_gradients_judge_it(fold
     assert refused["values"]["case"] == "write_all_reduce"
 
 
-def test_what_the_stand_in_has_not_is_named(folder: Path) -> None:
+def test_what_the_stand_in_has_not_is_named(driven: Driven) -> None:
     moves = [
         {"source": edit("attention", "return row_output(", f"x = {call}\n    return row_output(")}
         for call in ("torch.einsum('bsd->bs', x)", "x.cumsum(1)", "F.gelu(x)")
     ]
     names = ("torch.einsum", "Tensor.cumsum", "torch.nn.functional.gelu")
-    for shown, name in zip(driven(folder, *moves)[1:], names, strict=True):
+    for shown, name in zip(driven(*moves)[1:], names, strict=True):
         (error,) = set(shown["film"]["steps"][-1]["error"].values())
         assert error == f"NotHere: {name} is not in this page's stand-in of torch; `make lab` runs it"
 

@@ -16,19 +16,8 @@ from llamapar.frameworks import JUDGES, VERDICTS
 PROJECT = Path(__file__).resolve().parent.parent
 README = PROJECT / "README.md"
 NAMES = [
-    "course",
-    "command",
-    "library",
-    "verdicts",
-    "running",
-    "your-code",
-    "explain",
-    "hangs",
-    "settings",
-    "memory",
-    "time",
-    "checkpoints",
-    "install",
+    *("course", "command", "library", "verdicts", "running", "your-code", "explain", "hangs", "settings"),
+    *("memory", "time", "checkpoints", "install"),
 ]
 GUIDE = [README, *(PROJECT / "docs" / f"{name}.md" for name in NAMES)]
 """What a user reads. Pages for contributors stand in docs/ too, and are held to the code elsewhere."""
@@ -79,16 +68,8 @@ def test_a_command_prints_what_the_page_shows(run: Any, command: str, output: st
 
 def test_every_kind_of_command_has_an_example() -> None:
     shown = {str(param.values[0]).split()[1] for param in COMMANDS}
-    assert shown == {
-        "check",
-        "explain",
-        "loading",
-        "memory",
-        "model",
-        "ranks",
-        "run",
-        "schedule",
-    }  # checkpoint: beside its tests
+    wanted = ["check", "explain", "loading", "memory", "model", "ranks", "run", "schedule"]
+    assert sorted(shown) == wanted  # checkpoint: beside its tests
 
 
 class Rounded(doctest.OutputChecker):
@@ -127,16 +108,8 @@ def test_numbers_are_printed(name: str) -> None:
     python = re.search(r'requires-python = ">=(.*)"', (PROJECT / "pyproject.toml").read_text())
     assert python
     prose = CODE.sub("", TEXTS[name])
-    for known in (
-        r"`[^`]*`",
-        r"\[[^]]*\]\([^)]*\)",
-        "Llama 3.1 405B",
-        "Llama 3.1 70B",
-        "Llama 3",
-        "Compose v2",
-        "Apache-2.0",
-        re.escape(f"Python {python[1]}"),
-    ):
+    names = ("Llama 3.1 405B", "Llama 3.1 70B", "Llama 3", "Compose v2", "Apache-2.0", f"Python {python[1]}")
+    for known in (r"`[^`]*`", r"\[[^]]*\]\([^)]*\)", *map(re.escape, names)):
         prose = re.sub(known, "", prose)
     linked = re.findall(r"\((?:docs/)?(measured/\w+\.md)", TEXTS[name])
     measured = "".join((PROJECT / "docs" / page).read_text(encoding="utf-8") for page in linked)

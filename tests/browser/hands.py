@@ -195,14 +195,6 @@ def watch_anew(notebook: Notebook, watched: Locator, name: str) -> None:
 # -- answer boxes ------------------------------------------------------------------------------
 
 
-def boxes_agree(notebook: Notebook) -> bool:
-    """Whether each box shows its kernel's last payload."""
-    painted = notebook.page.locator(".lp-quiz").evaluate_all(
-        "all => all.map(b => [b.querySelector('h3').textContent, Number(b.dataset.painted)])"
-    )
-    return bool(json.loads(kernel(notebook, KEPT)) == dict(painted))
-
-
 BOX_ANEW = """(lambda b, v: [
     b.payload["seq"], b.payload["hints"],
     "" if v is None else v.says if v.value is None else b._state.asked.judge(v.value).says,
@@ -220,7 +212,15 @@ def box_anew(notebook: Notebook, panel: Locator, name: str) -> None:
 
 
 def settle_boxes(notebook: Notebook) -> None:
-    wait_until(lambda: boxes_agree(notebook), what="boxes agree with their kernel")
+    """Wait until each box shows its kernel's last payload."""
+
+    def agree() -> bool:
+        painted = notebook.page.locator(".lp-quiz").evaluate_all(
+            "all => all.map(b => [b.querySelector('h3').textContent, Number(b.dataset.painted)])"
+        )
+        return bool(json.loads(kernel(notebook, KEPT)) == dict(painted))
+
+    wait_until(agree, what="boxes agree with their kernel")
 
 
 def move_box(panel: Locator, draw: random.Random) -> None:
@@ -288,6 +288,6 @@ def check_agrees(panel: Panel, run: Run) -> bool:
         assert button in ["", *best[severity, code, message]], f"{line}: {button}"
     if "--seq-len" in words:
         memory = json.loads(run(["memory", *words[1:], "--json"])[1])
-        ends = ["not known"] if "error" in memory else [f"{memory[end] / GIB:.2f}" for end in ENDS]
+        ends = ["not known"] if "error" in memory else [f"{memory[end] / GIB:.1f}" for end in ENDS]
         assert all(end in answers[1] for end in ends), f"{line}: {answers[1]}, not {ends}"
     return True

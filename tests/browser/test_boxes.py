@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from playwright.sync_api import Locator, expect
 from browser.access import serious, unreached
 from browser.hands import move_box, settle_boxes
 from browser.lab import Lab, Notebook, course_notebook
-from browser.panel import ASK, OUTSIDE
+from browser.panel import ASK, OUTSIDE, RESTART
+from inputs import few
 
 pytestmark = pytest.mark.browser
 
@@ -187,17 +189,9 @@ def test_a_number_is_marked_on_a_line_and_words_stay_words(notebook: Notebook) -
     assert text.locator("img").count() == 0
 
 
-@pytest.mark.parametrize(
-    ("width", "theme"),
-    [
-        (390, "dark"),
-        *(
-            pytest.param(*both, marks=pytest.mark.soak)
-            for both in ((1280, "light"), (820, "light"), (390, "light"), (1280, "dark"), (820, "dark"))
-        ),
-    ],
-)
-def test_nothing_sticks_out_and_axe_finds_nothing_serious(notebook: Notebook, width: int, theme: Any) -> None:
+@pytest.mark.parametrize("shown", few(product(("light", "dark"), (390, 820, 1280)), 1))
+def test_nothing_sticks_out_and_axe_finds_nothing_serious(notebook: Notebook, shown: Any) -> None:
+    theme, width = shown
     notebook.set_theme(theme)
     notebook.page.set_viewport_size({"width": width, "height": 5200})
     notebook.page.evaluate(f"window.jupyterapp.shell.{'expand' if width == 1280 else 'collapse'}Left()")
@@ -246,8 +240,7 @@ def test_a_hand_that_answers_at_random_is_followed(
 
 @pytest.mark.soak
 def test_a_kernel_that_is_gone_is_said_in_the_box(notebook: Notebook) -> None:
-    restart = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
-    notebook.page.evaluate(restart)
+    notebook.page.evaluate(RESTART)
     number = box(notebook, NUMBER)
     expect(number.locator(".lp-problem")).to_contain_text("the kernel of this panel is gone", timeout=20_000)
     number.locator("input").fill("8192")

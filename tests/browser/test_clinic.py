@@ -18,7 +18,6 @@ from inputs import KV, TITAN
 pytestmark = pytest.mark.browser
 
 HEIGHT = 1400
-"""Milliseconds: a first picture waits for plotly's 5 MB, and the machine may be busy."""
 
 CREATE = "import llamapar as lp\npanel = lp.clinic()\npanel"
 READ = "str(panel.explorer.layout), panel.explorer.report.ok"
@@ -35,9 +34,7 @@ PASTE = """([box, text]) => {
 @pytest.fixture(scope="module")
 def opened(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     path = tmp_path_factory.mktemp("clinic") / "clinic.ipynb"
-    with lab.open(
-        scratch_notebook(path, CREATE, READ, FILL, "len(panel._state.text)"), height=HEIGHT
-    ) as notebook:
+    with lab.open(scratch_notebook(path, CREATE, READ, FILL), height=HEIGHT) as notebook:
         yield notebook
 
 
@@ -75,7 +72,7 @@ def status(notebook: Notebook) -> Locator:
     return clinic(notebook).get_by_role("status")
 
 
-def test_from_a_traceback_to_a_mended_layout(notebook: Notebook, tmp_path: Path) -> None:
+def test_from_a_traceback_to_a_mended_layout(notebook: Notebook) -> None:
     paste(notebook, TITAN)
     expect(status(notebook)).to_have_text("A sharding problem")
     for name, value in (("model", "llama3-8b"), ("tp", "16")):
@@ -83,14 +80,11 @@ def test_from_a_traceback_to_a_mended_layout(notebook: Notebook, tmp_path: Path)
         expect(field(notebook, name)).to_have_attribute("data-origin", "in the text")
     card = clinic(notebook).locator("[data-category=kv_heads_lt_tp]")
     expect(card).to_contain_text("a rank holds 64 columns, half a head of 128: 8 KV heads over tp=16")
-    expect(card.locator("pre")).to_have_text("8192 × 64 = 524288\n64 = 8·128/16 = half a head")
     expect(title(notebook)).to_have_text("llama3-8b: query and KV heads over tp=16")
-    notebook.screenshot(tmp_path / "diagnosis.png")
     card.get_by_role("button", name="tensor_parallel_degree=8 dp=2").click()
     opened = notebook.page.locator(".lp-opened")
     expect(opened.get_by_role("status")).to_contain_text("8 · 1 · 1 · 2 = 16 GPUs")
     expect(opened.locator("[data-control=framework] select")).to_have_value("torchtitan")
-    expect(opened.locator(".lp-name").first).to_have_text("llama3-8b: query and KV heads over tp=8")
     card.get_by_role("button", name="context_parallel_degree=2").click()  # the same Explorer, another layout
     expect(opened.get_by_role("status")).to_contain_text("8 · 2 · 1 · 1 = 16 GPUs")
     assert opened.locator(".llamapar").count() == 1
@@ -114,17 +108,11 @@ def test_what_is_typed_wins_and_an_empty_field_falls_back(notebook: Notebook) ->
     paste(notebook, KV)
     tp = field(notebook, "tp")
     expect(tp).to_have_attribute("data-origin", "implied")
-    asked = clinic(notebook).locator(".lp-asked").first
-    expect(asked).to_contain_text("fill in tpn_kv_heads to narrow this down")
-    fact = asked.locator('[data-tell="n_kv_heads"]')
+    fact = clinic(notebook).locator(".lp-asked").first.locator('[data-tell="n_kv_heads"]')
     fact.fill("8")
     fact.press("Enter")
     expect(field(notebook, "n_kv_heads")).to_have_attribute("data-origin", "yours")
     expect(field(notebook, "n_kv_heads").locator("input")).to_have_value("8")
-    model = field(notebook, "model").locator("input")
-    model.fill("llama3-70b")
-    model.press("Enter")
-    expect(title(notebook)).to_contain_text("llama3-70b: query and KV heads over tp=16")
     box = tp.locator("input")
     box.fill("0")
     box.press("Enter")
@@ -141,20 +129,9 @@ def test_typing_keeps_its_keys_from_jupyterlab(notebook: Notebook) -> None:
     box = clinic(notebook).locator("textarea")
     box.click()
     notebook.page.keyboard.type("attention heads (12) must be divisible by tensor parallel size (8)\n")
-    for key in (
-        "x",
-        "ArrowUp",
-        "Home",
-        "d",
-        "d",
-        "a",
-        "b",
-        "Shift+Enter",
-        "z",
-        "j",
-    ):  # a command each, in Lab
+    for key in ["x", "ArrowUp", "Home", *"ddab", "Shift+Enter", *"zj"]:  # a command each, in Lab
         notebook.page.keyboard.press(key)
-    assert len(notebook.cells()) == 4
+    assert len(notebook.cells()) == 3
     assert "ddab" in box.input_value()
     expect(clinic(notebook).locator("[data-category=heads_not_divisible]")).to_contain_text("12 query heads")
 
@@ -176,10 +153,8 @@ def test_markup_is_shown_as_text(notebook: Notebook) -> None:
 @pytest.mark.soak
 def test_a_long_log_is_answered_soon_and_shown_in_part(notebook: Notebook) -> None:
     noise = "step 1 loss 2.0 tokens per second 1000\n"
-    box, left_out = (
-        clinic(notebook).locator("textarea"),
-        clinic(notebook).get_by_text("in its middle are left out"),
-    )
+    box = clinic(notebook).locator("textarea")
+    left_out = clinic(notebook).get_by_text("in its middle are left out")
     begun = time.monotonic()
     paste(notebook, noise * 12_000 + TITAN + noise * 12_000)
     expect(clinic(notebook).locator("[data-category=kv_heads_lt_tp]")).to_be_visible()
@@ -187,8 +162,6 @@ def test_a_long_log_is_answered_soon_and_shown_in_part(notebook: Notebook) -> No
     assert len(box.input_value()) <= 60_000
     assert "characters are read and not shown" in box.input_value()
     expect(left_out).not_to_be_visible()
-    notebook.run(3)
-    assert int(notebook.outputs(3)[0]["data"]["text/plain"]) == 24_000 * len(noise) + len(TITAN)
     paste(notebook, noise * 60_000 + TITAN)
     expect(left_out).to_be_visible()
     expect(field(notebook, "model")).to_have_attribute("data-origin", "in the text")
@@ -206,7 +179,7 @@ def test_code_fills_box_and_fields_in_every_view(notebook: Notebook) -> None:
     expect(title(notebook)).to_contain_text("vocabulary over tp=8, multiple of 64·tp")
 
 
-def test_flight_records_are_brought_and_a_call_is_pressed(notebook: Notebook, tmp_path: Path) -> None:
+def test_flight_records_are_brought_and_a_call_is_pressed(notebook: Notebook) -> None:
     """Pickles as files, one of them empty: the culprit, its picture, a call's shapes and stack to stay."""
     row = next(row for row in hangs() if row["name"] == "raises-0")
     brought = [{"name": name, "mimeType": "", "buffer": data} for name, data in files(row)]
@@ -224,9 +197,7 @@ def test_flight_records_are_brought_and_a_call_is_pressed(notebook: Notebook, tm
     stack = picked.locator("details pre")
     expect(stack).to_be_hidden()
     picked.locator("summary").click()
-    expect(stack).to_contain_text("torch/distributed/distributed_c10d.py, in all_")
     expect(stack).to_contain_text("make_flights.py, in <module>")
-    notebook.screenshot(tmp_path / "stack.png")
     empty = [{"name": "rank_1", "mimeType": "", "buffer": b""}]
     panel.locator("input[type=file][multiple]").set_input_files([brought[0], *empty])
     expect(panel.locator(".lp-picked")).to_be_hidden()

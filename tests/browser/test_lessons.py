@@ -18,7 +18,7 @@ ROWS = "At TP 16, how many of the 1,024 rows of wk does a rank get?"
 
 
 def test_a_lesson_comes_alive_keeps_its_guesses_and_asks_nobody_else(browser: Browser, address: str) -> None:
-    watched = Watched(browser.new_page(viewport={"width": 1280, "height": 900}))
+    watched = Watched(browser)
     page = watched.page
     page.goto(f"{address}notebooks/00_start_here.html")
     ready = page.locator("#python")
@@ -50,15 +50,13 @@ def test_a_lesson_comes_alive_keeps_its_guesses_and_asks_nobody_else(browser: Br
     page.locator("[data-kind=box]").first.scroll_into_view_if_needed()
     expect(asked).to_contain_text("you said 128 rows, it is 64 rows", timeout=WAIT)
 
-    own = (address, "data:", "blob:")
-    assert [url for url in watched.asked if not url.startswith(own)] == []
-    assert watched.errors == []
+    watched.require_quiet(address)
 
 
 def test_pictures_and_ranks_of_a_lesson_move_and_a_link_opens_their_state(
     browser: Browser, address: str
 ) -> None:
-    watched = Watched(browser.new_page(viewport={"width": 1280, "height": 900}))
+    watched = Watched(browser)
     page = watched.page
     page.goto(f"{address}notebooks/02_attention_heads.html")
     picture = page.locator(".alive .lp-live").first
@@ -75,12 +73,12 @@ def test_pictures_and_ranks_of_a_lesson_move_and_a_link_opens_their_state(
     expect(ranks.locator(".lp-at")).to_contain_text("backward", timeout=WAIT)  # which PyTorch recorded
     to_ranks = ranks.get_by_role("link", name="open this state").get_attribute("href")
     link.click()
-    expect(page.locator("#python")).to_have_text("Python is ready", timeout=WAIT)
+    watched.ready()
     expect(page.get_by_role("radio", name="TP 8 1 KV head")).to_be_checked()
     page.get_by_role("radio", name="TP 4 2 KV heads").click()
     expect(page).to_have_url(re.compile(r"tp%3D4\)\)$"))
     page.goto(str(to_ranks))
-    expect(page.locator("#python")).to_have_text("Python is ready", timeout=WAIT)
+    watched.ready()
     expect(page.locator(".lp-watch .lp-code code")).to_have_text("lp.watch('attention', tp=4)")
     page.goto(f"{address}live.html#__import__('os')")
     page.reload()
@@ -96,7 +94,7 @@ def test_every_lesson_s_panels_come_alive(browser: Browser, address: str) -> Non
     names = [one.get_attribute("data-chapter") for one in chapters.all()]
     assert len(names) == 16
     for name in names:
-        watched = Watched(browser.new_page(viewport={"width": 820, "height": 4000}))
+        watched = Watched(browser, 820, 4000)
         watched.page.goto(f"{address}notebooks/{name}.html")
         there = watched.page.locator("[data-key]").count()
         assert there, name
@@ -104,7 +102,7 @@ def test_every_lesson_s_panels_come_alive(browser: Browser, address: str) -> Non
             watched.page.mouse.wheel(0, 3000)
             watched.page.wait_for_timeout(60)
         expect(watched.page.locator("[data-key]")).to_have_count(0, timeout=WAIT)
-        expect(watched.page.locator("#python")).to_have_text("Python is ready", timeout=WAIT)
+        watched.ready()
         assert watched.page.locator(".alive .llamapar").count() >= there, name
         assert watched.errors == [], name
         watched.page.close()

@@ -98,13 +98,26 @@ def opened(page: Page, address: str) -> dict[str, float]:
 
 
 class Watched:
-    """A page and all that it asked for or complained of."""
+    """A new page and all that it asked for or complained of."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, browser: Browser, width: int = 1280, height: int = 900) -> None:
+        page = browser.new_page(viewport={"width": width, "height": height})
         self.page, self.asked, self.errors = page, list[str](), list[str]()
         page.on("request", lambda request: self.asked.append(request.url))
         page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def ready(self) -> None:
+        """Waits until the page's Python answers."""
+        said = self.page.locator("#python")
+        expect(said).to_have_text(re.compile("is ready|did not"), timeout=WAIT)
+        expect(said).to_have_text("Python is ready")
+
+    def require_quiet(self, address: str) -> None:
+        """Nobody else was asked for anything, and nothing was complained of."""
+        own = (address, "data:", "blob:")
+        assert [url for url in self.asked if not url.startswith(own)] == []
+        assert self.errors == []
 
     def serious(self) -> list[str]:
         found: Any = Axe().run(self.page, options={"resultTypes": ["violations"]}).response
@@ -117,7 +130,7 @@ class Watched:
 
 
 def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -> None:
-    watched = Watched(browser.new_page(viewport={"width": 1280, "height": 900}))
+    watched = Watched(browser)
     page = watched.page
     page.goto(f"{address}index.html")
     assert watched.serious() == []
@@ -125,8 +138,7 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     page.locator(".js-plotly-plot .main-svg").first.wait_for(timeout=WAIT)
     slider = page.locator("input[data-axis=tp]").first
     slider.press("ArrowRight")  # before Python is there: it waits
-    expect(page.locator("#python")).to_have_text(re.compile("is ready|did not"), timeout=WAIT)
-    expect(page.locator("#python")).to_have_text("Python is ready")
+    watched.ready()
     expect(page.locator(".lp-status").first).to_contain_text("16 · 16 · 16 · 4 = ", timeout=WAIT)
     slider.press("ArrowLeft")
     expect(page.locator(".lp-status").first).to_contain_text("8 · 16 · 16 · 8 = ", timeout=WAIT)
@@ -147,8 +159,7 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     expect(page.locator(".lp-status").first).to_contain_text("4 · 16 · 16 · 16 = ", timeout=WAIT)
 
     page.get_by_role("link", name="Clinic").click()
-    expect(page.locator("#python")).to_have_text(re.compile("is ready|did not"), timeout=WAIT)
-    expect(page.locator("#python")).to_have_text("Python is ready")
+    watched.ready()
     expect(page.locator("main")).to_contain_text("What you paste stays in this page")
     page.locator("textarea").first.fill(EVIL)
     expect(page.locator(".lp-status").first).not_to_have_text("nothing pasted yet", timeout=WAIT)
@@ -169,20 +180,17 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     page.goto(f"{address}index.html")
     page.locator("[data-chapter='00_start_here'][data-read]").wait_for()
 
-    own = (address, "data:", "blob:")
-    assert [url for url in watched.asked if not url.startswith(own)] == []
-    assert watched.errors == []
+    watched.require_quiet(address)
 
 
 def test_ranks_are_watched_stepped_and_edited_without_torch(browser: Browser, address: str) -> None:
-    watched = Watched(browser.new_page(viewport={"width": 1280, "height": 900}))
+    watched = Watched(browser)
     page = watched.page
     page.goto(f"{address}index.html")
     page.get_by_role("link", name="Watch", exact=True).click()
     panel, place, caption = (page.locator(f".lp-watch{name}") for name in ("", " .lp-at", " .lp-caption"))
     expect(panel.locator(".lp-tile")).to_have_count(4, timeout=WAIT)  # the first film is in the page
-    expect(page.locator("#python")).to_have_text(re.compile("is ready|did not"), timeout=WAIT)
-    expect(page.locator("#python")).to_have_text("Python is ready")
+    watched.ready()
     assert not any(url.endswith("plotly.min.js") for url in watched.asked[1:])
     before = place.text_content()
     panel.get_by_role("button", name="the next step").click()
@@ -211,9 +219,7 @@ def test_ranks_are_watched_stepped_and_edited_without_torch(browser: Browser, ad
     panel.locator("[data-control=tp]").get_by_role("radio", name="4").click()
     expect(panel.locator(".lp-tile")).to_have_count(8, timeout=WAIT)
     assert watched.serious() == []
-    own = (address, "data:", "blob:")
-    assert [url for url in watched.asked if not url.startswith(own)] == []
-    assert watched.errors == []
+    watched.require_quiet(address)
 
 
 LINK = "explorer.html#--model%20llama3-8b%20--tp%204"

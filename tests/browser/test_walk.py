@@ -1,18 +1,35 @@
-"""A new user walks through the course: each cell run, guess made, fold opened, picture and control moved."""
+"""A new user walks through the course, and a hand moves its widgets, beside what their own code gives."""
 
 from __future__ import annotations
 
 import random
 import re
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Locator
 
-from browser.lab import PROJECT, Lab, Notebook
+from browser.access import serious, unreached
+from browser.hands import (
+    Run,
+    box_anew,
+    check_agrees,
+    in_time,
+    kernel,
+    live_agrees,
+    live_anew,
+    move_box,
+    move_live,
+    move_watch,
+    watch_agrees,
+    watch_anew,
+)
+from browser.lab import PROJECT, WIDGET, Lab, Notebook, wait_until
 from browser.panel import Panel
-from browser.walk import Walk, acts, controls
+from browser.walk import Act, Walk, acts, controls
 from llamapar.panels.controls import CLINIC
 
 pytestmark = pytest.mark.browser
@@ -23,6 +40,8 @@ UNANSWERED = re.compile(r'(predict\(\s*"(?:[^"\\]|\\.)*",\s*)None\b')
 GUESSES = ("0", "2", "8.5", "True", '"yes"', "[1, 2]")
 WIDGETS = "__import__('ipywidgets').widgets.widget._instances.values()"
 LAST = f"[each for each in {WIDGETS} if type(each).__name__ == 'KIND'][-1]"
+BY_ID = "__import__('ipywidgets').widgets.widget._instances['ID']"
+ANSWERED_IN_CELLS = "14_twenty_questions"
 SET_SOURCE = "cells[given[0]].sharedModel.setSource(given[1]);"
 
 
@@ -30,6 +49,14 @@ def walked(path: Path) -> Any:
     """A notebook as a parameter of `make deep`; the first one is walked in `make soak`, too."""
     marks = [pytest.mark.deep, *([pytest.mark.soak] if path.stem == IN_THE_SOAK else [])]
     return pytest.param(path, marks=marks, id=path.stem)
+
+
+def require_access(notebook: Notebook, index: int) -> None:
+    panels = notebook.cell(index).locator(".llamapar")
+    panels.first.wait_for()
+    for panel in panels.all():
+        assert unreached(panel) == [], f"cell {index}"
+    assert serious(notebook) == [], f"cell {index}"
 
 
 def look(notebook: Notebook, index: int) -> int:
@@ -104,23 +131,95 @@ def walk_panel(notebook: Notebook, index: int, draw: random.Random) -> int:
     return walk.moves
 
 
+class Lesson:
+    """A lesson that was run, and a hand on its widgets."""
+
+    def __init__(self, notebook: Notebook, run: Run, seed: str) -> None:
+        self.notebook, self.run_command, self.draw = notebook, run, random.Random(seed)
+        self.moves: Counter[str] = Counter()
+        self.widgets: dict[str, list[tuple[int, int, str]]] = {}
+        for index in range(len(notebook.cells())):
+            views = [
+                output["data"][WIDGET]
+                for output in notebook.outputs(index)
+                if WIDGET in output.get("data", {})
+            ]
+            for nth, view in enumerate(views):
+                name = BY_ID.replace("ID", view["model_id"])
+                kind = kernel(notebook, f"type({name}).__name__")
+                self.widgets.setdefault(kind, []).append((index, nth, name))
+
+    def move(self) -> None:
+        """One move of any widget, after which it must show what its own line of code gives."""
+        kind = self.draw.choice([*self.widgets])
+        index, nth, name = self.draw.choice(self.widgets[kind])
+        root = self.notebook.cell(index).locator(".llamapar").nth(nth)
+        root.wait_for()
+        try:
+            getattr(self, kind.lower())(root, name, index, nth)
+        except Exception as failed:
+            raise AssertionError(f"cell {index}, {kind}, move {self.moves.total()}: {failed}") from failed
+        self.moves[kind] += 1
+
+    def live(self, root: Locator, name: str, *_: int) -> None:
+        move_live(self.notebook, root, name, self.draw)
+        wait_until(lambda: live_agrees(self.notebook, root, name), what="a picture as its kernel has it")
+        in_time(lambda: live_anew(self.notebook, root, name))
+
+    def watch(self, root: Locator, name: str, *_: int) -> None:
+        root.locator(".lp-tile canvas").first.wait_for()
+        move_watch(self.notebook, root, self.draw)
+        wait_until(lambda: watch_agrees(self.notebook, root, name), what="ranks as their kernel has them")
+        in_time(lambda: watch_anew(self.notebook, root, name))
+
+    def box(self, root: Locator, name: str, *_: int) -> None:
+        move_box(root, self.draw)
+        in_time(lambda: box_anew(self.notebook, root, name))
+
+    def explorer(self, _: Locator, name: str, index: int, nth: int) -> None:
+        self._panel(
+            name, index, nth, acts(), lambda panel: in_time(lambda: check_agrees(panel, self.run_command))
+        )
+
+    def clinic(self, _: Locator, name: str, index: int, nth: int) -> None:
+        self._panel(name, index, nth, [*controls(CLINIC)], lambda panel: None)
+
+    def _panel(self, name: str, index: int, nth: int, choices: list[Act], also: Any) -> None:
+        panel = Panel(self.notebook, index, name, nth)
+        panel.settle()
+        Walk(panel, self.draw.randrange(2**32), also).act(self.draw.choice(choices))
+
+
 @pytest.mark.parametrize("path", [walked(path) for path in NOTEBOOKS])
-def test_a_new_user_walks_a_notebook(lab: Lab, path: Path) -> None:
+def test_a_new_user_walks_a_notebook_and_a_hand_moves_what_is_there(
+    lab: Lab, path: Path, run: Run, deep: bool
+) -> None:
+    """Each cell is run, each guess made, each fold opened, each picture and control moved; then any widget.
+
+    What comes is in reach of the Tab key, and axe-core finds nothing serious in it."""
     draw = random.Random(path.stem)
     moves, begun = 0, time.monotonic()
-    with lab.open(path, height=1200) as notebook:
+    with lab.open(path, height=1400) as notebook:
         sources = notebook.cells()
         for index, source in enumerate(sources):
             guessed = UNANSWERED.sub(lambda found: found[1] + draw.choice(GUESSES), source)
             if guessed != source:
                 notebook._ask(SET_SOURCE, [index, guessed])
             notebook.run(index)
+            if any(WIDGET in output.get("data", {}) for output in notebook.outputs(index)):
+                require_access(notebook, index)
             moves += 1 + (guessed != source) + look(notebook, index)
             moves += answer(notebook, index, draw) + step_ladder(notebook, index)
             moves += step_through(notebook, index)
             if notebook.cell(index).locator(".llamapar:not(.lp-quiz, .lp-live, .lp-watch)").count():
                 moves += walk_panel(notebook, index, draw)
+        notebook.page.emulate_media(reduced_motion="reduce")
+        lesson = Lesson(notebook, run, path.stem)
+        if path.stem != ANSWERED_IN_CELLS:
+            for _ in range(67 if deep else 12):
+                lesson.move()
+        assert notebook.page.locator(".lp-problem", has_text="not done").count() == 0
         assert notebook.dialogs() == []
         assert notebook.popups() == []
         assert notebook.console_errors() == []
-    print(f"{path.stem}: {moves} moves in {time.monotonic() - begun:.0f} s")
+    print(f"{path.stem}: {moves} moves and {dict(lesson.moves)} in {time.monotonic() - begun:.0f} s")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +22,11 @@ FOUR = """from llamapar.panels.watch_panel import watch
 four = watch('attention', tp=2, cp=2, data='random')
 four"""
 TWO = "two = watch('mlp', tp=2, sequence_parallel=False)\ntwo"
+CELL = """%%ranks tp=2
+x = torch.full((2, 4), rank + 1.0)
+dist.all_reduce(x, group=mesh.get_group("tp"))"""
+OF_A_CELL = ("%load_ext llamapar", CELL, "import llamapar\nllamapar.watch(ranks)")
+"""The cells after those of NAMES; the last test runs them."""
 NAMES = ("four", "two")
 
 DRAWN = """canvas => {
@@ -34,7 +38,7 @@ DRAWN = """canvas => {
 
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    path = scratch_notebook(tmp_path_factory.mktemp("watch") / "watch.ipynb", FOUR, TWO)
+    path = scratch_notebook(tmp_path_factory.mktemp("watch") / "watch.ipynb", FOUR, TWO, *OF_A_CELL)
     with lab.open(path, height=2600) as opened:
         opened.page.emulate_media(reduced_motion="reduce")
         for cell in range(len(NAMES)):
@@ -166,14 +170,19 @@ def test_pointing_at_a_number_says_what_made_it(notebook: Notebook) -> None:
     expect(readout).to_contain_text("Point at a cell")
 
 
-def test_the_small_block_lights_the_rank_that_is_looked_at(notebook: Notebook) -> None:
+def test_the_small_block_lights_the_rank_that_is_looked_at_and_nothing_moves(notebook: Notebook) -> None:
     """The one under the pointer, else the one with the focus, else the one that is followed."""
     four = panel(notebook, 0)
+    tops = set[float]()
     block, shown = four.locator(".lp-block"), kernel(notebook, "four.film['blocks']")
     assert isinstance(shown, list)
 
     def lit(rank: int) -> None:
         expect(block.locator(".lp-lit-rank")).to_have_text(f"rank {rank} of 4")
+        stage, whole = (found.bounding_box() for found in (four.locator(".lp-stage"), four))
+        assert stage
+        assert whole
+        tops.add(stage["y"] - whole["y"])
         for k, rectangle in enumerate(shown[rank]["panels"]):
             own = block.locator("svg").nth(k).locator(".lp-own")
             places = own.evaluate_all("all => all.map((one) => one.x.baseVal.value / 70)")
@@ -194,6 +203,7 @@ def test_the_small_block_lights_the_rank_that_is_looked_at(notebook: Notebook) -
     lit(2)
     four.locator(".lp-dot").first.focus()
     lit(0)
+    assert len(tops) == 1
 
 
 def test_a_fault_is_outlined_where_it_begins(notebook: Notebook) -> None:
@@ -347,20 +357,6 @@ def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
     assert unreached(panel(notebook, 0)) == []
 
 
-def test_pointing_at_a_rank_changes_what_is_lit_and_moves_nothing(notebook: Notebook) -> None:
-    for cell in range(len(NAMES)):
-        watched = panel(notebook, cell)
-        watched.scroll_into_view_if_needed()
-        stage, block = watched.locator(".lp-stage"), watched.locator(".lp-block")
-        tiles = watched.locator(".lp-tile")
-        places = set()
-        for rank in range(tiles.count()):
-            tiles.nth(rank).hover()
-            assert f"rank {rank}" in block.inner_text()
-            places.add((stage.bounding_box() or {})["y"] - (watched.bounding_box() or {})["y"])
-        assert len(places) == 1
-
-
 @pytest.mark.soak
 def test_a_hand_that_moves_at_random_is_followed(
     notebook: Notebook, counts: Callable[[int, int, int], int]
@@ -374,21 +370,12 @@ def test_a_hand_that_moves_at_random_is_followed(
     settle(notebook)
 
 
-CELL = """%%ranks tp=2
-x = torch.full((2, 4), rank + 1.0)
-dist.all_reduce(x, group=mesh.get_group("tp"))"""
-
-
-def test_a_cell_of_real_ranks_opens_in_watch(lab: Lab, tmp_path: Path) -> None:
-    path = scratch_notebook(
-        tmp_path / "cell.ipynb", "%load_ext llamapar", CELL, "import llamapar\nllamapar.watch(ranks)"
-    )
-    with lab.open(path) as opened:
-        opened.run_all()
-        watched = opened.standing(2).locator(".lp-watch")
-        watched.locator(".lp-tile canvas").first.wait_for()
-        watched.get_by_role("button", name="the next step").click()
-        expect(watched.locator(".lp-caption")).to_contain_text("each rank gives its own x, and all get")
-        expect(watched.locator(".lp-tile")).to_have_count(2)
-        watched.locator(".lp-tile").first.hover()
-        assert opened.console_errors() == []
+def test_a_cell_of_real_ranks_opens_in_watch(notebook: Notebook) -> None:
+    for cell in range(len(NAMES), len(NAMES) + len(OF_A_CELL)):
+        notebook.run(cell)
+    watched = notebook.cell(-1).locator(".lp-watch")
+    watched.locator(".lp-tile canvas").first.wait_for()
+    watched.get_by_role("button", name="the next step").click()
+    expect(watched.locator(".lp-caption")).to_contain_text("each rank gives its own x, and all get")
+    expect(watched.locator(".lp-tile")).to_have_count(2)
+    watched.locator(".lp-tile").first.hover()

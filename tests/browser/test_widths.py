@@ -1,4 +1,4 @@
-"""Panels and pictures at the widths that people have: nothing clipped, broken or covered, light and dark."""
+"""Panels and pictures at any width, light and dark, by the Tab key and as axe-core sees them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 
+from browser.access import serious, unreached
 from browser.lab import Lab, Notebook, scratch_notebook
-from browser.panel import OUTSIDE, open_tab
+from browser.panel import OPEN, OUTSIDE, open_tab
+from inputs import few
 from llamapar.figures.style import COLOURS
 from llamapar.panels.controls import TABS
+from test_bringing import FILES
 
 pytestmark = pytest.mark.browser
 
 PANEL = "import llamapar as lp\npanel = lp.explorer('llama3.1-405b', tp=16, pp=16, dp=64)\npanel"
 CELL = "lp.view(lp.heads('llama3.1-405b', {'tp': 16}))"
 LONG_TITLE = "lp.view(lp.memory('llama3.1-405b', {'tp': 8, 'pp': 16, 'dp': 128}, seq_len=8192))"
-CLINIC = "lp.clinic('n_kv_heads (8) must be divisible by tp (16)', model='llama3-70b')"
+CLINIC = "visit = lp.clinic('n_kv_heads (8) must be divisible by tp (16)', model='llama3-70b')\nvisit"
+BRING = f"""from llamapar.configs.reader import settings_of_texts as read
+panel.pin()
+for shown in (visit, panel):
+    shown.bring(read({FILES!r}))"""
 
 WORDS = r"""table => {
     const texts = document.createTreeWalker(table, NodeFilter.SHOW_TEXT);
@@ -54,7 +61,7 @@ CLIPPED = "panel => [...panel.querySelectorAll('button')].filter(b => b.scrollWi
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     path = scratch_notebook(
-        tmp_path_factory.mktemp("widths") / "widths.ipynb", PANEL, CELL, LONG_TITLE, CLINIC
+        tmp_path_factory.mktemp("widths") / "widths.ipynb", PANEL, CELL, LONG_TITLE, CLINIC, BRING
     )
     with lab.open(path, height=1800) as opened:
         for cell in range(4):
@@ -206,7 +213,7 @@ def test_severity_has_no_colour_of_an_axis(notebook: Notebook) -> None:
     notebook.set_theme("light")
 
 
-@pytest.mark.parametrize(("width", "files"), [(1280, True), (820, True), (390, False)])
+@pytest.mark.parametrize(("width", "files"), [(1280, True), (390, False)])
 def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
     notebook: Notebook, width: int, files: bool
 ) -> None:
@@ -286,20 +293,35 @@ def test_text_reads_in_both_themes_and_is_alike_in_cell_and_panel(notebook: Note
     assert min(seen["dark"][:3]) >= 200
 
 
+# -- for who does not see it, or has no mouse -----------------------------------------------------
+
+
 @pytest.mark.soak
-def test_a_choice_of_a_problem_is_a_button(notebook: Notebook) -> None:
-    resize(notebook, 1280, True)
-    for cell, status in ((0, "1 · 1 · 16 · 1024 = 16,384 GPUs"), (3, "A sharding problem")):
+def test_axe_would_find_a_button_without_a_name(notebook: Notebook) -> None:
+    panel = notebook.cell(0).locator(".llamapar").first
+    panel.evaluate("node => node.append(document.createElement('button'))")
+    assert [found.split(":")[0] for found in serious(notebook)] == ["button-name"]
+    panel.evaluate("node => node.lastChild.remove()")
+
+
+def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
+    for cell in (0, 3):
         panel = notebook.cell(cell).locator(".llamapar").first
-        box = panel.locator("[data-control=tp] input[type=text]")
-        before = box.input_value()
-        box.fill("0")
-        box.press("Enter")
-        choice = panel.locator(".lp-choices").get_by_role("button", name="tp=1", exact=True)
-        choice.click()
-        expect(box).to_have_value("1")
-        expect(panel.locator(".lp-choices")).to_have_count(0)
-        if cell == 0:
-            expect(panel.get_by_role("status")).to_contain_text(status)
-        box.fill(before)
-        box.press("Enter")
+        panel.evaluate(OPEN)
+        assert unreached(panel) == []
+
+
+@pytest.mark.parametrize("theme", few(["light", "dark"], 1))
+def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any, soak: bool) -> None:
+    """The last ones here: they bring another job."""
+    notebook.set_theme(theme)
+    assert serious(notebook) == []
+    if theme == "light" or soak:  # what a width changes is the same in both
+        resize(notebook, 390, False)
+        assert serious(notebook) == [], "narrow"
+        resize(notebook, 1280, True)
+    notebook.run(4)
+    for name in TABS if soak else ("time", "plan"):
+        open_tab(notebook.cell(0).locator(".llamapar").first, name)
+        notebook.page.wait_for_timeout(400)
+        assert serious(notebook) == [], name

@@ -13,10 +13,10 @@ from typing import Any
 from playwright.sync_api import Locator, TimeoutError
 
 from browser.panel import PATIENCE, Panel
-from inputs import TEN_KV_HEADS
 from llamapar.describe.jobs import JOBS
 from llamapar.panels.controls import EXPLORER, TABS
 from test_bringing import FILES
+from wire import EIGHT_KV_HEADS
 
 OPENED = """\
 import llamapar as lp
@@ -26,7 +26,7 @@ panel"""
 """A cell whose panel a walk brings back to its start."""
 
 CONFIG = {"name": "config.json", "mimeType": "application/json"}
-GOOD_CONFIG: Any = {**CONFIG, "buffer": json.dumps(TEN_KV_HEADS).encode()}
+GOOD_CONFIG: Any = {**CONFIG, "buffer": json.dumps(EIGHT_KV_HEADS).encode()}
 BAD_CONFIG: Any = {**CONFIG, "buffer": b"{"}
 SETTINGS: Any = {**CONFIG, "name": "train.toml", "buffer": FILES[0][1].encode()}
 
@@ -37,7 +37,7 @@ KERNEL = {
     "wrong": "PANEL.set(tp=0)",
     "model": "PANEL.set(preset='llama3.1-8b', tp=DRAWN, pp=1, dp=OTHER)",
     "job": "PANEL.set(job='PUBLISHED')",
-    "load": f"PANEL.load({TEN_KV_HEADS!r})",
+    "load": f"PANEL.load({EIGHT_KV_HEADS!r})",
     "files": f"from llamapar.configs.reader import settings_of_texts as read\nPANEL.bring(read({FILES!r}))",
     "line": "PANEL.restore('llamapar check llama3-70b --tp 8 --pp 4 --dp DRAWN --seq-len 8192')",
     "fix": "PANEL.set(tp=16); PANEL.apply_fix(0, 0)",
@@ -57,19 +57,24 @@ KEYS = ("ArrowRight", "ArrowLeft", "Home", "End", "PageUp")
 
 
 def slide(box: Locator, draw: Draw) -> None:
+    """As any hand on a control: first what changes nothing, and at once after it what does."""
+    box.dispatch_event("input")
     box.press(draw.choice(KEYS))
 
 
 def type_in(box: Locator, draw: Draw) -> None:
+    box.press("Enter")
     box.fill(draw.choice(TEXTS if box.get_attribute("list") else NUMBERS))
     box.press(draw.choice(("Enter", "Tab")))
 
 
 def choose(box: Locator, draw: Draw) -> None:
+    box.dispatch_event("change")
     box.select_option(index=draw.randrange(box.locator("option").count()))
 
 
 def tick(box: Locator, _: Draw) -> None:
+    box.dispatch_event("change")
     box.click()
 
 
