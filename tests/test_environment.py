@@ -7,7 +7,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import stat
 import subprocess
 import sys

@@ -334,6 +334,14 @@ def test_copies_of_the_shards_are_searched() -> None:
     assert all(one < other * 1.01 for one, other in seconds)
 
 
+def test_copied_kv_heads_are_copied_in_equal_numbers() -> None:
+    """tp=8 divides 48 heads and would give 12 KV heads to some ranks twice."""
+    model = lp.ModelConfig(dim=384, n_layers=4, n_heads=48, n_kv_heads=12, ffn_dim=480, vocab_size=512)
+    job = Job.of(model, lp.Layout(), seq_len=768, global_batch=48, micro_batch=1, kv_replication=True)
+    tried = {one.tp for one in candidates(job, Conditions.of(None, HARDWARE["h100-80gb"], "none"), 48)}
+    assert tried == {1, 2, 3, 4, 6, 12, 24, 48}
+
+
 def test_a_search_can_be_watched_and_stopped() -> None:
     seen: list[tuple[int, int]] = []
     watched = {"progress": lambda *now: seen.append(now), "cancel": lambda: len(seen) > 20}
