@@ -31,7 +31,7 @@ from llamapar import LlamaparError, ModelConfig, checkpoint
 from llamapar.checkpoint import CheckpointError, atomic_write, safetensors, source
 from llamapar.describe import pickles
 from llamapar.describe.modelfile import config_json
-from weights import alike, contents, exactly, load, raw, save_hf, save_meta, tiny, together, values
+from weights import alike, contents, exactly, flip, load, raw, save_hf, save_meta, tiny, together, values
 
 PROJECT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.usefixtures("no_ranks_left")
@@ -553,6 +553,14 @@ def same_json(a: bytes, b: bytes) -> bool:
         return False
 
 
+def said(call: Callable[[], str]) -> str:
+    """What a call returns, or its refusal."""
+    try:
+        return call()
+    except LlamaparError as problem:
+        return str(problem)
+
+
 def test_a_flipped_bit_is_found_wherever_it_is(
     kind: tuple[str, Path], tmp_path: Path, counts: Callable[[int, int, int], int]
 ) -> None:
@@ -576,16 +584,8 @@ def test_a_flipped_bit_is_found_wherever_it_is(
             file.write_bytes(bad)
             shutil.rmtree(tmp_path / "new.partial", ignore_errors=True)
             shutil.rmtree(tmp_path / "new", ignore_errors=True)
-            try:
-                told = checkpoint.verify(folder)
-                problems = "\n".join(told.problems)
-            except LlamaparError as problem:
-                problems = str(problem)
-            refused = ""
-            try:
-                checkpoint.gather(folder, tmp_path / "new")
-            except LlamaparError as problem:
-                refused = str(problem)
+            problems = said(lambda: "\n".join(checkpoint.verify(folder).problems))
+            refused = said(lambda: str(checkpoint.gather(folder, tmp_path / "new")) and "")
             if refused:
                 assert re.search(rf"{re.escape(file.name)}|layers\.|norm|embed|output", refused), at
                 assert problems, at
@@ -612,26 +612,17 @@ def test_what_verify_says_of_damage(tmp_path: Path) -> None:
     folder = own_hf(tmp_path / "it")
     file = folder / "tp01-pp00.safetensors"
     stored = safetensors.read_safetensors(file)["model.layers.1.mlp.down_proj.weight"]
-    data = bytearray(file.read_bytes())
-    data[stored.boxes[0].offset + 3] ^= 4
-    file.write_bytes(data)
-    told = (
-        "tp01-pp00.safetensors: the bytes of model.layers.1.mlp.down_proj.weight are not those that "
-        "were written"
-    )
+    flip(file, stored.boxes[0].offset + 3, bit=2)
+    told = f"{file.name}: the bytes of {stored.name} are not those that were written"
     found = checkpoint.verify(folder)
     assert found.problems == (told,)
     assert str(found).splitlines()[0] == "it has 1 fault"
     crc = zlib.crc32(raw(load(own_hf(tmp_path / "other" / "it") / file.name)[stored.name]))
-    with pytest.raises(
-        CheckpointError,
-        match=exactly(f"{told}\n  why  their crc32 is not the stored {crc:08x}; the file is damaged"),
-    ):
+    damaged = f"{told}\n  why  their crc32 is not the stored {crc:08x}; the file is damaged"
+    with pytest.raises(CheckpointError, match=exactly(damaged)):
         checkpoint.gather(folder, tmp_path / "new")
     against = checkpoint.verify(folder, against=tmp_path / "w")
-    assert against.problems[1:] == (
-        "tp01-pp00.safetensors: model.layers.1.mlp.down_proj.weight differs from row 0 on",
-    )
+    assert against.problems[1:] == (f"{file.name}: {stored.name} differs from row 0 on",)
 
 
 # -- files that do not belong together ---------------------------------------------------------------
@@ -639,9 +630,8 @@ def test_what_verify_says_of_damage(tmp_path: Path) -> None:
 
 def test_a_shard_of_another_step(tmp_path: Path) -> None:
     folder = foreign_meta(tmp_path / "it")
-    checkpoint.shard(
-        save_hf(tmp_path / "later", MODEL, values(MODEL, seed=1)), tmp_path / "later cut", **META
-    )
+    later = save_hf(tmp_path / "later", MODEL, values(MODEL, seed=1))
+    checkpoint.shard(later, tmp_path / "later cut", **META)
     shutil.copy(tmp_path / "later cut" / "consolidated.01.pth", folder / "consolidated.01.pth")
     told = (
         r"\A(layers\.[01]\.(attention|ffn)_)?norm\.weight: the copies in consolidated\.00\.pth and "
@@ -654,9 +644,7 @@ def test_a_shard_of_another_step(tmp_path: Path) -> None:
     assert len(checkpoint.verify(folder).problems) == 5  # the norms
     own = own_meta(tmp_path / "own" / "it")
     shutil.copy(tmp_path / "later cut" / "consolidated.01.pth", own / "consolidated.01.pth")
-    with pytest.raises(
-        CheckpointError, match=r"\Aconsolidated\.01\.pth: the bytes of .* are not those that were"
-    ):
+    with pytest.raises(CheckpointError, match=r"\Aconsolidated\.01\.pth: the bytes of .* are not those that"):
         checkpoint.gather(own, tmp_path / "new own")
 
 

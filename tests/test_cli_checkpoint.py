@@ -20,7 +20,7 @@ from llamapar import checkpoint
 from llamapar.checkpoint import progress_line
 from llamapar.cli import checkpoint_command as resharding
 from llamapar.describe.modelfile import config_json
-from weights import alike, contents, save_hf, tiny, together, values
+from weights import alike, contents, flip, save_hf, tiny, together, values
 
 PROJECT = Path(__file__).resolve().parent.parent
 MODEL = tiny()
@@ -92,15 +92,9 @@ def test_json_of_what_was_made(run: Any) -> None:
     assert json.loads(out) == dict(path="cut", sharding="tp=2, no padding", bytes=nbytes, files=files)
 
 
-def flip_last_bit(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-
-
 def test_faults_are_status_1_and_a_damaged_source_is_status_2(run: Any) -> None:
     run("gather old new")
-    flip_last_bit(Path("new/model.safetensors"))
+    flip(Path("new/model.safetensors"), -1)
     status, out, err = run("verify new")
     assert (status, err) == (1, "")
     assert out.splitlines()[0] == "new has 1 fault"

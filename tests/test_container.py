@@ -266,7 +266,7 @@ def test_compose_gives_the_container_no_more_than_it_needs() -> None:
     # So neither privileged, user, network_mode, pid, ipc, devices, environment nor a health check of its own.
     assert set(LAB) - {"build", "command", "deploy", "ports", "volumes"} == {*CLOSED, "shm_size"}
     assert {name: LAB[name] for name in CLOSED} == CLOSED
-    assert LAB["build"]["context"] == "."
+    assert (LAB["build"]["context"], LAB["shm_size"]) == (".", "1gb")
 
 
 def test_what_the_lab_serves_is_the_checkout_s_own_folder() -> None:
@@ -285,14 +285,15 @@ def test_compose_serves_the_page_read_only_to_this_machine_alone() -> None:
     assert filled_in(published, {}) == "127.0.0.1:8000:8000"
     assert filled_in(published, {"PAGE_PORT": "9999"}) == "127.0.0.1:9999:8000"
     (mount,) = page.pop("volumes")
-    assert mount.pop("bind") == {"create_host_path": False}
-    assert mount == {"type": "bind", "source": "./build/site", "target": "/site", "read_only": True}
+    bound = {"type": "bind", "source": "./build/site", "target": "/site", "read_only": True}
+    assert mount == bound | {"bind": {"create_host_path": False}}
     assert page.pop("command") == "python -m http.server 8000 --directory /site"
     assert page == {"user": "nobody", "read_only": True, **CLOSED}
 
 
 def test_the_page_s_server_knows_the_types_that_a_browser_insists_on() -> None:
     kinds = {"html": "text/html", "mjs": "text/javascript", "wasm": "application/wasm", "css": "text/css"}
+    kinds["json"] = "application/json"
     for ending, kind in kinds.items():
         assert SimpleHTTPRequestHandler.guess_type(SimpleHTTPRequestHandler, f"x.{ending}") == kind  # type: ignore[arg-type]
 

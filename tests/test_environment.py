@@ -85,19 +85,15 @@ def test_bare_package_needs_only_python() -> None:
         assert "extra ==" in str(requirement.marker), f"{requirement} is not behind an extra"
 
 
-def test_package_and_command() -> None:
+def test_package_and_extras() -> None:
     project = PYPROJECT["project"]
     assert project["version"] == metadata.version("llamapar")
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in (PROJECT / "LICENSE").read_text().splitlines()[1]
     assert project["scripts"] == {"llamapar": "llamapar.__main__:command"}
-
-
-def test_extras_build_on_each_other() -> None:
-    assert set(EXTRAS) == {"run", "lab", "test", "docs"}
-    assert "llamapar[run]" in EXTRAS["lab"]
-    assert "llamapar[lab]" in EXTRAS["test"]
-    assert "llamapar[lab]" in EXTRAS["docs"]
+    named = {extra: {e for line in EXTRAS[extra] for e in Requirement(line).extras} for extra in EXTRAS}
+    inside = {extra: {"run", "lab"} & extras for extra, extras in named.items()}
+    assert inside == {"run": set(), "lab": {"run"}, "test": {"lab"}, "docs": {"lab"}}
     assert "torch>=2.11" in EXTRAS["run"]
 
 
@@ -186,13 +182,8 @@ def test_make_refuses_an_old_python_in_one_line(tmp_path: Path) -> None:
     replace_version = "sys.version_info = (3, 10, 0)"
     old.write_text(f'#!/bin/sh\nshift\nexec "{sys.executable}" -c "import sys; {replace_version}; $1"\n')
     old.chmod(0o755)
-    made = subprocess.run(
-        ["make", "-s", f"PYTHON={old}", f"VENV={tmp_path}/env", f"{tmp_path}/env/.created"],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    make = ["make", "-s", f"PYTHON={old}", f"VENV={tmp_path}/env", f"{tmp_path}/env/.created"]
+    made = subprocess.run(make, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert made.returncode != 0
     assert f"llamapar needs Python 3.11 or newer and {old} is 3.10; name another" in made.stderr
 
@@ -212,13 +203,8 @@ def test_jupyter_knows_the_project_and_not_the_user(tmp_path: Path, monkeypatch:
     environment = runpy.run_path(str(PROJECT / "jupyter" / "start.py"))["environment"](state)
     assert "JUPYTERLAB_DIR" not in environment
     assert environment["IPYTHONDIR"] == str(state / "ipython")
-    shown = subprocess.run(
-        [sys.executable, "-m", "jupyter", "--paths", "--json"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ask = [sys.executable, "-m", "jupyter", "--paths", "--json"]
+    shown = subprocess.run(ask, env=environment, capture_output=True, text=True, check=True)
     paths = json.loads(shown.stdout)
     assert paths["config"][0] == str(PROJECT / "jupyter")
     assert paths["runtime"] == [str(state / "runtime")]

@@ -130,6 +130,13 @@ def permuted(weight: torch.Tensor, n_heads: int) -> torch.Tensor:
     return weight.view(n_heads, rows // n_heads // 2, 2, *rest).transpose(1, 2).reshape(rows, *rest)
 
 
+def flip(file: Path, at: int, bit: int = 0) -> None:
+    """Change one bit of a file."""
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1 << bit
+    file.write_bytes(data)
+
+
 def exactly(text: str) -> str:
     """`match=` for a whole message."""
     return rf"\A{re.escape(text)}\Z"
