@@ -13,11 +13,13 @@ from hypothesis import given
 import llamapar as lp
 from inputs import drawn, jobs
 from llamapar.describe.hardware import HARDWARE
+from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
 from llamapar.rules import memory_rule
 from llamapar.rules.fix import Fix, changed_job
+from llamapar.rules.severity import unproven
 from llamapar.rules.table import RULE_BY_CODE
-from llamapar.timing.fixes import MOST, nearest
+from llamapar.timing.fixes import MOST, _passing, nearest
 
 B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
 
@@ -354,3 +356,13 @@ def test_the_search_goes_from_near_to_far_and_keeps_gpus_and_batch() -> None:
         (m.layout.tp, m.layout.cp, m.layout.pp, m.layout.dp) for m in found
     }
     assert Fix(job, job).changes == ()
+
+
+def test_a_layout_of_which_nobody_knows_whether_it_runs_is_no_fix() -> None:
+    """What vLLM does with 8,192 tokens over cp=3 is not known; over dp=3 it is."""
+    judge = lp.FRAMEWORKS["vllm"]
+    job = Job.of(B8, lp.Layout(tp=12), gpus=12, seq_len=8192)
+    unknown, known = (job.replace(layout=lp.Layout(tp=4, **{axis: 3})) for axis in ("cp", "dp"))
+    assert unproven(unknown, judge)
+    rule = RULE_BY_CODE["LP101"]
+    assert [fix.job for fix in _passing(job, rule, judge, [unknown, known], MOST, set())] == [known]

@@ -78,7 +78,7 @@ def _passing(
     job: Job, rule: Rule, judge: Framework | None, tries: Iterable[Job], most: int, enough: set[Job]
 ) -> tuple[Fix, ...]:
     """The first jobs of `tries` that pass, as fixes; what fits goes to `enough`. `tries` is read lazily."""
-    warned = codes(severities_again(job, judge), WARNING) - {rule.code}
+    warned = codes(severities_again(job, judge), WARNING)
     doubted = unproven(job, judge) - {rule.code}
     # What certainly fits; what does by the estimate; and what does by the lower end of its range.
     found: tuple[list[Fix], list[Fix], list[Fix]] = ([], [], [])
