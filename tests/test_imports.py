@@ -43,14 +43,24 @@ def printed(code: str) -> str:
     return done.stdout
 
 
+def after(steps: tuple[str, ...], names: tuple[str, ...]) -> list[set[str]]:
+    """Which of `names` a fresh interpreter holds after each step."""
+    ask = f"print('|'.join(n for n in {names!r} if n in sys.modules))"
+    lines = printed("\n".join(f"{step}\n{ask}" for step in steps)).splitlines()
+    return [set(line.split("|")) - {""} for line in lines]
+
+
+def loaded(code: str, *names: str) -> set[str]:
+    """Which of `names` a fresh interpreter holds after running `code`."""
+    return after((code,), names)[0]
+
+
 def test_nothing_heavy_is_loaded_until_it_is_used() -> None:
     """Step by step in one interpreter, and at its end a heavy module that the list must show."""
     steps = ("import llamapar", CORE, "import llamapar.cli.main", "llamapar.view", "import numpy")
-    names = [*HEAVY, "llamapar.cli", "llamapar.figures", "llamapar.panels"]
-    ask = f"print('|'.join(n for n in {names!r} if n in sys.modules))"
-    loaded = [line.split("|") for line in printed("\n".join(f"{step}\n{ask}" for step in steps)).splitlines()]
-    view = ["llamapar.cli", "llamapar.figures"]
-    assert loaded == [[""], [""], ["llamapar.cli"], view, ["numpy", *view]]
+    names = (*HEAVY, "llamapar.cli", "llamapar.figures", "llamapar.panels")
+    view = {"llamapar.cli", "llamapar.figures"}
+    assert after(steps, names) == [set(), set(), {"llamapar.cli"}, view, {"numpy", *view}]
 
 
 BARE_NAMES = """
