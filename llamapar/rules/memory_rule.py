@@ -123,7 +123,7 @@ def _same(short: Sequence[Breakdown], long: Sequence[Breakdown]) -> list[Breakdo
     return found
 
 
-@lru_cache(maxsize=192)
+@lru_cache(maxsize=256)
 def load_of(job: Job, judge: Framework | None = None) -> Load | None:
     """The Load of a job, cached; None if nothing can be counted."""
     try:
