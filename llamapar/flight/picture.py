@@ -74,7 +74,9 @@ def picture(record: RankPositions, with_stacks: bool = False) -> tuple[Spec, str
         title,
         f"{left_out:,} more ranks are not drawn" if left_out else "",
         widest=str(max(ranks)),
-        xaxis=draw.axis("calls of a rank, in order", [first - 0.2, last + 1]),
+        xaxis=draw.axis(
+            "calls of a rank, in order", [first - 0.2, last + 1], dtick=draw.step(int(last - first) + 1, 8)
+        ),
         yaxis=draw.downward(
             draw.axis("rank", [-0.5, len(ranks) - 0.5], **draw.ticks(range(len(ranks)), ranks))
         ),
