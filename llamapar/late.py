@@ -120,7 +120,7 @@ PUBLIC: Mapping[str, str] = {
 INSIDE: Mapping[str, str] = {
     "EXPORTS": "configs.export",
     "StartUp": "configs.log",
-    "WatchdogLines": "flight.watchdog",
+    "WatchdogLines": "flight.log_lines",
     "as_cli": "configs.export",
     "cell_on_ranks": "execution.cell_result",
     "dumps_of_bytes": "flight.dumps:of_bytes",

@@ -10,7 +10,8 @@ import pytest
 import llamapar as lp
 from flights import folder, hangs
 from llamapar.flight.dumps import MAX_RANKS
-from llamapar.flight.watchdog import MOST, WatchdogLines
+from llamapar.flight.log_lines import MOST, WatchdogLines
+from llamapar.flight.watchdog import folder_of
 from soon import within
 from test_flight import culprits
 from watchdogs import STATUS, as_log
@@ -165,6 +166,6 @@ def test_a_log_of_any_size_is_read_soon(text: str) -> None:
     with within(4.0):
         for _ in read.watch([text]):
             pass
-        found = read.folder()
+        found = folder_of(read.lines)
     assert len(read.lines) <= max(MOST, len(text))
     assert found is None or max(found.dumps) < MAX_RANKS

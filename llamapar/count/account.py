@@ -115,8 +115,8 @@ def memory(
             stage = rule(m, lay, seq_len, micro_batch, mode)
         return Memory(m, lay, how, (stage,), found, published=True)
     held = None if master_weights is None else flag("master_weights", master_weights)
-    # A trainer cuts a model alike in every mode of recomputation, so what a rank holds is measured once. One
-    # is kept, for whoever keeps many answers keeps these too.
+    # A trainer cuts a model alike in every mode of recomputation, so a rank is measured once for all modes.
+    # Only the last one is kept, because answers are cached and would keep all of them.
     sized = lru_cache(maxsize=1)(
         lambda one, padded, split, method, regather: Sizes(
             m,

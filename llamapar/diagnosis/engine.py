@@ -245,7 +245,7 @@ def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...
     candidates = causes(watchdog.watch(start.watch(parts)))
     known, said = _started(start.kept, known)
     found = _of_candidates(candidates, known, head, code)
-    found = late("explain_log")(watchdog, found, known) if watchdog.lines else found
+    found = late("explain_log")(watchdog.lines, found, known) if watchdog.lines else found
     return replace(found, note="\n    ".join(filter(None, (found.note, *said)))) if said else found
 
 

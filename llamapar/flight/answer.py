@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from llamapar.describe.layout import AXES, Layout
@@ -17,7 +17,7 @@ from . import dumps
 from .groups import rank_label
 from .program import LlamaStep
 from .verdict import DID, RankPositions, standing
-from .watchdog import LogHang, WatchdogLines, size_of_group
+from .watchdog import LogHang, folder_of, size_of_group
 
 CATEGORY = "rank_mapping_hang"
 
@@ -79,13 +79,13 @@ def _layout(known: Known) -> Layout | None:
     return known.layout or (Layout.of(degrees) if degrees else None)
 
 
-def explain_log(lines: WatchdogLines, found: Explanation, known: Known) -> Explanation:
+def explain_log(lines: Sequence[str], found: Explanation, known: Known) -> Explanation:
     """The answer from a log's watchdog lines, unless the rest of the log names another cause than a hang.
 
-    found: the answer from the log's words. A log may lack ranks that are there, so only calls that differ are
-    proof of a fault, and only where the log names their group.
+    lines: what `WatchdogLines` kept. found: the answer from the log's words. A log may lack ranks that are
+    there, so only calls that differ are proof of a fault, and only where the log names their group.
     """
-    folder = lines.folder()
+    folder = folder_of(lines)
     if folder is None or (found.best is not None and found.best.category != CATEGORY):
         return found
     layout = _layout(known)
@@ -116,8 +116,12 @@ def explain_log(lines: WatchdogLines, found: Explanation, known: Known) -> Expla
         reasons = {"late": "a rank did not come", "gone": "perhaps a rank did not come"}
         reason = reasons.get(hang.kind, "the log does not show who did not come")
         answer = replace(answer, verdict=UNKNOWN, reason=reason)
-    note = "; ".join(filter(None, [found.note, answer.note]))
-    return replace(answer, note=note, line=found.line, ranks=found.ranks)
+    return replace(
+        answer,
+        note="; ".join(filter(None, [found.note, answer.note])),
+        line=found.line,
+        ranks=found.ranks,
+    )
 
 
 def _waiting(folder: dumps.Folder) -> str:

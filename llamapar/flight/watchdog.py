@@ -13,21 +13,13 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from .dumps import MAX_RANKS, NO_STACK, WORLD, CollectiveCall, Dump, Folder
 from .hang import Hang, Parting
-
-MARKS = ("WorkNCCL(SeqNum=", "ast enqueued ")
-"""One of them stands in every line that is read."""
-
-MOST = 4 * MAX_RANKS
-"""Most lines that are kept: two for each rank of the largest run, and for two of its groups."""
-
-LONGEST = 2000
-"""Characters of a line that are read."""
+from .log_lines import MOST
 
 _RANK, _OWN = re.compile(r"\[rank(\d{1,5})\]"), re.compile(r"\[Rank (\d{1,5})\]")
 _GROUP = re.compile(r"\[PG (?:ID )?(\d{1,9})(?: PG GUID (\d{1,9}))? ?(?:\(([^)]{1,80})\))? Rank (\d{1,5})\]")
@@ -58,18 +50,13 @@ class LogHang(Hang):
                 entered.setdefault((dump.calls[at].group, dump.numbers[at]), {})[rank] = at
         found = []
         for ranks in entered.values():
-            sides = dict[object, dict[int, int]]()
+            # One call of each rank, so it is a row of its own, as `_parting` compares them.
+            rows = {rank: [self._codes[id(self.dumps[rank].calls[at])]] for rank, at in ranks.items()}
+            sides = dict[int, dict[int, int]]()
             for rank, at in ranks.items():
-                sides.setdefault(self.dumps[rank].calls[at].kind, {})[rank] = at
-            *others, usual = sorted(sides.values(), key=len)
-            strange = {rank: at for side in others for rank, at in side.items()}
-            if strange:
-                mine, theirs = (
-                    self.dumps[r].calls[at] for r, at in (*[*strange.items()][:1], *[*usual.items()][:1])
-                )
-                found.append(
-                    Parting(strange, usual, mine, theirs, "size" if mine.op == theirs.op else "operation")
-                )
+                sides.setdefault(rows[rank][0], {})[rank] = at
+            if len(sides) > 1:
+                found.append(self._parting(list(sides.values()), rows, 0))
         return min(
             found, key=lambda p: min(self.dumps[r].created[i] for r, i in p.ranks.items()), default=None
         )
@@ -93,51 +80,35 @@ class Standing:
     local: int = -1
 
 
-class WatchdogLines:
-    """Collects the watchdog's lines of a log while the log passes in blocks of whole lines."""
-
-    def __init__(self) -> None:
-        self.lines = list[str]()
-
-    def watch(self, blocks: Iterable[str]) -> Iterator[str]:
-        """The same blocks."""
-        for block in blocks:
-            if len(self.lines) < MOST and any(mark in block for mark in MARKS):
-                rows = (row for row in block.split("\n") if any(mark in row for mark in MARKS))
-                self.lines += [row[:LONGEST] for row in rows]
-            yield block
-
-    def folder(self) -> Folder | None:
-        """The end of each rank's record; None without a line that says where a rank stands."""
-        stands = dict[tuple[int, str], Standing]()
-        calls = dict[tuple[int, int], tuple[CollectiveCall, int]]()  # rank and number → call and line
-        for line, text in enumerate(self.lines[:MOST]):
-            group, ranked, work, last = (form.search(text) for form in (_GROUP, _RANK, _WORK, _LAST))
-            named = ranked or _OWN.search(text) or group
-            rank = int(named.groups()[-1]) if named else MAX_RANKS
-            if rank >= MAX_RANKS:
-                continue
-            if work:
-                op, came, went = _OPS.get(work[2], work[2].lower()), int(work[3]), int(work[4])
-                call = CollectiveCall("", "", op, ((came,),), ((went,),), ())
-                calls.setdefault((rank, int(work[1])), (call, line))
-            if group and (work or last):
-                at, (enqueued, completed) = (
-                    work or _AT.search(text),
-                    map(int, last.groups() if last else "00"),
-                )
-                number = int(at[1]) if at else (completed + 1) * (enqueued > completed)
-                label = WORLD if group[1] == "0" else group[3] or ""
-                # Before anything has completed, torch writes whatever lay in memory.
-                done = number - 1 if number else completed
-                one = Standing(number, done, line, label, int(group[4]) if ranked else -1)
-                stands.setdefault((rank, group[2] or group[1]), one)
-        # The line with the sizes may not name its group; then the rank's next line does, by the same number.
-        grouped = {(rank, stand.at) for (rank, _), stand in stands.items()}
-        for (rank, number), (_, line) in calls.items():
-            if (rank, number) not in grouped:
-                stands.setdefault((rank, ""), Standing(number, number - 1, line))
-        return _folder(stands, {key: call for key, (call, _) in calls.items()}) if stands else None
+def folder_of(lines: Sequence[str]) -> Folder | None:
+    """The end of each rank's record; None without a line that says where a rank stands."""
+    stands = dict[tuple[int, str], Standing]()
+    calls = dict[tuple[int, int], tuple[CollectiveCall, int]]()  # rank and number → call and line
+    for line, text in enumerate(lines[:MOST]):
+        group, ranked, work, last = (form.search(text) for form in (_GROUP, _RANK, _WORK, _LAST))
+        named = ranked or _OWN.search(text) or group
+        rank = int(named.groups()[-1]) if named else MAX_RANKS
+        if rank >= MAX_RANKS:
+            continue
+        if work:
+            op, came, went = _OPS.get(work[2], work[2].lower()), int(work[3]), int(work[4])
+            call = CollectiveCall("", "", op, ((came,),), ((went,),), ())
+            calls.setdefault((rank, int(work[1])), (call, line))
+        if group and (work or last):
+            at = work or _AT.search(text)
+            enqueued, completed = map(int, last.groups()) if last else (0, 0)
+            number = int(at[1]) if at else (completed + 1) * (enqueued > completed)
+            label = WORLD if group[1] == "0" else group[3] or ""
+            # Before anything has completed, torch writes whatever lay in memory.
+            done = number - 1 if number else completed
+            one = Standing(number, done, line, label, int(group[4]) if ranked else -1)
+            stands.setdefault((rank, group[2] or group[1]), one)
+    # The line with the sizes may not name its group; then the rank's next line does, by the same number.
+    grouped = {(rank, stand.at) for (rank, _), stand in stands.items()}
+    for (rank, number), (_, line) in calls.items():
+        if (rank, number) not in grouped:
+            stands.setdefault((rank, ""), Standing(number, number - 1, line))
+    return _folder(stands, {key: call for key, (call, _) in calls.items()}) if stands else None
 
 
 def _folder(
@@ -160,8 +131,7 @@ def _folder(
         for number, done in ((stand.completed, 1), (stand.at, 0)):
             if number > 0:
                 own = None if done else calls.get((rank, number))
-                call = own or told.get((key, number), UNKNOWN_CALL)
-                call = call._replace(group=key, label=stand.label)
+                call = (own or told.get((key, number), UNKNOWN_CALL))._replace(group=key, label=stand.label)
                 dump.calls.append(shared.setdefault(call, call))
                 dump.numbers.append(number)
                 dump.done.append(done)
