@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
-from .documents import Entry
+from .documents import Document, Entry
 from .draft import Draft, SettingsSource
 from .files import Files
 from .megatron import SHARDED
-from .python_source import UNREAD
+from .python_source import UNREAD, ConfigurationClass
 
 BASES = {
     "llama3_8b_pretrain_config": "meta-llama/Meta-Llama-3-8B",
@@ -27,10 +27,20 @@ Each also shares the optimizer's state, and 405B counts embedding and loss as la
 """
 
 
+_SECTIONS = ("model", "train", "dataset", "ddp", "mixed_precision", "comm_overlap")
+_MADE = ConfigurationClass("ConfigContainer", "megatron.bridge", _SECTIONS)
+
+
 def recognised(files: Files) -> bool:
-    """Whether a Python file is a recipe of Megatron-Bridge."""
-    named = any("ConfigContainer" in text for text in files.python.values())
-    return named and files.configuration is not None
+    """Whether a Python file is a recipe of Megatron-Bridge, or a YAML overrides one."""
+    return files.configuration(_MADE) is not None or _overrides(files) is not None
+
+
+def _overrides(files: Files) -> Document | None:
+    """The YAML that overrides a recipe, as scripts/training/run_recipe.py takes it."""
+    found = files.with_key("train.micro_batch_size", "train.global_batch_size", "train.train_iters")
+    degrees = "model.tensor_model_parallel_size", "model.pipeline_model_parallel_size", "model.seq_length"
+    return found[1] if found and found[1].get(*degrees) else None
 
 
 def _tokens(entry: Entry | None) -> Entry | None:
@@ -41,16 +51,19 @@ def _tokens(entry: Entry | None) -> Entry | None:
 
 def read(files: Files, draft: Draft) -> None:
     """Fill the draft from the recipe; values of its unread base are unknown."""
-    document = files.configuration
-    assert document is not None
+    document = files.configuration(_MADE)
+    # A recipe usually changes another one that is not among the files; what the other says is then
+    # unknown, and no default applies.
+    if document is None:
+        document, base = _overrides(files), "the recipe that it overrides"
+        assert document is not None
+    else:
+        base = next((e.path for e in document.entries if e.value == UNREAD), "")
 
     def get(*keys: str) -> Entry | None:
         return _tokens(document.get(*keys))
 
     source = SettingsSource(document.name, get, draft, "Megatron-Bridge")
-    # A recipe usually changes another one that is not among the files; what the other says is then
-    # unknown, and no default applies.
-    base = next((e.path for e in document.entries if e.value == UNREAD), "")
 
     def take(field: str, key: str, default: object = None) -> None:
         if base and get(key) is None:
@@ -88,6 +101,11 @@ def read(files: Files, draft: Draft) -> None:
 
 def _read_rest(source: SettingsSource, base: str) -> None:
     draft = source.draft
+    again = source.get("model.recompute_granularity")
+    if again is not None:
+        draft.put("recompute", str(again.value or "none"), source.origin(again))
+    elif base:
+        draft.missing("recompute", f"{base} may say it, which is not in these files")
     if match := re.search(r"bf16|fp16|fp8", source.text("mixed_precision")):
         source.put("dtype", match[0], "mixed_precision")
     ends = [source.says(f"model.account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")]

@@ -12,6 +12,8 @@ from llamapar.frameworks.settings import Contradiction
 
 from .documents import Entry
 from .draft import Draft
+from .flags import Flags
+from .shell_words import HOLE
 
 
 def question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
@@ -47,6 +49,22 @@ def question_silence(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
             silent = fact is not None and not fact.origin.line and entry.value not in (None, False, 0)
             if silent and words.search(key):
                 draft.missing(field, f"{entry.path} {entry.value} ({name}:{entry.line}) may say it")
+
+
+_OF_A_FRAMEWORK = ("dp_replicate",)
+"""Facts that hold for a framework whatever its arguments are."""
+
+
+def question_unresolved(draft: Draft, name: str, flags: Flags) -> None:
+    """Ask about every fact that no argument sets, where a word of the command may hold further arguments."""
+    if flags.unresolved is None:
+        return
+    why = f"{flags.unresolved.text.replace(HOLE, '$')} ({name}:{flags.unresolved.line}) may say it"
+    for field, fact in [*draft.facts.items()]:
+        if not fact.origin.line and field not in _OF_A_FRAMEWORK:
+            draft.missing(field, why)
+    # Only after the reader is it known which degree would take what is left of the GPUs.
+    draft.fills = ""
 
 
 def _bare(key: str) -> str:

@@ -16,6 +16,7 @@ from llamapar.frameworks.citation import Change
 from llamapar.frameworks.settings import DIMS, JOB, LAYOUT, MODEL, Contradiction
 
 from .documents import OVERRIDE, Entry, Scalar
+from .shell_words import HOLE
 
 _MODEL = frozenset((*ModelConfig.__dataclass_fields__, "preset", "hf"))
 _LAYOUT = frozenset((*Layout.__dataclass_fields__, "dp_shard", "other_axes"))
@@ -273,7 +274,8 @@ class SettingsSource:
 
     def unreadable(self, field: str, entry: Entry) -> None:
         """Mark a field whose value cannot be read as unknown, so that no default applies."""
-        self.draft.missing(field, f"{entry.path} is {entry.value!r} ({self.name}:{entry.line})")
+        value = repr(entry.value).replace(HOLE, "$")
+        self.draft.missing(field, f"{entry.path} is {value} ({self.name}:{entry.line})")
 
     def switch(self, field: str, key: str, on: object = True, off: object = False) -> None:
         """Set a fact from a boolean, if it is present; None and "auto" set nothing."""

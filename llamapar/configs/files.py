@@ -18,7 +18,7 @@ from .draft import Draft, SettingsSource
 from .flags import Flags, flags_of, is_cut_off, program_words
 from .launch import batch_of, take_world
 from .log import is_log, read_log
-from .python_source import keyword_literals, read_python
+from .python_source import ConfigurationClass, keyword_literals, read_python
 from .shell import Script, read_shell
 from .shell_words import Word, directives_of
 
@@ -37,6 +37,10 @@ class Files:
     """Arguments of commands that were looked into, by their files."""
     called: dict[str, Document] = field(default_factory=dict)
     """Keywords of calls that were looked into, by their classes."""
+    functions: tuple[str, ...] = ()
+    """Functions that a person asked for, of those that make a configuration."""
+    made: dict[ConfigurationClass, Document | None] = field(default_factory=dict)
+    """Configurations that were looked for in the Python files."""
 
     @cached_property
     def documents(self) -> dict[str, Document]:
@@ -92,10 +96,13 @@ class Files:
         """Python sources."""
         return {name: text for name, text in self.texts.items() if name.endswith(".py")}
 
-    @cached_property
-    def configuration(self) -> Document | None:
-        """The configuration from the only configuring function of the Python files."""
-        return read_python(self.python) if self.python else None
+    def configuration(self, made: ConfigurationClass) -> Document | None:
+        """The configuration from the function that was asked for, that a script names, or that is alone."""
+        if made not in self.made:
+            words = {part for word in self._words() for part in re.split(r"[=.:\s]", word.text)}
+            named = (self.functions or words).__contains__
+            self.made[made] = read_python(self.python, made, named)
+        return self.made[made]
 
     def calls(self, *classes: str) -> dict[str, Document]:
         """Class → the keywords of its calls, in the first text that calls the first of `classes`."""
@@ -124,12 +131,19 @@ class Files:
 
     def has_word(self, part: str) -> bool:
         """Whether any command or variable contains a word with this text."""
-        return any(
-            part in word.text
-            for script in self.scripts.values()
-            for words in (*(c.words for c in script.commands), *script.variables.values())
-            for word in words
-        )
+        return any(part in word.text for word in self._words())
+
+    def command_lines(self) -> Iterator[str]:
+        """Each command of the scripts, and each variable's words, as one line."""
+        for script in self.scripts.values():
+            for words in (*(c.words for c in script.commands), *script.variables.values()):
+                yield " ".join(word.text for word in words)
+
+    def _words(self) -> Iterator[Word]:
+        """The words of every command and variable."""
+        for script in self.scripts.values():
+            for words in (*(c.words for c in script.commands), *script.variables.values()):
+                yield from words
 
     def take_world(self, draft: Draft) -> None:
         """Read the number of GPUs that the scripts start; the last script with a number counts."""

@@ -17,12 +17,14 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.:-]*")
 class Flags:
     """Arguments by name, without leading dashes and with dashes for underscores; the last one counts.
 
-    values: all words up to the next flag. A switch has the value True.
+    values: all words up to the next flag. A switch has the value True. unresolved: a word that may hold
+    further arguments, which only a run of the script can tell.
     """
 
     entries: dict[str, Entry]
     values: dict[str, tuple[str, ...]]
     words: tuple[Word, ...]
+    unresolved: Word | None = None
 
     def get(self, *names: str) -> Entry | None:
         """The argument under the first of `names` that is given."""
@@ -34,31 +36,46 @@ def split_words(words: Iterable[Word]) -> Iterator[Word]:
     for word in words:
         # A variable in quotes may hold a whole command line: "--tp 8 --pp 2".
         if re.search(r"\s-{1,2}\w", f" {word.text}") and " " in word.text.strip():
-            yield from (Word(part, word.line) for part in word.text.split())
+            for part in word.text.split():
+                yield Word(part, word.line)
         else:
             yield word
+
+
+_HOLDS_ARGUMENTS = re.compile(r"arg|opt|flag|extra|param|overrid", re.I)
+"""In the names of variables that hold arguments, and not one value."""
 
 
 def flags_of(words: Sequence[Word]) -> Flags:
     """The arguments among words."""
     entries, values = dict[str, Entry](), dict[str, tuple[str, ...]]()
     held = [*split_words(words)]
-    at = 0
-    while at < len(held):
-        word = held[at]
-        at += 1
+    # What stands before the program, as `torchrun $LAUNCH train.py`, is not for the program.
+    program = next((n for n, word in enumerate(held) if word.text.endswith(".py")), -1)
+    unresolved: Word | None = None
+    key = ""
+    for at, word in enumerate(held):
         name, equals, value = word.text.partition("=")
-        if not _FLAG.fullmatch(name):
-            continue
-        key = name.lstrip("-").replace("_", "-")
-        found = [value] if equals else []
         # A negative number would look like a flag, but _FLAG asks for a letter after the dashes.
-        while not equals and at < len(held) and not _FLAG.fullmatch(held[at].text.partition("=")[0]):
-            found.append(held[at].text)
-            at += 1
-        values[key] = tuple(found)
-        entries[key] = Entry(name, found[0] if found else True, word.line)
-    return Flags(entries, values, tuple(held))
+        if _FLAG.fullmatch(name):
+            key = "" if equals else name.lstrip("-").replace("_", "-")
+            own = key or name.lstrip("-").replace("_", "-")
+            values[own] = (value,) if equals else ()
+            entries[own] = Entry(name, value if equals else True, word.line)
+        elif at > program and _is_unresolved(word.text, follows=bool(values.get(key))):
+            unresolved = unresolved or word
+        elif key:
+            if not values[key]:
+                entries[key] = Entry(entries[key].path, word.text, entries[key].line)
+            values[key] = (*values[key], word.text)
+    return Flags(entries, values, tuple(held), unresolved)
+
+
+def _is_unresolved(text: str, follows: bool) -> bool:
+    """Whether a word may hold further arguments. follows: it stands behind the value of a flag."""
+    return re.fullmatch(rf"(?:{HOLE}\w*)+", text) is not None and (
+        follows or _HOLDS_ARGUMENTS.search(text) is not None
+    )
 
 
 def is_known(entry: Entry | None) -> bool:

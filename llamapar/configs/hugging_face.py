@@ -62,8 +62,9 @@ def _other_model(source: SettingsSource, entry: Entry, why: str) -> None:
 
 def is_accelerate(files: Files) -> bool:
     """Whether there is an Accelerate YAML, or a launch by it with degrees."""
-    return files.with_key("distributed_type", "parallelism_config") is not None or files.has_word(
-        "accelerate"
+    return files.with_key("distributed_type", "parallelism_config") is not None or any(
+        re.search(r"(?:^|[ /])accelerate launch\b|\baccelerate\.commands\.launch\b", line)
+        for line in files.command_lines()
     )
 
 
@@ -210,7 +211,9 @@ _TRAINER = ("per-device-train-batch-size", "gradient-accumulation-steps", "model
 
 def is_trainer(files: Files) -> bool:
     """Whether a command, or a YAML, has the Trainer's arguments."""
-    return files.flags(*_TRAINER[:2]) is not None or _recipe(files) is not None
+    # gradient_accumulation_steps alone may be any script's; beside a Hub's model it is the Trainer's.
+    named = files.flags(_TRAINER[1]), files.flags(_TRAINER[2])
+    return files.flags(_TRAINER[0]) is not None or None not in named or _recipe(files) is not None
 
 
 def _recipe(files: Files) -> tuple[str, Document] | None:
@@ -289,8 +292,11 @@ _DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batc
 
 
 def is_deepspeed(files: Files) -> bool:
-    """Whether a JSON is DeepSpeed's."""
-    return files.with_key(*_DEEPSPEED) is not None
+    """Whether a JSON is DeepSpeed's; `train_batch_size` alone may be anybody's."""
+    return files.with_key(*_DEEPSPEED[:2]) is not None or (
+        files.with_key(_DEEPSPEED[2]) is not None
+        and files.with_key("bf16.enabled", "fp16.enabled") is not None
+    )
 
 
 def read_deepspeed(files: Files, draft: Draft) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 
 from .documents import Entry
-from .draft import Draft, SettingsSource, positive_number, stage
+from .draft import Draft, SettingsSource, positive_number, stage, whole_count
 from .files import Files
 from .flags import Flags, is_known, runs_something
 
 MARKS = ("tensor-model-parallel-size", "num-layers", "pipeline-model-parallel-size", "num-attention-heads")
+_OWN = (*MARKS, "micro-batch-size", "use-distributed-optimizer", "position-embedding-type")
 BY = "Megatron-LM (arguments.py@d98e8a64dd)"
 
 _DIMS = {
@@ -29,7 +30,9 @@ def recognised(files: Files) -> bool:
     """Whether a script or a test's YAML has Megatron's arguments."""
     if files.with_key("MODEL_ARGS") is not None:
         return True
-    return files.flags(MARKS[0], MARKS[1]) is not None
+    # One flag of these names may be anybody's: NeMo's scripts have some, and --num-layers is common.
+    found = files.flags(*MARKS)
+    return found is not None and sum(found[1].get(key) is not None for key in _OWN) > 1
 
 
 def _arguments(files: Files) -> tuple[str, Flags]:
@@ -113,7 +116,8 @@ def _read_stages(source: SettingsSource) -> None:
     """Virtual stages: given, or a rank's layers divided by the layers of one of its stages."""
     draft = source.draft
     pp, n_layers = draft.number("pp"), source.count("num-layers")
-    size = source.count("num-layers-per-virtual-pipeline-stage")
+    per_stage = source.get("num-layers-per-virtual-pipeline-stage")
+    size = whole_count(per_stage.value) if per_stage else None
     layout = source.get("pipeline-model-parallel-layout")
     if source.get("num-virtual-stages-per-pipeline-rank"):
         source.take("virtual_stages", "num-virtual-stages-per-pipeline-rank")
@@ -121,17 +125,19 @@ def _read_stages(source: SettingsSource) -> None:
         ends = ("embedding", "loss")
         layers = n_layers + sum(source.on(f"account-for-{end}-in-pipeline-split") for end in ends)
         # Integer division twice, as Megatron itself divides.
-        draft.derive("virtual_stages", layers // pp // size, f"{layers} layers / {pp} / {size}")
+        origin = source.origin(per_stage, f"{layers} layers / {pp} / {size}")
+        draft.put("virtual_stages", layers // pp // size, origin)
     elif layout is not None:
         stages = _layout_stages(str(layout.value))
         if pp and stages and stages % pp == 0:
-            draft.derive("virtual_stages", stages // pp, f"{stages} stages of {layout.path} over {pp}")
+            origin = source.origin(layout, f"{stages} stages of {layout.path} over {pp}")
+            draft.put("virtual_stages", stages // pp, origin)
         else:
             draft.missing("virtual_stages", f"{layout.path} {layout.value}")
-    elif source.get("num-layers-per-virtual-pipeline-stage") is None:
+    elif per_stage is None:
         draft.derive("virtual_stages", 1, "no flag says more")
     if (draft.number("virtual_stages") or 1) > 1:
-        draft.derive("schedule", "interleaved", "several stages on a rank")
+        draft.put("schedule", "interleaved", draft.facts["virtual_stages"].origin)
     if pp and pp > 1 and n_layers:
         _read_ends(source, pp, n_layers)
 

@@ -88,10 +88,11 @@ _PICOTRON_MARKS = ("out-dir", "exp-name", "tp", "dp")
 
 
 def is_picotron(files: Files) -> bool:
-    """Whether a file or a command is picotron's."""
-    return files.with_key("distributed.tp_size") is not None or (
-        files.has_word("create_config.py") and files.flags(*_PICOTRON_MARKS) is not None
-    )
+    """Whether a file or a command is picotron's. Automodel's YAML has `distributed.tp_size` too."""
+    found = files.with_key("distributed.tp_size")
+    if found is not None:
+        return found[1].get("training.seq_length", "distributed.pp_engine") is not None
+    return files.has_word("create_config.py") and files.flags(*_PICOTRON_MARKS) is not None
 
 
 def read_picotron(files: Files, draft: Draft) -> None:

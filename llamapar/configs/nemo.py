@@ -28,8 +28,11 @@ _GPT2 = 50257
 
 
 def recognised(files: Files) -> bool:
-    """Whether a file of settings is NeMo 1's."""
-    return files.with_key(*_MARKS) is not None
+    """Whether a file of settings is NeMo 1's; Megatron-Bridge's overrides have degrees under `model` too."""
+    found = files.with_key(*_MARKS)
+    return found is not None and (
+        found[1].get("model.encoder_seq_length", "trainer.devices", "model.micro_batch_size") is not None
+    )
 
 
 def _value(document: Document, entry: Entry | None) -> Entry | None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from llamapar.errors import LlamaparError
 
@@ -19,6 +20,7 @@ from .documents import Document, Entry, Scalar
 from .shell_words import arithmetic
 
 UNREAD = "called, not in these files"
+CHANGES = "given the configuration, not read"
 
 _LONGEST = 10_000
 """Characters of a call in a text that is not Python."""
@@ -30,7 +32,8 @@ _CLOSING = 64
 """Closing parentheses of such a call that are tried as its end."""
 
 
-def _parsed(name: str, text: str) -> ast.Module:
+def require_python(name: str, text: str) -> ast.Module:
+    """The parsed source. Raises LlamaparError, with the line, for a text that is no Python."""
     try:
         return ast.parse(text)
     except (SyntaxError, RecursionError, MemoryError, ValueError) as problem:
@@ -38,12 +41,19 @@ def _parsed(name: str, text: str) -> ast.Module:
         raise LlamaparError(f"{where}: no Python: {str(problem)[:100]}", field="config") from None
 
 
+def _parsed(text: str) -> ast.Module:
+    """The source; empty for a text that is no Python, which then holds no configuration."""
+    with suppress(LlamaparError):
+        return require_python("", text)
+    return ast.Module([], [])
+
+
 def _functions(texts: Mapping[str, str]) -> dict[str, tuple[str, ast.FunctionDef]]:
     """Function name → its file and source, of the files that are Python."""
     found = dict[str, tuple[str, ast.FunctionDef]]()
     # The first file wins where two define a function of one name.
     for name, text in reversed([*texts.items()]):
-        for node in _parsed(name, text).body:
+        for node in _parsed(text).body:
             if isinstance(node, ast.FunctionDef):
                 found[node.name] = name, node
     return found
@@ -52,11 +62,12 @@ def _functions(texts: Mapping[str, str]) -> dict[str, tuple[str, ast.FunctionDef
 def _constants(texts: Mapping[str, str]) -> dict[str, Scalar]:
     found = dict[str, Scalar]()
     for text in texts.values():
-        for node in ast.parse(text).body:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        for node in _parsed(text).body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(target, ast.Name) and node.value:
                 value = _literal(node.value, {})
                 if value is not None:
-                    found[node.targets[0].id] = value
+                    found[target.id] = value
     return found
 
 
@@ -65,7 +76,7 @@ def _literal(node: ast.expr, names: Mapping[str, Scalar]) -> Scalar:
     if isinstance(node, ast.Constant):
         value = node.value
         return value if isinstance(value, (str, int, float, bool)) else None
-    if isinstance(node, ast.BinOp):
+    if isinstance(node, (ast.BinOp, ast.UnaryOp)):
         return arithmetic(ast.unparse(node))
     if isinstance(node, ast.Name):
         return names.get(node.id, node.id)
@@ -74,7 +85,14 @@ def _literal(node: ast.expr, names: Mapping[str, Scalar]) -> Scalar:
     return None
 
 
-def _path(node: ast.expr) -> list[str]:
+def _value(node: ast.expr, names: Mapping[str, Scalar]) -> Scalar:
+    """As `_literal`, but a computed value is its own source, so that no default counts in its place."""
+    is_none = isinstance(node, ast.Constant) and node.value is None
+    found = _literal(node, names)
+    return ast.unparse(node)[:_SHOWN] if found is None and not is_none else found
+
+
+def _path(node: ast.AST | None) -> list[str]:
     """config.a.b as ["config", "a", "b"]; [] for anything else."""
     parts = list[str]()
     while isinstance(node, ast.Attribute):
@@ -83,8 +101,52 @@ def _path(node: ast.expr) -> list[str]:
     return [node.id, *reversed(parts)] if isinstance(node, ast.Name) else []
 
 
-def _called(node: ast.expr) -> str:
+def _called(node: ast.AST | None) -> str:
     return (_path(node.func) or [""])[-1] if isinstance(node, ast.Call) else ""
+
+
+@dataclass(frozen=True)
+class ConfigurationClass:
+    """What the configuring functions of a framework return.
+
+    kind: the class that they construct or are annotated with, as a pattern. sections: the attributes that
+    they set of a configuration that another function made, in files that name the package.
+    """
+
+    kind: str
+    package: str
+    sections: tuple[str, ...]
+
+    def by(self, function: ast.FunctionDef, text: str) -> bool:
+        """Whether a function of a file returns such a configuration. Nothing else is evidence of one."""
+        given, returned = function.args, _returned(function)
+        if len(given.args) + len(given.posonlyargs) > len(given.defaults) or None in given.kw_defaults:
+            return False  # It needs values that are not here.
+        if self._is_class(function.returns) or any(map(self._is_class, returned)):
+            return bool(returned)
+        if self.package not in text:
+            return False
+        names = {path[0] for node in returned if len(path := _path(node)) == 1}
+        assigned = (target for node in ast.walk(function) for target in getattr(node, "targets", ()))
+        return any(
+            len(path) > 1 and path[0] in names and path[1] in self.sections for path in map(_path, assigned)
+        )
+
+    def _is_class(self, node: ast.AST | None) -> bool:
+        path = ".".join(_path(node.func if isinstance(node, ast.Call) else node))
+        return re.search(rf"(?:^|\.){self.kind}$", path) is not None
+
+
+def _returned(function: ast.FunctionDef) -> list[ast.expr]:
+    """What a function returns, without the functions in it."""
+    found, waiting = list[ast.expr](), list[ast.AST](function.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Return) and node.value is not None:
+            found.append(node.value)
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            waiting += ast.iter_child_nodes(node)
+    return found
 
 
 class _Function:
@@ -96,43 +158,65 @@ class _Function:
         self.seen = set[str]()
 
     def read(self, name: str) -> None:
-        if name in self.seen or name not in self.functions:
-            return
         # A function that starts from itself, directly or round about, is read once.
+        if name in self.seen:
+            return
         self.seen.add(name)
-        local = dict(self.names)
-        for node in self.functions[name][1].body:
+        function, local = self.functions[name][1], dict(self.names)
+        returned = _returned(function)
+        held = {path[0] for node in returned if len(path := _path(node)) == 1}
+        for node in function.body:
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                self._assign(node, local)
+                self._assign(node, local, held)
             elif isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
-                self.call("", node.value, local)
+                self._start(node.value, local)
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                # A function that is given the configuration may change all of it.
+                if held & {path[0] for given in node.value.args if (path := _path(given))}:
+                    name = _called(node.value)
+                    self.entries[f"{CHANGES}.{name}"] = Entry(name, CHANGES, node.lineno)
+            else:
+                self._guess(node, held)
 
-    def _assign(self, node: ast.Assign, local: dict[str, Scalar]) -> None:
+    def _guess(self, node: ast.stmt, held: set[str]) -> None:
+        """What a condition or a loop sets is unknown."""
+        for inner in ast.walk(node):
+            for target in (*getattr(inner, "targets", ()), getattr(inner, "target", None)):
+                path = _path(target)
+                if len(path) > 1 and path[0] in held:
+                    key = ".".join(path[1:])
+                    text = ast.unparse(node).partition("\n")[0][:_SHOWN]
+                    self.entries[key] = Entry(key, text, getattr(target, "lineno", 0))
+
+    def _assign(self, node: ast.Assign, local: dict[str, Scalar], held: set[str]) -> None:
         path = _path(node.targets[0])
         if not path:
             return
         key = ".".join(path[1:])
-        if isinstance(node.value, ast.Call):
-            if not key:
-                local[path[0]] = _argument(node.value)
-                self._base(node.value)
-            else:
-                self.entries[key] = Entry(key, f"{ast.unparse(node.value)[:_SHOWN]}", node.lineno)
+        if key and path[0] in held:
+            self.entries[key] = Entry(key, _value(node.value, local), node.lineno)
+            if isinstance(node.value, ast.Call):
                 self.call(key, node.value, local)
-        elif isinstance(node.value, ast.Constant) and node.value.value is None and key:
-            self.entries[key] = Entry(key, None, node.lineno)
-        elif (value := _literal(node.value, local)) is not None:
-            if key:
-                self.entries[key] = Entry(key, value, node.lineno)
-            else:
-                local[path[0]] = value
+        elif not key and path[0] in held and isinstance(node.value, ast.Call):
+            self._start(node.value, local)
+        elif not key:
+            call = isinstance(node.value, ast.Call)
+            local[path[0]] = _argument(node.value) if call else _value(node.value, local)  # type: ignore[arg-type]
+
+    def _start(self, call: ast.Call, local: Mapping[str, Scalar]) -> None:
+        """The call that makes the configuration: another function's, or the class itself."""
+        if _called(call)[:1].isupper():
+            self.call("", call, local)
+        else:
+            self._base(call)
+            self.call("", call, local)
 
     def _base(self, call: ast.Call) -> None:
         name = _called(call)
         if name in self.functions:
             self.read(name)
-        # The base is elsewhere: noted, so that its values are unknown instead of defaults.
-        elif name.endswith(("config", "_common")) or name.startswith(("llama3", "qwen3")):
+        else:
+            # It is elsewhere: noted, so that its values are unknown instead of defaults.
             self.entries[f"{UNREAD}.{name}"] = Entry(name, UNREAD, call.lineno)
 
     def call(self, at: str, call: ast.Call, local: Mapping[str, Scalar]) -> None:
@@ -145,11 +229,10 @@ class _Function:
                     continue
                 key = f"{path}.{keyword.arg}".lstrip(".")
                 if isinstance(keyword.value, ast.Call):
-                    self.entries.setdefault(key, Entry(key, _called(keyword.value), keyword.value.lineno))
                     self.entries[key] = Entry(key, ast.unparse(keyword.value.func), keyword.value.lineno)
                     waiting.append((key, keyword.value))
-                elif (value := _literal(keyword.value, local)) is not None:
-                    self.entries[key] = Entry(key, value, keyword.value.lineno)
+                else:
+                    self.entries[key] = Entry(key, _value(keyword.value, local), keyword.value.lineno)
 
 
 def _argument(call: ast.Call) -> Scalar:
@@ -159,33 +242,37 @@ def _argument(call: ast.Call) -> Scalar:
     )
 
 
-def roots(texts: Mapping[str, str]) -> Iterator[str]:
-    """The functions of the first file that return a configuration and are no base of another one there."""
-    functions = _functions(texts)
+def configurations(texts: Mapping[str, str], made: ConfigurationClass) -> list[str]:
+    """The functions of the first file that return a configuration, in its order."""
     first = next(iter(texts), "")
-    own = {name: node for name, (file, node) in functions.items() if file == first}
-    # A function that another one starts from is a base, and the run uses the other.
-    called = {_called(n) for node in own.values() for n in ast.walk(node) if isinstance(n, ast.Call)}
-    yield from (
-        name for name in own if name not in called and any(isinstance(n, ast.Return) for n in own[name].body)
-    )
+    return [
+        name
+        for name, (file, node) in _functions(texts).items()
+        if file == first and made.by(node, texts[file])
+    ]
 
 
-def read_python(texts: Mapping[str, str]) -> Document | None:
-    """The configuration from the only configuring function of these files; None without one.
+def read_python(
+    texts: Mapping[str, str], made: ConfigurationClass, named: Callable[[str], bool]
+) -> Document | None:
+    """The configuration from one function of these files; None without one.
 
-    Raises LlamaparError if several functions could be meant.
+    named: whether something else in the job names a function. Raises LlamaparError if several could be meant.
     """
-    found = [*roots(texts)]
+    functions, first = _functions(texts), next(iter(texts), "")
+    found = configurations(texts, made)
     if not found:
         return None
-    first = next(iter(texts))
-    if len(found) > 1:
+    # A function that another one starts from is a base, and the run uses the other.
+    calls = {_called(n) for name in found for n in ast.walk(functions[name][1]) if isinstance(n, ast.Call)}
+    chosen = [*filter(named, found)] or [name for name in found if name not in calls]
+    if len(chosen) != 1:
         what = f"{first} makes {len(found)} configurations: {', '.join(found[:8])}"
-        raise LlamaparError(what, "which one runs is not in the file", ["the function's own text"], "config")
-    reader = _Function(_functions(texts), _constants(texts))
-    reader.read(found[0])
-    return Document(f"{first}:{found[0]}", tuple(reader.entries.values()))
+        choose = [f"{first}:{name}" for name in found[:3]]
+        raise LlamaparError(what, "which one runs is not in the file", choose, "config")
+    reader = _Function(functions, _constants(texts))
+    reader.read(chosen[0])
+    return Document(f"{first}:{chosen[0]}", tuple(reader.entries.values()))
 
 
 def call_entries(source: str) -> Iterator[Entry]:
@@ -209,10 +296,7 @@ def keyword_literals(name: str, text: str, classes: tuple[str, ...]) -> dict[str
     for call in _calls(text, classes):
         entries = dict[str, Entry]()
         for path, node in _keywords(call):
-            value = _literal(node, {})
-            is_none = isinstance(node, ast.Constant) and node.value is None
-            computed = None if is_none else ast.unparse(node)[:_SHOWN]
-            entries[path] = Entry(path, computed if value is None else value, node.lineno)
+            entries[path] = Entry(path, _value(node, {}), node.lineno)
         found.setdefault(_called(call), []).append(entries)
     return {called: Document(name, tuple(_joined(calls))) for called, calls in found.items()}
 

@@ -25,13 +25,16 @@ from . import (
     neox,
     others,
     serving,
+    titan_registry,
     torchtitan,
 )
 from .arithmetic import settle
 from .documents import MOST_BYTES
-from .doubts import question_name, question_silence, question_spelling
+from .doubts import question_name, question_silence, question_spelling, question_unresolved
 from .draft import Draft, Origin, section_of
 from .files import Files
+from .python_source import require_python
+from .unread import UNREAD_TRAINERS
 
 MOST_FILES = 20
 
@@ -47,6 +50,7 @@ class Format:
 
 
 FORMATS = (
+    *(Format(one.name, None, one.recognised, one.refuse) for one in UNREAD_TRAINERS),
     Format("torchtitan", "torchtitan", torchtitan.recognised, torchtitan.read),
     Format(
         "transformers' DistributedConfig",
@@ -54,7 +58,7 @@ FORMATS = (
         hugging_face.is_distributed,
         hugging_face.read_distributed,
     ),
-    Format("torchtitan's registry", "torchtitan", torchtitan.is_registry, torchtitan.read_registry),
+    Format("torchtitan's registry", "torchtitan", titan_registry.recognised, titan_registry.read),
     Format("Megatron-Bridge", "megatron-lm", bridge.recognised, bridge.read),
     Format("Megatron-LM", "megatron-lm", megatron.recognised, megatron.read),
     Format("NeMo", "megatron-lm", nemo.recognised, nemo.read),
@@ -88,7 +92,8 @@ def read_settings(
 ) -> Settings:
     """Read model, layout and job from files of settings and launch scripts; nothing in them is run.
 
-    files: TOML, YAML, JSON, Python or shell scripts of one job, read together. text: the same, pasted.
+    files: TOML, YAML, JSON, Python or shell scripts of one job, read together; "registry.py:llama3_8b" is one
+    function of a Python file. text: the same, pasted.
     overrides: words in the form of the framework's command, which win. known: further facts that you know, as
     {"gpus": 64, "model": "llama3.1-70b"}.
 
@@ -96,7 +101,13 @@ def read_settings(
     recognised.
     """
     texts = dict[str, str]()
+    functions = list[str]()
     for file in files:
+        # `module.py:function` is the function that torchtitan and Megatron-Bridge start from.
+        path, colon, function = str(file).rpartition(".py:")
+        if colon and function.isidentifier():
+            file = f"{path}.py"
+            functions.append(function)
         name, held = _read(file)
         # Two files of one name from different folders are both kept.
         texts[name if name not in texts else f"{name} ({len(texts)})"] = held
@@ -105,7 +116,8 @@ def read_settings(
         texts[_name_of(text)] = text
     if not texts:
         raise LlamaparError("no file and no text of settings", "", ["a path", "pasted text"], "config")
-    return settings_of(Files(texts, overrides=tuple(map(str, overrides))), known or {})
+    made = Files(texts, overrides=tuple(map(str, overrides)), functions=tuple(functions))
+    return settings_of(made, known or {})
 
 
 def _read(file: str | Path) -> tuple[str, str]:
@@ -174,10 +186,12 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     # files also fit.
     found = next((f for f in FORMATS if f.recognised(files)), None)
     if found is None:
+        for name, text in files.python.items():
+            require_python(name, text)
         names = ", ".join(printable(name) for name in files.texts)
         raise LlamaparError(
             f"{names}: settings of no known format",
-            f"read here: {', '.join(f.name for f in FORMATS)}",
+            f"read here: {', '.join(f.name for f in FORMATS[len(UNREAD_TRAINERS) :])}",
             field="config",
         )
     draft = Draft(found.name)
@@ -189,6 +203,8 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     unread = [*files.unread(draft)]
     question_spelling(draft, unread)
     question_silence(draft, unread)
+    for name, flags in files.commands.items():
+        question_unresolved(draft, name, flags)
     _take_known(draft, known)
     settle(draft)
     for name in files.texts:

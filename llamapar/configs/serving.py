@@ -92,8 +92,9 @@ _IMAGE = "vllm-openai"
 
 
 def is_vllm(files: Files) -> bool:
-    """Whether a command starts vLLM."""
-    return files.has_word("vllm")
+    """Whether a command starts vLLM's server: one that installs it, or passes its name on, does not."""
+    starts = rf"(?:^|[ /])vllm (?:serve|bench|chat|run-batch)\b|\bvllm\.entrypoints\.|{_IMAGE}|vllm/vllm"
+    return any(re.search(starts, line) for line in files.command_lines())
 
 
 def _vllm_model(flags: Flags) -> Entry | None:

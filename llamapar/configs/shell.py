@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from .shell_words import (
     ASSIGNED,
     HOLE,
+    OUTPUT,
     SUM,
     Token,
     Word,
@@ -73,8 +74,7 @@ class _Reading:
 
     def _expanded(self, raw: str, line: int, split: bool = True) -> list[Word]:
         """The words that a raw word becomes."""
-        made, at, quoted = [""], 0, False
-        started = False  # whether there is a word, be it empty
+        made, at, quoted, started = [""], 0, False, False  # started: there is a word, be it empty
         while at < len(raw) and sum(map(len, made)) < MOST_LENGTH:
             letter = raw[at]
             if letter == "\\":
@@ -107,7 +107,7 @@ class _Reading:
         """The expansion of the $ or ` at `at`, and its end."""
         if raw[at] == "`":
             end = raw.find("`", at + 1)
-            return [HOLE], (len(raw) if end < 0 else end + 1)
+            return [OUTPUT], (len(raw) if end < 0 else end + 1)
         if raw.startswith("$((", at):
             end = raw.find("))", at)
             if end < 0:
@@ -115,7 +115,7 @@ class _Reading:
             end = closing_of(raw, at + 2, "(", ")") + 1
             return [self._sum(raw[at + 3 : end - 2], line)], end
         if raw.startswith("$(", at):
-            return [HOLE], closing_of(raw, at + 2, "(", ")") + 1
+            return [OUTPUT], closing_of(raw, at + 2, "(", ")") + 1
         if raw.startswith("${", at):
             end = closing_of(raw, at + 2, "{", "}")
             return self._braced(raw[at + 2 : end], line), end + 1
@@ -141,7 +141,7 @@ class _Reading:
             return [str(len(self.arguments))]
         if name in self.variables:
             return [word.text for word in self.variables[name]]
-        return [HOLE]
+        return [HOLE + name]
 
     def _braced(self, inner: str, line: int) -> list[str]:
         match = re.match(r"([A-Za-z_]\w*|[0-9]+|[@*#])(\[[@*]\])?", inner)
@@ -154,7 +154,7 @@ class _Reading:
         if not rest:
             return parts
         # ${X:-8}: nothing in the script sets X, so its default is what the author meant to happen.
-        unset = parts in ([HOLE], [""])
+        unset = parts in ([HOLE + name], [""])
         if rest.startswith((":-", "-", ":=", "=")):
             if not unset:
                 return parts
@@ -164,7 +164,7 @@ class _Reading:
             return [text]
         if rest.startswith((":+", "+")):
             return [""] if unset else [self.text(rest.lstrip(":")[1:], line)]
-        return [HOLE]
+        return [HOLE + name]
 
     # statements
 
@@ -291,11 +291,11 @@ def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: fro
             continue
         if head == "for" and len(statement) > 2 and statement[2] == "in":
             words = [w for t in statement[3:] for w in reading._expanded(t, t.line)]
-            text = words[0].text if len(words) == 1 else HOLE
+            text = words[0].text if len(words) == 1 else f"{HOLE}{statement[1]}"
             reading.variables[str(statement[1])] = (Word(text, statement[0].line),)
         elif SUM.fullmatch(statement[-1]) and head in ("for", statement[-1]):
             for name in re.findall(r"\b([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/]?=(?!=))", statement[-1]):
-                reading.variables[name] = (Word(HOLE, statement[0].line),)
+                reading.variables[name] = (Word(HOLE + name, statement[0].line),)
         elif head == "while":
             if reading.test(statement[1:]) is False:
                 at = _matching(statements, at, "while", "done")
@@ -338,7 +338,7 @@ def _branch(reading: _Reading, statements: list[list[Token]], at: int) -> int:
             break
         # Branches whose test is known to fail are passed over; after one that certainly holds so are the
         # others.
-        held = True if head == "else" else reading.test([t for t in rest if t != "then"])
+        held = head == "else" or reading.test([t for t in rest if t != "then"])
         if settled or held is False:
             at = _skip(statements, at + 1, ends)
         else:

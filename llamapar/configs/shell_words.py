@@ -19,7 +19,10 @@ ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?=)")
 
 
 HOLE = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands where only a run of the script could tell."""
+"""Stands where only a run of the script could tell, in front of the variable's name."""
+
+OUTPUT = HOLE + "(…)"
+"""Stands for what a command prints."""
 
 _DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|\$|BSUB)\s+(.*)$", re.M)
 

@@ -11,9 +11,9 @@ import re
 
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.errors import LlamaparError
-from llamapar.frameworks.torchtitan import REGISTRY, TOKENS
+from llamapar.frameworks.torchtitan import REGISTRY
 
-from .documents import Document, Entry
+from .documents import Document
 from .draft import Draft, SettingsSource, truth, whole_count
 from .files import Files
 from .python_source import UNREAD
@@ -51,7 +51,7 @@ def read(files: Files, draft: Draft) -> None:
     # TOML was read until the registry of Python functions replaced it.
     if name.lower().endswith(".toml"):
         draft.before = REGISTRY
-    _read_layout(source, _unread(document))
+    read_layout(source, unread_base(document))
     _read_job(source)
     _read_model(source)
     if document.partial:
@@ -61,7 +61,7 @@ def read(files: Files, draft: Draft) -> None:
         _hint(files.texts[name], draft)
 
 
-def _read_layout(source: SettingsSource, base: str) -> None:
+def read_layout(source: SettingsSource, base: str) -> None:
     """The degrees. base: the unread configuration that this one starts from, "" where it starts from none."""
     draft = source.draft
     for axis, key in (("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
@@ -152,7 +152,7 @@ def _read_stages(source: SettingsSource, pp: int) -> None:
 
 def _layers(source: SettingsSource) -> int | None:
     if source.text("model_spec") == "debugmodel":
-        return _DEBUG["n_layers"]
+        return DEBUG_MODEL["n_layers"]
     flavour = source.get("model.flavor")
     preset = _preset(source, str(flavour.value) if flavour else "")
     return PRESETS[preset].n_layers if preset else None
@@ -212,7 +212,14 @@ def _preset(source: SettingsSource, flavour: str) -> str:
 
 _RMS_NORMS = ("rmsnorm", "fused_rmsnorm", "compiled_rmsnorm")
 
-_DEBUG = {"dim": 256, "n_layers": 6, "n_heads": 16, "n_kv_heads": 16, "ffn_dim": 768, "rope_theta": 500000}
+DEBUG_MODEL = {
+    "dim": 256,
+    "n_layers": 6,
+    "n_heads": 16,
+    "n_kv_heads": 16,
+    "ffn_dim": 768,
+    "rope_theta": 500000,
+}
 
 
 _ARGS = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier")
@@ -259,97 +266,7 @@ def _read_model(source: SettingsSource) -> None:
         draft.missing("max_seq_len", "torchtitan sets it to training.seq_len, which is not known")
 
 
-# -- the Python registry ---------------------------------------------------------------------------
-
-
-def is_registry(files: Files) -> bool:
-    """Whether a Python file registers torchtitan's configurations (since 9810191bb, 2026-02-23)."""
-    named = any("Trainer.Config" in text or "torchtitan" in text for text in files.python.values())
-    return named and files.configuration is not None
-
-
-_DEBUG_BASE: dict[str, str | int] = {
-    "model_spec": "debugmodel",
-    "training.max_context_length": 2048,
-    "parallelism.pipeline_parallel_schedule": "Interleaved1F1B",
-}
-"""What llama3_debugmodel sets (models/llama3/config_registry.py@b5bcd76c66)."""
-
-
-def _with_upstream_base(document: Document) -> Document:
-    """The document on top of upstream's llama3_debugmodel, where it starts from that and lacks its text."""
-    unread = document.get("llama3_debugmodel")
-    if unread is None or unread.value != UNREAD:
-        return document
-    base = (Entry(path, value, 0) for path, value in _DEBUG_BASE.items() if document.get(path) is None)
-    return Document(document.name, (*base, *document.entries))
-
-
-def read_registry(files: Files, draft: Draft) -> None:
-    """Fills the draft from the literals of a registry's function; batches are in tokens since 73aed7f6c."""
-    document = files.configuration
-    assert document is not None
-    document = _with_upstream_base(document)
-    source = SettingsSource(document.name, document.get, draft, "torchtitan (config/configs.py@b5bcd76c66)")
-    base = _unread(document)
-    _read_layout(source, base)
-    if draft.fills and "gpus" not in draft.facts:
-        files.take_world(draft)
-    length = ("training.max_context_length", "training.seq_len")
-    source.take("seq_len", *length, default=None if base else 2048)
-    seq = draft.number("seq_len")
-    tokens = "training.num_tokens_per_microbatch_per_dp_rank"
-    # Keys that came or went with a change date the version: with new keys it is after, with old ones
-    # before.
-    draft.since = TOKENS if source.get(length[0], tokens) else REGISTRY
-    if source.get(length[1], "training.local_batch_size"):
-        draft.before = TOKENS
-    if (many := source.count(tokens)) and seq:
-        if many % seq == 0:
-            draft.put("micro_batch", many // seq, source.origin(source.get(tokens), f"{many} tokens / {seq}"))
-        else:
-            draft.missing("micro_batch", f"{many} tokens are no whole number of sequences of {seq}")
-    tokens, rounds = "training.num_tokens_per_train_step", "parallelism.num_pp_microbatches"
-    total = source.count(tokens)
-    if total and seq and total % seq == 0:
-        origin = source.origin(source.get(tokens), f"{total} tokens / {seq}")
-        draft.put("global_batch", total // seq, origin)
-    if source.get(rounds) is not None or not (total or base):
-        source.take("micro_batches", rounds, default=1)
-    each, many = draft.number("micro_batch"), draft.number("micro_batches")
-    if each and many:
-        draft.derive("batch_per_dp", each * many, f"{each}·{many}")
-    if source.count("parallelism.pipeline_parallel_layers_per_stage"):
-        source.take("layers_per_stage", "parallelism.pipeline_parallel_layers_per_stage")
-    spec = source.get("model_spec")
-    flavour, where = (
-        str(spec.value) if spec else _FLAVOURS.get(base, ""),
-        source.origin(spec, "model_registry"),
-    )
-    if quoted := re.search(r"model_registry\(['\"]([\w.-]+)", flavour):
-        flavour = quoted[1]
-    if flavour == "debugmodel":
-        for field, value in (_DEBUG | {"vocab_size": 2048}).items():
-            draft.put(field, value, where)
-    elif flavour in _REGISTRY:
-        draft.put("preset", _REGISTRY[flavour], where)
-        draft.dims(PRESETS[_REGISTRY[flavour]], where)
-    else:
-        draft.missing("model", f"flavour {flavour or 'not given'} is in a table of torchtitan's own")
-
-
-_REGISTRY = {
-    "1B": "llama3.2-1b",
-    "3B": "llama3.2-3b",
-    "8B": "llama3.1-8b",
-    "70B": "llama3.1-70b",
-    "405B": "llama3.1-405b",
-}
-_FLAVOURS = {"llama3_8b": "8B", "llama3_70b": "70B", "llama3_405b": "405B"}
-"""Upstream's configurations and their flavours (models/llama3/config_registry.py@b5bcd76c66)."""
-
-
-def _unread(document: Document) -> str:
+def unread_base(document: Document) -> str:
     """The name of the base configuration that is missing from these files; "" without one."""
     entry = next((e for e in document.entries if e.value == UNREAD), None)
     return entry.path if entry and entry.path != "llama3_debugmodel" else ""
