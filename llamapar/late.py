@@ -129,6 +129,7 @@ INSIDE: Mapping[str, str] = {
     "explain_log": "flight.answer",
     "fake_world": "spmd.compat",
     "find_fixes": "timing.fixes",
+    "judge_incomplete": "configs.incomplete",
     "hang_picture": "flight.picture:picture",
     "loading_picture": "nodes.drawing:picture",
     "make_mesh": "spmd.compat",

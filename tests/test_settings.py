@@ -681,37 +681,34 @@ MEGATRON = (
     "--pipeline-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 512 --normalization RMSNorm "
     "--position-embedding-type rope --untie-embeddings-and-output-weights"
 )
-SIZED = "vocab_size=32000, 128256, 151936: passes"
-TO_4096 = "gpus=64, 128, 256, 512, 1024, 2048, 4096: "
-NO_64 = "gpus is no multiple of 64: fails, because tp·cp·pp is 64"
-NO_32 = NO_64.replace("64", "32")
-OF_128 = ["--gpus", "128"]
-LP104 = "LP104 tp=16 does not divide n_kv_heads=8 (llama3-8b)"
+LP104 = "LP104", "error", "tp=16 does not divide n_kv_heads=8 (llama3-8b)"
+BY_DP = {"gpus": ["LP001"]}
 
 
 @pytest.mark.parametrize(
-    ("text", "known", "told"),
+    ("text", "known", "certain", "needs"),
     [
-        (TITAN.format(tp=16), [], [f"{TO_4096}fails: {LP104}", NO_64]),
-        (TITAN.format(tp=8), [], ["gpus=32, 64, 128, 256, 512, 1024, 2048: passes", NO_32]),
-        (MEGATRON, [], [f"{TO_4096}{SIZED}", NO_64]),
-        (MEGATRON, OF_128, [SIZED]),
-        (MEGATRON.replace("--hidden-size 4096", ""), OF_128, []),
-        (MEGATRON.replace("parallel-size 8", "parallel-size $TP", 1), [], []),
+        (TITAN.format(tp=16), [], [LP104], {"dp": ["LP401"], "gpus": ["LP001"]}),
+        (TITAN.format(tp=8), [], [], {"dp": ["LP401"], "gpus": ["LP001"]}),
+        (MEGATRON, [], [], {"dp": ["LP401"], "vocab_size": ["LP105"], "gpus": ["LP001"]}),
+        (MEGATRON, ["--gpus", "128"], [], {"vocab_size": ["LP105"]}),
+        (MEGATRON.replace("parallel-size 8", "parallel-size $TP", 1), [], [], None),
     ],
 )
 def test_what_is_certain_without_the_missing_facts(
-    tmp_path: Path, run: Command, text: str, known: list[str], told: list[str]
+    tmp_path: Path, run: Command, text: str, known: list[str], certain: list[str], needs: dict[str, list[str]]
 ) -> None:
-    """Some numbers of GPUs and vocabularies are tried, and each line says what `check` says with them."""
     option, name = ("--config", "train.toml") if "[model]" in text else ("--launch", "run.sh")
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     status, out, _ = run(["check", option, str(path), *known, "--json"])
-    assert (status, json.loads(out)["if_known"]) == (1, told)
-    status, out, _ = run(["check", option, str(path), *known])
+    found = json.loads(out)
+    print(found["findings"], found["needs"], found["memory"])
     assert status == 1
-    assert [line.removeprefix("  if   ") for line in out.splitlines() if line.startswith("  if ")] == told
+    errors = [tuple(f.values()) for f in found["findings"] if f["severity"] == "error"]
+    assert (errors, found["ok"]) == (certain, False if certain else None)
+    if needs is not None:
+        assert found["needs"] == needs
 
 
 def test_settings_are_planned_for_and_timed(tmp_path: Path, run: Command) -> None:

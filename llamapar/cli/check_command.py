@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import LlamaparError
-from llamapar.frameworks.settings import Settings
-from llamapar.rules.report import check
+from llamapar.late import late
 
 from .commands import MODEL_WORD, Command, CommandAnswer, Given, answered, returned
-
-_MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
-"""Multiples of tp·cp·pp that are tried as the number of GPUs."""
-
-_VOCABULARIES = (32000, 128256, 151936)
-"""Sizes that are tried of a vocabulary: those of Llama 2, Llama 3 and Qwen 2.5."""
 
 
 def _check(given: Given) -> CommandAnswer:
@@ -26,45 +16,12 @@ def _check(given: Given) -> CommandAnswer:
         raise LlamaparError(
             "no file of settings is named", "--settings says what files say", choose, "config"
         )
-    return answered(given, if_known=_if_known, findings=[])
-
-
-def _if_known(given: Given, settings: Settings) -> list[str]:
-    """The errors with each tried number of GPUs and vocabulary; none if something else is missing too."""
-    known = settings.known()
-    try:
-        if "dp" in known or not known.keys() >= {"tp", "cp", "pp"}:
-            return _if_sized(given, settings)
-        ranks = known["tp"] * known["cp"] * known["pp"]
-        worlds = {ranks * times: given.settings(gpus=ranks * times) for times in _MULTIPLES}
-        found = _grouped("gpus", worlds, lambda settings: "; ".join(_if_sized(given, settings)))
-        return [*found, f"gpus is no multiple of {ranks}: fails, because tp·cp·pp is {ranks}"]
-    except LlamaparError:
-        return []
-
-
-def _if_sized(given: Given, settings: Settings) -> list[str]:
-    """The errors, with each tried vocabulary if the files do not say its size."""
-
-    def errors(settings: Settings) -> str:
-        found = returned(given, check, settings).errors
-        return f"fails: {' and '.join(f'{e.code} {e.message}' for e in found)}" if found else "passes"
-
-    try:
-        return [errors(settings)]
-    except LlamaparError as problem:
-        if problem.field != "vocab_size":
-            raise
-    sized = {n: replace(settings, model={**settings.model, "vocab_size": n}) for n in _VOCABULARIES}
-    return _grouped("vocab_size", sized, errors)
-
-
-def _grouped(name: str, tried: dict[int, Settings], outcome: Callable[[Settings], str]) -> list[str]:
-    """The tried values in groups of equal outcome, one line each."""
-    groups: dict[str, list[str]] = {}
-    for value, settings in tried.items():
-        groups.setdefault(outcome(settings), []).append(str(value))
-    return [f"{name}={', '.join(group)}: {found}" for found, group in groups.items()]
+    # Files that leave facts open are judged by the rules that rest on none of them.
+    return answered(
+        given,
+        in_part=lambda given, settings: returned(given, late("judge_incomplete"), settings),
+        findings=[],
+    )
 
 
 COMMAND = Command(

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -148,13 +149,13 @@ def noted(given: Given, found: object) -> list[str]:
 def answered(
     given: Given,
     make: Callable[..., CommandAnswer] = plain,
-    if_known: Callable[[Given, Settings], list[str]] = lambda given, settings: [],
+    in_part: Callable[[Given, Settings], FoldableRecord | None] = lambda given, settings: None,
     **nothing: object,
 ) -> CommandAnswer:
     """The made answer; if files of settings are named, what they say with the answer made from them below.
 
-    if_known: if the files are too incomplete for an answer, the answers with values of what is missing.
-    nothing: the data's value then.
+    in_part: the function that answers as far as it goes, if the files are too incomplete for more.
+    nothing: the data's value if there is no answer.
     """
     if not given.files:
         return make(given)
@@ -169,7 +170,10 @@ def answered(
     try:
         below = make(given, settings)
     except LlamaparError as problem:
-        below = _too_little(problem, if_known(given, settings), nothing)
+        part = None
+        with suppress(LlamaparError):
+            part = in_part(given, settings)
+        below = _too_little(problem, part, nothing)
     if below.ok and given.of("export"):  # The output is settings to run with, so add nothing around them.
         return below
     return CommandAnswer(
@@ -179,11 +183,11 @@ def answered(
     )
 
 
-def _too_little(problem: LlamaparError, tried: list[str], nothing: dict[str, object]) -> CommandAnswer:
+def _too_little(problem: LlamaparError, part: FoldableRecord | None, nothing: Values) -> CommandAnswer:
     return CommandAnswer(
         False,
-        lambda: "\n".join([f"not judged: {problem}", *(f"  if   {line}" for line in tried)]),
-        lambda: {"ok": None, **nothing, "error": error_as_dict(problem), "if_known": tried},
+        lambda: f"not judged as a whole: {problem}\n\n{as_text(part)}" if part else f"not judged: {problem}",
+        lambda: {"ok": None, **nothing, "error": error_as_dict(problem), **(part.as_dict() if part else {})},
     )
 
 

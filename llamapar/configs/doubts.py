@@ -55,6 +55,10 @@ _OF_A_FRAMEWORK = ("dp_replicate",)
 """Facts that hold for a framework whatever its arguments are."""
 
 
+_BY_SWITCHES = ("layer_split", "recompute")
+"""Facts that a switch sets, and that no reader mentions without one."""
+
+
 def question_unresolved(draft: Draft, name: str, flags: Flags) -> None:
     """Ask about every fact that no argument sets, where a word of the command may hold further arguments."""
     if flags.unresolved is None:
@@ -62,6 +66,9 @@ def question_unresolved(draft: Draft, name: str, flags: Flags) -> None:
     why = f"{flags.unresolved.text.replace(HOLE, '$')} ({name}:{flags.unresolved.line}) may say it"
     for field, fact in [*draft.facts.items()]:
         if not fact.origin.line and field not in _OF_A_FRAMEWORK:
+            draft.missing(field, why)
+    for field in _BY_SWITCHES:
+        if field not in draft.facts:
             draft.missing(field, why)
     # Only after the reader is it known which degree would take what is left of the GPUs.
     draft.fills = ""

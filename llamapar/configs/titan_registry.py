@@ -15,7 +15,7 @@ from .documents import Document, Entry
 from .draft import Draft, SettingsSource
 from .files import Files
 from .python_source import UNREAD, ConfigurationClass
-from .torchtitan import DEBUG_MODEL, read_layout, unread_base
+from .torchtitan import DEBUG_MODEL, read_degrees, unread_base
 
 _SECTIONS = ("training", "parallelism", "activation_checkpoint", "model_spec")
 _MADE = ConfigurationClass(r"\w*Trainer\.Config", "torchtitan", _SECTIONS)
@@ -50,7 +50,7 @@ def read(files: Files, draft: Draft) -> None:
     document = _with_upstream_base(document)
     source = SettingsSource(document.name, document.get, draft, "torchtitan (config/configs.py@b5bcd76c66)")
     base = unread_base(document)
-    read_layout(source, base)
+    read_degrees(source, base)
     if draft.fills and "gpus" not in draft.facts:
         files.take_world(draft)
     length = ("training.max_context_length", "training.seq_len")

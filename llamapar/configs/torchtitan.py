@@ -51,7 +51,7 @@ def read(files: Files, draft: Draft) -> None:
     # TOML was read until the registry of Python functions replaced it.
     if name.lower().endswith(".toml"):
         draft.before = REGISTRY
-    read_layout(source, unread_base(document))
+    read_degrees(source, unread_base(document))
     _read_job(source)
     _read_model(source)
     if document.partial:
@@ -61,7 +61,7 @@ def read(files: Files, draft: Draft) -> None:
         _hint(files.texts[name], draft)
 
 
-def read_layout(source: SettingsSource, base: str) -> None:
+def read_degrees(source: SettingsSource, base: str) -> None:
     """The degrees. base: the unread configuration that this one starts from, "" where it starts from none."""
     draft = source.draft
     for axis, key in (("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
