@@ -682,16 +682,20 @@ MEGATRON = (
     "--position-embedding-type rope --untie-embeddings-and-output-weights"
 )
 LP104 = "LP104", "error", "tp=16 does not divide n_kv_heads=8 (llama3-8b)"
-BY_DP = {"gpus": ["LP001"]}
+BY_5 = [
+    (code, "error", f"tp=5 does not divide {size} (from the settings)")
+    for code, size in (("LP101", "n_heads=32"), ("LP103", "ffn_dim=14336"), ("LP104", "n_kv_heads=8"))
+]
+BY_DP = {"dp": ["LP401", "LP501"], "gpus": ["LP001"]}
 
 
 @pytest.mark.parametrize(
     ("text", "known", "certain", "needs"),
     [
-        (TITAN.format(tp=16), [], [LP104], {"dp": ["LP401"], "gpus": ["LP001"]}),
-        (TITAN.format(tp=8), [], [], {"dp": ["LP401"], "gpus": ["LP001"]}),
-        (MEGATRON, [], [], {"dp": ["LP401"], "vocab_size": ["LP105"], "gpus": ["LP001"]}),
-        (MEGATRON, ["--gpus", "128"], [], {"vocab_size": ["LP105"]}),
+        (TITAN.format(tp=16), [], [LP104], BY_DP),
+        (TITAN.format(tp=8), [], [], BY_DP),
+        (MEGATRON, ["--gpus", "128"], [], {"vocab_size": ["LP105", "LP106"]}),
+        (MEGATRON.replace("parallel-size 8", "parallel-size 5", 1), [], BY_5, None),
         (MEGATRON.replace("parallel-size 8", "parallel-size $TP", 1), [], [], None),
     ],
 )
@@ -703,9 +707,8 @@ def test_what_is_certain_without_the_missing_facts(
     path.write_text(text, encoding="utf-8")
     status, out, _ = run(["check", option, str(path), *known, "--json"])
     found = json.loads(out)
-    print(found["findings"], found["needs"], found["memory"])
     assert status == 1
-    errors = [tuple(f.values()) for f in found["findings"] if f["severity"] == "error"]
+    errors = [(f["code"], f["severity"], f["message"]) for f in found["findings"] if f["severity"] == "error"]
     assert (errors, found["ok"]) == (certain, False if certain else None)
     if needs is not None:
         assert found["needs"] == needs

@@ -23,10 +23,10 @@ from llamapar.rules.report import Finding, Report, check
 from llamapar.rules.table import ARITHMETIC, ERROR, NOTE
 
 _TRIED: Mapping[str, tuple[object, ...]] = {
-    "tp": (8, 3, 1),
-    "cp": (4, 3, 1),
-    "pp": (8, 3, 1),
-    "dp": (64, 5, 1),
+    "tp": (8, 3, 2, 1),
+    "cp": (4, 3, 2, 1),
+    "pp": (8, 3, 2, 1),
+    "dp": (64, 5, 2, 1),
     "dim": (8192, 4099),
     "n_layers": (64, 61, 1),
     "n_heads": (64, 77),
@@ -35,7 +35,7 @@ _TRIED: Mapping[str, tuple[object, ...]] = {
     "vocab_size": (131072, 50257),
     "seq_len": (8192, 4099),
     "gpus": (512, 7),
-    "micro_batch": (1, 3),
+    "micro_batch": (1, 2, 3, 8),
     "micro_batches": (64, 3, 1),
     "global_batch": (1024, 7),
     "virtual_stages": (1, 2, 7),
@@ -59,14 +59,14 @@ _LEAST_MOST = {"vocab_size": (32_000, 262_144), "dp": (16_384, 1)}
 class IncompleteReport(AsDict, Record):
     """What `check` can say of settings with open facts.
 
-    findings: code, severity and message of what is certain. passed: rules that certainly have nothing to say.
-    needs: open fact → codes of the rules that rest on it. memory: a bracket in words; "" without one.
+    findings: code, severity, message and reason of what is certain. passed: rules that certainly have nothing
+    to say. needs: open fact → codes of the rules that rest on it. memory: a bracket in words; "" without one.
     """
 
     _left = True
 
     subject: str
-    findings: tuple[tuple[str, str, str], ...]
+    findings: tuple[tuple[str, str, str, str], ...]
     passed: int
     needs: Mapping[str, tuple[str, ...]]
     memory: str
@@ -74,11 +74,13 @@ class IncompleteReport(AsDict, Record):
     @property
     def ok(self) -> bool | None:
         """False if some rule certainly refuses the job; else None, for the others are not judged."""
-        return False if any(severity == ERROR for _, severity, _ in self.findings) else None
+        return False if any(severity == ERROR for _, severity, *_ in self.findings) else None
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
-        findings = [dict(zip(("code", "severity", "message"), one, strict=True)) for one in self.findings]
+        findings = [
+            dict(zip(("code", "severity", "message", "why"), one, strict=True)) for one in self.findings
+        ]
         needs = {fact: list(codes) for fact, codes in self.needs.items()}
         return {
             "ok": self.ok,
@@ -90,7 +92,7 @@ class IncompleteReport(AsDict, Record):
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         open_codes = {code for codes in self.needs.values() for code in codes}
-        rows: list[list[object]] = [list(finding) for finding in self.findings]
+        rows: list[list[object]] = [list(finding[:3]) for finding in self.findings]
         rows += [[" ".join(codes), "not judged", f"needs {fact}"] for fact, codes in self.needs.items()]
         if self.memory:
             rows.append(["memory", "bracket", self.memory])
@@ -113,14 +115,14 @@ def judge_incomplete(read: Settings, *, framework: str | None = None) -> Incompl
             needs[fact] |= _moved(first, _filled(settings, {fact: value}))
     # Some rules change only where several facts do, as whether a group leaves its node.
     together = set[str]()
-    for place in range(3):
+    for place in range(max(map(len, _TRIED.values()))):
         values = {fact: _TRIED[fact][min(place, len(_TRIED[fact]) - 1)] for fact in facts}
         together |= _moved(first, _filled(settings, values))
     for fact in facts:
         needs[fact] |= together.difference(*needs.values())
     unsure = {code for codes in needs.values() for code in codes}
     certain = {code: found for code, found in first.items() if code not in unsure}
-    found = [(code, severity, words) for code, (severity, words) in certain.items() if severity]
+    found = [(code, severity, *words) for code, (severity, words) in certain.items() if severity]
     return IncompleteReport(
         f"without {', '.join(facts)}",
         tuple(found),
@@ -162,13 +164,13 @@ def _filled(settings: Settings, values: Mapping[str, object]) -> Settings:
     return replace(settings, model=model, layout=layout, job=job, covered=True)
 
 
-def _moved(first: Mapping[str, tuple[str | None, str]], settings: Settings) -> set[str]:
+def _moved(first: Mapping[str, object], settings: Settings) -> set[str]:
     """The rules whose outcome is another one with these settings."""
     found = _outcomes(settings)
     return {code for code in first if found[code] != first[code]}
 
 
-def _outcomes(settings: Settings) -> dict[str, tuple[str | None, str]]:
+def _outcomes(settings: Settings) -> dict[str, tuple[str | None, tuple[str, str]]]:
     """Code → severity and words of every rule of arithmetic, also of those with nothing to say."""
     report: Report = check(settings)
     severities = {finding.code: finding.severity for finding in report.arithmetic}
@@ -177,7 +179,7 @@ def _outcomes(settings: Settings) -> dict[str, tuple[str | None, str]]:
         words = Finding(rule, NOTE, report.job, report.judge)
         # "None" stands where a rule speaks of a fact that nobody gave, as of a quantisation group.
         inert = "None" in words.message and rule.code not in severities
-        found[rule.code] = severities.get(rule.code), "" if inert else f"{words.message}; {words.why}"
+        found[rule.code] = severities.get(rule.code), ("", "") if inert else (words.message, words.why)
     return found
 
 
@@ -189,8 +191,10 @@ def _memory(settings: Settings) -> str:
     ends = []
     for end in (0, 1):
         report = check(_filled(settings, {name: _LEAST_MOST[name][end] for name in missing}))
+        # A global batch need not be a multiple of the dp that is filled in.
+        job = report.job.replace(global_batch=None) if "dp" in missing else report.job
         try:
-            ends.append(memory_of(report.job, report.judge))
+            ends.append(memory_of(job, report.judge))
         except LlamaparError:
             return ""
     low, high = ends[0].low_bytes / GIB, ends[1].high_bytes / GIB
