@@ -129,6 +129,7 @@ INSIDE: Mapping[str, str] = {
     "explain_log": "flight.answer",
     "fake_world": "spmd.compat",
     "find_fixes": "timing.fixes",
+    "judge_folder": "configs.folder",
     "judge_incomplete": "configs.incomplete",
     "hang_picture": "flight.picture:picture",
     "loading_picture": "nodes.drawing:picture",

@@ -28,12 +28,12 @@ Each also shares the optimizer's state, and 405B counts embedding and loss as la
 
 
 _SECTIONS = ("model", "train", "dataset", "ddp", "mixed_precision", "comm_overlap")
-_MADE = ConfigurationClass("ConfigContainer", "megatron.bridge", _SECTIONS)
+MADE = ConfigurationClass("ConfigContainer", "megatron.bridge", _SECTIONS)
 
 
 def recognised(files: Files) -> bool:
     """Whether a Python file is a recipe of Megatron-Bridge, or a YAML overrides one."""
-    return files.configuration(_MADE) is not None or _overrides(files) is not None
+    return files.configuration(MADE) is not None or _overrides(files) is not None
 
 
 def _overrides(files: Files) -> Document | None:
@@ -51,7 +51,7 @@ def _tokens(entry: Entry | None) -> Entry | None:
 
 def read(files: Files, draft: Draft) -> None:
     """Fill the draft from the recipe; values of its unread base are unknown."""
-    document = files.configuration(_MADE)
+    document = files.configuration(MADE)
     # A recipe usually changes another one that is not among the files; what the other says is then
     # unknown, and no default applies.
     if document is None:

@@ -11,7 +11,7 @@ from llamapar.errors import is_slip
 from llamapar.frameworks.settings import Contradiction
 
 from .documents import Entry
-from .draft import Draft
+from .draft import Draft, scalar, whole_count
 from .flags import Flags
 from .shell_words import HOLE
 
@@ -49,6 +49,39 @@ def question_silence(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
             silent = fact is not None and not fact.origin.line and entry.value not in (None, False, 0)
             if silent and words.search(key):
                 draft.missing(field, f"{entry.path} {entry.value} ({name}:{entry.line}) may say it")
+
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_OFF = ("", "none", "null", "false", "no", "off", "0", "1", "-1", "disabled")
+_SAVING = {
+    "offload": ("offload", "offloading", "offloaded"),
+    "lora": ("lora", "qlora", "dora", "quant", "quantize", "quantized", "quantization"),
+}
+"""What takes less memory than is counted, as in `saves` of `memory` → words of keys that say it."""
+
+_OPENED = {
+    "cp": ("cp", "ulysses"),
+    "ffn_dim": ("expert", "experts", "moe"),
+    "seq_len": ("packing", "packed"),
+}
+"""Field → words of keys that may set it or change what it means."""
+
+
+def question_unread(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
+    """Open the figure that a key touches which nothing here reads: what it says is then not certain."""
+    for name, entry in unread:
+        if scalar(entry.value) in _OFF or not draft.covered:
+            continue
+        words = {word.lower() for word in _WORDS.findall(entry.path)}
+        said = f"{entry.path} {entry.value} ({name}:{entry.line})"
+        for saved, telling in _SAVING.items():
+            if words.intersection(telling):
+                draft.refuse(f"{said}: may take less memory", saves=saved)
+        for field, telling in _OPENED.items():
+            # A switch changes neither a length nor a degree, and a published model has its own width.
+            applies = "preset" not in draft.facts if field == "ffn_dim" else whole_count(entry.value)
+            if applies and words.intersection(telling):
+                draft.missing(field, f"{said} may say it")
 
 
 _OF_A_FRAMEWORK = ("dp_replicate",)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 from llamapar.errors import LlamaparError
 
@@ -41,7 +42,8 @@ def require_python(name: str, text: str) -> ast.Module:
         raise LlamaparError(f"{where}: no Python: {str(problem)[:100]}", field="config") from None
 
 
-def _parsed(text: str) -> ast.Module:
+@lru_cache(maxsize=64)
+def parsed(text: str) -> ast.Module:
     """The source; empty for a text that is no Python, which then holds no configuration."""
     with suppress(LlamaparError):
         return require_python("", text)
@@ -53,7 +55,7 @@ def _functions(texts: Mapping[str, str]) -> dict[str, tuple[str, ast.FunctionDef
     found = dict[str, tuple[str, ast.FunctionDef]]()
     # The first file wins where two define a function of one name.
     for name, text in reversed([*texts.items()]):
-        for node in _parsed(text).body:
+        for node in parsed(text).body:
             if isinstance(node, ast.FunctionDef):
                 found[node.name] = name, node
     return found
@@ -62,7 +64,7 @@ def _functions(texts: Mapping[str, str]) -> dict[str, tuple[str, ast.FunctionDef
 def _constants(texts: Mapping[str, str]) -> dict[str, Scalar]:
     found = dict[str, Scalar]()
     for text in texts.values():
-        for node in _parsed(text).body:
+        for node in parsed(text).body:
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(target, ast.Name) and node.value:
                 value = _literal(node.value, {})
@@ -242,14 +244,11 @@ def _argument(call: ast.Call) -> Scalar:
     )
 
 
-def configurations(texts: Mapping[str, str], made: ConfigurationClass) -> list[str]:
-    """The functions of the first file that return a configuration, in its order."""
-    first = next(iter(texts), "")
-    return [
-        name
-        for name, (file, node) in _functions(texts).items()
-        if file == first and made.by(node, texts[file])
-    ]
+@lru_cache(maxsize=64)
+def configurations(text: str, made: ConfigurationClass) -> tuple[str, ...]:
+    """The functions of a source that return a configuration, in its order."""
+    functions = (node for node in parsed(text).body if isinstance(node, ast.FunctionDef))
+    return tuple(dict.fromkeys(node.name for node in functions if made.by(node, text)))
 
 
 def read_python(
@@ -260,12 +259,14 @@ def read_python(
     named: whether something else in the job names a function. Raises LlamaparError if several could be meant.
     """
     functions, first = _functions(texts), next(iter(texts), "")
-    found = configurations(texts, made)
+    found = configurations(texts.get(first, ""), made)
     if not found:
         return None
-    # A function that another one starts from is a base, and the run uses the other.
-    calls = {_called(n) for name in found for n in ast.walk(functions[name][1]) if isinstance(n, ast.Call)}
-    chosen = [*filter(named, found)] or [name for name in found if name not in calls]
+    chosen = [*filter(named, found)]
+    if not chosen:
+        # A function that another one starts from is a base, and the run uses the other.
+        calls = {_called(node) for name in found for node in ast.walk(functions[name][1])}
+        chosen = [name for name in found if name not in calls]
     if len(chosen) != 1:
         what = f"{first} makes {len(found)} configurations: {', '.join(found[:8])}"
         choose = [f"{first}:{name}" for name in found[:3]]

@@ -30,13 +30,23 @@ from . import (
 )
 from .arithmetic import settle
 from .documents import MOST_BYTES
-from .doubts import question_name, question_silence, question_spelling, question_unresolved
+from .doubts import (
+    question_name,
+    question_silence,
+    question_spelling,
+    question_unread,
+    question_unresolved,
+)
 from .draft import Draft, Origin, section_of
 from .files import Files
-from .python_source import require_python
+from .python_source import configurations, require_python
 from .unread import UNREAD_TRAINERS
 
 MOST_FILES = 20
+
+
+class UnknownFormatError(LlamaparError):
+    """No format recognises the files."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +199,7 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
         for name, text in files.python.items():
             require_python(name, text)
         names = ", ".join(printable(name) for name in files.texts)
-        raise LlamaparError(
+        raise UnknownFormatError(
             f"{names}: settings of no known format",
             f"read here: {', '.join(f.name for f in FORMATS[len(UNREAD_TRAINERS) :])}",
             field="config",
@@ -203,6 +213,7 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     unread = [*files.unread(draft)]
     question_spelling(draft, unread)
     question_silence(draft, unread)
+    question_unread(draft, unread)
     for name, flags in files.commands.items():
         question_unresolved(draft, name, flags)
     _take_known(draft, known)
@@ -210,6 +221,13 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     for name in files.texts:
         question_name(draft, name)
     return replace(_settled(found, draft), unread=tuple(dict.fromkeys(entry.path for _, entry in unread)))
+
+
+def made_in(files: Files) -> list[str]:
+    """The functions of a Python file that make a configuration of one of the formats."""
+    return [
+        name for made in (bridge.MADE, titan_registry.MADE) for name in configurations(files.python, made)
+    ]
 
 
 def _take_known(draft: Draft, known: Mapping[str, object]) -> None:

@@ -18,12 +18,12 @@ from .python_source import UNREAD, ConfigurationClass
 from .torchtitan import DEBUG_MODEL, read_degrees, unread_base
 
 _SECTIONS = ("training", "parallelism", "activation_checkpoint", "model_spec")
-_MADE = ConfigurationClass(r"\w*Trainer\.Config", "torchtitan", _SECTIONS)
+MADE = ConfigurationClass(r"\w*Trainer\.Config", "torchtitan", _SECTIONS)
 
 
 def recognised(files: Files) -> bool:
     """Whether a Python file registers torchtitan's configurations (since 9810191bb, 2026-02-23)."""
-    return files.configuration(_MADE) is not None
+    return files.configuration(MADE) is not None
 
 
 _UPSTREAM: dict[str, str | int] = {
@@ -45,7 +45,7 @@ def _with_upstream_base(document: Document) -> Document:
 
 def read(files: Files, draft: Draft) -> None:
     """Fills the draft from the literals of a registry's function; batches are in tokens since 73aed7f6c."""
-    document = files.configuration(_MADE)
+    document = files.configuration(MADE)
     assert document is not None
     document = _with_upstream_base(document)
     source = SettingsSource(document.name, document.get, draft, "torchtitan (config/configs.py@b5bcd76c66)")
