@@ -225,9 +225,8 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
 
 def made_in(files: Files) -> list[str]:
     """The functions of a Python file that make a configuration of one of the formats."""
-    return [
-        name for made in (bridge.MADE, titan_registry.MADE) for name in configurations(files.python, made)
-    ]
+    makers = bridge.MADE, titan_registry.MADE
+    return [name for text in files.python.values() for made in makers for name in configurations(text, made)]
 
 
 def _take_known(draft: Draft, known: Mapping[str, object]) -> None:
