@@ -19,7 +19,7 @@ from flights import OPEN, dump, entry, files, folder, hangs, many, multiplied, p
 from llamapar.cli.main import main
 from llamapar.count.wire import sending
 from llamapar.diagnosis.known import Known
-from llamapar.flight import answer, dumps, inert, verdict
+from llamapar.flight import answer, drop, dumps, inert, verdict
 from llamapar.flight.order import collectives_in_order
 from llamapar.flight.verdict import RankPositions
 from peak import Peak
@@ -49,7 +49,7 @@ def named(name: str) -> dict[str, Any]:
 def read(made: Iterable[tuple[int, Any]], form: Callable[[Any], bytes] | None = None) -> dumps.Folder:
     """The dumps by rank, as JSON unless in another form."""
     form = form or (lambda one: json.dumps(one).encode())
-    return dumps.of_bytes((f"nccl_trace_rank_{rank}", form(one)) for rank, one in made)
+    return drop.of_bytes((f"nccl_trace_rank_{rank}", form(one)) for rank, one in made)
 
 
 # -- genuine hangs ---------------------------------------------------------------------------------
@@ -558,7 +558,7 @@ def test_a_few_bytes_cannot_ask_for_much_work_or_memory(name: str) -> None:
     assert len(data) < 110_000
     with Peak() as peak, within(3):
         try:
-            said = str(answer.explain_hang(verdict.standing(dumps.of_bytes([("rank_0", data)]))))
+            said = str(answer.explain_hang(verdict.standing(drop.of_bytes([("rank_0", data)]))))
         except lp.LlamaparError as problem:
             said = str(problem)
     assert words in said
@@ -578,7 +578,7 @@ def test_a_batch_ends_what_was_called_since_the_last_end() -> None:
 @pytest.mark.parametrize("field", ["profiling_name", "label"])
 def test_a_name_that_turns_a_text_around_is_refused(field: str) -> None:
     with pytest.raises(lp.LlamaparError, match=f"{LACKS}, or has it in another form"):
-        dumps.of_bytes([("rank_0", few([short(1, **{field: "all\u202e"})]))])
+        drop.of_bytes([("rank_0", few([short(1, **{field: "all\u202e"})]))])
 
 
 @pytest.mark.parametrize(
@@ -600,7 +600,7 @@ def test_logs_and_hidden_files_beside_dumps_are_left_out(tmp_path: Path) -> None
     (tmp_path / "rank_0").write_bytes(changed())
     for name in (".rank_0.swp", "stderr_0.log", "rank_0.TXT"):
         (tmp_path / name).write_text("no dump")
-    assert [*dumps.read_dumps(tmp_path).dumps] == [0]
+    assert [*drop.read_dumps(tmp_path).dumps] == [0]
 
 
 def test_a_pipe_among_files_is_not_waited_for(tmp_path: Path) -> None:

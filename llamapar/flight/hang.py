@@ -11,14 +11,15 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import ClassVar
 
 from llamapar.describe.layout import Layout
 
 from .dumps import CollectiveCall, Dump, Folder
-from .groups import Group
+from .groups import Group, rank_label
 from .order import Sent
 from .program import LlamaStep
 
@@ -69,16 +70,6 @@ class Parting:
         return len(self.others) <= len(self.ranks) or len(self.others) < 2
 
 
-@dataclass(frozen=True)
-class Lateness:
-    """How late a rank came to earlier collectives: last to `last` of `of`, by `seconds` in the median."""
-
-    last: int
-    of: int
-    seconds: float
-    slow: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Hang:
     """The dumps of a run, its groups by name, and its layout and program if known."""
@@ -87,10 +78,33 @@ class Hang:
     groups: Mapping[str, Group]
     layout: Layout | None
     program: LlamaStep | None = None
+    _belongs: dict[tuple[int, int], str] = field(default_factory=dict, init=False)
+    _absent: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict, init=False)
+
+    axis: ClassVar[str] = "calls of a rank, in order"
+    """Of the picture."""
 
     @property
     def dumps(self) -> Mapping[int, Dump]:
         return self.folder.dumps
+
+    def of_rank(self, rank: int) -> tuple[str, str, str]:
+        """(its last collective, what it does there, the line of code)."""
+        dump = self.dumps.get(rank)
+        if dump is None:
+            return "", self.folder.broken.get(rank, f"left no {self.folder.noun}"), ""
+        waits = self.waits.get(rank)
+        if not len(dump):
+            return "", "called nothing", ""
+        at = waits[0].at if waits else len(dump) - 1
+        call, state = dump.calls[at], "is past it"
+        if waits:
+            absent = waits[0].absent
+            alike = self.alike(call, dump.numbers[at])
+            state = "is in it with all others" if alike else "is in it, and others call something else"
+            state = f"waits for {rank_label(None, absent)}" if absent else state
+        where = self.groups[call.group].where(self.layout)
+        return f"{where}: {call.op} #{dump.numbers[at]}", state, dump.stacks[at].line
 
     def belongs(self, rank: int, at: int) -> str:
         """The place of a call in a known program, such as "layer 17's MLP, forward"; else ""."""
@@ -100,10 +114,6 @@ class Hang:
             known = self.program is not None and self.layout is not None and call.ends is None
             self._belongs[key] = str((known and self._belonging(rank, at)) or "")
         return self._belongs[key]
-
-    @cached_property
-    def _belongs(self) -> dict[tuple[int, int], str]:
-        return {}
 
     def _belonging(self, rank: int, at: int) -> Sent | None:
         assert self.program is not None
@@ -126,10 +136,6 @@ class Hang:
             gone = (r for r in members if r not in self.dumps or self.dumps[r].last.get(group, -1) < number)
             known = self._absent[group, number] = tuple(gone)
         return known
-
-    @cached_property
-    def _absent(self) -> dict[tuple[str, int], tuple[int, ...]]:
-        return {}
 
     def _missing(self, rank: int, at: int) -> tuple[int, ...]:
         """The ranks that a call waits for: the sender for a receive, the receiver for a send."""
@@ -199,8 +205,8 @@ class Hang:
         entered = self.entered(call.group, number)
         return all(self.dumps[rank].calls[at].kind == call.kind for rank, at in entered.items())
 
-    def lateness(self, rank: int, group: str, number: int) -> Lateness:
-        """The lateness of a rank at the group's earlier collectives."""
+    def lateness(self, rank: int, group: str, number: int) -> str:
+        """How often a slow rank came last to the group's earlier collectives, and by how much; else ""."""
         lags, times = [], []
         for before in range(max(1, number - BEFORE), number):
             at = self.entered(group, before)
@@ -212,7 +218,8 @@ class Hang:
         late = [lag for lag in lags if lag > 0]
         typical = statistics.median(late) if late else 0.0
         often = len(lags) > 4 and len(late) >= OFTEN * len(lags)
-        return Lateness(len(late), len(lags), typical, bool(often and period and typical > LAG * period))
+        slow = often and period and typical > LAG * period
+        return f"it came last to {len(late)} of the {len(lags)} before, by {typical:.2g} s" if slow else ""
 
     # -- who left the common way -------------------------------------------------------------------
 

@@ -33,7 +33,8 @@ def picture(record: RankPositions, with_stacks: bool = False) -> tuple[Spec, str
 
     with_stacks: add the stack of a clicked call for a panel. Stacks differ between machines.
     """
-    ranks = _drawn(record)
+    group = record.group.ranks if record.group is not None else ()
+    ranks = sorted([*dict.fromkeys([*record.ranks, *group, *record.every])][:RANKS])
     # Ring buffers have dropped different numbers of calls, so rows are aligned on the first call that all
     # have.
     begins = record.hang.starts([rank for rank in ranks if rank in record.hang.dumps])
@@ -47,12 +48,13 @@ def picture(record: RankPositions, with_stacks: bool = False) -> tuple[Spec, str
         if rank not in begins:
             continue
         open_calls = {wait.at for wait in record.hang.waits.get(rank, ())}
-        for place in range(first, ends[rank]):
-            at = begins[rank] + place
+        for at in range(max(0, begins[rank] + first), len(record.hang.dumps[rank])):
+            place = at - begins[rank]
             bar = Bar(row, place, place + _SHARE, _hover(record, rank, at))
             stacks[bar.row, bar.start] = record.hang.dumps[rank].stacks[at]
-            group = record.hang.groups[record.hang.dumps[rank].calls[at].group]
-            (waiting if at in open_calls else done.setdefault(_look(group.axes), [])).append(bar)
+            axes = record.hang.groups[record.hang.dumps[rank].calls[at].group].axes
+            look = axes if axes in style.COLOURS else OTHER
+            (waiting if at in open_calls else done.setdefault(look, [])).append(bar)
     colours = {**style.COLOURS, OTHER: style.PAD}
     seen = ((done.get(look, []), {"color": colour}, look) for look, colour in colours.items())
     data = draw.looks(seen, len(ranks))
@@ -74,9 +76,7 @@ def picture(record: RankPositions, with_stacks: bool = False) -> tuple[Spec, str
         title,
         f"{left_out:,} more ranks are not drawn" if left_out else "",
         widest=str(max(ranks)),
-        xaxis=draw.axis(
-            "calls of a rank, in order", [first - 0.2, last + 1], dtick=draw.step(int(last - first) + 1, 8)
-        ),
+        xaxis=draw.axis(record.hang.axis, [first - 0.2, last + 1], dtick=draw.step(int(last - first) + 1, 8)),
         yaxis=draw.downward(
             draw.axis("rank", [-0.5, len(ranks) - 0.5], **draw.ticks(range(len(ranks)), ranks))
         ),
@@ -97,16 +97,6 @@ def _frames(traces: Sequence[Spec], stacks: Mapping[tuple[float, float], Stack])
     return [list(stack.frames) for stack in [*numbers][:STACKS]]
 
 
-def _drawn(record: RankPositions) -> list[int]:
-    group = record.group.ranks if record.group is not None else ()
-    order = dict.fromkeys([*record.ranks, *group, *record.every])
-    return sorted(list(order)[:RANKS])
-
-
-def _look(axes: str) -> str:
-    return axes if axes in style.COLOURS else OTHER
-
-
 def _place(
     record: RankPositions, rank: int, begins: dict[int, int], ends: dict[int, int], last: int
 ) -> float:
@@ -123,5 +113,6 @@ def _hover(record: RankPositions, rank: int, at: int) -> str:
     where = record.hang.groups[call.group].where(record.layout)
     sizes = f"{[list(size) for size in call.inputs]} to {[list(size) for size in call.outputs]}"
     text = f"rank {rank} · {where}: {call.op} #{dump.numbers[at]}, {sizes} {', '.join(call.dtypes)}"
+    text = text if dump.numbers[at] >= 0 else f"rank {rank} · {call.op}"
     said = " · ".join(filter(None, [text, record.hang.belongs(rank, at), dump.stacks[at].line]))
     return escape(said, quote=False)

@@ -53,21 +53,7 @@ class RankPositions(Record):
 
     def of_rank(self, rank: int) -> tuple[str, str, str]:
         """(its last collective, what it does there, the line of code)."""
-        dump = self.hang.dumps.get(rank)
-        if dump is None:
-            return "", self.hang.folder.broken.get(rank, f"left no {self.hang.folder.noun}"), ""
-        waits = self.hang.waits.get(rank)
-        if not len(dump):
-            return "", "called nothing", ""
-        at = waits[0].at if waits else len(dump) - 1
-        call, state = dump.calls[at], "is past it"
-        if waits:
-            absent = waits[0].absent
-            alike = self.hang.alike(call, dump.numbers[at])
-            state = "is in it with all others" if alike else "is in it, and others call something else"
-            state = f"waits for {rank_label(None, absent)}" if absent else state
-        where = self.hang.groups[call.group].where(self.layout)
-        return f"{where}: {call.op} #{dump.numbers[at]}", state, dump.stacks[at].line
+        return self.hang.of_rank(rank)
 
     @property
     def every(self) -> list[int]:
@@ -215,11 +201,9 @@ def _not_come(hang: Hang, parted: Parting | None) -> RankPositions:
         if len(failed) == 1:  # The rank never left its last call, or left it and called nothing more.
             text += f"; or {rank_label(hang.layout, failed)} is the one, whose calls have ended"
     else:
-        late = hang.lateness(here[0], call.group, number)
-        if late.slow:
+        if late := hang.lateness(here[0], call.group, number):
             kind = "slow"
-            text += f"; it came last to {late.last} of the {late.of} before, by {late.seconds:.2g} s"
-            text += ": it may only be slow"
+            text += f"; {late}: it may only be slow"
         else:
             text += "; it is in no collective: it computes, waits outside of them, raised, or has ended"
         # What cannot be seen lowers the level: unknown members, missing dumps, sends that gloo does not
