@@ -16,7 +16,7 @@ from flights import stacked, witnesses
 from llamapar.cli.main import main
 from llamapar.flight.drop import of_bytes
 from llamapar.flight.log_lines import WatchdogLines
-from llamapar.flight.stacks import NAMELESS, taken, where_stacks_stand
+from llamapar.flight.main_threads import NAMELESS, processes, where_stacks_stand
 from soon import within
 from test_flight import dropped
 
@@ -55,7 +55,7 @@ def test_every_rank_with_a_stack_stands_somewhere() -> None:
             int(rank) for rank, text in row["py-spy"].items() if "MainThread" in text
         ]
         for rank in own.hang.dumps:
-            assert own.of_rank(rank)[0] == spy.of_rank(rank)[0], (name, rank)
+            assert own.hang.of_rank(rank)[0] == spy.hang.of_rank(rank)[0], (name, rank)
 
 
 def test_all_of_both_stages_receive_and_none_sends() -> None:
@@ -257,8 +257,8 @@ def test_workers_and_launchers_are_no_ranks() -> None:
     agent = (
         'Thread 9 (idle): "MainThread"\n    _invoke_run (torch/distributed/elastic/agent/server/api.py:900)\n'
     )
-    assert taken((worker + agent).splitlines()) == []
-    assert len(taken((worker + agent + spy(0)).splitlines())) == 1
+    assert processes((worker + agent).splitlines()) == []
+    assert len(processes((worker + agent + spy(0)).splitlines())) == 1
 
 
 def test_a_rank_that_moved_is_told() -> None:

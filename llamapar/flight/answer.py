@@ -20,8 +20,8 @@ from llamapar.records.tables import plural
 from .drop import of_bytes, read_dumps
 from .dumps import Folder
 from .groups import rank_label
+from .main_threads import StackHang, where_stacks_stand
 from .program import LlamaStep
-from .stacks import StackHang, where_stacks_stand
 from .verdict import DID, RankPositions, standing
 from .watchdog import LogHang, folder_of, size_of_group
 

@@ -231,7 +231,7 @@ class SharedTables:
             parts = ["a cell"] if "/ipykernel_" in path else path.split("/")
             names = ("/".join(parts[-3:])[-100:], parts[-1][-100:])
             text, line = (printable(f"line {line} of {part}, in {name[:100]}") for part in names)
-            self.frames[key] = text, "" if is_library(path) else line
+            self.frames[key] = text, "" if of_library(path) else line
         return self.frames[key]
 
     def members(self, config: object, where: str) -> dict[str, tuple[int, ...]]:
@@ -269,7 +269,7 @@ _LIBRARIES = re.compile(
 """Where code lies that nobody wrote for a run. py-spy writes a path from the folder of packages on."""
 
 
-def is_library(path: str) -> bool:
+def of_library(path: str) -> bool:
     """Whether a file is torch's or Python's own; py-spy names Python's without their folder."""
     module = path.partition("/")[0].removesuffix(".py")
     return bool(_LIBRARIES.search(path)) or module in sys.stdlib_module_names

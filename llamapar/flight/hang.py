@@ -82,7 +82,6 @@ class Hang:
     _absent: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict, init=False)
 
     axis: ClassVar[str] = "calls of a rank, in order"
-    """Of the picture."""
 
     @property
     def dumps(self) -> Mapping[int, Dump]:
@@ -93,16 +92,16 @@ class Hang:
         dump = self.dumps.get(rank)
         if dump is None:
             return "", self.folder.broken.get(rank, f"left no {self.folder.noun}"), ""
-        waits = self.waits.get(rank)
         if not len(dump):
             return "", "called nothing", ""
-        at = waits[0].at if waits else len(dump) - 1
+        wait = self.waits[rank][0] if rank in self.waits else None
+        at = wait.at if wait else len(dump) - 1
         call, state = dump.calls[at], "is past it"
-        if waits:
-            absent = waits[0].absent
+        if wait and wait.absent:
+            state = f"waits for {rank_label(None, wait.absent)}"
+        elif wait:
             alike = self.alike(call, dump.numbers[at])
             state = "is in it with all others" if alike else "is in it, and others call something else"
-            state = f"waits for {rank_label(None, absent)}" if absent else state
         where = self.groups[call.group].where(self.layout)
         return f"{where}: {call.op} #{dump.numbers[at]}", state, dump.stacks[at].line
 
@@ -143,17 +142,15 @@ class Hang:
         if call.ends is None:
             return self.absent(call.group, self.dumps[rank].numbers[at])
         members = self.groups[call.group].ranks
-        ends = [members[end] for end in call.ends if 0 <= end < len(members)]
-        others = [end for end in ends if end != rank]
-        return tuple(other for other in others if not self._answers(other, call))
-
-    def _answers(self, rank: int, call: CollectiveCall) -> bool:
-        """Whether a rank is in the matching end of a send or a receive."""
-        dump = self.dumps.get(rank)
-        if dump is None:
-            return False
-        calls = [dump.calls[at] for at in dump.open]
-        return any((c.group, c.ends) == (call.group, call.ends) and c.op != call.op for c in calls)
+        others = {members[end] for end in call.ends if 0 <= end < len(members)} - {rank}
+        # One that is in the matching end of the send or the receive has come.
+        meet = {
+            other
+            for other in others & self.dumps.keys()
+            for c in map(self.dumps[other].calls.__getitem__, self.dumps[other].open)
+            if (c.group, c.ends) == (call.group, call.ends) and c.op != call.op
+        }
+        return tuple(sorted(others - meet))
 
     @cached_property
     def waits(self) -> dict[int, tuple[Wait, ...]]:
@@ -176,6 +173,11 @@ class Hang:
             return False
         entered = self.entered(call.group, number)
         return call.op in ONE_WAY or all(i == len(self.dumps[r]) - 1 for r, i in entered.items())
+
+    @cached_property
+    def sends(self) -> bool:
+        """Whether the records show sends and receives, as only NCCL's do."""
+        return any(call.ends for dump in self.dumps.values() for call in dump.calls)
 
     @cached_property
     def _ended(self) -> bool:
@@ -286,7 +288,7 @@ class Hang:
                 if call.ends is None:
                     first.setdefault(self.groups[call.group].kind, (dump.numbers[at], at))
             firsts.append(first)
-        shared = set.intersection(*(set(first) for first in firsts))
+        shared = set.intersection(*map(set, firsts))
         if not shared:
             return {}
         counts = Counter(self.groups[call.group].kind for call in self.dumps[ranks[0]].calls)
@@ -294,17 +296,11 @@ class Hang:
         # Sorting makes the choice independent of the order of a set.
         kind = max(sorted(shared), key=lambda kind: counts[kind])
         start = max(first[kind][0] for first in firsts)
-        found: dict[int, int] = {}
-        for rank in ranks:
+        found = {}
+        for rank, first in zip(ranks, firsts, strict=True):
             dump = self.dumps[rank]
-            places = (
-                at for at, call in enumerate(dump.calls)
-                if call.ends is None and dump.numbers[at] == start and self.groups[call.group].kind == kind
-            )  # fmt: skip
-            begin = next(places, None)
-            if begin is not None:
-                found[rank] = begin
-        return found
+            found[rank] = dump.at.get((dump.calls[first[kind][1]].group, start), -1)
+        return {rank: at for rank, at in found.items() if at >= 0}
 
     def _of_role(self, ranks: Sequence[int]) -> Parting | None:
         """The first harmful parting of ranks that run the same program."""

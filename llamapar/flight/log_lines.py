@@ -1,7 +1,7 @@
 """The lines of a log that say where a rank stands: those of torch's watchdog, and of stacks.
 
-They are collected while `explain` reads the log; `watchdog` and `stacks` make sense of them. Apart from those
-modules because every log passes here, and the analysis of a hang takes time to import.
+They are collected while `explain` reads the log; `watchdog` and `main_threads` make sense of them. Apart from
+those modules because every log passes here, and the analysis of a hang takes time to import.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class LlamaStep:
             if place not in self._orders:
                 self._orders[place] = list(self._expected(layout, rank, axis, dtype, tokens))
             for expected in self._orders[place]:
-                keys = [_key(sent, scatters) for sent in expected.sent]
+                keys = [(one.kind if scatters else _folded(one.kind), one.bytes) for one in expected.sent]
                 found.append((expected, keys, _ends(recorded, keys) if expected.proof else []))
         return recorded, found
 
@@ -272,10 +272,6 @@ def _recorded(call: CollectiveCall, scatters: bool, ranks: int) -> Key:
     numbers = _numbers(call.inputs) * (ranks if kind == "all_gather" else 1)
     size = _BYTES.get(call.dtypes[0], 0) if call.dtypes else 0
     return kind if scatters else _folded(kind), numbers * size
-
-
-def _key(sent: Sent, scatters: bool) -> Key:
-    return sent.kind if scatters else _folded(sent.kind), sent.bytes
 
 
 def _folded(kind: str) -> str:

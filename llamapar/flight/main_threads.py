@@ -23,7 +23,7 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE
 from llamapar.records.tables import Plain, plural
 
-from .dumps import MAX_FRAMES, MAX_RANKS, CollectiveCall, Dump, Folder, SharedTables, is_library
+from .dumps import MAX_FRAMES, MAX_RANKS, CollectiveCall, Dump, Folder, SharedTables, of_library
 from .groups import Group, rank_label
 from .hang import ONE_WAY, Hang, Parting, Wait
 from .log_lines import MOST
@@ -79,7 +79,7 @@ _NO_RANKS = re.compile(r"utils/data/_utils/worker\.py|elastic/agent/|_inductor/c
 """Files in which a process stands that is no rank: a worker of a DataLoader or of the compiler, torchrun."""
 
 
-def taken(lines: Sequence[str]) -> list[Taken]:
+def processes(lines: Sequence[str]) -> list[Taken]:
     """The stacks in kept lines, one for each process and moment."""
     found, now, begun = list[Taken](), dict[int | None, Taken](), dict[int | None, str]()
     file, rank = "", None
@@ -176,13 +176,13 @@ def _place(frames: Sequence[Plain]) -> tuple[str, str]:
             return name.removesuffix("_object_list"), "peers"
         if words := next((words for part, words in _OUTSIDE.items() if part in file), ""):
             return words, "else"
-        if not is_library(frame["filename"]):
+        if not of_library(frame["filename"]):
             break
     for frame in frames[:8]:
         if ends := _PIPELINE.fullmatch(frame["name"]):
             return " and ".join(filter(None, ends.groups())), "peers"
     file = frames[0]["filename"]
-    if not is_library(file):
+    if not of_library(file):
         return _OWN, ""
     return f"{frames[0]['name']} of {file.rpartition('/')[2]}", "" if "torch/" in file else "else"
 
@@ -218,7 +218,7 @@ class StackHang(Hang):
 
 def where_stacks_stand(lines: Sequence[str], layout: Layout | None = None) -> RankPositions | None:
     """The position of every rank by its stack, and who is missed; None without a stack in the lines."""
-    each, notes = _of_ranks(taken(lines))
+    each, notes = _of_ranks(processes(lines))
     if not each:
         return None
     shared, dumps, sure = SharedTables(), dict[int, Dump](), set[int]()
