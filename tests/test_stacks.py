@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 import re
 from collections import Counter
 from pathlib import Path
@@ -179,6 +180,23 @@ def test_files_of_a_folder_and_the_command(tmp_path: Path, capsys: pytest.Captur
     assert "rank 3 did not come" in capsys.readouterr().out
 
 
+def test_the_logs_of_torchruns_folders(tmp_path: Path) -> None:
+    """--log-dir writes attempt_0/RANK/stderr.log."""
+    for rank, text in enumerate(ONE_LATE):
+        (tmp_path / str(rank)).mkdir()
+        written(tmp_path / str(rank), {"stderr.log": f"step 3 loss 2.1\n{text}", "stdout.log": ""})
+    answer = lp.explain(flight=tmp_path)
+    assert answer.flight is not None
+    assert answer.flight.ranks == (3,)
+
+
+def test_a_cycle_tells_the_stages() -> None:
+    text = "".join(f"rank {rank}\n{spy(rank, 'recv')}" for rank in range(4))
+    answer = lp.explain(text, layout={"pp": 2, "dp": 2})
+    assert answer.best is not None
+    assert answer.best.cause.endswith("each waits for another one, in a cycle of stages 0, 1")
+
+
 NAMES = {
     "processes": {f"stack_{4000 + rank}.txt": text for rank, text in enumerate(ONE_LATE[:3])},
     "nodes": {f"trace-node{rank}.out": text for rank, text in enumerate(ONE_LATE)},
@@ -301,6 +319,27 @@ def test_texts_of_any_kind_are_read_soon(text: str) -> None:
         for _ in read.watch([text]):
             pass
         where_stacks_stand(read.lines)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_texts_never_fail(seed: int) -> None:
+    """Lines cut, swapped, repeated and mixed with others: an answer or a refusal, and a picture of it."""
+    draw = random.Random(seed)
+    rows = [
+        *FORMS["headings"].splitlines(),
+        *FORMS["a number"].splitlines(),
+        "==> / <==",
+        "==>  <==",
+        "rank 7",
+    ]
+    rows += [row[draw.randrange(len(row) + 1) :] for row in rows] + [
+        row[: draw.randrange(40)] for row in rows
+    ]
+    text = "\n".join(draw.choices(rows, k=draw.choice([5, 40, 400])))
+    name = draw.choice(["rank_0.txt", "..txt", "stderr.log", "9" * 8 + ".log", "a\n.txt"])
+    answer = lp.explain(f"{text}\n{spy(0)}")
+    assert answer.flight is None or lp.view(answer).summary
+    assert lp.explain(flight=of_bytes([(name, f"{text}\n{spy(0)}".encode())])).flight is not None
 
 
 def test_names_are_no_markup_and_numbers_are_bounded() -> None:

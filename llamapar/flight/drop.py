@@ -29,15 +29,16 @@ _TEXT = re.compile(r"\.(log|txt|out|err)$", re.IGNORECASE)
 def read_dumps(path: object) -> Folder:
     """The dumps and texts in a folder, or in some files; the last number in a file's name is the rank.
 
-    In a folder, hidden files and those without a number are skipped. A truncated or damaged dump is listed in
-    `broken`. Raises LlamaparError for a dump of a rank that appears twice, for a file that is neither, and
-    for a folder with nothing to read.
+    In a folder, hidden files and those without a number are skipped; the logs of torchrun's --log-dir lie in
+    folders below it. A truncated or damaged dump is listed in `broken`. Raises LlamaparError for a dump of a
+    rank that appears twice, for a file that is neither, and for a folder with nothing to read.
     """
     if not isinstance(path, str | Path):
         return of_bytes(map(_opened, path if isinstance(path, Iterable) else ()))
     folder = Path(path)
     try:
-        files = [folder] if folder.is_file() else sorted(file for file in folder.iterdir() if file.is_file())
+        inside = [folder] if folder.is_file() else [*folder.iterdir(), *folder.glob("[0-9]*/std*.log")]
+        files = sorted(file for file in inside if file.is_file())
     except (OSError, ValueError) as problem:
         words = getattr(problem, "strerror", None) or "it cannot be a folder's name"
         raise LlamaparError(
@@ -69,7 +70,7 @@ def _opened(file: object) -> tuple[str, bytes]:
     if len(data) > MAX_FILE and not text:
         why = f"a dump of {MAX_ENTRIES:,} entries is smaller"
         raise LlamaparError(f"{path.name}: more than {MAX_FILE:,} bytes", why, (), "flight")
-    return path.name, data
+    return path.name if _NUMBER.search(path.stem) else f"{path.parent.name}/{path.name}", data
 
 
 def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:

@@ -86,7 +86,10 @@ def processes(lines: Sequence[str]) -> list[Taken]:
     for line in lines[:MOST]:
         prefix = _PREFIX.match(line)
         if not prefix and (heading := _HEADING.fullmatch(line)):
-            file, name = heading[1] or "", Path(heading[1] or "").stem
+            file = heading[1] or ""
+            where = Path(file)
+            # torchrun --log-dir names the folder after the rank, 3/stderr.log
+            name = where.parent.name if where.stem in ("stdout", "stderr") else where.stem
             number = None if _NO_RANK.search(name) else _NUMBER.search(heading[2] or name)
             rank = int(number[1]) if number else None
             now.clear()
@@ -112,21 +115,21 @@ def processes(lines: Sequence[str]) -> list[Taken]:
 
 def _of_ranks(each: Sequence[Taken]) -> tuple[dict[int, Taken], list[str]]:
     """The last stacks of every rank, or of every stack by its number, and what to say of the others."""
-    processes = dict[str, set[str]]()
+    of_file = dict[str, set[str]]()
     for one in each:
-        processes.setdefault(one.file, set()).add(one.process)
-    found, moved, unknown = dict[int, Taken](), set[int](), list[Taken]()
+        of_file.setdefault(one.file, set()).add(one.process)
+    found, moved, unknown = dict[int, Taken](), set[int](), dict[object, Taken]()
     for one in each:
         # A number in a file's name is no rank if it is the process', or if the file shows several processes.
-        shared = one.file and (len(processes[one.file]) > 1 or str(one.rank) == one.process)
+        shared = one.file and (len(of_file[one.file]) > 1 or str(one.rank) == one.process)
         if one.rank is None or one.rank >= MAX_RANKS or shared:
-            unknown.append(one)
+            unknown[one.process or id(one)] = one
             continue
         if one.rank in found and found[one.rank].main != one.main:
             moved.add(one.rank)
         found[one.rank] = one
     if not found:
-        return dict(enumerate(unknown[:MAX_RANKS])), [NAMELESS]
+        return dict(enumerate([*unknown.values()][:MAX_RANKS])), [NAMELESS]
     notes = [f"{plural(len(unknown), 'stack')} without a rank left out"] if unknown else []
     if moved:
         notes.append(f"{rank_label(None, sorted(moved))} moved between stacks, or two ranks have one number")
@@ -262,6 +265,8 @@ def _judged(hang: StackHang, sides: Sequence[Sequence[int]], sure: AbstractSet[i
     if ops in ({"recv"}, {"send"}) and len(hang.waits) > 1 and not outside and not lost:
         kind, other = "cycle", "send" if ops == {"recv"} else "recv"
         words = f"none is in {other}: each waits for another one, in a cycle"
+        stages = {hang.layout.coord_of(rank).pp for rank in dumps} if hang.layout else set()
+        words += f" of stages {', '.join(map(str, sorted(stages)))}" * (len(stages) > 1)
     elif NAMELESS in hang.folder.notes:
         pass
     elif outside and len(outside) < len(hang.waits):
