@@ -75,11 +75,13 @@ def test_the_picture_has_a_place_for_each_side() -> None:
     answer = told("data", "py-spy")
     assert answer.flight.kind == "late"
     by_name = {trace["name"]: trace for trace in lp.view(answer).spec["data"]}
-    assert set(by_name) == {"other groups", "waits there", "here"}
-    assert by_name["other groups"]["y"] == by_name["here"]["y"] == [3]
+    assert set(by_name) == {"in no collective", "waits there", "here"}
+    assert by_name["in no collective"]["y"] == by_name["here"]["y"] == [3]
     assert sorted(by_name["waits there"]["y"]) == [0, 1, 2]
-    assert "rank 3 · the DataLoader" in by_name["other groups"]["hovertext"][0]
-    assert "places in the program" in json.dumps(lp.view(answer).spec)
+    assert "rank 3 · the DataLoader" in by_name["in no collective"]["hovertext"][0]
+    axis = lp.view(answer).spec["layout"]["xaxis"]
+    assert axis["title"]["text"] == "places in the program"
+    assert axis["ticktext"][-1] == "the DataLoader (in step)"
 
 
 def test_joined_the_stack_gives_the_line_and_the_records_the_call() -> None:

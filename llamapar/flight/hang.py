@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
 
 from llamapar.describe.layout import Layout
 
@@ -72,7 +71,10 @@ class Parting:
 
 @dataclass(frozen=True, eq=False)
 class Hang:
-    """The dumps of a run, its groups by name, and its layout and program if known."""
+    """The dumps of a run, its groups by name, and its layout and program if known.
+
+    places: rank → column of the picture, where ranks are compared by place instead of call by call.
+    """
 
     folder: Folder
     groups: Mapping[str, Group]
@@ -81,7 +83,7 @@ class Hang:
     _belongs: dict[tuple[int, int], str] = field(default_factory=dict, init=False)
     _absent: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict, init=False)
 
-    axis: ClassVar[str] = "calls of a rank, in order"
+    places: Mapping[int, int] = field(default_factory=dict, kw_only=True)
 
     @property
     def dumps(self) -> Mapping[int, Dump]:

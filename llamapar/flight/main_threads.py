@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
 
 from llamapar.describe.layout import AXES, Layout
 from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE
@@ -194,9 +193,6 @@ def _place(frames: Sequence[Plain]) -> tuple[str, str]:
 class StackHang(Hang):
     """A hang whose ranks show one place each: a call without number, sizes and group."""
 
-    places: Mapping[int, int] = field(default_factory=dict)
-    axis: ClassVar[str] = "places in the program"
-
     @cached_property
     def parted(self) -> Parting | None:
         """None: places have no order in which ranks could part."""
@@ -239,8 +235,8 @@ def where_stacks_stand(lines: Sequence[str], layout: Layout | None = None) -> Ra
     sides = dict[tuple[str, str], list[int]]()
     for rank, dump in dumps.items():
         sides.setdefault((dump.calls[0].op, dump.stacks[0].line), []).append(rank)
-    # Places outside of collectives stand first, and the one in which most ranks wait last.
-    ordered = sorted(sides.values(), key=lambda ranks: (not dumps[ranks[0]].done[0], len(ranks)))
+    # Places outside of collectives stand last, where the picture has most room for them.
+    ordered = sorted(sides.values(), key=lambda ranks: (dumps[ranks[0]].done[0], len(ranks)))
     places = {rank: at for at, ranks in enumerate(ordered) for rank in ranks}
     folder = Folder(dumps, noun="stack", notes=(*notes, ONE_MOMENT))
     hang = StackHang(folder, {"": Group("", "", tuple(world))}, layout, places=places)
@@ -257,7 +253,7 @@ def _judged(hang: StackHang, sides: Sequence[Sequence[int]], sure: AbstractSet[i
     one_place, axes = len(waiting) == 1, [axis for axis in AXES if hang.layout and hang.layout.size(axis) > 1]
     told = [
         f"{rank_label(None, ranks)} {'is' if len(ranks) == 1 else 'are'} in {op}{f' ({line})' * bool(line)}"
-        for ranks in sides
+        for ranks in reversed(sides)
         for op, _, line in [hang.of_rank(ranks[0])]
     ]
     kind, ranks, level = "few", tuple[int, ...](), POSSIBLE
