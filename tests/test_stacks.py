@@ -229,6 +229,15 @@ Thread 2 (idle): "Dummy-3"
     all_reduce (torch/distributed/distributed_c10d.py:2000)
     hook (train.py:70)
 """
+CALLS = """Thread 2 (idle): "Thread-5"
+    all_gather_object (torch/distributed/distributed_c10d.py:3000)
+    save (train.py:80)
+    Thread._bootstrap (threading.py:1002)
+"""
+JOINS = f"""Thread 1 (idle): "MainThread"
+    join (threading.py:1119)
+    step (train.py:5)
+{CALLS}"""
 MEGATRON = """Thread 1 (active): "MainThread"
     _communicate (megatron/core/pipeline_parallel/p2p_communication.py:300)
     {name} (megatron/core/pipeline_parallel/p2p_communication.py:400)
@@ -243,6 +252,9 @@ JUDGED: dict[str, tuple[list[str], str, tuple[int, ...], str]] = {
     "the root may have left": ([spy(0, "broadcast"), spy(1, "broadcast"), LOADER], "late", (2,), "possible"),
     "two places and one outside": ([spy(0), spy(1), spy(2, "barrier", 20), LOADER], "late", (3,), "possible"),
     "autograd's own thread": ([AUTOGRAD, AUTOGRAD, LOADER], "late", (2,), "likely"),
+    "a lock that a thread in a call holds": ([spy(0), spy(1), spy(2), JOINS], "branch", (3,), "possible"),
+    "a thread in a call beside the data": ([spy(0), spy(1), LOADER + CALLS], "late", (2,), "possible"),
+    "a lock": ([spy(0), spy(1), JOINS.partition("Thread 2")[0]], "late", (2,), "likely"),
     "all receive": ([MEGATRON.format(name="recv_forward"), spy(1, "recv")], "cycle", (), "possible"),
     "one sends as well": (
         [MEGATRON.format(name="send_forward_recv_backward"), spy(1, "recv")],

@@ -223,9 +223,10 @@ def where_stacks_stand(lines: Sequence[str], layout: Layout | None = None) -> Ra
     shared, dumps, sure = SharedTables(), dict[int, Dump](), set[int]()
     for rank, one in sorted(each.items()):
         op, how = _place(one.main)
-        if one.main[0]["filename"].endswith("torch/autograd/graph.py"):
-            # autograd runs hooks in threads of its own, for which the main one waits.
-            op, how = next((at for _, f in one.threads if f and (at := _place(f))[1] == "peers"), (op, how))
+        calls = [at for _, frames in one.threads if frames and (at := _place(frames))[1] == "peers"]
+        if calls and how != "peers":
+            # The main thread may wait for the one in a collective: autograd runs hooks in threads of its own.
+            op, how = (op, "") if op in (_OWN, *_OUTSIDE.values()) else calls[0]
         call, stack = CollectiveCall("", "", op, (), (), ()), shared.stack(one.main, {})
         done = bytearray([how != "peers"])
         dumps[rank] = Dump(rank, [call], array("q", [-1]), done, array("q", [0]), [stack], {}, 0)
