@@ -13,11 +13,10 @@ MARKS = ("WorkNCCL(SeqNum=", "ast enqueued ", "(most recent call first)", '"Main
 """One of them stands in every block of lines that is read closely: two of the watchdog's, two of stacks."""
 
 _KEPT = re.compile(
-    r'WorkNCCL\(SeqNum=|ast enqueued |hread (?:0x|\d|\()|File "|:\d{1,9}\)$|Process \d|Timeout \('
-    r"|Fatal Python|^==> |^\W{0,9}rank\W{0,3}\d{1,5}\W{0,9}(?:\(|$)",
-    re.IGNORECASE,
+    r'[Tt]hread (?:0x|\d|\()|File "|:\d{1,9}\)$|Process \d|Timeout \(|Fatal Python|^==> '
+    r"|^\W{0,9}[Rr](?:ank|ANK)\W{0,3}\d{1,5}\W{0,9}(?:\(|$)"
 )
-"""What a line that is kept holds: the watchdog's words, a thread or frame of a stack, or whose they are."""
+"""What else a line that is kept holds: a thread or a frame of a stack, or whose they are."""
 
 MOST = 2**18
 """Most lines that are kept: two for each rank of the largest run, and for two of its groups."""
@@ -37,7 +36,7 @@ class WatchdogLines:
         for block in blocks:
             if len(self.lines) < MOST and any(mark in block for mark in MARKS):
                 rows = (row[:LONGEST].rstrip() for row in block.split("\n"))
-                self.lines += [row for row in rows if _KEPT.search(row)]
+                self.lines += [row for row in rows if any(m in row for m in MARKS) or _KEPT.search(row)]
             yield block
 
 
