@@ -18,12 +18,14 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import _page
 import llamapar as lp
 from flights import folder as dumps_of
-from flights import hangs, many, multiplied, spare, torchs_pickle
+from flights import hangs, many, multiplied, spare, stacked, torchs_pickle, witnesses
+from llamapar.flight.drop import of_bytes
 from llamapar.flight.verdict import standing
 from test_flight import PASSED, UNSEEN, culprits
 from watchdogs import as_log
@@ -56,7 +58,38 @@ def tables(ranks: int, seed: int) -> dict[str, list[str]]:
     return {
         "hangs": _page.table(("hangs", "n", "right", "wrong and likely"), rows),
         "logs": _page.table(("named", "hangs"), sorted(from_logs().items())),
+        "stacks": _page.table(("read from", "hangs", *ANSWERS), stack_rows()),
     }
+
+
+ANSWERS = ("right and likely", "right and possible", "nobody", "wrong and possible", "wrong and likely")
+KINDS = {
+    "py-spy": "stacks alone, by py-spy",
+    "faulthandler": "stacks alone, by faulthandler",
+    "log": "the watchdog's lines alone",
+    "records": "flight records alone",
+    "joined": "all in one folder",
+}
+
+
+def stack_rows() -> list[tuple[str, int, *tuple[int, ...]]]:
+    """How often whom each kind of witness names is at fault, in the hangs of make_stacks.py."""
+    rows = list[tuple[str, int, *tuple[int, ...]]]()
+    for kind, title in KINDS.items():
+        found = Counter(answered(row, kind) for row in stacked() if witnesses(row)[kind])
+        rows.append((title, found.total(), *(found[answer] for answer in ANSWERS)))
+    return rows
+
+
+def answered(row: dict[str, Any], kind: str) -> str:
+    """One of ANSWERS."""
+    try:
+        told = lp.explain(flight=of_bytes(witnesses(row)[kind]))
+    except lp.LlamaparError:  # a log without a line of a hang
+        return "nobody"
+    ranks = set(getattr(told.flight, "ranks", ()))
+    level = told.best.level if told.best else ""
+    return f"{'right' if ranks <= {*row['ranks']} else 'wrong'} and {level}" if ranks else "nobody"
 
 
 def from_logs() -> Counter[str]:

@@ -123,7 +123,7 @@ INSIDE: Mapping[str, str] = {
     "WatchdogLines": "flight.log_lines",
     "as_cli": "configs.export",
     "cell_on_ranks": "execution.cell_result",
-    "dumps_of_bytes": "flight.dumps:of_bytes",
+    "dumps_of_bytes": "flight.drop:of_bytes",
     "explain_dumps": "flight.answer",
     "explain_flight": "flight.answer",
     "explain_log": "flight.answer",
@@ -135,7 +135,7 @@ INSIDE: Mapping[str, str] = {
     "loading_picture": "nodes.drawing:picture",
     "make_mesh": "spmd.compat",
     "overflow_lines": "nodes.loading",
-    "read_dumps": "flight.dumps",
+    "read_dumps": "flight.drop",
     "settings_of_texts": "configs.reader",
     "times_longer": "timing.change",
 }

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from llamapar.describe.layout import Layout
-from llamapar.flight.dumps import Dump, Folder, of_bytes
+from llamapar.flight.drop import of_bytes
+from llamapar.flight.dumps import Dump, Folder
+from watchdogs import as_log
 
 ORACLES = Path(__file__).parent / "oracles"
 
@@ -29,6 +31,21 @@ def positions(name: str = "positions.jsonl.gz") -> list[dict[str, Any]]:
 
 def _rows(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress((ORACLES / name).read_bytes()).splitlines()]
+
+
+def stacked() -> list[dict[str, Any]]:
+    """The hangs of make_stacks.py, with what each rank told of itself in three ways."""
+    return _rows("stacks.jsonl.gz")
+
+
+def witnesses(row: dict[str, Any]) -> dict[str, list[tuple[str, bytes]]]:
+    """The files that show such a hang, by the kind of witness; the last kind: all of them in one folder."""
+    records = [(f"record_rank_{rank}", base64.b64decode(text)) for rank, text in row["records"].items()]
+    log = as_log(of_bytes(records)).encode() if records else b""
+    found = {"records": records, "log": [("train.log", log)] if log else []}
+    for kind in ("py-spy", "faulthandler"):
+        found[kind] = [(f"stack_rank_{rank}.txt", text.encode()) for rank, text in row[kind].items()]
+    return found | {"joined": [*records, *found["log"], *found["py-spy"]]}
 
 
 def files(row: dict[str, Any]) -> list[tuple[str, bytes]]:

@@ -50,7 +50,8 @@ def explain(
         ("Llama-2-70b-hf") also works. layout: a Layout or a dict of degrees, which may be partial.
     framework: the framework whose wording and rules to prefer.
     flight: instead of `what`, a folder of torch's flight records of a run that hangs, one file for each rank,
-        or some of the files. They are read as data, against `layout` or the layout that their groups imply.
+        or some of the files; logs and stacks (py-spy, faulthandler) in it are read too, or alone.
+        They are read as data, against `layout` or the layout that their groups imply.
         With the model of the training step, each collective gets its layer and part of the layer.
         With seq_len, global_batch and (for a pipeline) the schedule, this works in the first steps too.
     facts: other known facts: degrees, gpus, n_heads, n_kv_heads, dim, seq_len and so on, each by its

@@ -1,20 +1,26 @@
-"""The explanation of flight records: the result of `lp.explain` for a folder of dumps."""
+"""The explanation of a hang: the result of `lp.explain` for flight records, logs and stacks.
+
+Each kind of witness is read by itself. The surest answer is given, with what the others say of it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from llamapar.describe.layout import AXES, Layout
 from llamapar.diagnosis.explanation import Diagnosis, Explanation
-from llamapar.diagnosis.hypothesis import POSSIBLE
+from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE
 from llamapar.diagnosis.known import Known
 from llamapar.diagnosis.vocabulary import NOT_SHARDING, SHARDING, UNKNOWN
+from llamapar.errors import LlamaparError
 from llamapar.records.tables import plural
 
-from . import dumps
+from .drop import of_bytes, read_dumps
+from .dumps import Folder
 from .groups import rank_label
+from .main_threads import StackHang, where_stacks_stand
 from .program import LlamaStep
 from .verdict import DID, RankPositions, standing
 from .watchdog import LogHang, folder_of, size_of_group
@@ -34,11 +40,15 @@ ADVICE = {
     "gone": "the rank's own log, and the system's: how it ended",
     "cut": "the whole dump of that rank",
     "tie": "which of the two sides is meant to call what",
+    "cycle": "send first on one side and receive first on the other, or both at once by batch_isend_irecv",
     "few": "the log of every rank, or their stacks (py-spy dump) while it hangs",
 }
 
 ABSENT = ("late", "slow", "gone")
 """Kinds in which a rank has not come: nothing but its standing still tells a hang from a run that goes on."""
+
+OPEN = ("tie", "cut", "few", "cycle")
+"""Kinds that leave open which side is wrong."""
 
 MOST_TOLD = 4
 """Most collectives that a sentence tells; the table has all."""
@@ -48,25 +58,33 @@ GOING_ON = "written while the run still went on, the records would look the same
 
 def explain_dumps(files: Iterable[tuple[str, bytes]]) -> Explanation:
     """Explain a hang from the bytes of each rank's dump; no layout is needed. Raises LlamaparError."""
-    return explain_hang(standing(dumps.of_bytes(files)))
+    return explain_hang(standing(of_bytes(files)))
 
 
 def explain_flight(source: object, known: Known) -> Explanation:
-    """Explain a hang from flight records; see `diagnosis.explain`.
+    """Explain a hang from flight records, logs and stacks; see `diagnosis.explain`.
 
-    source: a folder of dumps, some files, or dumps that have been read.
+    source: a folder of them, some files, or a folder that has been read.
 
     known: the layout, which gives every rank its coord, and the model, which names the layer of collectives.
     """
-    folder = source if isinstance(source, dumps.Folder) else dumps.read_dumps(source)
-    layout = _layout(known)
-    program = None if known.model is None else LlamaStep(known.model, known.numbers, known.schedule)
-    found = standing(folder, layout, program)
-    answer = explain_hang(found)
-    # Different calls are proof of a fault; a rank that has not come may just be on its way.
-    if found.kind not in ABSENT:
-        return answer
-    return replace(answer, note="; ".join(filter(None, [answer.note, GOING_ON])))
+    hangs = [*_hangs(source if isinstance(source, Folder) else read_dumps(source), known)]
+    if not hangs:
+        raise LlamaparError("no flight records", "", ["one file a rank"], "flight")
+    return _joined(hangs)
+
+
+def explain_log(lines: Sequence[str], found: Explanation, known: Known) -> Explanation:
+    """The answer from a log's lines that show a hang, unless its words name another cause.
+
+    lines: what `WatchdogLines` kept. found: the answer from the log's words.
+    """
+    hangs = [*_hangs(Folder({}, lines=lines), known)]
+    if not hangs or (found.best is not None and found.best.category != CATEGORY):
+        return found
+    answer = _joined(hangs)
+    note = "; ".join(filter(None, [found.note, answer.note]))
+    return replace(answer, note=note, line=found.line, ranks=found.ranks)
 
 
 def _layout(known: Known) -> Layout | None:
@@ -79,17 +97,48 @@ def _layout(known: Known) -> Layout | None:
     return known.layout or (Layout.of(degrees) if degrees else None)
 
 
-def explain_log(lines: Sequence[str], found: Explanation, known: Known) -> Explanation:
-    """The answer from a log's watchdog lines, unless the rest of the log names another cause than a hang.
-
-    lines: what `WatchdogLines` kept. found: the answer from the log's words. A log may lack ranks that are
-    there, so only calls that differ are proof of a fault, and only where the log names their group.
-    """
-    folder = folder_of(lines)
-    if folder is None or (found.best is not None and found.best.category != CATEGORY):
-        return found
+def _hangs(folder: Folder, known: Known) -> Iterator[RankPositions]:
+    """The hang as each kind of witness shows it: records, the watchdog's lines, stacks."""
     layout = _layout(known)
-    layout = layout if layout and layout.world > max(folder.dumps) else None
+    if folder.dumps or folder.broken:
+        program = None if known.model is None else LlamaStep(known.model, known.numbers, known.schedule)
+        yield standing(folder, layout, program)
+    if logged := folder_of(folder.lines):
+        yield _of_log(logged, layout if layout and layout.world > max(logged.dumps) else None)
+    if stacks := where_stacks_stand(folder.lines, layout):
+        yield stacks
+
+
+def _joined(hangs: Sequence[RankPositions]) -> Explanation:
+    """The surest answer, with what the other witnesses say of it. What contradicts is said, and lowers it."""
+    best = max(hangs, key=lambda one: (bool(one.ranks), one.kind not in ("few", "none"), one.level))
+    level, notes, cause = best.level, list[str](), best.cause
+    for other in (other for other in hangs if other is not best):
+        said = "say"
+        if other.ranks and best.ranks:
+            said = "name the same" if {*other.ranks} & {*best.ranks} else "contradict this"
+        notes.append(f"the {other.hang.folder.noun}s {said}: {other.cause}")
+        # Of two sure witnesses one is wrong, and a stack outweighs none.
+        if said == "contradict this" and (other.level is LIKELY or best.hang.folder.noun == "stack"):
+            level = POSSIBLE
+        if isinstance(other.hang, StackHang) and (ranks := [r for r in best.ranks if r in other.hang.dumps]):
+            op, does, line = other.hang.of_rank(ranks[0])
+            # A rank that did not come must not wait for others, and one that died has no stack.
+            doubt = best.kind in ABSENT and (ranks[0] in other.hang.waits or best.kind == "gone")
+            level = POSSIBLE if doubt else level
+            cause += f"; {'but ' * doubt}by its stack rank {ranks[0]} {does}: {op} ({line})"
+    answer = explain_hang(replace(best, cause=cause, level=level), notes)
+    # Different calls are proof of a fault; a rank that has not come may just be on its way.
+    going = best.kind in ABSENT and best.hang.folder.noun != "log line"
+    return replace(answer, note="; ".join(filter(None, [answer.note, GOING_ON * going])))
+
+
+def _of_log(folder: Folder, layout: Layout | None) -> RankPositions:
+    """The hang by the watchdog's lines, as sure as they allow.
+
+    A log may lack ranks that are there, so only calls that differ are proof of a fault, and only where the
+    log names their group.
+    """
     hang = standing(folder, layout, of=LogHang)
     group = hang.collective.group if hang.collective else ""
     differ = hang.kind in DID
@@ -111,20 +160,10 @@ def explain_log(lines: Sequence[str], found: Explanation, known: Known) -> Expla
         sizes = f"{call.op} of {call.inputs[0][0]:,} to {call.outputs[0][0]:,} elements"
         cause = f"{hang.cause}; {sizes}: a group of {plural(many, 'rank')}{', as' * bool(axes)} {axes}"
         hang = replace(hang, cause=cause.rstrip())
-    answer = explain_hang(hang)
-    if not (differ and group):
-        reasons = {"late": "a rank did not come", "gone": "perhaps a rank did not come"}
-        reason = reasons.get(hang.kind, "the log does not show who did not come")
-        answer = replace(answer, verdict=UNKNOWN, reason=reason)
-    return replace(
-        answer,
-        note="; ".join(filter(None, [found.note, answer.note])),
-        line=found.line,
-        ranks=found.ranks,
-    )
+    return hang
 
 
-def _waiting(folder: dumps.Folder) -> str:
+def _waiting(folder: Folder) -> str:
     """Who waits in which collective, in words."""
     where = dict[str, list[int]]()
     for rank, dump in folder.dumps.items():
@@ -136,31 +175,36 @@ def _waiting(folder: dumps.Folder) -> str:
     return f"{'; '.join(told[:MOST_TOLD])}; for whom, the lines do not say"
 
 
-def explain_hang(found: RankPositions) -> Explanation:
-    """The verdict of `lp.explain` on a hang."""
+def explain_hang(found: RankPositions, more: Iterable[str] = ()) -> Explanation:
+    """The verdict of `lp.explain` on a hang. more: what else the note says."""
     folder = found.hang.folder
-    notes = []
+    notes = [*folder.notes]
     missing = [rank for rank in found.every if rank not in found.hang.dumps and rank not in folder.broken]
     if missing:
         notes.append(f"no {folder.noun} of {rank_label(None, missing)}")
     notes += [f"rank {rank}'s dump cannot be read: {why}" for rank, why in list(folder.broken.items())[:4]]
     if found.layout is not None:
         notes.append(f"layout {found.layout}, order {found.layout.order}")
-    note = "; ".join(notes)
+    note = "; ".join([*notes, *more])
     if found.kind == "none":
         return Explanation(
             UNKNOWN, found.cause, (), note=note, known=Known(layout=found.layout), flight=found
         )
     verdicts: Mapping[str, str] = dict.fromkeys(("late", "slow", "gone", "inside"), NOT_SHARDING)
-    verdict = verdicts.get(found.kind, UNKNOWN if found.kind in ("tie", "cut", "few") else SHARDING)
+    verdict = verdicts.get(found.kind, UNKNOWN if found.kind in OPEN else SHARDING)
+    reasons = {SHARDING: "ranks took different ways", NOT_SHARDING: "all ranks went the same way"}
+    reason = reasons.get(verdict, f"the {folder.noun}s do not tell which side is wrong")
+    # Only records show all ranks; a log proves calls that differ in a group that it names, a stack nothing.
+    if folder.noun != "dump" and not (found.kind in DID and found.collective and found.collective.group):
+        told = {"late": "a rank did not come", "gone": "perhaps a rank did not come"}
+        verdict, reason = UNKNOWN, told.get(found.kind, f"the {folder.noun}s do not show who did not come")
     remedy = (ADVICE[found.kind],) if found.kind in ADVICE else ()
     diagnosis = Diagnosis(
         CATEGORY, None, found.cause, (), lambda: remedy, (), (), found.level, verdict == SHARDING
     )
-    reason = {SHARDING: "ranks took different ways", NOT_SHARDING: "all ranks went the same way"}
     return Explanation(
         verdict,
-        reason.get(verdict, f"the {folder.noun}s do not tell which side is wrong"),
+        reason,
         (diagnosis,),
         note=note,
         known=Known(layout=found.layout),

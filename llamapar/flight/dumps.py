@@ -8,21 +8,17 @@ ranks nor sends and receives.
 from __future__ import annotations
 
 import re
+import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
-from llamapar.describe import pickles
-from llamapar.errors import LlamaparError, printable, shown
+from llamapar.errors import printable, shown
 from llamapar.records.tables import Plain
 
-from .inert import CutOff, plain_mapping, refused
-
-MAX_FILE = 2**25
-"""Bytes of the largest dump that is read: 2,000 entries take one or two million, with frames ten."""
+from .inert import refused
 
 MAX_ENTRIES = 100_000
 """Most entries of one dump; torch keeps 2,000 unless told otherwise."""
@@ -74,9 +70,6 @@ class CollectiveCall(NamedTuple):
         sizes = (self.inputs or self.outputs)[:1]
         dtype = _SHORT.get(self.dtypes[0], self.dtypes[0].lower()) if self.dtypes else ""
         return f"{list(sizes[0])} {dtype}".strip() if sizes else ""
-
-    def __str__(self) -> str:
-        return ", ".join(filter(None, [self.op, self.shape]))
 
 
 _UNEQUAL = {
@@ -153,91 +146,22 @@ class Dump:
 
 @dataclass(frozen=True)
 class Folder:
-    """Dumps by rank, and the reason for each rank whose dump cannot be read. noun: what a rank leaves."""
+    """Dumps by rank, and the reason for each rank whose dump cannot be read. noun: what a rank leaves.
+
+    lines: of logs and stacks that lie beside the dumps, as `log_lines` keeps them. notes: what else to say.
+    """
 
     dumps: Mapping[int, Dump]
     broken: Mapping[int, str] = field(default_factory=dict)
     noun: str = "dump"
-
-
-# -- files -----------------------------------------------------------------------------------------
-
-_NUMBER = re.compile(r"(\d{1,8})\D*$")
-_BESIDE = re.compile(r"^\.|\.(log|txt|out|err)$", re.IGNORECASE)
-"""Names of files that lie beside dumps and are none: hidden ones, and a rank's log."""
-
-
-def read_dumps(path: object) -> Folder:
-    """The dumps in a folder, or in some files; the last number in a file's name is the rank.
-
-    In a folder, hidden files and logs are skipped. A truncated or damaged dump is listed in `broken`. Raises
-    LlamaparError for a rank that appears twice, for a file that is no flight record, and for a folder without
-    dumps.
-    """
-    if not isinstance(path, str | Path):
-        names = [Path(str(one)) for one in path] if isinstance(path, Iterable) else []
-        return of_bytes((file.name, _bytes(file)) for file in names)
-    folder = Path(path)
-    try:
-        files = [folder] if folder.is_file() else sorted(file for file in folder.iterdir() if file.is_file())
-    except (OSError, ValueError) as problem:
-        words = getattr(problem, "strerror", None) or "it cannot be a folder's name"
-        raise LlamaparError(
-            f"{shown(str(path), 200)}: {words}", "", ["a folder of dumps"], "flight"
-        ) from None
-    dumps = [file for file in files if _NUMBER.search(file.stem) and not _BESIDE.search(file.name)]
-    if not dumps or len(dumps) > MAX_RANKS:
-        what = f"{shown(str(path), 200)}: {len(dumps):,} files that end in a rank's number"
-        why = f"a dump is one file a rank, such as nccl_trace_rank_3; at most {MAX_RANKS:,} are read"
-        raise LlamaparError(what, why, ["a folder of dumps"], "flight")
-    return of_bytes((file.name, _bytes(file)) for file in dumps)
-
-
-def _bytes(file: Path) -> bytes:
-    try:
-        if file.is_fifo():  # one that nobody writes to would be waited for
-            raise LlamaparError(f"{shown(str(file), 200)} is a pipe", "", ["a file"], "flight")
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE + 1)
-    except OSError as problem:
-        raise LlamaparError(f"{shown(str(file), 200)}: {problem.strerror}", "", (), "flight") from None
-    if len(data) > MAX_FILE:
-        why = f"a dump of {MAX_ENTRIES:,} entries is smaller"
-        raise LlamaparError(f"{file.name}: more than {MAX_FILE:,} bytes", why, (), "flight")
-    return data
-
-
-def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
-    """The dumps in (name, bytes) of files, as from `read_dumps`."""
-    dumps, broken, names = dict[int, Dump](), dict[int, str](), dict[int, str]()
-    known = _SharedTables()
-    for name, data in files:
-        number = _NUMBER.search(Path(name).stem)
-        if number is None:
-            raise LlamaparError(f"{shown(name)}: no number of a rank in its name", "", ["rank_0"], "flight")
-        rank = int(number[1])
-        if rank >= MAX_RANKS:
-            what = f"{shown(name)}: its name ends in {rank:,}, which is no rank"
-            raise LlamaparError(what, f"at most {MAX_RANKS:,} ranks are read", ["rank_0"], "flight")
-        if rank in names:
-            raise LlamaparError(
-                f"rank {rank} comes twice: {names[rank]} and {name}", "a rank leaves one dump", (), "flight"
-            )
-        names[rank] = name
-        try:
-            with pickles.uncollected():
-                dumps[rank] = _dump(rank, plain_mapping(data, name), name, known)
-        except CutOff as problem:
-            broken[rank] = str(problem)
-    if not names:
-        raise LlamaparError("no flight records", "", ["one file a rank"], "flight")
-    return Folder(dict(sorted(dumps.items())), dict(sorted(broken.items())))
+    lines: Sequence[str] = ()
+    notes: tuple[str, ...] = ()
 
 
 # -- entries ---------------------------------------------------------------------------------------
 
 
-class _SharedTables:
+class SharedTables:
     """Data shared by dumps, stored once: calls, places, groups.
 
     A few bytes of a pickle can refer to a long list or text again. So nothing is copied whole, the cost of an
@@ -247,7 +171,6 @@ class _SharedTables:
     def __init__(self) -> None:
         self.calls: dict[object, CollectiveCall] = {}
         self.frames: dict[object, tuple[str, str]] = {}
-        self.files: dict[str, tuple[str, str, bool]] = {}
         self.stacks: dict[Stack, Stack] = {}
         self.ranks: dict[str, tuple[int, ...]] = {}
         self.batches = False  # whether a call that ends a batch was seen
@@ -304,14 +227,11 @@ class _SharedTables:
             raise TypeError
         key = (file, line, name)
         if key not in self.frames:
-            if file not in self.files:
-                path = file[-MAX_PATH:]
-                parts = ["a cell"] if "/ipykernel_" in path else path.split("/")
-                own = not (_LIBRARIES.search(path) or file.startswith("<"))
-                self.files[file] = "/".join(parts[-3:])[-100:], parts[-1][-100:], own
-            whole, short, own = self.files[file]
-            text, line = (printable(f"line {line} of {part}, in {name[:100]}") for part in (whole, short))
-            self.frames[key] = text, line if own else ""
+            path = file[-MAX_PATH:]
+            parts = ["a cell"] if "/ipykernel_" in path else path.split("/")
+            names = ("/".join(parts[-3:])[-100:], parts[-1][-100:])
+            text, line = (printable(f"line {line} of {part}, in {name[:100]}") for part in names)
+            self.frames[key] = text, "" if of_library(path) else line
         return self.frames[key]
 
     def members(self, config: object, where: str) -> dict[str, tuple[int, ...]]:
@@ -343,13 +263,22 @@ def _sizes(tensors: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple([tuple(size[:_CUT]) for size in tensors[:MAX_TENSORS]])
 
 
-_LIBRARIES = re.compile(r"-packages/(torch/|typing_ext)|/llamapar/(spmd|execution)/|/lib/python3[^/]*/[^/]*$")
-"""Where code lies that nobody wrote for a run."""
+_LIBRARIES = re.compile(
+    r"-packages/(torch/|typing_ext)|^torch/|/llamapar/(spmd|execution)/|/lib/python3[^/]*/(?!(site|dist)-packages/)|^<"
+)
+"""Where code lies that nobody wrote for a run. py-spy writes a path from the folder of packages on."""
+
+
+def of_library(path: str) -> bool:
+    """Whether a file is torch's or Python's own; py-spy names Python's without their folder."""
+    module = path.partition("/")[0].removesuffix(".py")
+    return bool(_LIBRARIES.search(path)) or module in sys.stdlib_module_names
+
 
 _ENDS = re.compile(r"(send|recv) (\d{1,9})(->|<-)(\d{1,9})")
 
 
-def _dump(rank: int, value: Plain, where: str, known: _SharedTables) -> Dump:
+def dump_of(rank: int, value: Plain, where: str, known: SharedTables) -> Dump:
     version, entries = value.get("version"), value.get("entries", [])
     if not isinstance(version, str) or version.partition(".")[0] != str(VERSION):
         what = shown(version) if isinstance(version, str | int | float) else "missing"

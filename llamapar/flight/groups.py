@@ -144,7 +144,7 @@ def _completed(group: Group, layout: Layout | None, everyone: tuple[int, ...]) -
         return group if group.whole else Group(group.name, group.label, everyone, ALL, True)
     if layout is None:
         return Group(group.name, group.label, group.ranks, "", group.whole)
-    for axes in dict.fromkeys([*filter(None, [group.axes]), *_joint()]):
+    for axes in dict.fromkeys([*filter(None, [group.axes]), *_JOINT]):
         try:
             ranks = tuple(layout.group(axes, group.ranks[0]))
         except LayoutError:
@@ -157,9 +157,8 @@ def _completed(group: Group, layout: Layout | None, everyone: tuple[int, ...]) -
     return Group(group.name, group.label, group.ranks, "", group.whole)
 
 
-def _joint() -> list[str]:
-    """Axes and joint axes, smaller ones first."""
-    return ["-".join(names) for n in range(1, len(AXES) + 1) for names in itertools.combinations(AXES, n)]
+_JOINT = ["-".join(names) for n in range(1, len(AXES) + 1) for names in itertools.combinations(AXES, n)]
+"""Axes and joint axes, smaller ones first."""
 
 
 def _found(groups: Iterable[Group], top: int) -> Layout | None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
 from llamapar.describe.layout import Layout
 
 from .dumps import CollectiveCall, Dump, Folder
-from .groups import Group
+from .groups import Group, rank_label
 from .order import Sent
 from .program import LlamaStep
 
@@ -69,28 +69,43 @@ class Parting:
         return len(self.others) <= len(self.ranks) or len(self.others) < 2
 
 
-@dataclass(frozen=True)
-class Lateness:
-    """How late a rank came to earlier collectives: last to `last` of `of`, by `seconds` in the median."""
-
-    last: int
-    of: int
-    seconds: float
-    slow: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Hang:
-    """The dumps of a run, its groups by name, and its layout and program if known."""
+    """The dumps of a run, its groups by name, and its layout and program if known.
+
+    places: rank → column of the picture, where ranks are compared by place instead of call by call.
+    """
 
     folder: Folder
     groups: Mapping[str, Group]
     layout: Layout | None
     program: LlamaStep | None = None
+    _belongs: dict[tuple[int, int], str] = field(default_factory=dict, init=False)
+    _absent: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict, init=False)
+
+    places: Mapping[int, int] = field(default_factory=dict, kw_only=True)
 
     @property
     def dumps(self) -> Mapping[int, Dump]:
         return self.folder.dumps
+
+    def of_rank(self, rank: int) -> tuple[str, str, str]:
+        """(its last collective, what it does there, the line of code)."""
+        dump = self.dumps.get(rank)
+        if dump is None:
+            return "", self.folder.broken.get(rank, f"left no {self.folder.noun}"), ""
+        if not len(dump):
+            return "", "called nothing", ""
+        wait = self.waits[rank][0] if rank in self.waits else None
+        at = wait.at if wait else len(dump) - 1
+        call, state = dump.calls[at], "is past it"
+        if wait and wait.absent:
+            state = f"waits for {rank_label(None, wait.absent)}"
+        elif wait:
+            alike = self.alike(call, dump.numbers[at])
+            state = "is in it with all others" if alike else "is in it, and others call something else"
+        where = self.groups[call.group].where(self.layout)
+        return f"{where}: {call.op} #{dump.numbers[at]}", state, dump.stacks[at].line
 
     def belongs(self, rank: int, at: int) -> str:
         """The place of a call in a known program, such as "layer 17's MLP, forward"; else ""."""
@@ -100,10 +115,6 @@ class Hang:
             known = self.program is not None and self.layout is not None and call.ends is None
             self._belongs[key] = str((known and self._belonging(rank, at)) or "")
         return self._belongs[key]
-
-    @cached_property
-    def _belongs(self) -> dict[tuple[int, int], str]:
-        return {}
 
     def _belonging(self, rank: int, at: int) -> Sent | None:
         assert self.program is not None
@@ -127,27 +138,21 @@ class Hang:
             known = self._absent[group, number] = tuple(gone)
         return known
 
-    @cached_property
-    def _absent(self) -> dict[tuple[str, int], tuple[int, ...]]:
-        return {}
-
     def _missing(self, rank: int, at: int) -> tuple[int, ...]:
         """The ranks that a call waits for: the sender for a receive, the receiver for a send."""
         call = self.dumps[rank].calls[at]
         if call.ends is None:
             return self.absent(call.group, self.dumps[rank].numbers[at])
         members = self.groups[call.group].ranks
-        ends = [members[end] for end in call.ends if 0 <= end < len(members)]
-        others = [end for end in ends if end != rank]
-        return tuple(other for other in others if not self._answers(other, call))
-
-    def _answers(self, rank: int, call: CollectiveCall) -> bool:
-        """Whether a rank is in the matching end of a send or a receive."""
-        dump = self.dumps.get(rank)
-        if dump is None:
-            return False
-        calls = [dump.calls[at] for at in dump.open]
-        return any((c.group, c.ends) == (call.group, call.ends) and c.op != call.op for c in calls)
+        others = {members[end] for end in call.ends if 0 <= end < len(members)} - {rank}
+        # One that is in the matching end of the send or the receive has come.
+        meet = {
+            other
+            for other in others & self.dumps.keys()
+            for c in map(self.dumps[other].calls.__getitem__, self.dumps[other].open)
+            if (c.group, c.ends) == (call.group, call.ends) and c.op != call.op
+        }
+        return tuple(sorted(others - meet))
 
     @cached_property
     def waits(self) -> dict[int, tuple[Wait, ...]]:
@@ -170,6 +175,11 @@ class Hang:
             return False
         entered = self.entered(call.group, number)
         return call.op in ONE_WAY or all(i == len(self.dumps[r]) - 1 for r, i in entered.items())
+
+    @cached_property
+    def sends(self) -> bool:
+        """Whether the records show sends and receives, as only NCCL's do."""
+        return any(call.ends for dump in self.dumps.values() for call in dump.calls)
 
     @cached_property
     def _ended(self) -> bool:
@@ -199,8 +209,8 @@ class Hang:
         entered = self.entered(call.group, number)
         return all(self.dumps[rank].calls[at].kind == call.kind for rank, at in entered.items())
 
-    def lateness(self, rank: int, group: str, number: int) -> Lateness:
-        """The lateness of a rank at the group's earlier collectives."""
+    def lateness(self, rank: int, group: str, number: int) -> str:
+        """How often a slow rank came last to the group's earlier collectives, and by how much; else ""."""
         lags, times = [], []
         for before in range(max(1, number - BEFORE), number):
             at = self.entered(group, before)
@@ -212,7 +222,8 @@ class Hang:
         late = [lag for lag in lags if lag > 0]
         typical = statistics.median(late) if late else 0.0
         often = len(lags) > 4 and len(late) >= OFTEN * len(lags)
-        return Lateness(len(late), len(lags), typical, bool(often and period and typical > LAG * period))
+        slow = often and period and typical > LAG * period
+        return f"it came last to {len(late)} of the {len(lags)} before, by {typical:.2g} s" if slow else ""
 
     # -- who left the common way -------------------------------------------------------------------
 
@@ -279,7 +290,7 @@ class Hang:
                 if call.ends is None:
                     first.setdefault(self.groups[call.group].kind, (dump.numbers[at], at))
             firsts.append(first)
-        shared = set.intersection(*(set(first) for first in firsts))
+        shared = set.intersection(*map(set, firsts))
         if not shared:
             return {}
         counts = Counter(self.groups[call.group].kind for call in self.dumps[ranks[0]].calls)
@@ -287,17 +298,11 @@ class Hang:
         # Sorting makes the choice independent of the order of a set.
         kind = max(sorted(shared), key=lambda kind: counts[kind])
         start = max(first[kind][0] for first in firsts)
-        found: dict[int, int] = {}
-        for rank in ranks:
+        found = {}
+        for rank, first in zip(ranks, firsts, strict=True):
             dump = self.dumps[rank]
-            places = (
-                at for at, call in enumerate(dump.calls)
-                if call.ends is None and dump.numbers[at] == start and self.groups[call.group].kind == kind
-            )  # fmt: skip
-            begin = next(places, None)
-            if begin is not None:
-                found[rank] = begin
-        return found
+            found[rank] = dump.at.get((dump.calls[first[kind][1]].group, start), -1)
+        return {rank: at for rank, at in found.items() if at >= 0}
 
     def _of_role(self, ranks: Sequence[int]) -> Parting | None:
         """The first harmful parting of ranks that run the same program."""

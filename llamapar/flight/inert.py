@@ -25,41 +25,34 @@ def plain_mapping(data: bytes, where: str) -> Plain:
     if not data.strip():
         raise CutOff("empty")
     start = data[:64].lstrip()[:1]
-    if start == b"{":
-        return _object(_json(data, where), where, "it")
-    if start != pickle.PROTO:
+    form = "JSON" if start == b"{" else "pickle"
+    if start not in (b"{", pickle.PROTO):
         raise refused(where, "neither JSON nor a pickle")
     try:
-        value = _unpickled(data, where)
+        if form == "JSON":
+            value = json.loads(data)
+        elif (trusted := _torchs(data)) is not None:
+            value = _PlainUnpickler(io.BytesIO(trusted)).load()
+        else:
+            value = pickles.load_pickle(data, (), where, tuples=False)
     except CheckpointError as problem:
         if "cut off" in problem.what or "damaged" in problem.what:
-            raise CutOff("its pickle is cut off or damaged") from None
+            raise CutOff(f"its {form} is cut off or damaged") from None
         raise refused(where, problem.what.removeprefix(f"{where}: ").partition(", which no")[0]) from None
-    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError):
-        raise CutOff("its pickle is damaged") from None
-    return _object(value, where, "it")
-
-
-def _json(data: bytes, where: str) -> object:
-    try:
-        return json.loads(data)
     except RecursionError:
-        raise refused(where, "its JSON is nested too deeply") from None
-    except ValueError as problem:
+        raise refused(where, f"its {form} is nested too deeply") from None
+    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError) as problem:
         # Python limits the digits of an int and says so in a ValueError of its own.
         if "integer string conversion" in str(problem):
             raise refused(where, "its JSON holds a number of thousands of digits") from None
-        raise CutOff("its JSON is cut off or damaged") from None
+        raise CutOff(f"its {form} is cut off or damaged") from None
+    if not isinstance(value, dict):
+        raise refused(where, f"it is {type(value).__name__}, not a mapping")
+    return value
 
 
 def refused(where: str, what: str) -> LlamaparError:
     return LlamaparError(f"{where}: {what}", "no flight record of torch's looks like that", (), "flight")
-
-
-def _object(value: object, where: str, what: str) -> Plain:
-    if not isinstance(value, dict):
-        raise refused(where, f"{what} is {type(value).__name__}, not a mapping")
-    return value
 
 
 # -- pickles ---------------------------------------------------------------------------------------
@@ -113,10 +106,3 @@ def _torchs(data: bytes) -> bytes | None:
         else:
             return None
     return None
-
-
-def _unpickled(data: bytes, where: str) -> object:
-    trusted = _torchs(data)
-    if trusted is None:
-        return pickles.load_pickle(data, (), where, tuples=False)
-    return _PlainUnpickler(io.BytesIO(trusted)).load()

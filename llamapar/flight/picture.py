@@ -22,7 +22,7 @@ RANKS = 32
 STACKS = 64
 """Most different stacks that travel with a picture: those of calls that wait, then of others."""
 
-OTHER = "other groups"
+OTHER, OUTSIDE = "other groups", "in no collective"
 
 _SHARE = 0.86
 """Part of its place that the bar of a call takes."""
@@ -33,13 +33,15 @@ def picture(record: RankPositions, with_stacks: bool = False) -> tuple[Spec, str
 
     with_stacks: add the stack of a clicked call for a panel. Stacks differ between machines.
     """
-    ranks = _drawn(record)
+    group = record.group.ranks if record.group is not None else ()
+    ranks = sorted([*dict.fromkeys([*record.ranks, *group, *record.every])][:RANKS])
     # Ring buffers have dropped different numbers of calls, so rows are aligned on the first call that all
     # have.
     begins = record.hang.starts([rank for rank in ranks if rank in record.hang.dumps])
     ends = {rank: len(record.hang.dumps[rank]) - at for rank, at in begins.items()}
     last = max(ends.values(), default=1)
     first = max(0, last - CALLS)
+    other = OUTSIDE if record.hang.places else OTHER
     done: dict[str, list[Bar]] = {}
     waiting: list[Bar] = []
     stacks: dict[tuple[float, float], Stack] = {}
@@ -47,13 +49,14 @@ def picture(record: RankPositions, with_stacks: bool = False) -> tuple[Spec, str
         if rank not in begins:
             continue
         open_calls = {wait.at for wait in record.hang.waits.get(rank, ())}
-        for place in range(first, ends[rank]):
-            at = begins[rank] + place
+        for at in range(max(0, begins[rank] + first), len(record.hang.dumps[rank])):
+            place = at - begins[rank]
             bar = Bar(row, place, place + _SHARE, _hover(record, rank, at))
             stacks[bar.row, bar.start] = record.hang.dumps[rank].stacks[at]
-            group = record.hang.groups[record.hang.dumps[rank].calls[at].group]
-            (waiting if at in open_calls else done.setdefault(_look(group.axes), [])).append(bar)
-    colours = {**style.COLOURS, OTHER: style.PAD}
+            axes = record.hang.groups[record.hang.dumps[rank].calls[at].group].axes
+            look = axes if axes in style.COLOURS else other
+            (waiting if at in open_calls else done.setdefault(look, [])).append(bar)
+    colours = {**style.COLOURS, other: style.PAD}
     seen = ((done.get(look, []), {"color": colour}, look) for look, colour in colours.items())
     data = draw.looks(seen, len(ranks))
     data += [draw.missing(waiting, len(ranks), "waits there")] if waiting else []
@@ -67,16 +70,18 @@ def picture(record: RankPositions, with_stacks: bool = False) -> tuple[Spec, str
         data.append(
             draw.scatter("markers", places, rows, marker=cross, hovertext=hover, **draw.legend("here"))
         )
+    title, ticks = "calls of a rank, in order", {"dtick": draw.step(int(last - first) + 1, 8)}
+    if by_place := {place: record.hang.of_rank(rank) for rank, place in record.hang.places.items()}:
+        names = [escape(f"{op} ({line.rpartition(', ')[2]})"[:40]) for op, _, line in by_place.values()]
+        title, ticks = "places in the program", draw.ticks([at + _SHARE / 2 for at in by_place], names)
     left_out = len(record.every) - len(ranks)
-    title = f"{rank_label(None, record.ranks)} left the others" if record.ranks else "nobody can be named"
+    named = f"{rank_label(None, record.ranks)} left the others" if record.ranks else "nobody can be named"
     layout = style.layout(
         "flight",
-        title,
+        named,
         f"{left_out:,} more ranks are not drawn" if left_out else "",
         widest=str(max(ranks)),
-        xaxis=draw.axis(
-            "calls of a rank, in order", [first - 0.2, last + 1], dtick=draw.step(int(last - first) + 1, 8)
-        ),
+        xaxis=draw.axis(title, [first - 0.2, last + 1], **ticks),
         yaxis=draw.downward(
             draw.axis("rank", [-0.5, len(ranks) - 0.5], **draw.ticks(range(len(ranks)), ranks))
         ),
@@ -97,16 +102,6 @@ def _frames(traces: Sequence[Spec], stacks: Mapping[tuple[float, float], Stack])
     return [list(stack.frames) for stack in [*numbers][:STACKS]]
 
 
-def _drawn(record: RankPositions) -> list[int]:
-    group = record.group.ranks if record.group is not None else ()
-    order = dict.fromkeys([*record.ranks, *group, *record.every])
-    return sorted(list(order)[:RANKS])
-
-
-def _look(axes: str) -> str:
-    return axes if axes in style.COLOURS else OTHER
-
-
 def _place(
     record: RankPositions, rank: int, begins: dict[int, int], ends: dict[int, int], last: int
 ) -> float:
@@ -114,7 +109,7 @@ def _place(
     parted = record.hang.parted
     if parted is not None and rank in parted.ranks and rank in begins:
         return parted.ranks[rank] - begins[rank]
-    return ends.get(rank, last - 1)
+    return record.hang.places.get(rank, ends.get(rank, last - 1))
 
 
 def _hover(record: RankPositions, rank: int, at: int) -> str:
@@ -123,5 +118,6 @@ def _hover(record: RankPositions, rank: int, at: int) -> str:
     where = record.hang.groups[call.group].where(record.layout)
     sizes = f"{[list(size) for size in call.inputs]} to {[list(size) for size in call.outputs]}"
     text = f"rank {rank} · {where}: {call.op} #{dump.numbers[at]}, {sizes} {', '.join(call.dtypes)}"
+    text = text if dump.numbers[at] >= 0 else f"rank {rank} · {call.op}"
     said = " · ".join(filter(None, [text, record.hang.belongs(rank, at), dump.stacks[at].line]))
     return escape(said, quote=False)

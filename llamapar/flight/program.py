@@ -17,8 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 from llamapar.count.wire import Sending, sending
 from llamapar.describe.layout import AXES, Layout
@@ -54,14 +53,12 @@ class LlamaStep:
     model: ModelConfig
     numbers: Mapping[str, int]
     schedule: str = ""
+    _orders: dict[object, list[Expected]] = field(default_factory=dict, init=False)
+    _read: dict[tuple[int, str], tuple[list[Key], list[Compared]]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.schedule:
             one_of("schedule", self.schedule, ORDERS)
-
-    @cached_property
-    def _orders(self) -> dict[object, list[Expected]]:
-        return {}
 
     def belonging(
         self,
@@ -92,10 +89,6 @@ class LlamaStep:
             return None
         return max(found, key=lambda sent: sent.micro_batch is not None)
 
-    @cached_property
-    def _read(self) -> dict[tuple[int, str], tuple[list[Key], list[Compared]]]:
-        return {}
-
     def _compared(
         self, layout: Layout, rank: int, axis: str, calls: Mapping[str, Sequence[CollectiveCall]]
     ) -> tuple[list[Key], list[Compared]]:
@@ -107,8 +100,11 @@ class LlamaStep:
         recorded = [_recorded(call, scatters, layout.size(axis)) for call in own]
         found = list[Compared]()
         for dtype, tokens in self._sizes(layout, calls.get("tp", ()), own):
-            for expected in self._expected(layout, rank, axis, dtype, tokens):
-                keys = [_key(sent, scatters) for sent in expected.sent]
+            place = (layout, layout.coord_of(rank).pp, axis, dtype, tokens)
+            if place not in self._orders:
+                self._orders[place] = list(self._expected(layout, rank, axis, dtype, tokens))
+            for expected in self._orders[place]:
+                keys = [(one.kind if scatters else _folded(one.kind), one.bytes) for one in expected.sent]
                 found.append((expected, keys, _ends(recorded, keys) if expected.proof else []))
         return recorded, found
 
@@ -131,14 +127,8 @@ class LlamaStep:
         }
         return sorted(seen, key=lambda pair: -pair[1])[:SIZES]
 
-    def _expected(self, layout: Layout, rank: int, axis: str, dtype: str, tokens: int) -> list[Expected]:
+    def _expected(self, layout: Layout, rank: int, axis: str, dtype: str, tokens: int) -> Iterator[Expected]:
         """Orders along the axis: whole steps if the number of micro-batches is known, and one micro-batch."""
-        place = (layout, layout.coord_of(rank).pp, axis, dtype, tokens)
-        if place not in self._orders:
-            self._orders[place] = list(self._made(layout, rank, axis, dtype, tokens))
-        return self._orders[place]
-
-    def _made(self, layout: Layout, rank: int, axis: str, dtype: str, tokens: int) -> Iterator[Expected]:
         batch, each = self.numbers.get("global_batch", 0), self.numbers.get("micro_batch", 1)
         many = batch // (layout.dp * each)
         each_layer = sum(p.layer == 0 for p in self.model.parameters())
@@ -282,10 +272,6 @@ def _recorded(call: CollectiveCall, scatters: bool, ranks: int) -> Key:
     numbers = _numbers(call.inputs) * (ranks if kind == "all_gather" else 1)
     size = _BYTES.get(call.dtypes[0], 0) if call.dtypes else 0
     return kind if scatters else _folded(kind), numbers * size
-
-
-def _key(sent: Sent, scatters: bool) -> Key:
-    return sent.kind if scatters else _folded(sent.kind), sent.bytes
 
 
 def _folded(kind: str) -> str:

@@ -6,7 +6,6 @@ text gives both, or nobody is named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llamapar.describe.layout import Layout
@@ -51,24 +50,6 @@ class RankPositions(Record):
     def layout(self) -> Layout | None:
         return self.hang.layout
 
-    def of_rank(self, rank: int) -> tuple[str, str, str]:
-        """(its last collective, what it does there, the line of code)."""
-        dump = self.hang.dumps.get(rank)
-        if dump is None:
-            return "", self.hang.folder.broken.get(rank, f"left no {self.hang.folder.noun}"), ""
-        waits = self.hang.waits.get(rank)
-        if not len(dump):
-            return "", "called nothing", ""
-        at = waits[0].at if waits else len(dump) - 1
-        call, state = dump.calls[at], "is past it"
-        if waits:
-            absent = waits[0].absent
-            alike = self.hang.alike(call, dump.numbers[at])
-            state = "is in it with all others" if alike else "is in it, and others call something else"
-            state = f"waits for {rank_label(None, absent)}" if absent else state
-        where = self.hang.groups[call.group].where(self.layout)
-        return f"{where}: {call.op} #{dump.numbers[at]}", state, dump.stacks[at].line
-
     @property
     def every(self) -> list[int]:
         """All ranks, including those without a dump."""
@@ -78,7 +59,7 @@ class RankPositions(Record):
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: dict[tuple[str, str, str], list[int]] = {}
         for rank in self.every:
-            rows.setdefault(self.of_rank(rank), []).append(rank)
+            rows.setdefault(self.hang.of_rank(rank), []).append(rank)
         each: list[list[object]] = [[rank_label(None, ranks), *row] for row, ranks in rows.items()]
         return "where every rank stands", ["ranks", "last collective", "there", "line"], each, ""
 
@@ -91,7 +72,7 @@ class RankPositions(Record):
         )
         return {
             "kind": self.kind, "ranks": list(self.ranks), "level": str(self.level), "layout": layout,
-            "standing": {str(rank): list(self.of_rank(rank)) for rank in self.every[:4096]},
+            "standing": {str(rank): list(self.hang.of_rank(rank)) for rank in self.every[:4096]},
         }  # fmt: skip
 
 
@@ -106,29 +87,20 @@ def standing(
     # The order is that of certainty: ranks that differ, ranks that never came, an even split, and at last
     # a wait without a culprit.
     if not hang.waits:
-        return RankPositions(hang, "none", (), WEAK, _silence(hang))
+        words = "no rank waits in a collective that was recorded"
+        cause = words if hang.sends else f"{words}; gloo records no send and no receive"
+        return RankPositions(hang, "none", (), WEAK, cause)
     parted = hang.parted
-    if parted is not None and (not parted.tied or _clash(hang, parted)):
+    both = {**parted.ranks, **parted.others} if parted else {}
+    met = {(hang.dumps[rank].calls[at].group, hang.dumps[rank].numbers[at]) for rank, at in both.items()}
+    # Two sides that met in one collective with different calls: the error lies there, whoever waits.
+    if parted is not None and (not parted.tied or (len(met) == 1 and parted.call.ends is None)):
         return _parting(hang, parted)
     if hang.free:
         return _not_come(hang, parted)
     if parted is not None:
         return _parting(hang, parted)
     return _around(hang)
-
-
-def _clash(hang: Hang, parted: Parting) -> bool:
-    """Whether two sides met in one collective with different calls: the error lies there, whoever waits."""
-    met = set()
-    for rank, at in (*parted.ranks.items(), *parted.others.items()):
-        met.add((hang.dumps[rank].calls[at].group, hang.dumps[rank].numbers[at]))
-    return len(met) == 1 and parted.call.ends is None
-
-
-def _silence(hang: Hang) -> str:
-    words = "no rank waits in a collective that was recorded"
-    calls = [call for dump in hang.dumps.values() for call in dump.calls]
-    return words if any(call.ends for call in calls) else f"{words}; gloo records no send and no receive"
 
 
 def _title(hang: Hang, group: Group, ranks: tuple[int, ...]) -> str:
@@ -206,7 +178,9 @@ def _not_come(hang: Hang, parted: Parting | None) -> RankPositions:
     if not there:
         broken = [rank for rank in ranks if rank in hang.folder.broken]
         failed = [rank for rank in hang.waits if not hang.dumps[rank].open]
-        alone = len(ranks) == 1 and ranks == _without(hang)
+        members = {rank for group in hang.groups.values() for rank in group.ranks}
+        known = {*range(max(hang.dumps)), *members, *hang.folder.broken}
+        alone = len(ranks) == 1 and {*ranks} == known - hang.dumps.keys()
         kind = "cut" if broken else "gone"
         level = LIKELY if len(failed) > 1 and alone and not broken and parted is None else POSSIBLE
         noun = hang.folder.noun
@@ -215,40 +189,26 @@ def _not_come(hang: Hang, parted: Parting | None) -> RankPositions:
         if len(failed) == 1:  # The rank never left its last call, or left it and called nothing more.
             text += f"; or {rank_label(hang.layout, failed)} is the one, whose calls have ended"
     else:
-        late = hang.lateness(here[0], call.group, number)
-        if late.slow:
+        if late := hang.lateness(here[0], call.group, number):
             kind = "slow"
-            text += f"; it came last to {late.last} of the {late.of} before, by {late.seconds:.2g} s"
-            text += ": it may only be slow"
+            text += f"; {late}: it may only be slow"
         else:
             text += "; it is in no collective: it computes, waits outside of them, raised, or has ended"
         # What cannot be seen lowers the level: unknown members, missing dumps, sends that gloo does not
         # record.
         unseen = not all(group.whole for group in hang.groups.values())
         lost = set(range(max(hang.dumps))) - hang.dumps.keys()
+        # Ranks in several stages may wait for each other in sends that the records do not show.
+        stages = {hang.layout.coord_of(rank).pp for rank in ranks} if hang.layout else set()
         if (
             parted is not None
             or len(ranks) > len(hang.waits)
             or (unseen and lost)
-            or _unseen_sends(hang, ranks)
+            or (len(stages) > 1 and not hang.sends)
         ):
             level = POSSIBLE
     text += _before(hang, first.rank, first.at)
     return RankPositions(hang, kind, ranks, level, text, group, call, number)
-
-
-def _unseen_sends(hang: Hang, ranks: Iterable[int]) -> bool:
-    """Whether free ranks in several stages may wait for each other in sends that the records do not show."""
-    if hang.layout is None or len({hang.layout.coord_of(rank).pp for rank in ranks}) < 2:
-        return False
-    return not any(call.ends for dump in hang.dumps.values() for call in dump.calls)
-
-
-def _without(hang: Hang) -> tuple[int, ...]:
-    """Ranks without a dump that are known to exist."""
-    members = (rank for group in hang.groups.values() for rank in group.ranks)
-    top = max(hang.dumps)
-    return tuple(sorted({*range(top), *members, *hang.folder.broken} - hang.dumps.keys()))
 
 
 def _around(hang: Hang) -> RankPositions:

@@ -33,10 +33,18 @@ const encoded = (file) => new Promise((resolve, reject) => {
   reader.readAsDataURL(file);
 });
 
-// Dumps, logs and settings, as they come; a log goes into the box by `log`, unless there are dumps.
+const MOST_LOG = 1 << 20; // bytes of a log that travels with dumps or stacks
+
+// Whether a text holds a stack of py-spy or faulthandler.
+const isStack = async (file) => isLog(file) && /\(most recent call first\)|"MainThread"/.test(await file.slice(0, MOST_LOG).text());
+
+// Dumps, stacks, logs and settings, as they come. A log goes into the box by `log`, unless there are dumps, or the
+// stacks of several ranks: then the logs travel too, for all are read together.
 async function readRun(files, ask, log) {
-  const found = (await Promise.all(files.map(isDump))).some(Boolean);
-  const dumps = found ? files.filter(numbered) : [];
+  const stacks = (await Promise.all(files.map(isStack))).filter(Boolean).length;
+  const records = (await Promise.all(files.map(isDump))).some(Boolean);
+  const found = records || stacks > 1;
+  const dumps = files.filter((file) => (isLog(file) ? found && file.size <= MOST_LOG : records && numbered(file)));
   const bytes = dumps.reduce((sum, file) => sum + file.size, 0);
   if (found) ask({ kind: "flight", bytes, files: bytes > MOST_DUMPS ? [] : await Promise.all(dumps.map(encoded)) });
   else files.filter(isLog).forEach((file) => file.text().then(log));
