@@ -103,7 +103,10 @@ _FRAMEWORK = "framework whose rules decide: {names} (default: the Llama 3 paper'
 _ENGINE = (
     "local (default), processes (one per rank), torchrun (default under torchrun), or dry (one rank alone)"
 )
-_CP_METHOD = "attention under CP: all_gather (default, Llama 3's) or ring"
+_CP_METHOD = (
+    "attention under CP: all_gather (Llama 3's), ring, ulysses, or ulysses:N, in which N ranks trade heads and "
+    "groups of N are a ring (default: the trainer's, else all_gather)"
+)
 _DOCUMENTS = "length of each document in a sequence; attention stays within a document"
 _SHRINK = "shrink the model to narrow heads and few layers, on at most 64 ranks: same shards, same faults"
 _NC = "micro-batches in a row per stage, in the flexible schedule (default: pp)"
@@ -156,7 +159,7 @@ _TABLE = (
     Option("device", str, "auto", "{choices}", choices=("auto", "cpu", "cuda")),
     Option("dtype", str, "float32", "{choices}", choices=("float64", "float32", "bfloat16")),
     Option("seed", int, 0, "seed of the random tensors"),
-    Option("cp_method", str, "all_gather", _CP_METHOD, choices=("all_gather", "ring")),
+    Option("cp_method", str, "all_gather", _CP_METHOD, choices=("all_gather", "ring", "ulysses")),
     Option("documents", tuple, None, _DOCUMENTS, "tokens"),
     Option(
         "fault",
@@ -269,6 +272,8 @@ _MEMORY = _TIMED | {"dtype": "bfloat16", "kernels": None, "cp_method": None}
 OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
     "cost": _TIMED | {"kernels": None, "cp_method": None},
     "plan": {"gpu": DEFAULT_GPU, "kernels": None, "cp_method": None},
+    "check": {"cp_method": None},
+    "require": {"cp_method": None},
     "checkpoint": {"format": "hf", "layer_split": "balanced ends"},
     "inside": _TIMED,
     "debug": {"deadline": 2.0},
@@ -286,7 +291,7 @@ LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero", "sequence_pa
 FACTS = (
     *("gpus", "gpus_per_node", "seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch"),
     *("micro_batches", "padding", "quant_group", "layer_split", "kv_replication"),
-    *("gpu", "precision", "grad_dtype", "saves", "recompute", "schedule", "nc"),
+    *("gpu", "precision", "grad_dtype", "saves", "recompute", "schedule", "nc", "cp_method"),
 )
 """Options that are fields of a Layout, and of a Job beside its model and layout."""
 

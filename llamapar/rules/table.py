@@ -167,6 +167,16 @@ ARITHMETIC: tuple[Rule, ...] = (
         repairs=lambda j: multiples("seq_len", j.seq_len, j.token_unit),
     ),
     Rule(
+        "LP206",
+        "heads over CP",
+        lambda j, _: bool(j.replace(kv_replication=False).untradable),
+        "cp_method={cp_method}: {heads_traded}",
+        "an all-to-all gives each CP rank all tokens of whole heads{kv_traded}",
+        severity=lambda j: ERROR if j.untradable else NOTE,
+        repairs=repairs.other_cp_methods,
+        axis="cp",
+    ),
+    Rule(
         "LP301",
         "layers over stages",
         lambda j, _: j.layout.pp > 1 and j.model.n_layers % j.layout.pp != 0,
