@@ -30,11 +30,11 @@ def named(said: object) -> str:
     name, colon, size = str(said).partition(":")
     if name == BOTH and not colon:
         why = (
-            "without sizes Megatron-Bridge switched context parallelism off, and each rank attended to its own "
-            "tokens alone (NVIDIA-NeMo/Megatron-Bridge #2667)"
+            "without sizes Megatron-Bridge switched context parallelism off, and each rank attended to its "
+            "own tokens alone (NVIDIA-NeMo/Megatron-Bridge #2667)"
         )
         sizes = [Choice((("cp_method", f"ulysses:{n}"),), bare=True) for n in (2, 4, 8)]
-        raise LayoutError(f"cp_method={BOTH}: how many ranks trade heads is not said", why, sizes, "cp_method")
+        raise LayoutError(f"cp_method={BOTH}: its sizes are missing", why, sizes, "cp_method")
     name = "ulysses" if name == BOTH else _SPELLED.get(name, name)
     if name == "ulysses" and size.isdecimal() and int(size):
         return f"{name}:{int(size)}"

@@ -93,7 +93,8 @@ shards_out_of_order pad_in_softmax tied_not_summed micro_batches_swapped loss_no
 gradients_too_early send_receive_crossed norm_counts_copies norm_forgets_pp clipped_per_rank
 averaged_over_context neighbours_shard weights_late last_row_missed maximum_not_shared slices_not_summed
 gather_not_summed_backward scale_forgotten batch_for_sequence kv_heads_in_turn rope_by_halves
-chunk_at_the_start documents_ignored norm_without_eps never_clipped means_not_corrected decay_in_gradient"""
+chunk_at_the_start tokens_as_they_came heads_not_sent_home documents_ignored norm_without_eps
+never_clipped means_not_corrected decay_in_gradient"""
 _PROGRAMS = ("attention", "embedding", "loss", "mlp", "block", "llama", "step")
 _MODEL = "a preset's name, a config.json or params.json, the folder that holds one, or JSON text"
 _ORDER = f"rank order, fastest axis first, or a framework's name (default {PAPER_ORDER})"
@@ -104,8 +105,8 @@ _ENGINE = (
     "local (default), processes (one per rank), torchrun (default under torchrun), or dry (one rank alone)"
 )
 _CP_METHOD = (
-    "attention under CP: all_gather (Llama 3's), ring, ulysses, or ulysses:N, in which N ranks trade heads and "
-    "groups of N are a ring (default: the trainer's, else all_gather)"
+    "attention under CP: all_gather (Llama 3's), ring, ulysses, or ulysses:N, where N ranks trade heads and "
+    "groups of N form a ring (default: the trainer's, else all_gather)"
 )
 _DOCUMENTS = "length of each document in a sequence; attention stays within a document"
 _SHRINK = "shrink the model to narrow heads and few layers, on at most 64 ranks: same shards, same faults"

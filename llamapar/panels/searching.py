@@ -20,7 +20,7 @@ from llamapar.rules.memory_rule import load_of
 from llamapar.rules.report import Report
 from llamapar.timing.plan import Plan, plan, searching
 
-from .answers import method, step_cost, with_batch
+from .answers import step_cost, with_batch
 from .background import Background
 from .controls import DEFAULTS, OWN
 from .runs import CANCELLED, DONE, FAILED, RUNNING, card
@@ -42,7 +42,7 @@ class SearchQuestion:
     global_batch: int
     gpu: Gpu
     schedule: str
-    cp_method: str
+    cp_method: str | None
     kv_replication: bool
     framework: str | None
 
@@ -57,7 +57,7 @@ class SearchQuestion:
             job.global_batch or micro_batches_of(job) * job.layout.dp,
             job.gpu or hardware(DEFAULT_GPU),
             job.schedule,
-            method(values),
+            job.cp_method,
             job.kv_replication,
             report.judge.name if report.judge else None,
         )
@@ -121,7 +121,7 @@ def mark(name: str, report: Report | None, values: Values) -> Mark | None:
     if report is None or (held := load_of(report.job, report.judge)) is None:
         return None
     try:
-        cost = step_cost(report.job, report.judge, method(values))
+        cost = step_cost(report.job, report.judge)
     except LlamaparError:
         return None
     needs = held.memory.worst.total_bytes

@@ -34,7 +34,6 @@ from .answers import (
     Answer,
     answers,
     machine_view,
-    method,
     plain_finding,
     step_cost,
 )
@@ -247,6 +246,7 @@ class State:
         if facts["schedule"] != "flexible":
             facts.pop("nc", None)
         facts["padding"] = None if rule == OWN else padding_rule(rule)
+        facts["cp_method"] = self.values["cp_method"]
         return Job.of(model, layout, **facts, layer_split=None if split == OWN else split)
 
     @cached_property
@@ -271,15 +271,15 @@ class State:
 
     def _machine(self, report: Report) -> View:
         """The chosen rank among all. Raises LayoutError."""
-        return View(*picture(machine_view(report, self._read(("rank", "cp_method")))))
+        return View(*picture(machine_view(report, self._read(("rank",)))))
 
     def _times(self, report: Report) -> View:
         """The terms of a step, beside those of the pinned layout if it has any. Raises LlamaparError."""
-        costs = {"now": step_cost(report.job, report.judge, method(self.values))}
+        costs = {"now": step_cost(report.job, report.judge)}
         other = self.pinned and self.pinned.outcome.report
         if self.pinned and other:
             with suppress(LlamaparError):  # its bar is then not there
-                costs["pinned"] = step_cost(other.job, other.judge, method(self.pinned.values))
+                costs["pinned"] = step_cost(other.job, other.judge)
         return View(*cost_bars(list(costs.values()), list(costs)))
 
     @cached_property

@@ -358,22 +358,24 @@ def ring_attend(
     each: Each,
     documents: Sequence[int] | None = None,
     scale: float | None = None,
+    among: int = 1,
 ) -> Tensor:
-    """`attend` by ring: keys and values pass around the CP ranks in cp steps; returns a tensor like q.
+    """`attend` by ring: keys and values pass around the CP ranks in `ring` steps; returns a tensor like q.
 
-    q: [batch, seq/cp, n_heads, head_dim]; k, v: [batch, seq/cp, n_kv_heads, head_dim], the rank's own.
-    chunks: of each CP rank. At step i the rank at coord["cp"] = r holds the keys of rank (r - i) mod cp.
-    exchange: sends a tensor to the next rank of the ring and returns the previous rank's; called 2(cp - 1)
-    times forward, for k and v, and 2(2cp - 1) times backward, for k, v and, in float32 at least, their
-    gradients. each, documents, scale: as in `attend` and `segments`.
+    q: [batch, seq/ring, n_heads, head_dim]; k, v: [batch, seq/ring, n_kv_heads, head_dim]. chunks: of the
+    groups of `among` neighbours, which hold the same tokens; there are `ring` groups. At step i the rank at
+    coord["cp"] holds the keys of the i-th group before its own. exchange: sends a tensor to the next group
+    and returns the previous one's; called 2(ring - 1) times forward, for k and v, and, with several groups,
+    2(2·ring - 1) times backward, for k, v and, in float32 at least, their gradients. each, documents, scale:
+    as in `attend` and `segments`.
     """
-    cp = len(chunks)
+    ring = len(chunks)
 
     def todo(coord: Coord, step: int, n_q: int, n_k: int) -> list[Block]:
-        mine = segments(chunks[coord["cp"]], documents)
-        return _fitting(mine, chunks[(coord["cp"] - step) % cp], n_q, n_k)
+        group = coord["cp"] // among
+        return _fitting(segments(chunks[group], documents), chunks[(group - step) % ring], n_q, n_k)
 
-    return _Attention.apply(q, k, v, _Plan(todo, each, softmax_scale(q, k, scale), cp, exchange))
+    return _Attention.apply(q, k, v, _Plan(todo, each, softmax_scale(q, k, scale), ring, exchange))
 
 
 def _fitting(mine: Sequence[Segment], key_ranges: Sequence[range], n_q: int, n_k: int) -> list[Block]:

@@ -30,6 +30,7 @@ def _seconds_per_token(job: Job, sequences: int | None, judge: Framework | None)
     if sequences is not None:
         # The same sequences for both, or a change of dp would also change how much work a step is.
         job = job.replace(global_batch=sequences, micro_batch=job.micro_batch or 1)
-    how = Conditions.of(judge, hardware(job.gpu or DEFAULT_GPU), job.recompute)
+    gpu = hardware(job.gpu or DEFAULT_GPU)
+    how = Conditions.of(judge, gpu, job.recompute, cp_method=job.cp_method)
     found = cost_of(job, how, split_of(judge, job.layer_split), job.nc)
     return found.step_seconds / found.tokens

@@ -240,7 +240,8 @@ def _refused(job: Job, rule: Rule, judge: Framework | None) -> bool:
 
 def _conditions(job: Job, judge: Framework | None) -> Conditions:
     """The usual conditions of a job; without a GPU, or a trainer, one of endless memory."""
-    how = Conditions.of(judge, job.gpu or HARDWARE[DEFAULT_GPU], job.recompute)
+    gpu = job.gpu or HARDWARE[DEFAULT_GPU]
+    how = Conditions.of(judge, gpu, job.recompute, cp_method=job.cp_method)
     bounded = job.gpu is not None and (judge is None or judge.trains)
     return how if bounded else replace(how, gpu=replace(how.gpu, hbm_bytes=2**62))
 
