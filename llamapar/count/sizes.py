@@ -84,7 +84,7 @@ class Sizes:
             layer_split=split,
         )
         self.method = CpMethod.of(cp_method, layout.cp)
-        self.cut.require_heads(self.method)
+        self.cut.heads.require(self.method)
         self.item = BYTES[one_of("dtype", dtype, TRAINED)]
         self.regather = flag("regather", regather)
         self.placement = placement

@@ -167,7 +167,7 @@ def sending(
     cut = Cut(m, lay, padding=rule, kv_replication=flag("kv_replication", kv_replication))
     method = CpMethod.of(cp_method, lay.cp)
     if "K and V" in PARTS[program] + PARTS["block"] * (program in WHOLE):
-        cut.require_heads(method)
+        cut.heads.require(method)
     item = BYTES[OPTIONS["dtype"].chosen(dtype)]
     wide = max(item, 4)  # the loss, gradients on their way around a ring, and sums of a training step's
     summed = wide if trains else item

@@ -27,7 +27,9 @@ def named(said: object) -> str:
 
     Raises LayoutError for an unknown method, and for a2a+p2p without its size.
     """
-    name, colon, size = str(said).partition(":")
+    if not isinstance(said, str):
+        return OPTIONS["cp_method"].chosen(said)
+    name, colon, size = said.partition(":")
     if name == BOTH and not colon:
         why = (
             "without sizes Megatron-Bridge switched context parallelism off, and each rank attended to its "

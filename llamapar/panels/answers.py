@@ -12,7 +12,7 @@ from functools import lru_cache
 from llamapar.count.account import micro_batches_of
 from llamapar.count.terms import FITS, GIB, TOO_MUCH
 from llamapar.count.wire import Traffic, traffic
-from llamapar.describe.hardware import DEFAULT_GPU, hardware
+from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, SHARDING
 from llamapar.describe.options import Values
@@ -21,7 +21,7 @@ from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures.machine import Machine
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, split_of
-from llamapar.place import RankGrid, ranks, sequence
+from llamapar.place import HeadMap, RankGrid, TradeMap, ranks, sequence
 from llamapar.place.schedule import schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
 from llamapar.records.tables import Plain, human, plural
@@ -124,19 +124,13 @@ def with_timed_schedule(job: Job) -> Job:
     return job
 
 
-def conditions(job: Job, judge: Framework | None) -> Conditions:
-    """The conditions of the panel's job; those that it does not ask for are `lp.cost`'s defaults."""
-    gpu = hardware(job.gpu or DEFAULT_GPU)
-    return Conditions.of(judge, gpu, job.recompute, cp_method=job.cp_method)
-
-
 @lru_cache(maxsize=512)
 def step_cost(job: Job, judge: Framework | None) -> Cost:
     """The time of a step, cached. Raises LlamaparError."""
     copies = job.kv_replication or copies_heads(job, judge)
     return cost_of(
         with_timed_schedule(job).replace(kv_replication=copies),
-        conditions(job, judge),
+        Conditions.of_job(job, judge),
         split_of(judge, job.layer_split),
         job.nc,
     )
@@ -180,11 +174,18 @@ def documents_of(said: object, seq_len: int) -> object:
     return [length] * (seq_len // length) + [rest] * bool(rest)
 
 
-def sequence_map(report: Report, values: Values) -> SequenceMap:
-    """The sequence with its documents; for a ring, at the step of the controls. Raises LayoutError."""
-    lay, seq_len = report.job.layout, report.job.seq_len or report.job.model.max_seq_len
+def sequence_map(report: Report, values: Values) -> SequenceMap | TradeMap:
+    """The sequence with its documents; for a ring, at the step of the controls. Raises LayoutError.
+
+    For Ulysses, the tokens and heads that CP ranks trade.
+    """
+    job, lay = report.job, report.job.layout
+    seq_len = job.seq_len or job.model.max_seq_len
     apart = documents_of(values["documents"], seq_len)
     found = sequence(lay, seq_len, chunking=values["chunking"], documents=apart)  # type: ignore[arg-type]
+    if CpMethod.of(job.cp_method or "all_gather", lay.cp).heads > 1:
+        copies = job.kv_replication or copies_heads(job, report.judge)
+        return HeadMap(job.model, lay.tp, copies).traded(found, job.cp_method or "")
     step = values["step"] if report.job.cp_method == "ring" else 0
     return found.at(min(step, lay.cp) - 1) if step and lay.cp > 1 else found
 
@@ -197,7 +198,7 @@ def layer_steps(report: Report, values: Values) -> LayerSteps:
         job.layout,
         job.seq_len or job.model.max_seq_len,
         job.micro_batch or 1,
-        conditions(job, judge),
+        Conditions.of_job(job, judge),
         job.kv_replication or copies_heads(job, judge),
         values["rank"],
     )

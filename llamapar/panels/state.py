@@ -44,7 +44,7 @@ from .holding import NOTHING, KeptNumbers, also_changed, is_count, valid_degrees
 from .line import PLAIN, read_line
 from .maps import RECORDS, padding
 from .runs import RunPlan, card, planned_run
-from .searching import SearchQuestion
+from .searching import question_of
 
 VIEW = ("tab", "rank", "time", "beside", "step", "gives")
 """Controls of what is looked at, or of what gives, which are no step to undo."""
@@ -57,7 +57,7 @@ class Outcome:
     report: Report | None = None
     view: View | None = None
     plan: RunPlan | None = None
-    question: SearchQuestion | None = None
+    question: Values | None = None
     problem: LlamaparError | None = None
 
     @property
@@ -261,7 +261,7 @@ class State:
             if tab == "run":
                 return Outcome(report, plan=planned_run(job, padding(report), self.values))
             if tab == "plan":
-                return Outcome(report, question=SearchQuestion.of(report, self.values))
+                return Outcome(report, question=question_of(report))
             if tab in ("time", "ranks"):
                 drawn = self._times if tab == "time" else self._machine
                 return Outcome(report, drawn(report))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from math import gcd
 
-from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, Parameter
 from llamapar.describe.placement import COUNTED_IN, KV_PARAMETERS, PARAMETERS, Placement, Shard
-from llamapar.describe.splits import NO_PADDING, Padding, Split, kv_copies
-from llamapar.errors import Choice, LayoutError
+from llamapar.describe.splits import NO_PADDING, Padding, Split
 
 from .ffn_map import FfnMap
 from .head_map import HeadMap
@@ -72,19 +69,6 @@ class Cut:
     @cached_property
     def shards(self) -> Shards:
         return Shards(self.layout)
-
-    def require_heads(self, method: CpMethod) -> None:
-        """Raises LayoutError if TP cuts through a head, or if CP ranks cannot trade the heads."""
-        m, tp = self.model, self.layout.tp
-        if reason := self.heads.reason:
-            # The largest degree that divides both the given tp and the KV heads.
-            near = [Choice.of(tp=gcd(tp, m.n_kv_heads))]
-            if not self.kv_replication and kv_copies(m.n_kv_heads, tp) > 1:
-                near.append(Choice.of(kv_replication=True))
-            raise LayoutError(reason, "a rank computes with whole heads", near, "tp")
-        if reason := method.refusal(m, tp, self.kv_replication):
-            ring = Choice((("cp_method", "ring"),), bare=True)
-            raise LayoutError(reason, "each rank attends with whole heads", [ring], "cp_method")
 
     # -- one dim over tp -----------------------------------------------------------------------
 

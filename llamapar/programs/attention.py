@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,8 @@ from llamapar.spmd.setting import Setting
 
 from . import plain
 from .parts import column_input, rms_norm, rope, row_output, split_heads
+
+_start = attrgetter("start")
 
 WEIGHTS = (*BESIDE, *(name for names in BESIDE.values() for name in names))
 """Parameters of a layer that attention takes."""
@@ -68,14 +71,13 @@ def with_biases_and_norms(
 def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """Causal attention of a CP rank's queries to the whole sequence, by `setting.cp_method`."""
     each: kernels.Each = partial(compat.each_rank, mesh)
-    held, trading = setting.sequence, setting.trading
-
-    def mine(coord: compat.Coord) -> tuple[kernels.Segment, ...]:
-        return kernels.segments(held.rank(coord["cp"]).chunks, setting.documents)
-
+    trading, documents = setting.trading, setting.documents
     if trading.gathers:
+        ranks = setting.sequence.ranks
         k, v = whole_sequence(k, mesh, setting), whole_sequence(v, mesh, setting)  # [batch, all of seq, …]
-        return kernels.attend(q, k, v, mine, each=each)
+        return kernels.attend(
+            q, k, v, lambda coord: kernels.segments(ranks[coord["cp"]].chunks, documents), each=each
+        )
     if (copies := trading.copies(k.shape[2])) > 1:
         # More ranks trade than there are KV heads, and each rank needs one to attend with.
         k, v = k.repeat_interleave(copies, 2), v.repeat_interleave(copies, 2)
@@ -87,7 +89,7 @@ def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) 
         [sorted(chunks, key=_start) for chunks in _of_groups(setting)],
         lambda t: compat.ring_shift(t, mesh, "cp", trading.heads),
         each=each,
-        documents=setting.documents,
+        documents=documents,
         among=trading.heads,
     )
     return heads_to_tokens(heads, mesh, setting)
@@ -106,8 +108,6 @@ def tokens_to_heads(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     The tokens of the result are in the order of the sequence. The same t where no rank trades.
     """
     among, chunks = setting.trading.heads, _of_groups(setting)[0]
-    if among == 1:
-        return t
     traded = collectives.all_to_all(t, mesh, "cp", 2, 1, among)
     return in_order(traded, chunks, sorted(chunks, key=_start))
 
@@ -115,8 +115,6 @@ def tokens_to_heads(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
 def heads_to_tokens(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """The way back: [batch, seq/ring, heads/ulysses, …] → [batch, seq/cp, heads, …] of the rank's tokens."""
     among, chunks = setting.trading.heads, _of_groups(setting)[0]
-    if among == 1:
-        return t
     return collectives.all_to_all(in_order(t, sorted(chunks, key=_start), chunks), mesh, "cp", 1, 2, among)
 
 
@@ -134,10 +132,6 @@ def _of_groups(setting: Setting) -> list[list[range]]:
     ranks, among = setting.sequence.ranks, setting.trading.heads
     groups = [ranks[first : first + among] for first in range(0, len(ranks), among)]
     return [[chunk for rank in group for chunk in rank.chunks] for group in groups]
-
-
-def _start(chunk: range) -> int:
-    return chunk.start
 
 
 def attention_reference(

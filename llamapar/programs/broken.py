@@ -90,11 +90,14 @@ def own_slice_of_sum(right: Right, x: Tensor, mesh: DeviceMesh, axis: str, dim: 
 
 def traded_one_way(right: Right, x: Tensor, mesh: DeviceMesh, axis: str, *dims: int) -> Tensor:
     """In place of an all-to-all: its backward cuts and joins the gradient without sending it."""
-
-    def kept(grad: Tensor, mesh: DeviceMesh, axis: str, cut: int, join: int, among: int) -> Tensor:
-        return torch.cat(grad.chunk(among, join), cut)
-
-    return collectives.exchange(x, compat.all_to_all, kept, mesh, axis, *dims)
+    return collectives.exchange(
+        x,
+        compat.all_to_all,
+        lambda grad, mesh, axis, cut, join, among: torch.cat(grad.chunk(among, join), cut),
+        mesh,
+        axis,
+        *dims,
+    )
 
 
 def gathered_without_sum(right: Right, x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:

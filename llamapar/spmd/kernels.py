@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from llamapar.errors import LayoutError, whole
+from llamapar.place.sequence_map import in_runs
 from llamapar.records.trace import causal_pairs
 
 from .compat import Coord, Own
@@ -59,7 +60,7 @@ def segments(chunks: Sequence[range], documents: Sequence[int] | None = None) ->
     """
     ends = list(accumulate(whole("document length", n) for n in documents or ()))
     made = []
-    for run in _runs(chunks):
+    for run in in_runs(chunks):
         if documents is not None and run.stop > (ends[-1] if ends else 0):
             raise LayoutError(
                 f"documents of {sum(documents)} tokens in all, and a chunk that ends at {run.stop}",
@@ -77,17 +78,6 @@ def segments(chunks: Sequence[range], documents: Sequence[int] | None = None) ->
     return tuple(made)
 
 
-def _runs(chunks: Sequence[range]) -> list[range]:
-    """The chunks without empty ones, neighbours joined."""
-    runs: list[range] = []
-    for chunk in chunks:
-        if runs and runs[-1].stop == chunk.start:
-            runs[-1] = range(runs[-1].start, chunk.stop)
-        elif chunk:
-            runs.append(chunk)
-    return runs
-
-
 class Block(NamedTuple):
     """One kernel call: slices of the rank's own q and of the keys it holds now."""
 
@@ -98,7 +88,7 @@ class Block(NamedTuple):
 
 def blocks(mine: Sequence[Segment], key_ranges: Sequence[range]) -> Iterator[Block]:
     """The kernel calls that the queries of `mine` need for `key_ranges`, in the order of both."""
-    runs, q = _runs(key_ranges), 0
+    runs, q = in_runs(key_ranges), 0
     for segment in mine:
         # The segment's own positions form a causal square, the keys before it a dense rectangle.
         wanted = ((range(segment.start, segment.stop), True), (range(segment.first, segment.start), False))

@@ -247,7 +247,7 @@ def inside_of(
     whole("rank", rank, 0, layout.world - 1)
     cut = Cut(model, layout, kv_replication=kv_replication)
     method = CpMethod.of(how.cp_method, layout.cp)
-    cut.require_heads(method)
+    cut.heads.require(method)
     sent = block_traffic(model, layout, seq_len, micro_batch, how.cp_method)
     shapes = {tp: _shapes(cut, seq_len, micro_batch, tp, method) for tp in range(layout.tp)}
     timed = layer(replace(how, recompute="none"), model, layout, seq_len, micro_batch)

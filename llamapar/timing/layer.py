@@ -17,7 +17,8 @@ from llamapar.count.flops import AGAIN, layer_numel
 from llamapar.count.terms import Term
 from llamapar.count.wire import TRADES, Traffic, traffic
 from llamapar.describe.cp_methods import CpMethod, named
-from llamapar.describe.hardware import Gpu
+from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, Gpu
+from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import OPTIONS
@@ -89,6 +90,11 @@ class Conditions:
             habits=habits,
             profile=own,
         )
+
+    @classmethod
+    def of_job(cls, job: Job, judge: Framework | None) -> Conditions:
+        """The usual conditions of a job; without a GPU of its own, on the default one."""
+        return cls.of(judge, job.gpu or HARDWARE[DEFAULT_GPU], job.recompute, cp_method=job.cp_method)
 
     @property
     def matmul_rate(self) -> float:

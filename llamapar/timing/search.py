@@ -211,9 +211,8 @@ def degrees_of(job: Job, gpus: int) -> Iterator[Degrees]:
     whole = [tp for tp in ways if kv % tp == 0 or (job.kv_replication and heads % tp == tp % kv == 0)]
     for tp, cp in itertools.product(whole, ways):
         unit = (1 if layout.sequence_parallel is False else tp) * (2 * cp if cp > 1 else 1)
-        method = CpMethod.of(job.cp_method or "all_gather", cp)
-        traded = method.refusal(job.model, tp, job.kv_replication)
-        if gpus % (tp * cp) or (seq and seq % unit) or traded:
+        trading = CpMethod.of(job.cp_method or "all_gather", cp)
+        if gpus % (tp * cp) or (seq and seq % unit) or trading.refusal(job.model, tp, job.kv_replication):
             continue
         for pp in divisors(gpus // (tp * cp)):
             dp = gpus // (tp * cp * pp)
