@@ -661,8 +661,8 @@ def test_other_values_have_no_picture() -> None:
         lp.view(3)
     assert str(caught.value) == (
         "3 has no picture\n"
-        "  why  pictures are made of HeadMap, VocabMap, SequenceMap, TradeMap, StageMap, LayerSteps, RankGrid, "
-        "ZeroMap, Traffic, Trace, Tape, Memory, Reconciliation, MemoryCurve, Cost, Plan, "
+        "  why  pictures are made of HeadMap, VocabMap, SequenceMap, TradeMap, StageMap, LayerSteps, "
+        "RankGrid, ZeroMap, Traffic, Trace, Tape, Memory, Reconciliation, MemoryCurve, Cost, Plan, "
         "Calibration, Explanation, LossCurve, Schedule, Timeline, Timelines, Moment, Loading\n"
         "  try  lp.view(lp.heads(model, layout))"
     )

@@ -340,7 +340,7 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
         for term in (term for term in sent.terms if term.axis == axis):
             size, count = ("traded", "trades") if term.part in TRADES else ("bytes", "count")
             factor = 1.0 if term.part in TRADES else over.get(term.kind, 1.0)
-            totals[term.phase] += Counter({size: term.count * term.bytes * factor, count: term.count})  # type: ignore[dict-item]
+            totals[term.phase] += Counter({size: term.count * term.bytes * factor, count: term.count})
         # Full recomputation runs the forward again in the backward, its collectives included. Selective
         # keeps the results of collectives.
         if how.recompute == "full":
