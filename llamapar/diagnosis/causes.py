@@ -20,7 +20,7 @@ from .known import Known
 from .observations import AXES, Divides
 from .reading import Reading
 from .vocabulary import BY_CONCEPT
-from .words import pattern
+from .words import pattern, table
 
 # -- A has to be a multiple of B -------------------------------------------------------------------
 
@@ -95,7 +95,9 @@ class Relation:
 
     def found(self, category: str, cause: str = "", parallel: bool | None = True) -> Hypothesis:
         level = POSSIBLE if self.misread else LIKELY
-        return found(category, level, cause or self.cause, self.equation, parallel=parallel)
+        # Only Ulysses cuts heads over CP, and another tp is not what it lacks first.
+        remedy = _TRADED if category in _HEADS and "cp" in self.by else ""
+        return found(category, level, cause or self.cause, self.equation, parallel=parallel, remedy=remedy)
 
 
 def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -140,6 +142,7 @@ def _uneven_shards(it: Relation) -> Iterator[Hypothesis]:
 
 
 _HEADS = ("heads_not_divisible", "kv_heads_lt_tp")
+_TRADED = table("categories.toml")["remedies"]["traded"]
 _KV_WEIGHT = re.compile(r"\b[kv]_proj\b|\bw[kv]\b")
 
 

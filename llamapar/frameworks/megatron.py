@@ -223,8 +223,8 @@ MEGATRON = trainer(
         LP206=(
             Evidence(
                 CLEAR,
-                "--hierarchical-context-parallel-sizes must be set when a2a+p2p is used in cp comm",
-                f"{_ARGS}:583-585",
+                path=f"{_ARGS}:583-585",
+                note="asks for --hierarchical-context-parallel-sizes",  # a message would name heads
                 when=lambda j: j.cp_method == "a2a+p2p",
             ),
             Evidence(
