@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.describe.cp_methods import CpMethod, named, of_comm_type
+from llamapar.describe.cp_methods import CpMethod, method_named, of_comm_type
 from llamapar.describe.hardware import hardware
 from llamapar.timing.layer import HOP, NET_HOP, START, Conditions, layer
 
@@ -36,14 +36,14 @@ MISSING = (
 )
 def test_a_method_by_each_of_its_names(said: str, name: str, heads: int, ring: int) -> None:
     found = CpMethod.of(said, 8)
-    assert named(said) == name
+    assert method_named(said) == name
     assert (found.heads, found.ring, found.gathers) == (heads, ring, name == "all_gather")
 
 
 @pytest.mark.parametrize("said", ["ulisses", "ulysses:0", "ulysses:x", "ring:2", "", 4, None, ["ring"]])
 def test_what_is_no_method_is_refused(said: Any) -> None:
     with pytest.raises(lp.LayoutError, match=r"is not known\n  why  known are all_gather, ring, ulysses"):
-        named(said)
+        method_named(said)
     assert of_comm_type(said, None) is None
 
 
@@ -69,7 +69,7 @@ def test_heads_that_can_be_traded(said: str, tp: int, cp: int, copied: bool, ref
     assert CpMethod.of(said, cp).refusal(B8, tp, copied) == refusal
     report = lp.check(B8, tp=tp, cp=cp, cp_method=said, kv_replication=copied)
     lines = [finding.message for finding in report.errors if finding.code == "LP206"]
-    assert lines == [f"cp_method={named(said)}: {refusal}"] * bool(refusal)
+    assert lines == [f"cp_method={method_named(said)}: {refusal}"] * bool(refusal)
 
 
 def test_a_refusal_is_the_same_in_every_command() -> None:
@@ -107,7 +107,7 @@ def test_a_fix_keeps_the_gpus_and_passes() -> None:
     assert [dict(fix.changes).get("cp_method") for fix in report.fixes] == ["ulysses:2", "ring", None]
     for fix in report.fixes:
         assert fix.layout.world == 64
-        assert not fix.job.untradable
+        assert not fix.job.untradable(False)
 
 
 SCRIPT = (

@@ -20,6 +20,9 @@ from .options import OPTIONS
 _SPELLED = {"allgather": "all_gather", "p2p": "ring", "a2a": "ulysses"}
 """Megatron-LM's names of --cp-comm-type → ours."""
 
+WHOLE_HEADS = (None, "all_gather", "ring")
+"""Methods in which every rank attends with all of a TP rank's heads; None is a trainer's own."""
+
 BOTH = "a2a+p2p"
 """Megatron-LM's name for ulysses:N; without N no framework runs it as it was meant."""
 
@@ -29,7 +32,7 @@ _NO_SIZES = (
 )
 
 
-def named(said: object) -> str:
+def method_named(said: object) -> str:
     """The method as the table of options spells it: "a2a" is "ulysses", "a2a+p2p:4" is "ulysses:4".
 
     "a2a+p2p" stays, so that `check` can say what is wrong with it. Raises LayoutError for an unknown method.
@@ -46,7 +49,7 @@ def named(said: object) -> str:
 def of_comm_type(word: object, size: int | None) -> str | None:
     """Megatron-LM's cp_comm_type, with the first of its hierarchical sizes; None for what cannot run."""
     with suppress(LayoutError):
-        return named(f"{word}:{size}" if word == BOTH and size else word)
+        return method_named(f"{word}:{size}" if word == BOTH and size else word)
     return None
 
 
@@ -66,7 +69,7 @@ class CpMethod:
     @classmethod
     def of(cls, said: object, cp: int) -> CpMethod:
         """The method by a name of the option `cp_method`. Raises LayoutError for an unknown one."""
-        name, _, size = named(said).partition(":")
+        name, _, size = method_named(said).partition(":")
         if name == "all_gather":
             return cls(cp, gathers=True)
         heads = min(int(size or cp), cp) if name == "ulysses" else 1

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from llamapar.count.wire import WHOLE
-from llamapar.describe.cp_methods import CpMethod, named
+from llamapar.describe.cp_methods import CpMethod, method_named
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
@@ -107,7 +107,7 @@ def _options(padding: Padding, values: Values) -> Values:
     return {name: OPTIONS[name].chosen(values[name]) for name in chosen} | {
         "kv_replication": flag("kv_replication", values["kv_replication"]),
         "padding": None if padding == NO_PADDING else padding,
-        "cp_method": named(values["cp_method"]),
+        "cp_method": method_named(values["cp_method"]),
         "fault": fault or None,
     }
 

@@ -7,6 +7,8 @@ framework does instead is evidence in `frameworks`, by rule code.
 
 from __future__ import annotations
 
+from llamapar.describe.cp_methods import WHOLE_HEADS
+
 from . import repairs
 from .repairs import ERROR, NOTE, SEVERITIES, WARNING, indivisible, multiples, product_differs
 from .rule import Rule
@@ -169,10 +171,10 @@ ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP206",
         "heads over CP",
-        lambda j, _: bool(j.replace(kv_replication=False).untradable),
+        lambda j, _: j.cp_method not in WHOLE_HEADS and bool(j.untradable(False)),
         "cp_method={cp_method}: {heads_traded}",
         "an all-to-all gives each CP rank all tokens of whole heads{kv_traded}",
-        severity=lambda j: ERROR if j.untradable else NOTE,
+        severity=lambda j: ERROR if j.untradable(j.kv_replication) else NOTE,
         repairs=repairs.other_cp_methods,
         axis="cp",
     ),

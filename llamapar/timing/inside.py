@@ -18,7 +18,7 @@ from llamapar.count.flops import layer_numel
 from llamapar.count.wire import PARTS, TRADES, Traffic
 from llamapar.count.wire import Collectives as Sent
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.cp_methods import CpMethod, named
+from llamapar.describe.cp_methods import CpMethod, method_named
 from llamapar.describe.hardware import DEFAULT_GPU, GpuLike, hardware
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -229,7 +229,7 @@ def inside(
     without recomputation. Raises LayoutError for bad input, and if heads or seq_len do not divide.
     """
     lay = Layout.of(layout, **degrees)
-    how = Conditions(hardware(gpu), recompute="none", cp_method=named(cp_method))
+    how = Conditions(hardware(gpu), recompute="none", cp_method=method_named(cp_method))
     copies = flag("kv_replication", kv_replication)
     return inside_of(find_model(model), lay, whole("seq_len", seq_len), micro_batch, how, copies, rank)
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from llamapar.count.flops import AGAIN, layer_numel
 from llamapar.count.terms import Term
 from llamapar.count.wire import TRADES, Traffic, traffic
-from llamapar.describe.cp_methods import CpMethod, named
+from llamapar.describe.cp_methods import CpMethod, method_named
 from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, Gpu
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
@@ -84,7 +84,7 @@ class Conditions:
             gpu,
             kernels=PROFILES[own].kernels or habits.kernels,
             recompute=recompute_of(judge, recompute),
-            cp_method=named(cp_method or habits.cp_method),
+            cp_method=method_named(cp_method or habits.cp_method),
             cast=DELAYED if name in DELAYS else DYNAMIC,
             trainer=name,
             habits=habits,
