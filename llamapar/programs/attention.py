@@ -99,7 +99,8 @@ def whole_sequence(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """All-gather over CP, tokens in the order of the sequence: [batch, seq, …] → [batch, all of seq, …]."""
     # Ranks are joined in their order, so under head-tail rank 0's two chunks come first, then rank 1's.
     chunks = [chunk for rank in setting.sequence.ranks for chunk in rank.chunks]
-    return in_order(collectives.all_gather(t, mesh, "cp", 1), chunks, sorted(chunks, key=_start))
+    gathered = collectives.all_gather(t, mesh, "cp", 1)
+    return in_order(gathered, chunks, sorted(chunks, key=_start))
 
 
 def tokens_to_heads(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
