@@ -73,6 +73,7 @@ PUBLIC: Mapping[str, str] = {
     "Timeline": "place.pipeline",
     "Timelines": "place.pipeline",
     "Trace": "records.trace",
+    "TradeMap": "place",
     "Traffic": "count.wire",
     "Verification": "checkpoint",
     "View": "figures",

@@ -242,6 +242,7 @@ def test_nothing_is_called_utils() -> None:
 TWICE = {
     "all_gather": "spmd.compat has torch's, spmd.collectives the one with a backward",
     "all_reduce": "as all_gather",
+    "all_to_all": "as all_gather",
     "reduce_scatter": "as all_gather",
     "block": "a program; in the course the small picture of a model",
     "check": "of a layout, and in the course of an answer",

@@ -200,8 +200,9 @@ def test_every_option_of_memory_reaches_the_library(run: Any, monkeypatch: pytes
     known = {"seq_len": 512, "micro_batch": 2, "global_batch": 16, "kv_replication": True}
     known |= {"recompute": "none", "schedule": "gpipe", "gpu": "a100-40gb"}
     known |= {"padding": lp.Padding(128, per_tp=True), "layer_split": "remainder first"}
+    known |= {"cp_method": "ring"}
     assert job == lp.Job.of("tiny", layout, **known)
-    how = {"accounting": "ultrascale", "cp_method": "ring", "loss": "torch"}
+    how = {"accounting": "ultrascale", "loss": "torch"}
     assert (judge, options) == (lp.FRAMEWORKS["nanotron"], {**how, "master_weights": False})
 
 

@@ -80,6 +80,14 @@ def test_eight_layers_of_405b_send_what_was_measured_before(
         assert {a: sent[a, kind] for a in per_axis} == per_axis
 
 
+@pytest.mark.parametrize("cp_method", ["ulysses", "ulysses:4"])
+def test_a_rank_that_trades_heads_keeps_and_sends_what_the_formulas_say(cp_method: str) -> None:
+    layout = lp.Layout(tp=2, cp=8, pp=2)
+    known: Any = {"seq_len": 8192, "dtype": "bfloat16", "micro_batches": 2, "kv_replication": True}
+    found = as_foretold(model="llama3-8b", layout=layout, rank=11, cp_method=cp_method, **known)
+    assert found.kept.ok
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zbv"])
 def test_bytes_are_those_of_the_formulas_on_every_pp_rank(schedule: str) -> None:
     model = lp.model("tiny").replace(tied=True)

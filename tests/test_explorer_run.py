@@ -95,7 +95,6 @@ def test_the_names_of_choices_are_those_that_run_knows() -> None:
     assert {*ENGINES, "torchrun"} == set(OPTIONS["engine"].choices)
     assert OPTIONS["engine"].choices == llamapar.execution.execute.ENGINES
     assert tuple(setting.DTYPES) == OPTIONS["dtype"].choices
-    assert OPTIONS["cp_method"].choices == llamapar.execution.execute.CP_METHODS
     assert tuple(faults.FAULTS) == OPTIONS["fault"].choices
 
 

@@ -86,6 +86,8 @@ CAUGHT = {
     "kv_heads_in_turn": Caught("out", ATTENTION),
     "rope_by_halves": Caught("out", ATTENTION),
     "chunk_at_the_start": Caught("out", ATTENTION),
+    "tokens_as_they_came": Caught("out", ATTENTION),
+    "heads_not_sent_home": Caught(gradients="x wq wk wv"),
     "documents_ignored": Caught("out", ATTENTION),
     "norm_without_eps": Caught("out", f"{ATTENTION} attention_norm ffn_norm w1 w2 w3"),
     "never_clipped": Caught(means=ALL, weights=ALL),

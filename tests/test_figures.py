@@ -47,6 +47,10 @@ REALISTIC = {
     "sequence cp=1": lp.sequence(lp.Layout(), 131072),
     "sequence uneven": lp.sequence(lp.Layout(cp=4), 8191),
     "sequence cp=32": lp.sequence(lp.Layout(cp=32), 131072),
+    "traded": lp.heads("llama3-8b", tp=2).traded(lp.sequence(cp=4, seq_len=8192)),
+    "traded in groups": lp.heads(BIG, tp=8, kv_replication=True).traded(
+        lp.sequence(cp=16, seq_len=131072), "ulysses:4"
+    ),
     "stages": lp.stages(BIG, lp.Layout(pp=16)),
     "stages last": lp.stages(BIG, lp.Layout(pp=16), layer_split="remainder last"),
     "stages refused": lp.stages(BIG, lp.Layout(pp=16), layer_split="megatron"),
@@ -657,8 +661,8 @@ def test_other_values_have_no_picture() -> None:
         lp.view(3)
     assert str(caught.value) == (
         "3 has no picture\n"
-        "  why  pictures are made of HeadMap, VocabMap, SequenceMap, StageMap, LayerSteps, RankGrid, "
-        "ZeroMap, Traffic, Trace, Tape, Memory, Reconciliation, MemoryCurve, Cost, Plan, "
+        "  why  pictures are made of HeadMap, VocabMap, SequenceMap, TradeMap, StageMap, LayerSteps, "
+        "RankGrid, ZeroMap, Traffic, Trace, Tape, Memory, Reconciliation, MemoryCurve, Cost, Plan, "
         "Calibration, Explanation, LossCurve, Schedule, Timeline, Timelines, Moment, Loading\n"
         "  try  lp.view(lp.heads(model, layout))"
     )

@@ -16,8 +16,8 @@ import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, models, oracle
 from llamapar.count.saved import KERNELS, RECOMPUTE
 from llamapar.describe.layout import ORDERS
+from llamapar.describe.options import OPTIONS
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
-from llamapar.execution.execute import CP_METHODS
 from llamapar.frameworks import (
     ADAPTS,
     FAILS,
@@ -82,7 +82,12 @@ def test_a_row_has_names_that_exist_and_sources_that_can_be_read(name: str) -> N
         assert source.path
         assert re.fullmatch(COMMIT, source.at), source
     assert re.fullmatch(COMMIT, f.commit)
-    usual = {"recompute": ("", *RECOMPUTE), "cp_method": CP_METHODS, "kernels": KERNELS, "loss": LOSSES}
+    usual = {
+        "recompute": ("", *RECOMPUTE),
+        "cp_method": OPTIONS["cp_method"].choices,
+        "kernels": KERNELS,
+        "loss": LOSSES,
+    }
     for habits in (f.habits, *(replace(f.habits, **old) for _, old in f.until)):
         assert all(getattr(habits, field) in known for field, known in usual.items())
         assert habits.tp_loss is None or habits.tp_loss in LOSSES

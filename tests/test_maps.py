@@ -124,6 +124,46 @@ def test_heads_as_text() -> None:
     assert empty[-2].split() == ["32", "31", "(cut)", "4000–4095", "none", "none"]
 
 
+# -- heads traded over CP ----------------------------------------------------------------------------
+
+
+def pairs(held: Any) -> set[tuple[int, int]]:
+    """The (position, query head) pairs that a rank holds."""
+    return {(at, head) for chunk in held.chunks for at in chunk for head in held.q_heads}
+
+
+@pytest.mark.parametrize("chunking", ["head-tail", "contiguous"])
+@pytest.mark.parametrize(("cp", "way", "among"), [(4, "a2a", 4), (8, "ulysses:2", 2), (2, "ulysses", 2)])
+def test_a_rank_gets_its_slice_of_heads_from_each_rank_that_trades(
+    cp: int, way: str, among: int, chunking: str
+) -> None:
+    """As if every rank cut its heads into pieces and sent the n-th one to the n-th rank of its group."""
+    made = lp.heads("llama3-8b", tp=4, kv_replication=True).traded(
+        lp.sequence(cp=cp, seq_len=64, chunking=chunking), way
+    )
+    for r in range(cp):
+        group = range(r // among * among, r // among * among + among)
+        each = 8 // among
+        mine = range(r % among * each, (r % among + 1) * each)
+        wanted = {pair for n in group for pair in pairs(made.before(n)) if pair[1] in mine}
+        assert pairs(made.after(r)) == wanted
+        assert set(made.after(r).kv_heads) == {head // 4 for head in mine}
+    assert sum(len(pairs(made.after(r))) for r in range(cp)) == 64 * 8
+
+
+def test_traded_heads_as_text() -> None:
+    made = lp.heads("llama3-8b", tp=4).traded(lp.sequence(cp=2, seq_len=16))
+    assert str(made) == (
+        "Tokens traded for heads: llama3-8b, tp=4 cp=2\n"
+        "cp rank  positions before  query heads  positions after  query heads  KV heads\n"
+        "0        0–3, 12–15        0–7          0–15             0–3          0\n"
+        "1        4–7, 8–11         0–7          0–15             4–7          1\n"
+        "attention then works as if there were no CP"
+    )
+    with pytest.raises(lp.LayoutError, match=r"^heads per TP rank 32/4 = 8, KV heads 8/4 = 2: these do not"):
+        lp.heads("llama3-8b", tp=4).traded(lp.sequence(cp=16, seq_len=64))
+
+
 # -- vocabulary ------------------------------------------------------------------------------------
 
 PADDINGS = (Padding(1), Padding(64), Padding(1, True), Padding(64, True), Padding(128, True))

@@ -123,9 +123,14 @@ CASES = [
         LAYOUTS,
         ("float32", "bfloat16", "float64"),
         (1, 2),
-        (("head-tail", "all_gather"), ("head-tail", "ring"), ("contiguous", "all_gather")),
+        [
+            *(("head-tail", way) for way in ("all_gather", "ring", "ulysses")),
+            *(("contiguous", way) for way in ("all_gather", "ulysses:2")),
+        ],
     )
     if layout["cp"] > 1 or cp == ("head-tail", "all_gather")
+    # Each of SMALL's query heads of a TP rank goes to one of the ranks that trade.
+    if "ulysses" not in cp[1] or lp.check(SMALL, layout, cp_method=cp[1], kv_replication=True).ok
 ]
 
 

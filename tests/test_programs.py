@@ -24,6 +24,7 @@ from llamapar.describe.rope import RopeScaling
 from llamapar.execution.run_result import RunResult
 from llamapar.spmd import collectives, gradients
 from llamapar.spmd.setting import kind
+from sent import check_sent
 
 PROGRAMS = list(lp.programs.PROGRAMS)
 HEADS = 16
@@ -238,6 +239,63 @@ def test_ring_equals_all_gather(chunking: str, documents: tuple[int, ...] | None
         for r in (ring, gathered)
     ]
     assert kinds == [{"all_to_all"}, {"all_gather", "reduce_scatter"}]
+
+
+# -- heads traded over CP ----------------------------------------------------------------------------
+
+TRADED = [
+    Case(
+        small(kv, qkv_bias=kv == 4),
+        Layout(tp=tp, cp=cp, dp=dp, sequence_parallel=None if sp else False, order=order),
+        {"cp_method": way, "chunking": chunking, "documents": documents, "seq_len": 64}
+        | {"kv_replication": True, "global_batch": 2 * dp},
+    )
+    for tp, cp, dp, sp, kv, order, way, chunking, documents in itertools.product(
+        (1, 2, 4),
+        (2, 4, 8),
+        (1, 2),
+        (True, False),
+        (2, 4, 16),
+        ("tp-cp-pp-dp", "dp-cp-tp-pp"),
+        ("ulysses", "ulysses:2", "ulysses:4"),
+        ("head-tail", "contiguous"),
+        (None, (5, 40, 19)),
+    )
+    if tp * cp * dp <= 8 and (sp or tp > 1) and not (way == "ulysses:4" and cp == 2)
+]
+"""Layouts whose CP ranks trade heads: all of them, or groups of 2 or 4 that then form a ring."""
+
+
+def test_ulysses_is_one_process_in_both_engines(counts: Callable[[int, int, int], int]) -> None:
+    """Outputs and gradients are the reference's, and every rank sends what `lp.traffic` says of it.
+
+    Copies of KV heads, documents, uneven documents and orders of the axes are among the layouts.
+    """
+    for case, program in zip(
+        drawn(TRADED, counts(3, 30, 60)), itertools.cycle(("attention", "llama", "block")), strict=False
+    ):
+        one, other = case.run(program), case.run(program, engine="processes")
+        for result in (one, other):
+            assert result.ok, f"{case}\n{result}"
+            assert set(result.gradients[0]) == set(result.gradient_errors), case
+            assert max([*result.output_errors.values(), *result.gradient_errors.values()]) <= 1e-12
+            check_sent(result)
+        assert one.traces == other.traces, case
+
+
+def test_ulysses_attends_to_all_tokens_of_some_heads() -> None:
+    """At cp=4 a rank of 16 query and 4 KV heads has 4 and 1 of them, of all tokens, in one causal call."""
+    result = Case(small(), Layout(cp=4), {"seq_len": 64}).run("attention", cp_method="ulysses")
+    for trace in result.traces.values():
+        assert [(call.queries, call.keys, call.causal) for call in trace.attention] == [(64, 64, True)]
+        assert {(2, 4, 64, 4), (2, 1, 64, 4)} <= trace.shapes
+
+
+def test_ulysses_copies_kv_heads_only_if_it_may() -> None:
+    case = Case(small(2), Layout(cp=4), {"seq_len": 64, "cp_method": "ulysses"})
+    with pytest.raises(lp.LayoutError, match=r"^LP206 error  cp_method=ulysses: heads per TP rank 16/1 = 16"):
+        case.run("attention")
+    assert case.run("attention", kv_replication=True).ok
 
 
 def test_documents_are_independent_sequences() -> None:

@@ -178,6 +178,14 @@ EXAMPLES = {
         "a chunk of the head or the tail has 12 tokens, which do not divide over tp=8",
         {"micro_batch": 2},
     ),
+    "LP206": Example(
+        {"model": "llama3-8b", "tp": 4, "cp": 16, "cp_method": "a2a"},
+        ERROR,
+        "cp_method=ulysses: heads per TP rank 32/4 = 8, KV heads 8/4 = 2: "
+        "these do not both divide over cp=16",
+        "an all-to-all gives each CP rank all tokens of whole heads",
+        {"cp_method": "ulysses:2"},
+    ),
     "LP301": Example(
         {"model": B405, "pp": 16},
         NOTE,

@@ -255,6 +255,8 @@ BEGINS = {
     "kv_heads_in_turn": ("heads", "forward"),
     "rope_by_halves": ("q", "forward"),
     "chunk_at_the_start": ("out", "forward"),
+    "tokens_as_they_came": ("out", "forward"),
+    "heads_not_sent_home": ("heads.grad", "backward"),
     "documents_ignored": ("heads", "forward"),
     "norm_without_eps": ("normed", "forward"),
     "never_clipped": ("factor", "update"),

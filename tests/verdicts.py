@@ -28,7 +28,7 @@ ROWS: dict[str, dict[str, str]] = {
         INIT: "LP103",
         ADAPTS: "LP104 LP105",
         WORKS: "LP106",
-        FORWARD: "LP202",
+        FORWARD: "LP202 LP206",
     },
     "colossalai": {
         NA: "LP001 LP503",

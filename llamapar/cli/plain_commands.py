@@ -23,7 +23,7 @@ from .output import as_text
 if TYPE_CHECKING:
     from llamapar.timing.cost import Cost
 
-_MEMORY = ("accounting", "cp_method", "loss", "master_weights")
+_MEMORY = ("accounting", "loss", "master_weights")
 _COST = (
     *("gpus", "seq_len", "micro_batch", "global_batch", "recompute", "schedule", "nc", "layer_split"),
     *("gpu", "precision", "kernels", "flash", "overlap_tp", "float8_all_gather", "kv_replication"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from llamapar.describe.cp_methods import of_comm_type
+
 from .documents import Entry
 from .draft import Draft, SettingsSource, positive_number, stage, whole_count
 from .files import Files
@@ -42,14 +44,13 @@ def _arguments(files: Files) -> tuple[str, Flags]:
         flags = files.flags(*MARKS)
         assert flags is not None
         return flags
-    name, document = found
     entries = {}
-    for entry in document.under("MODEL_ARGS"):
+    for entry in found[1].under("MODEL_ARGS"):
         key = entry.path.partition(".")[2].lstrip("-").replace("_", "-")
         # A YAML's false stands for a switch that is not given.
         if entry.value is not False:
             entries[key] = Entry(entry.path.partition(".")[2], entry.value, entry.line)
-    return name, Flags(entries, {}, ())
+    return found[0], Flags(entries, {}, ())
 
 
 def read(files: Files, draft: Draft) -> None:
@@ -75,6 +76,8 @@ def _read_layout(source: SettingsSource) -> None:
     source.take("tp", "tensor-model-parallel-size", default=1)
     source.take("pp", "pipeline-model-parallel-size", default=1)
     source.take("cp", "context-parallel-size", default=1)
+    sizes = source.count("hierarchical-context-parallel-sizes")  # the first one, of the groups of a2a
+    source.parse("cp_method", "cp-comm-type", lambda word: of_comm_type(word, sizes), None)
     source.put("sequence_parallel", source.on("sequence-parallel"), "sequence-parallel")
     draft.derive("dp_replicate", 1, "Megatron's optimizer shares over all of dp")
     _read_zero(source)
@@ -103,8 +106,7 @@ def _read_zero(source: SettingsSource) -> None:
     elif source.on("use-torch-fsdp2"):
         source.put("zero", 3, "use-torch-fsdp2")
     elif source.on("use-megatron-fsdp", "use-custom-fsdp"):
-        strategy = "data-parallel-sharding-strategy"
-        source.parse("zero", strategy, lambda value: SHARDED.get(str(value)), 0)
+        source.parse("zero", "data-parallel-sharding-strategy", lambda value: SHARDED.get(str(value)), 0)
     else:
         shares = "use-distributed-optimizer"
         if source.get("overlapped-distributed-optimizer"):  # alibaba/Megatron-LLaMA, arguments.py:1007
@@ -202,14 +204,13 @@ def _read_model(source: SettingsSource) -> None:
     elif dim is not None:
         # Megatron's own rule for a gated MLP (arguments.py): two thirds of 4·dim, down to a multiple of
         # 64.
-        width = int(4 * dim * 2 / 3 / 64) * 64 if source.on("swiglu") else 4 * dim
-        draft.derive("ffn_dim", width, "Megatron's default")
+        gated = int(4 * dim * 2 / 3 / 64) * 64
+        draft.derive("ffn_dim", gated if source.on("swiglu") else 4 * dim, "Megatron's default")
     _read_kv_heads(source, heads)
     theta = source.get("rotary-base", "rotary-position-embeddings-theta", "rope-theta")
     value = positive_number(theta.value) if theta else 10000
     if value is not None:
-        base = int(value) if float(value).is_integer() else value
-        draft.put("rope_theta", base, source.origin(theta))
+        draft.put("rope_theta", int(value) if float(value).is_integer() else value, source.origin(theta))
     untied = "untie-embeddings-and-output-weights"
     own = source.on("causal-lm")  # a head of its own in alibaba/Megatron-LLaMA, model/llama_model.py:80
     source.put("tied", not source.on(untied) and not own, "causal-lm" if own else untied)

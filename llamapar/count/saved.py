@@ -54,8 +54,8 @@ _SAVED: dict[str, tuple[Saved, ...]] = {
         Saved(
             "attention",
             _COLUMN[kernels].format(more=2)
-            + " + (2 * q + 2 * keys) * item + lse * wide"
-            + (" + 2 * rope * wide + 2 * 8 * reordered" if kernels == "eager" else "")
+            + " + (2 * q + 2 * keys + back) * item + lse * wide"
+            + (" + 2 * rope * wide" if kernels == "eager" else "")
             + " + copies * item",
             source,
         ),
@@ -72,7 +72,9 @@ _QK_NORMS = {
 
 _SELECTIVE = (
     Saved("layer inputs", "residual * item", FULL_SOURCE),
-    Saved("attention", "(2 * q + k) * item + lse * wide + residual * item * (gathered > residual)", ""),
+    Saved(
+        "attention", "(2 * q + k + back) * item + lse * wide + residual * item * (gathered > residual)", ""
+    ),
     Saved("MLP", "(ffn + gathered) * item + residual * item * (gathered > residual)", ""),
 )
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.dtypes import BYTES, TRAINED
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import OPTIONS
 from llamapar.describe.placement import ACTIVATIONS, Shard
-from llamapar.describe.splits import Padding, Split, kv_copies
+from llamapar.describe.splits import Padding, Split
 from llamapar.errors import Choice, LayoutError, flag, one_of, whole
 from llamapar.frameworks import padding_rule
 from llamapar.place.cut import Cut
@@ -82,16 +83,11 @@ class Sizes:
             seq_len=self.seq_len,
             layer_split=split,
         )
-        if reason := self.cut.heads.reason:
-            # The largest degree that divides both the given tp and the KV heads.
-            near = [Choice.of(tp=math.gcd(layout.tp, model.n_kv_heads))]
-            if not kv_replication and kv_copies(model.n_kv_heads, layout.tp) > 1:
-                near.append(Choice.of(kv_replication=True))
-            raise LayoutError(reason, "a rank computes with whole heads", near, "tp")
+        self.method = CpMethod.of(cp_method, layout.cp)
+        self.cut.heads.require(self.method)
         self.item = BYTES[one_of("dtype", dtype, TRAINED)]
         self.regather = flag("regather", regather)
         self.placement = placement
-        self.gathers = OPTIONS["cp_method"].chosen(cp_method) == "all_gather"
 
     # -- parameters ----------------------------------------------------------------------------
 
@@ -163,26 +159,30 @@ class Sizes:
         it); column (as it is kept for their gradient); q, k (the rank's own); keys (as attention has them: of
         the whole sequence after the all-gather over cp); ffn; logits; rows and lse (a number for each row of
         a norm, of a head); item and wide (bytes of dtype, and of float32 at least).
-        Of this project's programs: rope (a table), reordered (tokens), columns (of the loss's mask), folds (1
-        where a matmul copies).
+        back: attention's output for the rank's own tokens, where Ulysses brings it back.
+        Of this project's programs: rope (a table), columns (of the loss's mask), folds (1 where a matmul
+        copies).
         kept: tensors of ffn that SwiGLU and w2 keep. copies: of Q, K, V and attention's output.
         """
         lay, m = self.layout, self.model
         found = {key: self._local(key) for key in ("tokens", "residual", "q", "k", "ffn", "logits")}
         gathered = self._local("residual", gathered=True)
-        whole_seq = lay.cp > 1 and self.gathers
+        # Attention's K has a rank's own heads, copied for Ulysses, of as many tokens as it reads at once.
+        keys = found["k"] * self.method.copies(len(self.cut.along("n_kv_heads", 0)))
+        if self.method.gathers:
+            keys = keys // self.tokens_seq * self.seq_len
         return found | {
             "gathered": gathered,
             "column": found["residual"] if self.regather else gathered,
-            # A rank's K for its own tokens, scaled to as many tokens as attention reads.
-            "keys": found["k"] // self.tokens_seq * (self.seq_len if whole_seq else self.tokens_seq),
+            "keys": keys,
             "rows": found["residual"] // m.dim,
             # One log-sum-exp for each query row and head: Q without its head_dim.
             "lse": found["q"] // m.head_dim,
             "item": self.item,
             "wide": max(self.item, 4),
             "rope": self.tokens_seq * m.head_dim,
-            "reordered": self.seq_len if whole_seq and self.cut.chunking == "head-tail" else 0,
+            # Ulysses' way back makes a second output of attention, which wo's gradient needs.
+            "back": found["q"] if self.method.heads > 1 else 0,
             "columns": len(self.cut.vocab.rank(0).rows),
             "folds": int(lay.sp and self.batch > 1 and not self.regather),
             "kept": 4,

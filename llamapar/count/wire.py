@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
+from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.dtypes import BYTES
 from llamapar.describe.layout import AXES, SHARDING, Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
@@ -39,7 +40,12 @@ from llamapar.records.trace import PHASES
 
 from .sharing import ONCE, ParameterTraffic, Row
 
-_ATTENTION = ("column input", "wq", "wk", "wv", "K and V", "wo", "row output")
+_ATTENTION = (
+    *("column input", "wq", "wk", "wv", "tokens to heads", "K and V", "heads to tokens", "wo", "row output"),
+)
+TRADES = ("tokens to heads", "heads to tokens")
+"""The parts in which CP ranks trade tokens for heads, and back."""
+
 _MLP = ("column input", "w1", "w3", "w2", "row output")
 
 WHOLE = ("llama", "step")
@@ -69,9 +75,6 @@ TENSOR_PARALLEL: dict[bool, dict[str, tuple[tuple[str, str], ...]]] = {
     },
 }
 """With sequence parallelism or not → part → its collectives over tp, each of [batch/dp, seq/cp, dim]."""
-
-KEYS_GATHERED = (("forward", "all_gather"), ("backward", "reduce_scatter"))
-"""Collectives over cp of K, and of V, if they are gathered."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +165,9 @@ def sending(
         table, lay = of_layout(schedule, lay, micro_batches, nc, global_batch)
     shapes = {p.key: p for p in m.parameters()}
     cut = Cut(m, lay, padding=rule, kv_replication=flag("kv_replication", kv_replication))
-    if "K and V" in PARTS[program] + PARTS["block"] * (program in WHOLE) and cut.heads.reason:
-        whole_heads = [Choice.of(tp=math.gcd(lay.tp, m.n_kv_heads))]
-        raise LayoutError(cut.heads.reason, "a rank computes with whole heads", whole_heads, "tp")
+    method = CpMethod.of(cp_method, lay.cp)
+    if "K and V" in PARTS[program] + PARTS["block"] * (program in WHOLE):
+        cut.heads.require(method)
     item = BYTES[OPTIONS["dtype"].chosen(dtype)]
     wide = max(item, 4)  # the loss, gradients on their way around a ring, and sums of a training step's
     summed = wide if trains else item
@@ -185,14 +188,25 @@ def sending(
         ("forward", "tp", "all_reduce", 3, tokens * wide),  # maximum, sum of exponentials, target's logit
         ("forward", "cp", "all_reduce", 1, sequences * wide),
     ]
-    rows["K and V"] = {
-        "all_gather": [(phase, "cp", kind, 2, lay.cp * kv * item) for phase, kind in KEYS_GATHERED],
-        "ring": [
-            ("forward", "cp", "all_to_all", 2 * (lay.cp - 1), kv * item),
-            ("backward", "cp", "all_to_all", 2 * (lay.cp - 1), kv * item),
-            ("backward", "cp", "all_to_all", 2 * lay.cp, kv * wide),  # their gradients, all the way home
-        ],
-    }[OPTIONS["cp_method"].chosen(cp_method)]
+    copies = method.copies(len(cut.along("n_kv_heads", 0)))
+    q, kv = tokens * len(cut.along("q_dim", 0)) * item, kv * copies
+    trades = int(method.heads > 1)
+    both = ("forward", "backward")
+    # Q, K and V come as heads and go back as tokens' gradients; the output the other way.
+    rows["tokens to heads"] = [
+        (phase, "cp", "all_to_all", count * trades, size)
+        for phase in both
+        for count, size in ((1, q), (2, kv * item))
+    ]
+    rows["heads to tokens"] = [(phase, "cp", "all_to_all", trades, q) for phase in both]
+    rows["K and V"] = [
+        *((phase, "cp", "all_to_all", 2 * (method.ring - 1), kv * item) for phase in both),
+        # Their gradients go all the way home, and none goes where the ring is one group.
+        ("backward", "cp", "all_to_all", 2 * method.ring * (method.ring > 1), kv * wide),
+    ]
+    if method.gathers:
+        kinds = zip(both, ("all_gather", "reduce_scatter"), strict=True)
+        rows["K and V"] = [(phase, "cp", kind, 2, lay.cp * kv * item) for phase, kind in kinds]
     again = flag("reshard_after_forward", reshard_after_forward)
     reductions = 1 if table is None or USUAL.reduces_once(lay.pp) else table.micro_batches
     sent = ParameterTraffic(cut, lay.coord_of(rank), item, summed, again, reductions)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from llamapar.errors import Choice, Fields, LayoutError, flag, one_of, shown, whole
 
 from .configfile import Values
+from .cp_methods import WHOLE_HEADS, CpMethod, method_named
 from .hardware import Gpu, hardware
 from .layout import Layout, LayoutLike
 from .models import ModelConfig, ModelLike
@@ -43,6 +44,7 @@ class Job(Fields, word="job field"):
     gpu: the job must fit its memory; `of` takes it as `hardware` does.
     precision: of the layers' matmuls, "bfloat16" or "float8".
     grad_dtype, saves, recompute, schedule, nc: as in `memory`.
+    cp_method: how CP ranks share attention, as in `run`; None means the chosen framework's own.
     """
 
     model: ModelConfig
@@ -66,6 +68,7 @@ class Job(Fields, word="job field"):
     recompute: str | None = None
     schedule: str = "1f1b"
     nc: int | None = None
+    cp_method: str | None = None
 
     @classmethod
     def of(cls, model: ModelLike, layout: LayoutLike | None = None, **known: object) -> Job:
@@ -93,6 +96,8 @@ class Job(Fields, word="job field"):
             )
         if known.get("gpu") is not None:
             known["gpu"] = hardware(known["gpu"])  # type: ignore[arg-type]
+        if known.get("cp_method") not in WHOLE_HEADS:
+            known["cp_method"] = method_named(known["cp_method"])
         # None is a choice only where it is the default; schedule=None would be refused.
         for name in _CHOICES & known.keys():
             if known[name] is not None or OPTIONS[name].default is not None:
@@ -151,6 +156,11 @@ class Job(Fields, word="job field"):
     def kv_replicas(self) -> int:
         """How many TP ranks would hold the same KV head (`splits.kv_copies`)."""
         return kv_copies(self.model.n_kv_heads, self.layout.tp)
+
+    def untradable(self, kv_replication: bool) -> str:
+        """Why CP ranks cannot trade heads, in one line (`CpMethod.refusal`); empty if they do not or can."""
+        found = CpMethod.of(self.cp_method or "all_gather", self.layout.cp)
+        return found.refusal(self.model, self.layout.tp, kv_replication)
 
     @property
     def node_span(self) -> int:
@@ -239,6 +249,11 @@ class Job(Fields, word="job field"):
             "effective_per_rank": (m.n_layers + 2) // lay.pp,
             "rounds": max(1, (self.n_micro_batches or 1) // lay.pp),
             "replicas": self.kv_replicas,
+            "cp_method": self.cp_method,
+            "heads_traded": "" if self.cp_method in WHOLE_HEADS else self.untradable(False),
+            "kv_traded": "; here KV heads are copied first" if self.kv_replication else "",
+            "q_heads_each": m.n_heads // lay.tp,
+            "kv_heads_each": max(1, m.n_kv_heads // lay.tp),
             "heads_share": _share(m.n_heads, lay.tp, "query head"),
             "kv_share": _share(m.n_kv_heads, lay.tp, "KV head"),
             "node_span": self.node_span,

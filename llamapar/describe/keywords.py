@@ -45,6 +45,7 @@ JobKeywords = TypedDict(
         "recompute": "str | None",
         "schedule": "str",
         "nc": "int | None",
+        "cp_method": "str | None",
     },
     total=False,
 )
@@ -82,6 +83,7 @@ CheckKeywords = TypedDict(
         "recompute": "str | None",
         "schedule": "str",
         "nc": "int | None",
+        "cp_method": "str | None",
     },
     total=False,
 )
@@ -120,6 +122,7 @@ CheckSettings = TypedDict(
         "recompute": "str | None",
         "schedule": "str",
         "nc": "int | None",
+        "cp_method": "str | None",
     },
     total=False,
 )

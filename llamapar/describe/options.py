@@ -93,7 +93,8 @@ shards_out_of_order pad_in_softmax tied_not_summed micro_batches_swapped loss_no
 gradients_too_early send_receive_crossed norm_counts_copies norm_forgets_pp clipped_per_rank
 averaged_over_context neighbours_shard weights_late last_row_missed maximum_not_shared slices_not_summed
 gather_not_summed_backward scale_forgotten batch_for_sequence kv_heads_in_turn rope_by_halves
-chunk_at_the_start documents_ignored norm_without_eps never_clipped means_not_corrected decay_in_gradient"""
+chunk_at_the_start tokens_as_they_came heads_not_sent_home documents_ignored norm_without_eps
+never_clipped means_not_corrected decay_in_gradient"""
 _PROGRAMS = ("attention", "embedding", "loss", "mlp", "block", "llama", "step")
 _MODEL = "a preset's name, a config.json or params.json, the folder that holds one, or JSON text"
 _ORDER = f"rank order, fastest axis first, or a framework's name (default {PAPER_ORDER})"
@@ -103,7 +104,10 @@ _FRAMEWORK = "framework whose rules decide: {names} (default: the Llama 3 paper'
 _ENGINE = (
     "local (default), processes (one per rank), torchrun (default under torchrun), or dry (one rank alone)"
 )
-_CP_METHOD = "attention under CP: all_gather (default, Llama 3's) or ring"
+_CP_METHOD = (
+    "attention under CP: all_gather (Llama 3's), ring, ulysses, or ulysses:N, where N ranks trade heads and "
+    "groups of N form a ring (default: the trainer's, else all_gather)"
+)
 _DOCUMENTS = "length of each document in a sequence; attention stays within a document"
 _SHRINK = "shrink the model to narrow heads and few layers, on at most 64 ranks: same shards, same faults"
 _NC = "micro-batches in a row per stage, in the flexible schedule (default: pp)"
@@ -156,7 +160,7 @@ _TABLE = (
     Option("device", str, "auto", "{choices}", choices=("auto", "cpu", "cuda")),
     Option("dtype", str, "float32", "{choices}", choices=("float64", "float32", "bfloat16")),
     Option("seed", int, 0, "seed of the random tensors"),
-    Option("cp_method", str, "all_gather", _CP_METHOD, choices=("all_gather", "ring")),
+    Option("cp_method", str, "all_gather", _CP_METHOD, choices=("all_gather", "ring", "ulysses")),
     Option("documents", tuple, None, _DOCUMENTS, "tokens"),
     Option(
         "fault",
@@ -269,6 +273,8 @@ _MEMORY = _TIMED | {"dtype": "bfloat16", "kernels": None, "cp_method": None}
 OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
     "cost": _TIMED | {"kernels": None, "cp_method": None},
     "plan": {"gpu": DEFAULT_GPU, "kernels": None, "cp_method": None},
+    "check": {"cp_method": None},
+    "require": {"cp_method": None},
     "checkpoint": {"format": "hf", "layer_split": "balanced ends"},
     "inside": _TIMED,
     "debug": {"deadline": 2.0},
@@ -286,7 +292,7 @@ LAYOUT = (*AXES, "order", "dp_replicate", "virtual_stages", "zero", "sequence_pa
 FACTS = (
     *("gpus", "gpus_per_node", "seq_len", "batch_tokens", "batch_per_dp", "micro_batch", "global_batch"),
     *("micro_batches", "padding", "quant_group", "layer_split", "kv_replication"),
-    *("gpu", "precision", "grad_dtype", "saves", "recompute", "schedule", "nc"),
+    *("gpu", "precision", "grad_dtype", "saves", "recompute", "schedule", "nc", "cp_method"),
 )
 """Options that are fields of a Layout, and of a Job beside its model and layout."""
 

@@ -20,7 +20,7 @@ from .known import Known
 from .observations import AXES, Divides
 from .reading import Reading
 from .vocabulary import BY_CONCEPT
-from .words import pattern
+from .words import pattern, table
 
 # -- A has to be a multiple of B -------------------------------------------------------------------
 
@@ -94,8 +94,8 @@ class Relation:
         return f"{number} {_WORDS.get(self.o.subject, 'units')} cannot be cut evenly over {self.ranks}"
 
     def found(self, category: str, cause: str = "", parallel: bool | None = True) -> Hypothesis:
-        level = POSSIBLE if self.misread else LIKELY
-        return found(category, level, cause or self.cause, self.equation, parallel=parallel)
+        level, way = POSSIBLE if self.misread else LIKELY, _REMEDIES.get((category, "cp" in self.by), "")
+        return found(category, level, cause or self.cause, self.equation, parallel=parallel, remedy=way)
 
 
 def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -140,6 +140,8 @@ def _uneven_shards(it: Relation) -> Iterator[Hypothesis]:
 
 
 _HEADS = ("heads_not_divisible", "kv_heads_lt_tp")
+_REMEDIES = {(category, True): table("categories.toml")["remedies"]["traded"] for category in _HEADS}
+"""Category, and whether CP is what cuts → advice. Only Ulysses cuts heads over CP."""
 _KV_WEIGHT = re.compile(r"\b[kv]_proj\b|\bw[kv]\b")
 
 

@@ -49,7 +49,6 @@ from .ticking import few_threads, ticker
 from .unsharded import Meanwhile, Unsharded, unsharded
 
 ENGINES = ("local", "processes", "torchrun", "dry")
-CP_METHODS = ("all_gather", "ring")
 
 
 def prepare(
@@ -62,7 +61,6 @@ def prepare(
     """
     one_of("dtype", options.dtype, DTYPES)
     one_of("chunking", options.chunking, CHUNKINGS)
-    one_of("cp_method", options.cp_method, CP_METHODS)
     if options.fault is not None:
         one_of("fault", options.fault, FAULTS)
     chosen, config = find_program(program, options.reference, options.out), find_model(model)
@@ -90,6 +88,7 @@ def prepare(
         global_batch=staged.global_batch,
         kv_replication=flag("kv_replication", options.kv_replication),
         padding=padding,
+        cp_method=options.cp_method,
     )
     report = check_job(job)
     if not flag("force", options.force) and not report.ok:
@@ -105,7 +104,7 @@ def prepare(
         global_batch=staged.global_batch,
         dtype=options.dtype,
         seed=whole("seed", options.seed, 0),
-        cp_method=options.cp_method,
+        cp_method=job.cp_method or "all_gather",
         documents=document_lengths(options.documents, seq_len),
         pads_in_softmax=flag("pads_in_softmax", options.pads_in_softmax),
         schedule=staged.schedule,
@@ -237,7 +236,8 @@ def run(
         random tensors; inputs: global tensors to use instead.
     force=False: True runs a layout that `check` refuses, to show torch's own error.
     kv_replication=False, padding=None: as in `check`. chunking="head-tail" or "contiguous": how CP cuts the
-        sequence. cp_method="all_gather" or "ring": how CP ranks exchange keys. documents: lengths, for a
+        sequence. cp_method: how CP ranks share attention, "all_gather", "ring", "ulysses"
+        or "ulysses:N", in which N ranks trade heads. documents: lengths, for a
         document mask.
     pads_in_softmax=False: True is Megatron-LM's loss. fault: a name of `lp.programs.FAULTS`, to break the
         program on purpose.

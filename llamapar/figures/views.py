@@ -13,7 +13,7 @@ from llamapar.count.zero_map import ZeroMap
 from llamapar.diagnosis import Explanation
 from llamapar.errors import LayoutError, install, shown
 from llamapar.late import late
-from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, VocabMap
+from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, TradeMap, VocabMap
 from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.curve import MemoryCurve
 from llamapar.records.losses import LossCurve
@@ -40,6 +40,7 @@ from . import (
     stage_map,
     tape,
     trace,
+    trade_map,
     traffic,
     vocab_map,
     zero_map,
@@ -84,6 +85,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     HeadMap: head_map.picture,
     VocabMap: vocab_map.picture,
     SequenceMap: sequence_map.picture,
+    TradeMap: trade_map.picture,
     StageMap: stage_map.picture,
     LayerSteps: inside.picture,
     RankGrid: rank_grid.picture,
@@ -104,8 +106,8 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 
 def view(record: object) -> View:
-    """The picture of a record: HeadMap, VocabMap, SequenceMap, StageMap, LayerSteps, RankGrid, ZeroMap,
-    Traffic, Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Calibration,
+    """The picture of a record: HeadMap, VocabMap, SequenceMap, TradeMap, StageMap, LayerSteps, RankGrid,
+    ZeroMap, Traffic, Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Calibration,
     Explanation, LossCurve, Schedule, Timeline, Timelines or Moment.
 
     A run's result and the value of `with lp.record()` are drawn as their `trace`, a dry run as its `curve`.

@@ -220,6 +220,24 @@ MEGATRON = trainer(
             "megatron/core/model_parallel_config.py:502",
             note="the command line warns and switches it off",
         ),
+        LP206=(
+            Evidence(
+                CLEAR,
+                path=f"{_ARGS}:583-585",
+                note="asks for --hierarchical-context-parallel-sizes",  # a message would name heads
+                when=lambda j: j.cp_method == "a2a+p2p",
+            ),
+            Evidence(
+                FORWARD,
+                "cp_comm_type='a2a' requires num_heads % cp_size == 0 for Q, K, V. Found num_heads_q = "
+                "{q_heads_each}, num_heads_kv = {kv_heads_each}, cp_size = {cp}.",
+                "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:4246-4249",
+                note="Transformer Engine copies no KV head",
+                repo="NVIDIA/TransformerEngine",
+                at="d0067d0da6cb01811b8072a7d304f0e00344ce2b",
+                when=lambda j: j.cp_method == "ulysses",
+            ),
+        ),
         LP301=(*_ACCOUNTED, *_ARGUMENTS, _OVER_STAGES),
         LP302=(*_ACCOUNTED, *_ARGUMENTS, _OVER_STAGES, _OVER_VIRTUAL),
         LP303=(

@@ -177,7 +177,9 @@ class Settings(Record):
 
     def facts(self) -> dict[str, object]:
         """Known facts besides model and layout, as `Job.of` takes them."""
-        found = {name: self.job.get(name) for name in (*JOB_FACTS, "padding", "layer_split", "saves")}
+        found = {
+            name: self.job.get(name) for name in (*JOB_FACTS, "padding", "layer_split", "saves", "cp_method")
+        }
         found["recompute"] = _choice("recompute", str(self.job.get("recompute")).partition(" ")[0])
         found["schedule"] = _choice("schedule", _SCHEDULES.get(str(self.job.get("schedule")).lower(), ""))
         return {name: value for name, value in found.items() if value is not None}

@@ -6,22 +6,22 @@ Every function here is pure: it reads the values of controls and returns plain d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 from llamapar.count.account import micro_batches_of
 from llamapar.count.terms import FITS, GIB, TOO_MUCH
 from llamapar.count.wire import Traffic, traffic
-from llamapar.describe.hardware import DEFAULT_GPU, hardware
+from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, SHARDING
-from llamapar.describe.options import OPTIONS, Values
+from llamapar.describe.options import Values
 from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures.machine import Machine
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, split_of
-from llamapar.place import RankGrid, ranks, sequence
+from llamapar.place import HeadMap, RankGrid, TradeMap, ranks, sequence
 from llamapar.place.schedule import schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
 from llamapar.records.tables import Plain, human, plural
@@ -64,7 +64,7 @@ def answers(report: Report | None, values: Values) -> tuple[Answer, ...]:
     return (
         legal(report),
         fits(report),
-        _asked("how fast?", "time", lambda: _fast(step_cost(report.job, report.judge, method(values)))),
+        _asked("how fast?", "time", lambda: _fast(step_cost(report.job, report.judge))),
         _asked("what travels?", "ranks", lambda: _travels(report, values)),
     )
 
@@ -124,31 +124,20 @@ def with_timed_schedule(job: Job) -> Job:
     return job
 
 
-def method(values: Values) -> str:
-    """How CP ranks exchange keys and values. Raises LayoutError."""
-    return OPTIONS["cp_method"].chosen(values["cp_method"])
-
-
-def conditions(job: Job, judge: Framework | None, cp_method: str) -> Conditions:
-    """The conditions of the panel's job; those that it does not ask for are `lp.cost`'s defaults."""
-    found = Conditions.of(judge, hardware(job.gpu or DEFAULT_GPU), job.recompute)
-    return replace(found, cp_method=cp_method)
-
-
 @lru_cache(maxsize=512)
-def step_cost(job: Job, judge: Framework | None, cp_method: str) -> Cost:
+def step_cost(job: Job, judge: Framework | None) -> Cost:
     """The time of a step, cached. Raises LlamaparError."""
     copies = job.kv_replication or copies_heads(job, judge)
     return cost_of(
         with_timed_schedule(job).replace(kv_replication=copies),
-        conditions(job, judge, cp_method),
+        Conditions.of_job(job, judge),
         split_of(judge, job.layer_split),
         job.nc,
     )
 
 
 @lru_cache(maxsize=512)
-def traffic_of(job: Job, judge: Framework | None, cp_method: str, rank: int) -> Traffic:
+def traffic_of(job: Job, judge: Framework | None, rank: int) -> Traffic:
     """The bytes that a rank sends in a step, cached. Raises LlamaparError."""
     job, lay = with_timed_schedule(job), job.layout
     many = micro_batches_of(job)
@@ -162,7 +151,7 @@ def traffic_of(job: Job, judge: Framework | None, cp_method: str, rank: int) -> 
         dtype="bfloat16",
         kv_replication=job.kv_replication or copies_heads(job, judge),
         padding=job.padding or (judge.padding if judge else None),
-        cp_method=cp_method,
+        cp_method=job.cp_method or "all_gather",
         schedule=table,
         micro_batches=many,
         rank=rank,
@@ -185,12 +174,19 @@ def documents_of(said: object, seq_len: int) -> object:
     return [length] * (seq_len // length) + [rest] * bool(rest)
 
 
-def sequence_map(report: Report, values: Values) -> SequenceMap:
-    """The sequence with its documents; for a ring, at the step of the controls. Raises LayoutError."""
-    lay, seq_len = report.job.layout, report.job.seq_len or report.job.model.max_seq_len
+def sequence_map(report: Report, values: Values) -> SequenceMap | TradeMap:
+    """The sequence with its documents; for a ring, at the step of the controls. Raises LayoutError.
+
+    For Ulysses, the tokens and heads that CP ranks trade.
+    """
+    job, lay = report.job, report.job.layout
+    seq_len = job.seq_len or job.model.max_seq_len
     apart = documents_of(values["documents"], seq_len)
     found = sequence(lay, seq_len, chunking=values["chunking"], documents=apart)  # type: ignore[arg-type]
-    step = values["step"] if method(values) == "ring" else 0
+    if CpMethod.of(job.cp_method or "all_gather", lay.cp).heads > 1:
+        copies = job.kv_replication or copies_heads(job, report.judge)
+        return HeadMap(job.model, lay.tp, copies).traded(found, job.cp_method or "")
+    step = values["step"] if report.job.cp_method == "ring" else 0
     return found.at(min(step, lay.cp) - 1) if step and lay.cp > 1 else found
 
 
@@ -202,7 +198,7 @@ def layer_steps(report: Report, values: Values) -> LayerSteps:
         job.layout,
         job.seq_len or job.model.max_seq_len,
         job.micro_batch or 1,
-        conditions(job, judge, method(values)),
+        Conditions.of_job(job, judge),
         job.kv_replication or copies_heads(job, judge),
         values["rank"],
     )
@@ -219,7 +215,7 @@ def _fast(cost: Cost) -> tuple[str, str]:
 
 def _travels(report: Report, values: Values) -> tuple[str, str]:
     job, rank = report.job, values["rank"]
-    found = traffic_of(job, report.judge, method(values), rank if isinstance(rank, int) else 0)
+    found = traffic_of(job, report.judge, rank if isinstance(rank, int) else 0)
     texts = [f"{axis.upper()} {human(n)}" for axis, n in found.by_axis.items()]
     leaving = [axis.upper() for axis in AXES if job.leaves_node(axis)]
     where = f"{', '.join(leaving)} between nodes" if leaving else "all inside a node"
@@ -230,7 +226,7 @@ def machine_view(report: Report, values: Values) -> Machine:
     """The controls' rank among all ranks, with the bytes on its groups if known."""
     grid = ranks(report.job.layout, values["rank"])
     try:
-        found = traffic_of(report.job, report.judge, method(values), grid.rank).by_axis
+        found = traffic_of(report.job, report.judge, grid.rank).by_axis
     except LlamaparError:
         found = {}
     shared = found.get(SHARDING, 0)

@@ -10,7 +10,7 @@ from llamapar.rules.memory_rule import load_of
 from llamapar.rules.report import Report
 from llamapar.timing.cost import Cost
 
-from .answers import method, step_cost, traffic_of
+from .answers import step_cost, traffic_of
 
 SAME = "the same"
 
@@ -29,9 +29,7 @@ def compare_jobs(now: Job, pinned: Job) -> Plain:
     differences = [_legal(now, pinned), _fits(now, pinned)]
     why = ""
     try:
-        here, there = (
-            step_cost(report.job, report.judge, method(values)) for report, values in (now, pinned)
-        )
+        here, there = (step_cost(report.job, report.judge) for report, values in (now, pinned))
         faster = here.tokens_per_second_per_gpu / there.tokens_per_second_per_gpu - 1
         points = 100 * (here.mfu - there.mfu)
         text = f"{faster:+.1%} tokens/s · {points:+.1f} points of MFU"
@@ -65,10 +63,7 @@ def _fits(now: Job, pinned: Job) -> str:
 
 def _travels(now: Job, pinned: Job) -> str:
     try:
-        here, there = (
-            traffic_of(report.job, report.judge, method(values), 0).by_axis
-            for report, values in (now, pinned)
-        )
+        here, there = (traffic_of(report.job, report.judge, 0).by_axis for report, values in (now, pinned))
     except LlamaparError:
         return "not known"
     axes = {axis: here.get(axis, 0) - there.get(axis, 0) for axis in {**there, **here}}

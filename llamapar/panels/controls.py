@@ -137,7 +137,7 @@ _HINTS = {
     "recompute": "of activations",
     "nc": "of the flexible schedule; empty: pp",
     "time": "what every rank does then; or click in the picture",
-    "cp_method": "how CP ranks exchange K and V",
+    "cp_method": "how CP ranks share attention",
     "documents": "tokens of each, as 1000, 5000, 2192; one number repeats; each attends to its own",
 }
 """What a control says under the mouse, where that is not its unit."""
@@ -147,6 +147,7 @@ _TITLES = {
     "processes": "processes: one per rank",
     "dry": "dry: one rank, true size",
     "all_gather": "all-gather (Llama 3)",
+    "ulysses": "Ulysses (all-to-all)",
 }
 _KINDS: dict[type[object], str] = {int: "int", float: "int", bool: "bool", str: "choice"}
 

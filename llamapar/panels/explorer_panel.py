@@ -31,7 +31,7 @@ from .line import PLAIN, is_line
 from .page import MOST_STEPS, Page, nth, source
 from .runner import Runner
 from .runs import Run
-from .searching import Search, Searcher, mark, results_picture, search_as_dict, values_of_layout
+from .searching import Search, Searcher, mark, results_picture, search_as_dict, title_of, values_of_layout
 from .state import State
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Explorer(Page[State]):
         picture = outcome.view
         if outcome.question and self._searcher.now:
             picture = results_picture(self._searcher.now, self._marks())
-            lines += [self._searcher.now.question.title, *([picture.summary] if picture else [])]
+            lines += [title_of(self._searcher.now.question), *([picture.summary] if picture else [])]
         if outcome.plan:
             now = self._runner.now
             lines += [now.text] if now else []

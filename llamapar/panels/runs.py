@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from llamapar.count.wire import WHOLE
+from llamapar.describe.cp_methods import CpMethod, method_named
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
@@ -57,7 +58,7 @@ class RunPlan:
     @property
     def work(self) -> int:
         """Approximate amount of work: ranks, times the program's work, times its rounds."""
-        rounds = self.layout.cp if self.options["cp_method"] == "ring" else 1
+        rounds = CpMethod.of(str(self.options["cp_method"]), self.layout.cp).ring
         ranks = 1 if self.engine == "dry" else self.layout.world
         return ranks * _WORK[self.program] * rounds * int(self.options.get("micro_batches") or 1)
 
@@ -102,10 +103,11 @@ def planned_run(job: Job, padding: Padding, values: Values) -> RunPlan:
 def _options(padding: Padding, values: Values) -> Values:
     """What every engine is asked besides model, layout and batch."""
     fault = values["fault"] and OPTIONS["fault"].chosen(values["fault"])
-    chosen = ("dtype", "cp_method", "chunking")
+    chosen = ("dtype", "chunking")
     return {name: OPTIONS[name].chosen(values[name]) for name in chosen} | {
         "kv_replication": flag("kv_replication", values["kv_replication"]),
         "padding": None if padding == NO_PADDING else padding,
+        "cp_method": method_named(values["cp_method"]),
         "fault": fault or None,
     }
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from llamapar.count.account import micro_batches_of
 from llamapar.count.terms import GIB
-from llamapar.describe.hardware import DEFAULT_GPU, Gpu, hardware
-from llamapar.describe.models import ModelConfig
+from llamapar.describe.hardware import DEFAULT_GPU, hardware
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
 from llamapar.figures import View
@@ -20,7 +19,7 @@ from llamapar.rules.memory_rule import load_of
 from llamapar.rules.report import Report
 from llamapar.timing.plan import Plan, plan, searching
 
-from .answers import method, step_cost, with_batch
+from .answers import step_cost, with_batch
 from .background import Background
 from .controls import DEFAULTS, OWN
 from .runs import CANCELLED, DONE, FAILED, RUNNING, card
@@ -32,53 +31,34 @@ STEP = 0.15
 """Seconds between two reports of how far a search is."""
 
 
-@dataclass(frozen=True)
-class SearchQuestion:
-    """The question of a search, a model, GPUs and a batch: arguments of `lp.plan` by name."""
+def question_of(report: Report) -> Values:
+    """The arguments of `lp.plan` that ask for the job's layout, whatever it is. Raises LlamaparError."""
+    job = with_batch(report.job)
+    return {
+        "model": job.model,
+        "gpus": job.gpus or job.layout.world,
+        "seq_len": job.seq_len or job.model.max_seq_len,
+        "global_batch": job.global_batch or micro_batches_of(job) * job.layout.dp,
+        "gpu": job.gpu or hardware(DEFAULT_GPU),
+        "schedule": job.schedule,
+        "cp_method": job.cp_method,
+        "kv_replication": job.kv_replication,
+        "framework": report.judge.name if report.judge else None,
+    }
 
-    model: ModelConfig
-    gpus: int
-    seq_len: int
-    global_batch: int
-    gpu: Gpu
-    schedule: str
-    cp_method: str
-    kv_replication: bool
-    framework: str | None
 
-    @classmethod
-    def of(cls, report: Report, values: Values) -> SearchQuestion:
-        """The question of the controls, whatever their layout. Raises LlamaparError."""
-        job = with_batch(report.job)
-        return cls(
-            job.model,
-            job.gpus or job.layout.world,
-            job.seq_len or job.model.max_seq_len,
-            job.global_batch or micro_batches_of(job) * job.layout.dp,
-            job.gpu or hardware(DEFAULT_GPU),
-            job.schedule,
-            method(values),
-            job.kv_replication,
-            report.judge.name if report.judge else None,
-        )
-
-    @property
-    def arguments(self) -> Values:
-        """By name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @property
-    def title(self) -> str:
-        """One line: the subject of the search."""
-        batch = f"{self.global_batch:,} sequences of {self.seq_len:,} a step"
-        return f"layouts of {self.gpus:,} {self.gpu} for {self.model.name}: {batch}"
+def title_of(question: Values) -> str:
+    """One line: the subject of the search."""
+    return (
+        "layouts of {gpus:,} {gpu} for {model.name}: {global_batch:,} sequences of {seq_len:,} a step"
+    ).format_map(question)
 
 
 @dataclass(frozen=True)
 class Search:
     """A question with the progress of its search."""
 
-    question: SearchQuestion
+    question: Values
     state: str = RUNNING
     judged: int = 0
     passing: int = 0
@@ -89,10 +69,10 @@ class Search:
 class Searcher(Background[Search]):
     """Searches in a thread; the latest question wins."""
 
-    def start(self, question: SearchQuestion) -> None:
+    def start(self, question: Values) -> None:
         self._go(Search(question), lambda stop: self._work(question, stop), "search")
 
-    def _work(self, question: SearchQuestion, stop: threading.Event) -> Iterator[None]:
+    def _work(self, question: Values, stop: threading.Event) -> Iterator[None]:
         now, shown_at = Search(question), time.monotonic()
 
         def progress(judged: int, passing: int) -> None:
@@ -105,7 +85,7 @@ class Searcher(Background[Search]):
 
         try:
             # The search was stopped before its first layout.
-            asked = plan(**question.arguments, cancel=lambda: True).asked
+            asked = plan(**question, cancel=lambda: True).asked
             found = yield from searching(asked, SHOWN, progress, stop.is_set)
             state = DONE if found.complete else CANCELLED
             self._put(stop, replace(now, state=state, plan=found))
@@ -121,7 +101,7 @@ def mark(name: str, report: Report | None, values: Values) -> Mark | None:
     if report is None or (held := load_of(report.job, report.judge)) is None:
         return None
     try:
-        cost = step_cost(report.job, report.judge, method(values))
+        cost = step_cost(report.job, report.judge)
     except LlamaparError:
         return None
     needs = held.memory.worst.total_bytes
@@ -147,7 +127,7 @@ def search_as_dict(now: Search, marks: list[Mark]) -> Plain:
         far = f"{plural(now.plan.considered, 'layout')} considered in {now.plan.seconds:.1f} s"
     return {
         "state": now.state,
-        "title": now.question.title,
+        "title": title_of(now.question),
         "far": far,
         "fraction": now.passing / SHOWN if now.judged else None,
         "problem": card(now.problem, DEFAULTS) if now.problem else None,

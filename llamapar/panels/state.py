@@ -34,7 +34,6 @@ from .answers import (
     Answer,
     answers,
     machine_view,
-    method,
     plain_finding,
     step_cost,
 )
@@ -45,7 +44,7 @@ from .holding import NOTHING, KeptNumbers, also_changed, is_count, valid_degrees
 from .line import PLAIN, read_line
 from .maps import RECORDS, padding
 from .runs import RunPlan, card, planned_run
-from .searching import SearchQuestion
+from .searching import question_of
 
 VIEW = ("tab", "rank", "time", "beside", "step", "gives")
 """Controls of what is looked at, or of what gives, which are no step to undo."""
@@ -58,7 +57,7 @@ class Outcome:
     report: Report | None = None
     view: View | None = None
     plan: RunPlan | None = None
-    question: SearchQuestion | None = None
+    question: Values | None = None
     problem: LlamaparError | None = None
 
     @property
@@ -247,6 +246,7 @@ class State:
         if facts["schedule"] != "flexible":
             facts.pop("nc", None)
         facts["padding"] = None if rule == OWN else padding_rule(rule)
+        facts["cp_method"] = self.values["cp_method"]
         return Job.of(model, layout, **facts, layer_split=None if split == OWN else split)
 
     @cached_property
@@ -261,7 +261,7 @@ class State:
             if tab == "run":
                 return Outcome(report, plan=planned_run(job, padding(report), self.values))
             if tab == "plan":
-                return Outcome(report, question=SearchQuestion.of(report, self.values))
+                return Outcome(report, question=question_of(report))
             if tab in ("time", "ranks"):
                 drawn = self._times if tab == "time" else self._machine
                 return Outcome(report, drawn(report))
@@ -271,15 +271,15 @@ class State:
 
     def _machine(self, report: Report) -> View:
         """The chosen rank among all. Raises LayoutError."""
-        return View(*picture(machine_view(report, self._read(("rank", "cp_method")))))
+        return View(*picture(machine_view(report, self._read(("rank",)))))
 
     def _times(self, report: Report) -> View:
         """The terms of a step, beside those of the pinned layout if it has any. Raises LlamaparError."""
-        costs = {"now": step_cost(report.job, report.judge, method(self.values))}
+        costs = {"now": step_cost(report.job, report.judge)}
         other = self.pinned and self.pinned.outcome.report
         if self.pinned and other:
             with suppress(LlamaparError):  # its bar is then not there
-                costs["pinned"] = step_cost(other.job, other.judge, method(self.pinned.values))
+                costs["pinned"] = step_cost(other.job, other.judge)
         return View(*cost_bars(list(costs.values()), list(costs)))
 
     @cached_property

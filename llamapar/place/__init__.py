@@ -5,7 +5,7 @@ counted in `count`.
 """
 
 from .ffn_map import FfnMap, ffn
-from .head_map import HeadMap, heads
+from .head_map import HeadMap, TradeMap, heads
 from .rank_grid import RankGrid, ranks
 from .sequence_map import SequenceMap, sequence
 from .stage_map import StageMap, stages
@@ -17,6 +17,7 @@ __all__ = [
     "RankGrid",
     "SequenceMap",
     "StageMap",
+    "TradeMap",
     "VocabMap",
     "ffn",
     "heads",

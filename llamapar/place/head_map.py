@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Unpack
+from math import gcd
+from typing import NamedTuple, Unpack
 
 from llamapar.describe.arguments import checked_options
+from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Split, kv_copies
-from llamapar.errors import flag
+from llamapar.errors import Choice, LayoutError, flag
 from llamapar.records.tables import Record, cut, span
+
+from .sequence_map import SequenceMap, in_runs
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,29 @@ class HeadMap(Record):
             holders.setdefault(self.rank(r).kv_heads[0], []).append(r)
         return dict(sorted(holders.items()))
 
+    def require(self, method: CpMethod) -> None:
+        """Raises LayoutError if TP cuts through a head, or if CP ranks cannot trade the heads."""
+        m, tp = self.model, self.tp
+        if self.reason:
+            # The largest degree that divides both the given tp and the KV heads.
+            near = [Choice.of(tp=gcd(tp, m.n_kv_heads))]
+            if not self.kv_replication and kv_copies(m.n_kv_heads, tp) > 1:
+                near.append(Choice.of(kv_replication=True))
+            raise LayoutError(self.reason, "a rank computes with whole heads", near, "tp")
+        if reason := method.refusal(m, tp, self.kv_replication):
+            ring = Choice((("cp_method", "ring"),), bare=True)
+            raise LayoutError(reason, "each rank attends with whole heads", [ring], "cp_method")
+
+    @checked_options
+    def traded(self, sequence: SequenceMap, cp_method: str = "ulysses") -> TradeMap:
+        """What the CP ranks of TP rank 0 hold before the all-to-all of Ulysses, and after it.
+
+        Raises LayoutError if the heads of a TP rank cannot be traded.
+        """
+        method = CpMethod.of(cp_method, sequence.cp)
+        self.require(method)
+        return TradeMap(self, sequence, method)
+
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         m = self.model
         title = (
@@ -141,6 +168,65 @@ class HeadMap(Record):
         if not foot and self.replicas > 1:
             foot = f"each KV head on {self.replicas} ranks; its gradient is the sum over them"
         return title, ["tp rank", "query heads", "wq rows", "KV heads", "wk, wv rows"], rows, foot
+
+
+class Traded(NamedTuple):
+    """Positions, query heads and KV heads that a CP rank holds."""
+
+    chunks: tuple[range, ...]
+    q_heads: range
+    kv_heads: range
+
+    def __str__(self) -> str:
+        """In words: "positions 0..1, 14..15 of query heads 0..7"."""
+        return f"positions {', '.join(map(span, self.chunks))} of query heads {span(self.q_heads)}"
+
+
+@dataclass(frozen=True, repr=False)
+class TradeMap(Record):
+    """Tokens traded for heads over CP: each rank's queries before an all-to-all, and after it.
+
+    heads: over TP, of which rank 0's are shown. Its CP ranks hold the same ones before.
+    """
+
+    heads: HeadMap
+    sequence: SequenceMap
+    method: CpMethod
+
+    def before(self, r: int) -> Traded:
+        """What CP rank r holds as it projects its own tokens: all heads of some tokens."""
+        mine = self.heads.rank(0)
+        return Traded(self.sequence.rank(r).chunks, mine.q_heads, mine.kv_heads)
+
+    def after(self, r: int) -> Traded:
+        """What CP rank r attends with: some heads of all tokens of the ranks that trade with it."""
+        _, q_heads, kv_heads = self.before(r)
+        among, copies = self.method.heads, self.method.copies(len(kv_heads))
+        group, place = r // among * among, r % among
+        chunks = [chunk for n in range(group, group + among) for chunk in self.sequence.rank(n).chunks]
+        q, kv = len(q_heads) // among, len(kv_heads) * copies // among
+        return Traded(
+            in_runs(sorted(chunks, key=lambda chunk: chunk.start)),
+            q_heads[place * q : (place + 1) * q],
+            kv_heads[place * kv // copies : ((place + 1) * kv - 1) // copies + 1],
+        )
+
+    @property
+    def title(self) -> str:
+        """One line: who trades what."""
+        among = self.method.heads
+        groups = f" in groups of {among}, and a ring of {self.method.ring}" * (self.method.ring > 1)
+        of = f"{self.heads.model.name}, tp={self.heads.tp} cp={self.sequence.cp}"
+        return f"Tokens traded for heads: {of}{groups}"
+
+    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+        rows: list[list[object]] = []
+        for r in cut(self.sequence.cp):
+            held, got = self.before(r), self.after(r)
+            both = [", ".join(map(span, one.chunks)) for one in (held, got)]
+            rows.append([r, both[0], span(held.q_heads), both[1], span(got.q_heads), span(got.kv_heads)])
+        head = ["cp rank", "positions before", "query heads", "positions after", "query heads", "KV heads"]
+        return self.title, head, rows, "attention then works as if there were no CP" * (self.method.ring == 1)
 
 
 @checked_options

@@ -53,6 +53,17 @@ def lengths(documents: object, seq_len: int) -> tuple[int, ...] | None:
     return lengths
 
 
+def in_runs(chunks: Iterable[range]) -> tuple[range, ...]:
+    """The chunks without empty ones, neighbours joined."""
+    runs: list[range] = []
+    for chunk in chunks:
+        if runs and runs[-1].stop == chunk.start:
+            runs[-1] = range(runs[-1].start, chunk.stop)
+        elif chunk:
+            runs.append(chunk)
+    return tuple(runs)
+
+
 @dataclass(frozen=True)
 class RankSequence:
     """The tokens of one CP rank, and its causal work.

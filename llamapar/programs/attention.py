@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,8 @@ from llamapar.spmd.setting import Setting
 
 from . import plain
 from .parts import column_input, rms_norm, rope, row_output, split_heads
+
+_start = attrgetter("start")
 
 WEIGHTS = (*BESIDE, *(name for names in BESIDE.values() for name in names))
 """Parameters of a layer that attention takes."""
@@ -67,36 +70,69 @@ def with_biases_and_norms(
 
 def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """Causal attention of a CP rank's queries to the whole sequence, by `setting.cp_method`."""
-    chunks = [part.chunks for part in setting.sequence.ranks]
-
     each: kernels.Each = partial(compat.each_rank, mesh)
-
-    def mine(coord: compat.Coord) -> tuple[kernels.Segment, ...]:
-        return kernels.segments(chunks[coord["cp"]], setting.documents)
-
-    if setting.cp_method == "ring":
-        return kernels.ring_attend(
-            q,
-            k,
-            v,
-            chunks,
-            lambda t: compat.ring_shift(t, mesh, "cp"),
-            each=each,
-            documents=setting.documents,
+    trading, documents = setting.trading, setting.documents
+    if trading.gathers:
+        ranks = setting.sequence.ranks
+        k, v = whole_sequence(k, mesh, setting), whole_sequence(v, mesh, setting)  # [batch, all of seq, …]
+        return kernels.attend(
+            q, k, v, lambda coord: kernels.segments(ranks[coord["cp"]].chunks, documents), each=each
         )
-    k, v = whole_sequence(k, mesh, setting), whole_sequence(v, mesh, setting)  # [batch, all of seq, …]
-    return kernels.attend(q, k, v, mine, each=each)
+    if (copies := trading.copies(k.shape[2])) > 1:
+        # More ranks trade than there are KV heads, and each rank needs one to attend with.
+        k, v = k.repeat_interleave(copies, 2), v.repeat_interleave(copies, 2)
+    q, k, v = (tokens_to_heads(t, mesh, setting) for t in (q, k, v))  # [batch, more of seq, fewer heads, …]
+    heads = kernels.ring_attend(
+        q,
+        k,
+        v,
+        [sorted(chunks, key=_start) for chunks in _of_groups(setting)],
+        lambda t: compat.ring_shift(t, mesh, "cp", trading.heads),
+        each=each,
+        documents=documents,
+        among=trading.heads,
+    )
+    return heads_to_tokens(heads, mesh, setting)
 
 
 def whole_sequence(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """All-gather over CP, tokens in the order of the sequence: [batch, seq, …] → [batch, all of seq, …]."""
     # Ranks are joined in their order, so under head-tail rank 0's two chunks come first, then rank 1's.
+    chunks = [chunk for rank in setting.sequence.ranks for chunk in rank.chunks]
     gathered = collectives.all_gather(t, mesh, "cp", 1)
-    order = [p for r in range(setting.layout.cp) for c in setting.sequence.rank(r).chunks for p in c]
-    if order == list(range(len(order))):
-        return gathered
-    # `order` says which token stands at each place; its argsort says at which place each token stands.
-    return gathered.index_select(1, torch.tensor(order, device=t.device).argsort())
+    return in_order(gathered, chunks, sorted(chunks, key=_start))
+
+
+def tokens_to_heads(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
+    """[batch, seq/cp, heads, …] of a rank's tokens → [batch, seq/ring, heads/ulysses, …] of its group's.
+
+    The tokens of the result are in the order of the sequence. The same t where no rank trades.
+    """
+    among, chunks = setting.trading.heads, _of_groups(setting)[0]
+    traded = collectives.all_to_all(t, mesh, "cp", 2, 1, among)
+    return in_order(traded, chunks, sorted(chunks, key=_start))
+
+
+def heads_to_tokens(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
+    """The way back: [batch, seq/ring, heads/ulysses, …] → [batch, seq/cp, heads, …] of the rank's tokens."""
+    among, chunks = setting.trading.heads, _of_groups(setting)[0]
+    return collectives.all_to_all(in_order(t, sorted(chunks, key=_start), chunks), mesh, "cp", 1, 2, among)
+
+
+def in_order(t: Tensor, now: Sequence[range], wanted: Sequence[range]) -> Tensor:
+    """[batch, tokens, …] with the chunks of tokens that stand there now, in another order."""
+    if now == wanted:
+        return t
+    pieces = dict(zip(map(_start, now), t.split([len(chunk) for chunk in now], 1), strict=True))
+    return torch.cat([pieces[chunk.start] for chunk in wanted], 1)
+
+
+def _of_groups(setting: Setting) -> list[list[range]]:
+    """The chunks of each group of ranks that trade heads, as its ranks hold them, one after another."""
+    # Chunks are equally long, and stand in the same order in every group.
+    ranks, among = setting.sequence.ranks, setting.trading.heads
+    groups = [ranks[first : first + among] for first in range(0, len(ranks), among)]
+    return [[chunk for rank in group for chunk in rank.chunks] for group in groups]
 
 
 def attention_reference(

@@ -88,6 +88,18 @@ def own_slice_of_sum(right: Right, x: Tensor, mesh: DeviceMesh, axis: str, dim: 
     return collectives.exchange(x, _slice, compat.all_gather, mesh, axis, dim)
 
 
+def traded_one_way(right: Right, x: Tensor, mesh: DeviceMesh, axis: str, *dims: int) -> Tensor:
+    """In place of an all-to-all: its backward cuts and joins the gradient without sending it."""
+    return collectives.exchange(
+        x,
+        compat.all_to_all,
+        lambda grad, mesh, axis, cut, join, among: torch.cat(grad.chunk(among, join), cut),
+        mesh,
+        axis,
+        *dims,
+    )
+
+
 def gathered_without_sum(right: Right, x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """All-gather forward and, wrongly, a slice backward."""
     return collectives.exchange(x, compat.all_gather, _slice, mesh, axis, dim)

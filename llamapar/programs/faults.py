@@ -49,6 +49,9 @@ class Fault:
 
 _NO_SP = {"sequence_parallel": False}
 _PIPELINE = {"micro_batches": 4}
+_OVER_CP: tuple[str, Plain] = ("attention", {"cp": 2})
+_OVER_PP: tuple[str, Plain] = ("llama", {"pp": 2})
+_ANYWHERE: tuple[str, Plain] = ("attention", {})
 
 
 class Faults(dict[str, Fault], Record):
@@ -91,9 +94,7 @@ FAULTS = Faults(
             patch=(
                 collectives,
                 "all_reduce",
-                lambda right, x, *where: collectives.exchange(
-                    x, compat.all_reduce, compat.all_reduce, *where
-                ),
+                lambda right, x, *at: collectives.exchange(x, compat.all_reduce, compat.all_reduce, *at),
             ),
         ),
         "no_kv_grad_sum": Fault(
@@ -124,8 +125,7 @@ FAULTS = Faults(
         "contiguous_positions": Fault(
             "every shape; causality, for the mask knows the chunks",
             "forward: RoPE turns each token by another one's position",
-            "attention",
-            {"cp": 2},
+            *_OVER_CP,
             patch=(setting.Setting, "own_positions", broken.contiguous_positions),
         ),
         "no_context_grad_sum": Fault(
@@ -175,8 +175,7 @@ FAULTS = Faults(
         "tied_not_summed": Fault(
             "every shape, the loss, and all gradients but one",
             "gradient of the embedding: each end of the pipeline has only its own part",
-            "llama",
-            {"pp": 2},
+            *_OVER_PP,
             needs=_PIPELINE,
             model={"tied": True},
             patch=(microbatches, "both_ends", lambda right, own, other: own),
@@ -184,8 +183,7 @@ FAULTS = Faults(
         "micro_batches_swapped": Fault(
             "every shape, every byte sent, and the size of the loss",
             "forward: the loss of a sequence is taken against another one's targets",
-            "llama",
-            {"pp": 2},
+            *_OVER_PP,
             needs=_PIPELINE,
             patch=(
                 microbatches,
@@ -197,8 +195,7 @@ FAULTS = Faults(
         "loss_not_divided": Fault(
             "every shape, the loss, and the direction of each gradient",
             "gradients are as many times too large as there are micro-batches",
-            "llama",
-            {"pp": 2},
+            *_OVER_PP,
             needs=_PIPELINE,
             patch=(microbatches, "objective", lambda right, loss, setting: loss.sum() / setting.micro_batch),
             matters=lambda s: s.micro_batches > 1,
@@ -206,8 +203,7 @@ FAULTS = Faults(
         "gradients_too_early": Fault(
             "every shape, the loss, and that gradients are sums over micro-batches",
             "gradients: the last micro-batch is missing",
-            "llama",
-            {"pp": 2},
+            *_OVER_PP,
             needs=_PIPELINE,
             patch=(microbatches, "added", broken.added_but_the_last),
             matters=lambda s: s.micro_batches > 1,
@@ -215,8 +211,7 @@ FAULTS = Faults(
         "send_receive_crossed": Fault(
             "every rank has each operation once, and all bytes are right",
             "nothing moves: each rank is told with what it waits for, and from whom",
-            "llama",
-            {"pp": 2},
+            *_OVER_PP,
             needs=_PIPELINE,
             patch=(microbatches, "row", broken.crossed_row),
         ),
@@ -270,11 +265,7 @@ FAULTS = Faults(
             "step",
             {"dp": 2},
             needs=_PIPELINE,
-            patch=(
-                update,
-                "gathered_weight",
-                lambda right, group, name, before, after: group.whole(before, name),
-            ),
+            patch=(update, "gathered_weight", lambda right, group, name, old, new: group.whole(old, name)),
         ),
         "last_row_missed": Fault(
             "every shape, every byte sent, and the result of most texts",
@@ -309,49 +300,59 @@ FAULTS = Faults(
         "scale_forgotten": Fault(
             "every shape; that rows of the softmax add up to one",
             "forward: scores are sqrt(head_dim) times too large",
-            "attention",
-            {},
+            *_ANYWHERE,
             patch=(kernels, "softmax_scale", lambda right, q, k, scale: 1.0),
         ),
         "batch_for_sequence": Fault(
             "every shape, and every number of a batch of one",
             "forward: tokens of different sequences change places",
-            "attention",
-            {},
+            *_ANYWHERE,
             needs={"global_batch": 2},
             patch=(attention, "split_heads", broken.heads_of_transposed),
         ),
         "kv_heads_in_turn": Fault(
             "every shape",
             "forward: query heads read the KV heads of other groups",
-            "attention",
-            {},
+            *_ANYWHERE,
             patch=(attention, "causal", broken.kv_heads_in_turn),
             matters=lambda s: s.layout.tp < s.model.n_kv_heads < s.model.n_heads,
         ),
         "rope_by_halves": Fault(
             "every shape, and the size of every number",
             "forward: RoPE turns other pairs of dims, as transformers stores them",
-            "attention",
-            {},
+            *_ANYWHERE,
             patch=(attention, "rope", broken.rope_by_halves),
         ),
         "chunk_at_the_start": Fault(
             "every shape, every byte sent, and the first tokens",
             "forward: a rank masks as if its chunk began the sequence",
-            "attention",
-            {"cp": 2},
+            *_OVER_CP,
             patch=(
                 kernels,
                 "segments",
                 lambda right, chunks, documents=None: right([range(sum(map(len, chunks)))], documents),
             ),
         ),
+        "tokens_as_they_came": Fault(
+            "every shape, every byte sent, and that each rank has all tokens of its heads",
+            "forward: queries attend to keys that stand at other places of the sequence",
+            *_OVER_CP,
+            needs={"cp_method": "ulysses"},
+            patch=(attention, "in_order", lambda right, t, now, wanted: t),
+            matters=lambda s: s.chunking == "head-tail" and (s.trading.gathers or s.trading.heads > 1),
+        ),
+        "heads_not_sent_home": Fault(
+            "every shape, and the whole forward, to the last bit",
+            "gradients: a rank keeps those of tokens and heads that other ranks sent it",
+            *_OVER_CP,
+            needs={"cp_method": "ulysses"},
+            patch=(collectives, "all_to_all", broken.traded_one_way),
+            matters=lambda s: s.trading.heads > 1,
+        ),
         "documents_ignored": Fault(
             "every shape, and the whole first document",
             "forward: tokens attend to the documents before theirs",
-            "attention",
-            {},
+            *_ANYWHERE,
             needs={"documents": (3, 13), "seq_len": 16},
             patch=(kernels, "segments", lambda right, chunks, documents=None: right(chunks)),
             matters=lambda s: len(s.documents or ()) > 1,

@@ -53,6 +53,7 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
         layer_split=job.layer_split,
         grad_dtype=job.grad_dtype,
         saves=job.saves,
+        cp_method=job.cp_method,
         framework=judge,
         **settings,
     )

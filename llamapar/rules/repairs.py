@@ -81,6 +81,14 @@ def tp_fastest(job: Job) -> Iterator[Changes]:
         yield {"order": "-".join(["tp", *(axis for axis in lay.axes if axis != "tp")])}
 
 
+def other_cp_methods(job: Job) -> Iterator[Changes]:
+    """Heads traded by as many ranks as can, in a ring of such groups; else a ring alone."""
+    lay, kv = job.layout, max(1, job.model.n_kv_heads // job.layout.tp)
+    heads = math.gcd(lay.cp, kv, max(1, job.model.n_heads // lay.tp))
+    yield {"cp_method": f"ulysses:{heads}" if heads > 1 else "ring"}
+    yield {"cp_method": "ring"}
+
+
 def smaller_padding(job: Job) -> Iterator[Changes]:
     """The largest padding unit per TP rank that adds no row."""
     # Powers of two down to 1, so the first that divides is the largest.

@@ -7,6 +7,8 @@ framework does instead is evidence in `frameworks`, by rule code.
 
 from __future__ import annotations
 
+from llamapar.describe.cp_methods import WHOLE_HEADS
+
 from . import repairs
 from .repairs import ERROR, NOTE, SEVERITIES, WARNING, indivisible, multiples, product_differs
 from .rule import Rule
@@ -165,6 +167,16 @@ ARITHMETIC: tuple[Rule, ...] = (
         "a chunk of the head or the tail has {seq_chunk} tokens, which do not divide over tp={tp}",
         severity=lambda j: None,
         repairs=lambda j: multiples("seq_len", j.seq_len, j.token_unit),
+    ),
+    Rule(
+        "LP206",
+        "heads over CP",
+        lambda j, _: j.cp_method not in WHOLE_HEADS and bool(j.untradable(False)),
+        "cp_method={cp_method}: {heads_traded}",
+        "an all-to-all gives each CP rank all tokens of whole heads{kv_traded}",
+        severity=lambda j: ERROR if j.untradable(j.kv_replication) else NOTE,
+        repairs=repairs.other_cp_methods,
+        axis="cp",
     ),
     Rule(
         "LP301",

@@ -75,6 +75,16 @@ def reduce_scatter(x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     return exchange(x, compat.reduce_scatter, compat.all_gather, mesh, axis, dim)
 
 
+def all_to_all(x: Tensor, mesh: DeviceMesh, axis: str, cut: int, join: int, among: int) -> Tensor:
+    """Cut along `cut`, trade among neighbours, join along `join`; backward the same the other way."""
+    # A rank's gradient of what it got belongs to whoever sent it, so it goes back as it came.
+    return exchange(x, compat.all_to_all, _back, mesh, axis, cut, join, among) if among > 1 else x
+
+
+def _back(grad: Tensor, mesh: DeviceMesh, axis: str, cut: int, join: int, among: int) -> Tensor:
+    return compat.all_to_all(grad, mesh, axis, join, cut, among)
+
+
 def maximum(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """The maximum over the ranks; a constant for autograd."""
     return (

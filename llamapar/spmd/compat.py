@@ -96,8 +96,17 @@ def reduce_scatter(t: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     return _sent(_ops.reduce_scatter_tensor.default, moved, mesh, axis, "sum", ranks).movedim(0, dim)
 
 
-def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
-    """Send `t` to the next rank of the axis, and return the tensor of the previous rank."""
+def all_to_all(t: Tensor, mesh: DeviceMesh, axis: str, cut: int, join: int, among: int) -> Tensor:
+    """Cut `t` along a dim into a piece for each of `among` neighbours, and join theirs along another dim."""
+    pieces = torch.stack(t.chunk(among, cut))  # [among, …], in the order of the ranks that get them
+    at = per_rank_int(mesh, lambda coord: coord[axis] // among)
+    # A rank of another group of neighbours gets nothing, and sends nothing.
+    splits = [_where(at, i // among, 1) for i in range(axis_size(mesh, axis))]
+    return torch.cat(_sent(_ops.all_to_all_single.default, pieces, mesh, axis, splits, splits).unbind(), join)
+
+
+def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str, hop: int = 1) -> Tensor:
+    """Send `t` to the rank `hop` further on the axis, and return the tensor of the one as far before."""
     ranks, n = axis_size(mesh, axis), t.numel()
 
     # torch has no functional send and receive. A ring is an all-to-all in which each rank sends all its n
@@ -107,7 +116,7 @@ def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
         return [_where(at, i, n) for i in range(ranks)]
 
     # From the rank before, to the rank after.
-    received, sent = splits(-1), splits(1)
+    received, sent = splits(-hop), splits(hop)
     flat = t.contiguous().flatten()
     return _sent(_ops.all_to_all_single.default, flat, mesh, axis, received, sent).view(t.shape)
 

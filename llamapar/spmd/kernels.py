@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from llamapar.errors import LayoutError, whole
+from llamapar.place.sequence_map import in_runs
 from llamapar.records.trace import causal_pairs
 
 from .compat import Coord, Own
@@ -59,7 +60,7 @@ def segments(chunks: Sequence[range], documents: Sequence[int] | None = None) ->
     """
     ends = list(accumulate(whole("document length", n) for n in documents or ()))
     made = []
-    for run in _runs(chunks):
+    for run in in_runs(chunks):
         if documents is not None and run.stop > (ends[-1] if ends else 0):
             raise LayoutError(
                 f"documents of {sum(documents)} tokens in all, and a chunk that ends at {run.stop}",
@@ -77,17 +78,6 @@ def segments(chunks: Sequence[range], documents: Sequence[int] | None = None) ->
     return tuple(made)
 
 
-def _runs(chunks: Sequence[range]) -> list[range]:
-    """The chunks without empty ones, neighbours joined."""
-    runs: list[range] = []
-    for chunk in chunks:
-        if runs and runs[-1].stop == chunk.start:
-            runs[-1] = range(runs[-1].start, chunk.stop)
-        elif chunk:
-            runs.append(chunk)
-    return runs
-
-
 class Block(NamedTuple):
     """One kernel call: slices of the rank's own q and of the keys it holds now."""
 
@@ -98,7 +88,7 @@ class Block(NamedTuple):
 
 def blocks(mine: Sequence[Segment], key_ranges: Sequence[range]) -> Iterator[Block]:
     """The kernel calls that the queries of `mine` need for `key_ranges`, in the order of both."""
-    runs, q = _runs(key_ranges), 0
+    runs, q = in_runs(key_ranges), 0
     for segment in mine:
         # The segment's own positions form a causal square, the keys before it a dense rectangle.
         wanted = ((range(segment.start, segment.stop), True), (range(segment.first, segment.start), False))
@@ -358,22 +348,24 @@ def ring_attend(
     each: Each,
     documents: Sequence[int] | None = None,
     scale: float | None = None,
+    among: int = 1,
 ) -> Tensor:
-    """`attend` by ring: keys and values pass around the CP ranks in cp steps; returns a tensor like q.
+    """`attend` by ring: keys and values pass around the CP ranks in `ring` steps; returns a tensor like q.
 
-    q: [batch, seq/cp, n_heads, head_dim]; k, v: [batch, seq/cp, n_kv_heads, head_dim], the rank's own.
-    chunks: of each CP rank. At step i the rank at coord["cp"] = r holds the keys of rank (r - i) mod cp.
-    exchange: sends a tensor to the next rank of the ring and returns the previous rank's; called 2(cp - 1)
-    times forward, for k and v, and 2(2cp - 1) times backward, for k, v and, in float32 at least, their
-    gradients. each, documents, scale: as in `attend` and `segments`.
+    q: [batch, seq/ring, n_heads, head_dim]; k, v: [batch, seq/ring, n_kv_heads, head_dim]. chunks: of the
+    groups of `among` neighbours, which hold the same tokens; there are `ring` groups. At step i the rank at
+    coord["cp"] holds the keys of the i-th group before its own. exchange: sends a tensor to the next group
+    and returns the previous one's; called 2(ring - 1) times forward, for k and v, and, with several groups,
+    2(2·ring - 1) times backward, for k, v and, in float32 at least, their gradients. each, documents, scale:
+    as in `attend` and `segments`.
     """
-    cp = len(chunks)
+    ring = len(chunks)
 
     def todo(coord: Coord, step: int, n_q: int, n_k: int) -> list[Block]:
-        mine = segments(chunks[coord["cp"]], documents)
-        return _fitting(mine, chunks[(coord["cp"] - step) % cp], n_q, n_k)
+        group = coord["cp"] // among
+        return _fitting(segments(chunks[group], documents), chunks[(group - step) % ring], n_q, n_k)
 
-    return _Attention.apply(q, k, v, _Plan(todo, each, softmax_scale(q, k, scale), cp, exchange))
+    return _Attention.apply(q, k, v, _Plan(todo, each, softmax_scale(q, k, scale), ring, exchange))
 
 
 def _fitting(mine: Sequence[Segment], key_ranges: Sequence[range], n_q: int, n_k: int) -> list[Block]:

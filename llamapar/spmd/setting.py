@@ -16,6 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.layout import Layout
 from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Partial, Replicate, Shard
 from llamapar.errors import LlamaparError
@@ -49,7 +50,7 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 class Setting(Cut):
     """The context of a program besides its tensors: the cut, and the options of the step.
 
-    global_batch: sequences over all dp ways. cp_method: "all_gather" (Llama 3's) or "ring". documents:
+    global_batch: sequences over all dp ways. cp_method: as in `cp_methods`. documents:
     lengths of the documents of each sequence; a token attends only to its own. pads_in_softmax: pad rows
     count in the loss, as in Megatron-LM. schedule: of the pipeline, if its stages are run; without one,
     layout.pp is 1. reshard_after_forward: the backward of ZeRO 3 gathers parameters again instead of keeping
@@ -71,6 +72,11 @@ class Setting(Cut):
     def sp(self) -> bool:
         """Whether sequence parallelism cuts the residual stream over tp."""
         return self.layout.sp
+
+    @property
+    def trading(self) -> CpMethod:
+        """How CP ranks share attention."""
+        return CpMethod.of(self.cp_method, self.layout.cp)
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llamapar.describe.hardware import DEFAULT_GPU, hardware
 from llamapar.describe.job import Job
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import Framework, split_of
@@ -30,6 +29,5 @@ def _seconds_per_token(job: Job, sequences: int | None, judge: Framework | None)
     if sequences is not None:
         # The same sequences for both, or a change of dp would also change how much work a step is.
         job = job.replace(global_batch=sequences, micro_batch=job.micro_batch or 1)
-    how = Conditions.of(judge, hardware(job.gpu or DEFAULT_GPU), job.recompute)
-    found = cost_of(job, how, split_of(judge, job.layer_split), job.nc)
+    found = cost_of(job, Conditions.of_job(job, judge), split_of(judge, job.layer_split), job.nc)
     return found.step_seconds / found.tokens

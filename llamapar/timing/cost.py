@@ -293,7 +293,7 @@ def cost(
     for name, value in (("precision", precision), ("flash", flash), ("flops", flops)):
         OPTIONS[name].chosen(value)
     judge = None if framework is None else find_framework(framework)
-    usual = Conditions.of(judge, found, recompute, profile)
+    usual = Conditions.of(judge, found, recompute, profile, cp_method)
     one_of("kernels", kernels or usual.kernels, MOVED)
     job = Job.of(
         model,
@@ -316,7 +316,6 @@ def cost(
         kernels=kernels or usual.kernels,
         flash=flash,
         overlap_tp=flag("overlap_tp", overlap_tp),
-        cp_method=OPTIONS["cp_method"].chosen(cp_method or usual.cp_method),
         imbalance=real("imbalance", imbalance, 1 / MOST_UNEVEN, MOST_UNEVEN),
         low_gather=flag("float8_all_gather", float8_all_gather),
     )

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
 
-from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, OFFERED
+from llamapar.describe.hardware import OFFERED
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
 from llamapar.frameworks import Framework, recompute_of
@@ -240,7 +240,7 @@ def _refused(job: Job, rule: Rule, judge: Framework | None) -> bool:
 
 def _conditions(job: Job, judge: Framework | None) -> Conditions:
     """The usual conditions of a job; without a GPU, or a trainer, one of endless memory."""
-    how = Conditions.of(judge, job.gpu or HARDWARE[DEFAULT_GPU], job.recompute)
+    how = Conditions.of_job(job, judge)
     bounded = job.gpu is not None and (judge is None or judge.trains)
     return how if bounded else replace(how, gpu=replace(how.gpu, hbm_bytes=2**62))
 

@@ -15,15 +15,15 @@ from importlib.resources import files
 from typing import Unpack
 
 from llamapar.count.flops import layer_numel
-from llamapar.count.wire import PARTS, Traffic
+from llamapar.count.wire import PARTS, TRADES, Traffic
 from llamapar.count.wire import Collectives as Sent
 from llamapar.describe.arguments import checked_options
+from llamapar.describe.cp_methods import CpMethod, method_named
 from llamapar.describe.hardware import DEFAULT_GPU, GpuLike, hardware
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import OPTIONS
-from llamapar.errors import LayoutError, flag, whole
+from llamapar.errors import flag, whole
 from llamapar.place.cut import Cut
 from llamapar.records.tables import Record, human
 
@@ -55,8 +55,10 @@ ROWS = (
     ProgramRow("norm", "residual", "llama", 'rms_norm(x, layer["attention_norm"]', by=("dim",)),
     ProgramRow("x", "tokens", "attention", _IN, "column input"),
     ProgramRow("q, k, v", "keys", "attention", "q = split_heads(", by=("wq", "wk", "wv", "q", "k")),
+    ProgramRow("q, k, v", "traded", "attention", "q, k, v = (tokens_to_heads(", "tokens to heads"),
     ProgramRow("k, v", "all keys", "attention", "k, v = whole_sequence(", "K and V"),
     ProgramRow("attention", "q", "attention", "return kernels.attend(", by=("attention",)),
+    ProgramRow("heads", "q", "attention", "return heads_to_tokens(", "heads to tokens"),
     ProgramRow("wo", "summand", "attention", _OUT, by=("wo",)),
     ProgramRow("sum", "residual", "attention", _OUT, "row output"),
     ProgramRow("norm", "residual", "llama", 'rms_norm(x, layer["ffn_norm"]', by=("dim",)),
@@ -68,10 +70,12 @@ ROWS = (
 """What a rank does in the forward of a layer, in order; the backward is the same in reverse."""
 
 RING = {
-    "k, v": ProgramRow("k, v", "keys", "attention", "return kernels.ring_attend(", "K and V"),
-    "attention": ProgramRow("attention", "q", "attention", "return kernels.ring_attend(", by=("attention",)),
+    "k, v": ProgramRow("k, v", "traded", "attention", "heads = kernels.ring_attend(", "K and V"),
+    "attention": ProgramRow(
+        "attention", "traded q", "attention", "heads = kernels.ring_attend(", by=("attention",)
+    ),
 }
-"""The rows that differ when keys and values go around a ring."""
+"""The rows that differ unless every rank gets all keys: keys pass around a ring, of one group in Ulysses."""
 
 
 @lru_cache
@@ -112,7 +116,8 @@ class LayerStep:
         """The collective's name as people write it, or ""."""
         if not self.sent:
             return ""
-        return "ring" if self.sent[0].kind == "all_to_all" else self.sent[0].kind.replace("_", "-")
+        ring = self.sent[0].kind == "all_to_all" and self.row.sends not in TRADES
+        return "ring" if ring else self.sent[0].kind.replace("_", "-")
 
     @property
     def bytes(self) -> int:
@@ -224,7 +229,7 @@ def inside(
     without recomputation. Raises LayoutError for bad input, and if heads or seq_len do not divide.
     """
     lay = Layout.of(layout, **degrees)
-    how = Conditions(hardware(gpu), recompute="none", cp_method=OPTIONS["cp_method"].chosen(cp_method))
+    how = Conditions(hardware(gpu), recompute="none", cp_method=method_named(cp_method))
     copies = flag("kv_replication", kv_replication)
     return inside_of(find_model(model), lay, whole("seq_len", seq_len), micro_batch, how, copies, rank)
 
@@ -241,12 +246,13 @@ def inside_of(
     """The same under given conditions, with recompute set to "none"."""
     whole("rank", rank, 0, layout.world - 1)
     cut = Cut(model, layout, kv_replication=kv_replication)
-    if cut.heads.reason:
-        raise LayoutError(cut.heads.reason, "a rank computes with whole heads", [], "tp")
+    method = CpMethod.of(how.cp_method, layout.cp)
+    cut.heads.require(method)
     sent = block_traffic(model, layout, seq_len, micro_batch, how.cp_method)
-    shapes = {tp: _shapes(cut, seq_len, micro_batch, tp) for tp in range(layout.tp)}
+    shapes = {tp: _shapes(cut, seq_len, micro_batch, tp, method) for tp in range(layout.tp)}
     timed = layer(replace(how, recompute="none"), model, layout, seq_len, micro_batch)
-    rows = [RING.get(row.name, row) if how.cp_method == "ring" else row for row in ROWS]
+    rows = [row for row in ROWS if method.heads > 1 or row.sends not in TRADES]
+    rows = rows if method.gathers else [RING.get(row.name, row) for row in rows]
     # Seconds need all steps: a term of the pass is shared among those that are alike.
     steps = [*_pass(FORWARD, rows, sent, shapes), *_pass(BACKWARD, rows[::-1], sent, shapes)]
     numel = layer_numel(model)
@@ -254,7 +260,9 @@ def inside_of(
     return LayerSteps(model, layout, seq_len, micro_batch, rank, how.gpu.name, tuple(steps))
 
 
-def _shapes(cut: Cut, seq_len: int, batch: int, tp: int) -> dict[str, dict[str, tuple[int, ...]]]:
+def _shapes(
+    cut: Cut, seq_len: int, batch: int, tp: int, method: CpMethod
+) -> dict[str, dict[str, tuple[int, ...]]]:
     """What a row makes → tensor → its shape on a TP rank."""
     m, lay = cut.model, cut.layout
     seq = seq_len // lay.cp
@@ -263,16 +271,20 @@ def _shapes(cut: Cut, seq_len: int, batch: int, tp: int) -> dict[str, dict[str, 
     mine = seq // lay.tp if lay.sp else seq
     heads, kv = (len(cut.along(dim, tp)) for dim in ("n_heads", "n_kv_heads"))
 
-    def keys(tokens: int) -> dict[str, tuple[int, ...]]:
+    def keys(tokens: int, kv: int) -> dict[str, tuple[int, ...]]:
         return dict.fromkeys(("k", "v"), (batch, tokens, kv, m.head_dim))
 
     q = {"q": (batch, seq, heads, m.head_dim)}
+    among, copied = method.heads, kv * method.copies(kv)
+    traded = {"q": (batch, seq * among, heads // among, m.head_dim)}
     return {
         "residual": {"x": (batch, mine, m.dim)},
         "tokens": {"x": (batch, seq, m.dim)},
-        "keys": q | keys(seq),
-        "all keys": q | keys(seq_len),
+        "keys": q | keys(seq, kv),
+        "all keys": q | keys(seq_len, kv),
+        "traded": traded | keys(seq * among, copied // among),
         "q": {"heads": q["q"]},
+        "traded q": {"heads": traded["q"]},
         "summand": {"summand": (batch, seq, m.dim)},
         "hidden": {"hidden": (batch, seq, len(cut.along("ffn_dim", tp)))},
     }
@@ -308,7 +320,7 @@ def _waits(terms: Sequence[Sent], last: str) -> str:
     """What must be done before a step can end, in words."""
     if not terms:
         return last
-    if terms[0].kind == "all_to_all":
+    if terms[0].kind == "all_to_all" and terms[0].part not in TRADES:
         return f"{last}, and in each round the {terms[0].axis.upper()} neighbour's keys and values"
     return f"{last} on every rank of its {terms[0].axis.upper()} group"
 
@@ -320,9 +332,9 @@ _INPUTS = ("dim", "q", "k", "ffn", "weights")
 def _seconds(step: LayerStep, steps: Sequence[LayerStep], timed: Pass, numel: Mapping[str, int]) -> float:
     """A step's share of the seconds of its pass."""
     terms = timed.forward if step.phase == FORWARD else timed.backward
-    if step.sent:  # all collectives of an axis in a pass are alike
-        alike = sum((other.axis, other.phase) == (step.axis, step.phase) for other in steps)
-        return terms[f"exposed {step.axis.upper()}"].value / alike
+    if step.sent:  # the collectives of an axis in a pass share its seconds by their bytes
+        together = sum(other.bytes for other in steps if (other.axis, other.phase) == (step.axis, step.phase))
+        return terms[f"exposed {step.axis.upper()}"].value * step.bytes / together
     by, every = step.row.by, terms["GEMMs"].inputs
     if by == ("attention",):
         return terms["attention"].value

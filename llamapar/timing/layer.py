@@ -8,14 +8,17 @@ What tensor and context parallelism send comes from `count.wire`.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from llamapar.count.flops import AGAIN, layer_numel
 from llamapar.count.terms import Term
-from llamapar.count.wire import Traffic, traffic
-from llamapar.describe.hardware import Gpu
+from llamapar.count.wire import TRADES, Traffic, traffic
+from llamapar.describe.cp_methods import CpMethod, method_named
+from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, Gpu
+from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import OPTIONS
@@ -63,11 +66,17 @@ class Conditions:
 
     @classmethod
     def of(
-        cls, judge: Framework | None, gpu: Gpu, recompute: str | None = None, profile: str | None = None
+        cls,
+        judge: Framework | None,
+        gpu: Gpu,
+        recompute: str | None = None,
+        profile: str | None = None,
+        cp_method: str | None = None,
     ) -> Conditions:
         """The usual conditions on a GPU, with what the framework does by habit.
 
-        profile: None means the framework's own, if it has one. Raises LayoutError for an unknown one.
+        profile, cp_method: None means the framework's own, if it has one. Raises LayoutError for an unknown
+        one.
         """
         name, habits = judge.name if judge else "", habits_of(judge)
         own = OPTIONS["profile"].chosen(profile or (name if name in PROFILES else "none"))
@@ -75,12 +84,17 @@ class Conditions:
             gpu,
             kernels=PROFILES[own].kernels or habits.kernels,
             recompute=recompute_of(judge, recompute),
-            cp_method=habits.cp_method,
+            cp_method=method_named(cp_method or habits.cp_method),
             cast=DELAYED if name in DELAYS else DYNAMIC,
             trainer=name,
             habits=habits,
             profile=own,
         )
+
+    @classmethod
+    def of_job(cls, job: Job, judge: Framework | None) -> Conditions:
+        """The usual conditions of a job; without a GPU of its own, on the default one."""
+        return cls.of(judge, job.gpu or HARDWARE[DEFAULT_GPU], job.recompute, cp_method=job.cp_method)
 
     @property
     def matmul_rate(self) -> float:
@@ -178,6 +192,15 @@ class Ring:
         # A ring runs at the pace of its slowest link, so one hop over the network decides.
         fast = gpu.link_rate * gpu.link
         return fast if self.inside == self.size else min(fast, gpu.net_rate * gpu.net * self.inside)
+
+    def trade_rate(self, gpu: Gpu) -> float:
+        """Bytes/s of an all-to-all, counted as of a ring: every rank sends 1/n of its tensor to each other.
+
+        What leaves the fast link's domain goes through a rank's own NIC, beside what stays inside (assumed).
+        """
+        inside, outside = self.inside - 1, self.size - self.inside
+        slowest = max(inside / (gpu.link_rate * gpu.link), outside / (gpu.net_rate * gpu.net))
+        return (self.size - 1) / slowest if slowest else math.inf
 
     @property
     def latency(self) -> float:
@@ -301,40 +324,51 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
     if layout.tp == layout.cp == 1:
         return
     sent = block_traffic(model, layout, int(inputs["seq"]), int(inputs["batch"]), how.cp_method)
-    for axis, name in (("tp", "exposed TP"), ("cp", "exposed CP")):
+    method, stride = CpMethod.of(how.cp_method, layout.cp), layout.stride("cp")
+    trade = Ring.of(how.gpu, method.heads, stride)
+    rings = {
+        "tp": Ring.of(how.gpu, layout.tp, layout.stride("tp")),
+        "cp": Ring.of(how.gpu, layout.cp // method.heads, stride * method.heads),
+    }
+    for axis, ring in rings.items():
         if layout.size(axis) == 1:
             continue
-        ring = Ring.of(how.gpu, layout.size(axis), layout.stride(axis))
-        # An all-reduce is a reduce-scatter and an all-gather, so it passes over the ring twice. Of an
-        # all-to-all one hop of a ring carries everything.
-        over = {"all_reduce": 2.0, "all_to_all": ring.size / (ring.size - 1)}
-        bytes_of, count_of = defaultdict[str, float](float), defaultdict[str, float](float)
+        # An all-reduce is a reduce-scatter and an all-gather, so it passes over the ring twice. Of a ring's
+        # all-to-all one hop carries everything.
+        over = {"all_reduce": 2.0, "all_to_all": ring.size / max(1, ring.size - 1)}
+        totals = defaultdict[str, Counter[str]](Counter)
         for term in (term for term in sent.terms if term.axis == axis):
-            bytes_of[term.phase] += term.count * term.bytes * over.get(term.kind, 1.0)
-            count_of[term.phase] += term.count
+            size, count = ("traded", "trades") if term.part in TRADES else ("bytes", "count")
+            factor = 1.0 if term.part in TRADES else over.get(term.kind, 1.0)
+            totals[term.phase] += Counter({size: term.count * term.bytes * factor, count: term.count})
         # Full recomputation runs the forward again in the backward, its collectives included. Selective
         # keeps the results of collectives.
         if how.recompute == "full":
-            bytes_of["backward"] += bytes_of["forward"]
-            count_of["backward"] += count_of["forward"]
-        left = EXPOSED if axis == "tp" and how.overlap_tp else 1.0
+            totals["backward"] += totals["forward"]
         # A ring sends the next keys while attention works on the present ones; only what takes longer is
-        # exposed.
-        hidden = axis == "cp" and how.cp_method == "ring"
+        # exposed. Nothing hides an all-to-all: attention needs the heads, and wo the tokens.
+        hidden = axis == "cp" and method.ring > 1
         for phase, terms in (("forward", found.forward), ("backward", found.backward)):
             named = {
+                **totals[phase],
                 "n": float(ring.size),
-                "bytes": bytes_of[phase],
-                "count": count_of[phase],
                 "link": ring.rate(how.gpu),
                 "latency": ring.latency,
-                "exposed": left,
+                "exposed": EXPOSED if axis == "tp" and how.overlap_tp else 1.0,
                 "beside": terms["attention"].value if hidden else 0.0,
+                "m": float(trade.size),
+                "trade_link": trade.trade_rate(how.gpu),
+                "trade_latency": START + (HOP if trade.inside == trade.size else NET_HOP),
             }
-            formula = "exposed * (n - 1) / n * bytes / link + count * latency"
+            formulas = {
+                "count": "exposed * (n - 1) / n * bytes / link + count * latency",
+                "trades": "(m - 1) / m * traded / trade_link + trades * trade_latency",
+            }
             if hidden:
-                formula = f"max(0, {formula} - beside)"
-            terms[name] = Term(name, formula, named, f"{_RING}; {_LATENCY}")
+                formulas["count"] = f"max(0, {formulas['count']} - beside)"
+            formula = " + ".join(text for sends, text in formulas.items() if totals[phase][sends])
+            name = f"exposed {axis.upper()}"
+            terms[name] = Term(name, formula or "0", named, f"{_RING}; {_LATENCY}")
 
 
 def block_traffic(model: ModelConfig, layout: Layout, seq_len: int, batch: int, cp_method: str) -> Traffic:

@@ -251,7 +251,7 @@ def plan(
     Raises LayoutError for bad input; LlamaparError for bad hardware.
     """
     found = hardware(gpu)
-    for name, value in (("precision", precision), ("flash", flash), ("cp_method", cp_method or "ring")):
+    for name, value in (("precision", precision), ("flash", flash)):
         OPTIONS[name].chosen(value)
     judge = None if framework is None else find_framework(framework)
     job = Job.of(
@@ -265,14 +265,15 @@ def plan(
         gpu=found,
         grad_dtype=grad_dtype,
         kv_replication=flag("kv_replication", kv_replication),
+        cp_method=cp_method,
     )
     how = replace(
-        Conditions.of(judge, found, "selective", profile),
+        Conditions.of(judge, found, "selective", profile, cp_method),
         precision=precision,
         flash=flash,
         overlap_tp=flag("overlap_tp", overlap_tp),
     )
-    how = replace(how, kernels=kernels or how.kernels, cp_method=cp_method or how.cp_method)
+    how = replace(how, kernels=kernels or how.kernels)
     free = real("headroom", headroom, 0.0, found.hbm_bytes / GIB)
     others = EVERY_SCHEDULE if flag("all_schedules", all_schedules) else ()
     schedules = (schedule, *(name for name in others if name != schedule))
