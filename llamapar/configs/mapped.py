@@ -6,25 +6,24 @@ A row's fields are read in its order, then what it refuses, then its oddities. T
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from llamapar.describe.configfile import Values
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import DIMS, Contradiction
 
-from . import bridge, maxtext, megatron, oddities, titan_registry, torchtitan
+from . import maxtext, megatron, oddities, titan_registry, torchtitan
 from .documents import Document
 from .draft import Draft, Origin, SettingsSource, positive_number, scalar, stage, truth, whole_count
 from .files import Files
 from .flags import Flags
-from .rows import ROWS, RowSource, bears, holds, listed, settings_at, source_of
+from .formats import ROWS, RowSource, as_list, bears, holds, settings_at, settings_source
 
 _READERS = {
     "torchtitan": torchtitan,
     "titan_registry": titan_registry,
-    "bridge": bridge,
     "megatron": megatron,
     "maxtext": maxtext,
 }
@@ -39,9 +38,15 @@ _NOTHING = ""
 
 def _switch(value: object, spec: Values) -> object:
     held = truth(value)
-    if held is None:
-        return None
-    return spec.get("on", True) if held else spec.get("off", _NOTHING if "on" in spec else False)
+    if held is None or held:
+        return held and spec.get("on", True)
+    return spec.get("off", _NOTHING if "on" in spec else False)
+
+
+def _tokens(value: object, spec: Values) -> object:
+    """A length in tokens, which Megatron-Bridge also writes as the constant SEQUENCE_LENGTH_128K."""
+    match = re.fullmatch(r"SEQUENCE_LENGTH_(\d+)K", str(value))
+    return int(match[1]) * 1024 if match else whole_count(value)
 
 
 def _padding(value: object, spec: Values) -> object:
@@ -60,6 +65,7 @@ _KINDS: dict[str, Callable[[object, Values], object]] = {
     "stage": lambda value, spec: stage(value),
     "switch": _switch,
     "text": lambda value, spec: scalar(str(value)).removeprefix(spec.get("strip", "")),
+    "tokens": _tokens,
     "word": lambda value, spec: str(value),
     "padding": _padding,
     "within": _within,
@@ -87,7 +93,9 @@ def _put(draft: Draft, field: str, value: object, origin: Origin, agrees: bool =
 def _take(source: RowSource, field: str, spec: Values) -> None:
     """Set a fact as a row's field says."""
     draft, kind = source.draft, spec.get("as", "count")
-    if "where" in spec and not all(holds(source, one)[0] for one in listed(spec["where"])):
+    if not all(holds(source, one)[0] for one in as_list(spec.get("where", []))):
+        return
+    if spec.get("else") and field in draft.facts:
         return
     if product := spec.get("product"):
         numbers = [source.count(key) for key in product]
@@ -96,13 +104,13 @@ def _take(source: RowSource, field: str, spec: Values) -> None:
             total = math.prod(number for number in numbers if number)
             _put(draft, field, total, source.origin(source.get(product[0]), how))
         return
-    keys = listed(spec.get("key", []))
+    keys = as_list(spec.get("key", []))
     entry = source.find(keys, kind == "within") if keys else None
     text = scalar(entry.value) if entry else ""
     if entry is not None and text in spec.get("values", {}):
         value = spec["values"][text]
     elif entry is None or entry.value is None or text in spec.get("absent", ()):
-        _default(source, field, spec, keys)
+        _default(source, field, spec, keys, entry is not None)
         return
     elif kind in ("model", "hub"):
         oddities.named_model(source, entry, spec)
@@ -115,8 +123,11 @@ def _take(source: RowSource, field: str, spec: Values) -> None:
         _put(draft, field, value, source.origin(entry), spec.get("agrees", False))
 
 
-def _default(source: RowSource, field: str, spec: Values, keys: list[str]) -> None:
+def _default(source: RowSource, field: str, spec: Values, keys: list[str], given: bool) -> None:
     draft, needs = source.draft, spec.get("needs")
+    if not given and keys and source.base and field not in draft.facts:
+        draft.missing(field, f"{source.base} may say it, which is not in these files")
+        return
     if needs and not any(name in draft.facts for name in needs):
         return
     if "default" in spec and not keys:
@@ -137,7 +148,7 @@ def _refuse(source: RowSource, spec: Values) -> None:
     """Record a setting that is not counted here, if it is as the row says."""
     draft = source.draft
     said, entry = holds(source, spec)
-    if not said or not all(holds(source, one)[0] for one in listed(spec.get("where", []))):
+    if not said or not all(holds(source, one)[0] for one in as_list(spec.get("where", []))):
         return
     value = entry.value if entry is not None else spec.get("default")
     what = spec["what"].format(value=value, key=entry.path if entry else spec["key"])
@@ -152,17 +163,15 @@ def _refuse(source: RowSource, spec: Values) -> None:
 
 
 def _fields(row: Values) -> Iterator[tuple[str, Values]]:
+    """Each fact with its specification; a list of texts is one specification, with several keys."""
     for field, specs in row.get("fields", {}).items():
-        yield from ((field, spec if isinstance(spec, dict) else {"key": spec}) for spec in _specs(specs))
-
-
-def _specs(specs: Any) -> list[Any]:
-    """A field's specifications; a list of texts is one, with several keys."""
-    return specs if isinstance(specs, list) and isinstance(specs[0], dict) else [specs]
+        several = isinstance(specs, list) and isinstance(specs[0], dict)
+        for spec in specs if several else [specs]:
+            yield field, spec if isinstance(spec, dict) else {"key": spec}
 
 
 def _read_settings(row: Values, files: Files, draft: Draft, found: tuple[str, Document | Flags]) -> None:
-    source = source_of(row, found, draft)
+    source = settings_source(row, found, draft)
     for field, spec in _fields(row):
         _take(source, field, spec)
     for key, why in row.get("ignored", {}).items():
@@ -188,7 +197,7 @@ def _read_beside(title: str, files: Files, draft: Draft) -> None:
 def _take_variables(names: list[str], files: Files, draft: Draft) -> None:
     """The nodes and the ranks of each, which some trainers take from variables of these names."""
     launch = SettingsSource("the launch", files.variable, draft)
-    nodes, each = map(launch.count, names) if names else (None, None)
+    nodes, each = [launch.count(name) for name in names] or (None, None)
     if nodes and each:
         per_node = launch.get(names[1])
         draft.put("gpus", nodes * each, launch.origin(per_node, " · ".join(names)))

@@ -29,7 +29,7 @@ from .draft import (
 )
 from .files import Files
 from .flags import Flags, is_known
-from .rows import RowSource
+from .formats import RowSource
 
 # -- the model, by its name ------------------------------------------------------------------------
 
@@ -292,3 +292,41 @@ def colossal_benchmark(source: RowSource, files: Files) -> None:
     draft.take_model(name, source.name, None, "-c, 7b by default")
     if draft.number("pp") == 1 and batch:
         draft.derive("micro_batch", batch, "no pipeline: the batch of a DP rank goes through whole")
+
+
+# -- Megatron-Bridge -------------------------------------------------------------------------------
+
+_BASES = {
+    "llama3_8b_pretrain_config": "meta-llama/Meta-Llama-3-8B",
+    "llama3_70b_pretrain_config": "meta-llama/Meta-Llama-3-70B",
+    "llama31_8b_pretrain_config": "meta-llama/Meta-Llama-3.1-8B",
+    "llama31_70b_pretrain_config": "meta-llama/Meta-Llama-3.1-70B",
+    "llama31_405b_pretrain_config": "meta-llama/Meta-Llama-3.1-405B",
+}
+"""A recipe that others change → its model, in recipes/llama/llama3.py of every version (2025 to 026d7fa373).
+
+Each also shares the optimizer's state, and 405B counts embedding and loss as layers; the rest has changed.
+"""
+
+
+def bridge_recipe(source: RowSource, files: Files) -> None:
+    """What a known base says, and the model, whose vocabulary training/setup.py:322-327 keeps as it is."""
+    draft, base = source.draft, source.base
+    if base in _BASES and "zero" not in draft.facts:
+        draft.derive("zero", 1, f"{base} shares the optimizer's state, in every version")
+    ends = [source.says(f"model.account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")]
+    if all(ends) or (ends == [None, None] and base == "llama31_405b_pretrain_config"):
+        draft.derive("layer_split", "balanced ends", "embedding and loss count as a layer each")
+    model = source.get("model")
+    hub = Entry(base, _BASES[base], 0) if model is None and base in _BASES else None
+    if model and (match := re.search(r"from_hf_pretrained\(['\"]([\w./-]+)", str(model.value))):
+        hub = Entry("model", match[1], model.line)
+    if hub is not None and draft.take_model("", source.name, hub):
+        draft.derive("padding", "none", "training/setup.py keeps a vocabulary that the model has")
+        if (seq := draft.number("seq_len")) is not None:
+            draft.derive("max_seq_len", seq, "seq_length")
+    if "gpus" not in draft.facts:
+        # A name proves nothing, so the number is only mentioned.
+        hint = re.search(r"(\d+)gpus?", source.name)
+        said = f"; the function's name says {hint[1]}" if hint else ""
+        draft.unknown["gpus"] = f"no launch says how many{said}"

@@ -14,12 +14,13 @@ from .documents import Document, Entry
 from .draft import Draft, SettingsSource, scalar, whole_count
 from .files import Files
 from .flags import Flags
+from .python_source import UNREAD, ConfigurationClass
 
 ROWS: list[Values] = tomllib.loads(Path(__file__).with_name("formats.toml").read_text("utf-8"))["format"]
 """The formats, in the order in which they are tried."""
 
 
-def listed(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     """What a row says once or several times, as a list."""
     return value if isinstance(value, list) else [value]
 
@@ -28,6 +29,8 @@ def settings_at(files: Files, mark: Values) -> tuple[str, Document | Flags] | No
     """The file, command or call that a mark describes, with its name."""
     if keys := mark.get("keys"):
         found = files.with_key(*keys)
+        if found is not None and "base" in mark:
+            return found[0], found[1].overridden([Entry(mark["base"], UNREAD, 0)])
         if found is None or not mark.get("merged"):
             return found
         # The files of a run are merged; the last value of a key counts.
@@ -35,6 +38,10 @@ def settings_at(files: Files, mark: Values) -> tuple[str, Document | Flags] | No
         return found[0], Document(found[0], tuple(entry for one in held for entry in one.entries))
     if flags := mark.get("flags"):
         return files.flags(*flags)
+    if "makes" in mark:
+        made, module, *sections = mark["makes"]
+        document = files.configuration(ConfigurationClass(made, module, tuple(sections)))
+        return (document.name, document) if document else None
     calls = files.calls(*mark["calls"]) if "calls" in mark else {}
     name = next((document.name for document in calls.values()), "")
     entries = (entry for document in calls.values() for entry in document.entries)
@@ -44,7 +51,7 @@ def settings_at(files: Files, mark: Values) -> tuple[str, Document | Flags] | No
 def bears(files: Files, mark: Values) -> bool:
     """Whether the files bear a mark: all that it says holds."""
     found = settings_at(files, mark)
-    if found is None and mark.keys() & {"keys", "flags", "calls"}:
+    if found is None and mark.keys() & {"keys", "flags", "calls", "makes"}:
         return False
     if found is not None and (beside := mark.get("beside")):
         also = files.flags(*beside) if "flags" in mark else found[1].get(*beside)
@@ -61,9 +68,15 @@ class RowSource(SettingsSource):
 
     held: Document | Flags | None = None
 
+    @property
+    def base(self) -> str:
+        """The configuration that this one changes and that is not among the files; "" without one."""
+        entries = self.held.entries if isinstance(self.held, Document) else ()
+        return next((entry.path for entry in entries if entry.value == UNREAD), "")
+
     def find(self, keys: str | list[str], whole: bool = False) -> Entry | None:
         """The entry under the first existing key. whole: a section or a list counts too, as its words."""
-        names = listed(keys)
+        names = as_list(keys)
         own = [name.removeprefix("--") for name in names if name.startswith("--")]
         if isinstance(self.held, Flags):
             names = own or names
@@ -80,7 +93,7 @@ class RowSource(SettingsSource):
         return entry
 
 
-def source_of(row: Values, found: tuple[str, Document | Flags], draft: Draft) -> RowSource:
+def settings_source(row: Values, found: tuple[str, Document | Flags], draft: Draft) -> RowSource:
     name, held = found
 
     def look(*keys: str) -> Entry | None:
