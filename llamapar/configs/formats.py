@@ -95,6 +95,11 @@ class RowSource(SettingsSource):
 
 def settings_source(row: Values, found: tuple[str, Document | Flags], draft: Draft) -> RowSource:
     name, held = found
+    for base, says in row.get("bases", {}).items():
+        # What changes a known base stands on top of it, and the base is not missing any more.
+        if isinstance(held, Document) and (unread := held.get(base)) and unread.value == UNREAD:
+            below = [Entry(path, value, 0) for path, value in says.items()]
+            held = Document(name, (*below, *(entry for entry in held.entries if entry is not unread)))
 
     def look(*keys: str) -> Entry | None:
         if isinstance(held, Flags):
@@ -103,7 +108,8 @@ def settings_source(row: Values, found: tuple[str, Document | Flags], draft: Dra
         entry = held.get(*keys, *(key.replace("-", "_") for key in keys), *dashed)
         return _resolved(held, entry) if row.get("references") and entry is not None else entry
 
-    return RowSource(name, look, draft, row.get("by", ""), held=held)
+    partial = isinstance(held, Document) and held.partial
+    return RowSource(name, look, draft, row.get("by", ""), partial, held)
 
 
 def holds(source: RowSource, condition: Values) -> tuple[bool, Entry | None]:

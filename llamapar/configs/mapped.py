@@ -14,7 +14,7 @@ from llamapar.describe.configfile import Values
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import DIMS, Contradiction
 
-from . import maxtext, megatron, oddities, titan_registry, torchtitan
+from . import maxtext, megatron, oddities, torchtitan
 from .documents import Document
 from .draft import Draft, Origin, SettingsSource, positive_number, scalar, stage, truth, whole_count
 from .files import Files
@@ -22,12 +22,12 @@ from .flags import Flags
 from .formats import ROWS, RowSource, as_list, bears, holds, settings_at, settings_source
 
 _READERS = {
-    "torchtitan": torchtitan,
-    "titan_registry": titan_registry,
     "megatron": megatron,
     "maxtext": maxtext,
 }
 """The formats of which a row says only the reader."""
+
+_ODDITIES = {**vars(oddities), **vars(torchtitan)}
 
 _NOTHING = ""
 """The value of a setting that is given and sets no fact."""
@@ -125,8 +125,10 @@ def _take(source: RowSource, field: str, spec: Values) -> None:
 
 def _default(source: RowSource, field: str, spec: Values, keys: list[str], given: bool) -> None:
     draft, needs = source.draft, spec.get("needs")
-    if not given and keys and source.base and field not in draft.facts:
-        draft.missing(field, f"{source.base} may say it, which is not in these files")
+    rest_is_open = (source.base or source.partial) and not spec.get("sure")
+    if rest_is_open and not given and keys and field not in draft.facts:
+        why = f"{source.base} may say it, which is not in these files"
+        draft.missing(field, why if source.base else f"{source.name} does not say it")
         return
     if needs and not any(name in draft.facts for name in needs):
         return
@@ -180,7 +182,7 @@ def _read_settings(row: Values, files: Files, draft: Draft, found: tuple[str, Do
     for spec in row.get("refuse", ()):
         _refuse(source, spec)
     for name in row.get("oddities", ()):
-        getattr(oddities, name)(source, files)
+        _ODDITIES[name](source, files)
     for title in row.get("beside", ()):
         _read_beside(title, files, draft)
 
@@ -197,11 +199,11 @@ def _read_beside(title: str, files: Files, draft: Draft) -> None:
 def _take_variables(names: list[str], files: Files, draft: Draft) -> None:
     """The nodes and the ranks of each, which some trainers take from variables of these names."""
     launch = SettingsSource("the launch", files.variable, draft)
-    nodes, each = [launch.count(name) for name in names] or (None, None)
-    if nodes and each:
-        per_node = launch.get(names[1])
-        draft.put("gpus", nodes * each, launch.origin(per_node, " · ".join(names)))
-        draft.put("gpus_per_node", each, launch.origin(per_node))
+    numbers = [number for name in names if (number := launch.count(name))]
+    if names and len(numbers) == len(names):
+        per_node = launch.get(names[-1])
+        draft.put("gpus", math.prod(numbers), launch.origin(per_node, " · ".join(names)))
+        draft.put("gpus_per_node", numbers[-1], launch.origin(per_node))
 
 
 def read(row: Values, files: Files, draft: Draft) -> None:
@@ -210,7 +212,7 @@ def read(row: Values, files: Files, draft: Draft) -> None:
         files.take_world(draft)
     _take_variables(row.get("variables", ()), files, draft)
     draft.training = row.get("training", True)
-    marks = row.get("settings", row["recognised"])
+    marks = row.get("settings") or row["recognised"]
     found = next((held for mark in marks if (held := settings_at(files, mark))), None)
     for title in row.get("before", ()):
         _read_beside(title, files, draft)
