@@ -20,6 +20,10 @@ ROWS: list[Values] = tomllib.loads(Path(__file__).with_name("formats.toml").read
 """The formats, in the order in which they are tried."""
 
 
+OFF = ("false", "0", "none", "no")
+"""Words with which a switch that is given is off."""
+
+
 def as_list(value: Any) -> list[Any]:
     """What a row says once or several times, as a list."""
     return value if isinstance(value, list) else [value]
@@ -29,6 +33,8 @@ def settings_at(files: Files, mark: Values) -> tuple[str, Document | Flags] | No
     """The file, command or call that a mark describes, with its name."""
     if keys := mark.get("keys"):
         found = files.with_key(*keys)
+        if found is not None and "arguments" in mark:
+            return found[0], _arguments(found[1], mark["arguments"])
         if found is not None and "base" in mark:
             return found[0], found[1].overridden([Entry(mark["base"], UNREAD, 0)])
         if found is None or not mark.get("merged"):
@@ -48,6 +54,16 @@ def settings_at(files: Files, mark: Values) -> tuple[str, Document | Flags] | No
     return (name, Document(name, tuple(entries))) if calls else None
 
 
+def _arguments(document: Document, section: str) -> Flags:
+    """A section of a file as the arguments of a command; its false stands for a switch that is not given."""
+    entries = dict[str, Entry]()
+    for entry in document.under(section):
+        name = entry.path.partition(".")[2]
+        if entry.value is not False:
+            entries[name.lstrip("-").replace("_", "-")] = Entry(name, entry.value, entry.line)
+    return Flags(entries, {}, ())
+
+
 def bears(files: Files, mark: Values) -> bool:
     """Whether the files bear a mark: all that it says holds."""
     found = settings_at(files, mark)
@@ -57,6 +73,8 @@ def bears(files: Files, mark: Values) -> bool:
         also = files.flags(*beside) if "flags" in mark else found[1].get(*beside)
         if also is None:
             return False
+    if found is not None and sum(found[1].get(key) is not None for key in mark.get("two", ())) == 1:
+        return False
     if "command" in mark and not any(re.search(mark["command"], line) for line in files.command_lines()):
         return False
     return all(map(files.has_word, mark.get("words", ())))
@@ -123,7 +141,7 @@ def holds(source: RowSource, condition: Values) -> tuple[bool, Entry | None]:
         return value is not None and text not in condition["not"], entry
     if "matches" in condition:
         return re.search(condition["matches"], text) is not None, entry
-    on = text not in ("", "false", "0", "none", "no")
+    on = text not in ("", *OFF)
     return on is not condition.get("off", False), entry
 
 

@@ -19,15 +19,14 @@ from .documents import Document
 from .draft import Draft, Origin, SettingsSource, positive_number, scalar, stage, truth, whole_count
 from .files import Files
 from .flags import Flags
-from .formats import ROWS, RowSource, as_list, bears, holds, settings_at, settings_source
+from .formats import OFF, ROWS, RowSource, as_list, bears, holds, settings_at, settings_source
 
 _READERS = {
-    "megatron": megatron,
     "maxtext": maxtext,
 }
 """The formats of which a row says only the reader."""
 
-_ODDITIES = {**vars(oddities), **vars(torchtitan)}
+_ODDITIES = {**vars(oddities), **vars(torchtitan), **vars(megatron)}
 
 _NOTHING = ""
 """The value of a setting that is given and sets no fact."""
@@ -41,6 +40,11 @@ def _switch(value: object, spec: Values) -> object:
     if held is None or held:
         return held and spec.get("on", True)
     return spec.get("off", _NOTHING if "on" in spec else False)
+
+
+def _number(value: object, spec: Values) -> object:
+    found = positive_number(value)
+    return int(found) if found is not None and found.is_integer() else found
 
 
 def _tokens(value: object, spec: Values) -> object:
@@ -61,12 +65,13 @@ def _within(value: object, spec: Values) -> object:
 
 _KINDS: dict[str, Callable[[object, Values], object]] = {
     "count": lambda value, spec: whole_count(value),
-    "number": lambda value, spec: positive_number(value),
+    "number": _number,
     "stage": lambda value, spec: stage(value),
     "switch": _switch,
     "text": lambda value, spec: scalar(str(value)).removeprefix(spec.get("strip", "")),
     "tokens": _tokens,
     "word": lambda value, spec: str(value),
+    "on": lambda value, spec: spec["on"] if scalar(str(value)) not in OFF else spec["off"],
     "padding": _padding,
     "within": _within,
     "other": lambda value, spec: spec["other"],

@@ -1,8 +1,8 @@
 """torchtitan's oddities: what follows from several of its settings, in TOML files and in its registry.
 
 TOML: torchtitan/config/job_config.py, distributed/{parallel_dims,pipeline_parallel}.py and models/llama3
-@238fa9953e, the last state with TOML. Since 9810191bb (2026-02-23) a registry of Python functions replaces it:
-config/configs.py and models/llama3 @b5bcd76c66. run_train.sh starts 8 ranks unless NGPU says otherwise.
+@238fa9953e, the last state with TOML. Since 9810191bb (2026-02-23) a registry of Python functions replaces
+it: config/configs.py and models/llama3 @b5bcd76c66. run_train.sh starts 8 ranks unless NGPU says otherwise.
 """
 
 from __future__ import annotations
