@@ -6,7 +6,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from llamapar.describe.configfile import Values
 
@@ -20,11 +20,13 @@ ROWS: list[Values] = tomllib.loads(Path(__file__).with_name("formats.toml").read
 """The formats, in the order in which they are tried."""
 
 
+_T = TypeVar("_T")
+
 OFF = ("false", "0", "none", "no")
 """Words with which a switch that is given is off."""
 
 
-def as_list(value: Any) -> list[Any]:
+def as_list(value: _T | list[_T]) -> list[_T]:
     """What a row says once or several times, as a list."""
     return value if isinstance(value, list) else [value]
 

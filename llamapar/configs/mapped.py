@@ -14,17 +14,13 @@ from llamapar.describe.configfile import Values
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import DIMS, Contradiction
 
-from . import maxtext, megatron, oddities, torchtitan
+from . import megatron, oddities, torchtitan
 from .documents import Document
 from .draft import Draft, Origin, SettingsSource, positive_number, scalar, stage, truth, whole_count
 from .files import Files
 from .flags import Flags
 from .formats import OFF, ROWS, RowSource, as_list, bears, holds, settings_at, settings_source
-
-_READERS = {
-    "maxtext": maxtext,
-}
-"""The formats of which a row says only the reader."""
+from .maxtext import read_maxtext
 
 _ODDITIES = {**vars(oddities), **vars(torchtitan), **vars(megatron)}
 
@@ -74,6 +70,7 @@ _KINDS: dict[str, Callable[[object, Values], object]] = {
     "on": lambda value, spec: spec["on"] if scalar(str(value)) not in OFF else spec["off"],
     "padding": _padding,
     "within": _within,
+    "elsewhere": lambda value, spec: value,
     "other": lambda value, spec: spec["other"],
 }
 """What `as` says → how a value of a file becomes that of a fact; None for one that cannot be read."""
@@ -100,8 +97,6 @@ def _take(source: RowSource, field: str, spec: Values) -> None:
     draft, kind = source.draft, spec.get("as", "count")
     if not all(holds(source, one)[0] for one in as_list(spec.get("where", []))):
         return
-    if spec.get("else") and field in draft.facts:
-        return
     if product := spec.get("product"):
         numbers = [source.count(key) for key in product]
         how = " · ".join(f"{key} {number}" for key, number in zip(product, numbers, strict=True))
@@ -111,6 +106,8 @@ def _take(source: RowSource, field: str, spec: Values) -> None:
         return
     keys = as_list(spec.get("key", []))
     entry = source.find(keys, kind == "within") if keys else None
+    if spec.get("else") and field in draft.facts:
+        return
     text = scalar(entry.value) if entry else ""
     if entry is not None and text in spec.get("values", {}):
         value = spec["values"][text]
@@ -122,7 +119,9 @@ def _take(source: RowSource, field: str, spec: Values) -> None:
         return
     else:
         value = _KINDS[kind](entry.value, spec)
-    if value is None:
+    if kind == "elsewhere":
+        draft.missing(field, f"{entry.path} {entry.value} says it, which is not among these files")
+    elif value is None:
         source.unreadable(field, entry)
     elif value != _NOTHING:
         _put(draft, field, value, source.origin(entry), spec.get("agrees", False))
@@ -142,6 +141,8 @@ def _default(source: RowSource, field: str, spec: Values, keys: list[str], given
     elif "default" in spec:
         _put(draft, field, spec["default"], source.origin(None, spec.get("why", "")))
         draft.defaulted.update(dict.fromkeys(keys, field))
+    elif "missing" in spec:
+        draft.missing(field, spec["missing"])
     elif spec.get("fills"):
         draft.fills = field
     elif other := draft.number(spec.get("like", "")):
@@ -211,7 +212,7 @@ def _take_variables(names: list[str], files: Files, draft: Draft) -> None:
         draft.put("gpus_per_node", numbers[-1], launch.origin(per_node))
 
 
-def read(row: Values, files: Files, draft: Draft) -> None:
+def read_row(row: Values, files: Files, draft: Draft) -> None:
     """Fill the draft from the files as the row says."""
     if row.get("launch", True):
         files.take_world(draft)
@@ -234,7 +235,7 @@ def read(row: Values, files: Files, draft: Draft) -> None:
             draft.unknown.setdefault(field, why)
 
 
-def refuse(row: Values, files: Files, draft: Draft) -> None:
+def refuse_row(row: Values, files: Files, draft: Draft) -> None:
     """Raise the LlamaparError that names a trainer whose settings nothing reads."""
     name = next(iter(files.texts))
     why = "no reader: its files name what it trains in ways that nothing here follows"
@@ -242,30 +243,26 @@ def refuse(row: Values, files: Files, draft: Draft) -> None:
     raise LlamaparError(f"{name}: settings of {row['title']}, which are not read", why, choose, "config")
 
 
+READERS = {"row": read_row, "maxtext": read_maxtext, "nobody": refuse_row}
+"""What a row's `reader` says → the function that reads it."""
+
+
 @dataclass(frozen=True)
 class Format:
-    """A format of settings: the framework whose rules judge it (None for none), and its reader."""
+    """A format of settings: the framework whose rules judge it (None for none), and its row."""
 
     name: str
     framework: str | None
-    recognised: Callable[[Files], bool]
-    read: Callable[[Files, Draft], None]
-    is_read: bool = True
+    row: Values
+
+    def recognised(self, files: Files) -> bool:
+        """Whether the files bear one of the row's marks."""
+        return any(bears(files, mark) for mark in self.row["recognised"])
+
+    def read(self, files: Files, draft: Draft) -> None:
+        """Fill the draft from the files."""
+        READERS[self.row.get("reader", "row")](self.row, files, draft)
 
 
-def _format(row: Values) -> Format:
-    if "reader" in row:  # a module of its own
-        reader = _READERS[row["reader"]]
-        return Format(row["title"], row.get("framework"), reader.recognised, reader.read)
-    own = refuse if row.get("unread") else read
-    return Format(
-        row["title"],
-        row.get("framework"),
-        lambda files: any(bears(files, mark) for mark in row["recognised"]),
-        lambda files, draft: own(row, files, draft),
-        not row.get("unread"),
-    )
-
-
-FORMATS = tuple(map(_format, ROWS))
+FORMATS = tuple(Format(row["title"], row.get("framework"), row) for row in ROWS)
 """Tried in this order; the first that recognises the files reads them."""

@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 import re
 
+from llamapar.describe.configfile import Values
+
 from .documents import Document, Entry
 from .draft import Draft, SettingsSource, positive_number, whole_count
 from .files import Files
 from .shell_words import Word
 
 
-def recognised(files: Files) -> bool:
-    """Whether a command is MaxText's, of key=value words."""
-    return any(map(files.has_word, ("max_target_length=", "per_device_batch_size=", "_parallelism=")))
-
-
-def read(files: Files, draft: Draft) -> None:
-    """Fill the draft. An axis is its ways within a slice (ici) times those between (dcn); -1 takes the
-    rest.
-    """
+def read_maxtext(row: Values, files: Files, draft: Draft) -> None:
+    """An axis is its ways within a slice (ici) times those between (dcn); -1 takes the rest."""
     held = dict[str, Entry]()
     name, unread = "", ""
     for file, script in files.scripts.items():
@@ -55,9 +50,7 @@ def read(files: Files, draft: Draft) -> None:
     draft.derive("dp_shard", fsdp, "ici · dcn fsdp")
     draft.derive("zero", 3 if fsdp > 1 or draft.fills else 0, "fsdp axes share parameters")
     draft.derive("sequence_parallel", False, "no tensor_sequence axis")
-    command = SettingsSource(
-        name, Document(name, tuple(held.values())).get, draft, "MaxText (base.yml@e591f30cbb)"
-    )
+    command = SettingsSource(name, Document(name, tuple(held.values())).get, draft, row["by"])
 
     def holder(key: str) -> SettingsSource:
         found = None if key in held else files.with_key(key)

@@ -13,7 +13,7 @@ from llamapar.describe.configfile import Values
 from llamapar.describe.models import PRESETS
 from llamapar.frameworks.settings import MODEL, Contradiction
 
-from .documents import Document, Entry
+from .documents import Entry
 from .draft import (
     Draft,
     Fact,
@@ -23,9 +23,6 @@ from .draft import (
     public,
     scalar,
     section_of,
-    stage,
-    truth,
-    whole_count,
 )
 from .files import Files
 from .flags import Flags, is_known
@@ -186,34 +183,6 @@ def neox_other_models(source: RowSource, files: Files) -> None:
 
 # -- sharing and ranks -----------------------------------------------------------------------------
 
-_STRATEGIES = {"full_shard": 3, "1": 3, "shard_grad_op": 2, "2": 2, "no_shard": 0, "3": 0, "hybrid_shard": 3}
-
-
-def fsdp_stage(source: RowSource, files: Files) -> None:
-    """ZeRO's stage from the version of FSDP and its words, in Accelerate's spelling."""
-    version = source.get("fsdp_config.fsdp_version", "fsdp_version")
-    if version is None or whole_count(version.value) != 2:
-        strategy = "fsdp_config.fsdp_sharding_strategy"
-        source.parse("zero", strategy, lambda value: _STRATEGIES.get(scalar(str(value))), 3)
-        return
-    # FSDP2 has no strategies: whether parameters are freed after the forward decides.
-    again = source.get("fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward")
-    kept = again is not None and truth(again.value) is False
-    source.draft.put("zero", 2 if kept else 3, source.origin(again))
-
-
-def accelerate_sharding(source: RowSource, files: Files) -> None:
-    """Accelerate's distributed_type says who shares."""
-    kind = source.text("distributed_type")
-    if kind == "fsdp":
-        fsdp_stage(source, files)
-    elif kind == "deepspeed":
-        source.parse("zero", "deepspeed_config.zero_stage", stage, None)
-        if "zero" not in source.draft.facts:
-            source.draft.missing("zero", "in the DeepSpeed JSON that the file names")
-    elif kind:
-        source.put("zero", 0, "distributed_type")
-
 
 def ulysses(source: RowSource, files: Files) -> None:
     """Ulysses' ranks share sequences, so they are an axis of their own and not part of dp."""
@@ -227,34 +196,14 @@ def ulysses(source: RowSource, files: Files) -> None:
         draft.facts["other_axes"] = Fact({"ulysses_sp": ways}, gpus.origin)
 
 
-def axolotl_sharding(source: RowSource, files: Files) -> None:
-    """Axolotl shares by DeepSpeed's file or by FSDP, and else by neither."""
-    held = source.held
-    if source.on("deepspeed"):
-        named_deepspeed(source, files)
-    elif isinstance(held, Document) and any(e for key in ("fsdp", "fsdp_config") for e in held.under(key)):
-        fsdp_stage(source, files)
-
-
-def named_deepspeed(source: RowSource, files: Files) -> None:
-    """DeepSpeed's file is named: unless it is read, it alone knows ZeRO's stage."""
-    named = source.get("deepspeed")
-    if named is not None and named.value:
-        source.draft.missing("zero", f"in {named.value}, which is not among these files")
-
-
 def trainer_sharding(source: RowSource, files: Files) -> None:
-    """ZeRO may be in a file that the command names and that is not here: unknown, and not "none"."""
-    draft, fsdp = source.draft, source.get("fsdp")
-    other = source.get("config-file", "deepspeed-config-file", "use-deepspeed", "use-fsdp")
-    if fsdp is None and files.with_key("distributed_type") is None:
-        if other is not None:
-            draft.missing("zero", f"{other.path} {other.value} says it, which is not among these files")
-        elif source.get("deepspeed") is None and not files.scripts:
-            draft.missing("zero", "the launch says it, which is not among these files")
-        elif source.get("deepspeed") is None:
-            draft.derive("zero", 0, "DDP, unless --fsdp or --deepspeed")
-    named_deepspeed(source, files)
+    """A command shares nothing unless it says so; a file of arguments leaves it to the command."""
+    if "zero" in source.draft.facts or "zero" in source.draft.unknown:
+        return
+    if files.scripts:
+        source.draft.derive("zero", 0, "DDP, unless --fsdp or --deepspeed")
+    else:
+        source.draft.missing("zero", "the launch says it, which is not among these files")
 
 
 # -- ColossalAI ------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
         names = ", ".join(printable(name) for name in files.texts)
         raise LlamaparError(
             f"{names}: settings of no known format",
-            f"read here: {', '.join(f.name for f in FORMATS if f.is_read)}",
+            f"read here: {', '.join(f.name for f in FORMATS if f.row.get('reader') != 'nobody')}",
             field="config",
         )
     draft = Draft(found.name)
