@@ -22,7 +22,8 @@ from .flags import Flags
 from .formats import OFF, ROWS, RowSource, as_list, bears, holds, settings_at, settings_source
 from .maxtext import read_maxtext
 
-_ODDITIES = {**vars(oddities), **vars(torchtitan), **vars(megatron)}
+ODDITIES = {**vars(oddities), **vars(torchtitan), **vars(megatron)}
+"""Names that rows give → functions."""
 
 _NOTHING = ""
 """The value of a setting that is given and sets no fact."""
@@ -59,7 +60,7 @@ def _within(value: object, spec: Values) -> object:
     return next((found for word, found in spec["within"].items() if word in text), spec.get("other"))
 
 
-_KINDS: dict[str, Callable[[object, Values], object]] = {
+KINDS: dict[str, Callable[[object, Values], object]] = {
     "count": lambda value, spec: whole_count(value),
     "number": _number,
     "stage": lambda value, spec: stage(value),
@@ -118,7 +119,7 @@ def _take(source: RowSource, field: str, spec: Values) -> None:
         oddities.named_model(source, entry, spec)
         return
     else:
-        value = _KINDS[kind](entry.value, spec)
+        value = KINDS[kind](entry.value, spec)
     if kind == "elsewhere":
         draft.missing(field, f"{entry.path} {entry.value} says it, which is not among these files")
     elif value is None:
@@ -188,7 +189,7 @@ def _read_settings(row: Values, files: Files, draft: Draft, found: tuple[str, Do
     for spec in row.get("refuse", ()):
         _refuse(source, spec)
     for name in row.get("oddities", ()):
-        _ODDITIES[name](source, files)
+        ODDITIES[name](source, files)
     for title in row.get("beside", ()):
         _read_beside(title, files, draft)
 
