@@ -188,15 +188,13 @@ class Draft:
 class SettingsSource:
     """A file of settings, or a command's arguments, as it is read into a draft.
 
-    look: finds the entry under the first of some names. by: the framework whose defaults apply; partial: no
-    defaults apply, because other settings were given elsewhere.
+    look: finds the entry under the first of some names. by: the framework whose defaults apply.
     """
 
     name: str
     look: Callable[..., Entry | None]
     draft: Draft
     by: str = ""
-    partial: bool = False
 
     def get(self, *keys: str) -> Entry | None:
         """The entry under the first existing key of `keys`."""
@@ -242,10 +240,7 @@ class SettingsSource:
         """
         entry = self.get(*keys)
         if entry is None or entry.value is None:
-            # A log prints some settings only, so a key that is missing there says nothing.
-            if default is not None and self.partial:
-                self.draft.missing(field, f"{self.name} does not say it")
-            elif default is not None:
+            if default is not None:
                 self.draft.put(field, default, self.origin(None))
                 self.draft.defaulted.update(dict.fromkeys(keys, field))
             return default

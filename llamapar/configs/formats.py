@@ -89,6 +89,11 @@ class RowSource(SettingsSource):
     held: Document | Flags | None = None
 
     @property
+    def partial(self) -> bool:
+        """Whether this is a log that prints only some settings."""
+        return isinstance(self.held, Document) and self.held.partial
+
+    @property
     def base(self) -> str:
         """The configuration that this one changes and that is not among the files; "" without one."""
         entries = self.held.entries if isinstance(self.held, Document) else ()
@@ -128,8 +133,7 @@ def settings_source(row: Values, found: tuple[str, Document | Flags], draft: Dra
         entry = held.get(*keys, *(key.replace("-", "_") for key in keys), *dashed)
         return _resolved(held, entry) if row.get("references") and entry is not None else entry
 
-    partial = isinstance(held, Document) and held.partial
-    return RowSource(name, look, draft, row.get("by", ""), partial, held)
+    return RowSource(name, look, draft, row.get("by", ""), held)
 
 
 def holds(source: RowSource, condition: Values) -> tuple[bool, Entry | None]:

@@ -71,6 +71,7 @@ KINDS: dict[str, Callable[[object, Values], object]] = {
     "on": lambda value, spec: spec["on"] if scalar(str(value)) not in OFF else spec["off"],
     "padding": _padding,
     "within": _within,
+    "values": lambda value, spec: None,
     "elsewhere": lambda value, spec: value,
     "other": lambda value, spec: spec["other"],
 }

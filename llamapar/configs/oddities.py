@@ -94,12 +94,8 @@ def served_model(source: RowSource, files: Files) -> None:
 
 def distributed_llama(source: RowSource, files: Files) -> None:
     """The root computes beside its workers. A file's name says the model and the type of its weights."""
-    draft, text, model, workers = (
-        source.draft,
-        source.text("model"),
-        source.get("model"),
-        source.get("workers"),
-    )
+    draft, model, workers = source.draft, source.get("model"), source.get("workers")
+    text = source.text("model")
     many = len(source.held.values.get("workers", ())) if isinstance(source.held, Flags) else 0
     source.put("tp", 1 + many, "workers")
     if workers is not None:

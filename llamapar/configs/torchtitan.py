@@ -14,6 +14,7 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks.torchtitan import REGISTRY, TOKENS
 
 from .draft import whole_count
+from .export import REGISTERED
 from .files import Files
 from .formats import RowSource
 
@@ -136,34 +137,10 @@ def registered_batch(source: RowSource, files: Files) -> None:
         draft.derive("batch_per_dp", each * rest, f"{each}·{rest}")
 
 
-def registered_recomputation(source: RowSource, files: Files) -> None:
-    """The class of activation checkpointing; SelectiveAC by default (trainer.py:108@b5bcd76c66)."""
-    key = "activation_checkpoint"
-    said = source.get(key)
-    kind = str(said.value).partition(".")[0] if said else "SelectiveAC"
-    mode = {"None": "none", "FullAC": "full", "SelectiveAC": "selective op"}.get(kind)
-    if source.get(f"{key}.mode"):  # a dataclass with a mode before the classes
-        said_mode = f"{source.text(f'{key}.mode')} {source.text(f'{key}.selective_ac_option')}"
-        source.put("recompute", said_mode.strip(), f"{key}.mode")
-    elif said is None and source.base:
-        source.draft.missing("recompute", f"{source.base} may say it, which is not in these files")
-    elif mode is None and said is not None:
-        source.unreadable("recompute", said)
-    else:
-        source.put("recompute", mode, key)
-
-
 # -- the model -------------------------------------------------------------------------------------
 
 _LLAMA = ("llama3", "llama3_ft")
 _ARGS = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier")
-_REGISTRY = {
-    "1B": "llama3.2-1b",
-    "3B": "llama3.2-3b",
-    "8B": "llama3.1-8b",
-    "70B": "llama3.1-70b",
-    "405B": "llama3.1-405b",
-}
 _FLAVOURS = {"llama3_8b": "8B", "llama3_70b": "70B", "llama3_405b": "405B"}
 """Upstream's configurations and their flavours (models/llama3/config_registry.py@b5bcd76c66)."""
 _DEBUG = {"dim": 256, "n_layers": 6, "n_heads": 16, "n_kv_heads": 16, "ffn_dim": 768, "rope_theta": 500000}
@@ -243,9 +220,9 @@ def registered_model(source: RowSource, files: Files) -> None:
     if "llama" in own and flavour == "debugmodel":
         for field, value in (_DEBUG | {"vocab_size": 2048}).items():
             draft.put(field, value, where)
-    elif "llama" in own and flavour in _REGISTRY:
-        draft.put("preset", _REGISTRY[flavour], where)
-        draft.dims(PRESETS[_REGISTRY[flavour]], where)
+    elif "llama" in own and flavour in REGISTERED:
+        draft.put("preset", REGISTERED[flavour], where)
+        draft.dims(PRESETS[REGISTERED[flavour]], where)
     elif not (
         # The assets are a tokenizer's; of another size than the flavour they say nothing of the model.
         assets is not None
