@@ -247,8 +247,6 @@ TWICE = {
     "block": "a program; in the course the small picture of a model",
     "check": "of a layout, and in the course of an answer",
     "picture": "a figure's module draws one",
-    "read": "a format of settings reads one",
-    "recognised": "as read",
     "run": "an engine runs one, and lp.run chooses the engine",
 }
 """Functions whose names stand in several modules, and why."""

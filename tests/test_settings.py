@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.configs import documents, export, flags, launch, shell
+from llamapar.configs import documents, export, flags, launch, mapped, shell
 from llamapar.configs.files import Files
+from llamapar.configs.formats import as_list
 from llamapar.configs.reader import FORMATS, settings_of
 from llamapar.errors import is_slip
 from settings_cases import ORACLES, Score, cases, files_of, read, score
@@ -1003,3 +1004,129 @@ def test_a_recipe_of_torchtune_is_read() -> None:
     assert "lora: less memory" in lora.not_covered[0]
     wide = lp.read_settings(text=f"{TUNE}tensor_parallel_dim: 8\n", known={"gpus": 16})
     assert fields(wide, "dp= sequence_parallel=") == "dp=2 sequence_parallel=open"
+
+
+# -- formats as rows -------------------------------------------------------------------------------
+
+_MARK_WORDS = "keys merged base arguments flags calls makes two beside words command"
+_CONDITION = "key over not matches off default"
+_FIELD = (
+    f"{_CONDITION} as on other within values absent why needs like times fills product where agrees strip"
+)
+_FIELD += " missing else sure open"
+KNOWN = {
+    "row": "title framework by reader training launch variables recognised settings unseen fields refuse "
+    "fixed unknown ignored bases before beside oddities dashed references",
+    "mark": _MARK_WORDS,
+    "field": _FIELD,
+    "condition": _CONDITION,
+    "refuse": f"{_CONDITION} what saves covered drops where",
+}
+"""The words of formats.toml; one that the reader does not know would say nothing, without an error."""
+
+
+def _unknown_words(row: dict[str, Any]) -> set[str]:
+    found = {*row} - {*KNOWN["row"].split()}
+    parts = [("mark", mark) for mark in (*row["recognised"], *row.get("settings", ()))]
+    for specs in row.get("fields", {}).values():
+        parts += [("field", spec) for spec in as_list(specs) if isinstance(spec, dict)]
+    parts += [("refuse", spec) for spec in row.get("refuse", ())]
+    for _, held in [*parts]:
+        parts += [("condition", one) for one in as_list(held.get("where", []))]
+    return found.union(*({*held} - {*KNOWN[kind].split()} for kind, held in parts))
+
+
+@pytest.mark.parametrize("one", FORMATS, ids=lambda one: one.name)
+def test_a_row_says_only_what_the_reader_knows(one: Any) -> None:
+    row = one.row
+    assert _unknown_words(row) == set()
+    assert {*row.get("oddities", ())} <= {*mapped.ODDITIES}
+    assert {*row.get("before", ()), *row.get("beside", ())} <= {f.name for f in FORMATS}
+    kinds = {
+        s.get("as", "count") for spec in row.get("fields", {}).values() for s in as_list(spec) if s != str(s)
+    }
+    assert kinds <= {*mapped.KINDS, "model", "hub"}
+    assert row.get("reader", "row") in mapped.READERS
+
+
+def test_an_unknown_word_of_a_row_is_noticed() -> None:
+    row = {"recognised": [{"kyes": ["a"]}], "fields": {"tp": {"key": "tp", "defalt": 1}}, "feilds": {}}
+    assert _unknown_words(row) == {"kyes", "defalt", "feilds"}
+
+
+# -- NeMo Automodel --------------------------------------------------------------------------------
+
+AUTOMODEL = """
+recipe: TrainFinetuneRecipeForNextTokenPrediction
+step_scheduler: {global_batch_size: 64, local_batch_size: 8}
+dist_env: {backend: nccl}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: meta-llama/Llama-3.2-1B
+distributed: {strategy: fsdp2, dp_size: none, tp_size: 2, cp_size: 1}
+"""
+PIPELINED = AUTOMODEL.replace(
+    "cp_size: 1", "pp_size: 2, pipeline: {pp_schedule: 1f1b, pp_microbatch_size: 2}"
+)
+"""In the keys of NVIDIA-NeMo/Automodel @36044ad3d, nemo_automodel/components/distributed."""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (AUTOMODEL, "tp=2 cp=1 pp=1 dp=8 dp_shard=8 zero=3 sequence_parallel=False dim=2048 seq_len=open"),
+        (AUTOMODEL, "micro_batch=8 global_batch=64 micro_batches=1 recompute=none dtype=bfloat16"),
+        (
+            AUTOMODEL.replace("dp_size: none", "dp_size: none, dp_replicate_size: 2"),
+            "dp_replicate=2 dp_shard=4",
+        ),
+        (AUTOMODEL.replace("fsdp2", "fsdp2, reshard_after_forward: false"), "zero=2"),
+        (AUTOMODEL.replace("fsdp2", "megatron_fsdp, zero_dp_strategy: 1"), "zero=1"),
+        (
+            AUTOMODEL.replace("fsdp2", "ddp").replace("tp_size: 2", "tp_size: 1").replace("64", "128"),
+            "dp=16 zero=0",
+        ),
+        (PIPELINED, "pp=2 zero=2 micro_batch=2 virtual_stages=1 schedule=1f1b dp=4"),
+        (PIPELINED.replace(": 1f1b", ": interleaved1f1b"), "pp=2 virtual_stages=open"),
+        (f"{AUTOMODEL}packed_sequence: {{packed_sequence_size: 4096}}\n", "seq_len=4096"),
+        (f"{AUTOMODEL}packed_sequence: {{packed_sequence_size: 0}}\n", "seq_len=open"),
+        (f"{AUTOMODEL}fp8: {{enabled: true}}\n", "dtype=fp8"),
+    ],
+)
+def test_a_recipe_of_automodel_is_read(text: str, wanted: str) -> None:
+    found = lp.read_settings(text=text, known={"gpus": 16})
+    assert (found.format, fields(found, wanted)) == ("NeMo Automodel", wanted)
+    assert found.contradictions == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "covered"),
+    [
+        (f"{AUTOMODEL}peft: {{dim: 8}}\n", "peft: less memory", True),
+        (
+            f"{AUTOMODEL}quantization: {{load_in_4bit: true}}\n",
+            "quantization.load_in_4bit: less memory",
+            True,
+        ),
+        (AUTOMODEL.replace("cp_size: 1", "ep_size: 8"), "ep_size 8: expert parallel", False),
+        (AUTOMODEL.replace("CausalLM", "ImageTextToText"), "no causal language model", False),
+        (
+            AUTOMODEL.replace("TrainFinetuneRecipeForNextTokenPrediction", "FinetuneRecipeForVLM"),
+            "VLM",
+            False,
+        ),
+        (AUTOMODEL.replace("meta-llama/Llama-3.2-1B", "Qwen/Qwen3-30B-A3B"), "Qwen3-30B-A3B: MoE", False),
+    ],
+)
+def test_what_automodel_trains_otherwise_is_told(text: str, words: str, covered: bool) -> None:
+    found = lp.read_settings(text=text)
+    assert words in " ".join(found.not_covered)
+    assert found.covered is covered
+    assert covered or not found.model
+
+
+def test_a_key_of_another_section_is_no_slip() -> None:
+    """Recipes of Automodel repeat tp_size under their tests; a letter makes it pp_size."""
+    tested = f"{AUTOMODEL}ci: {{checkpoint_robustness: {{distributed: {{tp_size: 2}}}}}}\n"
+    found = lp.read_settings(text=tested)
+    assert (found.layout["pp"], found.notes) == (1, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from llamapar.describe.configfile import exists
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import LlamaparError
 from llamapar.late import late
@@ -17,7 +18,12 @@ _MODEL_FILES = ("config.json", "params.json")
 def _check(given: Given) -> CommandAnswer:
     """The verdict; if the files are incomplete, what is missing and what is certain. A folder has a table."""
     folder = Path(str(given["model"] or ""))
-    if folder.is_dir() and given["model"] and not any((folder / name).is_file() for name in _MODEL_FILES):
+    if (
+        given["model"]
+        and exists(folder)
+        and folder.is_dir()
+        and not any((folder / name).is_file() for name in _MODEL_FILES)
+    ):
         return answer_of(given, late("judge_folder")(folder, **given.of("gpus")))
     if given["settings"] and not given.files:
         choose = ["--config FILE", "--launch FILE"]

@@ -188,15 +188,13 @@ class Draft:
 class SettingsSource:
     """A file of settings, or a command's arguments, as it is read into a draft.
 
-    look: finds the entry under the first of some names. by: the framework whose defaults apply; partial: no
-    defaults apply, because other settings were given elsewhere.
+    look: finds the entry under the first of some names. by: the framework whose defaults apply.
     """
 
     name: str
     look: Callable[..., Entry | None]
     draft: Draft
     by: str = ""
-    partial: bool = False
 
     def get(self, *keys: str) -> Entry | None:
         """The entry under the first existing key of `keys`."""
@@ -242,10 +240,7 @@ class SettingsSource:
         """
         entry = self.get(*keys)
         if entry is None or entry.value is None:
-            # A log prints some settings only, so a key that is missing there says nothing.
-            if default is not None and self.partial:
-                self.draft.missing(field, f"{self.name} does not say it")
-            elif default is not None:
+            if default is not None:
                 self.draft.put(field, default, self.origin(None))
                 self.draft.defaulted.update(dict.fromkeys(keys, field))
             return default
@@ -263,39 +258,10 @@ class SettingsSource:
             self.draft.defaulted[key] = field
         self.draft.put(field, value, self.origin(entry))
 
-    def parse(self, field: str, key: str, read: Callable[[object], object], default: object) -> None:
-        """Set the fact that `read` makes from a value, or the default; unknown if `read` returns None."""
-        entry = self.get(key)
-        value = default if entry is None or entry.value is None else read(entry.value)
-        if value is not None:
-            self.put(field, value, key)
-        elif entry is not None:
-            self.unreadable(field, entry)
-
     def unreadable(self, field: str, entry: Entry) -> None:
         """Mark a field whose value cannot be read as unknown, so that no default applies."""
         value = repr(entry.value).replace(HOLE, "$")
         self.draft.missing(field, f"{entry.path} is {value} ({self.name}:{entry.line})")
-
-    def switch(self, field: str, key: str, on: object = True, off: object = False) -> None:
-        """Set a fact from a boolean, if it is present; None and "auto" set nothing."""
-        entry = self.get(key)
-        if entry is None or entry.value is None or entry.value == "auto":
-            return
-        held = truth(entry.value)
-        if held is None:
-            self.unreadable(field, entry)
-        elif (said := on if held else off) is not None:
-            self.put(field, said, key)
-
-    def padding(self, key: str, unit: int) -> None:
-        """Set the vocabulary's padding to a multiple of this number of rows on each TP rank."""
-        self.parse(
-            "padding",
-            key,
-            lambda value: f"{whole_count(value)}*tp" if whole_count(value) else None,
-            f"{unit}*tp",
-        )
 
     def refuse(self, what: str, key: str, saves: str = "") -> None:
         """Record a setting that is not counted here. saves: as in `Draft.refuse`."""

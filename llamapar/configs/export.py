@@ -136,21 +136,26 @@ def as_cli(job: Job, framework: str | None = None, command: str = "check") -> st
     return "\n".join([*lines, shlex.join(words)]) + "\n"
 
 
-_TITAN = ("llama3.2-1b", "llama3.2-3b", "llama3.1-8b", "llama3.1-70b", "llama3.1-405b")
-"""Our names of the flavours 1B to 405B in torchtitan/models/llama3/__init__.py."""
+REGISTERED = {
+    "1B": "llama3.2-1b",
+    "3B": "llama3.2-3b",
+    "8B": "llama3.1-8b",
+    "70B": "llama3.1-70b",
+    "405B": "llama3.1-405b",
+}
+"""The flavours of torchtitan/models/llama3/__init__.py and our names of them."""
 
 
 def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
     """Comments, the configuration to start from, and the lines that select the model in it."""
     # Fields that do not make another flavour: they are set elsewhere or are no part of the table there.
     free = {"name": "", "max_seq_len": 0, "norm_eps": 0.0, "rope_scaling": None}
-    for preset in _TITAN:
+    for flavour, preset in REGISTERED.items():
         if dict(_differing(PRESETS[preset])) | free == dict(_differing(model)) | free:
             off = [] if model.rope_scaling == RopeScaling() else [_left_out(_rope(model), "it scales by 8")]
-            size = preset.split("-")[1]
-            if size in ("1b", "3b"):  # These flavours have no configuration of their own.
-                return off, "llama3_8b", [f'config.model_spec = model_registry("{size.upper()}")']
-            return off, f"llama3_{size}", []
+            if flavour in ("1B", "3B"):  # These flavours have no configuration of their own.
+                return off, "llama3_8b", [f'config.model_spec = model_registry("{flavour}")']
+            return off, f"llama3_{flavour.lower()}", []
     comments = [
         "# torchtitan has no flavour of these dimensions: add it to torchtitan/models/llama3/__init__.py,",
         f"# {' '.join(_named(dict(_differing(model, 'name', 'rope_scaling'))))}, {_rope(model)}",

@@ -231,7 +231,9 @@ class _Function:
                     continue
                 key = f"{path}.{keyword.arg}".lstrip(".")
                 if isinstance(keyword.value, ast.Call):
-                    self.entries[key] = Entry(key, ast.unparse(keyword.value.func), keyword.value.lineno)
+                    # What a call is given by place tells what it makes: model_registry("8B").
+                    source = ast.unparse(keyword.value if keyword.value.args else keyword.value.func)
+                    self.entries[key] = Entry(key, source[:_SHOWN], keyword.value.lineno)
                     waiting.append((key, keyword.value))
                 else:
                     self.entries[key] = Entry(key, _value(keyword.value, local), keyword.value.lineno)

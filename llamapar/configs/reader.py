@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from llamapar.describe.arguments import checked_options
@@ -14,20 +14,6 @@ from llamapar.describe.models import model as find_model
 from llamapar.errors import LlamaparError, encoding, one_of, printable, shown, whole
 from llamapar.frameworks.settings import DIMS, JOB, JOB_FACTS, LAYOUT, MODEL, Contradiction, Settings
 
-from . import (
-    bridge,
-    finetuning,
-    hugging_face,
-    log,
-    megatron,
-    nanotron,
-    nemo,
-    neox,
-    others,
-    serving,
-    titan_registry,
-    torchtitan,
-)
 from .arithmetic import settle
 from .documents import MOST_BYTES
 from .doubts import (
@@ -39,58 +25,16 @@ from .doubts import (
 )
 from .draft import Draft, Origin, section_of
 from .files import Files
+from .formats import MAKERS
+from .log import is_log
+from .mapped import FORMATS, Format
 from .python_source import configurations, require_python
-from .unread import UNREAD_TRAINERS
 
 MOST_FILES = 20
 
 
 class UnknownFormatError(LlamaparError):
     """No format recognises the files."""
-
-
-@dataclass(frozen=True)
-class Format:
-    """A format of settings: the framework whose rules judge it (None for none), and its reader."""
-
-    name: str
-    framework: str | None
-    recognised: Callable[[Files], bool]
-    read: Callable[[Files, Draft], None]
-
-
-FORMATS = (
-    *(Format(one.name, None, one.recognised, one.refuse) for one in UNREAD_TRAINERS),
-    Format("torchtitan", "torchtitan", torchtitan.recognised, torchtitan.read),
-    Format(
-        "transformers' DistributedConfig",
-        "transformers",
-        hugging_face.is_distributed,
-        hugging_face.read_distributed,
-    ),
-    Format("torchtitan's registry", "torchtitan", titan_registry.recognised, titan_registry.read),
-    Format("Megatron-Bridge", "megatron-lm", bridge.recognised, bridge.read),
-    Format("Megatron-LM", "megatron-lm", megatron.recognised, megatron.read),
-    Format("NeMo", "megatron-lm", nemo.recognised, nemo.read),
-    Format("nanotron", "nanotron", nanotron.is_nanotron, nanotron.read_nanotron),
-    Format("picotron", "picotron", nanotron.is_picotron, nanotron.read_picotron),
-    Format("GPT-NeoX", "gpt-neox", neox.recognised, neox.read),
-    Format("LLaMA-Factory", "transformers", finetuning.is_llamafactory, finetuning.read_llamafactory),
-    Format("Axolotl", "transformers", finetuning.is_axolotl, finetuning.read_axolotl),
-    Format("torchtune", "torchtune", finetuning.is_torchtune, finetuning.read_torchtune),
-    Format("ColossalAI", "colossalai", others.is_colossalai, others.read_colossalai),
-    Format("MaxText", None, others.is_maxtext, others.read_maxtext),
-    Format(
-        "distributed-llama", "distributed-llama", serving.is_distributed_llama, serving.read_distributed_llama
-    ),
-    Format("llama-models", "llama-models", serving.is_meta, serving.read_meta),
-    Format("vLLM", "vllm", serving.is_vllm, serving.read_vllm),
-    Format("Hugging Face Trainer", "transformers", hugging_face.is_trainer, hugging_face.read_trainer),
-    Format("Accelerate", None, hugging_face.is_accelerate, hugging_face.read_accelerate),
-    Format("DeepSpeed", "deepspeed", hugging_face.is_deepspeed, hugging_face.read_deepspeed),
-    Format("torchrun's log", None, serving.is_torchrun, serving.read_torchrun),
-)
-"""Tried in this order; the first that recognises the files reads them."""
 
 
 @checked_options
@@ -156,7 +100,7 @@ def _name_of(text: str) -> str:
 
     Blanks are those of one line: over empty lines `^\\s*` takes time that grows with their square.
     """
-    if log.is_log(text):
+    if is_log(text):
         return "log"
     # Without comments, which may look like anything. The most telling form is asked for first.
     body = re.sub(r"^[ \t]*#.*$", "", text, flags=re.M)
@@ -201,7 +145,7 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
         names = ", ".join(printable(name) for name in files.texts)
         raise UnknownFormatError(
             f"{names}: settings of no known format",
-            f"read here: {', '.join(f.name for f in FORMATS[len(UNREAD_TRAINERS) :])}",
+            f"read here: {', '.join(f.name for f in FORMATS if f.row.get('reader') != 'nobody')}",
             field="config",
         )
     draft = Draft(found.name)
@@ -225,8 +169,7 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
 
 def made_in(files: Files) -> list[str]:
     """The functions of a Python file that make a configuration of one of the formats."""
-    makers = bridge.MADE, titan_registry.MADE
-    return [name for text in files.python.values() for made in makers for name in configurations(text, made)]
+    return [name for text in files.python.values() for made in MAKERS for name in configurations(text, made)]
 
 
 def _take_known(draft: Draft, known: Mapping[str, object]) -> None:

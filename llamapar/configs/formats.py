@@ -1,0 +1,175 @@
+"""The rows of `formats.toml`: by which marks files are recognised, and how a row's keys find settings."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from llamapar.describe.configfile import Values
+
+from .documents import Document, Entry
+from .draft import Draft, SettingsSource, scalar, whole_count
+from .files import Files
+from .flags import Flags
+from .python_source import UNREAD, ConfigurationClass
+
+ROWS: list[Values] = tomllib.loads(Path(__file__).with_name("formats.toml").read_text("utf-8"))["format"]
+"""The formats, in the order in which they are tried."""
+
+MAKERS = tuple(
+    ConfigurationClass(mark["makes"][0], mark["makes"][1], tuple(mark["makes"][2:]))
+    for row in ROWS
+    for mark in row["recognised"]
+    if "makes" in mark
+)
+"""What the configuring functions of Python files return."""
+
+_T = TypeVar("_T")
+
+OFF = ("false", "0", "none", "no")
+"""Words with which a switch that is given is off."""
+
+
+def as_list(value: _T | list[_T]) -> list[_T]:
+    """What a row says once or several times, as a list."""
+    return value if isinstance(value, list) else [value]
+
+
+def settings_at(files: Files, mark: Values) -> tuple[str, Document | Flags] | None:
+    """The file, command or call that a mark describes, with its name."""
+    if keys := mark.get("keys"):
+        found = files.with_key(*keys)
+        if found is not None and "arguments" in mark:
+            return found[0], _arguments(found[1], mark["arguments"])
+        if found is not None and "base" in mark:
+            return found[0], found[1].overridden([Entry(mark["base"], UNREAD, 0)])
+        if found is None or not mark.get("merged"):
+            return found
+        # The files of a run are merged; the last value of a key counts.
+        held = (d for d in files.documents.values() if d.get(*keys) or any(d.under(key) for key in keys))
+        return found[0], Document(found[0], tuple(entry for one in held for entry in one.entries))
+    if flags := mark.get("flags"):
+        return files.flags(*flags)
+    if "makes" in mark:
+        made, module, *sections = mark["makes"]
+        document = files.configuration(ConfigurationClass(made, module, tuple(sections)))
+        return (document.name, document) if document else None
+    calls = files.calls(*mark["calls"]) if "calls" in mark else {}
+    name = next((document.name for document in calls.values()), "")
+    entries = (entry for document in calls.values() for entry in document.entries)
+    return (name, Document(name, tuple(entries))) if calls else None
+
+
+def _arguments(document: Document, section: str) -> Flags:
+    """A section of a file as the arguments of a command; its false stands for a switch that is not given."""
+    entries = dict[str, Entry]()
+    for entry in document.under(section):
+        name = entry.path.partition(".")[2]
+        if entry.value is not False:
+            entries[name.lstrip("-").replace("_", "-")] = Entry(name, entry.value, entry.line)
+    return Flags(entries, {}, ())
+
+
+def bears(files: Files, mark: Values) -> bool:
+    """Whether the files bear a mark: all that it says holds."""
+    found = settings_at(files, mark)
+    if found is None and mark.keys() & {"keys", "flags", "calls", "makes"}:
+        return False
+    if found is not None and (beside := mark.get("beside")):
+        also = files.flags(*beside) if "flags" in mark else found[1].get(*beside)
+        if also is None:
+            return False
+    if found is not None and sum(found[1].get(key) is not None for key in mark.get("two", ())) == 1:
+        return False
+    if "command" in mark and not any(re.search(mark["command"], line) for line in files.command_lines()):
+        return False
+    return all(map(files.has_word, mark.get("words", ())))
+
+
+@dataclass(frozen=True)
+class RowSource(SettingsSource):
+    """Settings under the names of a row: in a command under its --names, if it has any."""
+
+    held: Document | Flags | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Whether this is a log that prints only some settings."""
+        return isinstance(self.held, Document) and self.held.partial
+
+    @property
+    def base(self) -> str:
+        """The configuration that this one changes and that is not among the files; "" without one."""
+        entries = self.held.entries if isinstance(self.held, Document) else ()
+        return next((entry.path for entry in entries if entry.value == UNREAD), "")
+
+    def find(self, keys: str | list[str], whole: bool = False) -> Entry | None:
+        """The entry under the first existing key. whole: a section or a list counts too, as its words."""
+        names = as_list(keys)
+        own = [name.removeprefix("--") for name in names if name.startswith("--")]
+        if isinstance(self.held, Flags):
+            names = own or names
+        else:
+            names = [name for name in names if not name.startswith("--")]
+        entry = self.get(*names) if names else None
+        if entry is None and whole and isinstance(self.held, Document):
+            parts = [part for name in names for part in self.held.under(name) if part.value is not None]
+            # The words of a list are read; of a section only that it is there.
+            self.draft.asked |= {(self.name, p.path, p.line) for p in parts if p.path.endswith("]")}
+            if parts:
+                words = " ".join(str(part.value) for part in parts)
+                return Entry(parts[0].path, words, parts[0].line)
+        return entry
+
+
+def settings_source(row: Values, found: tuple[str, Document | Flags], draft: Draft) -> RowSource:
+    name, held = found
+    for base, says in row.get("bases", {}).items():
+        # What changes a known base stands on top of it, and the base is not missing any more.
+        if isinstance(held, Document) and (unread := held.get(base)) and unread.value == UNREAD:
+            below = [Entry(path, value, 0) for path, value in says.items()]
+            held = Document(name, (*below, *(entry for entry in held.entries if entry is not unread)))
+
+    def look(*keys: str) -> Entry | None:
+        if isinstance(held, Flags):
+            return held.get(*(key.replace("_", "-") for key in keys))
+        dashed = [key.replace("_", "-") for key in keys] if row.get("dashed") else []
+        entry = held.get(*keys, *(key.replace("-", "_") for key in keys), *dashed)
+        return _resolved(held, entry) if row.get("references") and entry is not None else entry
+
+    return RowSource(name, look, draft, row.get("by", ""), held)
+
+
+def holds(source: RowSource, condition: Values) -> tuple[bool, Entry | None]:
+    """Whether a setting is as a condition says, and the setting."""
+    entry = source.find(condition["key"], whole=True)
+    value = entry.value if entry and entry.value is not None else condition.get("default")
+    text = "" if value is None else scalar(value)
+    if "over" in condition:
+        return (whole_count(value) or 0) > condition["over"], entry
+    if "not" in condition:
+        return value is not None and text not in condition["not"], entry
+    if "matches" in condition:
+        return re.search(condition["matches"], text) is not None, entry
+    on = text not in ("", *OFF)
+    return on is not condition.get("off", False), entry
+
+
+def _resolved(document: Document, entry: Entry) -> Entry:
+    """An entry with OmegaConf's references and products resolved, as far as numbers go."""
+    text, parent = str(entry.value), entry.path.rpartition(".")[0]
+    if "${" not in text:
+        return entry
+
+    def number(reference: str) -> str:
+        found = document.get(f"{parent}{reference}" if reference.startswith(".") else reference)
+        return str(whole_count(found.value)) if found and whole_count(found.value) else "?"
+
+    # References first, so that a product finds numbers in their place.
+    text = re.sub(r"\$\{(\.?[a-z_][\w.]*)\}", lambda match: number(match[1]), text)
+    if match := re.fullmatch(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}", text):
+        text = str(int(match[1]) * int(match[2]))
+    return Entry(entry.path, text, entry.line)

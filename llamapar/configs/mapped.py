@@ -1,0 +1,270 @@
+"""One reader for the formats of `formats.toml`: a row says which key is which fact, with its default.
+
+A row's fields are read in its order, then what it refuses, then its oddities. The table explains its words.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from llamapar.describe.configfile import Values
+from llamapar.errors import LlamaparError
+from llamapar.frameworks.settings import DIMS, Contradiction
+
+from . import megatron, oddities, torchtitan
+from .documents import Document
+from .draft import Draft, Origin, SettingsSource, positive_number, scalar, stage, truth, whole_count
+from .files import Files
+from .flags import Flags
+from .formats import OFF, ROWS, RowSource, as_list, bears, holds, settings_at, settings_source
+from .maxtext import read_maxtext
+
+ODDITIES = {**vars(oddities), **vars(torchtitan), **vars(megatron)}
+"""Names that rows give → functions."""
+
+_NOTHING = ""
+"""The value of a setting that is given and sets no fact."""
+
+
+# -- reading a fact --------------------------------------------------------------------------------
+
+
+def _switch(value: object, spec: Values) -> object:
+    held = truth(value)
+    if held is None or held:
+        return held and spec.get("on", True)
+    return spec.get("off", _NOTHING if "on" in spec else False)
+
+
+def _number(value: object, spec: Values) -> object:
+    found = positive_number(value)
+    return int(found) if found is not None and found.is_integer() else found
+
+
+def _tokens(value: object, spec: Values) -> object:
+    """A length in tokens, which Megatron-Bridge also writes as the constant SEQUENCE_LENGTH_128K."""
+    match = re.fullmatch(r"SEQUENCE_LENGTH_(\d+)K", str(value))
+    return int(match[1]) * 1024 if match else whole_count(value)
+
+
+def _padding(value: object, spec: Values) -> object:
+    rows = whole_count(value)
+    return f"{rows}*tp" if rows else None
+
+
+def _within(value: object, spec: Values) -> object:
+    text = scalar(str(value))
+    return next((found for word, found in spec["within"].items() if word in text), spec.get("other"))
+
+
+KINDS: dict[str, Callable[[object, Values], object]] = {
+    "count": lambda value, spec: whole_count(value),
+    "number": _number,
+    "stage": lambda value, spec: stage(value),
+    "switch": _switch,
+    "text": lambda value, spec: scalar(str(value)).removeprefix(spec.get("strip", "")),
+    "tokens": _tokens,
+    "word": lambda value, spec: str(value),
+    "on": lambda value, spec: spec["on"] if scalar(str(value)) not in OFF else spec["off"],
+    "padding": _padding,
+    "within": _within,
+    "values": lambda value, spec: None,
+    "elsewhere": lambda value, spec: value,
+    "other": lambda value, spec: spec["other"],
+}
+"""What `as` says → how a value of a file becomes that of a fact; None for one that cannot be read."""
+
+
+def _put(draft: Draft, field: str, value: object, origin: Origin, agrees: bool = False) -> None:
+    old = draft.facts.get(field)
+    if old is not None and old.value != value:
+        # What a launch says of its GPUs counts before what a file says.
+        if field in ("gpus", "gpus_per_node"):
+            return
+        if agrees:
+            draft.contradictions.append(
+                Contradiction(field, (old.value, value), f"{origin} against {old.origin}")
+            )
+        # A preset of which the file changes a dimension is that preset no more.
+        if field in DIMS:
+            draft.facts.pop("preset", None)
+    draft.put(field, value, origin)
+
+
+def _take(source: RowSource, field: str, spec: Values) -> None:
+    """Set a fact as a row's field says."""
+    draft, kind = source.draft, spec.get("as", "count")
+    if not all(holds(source, one)[0] for one in as_list(spec.get("where", []))):
+        return
+    if product := spec.get("product"):
+        numbers = [source.count(key) for key in product]
+        how = " · ".join(f"{key} {number}" for key, number in zip(product, numbers, strict=True))
+        if all(numbers):
+            total = math.prod(number for number in numbers if number)
+            _put(draft, field, total, source.origin(source.get(product[0]), how))
+        return
+    keys = as_list(spec.get("key", []))
+    entry = source.find(keys, kind == "within") if keys else None
+    if spec.get("else") and field in draft.facts:
+        return
+    text = scalar(entry.value) if entry else ""
+    if entry is not None and text in spec.get("values", {}):
+        value = spec["values"][text]
+    elif entry is None or entry.value is None or text in spec.get("absent", ()):
+        _default(source, field, spec, keys, entry is not None)
+        return
+    elif kind in ("model", "hub"):
+        oddities.named_model(source, entry, spec)
+        return
+    else:
+        value = KINDS[kind](entry.value, spec)
+    if kind == "elsewhere":
+        draft.missing(field, f"{entry.path} {entry.value} says it, which is not among these files")
+    elif value is None:
+        source.unreadable(field, entry)
+    elif value != _NOTHING:
+        _put(draft, field, value, source.origin(entry), spec.get("agrees", False))
+
+
+def _default(source: RowSource, field: str, spec: Values, keys: list[str], given: bool) -> None:
+    draft, needs = source.draft, spec.get("needs")
+    rest_is_open = (source.base or source.partial) and not spec.get("sure")
+    if rest_is_open and not given and keys and field not in draft.facts:
+        why = f"{source.base} may say it, which is not in these files"
+        draft.missing(field, why if source.base else f"{source.name} does not say it")
+        return
+    if needs and not any(name in draft.facts for name in needs):
+        return
+    if "default" in spec and not keys:
+        draft.derive(field, spec["default"], spec["why"])
+    elif "default" in spec:
+        _put(draft, field, spec["default"], source.origin(None, spec.get("why", "")))
+        draft.defaulted.update(dict.fromkeys(keys, field))
+    elif "missing" in spec:
+        draft.missing(field, spec["missing"])
+    elif spec.get("fills"):
+        draft.fills = field
+    elif other := draft.number(spec.get("like", "")):
+        parts = source.count(spec["over"]) if "over" in spec else 1
+        if parts and other % parts == 0:
+            how = spec["why"].format(value=other, over=parts)
+            draft.unless_said(field, other * spec.get("times", 1) // parts, how)
+
+
+def _refuse(source: RowSource, spec: Values) -> None:
+    """Record a setting that is not counted here, if it is as the row says."""
+    draft = source.draft
+    said, entry = holds(source, spec)
+    if not said or not all(holds(source, one)[0] for one in as_list(spec.get("where", []))):
+        return
+    value = entry.value if entry is not None else spec.get("default")
+    what = spec["what"].format(value=value, key=entry.path if entry else spec["key"])
+    draft.refuse(what, source.origin(entry), spec.get("saves", ""))
+    if not spec.get("covered", True):
+        draft.covered = False
+    if spec.get("drops"):
+        oddities.drop_model(draft)
+
+
+# -- reading a row ---------------------------------------------------------------------------------
+
+
+def _fields(row: Values) -> Iterator[tuple[str, Values]]:
+    """Each fact with its specification; a list of texts is one specification, with several keys."""
+    for field, specs in row.get("fields", {}).items():
+        several = isinstance(specs, list) and isinstance(specs[0], dict)
+        for spec in specs if several else [specs]:
+            yield field, spec if isinstance(spec, dict) else {"key": spec}
+
+
+def _read_settings(row: Values, files: Files, draft: Draft, found: tuple[str, Document | Flags]) -> None:
+    source = settings_source(row, found, draft)
+    for field, spec in _fields(row):
+        _take(source, field, spec)
+    for key, why in row.get("ignored", {}).items():
+        if (entry := source.find(key)) is not None:
+            draft.ignored.append(f"{key} ({source.name}:{entry.line}): {why}")
+    for spec in row.get("refuse", ()):
+        _refuse(source, spec)
+    for name in row.get("oddities", ()):
+        ODDITIES[name](source, files)
+    for title in row.get("beside", ()):
+        _read_beside(title, files, draft)
+
+
+def _read_beside(title: str, files: Files, draft: Draft) -> None:
+    """Read the file of another format that a run has beside its own."""
+    row = next(row for row in ROWS if row["title"] == title)
+    for mark in row["recognised"]:
+        if "keys" in mark and bears(files, mark) and (found := settings_at(files, mark)):
+            _read_settings(row, files, draft, found)
+            return
+
+
+def _take_variables(names: list[str], files: Files, draft: Draft) -> None:
+    """The nodes and the ranks of each, which some trainers take from variables of these names."""
+    launch = SettingsSource("the launch", files.variable, draft)
+    numbers = [number for name in names if (number := launch.count(name))]
+    if names and len(numbers) == len(names):
+        per_node = launch.get(names[-1])
+        draft.put("gpus", math.prod(numbers), launch.origin(per_node, " · ".join(names)))
+        draft.put("gpus_per_node", numbers[-1], launch.origin(per_node))
+
+
+def read_row(row: Values, files: Files, draft: Draft) -> None:
+    """Fill the draft from the files as the row says."""
+    if row.get("launch", True):
+        files.take_world(draft)
+    _take_variables(row.get("variables", ()), files, draft)
+    draft.training = row.get("training", True)
+    marks = row.get("settings") or row["recognised"]
+    found = next((held for mark in marks if (held := settings_at(files, mark))), None)
+    for title in row.get("before", ()):
+        _read_beside(title, files, draft)
+    if found is not None:
+        _read_settings(row, files, draft, found)
+    elif "unseen" in row:
+        draft.unknown |= row["unseen"]
+    else:
+        return
+    for field, (value, why) in row.get("fixed", {}).items():
+        draft.unless_said(field, value, why)
+    for field, why in row.get("unknown", {}).items():
+        if field not in draft.facts:
+            draft.unknown.setdefault(field, why)
+
+
+def refuse_row(row: Values, files: Files, draft: Draft) -> None:
+    """Raise the LlamaparError that names a trainer whose settings nothing reads."""
+    name = next(iter(files.texts))
+    why = "no reader: its files name what it trains in ways that nothing here follows"
+    choose = ["the layout by --tp, --cp, --pp and --dp"]
+    raise LlamaparError(f"{name}: settings of {row['title']}, which are not read", why, choose, "config")
+
+
+READERS = {"row": read_row, "maxtext": read_maxtext, "nobody": refuse_row}
+"""What a row's `reader` says → the function that reads it."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of settings: the framework whose rules judge it (None for none), and its row."""
+
+    name: str
+    framework: str | None
+    row: Values
+
+    def recognised(self, files: Files) -> bool:
+        """Whether the files bear one of the row's marks."""
+        return any(bears(files, mark) for mark in self.row["recognised"])
+
+    def read(self, files: Files, draft: Draft) -> None:
+        """Fill the draft from the files."""
+        READERS[self.row.get("reader", "row")](self.row, files, draft)
+
+
+FORMATS = tuple(Format(row["title"], row.get("framework"), row) for row in ROWS)
+"""Tried in this order; the first that recognises the files reads them."""

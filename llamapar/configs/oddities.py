@@ -1,0 +1,277 @@
+"""What a row of `formats.toml` cannot say: rules of one trainer that are arithmetic, or need two settings.
+
+A row names these functions under `oddities`; each gets the row's source, after the fields are read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+from llamapar.describe.configfile import Values
+from llamapar.describe.models import PRESETS
+from llamapar.frameworks.settings import MODEL, Contradiction
+
+from .documents import Entry
+from .draft import (
+    Draft,
+    Fact,
+    Origin,
+    SettingsSource,
+    positive_number,
+    public,
+    scalar,
+    section_of,
+)
+from .files import Files
+from .flags import Flags, is_known
+from .formats import RowSource
+
+# -- the model, by its name ------------------------------------------------------------------------
+
+
+def named_model(source: SettingsSource, entry: Entry, spec: Values) -> None:
+    """Set the model from a name. As a "hub" name it may tell that the model is no Llama."""
+    draft, hub = source.draft, spec["as"] == "hub"
+    if not hub and not is_known(entry):
+        return
+    if not draft.take_model("", source.name, entry):
+        draft.unknown |= spec.get("open", {"dims": f"from the config of {entry.value}"})
+    if not hub:
+        return
+    draft.put("hf", str(entry.value), source.origin(entry))
+    text = scalar(entry.value)
+    for pattern, why in (
+        (r"mixtral|moe|-a\d+b|deepseek-v[23]|gpt-oss", "MoE"),
+        (
+            r"(?:^|[/_-])(?:opt|bloom|gpt2|gpt-j|gpt-neo|pythia|falcon|mpt|phi|gemma)[-\d]",
+            "not Llama's architecture",
+        ),
+    ):
+        if re.search(pattern, text):
+            draft.covered = False
+            draft.refuse(f"{entry.value}: {why}", source.origin(entry))
+            drop_model(draft)
+            return
+
+
+def drop_model(draft: Draft) -> None:
+    """Forget what was read of a model that is not covered."""
+    for name in [name for name in draft.facts if section_of(name) == MODEL]:
+        del draft.facts[name]
+
+
+_TUNE = re.compile(r"torchtune\.models\.\w+\.((?:q?lora_)?)(llama\d)_(?:(\d)_)?(\d+b)$")
+
+
+def torchtune_model(source: RowSource, files: Files) -> None:
+    """A builder's name is a version of Llama and a size, with an adapter in front."""
+    entry = source.get("model._component_")
+    match = _TUNE.match(source.text("model._component_"))
+    if match and entry is not None:
+        version = f"{match[2]}.{match[3]}" if match[3] else match[2]
+        source.draft.take_model(f"{version}-{match[4]}", source.name, None, entry.path)
+        if match[1]:
+            source.refuse(f"{match[1].rstrip('_')}: less memory", "model._component_", "lora")
+    elif entry is not None:
+        source.draft.missing("model", f"{entry.value} is a table of torchtune's own")
+
+
+_IMAGE = "vllm-openai"
+"""In the name of the container images whose entry point serves: what follows are vLLM's arguments."""
+
+
+def served_model(source: RowSource, files: Files) -> None:
+    """The word behind `vllm serve`, or behind a container whose entry point is that command."""
+    if not isinstance(source.held, Flags) or source.get("model") is not None:
+        return
+    for before, word in itertools.pairwise(source.held.words):
+        if (before.text == "serve" or _IMAGE in before.text) and not word.text.startswith("-"):
+            named_model(source, Entry("vllm serve", word.text, word.line), {"as": "model"})
+            return
+
+
+def distributed_llama(source: RowSource, files: Files) -> None:
+    """The root computes beside its workers. A file's name says the model and the type of its weights."""
+    draft, model, workers = source.draft, source.get("model"), source.get("workers")
+    text = source.text("model")
+    many = len(source.held.values.get("workers", ())) if isinstance(source.held, Flags) else 0
+    source.put("tp", 1 + many, "workers")
+    if workers is not None:
+        draft.put("tp", 1 + many, source.origin(workers, "--workers and the root"))
+    weights = re.search(r"(q40|q80|f16|f32)", text)
+    if weights and (buffers := source.text("buffer-float-type")):
+        source.put("dtype", f"{weights[1]} weights, {buffers} buffers", "buffer-float-type")
+    match = re.search(r"llama[_-]?(\d)(?:[_.-](\d))?[_-](\d+)b", text)
+    if match and model is not None:
+        version = f"{match[1]}.{match[2]}" if match[2] else match[1]
+        draft.take_model("", source.name, Entry(model.path, f"llama{version}-{match[3]}b", model.line))
+
+
+_GPT2 = 50257
+"""Tokens of GPT-2's vocabulary, which gpt2-vocab.json holds."""
+
+
+def nemo_vocabulary(source: RowSource, files: Files) -> None:
+    """The tokenizer's vocabulary, where it is a public model's or GPT-2's."""
+    kind, file = source.get("model.tokenizer.type"), source.get("model.tokenizer.vocab_file")
+    if kind is None or "vocab_size" in source.draft.facts:
+        return
+    config = public(str(kind.value))
+    if config is not None:
+        origin = Origin(source.name, kind.line, f"the vocabulary of {config.name}")
+        source.draft.put("vocab_size", PRESETS.get(config.name, config).vocab_size, origin)
+    elif kind.value == "GPT2BPETokenizer" and file and file.value == "gpt2-vocab.json":
+        source.draft.put("vocab_size", _GPT2, Origin(source.name, file.line, "GPT-2's vocabulary"))
+
+
+# -- GPT-NeoX --------------------------------------------------------------------------------------
+
+_GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
+"""Activations with a gate (megatron/model/activations.py, get_activation)."""
+
+
+def neox_width(source: RowSource, files: Files) -> None:
+    """The MLP's inner width: what a gate leaves of intermediate_size, for the parameters stay as many."""
+    draft, dim = source.draft, source.draft.number("dim") or 0
+    inner, factor = source.count("intermediate_size"), source.get("expansion_factor")
+    if "ffn_dim" in draft.unknown or not (dim or inner):
+        return
+    if source.text("mlp_type") == "llama":
+        wide = inner or math.ceil(int(2 * dim * 4 / 3) / 256) * 256
+        draft.derive("ffn_dim", wide, "mlp_type llama: intermediate_size, or 8/3 of the width up to 256s")
+        return
+    if inner is None and factor is not None and factor.value is not None:
+        many = positive_number(factor.value)
+        if many is None:
+            source.unreadable("ffn_dim", factor)
+            return
+        inner = int(many * dim)
+    wide, each = inner or 4 * dim, source.count("mlp_multiple_of") or 1
+    if source.text("activation") in _GATED:
+        gated = math.ceil(int(wide * 2 / 3) / (2 * each)) * each
+        how = f"{wide} is not the gated width: two thirds, up to a multiple of 2·{each}, halved"
+        draft.derive("ffn_dim", gated, how)
+    else:
+        how = "intermediate_size, four times the width by default"
+        draft.derive("ffn_dim", math.ceil(wide / each) * each, how)
+
+
+def neox_other_models(source: RowSource, files: Files) -> None:
+    """GPT-NeoX's defaults are not Llama's; one that stays may be a fork's own, and two make another model."""
+    draft = source.draft
+    if "dim" not in draft.facts:
+        return
+    activation, norm, places = (source.text(key) for key in ("activation", "norm", "pos_emb"))
+    other = list[str]()
+    if activation != "swiglu" and not (source.text("mlp_type") == "llama" and activation == "silu"):
+        gated = activation in _GATED
+        other.append(f"activation {activation}" if gated else "an MLP without a gate (no swiglu)")
+    if norm not in ("rmsnorm", "te_rmsnorm"):
+        other.append(f"norm {norm or 'layernorm'}")
+    if places != "rotary":
+        other.append(f"pos_emb {places or 'learned'}")
+    for what in other:
+        draft.refuse(what)
+    draft.covered = draft.covered and len(other) < 2
+
+
+# -- sharing and ranks -----------------------------------------------------------------------------
+
+
+def ulysses(source: RowSource, files: Files) -> None:
+    """Ulysses' ranks share sequences, so they are an axis of their own and not part of dp."""
+    ways = source.count("parallelism_config.parallelism_config_sp_size") or 1
+    draft = source.draft
+    replicate, shard = draft.number("dp_replicate") or 1, draft.number("dp_shard")
+    gpus = draft.facts.get("gpus")
+    # The product of the axes would otherwise not be the number of GPUs.
+    if ways > 1 and shard is not None and gpus is not None and isinstance(gpus.value, int):
+        draft.derive("dp", replicate * shard, f"{replicate} replicas · {shard} shards")
+        draft.facts["other_axes"] = Fact({"ulysses_sp": ways}, gpus.origin)
+
+
+def trainer_sharding(source: RowSource, files: Files) -> None:
+    """A command shares nothing unless it says so; a file of arguments leaves it to the command."""
+    if "zero" in source.draft.facts or "zero" in source.draft.unknown:
+        return
+    if files.scripts:
+        source.draft.derive("zero", 0, "DDP, unless --fsdp or --deepspeed")
+    else:
+        source.draft.missing("zero", "the launch says it, which is not among these files")
+
+
+# -- ColossalAI ------------------------------------------------------------------------------------
+
+
+def colossal_assertions(source: RowSource, files: Files) -> None:
+    """What the plugin asserts (hybrid_parallel_plugin.py:1135 and above)."""
+    draft, zero, pp = source.draft, source.draft.number("zero") or 0, source.draft.number("pp") or 1
+    ways, asked = source.get("sp_size"), source.count("sp_size") or 1
+    if asked > 1 and ways is not None and source.says("enable_sequence_parallelism") is not True:
+        why = f"sp_size {asked} without enable_sequence_parallelism fails an assertion"
+        why = f"{why} ({source.name}:{ways.line})"
+        draft.contradictions.append(Contradiction("sequence_parallel", (asked, False), why))
+    if zero >= 2 and pp > 1:
+        why = f"zero_stage {zero} with pp_size > 1 fails an assertion (line 1135)"
+        draft.contradictions.append(Contradiction("zero", (zero, 1), why))
+
+
+def colossal_ranks(source: RowSource, files: Files) -> None:
+    """A command that says every degree says the number of GPUs."""
+    draft = source.draft
+    degrees = {axis: source.count(f"{axis}-size") for axis in ("pp", "dp", "ep")}
+    product = math.prod(degree or 1 for degree in degrees.values())
+    gpus = draft.number("gpus") or draft.number("gpus_per_node")
+    if degrees["ep"] is not None and gpus and product != gpus:
+        said = " · ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree)
+        draft.contradictions.append(Contradiction("gpus", (gpus, product), f"{said} = {product}"))
+
+
+def colossal_benchmark(source: RowSource, files: Files) -> None:
+    """benchmark.py: -c is a size of Llama 2; without a pipeline a DP rank's batch goes through whole."""
+    draft, config, batch = source.draft, source.get("c", "config"), source.draft.number("batch_per_dp")
+    size = str(config.value) if config else "7b"
+    name = f"llama2-{size}" if size in ("7b", "13b", "70b") else size
+    draft.take_model(name, source.name, None, "-c, 7b by default")
+    if draft.number("pp") == 1 and batch:
+        draft.derive("micro_batch", batch, "no pipeline: the batch of a DP rank goes through whole")
+
+
+# -- Megatron-Bridge -------------------------------------------------------------------------------
+
+_BASES = {
+    "llama3_8b_pretrain_config": "meta-llama/Meta-Llama-3-8B",
+    "llama3_70b_pretrain_config": "meta-llama/Meta-Llama-3-70B",
+    "llama31_8b_pretrain_config": "meta-llama/Meta-Llama-3.1-8B",
+    "llama31_70b_pretrain_config": "meta-llama/Meta-Llama-3.1-70B",
+    "llama31_405b_pretrain_config": "meta-llama/Meta-Llama-3.1-405B",
+}
+"""A recipe that others change → its model, in recipes/llama/llama3.py of every version (2025 to 026d7fa373).
+
+Each also shares the optimizer's state, and 405B counts embedding and loss as layers; the rest has changed.
+"""
+
+
+def bridge_recipe(source: RowSource, files: Files) -> None:
+    """What a known base says, and the model, whose vocabulary training/setup.py:322-327 keeps as it is."""
+    draft, base = source.draft, source.base
+    if base in _BASES and "zero" not in draft.facts:
+        draft.derive("zero", 1, f"{base} shares the optimizer's state, in every version")
+    ends = [source.says(f"model.account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")]
+    if all(ends) or (ends == [None, None] and base == "llama31_405b_pretrain_config"):
+        draft.derive("layer_split", "balanced ends", "embedding and loss count as a layer each")
+    model = source.get("model")
+    hub = Entry(base, _BASES[base], 0) if model is None and base in _BASES else None
+    if model and (match := re.search(r"from_hf_pretrained\(['\"]([\w./-]+)", str(model.value))):
+        hub = Entry("model", match[1], model.line)
+    if hub is not None and draft.take_model("", source.name, hub):
+        draft.derive("padding", "none", "training/setup.py keeps a vocabulary that the model has")
+        if (seq := draft.number("seq_len")) is not None:
+            draft.derive("max_seq_len", seq, "seq_length")
+    if "gpus" not in draft.facts:
+        # A name proves nothing, so the number is only mentioned.
+        hint = re.search(r"(\d+)gpus?", source.name)
+        said = f"; the function's name says {hint[1]}" if hint else ""
+        draft.unknown["gpus"] = f"no launch says how many{said}"
