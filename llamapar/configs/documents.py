@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 from llamapar.errors import LlamaparError, shown
 
+from .meter import Meter, numbered_matches
+
 MOST_BYTES, MOST_ENTRIES, DEEPEST = 2_000_000, 50_000, 60
 
 OVERRIDE = -1
@@ -67,13 +69,14 @@ def _refused(name: str, what: str, line: int = 0) -> LlamaparError:
     return LlamaparError(f"{where}: {what}", field="config")
 
 
-def flat(name: str, value: object, lines: dict[str, int]) -> Iterator[Entry]:
+def flat(name: str, value: object, lines: dict[str, int], meter: Meter) -> Iterator[Entry]:
     """Every scalar of nested mappings and lists, without recursion."""
     waiting: list[tuple[str, object, int]] = [("", value, 0)]
     count = 0
     while waiting:
         path, held, depth = waiting.pop()
         count += 1
+        meter.spend(len(path) + 1)  # each path repeats the keys above it
         if depth > DEEPEST or count > MOST_ENTRIES:
             raise _refused(name, f"more than {MOST_ENTRIES:,} entries, or nested deeper than {DEEPEST}")
         if isinstance(held, dict):
@@ -94,8 +97,15 @@ _HEADER = re.compile(r"\[\[?([^\[\]]+)\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"))*)\s*=""")
 
 
-def read_toml(name: str, text: str) -> Document:
+_DEEP = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEEPEST}}}""")
+"""A key of more parts than any setting has, for which tomllib needs time by their square."""
+
+
+def read_toml(name: str, text: str, meter: Meter | None = None) -> Document:
     """A TOML file. Raises LlamaparError, with the line, if it is invalid."""
+    if deep := _DEEP.search(text):
+        line = text.count("\n", 0, deep.start()) + 1
+        raise _refused(name, f"a key of more than {DEEPEST} parts", line)
     try:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as problem:
@@ -118,7 +128,7 @@ def read_toml(name: str, text: str) -> Document:
             # Inside a multi-line text a row that looks like a key is none.
             for quotes in ('"""', "'''"):
                 open_quotes = quotes if row.count(quotes) % 2 else open_quotes
-    return Document(name, tuple(flat(name, values, lines)))
+    return Document(name, tuple(flat(name, values, lines, meter or Meter(name, len(text)))))
 
 
 # -- JSON ------------------------------------------------------------------------------------------
@@ -126,7 +136,7 @@ def read_toml(name: str, text: str) -> Document:
 _JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
-def read_json(name: str, text: str) -> Document:
+def read_json(name: str, text: str, meter: Meter | None = None) -> Document:
     """A JSON file; if a key occurs twice the last one counts, as everywhere, and both are reported."""
     try:
         json.loads(text)
@@ -135,10 +145,9 @@ def read_json(name: str, text: str) -> Document:
         line = int(said.group(1)) if said else 0
         raise _refused(name, f"no JSON: {str(problem).partition(': line')[0]}", line) from None
     found, repeated = dict[str, Entry](), list[tuple[Entry, Entry]]()
-    keys, line, last = list[str | int](), 1, 0
+    meter, keys = meter or Meter(name, len(text)), list[str | int]()
     key_next = list[bool]()  # of each open bracket, whether a key comes
-    for match in _JSON.finditer(text):
-        line, last = line + text.count("\n", last, match.start()), match.start()
+    for line, match in numbered_matches(_JSON, text):
         token = match.group()
         if token in "{[":
             # `keys` is the way down to here: a text in an object, a number in a list.
@@ -160,6 +169,7 @@ def read_json(name: str, text: str) -> Document:
             keys[-1] = str(json.loads(token))
         else:
             entry = Entry(_path(keys), json.loads(token), line)
+            meter.spend(len(entry.path) + 1)
             if entry.path in found:
                 repeated.append((found.pop(entry.path), entry))
             found[entry.path] = entry
@@ -175,7 +185,7 @@ def _path(keys: list[str | int]) -> str:
 # -- YAML ------------------------------------------------------------------------------------------
 
 
-def read_yaml(name: str, text: str) -> Document:
+def read_yaml(name: str, text: str, meter: Meter | None = None) -> Document:
     """A YAML file as PyYAML reads it (YAML 1.1: 1e-4 is text, on and yes are true).
 
     Raises LlamaparError if it is invalid, if aliases would multiply its size, or without PyYAML.
@@ -185,71 +195,76 @@ def read_yaml(name: str, text: str) -> Document:
     except ImportError:
         why = "reading YAML needs PyYAML, which is not installed"
         raise LlamaparError(f"{name} cannot be read", why, ["pip install pyyaml"], "config") from None
-    loader = yaml.SafeLoader(text)
     try:
-        root = loader.get_single_node()
-        return _from_node(name, root, loader)
+        loader = yaml.SafeLoader(text)
+        return _from_node(name, loader.get_single_node(), loader, meter or Meter(name, len(text)))
+    except yaml.reader.ReaderError as problem:
+        said = f"the character #x{problem.character:04x}: {problem.reason}"
+        raise _refused(name, f"no YAML: {said}", text.count("\n", 0, problem.position) + 1) from None
     except yaml.YAMLError as problem:
         mark = getattr(problem, "problem_mark", None)
         said = getattr(problem, "problem", None) or str(problem)
         raise _refused(name, f"no YAML: {said}", mark.line + 1 if mark else 0) from None
-    except RecursionError:
-        raise _refused(name, "nested too deeply") from None
-    except ValueError as problem:  # a date or a number that Python cannot hold
+    except LlamaparError:
+        raise
+    # A date or a number that Python cannot hold, or a value that is not of the type that its tag says.
+    except (ValueError, LookupError, AttributeError) as problem:
         raise _refused(name, f"no YAML: {str(problem)[:100]}") from None
-    finally:
-        loader.dispose()
 
 
-def _above(path: str) -> list[str]:
-    """The paths of the mappings and lists that contain a path."""
-    return [path[: match.start()] for match in re.finditer(r"[.\[]", path) if match.start()]
+MOST_DIGITS = 100
+"""Characters of a number. PyYAML reads `1:30` to the base 60, in time by the square of its digits."""
 
 
-def _from_node(name: str, root: object, loader: object) -> Document:
+def _from_node(name: str, root: object, loader: object, meter: Meter) -> Document:
     import yaml
 
     found, repeated = dict[str, Entry](), list[tuple[Entry, Entry]]()
-    parents = set[str]()
+    below = dict[str, list[str]]()  # the paths of mappings and lists → those of the values in them
     # An alias is the same node again, so a few lines of YAML can stand for millions; entries are counted
     # and not nodes.
-    waiting: list[tuple[str, object, int]] = [("", root, 0)] if root is not None else []
+    waiting: list[tuple[str, object, tuple[str, ...]]] = [("", root, ())] if root is not None else []
     count = 0
     while waiting:
-        path, node, depth = waiting.pop()
+        path, node, above = waiting.pop()
         count += 1
-        if count > MOST_ENTRIES or depth > DEEPEST:
+        meter.spend(len(path) + len(above) + 1)
+        if count > MOST_ENTRIES or len(above) > DEEPEST:
             raise _refused(name, f"more than {MOST_ENTRIES:,} entries, or nested deeper than {DEEPEST}")
+        inside = (*above, path) if path else above
         if isinstance(node, yaml.MappingNode):
             for key, inner in reversed(node.value):
-                waiting.append((f"{path}.{getattr(key, 'value', key)!s}"[:500].lstrip("."), inner, depth + 1))
+                # A key that is a list or a mapping is no setting's.
+                key = key.value if isinstance(key, yaml.ScalarNode) else "?"
+                waiting.append((f"{path}.{key}"[:500].lstrip("."), inner, inside))
         elif isinstance(node, yaml.SequenceNode):
-            waiting += [(f"{path}[{n}]", inner, depth + 1) for n, inner in reversed([*enumerate(node.value)])]
+            waiting += [(f"{path}[{n}]", inner, inside) for n, inner in reversed([*enumerate(node.value)])]
         elif isinstance(node, yaml.ScalarNode):
+            meter.spend(len(node.value))
             own = node.tag.startswith("!")  # of the program that reads the file, as !include
-            value = f"{node.tag} {node.value}" if own else loader.construct_object(node)  # type: ignore[attr-defined]
+            value: object = f"{node.tag} {node.value}" if own else node.value
+            if not own and len(node.value) <= MOST_DIGITS:
+                value = loader.construct_object(node)  # type: ignore[attr-defined]
             held = value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
             entry = Entry(path, held, node.start_mark.line + 1)
-            above = _above(path)
             # A mapping that comes after a scalar of the same key replaces it, and the other way round.
-            replaced = [p for p in (path, *above) if p in found]
-            if path in parents:  # a mapping that a scalar of the same key replaces
-                replaced += [p for p in found if p.startswith((f"{path}.", f"{path}["))]
-            repeated += [(found.pop(p), entry) for p in replaced]
-            parents.update(above)
+            replaced = [p for p in (path, *above, *below.pop(path, ())) if p in found]
+            repeated += [(found.pop(p), entry) for p in dict.fromkeys(replaced)]
+            for parent in above:
+                below.setdefault(parent, []).append(path)
             found[path] = entry
     return Document(name, tuple(found.values()), tuple(repeated))
 
 
-def read_document(name: str, text: str) -> Document:
+def read_document(name: str, text: str, meter: Meter | None = None) -> Document:
     """A file of settings, parsed by its suffix or, without one, by its content."""
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise _refused(name, f"more than {MOST_BYTES:,} bytes")
     ending = name.rpartition(".")[2].lower()
     if ending == "toml":
-        return read_toml(name, text)
+        return read_toml(name, text, meter)
     if ending in ("json", "conf"):
-        return read_json(name, text)
+        return read_json(name, text, meter)
     if ending in ("yaml", "yml"):
-        return read_yaml(name, text)
+        return read_yaml(name, text, meter)
     raise LlamaparError(f"{shown(name)} is no TOML, JSON or YAML", field="config")

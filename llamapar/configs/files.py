@@ -18,6 +18,7 @@ from .draft import Draft, SettingsSource
 from .flags import Flags, flags_of, is_cut_off, program_words
 from .launch import batch_of, take_world
 from .log import is_log, read_log
+from .meter import Meter
 from .python_source import ConfigurationClass, keyword_literals, read_python
 from .shell import Script, read_shell
 from .shell_words import Word, directives_of
@@ -43,16 +44,21 @@ class Files:
     """Configurations that were looked for in the Python files."""
 
     @cached_property
+    def meter(self) -> Meter:
+        """Counts the steps of reading these files."""
+        return Meter(", ".join(self.texts), sum(map(len, self.texts.values())))
+
+    @cached_property
     def documents(self) -> dict[str, Document]:
         """Files of settings in the given order, then the settings that logs print."""
         said = tuple(self._overriding())
         read = {
-            name: read_document(name, text).overridden(said)
+            name: read_document(name, text, self.meter).overridden(said)
             for name, text in self.texts.items()
             if name.rpartition(".")[2].lower() in _DOCUMENTS
             or (name.endswith(".conf") and text.lstrip().startswith("{"))
         }
-        logs = {name: read_log(name, text) for name, text in self.texts.items() if is_log(text)}
+        logs = {name: read_log(name, text, self.meter) for name, text in self.texts.items() if is_log(text)}
         return read | {name: log for name, log in logs.items() if name not in read and log.entries}
 
     def _overriding(self) -> Iterator[Entry]:
@@ -79,17 +85,20 @@ class Files:
         for text in held.values():
             # What the caller gave outranks the directives.
             found = batch_of(directives_of(text)).environment | found
-        read = {name: read_shell(text, self.arguments, found) for name, text in held.items()}
+        read = {name: read_shell(text, self.arguments, found, self.meter) for name, text in held.items()}
         # A script that another one calls is read again, with the arguments of that call in place of $1,
-        # $2, …
-        for script in [*read.values()]:
+        # $2, …; the last call counts.
+        called = dict[str, list[str]]()
+        for caller, script in read.items():
             for command in script.commands:
                 words = [word.text for word in command.words]
                 for name in read:
                     at = next((n for n, word in enumerate(words) if word.rpartition("/")[2] == name), None)
-                    if at is not None and read[name] is not script and len(words) > at + 1:
-                        read[name] = read_shell(held[name], words[at + 1 :], found)
-        return read
+                    if at is not None and name != caller and len(words) > at + 1:
+                        called[name] = words[at + 1 :]
+        return read | {
+            name: read_shell(held[name], words, found, self.meter) for name, words in called.items()
+        }
 
     @cached_property
     def python(self) -> dict[str, str]:
@@ -101,13 +110,13 @@ class Files:
         if made not in self.made:
             words = {part for word in self._words() for part in re.split(r"[=.:\s]", word.text)}
             named = (self.functions or words).__contains__
-            self.made[made] = read_python(self.python, made, named)
+            self.made[made] = read_python(self.python, made, named, self.meter)
         return self.made[made]
 
     def calls(self, *classes: str) -> dict[str, Document]:
         """Class → the keywords of its calls, in the first text that calls the first of `classes`."""
         for name, text in self.texts.items():
-            found = keyword_literals(name, text, classes) if f"{classes[0]}(" in text else {}
+            found = keyword_literals(name, text, classes, self.meter) if f"{classes[0]}(" in text else {}
             if classes[0] in found:
                 self.called.update(found)
                 return found

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 
 from llamapar.describe.arguments import checked_options
@@ -178,6 +179,28 @@ def settings_of_texts(files: object) -> Settings:
     return settings_of(Files(texts), {})
 
 
+def _refusing(
+    read: Callable[[Files, Mapping[str, object]], Settings],
+) -> Callable[[Files, Mapping[str, object]], Settings]:
+    """Refuse, by the files' names, what no reader is made for: deep nesting, and numbers of any size."""
+
+    @wraps(read)
+    def refusing(files: Files, known: Mapping[str, object]) -> Settings:
+        try:
+            return read(files, known)
+        except LlamaparError:
+            raise
+        except RecursionError:
+            why = "nested too deeply"
+        except (MemoryError, ArithmeticError, ValueError) as problem:
+            why = str(problem)[:100]
+        names = ", ".join(printable(name) for name in files.texts)
+        raise LlamaparError(f"{names} cannot be read", why, field="config")
+
+    return refusing
+
+
+@_refusing
 def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     """The settings in files that have been loaded."""
     if len(files.texts) > MOST_FILES:

@@ -7,33 +7,34 @@ words as a hole, which no reader takes for a value.
 
 from __future__ import annotations
 
-import itertools
-import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .meter import Meter
 from .shell_words import (
     ASSIGNED,
+    ENDS,
     HOLE,
     OUTPUT,
     SUM,
     Token,
     Word,
     arithmetic,
+    branch_end,
     closing_of,
+    condition,
     directives_of,
+    matching_end,
     optional_name,
+    past_case,
     shell_tokens,
     statements_of,
 )
 
-MOST_WORDS, MOST_LENGTH = 50_000, 200_000
-"""Words of a script and letters of a variable at most: a doubling variable ends there."""
-
+_PLAIN = re.compile(r".[^\\'\"$`]*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _DECLARES = {"export", "local", "declare", "readonly"}
-_ENDS = {"then", "do", "else", "{", "!", "time", "export", "local", "declare", "readonly", "eval", "exec"}
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,40 @@ class Script:
 
 
 class _Reading:
-    """A script while it is read: the current variables, and the commands found so far."""
+    """A script while it is read: the current variables, and the commands found so far.
 
-    def __init__(self, arguments: Sequence[str], environment: dict[str, str]):
+    changed: the variables that the current branch of an `if` has set → their words before it.
+    """
+
+    def __init__(self, arguments: Sequence[str], environment: dict[str, str], meter: Meter):
         self.variables: dict[str, tuple[Word, ...]] = {
             name: (Word(text, 0),) for name, text in environment.items()
         }
+        self.changed = dict[str, tuple[Word, ...] | None]()
         self.arguments = list(arguments)
         self.commands = list[ShellCommand]()
         self.documents = list[str]()
-        self.words = 0
+        self.sources = False  # whether a command before has run another file in this shell
+        self.meter = meter
+
+    # variables
+
+    def put(self, name: str, words: tuple[Word, ...] | None) -> None:
+        """Set a variable, or unset it with None."""
+        self.changed.setdefault(name, self.variables.get(name))
+        if words is None:
+            self.variables.pop(name, None)
+        else:
+            self.variables[name] = words
+
+    def take_back(self) -> dict[str, tuple[Word, ...] | None]:
+        """What a branch has made of the variables that it changed, which become again what they were."""
+        before, self.changed = self.changed, {}
+        made = {name: self.variables.get(name) for name in before}
+        for name, words in before.items():
+            self.put(name, words)
+        self.changed = {}
+        return made
 
     # words
 
@@ -74,34 +99,37 @@ class _Reading:
 
     def _expanded(self, raw: str, line: int, split: bool = True) -> list[Word]:
         """The words that a raw word becomes."""
-        made, at, quoted, started = [""], 0, False, False  # started: there is a word, be it empty
-        while at < len(raw) and sum(map(len, made)) < MOST_LENGTH:
+        self.meter.spend(len(raw) + 1)
+        words, parts = list[str](), list[str]()  # complete ones, and the pieces of the next one
+        at, quoted, started = 0, False, False  # started: there is a word, be it empty
+        while at < len(raw):
             letter = raw[at]
             if letter == "\\":
-                made[-1] += "" if raw[at + 1 : at + 2] == "\n" else raw[at + 1 : at + 2]
+                parts.append(raw[at + 1 : at + 2].strip("\n"))
                 at += 2
             elif letter == "'" and not quoted:
                 end = raw.find("'", at + 1)
                 end = len(raw) if end < 0 else end
-                made[-1] += raw[at + 1 : end]
+                parts.append(raw[at + 1 : end])
                 at, started = end + 1, True
             elif letter == '"':
                 quoted, started = not quoted, True
                 at += 1
             elif letter in "$`":
-                parts, at = self._put_in(raw, at, line)
-                if quoted or not split:
-                    made[-1] += " ".join(parts)
-                else:
-                    pieces = " ".join(parts).split()
-                    if pieces:
-                        made[-1] += pieces[0]
-                        made += pieces[1:]
+                found, at = self._put_in(raw, at, line)
+                text = " ".join(found)
+                first, *others = [text] if quoted or not split else text.split() or [""]
+                parts.append(first)
+                for other in others:
+                    words.append("".join(parts))
+                    parts = [other]
             else:
-                made[-1] += letter
-                at += 1
-        self.words += len(made)
-        return [Word(text, line) for text in made if text or started or not split]
+                plain = _PLAIN.match(raw, at)
+                assert plain is not None
+                parts.append(plain.group())
+                at = plain.end()
+        words.append("".join(parts))
+        return [Word(text, line) for text in words if text or started or not split]
 
     def _put_in(self, raw: str, at: int, line: int) -> tuple[list[str], int]:
         """The expansion of the $ or ` at `at`, and its end."""
@@ -112,12 +140,12 @@ class _Reading:
             end = raw.find("))", at)
             if end < 0:
                 return [HOLE], len(raw)
-            end = closing_of(raw, at + 2, "(", ")") + 1
+            end = closing_of(raw, at + 2, "(") + 1
             return [self._sum(raw[at + 3 : end - 2], line)], end
         if raw.startswith("$(", at):
-            return [OUTPUT], closing_of(raw, at + 2, "(", ")") + 1
+            return [OUTPUT], closing_of(raw, at + 2, "(") + 1
         if raw.startswith("${", at):
-            end = closing_of(raw, at + 2, "{", "}")
+            end = closing_of(raw, at + 2, "{")
             return self._braced(raw[at + 2 : end], line), end + 1
         if match := _NAME.match(raw, at + 1):
             parts = self._value(match.group())
@@ -133,18 +161,20 @@ class _Reading:
 
     def _value(self, name: str) -> list[str]:
         """The words of a variable; a hole if nothing in the script sets it."""
-        if name.isdigit() and int(name) and int(name) <= len(self.arguments):
-            return [self.arguments[int(name) - 1]]
-        if name in "@*":
-            return list(self.arguments)
-        if name == "#":
-            return [str(len(self.arguments))]
-        if name in self.variables:
-            return [word.text for word in self.variables[name]]
-        return [HOLE + name]
+        found = [HOLE + name]
+        if name.isdigit() and 0 < int(name) <= len(self.arguments):
+            found = [self.arguments[int(name) - 1]]
+        elif name in "@*":
+            found = list(self.arguments)
+        elif name == "#":
+            found = [str(len(self.arguments))]
+        elif name in self.variables:
+            found = [word.text for word in self.variables[name]]
+        self.meter.spend(len(found) + sum(map(len, found)))
+        return found
 
     def _braced(self, inner: str, line: int) -> list[str]:
-        match = re.match(r"([A-Za-z_]\w*|[0-9]+|[@*#])(\[[@*]\])?", inner)
+        match = re.match(r"([A-Za-z_]\w*|[0-9]{1,4}|[@*#])(\[[@*]\])?", inner)
         if match is None:
             return [HOLE]
         name, rest = match.group(1), inner[match.end() :]
@@ -160,7 +190,7 @@ class _Reading:
                 return parts
             text = self.text(rest.lstrip(":")[1:], line)
             if rest.lstrip(":")[0] == "=":
-                self.variables[name] = (Word(text, line),)
+                self.put(name, (Word(text, line),))
             return [text]
         if rest.startswith((":+", "+")):
             return [""] if unset else [self.text(rest.lstrip(":")[1:], line)]
@@ -184,11 +214,11 @@ class _Reading:
         else:
             new = (Word(self.text(rest, line), line),)
             if adds and name in self.variables:
-                old = " ".join(word.text for word in self.variables.pop(name))
-                new, adds = (Word(old + new[0].text, line),), False
+                new, adds = (Word(" ".join(self._value(name)) + new[0].text, line),), False
+                self.put(name, None)
         before = self.variables.get(name, ()) if adds else ()
-        if len(before) + len(new) < MOST_WORDS:
-            self.variables[name] = (*before, *new)
+        self.meter.spend(len(before))
+        self.put(name, (*before, *new))
         return True
 
     def run(self, tokens: list[Token]) -> None:
@@ -196,6 +226,7 @@ class _Reading:
         environment = dict[str, Word]()
         words = list[Word]()
         skip = False
+        starts = any(not t.is_operator and not ASSIGNED.match(t) for t in tokens)
         for token in tokens:
             if skip:
                 skip = False
@@ -206,15 +237,16 @@ class _Reading:
             elif not words and ASSIGNED.match(token):
                 # `A=8 command`: the assignment holds for this command alone, so the variables are put
                 # back if a command follows.
-                held = dict(self.variables)
-                self.assign(token, token.line)
                 name = token.partition("=")[0].rstrip("+")
+                before = self.variables.get(name)
+                self.assign(token, token.line)
                 environment[name] = Word(self.text(f"${{{name}[*]}}", token.line), token.line)
-                if any(not t.is_operator and not ASSIGNED.match(t) for t in tokens):
-                    self.variables = held
-            elif self.words < MOST_WORDS:
+                if starts:
+                    self.put(name, before)
+            else:
                 words += self._expanded(token, token.line)
         if words:
+            self.sources = self.sources or words[0].text in ("source", ".")
             self.commands.append(ShellCommand(tuple(words), environment))
 
     def test(self, tokens: Sequence[Token]) -> bool | None:
@@ -230,45 +262,18 @@ class _Reading:
             if joint in inner:
                 cut = [i for i, word in enumerate(inner) if word == joint]
                 sides = [
-                    self._compare(inner[a:b])
+                    condition(inner[a:b])
                     for a, b in zip([0, *[i + 1 for i in cut]], [*cut, len(inner)], strict=True)
                 ]
                 if (joint == "||" and True in sides) or (joint == "&&" and False in sides):
                     return joint == "||"
                 return None if None in sides else found(side is True for side in sides)
-        return self._compare(inner)
+        return condition(inner)
 
     def _left_unset(self, token: Token) -> bool:
         """Whether nothing sets the variable that is asked for: its default counts then, as in ${X:-8}."""
         name = optional_name(token)
-        if not name or name in self.variables:
-            return False
-        return not any(command.words[0].text in ("source", ".") for command in self.commands)
-
-    def _compare(self, words: list[str]) -> bool | None:
-        if words[:1] == ["!"]:
-            found = self._compare(words[1:])
-            return None if found is None else not found
-        if any(HOLE in word for word in words):
-            return None
-        if len(words) == 2 and words[0] in ("-z", "-n"):
-            return (words[1] == "") == (words[0] == "-z")
-        if len(words) != 3:
-            return None
-        left, sign, right = words
-        if sign in ("=", "==", "!="):
-            return None if "*" in right else (left == right) != (sign == "!=")
-        compare = {
-            "-eq": operator.eq,
-            "-ne": operator.ne,
-            "-gt": operator.gt,
-            "-ge": operator.ge,
-            "-lt": operator.lt,
-            "-le": operator.le,
-        }.get(sign)
-        if compare is None or not (left.lstrip("-").isdigit() and right.lstrip("-").isdigit()):
-            return None
-        return bool(compare(int(left), int(right)))
+        return bool(name) and name not in self.variables and not self.sources
 
 
 # -- blocks ----------------------------------------------------------------------------------------
@@ -276,7 +281,7 @@ class _Reading:
 
 def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: frozenset[str]) -> int:
     """Read statements from `at` until one that begins with a word of `ends`, and return its position."""
-    while at < len(statements) and reading.words < MOST_WORDS:
+    while at < len(statements):
         statement = statements[at]
         head = str(statement[0])
         if head in ends:
@@ -287,20 +292,20 @@ def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: fro
         if head == "case" or (
             len(statements) > at + 1 and statements[at + 1][0] == ")" and len(statement) == 1
         ):
-            at = _past_case(statements, at, whole=head == "case")
+            at = past_case(statements, at, whole=head == "case")
             continue
         if head == "for" and len(statement) > 2 and statement[2] == "in":
             words = [w for t in statement[3:] for w in reading._expanded(t, t.line)]
             text = words[0].text if len(words) == 1 else f"{HOLE}{statement[1]}"
-            reading.variables[str(statement[1])] = (Word(text, statement[0].line),)
+            reading.put(str(statement[1]), (Word(text, statement[0].line),))
         elif SUM.fullmatch(statement[-1]) and head in ("for", statement[-1]):
             for name in re.findall(r"\b([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/]?=(?!=))", statement[-1]):
-                reading.variables[name] = (Word(HOLE + name, statement[0].line),)
+                reading.put(name, (Word(HOLE + name, statement[0].line),))
         elif head == "while":
             if reading.test(statement[1:]) is False:
-                at = _matching(statements, at, "while", "done")
+                at = matching_end(statements, at, "while", "done")
         else:
-            while statement and str(statement[0]) in _ENDS:
+            while statement and str(statement[0]) in ENDS:
                 declares = str(statement[0]) in _DECLARES
                 statement = statement[1:]
                 while declares and statement and statement[0].startswith("-"):
@@ -315,21 +320,10 @@ def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: fro
     return at
 
 
-def _matching(statements: list[list[Token]], at: int, opening: str, closing: str) -> int:
-    depth = 0
-    for n in range(at, len(statements)):
-        heads = [str(t) for t in statements[n] if not t.is_operator]
-        depth += heads[:1] in ([opening], ["for"] if opening == "while" else [opening])
-        depth -= heads[:1] == [closing]
-        if not depth:
-            return n
-    return len(statements)
-
-
 def _branch(reading: _Reading, statements: list[list[Token]], at: int) -> int:
     """An `if`: the branch whose test is known to hold; where that is not known, what all agree on."""
-    outcomes = list[dict[str, tuple[Word, ...]]]()
-    before, settled = dict(reading.variables), False
+    outcomes = list[dict[str, tuple[Word, ...] | None]]()
+    outer, reading.changed, settled = reading.changed, {}, False
     ends = frozenset(("elif", "else", "fi"))
     while at < len(statements):
         head, rest = str(statements[at][0]), statements[at][1:]
@@ -340,23 +334,30 @@ def _branch(reading: _Reading, statements: list[list[Token]], at: int) -> int:
         # others.
         held = head == "else" or reading.test([t for t in rest if t != "then"])
         if settled or held is False:
-            at = _skip(statements, at + 1, ends)
+            at = branch_end(statements, at + 1, ends)
         else:
-            reading.variables = dict(before)
             at += 1
             if head == "else" and rest:
                 statements[at - 1] = rest
                 at -= 1
             at = _follow(reading, statements, at, ends)
-            outcomes.append(reading.variables)
+            outcomes.append(reading.take_back())
             settled = held is True
+    reading.changed = outer
     if not settled:
-        # Nothing certain: perhaps no branch is taken, so what was before is a possible outcome too.
-        outcomes.append(before)
-    if not outcomes:
-        return at
-    names = dict.fromkeys(name for outcome in outcomes for name in outcome)
-    reading.variables = {name: _agreed([o.get(name, ()) for o in outcomes]) for name in names}
+        # Nothing certain: perhaps no branch is taken, which changes nothing.
+        outcomes.append({})
+    made = dict[str, list[tuple[Word, ...] | None]]()
+    for outcome in outcomes:
+        for name, words in outcome.items():
+            made.setdefault(name, []).append(words)
+    for name, found in made.items():
+        if len(found) < len(outcomes):
+            # Some branches leave it as it was. The first outcome comes first, for its lines are shown.
+            found.insert(0 if name not in outcomes[0] else len(found), reading.variables.get(name))
+        known = [words or () for words in found]
+        reading.meter.spend(sum(map(len, known)))
+        reading.put(name, None if found.count(None) == len(found) else _agreed(known))
     return at
 
 
@@ -372,29 +373,14 @@ def _agreed(values: list[tuple[Word, ...]]) -> tuple[Word, ...]:
     return first if alike else (*first[:same], Word(HOLE, 0))
 
 
-def _skip(statements: list[list[Token]], at: int, ends: frozenset[str]) -> int:
-    depth = 0
-    while at < len(statements):
-        heads = [str(t) for t in statements[at]]
-        if not depth and heads[0] in ends:
-            return at
-        depth += "if" in (heads[0], *(h for a, h in itertools.pairwise(heads) if a in _ENDS))
-        depth -= heads[0] == "fi"
-        at += 1
-    return at
-
-
-def _past_case(statements: list[list[Token]], at: int, whole: bool) -> int:
-    """Past `case … esac`, or past one arm that stands alone: which one is taken, a run would tell."""
-    end = "esac" if whole else ";;"
-    while at < len(statements) and str(statements[at][0]) != end:
-        at += 1
-    return at + 1
-
-
-def read_shell(text: str, arguments: Sequence[str] = (), environment: dict[str, str] | None = None) -> Script:
+def read_shell(
+    text: str,
+    arguments: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
+    meter: Meter | None = None,
+) -> Script:
     """The content of a script. arguments: its own arguments; environment: the variables it finds."""
-    reading = _Reading(arguments, environment or {})
+    reading = _Reading(arguments, environment or {}, meter or Meter("the script", len(text)))
     tokens = shell_tokens(text.replace("\r\n", "\n"))
     _follow(reading, list(statements_of(list(tokens))), 0, frozenset())
     return Script(tuple(reading.commands), reading.variables, directives_of(text), tuple(reading.documents))
