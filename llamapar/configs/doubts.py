@@ -18,8 +18,10 @@ from .shell_words import HOLE
 
 def question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
     """Ask about an unread key one letter away from a known one; that one's default then does not count."""
+    wanted = {key: _bare(key) for key in draft.wanted}
     for name, entry in unread:
-        meant = [key for key in draft.wanted if is_slip(_bare(entry.path), _bare(key))]
+        bare = _bare(entry.path)
+        meant = [key for key, known in wanted.items() if is_slip(bare, known)]
         if not meant:
             continue
         beside = entry.path.rpartition(".")[0]

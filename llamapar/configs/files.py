@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 from llamapar.frameworks.settings import Contradiction
 
-from .documents import OVERRIDE, Document, Entry, Scalar, read_document
+from .documents import OVERRIDE, READERS, Document, Entry, Scalar, read_document
 from .draft import Draft, SettingsSource
 from .flags import Flags, flags_of, is_cut_off, program_words
 from .launch import batch_of, take_world
@@ -22,8 +23,6 @@ from .meter import Meter
 from .python_source import ConfigurationClass, keyword_literals, read_python
 from .shell import Script, read_shell
 from .shell_words import Word, directives_of
-
-_DOCUMENTS = ("toml", "json", "yaml", "yml")
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class Files:
         read = {
             name: read_document(name, text, self.meter).overridden(said)
             for name, text in self.texts.items()
-            if name.rpartition(".")[2].lower() in _DOCUMENTS
-            or (name.endswith(".conf") and text.lstrip().startswith("{"))
+            if name.rpartition(".")[2].lower() in READERS
+            and (not name.endswith(".conf") or text.lstrip().startswith("{"))
         }
         logs = {name: read_log(name, text, self.meter) for name, text in self.texts.items() if is_log(text)}
         return read | {name: log for name, log in logs.items() if name not in read and log.entries}
@@ -144,15 +143,15 @@ class Files:
 
     def command_lines(self) -> Iterator[str]:
         """Each command of the scripts, and each variable's words, as one line."""
-        for script in self.scripts.values():
-            for words in (*(c.words for c in script.commands), *script.variables.values()):
-                yield " ".join(word.text for word in words)
+        return (" ".join(word.text for word in words) for words in self._lines())
 
     def _words(self) -> Iterator[Word]:
         """The words of every command and variable."""
+        return (word for words in self._lines() for word in words)
+
+    def _lines(self) -> Iterator[tuple[Word, ...]]:
         for script in self.scripts.values():
-            for words in (*(c.words for c in script.commands), *script.variables.values()):
-                yield from words
+            yield from (*(command.words for command in script.commands), *script.variables.values())
 
     def take_world(self, draft: Draft) -> None:
         """Read the number of GPUs that the scripts start; the last script with a number counts."""
@@ -167,13 +166,9 @@ class Files:
     def variable(self, name: str) -> Entry | None:
         """An environment variable that a script sets, for itself or before a command."""
         for script in self.scripts.values():
-            for command in script.commands:
-                if name in command.environment:
-                    word = command.environment[name]
-                    return Entry(name, word.text, word.line)
-            if name in script.variables:
-                word = script.variables[name][0]
-                return Entry(name, word.text, word.line)
+            words = [c.environment[name] for c in script.commands if name in c.environment]
+            if words := [*words, *script.variables.get(name, ())]:
+                return Entry(name, words[0].text, words[0].line)
         return None
 
     def unread(self, draft: Draft) -> Iterator[tuple[str, Entry]]:
@@ -215,13 +210,9 @@ def _scalar(text: str) -> Scalar:
 
 def _fenced(text: str) -> str:
     """Prose reduced to the commands in its code fences, on their lines; any other text unchanged."""
-    if not re.search(r"^[ \t]*```", text, re.M):
+    lines = text.splitlines()
+    fences = [line.lstrip().startswith("```") for line in lines]
+    if not any(fences):
         return text
-    lines, inside = list[str](), False
-    for line in text.splitlines():
-        if line.lstrip().startswith("```"):
-            inside = not inside
-            lines.append("")
-        else:
-            lines.append(line if inside else "")
-    return "\n".join(lines)
+    opened = zip(lines, fences, accumulate(fences), strict=True)
+    return "\n".join(line if many % 2 and not fence else "" for line, fence, many in opened)

@@ -106,13 +106,13 @@ def program_words(script: Script, *marks: str) -> tuple[Word, ...]:
     if not found:
         variables = [*script.variables.values()]
         found = [words for words in variables if carries(words)]
-        if found:
-            found += [
-                words
-                for words in variables
-                if not carries(words)
-                and any(_FLAG.fullmatch(w.text) and w.text.startswith("--") for w in split_words(words))
-            ]
+        found += [
+            words
+            for words in variables
+            if found
+            and not carries(words)
+            and any(_FLAG.fullmatch(w.text) and w.text.startswith("--") for w in split_words(words))
+        ]
     return tuple(word for words in found for word in words)
 
 

@@ -137,9 +137,8 @@ def _torchtitan(text: str, meter: Meter) -> Iterator[Entry]:
         yield from (Entry(f"parallelism.{key}", sizes.get(axis, 1), line) for axis, key in _AXES.items())
     if batch := _last(_BATCH, text):
         line = _line(text, batch.start())
-        yield Entry("training.local_batch_size", int(batch[1]), line)
-        yield Entry("training.global_batch_size", int(batch[2]), line)
-        yield Entry("training.seq_len", int(batch[4]), line)
+        for key, group in (("local_batch_size", 1), ("global_batch_size", 2), ("seq_len", 4)):
+            yield Entry(f"training.{key}", int(batch[group]), line)
     if again := _last(_AGAIN, text):
         yield Entry("activation_checkpoint.mode", again[1], _line(text, again.start()))
     if model := _last(_MODEL, text):

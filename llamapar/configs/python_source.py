@@ -219,19 +219,13 @@ class _Function:
 
     def _start(self, call: ast.Call, local: Mapping[str, Scalar]) -> None:
         """The call that makes the configuration: another function's, or the class itself."""
-        if _called(call)[:1].isupper():
-            self.call("", call, local)
-        else:
-            self._base(call)
-            self.call("", call, local)
-
-    def _base(self, call: ast.Call) -> None:
         name = _called(call)
         if name in self.functions:
             self.read(name)
-        else:
+        elif not name[:1].isupper():
             # It is elsewhere: noted, so that its values are unknown instead of defaults.
             self.entries[f"{UNREAD}.{name}"] = Entry(name, UNREAD, call.lineno)
+        self.call("", call, local)
 
     def call(self, at: str, call: ast.Call, local: Mapping[str, Scalar]) -> None:
         """The keyword arguments of a call and of the calls in it."""
@@ -257,15 +251,6 @@ def _argument(call: ast.Call) -> Scalar:
     )
 
 
-def configurations(texts: Mapping[str, str], made: ConfigurationClass) -> list[str]:
-    """The functions of the first file that return a configuration, in its order."""
-    first = next(iter(texts), "")
-    named = made.package in texts.get(first, "")
-    return [
-        name for name, (file, node) in _functions(texts).items() if file == first and made.by(node, named)
-    ]
-
-
 def read_python(
     texts: Mapping[str, str], made: ConfigurationClass, named: Callable[[str], bool], meter: Meter
 ) -> Document | None:
@@ -274,7 +259,8 @@ def read_python(
     named: whether something else in the job names a function. Raises LlamaparError if several could be meant.
     """
     functions, first = _functions(texts), next(iter(texts), "")
-    found = configurations(texts, made)
+    package = made.package in texts.get(first, "")
+    found = [name for name, (file, node) in functions.items() if file == first and made.by(node, package)]
     if not found:
         return None
     # A function that another one starts from is a base, and the run uses the other.

@@ -190,12 +190,10 @@ def _refusing(
             return read(files, known)
         except LlamaparError:
             raise
-        except RecursionError:
-            why = "nested too deeply"
-        except (MemoryError, ArithmeticError, ValueError) as problem:
-            why = str(problem)[:100]
-        names = ", ".join(printable(name) for name in files.texts)
-        raise LlamaparError(f"{names} cannot be read", why, field="config")
+        except (RecursionError, MemoryError, ArithmeticError, ValueError) as problem:
+            deep = isinstance(problem, (RecursionError, MemoryError))
+            why = "nested too deeply" if deep else str(problem)[:100]
+            raise LlamaparError(f"{', '.join(files.texts)} cannot be read", why, field="config") from None
 
     return refusing
 

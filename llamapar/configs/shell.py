@@ -7,6 +7,7 @@ words as a hole, which no reader takes for a value.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,7 +53,6 @@ class Script:
     commands: tuple[ShellCommand, ...]
     variables: dict[str, tuple[Word, ...]]
     directives: tuple[Word, ...]
-    documents: tuple[str, ...]
 
 
 class _Reading:
@@ -62,13 +62,14 @@ class _Reading:
     """
 
     def __init__(self, arguments: Sequence[str], environment: dict[str, str], meter: Meter):
-        self.variables: dict[str, tuple[Word, ...]] = {
+        self.variables: dict[str, tuple[Word, ...] | None] = {
             name: (Word(text, 0),) for name, text in environment.items()
         }
         self.changed = dict[str, tuple[Word, ...] | None]()
-        self.arguments = list(arguments)
+        words = [*arguments]
+        self.arguments = {str(n): [word] for n, word in enumerate(words, 1)}
+        self.arguments |= {"@": words, "*": words, "#": [str(len(words))]}
         self.commands = list[ShellCommand]()
-        self.documents = list[str]()
         self.sources = False  # whether a command before has run another file in this shell
         self.meter = meter
 
@@ -77,17 +78,12 @@ class _Reading:
     def put(self, name: str, words: tuple[Word, ...] | None) -> None:
         """Set a variable, or unset it with None."""
         self.changed.setdefault(name, self.variables.get(name))
-        if words is None:
-            self.variables.pop(name, None)
-        else:
-            self.variables[name] = words
+        self.variables[name] = words
 
     def take_back(self) -> dict[str, tuple[Word, ...] | None]:
         """What a branch has made of the variables that it changed, which become again what they were."""
-        before, self.changed = self.changed, {}
-        made = {name: self.variables.get(name) for name in before}
-        for name, words in before.items():
-            self.put(name, words)
+        made = {name: self.variables[name] for name in self.changed}
+        self.variables |= self.changed
         self.changed = {}
         return made
 
@@ -161,25 +157,19 @@ class _Reading:
 
     def _value(self, name: str) -> list[str]:
         """The words of a variable; a hole if nothing in the script sets it."""
-        found = [HOLE + name]
-        if name.isdigit() and 0 < int(name) <= len(self.arguments):
-            found = [self.arguments[int(name) - 1]]
-        elif name in "@*":
-            found = list(self.arguments)
-        elif name == "#":
-            found = [str(len(self.arguments))]
-        elif name in self.variables:
-            found = [word.text for word in self.variables[name]]
+        words = self.variables.get(name)
+        found = [HOLE + name] if words is None else [word.text for word in words]
+        found = self.arguments.get(name, found)
         self.meter.spend(len(found) + sum(map(len, found)))
         return found
 
     def _braced(self, inner: str, line: int) -> list[str]:
-        match = re.match(r"([A-Za-z_]\w*|[0-9]{1,4}|[@*#])(\[[@*]\])?", inner)
+        match = re.match(r"([A-Za-z_]\w*|[0-9]+|[@*#])(\[[@*]\])?", inner)
         if match is None:
             return [HOLE]
         name, rest = match.group(1), inner[match.end() :]
         parts = self._value(name)
-        if match.group(2) is None and len(parts) > 1 and not name.isdigit() and name not in "@*":
+        if match.group(2) is None and len(parts) > 1 and name not in "@*":
             parts = parts[:1]  # an array without [@] is its first element
         if not rest:
             return parts
@@ -198,12 +188,10 @@ class _Reading:
 
     # statements
 
-    def assign(self, raw: str, line: int) -> bool:
-        """Execute an assignment; False if the raw word is none."""
-        match = ASSIGNED.match(raw)
-        if match is None:
-            return False
-        name, adds, rest = match.group(1), match.group(2) == "+=", raw[match.end() :]
+    def assign(self, raw: str, line: int) -> None:
+        """Execute an assignment, as ASSIGNED finds it."""
+        name, _, rest = raw.partition("=")
+        name, adds = name.rstrip("+"), name.endswith("+")
         if rest.startswith("("):
             inner = rest[1:-1] if rest.endswith(")") else rest[1:]
             found = list[Word]()
@@ -213,13 +201,13 @@ class _Reading:
             new = tuple(found)
         else:
             new = (Word(self.text(rest, line), line),)
-            if adds and name in self.variables:
+            if adds and self.variables.get(name) is not None:
                 new, adds = (Word(" ".join(self._value(name)) + new[0].text, line),), False
                 self.put(name, None)
-        before = self.variables.get(name, ()) if adds else ()
+                del self.variables[name]  # What is added to comes last.
+        before = self.variables.get(name) or () if adds else ()
         self.meter.spend(len(before))
         self.put(name, (*before, *new))
-        return True
 
     def run(self, tokens: list[Token]) -> None:
         """Read one simple command."""
@@ -231,8 +219,6 @@ class _Reading:
             if skip:
                 skip = False
             elif token.is_operator:
-                if token.startswith("<<"):
-                    self.documents.append(self.text(token[2:].replace('"', '\\"'), token.line))
                 skip = token[-1] in "<>"
             elif not words and ASSIGNED.match(token):
                 # `A=8 command`: the assignment holds for this command alone, so the variables are put
@@ -255,8 +241,9 @@ class _Reading:
         for token in tokens:
             # In `[ -z "$X" ]` a variable that nothing sets counts as empty, or the usual way to give a
             # default would be undecided.
-            text = " ".join(w.text for w in self._expanded(token, token.line, split=False))
-            words.append("" if words[-1:] in (["-z"], ["-n"]) and self._left_unset(token) else text)
+            text, name = self.text(token, token.line), optional_name(token)
+            unset = name and self.variables.get(name) is None and not self.sources
+            words.append("" if words[-1:] in (["-z"], ["-n"]) and unset else text)
         inner = [word for word in words if word not in ("[", "]", "[[", "]]", "test")]
         for joint, found in (("||", any), ("&&", all)):
             if joint in inner:
@@ -269,11 +256,6 @@ class _Reading:
                     return joint == "||"
                 return None if None in sides else found(side is True for side in sides)
         return condition(inner)
-
-    def _left_unset(self, token: Token) -> bool:
-        """Whether nothing sets the variable that is asked for: its default counts then, as in ${X:-8}."""
-        name = optional_name(token)
-        return bool(name) and name not in self.variables and not self.sources
 
 
 # -- blocks ----------------------------------------------------------------------------------------
@@ -363,14 +345,14 @@ def _branch(reading: _Reading, statements: list[list[Token]], at: int) -> int:
 
 def _agreed(values: list[tuple[Word, ...]]) -> tuple[Word, ...]:
     """The words of a variable after all branches; where they differ, a hole ends it."""
-    first, *others = values
-    same = 0
     # The common beginning is certain whatever branch is taken; a list of flags often differs in its last
     # words only.
-    while same < len(first) and all(same < len(o) and o[same].text == first[same].text for o in others):
-        same += 1
-    alike = all(len(o) == len(first) for o in others) and same == len(first)
-    return first if alike else (*first[:same], Word(HOLE, 0))
+    alike = itertools.takewhile(
+        lambda words: len({word.text for word in words}) == 1, zip(*values, strict=False)
+    )
+    same = sum(1 for _ in alike)
+    ended = all(len(words) == same for words in values)
+    return values[0] if ended else (*values[0][:same], Word(HOLE, 0))
 
 
 def read_shell(
@@ -383,4 +365,5 @@ def read_shell(
     reading = _Reading(arguments, environment or {}, meter or Meter("the script", len(text)))
     tokens = shell_tokens(text.replace("\r\n", "\n"))
     _follow(reading, list(statements_of(list(tokens))), 0, frozenset())
-    return Script(tuple(reading.commands), reading.variables, directives_of(text), tuple(reading.documents))
+    variables = {name: words for name, words in reading.variables.items() if words is not None}
+    return Script(tuple(reading.commands), variables, directives_of(text))

@@ -99,7 +99,7 @@ def word_end(text: str, at: int) -> int:
 
 
 def shell_tokens(text: str) -> Iterator[Token]:
-    """Words, operators and arrays, without comments; a heredoc's body is one token after `<<`."""
+    """Words, operators and arrays, without comments and the bodies of heredocs."""
     at, line, waiting = 0, 1, list[str]()
     while at < len(text):
         if nothing := _SAYS_NOTHING.match(text, at):
@@ -112,9 +112,7 @@ def shell_tokens(text: str) -> Iterator[Token]:
                 rows = _ROW.finditer(text, at)
                 closes = next((r for r in rows if r.group().lstrip("\t").rstrip(" \t") == name), None)
                 # A heredoc without its end runs to the end of the script, as in a shell.
-                stop = closes.start() if closes else len(text)
-                yield Token("<<" + text[at:stop], line, True)
-                past = closes.end() if closes else stop
+                past = closes.end() if closes else len(text)
                 line += text.count("\n", at, past)
                 at = past
             waiting = []
@@ -171,23 +169,9 @@ def arithmetic(text: str) -> int | None:
 
 def condition(words: list[str]) -> bool | None:
     """The result of the words between `[` and `]`; None if only a run can decide."""
-    plain = [*itertools.dropwhile("!".__eq__, words)]
-    found = _compared(plain)
-    return found if found is None else found ^ ((len(words) - len(plain)) % 2 == 1)
-
-
-_COMPARISONS = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-    "-lt": operator.lt,
-    "-le": operator.le,
-}
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
-
-
-def _compared(words: list[str]) -> bool | None:
+    if words[:1] == ["!"]:
+        found = condition(words[1:])
+        return None if found is None else not found
     if any(HOLE in word for word in words):
         return None
     if len(words) == 2 and words[0] in ("-z", "-n"):
@@ -200,6 +184,17 @@ def _compared(words: list[str]) -> bool | None:
     if sign not in _COMPARISONS or not (_NUMBER.fullmatch(left) and _NUMBER.fullmatch(right)):
         return None
     return bool(_COMPARISONS[sign](int(left), int(right)))
+
+
+_COMPARISONS = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 _UNSET = re.compile(r'"?\$\{?([A-Za-z_]\w*)\}?"?')
@@ -270,10 +265,8 @@ def branch_end(statements: list[list[Token]], at: int, ends: frozenset[str]) -> 
 
 def past_case(statements: list[list[Token]], at: int, whole: bool) -> int:
     """Past `case … esac`, or past one arm that stands alone: which one is taken, a run would tell."""
-    end = "esac" if whole else ";;"
-    while at < len(statements) and str(statements[at][0]) != end:
-        at += 1
-    return at + 1
+    end, many = "esac" if whole else ";;", len(statements)
+    return next((n for n in range(at, many) if statements[n][0] == end), many) + 1
 
 
 def directives_of(text: str) -> tuple[Word, ...]:
