@@ -247,3 +247,111 @@ GROWING: dict[str, Callable[[int], dict[str, str]]] = {
 
 def growing(names: Iterable[str] = GROWING) -> Iterable[tuple[str, Callable[[int], dict[str, str]]]]:
     return ((name, GROWING[name]) for name in names)
+
+
+_DEEP = {"[": "]", "{x: ": "}", "- ": "", "? ": "", "(": ")", "f(": ")", "{1:": "}", '{"x":': "}", "not ": ""}
+SPOILT = (
+    *("\0", "\ud800", "\x1b", "\ufeff", "\t", "\r\n", "\r", "\x0c", "\u2028", "²", "٣", "\ufffc"),
+    *(
+        "9" * 5000,
+        "9" * 400,
+        "1" + ":1" * 300 + ".5",
+        "0x" + "f" * 5000,
+        "1e999",
+        "-1",
+        "--5",
+        ".nan",
+        ".inf",
+        "NaN",
+    ),
+    *(
+        "2024-01-01",
+        "2024-99-99",
+        "12:30:45",
+        "!!timestamp x",
+        "!!int x",
+        "!!float",
+        "!!bool x",
+        "!!binary é",
+    ),
+    *(
+        "!!set x",
+        "!!map x",
+        "!!null x",
+        "!x y",
+        "&a *a",
+        "*b",
+        "<<: *a",
+        "? [a, b]\n: 1\n",
+        "? {a: 1}\n: 2\n",
+    ),
+    *(
+        "${a:-" * 250,
+        "$((" * 250,
+        "$(" * 300,
+        "`" * 301,
+        "!" * 10,
+        "${99999999999999999999}",
+        "${" + "9" * 5000 + "}",
+    ),
+    *(
+        "if [ 1 = 1 ]; then\n" * 400,
+        "$((1/0))",
+        "$((1%0))",
+        "A=()\n",
+        '"${A[@]}"',
+        "[ ² -eq 1 ]",
+        "[ --5 -eq 5 ]",
+    ),
+    *(
+        "+1" * 500,
+        "-" * 5000,
+        "." * 300,
+        ".a" * 300,
+        "'",
+        '"',
+        "'''",
+        '"""',
+        "\\",
+        "#",
+        "|",
+        ">",
+        "{",
+        "}",
+        "[",
+        "]",
+    ),
+    *(
+        "WORLD_SIZE=" + "9" * 5000,
+        "Building 2-D device mesh with [{}], [8]",
+        "Config(general=GeneralArgs(",
+        "=[]",
+    ),
+    *("Running with args: {[]: 1}\n", "Running with args: {{}: 1}\n", "SEQUENCE_LENGTH_" + "9" * 5000 + "K"),
+    *(opening * 400 + "1" + closing * 400 for opening, closing in _DEEP.items()),
+)
+"""What stands in no file that anybody means."""
+
+
+def _strange() -> Iterable[tuple[str, dict[str, str]]]:
+    starts = {
+        "a.sh": _RUN,
+        "a.toml": f"{_TITAN}x = ",
+        "a.json": '{"zero_optimization": {"stage": ',
+        "a.yaml": f"{_NEOX}x: ",
+        "a.py": f"{_RECIPE}def f():\n    c = g()\n    c.model.x = ",
+        "a.log": _MEGATRON,
+        "b.log": _MESH,
+    }
+    for name, start in starts.items():
+        for piece in SPOILT:
+            shown = piece[:12].encode("ascii", "backslashreplace").decode()
+            yield f"{name} {shown!r} {len(piece)}", {name: start + piece + "\n"}
+    yield "an escape character in YAML", {"a.yaml": f"{_NEOX}x: \x1b\n"}
+    yield "defaults in defaults", {"a.sh": f"{_RUN}A={'${a:-' * 250}{'}' * 250}\n"}
+    yield "a tag that the value breaks", {"a.yaml": f"{_NEOX}x: !!timestamp x\n"}
+    yield "a number of many digits in Python", {"a.py": f"{_RECIPE}x = {'9' * 5000}\n"}
+
+
+STRANGE = dict(_strange())
+"""What is strange → the files."""

@@ -11,7 +11,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from llamapar.errors import LlamaparError
 
@@ -71,24 +70,25 @@ def _refused(name: str, what: str, line: int = 0) -> LlamaparError:
 
 
 def _leaves(
-    name: str, root: Any, inner: Callable[[Any], list[tuple[str, object]] | None], meter: Meter
-) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+    name: str, root: object, inner: Callable[[object], list[tuple[str, object]] | None], meter: Meter
+) -> Iterator[tuple[str, object, tuple[str, ...]]]:
     """Each value of nested mappings and lists, without recursion: its path, itself, the paths above it.
 
     inner: what a mapping or a list has in it, by the ends of their paths; None for a value.
     """
-    waiting: list[tuple[str, Any, tuple[str, ...]]] = [("", root, ())]
+    waiting: list[tuple[str, object, tuple[str, ...]]] = [("", root, ())]
     count = 0
     while waiting:
         path, held, above = waiting.pop()
         count += 1
-        meter.spend(len(path) + len(above) + 1)  # each path repeats the keys above it
+        meter.spend(len(path) + len(above) + 1)
         if len(above) > DEEPEST or count > MOST_ENTRIES:
             raise _refused(name, f"more than {MOST_ENTRIES:,} entries, or nested deeper than {DEEPEST}")
         parts = inner(held)
         if parts is None:
             yield path, held, above
         else:
+            meter.spend(len(path) * len(parts))  # each path repeats the keys above it
             inside = (*above, path)
             waiting += [(f"{path}{end}".lstrip("."), value, inside) for end, value in reversed(parts)]
 
@@ -225,28 +225,26 @@ MOST_DIGITS = 100
 def _from_node(name: str, root: object, loader: object, meter: Meter) -> Document:
     import yaml
 
-    def inner(node: Any) -> list[tuple[str, object]] | None:
+    def inner(node: object) -> list[tuple[str, object]] | None:
         if isinstance(node, yaml.MappingNode):
             # A key that is a list or a mapping is no setting's.
             keys = [key.value if isinstance(key, yaml.ScalarNode) else "?" for key, _ in node.value]
             return [(f".{key}", held) for key, (_, held) in zip(keys, node.value, strict=True)]
-        if isinstance(node, yaml.SequenceNode):
-            return [(f"[{n}]", held) for n, held in enumerate(node.value)]
-        return None if node is not None else []
+        held = enumerate(node.value) if isinstance(node, yaml.SequenceNode) else ()
+        return None if isinstance(node, yaml.ScalarNode) else [(f"[{n}]", each) for n, each in held]
 
-    def value(node: Any) -> Scalar:
-        meter.spend(len(node.value))
-        if node.tag.startswith("!"):  # of the program that reads the file, as !include
-            return f"{node.tag} {node.value}"
-        if len(node.value) > MOST_DIGITS:
-            return str(node.value)
-        return _plain(loader.construct_object(node))  # type: ignore[attr-defined]
+    def entry(path: str, node: object) -> Entry:
+        assert isinstance(node, yaml.ScalarNode)
+        tag, text = node.tag, node.value
+        meter.spend(len(text))
+        value: object = f"{tag} {text}" if tag.startswith("!") else text  # a tag of the program that reads it
+        if value is text and len(text) <= MOST_DIGITS:
+            value = loader.construct_object(node)  # type: ignore[attr-defined]
+        return Entry(path, _plain(value), node.start_mark.line + 1)
 
     # An alias is the same node again, so a few lines of YAML can stand for millions of entries.
-    held = _leaves(name, root, inner, meter)
-    return _of_last(
-        name, ((Entry(path, value(node), node.start_mark.line + 1), above) for path, node, above in held)
-    )
+    leaves = _leaves(name, root, inner, meter)
+    return _of_last(name, ((entry(path, node), above) for path, node, above in leaves))
 
 
 READERS = {"toml": read_toml, "json": read_json, "conf": read_json, "yaml": read_yaml, "yml": read_yaml}

@@ -173,22 +173,21 @@ class StartUp:
     """Collects the parts of a log that print a run's settings, while the log passes in blocks of lines."""
 
     def __init__(self) -> None:
-        self.kept, self._size, self._searched, self._follows = "", 0, 0, False
+        self.kept = ""
 
     def watch(self, blocks: Iterable[str]) -> Iterator[str]:
         """The same blocks, with empty lines for those not kept, so that line numbers stay valid."""
-        skipped = list[str]()
+        searched, skipped, follows = 0, 0, False
         for block in blocks:
-            if self._searched < MOST_SEARCHED:
-                self._searched += len(block)
+            if searched < MOST_SEARCHED:
+                searched += len(block)
                 # The block after a marked one is kept too, because a print may run over the end of its
                 # block.
                 marked = any(mark in block for mark in MARKS)
-                if (marked or self._follows) and self._size + len(block) < MOST_KEPT:
-                    self.kept += "\n" * sum(each.count("\n") for each in skipped) + block
-                    self._size += len(block)
-                    skipped = []
+                if (marked or follows) and len(self.kept) + len(block) < MOST_KEPT:
+                    self.kept += "\n" * skipped + block
+                    skipped = 0
                 else:
-                    skipped.append(block)
-                self._follows = marked
+                    skipped += block.count("\n")
+                follows = marked
             yield block

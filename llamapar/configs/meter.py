@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from llamapar.errors import LlamaparError
 
-STEPS_OF_A_CHARACTER, STEPS_BESIDE = 20, 2_000_000
+STEPS_OF_A_CHARACTER, STEPS_BESIDE = 20, 10_000_000
 """The limit grows with the text. Of the real files in the tests none needs more than a tenth of it."""
 
 

@@ -67,10 +67,8 @@ def _constants(texts: Mapping[str, str]) -> dict[str, Scalar]:
         for node in _parsed(text).body:
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(target, ast.Name) and node.value:
-                value = _literal(node.value, {})
-                if value is not None:
-                    found[target.id] = value
-    return found
+                found[target.id] = _literal(node.value, {})
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _source(node: ast.AST) -> str:
@@ -83,8 +81,7 @@ def _source(node: ast.AST) -> str:
 def _literal(node: ast.expr, names: Mapping[str, Scalar]) -> Scalar:
     """A literal, a sum of whole numbers, a name's constant, or a dotted name as text; None for the rest."""
     if isinstance(node, ast.Constant):
-        value = node.value
-        return value if isinstance(value, (str, int, float, bool)) else None
+        return node.value if isinstance(node.value, (str, int, float, bool)) else None
     if isinstance(node, (ast.BinOp, ast.UnaryOp)):
         return arithmetic(_source(node))
     if isinstance(node, ast.Name):
@@ -214,8 +211,11 @@ class _Function:
         elif not key and path[0] in held and isinstance(node.value, ast.Call):
             self._start(node.value, local)
         elif not key:
+            # Of model_registry("8B") the first text is the flavour.
+            given = (a.value for a in getattr(node.value, "args", ()) if isinstance(a, ast.Constant))
             call = isinstance(node.value, ast.Call)
-            local[path[0]] = _argument(node.value) if call else _value(node.value, local)  # type: ignore[arg-type]
+            first = next((value for value in given if isinstance(value, str)), None)
+            local[path[0]] = first if call else _value(node.value, local)
 
     def _start(self, call: ast.Call, local: Mapping[str, Scalar]) -> None:
         """The call that makes the configuration: another function's, or the class itself."""
@@ -242,13 +242,6 @@ class _Function:
                     waiting.append((key, keyword.value))
                 else:
                     self.entries[key] = Entry(key, _value(keyword.value, local), keyword.value.lineno)
-
-
-def _argument(call: ast.Call) -> Scalar:
-    """The first literal argument of a call: of model_registry("8B") it is the flavour."""
-    return next(
-        (a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)), None
-    )
 
 
 def read_python(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -165,7 +165,8 @@ def _name_of(text: str) -> str:
 
 def settings_of_texts(files: object) -> Settings:
     """The settings in files as a page sends them: [name, text] each, or one text without a name."""
-    pairs = files if isinstance(files, Sequence) and not isinstance(files, str) else []
+    sent = files if isinstance(files, (list, tuple)) else []
+    pairs = [pair for pair in sent if isinstance(pair, (list, tuple)) and len(pair) == 2]
     texts: dict[str, str] = {}
     for pair in pairs:
         name, text = (str(part) for part in pair)

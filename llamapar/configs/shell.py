@@ -26,7 +26,7 @@ from .shell_words import (
     closing_of,
     condition,
     directives_of,
-    matching_end,
+    loop_end,
     optional_name,
     past_case,
     shell_tokens,
@@ -285,7 +285,7 @@ def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: fro
                 reading.put(name, (Word(HOLE + name, statement[0].line),))
         elif head == "while":
             if reading.test(statement[1:]) is False:
-                at = matching_end(statements, at, "while", "done")
+                at = loop_end(statements, at)
         else:
             while statement and str(statement[0]) in ENDS:
                 declares = str(statement[0]) in _DECLARES
@@ -364,6 +364,6 @@ def read_shell(
     """The content of a script. arguments: its own arguments; environment: the variables it finds."""
     reading = _Reading(arguments, environment or {}, meter or Meter("the script", len(text)))
     tokens = shell_tokens(text.replace("\r\n", "\n"))
-    _follow(reading, list(statements_of(list(tokens))), 0, frozenset())
+    _follow(reading, [*statements_of(tokens)], 0, frozenset())
     variables = {name: words for name, words in reading.variables.items() if words is not None}
     return Script(tuple(reading.commands), variables, directives_of(text))

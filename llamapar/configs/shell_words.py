@@ -6,7 +6,7 @@ import ast
 import itertools
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from .meter import numbered_matches
@@ -82,16 +82,13 @@ def word_end(text: str, at: int) -> int:
         letter = text[at]
         if letter == "\\":
             at += 1
-        elif letter == "'" and not quoted:
-            end = text.find("'", at + 1)
+        elif letter == "`" or (letter == "'" and not quoted):
+            end = text.find(letter, at + 1)
             at = len(text) if end < 0 else end
         elif letter == '"':
             quoted = not quoted
         elif text.startswith(("$(", "${"), at):
             at = closing_of(text, at + 2, text[at + 1])
-        elif letter == "`":
-            end = text.find("`", at + 1)
-            at = len(text) if end < 0 else end
         elif not quoted and (letter.isspace() or letter in ";|&()<>"):
             return at
         at += 1
@@ -169,9 +166,9 @@ def arithmetic(text: str) -> int | None:
 
 def condition(words: list[str]) -> bool | None:
     """The result of the words between `[` and `]`; None if only a run can decide."""
-    if words[:1] == ["!"]:
-        found = condition(words[1:])
-        return None if found is None else not found
+    if nots := next((n for n, word in enumerate(words) if word != "!"), 0):
+        found = condition(words[nots:])
+        return found if found is None else found ^ (nots % 2 == 1)
     if any(HOLE in word for word in words):
         return None
     if len(words) == 2 and words[0] in ("-z", "-n"):
@@ -211,40 +208,29 @@ def optional_name(word: str) -> str:
     return match[1] if match and not _GIVEN.fullmatch(match[1]) else ""
 
 
-def statements_of(tokens: list[Token]) -> Iterator[list[Token]]:
+def statements_of(tokens: Iterable[Token]) -> Iterator[list[Token]]:
     """Simple commands and reserved words, in their order."""
     found = list[Token]()
     before = ""
-    for token in tokens:
-        if token.is_operator and token in (";", "\n", "&", "|", ";;", ")", "("):
+    for token in itertools.chain(tokens, [Token("\n", 0, True)]):
+        joins = token in ("&&", "||") and found and found[0] not in ("[", "[[", "if", "elif")
+        if token.is_operator and (joins or token in (";", "\n", "&", "|", ";;", ")", "(")):
             if found:
                 yield found
             found = []
-            names_function = token == ")" and before == "("
-            if token in (";;", ")") and not names_function:
+            if token == ";;" or (token == ")" and before != "("):  # `()` names a function
                 yield [token]
-        elif (
-            token.is_operator
-            and token in ("&&", "||")
-            and found
-            and found[0] not in ("[", "[[", "if", "elif")
-        ):
-            yield found
-            found = []
         else:
             found.append(token)
         before = token if token.is_operator else ""
-    if found:
-        yield found
 
 
-def matching_end(statements: list[list[Token]], at: int, opening: str, closing: str) -> int:
-    """Position of the statement that closes the one at `at`; else the end."""
+def loop_end(statements: list[list[Token]], at: int) -> int:
+    """Position of the `done` of the loop at `at`; else the end."""
     depth = 0
     for n in range(at, len(statements)):
         heads = [str(t) for t in statements[n] if not t.is_operator]
-        depth += heads[:1] in ([opening], ["for"] if opening == "while" else [opening])
-        depth -= heads[:1] == [closing]
+        depth += (heads[:1] in (["while"], ["for"])) - (heads[:1] == ["done"])
         if not depth:
             return n
     return len(statements)
@@ -257,8 +243,8 @@ def branch_end(statements: list[list[Token]], at: int, ends: frozenset[str]) -> 
         heads = [str(t) for t in statements[at]]
         if not depth and heads[0] in ends:
             return at
-        depth += "if" in (heads[0], *(h for a, h in itertools.pairwise(heads) if a in ENDS))
-        depth -= heads[0] == "fi"
+        opens = "if" in (heads[0], *(h for a, h in itertools.pairwise(heads) if a in ENDS))
+        depth += opens - (heads[0] == "fi")
         at += 1
     return at
 
