@@ -51,7 +51,7 @@ def test_real_files_need_few_steps() -> None:
         texts = files_of(row).texts
         steps = read(texts)[0]
         size = sum(map(len, texts.values()))
-        assert steps <= (STEPS_OF_A_CHARACTER * size + STEPS_BESIDE) / 10, row["id"]
+        assert steps <= (STEPS_OF_A_CHARACTER * size + STEPS_BESIDE) / 5, row["id"]
 
 
 def test_a_meter_names_the_files_and_the_limit() -> None:

@@ -164,8 +164,7 @@ def read_toml(name: str, text: str, meter: Meter | None = None) -> Document:
             table = re.sub(r"[\s\"']", "", match.group(1))
         elif match := _KEY.match(row):
             key = re.sub(r"[\s\"']", "", match.group(1))
-            path = f"{table}.{key}".lstrip(".")
-            lines.setdefault(path, number)
+            lines.setdefault(f"{table}.{key}".lstrip("."), number)
             # Inside a multi-line text a row that looks like a key is none.
             for quotes in ('"""', "'''"):
                 open_quotes = quotes if row.count(quotes) % 2 else open_quotes
@@ -237,8 +236,8 @@ def _from_node(name: str, root: object, loader: object, meter: Meter) -> Documen
         assert isinstance(node, yaml.ScalarNode)
         tag, text = node.tag, node.value
         meter.spend(len(text))
-        value: object = f"{tag} {text}" if tag.startswith("!") else text  # a tag of the program that reads it
-        if value is text and len(text) <= MOST_DIGITS:
+        value: object = f"{tag} {text}" if tag.startswith("!") else text  # as !include, a program's own tag
+        if not tag.startswith("!") and len(text) <= MOST_DIGITS:
             value = loader.construct_object(node)  # type: ignore[attr-defined]
         return Entry(path, _plain(value), node.start_mark.line + 1)
 

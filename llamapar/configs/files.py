@@ -75,11 +75,10 @@ class Files:
     def scripts(self) -> dict[str, Script]:
         """Shell scripts; each sees what any script's directives say about the machine."""
         held = {
-            name: text
+            name: _fenced(text)
             for name, text in self.texts.items()
             if name not in self.documents and not name.endswith(".py")
         }
-        held = {name: _fenced(text) for name, text in held.items()}
         found = dict(self.environment)
         for text in held.values():
             # What the caller gave outranks the directives.
@@ -143,15 +142,13 @@ class Files:
 
     def command_lines(self) -> Iterator[str]:
         """Each command of the scripts, and each variable's words, as one line."""
-        return (" ".join(word.text for word in words) for words in self._lines())
+        held = (words for script in self.scripts.values() for words in script.lines)
+        return (" ".join(word.text for word in words) for words in held)
 
     def _words(self) -> Iterator[Word]:
         """The words of every command and variable."""
-        return (word for words in self._lines() for word in words)
-
-    def _lines(self) -> Iterator[tuple[Word, ...]]:
-        for script in self.scripts.values():
-            yield from (*(command.words for command in script.commands), *script.variables.values())
+        held = (words for script in self.scripts.values() for words in script.lines)
+        return (word for words in held for word in words)
 
     def take_world(self, draft: Draft) -> None:
         """Read the number of GPUs that the scripts start; the last script with a number counts."""

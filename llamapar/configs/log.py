@@ -94,8 +94,8 @@ def _megatron(text: str, meter: Meter) -> Iterator[Entry]:
     if (padded := _last(_PADDED, text)) and "vocab_size" in held:
         held["vocab_size"] = replace(held["vocab_size"], value=padded[1], line=_line(text, padded.start()))
     if stages := held.get("virtual_pipeline_model_parallel_size"):
-        path = "MODEL_ARGS.num_virtual_stages_per_pipeline_rank"
-        held["num_virtual_stages_per_pipeline_rank"] = replace(stages, path=path)
+        key = "num_virtual_stages_per_pipeline_rank"
+        held[key] = replace(stages, path=f"MODEL_ARGS.{key}")
     if "group_query_attention" in held and not held["group_query_attention"].value:
         held.pop("num_query_groups", None)  # printed as 1, and not read
     yield from (entry for entry in held.values() if entry.value is not None)

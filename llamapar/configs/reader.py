@@ -192,8 +192,7 @@ def _refusing(
         except LlamaparError:
             raise
         except (RecursionError, MemoryError, ArithmeticError, ValueError) as problem:
-            deep = isinstance(problem, (RecursionError, MemoryError))
-            why = "nested too deeply" if deep else str(problem)[:100]
+            why = "nested too deeply" if isinstance(problem, RecursionError) else str(problem)[:100]
             raise LlamaparError(f"{', '.join(files.texts)} cannot be read", why, field="config") from None
 
     return refusing

@@ -34,6 +34,9 @@ from .shell_words import (
 )
 
 _PLAIN = re.compile(r".[^\\'\"$`]*", re.DOTALL)
+_READERS, _COMPARED = 20, 10
+"""Times that the readers of formats look at each word of a script, and steps of comparing two words."""
+
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _DECLARES = {"export", "local", "declare", "readonly"}
 
@@ -53,6 +56,11 @@ class Script:
     commands: tuple[ShellCommand, ...]
     variables: dict[str, tuple[Word, ...]]
     directives: tuple[Word, ...]
+
+    @property
+    def lines(self) -> tuple[tuple[Word, ...], ...]:
+        """The words of each command and each variable."""
+        return (*(command.words for command in self.commands), *self.variables.values())
 
 
 class _Reading:
@@ -194,11 +202,8 @@ class _Reading:
         name, adds = name.rstrip("+"), name.endswith("+")
         if rest.startswith("("):
             inner = rest[1:-1] if rest.endswith(")") else rest[1:]
-            found = list[Word]()
-            for token in shell_tokens(inner):
-                if not token.is_operator:
-                    found += self._expanded(token, line + token.line - 1)
-            new = tuple(found)
+            tokens = (token for token in shell_tokens(inner) if not token.is_operator)
+            new = tuple(word for t in tokens for word in self._expanded(t, line + t.line - 1))
         else:
             new = (Word(self.text(rest, line), line),)
             if adds and self.variables.get(name) is not None:
@@ -338,7 +343,7 @@ def _branch(reading: _Reading, statements: list[list[Token]], at: int) -> int:
             # Some branches leave it as it was. The first outcome comes first, for its lines are shown.
             found.insert(0 if name not in outcomes[0] else len(found), reading.variables.get(name))
         known = [words or () for words in found]
-        reading.meter.spend(sum(map(len, known)))
+        reading.meter.spend(_COMPARED * sum(map(len, known)))
         reading.put(name, None if found.count(None) == len(found) else _agreed(known))
     return at
 
@@ -366,4 +371,6 @@ def read_shell(
     tokens = shell_tokens(text.replace("\r\n", "\n"))
     _follow(reading, [*statements_of(tokens)], 0, frozenset())
     variables = {name: words for name, words in reading.variables.items() if words is not None}
-    return Script(tuple(reading.commands), variables, directives_of(text))
+    script = Script(tuple(reading.commands), variables, directives_of(text))
+    reading.meter.spend(_READERS * sum(len(word.text) for words in script.lines for word in words))
+    return script

@@ -239,14 +239,13 @@ def loop_end(statements: list[list[Token]], at: int) -> int:
 def branch_end(statements: list[list[Token]], at: int, ends: frozenset[str]) -> int:
     """Position of the next statement that begins with a word of `ends`, outside inner ifs."""
     depth = 0
-    while at < len(statements):
-        heads = [str(t) for t in statements[at]]
+    for n in range(at, len(statements)):
+        heads = [str(t) for t in statements[n]]
         if not depth and heads[0] in ends:
-            return at
+            return n
         opens = "if" in (heads[0], *(h for a, h in itertools.pairwise(heads) if a in ENDS))
         depth += opens - (heads[0] == "fi")
-        at += 1
-    return at
+    return len(statements)
 
 
 def past_case(statements: list[list[Token]], at: int, whole: bool) -> int:
