@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from llamapar.errors import LlamaparError, shown
+from llamapar.errors import LlamaparError
+
+from .meter import Meter, numbered_matches
 
 MOST_BYTES, MOST_ENTRIES, DEEPEST = 2_000_000, 50_000, 60
 
@@ -67,25 +69,69 @@ def _refused(name: str, what: str, line: int = 0) -> LlamaparError:
     return LlamaparError(f"{where}: {what}", field="config")
 
 
-def flat(name: str, value: object, lines: dict[str, int]) -> Iterator[Entry]:
-    """Every scalar of nested mappings and lists, without recursion."""
-    waiting: list[tuple[str, object, int]] = [("", value, 0)]
+def _leaves(
+    name: str, root: object, inner: Callable[[object], list[tuple[str, object]] | None], meter: Meter
+) -> Iterator[tuple[str, object, tuple[str, ...]]]:
+    """Each value of nested mappings and lists, without recursion: its path, itself, the paths above it.
+
+    inner: what a mapping or a list has in it, by the ends of their paths; None for a value.
+    """
+    waiting: list[tuple[str, object, tuple[str, ...]]] = [("", root, ())]
     count = 0
     while waiting:
-        path, held, depth = waiting.pop()
+        path, held, above = waiting.pop()
         count += 1
-        if depth > DEEPEST or count > MOST_ENTRIES:
+        meter.spend(len(path) + len(above) + 1)
+        if len(above) > DEEPEST or count > MOST_ENTRIES:
             raise _refused(name, f"more than {MOST_ENTRIES:,} entries, or nested deeper than {DEEPEST}")
-        if isinstance(held, dict):
-            waiting += [
-                (f"{path}.{key}".lstrip("."), inner, depth + 1) for key, inner in reversed(held.items())
-            ]
-        elif isinstance(held, list):
-            waiting += [(f"{path}[{n}]", inner, depth + 1) for n, inner in reversed([*enumerate(held)])]
-        elif held is None or isinstance(held, (str, int, float, bool)):
-            yield Entry(path, held, lines.get(path, lines.get(path.partition("[")[0], 0)))
+        parts = inner(held)
+        if parts is None:
+            yield path, held, above
         else:
-            yield Entry(path, str(held), lines.get(path, 0))
+            meter.spend(len(path) * len(parts))  # each path repeats the keys above it
+            inside = (*above, path)
+            waiting += [(f"{path}{end}".lstrip("."), value, inside) for end, value in reversed(parts)]
+
+
+class _Pairs(list[tuple[str, object]]):
+    """An object of JSON, with the keys that occur twice."""
+
+
+def _inner(value: object) -> list[tuple[str, object]] | None:
+    if isinstance(value, (dict, _Pairs)):
+        return [(f".{key}", held) for key, held in (value.items() if isinstance(value, dict) else value)]
+    return [(f"[{n}]", held) for n, held in enumerate(value)] if isinstance(value, list) else None
+
+
+def _plain(value: object) -> Scalar:
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def flat(name: str, value: object, lines: Mapping[str, int], meter: Meter) -> Iterator[Entry]:
+    """Every scalar of nested mappings and lists."""
+    for path, held, _ in _leaves(name, value, _inner, meter):
+        yield Entry(path, _plain(held), lines.get(path, lines.get(path.partition("[")[0], 0)))
+
+
+def _of_last(name: str, entries: Iterable[tuple[Entry, tuple[str, ...]]]) -> Document:
+    """The document of entries, each with the paths above it, the last of each key."""
+    found, repeated = dict[str, Entry](), list[tuple[Entry, Entry]]()
+    below = dict[str, list[str]]()  # the path of a mapping or a list → those of the values in it
+    for entry, above in entries:
+        # A mapping that comes after a scalar of the same key replaces it, and the other way round.
+        replaced = (entry.path, *above, *below.pop(entry.path, ()))
+        repeated += [(found.pop(path), entry) for path in replaced if path in found]
+        for path in above:
+            below.setdefault(path, []).append(entry.path)
+        found[entry.path] = entry
+    return Document(name, tuple(found.values()), tuple(repeated))
+
+
+def _invalid(name: str, kind: str, problem: Exception) -> LlamaparError:
+    """What a parser says of a text, in our words."""
+    said = re.search(r"line (\d+)", str(problem))
+    what = re.split(r" \(at|: line", str(problem))[0]
+    return _refused(name, f"no {kind}: {what}", int(said[1]) if said else 0)
 
 
 # -- TOML ------------------------------------------------------------------------------------------
@@ -94,14 +140,19 @@ _HEADER = re.compile(r"\[\[?([^\[\]]+)\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"))*)\s*=""")
 
 
-def read_toml(name: str, text: str) -> Document:
+_DEEP = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEEPEST}}}""")
+"""A key of more parts than any setting has, for which tomllib needs time by their square."""
+
+
+def read_toml(name: str, text: str, meter: Meter | None = None) -> Document:
     """A TOML file. Raises LlamaparError, with the line, if it is invalid."""
+    if deep := _DEEP.search(text):
+        line = text.count("\n", 0, deep.start()) + 1
+        raise _refused(name, f"a key of more than {DEEPEST} parts", line)
     try:
         values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as problem:
-        said = re.search(r"line (\d+)", str(problem))
-        line = int(said.group(1)) if said else 0
-        raise _refused(name, f"no TOML: {str(problem).partition(' (at')[0]}", line) from None
+    except (RecursionError, ValueError) as problem:
+        raise _invalid(name, "TOML", problem) from None
     lines, table, open_quotes = dict[str, int](), "", ""
     for number, row in enumerate(text.splitlines(), 1):
         if open_quotes:
@@ -113,69 +164,35 @@ def read_toml(name: str, text: str) -> Document:
             table = re.sub(r"[\s\"']", "", match.group(1))
         elif match := _KEY.match(row):
             key = re.sub(r"[\s\"']", "", match.group(1))
-            path = f"{table}.{key}".lstrip(".")
-            lines.setdefault(path, number)
+            lines.setdefault(f"{table}.{key}".lstrip("."), number)
             # Inside a multi-line text a row that looks like a key is none.
             for quotes in ('"""', "'''"):
                 open_quotes = quotes if row.count(quotes) % 2 else open_quotes
-    return Document(name, tuple(flat(name, values, lines)))
+    return Document(name, tuple(flat(name, values, lines, meter or Meter(name, len(text)))))
 
 
 # -- JSON ------------------------------------------------------------------------------------------
 
-_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_JSON = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[^\s{}\[\],:"]+')
+"""A text, with a colon behind it if it is a key, or another value."""
 
 
-def read_json(name: str, text: str) -> Document:
+def read_json(name: str, text: str, meter: Meter | None = None) -> Document:
     """A JSON file; if a key occurs twice the last one counts, as everywhere, and both are reported."""
     try:
-        json.loads(text)
-    except (ValueError, RecursionError) as problem:
-        said = re.search(r"line (\d+)", str(problem))
-        line = int(said.group(1)) if said else 0
-        raise _refused(name, f"no JSON: {str(problem).partition(': line')[0]}", line) from None
-    found, repeated = dict[str, Entry](), list[tuple[Entry, Entry]]()
-    keys, line, last = list[str | int](), 1, 0
-    key_next = list[bool]()  # of each open bracket, whether a key comes
-    for match in _JSON.finditer(text):
-        line, last = line + text.count("\n", last, match.start()), match.start()
-        token = match.group()
-        if token in "{[":
-            # `keys` is the way down to here: a text in an object, a number in a list.
-            keys.append("" if token == "{" else 0)
-            key_next.append(token == "{")
-            if len(keys) > DEEPEST:
-                raise _refused(name, f"nested deeper than {DEEPEST}", line)
-        elif token in "}]":
-            keys.pop()
-            key_next.pop()
-        elif token == ",":
-            if isinstance(keys[-1], int):
-                keys[-1] += 1
-            else:
-                key_next[-1] = True
-        elif token == ":":
-            key_next[-1] = False
-        elif key_next and key_next[-1]:
-            keys[-1] = str(json.loads(token))
-        else:
-            entry = Entry(_path(keys), json.loads(token), line)
-            if entry.path in found:
-                repeated.append((found.pop(entry.path), entry))
-            found[entry.path] = entry
-            if len(found) > MOST_ENTRIES:
-                raise _refused(name, f"more than {MOST_ENTRIES:,} entries")
-    return Document(name, tuple(found.values()), tuple(repeated))
-
-
-def _path(keys: list[str | int]) -> str:
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
+        values = json.loads(text, object_pairs_hook=_Pairs)
+    except (RecursionError, ValueError) as problem:
+        raise _invalid(name, "JSON", problem) from None
+    lines = (line for line, match in numbered_matches(_JSON, text) if not match[1])
+    held = _leaves(name, values, _inner, meter or Meter(name, len(text)))
+    found = zip(held, lines, strict=True)
+    return _of_last(name, ((Entry(path, _plain(value), line), above) for (path, value, above), line in found))
 
 
 # -- YAML ------------------------------------------------------------------------------------------
 
 
-def read_yaml(name: str, text: str) -> Document:
+def read_yaml(name: str, text: str, meter: Meter | None = None) -> Document:
     """A YAML file as PyYAML reads it (YAML 1.1: 1e-4 is text, on and yes are true).
 
     Raises LlamaparError if it is invalid, if aliases would multiply its size, or without PyYAML.
@@ -185,71 +202,56 @@ def read_yaml(name: str, text: str) -> Document:
     except ImportError:
         why = "reading YAML needs PyYAML, which is not installed"
         raise LlamaparError(f"{name} cannot be read", why, ["pip install pyyaml"], "config") from None
-    loader = yaml.SafeLoader(text)
     try:
-        root = loader.get_single_node()
-        return _from_node(name, root, loader)
+        loader = yaml.SafeLoader(text)
+        return _from_node(name, loader.get_single_node(), loader, meter or Meter(name, len(text)))
     except yaml.YAMLError as problem:
-        mark = getattr(problem, "problem_mark", None)
-        said = getattr(problem, "problem", None) or str(problem)
-        raise _refused(name, f"no YAML: {said}", mark.line + 1 if mark else 0) from None
-    except RecursionError:
-        raise _refused(name, "nested too deeply") from None
-    except ValueError as problem:  # a date or a number that Python cannot hold
+        mark, at = getattr(problem, "problem_mark", None), getattr(problem, "position", 0)
+        said = getattr(problem, "problem", None) or str(problem).partition("\n")[0]
+        line = mark.line if mark else text.count("\n", 0, at)
+        raise _refused(name, f"no YAML: {said}", line + 1) from None
+    except LlamaparError:
+        raise
+    # A date or a number that Python cannot hold, or a value that is not of the type that its tag says.
+    except (ValueError, LookupError, AttributeError) as problem:
         raise _refused(name, f"no YAML: {str(problem)[:100]}") from None
-    finally:
-        loader.dispose()
 
 
-def _above(path: str) -> list[str]:
-    """The paths of the mappings and lists that contain a path."""
-    return [path[: match.start()] for match in re.finditer(r"[.\[]", path) if match.start()]
+MOST_DIGITS = 100
+"""Characters of a number. PyYAML reads `1:30` to the base 60, in time by the square of its digits."""
 
 
-def _from_node(name: str, root: object, loader: object) -> Document:
+def _from_node(name: str, root: object, loader: object, meter: Meter) -> Document:
     import yaml
 
-    found, repeated = dict[str, Entry](), list[tuple[Entry, Entry]]()
-    parents = set[str]()
-    # An alias is the same node again, so a few lines of YAML can stand for millions; entries are counted
-    # and not nodes.
-    waiting: list[tuple[str, object, int]] = [("", root, 0)] if root is not None else []
-    count = 0
-    while waiting:
-        path, node, depth = waiting.pop()
-        count += 1
-        if count > MOST_ENTRIES or depth > DEEPEST:
-            raise _refused(name, f"more than {MOST_ENTRIES:,} entries, or nested deeper than {DEEPEST}")
+    def inner(node: object) -> list[tuple[str, object]] | None:
         if isinstance(node, yaml.MappingNode):
-            for key, inner in reversed(node.value):
-                waiting.append((f"{path}.{getattr(key, 'value', key)!s}"[:500].lstrip("."), inner, depth + 1))
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += [(f"{path}[{n}]", inner, depth + 1) for n, inner in reversed([*enumerate(node.value)])]
-        elif isinstance(node, yaml.ScalarNode):
-            own = node.tag.startswith("!")  # of the program that reads the file, as !include
-            value = f"{node.tag} {node.value}" if own else loader.construct_object(node)  # type: ignore[attr-defined]
-            held = value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
-            entry = Entry(path, held, node.start_mark.line + 1)
-            above = _above(path)
-            # A mapping that comes after a scalar of the same key replaces it, and the other way round.
-            replaced = [p for p in (path, *above) if p in found]
-            if path in parents:  # a mapping that a scalar of the same key replaces
-                replaced += [p for p in found if p.startswith((f"{path}.", f"{path}["))]
-            repeated += [(found.pop(p), entry) for p in replaced]
-            parents.update(above)
-            found[path] = entry
-    return Document(name, tuple(found.values()), tuple(repeated))
+            # A key that is a list or a mapping is no setting's.
+            keys = [key.value if isinstance(key, yaml.ScalarNode) else "?" for key, _ in node.value]
+            return [(f".{key}", held) for key, (_, held) in zip(keys, node.value, strict=True)]
+        held = enumerate(node.value) if isinstance(node, yaml.SequenceNode) else ()
+        return None if isinstance(node, yaml.ScalarNode) else [(f"[{n}]", each) for n, each in held]
+
+    def entry(path: str, node: object) -> Entry:
+        assert isinstance(node, yaml.ScalarNode)
+        tag, text = node.tag, node.value
+        meter.spend(len(text))
+        value: object = f"{tag} {text}" if tag.startswith("!") else text  # as !include, a program's own tag
+        if not tag.startswith("!") and len(text) <= MOST_DIGITS:
+            value = loader.construct_object(node)  # type: ignore[attr-defined]
+        return Entry(path, _plain(value), node.start_mark.line + 1)
+
+    # An alias is the same node again, so a few lines of YAML can stand for millions of entries.
+    leaves = _leaves(name, root, inner, meter)
+    return _of_last(name, ((entry(path, node), above) for path, node, above in leaves))
 
 
-def read_document(name: str, text: str) -> Document:
-    """A file of settings, parsed by its suffix or, without one, by its content."""
+READERS = {"toml": read_toml, "json": read_json, "conf": read_json, "yaml": read_yaml, "yml": read_yaml}
+"""The ending of a file's name → the reader of its format."""
+
+
+def read_document(name: str, text: str, meter: Meter) -> Document:
+    """A file of settings, parsed by the ending of its name."""
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise _refused(name, f"more than {MOST_BYTES:,} bytes")
-    ending = name.rpartition(".")[2].lower()
-    if ending == "toml":
-        return read_toml(name, text)
-    if ending in ("json", "conf"):
-        return read_json(name, text)
-    if ending in ("yaml", "yml"):
-        return read_yaml(name, text)
-    raise LlamaparError(f"{shown(name)} is no TOML, JSON or YAML", field="config")
+    return READERS[name.rpartition(".")[2].lower()](name, text, meter)

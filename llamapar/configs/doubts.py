@@ -18,11 +18,12 @@ from .shell_words import HOLE
 
 def question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
     """Ask about an unread key one letter away from a known one; that one's default then does not count."""
-    known = {_bare(path) for _, path, _ in draft.asked}
+    asked, wanted = {_bare(path) for _, path, _ in draft.asked}, {key: _bare(key) for key in draft.wanted}
     for name, entry in unread:
-        if _bare(entry.path) in known:  # the same key in another section, and no slip
+        bare = _bare(entry.path)
+        if bare in asked:  # the same key in another section, and no slip
             continue
-        meant = [key for key in draft.wanted if is_slip(_bare(entry.path), _bare(key))]
+        meant = [key for key, known in wanted.items() if is_slip(bare, known)]
         if not meant:
             continue
         beside = entry.path.rpartition(".")[0]

@@ -64,7 +64,7 @@ def whole_count(value: object) -> int | None:
     if isinstance(value, str):
         text = value.strip().replace("_", "")
         value = int(text) if re.fullmatch(r"[0-9]{1,15}", text) else 0
-    return value if isinstance(value, int) and value >= 1 else None
+    return value if isinstance(value, int) and 1 <= value < 10**15 else None
 
 
 def positive_number(value: object) -> float | None:

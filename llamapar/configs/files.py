@@ -10,19 +10,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 from llamapar.frameworks.settings import Contradiction
 
-from .documents import OVERRIDE, Document, Entry, Scalar, read_document
+from .documents import OVERRIDE, READERS, Document, Entry, Scalar, read_document
 from .draft import Draft, SettingsSource
 from .flags import Flags, flags_of, is_cut_off, program_words
 from .launch import batch_of, take_world
 from .log import is_log, read_log
+from .meter import Meter
 from .python_source import ConfigurationClass, keyword_literals, read_python
 from .shell import Script, read_shell
 from .shell_words import Word, directives_of
-
-_DOCUMENTS = ("toml", "json", "yaml", "yml")
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,21 @@ class Files:
     """Configurations that were looked for in the Python files."""
 
     @cached_property
+    def meter(self) -> Meter:
+        """Counts the steps of reading these files."""
+        return Meter(", ".join(self.texts), sum(map(len, self.texts.values())))
+
+    @cached_property
     def documents(self) -> dict[str, Document]:
         """Files of settings in the given order, then the settings that logs print."""
         said = tuple(self._overriding())
         read = {
-            name: read_document(name, text).overridden(said)
+            name: read_document(name, text, self.meter).overridden(said)
             for name, text in self.texts.items()
-            if name.rpartition(".")[2].lower() in _DOCUMENTS
-            or (name.endswith(".conf") and text.lstrip().startswith("{"))
+            if name.rpartition(".")[2].lower() in READERS
+            and (not name.endswith(".conf") or text.lstrip().startswith("{"))
         }
-        logs = {name: read_log(name, text) for name, text in self.texts.items() if is_log(text)}
+        logs = {name: read_log(name, text, self.meter) for name, text in self.texts.items() if is_log(text)}
         return read | {name: log for name, log in logs.items() if name not in read and log.entries}
 
     def _overriding(self) -> Iterator[Entry]:
@@ -70,26 +75,28 @@ class Files:
     def scripts(self) -> dict[str, Script]:
         """Shell scripts; each sees what any script's directives say about the machine."""
         held = {
-            name: text
+            name: _fenced(text)
             for name, text in self.texts.items()
             if name not in self.documents and not name.endswith(".py")
         }
-        held = {name: _fenced(text) for name, text in held.items()}
         found = dict(self.environment)
         for text in held.values():
             # What the caller gave outranks the directives.
             found = batch_of(directives_of(text)).environment | found
-        read = {name: read_shell(text, self.arguments, found) for name, text in held.items()}
+        read = {name: read_shell(text, self.arguments, found, self.meter) for name, text in held.items()}
         # A script that another one calls is read again, with the arguments of that call in place of $1,
-        # $2, …
-        for script in [*read.values()]:
+        # $2, …; the last call counts.
+        called = dict[str, list[str]]()
+        for caller, script in read.items():
             for command in script.commands:
                 words = [word.text for word in command.words]
                 for name in read:
                     at = next((n for n, word in enumerate(words) if word.rpartition("/")[2] == name), None)
-                    if at is not None and read[name] is not script and len(words) > at + 1:
-                        read[name] = read_shell(held[name], words[at + 1 :], found)
-        return read
+                    if at is not None and name != caller and len(words) > at + 1:
+                        called[name] = words[at + 1 :]
+        return read | {
+            name: read_shell(held[name], words, found, self.meter) for name, words in called.items()
+        }
 
     @cached_property
     def python(self) -> dict[str, str]:
@@ -101,13 +108,13 @@ class Files:
         if made not in self.made:
             words = {part for word in self._words() for part in re.split(r"[=.:\s]", word.text)}
             named = (self.functions or words).__contains__
-            self.made[made] = read_python(self.python, made, named)
+            self.made[made] = read_python(self.python, made, named, self.meter)
         return self.made[made]
 
     def calls(self, *classes: str) -> dict[str, Document]:
         """Class → the keywords of its calls, in the first text that calls the first of `classes`."""
         for name, text in self.texts.items():
-            found = keyword_literals(name, text, classes) if f"{classes[0]}(" in text else {}
+            found = keyword_literals(name, text, classes, self.meter) if f"{classes[0]}(" in text else {}
             if classes[0] in found:
                 self.called.update(found)
                 return found
@@ -135,15 +142,13 @@ class Files:
 
     def command_lines(self) -> Iterator[str]:
         """Each command of the scripts, and each variable's words, as one line."""
-        for script in self.scripts.values():
-            for words in (*(c.words for c in script.commands), *script.variables.values()):
-                yield " ".join(word.text for word in words)
+        held = (words for script in self.scripts.values() for words in script.lines)
+        return (" ".join(word.text for word in words) for words in held)
 
     def _words(self) -> Iterator[Word]:
         """The words of every command and variable."""
-        for script in self.scripts.values():
-            for words in (*(c.words for c in script.commands), *script.variables.values()):
-                yield from words
+        held = (words for script in self.scripts.values() for words in script.lines)
+        return (word for words in held for word in words)
 
     def take_world(self, draft: Draft) -> None:
         """Read the number of GPUs that the scripts start; the last script with a number counts."""
@@ -158,13 +163,9 @@ class Files:
     def variable(self, name: str) -> Entry | None:
         """An environment variable that a script sets, for itself or before a command."""
         for script in self.scripts.values():
-            for command in script.commands:
-                if name in command.environment:
-                    word = command.environment[name]
-                    return Entry(name, word.text, word.line)
-            if name in script.variables:
-                word = script.variables[name][0]
-                return Entry(name, word.text, word.line)
+            words = [c.environment[name] for c in script.commands if name in c.environment]
+            if words := [*words, *script.variables.get(name, ())]:
+                return Entry(name, words[0].text, words[0].line)
         return None
 
     def unread(self, draft: Draft) -> Iterator[tuple[str, Entry]]:
@@ -206,13 +207,9 @@ def _scalar(text: str) -> Scalar:
 
 def _fenced(text: str) -> str:
     """Prose reduced to the commands in its code fences, on their lines; any other text unchanged."""
-    if not re.search(r"^[ \t]*```", text, re.M):
+    lines = text.splitlines()
+    fences = [line.lstrip().startswith("```") for line in lines]
+    if not any(fences):
         return text
-    lines, inside = list[str](), False
-    for line in text.splitlines():
-        if line.lstrip().startswith("```"):
-            inside = not inside
-            lines.append("")
-        else:
-            lines.append(line if inside else "")
-    return "\n".join(lines)
+    opened = zip(lines, fences, accumulate(fences), strict=True)
+    return "\n".join(line if many % 2 and not fence else "" for line, fence, many in opened)

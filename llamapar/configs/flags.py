@@ -48,7 +48,7 @@ _HOLDS_ARGUMENTS = re.compile(r"arg|opt|flag|extra|param|overrid", re.I)
 
 def flags_of(words: Sequence[Word]) -> Flags:
     """The arguments among words."""
-    entries, values = dict[str, Entry](), dict[str, tuple[str, ...]]()
+    entries, values = dict[str, Entry](), dict[str, list[str]]()
     held = [*split_words(words)]
     # What stands before the program, as `torchrun $LAUNCH train.py`, is not for the program.
     program = next((n for n, word in enumerate(held) if word.text.endswith(".py")), -1)
@@ -60,15 +60,15 @@ def flags_of(words: Sequence[Word]) -> Flags:
         if _FLAG.fullmatch(name):
             key = "" if equals else name.lstrip("-").replace("_", "-")
             own = key or name.lstrip("-").replace("_", "-")
-            values[own] = (value,) if equals else ()
+            values[own] = [value] if equals else []
             entries[own] = Entry(name, value if equals else True, word.line)
         elif at > program and _is_unresolved(word.text, follows=bool(values.get(key))):
             unresolved = unresolved or word
         elif key:
             if not values[key]:
                 entries[key] = Entry(entries[key].path, word.text, entries[key].line)
-            values[key] = (*values[key], word.text)
-    return Flags(entries, values, tuple(held), unresolved)
+            values[key].append(word.text)
+    return Flags(entries, {key: tuple(said) for key, said in values.items()}, tuple(held), unresolved)
 
 
 def _is_unresolved(text: str, follows: bool) -> bool:
@@ -97,23 +97,22 @@ def program_words(script: Script, *marks: str) -> tuple[Word, ...]:
             for w in split_words(words)
         )
 
-    found = [c.words for c in script.commands if c.words[0].text != "echo" and carries(c.words)]
+    commands = [c.words for c in script.commands if c.words[0].text != "echo"]
+    found = [words for words in commands if carries(words)]
     # A comment between continued lines ends the command. Its remaining flags are read too, and the cut is
     # reported.
-    if any(is_cut_off(words) for words in found):
-        found = [c.words for c in script.commands if is_cut_off(c.words) or c.words in found]
+    if any(map(is_cut_off, found)):
+        found = [words for words in commands if is_cut_off(words) or carries(words)]
     if not found:
-        found = [words for words in script.variables.values() if carries(words)]
-        found += (
-            [
-                words
-                for words in script.variables.values()
-                if words not in found
-                and any(_FLAG.fullmatch(w.text) and w.text.startswith("--") for w in split_words(words))
-            ]
+        variables = [*script.variables.values()]
+        found = [words for words in variables if carries(words)]
+        found += [
+            words
+            for words in variables
             if found
-            else []
-        )
+            and not carries(words)
+            and any(_FLAG.fullmatch(w.text) and w.text.startswith("--") for w in split_words(words))
+        ]
     return tuple(word for words in found for word in words)
 
 

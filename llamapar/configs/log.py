@@ -18,19 +18,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import accumulate
 
-from .documents import Document, Entry, Scalar, flat
+from .documents import Document, Entry, flat
+from .meter import Meter, numbered_matches
 from .python_source import call_entries
 
-_ARGUMENTS = re.compile(r"^.*?-{5,} arguments -{5,}.*\n((?:.*\n)*?).*?-{5,} end of arguments -{5,}", re.M)
-_ARGUMENT = re.compile(r"^(?:[^\n.]*[\]:|] ?)?\s*([a-z]\w*) \.* ?(.*?)\s*$")
+_ARGUMENTS, _END = "----- arguments -----", "----- end of arguments -----"
+_ARGUMENT = re.compile(r"(?:[^.]*[\]:|] ?)?\s*([a-z]\w*) \.* ?(.*)")
 _PADDED = re.compile(r"> padded vocab \(size: (\d+)\)")
 _NANOTRON = re.compile(r"^(.*?)\bConfig\(general=GeneralArgs\(", re.M)
-_NANOTRON_PREFIX = re.compile(r"^.*?\[[A-Z]+\|DP=\d+[^\]]*\]: ?", re.M)
+_NANOTRON_PREFIX = re.compile(r"^.*?\[[A-Z]+\|DP=\d[^\[\]\n]*\]: ?", re.M)
 _OBJECT = re.compile(r"<([^<>\n']*)>")
-_MESH = re.compile(r"Building \d-D device mesh with (\[[^\]\n]*\]), (\[[\d, ]*\])")
-_MODEL = re.compile(r"Building (\S+) (\S+) with \w*ModelArgs(\(.*\))")
+_MESH = re.compile(r"Building \d-D device mesh with (\[[^\[\]\n]*\]), (\[[\d, ]*\])")
+_MODEL = re.compile(r"Building (\S+) (\S+) with \w*ModelArgs(?=\()")
 _BATCH = re.compile(
-    r"Training starts at step.*?local batch size:? (\d+), global batch size:? (\d+)"
+    r"Training starts at step[^\nT]*?local batch size:? (\d+), global batch size:? (\d+)"
     r"(?:, gradient accumulation steps:? (\d+))?, sequence length:? (\d+)"
 )
 _AGAIN = re.compile(r"Applied (\w+) activation checkpointing")
@@ -38,6 +39,8 @@ _CONFIG = re.compile(r"Running with (?:args|config): (?=\{)")
 _WORLD = re.compile(
     r"\b(?:global_world_sizes=\[|WORLD_SIZE=)(\d+)|\b(?:nproc_per_node +: |LOCAL_WORLD_SIZE=)(\d+)"
 )
+
+_WORDS = {"True": True, "False": False, "None": None}
 
 MARKS = (
     "------------------------ arguments ------------------------",
@@ -56,10 +59,10 @@ def is_log(text: str) -> bool:
     return any(mark in text for mark in MARKS)
 
 
-def read_log(name: str, text: str) -> Document:
+def read_log(name: str, text: str, meter: Meter) -> Document:
     """The settings in a log, in the terms of its framework's files."""
     for read in (_megatron, _nanotron, _torchtitan):
-        entries = [*read(text)]
+        entries = [*read(text, meter)]
         if entries:
             break
     # Megatron and nanotron print every argument. torchtitan does so only if it is asked to.
@@ -72,32 +75,33 @@ def _line(text: str, at: int) -> int:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    return deque(pattern.finditer(text), maxlen=1).pop() if pattern.search(text) else None
+    return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
 
 
-def _megatron(text: str) -> Iterator[Entry]:
-    block = _last(_ARGUMENTS, text)
-    if block is None:
-        return
-    held, first = dict[str, Entry](), _line(text, block.start(1))
-    for number, row in enumerate(block[1].splitlines(), first):
-        if match := _ARGUMENT.match(row):
-            value: Scalar = {"True": True, "False": False, "None": None}.get(match[2], match[2])
-            if isinstance(value, str):
-                # Some whole numbers are printed as floats, for example 1.0.
-                value = re.sub(r"^(\d+)\.0$", r"\1", value)
-            held[match[1]] = Entry(f"MODEL_ARGS.{match[1]}", value, number)
+def _megatron(text: str, meter: Meter) -> Iterator[Entry]:
+    held = dict[str, Entry]()
+    current: dict[str, Entry] | None = None  # the block that is not at its end
+    for number, row in enumerate(text.split("\n"), 1):
+        if current is None:
+            current = {} if _ARGUMENTS in row else None
+        elif _END in row:
+            held, current = current, None
+        elif match := _ARGUMENT.match(row):
+            said = match[2].rstrip()
+            # Some whole numbers are printed as floats, for example 1.0.
+            value = _WORDS.get(said, re.sub(r"^(\d+)\.0$", r"\1", said))
+            current[match[1]] = Entry(f"MODEL_ARGS.{match[1]}", value, number)
     if (padded := _last(_PADDED, text)) and "vocab_size" in held:
         held["vocab_size"] = replace(held["vocab_size"], value=padded[1], line=_line(text, padded.start()))
     if stages := held.get("virtual_pipeline_model_parallel_size"):
-        path = "MODEL_ARGS.num_virtual_stages_per_pipeline_rank"
-        held["num_virtual_stages_per_pipeline_rank"] = replace(stages, path=path)
+        key = "num_virtual_stages_per_pipeline_rank"
+        held[key] = replace(stages, path=f"MODEL_ARGS.{key}")
     if "group_query_attention" in held and not held["group_query_attention"].value:
         held.pop("num_query_groups", None)  # printed as 1, and not read
     yield from (entry for entry in held.values() if entry.value is not None)
 
 
-def _nanotron(text: str) -> Iterator[Entry]:
+def _nanotron(text: str, meter: Meter) -> Iterator[Entry]:
     start = _last(_NANOTRON, text)
     if start is None:
         return
@@ -108,7 +112,7 @@ def _nanotron(text: str) -> Iterator[Entry]:
     # Python's repr of objects and enums, as <Name.X: 2>, is made a text, so that the rest parses as a
     # call.
     call = _OBJECT.sub(r"'\1'", rest[: rest.index("(") + length]).replace(": 2'", "'").replace(": 1'", "'")
-    for entry in call_entries(call):
+    for entry in call_entries(call, meter):
         yield replace(entry, line=entry.line + _line(text, start.start()) - 1)
 
 
@@ -121,73 +125,69 @@ _AXES = {
 }
 
 
-def _torchtitan(text: str) -> Iterator[Entry]:
+def _torchtitan(text: str, meter: Meter) -> Iterator[Entry]:
     mesh = _last(_MESH, text)
     if mesh is None:
         return
     if config := _last(_CONFIG, text):
-        yield from _printed(text, config.end())
-    try:
-        sizes = dict(zip(ast.literal_eval(mesh[1]), ast.literal_eval(mesh[2]), strict=False))
-    except (ValueError, SyntaxError):
-        return
+        yield from _printed(text, config.end(), meter)
+    sizes = dict(zip(re.findall(r"\w+", mesh[1]), map(int, re.findall(r"\d+", mesh[2])), strict=False))
     if {*sizes} <= {*_AXES}:
         line = _line(text, mesh.start())
         yield from (Entry(f"parallelism.{key}", sizes.get(axis, 1), line) for axis, key in _AXES.items())
     if batch := _last(_BATCH, text):
         line = _line(text, batch.start())
-        yield Entry("training.local_batch_size", int(batch[1]), line)
-        yield Entry("training.global_batch_size", int(batch[2]), line)
-        yield Entry("training.seq_len", int(batch[4]), line)
+        for key, group in (("local_batch_size", 1), ("global_batch_size", 2), ("seq_len", 4)):
+            yield Entry(f"training.{key}", int(batch[group]), line)
     if again := _last(_AGAIN, text):
         yield Entry("activation_checkpoint.mode", again[1], _line(text, again.start()))
     if model := _last(_MODEL, text):
         line = _line(text, model.start())
         yield Entry("model.name", model[1], line)
         yield Entry("model.flavor", model[2], line)
-        for entry in call_entries(f"ModelArgs{model[3]}"):
+        call = text[model.end() :].partition("\n")[0].rpartition(")")[0]
+        for entry in call_entries(f"ModelArgs{call})", meter):
             yield replace(entry, path=f"ModelArgs.{entry.path}", line=line)
 
 
-def _printed(text: str, at: int) -> Iterator[Entry]:
+def _printed(text: str, at: int, meter: Meter) -> Iterator[Entry]:
     """A configuration that torchtitan prints in full, as JSON or as a dict on one line."""
     try:
         held = json.JSONDecoder().raw_decode(text, at)[0]
     except (ValueError, RecursionError):
         try:
             held = ast.literal_eval(text[at:].partition("\n")[0].strip())
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return
     line = _line(text, at)
-    yield from (replace(entry, line=line) for entry in flat("a log", held, {}))
+    yield from (replace(entry, line=line) for entry in flat("a log", held, {}, meter))
 
 
 def _torchrun(text: str) -> Iterator[Entry]:
-    for match in _WORLD.finditer(text):
+    for line, match in numbered_matches(_WORLD, text):
         key = "world_size" if match[1] else "nproc_per_node"
-        yield Entry(f"torchrun.{key}", int(match[1] or match[2]), _line(text, match.start()))
+        yield Entry(f"torchrun.{key}", int(match[1] or match[2]), line)
 
 
 class StartUp:
     """Collects the parts of a log that print a run's settings, while the log passes in blocks of lines."""
 
     def __init__(self) -> None:
-        self.kept, self._size, self._searched, self._follows = "", 0, 0, False
+        self.kept = ""
 
     def watch(self, blocks: Iterable[str]) -> Iterator[str]:
         """The same blocks, with empty lines for those not kept, so that line numbers stay valid."""
-        skipped = list[str]()
+        searched, skipped, follows = 0, 0, False
         for block in blocks:
-            if self._searched < MOST_SEARCHED:
-                self._searched += len(block)
+            if searched < MOST_SEARCHED:
+                searched += len(block)
                 # The block after a marked one is kept too, because a print may run over the end of its
                 # block.
                 marked = any(mark in block for mark in MARKS)
-                if (marked or self._follows) and self._size + len(block) < MOST_KEPT:
-                    self.kept += "\n" * sum(each.count("\n") for each in skipped) + block
-                    self._size += len(block)
-                    skipped = []
+                if (marked or follows) and len(self.kept) + len(block) < MOST_KEPT:
+                    self.kept += "\n" * skipped + block
+                    skipped = 0
                 else:
-                    skipped.append(block)
-                self._follows = marked
+                    skipped += block.count("\n")
+                follows = marked
             yield block

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from functools import lru_cache
 from llamapar.errors import LlamaparError
 
 from .documents import Document, Entry, Scalar
+from .meter import Meter, numbered_matches
 from .shell_words import arithmetic
 
 UNREAD = "called, not in these files"
@@ -67,23 +69,27 @@ def _constants(texts: Mapping[str, str]) -> dict[str, Scalar]:
         for node in parsed(text).body:
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(target, ast.Name) and node.value:
-                value = _literal(node.value, {})
-                if value is not None:
-                    found[target.id] = value
-    return found
+                found[target.id] = _literal(node.value, {})
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _source(node: ast.AST) -> str:
+    """The source of an expression; "…" for one that is nested too deeply to be written."""
+    with suppress(RecursionError):
+        return ast.unparse(node)
+    return "…"
 
 
 def _literal(node: ast.expr, names: Mapping[str, Scalar]) -> Scalar:
     """A literal, a sum of whole numbers, a name's constant, or a dotted name as text; None for the rest."""
     if isinstance(node, ast.Constant):
-        value = node.value
-        return value if isinstance(value, (str, int, float, bool)) else None
+        return node.value if isinstance(node.value, (str, int, float, bool)) else None
     if isinstance(node, (ast.BinOp, ast.UnaryOp)):
-        return arithmetic(ast.unparse(node))
+        return arithmetic(_source(node))
     if isinstance(node, ast.Name):
         return names.get(node.id, node.id)
     if isinstance(node, ast.Attribute):
-        return ast.unparse(node)
+        return _source(node)
     return None
 
 
@@ -91,7 +97,7 @@ def _value(node: ast.expr, names: Mapping[str, Scalar]) -> Scalar:
     """As `_literal`, but a computed value is its own source, so that no default counts in its place."""
     is_none = isinstance(node, ast.Constant) and node.value is None
     found = _literal(node, names)
-    return ast.unparse(node)[:_SHOWN] if found is None and not is_none else found
+    return _source(node)[:_SHOWN] if found is None and not is_none else found
 
 
 def _path(node: ast.AST | None) -> list[str]:
@@ -119,14 +125,17 @@ class ConfigurationClass:
     package: str
     sections: tuple[str, ...]
 
-    def by(self, function: ast.FunctionDef, text: str) -> bool:
-        """Whether a function of a file returns such a configuration. Nothing else is evidence of one."""
+    def by(self, function: ast.FunctionDef, named: bool) -> bool:
+        """Whether a function returns such a configuration; nothing else is evidence of one.
+
+        named: whether its file names the package.
+        """
         given, returned = function.args, _returned(function)
         if len(given.args) + len(given.posonlyargs) > len(given.defaults) or None in given.kw_defaults:
             return False  # It needs values that are not here.
         if self._is_class(function.returns) or any(map(self._is_class, returned)):
             return bool(returned)
-        if self.package not in text:
+        if not named:
             return False
         names = {path[0] for node in returned if len(path := _path(node)) == 1}
         assigned = (target for node in ast.walk(function) for target in getattr(node, "targets", ()))
@@ -154,8 +163,10 @@ def _returned(function: ast.FunctionDef) -> list[ast.expr]:
 class _Function:
     """A function's configuration, path by path; the functions it starts from come first."""
 
-    def __init__(self, functions: dict[str, tuple[str, ast.FunctionDef]], names: Mapping[str, Scalar]):
-        self.functions, self.names = functions, names
+    def __init__(
+        self, functions: dict[str, tuple[str, ast.FunctionDef]], names: dict[str, Scalar], meter: Meter
+    ):
+        self.functions, self.names, self.meter = functions, names, meter
         self.entries = dict[str, Entry]()
         self.seen = set[str]()
 
@@ -164,7 +175,7 @@ class _Function:
         if name in self.seen:
             return
         self.seen.add(name)
-        function, local = self.functions[name][1], dict(self.names)
+        function, local = self.functions[name][1], ChainMap({}, self.names)
         returned = _returned(function)
         held = {path[0] for node in returned if len(path := _path(node)) == 1}
         for node in function.body:
@@ -182,15 +193,15 @@ class _Function:
 
     def _guess(self, node: ast.stmt, held: set[str]) -> None:
         """What a condition or a loop sets is unknown."""
+        text = _source(node).partition("\n")[0][:_SHOWN]
         for inner in ast.walk(node):
             for target in (*getattr(inner, "targets", ()), getattr(inner, "target", None)):
                 path = _path(target)
                 if len(path) > 1 and path[0] in held:
                     key = ".".join(path[1:])
-                    text = ast.unparse(node).partition("\n")[0][:_SHOWN]
                     self.entries[key] = Entry(key, text, getattr(target, "lineno", 0))
 
-    def _assign(self, node: ast.Assign, local: dict[str, Scalar], held: set[str]) -> None:
+    def _assign(self, node: ast.Assign, local: ChainMap[str, Scalar], held: set[str]) -> None:
         path = _path(node.targets[0])
         if not path:
             return
@@ -202,24 +213,21 @@ class _Function:
         elif not key and path[0] in held and isinstance(node.value, ast.Call):
             self._start(node.value, local)
         elif not key:
+            # Of model_registry("8B") the first text is the flavour.
+            given = (a.value for a in getattr(node.value, "args", ()) if isinstance(a, ast.Constant))
             call = isinstance(node.value, ast.Call)
-            local[path[0]] = _argument(node.value) if call else _value(node.value, local)  # type: ignore[arg-type]
+            first = next((value for value in given if isinstance(value, str)), None)
+            local[path[0]] = first if call else _value(node.value, local)
 
     def _start(self, call: ast.Call, local: Mapping[str, Scalar]) -> None:
         """The call that makes the configuration: another function's, or the class itself."""
-        if _called(call)[:1].isupper():
-            self.call("", call, local)
-        else:
-            self._base(call)
-            self.call("", call, local)
-
-    def _base(self, call: ast.Call) -> None:
         name = _called(call)
         if name in self.functions:
             self.read(name)
-        else:
+        elif not name[:1].isupper():
             # It is elsewhere: noted, so that its values are unknown instead of defaults.
             self.entries[f"{UNREAD}.{name}"] = Entry(name, UNREAD, call.lineno)
+        self.call("", call, local)
 
     def call(self, at: str, call: ast.Call, local: Mapping[str, Scalar]) -> None:
         """The keyword arguments of a call and of the calls in it."""
@@ -230,31 +238,26 @@ class _Function:
                 if keyword.arg is None:
                     continue
                 key = f"{path}.{keyword.arg}".lstrip(".")
+                self.meter.spend(len(key))  # each key repeats those above it
                 if isinstance(keyword.value, ast.Call):
                     # What a call is given by place tells what it makes: model_registry("8B").
-                    source = ast.unparse(keyword.value if keyword.value.args else keyword.value.func)
+                    source = _source(keyword.value if keyword.value.args else keyword.value.func)
                     self.entries[key] = Entry(key, source[:_SHOWN], keyword.value.lineno)
                     waiting.append((key, keyword.value))
                 else:
                     self.entries[key] = Entry(key, _value(keyword.value, local), keyword.value.lineno)
 
 
-def _argument(call: ast.Call) -> Scalar:
-    """The first literal argument of a call: of model_registry("8B") it is the flavour."""
-    return next(
-        (a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)), None
-    )
-
-
 @lru_cache(maxsize=64)
 def configurations(text: str, made: ConfigurationClass) -> tuple[str, ...]:
     """The functions of a source that return a configuration, in its order."""
     functions = (node for node in parsed(text).body if isinstance(node, ast.FunctionDef))
-    return tuple(dict.fromkeys(node.name for node in functions if made.by(node, text)))
+    named = made.package in text
+    return tuple(dict.fromkeys(node.name for node in functions if made.by(node, named)))
 
 
 def read_python(
-    texts: Mapping[str, str], made: ConfigurationClass, named: Callable[[str], bool]
+    texts: Mapping[str, str], made: ConfigurationClass, named: Callable[[str], bool], meter: Meter
 ) -> Document | None:
     """The configuration from one function of these files; None without one.
 
@@ -273,54 +276,57 @@ def read_python(
         what = f"{first} makes {len(found)} configurations: {', '.join(found[:8])}"
         choose = [f"{first}:{name}" for name in found[:3]]
         raise LlamaparError(what, "which one runs is not in the file", choose, "config")
-    reader = _Function(functions, _constants(texts))
+    reader = _Function(functions, _constants(texts), meter)
     reader.read(chosen[0])
     return Document(f"{first}:{chosen[0]}", tuple(reader.entries.values()))
 
 
-def call_entries(source: str) -> Iterator[Entry]:
+def call_entries(source: str, meter: Meter) -> Iterator[Entry]:
     """The keyword literals of a call and of those in it, by their names' path; none of bad source."""
     try:
         call = ast.parse(source, mode="eval").body
     except (SyntaxError, RecursionError, MemoryError, ValueError):
         return
     if isinstance(call, ast.Call):
-        reader = _Function({}, {})
+        reader = _Function({}, {}, meter)
         reader.call("", call, {})
         yield from reader.entries.values()
 
 
-def keyword_literals(name: str, text: str, classes: tuple[str, ...]) -> dict[str, Document]:
+def keyword_literals(name: str, text: str, classes: tuple[str, ...], meter: Meter) -> dict[str, Document]:
     """Class → the keywords of its calls; keys of a nested dict are joined by dots.
 
     A computed value appears as its source, and so does a keyword with a different value in each call.
     """
     found = dict[str, list[dict[str, Entry]]]()
-    for call in _calls(text, classes):
+    for call in _calls(text, classes, meter):
         entries = dict[str, Entry]()
         for path, node in _keywords(call):
+            meter.spend(len(path))
             entries[path] = Entry(path, _value(node, {}), node.lineno)
         found.setdefault(_called(call), []).append(entries)
     return {called: Document(name, tuple(_joined(calls))) for called, calls in found.items()}
 
 
-def _calls(text: str, classes: tuple[str, ...]) -> Iterator[ast.Call]:
+def _calls(text: str, classes: tuple[str, ...], meter: Meter) -> Iterator[ast.Call]:
     """The calls of some classes, in a text that is Python or has them in it."""
     try:
         nodes = [*ast.walk(ast.parse(text))]
     except (SyntaxError, RecursionError, MemoryError, ValueError):
-        starts = re.finditer(rf"\b(?:{'|'.join(classes)})\(", text)
-        nodes = [node for match in starts for node in _quoted(text, match.start())]
+        starts = numbered_matches(re.compile(rf"\b(?:{'|'.join(classes)})\("), text)
+        nodes = [node for line, match in starts for node in _quoted(text, match.start(), line, meter)]
     yield from (node for node in nodes if isinstance(node, ast.Call) and _called(node) in classes)
 
 
-def _quoted(text: str, start: int) -> Iterator[ast.AST]:
+def _quoted(text: str, start: int, line: int, meter: Meter) -> Iterator[ast.AST]:
     """The call that begins there: the shortest text up to a parenthesis that parses as one."""
     rest = text[start : start + _LONGEST]
+    meter.spend(len(rest))
     for end in itertools.islice(re.finditer(r"\)", rest), _CLOSING):
+        meter.spend(end.end())
         with suppress(SyntaxError, RecursionError, MemoryError, ValueError):
             call = ast.parse(rest[: end.end()], mode="eval").body
-            yield ast.increment_lineno(call, text.count("\n", 0, start))
+            yield ast.increment_lineno(call, line - 1)
             return
 
 
@@ -336,8 +342,11 @@ def _keywords(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
 
 def _joined(calls: list[dict[str, Entry]]) -> Iterator[Entry]:
     """The merged keywords of several calls, because the source does not say which one runs."""
-    for path in dict.fromkeys(path for call in calls for path in call):
-        held = [call.get(path) for call in calls]
-        values = dict.fromkeys("nothing" if entry is None else str(entry.value) for entry in held)
-        first = next(entry for entry in held if entry)
-        yield first if len(values) == 1 else Entry(path, " or ".join(values), first.line)
+    found = dict[str, list[Entry]]()
+    for path, entry in itertools.chain.from_iterable(call.items() for call in calls):
+        found.setdefault(path, []).append(entry)
+    for path, held in found.items():
+        values = dict.fromkeys(str(entry.value) for entry in held)
+        if len(held) < len(calls):
+            values["nothing"] = None
+        yield held[0] if len(values) == 1 else Entry(path, " or ".join(values), held[0].line)

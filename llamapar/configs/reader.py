@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 
 from llamapar.describe.arguments import checked_options
@@ -118,7 +119,8 @@ def _name_of(text: str) -> str:
 
 def settings_of_texts(files: object) -> Settings:
     """The settings in files as a page sends them: [name, text] each, or one text without a name."""
-    pairs = files if isinstance(files, Sequence) and not isinstance(files, str) else []
+    sent = files if isinstance(files, (list, tuple)) else []
+    pairs = [pair for pair in sent if isinstance(pair, (list, tuple)) and len(pair) == 2]
     texts: dict[str, str] = {}
     for pair in pairs:
         name, text = (str(part) for part in pair)
@@ -132,6 +134,25 @@ def settings_of_texts(files: object) -> Settings:
     return settings_of(Files(texts), {})
 
 
+def _refusing(
+    read: Callable[[Files, Mapping[str, object]], Settings],
+) -> Callable[[Files, Mapping[str, object]], Settings]:
+    """Refuse, by the files' names, what no reader is made for: deep nesting, and numbers of any size."""
+
+    @wraps(read)
+    def refusing(files: Files, known: Mapping[str, object]) -> Settings:
+        try:
+            return read(files, known)
+        except LlamaparError:
+            raise
+        except (RecursionError, MemoryError, ArithmeticError, ValueError) as problem:
+            why = "nested too deeply" if isinstance(problem, RecursionError) else str(problem)[:100]
+            raise LlamaparError(f"{', '.join(files.texts)} cannot be read", why, field="config") from None
+
+    return refusing
+
+
+@_refusing
 def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     """The settings in files that have been loaded."""
     if len(files.texts) > MOST_FILES:

@@ -8,32 +8,37 @@ words as a hole, which no reader takes for a value.
 from __future__ import annotations
 
 import itertools
-import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .meter import Meter
 from .shell_words import (
     ASSIGNED,
+    ENDS,
     HOLE,
     OUTPUT,
     SUM,
     Token,
     Word,
     arithmetic,
+    branch_end,
     closing_of,
+    condition,
     directives_of,
+    loop_end,
     optional_name,
+    past_case,
     shell_tokens,
     statements_of,
 )
 
-MOST_WORDS, MOST_LENGTH = 50_000, 200_000
-"""Words of a script and letters of a variable at most: a doubling variable ends there."""
+_PLAIN = re.compile(r".[^\\'\"$`]*", re.DOTALL)
+_READERS, _COMPARED = 20, 10
+"""Times that the readers of formats look at each word of a script, and steps of comparing two words."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _DECLARES = {"export", "local", "declare", "readonly"}
-_ENDS = {"then", "do", "else", "{", "!", "time", "export", "local", "declare", "readonly", "eval", "exec"}
 
 
 @dataclass(frozen=True)
@@ -51,20 +56,44 @@ class Script:
     commands: tuple[ShellCommand, ...]
     variables: dict[str, tuple[Word, ...]]
     directives: tuple[Word, ...]
-    documents: tuple[str, ...]
+
+    @property
+    def lines(self) -> tuple[tuple[Word, ...], ...]:
+        """The words of each command and each variable."""
+        return (*(command.words for command in self.commands), *self.variables.values())
 
 
 class _Reading:
-    """A script while it is read: the current variables, and the commands found so far."""
+    """A script while it is read: the current variables, and the commands found so far.
 
-    def __init__(self, arguments: Sequence[str], environment: dict[str, str]):
-        self.variables: dict[str, tuple[Word, ...]] = {
+    changed: the variables that the current branch of an `if` has set → their words before it.
+    """
+
+    def __init__(self, arguments: Sequence[str], environment: dict[str, str], meter: Meter):
+        self.variables: dict[str, tuple[Word, ...] | None] = {
             name: (Word(text, 0),) for name, text in environment.items()
         }
-        self.arguments = list(arguments)
+        self.changed = dict[str, tuple[Word, ...] | None]()
+        words = [*arguments]
+        self.arguments = {str(n): [word] for n, word in enumerate(words, 1)}
+        self.arguments |= {"@": words, "*": words, "#": [str(len(words))]}
         self.commands = list[ShellCommand]()
-        self.documents = list[str]()
-        self.words = 0
+        self.sources = False  # whether a command before has run another file in this shell
+        self.meter = meter
+
+    # variables
+
+    def put(self, name: str, words: tuple[Word, ...] | None) -> None:
+        """Set a variable, or unset it with None."""
+        self.changed.setdefault(name, self.variables.get(name))
+        self.variables[name] = words
+
+    def take_back(self) -> dict[str, tuple[Word, ...] | None]:
+        """What a branch has made of the variables that it changed, which become again what they were."""
+        made = {name: self.variables[name] for name in self.changed}
+        self.variables |= self.changed
+        self.changed = {}
+        return made
 
     # words
 
@@ -74,34 +103,37 @@ class _Reading:
 
     def _expanded(self, raw: str, line: int, split: bool = True) -> list[Word]:
         """The words that a raw word becomes."""
-        made, at, quoted, started = [""], 0, False, False  # started: there is a word, be it empty
-        while at < len(raw) and sum(map(len, made)) < MOST_LENGTH:
+        self.meter.spend(len(raw) + 1)
+        words, parts = list[str](), list[str]()  # complete ones, and the pieces of the next one
+        at, quoted, started = 0, False, False  # started: there is a word, be it empty
+        while at < len(raw):
             letter = raw[at]
             if letter == "\\":
-                made[-1] += "" if raw[at + 1 : at + 2] == "\n" else raw[at + 1 : at + 2]
+                parts.append(raw[at + 1 : at + 2].strip("\n"))
                 at += 2
             elif letter == "'" and not quoted:
                 end = raw.find("'", at + 1)
                 end = len(raw) if end < 0 else end
-                made[-1] += raw[at + 1 : end]
+                parts.append(raw[at + 1 : end])
                 at, started = end + 1, True
             elif letter == '"':
                 quoted, started = not quoted, True
                 at += 1
             elif letter in "$`":
-                parts, at = self._put_in(raw, at, line)
-                if quoted or not split:
-                    made[-1] += " ".join(parts)
-                else:
-                    pieces = " ".join(parts).split()
-                    if pieces:
-                        made[-1] += pieces[0]
-                        made += pieces[1:]
+                found, at = self._put_in(raw, at, line)
+                text = " ".join(found)
+                first, *others = [text] if quoted or not split else text.split() or [""]
+                parts.append(first)
+                for other in others:
+                    words.append("".join(parts))
+                    parts = [other]
             else:
-                made[-1] += letter
-                at += 1
-        self.words += len(made)
-        return [Word(text, line) for text in made if text or started or not split]
+                plain = _PLAIN.match(raw, at)
+                assert plain is not None
+                parts.append(plain.group())
+                at = plain.end()
+        words.append("".join(parts))
+        return [Word(text, line) for text in words if text or started or not split]
 
     def _put_in(self, raw: str, at: int, line: int) -> tuple[list[str], int]:
         """The expansion of the $ or ` at `at`, and its end."""
@@ -112,12 +144,12 @@ class _Reading:
             end = raw.find("))", at)
             if end < 0:
                 return [HOLE], len(raw)
-            end = closing_of(raw, at + 2, "(", ")") + 1
+            end = closing_of(raw, at + 2, "(") + 1
             return [self._sum(raw[at + 3 : end - 2], line)], end
         if raw.startswith("$(", at):
-            return [OUTPUT], closing_of(raw, at + 2, "(", ")") + 1
+            return [OUTPUT], closing_of(raw, at + 2, "(") + 1
         if raw.startswith("${", at):
-            end = closing_of(raw, at + 2, "{", "}")
+            end = closing_of(raw, at + 2, "{")
             return self._braced(raw[at + 2 : end], line), end + 1
         if match := _NAME.match(raw, at + 1):
             parts = self._value(match.group())
@@ -133,15 +165,11 @@ class _Reading:
 
     def _value(self, name: str) -> list[str]:
         """The words of a variable; a hole if nothing in the script sets it."""
-        if name.isdigit() and int(name) and int(name) <= len(self.arguments):
-            return [self.arguments[int(name) - 1]]
-        if name in "@*":
-            return list(self.arguments)
-        if name == "#":
-            return [str(len(self.arguments))]
-        if name in self.variables:
-            return [word.text for word in self.variables[name]]
-        return [HOLE + name]
+        words = self.variables.get(name)
+        found = [HOLE + name] if words is None else [word.text for word in words]
+        found = self.arguments.get(name, found)
+        self.meter.spend(len(found) + sum(map(len, found)))
+        return found
 
     def _braced(self, inner: str, line: int) -> list[str]:
         match = re.match(r"([A-Za-z_]\w*|[0-9]+|[@*#])(\[[@*]\])?", inner)
@@ -149,7 +177,7 @@ class _Reading:
             return [HOLE]
         name, rest = match.group(1), inner[match.end() :]
         parts = self._value(name)
-        if match.group(2) is None and len(parts) > 1 and not name.isdigit() and name not in "@*":
+        if match.group(2) is None and len(parts) > 1 and name not in "@*":
             parts = parts[:1]  # an array without [@] is its first element
         if not rest:
             return parts
@@ -160,7 +188,7 @@ class _Reading:
                 return parts
             text = self.text(rest.lstrip(":")[1:], line)
             if rest.lstrip(":")[0] == "=":
-                self.variables[name] = (Word(text, line),)
+                self.put(name, (Word(text, line),))
             return [text]
         if rest.startswith((":+", "+")):
             return [""] if unset else [self.text(rest.lstrip(":")[1:], line)]
@@ -168,53 +196,48 @@ class _Reading:
 
     # statements
 
-    def assign(self, raw: str, line: int) -> bool:
-        """Execute an assignment; False if the raw word is none."""
-        match = ASSIGNED.match(raw)
-        if match is None:
-            return False
-        name, adds, rest = match.group(1), match.group(2) == "+=", raw[match.end() :]
+    def assign(self, raw: str, line: int) -> None:
+        """Execute an assignment, as ASSIGNED finds it."""
+        name, _, rest = raw.partition("=")
+        name, adds = name.rstrip("+"), name.endswith("+")
         if rest.startswith("("):
             inner = rest[1:-1] if rest.endswith(")") else rest[1:]
-            found = list[Word]()
-            for token in shell_tokens(inner):
-                if not token.is_operator:
-                    found += self._expanded(token, line + token.line - 1)
-            new = tuple(found)
+            tokens = (token for token in shell_tokens(inner) if not token.is_operator)
+            new = tuple(word for t in tokens for word in self._expanded(t, line + t.line - 1))
         else:
             new = (Word(self.text(rest, line), line),)
-            if adds and name in self.variables:
-                old = " ".join(word.text for word in self.variables.pop(name))
-                new, adds = (Word(old + new[0].text, line),), False
-        before = self.variables.get(name, ()) if adds else ()
-        if len(before) + len(new) < MOST_WORDS:
-            self.variables[name] = (*before, *new)
-        return True
+            if adds and self.variables.get(name) is not None:
+                new, adds = (Word(" ".join(self._value(name)) + new[0].text, line),), False
+                self.put(name, None)
+                del self.variables[name]  # What is added to comes last.
+        before = self.variables.get(name) or () if adds else ()
+        self.meter.spend(len(before))
+        self.put(name, (*before, *new))
 
     def run(self, tokens: list[Token]) -> None:
         """Read one simple command."""
         environment = dict[str, Word]()
         words = list[Word]()
         skip = False
+        starts = any(not t.is_operator and not ASSIGNED.match(t) for t in tokens)
         for token in tokens:
             if skip:
                 skip = False
             elif token.is_operator:
-                if token.startswith("<<"):
-                    self.documents.append(self.text(token[2:].replace('"', '\\"'), token.line))
                 skip = token[-1] in "<>"
             elif not words and ASSIGNED.match(token):
                 # `A=8 command`: the assignment holds for this command alone, so the variables are put
                 # back if a command follows.
-                held = dict(self.variables)
-                self.assign(token, token.line)
                 name = token.partition("=")[0].rstrip("+")
+                before = self.variables.get(name)
+                self.assign(token, token.line)
                 environment[name] = Word(self.text(f"${{{name}[*]}}", token.line), token.line)
-                if any(not t.is_operator and not ASSIGNED.match(t) for t in tokens):
-                    self.variables = held
-            elif self.words < MOST_WORDS:
+                if starts:
+                    self.put(name, before)
+            else:
                 words += self._expanded(token, token.line)
         if words:
+            self.sources = self.sources or words[0].text in ("source", ".")
             self.commands.append(ShellCommand(tuple(words), environment))
 
     def test(self, tokens: Sequence[Token]) -> bool | None:
@@ -223,52 +246,21 @@ class _Reading:
         for token in tokens:
             # In `[ -z "$X" ]` a variable that nothing sets counts as empty, or the usual way to give a
             # default would be undecided.
-            text = " ".join(w.text for w in self._expanded(token, token.line, split=False))
-            words.append("" if words[-1:] in (["-z"], ["-n"]) and self._left_unset(token) else text)
+            text, name = self.text(token, token.line), optional_name(token)
+            unset = name and self.variables.get(name) is None and not self.sources
+            words.append("" if words[-1:] in (["-z"], ["-n"]) and unset else text)
         inner = [word for word in words if word not in ("[", "]", "[[", "]]", "test")]
         for joint, found in (("||", any), ("&&", all)):
             if joint in inner:
                 cut = [i for i, word in enumerate(inner) if word == joint]
                 sides = [
-                    self._compare(inner[a:b])
+                    condition(inner[a:b])
                     for a, b in zip([0, *[i + 1 for i in cut]], [*cut, len(inner)], strict=True)
                 ]
                 if (joint == "||" and True in sides) or (joint == "&&" and False in sides):
                     return joint == "||"
                 return None if None in sides else found(side is True for side in sides)
-        return self._compare(inner)
-
-    def _left_unset(self, token: Token) -> bool:
-        """Whether nothing sets the variable that is asked for: its default counts then, as in ${X:-8}."""
-        name = optional_name(token)
-        if not name or name in self.variables:
-            return False
-        return not any(command.words[0].text in ("source", ".") for command in self.commands)
-
-    def _compare(self, words: list[str]) -> bool | None:
-        if words[:1] == ["!"]:
-            found = self._compare(words[1:])
-            return None if found is None else not found
-        if any(HOLE in word for word in words):
-            return None
-        if len(words) == 2 and words[0] in ("-z", "-n"):
-            return (words[1] == "") == (words[0] == "-z")
-        if len(words) != 3:
-            return None
-        left, sign, right = words
-        if sign in ("=", "==", "!="):
-            return None if "*" in right else (left == right) != (sign == "!=")
-        compare = {
-            "-eq": operator.eq,
-            "-ne": operator.ne,
-            "-gt": operator.gt,
-            "-ge": operator.ge,
-            "-lt": operator.lt,
-            "-le": operator.le,
-        }.get(sign)
-        if compare is None or not (left.lstrip("-").isdigit() and right.lstrip("-").isdigit()):
-            return None
-        return bool(compare(int(left), int(right)))
+        return condition(inner)
 
 
 # -- blocks ----------------------------------------------------------------------------------------
@@ -276,7 +268,7 @@ class _Reading:
 
 def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: frozenset[str]) -> int:
     """Read statements from `at` until one that begins with a word of `ends`, and return its position."""
-    while at < len(statements) and reading.words < MOST_WORDS:
+    while at < len(statements):
         statement = statements[at]
         head = str(statement[0])
         if head in ends:
@@ -287,20 +279,20 @@ def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: fro
         if head == "case" or (
             len(statements) > at + 1 and statements[at + 1][0] == ")" and len(statement) == 1
         ):
-            at = _past_case(statements, at, whole=head == "case")
+            at = past_case(statements, at, whole=head == "case")
             continue
         if head == "for" and len(statement) > 2 and statement[2] == "in":
             words = [w for t in statement[3:] for w in reading._expanded(t, t.line)]
             text = words[0].text if len(words) == 1 else f"{HOLE}{statement[1]}"
-            reading.variables[str(statement[1])] = (Word(text, statement[0].line),)
+            reading.put(str(statement[1]), (Word(text, statement[0].line),))
         elif SUM.fullmatch(statement[-1]) and head in ("for", statement[-1]):
             for name in re.findall(r"\b([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/]?=(?!=))", statement[-1]):
-                reading.variables[name] = (Word(HOLE + name, statement[0].line),)
+                reading.put(name, (Word(HOLE + name, statement[0].line),))
         elif head == "while":
             if reading.test(statement[1:]) is False:
-                at = _matching(statements, at, "while", "done")
+                at = loop_end(statements, at)
         else:
-            while statement and str(statement[0]) in _ENDS:
+            while statement and str(statement[0]) in ENDS:
                 declares = str(statement[0]) in _DECLARES
                 statement = statement[1:]
                 while declares and statement and statement[0].startswith("-"):
@@ -315,21 +307,10 @@ def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: fro
     return at
 
 
-def _matching(statements: list[list[Token]], at: int, opening: str, closing: str) -> int:
-    depth = 0
-    for n in range(at, len(statements)):
-        heads = [str(t) for t in statements[n] if not t.is_operator]
-        depth += heads[:1] in ([opening], ["for"] if opening == "while" else [opening])
-        depth -= heads[:1] == [closing]
-        if not depth:
-            return n
-    return len(statements)
-
-
 def _branch(reading: _Reading, statements: list[list[Token]], at: int) -> int:
     """An `if`: the branch whose test is known to hold; where that is not known, what all agree on."""
-    outcomes = list[dict[str, tuple[Word, ...]]]()
-    before, settled = dict(reading.variables), False
+    outcomes = list[dict[str, tuple[Word, ...] | None]]()
+    outer, reading.changed, settled = reading.changed, {}, False
     ends = frozenset(("elif", "else", "fi"))
     while at < len(statements):
         head, rest = str(statements[at][0]), statements[at][1:]
@@ -340,61 +321,56 @@ def _branch(reading: _Reading, statements: list[list[Token]], at: int) -> int:
         # others.
         held = head == "else" or reading.test([t for t in rest if t != "then"])
         if settled or held is False:
-            at = _skip(statements, at + 1, ends)
+            at = branch_end(statements, at + 1, ends)
         else:
-            reading.variables = dict(before)
             at += 1
             if head == "else" and rest:
                 statements[at - 1] = rest
                 at -= 1
             at = _follow(reading, statements, at, ends)
-            outcomes.append(reading.variables)
+            outcomes.append(reading.take_back())
             settled = held is True
+    reading.changed = outer
     if not settled:
-        # Nothing certain: perhaps no branch is taken, so what was before is a possible outcome too.
-        outcomes.append(before)
-    if not outcomes:
-        return at
-    names = dict.fromkeys(name for outcome in outcomes for name in outcome)
-    reading.variables = {name: _agreed([o.get(name, ()) for o in outcomes]) for name in names}
+        # Nothing certain: perhaps no branch is taken, which changes nothing.
+        outcomes.append({})
+    made = dict[str, list[tuple[Word, ...] | None]]()
+    for outcome in outcomes:
+        for name, words in outcome.items():
+            made.setdefault(name, []).append(words)
+    for name, found in made.items():
+        if len(found) < len(outcomes):
+            # Some branches leave it as it was. The first outcome comes first, for its lines are shown.
+            found.insert(0 if name not in outcomes[0] else len(found), reading.variables.get(name))
+        known = [words or () for words in found]
+        reading.meter.spend(_COMPARED * sum(map(len, known)))
+        reading.put(name, None if found.count(None) == len(found) else _agreed(known))
     return at
 
 
 def _agreed(values: list[tuple[Word, ...]]) -> tuple[Word, ...]:
     """The words of a variable after all branches; where they differ, a hole ends it."""
-    first, *others = values
-    same = 0
     # The common beginning is certain whatever branch is taken; a list of flags often differs in its last
     # words only.
-    while same < len(first) and all(same < len(o) and o[same].text == first[same].text for o in others):
-        same += 1
-    alike = all(len(o) == len(first) for o in others) and same == len(first)
-    return first if alike else (*first[:same], Word(HOLE, 0))
+    alike = itertools.takewhile(
+        lambda words: len({word.text for word in words}) == 1, zip(*values, strict=False)
+    )
+    same = sum(1 for _ in alike)
+    ended = all(len(words) == same for words in values)
+    return values[0] if ended else (*values[0][:same], Word(HOLE, 0))
 
 
-def _skip(statements: list[list[Token]], at: int, ends: frozenset[str]) -> int:
-    depth = 0
-    while at < len(statements):
-        heads = [str(t) for t in statements[at]]
-        if not depth and heads[0] in ends:
-            return at
-        depth += "if" in (heads[0], *(h for a, h in itertools.pairwise(heads) if a in _ENDS))
-        depth -= heads[0] == "fi"
-        at += 1
-    return at
-
-
-def _past_case(statements: list[list[Token]], at: int, whole: bool) -> int:
-    """Past `case … esac`, or past one arm that stands alone: which one is taken, a run would tell."""
-    end = "esac" if whole else ";;"
-    while at < len(statements) and str(statements[at][0]) != end:
-        at += 1
-    return at + 1
-
-
-def read_shell(text: str, arguments: Sequence[str] = (), environment: dict[str, str] | None = None) -> Script:
+def read_shell(
+    text: str,
+    arguments: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
+    meter: Meter | None = None,
+) -> Script:
     """The content of a script. arguments: its own arguments; environment: the variables it finds."""
-    reading = _Reading(arguments, environment or {})
+    reading = _Reading(arguments, environment or {}, meter or Meter("the script", len(text)))
     tokens = shell_tokens(text.replace("\r\n", "\n"))
-    _follow(reading, list(statements_of(list(tokens))), 0, frozenset())
-    return Script(tuple(reading.commands), reading.variables, directives_of(text), tuple(reading.documents))
+    _follow(reading, [*statements_of(tokens)], 0, frozenset())
+    variables = {name: words for name, words in reading.variables.items() if words is not None}
+    script = Script(tuple(reading.commands), variables, directives_of(text))
+    reading.meter.spend(_READERS * sum(len(word.text) for words in script.lines for word in words))
+    return script

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from .meter import numbered_matches
 
 _OPERATOR = re.compile(r"&&|\|\||;;|[;|&\n()]|[0-9]*(?:<<<|<<-?|>>|>&|<&|&>|[<>])")
 _SAYS_NOTHING = re.compile(r"(?<=[^\\]\n)\s+|[^\S\n]+|#[^\n]*|\\\n")
@@ -18,12 +21,16 @@ SUM = re.compile(r"\(\([^()]*(?:\([^()]*\)[^()]*)*\)\)")
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?=)")
 
 
+ENDS = {"then", "do", "else", "{", "!", "time", "export", "local", "declare", "readonly", "eval", "exec"}
+"""Words that a command stands behind."""
+
 HOLE = "\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands where only a run of the script could tell, in front of the variable's name."""
 
 OUTPUT = HOLE + "(…)"
 """Stands for what a command prints."""
 
+_BLANKS, _ROW = re.compile(r"[ \t]*"), re.compile(r"^.*$", re.M)
 _DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|\$|BSUB)\s+(.*)$", re.M)
 
 
@@ -51,24 +58,20 @@ class Token(str):
         return made
 
 
-def closing_of(text: str, at: int, opening: str, closing: str) -> int:
+_NESTING = {
+    "(": re.compile(r"\\.|'[^']*(?:'|\Z)|[()]", re.DOTALL),
+    "{": re.compile(r"\\.|'[^']*(?:'|\Z)|[{}]", re.DOTALL),
+}
+"""Opening bracket → what counts on the way to the one that closes it, and what is quoted."""
+
+
+def closing_of(text: str, at: int, opening: str) -> int:
     """Position of the bracket that closes the one open before `at`, outside quotes; else the end."""
     depth = 1
-    while at < len(text):
-        letter = text[at]
-        if letter == "\\":
-            at += 1
-        elif letter == "'":
-            at = text.find("'", at + 1)
-            if at < 0:
-                return len(text)
-        elif letter == opening:
-            depth += 1
-        elif letter == closing:
-            depth -= 1
-            if not depth:
-                return at
-        at += 1
+    for match in _NESTING[opening].finditer(text, at):
+        depth += (match.group() == opening) - (match.group() in ")}")
+        if not depth:
+            return match.start()
     return len(text)
 
 
@@ -79,16 +82,13 @@ def word_end(text: str, at: int) -> int:
         letter = text[at]
         if letter == "\\":
             at += 1
-        elif letter == "'" and not quoted:
-            end = text.find("'", at + 1)
+        elif letter == "`" or (letter == "'" and not quoted):
+            end = text.find(letter, at + 1)
             at = len(text) if end < 0 else end
         elif letter == '"':
             quoted = not quoted
         elif text.startswith(("$(", "${"), at):
-            at = closing_of(text, at + 2, text[at + 1], ")" if text[at + 1] == "(" else "}")
-        elif letter == "`":
-            end = text.find("`", at + 1)
-            at = len(text) if end < 0 else end
+            at = closing_of(text, at + 2, text[at + 1])
         elif not quoted and (letter.isspace() or letter in ";|&()<>"):
             return at
         at += 1
@@ -96,7 +96,7 @@ def word_end(text: str, at: int) -> int:
 
 
 def shell_tokens(text: str) -> Iterator[Token]:
-    """Words, operators and arrays, without comments; a heredoc's body is one token after `<<`."""
+    """Words, operators and arrays, without comments and the bodies of heredocs."""
     at, line, waiting = 0, 1, list[str]()
     while at < len(text):
         if nothing := _SAYS_NOTHING.match(text, at):
@@ -106,11 +106,10 @@ def shell_tokens(text: str) -> Iterator[Token]:
             yield Token("\n", line, True)
             at, line = at + 1, line + 1
             for name in waiting:
-                closes = re.compile(rf"^\t*{re.escape(name)}[ \t]*$", re.M).search(text, at)
+                rows = _ROW.finditer(text, at)
+                closes = next((r for r in rows if r.group().lstrip("\t").rstrip(" \t") == name), None)
                 # A heredoc without its end runs to the end of the script, as in a shell.
-                stop = closes.start() if closes else len(text)
-                yield Token("<<" + text[at:stop], line, True)
-                past = closes.end() if closes else stop
+                past = closes.end() if closes else len(text)
                 line += text.count("\n", at, past)
                 at = past
             waiting = []
@@ -121,15 +120,14 @@ def shell_tokens(text: str) -> Iterator[Token]:
         elif match := _OPERATOR.match(text, at):
             at = match.end()
             if match.group().lstrip("0123456789") in ("<<", "<<-"):
-                end = word_end(text, at := at + len(text[at:]) - len(text[at:].lstrip(" \t")))
-                waiting.append(text[at:end].strip("'\"\\"))
-                at = end
+                at = word_end(text, begins := _BLANKS.match(text, at).end())  # type: ignore[union-attr]
+                waiting.append(text[begins:at].strip("'\"\\"))
             else:
                 yield Token(match.group(), line, True)
         else:
             end = word_end(text, at)
             if text[end : end + 1] == "(" and ASSIGNED.fullmatch(text, at, end):
-                end = closing_of(text, end + 1, "(", ")") + 1
+                end = closing_of(text, end + 1, "(") + 1
             yield Token(text[at:end], line)
             line += text.count("\n", at, end)
             at = max(end, at + 1)
@@ -166,6 +164,36 @@ def arithmetic(text: str) -> int | None:
     return found if found is None or abs(found) < 10**18 else None
 
 
+def condition(words: list[str]) -> bool | None:
+    """The result of the words between `[` and `]`; None if only a run can decide."""
+    if nots := next((n for n, word in enumerate(words) if word != "!"), 0):
+        found = condition(words[nots:])
+        return found if found is None else found ^ (nots % 2 == 1)
+    if any(HOLE in word for word in words):
+        return None
+    if len(words) == 2 and words[0] in ("-z", "-n"):
+        return (words[1] == "") == (words[0] == "-z")
+    if len(words) != 3:
+        return None
+    left, sign, right = words
+    if sign in ("=", "==", "!="):
+        return None if "*" in right else (left == right) != (sign == "!=")
+    if sign not in _COMPARISONS or not (_NUMBER.fullmatch(left) and _NUMBER.fullmatch(right)):
+        return None
+    return bool(_COMPARISONS[sign](int(left), int(right)))
+
+
+_COMPARISONS = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
 _UNSET = re.compile(r'"?\$\{?([A-Za-z_]\w*)\}?"?')
 _GIVEN = re.compile(
     r"(?:SLURM|PBS|SGE|LSB|OMPI|PMI|CUDA|ROCR|HIP|NCCL|KUBERNETES|MASTER|CONDA)_\w+"
@@ -180,37 +208,56 @@ def optional_name(word: str) -> str:
     return match[1] if match and not _GIVEN.fullmatch(match[1]) else ""
 
 
-def statements_of(tokens: list[Token]) -> Iterator[list[Token]]:
+def statements_of(tokens: Iterable[Token]) -> Iterator[list[Token]]:
     """Simple commands and reserved words, in their order."""
     found = list[Token]()
     before = ""
-    for token in tokens:
-        if token.is_operator and token in (";", "\n", "&", "|", ";;", ")", "("):
+    for token in itertools.chain(tokens, [Token("\n", 0, True)]):
+        joins = token in ("&&", "||") and found and found[0] not in ("[", "[[", "if", "elif")
+        if token.is_operator and (joins or token in (";", "\n", "&", "|", ";;", ")", "(")):
             if found:
                 yield found
             found = []
-            names_function = token == ")" and before == "("
-            if token in (";;", ")") and not names_function:
+            if token == ";;" or (token == ")" and before != "("):  # `()` names a function
                 yield [token]
-        elif (
-            token.is_operator
-            and token in ("&&", "||")
-            and found
-            and found[0] not in ("[", "[[", "if", "elif")
-        ):
-            yield found
-            found = []
         else:
             found.append(token)
         before = token if token.is_operator else ""
-    if found:
-        yield found
+
+
+def loop_end(statements: list[list[Token]], at: int) -> int:
+    """Position of the `done` of the loop at `at`; else the end."""
+    depth = 0
+    for n in range(at, len(statements)):
+        heads = [str(t) for t in statements[n] if not t.is_operator]
+        depth += (heads[:1] in (["while"], ["for"])) - (heads[:1] == ["done"])
+        if not depth:
+            return n
+    return len(statements)
+
+
+def branch_end(statements: list[list[Token]], at: int, ends: frozenset[str]) -> int:
+    """Position of the next statement that begins with a word of `ends`, outside inner ifs."""
+    depth = 0
+    for n in range(at, len(statements)):
+        heads = [str(t) for t in statements[n]]
+        if not depth and heads[0] in ends:
+            return n
+        opens = "if" in (heads[0], *(h for a, h in itertools.pairwise(heads) if a in ENDS))
+        depth += opens - (heads[0] == "fi")
+    return len(statements)
+
+
+def past_case(statements: list[list[Token]], at: int, whole: bool) -> int:
+    """Past `case … esac`, or past one arm that stands alone: which one is taken, a run would tell."""
+    end, many = "esac" if whole else ";;", len(statements)
+    return next((n for n in range(at, many) if statements[n][0] == end), many) + 1
 
 
 def directives_of(text: str) -> tuple[Word, ...]:
     """The words of #SBATCH lines, and of the like of other schedulers; nothing else of the script is read."""
     return tuple(
-        Word(word, text.count("\n", 0, match.start()) + 1)
-        for match in _DIRECTIVE.finditer(text)
+        Word(word, line)
+        for line, match in numbered_matches(_DIRECTIVE, text)
         for word in match.group(1).partition(" #")[0].split()
     )

@@ -1,0 +1,138 @@
+"""Files of settings are read in time by their size, and no text gives another error than one in words."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.configs import reader
+from llamapar.configs.files import Files
+from llamapar.configs.meter import STEPS_BESIDE, STEPS_OF_A_CHARACTER, Meter, numbered_matches
+from settings_cases import cases, files_of
+from worst_settings import GROWING, SPOILT, STRANGE
+
+CASES = [*cases().values(), *cases("run_configs_gathered.jsonl").values()]
+
+GROWTH, SLACK = 8, 0.15
+"""How many times as long a file of four times the size takes at most, where four times is linear and sixteen
+times the square; and seconds that a busy machine may add."""
+
+
+def read(texts: dict[str, str]) -> tuple[int, float, str]:
+    """The steps and the seconds of reading files, and what is said if they are refused."""
+    # What is pasted gets a name that says how it is read.
+    files = Files({name or reader._name_of(text): text for name, text in texts.items()})
+    before, said = time.thread_time(), ""
+    try:
+        reader.settings_of(files, {})
+    except lp.LlamaparError as problem:
+        said = str(problem)
+    return files.meter.steps, time.thread_time() - before, said
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_the_worst_files_are_read_in_time_by_their_size(name: str, counts: Any) -> None:
+    size = counts(5_000, 10_000, 100_000)
+    few, small, _ = read(GROWING[name](size))
+    many, large, said = read(GROWING[name](4 * size))
+    assert large <= GROWTH * small + SLACK
+    if many > 5 * few + 1_000 and "steps to read" not in said:
+        # What is copied for each line meets the limit, which is linear, where the file is large.
+        assert "steps to read" in read(GROWING[name](40 * size))[2]
+
+
+def test_real_files_need_few_steps() -> None:
+    for row in CASES:
+        texts = files_of(row).texts
+        steps = read(texts)[0]
+        size = sum(map(len, texts.values()))
+        assert steps <= (STEPS_OF_A_CHARACTER * size + STEPS_BESIDE) / 5, row["id"]
+
+
+def test_a_meter_names_the_files_and_the_limit() -> None:
+    meter = Meter("a.sh", 10)
+    meter.spend(STEPS_BESIDE)
+    with pytest.raises(lp.LlamaparError, match=r"a\.sh needs more than 10,000,200 steps to read") as refused:
+        meter.spend(1 + 10 * STEPS_OF_A_CHARACTER)
+    assert refused.value.field == "config"
+
+
+def test_matches_are_numbered_by_their_lines() -> None:
+    found = numbered_matches(re.compile("x"), "x\n\n x x\nx")
+    assert [(line, match.start()) for line, match in found] == [(1, 0), (3, 4), (3, 6), (4, 8)]
+
+
+# -- nothing but an error in words -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_strange_file_is_read_or_refused_in_words(name: str) -> None:
+    read(STRANGE[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("an escape character in YAML", "a.yaml, line 5: no YAML: unacceptable character #x001b"),
+        ("defaults in defaults", "a.sh cannot be read\n  why  nested too deeply"),
+        ("a tag that the value breaks", "a.yaml, line 5|a.yaml: no YAML"),
+        ("a number of many digits in Python", "a.py, line 2: no Python: Exceeds the limit"),
+    ],
+)
+def test_what_no_reader_is_made_for_is_refused_by_its_name(name: str, words: str) -> None:
+    with pytest.raises(lp.LlamaparError, match=words):
+        reader.settings_of(Files(STRANGE[name]), {})
+
+
+def test_a_number_that_is_too_long_is_text_and_the_rest_is_read() -> None:
+    long = "1:" * 300 + "1.5"
+    text = f"pipe_parallel_size: 1\nmodel_parallel_size: 2\nnum_layers: 8\nhidden_size: 64\nx: {long}\n"
+    settings = lp.read_settings(text=f"{text}y: {'9' * 5000}\nseq_length: 0x{'f' * 90}\n")
+    assert settings.layout["tp"] == 2
+    assert "seq_len" in settings.unknown
+
+
+def spoilt(text: str, draw: random.Random) -> str:
+    """A text in which something strange stands at a few places, or that is cut or doubled in pieces."""
+    for _ in range(draw.randint(1, 5)):
+        at, end = sorted(draw.randrange(len(text) + 1) for _ in range(2))
+        piece = draw.choice(SPOILT)
+        kind = draw.randrange(4)
+        if kind == 0:
+            text = text[:at] + piece + text[at:]
+        elif kind == 1:
+            text = text[:at] + piece + text[at + len(piece) :]
+        elif kind == 2:
+            text = piece.join(re.split(r"(?<=[=: ])\d+", text, maxsplit=draw.randint(1, 3)))
+        else:
+            text = text[:end] + text[at : min(end, at + 2000)] + text[end:]
+    return text
+
+
+def test_no_spoilt_file_gives_another_error(counts: Any) -> None:
+    draw = random.Random(23)
+    for _ in range(counts(300, 1_000, 30_000)):
+        row = draw.choice(CASES)
+        texts = {name: spoilt(text, draw) for name, text in files_of(row).texts.items()}
+        # A file of one format with another one's name is a file too.
+        if draw.random() < 0.2:
+            texts = {
+                f"{n}.{draw.choice(('toml', 'yaml', 'json', 'py', 'sh', 'log'))}": t for n, t in texts.items()
+            }
+        try:
+            settings = reader.settings_of(Files(texts), {})
+        except lp.LlamaparError:
+            continue
+        str(settings)
+        settings.as_dict()
+
+
+def test_what_a_page_sends_is_read_or_refused() -> None:
+    for sent in (None, 3, "a", [["a"]], [3], [None, None], [["a", "b", "c"]], [["", "\ud800"]]):
+        with pytest.raises(lp.LlamaparError, match=r"no file|no known format|files as pairs"):
+            reader.settings_of_texts(sent)
