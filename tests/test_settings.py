@@ -887,6 +887,31 @@ def test_what_differs_between_calls_or_is_computed_stays_open() -> None:
     assert "unit()" in computed.unknown["padding"]
 
 
+def test_a_sourced_file_that_is_not_at_hand_may_set_what_has_a_default(tmp_path: Path) -> None:
+    run = (
+        "source {file}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --num-attention-heads 32 "
+        "--tensor-model-parallel-size ${{TP:-2}} --pipeline-model-parallel-size $PP\n"
+    )
+    (tmp_path / "run.sh").write_text(run.format(file="./env.sh"))
+    alone = lp.read_settings(tmp_path / "run.sh")
+    assert alone.unknown["tp"] == "--tensor-model-parallel-size is '$TP' (run.sh:2)"
+    (tmp_path / "env.sh").write_text("TP=4\nPP=8\nsource env.sh\n")
+    both = lp.read_settings(tmp_path / "run.sh", tmp_path / "env.sh")
+    assert (both.layout["tp"], both.layout["pp"]) == (4, 8)
+    (tmp_path / "run.sh").write_text(run.format(file="~/venv/bin/activate"))
+    assert lp.read_settings(tmp_path / "run.sh").layout["tp"] == 2
+
+
+@pytest.mark.parametrize("key", ["cpu_offload", "use_qlora", "model.quantization.bits", "optimizerOffload"])
+def test_a_key_that_nobody_reads_and_that_saves_memory_opens_it(key: str) -> None:
+    text = TUNE + f"{key}: true\n".replace("model.quantization.bits: true", "quantization_bits: 4")
+    settings = lp.read_settings(text=text, known={"gpus": 16})
+    assert settings.job["saves"] in (("offload",), ("lora",))
+    assert "may take less memory" in settings.not_covered[0]
+    off = lp.read_settings(text=text.replace(": true\n", ": false\n").replace("bits: 4", "bits: 0"))
+    assert off.not_covered == () or "may take" not in off.not_covered[0]
+
+
 # -- versions --------------------------------------------------------------------------------------
 
 TITAN_70B = '[model]\nname = "llama3"\nflavor = "70B"\n[training]\nseq_len = 8192\n[parallelism]\n'

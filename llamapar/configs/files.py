@@ -83,7 +83,11 @@ class Files:
         for text in held.values():
             # What the caller gave outranks the directives.
             found = batch_of(directives_of(text)).environment | found
-        read = {name: read_shell(text, self.arguments, found, self.meter) for name, text in held.items()}
+        others = {name: {n: t for n, t in held.items() if n != name} for name in held}
+        read = {
+            name: read_shell(text, self.arguments, found, self.meter, others[name])
+            for name, text in held.items()
+        }
         # A script that another one calls is read again, with the arguments of that call in place of $1,
         # $2, …; the last call counts.
         called = dict[str, list[str]]()
@@ -95,7 +99,8 @@ class Files:
                     if at is not None and name != caller and len(words) > at + 1:
                         called[name] = words[at + 1 :]
         return read | {
-            name: read_shell(held[name], words, found, self.meter) for name, words in called.items()
+            name: read_shell(held[name], words, found, self.meter, others[name])
+            for name, words in called.items()
         }
 
     @cached_property

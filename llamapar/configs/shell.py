@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .meter import Meter
@@ -36,6 +36,9 @@ from .shell_words import (
 _PLAIN = re.compile(r".[^\\'\"$`]*", re.DOTALL)
 _READERS, _COMPARED = 20, 10
 """Times that the readers of formats look at each word of a script, and steps of comparing two words."""
+
+_ACTIVATES = re.compile(r"activate|conda|bashrc|profile|set_?env|setvars|/etc/|venv", re.I)
+"""In the paths of files that set up programs, and no settings of a run."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _DECLARES = {"export", "local", "declare", "readonly"}
@@ -66,10 +69,17 @@ class Script:
 class _Reading:
     """A script while it is read: the current variables, and the commands found so far.
 
-    changed: the variables that the current branch of an `if` has set → their words before it.
+    changed: the variables that the current branch of an `if` has set → their words before it. beside: other
+    files of the job by name, which the script may run in its own shell.
     """
 
-    def __init__(self, arguments: Sequence[str], environment: dict[str, str], meter: Meter):
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: dict[str, str],
+        meter: Meter,
+        beside: Mapping[str, str],
+    ):
         self.variables: dict[str, tuple[Word, ...] | None] = {
             name: (Word(text, 0),) for name, text in environment.items()
         }
@@ -78,7 +88,8 @@ class _Reading:
         self.arguments = {str(n): [word] for n, word in enumerate(words, 1)}
         self.arguments |= {"@": words, "*": words, "#": [str(len(words))]}
         self.commands = list[ShellCommand]()
-        self.sources = False  # whether a command before has run another file in this shell
+        self.sources = False  # whether a command before has run a file that is not at hand
+        self.beside = dict(beside)
         self.meter = meter
 
     # variables
@@ -183,6 +194,8 @@ class _Reading:
             return parts
         # ${X:-8}: nothing in the script sets X, so its default is what the author meant to happen.
         unset = parts in ([HOLE + name], [""])
+        if unset and self.sources and parts != [""]:
+            return parts
         if rest.startswith((":-", "-", ":=", "=")):
             if not unset:
                 return parts
@@ -237,8 +250,18 @@ class _Reading:
             else:
                 words += self._expanded(token, token.line)
         if words:
-            self.sources = self.sources or words[0].text in ("source", ".")
             self.commands.append(ShellCommand(tuple(words), environment))
+            if words[0].text in ("source", ".") and len(words) > 1:
+                self._source(words[1].text)
+
+    def _source(self, path: str) -> None:
+        """Run another file in this shell; one that is not at hand may set every variable that is unset."""
+        # Each file is read once, so that two that run each other come to an end.
+        text = self.beside.pop(path.rpartition("/")[2], None)
+        if text is not None:
+            _follow(self, _statements(text), 0, frozenset())
+        elif not _ACTIVATES.search(path):
+            self.sources = True
 
     def test(self, tokens: Sequence[Token]) -> bool | None:
         """The result of `[ … ]`; None if only a run can decide."""
@@ -360,16 +383,23 @@ def _agreed(values: list[tuple[Word, ...]]) -> tuple[Word, ...]:
     return values[0] if ended else (*values[0][:same], Word(HOLE, 0))
 
 
+def _statements(text: str) -> list[list[Token]]:
+    return [*statements_of(shell_tokens(text.replace("\r\n", "\n")))]
+
+
 def read_shell(
     text: str,
     arguments: Sequence[str] = (),
     environment: dict[str, str] | None = None,
     meter: Meter | None = None,
+    beside: Mapping[str, str] | None = None,
 ) -> Script:
-    """The content of a script. arguments: its own arguments; environment: the variables it finds."""
-    reading = _Reading(arguments, environment or {}, meter or Meter("the script", len(text)))
-    tokens = shell_tokens(text.replace("\r\n", "\n"))
-    _follow(reading, [*statements_of(tokens)], 0, frozenset())
+    """The content of a script. arguments: its own arguments; environment: the variables it finds.
+
+    beside: other files by name, which it may run in its own shell.
+    """
+    reading = _Reading(arguments, environment or {}, meter or Meter("the script", len(text)), beside or {})
+    _follow(reading, _statements(text), 0, frozenset())
     variables = {name: words for name, words in reading.variables.items() if words is not None}
     script = Script(tuple(reading.commands), variables, directives_of(text))
     reading.meter.spend(_READERS * sum(len(word.text) for words in script.lines for word in words))
