@@ -1,4 +1,4 @@
-"""Whole repositories of trainers, judged file by file as `llamapar check DIR` does: is anything taken wrongly?
+"""Whole repositories of trainers, judged file by file as `llamapar check DIR` does: what is taken wrongly?
 
     .venv/bin/python benchmarks/repositories.py --clones FOLDER    # judges anew, and writes the fixture
     .venv/bin/python benchmarks/repositories.py                    # the table of the fixture
@@ -35,8 +35,10 @@ LAUNCHERS = frozenset({"Accelerate", "DeepSpeed", "Hugging Face Trainer"})
 STARTS: dict[str, frozenset[str]] = {
     "pytorch/torchtitan": frozenset({"torchtitan", "torchtitan's registry"}),
     "NVIDIA/Megatron-LM": frozenset({"Megatron-LM"}),
-    "NVIDIA-NeMo/Megatron-Bridge": frozenset({"Megatron-Bridge"}),
-    "NVIDIA/NeMo": frozenset({"NeMo", "Megatron-LM"}),  # tests/collections/llm/bitexact starts pretrain_gpt.py
+    "NVIDIA-NeMo/Megatron-Bridge": frozenset({"Megatron-Bridge", "Megatron-Bridge's launcher"}),
+    "NVIDIA/NeMo": frozenset(
+        {"NeMo", "Megatron-LM"}
+    ),  # tests/collections/llm/bitexact starts pretrain_gpt.py
     "NVIDIA-NeMo/Automodel": frozenset({"NeMo Automodel"}),
     "NVIDIA-NeMo/RL": frozenset({"NeMo-RL"}),
     "huggingface/nanotron": frozenset({"nanotron"}),
@@ -90,11 +92,11 @@ def judged(clones: Path) -> Iterator[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as place:
             hashes = checked_out(clones / name, Path(place))
             found = judge_folder(place)
-            rows = [
-                [row.file, hashes[row.file.partition(".py:")[0] + ".py" * (".py:" in row.file)][:12]]
-                + [row.trainer, row.verdict, row.what]
-                for row in found.rows
-            ]
+            rows = []
+            for row in found.rows:
+                path, colon, _ = row.file.partition(".py:")
+                sha = hashes[f"{path}.py" if colon else row.file][:12]
+                rows.append([row.file, sha, row.trainer, row.verdict, row.what])
             head = subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip()
             print(name, found.counts, found.others, flush=True)
             yield {"repository": name, "commit": head, "others": found.others, "files": rows}
@@ -102,7 +104,7 @@ def judged(clones: Path) -> Iterator[dict[str, Any]]:
 
 def is_foreign(repository: str, trainer: str) -> bool:
     """Whether a file of a repository is taken for the settings of a trainer that is not its own."""
-    return trainer not in STARTS[repository]
+    return trainer not in ("", *STARTS[repository])
 
 
 def held() -> list[dict[str, Any]]:
@@ -115,9 +117,11 @@ def tables() -> dict[str, list[str]]:
     """Those of docs/measured/repositories.md."""
     repositories = held()
     rows = []
-    for one in [{"repository": "all", "commit": "", "others": sum(r["others"] for r in repositories)}, *repositories]:
+    everything = {"repository": "all", "commit": "", "others": sum(r["others"] for r in repositories)}
+    for one in [everything, *repositories]:
         name = one["repository"]
-        files = [(r["repository"], *f) for r in repositories if name in (r["repository"], "all") for f in r["files"]]
+        own = [r for r in repositories if name in (r["repository"], "all")]
+        files = [(r["repository"], *file) for r in own for file in r["files"]]
         counts = Counter(file[4] for file in files)
         foreign = sum(is_foreign(repository, trainer) for repository, _, _, trainer, *_ in files)
         title = f"[{name}](https://github.com/{name}/tree/{one['commit']})" if one["commit"] else name
@@ -140,13 +144,14 @@ def tables() -> dict[str, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--clones", type=Path)
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
     if given.clones:
         found = [*judged(given.clones)]
-        FIXTURE.write_text(json.dumps({"repositories": found}, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps({"repositories": found}, indent=0, ensure_ascii=False)
+        FIXTURE.write_text(f"{text}\n", encoding="utf-8")
     if given.page:
         _page.write("repositories", tables())
     else:

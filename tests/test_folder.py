@@ -76,7 +76,7 @@ def test_every_file_of_settings_is_judged_by_itself(folder: Path) -> None:
         "registry/runs.py:small": ("torchtitan's registry", "error"),
         "sub/bad.toml": ("torchtitan", "error"),
         "sub/broken.toml": ("", "refused"),
-        "verl.sh": ("", "refused"),
+        "verl.sh": ("verl", "refused"),
         "good.toml": ("torchtitan", "ok"),
         "registry/base.py:shared": ("torchtitan's registry", "ok"),
     }

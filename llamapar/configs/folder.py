@@ -22,6 +22,7 @@ from llamapar.rules.report import check
 from .documents import MOST_BYTES
 from .files import Files
 from .incomplete import judge_incomplete
+from .mapped import UnreadTrainerError
 from .python_source import parsed
 from .reader import MOST_FILES, UnknownFormatError, made_in, settings_of
 
@@ -175,7 +176,8 @@ def _rows(name: str, files: Files, known: dict[str, int]) -> Iterator[JudgedFile
     except UnknownFormatError:
         return
     except LlamaparError as problem:
-        yield JudgedFile(name, "", REFUSED, problem.what)
+        known_by_name = isinstance(problem.__cause__, UnreadTrainerError)
+        yield JudgedFile(name, str(problem.__cause__) if known_by_name else "", REFUSED, problem.what)
         return
     yield JudgedFile(name, settings.format, *_verdict(settings))
 

@@ -237,12 +237,17 @@ def read_row(row: Values, files: Files, draft: Draft) -> None:
             draft.unknown.setdefault(field, why)
 
 
+class UnreadTrainerError(Exception):
+    """The cause of a refusal by name: the trainer."""
+
+
 def refuse_row(row: Values, files: Files, draft: Draft) -> None:
     """Raise the LlamaparError that names a trainer whose settings nothing reads."""
     name = next(iter(files.texts))
     why = "no reader: its files name what it trains in ways that nothing here follows"
     choose = ["the layout by --tp, --cp, --pp and --dp"]
-    raise LlamaparError(f"{name}: settings of {row['title']}, which are not read", why, choose, "config")
+    refused = LlamaparError(f"{name}: settings of {row['title']}, which are not read", why, choose, "config")
+    raise refused from UnreadTrainerError(row["title"])
 
 
 READERS = {"row": read_row, "maxtext": read_maxtext, "nobody": refuse_row}

@@ -12,6 +12,15 @@ from .draft import Draft, SettingsSource, positive_number, whole_count
 from .files import Files
 from .shell_words import Word
 
+_AXES = {
+    "tp": ("tensor", "tensor_sequence"),
+    "cp": ("context", "sequence"),
+    "pp": ("pipeline",),
+    "dp_replicate": ("data",),
+    "dp_shard": ("fsdp",),
+}
+"""Degree → the axes of MaxText's mesh whose product it is."""
+
 
 def read_maxtext(row: Values, files: Files, draft: Draft) -> None:
     """An axis is its ways within a slice (ici) times those between (dcn); -1 takes the rest."""
@@ -25,11 +34,15 @@ def read_maxtext(row: Values, files: Files, draft: Draft) -> None:
             if config.endswith(".yml") and config != "base.yml" and config not in files.documents:
                 unread = config
             if match := re.fullmatch(r"([a-z]\w*)=([^=]*)", word.text):
-                held[match[1]] = Entry(match[1], match[2], word.line)
+                old = held.get(match[1])
+                # A test starts several runs; which of them is meant nobody says.
+                both = old is not None and str(old.value) != match[2]
+                value = f"{old.value} or {match[2]}" if old is not None and both else match[2]
+                held[match[1]] = Entry(match[1], value, word.line)
             elif re.fullmatch(r"[a-z]\w*:", word.text):
                 draft.ignored.append(f"{word.text} ({name}:{word.line}) is no key=value argument")
 
-    def ways(axis: str) -> int:
+    def ways(axis: str) -> int | None:
         total = 1
         # -1, "the rest of the devices", is the default of fsdp within a slice and of data between slices.
         for where, default in (("ici", -1 if axis == "fsdp" else 1), ("dcn", -1 if axis == "data" else 1)):
@@ -37,18 +50,24 @@ def read_maxtext(row: Values, files: Files, draft: Draft) -> None:
             said = whole_count(entry.value) if entry else None
             if entry is None and default == -1:
                 draft.fills = "dp"
+            if entry is not None and said is None and str(entry.value) != "-1":
+                return None
             total *= said or 1
         return total
 
-    fsdp, data = ways("fsdp"), ways("data")
+    fsdp = ways("fsdp")
     if "ici_fsdp_parallelism" in held and "dcn_fsdp_parallelism" in held:
         draft.fills = ""  # The remainder for data between slices is one.
-    draft.derive("tp", ways("tensor") * ways("tensor_sequence"), "ici · dcn tensor")
-    draft.derive("cp", ways("context") * ways("sequence"), "ici · dcn context")
-    draft.derive("pp", ways("pipeline"), "ici · dcn pipeline")
-    draft.derive("dp_replicate", data, "ici · dcn data")
-    draft.derive("dp_shard", fsdp, "ici · dcn fsdp")
-    draft.derive("zero", 3 if fsdp > 1 or draft.fills else 0, "fsdp axes share parameters")
+    for field, names in _AXES.items():
+        found = [ways(name) for name in names]
+        if None in found:
+            draft.missing(field, f"the files give several numbers of {' and '.join(names)} ways")
+        else:
+            draft.derive(field, math.prod(n for n in found if n), f"ici · dcn {names[0]}")
+    if fsdp is None:
+        draft.missing("zero", "the files give several numbers of fsdp ways")
+    else:
+        draft.derive("zero", 3 if fsdp > 1 or draft.fills else 0, "fsdp axes share parameters")
     draft.derive("sequence_parallel", False, "no tensor_sequence axis")
     command = SettingsSource(name, Document(name, tuple(held.values())).get, draft, row["by"])
 

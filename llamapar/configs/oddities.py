@@ -41,7 +41,12 @@ def named_model(source: SettingsSource, entry: Entry, spec: Values) -> None:
     if not hub:
         return
     draft.put("hf", str(entry.value), source.origin(entry))
-    text = scalar(entry.value)
+    refuse_other_models(source, entry)
+
+
+def refuse_other_models(source: SettingsSource, entry: Entry) -> None:
+    """Refuse a Hub model whose name tells that it is no dense Llama."""
+    draft, text = source.draft, scalar(entry.value)
     for pattern, why in (
         (r"mixtral|moe|-a\d+b|deepseek-v[23]|gpt-oss", "MoE"),
         (
@@ -262,11 +267,15 @@ def bridge_recipe(source: RowSource, files: Files) -> None:
     ends = [source.says(f"model.account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")]
     if all(ends) or (ends == [None, None] and base == "llama31_405b_pretrain_config"):
         draft.derive("layer_split", "balanced ends", "embedding and loss count as a layer each")
+    if (stages := source.get("model.pipeline_model_parallel_layout")) and stages.value is not None:
+        source.unreadable("layer_split", stages)
     model = source.get("model")
     hub = Entry(base, _BASES[base], 0) if model is None and base in _BASES else None
     if model and (match := re.search(r"from_hf_pretrained\(['\"]([\w./-]+)", str(model.value))):
         hub = Entry("model", match[1], model.line)
-    if hub is not None and draft.take_model("", source.name, hub):
+    if hub is not None:
+        refuse_other_models(source, hub)
+    if hub is not None and draft.covered and draft.take_model("", source.name, hub):
         draft.derive("padding", "none", "training/setup.py keeps a vocabulary that the model has")
         if (seq := draft.number("seq_len")) is not None:
             draft.derive("max_seq_len", seq, "seq_length")
