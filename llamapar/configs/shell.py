@@ -74,9 +74,8 @@ class _Reading:
             name: (Word(text, 0),) for name, text in environment.items()
         }
         self.changed = dict[str, tuple[Word, ...] | None]()
-        words = [*arguments]
-        self.arguments = {str(n): [word] for n, word in enumerate(words, 1)}
-        self.arguments |= {"@": words, "*": words, "#": [str(len(words))]}
+        all_of = dict.fromkeys("@*", [*arguments]) | {"#": [str(len(arguments))]}
+        self.arguments = all_of | {str(n): [word] for n, word in enumerate(arguments, 1)}
         self.commands = list[ShellCommand]()
         self.sources = False  # whether a command before has run another file in this shell
         self.meter = meter
