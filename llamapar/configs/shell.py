@@ -74,7 +74,7 @@ class _Reading:
             name: (Word(text, 0),) for name, text in environment.items()
         }
         self.changed = dict[str, tuple[Word, ...] | None]()
-        all_of = dict.fromkeys("@*", [*arguments]) | {"#": [str(len(arguments))]}
+        all_of = {key: [*arguments] for key in "@*"} | {"#": [str(len(arguments))]}
         self.arguments = all_of | {str(n): [word] for n, word in enumerate(arguments, 1)}
         self.commands = list[ShellCommand]()
         self.sources = False  # whether a command before has run another file in this shell
