@@ -146,9 +146,9 @@ _DEEP = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[
 
 def read_toml(name: str, text: str, meter: Meter | None = None) -> Document:
     """A TOML file. Raises LlamaparError, with the line, if it is invalid."""
+    meter = meter or Meter(name, len(text))
     if deep := _DEEP.search(text):
-        line = text.count("\n", 0, deep.start()) + 1
-        raise _refused(name, f"a key of more than {DEEPEST} parts", line)
+        raise _refused(name, f"a key of more than {DEEPEST} parts", text.count("\n", 0, deep.start()) + 1)
     try:
         values = tomllib.loads(text)
     except (RecursionError, ValueError) as problem:
@@ -164,11 +164,12 @@ def read_toml(name: str, text: str, meter: Meter | None = None) -> Document:
             table = re.sub(r"[\s\"']", "", match.group(1))
         elif match := _KEY.match(row):
             key = re.sub(r"[\s\"']", "", match.group(1))
+            meter.spend(len(table) + len(key))
             lines.setdefault(f"{table}.{key}".lstrip("."), number)
             # Inside a multi-line text a row that looks like a key is none.
             for quotes in ('"""', "'''"):
                 open_quotes = quotes if row.count(quotes) % 2 else open_quotes
-    return Document(name, tuple(flat(name, values, lines, meter or Meter(name, len(text)))))
+    return Document(name, tuple(flat(name, values, lines, meter)))
 
 
 # -- JSON ------------------------------------------------------------------------------------------

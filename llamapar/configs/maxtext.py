@@ -29,18 +29,23 @@ def read_maxtext(row: Values, files: Files, draft: Draft) -> None:
     for file, script in files.scripts.items():
         name = file
         texts = [*script.variables.values(), *(command.words for command in script.commands)]
-        for word in (Word(part, w.line) for words in texts for w in words for part in w.text.split()):
+        starts = [dict[str, str]() for _ in texts]
+        words = [(Word(part, w.line), n) for n, ws in enumerate(texts) for w in ws for part in w.text.split()]
+        for word, start in words:
             config = word.text.rpartition("/")[2]
             if config.endswith(".yml") and config != "base.yml" and config not in files.documents:
                 unread = config
             if match := re.fullmatch(r"([a-z]\w*)=([^=]*)", word.text):
-                old = held.get(match[1])
-                # A test starts several runs; which of them is meant nobody says.
-                both = old is not None and str(old.value) != match[2]
-                value = f"{old.value} or {match[2]}" if old is not None and both else match[2]
-                held[match[1]] = Entry(match[1], value, word.line)
+                held[match[1]] = Entry(match[1], match[2], word.line)
+                starts[start][match[1]] = match[2]
             elif re.fullmatch(r"[a-z]\w*:", word.text):
                 draft.ignored.append(f"{word.text} ({name}:{word.line}) is no key=value argument")
+
+        # A test starts several runs; which of them is meant nobody says.
+        for key in held:
+            found = {start[key] for start in starts[len(script.variables) :] if key in start}
+            if len(found) > 1:
+                held[key] = Entry(key, " or ".join(sorted(found)), held[key].line)
 
     def ways(axis: str) -> int | None:
         total = 1
@@ -55,11 +60,12 @@ def read_maxtext(row: Values, files: Files, draft: Draft) -> None:
             total *= said or 1
         return total
 
-    fsdp = ways("fsdp")
+    many = {axis: ways(axis) for names in _AXES.values() for axis in names}
+    fsdp = many["fsdp"]
     if "ici_fsdp_parallelism" in held and "dcn_fsdp_parallelism" in held:
         draft.fills = ""  # The remainder for data between slices is one.
     for field, names in _AXES.items():
-        found = [ways(name) for name in names]
+        found = [many[name] for name in names]
         if None in found:
             draft.missing(field, f"the files give several numbers of {' and '.join(names)} ways")
         else:

@@ -29,8 +29,7 @@ from .shell_words import (
     loop_end,
     optional_name,
     past_case,
-    shell_tokens,
-    statements_of,
+    statements_in,
 )
 
 _PLAIN = re.compile(r".[^\\'\"$`]*", re.DOTALL)
@@ -84,9 +83,8 @@ class _Reading:
             name: (Word(text, 0),) for name, text in environment.items()
         }
         self.changed = dict[str, tuple[Word, ...] | None]()
-        words = [*arguments]
-        self.arguments = {str(n): [word] for n, word in enumerate(words, 1)}
-        self.arguments |= {"@": words, "*": words, "#": [str(len(words))]}
+        all_of = {key: [*arguments] for key in "@*"} | {"#": [str(len(arguments))]}
+        self.arguments = all_of | {str(n): [word] for n, word in enumerate(arguments, 1)}
         self.commands = list[ShellCommand]()
         self.sources = False  # whether a command before has run a file that is not at hand
         self.beside = dict(beside)
@@ -259,7 +257,7 @@ class _Reading:
         # Each file is read once, so that two that run each other come to an end.
         text = self.beside.pop(path.rpartition("/")[2], None)
         if text is not None:
-            _follow(self, _statements(text), 0, frozenset())
+            _follow(self, statements_in(text), 0, frozenset())
         elif not _ACTIVATES.search(path):
             self.sources = True
 
@@ -383,10 +381,6 @@ def _agreed(values: list[tuple[Word, ...]]) -> tuple[Word, ...]:
     return values[0] if ended else (*values[0][:same], Word(HOLE, 0))
 
 
-def _statements(text: str) -> list[list[Token]]:
-    return [*statements_of(shell_tokens(text.replace("\r\n", "\n")))]
-
-
 def read_shell(
     text: str,
     arguments: Sequence[str] = (),
@@ -399,7 +393,7 @@ def read_shell(
     beside: other files by name, which it may run in its own shell.
     """
     reading = _Reading(arguments, environment or {}, meter or Meter("the script", len(text)), beside or {})
-    _follow(reading, _statements(text), 0, frozenset())
+    _follow(reading, statements_in(text), 0, frozenset())
     variables = {name: words for name, words in reading.variables.items() if words is not None}
     script = Script(tuple(reading.commands), variables, directives_of(text))
     reading.meter.spend(_READERS * sum(len(word.text) for words in script.lines for word in words))

@@ -225,6 +225,11 @@ def statements_of(tokens: Iterable[Token]) -> Iterator[list[Token]]:
         before = token if token.is_operator else ""
 
 
+def statements_in(text: str) -> list[list[Token]]:
+    """The statements of a script."""
+    return [*statements_of(shell_tokens(text.replace("\r\n", "\n")))]
+
+
 def loop_end(statements: list[list[Token]], at: int) -> int:
     """Position of the `done` of the loop at `at`; else the end."""
     depth = 0
