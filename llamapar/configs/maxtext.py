@@ -43,9 +43,9 @@ def read_maxtext(row: Values, files: Files, draft: Draft) -> None:
 
         # A test starts several runs; which of them is meant nobody says.
         for key in held:
-            found = {start[key] for start in starts[len(script.variables) :] if key in start}
-            if len(found) > 1:
-                held[key] = Entry(key, " or ".join(sorted(found)), held[key].line)
+            several = {start[key] for start in starts[len(script.variables) :] if key in start}
+            if len(several) > 1:
+                held[key] = Entry(key, " or ".join(sorted(several)), held[key].line)
 
     def ways(axis: str) -> int | None:
         total = 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from .meter import Meter
 from .shell_words import (
+    ACTIVATES,
     ASSIGNED,
     ENDS,
     HOLE,
@@ -29,15 +30,13 @@ from .shell_words import (
     loop_end,
     optional_name,
     past_case,
+    shell_tokens,
     statements_in,
 )
 
 _PLAIN = re.compile(r".[^\\'\"$`]*", re.DOTALL)
 _READERS, _COMPARED = 20, 10
 """Times that the readers of formats look at each word of a script, and steps of comparing two words."""
-
-_ACTIVATES = re.compile(r"activate|conda|bashrc|profile|set_?env|setvars|/etc/|venv", re.I)
-"""In the paths of files that set up programs, and no settings of a run."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _DECLARES = {"export", "local", "declare", "readonly"}
@@ -258,7 +257,7 @@ class _Reading:
         text = self.beside.pop(path.rpartition("/")[2], None)
         if text is not None:
             _follow(self, statements_in(text), 0, frozenset())
-        elif not _ACTIVATES.search(path):
+        elif not ACTIVATES.search(path):
             self.sources = True
 
     def test(self, tokens: Sequence[Token]) -> bool | None:

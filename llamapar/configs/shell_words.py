@@ -24,6 +24,9 @@ ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?=)")
 ENDS = {"then", "do", "else", "{", "!", "time", "export", "local", "declare", "readonly", "eval", "exec"}
 """Words that a command stands behind."""
 
+ACTIVATES = re.compile(r"activate|conda|bashrc|profile|set_?env|setvars|/etc/|venv", re.I)
+"""In the paths of sourced files that set up programs, and hold no settings of a run."""
+
 HOLE = "\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands where only a run of the script could tell, in front of the variable's name."""
 
