@@ -17,6 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,7 +89,7 @@ def checked_out(clone: Path, folder: Path) -> dict[str, str]:
 def judged(clones: Path) -> Iterator[dict[str, Any]]:
     """Each repository's verdicts."""
     for name in STARTS:
-        commit = ["git", "-C", clones / name, "rev-parse", "HEAD"]
+        commit = ["git", "-C", str(clones / name), "rev-parse", "HEAD"]
         with tempfile.TemporaryDirectory() as place:
             hashes = checked_out(clones / name, Path(place))
             found = judge_folder(place)
@@ -135,12 +136,16 @@ def tables() -> dict[str, list[str]]:
         if verdict == "error"
     ]
     made["broken"] = _page.table(("repository", "file", "what the command says"), broken)
-    listed = list[str]()
-    for one in repositories:
-        listed += ["<details>", f"<summary>{one['repository']}: {len(one['files'])}</summary>", ""]
-        shown = [(f"`{file}`", trainer, verdict, what) for file, _, trainer, verdict, what in one["files"]]
-        listed += [*_page.table(("file", "settings of", "verdict", "why"), shown), "", "</details>", ""]
-    return made | {"all": listed}
+    read = [
+        (r["repository"], f"`{file}`", verdict, textwrap.shorten(what, 80, placeholder=" …"))
+        for r in repositories
+        for file, _, _, verdict, what in r["files"]
+        if verdict in ("ok", "in part", "not covered")
+    ]
+    order = {verdict: place for place, verdict in enumerate(VERDICTS)}
+    read.sort(key=lambda row: (row[0], order[row[2]], row[1]))
+    made["all"] = _page.table(("repository", "file", "verdict", "why"), read)
+    return made
 
 
 def main() -> None:

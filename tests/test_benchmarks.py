@@ -34,6 +34,7 @@ SMALLEST = {
     "pipeline": "--repeats 1",
     "plans": "--small",
     "recipes": "--small",
+    "repositories": "",
     "settings_accuracy": "",
     "step": "--repeats 1",
     "table4": "",

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import llamapar as lp
+import repositories
 from llamapar.configs.folder import judge_folder
 from llamapar.describe.modelfile import as_hf
 
@@ -91,7 +92,7 @@ def test_every_file_of_settings_is_judged_by_itself(folder: Path) -> None:
 def test_what_is_certain_without_gpus_is_an_error_too(folder: Path) -> None:
     rows = {row.file: (row.verdict, row.what) for row in judge_folder(folder).rows}
     assert rows["sub/bad.toml"] == ("error", "LP104 tp=16 does not divide n_kv_heads=8 (llama3-8b)")
-    assert rows["good.toml"] == ("in part", "needs dp, gpus, global_batch")
+    assert rows["good.toml"] == ("in part", "needs gpus, global_batch")
 
 
 def test_the_command_judges_a_folder(folder: Path, run: Any) -> None:
@@ -114,6 +115,18 @@ def test_an_empty_folder_has_nothing_wrong(tmp_path: Path) -> None:
     assert judge_folder(tmp_path).ok
     with pytest.raises(lp.LlamaparError, match="nowhere' is no folder"):
         judge_folder(tmp_path / "nowhere")
+
+
+def test_nothing_in_the_trainers_repositories_is_taken_for_anothers() -> None:
+    held = repositories.held()
+    files = [(one["repository"], *file) for one in held for file in one["files"]]
+    assert len(held) == len(repositories.STARTS) == 16
+    assert sum(one["others"] for one in held) + len(files) > 19_000
+    assert len(files) > 3_900
+    foreign = [file for file in files if repositories.is_foreign(file[0], file[3])]
+    assert foreign == []
+    assert [file for file in files if file[4] == "error"] == []
+    assert repositories.is_foreign("huggingface/picotron", "nanotron")
 
 
 def test_the_hook_runs_the_command() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llamapar.errors import LlamaparError, encoding, shown
-from llamapar.frameworks.settings import Settings
+from llamapar.frameworks.settings import DIMS, Settings
 from llamapar.records.tables import AsDict, Plain, Record, plural
 from llamapar.rules.report import check
 
@@ -195,4 +195,9 @@ def _verdict(settings: Settings) -> tuple[str, str]:
         except LlamaparError:
             return REFUSED, whole.what
     certain = [f"{code} {message}" for code, severity, message, _ in part.findings if severity == "error"]
-    return (ERROR, certain[0]) if certain else (IN_PART, f"needs {', '.join(part.needs)}")
+    if certain:
+        return ERROR, certain[0]
+    # Without any dimension it is the model that is missing; dp follows from the number of GPUs.
+    names = [name for name in part.needs if name not in DIMS or not {*DIMS} <= {*part.needs}]
+    names = [name for name in names if name != "dp" or "gpus" not in names]
+    return IN_PART, f"needs {', '.join(['the model'] * ({*DIMS} <= {*part.needs}) + names)}"
