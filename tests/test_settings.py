@@ -69,6 +69,7 @@ def test_most_fields_of_real_files_are_read(rows: Any, least: float, filled: set
         ("run_configs_unseen.jsonl", 46, {}),
         ("run_configs_unseen_again.jsonl", 59, cases("run_configs_unseen.jsonl")),
         ("run_configs_unseen_scripts.jsonl", 9, cases("run_configs_unseen_again.jsonl")),
+        ("run_configs_unseen_november.jsonl", 20, cases("run_configs_unseen_again.jsonl")),
     ],
 )
 def test_unseen_files_are_labelled_without_their_texts(name: str, files: int, seen: dict[str, Any]) -> None:
