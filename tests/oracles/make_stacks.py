@@ -46,6 +46,17 @@ CASES = {
 """Fault → the rank that has it; -1: both stages differ from each other, and nobody is to blame."""
 
 
+PLACES = (sys.prefix, sys.base_prefix, str(HERE))
+"""Folders of the machine that made the fixture, which have no place in it."""
+
+
+def unplaced(data: bytes) -> bytes:
+    """The same bytes with other folders of the same length, so that a pickle stays one."""
+    for place in sorted(PLACES, key=len, reverse=True):
+        data = data.replace(place.encode(), ("/home/user/" + "x" * len(place)).encode()[: len(place)])
+    return data
+
+
 def raised(fault: str, culprit: int, spy: str) -> dict[str, dict[str, str]]:
     folder = tempfile.mkdtemp(prefix="stacks-")
     more = {"TORCH_FR_BUFFER_SIZE": "64", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -70,14 +81,14 @@ def raised(fault: str, culprit: int, spy: str) -> dict[str, dict[str, str]]:
     for rank, process in enumerate(ranks):
         if process.poll() is None and spy:
             told = subprocess.run([spy, "dump", "--pid", str(process.pid)], capture_output=True, text=True)
-            found["py-spy"][str(rank)] = told.stdout
+            found["py-spy"][str(rank)] = unplaced(told.stdout.encode()).decode()
         process.kill()
         stack, record = Path(f"{folder}/stack_rank_{rank}.txt"), Path(f"{folder}/record_rank_{rank}")
         if stack.exists() and stack.read_text():
-            found["faulthandler"][str(rank)] = stack.read_text()
+            found["faulthandler"][str(rank)] = unplaced(stack.read_bytes()).decode()
         if record.exists():
-            found["records"][str(rank)] = base64.b64encode(record.read_bytes()).decode()
-        found["stderr"][str(rank)] = Path(f"{folder}/stderr_{rank}").read_text()[-600:]
+            found["records"][str(rank)] = base64.b64encode(unplaced(record.read_bytes())).decode()
+        found["stderr"][str(rank)] = unplaced(Path(f"{folder}/stderr_{rank}").read_bytes()).decode()[-600:]
     for process, file in zip(ranks, errors, strict=True):
         process.wait()
         file.close()
