@@ -173,9 +173,9 @@ def _modules_of(node: ast.ImportFrom, place: Path, modules: dict[str, Path]) -> 
 def _rows(name: str, files: Files, known: dict[str, int]) -> Iterator[JudgedFile]:
     try:
         settings = settings_of(files, known)
-    except UnknownFormatError:
-        return
     except LlamaparError as problem:
+        if isinstance(problem.__cause__, UnknownFormatError):
+            return
         known_by_name = isinstance(problem.__cause__, UnreadTrainerError)
         yield JudgedFile(name, str(problem.__cause__) if known_by_name else "", REFUSED, problem.what)
         return

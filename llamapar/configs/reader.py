@@ -34,8 +34,8 @@ from .python_source import configurations, require_python
 MOST_FILES = 20
 
 
-class UnknownFormatError(LlamaparError):
-    """No format recognises the files."""
+class UnknownFormatError(Exception):
+    """The cause of a refusal: no format recognises the files."""
 
 
 @checked_options
@@ -164,11 +164,12 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
         for name, text in files.python.items():
             require_python(name, text)
         names = ", ".join(printable(name) for name in files.texts)
-        raise UnknownFormatError(
+        unknown = LlamaparError(
             f"{names}: settings of no known format",
             f"read here: {', '.join(f.name for f in FORMATS if f.row.get('reader') != 'nobody')}",
             field="config",
         )
+        raise unknown from UnknownFormatError()
     draft = Draft(found.name)
     files.tell_repeated(draft)
     files.tell_cut_off(draft)
