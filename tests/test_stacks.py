@@ -81,7 +81,7 @@ def test_the_picture_has_a_place_for_each_side() -> None:
     assert "rank 3 · the DataLoader" in by_name["in no collective"]["hovertext"][0]
     axis = lp.view(answer).spec["layout"]["xaxis"]
     assert axis["title"]["text"] == "places in the program"
-    assert axis["ticktext"][-1] == "the DataLoader (in step)"
+    assert axis["ticktext"][-1] == "the DataLoader<br>(in step)"
 
 
 def test_joined_the_stack_gives_the_line_and_the_records_the_call() -> None:

@@ -72,7 +72,11 @@ def picture(record: RankPositions, with_stacks: bool = False) -> tuple[Spec, str
         )
     title, ticks = "calls of a rank, in order", {"dtick": draw.step(int(last - first) + 1, 8)}
     if by_place := {place: record.hang.of_rank(rank) for rank, place in record.hang.places.items()}:
-        names = [escape(f"{op} ({line.rpartition(', ')[2]})"[:40]) for op, _, line in by_place.values()]
+        # On two lines, or the names of neighbours run into each other where a panel is narrow.
+        names = [
+            "<br>".join((escape(op[:24]), escape(f"({line.rpartition(', ')[2]})"[:24])))
+            for op, _, line in by_place.values()
+        ]
         title, ticks = "places in the program", draw.ticks([at + _SHARE / 2 for at in by_place], names)
     left_out = len(record.every) - len(ranks)
     named = f"{rank_label(None, record.ranks)} left the others" if record.ranks else "nobody can be named"
