@@ -94,7 +94,7 @@ def judged(clones: Path) -> Iterator[dict[str, Any]]:
             hashes = checked_out(clones / name, Path(place))
             found = judge_folder(place)
             rows = []
-            for row in found.rows:
+            for row in found.files:
                 path, colon, _ = row.file.partition(".py:")
                 sha = hashes[f"{path}.py" if colon else row.file][:12]
                 rows.append([row.file, sha, row.trainer, row.verdict, row.what])

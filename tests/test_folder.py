@@ -72,7 +72,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_every_file_of_settings_is_judged_by_itself(folder: Path) -> None:
     found = judge_folder(folder, gpus=64)
-    rows = {row.file: (row.trainer, row.verdict) for row in found.rows}
+    rows = {row.file: (row.trainer, row.verdict) for row in found.files}
     assert rows == {
         "registry/runs.py:small": ("torchtitan's registry", "error"),
         "sub/bad.toml": ("torchtitan", "error"),
@@ -81,16 +81,16 @@ def test_every_file_of_settings_is_judged_by_itself(folder: Path) -> None:
         "good.toml": ("torchtitan", "ok"),
         "registry/base.py:shared": ("torchtitan's registry", "ok"),
     }
-    assert [row.verdict for row in found.rows] == ["error", "error", "refused", "refused", "ok", "ok"]
+    assert [row.verdict for row in found.files] == ["error", "error", "refused", "refused", "ok", "ok"]
     assert (found.ok, found.others, found.counts["error"]) == (False, 2, 2)
-    whats = {row.file: row.what for row in found.rows}
+    whats = {row.file: row.what for row in found.files}
     assert whats["sub/bad.toml"] == "LP104 tp=16 does not divide n_kv_heads=8 (llama3-8b)"
     assert whats["verl.sh"] == "verl.sh: settings of verl, which are not read"
     assert "2 other files of these kinds: no settings" in str(found)
 
 
 def test_what_is_certain_without_gpus_is_an_error_too(folder: Path) -> None:
-    rows = {row.file: (row.verdict, row.what) for row in judge_folder(folder).rows}
+    rows = {row.file: (row.verdict, row.what) for row in judge_folder(folder).files}
     assert rows["sub/bad.toml"] == ("error", "LP104 tp=16 does not divide n_kv_heads=8 (llama3-8b)")
     assert rows["good.toml"] == ("in part", "needs gpus, global_batch")
 

@@ -58,8 +58,8 @@ def flags_of(words: Sequence[Word]) -> Flags:
         name, equals, value = word.text.partition("=")
         # A negative number would look like a flag, but _FLAG asks for a letter after the dashes.
         if _FLAG.fullmatch(name):
-            key = "" if equals else name.lstrip("-").replace("_", "-")
-            own = key or name.lstrip("-").replace("_", "-")
+            own = name.lstrip("-").replace("_", "-")
+            key = "" if equals else own
             values[own] = [value] if equals else []
             entries[own] = Entry(name, value if equals else True, word.line)
         elif at > program and _is_unresolved(word.text, follows=bool(values.get(key))):

@@ -14,17 +14,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from llamapar.errors import LlamaparError, encoding, shown
+from llamapar.errors import LlamaparError, shown
 from llamapar.frameworks.settings import DIMS, Settings
-from llamapar.records.tables import AsDict, Plain, Record, plural
+from llamapar.records.tables import AsDict, Record, plural
 from llamapar.rules.report import check
 
-from .documents import MOST_BYTES
 from .files import Files
+from .formats import MAKERS
 from .incomplete import judge_incomplete
 from .mapped import UnreadTrainerError
-from .python_source import parsed
-from .reader import MOST_FILES, UnknownFormatError, made_in, settings_of
+from .python_source import configurations, parsed
+from .reader import MOST_FILES, UnknownFormatError, settings_of, text_of
 
 OK, ERROR, IN_PART, NOT_COVERED, REFUSED = "ok", "error", "in part", "not covered", "refused"
 VERDICTS = (ERROR, REFUSED, IN_PART, NOT_COVERED, OK)
@@ -48,40 +48,30 @@ class JudgedFile(AsDict):
 
 @dataclass(frozen=True, repr=False)
 class FolderReport(AsDict, Record):
-    """The settings in a folder. rows: the worst first. others: files that hold no settings."""
+    """The settings in a folder. files: the worst first. others: how many hold no settings."""
 
+    json_names = ("ok", "folder", "counts", "files", "others")
     _left = True
 
     folder: str
-    rows: tuple[JudgedFile, ...]
+    files: tuple[JudgedFile, ...]
     others: int
 
     @property
     def ok(self) -> bool:
         """Whether no file has an error; what cannot be judged as a whole is none."""
-        return all(row.verdict != ERROR for row in self.rows)
+        return all(file.verdict != ERROR for file in self.files)
 
     @property
     def counts(self) -> dict[str, int]:
         """Verdict → files."""
-        found = Counter(row.verdict for row in self.rows)
+        found = Counter(file.verdict for file in self.files)
         return {verdict: found[verdict] for verdict in VERDICTS}
 
-    def as_dict(self) -> Plain:
-        """Plain values for JSON."""
-        files = [row.as_dict() for row in self.rows]
-        return {
-            "ok": self.ok,
-            "folder": self.folder,
-            "counts": self.counts,
-            "files": files,
-            "others": self.others,
-        }
-
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        rows: list[list[object]] = [[row.file, row.trainer, row.verdict, row.what] for row in self.rows]
+        rows: list[list[object]] = [[one.file, one.trainer, one.verdict, one.what] for one in self.files]
         said = ", ".join(f"{many} {verdict}" for verdict, many in self.counts.items() if many)
-        title = f"{self.folder}: {plural(len(self.rows), 'set')} of settings{f': {said}' if said else ''}"
+        title = f"{self.folder}: {plural(len(self.files), 'set')} of settings{f': {said}' if said else ''}"
         foot = f"{plural(self.others, 'other file')} of these kinds: no settings" if self.others else ""
         return title, ["file", "settings of", "verdict", "what"], rows, foot
 
@@ -121,10 +111,8 @@ def _paths(root: Path) -> Iterator[Path]:
 
 def _text(path: Path) -> str:
     """The text of a file; "" where it has none, or more than any settings have."""
-    with suppress(OSError):
-        data = path.read_bytes() if path.stat().st_size <= MOST_BYTES else b""
-        text = data.decode(encoding(data), "replace")
-        return "" if "\0" in text else text
+    with suppress(LlamaparError):
+        return text_of(path)
     return ""
 
 
@@ -135,7 +123,8 @@ def _judged(root: Path, path: Path, modules: dict[str, Path], known: dict[str, i
     if path.suffix != ".py":
         yield from _rows(name, files, known)
         return
-    made = [function for function in made_in(files) if not function.startswith("_")]
+    found = (function for maker in MAKERS for function in configurations(text, maker))
+    made = [function for function in found if not function.startswith("_")]
     texts = files.texts | (_imported(path.relative_to(root), text, modules) if made else {})
     for function in made:
         yield from _rows(f"{name}:{function}", Files(texts, functions=(function,)), known)

@@ -19,12 +19,13 @@ from .python_source import UNREAD, ConfigurationClass
 ROWS: list[Values] = tomllib.loads(Path(__file__).with_name("formats.toml").read_text("utf-8"))["format"]
 """The formats, in the order in which they are tried."""
 
-MAKERS = tuple(
-    ConfigurationClass(mark["makes"][0], mark["makes"][1], tuple(mark["makes"][2:]))
-    for row in ROWS
-    for mark in row["recognised"]
-    if "makes" in mark
-)
+
+def _maker(mark: Values) -> ConfigurationClass:
+    kind, package, *sections = mark["makes"]
+    return ConfigurationClass(kind, package, tuple(sections))
+
+
+MAKERS = tuple(_maker(mark) for row in ROWS for mark in row["recognised"] if "makes" in mark)
 """What the configuring functions of Python files return."""
 
 _T = TypeVar("_T")
@@ -54,8 +55,7 @@ def settings_at(files: Files, mark: Values) -> tuple[str, Document | Flags] | No
     if flags := mark.get("flags"):
         return files.flags(*flags)
     if "makes" in mark:
-        made, module, *sections = mark["makes"]
-        document = files.configuration(ConfigurationClass(made, module, tuple(sections)))
+        document = files.configuration(_maker(mark))
         return (document.name, document) if document else None
     calls = files.calls(*mark["calls"]) if "calls" in mark else {}
     name = next((document.name for document in calls.values()), "")

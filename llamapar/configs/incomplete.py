@@ -63,6 +63,7 @@ class IncompleteReport(AsDict, Record):
     to say. needs: open fact → codes of the rules that rest on it. memory: a bracket in words; "" without one.
     """
 
+    json_names = ("ok", "findings", "passed", "needs", "memory")
     _left = True
 
     subject: str
@@ -78,17 +79,8 @@ class IncompleteReport(AsDict, Record):
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
-        findings = [
-            dict(zip(("code", "severity", "message", "why"), one, strict=True)) for one in self.findings
-        ]
-        needs = {fact: list(codes) for fact, codes in self.needs.items()}
-        return {
-            "ok": self.ok,
-            "findings": findings,
-            "passed": self.passed,
-            "needs": needs,
-            "memory": self.memory,
-        }
+        names = ("code", "severity", "message", "why")
+        return super().as_dict() | {"findings": [dict(zip(names, one, strict=True)) for one in self.findings]}
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         open_codes = {code for codes in self.needs.values() for code in codes}
@@ -107,7 +99,7 @@ def judge_incomplete(read: Settings, *, framework: str | None = None) -> Incompl
     Raises LlamaparError for values that no layout or model can have.
     """
     settings = read if framework is None else replace(read, framework=framework)
-    facts = [name for name in _TRIED if name in _open(settings)]
+    facts = _open(settings)
     first = _outcomes(_filled(settings, {}))
     needs = {fact: {code for code, also in _ALSO.items() if fact in also} for fact in facts}
     for fact in facts:
@@ -115,7 +107,7 @@ def judge_incomplete(read: Settings, *, framework: str | None = None) -> Incompl
             needs[fact] |= _moved(first, _filled(settings, {fact: value}))
     # Some rules change only where several facts do, as whether a group leaves its node.
     together = set[str]()
-    for place in range(max(map(len, _TRIED.values()))):
+    for place in range(max((len(_TRIED[fact]) for fact in facts), default=0)):
         values = {fact: _TRIED[fact][min(place, len(_TRIED[fact]) - 1)] for fact in facts}
         together |= _moved(first, _filled(settings, values))
     for fact in facts:

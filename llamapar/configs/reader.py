@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 
 from llamapar.describe.arguments import checked_options
@@ -26,10 +25,9 @@ from .doubts import (
 )
 from .draft import Draft, Origin, section_of
 from .files import Files
-from .formats import MAKERS
 from .log import is_log
 from .mapped import FORMATS, Format
-from .python_source import configurations, require_python
+from .python_source import require_python
 
 MOST_FILES = 20
 
@@ -63,7 +61,7 @@ def read_settings(
         if colon and function.isidentifier():
             file = f"{path}.py"
             functions.append(function)
-        name, held = _read(file)
+        name, held = Path(file).name, text_of(file)
         # Two files of one name from different folders are both kept.
         texts[name if name not in texts else f"{name} ({len(texts)})"] = held
     text = text.removeprefix("\ufeff")  # a byte order mark
@@ -75,7 +73,8 @@ def read_settings(
     return settings_of(made, known or {})
 
 
-def _read(file: str | Path) -> tuple[str, str]:
+def text_of(file: str | Path) -> str:
+    """The text of a file. Raises LlamaparError for one that cannot be read, is no text, or is too long."""
     path = Path(file)
     try:
         if not path.is_file():
@@ -93,7 +92,7 @@ def _read(file: str | Path) -> tuple[str, str]:
     held = data.decode(encoding(data), "replace")
     if "\0" in held:
         raise LlamaparError(f"{path.name} is no text", field="config")
-    return path.name, held
+    return held
 
 
 def _name_of(text: str) -> str:
@@ -134,27 +133,21 @@ def settings_of_texts(files: object) -> Settings:
     return settings_of(Files(texts), {})
 
 
-def _refusing(
-    read: Callable[[Files, Mapping[str, object]], Settings],
-) -> Callable[[Files, Mapping[str, object]], Settings]:
-    """Refuse, by the files' names, what no reader is made for: deep nesting, and numbers of any size."""
-
-    @wraps(read)
-    def refusing(files: Files, known: Mapping[str, object]) -> Settings:
-        try:
-            return read(files, known)
-        except LlamaparError:
-            raise
-        except (RecursionError, MemoryError, ArithmeticError, ValueError) as problem:
-            why = "nested too deeply" if isinstance(problem, RecursionError) else str(problem)[:100]
-            raise LlamaparError(f"{', '.join(files.texts)} cannot be read", why, field="config") from None
-
-    return refusing
-
-
-@_refusing
 def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
-    """The settings in files that have been loaded."""
+    """The settings in files that have been loaded.
+
+    Refuses, by the files' names, what no reader is made for: deep nesting, and numbers of any size.
+    """
+    try:
+        return _settings_of(files, known)
+    except LlamaparError:
+        raise
+    except (RecursionError, MemoryError, ArithmeticError, ValueError) as problem:
+        why = "nested too deeply" if isinstance(problem, RecursionError) else str(problem)[:100]
+        raise LlamaparError(f"{', '.join(files.texts)} cannot be read", why, field="config") from None
+
+
+def _settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     if len(files.texts) > MOST_FILES:
         raise LlamaparError(f"{len(files.texts)} files", f"one job has at most {MOST_FILES}", field="config")
     # The readers' order is that of the table: a special format stands before the general one that its
@@ -187,11 +180,6 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     for name in files.texts:
         question_name(draft, name)
     return replace(_settled(found, draft), unread=tuple(dict.fromkeys(entry.path for _, entry in unread)))
-
-
-def made_in(files: Files) -> list[str]:
-    """The functions of a Python file that make a configuration of one of the formats."""
-    return [name for text in files.python.values() for made in MAKERS for name in configurations(text, made)]
 
 
 def _take_known(draft: Draft, known: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from llamapar.describe import pickles
 from llamapar.errors import LlamaparError, shown
 
-from .dumps import MAX_ENTRIES, MAX_RANKS, Dump, Folder, SharedTables, dump_of
+from .dumps import LAST_NUMBER, MAX_ENTRIES, MAX_RANKS, Dump, Folder, SharedTables, dump_of
 from .inert import CutOff, plain_mapping
 from .log_lines import kept_lines
 
@@ -21,7 +21,6 @@ MAX_FILE = 2**25
 """Bytes of the largest dump that is read: 2,000 entries take one or two million, with frames ten. Of a longer
 text the end is read, because a hang is there."""
 
-_NUMBER = re.compile(r"(\d{1,8})\D*$")
 _TEXT = re.compile(r"\.(log|txt|out|err)$", re.IGNORECASE)
 """Names of texts, which need no number; any other file in a folder has to end in its rank's."""
 
@@ -47,7 +46,7 @@ def read_dumps(path: object) -> Folder:
     files = [
         file
         for file in files
-        if file.name[0] != "." and (_NUMBER.search(file.stem) or _TEXT.search(file.name))
+        if file.name[0] != "." and (LAST_NUMBER.search(file.stem) or _TEXT.search(file.name))
     ]
     if not files or len(files) > MAX_RANKS:
         what = f"{shown(str(path), 200)}: {len(files):,} files that end in a rank's number"
@@ -70,7 +69,7 @@ def _opened(file: object) -> tuple[str, bytes]:
     if len(data) > MAX_FILE and not text:
         why = f"a dump of {MAX_ENTRIES:,} entries is smaller"
         raise LlamaparError(f"{path.name}: more than {MAX_FILE:,} bytes", why, (), "flight")
-    return path.name if _NUMBER.search(path.stem) else f"{path.parent.name}/{path.name}", data
+    return path.name if LAST_NUMBER.search(path.stem) else f"{path.parent.name}/{path.name}", data
 
 
 def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
@@ -82,7 +81,7 @@ def of_bytes(files: Iterable[tuple[str, bytes]]) -> Folder:
         lines += kept
         if kept or _TEXT.search(name):
             continue
-        number = _NUMBER.search(Path(name).stem)
+        number = LAST_NUMBER.search(Path(name).stem)
         if number is None:
             raise LlamaparError(f"{shown(name)}: no number of a rank in its name", "", ["rank_0"], "flight")
         rank = int(number[1])

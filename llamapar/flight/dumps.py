@@ -20,6 +20,9 @@ from llamapar.records.tables import Plain
 
 from .inert import refused
 
+LAST_NUMBER = re.compile(r"(\d{1,8})\D*$")
+"""In the name of a file: the rank that it is of."""
+
 MAX_ENTRIES = 100_000
 """Most entries of one dump; torch keeps 2,000 unless told otherwise."""
 

@@ -22,7 +22,16 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE
 from llamapar.records.tables import Plain, plural
 
-from .dumps import MAX_FRAMES, MAX_RANKS, CollectiveCall, Dump, Folder, SharedTables, of_library
+from .dumps import (
+    LAST_NUMBER,
+    MAX_FRAMES,
+    MAX_RANKS,
+    CollectiveCall,
+    Dump,
+    Folder,
+    SharedTables,
+    of_library,
+)
 from .groups import Group, rank_label
 from .hang import ONE_WAY, Hang, Parting, Wait
 from .log_lines import MOST
@@ -34,7 +43,6 @@ _PREFIX = re.compile(r"\s?\[[a-zA-Z_]{0,30}(\d{1,5})\]:? ?|\s{0,5}(\d{1,5}): ")
 """Whose line it is, as torch ("[rank3]: "), torchrun ("[default3]:") and `srun -l` (" 3: ") write it."""
 
 _HEADING = re.compile(r"(?i)==> (.{1,1000}) <==|\W{0,9}rank\W{0,3}(\d{1,5})\W{0,9}(?:\(.{0,500})?")
-_NUMBER = re.compile(r"(\d{1,8})\D*$")
 _NO_RANK = re.compile(r"(?i)(?:node|host|pid)\W?\d+\D*$")
 """The end of a file's name whose number is not a rank's."""
 
@@ -89,7 +97,7 @@ def processes(lines: Sequence[str]) -> list[Taken]:
             where = Path(file)
             # torchrun --log-dir names the folder after the rank, 3/stderr.log
             name = where.parent.name if where.stem in ("stdout", "stderr") else where.stem
-            number = None if _NO_RANK.search(name) else _NUMBER.search(heading[2] or name)
+            number = None if _NO_RANK.search(name) else LAST_NUMBER.search(heading[2] or name)
             rank = int(number[1]) if number else None
             now.clear()
             begun.clear()

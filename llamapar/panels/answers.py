@@ -186,7 +186,7 @@ def sequence_map(report: Report, values: Values) -> SequenceMap | TradeMap:
     if CpMethod.of(job.cp_method or "all_gather", lay.cp).heads > 1:
         copies = job.kv_replication or copies_heads(job, report.judge)
         return HeadMap(job.model, lay.tp, copies).traded(found, job.cp_method or "")
-    step = values["step"] if report.job.cp_method == "ring" else 0
+    step = values["step"] if job.cp_method == "ring" else 0
     return found.at(min(step, lay.cp) - 1) if step and lay.cp > 1 else found
 
 
