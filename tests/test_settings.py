@@ -960,6 +960,19 @@ def test_a_function_of_the_registry_tells_its_version(
     assert (found.verdict, found.before.verdict if found.before else None) == (verdict, earlier)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"), [("config", True), ("config.parallelism", True), ("logger", False)]
+)
+def test_a_function_that_is_given_the_configuration_is_told(given: str, told: bool, tmp_path: Path) -> None:
+    """Nobody reads what it changes, so no default is silent about it."""
+    changed = REGISTRY.replace("{length}", "seq_len").replace(
+        "    return config", f"    tune({given})\n    return config"
+    )
+    (tmp_path / "my_runs.py").write_text(changed)
+    notes = [note for note in lp.read_settings(tmp_path / "my_runs.py").notes if note.startswith("tune ")]
+    assert [("may change it; it is not read" in note) for note in notes] == [True] * told
+
+
 # -- files as editors and people leave them --------------------------------------------------------
 
 BLANK = " " * 2000

@@ -100,11 +100,15 @@ class RowSource(SettingsSource):
         """Whether this is a log that prints only some settings."""
         return isinstance(self.held, Document) and self.held.partial
 
+    def unread_calls(self, kind: str) -> list[Entry]:
+        """The calls of a Python file that are not read, each under its name. kind: UNREAD or CHANGES."""
+        entries = self.held.entries if isinstance(self.held, Document) else ()
+        return [entry for entry in entries if entry.value == kind]
+
     @property
     def base(self) -> str:
         """The configuration that this one changes and that is not among the files; "" without one."""
-        entries = self.held.entries if isinstance(self.held, Document) else ()
-        return next((entry.path for entry in entries if entry.value == UNREAD), "")
+        return next((entry.path for entry in self.unread_calls(UNREAD)), "")
 
     def find(self, keys: str | list[str], whole: bool = False) -> Entry | None:
         """The entry under the first existing key. whole: a section or a list counts too, as its words."""

@@ -21,6 +21,7 @@ from .files import Files
 from .flags import Flags
 from .formats import OFF, ROWS, RowSource, as_list, bears, holds, settings_at, settings_source
 from .maxtext import read_maxtext
+from .python_source import CHANGES
 
 ODDITIES = {**vars(oddities), **vars(torchtitan), **vars(megatron)}
 """Names that rows give → functions."""
@@ -189,6 +190,9 @@ def _read_settings(row: Values, files: Files, draft: Draft, found: tuple[str, Do
             draft.ignored.append(f"{key} ({source.name}:{entry.line}): {why}")
     for spec in row.get("refuse", ()):
         _refuse(source, spec)
+    for call in source.unread_calls(CHANGES):
+        why = "is given the configuration and may change it; it is not read"
+        draft.notes.append(f"{call.path} ({source.name}, line {call.line}) {why}")
     for name in row.get("oddities", ()):
         ODDITIES[name](source, files)
     for title in row.get("beside", ()):

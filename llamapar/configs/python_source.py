@@ -2,7 +2,8 @@
 
 The reader understands assignments of literals (`config.a.b = 8`), keyword arguments of nested calls
 (`Config(training=TrainingConfig(steps=10))`), sums of whole numbers, names of module constants, and the
-functions of these files that it starts from. Any other computed value is left out.
+functions of these files that it starts from. Any other computed value is kept as its source, which sets no
+fact.
 """
 
 from __future__ import annotations
