@@ -110,6 +110,17 @@ def test_a_fix_keeps_the_gpus_and_passes() -> None:
         assert not fix.job.untradable(False)
 
 
+@pytest.mark.parametrize("method", ["ulysses", "ulysses:4", "ring"])
+def test_fixes_are_found_at_the_size_of_the_papers_run(method: str) -> None:
+    """The search tries cp up to the number of GPUs, which times the job's own pp and dp is no layout."""
+    job: dict[str, Any] = {"tp": 8, "pp": 16, "dp": 128, "zero": 2, "seq_len": 8192, "gpu": "h100-80gb"}
+    [memory] = [f for f in lp.check("llama3.1-405b", **job, cp_method=method).findings if f.code == "LP512"]
+    assert memory.fixes
+    for fix in memory.fixes:
+        assert fix.layout.world == 16384
+        assert not fix.job.untradable(False)
+
+
 SCRIPT = (
     "torchrun --nproc-per-node 8 --nnodes 8 pretrain_gpt.py --tensor-model-parallel-size 4 "
     "--context-parallel-size 16 --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "

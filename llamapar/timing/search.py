@@ -17,7 +17,7 @@ from typing import NamedTuple
 from llamapar.count.account import memory
 from llamapar.count.in_flight import in_flight
 from llamapar.count.terms import SHARES
-from llamapar.describe.cp_methods import WHOLE_HEADS
+from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Layout, divisors
 from llamapar.describe.models import ModelConfig
@@ -211,8 +211,8 @@ def degrees_of(job: Job, gpus: int) -> Iterator[Degrees]:
     whole = [tp for tp in ways if kv % tp == 0 or (job.kv_replication and heads % tp == tp % kv == 0)]
     for tp, cp in itertools.product(whole, ways):
         unit = (1 if layout.sequence_parallel is False else tp) * (2 * cp if cp > 1 else 1)
-        trades = job.cp_method not in WHOLE_HEADS and job.replace(layout=layout.replace(tp=tp, cp=cp))
-        if gpus % (tp * cp) or (seq and seq % unit) or (trades and trades.untradable(job.kv_replication)):
+        method = CpMethod.of(job.cp_method or "all_gather", cp)
+        if gpus % (tp * cp) or (seq and seq % unit) or method.refusal(job.model, tp, job.kv_replication):
             continue
         for pp in divisors(gpus // (tp * cp)):
             dp = gpus // (tp * cp * pp)
