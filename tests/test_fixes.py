@@ -311,6 +311,14 @@ def test_where_nothing_fits_that_is_what_is_said() -> None:
     assert not any("no layout of" in finding.why for finding in served.findings)
 
 
+def test_a_gpu_whose_rates_are_unknown_has_fixes_without_a_time() -> None:
+    """`llamapar check --gpu '{"memory_gib": 48}'` was refused, for the search asked how fast the GPU is."""
+    report = lp.check("llama2-13b", {"tp": 16}, gpu={"memory_gib": 48}, seq_len=4096, global_batch=64)
+    (fix, *_) = report.fixes
+    assert fix.layout == lp.Layout(tp=8, dp=2)
+    assert fix.effect.time is None
+
+
 def test_no_fix_offers_a_stage_of_zero_that_the_trainer_has_not() -> None:
     for name in ("megatron-lm", "nanotron", "picotron"):
         report = lp.check(

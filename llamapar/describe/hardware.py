@@ -70,18 +70,22 @@ class Gpu:
         if HARDWARE.get(self.name) == self:
             return self.name
         bases = ({}, UNNAMED), *(({"base": name}, gpu) for name, gpu in HARDWARE.items())
-        told = (start | self._differing(base) for start, base in bases)
+        # A GPU of one's own is told as a base, or none, and what differs from it.
+        told = (
+            start | {name: value for name, value in vars(self).items() if value != usual[name]}
+            for start, base in bases
+            for usual in [vars(base) | {"name": _own_name(base)}]
+        )
         return min((json.dumps(one) for one in told if all(one.values())), key=len)  # 0 cannot be told
 
-    def _differing(self, base: Gpu) -> dict[str, object]:
-        """What `hardware` must be told beside the base."""
-        usual = vars(base) | {"name": _own_name(base)}
-        return {name: value for name, value in vars(self).items() if value != usual[name]}
+    def unknown_rates(self, precision: str = "bfloat16") -> list[str]:
+        """What the time of a step needs in a precision and this GPU does not say."""
+        needed = (*_TIMED, "float8", "gemm_float8") if precision == "float8" else _TIMED
+        return [name for name in needed if not getattr(self, name)]
 
     def require_rates(self, precision: str) -> None:
         """Raises LlamaparError if anything is unknown that the time of a step needs in a precision."""
-        needed = (*_TIMED, "float8", "gemm_float8") if precision == "float8" else _TIMED
-        if missing := [name for name in needed if not getattr(self, name)]:
+        if missing := self.unknown_rates(precision):
             what = f"gpu={self.name}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not known"
             why = "the time of a step needs these rates, and a GPU without float8 has none for it"
             raise LlamaparError(what, why, ['"base": the name of a GPU with similar rates'], missing[0])

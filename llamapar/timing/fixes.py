@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
 
-from llamapar.describe.hardware import OFFERED
+from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, OFFERED
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
 from llamapar.frameworks import Framework, recompute_of
@@ -239,10 +239,14 @@ def _refused(job: Job, rule: Rule, judge: Framework | None) -> bool:
 
 
 def _conditions(job: Job, judge: Framework | None) -> Conditions:
-    """The usual conditions of a job; without a GPU, or a trainer, one of endless memory."""
-    how = Conditions.of_job(job, judge)
+    """The usual conditions of a job; without a GPU, or a trainer, one of endless memory.
+
+    A GPU whose rates are unknown borrows the default one's, which only decide what is tried first.
+    """
     bounded = job.gpu is not None and (judge is None or judge.trains)
-    return how if bounded else replace(how, gpu=replace(how.gpu, hbm_bytes=2**62))
+    rated = HARDWARE[DEFAULT_GPU] if job.gpu is None or job.gpu.unknown_rates() else job.gpu
+    borrowed = replace(rated, hbm_bytes=job.gpu.hbm_bytes if job.gpu and bounded else 2**62)
+    return Conditions.of_job(job.replace(gpu=borrowed), judge)
 
 
 # -- a rule's own repairs --------------------------------------------------------------------------
