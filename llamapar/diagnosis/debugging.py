@@ -193,7 +193,7 @@ class _Search:
             if trial is not None and trial.outcome == PASSES:
                 flips.setdefault(name, (name, bench.sizes[name], n))
         rules = rules_left(bench, blamed or self.used, changes)
-        how = f"{plural(len(bench.trials), 'trial')} in {bench.seconds:.1f} s, on {bench.way.words}"
+        how = f"{plural(len(bench.trials), 'trial')} on {bench.way.words}"
         how += "; the time is used up: more may pass" if bench.out_of_time else ""
         layouts, proof = self._proof(layouts) if prove else (layouts, "")
         return Debugged(
