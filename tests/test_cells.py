@@ -220,3 +220,17 @@ def test_arithmetic_with_the_rank_is_each_ranks_own() -> None:
     result = lp.run(program, "tiny", lp.Layout(tp=2), engine="local", seq_len=8)
     assert result.reports[0].error is None
     assert [report.outputs["mine"].tolist() for report in result.reports] == [[0, 1, 2, 3], [5, 6, 7, 8]]
+
+
+def test_a_line_that_some_ranks_skip_stands_where_it_was_written(shell: Any) -> None:
+    chain = (
+        "if rank > 0: dist.recv(x, rank - 1)",
+        "x = x + rank",
+        "if rank < 3: dist.send(x, rank + 1)",
+        "x",
+    )
+    found = ran(shell, "tp=4", "x = torch.ones(2)", *chain)
+    assert [line.where for line in found.lines] == [f"cell:{n}" for n in (1, 2, 3, 4)]
+    words = lp.watch(found).snapshot().summary
+    assert "Recv over TP: x goes from ranks 0–2 to ranks 1–3." in words
+    assert "Send over TP: x goes from ranks 0–2 to ranks 1–3. A rank sends 8 bytes." in words

@@ -15,13 +15,12 @@ from llamapar.errors import Choice
 from llamapar.frameworks import framework
 from llamapar.late import late
 from llamapar.place.orders import ORDERS
-from llamapar.records.tables import Record
 
 from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer_of, returned
 from .output import as_text
 
 if TYPE_CHECKING:
-    from llamapar.timing.cost import Cost
+    pass
 
 _MEMORY = ("accounting", "loss", "master_weights")
 _COST = (
@@ -42,16 +41,6 @@ def _memory(given: Given) -> CommandAnswer:
         given["framework"] and framework(given["framework"]),
     )
     return answer_of(given, memory_of(job, judge, **given.of(*_MEMORY)))
-
-
-def _reasons(given: Given, found: Cost) -> list[str]:
-    """The paper's arguments, if they were asked for."""
-    return ["", as_text(late("reasons")(found))] if given["explain"] else []
-
-
-def _overflows(given: Given, found: Record) -> list[str]:
-    """The counters that overflow."""
-    return [as_text(line) for line in late("overflow_lines")(found)]
 
 
 def _timeline(given: Given) -> CommandAnswer:
@@ -109,7 +98,7 @@ PLAIN: Mapping[str, Command] = {
         exits="0 estimated",
         positional=MODEL_WORD,
         needs={"seq_len": _seq_len("cost", "the time of a step grows with it")},
-        below=_reasons,
+        below=lambda given, cost: ["", as_text(late("reasons")(cost))] if given["explain"] else [],
         helps={
             "framework": "framework whose layer split and habits apply unless you set them",
             "global_batch": "sequences in a step, over all DP groups (default: enough to fill the pipeline)",
@@ -123,7 +112,7 @@ PLAIN: Mapping[str, Command] = {
         exits="0 it fits, 1 it does not or may not fit",
         ok="fits",
         positional=MODEL_WORD,
-        below=_overflows,
+        below=lambda _, found: [as_text(line) for line in late("overflow_lines")(found)],
         helps={"seq_len": "tokens in the KV cache"},
     ),
     "schedule": Command(

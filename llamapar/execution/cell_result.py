@@ -67,14 +67,17 @@ class CellResult(Record):
     @cached_property
     def lines(self) -> dict[Line, dict[int, LineDone]]:
         """line → rank → what it did, of the lines that did something on a rank, in order."""
-        first: dict[Line, int] = {}
+        # A line that only some ranks ran goes where it stands between theirs.
+        merged: list[Line] = []
         for report in self.reports.values():
-            for i, line in enumerate(report.done):
-                first[line] = min(i, first.get(line, i))
+            at = 0
+            for line in report.done:
+                if line not in merged:
+                    merged.insert(at, line)
+                at = merged.index(line) + 1
         nothing = LineDone({}, [])
         return {
-            line: {r: report.done.get(line, nothing) for r, report in self.reports.items()}
-            for line in sorted(first, key=first.__getitem__)
+            line: {r: report.done.get(line, nothing) for r, report in self.reports.items()} for line in merged
         }
 
     @cached_property

@@ -146,7 +146,8 @@ class Recorder(TorchDispatchMode):
             kind, at = sends
             # A functional collective has its group's name as last argument; torch.distributed has an object.
             group = next((a for a in args if isinstance(a, torch.ScriptObject)), args[-1])
-            self._add_event(kind, args[at], compat.group_named(group))
+            peer = args[2] if kind in ("send", "recv") else None
+            self._add_event(kind, args[at], compat.group_named(group), peer)
             # It returns at once; the rank waits in what comes next.
         elif waits:
             self._set_note(*self._last)
@@ -209,8 +210,11 @@ class Recorder(TorchDispatchMode):
             self._groups[key] = self.axes.get(key) or compat.axis_of(group), placed
         return self._groups[key]
 
-    def _add_event(self, kind: str, sent: object, group: dist.ProcessGroup) -> None:
+    def _add_event(self, kind: str, sent: object, group: dist.ProcessGroup, peer: object) -> None:
+        """Record a collective of a group; of a send or recv, its two ranks are the group, its own first."""
         axis, members = self._group(group)
+        if isinstance(peer, int):
+            members = {r: (self._place(r), of_group[peer]) for r, of_group in members.items()}
         event = None
         for t in (leaf for leaf in tree_leaves(sent) if isinstance(leaf, Tensor)):
             for r, own in self._parts(t):

@@ -44,7 +44,7 @@ def picture(record: Tape) -> tuple[Spec, str]:
         top = len(z)
         z += _band(step, ranks, sizes[id(step)][0], wide)
         middles.append((top + len(z) - 1) / 2)
-        names.append(_name(step))
+        names.append(f"{step.name} ({step.event.axis.upper()})" if step.event else step.name)
         z += [[None] * (wide * len(ranks))] * GAP
     wrong = next((f"{step.name} is {step.why}" for step in shown if step.fault), "")
     at = [wide * i + (wide - GAP - 1) / 2 for i in range(len(ranks))]
@@ -91,11 +91,6 @@ def _band(step: TapeStep, ranks: list[int], rows: int, wide: int) -> list[list[i
         for row, numbers in enumerate(levels.reshape(own, columns).tolist()):
             band[row][wide * i : wide * i + columns] = numbers
     return band
-
-
-def _name(step: TapeStep) -> str:
-    event = step.event
-    return f"{step.name} ({event.axis.upper()})" if event else step.name
 
 
 def _line(step: TapeStep) -> str:

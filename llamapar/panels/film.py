@@ -233,8 +233,8 @@ def _event(event: CollectiveEvent, line: Iterable[TapeStep]) -> Plain:
 def sent_bytes(event: CollectiveEvent) -> int:
     """Bytes that a rank sends, by a ring: (n-1)/n of the whole, and of an all-reduce twice that."""
     n = len(event.group)
-    if event.kind == "send":
-        return event.bytes
+    if event.kind in ("send", "recv"):
+        return event.bytes * (event.kind == "send")
     return event.bytes * (n - 1) // n * (2 if event.kind == "all_reduce" else 1)
 
 
@@ -347,11 +347,16 @@ def _communication(event: CollectiveEvent, line: Sequence[TapeStep], reads: Sequ
     sent = max(sum(map(sent_bytes, events)) for step in line for events in step.events.values())
     places = {} if source is None else source.places
     kinds = [place.kind for axis, place in places.items() if axis in event.axis.split("-")]
-    if source is None:
+    if event.kind in ("send", "recv"):
+        own = [one for events in line[0].events.values() for one in events]
+        pairs = [one.group if one.kind == "send" else one.group[::-1] for one in own]
+        here, there = (some(sorted({*side})) for side in zip(*pairs, strict=True))
+        name = line[0].name if source is None else source.name
+        text += f": `{name}` goes from {here} to {there}."
+        if event.kind == "recv":
+            return text
+    elif source is None:
         text += f" inside this line, in groups of {plural(len(event.group), 'rank')}."
-    elif event.kind == "send":
-        here, there = some(sorted(source.values)), some(sorted(line[0].values))
-        text += f": `{source.name}` goes from {here} to {there}."
     elif "summand" in kinds:
         text += f": `{source.name}` is a summand on each rank, and the sum over the group completes it."
     elif event.kind == "all_reduce" and "own" in kinds:  # of a cell; nothing says that it is a sum

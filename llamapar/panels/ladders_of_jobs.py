@@ -44,10 +44,6 @@ def _schedule_says(record: Schedule) -> str:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def _memory_gives(record: Memory) -> str:
-    return f"{record.expected_bytes / GIB:.1f} GiB"
-
-
 def _memory_problem(record: Memory) -> str:
     if record.outcome != TOO_MUCH:
         return ""
@@ -142,7 +138,7 @@ JOBS = {
         {**_TRAINED, "zero": 1, "recompute": "selective", "seq_len": 8192, "micro_batch": 1}
         | {"gpu": DEFAULT_GPU, "framework": None},
         {"tp": _TP, "pp": _PP, "zero": range(4), "recompute": OPTIONS["recompute"].choices},
-        _memory_gives,
+        lambda record: f"{record.expected_bytes / GIB:.1f} GiB",
         _memory_says,
         _memory_problem,
     ),

@@ -262,16 +262,13 @@ class State:
                 return Outcome(report, plan=planned_run(job, padding(report), self.values))
             if tab == "plan":
                 return Outcome(report, question=question_of(report))
-            if tab in ("time", "ranks"):
-                drawn = self._times if tab == "time" else self._machine
-                return Outcome(report, drawn(report))
+            if tab == "time":
+                return Outcome(report, self._times(report))
+            if tab == "ranks":
+                return Outcome(report, View(*picture(machine_view(report, self._read(("rank",))))))
             return Outcome(report, view(RECORDS[tab](report, self._read(self.values))))
         except LlamaparError as problem:
             return Outcome(report, problem=problem)
-
-    def _machine(self, report: Report) -> View:
-        """The chosen rank among all. Raises LayoutError."""
-        return View(*picture(machine_view(report, self._read(("rank",)))))
 
     def _times(self, report: Report) -> View:
         """The terms of a step, beside those of the pinned layout if it has any. Raises LlamaparError."""

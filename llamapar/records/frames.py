@@ -269,11 +269,8 @@ def failing_code(error: BaseException) -> FailingCode | None:
     source = "".join(linecache.getlines(code.co_filename))
     node = _at(source, where)
     text = "" if node is None else " ".join((ast.get_source_segment(source, node) or "").split())
-    return FailingCode(tuple(tb.tb_frame for tb in own), number, node, text or _line(source, number))
-
-
-def _line(source: str, number: int) -> str:
-    return next(islice(source.splitlines(), number - 1, None), "").strip()
+    line = next(islice(source.splitlines(), number - 1, None), "").strip()
+    return FailingCode(tuple(tb.tb_frame for tb in own), number, node, text or line)
 
 
 def _at(source: str, where: tuple[int | None, ...]) -> ast.AST | None:
