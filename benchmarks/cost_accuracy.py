@@ -1,7 +1,7 @@
 """What is fitted to measured steps: the profiles of trainers, and how wide an interval is.
 
     .venv/bin/python benchmarks/cost_accuracy.py             # both, on the half seen, and on the other
-    .venv/bin/python benchmarks/cost_accuracy.py --course    # writes the rows that notebook 09 draws
+    .venv/bin/python benchmarks/cost_accuracy.py --course    # writes the rows that notebook 10 draws
 
 Rows are those of `as_printed.py`, which scores what the command prints; nothing else is fitted to them. A
 profile is found by least mean error. An interval's ends are measured over expected steps of the half seen, by
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--course", action="store_true", help=f"write {COURSE.name} for notebook 09")
+    parser.add_argument("--course", action="store_true", help=f"write {COURSE.name} for notebook 10")
     if parser.parse_args().course:
         rows_of_course = ",\n".join(json.dumps(row) for row in course())
         COURSE.write_text(f"[\n{rows_of_course}\n]\n", encoding="utf-8")
@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def course() -> list[dict[str, Any]]:
-    """The rows that notebook 09 draws: what was asked, each model by its row's name, and seconds measured."""
+    """The rows that notebook 10 draws: what was asked, each model by its row's name, and seconds measured."""
     names = {row["id"] for row in as_printed.rows_of("steps_published.json")}
     found = []
     for told in as_printed.published():

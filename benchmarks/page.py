@@ -118,7 +118,7 @@ def visits(
                         moved[tab] += took
                         times[f"processor, a move in {tab}"].append((spent() - before) / len(took))
                     if visit == "third visit":
-                        lesson = opened(page, f"{address}notebooks/02_attention_heads.html")
+                        lesson = opened(page, f"{address}notebooks/03_attention_heads.html")
                         times["first panel of a lesson"].append(lesson["picture"])
                         times["Python ready in a lesson"].append(lesson["python"])
                         times["watch ready"].append(opened(page, f"{address}watch.html")["python"])

@@ -33,7 +33,19 @@ LESSONS: dict[str, object] = {
     "How many of the 16,384 GPUs hold the same parameters as rank 12,345?": 16384 // (8 * 16),
     "coord of 5003": (3, 1, 7, 2),
     "DP neighbour of 57": [57 + 8 * 16 * 16, 57 + 8 * 16],
-    # 03_vocab_embedding
+    # 02_collectives
+    "Ranks 0 to 3 hold 1, 2, 3 and 4. What does rank 2 hold after an all-reduce?": 1 + 2 + 3 + 4,
+    "The tensor has 16 rows. How many rows of the sum has rank 1 after the reduce-scatter?": 16 // 4,
+    "Reduce-scatter, then all-gather: is the result that of an all-reduce?": True,
+    "After the all-to-all, pieces of how many ranks' rows lie on rank 2?": 4,
+    "An all-reduce of 64 MiB over 4 ranks: how many MiB does each rank send?": 2
+    * 3
+    * 16,  # 3 quarters, twice
+    "Over 128 ranks instead of 4: does each rank send more than 128 MiB?": False,
+    "Forward an all-gather. What does its backward send?": "reduce-scatter",
+    "MiB of a reduce-scatter": 7 * 8,
+    "rows of an all-to-all": 64 // 8,
+    # 04_vocab_embedding
     "128,256 rows, 8 ranks: who owns token 100,000?": 100_000 // (128_256 // 8),
     "A multiple of 512: how high is the table of 70B?": 251 * 512,
     "Under how many of these five rules does the height depend on TP?": 3,
@@ -42,7 +54,7 @@ LESSONS: dict[str, object] = {
     "Pads left in: is the loss too high, too low, or right?": "too high",
     "The same setting at TP 16: how many pad rows?": 256,
     "pad rows by rank": [0, 0, 63 * 2048 - 128_256, 2048],
-    # 04_context_parallel
+    # 06_context_parallel
     "8 tokens in order: how many pairs does rank 1 make?": 5 + 6 + 7 + 8,
     "8 tokens in head-tail pieces: pairs of rank 0?": 1 + 2 + 7 + 8,
     "405B: Q is how many times as wide as K and V together?": 128 // (8 + 8),

@@ -1,6 +1,6 @@
 """Run notebooks and store what they show, so that they read without a kernel. For their authors.
 
-    python tools/bake.py notebooks/02_attention_heads.ipynb     # run it, write it back
+    python tools/bake.py notebooks/03_attention_heads.ipynb     # run it, write it back
     python tools/bake.py --check notebooks/*.ipynb              # run all, say what would change
 
 Needs the `test` extras and a Chromium (as the browser tests do). Write the cells in JupyterLab or

@@ -4,3 +4,7 @@
 lesson stand in `questions_of_….py`, each with a truth that the library computes. `boxes` asks them, `guesses`
 judges, `puzzles` runs what a reader wrote on real ranks, and `progress` keeps what was answered.
 """
+
+from .collective_costs import collective
+
+__all__ = ["collective"]

@@ -16,6 +16,7 @@ from llamapar.errors import one_of
 from . import (
     questions_of_axes,
     questions_of_checkpoints,
+    questions_of_collectives,
     questions_of_context,
     questions_of_data,
     questions_of_gpus,
@@ -39,10 +40,11 @@ __all__ = ["EXERCISES", "PREDICTIONS", "check", "predict", "progress"]
 _LESSONS = (
     questions_of_start,
     questions_of_axes,
+    questions_of_collectives,
     questions_of_heads,
     questions_of_vocab,
-    questions_of_context,
     questions_of_data,
+    questions_of_context,
     questions_of_pipelines,
     questions_of_memory,
     questions_of_steps,

@@ -15,6 +15,7 @@ from inspect import Parameter
 from typing import TypeVar, cast, get_args
 
 from llamapar.errors import LayoutError, one_of
+from llamapar.late import PUBLIC
 from llamapar.records.calls import Call
 from llamapar.records.tables import Record
 
@@ -78,4 +79,5 @@ def call_of(function: Callable[..., object], given: Mapping[str, object]) -> Cal
         n for n, p in known.items() if n in said and p.default is p.empty and p.kind is not p.KEYWORD_ONLY
     ]
     arguments = {name: said.pop(name) for name in needed} | said
-    return Call(f"{owner or 'lp'}.{function.__name__}", arguments, len(needed))
+    home = "lp" if function.__name__ in PUBLIC else "course"
+    return Call(f"{owner or home}.{function.__name__}", arguments, len(needed))

@@ -17,7 +17,6 @@ from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, TradeMap, V
 from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.curve import MemoryCurve
 from llamapar.records.losses import LossCurve
-from llamapar.records.tables import Record
 from llamapar.records.trace import Tape, Trace
 from llamapar.timing.calibrate import Calibration
 from llamapar.timing.cost import Cost
@@ -118,8 +117,9 @@ def view(record: object) -> View:
         record = curve_of
     if isinstance(trace_of := getattr(record, "trace", None), Trace):
         record = trace_of
-    picture = _PICTURES.get(type(record))
-    if isinstance(record, Record) and type(record).__name__ == "Loading":  # of a satellite
+    # A satellite's record brings its picture; that of a loaded model is late, for it imports the record.
+    picture = _PICTURES.get(type(record)) or getattr(type(record), "picture", None)
+    if type(record).__name__ == "Loading":
         picture = late("loading_picture")
     if picture is None:
         raise LayoutError(

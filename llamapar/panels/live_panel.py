@@ -163,7 +163,7 @@ class Live(Undoing[LiveState]):
         return self._state.line
 
     def _read(self, line: str) -> LiveState:
-        by_place, by_name = read_arguments(line, "lp.live", _MADE_BY)
+        by_place, by_name = read_arguments(line, "lp.live", MADE_BY)
         return initial_live(*by_place, **by_name)  # type: ignore[arg-type]
 
     def _changed(self, before: LiveState) -> bool:
@@ -214,7 +214,7 @@ def live(
     return Live(initial_live(what, model, knob=knob, **arguments))
 
 
-_MADE_BY = {f"lp.{found.make.__name__}": found.make for found in SUBJECTS.values()}
+MADE_BY = {f"lp.{found.make.__name__}": found.make for found in SUBJECTS.values()}
 
 
 @checked_options
@@ -229,10 +229,10 @@ def initial_live(
     given: Values = {}
     if isinstance(what, Record | Call):
         kind, call = type(what).__name__, what.call if isinstance(what, Record) else what
-        made = call.function.removeprefix("lp.") if call else ""
+        made = call.function.removeprefix("lp.").removeprefix("course.") if call else ""
         what = "block" if made == "ranks" and call and "model" in call.arguments else made
         if not call or what not in SUBJECTS:
-            why = f"live pictures are made by {', '.join(_MADE_BY)}"
+            why = f"live pictures are made by {', '.join(MADE_BY)}"
             raise LayoutError(f"{kind} cannot be shown live", why, ["lp.live('heads', model, tp=8)"], "what")
         # What the call leaves out is the function's default, not the value that a picture opens with.
         usual = inspect.signature(SUBJECTS[what].make).parameters.values()

@@ -58,9 +58,9 @@ def read_call(text: str) -> tuple[str, list[object], dict[str, object]]:
 
 def _call(node: ast.expr) -> tuple[str, list[object], dict[str, object]]:
     match node:
-        case ast.Call(ast.Attribute(ast.Name("lp"), name), args, keywords):
+        case ast.Call(ast.Attribute(ast.Name("lp" | "course" as home), name), args, keywords):
             named = {str(each.arg): _value(each.value) for each in keywords}
-            return f"lp.{name}", [_value(each) for each in args], named
+            return f"{home}.{name}", [_value(each) for each in args], named
     raise ValueError
 
 

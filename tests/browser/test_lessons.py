@@ -58,7 +58,7 @@ def test_pictures_and_ranks_of_a_lesson_move_and_a_link_opens_their_state(
 ) -> None:
     watched = Watched(browser)
     page = watched.page
-    page.goto(f"{address}notebooks/02_attention_heads.html")
+    page.goto(f"{address}notebooks/03_attention_heads.html")
     picture = page.locator(".alive .lp-live").first
     picture.scroll_into_view_if_needed(timeout=WAIT)
     picture.get_by_role("radio", name="TP 8 1 KV head").click()

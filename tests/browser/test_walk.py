@@ -41,7 +41,7 @@ GUESSES = ("0", "2", "8.5", "True", '"yes"', "[1, 2]")
 WIDGETS = "__import__('ipywidgets').widgets.widget._instances.values()"
 LAST = f"[each for each in {WIDGETS} if type(each).__name__ == 'KIND'][-1]"
 BY_ID = "__import__('ipywidgets').widgets.widget._instances['ID']"
-ANSWERED_IN_CELLS = "14_twenty_questions"
+ANSWERED_IN_CELLS = "15_twenty_questions"
 SET_SOURCE = "cells[given[0]].sharedModel.setSource(given[1]);"
 
 

@@ -1,0 +1,183 @@
+"""What the notebook on collectives asks: each question with its truth, hints and slips.
+
+Bytes are those of `course.collective`, and what a backward sends is read from a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+import llamapar as lp
+
+from .boxes import Item
+from .collective_costs import collective
+
+_RANKS = 4
+_MIB = 2**20
+
+
+def _mib(kind: str, ranks: int) -> float:
+    return collective(kind, ranks, 64).sent_bytes / _MIB
+
+
+def _sum_of_four() -> Item:
+    held = [rank + 1 for rank in range(_RANKS)]
+    return Item(
+        "Ranks 0 to 3 hold 1, 2, 3 and 4. What does rank 2 hold after an all-reduce?",
+        sum(held),
+        hints=("An all-reduce adds up, and nobody is left out.", "1 + 2 + 3 + 4, on every rank."),
+        slips=(
+            (held[2], "That is what rank 2 had before."),
+            (sum(held) / _RANKS, "That is the mean; an all-reduce adds up unless it is asked for more."),
+            (sum(held[:3]), "Rank 3's number counts as well: all ranks get the same sum."),
+        ),
+        why="Every rank has 1 + 2 + 3 + 4.",
+    )
+
+
+def _rows_of_one() -> Item:
+    rows = torch.empty(16).chunk(_RANKS)[1].numel()
+    return Item(
+        "The tensor has 16 rows. How many rows of the sum has rank 1 after the reduce-scatter?",
+        rows,
+        unit="rows",
+        hints=("Each row of the sum goes to one rank only.", "16 rows are shared by 4 ranks."),
+        slips=(
+            (16, "That is an all-reduce: here a rank gets only its own rows of the sum."),
+            (1, "There are as many rows for each rank as 16 / 4."),
+        ),
+        why="16 / 4 = 4: rank 1 gets rows 4 to 7 of the sum.",
+    )
+
+
+def _halves_are_whole() -> Item:
+    return Item(
+        "Reduce-scatter, then all-gather: is the result that of an all-reduce?",
+        True,
+        hints=(
+            "After the reduce-scatter every row of the sum lies on some rank.",
+            "The all-gather copies each of these rows to all ranks.",
+        ),
+        slips=((False, "Follow one row: it is summed on its owner, and then the owner hands it to all."),),
+        why="Every row is summed once, on its owner, and then copied to all.",
+    )
+
+
+def _pieces_from() -> Item:
+    return Item(
+        "After the all-to-all, pieces of how many ranks' rows lie on rank 2?",
+        _RANKS,
+        unit="ranks",
+        hints=("Each rank gives every rank one piece.", "One of the pieces is rank 2's own."),
+        slips=(
+            (_RANKS - 1, "Rank 2 keeps a piece of its own rows, too."),
+            (1, "That is a send: in an all-to-all everybody gives everybody something."),
+        ),
+        why="One piece from each of the four, its own included.",
+    )
+
+
+def _ring_of_four() -> Item:
+    sent = _mib("all-reduce", _RANKS)
+    return Item(
+        "An all-reduce of 64 MiB over 4 ranks: how many MiB does each rank send?",
+        sent,
+        unit="MiB",
+        hints=(
+            "It is two halves. How much of the tensor does a rank send in one of them?",
+            "In each half it sends three of the four quarters, 48 MiB.",
+        ),
+        slips=(
+            (64.0, "A rank need not send itself its own quarter, and there are two halves."),
+            (128.0, "Nearly: of each half it keeps its own quarter."),
+            (_mib("all-gather", _RANKS), "That is one half of it; an all-reduce is two."),
+            (192.0, "That would be the whole tensor to three others; a ring sends each quarter once."),
+        ),
+        why=f"2 · 3/4 · 64 = {sent:g}.",
+    )
+
+
+def _ring_of_many() -> Item:
+    many, most = 128, 128
+    return Item(
+        "Over 128 ranks instead of 4: does each rank send more than 128 MiB?",
+        _mib("all-reduce", many) > most,
+        hints=(
+            "2 · (n − 1)/n · 64. What does (n − 1)/n become when n is large?",
+            "It never reaches 1, so the whole never reaches 2 · 64.",
+        ),
+        slips=((True, "(n − 1)/n stays below 1, however many ranks there are."),),
+        why=f"2 · 127/128 · 64 = {_mib('all-reduce', many):g}. What grows is the waiting for hops.",
+    )
+
+
+def _backward_of_a_gather() -> Item:
+    run = lp.run("mlp", "tiny", lp.Layout(tp=_RANKS), dtype="float64", device="cpu", seq_len=32)
+    *_, last = (event.kind for event in run.trace.events if event.phase == "backward")
+    words = {"all_gather": "all-gather", "reduce_scatter": "reduce-scatter", "all_reduce": "all-reduce"}
+    return Item(
+        "Forward an all-gather. What does its backward send?",
+        words[last],
+        choices=(*((word, word, "") for word in words.values()), ("nothing", "nothing", "")),
+        hints=(
+            "Forward a row is copied to four ranks. Who has a gradient of it afterwards?",
+            "All four have one, from their own work, and the owner of the row needs the sum.",
+        ),
+        slips=(
+            (
+                "all-gather",
+                "Gradients of copies are added up, and an owner needs its own rows only.",
+            ),
+            ("all-reduce", "The sum is right; but a rank needs only the rows that it put in."),
+            ("nothing", "Each rank used the row, so each has a part of its gradient."),
+        ),
+        why="Four ranks used each row, so its owner needs the sum of four gradients.",
+    )
+
+
+def _share_of_eight() -> Item:
+    sent = _mib("reduce-scatter", 8)
+    return Item(
+        "A reduce-scatter of 64 MiB over 8 ranks in a ring: how many MiB does each rank send?",
+        sent,
+        unit="MiB",
+        hints=("It is one half of an all-reduce.", "7 of 8 parts, each 8 MiB."),
+        slips=(
+            (_mib("all-reduce", 8), "That is an all-reduce, both halves."),
+            (64.0, "Of eight parts one is never sent: its sum travels to the rank and ends there."),
+            (8.0, "That is what a rank has in the end."),
+        ),
+        why=f"7/8 · 64 = {sent:g}.",
+    )
+
+
+def _rows_to_one() -> Item:
+    rows = 64 // 8
+    return Item(
+        "Eight ranks hold 64 rows each. How many rows' worth does rank 3 send rank 5 in an all-to-all?",
+        rows,
+        unit="rows",
+        hints=("Rank 3 cuts what it holds into as many equal pieces as there are ranks.", "64 / 8."),
+        slips=((64, "It gives every rank a different piece, not all of it."), (56, "That is all it sends.")),
+        why="64 rows in 8 equal pieces.",
+    )
+
+
+PREDICTIONS: dict[str, Callable[[], Item]] = {
+    "Ranks 0 to 3 hold 1, 2, 3 and 4. What does rank 2 hold after an all-reduce?": _sum_of_four,
+    "The tensor has 16 rows. How many rows of the sum has rank 1 after the reduce-scatter?": _rows_of_one,
+    "Reduce-scatter, then all-gather: is the result that of an all-reduce?": _halves_are_whole,
+    "After the all-to-all, pieces of how many ranks' rows lie on rank 2?": _pieces_from,
+    "An all-reduce of 64 MiB over 4 ranks: how many MiB does each rank send?": _ring_of_four,
+    "Over 128 ranks instead of 4: does each rank send more than 128 MiB?": _ring_of_many,
+    "Forward an all-gather. What does its backward send?": _backward_of_a_gather,
+}
+"""By the question itself."""
+
+EXERCISES: dict[str, Callable[[], Item]] = {
+    "MiB of a reduce-scatter": _share_of_eight,
+    "rows of an all-to-all": _rows_to_one,
+}
+"""By the name of the exercise."""
