@@ -309,7 +309,13 @@ COUNTS = {name for name in DEFAULTS if name in OPTIONS and OPTIONS[name].is_coun
 _PADDED: dict[str | None, str] = {None: "none", **dict(list(_paddings().items())[2:])}
 _DEGREES: Titles = {2**n: str(2**n) for n in range(11)}
 _VIRTUAL: dict[int | None, str] = {None: "its own", **{n: str(n) for n in (1, 2, 4, 8)}}
-_SHORT = {"zero": "ZeRO", "micro_batches": "micro-batches", "recompute": "recompute", "name": "schedule"}
+_SHORT = {
+    "zero": "ZeRO",
+    "micro_batches": "micro-batches",
+    "recompute": "recompute",
+    "name": "schedule",
+    "mib": "MiB",
+}
 _SHORT["virtual_stages"] = "virtual stages"
 
 _LIVE: dict[str, Control] = {

@@ -107,7 +107,8 @@ def teaching_inputs(program: str, setting: Setting) -> dict[str, Tensor]:
         "llama": _llama,
         "step": _llama,
     }
-    found = own.get(program, _attention)(setting)
+    # A function of one's own may ask for any of them by name.
+    found = own.get(program, lambda one: _mlp(one) | _attention(one))(setting)
     if program not in ("loss", *WHOLE):
         found["cotangent"] = _picture(setting)
     return {name: t.to(setting.torch_dtype) if t.is_floating_point() else t for name, t in found.items()}
