@@ -21,6 +21,9 @@ SOLUTION = re.compile(r"^```python solution\n(.*?)^```$", re.MULTILINE | re.DOTA
 PANEL = "nbval-ignore-output"
 """The tag of a cell whose output is a panel, which is another at each run."""
 
+LEFT_BY_RANKS = "ranks"
+"""What a cell with `%%ranks` leaves in the kernel. A page has no processes, so what shows it stays still."""
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -47,14 +50,15 @@ def shown_in(notebook: dict[str, Any]) -> Iterator[Shown]:
         place = 0
         for k, statement in enumerate(own):
             asks = _asks(statement)
-            if asks or (statement is own[-1] and _has_panel(cell)):
+            panel = statement is own[-1] and _has_panel(cell) and LEFT_BY_RANKS not in _used(statement)
+            if asks or panel:
                 yield Shown(number, place, _needed(before, own[: k + 1]), asks)
                 place += 1
         before += own
 
 
 def _statements(cell: dict[str, Any]) -> list[ast.stmt]:
-    if cell["cell_type"] != "code":
+    if cell["cell_type"] != "code" or "".join(cell["source"]).startswith("%%"):
         return []
     lines = "".join(cell["source"]).splitlines()
     return ast.parse("\n".join(line for line in lines if not line.startswith("%"))).body
