@@ -169,7 +169,7 @@ function render({ model, el }) {
   const says = make("div", { class: "lp-verdict", role: "status", "aria-live": "polite" });
   const drawn = make("div", { class: "lp-beside" });
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
-  const text = make("pre", { class: "lp-told" }); // of a record that has no picture
+  const text = make("pre", { class: "lp-told", tabindex: "0" }); // of a record that has no picture
   const stage = make("div", {}, make("div", { class: "lp-form" }, input.node, ...input.tools, hint, giveUp), hints, says, drawn, figure.node, text);
   const root = make("div", { class: "llamapar lp-quiz", role: "group", "aria-labelledby": question.id }, question, note, stage);
   el.append(root);

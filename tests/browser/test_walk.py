@@ -123,7 +123,11 @@ def walk_panel(notebook: Notebook, index: int, draw: random.Random) -> int:
     at_first = panel.kept()["values"]
     for act in acts() if explorer else controls(CLINIC):
         walk.act(act)
-    if explorer:  # as the notebook had it, for its next cell; and then its first "try"
+    # As the notebook had it, for its next cell; and then an Explorer's first "try".
+    if not explorer:
+        emptied = {name: value or None for name, value in at_first.items()}
+        walk.move("back", lambda: panel.kernel(f"PANEL.set(**{emptied!r})"))
+    else:
         walk.move("back", lambda: panel.kernel(f"PANEL.cancel()\nPANEL.set(**{at_first!r})"))
         fix = panel.root.get_by_title(re.compile("apply this fix|make this change"))
         if fix.count():
