@@ -85,6 +85,53 @@ def test_a_truth_is_what_a_hand_works_out_and_each_slip_is_told_what_is_wrong(na
     assert panel.verdict.says.startswith("That is it")
 
 
+def mistakes(item: Any) -> list[object]:
+    """Three that people make: one off, twice as much, nothing; of a list an entry, the order, the length."""
+    truth = item.truth
+    if item.kind == "choice":
+        return [value for value, *_ in item.choices if value != truth]
+    if item.kind == "number":
+        return [n for n in (truth + 1, 2 * truth, 0) if n != truth]
+    if item.kind == "list":
+        one_off = [n + (i == 0) for i, n in enumerate(truth)]
+        return [n for n in (one_off, list(truth)[::-1], list(truth)[:-1]) if n != list(truth)]
+    return []
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_a_wrong_answer_gets_a_reason(name: str) -> None:
+    """A slip's own, or why the truth is true; an exercise keeps its truth and gives the first hint."""
+    item, panel = item_of(name), asked(name)
+    reasons = [why for _, why in item.slips] + ([item.why] if name in PREDICTIONS else [item.hints[0]])
+    for wrong in mistakes(item):
+        if item.is_right(wrong):  # within the tolerance of a rounded figure, or one of several that are right
+            continue
+        panel.set(guess=wrong)
+        assert panel.verdict is not None
+        assert panel.verdict.right is False
+        assert item.judge or any(why and why in panel.verdict.says for why in reasons), panel.verdict.says
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in ITEMS if item_of(name).kind in ("number", "list", "choice")]
+)
+def test_a_right_answer_is_right_in_the_forms_in_which_people_write_it(name: str) -> None:
+    item = item_of(name)
+    truth, forms = item.truth, []
+    if item.kind == "list":
+        forms = [", ".join(map(str, truth)), f"[{' '.join(map(str, truth))}]"]
+        if len(truth) == 2:
+            forms.append(f"{truth[0]}–{truth[1]}")
+    elif item.kind == "choice":
+        forms = [item.say(truth), item.say(truth).upper()]
+    elif isinstance(truth, int):
+        forms = [f"{truth:,}", f" {truth} ", f"{truth} {item.unit}"]
+    else:
+        forms = [f"{truth:.4g}", f"{truth:.4g} {item.unit}", *([f"{100 * truth:.3g} %"] if truth < 1 else [])]
+    for form in forms:
+        assert item.is_right(item.read(form)), form
+
+
 @pytest.mark.parametrize("name", ITEMS)
 def test_nothing_that_gives_the_answer_away_reaches_the_page_before_a_guess(name: str) -> None:
     item, panel = item_of(name), asked(name)
@@ -152,7 +199,7 @@ def test_the_code_form_names_a_usual_slip_and_else_the_difference(capsys: pytest
     assert capsys.readouterr().out.splitlines() == [
         "wrong: A copy also has 4 stages.",
         "right",
-        "wrong: got 17, which is not it",
+        "wrong: 17 is too large",
     ]
 
 

@@ -77,6 +77,12 @@ class Item:
             return read_number(as_guess(guess), self.unit)
         if isinstance(guess, str) and self.kind == "choice" and isinstance(self.truth, bool):
             guess = parse_guess(guess)
+        if self.kind == "choice" and isinstance(guess, str):
+            word = guess.strip().casefold()  # "high" for "too high", as long as one choice alone has it
+            said = [(value, label.casefold()) for value, label, _ in self.choices]
+            meant = [value for value, label in said if word == label]
+            meant = meant or [value for value, label in said if word in label.split()]
+            guess = meant[0] if len(meant) == 1 else guess
         if self.kind == "choice" and guess not in [value for value, *_ in self.choices]:
             labels = [label for _, label, _ in self.choices]
             raise lp.LlamaparError(f"{as_guess(guess)} is none of the choices", "nothing was kept", labels)
@@ -160,7 +166,7 @@ def box(item: Item, kind: str, name: str, guess: object = None, *, tells: bool =
             return item.told(own, str(entry.get("guess", "")), said)
         if right:
             return item.told(own, says=said)
-        why = item.wrong(own) or f"{difference(own, item.truth)}."
+        why = item.wrong(own) or " ".join([f"{difference(own, item.truth)}.", *item.hints[:1]])
         line = " ".join(filter(None, ("Not yet.", why[:1].upper() + why[1:], said)))
         return GuessVerdict(False, line, item.say(own), value=own)
 

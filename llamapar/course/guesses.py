@@ -18,6 +18,7 @@ JUDGED = (bool, int, float, str, list, tuple, range, Mapping)
 
 _SPAN = re.compile(r"(\d+)\s*(?:[-–]|to)\s*(\d+)")
 _DEGREE = re.compile(r"\b(tp|cp|pp|dp|zero|virtual_stages)\s*[= ]\s*(\d{1,6})\b,?")
+_DECIMAL = re.compile(r"[+-]?\d*\.\d+")
 _RATIO = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)")
 
 
@@ -45,12 +46,14 @@ def parse_guess(text: str) -> object:
 def read_number(text: str, unit: str = "") -> int | float:
     """What somebody typed as a number: "8,192", "64 rows", "25 %", "1/4". Raises LlamaparError."""
     bare = text.strip().removesuffix(unit).strip() if unit else text.strip()
+    bare = bare.removesuffix(unit.removesuffix("s")).strip() if unit else bare  # "1 row", "3 rows"
     if ratio := _RATIO.fullmatch(bare):
         above, below = map(float, ratio.groups())
         if below:
             return above / below
     share = bare.endswith("%")
-    value = parse_guess(bare.removesuffix("%").strip())
+    bare = bare.removesuffix("%").strip()
+    value = float(bare) if _DECIMAL.fullmatch(bare) else parse_guess(bare)
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         what = f"{shown(text)} is not a number" if bare else "there is no number yet"
         raise lp.LlamaparError(what, "nothing was kept", ["a number, such as 16 or 8,192"])
@@ -114,6 +117,11 @@ def difference(answer: Any, target: Any) -> str:
             if inner := difference(got, expected):
                 return f"entry {i}: {inner}"
         return ""
-    if isinstance(answer, bool) != isinstance(target, bool) or answer != target:
-        return f"got {shown(answer)}, which is not it"
-    return ""
+    if isinstance(answer, bool) == isinstance(target, bool) and answer == target:
+        return ""
+    numbers = [isinstance(one, int | float) and not isinstance(one, bool) for one in (answer, target)]
+    return f"{shown(answer)} is {'not it' if not all(numbers) else _beside(answer, target)}"
+
+
+def _beside(answer: float, target: float) -> str:
+    return "too large" if answer > target else "too small"

@@ -165,6 +165,7 @@ def _above() -> Item:
             f"Each of the {m.n_kv_heads} KV heads gets the same number of copies.",
             f"Query heads are not copied: TP must still divide {m.n_heads}.",
         ),
+        why=f"Copies need a multiple of {m.n_kv_heads}, and whole query heads a divisor of {m.n_heads}.",
     )
 
 

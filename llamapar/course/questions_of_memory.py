@@ -147,6 +147,7 @@ def _saves_more() -> Item:
             "as the model.",
             "Selective recomputation keeps neither what the norms made nor half of the MLP's tensors.",
         ),
+        why="SP shares what is as wide as the model; recomputation also drops half of the MLP's tensors.",
     )
 
 
