@@ -1,8 +1,9 @@
-"""How long a notebook takes: an estimate from its words, lines of code, guesses and exercises.
+"""How long a notebook takes: an estimate from its words, code, pictures, questions and runs.
 
-Words at 200 a minute: adults read English non-fiction silently at 238 on average, most of them between 175
-and 300 (Brysbaert 2019, doi:10.1016/j.jml.2019.104047), and this is technical prose. The other paces are
-assumptions of ours, stated here: nobody was timed. Puzzles, at which one may sit for long, are counted apart.
+`docs/course.md` has the formula. Words at 200 a minute: adults read English non-fiction silently at 238 on
+average, most of them between 175 and 300 (Brysbaert 2019, doi:10.1016/j.jml.2019.104047), and this is
+technical prose. The other paces are assumptions of ours, stated here: nobody was timed. Puzzles, at which one
+may sit for long, are counted apart.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ SECONDS_A_LINE, SECONDS_AN_OUTPUT_LINE = 3, 1
 """Of code, which is read, and of printed output, which is looked at."""
 
 SECONDS_A_PICTURE = 20
-SECONDS_A_GUESS = 15
+SECONDS_A_QUESTION = 15
+"""To guess. A question of the exam is worked out on paper, as an exercise is."""
+
 SECONDS_AN_EXERCISE = 90
+SECONDS_A_RUN = 20
+"""Of ranks that are watched step by step, or that the reader's own cell starts."""
+
 SECONDS_TO_RUN = 60
 """What the notebooks promise at most."""
 
@@ -30,6 +36,9 @@ _GUESS = re.compile(rf"\bpredict{_NAME}(?:,\s*None\b|\s*\))")
 _BOX = re.compile(rf"(?<!lp\.)\bcheck{_NAME}\s*\)")
 """An exercise that is answered in its box; others have a stub before the cell that checks it."""
 
+_ASKED = re.compile(rf"^ask{_NAME}")
+_RUN = re.compile(r"^%%ranks|\blp\.watch\(", re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -39,8 +48,9 @@ class Reading:
     code_lines: int
     output_lines: int
     pictures: int
-    guesses: int
+    questions: int
     exercises: int
+    runs: int
     puzzles: int
 
     @property
@@ -50,7 +60,8 @@ class Reading:
             self.code_lines * SECONDS_A_LINE
             + self.output_lines * SECONDS_AN_OUTPUT_LINE
             + self.pictures * SECONDS_A_PICTURE
-            + self.guesses * SECONDS_A_GUESS
+            + self.questions * SECONDS_A_QUESTION
+            + self.runs * SECONDS_A_RUN
             + self.exercises * SECONDS_AN_EXERCISE
             + SECONDS_TO_RUN
         )
@@ -72,8 +83,9 @@ def reading(path: Path) -> Reading:
         code_lines=sum(len(cell.source.splitlines()) for cell in code),
         output_lines=sum(len(text.splitlines()) for text in printed),
         pictures=pictures,
-        guesses=sum(bool(_GUESS.search(cell.source)) for cell in code),
+        questions=sum(bool(_GUESS.search(cell.source)) for cell in code),
+        runs=sum(bool(_RUN.search(cell.source)) for cell in code),
         exercises=sum("exercise" in found and "puzzle" not in found for found in tags)
-        + sum(bool(_BOX.search(cell.source)) for cell in code),
+        + sum(bool(_BOX.search(cell.source) or _ASKED.search(cell.source)) for cell in code),
         puzzles=sum("puzzle" in found for found in tags),
     )

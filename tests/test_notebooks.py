@@ -185,13 +185,11 @@ def test_the_course_has_its_order() -> None:
     assert listed == [path.stem for path in PATHS]
 
 
-def test_minutes_of_the_course_are_those_estimated_and_at_most_twenty() -> None:
+def test_minutes_of_the_course_are_those_estimated() -> None:
     page = (FOLDER.parent / "docs" / "course.md").read_text()
     for path in PATHS:
         (stated,) = re.findall(rf"/{path.name}\) \|.*\| `(\d+)` \|", page)
-        minutes = reading(path).minutes
-        assert abs(int(stated) - minutes) <= 2, f"{path.stem}: {reading(path)}"
-        assert round(minutes) <= 20, f"{path.stem}: {minutes:.1f} minutes, {reading(path)}"
+        assert int(stated) == round(reading(path).minutes), f"{path.stem}: {reading(path)}"
 
 
 def test_outputs_are_small_and_of_the_four_kinds(path: Path, notebook: NotebookNode) -> None:

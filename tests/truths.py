@@ -55,6 +55,7 @@ LESSONS: dict[str, object] = {
     "The same setting at TP 16: how many pad rows?": 256,
     "pad rows by rank": [0, 0, 63 * 2048 - 128_256, 2048],
     # 06_context_parallel
+    "TP 2, CP 2, 16 tokens: how many does a rank hold between the matrices?": 16 // 2 // 2,
     "8 tokens in order: how many pairs does rank 1 make?": 5 + 6 + 7 + 8,
     "8 tokens in head-tail pieces: pairs of rank 0?": 1 + 2 + 7 + 8,
     "405B: Q is how many times as wide as K and V together?": 128 // (8 + 8),

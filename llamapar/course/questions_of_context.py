@@ -216,7 +216,26 @@ def _last_over_first() -> Item:
     )
 
 
+def _tokens_between() -> Item:
+    layout, seq_len = lp.Layout(tp=2, cp=2), 16
+    tape = lp.tape("attention", "tiny", layout, seq_len=seq_len)
+    given = next(step for step in tape.steps if step.name == "x")  # as it comes, before it is gathered
+    held, of_cp = given.local[0][1], lp.sequence(layout, seq_len).rank(0).tokens
+    return Item(
+        "TP 2, CP 2, 16 tokens: how many does a rank hold between the matrices?",
+        held,
+        unit="tokens",
+        hints=("Count what CP leaves a rank first.", f"The {layout.tp} TP ranks share these {of_cp} tokens."),
+        slips=(
+            (of_cp, "That is what CP leaves; between the matrices TP ranks share it."),
+            (seq_len, "Both cut: CP for the whole layer, and SP once more between the matrices."),
+        ),
+        why=f"{seq_len} / {layout.cp} / {layout.tp} = {held}.",
+    )
+
+
 PREDICTIONS: dict[str, Callable[[], Item]] = {
+    "TP 2, CP 2, 16 tokens: how many does a rank hold between the matrices?": _tokens_between,
     "8 tokens in order: how many pairs does rank 1 make?": _in_order,
     "8 tokens in head-tail pieces: pairs of rank 0?": _head_tail,
     "405B: Q is how many times as wide as K and V together?": _width,

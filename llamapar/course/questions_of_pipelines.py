@@ -216,7 +216,7 @@ def _can_run() -> Item:
             "Follow both rows: what does rank 0 need for 0B0, and when does rank 1 make it?",
             "Rank 1 runs 1F1 before 1B0. Where does 1F1 get its input?",
         ),
-        why=f"{' '.join(made.reason.partition('why')[2].split())}.",
+        why=f"They wait: {' '.join(made.reason.partition('why')[2].split())}.",
         shows=made.reason,
     )
 
