@@ -64,9 +64,7 @@ def told(capsys: pytest.CaptureFixture[str], name: str, function: Written) -> li
 @pytest.mark.parametrize("name", PUZZLES)
 def test_the_folded_solution_is_right(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, name, SOLVED[f"{name}: not answered yet"]) == ["not answered yet"]
-    assert told(capsys, name, SOLVED[f"{name}: right"]) == [
-        "right: all 4 ranks have what one process computes"
-    ]
+    assert told(capsys, name, SOLVED[f"{name}: right"]) == [f"right: {PUZZLES[name].right}"]
 
 
 # -- usual mistakes, as a reader writes them -------------------------------------------------------
@@ -148,6 +146,9 @@ WRONG: dict[tuple[str, str], Written] = {
     ),
     ("vocabulary-parallel lookup", "not summed"): lambda comm, tokens, own, first: looked_up(
         comm, tokens, own, first, mask=True
+    ),
+    ("vocabulary-parallel lookup", "clamped"): lambda comm, tokens, own, first: comm.all_reduce(
+        own[(tokens - first).clamp(0, len(own) - 1)]
     ),
     ("vocabulary-parallel loss", "own columns"): lambda comm, logits, targets, first: loss_of(
         comm, logits, targets, first, logits.amax(1), lambda own: own
@@ -239,12 +240,61 @@ def test_what_cannot_be_compared_is_told(
     assert told(capsys, "all-reduce from sends", function)[0].startswith(f"wrong: {what}")
 
 
+def test_a_balanced_order_other_than_head_tail_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    def dealt(comm: Any, seq: int) -> Any:
+        """Pairs of a position and its mirror image, dealt out one by one."""
+        head = torch.arange(comm.rank, seq // 2, comm.world)
+        return torch.cat([head, seq - 1 - head])
+
+    assert told(capsys, "head-tail chunks", dealt) == [f"right: {PUZZLES['head-tail chunks'].right}"]
+    wrong = told(capsys, "head-tail chunks", lambda comm, seq: torch.arange(seq // comm.world))
+    assert wrong[0].startswith("wrong: positions differs on")
+
+
+def test_a_loss_without_the_maximum_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    def naive(comm: Any, logits: Any, targets: Any, first: int) -> Any:
+        return loss_of(comm, logits, targets, first, 0 * logits[:, 0], comm.all_reduce)
+
+    assert told(capsys, "vocabulary-parallel loss", naive) == [
+        "wrong: loss of rank 0 has numbers that are not finite",
+        f"hint: {PUZZLES['vocabulary-parallel loss'].when['not finite']}",
+    ]
+
+
+def test_pads_taken_off_before_the_gather_are_known_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    def unpadded(comm: Any, own: Any, counts: tuple[int, ...]) -> Any:
+        return comm.all_gather(own[: counts[comm.rank]])
+
+    wrong, hint = told(capsys, "un-pad after a gather", unpadded)
+    assert wrong == (
+        "wrong: rank 0 raised UnevenShapes: all_gather wants one shape on all ranks: rank 0 gives [3, 2], "
+        "rank 2 gives [2, 2] (line 2 of unpadded)"
+    )
+    assert hint.startswith("hint: The pads go after the gather and not before it")
+
+
+def test_an_answer_of_another_form_costs_no_hint_and_what_ranks_print_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def printing(comm: Any, x: Any) -> Any:
+        print("mine is", list(x.shape))
+        return x[:1]
+
+    said = told(capsys, "all-reduce from sends", printing)
+    assert said == [
+        *(f"rank {rank}: mine is [3, 2]" for rank in range(4)),
+        "wrong: total of rank 0 is [1, 2], and should be [3, 2]",
+    ]
+    _, hint = told(capsys, "all-reduce from sends", lambda comm, x: x * 0)
+    assert hint == f"hint: {PUZZLES['all-reduce from sends'].hints[0]}"
+
+
 def test_the_line_that_raises_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     def all_reduce(comm: Any, x: Any) -> Any:
         total = x + 1
         return total.no_such_thing
 
-    wrong, _ = told(capsys, "all-reduce from sends", all_reduce)
+    (wrong,) = told(capsys, "all-reduce from sends", all_reduce)
     assert wrong.endswith("has no attribute 'no_such_thing' (line 3 of all_reduce)")
 
 

@@ -40,6 +40,15 @@ def _chunks_next(_: list[Given]) -> list[Made]:
     return [(torch.cat([eight[r], eight[r + WORLD]]),) for r in RANKS]
 
 
+def _unbalanced(made: Sequence[Made]) -> str:
+    """What is wrong with the positions of all ranks; any order is right in which all have the same work."""
+    positions = torch.cat([own.flatten() for (own,) in made])
+    if sorted(positions.tolist()) != list(range(SEQ)):
+        return "a position is on no rank, or on two"
+    pairs = [int((own + 1).sum()) for (own,) in made]  # the token at position p reads p + 1 keys
+    return "" if len({*pairs}) == 1 else f"the ranks make {', '.join(map(str, pairs))} pairs"
+
+
 def _attended(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Attention of q to some keys, and the logarithm of its softmax's sum: [tokens, dim], [tokens]."""
     scores = q @ k.mT / q.shape[-1] ** 0.5
@@ -201,7 +210,7 @@ def _read(name: str, puzzle: Puzzle) -> Puzzle:
     """The puzzle with its hints."""
     text = _TEXTS[name]
     assert puzzle.slips.keys() == text["slips"].keys()
-    return replace(puzzle, hints=tuple(text["hints"]), of_slips=text["slips"])
+    return replace(puzzle, hints=tuple(text["hints"]), of_slips=text["slips"], when=text.get("when", {}))
 
 
 _TEXTS = tomllib.loads(Path(__file__).with_name("puzzles.toml").read_text(encoding="utf-8"))
@@ -216,6 +225,8 @@ PUZZLES = {
             ("positions",),
             (),
             {"in order": _chunks_straight, "not turned round": _chunks_next},
+            judge=_unbalanced,
+            right="each position is on one rank, and all ranks have the same work",
         ),
         "a ring step": Puzzle(
             _ring_given,

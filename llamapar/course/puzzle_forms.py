@@ -22,6 +22,9 @@ Made = tuple[Tensor, ...]
 """What it returns: one tensor, or several."""
 
 
+UNEVEN, NOT_FINITE = "uneven shapes", "not finite"
+"""What goes wrong before numbers can be compared, and may have a hint of its own."""
+
 Solve = Callable[[list[Given]], Sequence[Made]]
 """What all ranks make of what all ranks are given."""
 
@@ -32,7 +35,9 @@ class Puzzle:
 
     given: what each rank has. truth: what each rank should have. names: of the tensors that are returned.
     calls: the messages that may be used. slips: what usual mistakes make, by their names; of_slips: the hint
-    for each. hints: for a first wrong try, a second, and so on.
+    for each. hints: for a first wrong try, a second, and so on. when: the hint where ranks gave one
+    collective UNEVEN shapes, or where numbers are NOT_FINITE. judge: what is wrong with all ranks' answers,
+    "" for nothing, where other answers than the truth are right; right: the words for one.
     """
 
     given: Callable[[], list[Given]]
@@ -42,6 +47,9 @@ class Puzzle:
     slips: Mapping[str, Solve]
     hints: tuple[str, ...] = ()
     of_slips: Mapping[str, str] = field(default_factory=dict)
+    when: Mapping[str, str] = field(default_factory=dict)
+    judge: Callable[[Sequence[Made]], str] | None = None
+    right: str = f"all {WORLD} ranks have what one process computes"
 
 
 def parts(t: Tensor, dim: int = 0) -> tuple[Tensor, ...]:

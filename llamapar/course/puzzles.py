@@ -11,6 +11,7 @@ import inspect
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,13 +24,17 @@ from llamapar.execution.engines.rank import Context
 
 from .progress import keep
 from .puzzle_book import PUZZLES
-from .puzzle_forms import WORLD, Given, Made, Puzzle
+from .puzzle_forms import NOT_FINITE, UNEVEN, WORLD, Given, Made, Puzzle
 
 TOLERANCE = 1e-9
 """Of the largest number of the truth: the tensors are in float64."""
 
 WAIT = 10.0
 """Seconds without a sign of life after which ranks are given up."""
+
+
+class UnevenShapes(ValueError):
+    """Ranks gave one collective tensors of different shapes, which gloo answers with an error of its own."""
 
 
 class Comm:
@@ -70,30 +75,56 @@ class Comm:
         """The sum of the ranks' tensors, or with op="max" the greatest; on every rank."""
         total = t.clone().contiguous()
         how = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}[op]
-        self._do("all_reduce", f"an all_reduce of {list(t.shape)}", lambda: dist.all_reduce(total, how))
+        self._do(
+            "all_reduce",
+            f"an all_reduce of {list(t.shape)}",
+            lambda: dist.all_reduce(total, how),
+            None,
+            t.shape,
+        )
         return total
 
     def all_gather(self, t: Tensor) -> Tensor:
         """The ranks' tensors one below the other, [world · rows, …]; on every rank."""
         parts = [torch.empty_like(t).contiguous() for _ in range(self.world)]
         what = f"an all_gather of {list(t.shape)}"
-        self._do("all_gather", what, lambda: dist.all_gather(parts, t.contiguous()))
+        self._do("all_gather", what, lambda: dist.all_gather(parts, t.contiguous()), shape=t.shape)
         return torch.cat(parts)
 
     def reduce_scatter(self, t: Tensor) -> Tensor:
         """The sum of the ranks' tensors, of which each rank gets its rows: [rows / world, …]."""
         own = torch.empty_like(t.chunk(self.world)[self.rank]).contiguous()
         what = f"a reduce_scatter of {list(t.shape)}"
-        self._do("reduce_scatter", what, lambda: dist.reduce_scatter_tensor(own, t.contiguous()))
+        self._do(
+            "reduce_scatter", what, lambda: dist.reduce_scatter_tensor(own, t.contiguous()), None, t.shape
+        )
         return own
 
-    def _do(self, name: str, what: str, message: Callable[[], object], other: int | None = None) -> None:
+    def _do(
+        self,
+        name: str,
+        what: str,
+        message: Callable[[], object],
+        other: int | None = None,
+        shape: torch.Size | None = None,
+    ) -> None:
         if name not in self._calls:
             allowed = f"comm.{' and comm.'.join(self._calls)}" if self._calls else "no message at all"
             raise PermissionError(f"this puzzle is to be solved with {allowed}, not comm.{name}")
         self._context.note(what, None if other is None else (self.rank, other))
+        if shape is not None:
+            self._require_one_shape(name, shape)
         message()
         self._context.note("")
+
+    def _require_one_shape(self, name: str, shape: torch.Size) -> None:
+        """Raises UnevenShapes on every rank where one has another shape than rank 0."""
+        shapes: list[Any] = [None] * self.world
+        dist.all_gather_object(shapes, list(shape))
+        odd = [rank for rank, other in enumerate(shapes) if other != shapes[0]]
+        if odd:
+            each = f"rank 0 gives {shapes[0]}, rank {odd[0]} gives {shapes[odd[0]]}"
+            raise UnevenShapes(f"{name} wants one shape on all ranks: {each}")
 
 
 _tries: Counter[str] = Counter()
@@ -108,9 +139,11 @@ def puzzle(name: str, function: Callable[..., object]) -> None:
     wrong, hint = fault_in(chosen, function)
     keep("puzzles", name, right=not wrong)
     if not wrong:
-        print(f"right: all {WORLD} ranks have what one process computes")
+        print(f"right: {chosen.right}")
         return
     print(f"wrong: {wrong}")
+    if hint is None:
+        return
     if not hint:
         hint = chosen.hints[min(_tries[name], len(chosen.hints) - 1)]
         _tries[name] += 1
@@ -123,8 +156,12 @@ def is_written(function: Callable[..., object]) -> bool:
     return len(steps) > 2 or steps[0].argval is not None
 
 
-def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str]:
-    """What is wrong, and the hint for a slip that is known; both empty where all is right."""
+def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str | None]:
+    """What is wrong, and the hint for a slip that is known; both empty where all is right.
+
+    The hint is None where an answer has not the form that can be compared, which costs no hint. What ranks
+    print is shown.
+    """
     given = chosen.given()
     expected = chosen.truth(given)
     try:
@@ -133,12 +170,23 @@ def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str]
         where = "\n       ".join(line.strip() for line in failure.why.splitlines()[:WORLD])
         return f"it does not end. {where}", ""
     for answer in answers:
+        print("".join(f"rank {answer.rank}: {line}\n" for line in answer.output.splitlines()), end="")
+    for answer in answers:
         if answer.error is not None:
-            return f"rank {answer.rank} raised {type(answer.error).__name__}: {answer.error}", ""
+            hint = chosen.when.get(UNEVEN) if isinstance(answer.error, UnevenShapes) else None
+            return f"rank {answer.rank} raised {type(answer.error).__name__}: {answer.error}", hint
     own = [answer.value for answer in answers]
     problem = next(filter(None, map(_form, own, expected, [chosen.names] * WORLD, range(WORLD))), "")
     if problem:
-        return problem, ""
+        return problem, None
+    for name, tensors in zip(chosen.names, zip(*own, strict=True), strict=True):
+        for rank, t in enumerate(tensors):
+            if not bool(t.isfinite().all()):
+                return f"{name} of rank {rank} has numbers that are not finite", chosen.when.get(
+                    NOT_FINITE, ""
+                )
+    if chosen.judge and not chosen.judge(own):
+        return "", ""
     wrong = _difference(own, expected, chosen.names)
     same = [name for name, slip in chosen.slips.items() if wrong and _same(own, slip(given))]
     return wrong, chosen.of_slips[same[0]] if same else ""
@@ -169,8 +217,6 @@ def _form(own: object, expected: Made, names: tuple[str, ...], rank: int) -> str
             return f"{name} of rank {rank} is a {type(t).__name__}, and a tensor is wanted"
         if t.shape != right.shape:
             return f"{name} of rank {rank} is {list(t.shape)}, and should be {list(right.shape)}"
-        if not bool(t.isfinite().all()):
-            return f"{name} of rank {rank} has numbers that are not finite"
     return ""
 
 
