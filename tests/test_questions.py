@@ -12,7 +12,7 @@ import pytest
 
 import llamapar as lp
 from llamapar.course import progress, questions_of_messages, questions_of_settings
-from llamapar.course.questions import QUESTIONS, Quiz
+from llamapar.course.questions import LESSONS, QUESTIONS, Quiz
 from llamapar.diagnosis.vocabulary import CATEGORIES
 
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "15_twenty_questions.ipynb"
@@ -89,13 +89,18 @@ def test_a_question_in_a_notebook(
     for answer in (None, 128, 64, 128):
         quiz.ask("heads of a rank", answer)
     asked = "llama3.1-405b has 128 query heads. How many does a rank hold at TP 2?\n"
-    hint = "→ not yet. That is the whole layer: TP cuts it.\n"
+    hint = "→ not yet. That is the whole layer: TP cuts it. The lesson is 03_attention_heads.\n"
     said = f"{asked}→ not answered yet\n{asked}{hint}{asked}→ right\n{asked}{hint}"
     assert capsys.readouterr().out == said
     kept = progress.load_progress(tmp_path / "progress.json")
     assert kept["questions"] == {"heads of a rank": {"right": True}}
     with pytest.raises(lp.LlamaparError, match="question"):
         quiz.ask("heads of a rnk", 1)
+
+
+def test_each_question_leads_back_to_a_notebook_that_is_there() -> None:
+    assert sorted(name for names in LESSONS.values() for name in names) == sorted(QUESTIONS)
+    assert {path.stem for path in NOTEBOOK.parent.glob("*.ipynb")} >= set(LESSONS)
 
 
 def test_the_notebook_asks_all_twenty_in_order() -> None:

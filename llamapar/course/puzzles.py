@@ -11,7 +11,6 @@ import inspect
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -119,7 +118,7 @@ class Comm:
 
     def _require_one_shape(self, name: str, shape: torch.Size) -> None:
         """Raises UnevenShapes on every rank where one has another shape than rank 0."""
-        shapes: list[Any] = [None] * self.world
+        shapes: list[object] = [None] * self.world
         dist.all_gather_object(shapes, list(shape))
         odd = [rank for rank, other in enumerate(shapes) if other != shapes[0]]
         if odd:

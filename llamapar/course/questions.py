@@ -7,6 +7,7 @@ hint of its own, and has one for every other wrong answer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import llamapar as lp
@@ -34,7 +35,8 @@ class Quiz:
     def question(self, name: str) -> Question:
         """The question of that name; the same seed draws the same numbers. Raises lp.LlamaparError."""
         make = QUESTIONS[one_of("question", name, QUESTIONS, lp.LlamaparError)]
-        return make(Random(f"{self.seed} {name}"))
+        lesson = next(lesson for lesson, names in LESSONS.items() if name in names)
+        return replace(make(Random(f"{self.seed} {name}")), lesson=lesson)
 
     def ask(self, name: str, answer: object = _UNSAID) -> None:
         """Without an answer, a box for it. Else prints the question and what the answer is worth: not
@@ -53,7 +55,7 @@ class Quiz:
             return
         wrong = question.verdict(answer)
         keep("questions", name, right=not wrong)
-        print(f"→ not yet. {wrong}" if wrong else "→ right")
+        print(f"→ not yet. {wrong} {question.way_back}" if wrong else "→ right")
 
 
 # -- inside a layer ----------------------------------------------------------------------------
@@ -269,3 +271,17 @@ QUESTIONS: dict[str, Callable[[Random], Question]] = {
     "a layout for a machine": runs.machine,
 }
 """The course's last questions, in its order."""
+
+LESSONS: dict[str, tuple[str, ...]] = {
+    "01_four_axes": ("where a rank sits", "the next peer", "nodes of a group"),
+    "02_collectives": ("which axis",),
+    "03_attention_heads": ("heads of a rank", "enough KV heads", "copies of a KV head"),
+    "04_vocab_embedding": ("pad rows",),
+    "05_data_parallel": ("shards of a state",),
+    "06_context_parallel": ("chunks of a rank", "bytes of K and V"),
+    "07_pipeline": ("layers of a stage", "waiting", "micro-batches in flight", "micro-batches of a step"),
+    "08_memory": ("bytes of Adam", "the stage that overflows"),
+    "10_time_and_plan": ("a layout for a machine",),
+    "12_shape_clinic": ("TP from a message", "cause of a message"),
+}
+"""Notebook → the questions that it teaches, so that a miss leads back."""

@@ -14,7 +14,8 @@ class Question:
     """What is asked, its truth, and the hint for a wrong answer.
 
     slips: usual wrong answers, each with a hint of its own. choices: the words among which to choose.
-    judge: what is wrong with an answer (empty for nothing), where more than one answer is right.
+    judge: what is wrong with an answer (empty for nothing), where more than one answer is right. lesson: the
+    notebook that teaches it.
     """
 
     text: str
@@ -23,6 +24,12 @@ class Question:
     slips: tuple[tuple[object, str], ...] = ()
     choices: tuple[str, ...] = ()
     judge: Callable[[object], str] | None = None
+    lesson: str = ""
+
+    @property
+    def way_back(self) -> str:
+        """Where a miss sends the reader."""
+        return f"The lesson is {self.lesson}."
 
     def verdict(self, answer: object) -> str:
         """What is wrong with an answer, as a hint; empty for a right one."""
@@ -41,5 +48,10 @@ class Question:
         """The same for an answer box, whose hint is the question's own."""
         choices = tuple((word, word, "") for word in self.choices)
         return Item(
-            self.text, self.truth, choices=choices, hints=(self.hint,), slips=self.slips, judge=self.judge
+            self.text,
+            self.truth,
+            choices=choices,
+            hints=(self.hint, self.way_back),
+            slips=self.slips,
+            judge=self.judge,
         )
