@@ -57,7 +57,7 @@ def options(names: Iterable[str], function: str = "", typed: bool = False) -> Ty
     found = {}
     for name in names:
         option = OPTIONS.get(name)
-        kinds = [option.kind.__name__ if option else "str"]
+        kinds = [option.kind.__name__.replace("tuple", "tuple[int, ...]") if option else "str"]
         kinds += ["str"] * (typed and bool(option and option.is_count))
         kinds += ["None"] * (default(name, function) is None)
         found[name] = " | ".join(kinds)

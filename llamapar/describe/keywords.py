@@ -205,6 +205,8 @@ WatchKeywords = TypedDict(
         "cp_method": "str",
         "chunking": "str",
         "micro_batches": "int | None",
+        "documents": "tuple[int, ...] | None",
+        "global_batch": "int | None",
         "data": "str",
         "case": "str | None",
     },

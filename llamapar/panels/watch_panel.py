@@ -84,7 +84,7 @@ def watch(
     ranks. data: "teaching", in which each head draws its own letter, or "random". case: a name of
     `lp.programs.CASES`: a fault of `lp.programs.FAULTS`, broken on purpose; a puzzle, in which you write a
     line; or an incident.
-    kv_replication=, cp_method= and chunking= are those of `lp.run`.
+    kv_replication=, cp_method=, chunking=, documents= and global_batch= are those of `lp.run`.
 
     The source is a text box: an edited source runs again on every rank. Raises LlamaparError for a program
     that cannot run.

@@ -53,7 +53,7 @@ MOST_TAPES = 8
 
 LAYOUT = ("tp", "cp", "pp", "dp", "sequence_parallel", "zero", "dp_replicate")
 OPTIONS: Values = {"kv_replication": False, "cp_method": "all_gather", "chunking": "head-tail"}
-OPTIONS |= {"micro_batches": None}
+OPTIONS |= {"micro_batches": None, "documents": None, "global_batch": None}
 _RUN_WITH = ("program", "model", "data", *LAYOUT, *OPTIONS)
 _FIRST: Values = {"model": None, "data": "teaching", "case": "", "phase": "forward", "source": ""}
 
