@@ -199,6 +199,7 @@ def test_each_fault_is_shown_where_it_shows(name: str) -> None:
         dp_replicate=fault.layout.get("dp_replicate", 1),
         sequence_parallel=fault.layout.get("sequence_parallel", True),
         kv_replication=fault.needs.get("kv_replication", False),
+        cp_method=fault.needs.get("cp_method", "all_gather"),
         padding="8",
         n_kv_heads=8,
         vocab_size=1001,
@@ -207,6 +208,10 @@ def test_each_fault_is_shown_where_it_shows(name: str) -> None:
         with pytest.raises(LlamaparError, match="the pipeline stands still: no rank can go on"):
             panel.run()
         assert "waiting for activations of micro-batch 0" in panel.running["problem"]["why"]
+        return
+    if "documents" in fault.needs:  # which the Explorer's runs have none of, and say so
+        assert panel.run().ok is True
+        assert "it shows in attention with documents=(3, 13), seq_len=16" in str(panel.running)
         return
     assert panel.run().ok is False
     shown = outcome(panel)

@@ -36,9 +36,9 @@ class Fault:
 
     @property
     def where(self) -> str:
-        """The layout, and the model if it matters, that show it: "tp=2, sequence_parallel=False"."""
-        shown = ", ".join(f"{name}={value}" for name, value in (self.layout | self.model).items())
-        return shown or "any layout"
+        """The layout, model and options that show it: "tp=2, sequence_parallel=False"."""
+        needed = (self.layout | self.model | self.needs).items()
+        return ", ".join(f"{name}={value}" for name, value in needed) or "any layout"
 
     def applies(self, setting: setting.Setting) -> bool:
         """Whether it can change a run in this setting, if the run calls the function at all."""
