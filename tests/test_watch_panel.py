@@ -135,7 +135,7 @@ def test_a_fault_that_changes_nothing_says_where_it_shows() -> None:
     assert marked(panel, "begins") == []
     shows = "This fault changes nothing here: it shows with tp=2, sequence_parallel=False."
     assert panel.payload["says"] == shows
-    assert FAULTS["tied_not_summed"].where == "pp=2, tied=True"
+    assert FAULTS["tied_not_summed"].where == "pp=2, tied=True, micro_batches=4"
 
 
 def test_a_deleted_all_reduce_breaks_where_it_was() -> None:

@@ -27,7 +27,9 @@ from llamapar.describe.job import Job  # noqa: E402
 from llamapar.describe.options import OPTIONS, default  # noqa: E402
 from llamapar.diagnosis.known import ARGUMENTS  # noqa: E402
 from llamapar.execution.run_options import RunOptions  # noqa: E402
-from llamapar.panels import clinic_panel, controls, live_panel, watch_state  # noqa: E402
+from llamapar.panels import clinic_panel, controls, watch_state  # noqa: E402
+from llamapar.panels.ladders_of_jobs import JOBS  # noqa: E402
+from llamapar.panels.ladders_of_maps import MAPS  # noqa: E402
 
 Types = dict[str, str]
 """The name of an option → its type, as source."""
@@ -70,7 +72,7 @@ def made() -> dict[str, Types]:
     check = {"framework": "str | None", "padding": PADDING} | job
     beside = {"layout": "LayoutLike"}  # settings say the model, and most often the layout
     facts = dict.fromkeys(ARGUMENTS.values(), "int | str | None")  # a change is "1->2"
-    shown = [name for found in live_panel.SUBJECTS.values() for name in found.opens if name != "model"]
+    shown = [name for found in (MAPS | JOBS).values() for name in found.opens if name != "model"]
     live = options(dict.fromkeys(shown)) | {"virtual_stages": "int | None"}  # None: the schedule's own
     explorer = options(controls.DEFAULTS, "explorer", typed=True)
     explorer |= {"gpu": "GpuLike", "preset": "ModelLike", "documents": "str | tuple[int, ...] | None"}

@@ -34,6 +34,7 @@ _NAMES = {
     *(f"{m}.{n}Path" for m in ("pathlib", "pathlib._local") for n in ("Posix", "Windows", "PurePosix", "")),
     *DTYPES,
     *{"torch.Size", "torch.serialization._get_layout", "collections.OrderedDict"},
+    "builtins.getattr",  # an enum member, as Python 3.11.2 writes it; no name is called here
 }
 MAX_HEAD = 2**16
 """Bytes before the data of a chunk that the next one is compared with."""

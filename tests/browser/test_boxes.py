@@ -156,7 +156,9 @@ def test_an_exercise_wrong_a_hint_then_right(notebook: Notebook) -> None:
         slot(notebook, EXERCISE, 0, rank).click()
         expect(slot(notebook, EXERCISE, 0, rank)).to_have_text("5")
     press(notebook, EXERCISE, "check")
-    expect(says(notebook, EXERCISE)).to_have_text("Not yet. 2 entries, expected 4.")
+    expect(says(notebook, EXERCISE)).to_have_text(
+        "Not yet. 2 entries, expected 4. 32 ranks for 8 KV heads are 4 copies of each."
+    )
     expect(task.get_by_role("button", name="show the answer")).to_be_visible()
     expect(task.locator(".lp-figure")).to_be_hidden()
     press(notebook, EXERCISE, "a hint")
