@@ -28,6 +28,7 @@ for record in (
 lp.ModelConfig.from_hf({"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
     "intermediate_size": 64, "vocab_size": 64})
 lp.shrink(lp.model("llama3.1-405b"), layout)
+str(lp.reasons(lp.cost("llama3-8b", lp.Layout(tp=8), seq_len=8192)))
 dir(lp)
 """
 

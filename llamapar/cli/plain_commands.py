@@ -6,7 +6,6 @@ A function is imported when its command is typed, so that no command waits for t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
@@ -18,9 +17,6 @@ from llamapar.place.orders import ORDERS
 
 from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer_of, returned
 from .output import as_text
-
-if TYPE_CHECKING:
-    pass
 
 _MEMORY = ("accounting", "loss", "master_weights")
 _COST = (

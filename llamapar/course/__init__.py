@@ -5,6 +5,11 @@ lesson stand in `questions_of_….py`, each with a truth that the library comput
 judges, `puzzles` runs what a reader wrote on real ranks, and `progress` keeps what was answered.
 """
 
-from .collective_costs import collective
 
-__all__ = ["collective"]
+def __getattr__(name: str) -> object:
+    """`course.collective`, imported when it is used: `lp.reasons` lies here as well, without widgets."""
+    if name != "collective":
+        raise AttributeError(f"llamapar.course has no {name!r}")
+    from .collective_costs import collective
+
+    return collective

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.hardware import DEFAULT_GPU, hardware
 from llamapar.errors import one_of, whole
 from llamapar.figures import draw
 from llamapar.figures.chart import Chart
 from llamapar.figures.style import Spec
+from llamapar.panels.film import ring_bytes
 from llamapar.panels.ladders import Subject
-from llamapar.panels.live_panel import MADE_BY, SUBJECTS
-from llamapar.records.calls import Call
+from llamapar.panels.live_panel import SUBJECTS
 from llamapar.records.tables import Record, human
 from llamapar.timing.layer import HOP, NET_HOP, START, Ring
 
@@ -55,9 +56,8 @@ class CollectiveCost(Record):
 
     @property
     def sent_bytes(self) -> int:
-        """What one rank sends, exact."""
-        times = {"all-reduce": 2 * (self.ranks - 1), "send": self.ranks}.get(self.kind, self.ranks - 1)
-        return self.mib * 2**20 * times // self.ranks
+        """What one rank sends."""
+        return ring_bytes(self.kind.replace("-", "_"), self.mib * 2**20, self.ranks)
 
     @property
     def seconds(self) -> float:
@@ -116,16 +116,17 @@ class CollectiveCost(Record):
         return f"A rank sends {equation}, {where}, in about {1e3 * self.seconds:.3g} ms on {self.gpu}."
 
 
+@checked_options
 def collective(
     kind: str = "all-reduce", ranks: int = 8, mib: int = 64, gpu: str = DEFAULT_GPU
 ) -> CollectiveCost:
     """One collective: its kind, its ranks, its tensor in MiB. Raises LlamaparError for another kind."""
-    chosen = one_of("kind", kind, KINDS)
-    made = CollectiveCost(
-        chosen, whole("ranks", ranks, 2, 2**14), whole("mib", mib, 1, 2**20), hardware(gpu).name
+    return CollectiveCost(
+        one_of("kind", kind, KINDS),
+        whole("ranks", ranks, 2, 2**14),
+        whole("mib", mib, 1, 2**20),
+        hardware(gpu).name,
     )
-    made.note(Call("course.collective", {"kind": chosen, "ranks": ranks, "mib": mib, "gpu": made.gpu}))
-    return made
 
 
 SUBJECTS["collective"] = Subject(
@@ -135,5 +136,3 @@ SUBJECTS["collective"] = Subject(
     lambda record: f"{record.sent_bytes / 2**20:.4g} MiB, {1e3 * record.seconds:.2g} ms",
     lambda record: record.sentence,
 )
-
-MADE_BY["course.collective"] = collective

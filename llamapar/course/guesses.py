@@ -120,8 +120,6 @@ def difference(answer: Any, target: Any) -> str:
     if isinstance(answer, bool) == isinstance(target, bool) and answer == target:
         return ""
     numbers = [isinstance(one, int | float) and not isinstance(one, bool) for one in (answer, target)]
-    return f"{shown(answer)} is {'not it' if not all(numbers) else _beside(answer, target)}"
-
-
-def _beside(answer: float, target: float) -> str:
-    return "too large" if answer > target else "too small"
+    if not all(numbers):
+        return f"{shown(answer)} is not it"
+    return f"{shown(answer)} is too {'large' if answer > target else 'small'}"

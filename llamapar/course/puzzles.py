@@ -78,8 +78,7 @@ class Comm:
             "all_reduce",
             f"an all_reduce of {list(t.shape)}",
             lambda: dist.all_reduce(total, how),
-            None,
-            t.shape,
+            shape=t.shape,
         )
         return total
 
@@ -95,7 +94,7 @@ class Comm:
         own = torch.empty_like(t.chunk(self.world)[self.rank]).contiguous()
         what = f"a reduce_scatter of {list(t.shape)}"
         self._do(
-            "reduce_scatter", what, lambda: dist.reduce_scatter_tensor(own, t.contiguous()), None, t.shape
+            "reduce_scatter", what, lambda: dist.reduce_scatter_tensor(own, t.contiguous()), shape=t.shape
         )
         return own
 

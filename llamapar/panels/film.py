@@ -232,10 +232,14 @@ def _event(event: CollectiveEvent, line: Iterable[TapeStep]) -> Plain:
 
 def sent_bytes(event: CollectiveEvent) -> int:
     """Bytes that a rank sends, by a ring: (n-1)/n of the whole, and of an all-reduce twice that."""
-    n = len(event.group)
-    if event.kind in ("send", "recv"):
-        return event.bytes * (event.kind == "send")
-    return event.bytes * (n - 1) // n * (2 if event.kind == "all_reduce" else 1)
+    return ring_bytes(event.kind, event.bytes, len(event.group))
+
+
+def ring_bytes(kind: str, size: int, ranks: int) -> int:
+    """The same of a tensor's bytes; a send has no ring, and a receive sends nothing."""
+    if kind in ("send", "recv"):
+        return size * (kind == "send")
+    return size * (ranks - 1) // ranks * (2 if kind == "all_reduce" else 1)
 
 
 def _moves(

@@ -17,7 +17,7 @@ from typing import Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import checked_options
+from llamapar.describe.arguments import checked_options, name_in_code
 from llamapar.describe.keywords import LiveKeywords
 from llamapar.describe.models import PRESETS, ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
@@ -163,7 +163,7 @@ class Live(Undoing[LiveState]):
         return self._state.line
 
     def _read(self, line: str) -> LiveState:
-        by_place, by_name = read_arguments(line, "lp.live", MADE_BY)
+        by_place, by_name = read_arguments(line, "lp.live", _makers())
         return initial_live(*by_place, **by_name)  # type: ignore[arg-type]
 
     def _changed(self, before: LiveState) -> bool:
@@ -214,7 +214,9 @@ def live(
     return Live(initial_live(what, model, knob=knob, **arguments))
 
 
-MADE_BY = {f"lp.{found.make.__name__}": found.make for found in SUBJECTS.values()}
+def _makers() -> dict[str, Callable[..., Record]]:
+    """The functions whose records can be live, by their names in code."""
+    return {name_in_code(found.make): found.make for found in SUBJECTS.values()}
 
 
 @checked_options
@@ -229,10 +231,10 @@ def initial_live(
     given: Values = {}
     if isinstance(what, Record | Call):
         kind, call = type(what).__name__, what.call if isinstance(what, Record) else what
-        made = call.function.removeprefix("lp.").removeprefix("course.") if call else ""
+        made = call.function.partition(".")[2] if call else ""
         what = "block" if made == "ranks" and call and "model" in call.arguments else made
         if not call or what not in SUBJECTS:
-            why = f"live pictures are made by {', '.join(MADE_BY)}"
+            why = f"live pictures are made by {', '.join(_makers())}"
             raise LayoutError(f"{kind} cannot be shown live", why, ["lp.live('heads', model, tp=8)"], "what")
         # What the call leaves out is the function's default, not the value that a picture opens with.
         usual = inspect.signature(SUBJECTS[what].make).parameters.values()

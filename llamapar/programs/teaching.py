@@ -100,6 +100,8 @@ def even_tokens(layout: Layout) -> int:
 def teaching_inputs(program: str, setting: Setting) -> dict[str, Tensor]:
     """Name → global tensor, of the inputs that draw; what is not named stays random."""
     own = {
+        "attention": _attention,
+        "meta_attention": _attention,
         "mlp": _mlp,
         "embedding": _embedding,
         "loss": _loss,
