@@ -80,9 +80,5 @@ def call_of(function: Callable[..., object], given: Mapping[str, object]) -> Cal
     ]
     arguments = {name: said.pop(name) for name in needed} | said
     # A method is called on the call of its record, a function on its module.
-    return Call(f"{owner}.{function.__name__}" if owner else name_in_code(function), arguments, len(needed))
-
-
-def name_in_code(function: Callable[..., object]) -> str:
-    """The name by which code calls a function that makes records: "lp.heads", "course.collective"."""
-    return f"{'lp' if function.__name__ in PUBLIC else 'course'}.{function.__name__}"
+    home = owner or ("lp" if function.__name__ in PUBLIC else "course")
+    return Call(f"{home}.{function.__name__}", arguments, len(needed))

@@ -17,7 +17,7 @@ from typing import Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import checked_options, name_in_code
+from llamapar.describe.arguments import call_of, checked_options
 from llamapar.describe.keywords import LiveKeywords
 from llamapar.describe.models import PRESETS, ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
@@ -216,7 +216,7 @@ def live(
 
 def _makers() -> dict[str, Callable[..., Record]]:
     """The functions whose records can be live, by their names in code."""
-    return {name_in_code(found.make): found.make for found in SUBJECTS.values()}
+    return {call_of(found.make, {}).function: found.make for found in SUBJECTS.values()}
 
 
 @checked_options
