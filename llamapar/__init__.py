@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .count import Memory, Reconciliation, memory, reconcile
     from .count.wire import Traffic, traffic
     from .count.zero_map import ZeroMap, zero
+    from .course.incidents import Incident, Replay, incidents
     from .course.reasons import Reasons, reasons
     from .describe.job import Job
     from .describe.jobs import JOBS, PublishedJob
@@ -101,6 +102,7 @@ __all__ = [
     "FfnMap",
     "Finding",
     "HeadMap",
+    "Incident",
     "Inspection",
     "Job",
     "LayerSteps",
@@ -128,6 +130,7 @@ __all__ = [
     "Reasons",
     "Reconciliation",
     "Recording",
+    "Replay",
     "Report",
     "RopeScaling",
     "RunResult",
@@ -157,6 +160,7 @@ __all__ = [
     "explorer",
     "ffn",
     "heads",
+    "incidents",
     "inside",
     "live",
     "loading",
@@ -232,8 +236,9 @@ def _register_display() -> None:
     shell = ipython.get_ipython() if ipython else None
     if shell is None:
         return
-    shown = shell.display_formatter.ipython_display_formatter
-    shown.for_type_by_name("llamapar.diagnosis.explanation", "Explanation", _show_explanation)
+    shell.display_formatter.ipython_display_formatter.for_type_by_name(
+        "llamapar.diagnosis.explanation", "Explanation", _show_explanation
+    )
 
     def docstring_first(seen: Any) -> list[tuple[str, str]] | None:
         """Shift-Tab's text for a function or class of llamapar; None leaves the object to IPython, as for

@@ -27,7 +27,7 @@ ROUNDING = re.compile(
 )
 """A difference that rounding makes is another one on another kind of processor."""
 
-WITH_PYTHON = ["README", "library", "running", "your-code", "explain", "time"]
+WITH_PYTHON = ["README", "course", "library", "running", "your-code", "explain", "time"]
 """Pages with examples in Python."""
 
 
