@@ -56,6 +56,14 @@ def loaded(code: str, *names: str) -> set[str]:
     return after((code,), names)[0]
 
 
+def test_facts_of_settings_do_not_wait_for_another_import() -> None:
+    """The words for recompute and schedules belong to a room that reading alone does not import."""
+    row = 'read(cases()["tt-32-recipe-tp2cp2pp2"])'
+    code = f"sys.path.insert(0, {str(ROOT / 'tests')!r})\nfrom settings_cases import cases, read\n"
+    facts = printed(f"{code}print({row}.facts())")
+    assert "'recompute': 'selective', 'schedule': 'interleaved-1f1b'" in facts
+
+
 def test_nothing_heavy_is_loaded_until_it_is_used() -> None:
     """Step by step in one interpreter, and at its end a heavy module that the list must show."""
     steps = ("import llamapar", CORE, "import llamapar.cli.main", "llamapar.view", "import numpy")

@@ -64,8 +64,12 @@ class SizeCut:
 
     @cached_property
     def gathered(self) -> set[int]:
-        """The size of equal pieces after a gather."""
-        return {share * self.degree for share in self.shares}
+        """The size of equal pieces after a gather; each CP rank has two of them, which may differ."""
+        return {
+            (a + b) * self.degree // 2
+            for a in self.shares
+            for b in (self.shares if self.axis == "2·cp" else {a})
+        }
 
     @cached_property
     def _sizes(self) -> set[int]:

@@ -18,6 +18,7 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LayoutError, LlamaparError, printable
+from llamapar.late import late
 from llamapar.records.tables import AsDict, Plain, Record
 
 from . import framework as find_framework
@@ -64,11 +65,6 @@ _SCHEDULES = {
     "dualpipev": "dualpipev",
 }
 """Schedules as Megatron-LM and torch's pipelining write them (torch/distributed/pipelining/schedules.py)."""
-
-
-def _choice(option: str, word: str) -> str | None:
-    """The word if it is one of an option's choices, else None."""
-    return word if word in OPTIONS[option].choices else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -180,8 +176,12 @@ class Settings(Record):
         found = {
             name: self.job.get(name) for name in (*JOB_FACTS, "padding", "layer_split", "saves", "cp_method")
         }
-        found["recompute"] = _choice("recompute", str(self.job.get("recompute")).partition(" ")[0])
-        found["schedule"] = _choice("schedule", _SCHEDULES.get(str(self.job.get("schedule")).lower(), ""))
+        late("memory")  # Its room owns the words for recompute and schedule, and hands them to the options.
+        words = {
+            "recompute": str(self.job.get("recompute")).partition(" ")[0],
+            "schedule": _SCHEDULES.get(str(self.job.get("schedule")).lower(), ""),
+        }
+        found |= {name: word for name, word in words.items() if word in OPTIONS[name].choices}
         return {name: value for name, value in found.items() if value is not None}
 
     def known(self) -> dict[str, int]:
