@@ -222,6 +222,13 @@ def test_another_name_is_refused_with_the_nearest(name: str, nearest: str) -> No
     assert refused.value.why == f"known are {', '.join(NAMES)}"
 
 
+@pytest.mark.parametrize("name", ["", "/", "no/such/folder/03", "a" * 5000 + "/03", "notebooks/"])
+def test_a_folder_without_the_notebook_is_refused(name: str) -> None:
+    with pytest.raises(lp.LlamaparError, match=r"^lesson='.*' is not known\n") as refused:
+        lesson(name)
+    assert refused.value.choose[0] == "paper-3.3"
+
+
 @pytest.mark.parametrize("minutes", [3, 0, -1, True, "60", 7.5, float("nan"), "x" * 999])
 def test_minutes_that_cannot_work_say_the_smallest(minutes: Any) -> None:
     with pytest.raises(

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from glob import glob
 from html import escape
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -225,14 +226,13 @@ def lesson(name: str, minutes: int | None = None) -> Lesson:
     homework: the last ones of a notebook, and of each part of a paper. Raises LlamaparError for an unknown
     name, and for minutes that are too few for the first question.
     """
-    path = Path(name)
+    path = Path(name.removesuffix(".ipynb"))
     folder = notebooks_folder() if path.parent == Path() else path.parent
-    stems = sorted(found.stem for found in folder.glob("*.ipynb"))
+    stems = sorted(file.removesuffix(".ipynb") for file in glob("*.ipynb", root_dir=folder))
     short = {alias: stem for stem in stems for alias in stem.split("_", 1)}
-    word = path.name.removesuffix(".ipynb")
     name = one_of(
         "lesson",
-        short.get(word, word),
+        short.get(path.name, path.name),
         [*(walk for walk, row in LESSONS.items() if "parts" in row), *stems],
         LlamaparError,
     )
