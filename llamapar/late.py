@@ -136,6 +136,7 @@ INSIDE: Mapping[str, str] = {
     "judge_folder": "configs.folder",
     "judge_incomplete": "configs.incomplete",
     "hang_picture": "flight.picture:picture",
+    "lesson": "course.lessons",
     "loading_picture": "nodes.drawing:picture",
     "make_mesh": "spmd.compat",
     "overflow_lines": "nodes.loading",

@@ -504,6 +504,7 @@ STATUSES = {
     ),
     "loading": ("loading --model tiny", "loading --model llama3.1-405b --nodes 1"),
     "schedule": ("schedule gpipe --pp 2 --micro-batches 4", None),
+    "lesson": ("lesson 01 --minutes 4", None),
     "checkpoint inspect": ("checkpoint inspect old", "checkpoint inspect cut"),
     "checkpoint shard": ("checkpoint shard old made1 --tp 2", None),
     "checkpoint gather": ("checkpoint gather old made2", None),
@@ -566,7 +567,7 @@ def test_a_terminal_that_knows_ascii_only() -> None:
 def test_every_option_is_explained_and_used() -> None:
     used = {option for command in LEAVES.values() for option in command.options}
     dims = {"max_seq_len", "dim", "n_layers", "n_heads", "head_dim", "ffn_dim", "vocab_size"}
-    of_python = {"steps_done", "parameter", "data", "program", "interleave", "out", "backward"}
+    of_python = {"steps_done", "parameter", "data", "program", "interleave", "backward"}
     of_python |= {"beside", "time", "step", "case", "gives", "eval_mode", "prove"}
     assert set(OPTIONS) - used == {"json"} | dims | of_python
     assert used <= set(OPTIONS)

@@ -35,7 +35,7 @@ from nbformat import NotebookNode
 import llamapar as lp
 from llamapar import course
 from llamapar.course.blocks import block
-from reading import reading
+from llamapar.course.notebook_cells import SECONDS_TO_RUN, minutes_to_read, read_cells
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 PATHS = sorted(FOLDER.glob("*.ipynb"))
@@ -189,7 +189,8 @@ def test_minutes_of_the_course_are_those_estimated() -> None:
     page = (FOLDER.parent / "docs" / "course.md").read_text()
     for path in PATHS:
         (stated,) = re.findall(rf"/{path.name}\) \|.*\| `(\d+)` \|", page)
-        assert int(stated) == round(reading(path).minutes), f"{path.stem}: {reading(path)}"
+        minutes = minutes_to_read(read_cells(path)) + SECONDS_TO_RUN / 60
+        assert int(stated) == round(minutes), f"{path.stem}: {minutes:.1f}"
 
 
 def test_outputs_are_small_and_of_the_four_kinds(path: Path, notebook: NotebookNode) -> None:

@@ -18,6 +18,7 @@ from llamapar.cli.output import as_flags
 from llamapar.count import ACCOUNTINGS
 from llamapar.count.in_flight import SCHEDULES
 from llamapar.count.saved import RECOMPUTE
+from llamapar.course.lessons import lesson
 from llamapar.describe import options
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.job import Job
@@ -33,12 +34,14 @@ from llamapar.spmd.setting import DTYPES
 
 PACKAGE = Path(lp.__file__).parent
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))
-} | {
-    f"checkpoint.{name}": getattr(lp.checkpoint, name)
-    for name in ("inspect", "shard", "gather", "reshard", "verify")
-}
+FUNCTIONS: dict[str, Callable[..., Any]] = (
+    {name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))}
+    | {
+        f"checkpoint.{name}": getattr(lp.checkpoint, name)
+        for name in ("inspect", "shard", "gather", "reshard", "verify")
+    }
+    | {"lesson": lesson}
+)
 
 SUBJECTS = {
     *("model", "layout", "name", "program", "what", "record", "attempt", "cost", "plan", "mesh", "source"),
@@ -199,7 +202,7 @@ LEAVES: dict[str, Command] = {
 
 OF_THE_COMMAND = {
     *("model", "job", "shrink", "tape", "trace", "inventory", "file", "context", "json", "export"),
-    *("config", "launch", "settings", "explain"),
+    *("config", "launch", "settings", "explain", "out", "slides"),
 }
 
 

@@ -68,7 +68,7 @@ def test_a_command_prints_what_the_page_shows(run: Any, command: str, output: st
 
 def test_every_kind_of_command_has_an_example() -> None:
     shown = {str(param.values[0]).split()[1] for param in COMMANDS}
-    wanted = ["check", "explain", "loading", "memory", "model", "ranks", "run", "schedule"]
+    wanted = ["check", "explain", "lesson", "loading", "memory", "model", "ranks", "run", "schedule"]
     assert sorted(shown) == wanted  # checkpoint: beside its tests
 
 

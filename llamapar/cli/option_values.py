@@ -87,6 +87,8 @@ _READERS: dict[str, Callable[[str], object]] = {
     "gpu": _gpu,
     "framework": lambda text: find_framework(text).spelled,
     "saves": lambda text: tuple(OPTIONS["saves"].chosen(word.strip()) for word in text.split(",")),
+    # What is no number is refused by the lesson, which knows the smallest that works.
+    "minutes": lambda text: int(text) if text.isdecimal() else text,
     # Lengths with commas between them: "10,20,34".
     "documents": lambda text: tuple(whole("documents", _count("documents", n)) for n in text.split(",")),
 }

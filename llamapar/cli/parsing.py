@@ -48,6 +48,7 @@ _METAVARS = {
     "against": "PATH",
     "flight": "DIR",
     "context": "JSON",
+    **dict.fromkeys(("out", "slides"), "FILE"),
 }
 """What stands for an option's value in a usage line, where it is neither N nor the option's name."""
 

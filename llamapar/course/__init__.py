@@ -2,7 +2,8 @@
 
 `exercises` is the door: `predict("…")` and `check("…")` look up a question by its name. The questions of a
 lesson stand in `questions_of_….py`, each with a truth that the library computes. `boxes` asks them, `guesses`
-judges, `puzzles` runs what a reader wrote on real ranks, and `progress` keeps what was answered.
+judges, `puzzles` runs what a reader wrote on real ranks, and `progress` keeps what was answered. `lessons`
+makes a script for a reading group of the notebooks, which `notebook_cells` reads.
 """
 
 

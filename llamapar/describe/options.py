@@ -254,6 +254,8 @@ _TABLE = (
     Option("file", str, None, "log file to read instead, of any size"),
     Option("flight", str, None, "folder with torch's flight records of a hanging run, one file per rank"),
     Option("context", str, None, _CONTEXT),
+    Option("minutes", int, None, "length of a session (default: that of reading it)", "minutes"),
+    Option("slides", str, None, "new file for slides: one HTML page, made of the notebooks' pictures"),
     Option("inventory", bool, False, "list every tensor and where it is stored"),
     Option("shrink", bool, False, _SHRINK),
     Option("config", list, None, "settings file of your run: TOML, YAML, JSON or Python; repeatable"),

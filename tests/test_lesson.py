@@ -1,0 +1,464 @@
+"""The kit for a reading group: scripts, slides, notes for the teacher, and the map of ideas."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import runpy
+import subprocess
+import sys
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from llamapar.course.exercises import EXERCISES, PREDICTIONS
+from llamapar.course.lessons import LESSONS, NOTES, Lesson, lesson
+from llamapar.course.notebook_cells import (
+    SECONDS_TO_RUN,
+    minutes_to_read,
+    notebooks_folder,
+    read_cells,
+    sections,
+)
+from llamapar.course.questions import QUESTIONS
+
+PROJECT = Path(__file__).resolve().parent.parent
+PATHS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
+NAMES = ["paper-3.3", *(path.stem for path in PATHS)]
+
+
+@cache
+def whole(name: str) -> Lesson:
+    """A lesson as long as it takes to read, so with every section that asks."""
+    return lesson(name)
+
+
+def asked(name: str) -> set[str]:
+    """The questions of a notebook, by name."""
+    return {
+        question for cell in read_cells(PROJECT / "notebooks" / f"{name}.ipynb") for _, question in cell.asks
+    }
+
+
+# -- the notebooks as data -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_the_sections_of_a_notebook_are_the_whole_of_it(path: Path) -> None:
+    cells = read_cells(path)
+    found = sections(cells)
+    assert all(any(cell.is_code for cell in own) for _, own in found)
+    assert sum(minutes_to_read(own) for _, own in found) == pytest.approx(minutes_to_read(cells))
+    assert [cell.number for _, own in found for cell in own if cell.is_code] == list(
+        range(1, 1 + sum(cell.is_code for cell in cells))
+    )
+
+
+def stored(tmp_path: Path, *cells: dict[str, Any], name: str = "own.ipynb") -> Path:
+    """A notebook of one's own; a cell needs a source, and outputs if it has some."""
+    kinds = [
+        {"cell_type": "code" if "code" in cell else "markdown", "metadata": {}, "execution_count": 1} | cell
+        for cell in cells
+    ]
+    sources = [{**cell, "source": cell.get("code", cell.get("text"))} for cell in kinds]
+    (tmp_path / name).write_text(json.dumps({"cells": sources}), encoding="utf-8")
+    return tmp_path / name
+
+
+def test_what_takes_time(tmp_path: Path) -> None:
+    png = {"data": {"image/png": "iVBORw0KGgo=", "text/plain": "one\ntwo"}}
+    cells = read_cells(
+        stored(
+            tmp_path,
+            {"text": "# One two\n[three](of/no/account)<details>" + "folded " * 99 + "</details>"},
+            {"code": ["x = 1\n", "x"], "outputs": [{"text": ["a\n", "b\n"]}, png]},
+            {"code": 'predict("how many?")'},
+            {"code": 'lp.watch("mlp")\nlp.check("tiny")'},
+            {"code": 'check("a")\ncheck("b")'},
+        )
+    )
+    seconds = 4 * 0.3 + 7 * 3 + 2 * 1 + 20 + 15 + 20 + 90
+    assert minutes_to_read(cells) == pytest.approx(seconds / 60)
+    assert [cell.asks for cell in cells[2:]] == [
+        (("predict", "how many?"),),
+        (),
+        (("check", "a"), ("check", "b")),
+    ]
+
+
+def test_the_notebooks_are_in_the_package_or_beside_it(tmp_path: Path) -> None:
+    assert notebooks_folder() == PROJECT / "notebooks"
+    inside, beside = tmp_path / "pack" / "notebooks", tmp_path / "notebooks"
+    for folder in (beside, inside):
+        folder.mkdir(parents=True)
+        (folder / "00_start_here.ipynb").touch()
+        assert notebooks_folder(tmp_path / "pack") == folder
+    with pytest.raises(lp.LlamaparError, match=r"^the notebooks of the course are not here\n") as missing:
+        notebooks_folder(tmp_path / "elsewhere" / "pack")
+    assert (
+        missing.value.why
+        == "a lesson is read from its notebook, and they come with a clone of the repository"
+    )
+    assert missing.value.choose[-1] == "a path, such as notebooks/03_attention_heads.ipynb"
+
+
+# -- scripts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_has_all_that_its_sections_ask(name: str) -> None:
+    made, script = whole(name), whole(name).text()
+    assert sum(stop.minutes for stop in made.stops) == made.minutes
+    assert min(stop.minutes for stop in made.stops) >= 1
+    about = made.as_dict()
+    for stop in about["stops"]:
+        told = [step for step in stop["steps"] if "ask" in step]
+        assert len(told) == len(stop["asks"])
+        assert stop["writes"] == []
+        assert re.search(
+            rf"^###? \d:\d\d {re.escape(stop['title'])} \({stop['minutes']} min\)$", script, re.M
+        )
+        for step in told:
+            assert f"**Ask** (cell [{step['cell']}]): {step['ask']}\n" in script
+            assert f"**It is {step['truth']}.** {step['why']}".rstrip() in script
+            assert f"> For you: {step['note']}" in script
+            for wrong in step["wrong"]:
+                assert f"- {wrong['guess']} → {wrong['reply']}" in script
+            for hint in step["hints"]:
+                assert hint in script
+    for stop in about["homework"]:
+        assert stop["writes"], "a lesson of its own length leaves only puzzles for home"
+    if name != "paper-3.3":
+        everywhere = about["stops"] + about["homework"]
+        assert {question for stop in everywhere for question in stop["asks"]} == asked(name)
+        puzzles = re.findall(r'puzzle\(\\"([^"\\]+)', (PROJECT / "notebooks" / f"{name}.ipynb").read_text())
+        assert [puzzle for stop in about["homework"] for puzzle in stop["writes"]] == puzzles
+        for puzzle in puzzles:
+            assert f" · {puzzle}" in script
+    assert "png" not in json.dumps(about)
+
+
+def test_a_script_says_what_is_before_and_after_it() -> None:
+    script = whole("03_attention_heads").text()
+    assert script.startswith(
+        "# How many heads does a GPU hold, and what happens at TP 16?\n\nA script for a "
+    )
+    assert "The room should know:\n\n- `02_collectives`: all-reduce\n" in script
+    assert "Show cell [2]: `lp.heads('llama3-8b', tp=2)`\n" in script
+    assert "Run cell [3]: `128 query heads and 8 KV heads, each of 128 rows`\n" in script
+    assert "- [48, 64] → Heads count from 0, so the last is one less.\n" in script
+    assert "Takeaway: before the sum over the ranks, the output has the right shape and the wrong" in script
+    assert "## Where it leads\n\n- `06_context_parallel`: query heads and KV heads\n" in script
+
+
+@pytest.mark.parametrize("minutes", [5, 9, 12, 22, 60])
+def test_what_does_not_fit_is_homework(minutes: int) -> None:
+    made = lesson("03", minutes)
+    assert made.minutes == minutes == sum(stop.minutes for stop in made.stops)
+    titles = [stop.title for stop in (*made.stops, *made.homework)]
+    assert titles == [
+        title for title, _ in sections(read_cells(PROJECT / "notebooks/03_attention_heads.ipynb"))
+    ]
+    assert (len(made.homework) == 1) == (minutes >= 22), "only what is to be written"
+    script = made.text()
+    for stop in made.homework:
+        assert (
+            f"- `03_attention_heads`, {stop.title} ({stop.minutes} min)" in script.partition("## Homework")[2]
+        )
+
+
+def test_a_section_has_one_minute_and_its_share_of_the_rest() -> None:
+    made = lesson("01", 60)
+    taken = [minutes_to_read(stop.cells) for stop in made.stops]
+    taken[0] += SECONDS_TO_RUN / 60
+    for stop, own in zip(made.stops, taken, strict=True):
+        assert abs(stop.minutes - 1 - (60 - len(taken)) * own / sum(taken)) <= 1
+
+
+def test_a_walk_keeps_the_first_section_of_each_part_longest() -> None:
+    parts = LESSONS["paper-3.3"]["parts"]
+    assert [stop.part for stop in whole("paper-3.3").stops] == [
+        part["heading"] for part in parts for _ in part["sections"]
+    ]
+    for minutes in (10, 18, 30):
+        kept = {(stop.part, stop.place) for stop in lesson("paper-3.3", minutes).stops}
+        last = max(place for _, place in kept)
+        for part in parts:
+            places = {place for heading, place in kept if heading == part["heading"]}
+            assert places in ({*range(n)} for n in (last, last + 1, len(part["sections"])))
+    script = whole("paper-3.3").text()
+    for part in parts:
+        assert f"## {part['heading']}\n\n{part['says']}\n\n### " in script
+    assert "In `07_pipeline`.\n" in script
+
+
+# -- names and errors ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["01_four_axes", "01", "four_axes", "notebooks/01_four_axes.ipynb"])
+def test_a_notebook_has_several_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT)
+    assert lesson(name, 4).name == "01_four_axes"
+
+
+def test_the_paper_is_read_from_another_folder_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT)
+    assert lesson("notebooks/paper-3.3", 8).text() == lesson("paper-3.3", 8).text()
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("paper-3.2", "paper-3.3"), ("03_atention", "03_attention_heads"), ("piplines", "07_pipeline")],
+)
+def test_another_name_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(lp.LlamaparError, match=f"^lesson='{name}' is not known\n") as refused:
+        lesson(name)
+    assert refused.value.choose[0] == nearest
+    assert refused.value.why == f"known are {', '.join(NAMES)}"
+
+
+@pytest.mark.parametrize("name", ["", "/", "no/such/folder/03", "a" * 5000 + "/03", "notebooks/"])
+def test_a_folder_without_the_notebook_is_refused(name: str) -> None:
+    with pytest.raises(lp.LlamaparError, match=r"^lesson='.*' is not known\n") as refused:
+        lesson(name)
+    assert refused.value.choose[0] == "paper-3.3"
+
+
+@pytest.mark.parametrize("minutes", [3, 0, -1, True, "60", 7.5, float("nan"), "x" * 999])
+def test_minutes_that_cannot_work_say_the_smallest(minutes: Any) -> None:
+    with pytest.raises(
+        lp.LlamaparError, match=r"^minutes=.*: minutes must be a whole number, at least 4\n"
+    ) as bad:
+        lesson("01", minutes)
+    assert bad.value.why == "01_four_axes comes to its first question in 4 minutes"
+    assert bad.value.choose == ("minutes=4",)
+    assert len(str(bad.value)) < 300
+    assert len(lesson("01", 4).stops) == 2
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": [1]}', '{"cells": [{"cell_type": "code"}]}'])
+def test_what_is_no_notebook_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "own.ipynb").write_text(text)
+    with pytest.raises(lp.LlamaparError, match=r"own\.ipynb cannot be read as a notebook\n  why"):
+        lesson(f"{tmp_path}/own")
+
+
+def test_a_notebook_with_nothing_in_it_is_a_lesson_with_nothing_in_it(tmp_path: Path) -> None:
+    assert lesson(str(stored(tmp_path))).stops == ()
+    only = stored(
+        tmp_path, {"text": "# Write it"}, {"code": 'puzzle("all-reduce from sends", f)'}, name="b.ipynb"
+    )
+    assert [stop.title for stop in lesson(str(only)).homework] == ["Write it"]
+
+
+def test_a_question_that_the_course_does_not_have_is_refused(tmp_path: Path) -> None:
+    path = stored(tmp_path, {"text": "# Own"}, {"code": 'predict("The four peers of rank 14, as a list?")'})
+    with pytest.raises(lp.LlamaparError, match=r"is not known") as refused:
+        lesson(str(path))
+    assert refused.value.choose[0] == "The four peers of rank 13, as a list?"
+
+
+# -- slides ----------------------------------------------------------------------------------------
+
+VOID = {"meta", "img"}
+
+
+class Page(HTMLParser):
+    """The tags of a page that is well formed: whatever opens is closed in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style",):
+            self.words.append(data)
+
+
+@pytest.mark.parametrize("name", ["paper-3.3", "00_start_here", "03_attention_heads", "15_twenty_questions"])
+def test_slides_hold_the_pictures_and_the_questions_and_need_no_network(name: str) -> None:
+    made, html = whole(name), whole(name).slides()
+    page = Page(html)
+    assert html.startswith("<!doctype html>\n")
+    assert {tag for tag, _ in page.tags} <= {
+        *(
+            "html",
+            "head",
+            "meta",
+            "title",
+            "style",
+            "body",
+            "section",
+            "h1",
+            "h2",
+            "p",
+            "img",
+            "ul",
+            "li",
+            "pre",
+        ),
+    }, "no script, no link"
+    assert not re.search(r"https?://|@import|url\(", re.sub(r'alt="[^"]*"', "", html))
+    pictures = [attrs for tag, attrs in page.tags if tag == "img"]
+    steps = [step for stop in made.stops for step in stop.steps]
+    assert len(pictures) == sum(bool(step.png) for step in steps)
+    for attrs in pictures:
+        assert base64.b64decode(str(attrs["src"]).partition("base64,")[2], validate=True).startswith(
+            b"\x89PNG"
+        )
+        assert str(attrs["alt"]).strip()
+    said = "".join(page.words)
+    for step in steps:
+        if step.item:
+            about = step.as_dict()
+            assert said.count(about["ask"]) >= 2, "with its picture, and above its answer"
+            assert about["truth"] in said
+            assert about["why"] in said
+            assert not about["note"] or about["note"] not in said, "the note is for the teacher"
+    questions = sum(step.item is not None for step in steps)
+    assert html.count('class="truth"') == questions
+
+
+def test_an_answer_is_never_on_the_slide_of_its_question() -> None:
+    for slide in whole("03_attention_heads").slides().split("<section>"):
+        assert not ('class="ask"' in slide and 'class="truth"' in slide)
+
+
+def test_whatever_a_notebook_says_is_escaped(tmp_path: Path) -> None:
+    evil = '"><script>alert(1)</script>$title'
+    output = {"data": {"image/png": f"AA{evil}", "text/plain": evil}}
+    path = stored(
+        tmp_path,
+        {"text": f"# {evil}"},
+        {"code": "1", "outputs": [output]},
+        {"text": f"## 1. {evil}"},
+        {"code": 'predict("The four peers of rank 13, as a list?")', "outputs": [{"text": evil}]},
+        {"text": f"## 2. {evil}"},
+        {"code": "1", "outputs": [{"evalue": evil}]},
+        name=f"a<b>{'&'}.ipynb",
+    )
+    html = lesson(str(path)).slides()
+    assert "<script" not in html
+    assert "alert(1)" in html
+    assert "a<b>" not in html
+    Page(html)
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_the_command_writes_script_and_slides(run: Any, tmp_path: Path) -> None:
+    script, slides = tmp_path / "script.md", tmp_path / "slides.html"
+    words = ["lesson", "01", "--minutes", "4", "--out", str(script), "--slides", str(slides)]
+    title = "Which GPUs talk to which? (4 min)"
+    assert run(words) == (0, f"{script}: {title}\n{slides}: {title}\n", "")
+    assert script.read_text("utf-8") == run("lesson 01 --minutes 4")[1]
+    assert slides.read_text("utf-8").startswith("<!doctype html>")
+    status, out, err = run(words)
+    assert (status, out, err) == (2, "", f"llamapar: {script} cannot be written: File exists\n")
+
+
+def test_the_command_says_the_same_in_json(run: Any, tmp_path: Path) -> None:
+    slides = tmp_path / "slides.html"
+    status, out, err = run(f"lesson 01 --minutes 4 --json --slides {slides}")
+    told = json.loads(out)
+    assert (status, err) == (0, "")
+    assert told["name"] == "01_four_axes"
+    assert told["written"] == [f"{slides}: Which GPUs talk to which? (4 min)"]
+    assert told["stops"][1]["steps"][1]["truth"] == "[12, 15, 9, 5]"
+    assert [stop["minutes"] for stop in told["stops"]] == [2, 2]
+    assert told["leads_to"]["02_collectives"] == "ranks and groups"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "llamapar: a lesson is needed\n  try  llamapar lesson 03, or llamapar lesson paper-3.3\n"),
+        (
+            "01 --minutes 1,000x",
+            "llamapar: minutes='1,000x': minutes must be a whole number, at least 4\n"
+            "  why  01_four_axes comes to its first question in 4 minutes\n  try  --minutes 4\n",
+        ),
+        (
+            "01 --minutes 2",
+            "llamapar: minutes=2: minutes must be a whole number, at least 4\n"
+            "  why  01_four_axes comes to its first question in 4 minutes\n  try  --minutes 4\n",
+        ),
+    ],
+)
+def test_the_command_refuses(run: Any, words: str, said: str) -> None:
+    assert run(f"lesson {words}") == (2, "", said)
+
+
+WITHOUT = """
+import sys
+for name in ("torch", "anywidget", "IPython"):
+    sys.modules[name] = None  # as if it were not installed
+from llamapar.cli.main import main
+sys.exit(main(["lesson", "01", "--minutes", "4"]))
+"""
+
+
+def test_without_what_computes_the_answers_it_says_how_to_get_it() -> None:
+    code = f"import sys; sys.path.insert(0, {str(PROJECT)!r})\n{WITHOUT}"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(
+        r"llamapar: (torch|anywidget) is not installed, and the answers of a lesson are computed with it\n"
+        r"  try  pip install -e '\.\[lab\]' in a checkout of llamapar\n",
+        done.stderr,
+    )
+
+
+# -- notes and the map -----------------------------------------------------------------------------
+
+
+def test_every_question_has_its_note_and_no_note_is_left_over() -> None:
+    known = {*PREDICTIONS, *EXERCISES, *QUESTIONS}
+    assert set(NOTES) <= known
+    lessons = [path.stem for path in PATHS if path.stem[:2].isdigit() and int(path.stem[:2]) <= 10]
+    assert len(lessons) == 11
+    assert set().union(*map(asked, lessons)) <= set(NOTES)
+    assert min(len(note) for note in NOTES.values()) > 60
+    assert len(set(NOTES.values())) == len(NOTES)
+
+
+def test_the_notebooks_know_what_they_need() -> None:
+    rows = {name: row for name, row in LESSONS.items() if "parts" not in row}
+    assert list(rows) == [path.stem for path in PATHS]
+    order = [*rows]
+    for name, row in rows.items():
+        for other in row.get("needs", {}):
+            assert order.index(other) < order.index(name), f"{name} needs {other}"
+
+
+def test_the_map_is_what_the_rows_say() -> None:
+    tool = runpy.run_path(str(PROJECT / "tools" / "idea_map.py"), run_name="idea_map")
+    page = (PROJECT / "docs" / "map.md").read_text(encoding="utf-8")
+    assert page == tool["page"](), "python tools/idea_map.py writes it anew"
+    needs = [
+        (name, other) for name, row in LESSONS.items() for other in row.get("needs", {}) if "idea" in row
+    ]
+    assert page.count(" -->|") == len(needs)
+    for name, row in LESSONS.items():
+        if "idea" in row:
+            assert f'    n{name.partition("_")[0]}["{name.partition("_")[0]} {row["idea"]}"]\n' in page
+            assert not set('"|<>[]') & set(row["idea"] + "".join(row.get("needs", {}).values()))
