@@ -622,10 +622,11 @@ def test_qk_norms_are_copied_to_every_rank_and_back(tmp_path: Path) -> None:
     theirs, mine = (load_file(folder / "model.safetensors") for folder in (source, back))
     assert theirs.keys() == mine.keys()
     assert all(theirs[name].view(torch.uint8).equal(mine[name].view(torch.uint8)) for name in theirs)
-    index = reordered(model, "q_norm", "hf", "meta")
+    norm, wq = (next(p for p in model.parameters() if p.key == key) for key in ("q_norm", "wq"))
+    index = reordered(model, norm, "hf", "meta")
     assert index is not None
     assert index.tolist() == [0, 2, 1, 3]
-    rows = reordered(model, "wq", "hf", "meta")
+    rows = reordered(model, wq, "hf", "meta")
     assert rows is not None
     assert rows[:4].tolist() == index.tolist()
 

@@ -269,7 +269,7 @@ def renamed(wholes: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Weights by transformers' names, in its order of rows."""
     found = {}
     for p in MODEL.parameters():
-        index = reordered(MODEL, p.key, "meta", "hf")
+        index = reordered(MODEL, p, "meta", "hf")
         whole = wholes[p.name]
         found[p.hf_name] = whole if index is None else whole[torch.from_numpy(index)]
     return found

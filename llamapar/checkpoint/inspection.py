@@ -16,6 +16,7 @@ from llamapar.describe.models import PRESETS, ModelLike
 from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.diagnosis import explain
 from llamapar.errors import CheckpointError
+from llamapar.place.sequence_map import in_runs
 from llamapar.records.tables import Plain, Record, cut, span
 
 from .sharding import Sharding
@@ -147,10 +148,7 @@ def _alike(checkpoint: Checkpoint) -> list[list[object]]:
 
 def _spans(numbers: Iterable[int]) -> str:
     """0, 1, 2, 5 as "0–2, 5"."""
-    runs: list[range] = []
-    for n in sorted(numbers):
-        start = runs.pop().start if runs and runs[-1].stop == n else n
-        runs.append(range(start, n + 1))
+    runs = in_runs(range(n, n + 1) for n in sorted(numbers))
     return ", ".join(span(run) for run in runs[:6]) + (", …" if len(runs) > 6 else "")
 
 

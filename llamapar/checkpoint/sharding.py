@@ -28,8 +28,7 @@ HEAD = {"hf": "lm_head.weight", "meta": "output.weight"}
 _OPTIONS = ("kv_replication", "layer_split", "naming", "embedding_columns")
 """Fields of a Sharding that a manifest holds as they are."""
 
-_ROTARY = {"wq": "q_dim", "bq": "q_dim", "wk": "kv_dim", "bk": "kv_dim"}
-_ROTARY |= {"q_norm": "head_dim", "k_norm": "head_dim"}
+_ROTARY = ("wq", "bq", "wk", "bk", "q_norm", "k_norm")
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "_fsdp_wrapped_module.")
 COMPUTED = ("rope.freqs", "freqs_cis", "rotary_emb.inv_freq")
 """Ends of the names of buffers that a model computes; files may hold them."""
@@ -79,9 +78,8 @@ class Sharding(Cut):
 
     def as_dict(self) -> Plain:
         """Plain values for the manifest; `from_dict` reads them back."""
-        layout = {"tp": self.tp, "pp": self.pp}
-        options = {name: getattr(self, name) for name in _OPTIONS}
-        return {"model": asdict(self.model), **layout, "padding": asdict(self.padding), **options}
+        options = {name: getattr(self, name) for name in ("tp", "pp", *_OPTIONS)}
+        return {"model": asdict(self.model), "padding": asdict(self.padding), **options}
 
     @classmethod
     def from_dict(cls, raw: Plain, where: str) -> Sharding:
@@ -116,16 +114,15 @@ def unwrapped(name: str, known: Container[str]) -> str | None:
     return name
 
 
-def reordered(model: ModelConfig, key: str, source: str, target: str) -> NDArray[np.int64] | None:
+def reordered(model: ModelConfig, parameter: Parameter, source: str, target: str) -> NDArray[np.int64] | None:
     """Row index that converts wq or wk (or their biases or norms) from one family's order to the other's.
 
     Row (head, half j, i) of Hugging Face's is row (head, i, j) of Meta's. None if no row moves.
     """
-    if key not in _ROTARY or source == target:
+    if parameter.key not in _ROTARY or source == target:
         return None
-    n: int = getattr(model, _ROTARY[key])
     half = model.head_dim // 2
     # To Hugging Face's order: [head, half, 2] becomes [head, 2, half], which puts the pairs' first
     # members in front.
     halves = (half, 2) if target == "hf" else (2, half)
-    return np.arange(n).reshape(-1, *halves).swapaxes(1, 2).reshape(-1)
+    return np.arange(parameter.shape[0]).reshape(-1, *halves).swapaxes(1, 2).reshape(-1)

@@ -86,7 +86,7 @@ def save_state(result: RunResult, target: str | Path) -> None:
             for name, parameter in wanted.tensors[stage].items():
                 t = state[start + parameter.name]
                 # Programs hold Q and K in Meta's order of rows, and these files have Hugging Face's.
-                index = reordered(setting.model, parameter.key, "meta", "hf")
+                index = reordered(setting.model, parameter, "meta", "hf")
                 rows = _rows(t) if index is None else picked(_rows(t), index)
                 own = cut_shard(wanted, parameter, rank, rows, t.element_size())
                 tensors[name] = Output(_DTYPES[t.dtype], wanted.local_shape(parameter, rank), own)
@@ -108,7 +108,7 @@ def load_state(source: str | Path) -> dict[str, Tensor]:
         model, naming = placement.sharding.model, placement.sharding.naming
         for parameter in model.parameters():
             dtype, rows = whole_parameter(placement, parameter)
-            index = reordered(model, parameter.key, naming, "meta")
+            index = reordered(model, parameter, naming, "meta")
             rows = rows if index is None else picked(rows, index)
             kept = next(torch_one for torch_one, stored in _DTYPES.items() if stored == dtype)
             read = torch.from_numpy(rows.read(0, rows.rows).copy()).flatten().view(kept)

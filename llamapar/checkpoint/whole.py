@@ -103,7 +103,7 @@ def expressions(source: Placement, target: Sharding) -> Iterator[tuple[tuple[int
                 # Copies first, while rows are in the source's order; then the rows within each head are
                 # put into the target's.
                 rows = with_kv_heads(model, target.model, parameter, rows)
-                index = reordered(target.model, parameter.key, source.sharding.naming, target.naming)
+                index = reordered(target.model, parameter, source.sharding.naming, target.naming)
                 made[parameter.name] = dtype, rows if index is None else picked(rows, index)
             dtype, rows = made[parameter.name]
             shape = target.local_shape(parameter, at[1])

@@ -55,7 +55,7 @@ def _text(model: ModelConfig, dims: dict[str, object]) -> str:
         ("  layers", f"{model.n_layers} x {model.layer_params:,}"),
         ("  embedding", embedding),
         ("  output head", "the embedding's" if model.tied else embedding),
-        ("  final norm", f"{model.dim:,}"),
+        ("  final norm", f"{model.final_norm:,}"),
     ]
     return "\n".join([model.name, *(f"{name:<14}  {value}" for name, value in rows)])
 

@@ -30,7 +30,9 @@ def _plain(name: str) -> str:
 
 
 def _title(job: Job) -> str:
-    return f"# {_plain(job.model.name)}: {job.layout} ({job.layout.world} ranks)"
+    return f"# {_plain(job.model.name)}: {job.layout} ({job.layout.world} ranks)" + "".join(
+        f"\n# {job.model.family} has {why}: nothing here says so" for why in [family(job.model).lacks] if why
+    )
 
 
 def _left_out(what: str, why: str) -> str:
@@ -350,7 +352,7 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
         f"{name}={value}" for name, value in _differing(job) if "batch" in name or name == "seq_len"
     ]
     split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
-    kind = family(m).architecture.replace("ForCausalLM", "Config")
+    kind = family(m).architectures[0].replace("ForCausalLM", "Config")
     sizes: dict[str, object] = {
         "tp_size": lay.tp,
         "tp_plan": "auto" if lay.tp > 1 else None,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from llamapar.describe.dtypes import BYTES
+from llamapar.describe.models import ModelConfig
 from llamapar.frameworks.cross_entropy import LOSSES
 from llamapar.frameworks.trainer import Habits
 from llamapar.place.orders import ALL_FORWARD_FIRST
@@ -162,13 +163,17 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> 
 
 
 def layer_terms(
-    inputs: Mapping[str, float], kernels: str, recompute: str, times: str = "", qk_norm: bool = False
+    inputs: Mapping[str, float],
+    kernels: str,
+    recompute: str,
+    times: str = "",
+    model: ModelConfig | None = None,
 ) -> list[Term]:
     """What autograd keeps of one layer and micro-batch, or of as many as the input `times` says."""
     front = f"{times} * " if times else ""
     return [
         Term(f"activations: {row.part}", f"{front}({row.formula})", inputs, row.source)
-        for row in kept_of_layer(kernels, recompute, qk_norm)
+        for row in kept_of_layer(kernels, recompute, model)
     ]
 
 
@@ -184,7 +189,7 @@ def activations(
     inputs["layers"] = sum(n * count for n, count in zip(hold.layers, flying, strict=True))
     # The embedding is on the rank's first stage and the head on its last, each with its own chunks in flight.
     inputs["first"], inputs["last"] = flying[0], flying[-1]
-    kernels, recompute, normed = account.kernels, account.recompute, sizes.model.qk_norm
+    kernels, recompute, model = account.kernels, account.recompute, sizes.model
     # Gate, up and their product, and SiLU's output if it is kept.
     inputs["kept"] = 4 if habits.silu_kept else 3
     again_cheaply = recompute == "none" and not habits.elementwise_kept
@@ -200,13 +205,13 @@ def activations(
         inputs["copies"] += inputs["q"]
     if habits.repeats_kv:
         inputs["copies"] += 2 * (inputs["q"] - inputs["k"])
-    terms = layer_terms(inputs, kernels, recompute, "layers", normed)
+    terms = layer_terms(inputs, kernels, recompute, "layers", model)
     if hold.embedding:
         row = kept_of_end("embedding", kernels)
         terms.append(Term("activations: embedding", f"first * ({row.formula})", inputs, row.source))
     # What the backward recomputes of one layer is what "none" would have kept and this mode did not.
     kept, every = (
-        " + ".join(s.formula for s in kept_of_layer(kernels, r, normed)) for r in (recompute, "none")
+        " + ".join(s.formula for s in kept_of_layer(kernels, r, model)) for r in (recompute, "none")
     )
     again = f"({every}) - ({kept})" if recompute != "none" else "0"
     work = f"{again} + ({3 + again_cheaply} * ffn + 2 * gathered) * item" if any(hold.layers) else "0"

@@ -115,7 +115,7 @@ def compare_kept(cut: Cut, found: Mapping[str, int], *, micro_batch: int, dtype:
             regather=regather,
         )
         inputs = {**sizes.activations, "kept": 4 if silu_kept else 3}
-        rows = layer_terms(inputs, kernels, "none", qk_norm=cut.model.qk_norm)
+        rows = layer_terms(inputs, kernels, "none", model=cut.model)
         return {row.name.partition(": ")[2]: row.bytes for row in rows}
 
     unfused = terms("eager", True, False)

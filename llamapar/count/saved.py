@@ -13,7 +13,10 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
+from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import offer
+
+from .flops import layer_numel
 
 KERNELS = ("eager", "fused")
 RECOMPUTE = ("none", "selective", "full")
@@ -65,10 +68,15 @@ _SAVED: dict[str, tuple[Saved, ...]] = {
 }
 
 _QK_NORMS = {
-    "eager": Saved("QK norms", "(q + k) * (wide + item) + (lse + lse * k / q) * wide", _OWN),
-    "fused": Saved("QK norms", "(q + k) * item + (lse + lse * k / q) * 4", _FUSED),
+    ("eager", False): Saved("QK norms", "(q + k) * (wide + item) + (lse + lse * k / q) * wide", _OWN),
+    ("fused", False): Saved("QK norms", "(q + k) * item + (lse + lse * k / q) * 4", _FUSED),
+    ("eager", True): Saved("QK norms", "(q + k) * (wide + item) + 2 * rows * wide", _OWN),
+    ("fused", True): Saved("QK norms", "(q + k) * item + 2 * rows * 4", _FUSED),
 }
-"""The norms over each head of Q and of K, which Qwen3 has. k / q: KV heads per query head."""
+"""(kernels, over the whole width) → the norms of Q and of K: over each head in Qwen3, whole in OLMo 2.
+
+k / q: KV heads per query head.
+"""
 
 _SELECTIVE = (
     Saved("layer inputs", "residual * item", FULL_SOURCE),
@@ -87,13 +95,16 @@ _ENDS = {
 
 
 @cache
-def kept_of_layer(kernels: str, recompute: str, qk_norm: bool = False) -> tuple[Saved, ...]:
-    """What is kept of one layer, part by part."""
+def kept_of_layer(kernels: str, recompute: str, model: ModelConfig | None = None) -> tuple[Saved, ...]:
+    """What is kept of one layer, part by part; without a model of one that has Llama's two norms."""
     if recompute == "full":
         return _SELECTIVE[:1]
     if recompute == "selective":
         return tuple(row._replace(source=row.source or SELECTIVE_SOURCE) for row in _SELECTIVE)
-    return (*_SAVED[kernels], _QK_NORMS[kernels]) if qk_norm else _SAVED[kernels]
+    # OLMo's norms have no weights and keep their inputs all the same.
+    norms = (layer_numel(model)["norm"] // model.dim if model else 0) or 2
+    every = _SAVED[kernels][0]._replace(formula=f"{norms} * ({_NORM[kernels]})"), *_SAVED[kernels][1:]
+    return (*every, _QK_NORMS[kernels, model.norms_width]) if model and model.qk_norm else every
 
 
 def kept_of_end(name: str, kernels: str) -> Saved:

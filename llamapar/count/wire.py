@@ -22,8 +22,9 @@ from typing import Unpack
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.dtypes import BYTES
+from llamapar.describe.families import FAMILIES
 from llamapar.describe.layout import AXES, SHARDING, Degrees, Layout, LayoutLike
-from llamapar.describe.models import ModelLike
+from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
 from llamapar.describe.placement import BESIDE
@@ -64,6 +65,16 @@ PARTS = {
 
 Programs of the whole model also have blocks, between the first two parts and the others.
 """
+
+
+def block_parts(model: ModelConfig) -> tuple[str, ...]:
+    """The parts of a block, in the order of the forward, with the norms of the model's family."""
+    first, after, second, last = (
+        ("norm",) * (name in FAMILIES[model.family].names)
+        for name in ("attention_norm", "attention_post_norm", "ffn_norm", "ffn_post_norm")
+    )
+    return (*first, *_ATTENTION, *after, *second, *_MLP, *last)
+
 
 _AXES = (*AXES, SHARDING)
 
@@ -163,6 +174,13 @@ def sending(
             why = "micro_batches are of the whole model's pipeline"
             raise LayoutError(f"{program} has no stages", why, [Choice.of(program="llama")], "program")
         table, lay = of_layout(schedule, lay, micro_batches, nc, global_batch)
+    if lay.tp > 1 and m.norms_width:
+        raise LayoutError(
+            f"tp={lay.tp}: what it sends is not known for {m.family}, whose norms span the width of Q and K",
+            "vLLM gathers Q and K, OLMo-core trades heads for tokens, transformers gathers V as well",
+            [Choice.of(tp=1)],
+            "tp",
+        )
     shapes = {p.key: p for p in m.parameters()}
     cut = Cut(m, lay, padding=rule, kv_replication=flag("kv_replication", kv_replication))
     method = CpMethod.of(cp_method, lay.cp)
@@ -213,6 +231,7 @@ def sending(
     for key, p in shapes.items():
         rows[key] = sent.rows(p, late=table is not None)
     embedding = shapes["tok_embeddings"]
+    rows.setdefault("norm", [])  # of a model whose norms have no weights
     rows.setdefault("output", sent.rows(embedding, late=table is not None, head=True))  # tied
     rows["the same as head"] = [
         row for row in rows["output"] if reshard_after_forward and row[0] in ("forward", "backward")
@@ -299,13 +318,13 @@ class _Work:
 def _parts(program: str, cut: Cut, stage: Stage | None = None) -> Counter[str]:
     """The parts of a program, or of one stage of the whole model."""
     m = cut.model
-    parts = Counter(PARTS[program])
+    parts = Counter(block_parts(m) if program == "block" else PARTS[program])
     if program in WHOLE:
         # Embedding, blocks, head: a tuple times False is empty, which drops an end that the stage does
         # not hold.
         first, last = PARTS[program][:2], PARTS[program][2:]
         stage = stage or Stage(0, 0, range(m.n_layers), embedding=True, head=True)
-        parts = Counter(first * stage.embedding + PARTS["block"] * len(stage.layers) + last * stage.head)
+        parts = Counter(first * stage.embedding + block_parts(m) * len(stage.layers) + last * stage.head)
         same = m.tied and stage.head and stage.embedding
         parts["output"] = int(stage.head and not same)
         parts["the same as head"] = int(same)

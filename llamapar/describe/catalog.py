@@ -34,13 +34,12 @@ class CatalogRow:
         # What is left after this and after "tied" are columns with the names of ModelConfig's fields.
         name, others, kind, preset, factor = (cells.pop(key) for key in _NOT_FIELDS)
         fields: Values = {"name": name, "tied": cells.pop("tied") == "yes"}
-        for key, cell in cells.items():
-            if cell:
-                fields[key] = float(cell) if key in ("rope_theta", "norm_eps") else int(cell)
+        reals = ("rope_theta", "norm_eps")
+        fields |= {key: (float if key in reals else int)(cell) for key, cell in cells.items() if cell}
         if factor:
             fields["rope_scaling"] = RopeScaling(factor=float(factor))
         if family := FAMILIES.get(kind):
-            fields |= {"qkv_bias": family.qkv_bias, "qk_norm": family.qk_norm}
+            fields = {"family": kind, **family.fields} | fields
         return cls(name, tuple(others.split()), kind, preset == "yes", fields, family is not None)
 
 

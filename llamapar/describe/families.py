@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,32 +24,36 @@ MAX_DIM = 2**24
 
 @dataclass(frozen=True)
 class Family:
-    """A model class of huggingface/transformers (v5.23.0): its defaults, and what it adds to Llama.
-
-    n_kv_heads: None means as many as query heads. head_dim: 0 means dim / n_heads. biases:
-    attention_bias=true adds biases to all four projections. qkv_bias: Q, K and V always have biases.
-    """
+    """A model_type of huggingface/transformers, by a row of families.toml, whose top explains each word."""
 
     name: str
-    architecture: str
-    n_kv_heads: int | None
-    head_dim: int
-    max_seq_len: int
-    biases: bool = False
-    qkv_bias: bool = False
-    qk_norm: bool = False
+    architectures: Sequence[str]
+    fields: Values
+    rope: Values
+    flags: Mapping[str, Sequence[str]]
+    keys: str
+    must: Values
+    names: Mapping[str, str]
+    dims: Mapping[str, str]
+    lacks: str
+    wraps: Sequence[str]
 
+
+_DATA = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 
 FAMILIES = {
-    family.name: family
-    for family in (
-        Family("llama", "LlamaForCausalLM", None, 0, 2048, biases=True),
-        Family("mistral", "MistralForCausalLM", 8, 0, 131072),
-        Family("qwen2", "Qwen2ForCausalLM", 32, 0, 32768, qkv_bias=True),
-        Family("qwen3", "Qwen3ForCausalLM", 32, 128, 32768, biases=True, qk_norm=True),
+    name: Family(
+        name, **(_DATA["usual"] | row | {"fields": _DATA["usual"]["fields"] | row.get("fields", {})})
     )
+    for name, row in _DATA["families"].items()
 }
 """model_type → its class in transformers."""
+
+TENSORS: dict[str, list[str]] = _DATA["tensors"]
+"""Tensor of a layer, by Meta's name → its key, Hugging Face's name, dims, and the field it comes with."""
+
+OWN = tuple(n for n, f in FAMILIES.items() if f.fields.get("family", n) == n and not f.wraps)
+"""What a ModelConfig may say as its family."""
 
 HF_SIZES = {
     "dim": "hidden_size",
@@ -67,44 +72,59 @@ _EXPERTS = re.compile(r"(^|_)(moe|experts?|router)(_|$)")
 _QUANTISED = re.compile(r"quant.*|compression_config")
 
 
-def from_config_json(raw: Mapping[str, object]) -> Values:
-    """Fields of a ModelConfig from a config.json; `name` is the model_type. Raises ModelError."""
+def from_config_json(raw: Mapping[str, object], name: str = "") -> Values:
+    """Fields of a ModelConfig from a config.json; `name` is by default the model_type. Raises ModelError.
+
+    Of a model that wraps a language model, such as Gemma 3 with its vision tower, the language model alone.
+    """
     unread = _unread(raw, "config.json")
-    kind = _model_type(raw)
-    family = FAMILIES[kind]
-    bias = flag("attention_bias", raw.get("attention_bias") or False, ModelError)
+    family = FAMILIES[_model_type(raw)]
     if unread.pop("mlp_bias", None):
         raise ModelError("mlp_bias=true: biases in the MLP are not laid out here", field="mlp_bias")
-    # Only these classes know attention_bias. For others the key stays unread, and a true value is refused
-    # below.
-    if family.biases:
-        unread.pop("attention_bias", None)
-    _refuse(unread, "config.json")
+    # A key that only some classes know stays unread for the others, and a true value is refused.
+    own = {*family.keys.split(), *family.flags, *family.must}
+    _refuse({key: value for key, value in unread.items() if key not in own}, "config.json")
+    for key in [key for key, value in family.must.items() if raw.get(key, value) is not value]:
+        raise ModelError(
+            f"{key}={shown(raw[key])}: {family.name} is counted with {shown(family.must[key])} only",
+            "the key adds or removes tensors",
+            field=key,
+        )
+    if family.wraps:
+        text = _object(raw.get("text_config"), "text_config")
+        kind = one_of("model_type", text.get("model_type", family.wraps[0]), family.wraps, ModelError)
+        inner = {"tie_word_embeddings": raw.get("tie_word_embeddings"), **text, "model_type": kind}
+        return from_config_json(inner, f"{name or family.name} (text)")
     layers = raw.get("layer_types") or ()
     for layer in layers if isinstance(layers, (list, tuple)) else (layers,):
         one_of("layer_types", layer, ("full_attention", "sliding_attention"), ModelError)
     # transformers 5 writes rope_parameters, earlier versions rope_scaling, with rope_theta beside it.
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
-        raise ModelError(f"rope_scaling={shown(rope)}: an object is needed", field="rope_scaling")
-    usual: Values = {"head_dim": family.head_dim, "max_seq_len": family.max_seq_len}
-    # An explicit null means as many as query heads; a missing key means the class's own default.
-    unsaid = None if "num_key_value_heads" in raw else family.n_kv_heads
-    usual["n_kv_heads"] = unsaid or required(raw, "num_attention_heads", "config.json")
+    usual = {} if "rope_theta" in raw else family.rope
+    rope = _object(raw.get("rope_parameters") or raw.get("rope_scaling") or usual, "rope_scaling")
+    # Where layers with a sliding window have a RoPE of their own, that of the others counts.
+    rope = _object(rope.get("full_attention", rope), "rope_scaling")
+    fields = dict(family.fields)
+    for key, wanted in family.flags.items():
+        if key in raw:
+            fields |= dict.fromkeys(wanted, flag(key, raw[key] or False, ModelError))
+    # An explicit null means as many as query heads, and dim / n_heads; a missing key the class's own default.
+    derived = {"n_kv_heads": given(raw, "num_attention_heads", fields.get("n_heads")), "head_dim": 0}
+    known = derived | {f: v for f, v in fields.items() if f not in derived or HF_SIZES[f] not in raw}
     sizes = {
-        field: given(raw, key, usual[field]) if field in usual else required(raw, key, "config.json")
+        field: given(raw, key, known[field]) if field in known else required(raw, key, "config.json")
         for field, key in HF_SIZES.items()
     }
     return {
-        "name": kind,
+        "family": family.name,
+        **fields,
         **sizes,
-        "rope_theta": given(rope, "rope_theta", given(raw, "rope_theta", 10000.0)),
+        "name": name or family.name,
+        "rope_theta": given(
+            rope, "rope_theta", given(raw, "rope_theta", family.rope.get("rope_theta", 10000.0))
+        ),
         "rope_scaling": RopeScaling.from_hf(rope),
-        "norm_eps": given(raw, "rms_norm_eps", 1e-6),
-        "tied": given(raw, "tie_word_embeddings", False),
-        "qkv_bias": bias or family.qkv_bias,
-        "o_bias": bias,
-        "qk_norm": family.qk_norm,
+        "norm_eps": given(raw, "rms_norm_eps", given(raw, "layer_norm_eps", fields["norm_eps"])),
+        "tied": given(raw, "tie_word_embeddings", fields["tied"]),
     }
 
 
@@ -129,7 +149,6 @@ def from_params_json(raw: Mapping[str, object], vocab_size: int | None) -> Value
     if width is None:
         width = ffn_dim_from(dim, raw.get("ffn_dim_multiplier"), given(raw, "multiple_of", 256))
     return {
-        "name": "meta",
         **sizes,
         "n_kv_heads": given(raw, "n_kv_heads", sizes["n_heads"]),
         "head_dim": given(raw, "head_dim", 0),
@@ -155,6 +174,13 @@ def ffn_dim_from(dim: int, multiplier: object, multiple_of: object) -> int:
     return multiple * math.ceil(width / multiple)
 
 
+def _object(value: object, key: str) -> Mapping[str, object]:
+    """The value of a key, which must be an object. Raises ModelError."""
+    if not isinstance(value, Mapping):
+        raise ModelError(f"{key}={shown(value)}: an object is needed", field=key)
+    return value
+
+
 def _model_type(raw: Mapping[str, object]) -> str:
     """The family named by model_type and architectures; "llama" if neither is given."""
     kind, classes = raw.get("model_type"), raw.get("architectures")
@@ -162,19 +188,20 @@ def _model_type(raw: Mapping[str, object]) -> str:
         return one_of("model_type", "llama" if kind is None else kind, FAMILIES, ModelError)
     # One class in a list is the usual form; anything else is compared whole and then refused.
     named = classes[0] if isinstance(classes, (list, tuple)) and len(classes) == 1 else classes
-    by_class = {family.architecture.lower(): name for name, family in FAMILIES.items()}
+    # Llama's class also reads some others, so its own row, the first, comes last here and wins.
+    by_class = {n.lower(): f.name for f in reversed(FAMILIES.values()) for n in f.architectures}
     found = by_class.get(named.lower()) if isinstance(named, str) else None
     if kind is None and found is None:
-        one_of("architectures", named, [family.architecture for family in FAMILIES.values()], ModelError)
-    if kind is not None and kind != found:
-        own = FAMILIES[one_of("model_type", kind, FAMILIES, ModelError)].architecture
+        one_of("architectures", named, [n for f in FAMILIES.values() for n in f.architectures], ModelError)
+    own = FAMILIES[one_of("model_type", found if kind is None else kind, FAMILIES, ModelError)]
+    if not isinstance(named, str) or named.lower() not in [n.lower() for n in own.architectures]:
         raise ModelError(
             f"architectures={shown(named)} with model_type={shown(kind)}",
-            f"model_type={shown(kind)} is {own}, and another class may have other tensors",
+            f"model_type={shown(kind)} is {own.architectures[0]}, and another class may have other tensors",
             [Choice.of(model_type=found)] if found else [],
             "architectures",
         )
-    return found or "llama"
+    return own.name
 
 
 @cache

@@ -112,8 +112,11 @@ class Layout(Fields, word="layout field"):
                 "world",
             )
         if self.dp % self.dp_replicate:
-            what = f"dp_replicate={self.dp_replicate} does not divide dp={self.dp}"
-            raise self._replicas_refused(what, "dp = dp_replicate x dp_shard", self.dp_replicate)
+            raise self._replicas_refused(
+                f"dp_replicate={self.dp_replicate} does not divide dp={self.dp}",
+                "dp = dp_replicate x dp_shard",
+                self.dp_replicate,
+            )
 
     def _replicas_refused(self, what: str, why: str, near: object) -> LayoutError:
         """The error for an invalid dp_replicate; it offers the divisors of dp on either side of `near`."""
@@ -270,8 +273,12 @@ def _axes(axis: object) -> tuple[str, ...]:
     for name in names:
         one_of("axis", name, AXES)
     if len(set(names)) < len(names):
-        once = "-".join(dict.fromkeys(names))
-        raise LayoutError(f"axis={shown(axis)} names an axis twice", "", [Choice.of(axis=once)], "axis")
+        raise LayoutError(
+            f"axis={shown(axis)} names an axis twice",
+            "",
+            [Choice.of(axis="-".join(dict.fromkeys(names)))],
+            "axis",
+        )
     return names
 
 

@@ -13,39 +13,43 @@ from .rope import RopeScaling
 
 def as_hf(model: ModelConfig) -> dict[str, object]:
     """The dimensions as keys of a config.json (huggingface/transformers v5.23.0, configuration_llama.py)."""
+    own = family(model)
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": model.rope_theta}
     if s := model.rope_scaling:
-        rope |= {"rope_type": s.kind, "original_max_position_embeddings": s.original_max_seq_len}
-        rope |= {n: getattr(s, n) for n in ("factor", "low_freq_factor", "high_freq_factor")}
+        rope |= {
+            "rope_type": s.kind,
+            "original_max_position_embeddings": s.original_max_seq_len,
+            **{name: getattr(s, name) for name in ("factor", "low_freq_factor", "high_freq_factor")},
+        }
     return {
         **{key: getattr(model, field) for field, key in HF_SIZES.items()},
         "rope_parameters": rope,
-        "rms_norm_eps": model.norm_eps,
+        "layer_norm_eps" if "layer_norm_eps" in own.keys else "rms_norm_eps": model.norm_eps,
         "tie_word_embeddings": model.tied,
-        "attention_bias": model.qkv_bias and model.o_bias if family(model).biases else None,
+        **{key: all(getattr(model, field) for field in fields) for key, fields in own.flags.items()},
     }
 
 
 def family(model: ModelConfig) -> Family:
     """The transformers class that has the model's tensors; biases on some projections only mean Qwen2."""
-    if model.qk_norm:
-        return FAMILIES["qwen3"]
-    return FAMILIES["qwen2" if model.qkv_bias and not model.o_bias else "llama"]
+    of_fields = "qwen2" if model.qkv_bias and not model.o_bias else "llama"
+    of_fields = "qwen3" if model.qk_norm else of_fields
+    return FAMILIES[of_fields if model.family == "llama" else model.family]
 
 
 def config_json(model: ModelConfig) -> dict[str, object]:
     """A complete config.json, including its class."""
     made = family(model)
-    dims = {key: value for key, value in as_hf(model).items() if value is not None}
-    return {"architectures": [made.architecture], "model_type": made.name, **dims}
+    return {"architectures": [made.architectures[0]], "model_type": made.name, **as_hf(model)}
 
 
 def params_json(model: ModelConfig) -> dict[str, object]:
     """The object of a params.json, from which `ModelConfig.from_meta` reads the same dimensions.
 
-    Raises ModelError for what Meta's format cannot express: another head_dim, biases, QK norms.
+    Raises ModelError for what Meta's format cannot express: another head_dim, biases, QK norms, a family.
     """
     checks = {
+        "family": model.family != "llama",
         "head_dim": model.head_dim * model.n_heads != model.dim,
         "qkv_bias": model.qkv_bias or model.o_bias,
         "qk_norm": model.qk_norm,
@@ -58,15 +62,21 @@ def params_json(model: ModelConfig) -> dict[str, object]:
             what,
         )
     multiplier, multiple = _ffn(model.dim, model.ffn_dim)
-    sizes = {"dim": model.dim, "n_layers": model.n_layers, "n_heads": model.n_heads}
-    sizes |= {"n_kv_heads": model.n_kv_heads, "vocab_size": model.vocab_size, "multiple_of": multiple}
-    made: dict[str, object] = {**sizes, "norm_eps": model.norm_eps, "rope_theta": model.rope_theta}
-    if multiplier is not None:
-        made["ffn_dim_multiplier"] = multiplier
-    if model.rope_scaling is not None and model.rope_scaling.kind == RopeScaling().kind:
-        made["use_scaled_rope"] = True
-        made["rope_scaling_factor"] = model.rope_scaling.factor
-    return made
+    scaling = model.rope_scaling if getattr(model.rope_scaling, "kind", "") == RopeScaling().kind else None
+    made = {
+        "dim": model.dim,
+        "n_layers": model.n_layers,
+        "n_heads": model.n_heads,
+        "n_kv_heads": model.n_kv_heads,
+        "vocab_size": model.vocab_size,
+        "multiple_of": multiple,
+        "norm_eps": model.norm_eps,
+        "rope_theta": model.rope_theta,
+        "ffn_dim_multiplier": multiplier,
+        "use_scaled_rope": scaling and True,
+        "rope_scaling_factor": scaling and scaling.factor,
+    }
+    return {key: value for key, value in made.items() if value is not None}
 
 
 def _ffn(dim: int, ffn_dim: int) -> tuple[float | None, int]:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
-from llamapar.errors import MAX_SIZE, Choice, Fields, ModelError, flag, real, shown, whole
+from llamapar.errors import MAX_SIZE, Choice, Fields, ModelError, flag, one_of, real, shown, whole
 
 from .catalog import entries
 from .configfile import Values, exists, is_json, read_object, required
-from .families import MAX_DIM, MIXTURE, from_config_json, from_params_json
+from .families import FAMILIES, MAX_DIM, MIXTURE, OWN, TENSORS, from_config_json, from_params_json
 from .modelnames import preset_name
 from .rope import RopeScaling
 
@@ -56,7 +56,9 @@ class ModelConfig(Fields, word="model field", error=ModelError):
     max_seq_len: the longest context, in tokens, that the model was made for.
     tied: the output head shares the embedding's tensor.
     qkv_bias, o_bias: biases on the attention projections (Qwen2 has the first).
-    qk_norm: an RMSNorm over each head of the queries and of the keys (Qwen3).
+    qk_norm: norms of the queries and keys, over each head (Qwen3) or over their whole width (OLMo 2).
+    family: the model_type of transformers whose norms it has, a row of families.toml; "llama" for all models
+    that the other fields describe, Mistral and Qwen among them.
 
     Raises ModelError, naming the field, for dimensions that no such model can have.
     """
@@ -76,6 +78,7 @@ class ModelConfig(Fields, word="model field", error=ModelError):
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: bool = False
+    family: str = "llama"
     name: str = "custom"
 
     def __post_init__(self) -> None:
@@ -109,6 +112,14 @@ class ModelConfig(Fields, word="model field", error=ModelError):
             )
         for field in ("tied", "qkv_bias", "o_bias", "qk_norm"):
             flag(field, getattr(self, field), ModelError)
+        one_of("family", self.family, OWN, ModelError)
+        if self.family != "llama" and self.qk_norm != FAMILIES[self.family].fields.get("qk_norm", False):
+            raise ModelError(
+                f"qk_norm={self.qk_norm} is not so in {self.family}",
+                "the family says which norms a model has",
+                [Choice.of(qk_norm=not self.qk_norm)],
+                "qk_norm",
+            )
         real("rope_theta", self.rope_theta, 1.0, 1e12, ModelError)
         real("norm_eps", self.norm_eps, 0.0, 1.0, ModelError)
         if self.rope_scaling is not None and not isinstance(self.rope_scaling, RopeScaling):
@@ -141,39 +152,33 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         """Rows of wk and of wv: n_kv_heads x head_dim."""
         return self.n_kv_heads * self.head_dim
 
+    def require_program(self, what: str) -> None:
+        """Raises ModelError if `what`, which is of Llama's layer, leaves out something that the model has."""
+        if lacks := FAMILIES[self.family].lacks:
+            raise ModelError(
+                f"{what} does not compute {self.name}: {self.family} has {lacks}",
+                "its tensors are counted, cut and checked all the same",
+                field="model",
+            )
+
+    @property
+    def norms_width(self) -> bool:
+        """Whether its QK norms are over the whole width of Q and K instead of over each head."""
+        return "q_norm" in FAMILIES[self.family].dims
+
     # -- the inventory -------------------------------------------------------------------------
 
     def _layer_tensors(self) -> list[tuple[str, str, str, tuple[int, ...]]]:
         """(key, Meta name, HF name, shape) of every tensor in one layer."""
-        d, f, q, kv = self.dim, self.ffn_dim, self.q_dim, self.kv_dim
-        rows: list[tuple[str, str, str, tuple[int, ...]]] = [
-            ("norm", "attention_norm.weight", "input_layernorm.weight", (d,)),
-            ("wq", "attention.wq.weight", "self_attn.q_proj.weight", (q, d)),
-            ("wk", "attention.wk.weight", "self_attn.k_proj.weight", (kv, d)),
-            ("wv", "attention.wv.weight", "self_attn.v_proj.weight", (kv, d)),
-            ("wo", "attention.wo.weight", "self_attn.o_proj.weight", (d, q)),
-        ]
-        if self.qkv_bias:
-            rows += [
-                ("bq", "attention.wq.bias", "self_attn.q_proj.bias", (q,)),
-                ("bk", "attention.wk.bias", "self_attn.k_proj.bias", (kv,)),
-                ("bv", "attention.wv.bias", "self_attn.v_proj.bias", (kv,)),
-            ]
-        if self.o_bias:
-            rows.append(("bo", "attention.wo.bias", "self_attn.o_proj.bias", (d,)))
-        if self.qk_norm:
-            width = (self.head_dim,)
-            rows += [
-                ("q_norm", "attention.q_norm.weight", "self_attn.q_norm.weight", width),
-                ("k_norm", "attention.k_norm.weight", "self_attn.k_norm.weight", width),
-            ]
-        rows += [
-            ("norm", "ffn_norm.weight", "post_attention_layernorm.weight", (d,)),
-            ("w1", "feed_forward.w1.weight", "mlp.gate_proj.weight", (f, d)),
-            ("w2", "feed_forward.w2.weight", "mlp.down_proj.weight", (d, f)),
-            ("w3", "feed_forward.w3.weight", "mlp.up_proj.weight", (f, d)),
-        ]
-        return rows
+        own = FAMILIES[self.family]
+        found: list[tuple[str, str, str, tuple[int, ...]]] = []
+        for meta, (key, hf, dims, where) in TENSORS.items():
+            # A norm comes with its name in the family's row, a bias or a QK norm with a field of the model.
+            if where in own.names or getattr(self, where, not where):
+                renamed = own.names.get(meta.split(".")[-2])
+                shape = tuple(getattr(self, dim) for dim in own.dims.get(key, dims).split())
+                found.append((key, meta, f"{renamed}.weight" if renamed else hf, shape))
+        return found
 
     def parameters(self) -> Iterator[Parameter]:
         """Every tensor, in the order of the forward pass; a tied head is not listed again."""
@@ -182,7 +187,8 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         for i in range(self.n_layers):
             for key, meta, hf, shape in self._layer_tensors():
                 yield Parameter(f"layers.{i}.{meta}", f"model.layers.{i}.{hf}", shape, key, i)
-        yield Parameter("norm.weight", "model.norm.weight", (self.dim,), "norm")
+        if self.final_norm:
+            yield Parameter("norm.weight", "model.norm.weight", (self.final_norm,), "norm")
         if not self.tied:
             yield Parameter("output.weight", "lm_head.weight", vocab, "output")
 
@@ -191,11 +197,16 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         """Parameters of one transformer layer."""
         return sum(math.prod(shape) for *_, shape in self._layer_tensors())
 
+    @property
+    def final_norm(self) -> int:
+        """Parameters of the norm before the head: dim, or 0 where norms have no weights."""
+        return self.dim * ("norm" in FAMILIES[self.family].names)
+
     @cached_property
     def n_params(self) -> int:
         """Parameters of the whole model; a tied embedding counts once."""
         ends = self.vocab_size * self.dim * (1 if self.tied else 2)
-        return self.n_layers * self.layer_params + self.dim + ends
+        return self.n_layers * self.layer_params + self.final_norm + ends
 
     def replace(self, **changes: object) -> ModelConfig:
         """A copy with some fields changed; head_dim follows dim and n_heads unless it is given."""
@@ -214,8 +225,7 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         impossible field, or a model that is not a dense Llama-style one.
         """
         raw, found = read_object(source, "config.json")
-        fields = from_config_json(raw)
-        return cls(**fields | {"name": name or found or fields["name"]})
+        return cls(**from_config_json(raw, name or found))
 
     @classmethod
     def from_meta(
@@ -227,8 +237,7 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         The FFN width follows llama-models (`ffn_dim_from`). Raises ModelError.
         """
         raw, found = read_object(source, "params.json")
-        fields = from_params_json(raw, vocab_size)
-        return cls(**fields | {"name": name or found or fields["name"]})
+        return cls(**from_params_json(raw, vocab_size) | {"name": name or found or "meta"})
 
 
 ModelLike = str | Path | Mapping[str, object] | ModelConfig
@@ -268,7 +277,7 @@ def model(source: ModelLike) -> ModelConfig:
 
 
 def _from_any(raw: Mapping[str, object], source: str | Path | Mapping[str, object]) -> ModelConfig:
-    if "hidden_size" in raw:
+    if "hidden_size" in raw or "text_config" in raw:
         return ModelConfig.from_hf(source)
     if "ffn_dim" in raw:  # our own field names
         ModelConfig._refuse_unknown(raw)
@@ -293,11 +302,12 @@ PRESETS: dict[str, ModelConfig] = {e.name: ModelConfig(**e.fields) for e in entr
 @cache
 def public_models() -> dict[str, ModelConfig]:
     """Every model of the table except `tiny`, by each of its names; of some only the dimensions are right."""
-    found: dict[str, ModelConfig] = {}
-    for entry in entries():
-        config = PRESETS.get(entry.name) or ModelConfig(**entry.fields)
-        found |= {name: config for name in (entry.name, *entry.others) if name != "tiny"}
-    return found
+    return {
+        name: PRESETS.get(entry.name) or ModelConfig(**entry.fields)
+        for entry in entries()
+        for name in (entry.name, *entry.others)
+        if name != "tiny"
+    }
 
 
 def _public(name: str) -> ModelConfig | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import overload
 
 from llamapar.errors import LayoutError, whole
@@ -123,28 +124,16 @@ def _equal(layers: int, stages: int, head: float = 0) -> list[int]:
     return [layers // stages] * stages
 
 
-def _first(layers: int, stages: int, head: float = 0) -> list[int]:
+def _spread(first: Callable[[int, int], int], layers: int, stages: int, head: float = 0) -> list[int]:
+    """Equal counts, and one layer more for as many stages as remain, from first(stages, remainder) on."""
     each, extra = divmod(layers, stages)
-    return [each + (stage < extra) for stage in range(stages)]
+    start = first(stages, extra)
+    return [each + (start <= stage < start + extra) for stage in range(stages)]
 
 
 def _last(layers: int, stages: int, head: float = 0) -> list[int]:
     each, extra = divmod(layers, stages)
     return [each] * (stages - 1) + [each + extra]
-
-
-def _middle(layers: int, stages: int, head: float = 0) -> list[int]:
-    """ColossalAI's rule: the middle stages take the remainder."""
-    each, extra = divmod(layers, stages)
-    # `extra` stages around the middle, one more behind it than before if the number is odd.
-    start = stages // 2 - extra // 2
-    return [each + (start <= stage < start + extra) for stage in range(stages)]
-
-
-def _before_last(layers: int, stages: int, head: float = 0) -> list[int]:
-    """vLLM's rule: the stages before the last take the remainder, from the back."""
-    each, extra = divmod(layers, stages)
-    return [each + (stages - 1 - extra <= stage < stages - 1) for stage in range(stages)]
 
 
 def _compute(layers: int, stages: int, head: float = 0) -> list[int]:
@@ -164,10 +153,12 @@ def _compute(layers: int, stages: int, head: float = 0) -> list[int]:
 LAYER_SPLITS: dict[str, Callable[..., list[int]]] = {
     "balanced ends": _ends,
     "equal": _equal,
-    "remainder first": _first,
+    "remainder first": partial(_spread, lambda stages, extra: 0),
     "remainder last": _last,
-    "remainder middle": _middle,
-    "remainder before last": _before_last,
+    # ColossalAI's: stages around the middle, one more behind it than before it if the number is odd.
+    "remainder middle": partial(_spread, lambda stages, extra: stages // 2 - extra // 2),
+    # vLLM's: the stages before the last one.
+    "remainder before last": partial(_spread, lambda stages, extra: stages - 1 - extra),
     "equal compute": _compute,
 }
 """Name of a split → its function from (layers, stages, head) to layers per stage; LayoutError if it refuses.

@@ -64,6 +64,7 @@ def prepare(
     if options.fault is not None:
         one_of("fault", options.fault, FAULTS)
     chosen, config = find_program(program, options.reference, options.out), find_model(model)
+    config.require_program("lp.run")
 
     # A program that is cut into stages runs with the schedule's own layout; any other one on the ranks of a
     # single stage.

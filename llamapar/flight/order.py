@@ -13,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from llamapar.count.wire import PARTS, Sending
+from llamapar.count.wire import Sending, block_parts
 from llamapar.place.stage_map import Stage
 from llamapar.records.trace import PHASES
-
-ATTENTION = PARTS["block"].index("row output") + 1
-"""The number of parts of a block up to the end of its attention."""
 
 FORWARD, BACKWARD, GRADIENTS, UPDATE = PHASES
 
@@ -108,9 +105,10 @@ def _pass(sent: Sending, stage: Stage, forward: bool) -> list[Sent]:
     keys: list[tuple[str, str, int | None]] = []
     if stage.embedding:
         keys += [(key, _ENDS[key], None) for key in ("tok_embeddings", "row output")]
+    parts = block_parts(sent.cut.model)
     for layer in stage.layers:
-        for i, key in enumerate(PARTS["block"]):
-            keys.append((key, "attention" if i < ATTENTION else "MLP", layer))
+        for i, key in enumerate(parts):
+            keys.append((key, "attention" if i <= parts.index("row output") else "MLP", layer))
     if stage.head:
         keys += [(key, _ENDS.get(key, "the output layer"), None) for key in head]
     phase = FORWARD if forward else BACKWARD

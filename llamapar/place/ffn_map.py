@@ -10,11 +10,11 @@ from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Split
-from llamapar.records.tables import Record, cut, span
+from llamapar.records.tables import Judged, cut, span
 
 
 @dataclass(frozen=True, repr=False)
-class FfnMap(Record):
+class FfnMap(Judged):
     """FFN columns over TP, by torch's chunk rule: rows of w1 and w3, columns of w2."""
 
     model: ModelConfig
@@ -25,14 +25,9 @@ class FfnMap(Record):
         return Split(self.model.ffn_dim, self.tp)
 
     @property
-    def ok(self) -> bool:
-        """Whether all shards are equal."""
-        return self.split.even
-
-    @property
     def reason(self) -> str:
         """Why the shards are not equal, in one line; empty if they are."""
-        return "" if self.ok else f"tp={self.tp} does not divide ffn_dim={self.model.ffn_dim}"
+        return "" if self.split.even else f"tp={self.tp} does not divide ffn_dim={self.model.ffn_dim}"
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         title = f"{self.model.name} FFN over tp={self.tp}: {self.model.ffn_dim} columns"

@@ -13,7 +13,7 @@ from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Split, kv_copies
 from llamapar.errors import Choice, LayoutError, flag
-from llamapar.records.tables import Record, cut, span
+from llamapar.records.tables import Judged, Record, cut, span
 
 from .sequence_map import SequenceMap, in_runs
 
@@ -36,7 +36,7 @@ class RankHeads:
 
 
 @dataclass(frozen=True, repr=False)
-class HeadMap(Record):
+class HeadMap(Judged):
     """Heads over TP: wq, wk and wv cut by rows with torch's chunk rule, or KV heads held in copies.
 
     kv_replication: past n_kv_heads, each KV head is held whole by tp / n_kv_heads ranks.
@@ -79,11 +79,6 @@ class HeadMap(Record):
     @property
     def ranks(self) -> list[RankHeads]:
         return [self.rank(r) for r in range(self.tp)]
-
-    @property
-    def ok(self) -> bool:
-        """Whether every rank holds whole heads, and the KV heads that its query heads need."""
-        return not self.reason
 
     @property
     def reason(self) -> str:

@@ -14,7 +14,7 @@ from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Split
 from llamapar.errors import Choice, LayoutError, one_of, shown, whole
-from llamapar.records.tables import Record, cut, span
+from llamapar.records.tables import Judged, cut, span
 from llamapar.records.trace import causal_pairs
 
 CHUNKINGS = ("head-tail", "contiguous")
@@ -42,13 +42,18 @@ def lengths(documents: object, seq_len: int) -> tuple[int, ...] | None:
     if documents is None:
         return None
     if isinstance(documents, str) or not isinstance(documents, Iterable):
-        what = f"documents={shown(documents)}: lengths in tokens are needed"
-        raise LayoutError(what, "", [Choice.of(documents=(seq_len,))], "documents")
+        raise LayoutError(
+            f"documents={shown(documents)}: lengths in tokens are needed",
+            "",
+            [Choice.of(documents=(seq_len,))],
+            "documents",
+        )
     lengths = tuple(whole("length of a document", n) for n in documents)
     if sum(lengths) != seq_len:
-        what = f"documents of {sum(lengths)} tokens in all for seq_len={seq_len}"
         raise LayoutError(
-            what, "each is at least one token, and together they are the sequence", field="documents"
+            f"documents of {sum(lengths)} tokens in all for seq_len={seq_len}",
+            "each is at least one token, and together they are the sequence",
+            field="documents",
         )
     return lengths
 
@@ -86,7 +91,7 @@ class RankSequence:
 
 
 @dataclass(frozen=True, repr=False)
-class SequenceMap(Record):
+class SequenceMap(Judged):
     """A sequence over CP, and over TP inside it under sequence parallelism."""
 
     seq_len: int
@@ -181,10 +186,6 @@ class SequenceMap(Record):
         return rank.pairs * shares / self.pairs
 
     @property
-    def ok(self) -> bool:
-        return not self.reason
-
-    @property
     def reason(self) -> str:
         """Why the cut is not even, in one line; empty if it is."""
         if self.cp > 1 and not self.split.even:
@@ -235,6 +236,8 @@ def sequence(
     found = SequenceMap(whole("seq_len", seq_len), layout.cp, chunking, layout.tp if layout.sp else 1)
     apart = lengths(documents, found.seq_len)
     if apart and len(apart) > MAX_DOCUMENTS:
-        what = f"{len(apart):,} documents: the sequence map tells at most {MAX_DOCUMENTS:,} apart"
-        raise LayoutError(what, "", [], "documents")
+        raise LayoutError(
+            f"{len(apart):,} documents: the sequence map tells at most {MAX_DOCUMENTS:,} apart",
+            field="documents",
+        )
     return replace(found, documents=apart)

@@ -6,10 +6,9 @@ DP the batch. A rank works on the intersection. The axis's own map says which un
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from operator import attrgetter
 
 from llamapar.describe.layout import Coord
 from llamapar.describe.models import ModelConfig
@@ -17,7 +16,7 @@ from llamapar.describe.splits import Split
 from llamapar.records.tables import plural, span
 
 from .head_map import HeadMap
-from .sequence_map import SequenceMap
+from .sequence_map import SequenceMap, in_runs
 from .stage_map import StageMap
 
 LISTED = 4
@@ -111,29 +110,19 @@ def share_of(
     chunks = tokens.split if tokens.cp > 1 else Split(tokens.seq_len, 1)
     parts = (
         # Every pp-th stage from the rank's own on: loop placement.
-        Part("pp", layers.pp, "layer", model.n_layers, stages, _joined(stages[at.pp :: layers.pp])),
+        Part("pp", layers.pp, "layer", model.n_layers, stages, in_runs(stages[at.pp :: layers.pp])),
         Part(
             "tp",
             heads.tp,
             "head",
             model.q_dim,
             Split(model.q_dim, heads.tp),
-            _joined([heads.rank(at.tp).q_rows]),
+            in_runs([heads.rank(at.tp).q_rows]),
             model.head_dim,
         ),
-        Part("cp", tokens.cp, "token", tokens.seq_len, chunks, _joined(tokens.rank(at.cp).chunks)),
-        Part("dp", batch.k, word, batch.n, batch, _joined([batch[at.dp]])),
+        Part("cp", tokens.cp, "token", tokens.seq_len, chunks, in_runs(tokens.rank(at.cp).chunks)),
+        Part("dp", batch.k, word, batch.n, batch, in_runs([batch[at.dp]])),
     )
     uneven = "" if batch.even else f"global_batch={batch.n} does not divide over dp={batch.k}"
     reason = layers.reason or heads.reason or tokens.reason or uneven
     return Share(model, *parts, reason)
-
-
-def _joined(pieces: Iterable[range]) -> tuple[range, ...]:
-    """The pieces that are not empty, in the dim's order, with neighbours joined."""
-    joined = list[range]()
-    for piece in sorted(filter(len, pieces), key=attrgetter("start")):
-        if joined and joined[-1].stop == piece.start:
-            piece = range(joined.pop().start, piece.stop)
-        joined.append(piece)
-    return tuple(joined)

@@ -14,7 +14,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import Choice, LayoutError, one_of, shown
 from llamapar.frameworks import framework
-from llamapar.records.tables import Record, cut, span
+from llamapar.records.tables import Judged, cut, span
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Stage:
 
 
 @dataclass(frozen=True, repr=False)
-class StageMap(Record):
+class StageMap(Judged):
     """Layers over pp·virtual_stages stages; virtual stage s is on rank s % pp."""
 
     model: ModelConfig
@@ -61,10 +61,6 @@ class StageMap(Record):
     def problem(self) -> LayoutError | None:
         """Why the split refuses, as an error to raise; None if it does not."""
         return self._made[1]
-
-    @property
-    def ok(self) -> bool:
-        return not self.reason
 
     @property
     def reason(self) -> str:

@@ -13,7 +13,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Padding, Split
 from llamapar.errors import MAX_SIZE, Choice, LayoutError, whole
 from llamapar.frameworks import padding_rule
-from llamapar.records.tables import Record, cut, span
+from llamapar.records.tables import Judged, cut, span
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RankVocab:
 
 
 @dataclass(frozen=True, repr=False)
-class VocabMap(Record):
+class VocabMap(Judged):
     """The vocabulary over TP under a padding rule, cut by torch's chunk rule.
 
     used: the rows that a run looked up or had as targets, ascending; empty for the map of no run.
@@ -74,14 +74,11 @@ class VocabMap(Record):
         return list(self.used[bisect_left(self.used, own.start) : bisect_left(self.used, own.stop)])
 
     @property
-    def ok(self) -> bool:
-        """Whether all shards are equal."""
-        return self.split.even
-
-    @property
     def reason(self) -> str:
         """Why the shards are not equal, in one line; empty if they are."""
-        return "" if self.ok else f"tp={self.tp} does not divide {self.padded} rows: shards are uneven"
+        return (
+            "" if self.split.even else f"tp={self.tp} does not divide {self.padded} rows: shards are uneven"
+        )
 
     def owner(self, token: int) -> int:
         """The TP rank that holds a token's row."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -252,6 +253,20 @@ class Record:
 
     def _repr_html_(self) -> str:
         return html_table(*self._table(), left=self._left)
+
+
+class Judged(Record):
+    """A record of something that may not work."""
+
+    @property
+    @abstractmethod
+    def reason(self) -> str:
+        """Why it does not work, in one line; empty if it does."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it works: there is no reason why not."""
+        return not self.reason
 
 
 @dataclass(frozen=True, repr=False)

@@ -245,6 +245,7 @@ def inside_of(
 ) -> LayerSteps:
     """The same under given conditions, with recompute set to "none"."""
     whole("rank", rank, 0, layout.world - 1)
+    model.require_program("lp.inside")
     cut = Cut(model, layout, kv_replication=kv_replication)
     method = CpMethod.of(how.cp_method, layout.cp)
     cut.heads.require(method)

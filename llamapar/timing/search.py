@@ -209,6 +209,7 @@ def degrees_of(job: Job, gpus: int) -> Iterator[Degrees]:
     heads, kv = job.model.n_heads, job.model.n_kv_heads
     # TP beyond the KV heads is tried only if they may be copied, each as often as the others.
     whole = [tp for tp in ways if kv % tp == 0 or (job.kv_replication and heads % tp == tp % kv == 0)]
+    whole = whole[:1] if job.model.norms_width else whole  # what TP sends of them is not known
     for tp, cp in itertools.product(whole, ways):
         unit = (1 if layout.sequence_parallel is False else tp) * (2 * cp if cp > 1 else 1)
         method = CpMethod.of(job.cp_method or "all_gather", cp)

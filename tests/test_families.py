@@ -1,0 +1,316 @@
+"""Families of models: each is what transformers builds of its config.json, and all others are refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import llamapar as lp
+from inputs import oracle
+from llamapar.configs.export import as_transformers
+from llamapar.count.saved import kept_of_layer
+from llamapar.count.wire import PARTS, block_parts
+from llamapar.describe.families import FAMILIES, OWN
+from llamapar.describe.modelfile import config_json, params_json
+from llamapar.describe.placement import PARAMETERS
+from llamapar.place.cut import Cut
+from oracles.families_page import page
+from weights import save_hf
+
+ROWS = oracle("families")
+CASES = [row for row in ROWS if "config_json" in row]
+SURVEY = {row["model_type"]: row for row in ROWS if "class" in row}
+IDS = [f"{case['model_type']}: {case['what']}" for case in CASES]
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def models() -> dict[str, lp.ModelConfig]:
+    """A small model of each family, by its model_type."""
+    return {case["model_type"]: lp.model(case["config_json"]) for case in CASES}
+
+
+# -- tensor by tensor ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_a_family_has_the_tensors_that_transformers_builds(case: dict[str, Any]) -> None:
+    model = lp.model(case["config_json"])
+    theirs = dict(case["other"])
+    for i in range(case["layers"]):
+        theirs |= {f"model.layers.{i}.{name}": shape for name, shape in case["layer"]}
+    assert {p.hf_name: list(p.shape) for p in model.parameters()} == theirs
+    assert model.n_params == sum(map(math.prod, theirs.values()))
+    assert len({p.name for p in model.parameters()}) == len(theirs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_what_a_config_leaves_out_is_the_classes_default(case: dict[str, Any]) -> None:
+    model = lp.model(case["config_json"])
+    rope = model.rope_scaling
+    assert (model.max_seq_len, model.norm_eps) == (case["max_seq_len"], case["norm_eps"])
+    assert [rope.kind if rope else "default", model.rope_theta, rope and rope.factor] == case["rope"]
+
+
+def test_every_family_is_witnessed_and_named_by_transformers() -> None:
+    assert {case["model_type"] for case in CASES} == FAMILIES.keys()
+    assert len(FAMILIES) >= 25
+    for name, family in FAMILIES.items():
+        built = {case["config_json"]["architectures"][0] for case in CASES if case["model_type"] == name}
+        assert built <= set(family.architectures)
+        assert family.wraps or name in SURVEY
+    turned = {case["model_type"] for case in CASES if case["what"] == "switches the other way round"}
+    # InternLM 3 has no biases without those of the MLP; the others are read by what they wrap.
+    assert FAMILIES.keys() - turned == {"internlm3", "gemma3", "mistral3"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SURVEY if kind not in FAMILIES])
+def test_every_other_causal_model_of_transformers_is_refused(kind: str) -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    for said in ({"model_type": kind}, {"architectures": [SURVEY[kind]["class"]], "model_type": kind}):
+        with pytest.raises(lp.ModelError, match=r"^model_type='.*' is not known"):
+            lp.model({**sizes, "vocab_size": 100, **said})
+
+
+def test_types_with_llamas_names_that_are_not_read_have_another_reason() -> None:
+    """Of those that the survey finds without other names, each that is refused is no dense language model."""
+    alike = {kind for kind, row in SURVEY.items() if row.get("counts") == [0, 0]}
+    # Mixtures whose first layers are dense, and models that see images, wrapped in no text_config.
+    assert alike - FAMILIES.keys() == {"emu3", "ernie4_5_moe", "glm4_moe", "mimo_v2_flash", "mllama"}
+
+
+# -- keys that change tensors ------------------------------------------------------------------------
+
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "field"),
+    [
+        ("cohere", {"use_qk_norm": True}, "use_qk_norm"),  # norms of each head apart
+        ("ernie4_5", {"use_bias": True}, "use_bias"),
+        ("internlm3", {"qkv_bias": True}, "qkv_bias"),
+        ("internlm3", {"attention_bias": True}, "attention_bias"),
+        ("exaone4", {"attention_bias": True}, "attention_bias"),
+        ("granite", {"mlp_bias": True}, "mlp_bias"),
+        ("hyperclovax", {"use_post_norm": False}, "use_post_norm"),
+        ("hyperclovax", {"use_post_norm": None}, "use_post_norm"),
+        ("hunyuan_v1_dense", {"use_qk_norm": False}, "use_qk_norm"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("granite", {"no_rope_layers": [1, 0]}, "no_rope_layers"),  # SmolLM3's alone
+        ("llama", {"embedding_multiplier": 12.0}, "embedding_multiplier"),
+        ("olmo2", {"layer_types": ["linear_attention"]}, "layer_types"),
+        ("gemma2", {"num_experts": 8}, "num_experts"),
+        ("smollm3", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+        ("olmo2", {"architectures": ["OlmoForCausalLM"]}, "architectures"),
+        ("internlm3", {"architectures": ["MistralForCausalLM"]}, "architectures"),
+    ],
+)
+def test_a_key_that_changes_tensors_is_refused_by_name(kind: str, said: dict[str, Any], field: str) -> None:
+    lp.model({**SIZES, "model_type": kind})
+    with pytest.raises(lp.ModelError, match=field) as refusal:
+        lp.model({**SIZES, "model_type": kind, **said})
+    assert refusal.value.field == field
+
+
+def test_the_text_for_a_switch_with_one_value() -> None:
+    with pytest.raises(lp.ModelError, match="use_post_norm") as refusal:
+        lp.model({**SIZES, "model_type": "hyperclovax", "use_post_norm": False})
+    assert str(refusal.value) == (
+        "use_post_norm=False: hyperclovax is counted with True only\n  why  the key adds or removes tensors"
+    )
+
+
+def test_a_class_is_read_under_each_of_its_names() -> None:
+    for kind in ("internlm3", "iquestcoder"):
+        for named in FAMILIES[kind].architectures:
+            assert lp.model({**SIZES, "model_type": kind, "architectures": [named]}).family == kind
+    assert lp.model({**SIZES, "architectures": ["LlamaForCausalLM"]}).family == "llama"
+    assert lp.model({**SIZES, "architectures": ["Olmo2ForCausalLM"]}).norms_width
+
+
+# -- models that wrap a language model ---------------------------------------------------------------
+
+
+def test_a_wrapped_language_model_is_read_by_itself(tmp_path: Path) -> None:
+    text = {key: value for key, value in SIZES.items() if key != "head_dim"} | {"model_type": "mistral"}
+    raw = {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"]}
+    raw |= {"text_config": text, "vision_config": {"hidden_size": 32}, "spatial_merge_size": 2}
+    found = lp.model(raw)
+    assert found.name == "mistral3 (text)"
+    assert found == lp.model(text).replace(name=found.name)
+    assert lp.ModelConfig.from_hf(raw, "it").name == "it (text)"
+    assert not found.tied
+    assert lp.model({**raw, "tie_word_embeddings": True}).tied
+    assert not lp.model(
+        {**raw, "tie_word_embeddings": True, "text_config": {**text, "tie_word_embeddings": False}}
+    ).tied
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"text_config": None}, "text_config"),
+        ({"text_config": "mistral"}, "text_config"),
+        ({"text_config": {**SIZES, "model_type": "mixtral"}}, "model_type"),
+        ({"text_config": {**SIZES, "num_local_experts": 8}}, "num_local_experts"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+        ({"adapter_layers": 3}, "adapter_layers"),
+        ({"model_type": "llava"}, "model_type"),
+    ],
+)
+def test_what_a_wrapper_may_not_say(said: dict[str, Any], field: str) -> None:
+    raw = {"model_type": "mistral3", "text_config": {**SIZES, "model_type": "mistral"}}
+    lp.model(raw)
+    with pytest.raises(lp.ModelError, match=field) as refusal:
+        lp.model({**raw, **said})
+    assert refusal.value.field == field
+
+
+# -- what is done with them ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_family_is_counted_cut_and_written(name: str) -> None:
+    model = models()[name].replace(n_layers=2, n_kv_heads=2, n_heads=4, head_dim=80, name=name)
+    assert {p.key for p in model.parameters()} <= set(PARAMETERS)
+    layer = [p.key for p in model.parameters() if p.layer == 0]
+    assert Counted.of(block_parts(model)) == Counted.of(layer)
+    for rank in range(2):
+        cut = Cut(model, lp.Layout(tp=2))
+        norms = [p for p in model.parameters() if "norm" in p.key]
+        assert all(cut.local_shape(p, rank) == p.shape for p in norms)
+    # The shards of a whole tensor add up, norms and o_bias apart, which every rank holds.
+    whole = sum(p.numel for p in model.parameters() if "norm" in p.key or p.key == "bo")
+    ranks = sum(math.prod(cut.local_shape(p, r)) for p in model.parameters() for r in range(2))
+    assert ranks == model.n_params + whole
+    assert lp.check(model, tp=2, gpus=2).ok
+    assert lp.memory(model, tp=2, seq_len=256).text()
+    if name != "llama" or not model.qk_norm:
+        assert lp.ModelConfig.from_hf(config_json(model), name).replace(rope_scaling=None) == model.replace(
+            rope_scaling=None
+        )
+    if name != "llama":
+        with pytest.raises(lp.ModelError, match=rf"^family={name} of {name}: params\.json has no such field"):
+            params_json(model)
+
+
+class Counted:
+    """The norms of a block, in their place among attention and MLP."""
+
+    @staticmethod
+    def of(keys: Any) -> list[str]:
+        """norm, wq, norm, w1 …: only what tells the places apart."""
+        return [key for key in keys if key in ("norm", "wq", "w1")]
+
+
+def test_parts_of_a_block_are_llamas_for_llama() -> None:
+    assert block_parts(lp.model("tiny")) == PARTS["block"]
+
+
+@pytest.mark.parametrize(
+    ("name", "norms"), [("llama", 2), ("gemma2", 4), ("olmo2", 2), ("cohere", 1), ("olmo", 2)]
+)
+def test_norms_keep_their_inputs(name: str, norms: int) -> None:
+    """OLMo's two have no weights and keep as much."""
+    for kernels in ("eager", "fused"):
+        rows = {row.part: row.formula for row in kept_of_layer(kernels, "none", models()[name])}
+        assert rows["norms"].startswith(f"{norms} * (")
+        assert ("QK norms" in rows) == models()[name].qk_norm
+    width = {row.part: row.formula for row in kept_of_layer("fused", "none", models()["olmo2"])}["QK norms"]
+    assert width == "(q + k) * item + 2 * rows * 4"  # one number for each token, not for each head
+
+
+@pytest.mark.parametrize("name", ["gemma2", "olmo", "cohere", "qwen3"])
+def test_traffic_of_zero_counts_each_norm(name: str) -> None:
+    """A block's gathers are of all of its parameters, however many norms it has."""
+    model = models()[name].replace(n_layers=1, name=name)
+    sent = lp.traffic("block", model, dp=2, zero=3, seq_len=64, dtype="float32")
+    gathered = sum(t.bytes * t.count for t in sent.terms if t.kind == "all_gather" and t.phase == "forward")
+    assert gathered == model.layer_params * 4
+
+
+def test_what_norms_over_the_width_send_over_tp_is_not_known() -> None:
+    model = models()["olmo2"].replace(name="it", n_kv_heads=4, n_heads=4, head_dim=8)
+    assert lp.traffic("block", model, dp=2, seq_len=64).by_axis
+    with pytest.raises(lp.LayoutError, match=r"^tp=2") as refusal:
+        lp.traffic("block", model, tp=2, seq_len=64)
+    assert str(refusal.value) == (
+        "tp=2: what it sends is not known for olmo2, whose norms span the width of Q and K\n"
+        "  why  vLLM gathers Q and K, OLMo-core trades heads for tokens, transformers gathers V as well\n"
+        "  try  tp=1"
+    )
+    found = lp.plan(model, gpus=4, seq_len=64, global_batch=8, gpu="h100-80gb")
+    assert {one.job.layout.tp for one in found.layouts} == {1}
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if FAMILIES[name].lacks])
+def test_a_run_names_what_it_does_not_compute(name: str) -> None:
+    model = models()[name].replace(name="it")
+    for refused in (lambda: lp.run("llama", model, tp=1), lambda: lp.inside(model, tp=1, seq_len=64)):
+        with pytest.raises(lp.ModelError, match="does not compute it") as refusal:
+            refused()
+        assert refusal.value.what.endswith(f" does not compute it: {name} has {FAMILIES[name].lacks}")
+        assert refusal.value.why == "its tensors are counted, cut and checked all the same"
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if not FAMILIES[name].lacks])
+def test_a_family_without_a_lack_runs(name: str) -> None:
+    small = {"dim": 32, "n_layers": 1, "n_heads": 4, "n_kv_heads": 2, "head_dim": 8, "ffn_dim": 48}
+    model = models()[name].replace(**small, vocab_size=64)
+    assert lp.run("llama", model, tp=2, dtype="float64", seq_len=16).ok
+
+
+@pytest.mark.parametrize("name", ["gemma2", "olmo", "olmo2", "hunyuan_v1_dense", "cohere"])
+def test_a_checkpoint_of_a_family_is_cut_and_put_together(name: str, tmp_path: Path) -> None:
+    small = {"dim": 32, "n_heads": 4, "n_kv_heads": 2, "head_dim": 8, "ffn_dim": 48, "vocab_size": 64}
+    model = models()[name].replace(**small, name=name)
+    source = save_hf(tmp_path / name, model)
+    cut = lp.checkpoint.shard(source, tmp_path / "cut", tp=2, pp=2)
+    back = lp.checkpoint.gather(cut.path, tmp_path / "back" / name).path
+    theirs, mine = (load_file(folder / "model.safetensors") for folder in (source, back))
+    assert theirs.keys() == mine.keys() == {p.hf_name for p in model.parameters()}
+    assert all(theirs[key].view(torch.uint8).equal(mine[key].view(torch.uint8)) for key in theirs)
+    assert lp.model(back).family == name
+    with pytest.raises(lp.ModelError, match=f"^family={name} of {name}: "):
+        lp.checkpoint.shard(source, tmp_path / "meta", tp=2, format="meta")
+
+
+def test_settings_say_what_they_leave_out() -> None:
+    model = models()["granite"].replace(name="it")
+    text = as_transformers(lp.Job.of(model, tp=2))
+    assert f"# granite has {FAMILIES['granite'].lacks}: nothing here says so" in text.splitlines()
+    assert "GraniteConfig(" in text
+
+
+def test_a_model_says_its_family() -> None:
+    model = models()["olmo2"]
+    with pytest.raises(lp.ModelError, match=r"^family='mistral' is not known"):
+        model.replace(family="mistral")  # its models are of family llama
+    with pytest.raises(lp.ModelError, match=r"^qk_norm=False is not so in olmo2") as refusal:
+        model.replace(qk_norm=False)
+    assert str(refusal.value) == (
+        "qk_norm=False is not so in olmo2\n"
+        "  why  the family says which norms a model has\n"
+        "  try  qk_norm=True"
+    )
+
+
+# -- the page ------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_families_is_what_the_script_writes() -> None:
+    assert (DOCS / "families.md").read_text(encoding="utf-8") == page(ROWS)
