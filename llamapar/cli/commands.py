@@ -77,8 +77,7 @@ class Given:
     @property
     def files(self) -> list[str]:
         """The named files of settings and launch scripts."""
-        named = self.of("config", "launch")
-        return [file for files in named.values() for file in files]
+        return [file for files in self.of("config", "launch").values() for file in files]
 
     def settings(self, **known: object) -> Settings:
         """What the named files say. known: facts that a person could have given beside them."""

@@ -85,14 +85,13 @@ def of_other_layer(found: list[Hypothesis], r: Reading, known: Known) -> list[Hy
     if not layer:
         return found
     bare = (None, "global_dim_not_localized")
-    kept = [h for h in found if h.subtype not in bare or not cuts_a_llama(h.category)]
+    # Such a cut is one of a Llama's sizes where its category has axes, or is of an adapter, or any other.
+    of_llama = [
+        name for name, category in CATEGORIES.items() if category.axes or name in ("lora_tp", "other")
+    ]
+    kept = [h for h in found if h.subtype not in bare or h.category not in of_llama]
     cause = f"the text names {layer}, whose cuts are not read here"
     return [*kept, Hypothesis("other", cause, WEAK, parallel=None)]
-
-
-def cuts_a_llama(category: str) -> bool:
-    """Whether a category is of a cut of a Llama's sizes."""
-    return bool(CATEGORIES[category].axes) or category in ("lora_tp", "other")
 
 
 _CUTS = frozenset((*Layout.__dataclass_fields__, "padding"))

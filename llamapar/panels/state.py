@@ -189,8 +189,7 @@ class State:
     def restore(self, line: str) -> State:
         """Exactly the state in a line of text. Raises LlamaparError."""
         model, values = read_line(line)
-        state = self.load(model) if model else self
-        return state.apply(PLAIN | values)
+        return (self.load(model) if model else self).apply(PLAIN | values)
 
     @cached_property
     def line(self) -> str:

@@ -62,8 +62,7 @@ Row = list[Operation]
 
 def _gpipe(plan: ScheduleNumbers, rank: int) -> Row:
     """All forwards, then all backwards (arXiv:1811.06965)."""
-    each = range(plan.micro_batches)
-    return [(kind, rank, number) for kind in "FB" for number in each]
+    return [(kind, rank, number) for kind in "FB" for number in range(plan.micro_batches)]
 
 
 def _looped_bfs(plan: ScheduleNumbers, rank: int) -> Row:

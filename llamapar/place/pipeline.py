@@ -355,8 +355,7 @@ class Timelines(Record):
         return () if time is None else tuple(one.at(min(time, one.end)) for one in self.timelines)
 
     def text(self, width: int | None = None) -> str:
-        drawn = [one.text(width) for one in self.timelines]
-        return "\n\n".join([*drawn, *map(str, self.moments)])
+        return "\n\n".join([*(one.text(width) for one in self.timelines), *map(str, self.moments)])
 
 
 @dataclass(frozen=True, repr=False)

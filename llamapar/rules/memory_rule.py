@@ -202,8 +202,7 @@ def has_room(job: Job, judge: Framework | None = None) -> bool:
     True if nothing can be counted.
     """
     found = load_of(job, judge)
-    room = (job.gpu or OFFERED[-1]).hbm_bytes
-    return found is None or found.memory.expected_bytes <= room
+    return found is None or found.memory.expected_bytes <= (job.gpu or OFFERED[-1]).hbm_bytes
 
 
 def finding_of(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:
