@@ -454,11 +454,14 @@ def test_the_map_is_what_the_rows_say() -> None:
     tool = runpy.run_path(str(PROJECT / "tools" / "idea_map.py"), run_name="idea_map")
     page = (PROJECT / "docs" / "map.md").read_text(encoding="utf-8")
     assert page == tool["page"](), "python tools/idea_map.py writes it anew"
-    needs = [
-        (name, other) for name, row in LESSONS.items() for other in row.get("needs", {}) if "idea" in row
-    ]
-    assert page.count(" -->|") == len(needs)
-    for name, row in LESSONS.items():
-        if "idea" in row:
-            assert f'    n{name.partition("_")[0]}["{name.partition("_")[0]} {row["idea"]}"]\n' in page
-            assert not set('"|<>[]') & set(row["idea"] + "".join(row.get("needs", {}).values()))
+    rows = {name: row for name, row in LESSONS.items() if "parts" not in row}
+    arrows = re.findall(r"^  n(\w\w) --> n(\w\w)$", page, re.MULTILINE)
+    assert sorted(arrows) == sorted(
+        (other[:2], name[:2]) for name, row in rows.items() for other in row.get("needs", {})
+    )
+    for name, row in rows.items():
+        assert re.search(rf'^  n{name[:2]}\W+"{name[:2]} {re.escape(row["idea"])}"\W+$', page, re.MULTILINE)
+        assert f"| [{name}](../notebooks/{name}.ipynb) | {row['idea']} |" in page
+        for other, taken in row.get("needs", {}).items():
+            assert f"{taken} ({other[:2]})" in page
+        assert not set('"|<>[]()') & set(row["idea"] + "".join(row.get("needs", {}).values()))

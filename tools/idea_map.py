@@ -2,7 +2,7 @@
 
     python tools/idea_map.py            # write docs/map.md anew
 
-GitHub draws the Mermaid graph; elsewhere the table below it says the same.
+GitHub draws the Mermaid graph; the table below it says the same, and what each arrow stands for.
 """
 
 from __future__ import annotations
@@ -14,42 +14,39 @@ from llamapar.course.lessons import LESSONS
 PROJECT = Path(__file__).resolve().parent.parent
 PAGE = PROJECT / "docs" / "map.md"
 ROWS = {name: row for name, row in LESSONS.items() if "parts" not in row}
-KINDS = {"opener": "To begin with", "lesson": "Lessons", "tool": "By job", "exam": "At the end"}
-"""Kind of a notebook → the title of its frame."""
+SHAPES = {"opener": ('(["', '"])'), "lesson": ('["', '"]'), "tool": ('("', '")'), "exam": ('(["', '"])')}
+"""Kind of a notebook → the brackets of its node."""
+
+TIGHT = '%%{init: {"flowchart": {"nodeSpacing": 20, "rankSpacing": 45, "wrappingWidth": 130}}}%%'
+"""Narrow nodes, so that the letters stay readable at the width of GitHub's column."""
+
+ABOVE = """\
+# A map of ideas
+
+Each box is a notebook of [the course](course.md) with its one idea, and each arrow leads to one that needs
+it. Square boxes are the lessons, in order; boxes with round corners are for a job at hand. To start in the
+middle, follow the arrows back: the table says what to take along from there.
+"""
 
 
-def node(name: str) -> str:
-    """A notebook as a node: its number and its idea."""
-    return f'{name.partition("_")[0]}["{name.partition("_")[0]} {ROWS[name]["idea"]}"]'
+def number(name: str) -> str:
+    """What a notebook's name begins with: "03", "a1"."""
+    return name.partition("_")[0]
 
 
 def page() -> str:
     """The whole page."""
-    graph = ["flowchart TD"]
-    for kind, title in KINDS.items():
-        nodes = [f"    n{node(name)}" for name, row in ROWS.items() if row["kind"] == kind]
-        graph += [f'  subgraph {kind} ["{title}"]', *nodes, "  end"]
+    nodes, arrows = [], []
     table = ["| notebook | idea | what it takes along |", "|---|---|---|"]
     for name, row in ROWS.items():
-        number, needs = name.partition("_")[0], row.get("needs", {})
-        graph += [f'  n{other.partition("_")[0]} -->|"{taken}"| n{number}' for other, taken in needs.items()]
-        taken = "; ".join(f"{what} ({other.partition('_')[0]})" for other, what in needs.items())
+        opens, closes = SHAPES[row["kind"]]
+        nodes.append(f"  n{number(name)}{opens}{number(name)} {row['idea']}{closes}")
+        needs = row.get("needs", {})
+        arrows += [f"  n{number(other)} --> n{number(name)}" for other in needs]
+        taken = "; ".join(f"{what} ({number(other)})" for other, what in needs.items())
         table.append(f"| [{name}](../notebooks/{name}.ipynb) | {row['idea']} | {taken} |")
-    return "\n".join(
-        [
-            "# A map of ideas",
-            "",
-            "Each box is a notebook of [the course](course.md), with its one idea. An arrow says what the "
-            "next notebook takes along. To start in the middle, follow the arrows back.",
-            "",
-            "```mermaid",
-            *graph,
-            "```",
-            "",
-            *table,
-            "",
-        ]
-    )
+    graph = ["```mermaid", TIGHT, "flowchart TD", *nodes, *arrows, "```"]
+    return "\n".join([ABOVE, *graph, "", *table, ""])
 
 
 if __name__ == "__main__":
