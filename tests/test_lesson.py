@@ -410,22 +410,22 @@ def test_the_command_refuses(run: Any, words: str, said: str) -> None:
 
 WITHOUT = """
 import sys
-for name in ("torch", "anywidget", "IPython"):
-    sys.modules[name] = None  # as if it were not installed
+sys.modules["{missing}"] = None  # as if it were not installed
 from llamapar.cli.main import main
 sys.exit(main(["lesson", "01", "--minutes", "4"]))
 """
 
 
-def test_without_what_computes_the_answers_it_says_how_to_get_it() -> None:
-    code = f"import sys; sys.path.insert(0, {str(PROJECT)!r})\n{WITHOUT}"
+@pytest.mark.parametrize("missing", ["torch", "anywidget"])
+def test_without_what_computes_the_answers_it_says_how_to_get_it(missing: str) -> None:
+    code = f"import sys; sys.path.insert(0, {str(PROJECT)!r})\n{WITHOUT.format(missing=missing)}"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(
-        r"llamapar: (torch|anywidget) is not installed, and the answers of a lesson are computed with it\n"
-        r"  try  pip install -e '\.\[lab\]' in a checkout of llamapar\n",
-        done.stderr,
+    said = (
+        f"llamapar: {missing} is not installed, and the answers of a lesson are computed with it "
+        "try pip install -e '.[lab]' in a checkout of llamapar"
     )
+    assert " ".join(done.stderr.split()).endswith(said), "a busy machine may speak before"
 
 
 # -- notes and the map -----------------------------------------------------------------------------
