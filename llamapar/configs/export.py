@@ -31,7 +31,7 @@ def _plain(name: str) -> str:
 
 def _title(job: Job) -> str:
     return f"# {_plain(job.model.name)}: {job.layout} ({job.layout.world} ranks)" + "".join(
-        f"\n# {job.model.family} has {why}: nothing here says so" for why in [family(job.model).lacks] if why
+        f"\n# {job.model.family} has {why}: nothing here says so" for why in [job.model.lacks] if why
     )
 
 

@@ -152,14 +152,10 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         """Rows of wk and of wv: n_kv_heads x head_dim."""
         return self.n_kv_heads * self.head_dim
 
-    def require_program(self, what: str) -> None:
-        """Raises ModelError if `what`, which is of Llama's layer, leaves out something that the model has."""
-        if lacks := FAMILIES[self.family].lacks:
-            raise ModelError(
-                f"{what} does not compute {self.name}: {self.family} has {lacks}",
-                "its tensors are counted, cut and checked all the same",
-                field="model",
-            )
+    @cached_property
+    def lacks(self) -> str:
+        """What the model has beyond Llama's layer, which `lp.run` does not compute; empty for most."""
+        return FAMILIES[self.family].lacks
 
     @property
     def norms_width(self) -> bool:
@@ -187,8 +183,8 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         for i in range(self.n_layers):
             for key, meta, hf, shape in self._layer_tensors():
                 yield Parameter(f"layers.{i}.{meta}", f"model.layers.{i}.{hf}", shape, key, i)
-        if self.final_norm:
-            yield Parameter("norm.weight", "model.norm.weight", (self.final_norm,), "norm")
+        if "norm" in FAMILIES[self.family].names:
+            yield Parameter("norm.weight", "model.norm.weight", (self.dim,), "norm")
         if not self.tied:
             yield Parameter("output.weight", "lm_head.weight", vocab, "output")
 

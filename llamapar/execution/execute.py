@@ -20,7 +20,7 @@ from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import NO_PADDING
-from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, real, shown, whole
+from llamapar.errors import Choice, LayoutError, LlamaparError, ModelError, flag, one_of, real, shown, whole
 from llamapar.frameworks import padding_rule
 from llamapar.place.sequence_map import CHUNKINGS
 from llamapar.place.sequence_map import lengths as document_lengths
@@ -64,7 +64,12 @@ def prepare(
     if options.fault is not None:
         one_of("fault", options.fault, FAULTS)
     chosen, config = find_program(program, options.reference, options.out), find_model(model)
-    config.require_program("lp.run")
+    if config.lacks:
+        raise ModelError(
+            f"lp.run does not compute {config.name}: {config.family} has {config.lacks}",
+            "its tensors are counted, cut and checked all the same",
+            field="model",
+        )
 
     # A program that is cut into stages runs with the schedule's own layout; any other one on the ranks of a
     # single stage.
@@ -72,9 +77,12 @@ def prepare(
     staged = pipeline_of(chosen, options.layout, *wanted, each=each)
     layout = options.layout if staged.schedule is None else staged.layout
     if chosen == PROGRAMS["meta_attention"] and (config.qkv_bias or config.o_bias or config.qk_norm):
-        what = f"{config.name} has biases or QK norms, which {chosen.name} leaves out"
-        why = "Meta's code is of a model without them"
-        raise LlamaparError(what, why, [Choice.of(program="attention")], "model")
+        raise LlamaparError(
+            f"{config.name} has biases or QK norms, which {chosen.name} leaves out",
+            "Meta's code is of a model without them",
+            [Choice.of(program="attention")],
+            "model",
+        )
     padding = NO_PADDING if options.padding is None else padding_rule(options.padding)
 
     # By default the shortest sequence from 64 tokens on that CP's chunks and TP's rows divide.

@@ -23,7 +23,7 @@ from llamapar.describe.hardware import DEFAULT_GPU, GpuLike, hardware
 from llamapar.describe.layout import Degrees, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.errors import flag, whole
+from llamapar.errors import ModelError, flag, whole
 from llamapar.place.cut import Cut
 from llamapar.records.tables import Record, human
 
@@ -245,7 +245,8 @@ def inside_of(
 ) -> LayerSteps:
     """The same under given conditions, with recompute set to "none"."""
     whole("rank", rank, 0, layout.world - 1)
-    model.require_program("lp.inside")
+    if model.lacks:
+        raise ModelError(f"lp.inside is of Llama's layer: {model.family} has {model.lacks}", field="model")
     cut = Cut(model, layout, kv_replication=kv_replication)
     method = CpMethod.of(how.cp_method, layout.cp)
     cut.heads.require(method)
