@@ -293,6 +293,16 @@ def test_a_checkpoint_of_a_family_is_cut_and_put_together(name: str, tmp_path: P
         lp.checkpoint.shard(source, tmp_path / "meta", tp=2, format="meta")
 
 
+def test_a_file_of_distributed_llama_is_of_llamas_family() -> None:
+    model = models()["gemma2"].replace(name="it")
+    assert lp.loading(model, format="bf16").file_bytes == 2 * model.n_params
+    with pytest.raises(lp.LayoutError, match=r"^format=q40") as refusal:
+        lp.loading(model)
+    assert str(refusal.value) == (
+        "format=q40: distributed-llama's file has no place for the norms of gemma2\n  try  format=bf16"
+    )
+
+
 def test_settings_say_what_they_leave_out() -> None:
     model = models()["granite"].replace(name="it")
     text = as_transformers(lp.Job.of(model, tp=2))

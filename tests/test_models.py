@@ -43,6 +43,10 @@ PUBLISHED = {
     "smollm2-1.7b": 1_711_376_384,
     "solar-10.7b": 10_731_524_096,
     "tinyllama-1.1b": 1_100_048_384,
+    "gemma-2b": 2_506_172_416,
+    "gemma-7b": 8_537_680_896,
+    "gemma2-9b": 9_241_705_984,
+    "gemma2-27b": 27_227_128_320,
     "yi-6b": 6_061_035_520,
     "yi-34b": 34_388_917_248,
 }
@@ -78,7 +82,9 @@ def test_there_are_witnesses_of_every_preset_and_class() -> None:
     found = [c for c in CONFIGS.values() if not c["source"].startswith("transformers")]
     assert len(found) > 60
     assert len([c for c in found if ".json" in c["source"]]) > 25
-    assert {c["config_json"]["model_type"] for c in found} == {"llama", "mistral", "qwen2", "qwen3"}
+    assert {c["config_json"]["model_type"] for c in found} == {
+        *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2")
+    }
 
 
 @pytest.mark.parametrize(

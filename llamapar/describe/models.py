@@ -317,7 +317,7 @@ def _public(name: str) -> ModelConfig | None:
         raise ModelError(f"{name} is {MIXTURE}", field="model")
     raise ModelError(
         f"of {name} only the dimensions are known here, for lp.explain",
-        "its tensors are not those of Llama, Mistral or Qwen, or its RoPE is not in the table",
+        "its tensors are of no family that is read, or its RoPE is not in the table",
         ["its config.json"],
         "model",
     )

@@ -279,7 +279,8 @@ def loading(
     format: "f32", "q40" or "q80" (distributed-llama), "bf16", "fp16" or "fp8" (Meta, safetensors).
     nodes: machines, which are TP ranks. memory_gib: of each machine, in 2³⁰ bytes. seq_len: tokens of the KV
     cache.
-    Raises LayoutError for bad input, and for a model with rows that blocks of 32 weights do not divide.
+    Raises LayoutError for bad input, for a model with rows that blocks of 32 weights do not divide, and for
+    another family than Llama's in a file of distributed-llama.
     """
     m = find_model(model)
     one_of("format", format, BLOCKS)
@@ -292,9 +293,20 @@ def loading(
             [Choice.of(format="f32"), Choice.of(format="bf16")],
             "format",
         )
-    n = whole("nodes", nodes, 1, MAX_NODES)
-    memory = real("memory_gib", memory_gib, 1 / 1024, 2**20)
-    return Loading(m, format, n, memory, whole("seq_len", seq_len, 1, 2**31 - 1))
+    if m.family != "llama" and FRAMEWORK[format] == "distributed-llama":
+        raise LayoutError(
+            f"format={format}: distributed-llama's file has no place for the norms of {m.family}",
+            "",
+            [Choice.of(format="bf16")],
+            "format",
+        )
+    return Loading(
+        m,
+        format,
+        whole("nodes", nodes, 1, MAX_NODES),
+        real("memory_gib", memory_gib, 1 / 1024, 2**20),
+        whole("seq_len", seq_len, 1, 2**31 - 1),
+    )
 
 
 def overflow_lines(found: Loading) -> list[str]:
