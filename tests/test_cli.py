@@ -265,7 +265,10 @@ EXAMPLES = [line.strip() for each in PLAIN.values() for line in each.example.spl
 
 
 @pytest.mark.parametrize("line", [line for line in EXAMPLES if ".toml" not in line])
-def test_an_example_of_a_help_works(run: Any, line: str) -> None:
+def test_an_example_of_a_help_works(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where an example may write its files
     status, out, err = run(line.removeprefix("llamapar "))
     assert status in (0, 1), err
     assert out
