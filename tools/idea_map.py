@@ -25,7 +25,8 @@ ABOVE = """\
 
 Each box is a notebook of [the course](course.md) with its one idea, and each arrow leads to one that needs
 it. Square boxes are the lessons, in order; boxes with round corners are for a job at hand. To start in the
-middle, follow the arrows back: the table says what to take along from there.
+middle, follow the arrows back: the table says what to take along from there. GitHub draws the graph; where
+you see its source, the table below it says the same.
 """
 
 
