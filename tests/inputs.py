@@ -82,7 +82,7 @@ def oracle(name: str) -> list[dict[str, Any]]:
 DEGREES = (1, 1, 1, 2, 2, 4, 8, 16, 3, 5, 6, 7, 12, 32, 64)
 
 
-EXTRAS: tuple[dict[str, Any], ...] = ({}, {"qkv_bias": True}, {"qk_norm": True})
+EXTRAS: tuple[dict[str, Any], ...] = ({}, {"qkv_bias": True}, {"qk_norm": True}, {"family": "gemma2"})
 
 
 @st.composite

@@ -104,6 +104,8 @@ def config(transformers: Any, model: lp.ModelConfig) -> Any:
 
 def family(model: lp.ModelConfig) -> str:
     """The name of the model's classes in transformers."""
+    if model.family == "seed_oss":
+        return "SeedOss"
     if model.qk_norm:
         return "Qwen3"
     return "Qwen2" if model.qkv_bias else "Llama"
@@ -147,6 +149,7 @@ HF_CASES: dict[str, tuple[Any, ...]] = {
     "tp4-cp2, KV copies, tied": (*COPIES, {"tied": True, "rope_scaling": FARTHER}),
     "tp2-dp2, no SP, no scaling": (*NO_SP, {"rope_scaling": None, "vocab_size": 96}),
     "tp4-cp2, KV copies, Qwen2's biases": (*COPIES, {"rope_scaling": None, "qkv_bias": True}),
+    "tp2-dp2, no SP, Seed-OSS": (*NO_SP, {"rope_scaling": None, "qkv_bias": True, "family": "seed_oss"}),
     "tp4-cp2, KV copies, Qwen3's norms": (*COPIES, {"rope_scaling": None, "qk_norm": True}),
     "tp2-dp2, no SP, norms and all biases": (
         *NO_SP,
