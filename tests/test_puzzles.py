@@ -202,6 +202,19 @@ def test_every_slip_has_its_wrong_solution() -> None:
     assert all(len(one.slips) >= 2 and len(one.hints) >= 3 for one in PUZZLES.values())
 
 
+CODE = re.compile(r"\b(?:comm|torch)\.\w+\s*\(|\w\s=\s|\w\s@\s|\.mT\b|\[[^\]]*:|\breturn \w+\(")
+"""What a line of a solution has: a message, an assignment, a product, a slice."""
+
+
+def test_no_hint_is_code_to_paste() -> None:
+    texts = [
+        text for one in PUZZLES.values() for text in (*one.hints, *one.of_slips.values(), *one.when.values())
+    ]
+    assert [text for text in texts if CODE.search(text)] == []
+    solutions = [solution for path in PATHS for _, _, solution in exercises(read(path))]
+    assert [solution for solution in solutions if not CODE.search(solution)] == [], "it would be found"
+
+
 @pytest.mark.parametrize(("name", "slip"), WRONG)
 def test_a_usual_mistake_gets_its_own_hint(name: str, slip: str, capsys: pytest.CaptureFixture[str]) -> None:
     wrong, hint = told(capsys, name, WRONG[name, slip])
