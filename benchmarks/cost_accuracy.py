@@ -1,7 +1,6 @@
 """What is fitted to measured steps: the profiles of trainers, and how wide an interval is.
 
-    .venv/bin/python benchmarks/cost_accuracy.py             # both, on the half seen, and on the other
-    .venv/bin/python benchmarks/cost_accuracy.py --course    # writes the rows that notebook 10 draws
+    .venv/bin/python benchmarks/cost_accuracy.py    # both, on the half seen, and on the other
 
 Rows are those of `as_printed.py`, which scores what the command prints; nothing else is fitted to them. A
 profile is found by least mean error. An interval's ends are measured over expected steps of the half seen, by
@@ -12,9 +11,7 @@ prediction, arXiv:1604.04173).
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import statistics
 import sys
 from collections.abc import Iterable
@@ -29,8 +26,6 @@ import llamapar as lp
 from as_printed import Told, percentile
 from llamapar.describe.layout import Layout
 from llamapar.timing.profiles import SPREADS
-
-COURSE = Path(__file__).resolve().parent.parent / "llamapar" / "course" / "published_steps.json"
 
 SLOWER = [step / 100 for step in range(80, 160)]
 HOST = [step / 1e4 for step in range(40)]
@@ -116,14 +111,6 @@ def measured_spreads(half: str) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--course", action="store_true", help=f"write {COURSE.name} for notebook 10")
-    if parser.parse_args().course:
-        rows_of_course = ",\n".join(json.dumps(row) for row in course())
-        COURSE.write_text(f"[\n{rows_of_course}\n]\n", encoding="utf-8")
-        return
     for group, hosts in FITTED.items():
         found = fit(runs(group, "seen"), hosts)
         print(f"{group}: slower {found[0]}, host {found[1]} s")
@@ -138,19 +125,6 @@ def main() -> None:
             share = f"{statistics.mean(held):.0%} of {len(held)} others" if held else "no others"
             print(f"{kind}: {low:.3f} to {high:.3f} of {len(seen[kind])}; {spread.low} to ", end="")
             print(f"{spread.high} hold {share}")
-
-
-def course() -> list[dict[str, Any]]:
-    """The rows that notebook 10 draws: what was asked, each model by its row's name, and seconds measured."""
-    names = {row["id"] for row in as_printed.rows_of("steps_published.json")}
-    found = []
-    for told in as_printed.published():
-        row = as_printed.timed(told) if told.name in names else ""
-        if not isinstance(row, str):
-            layout, settings = in_python(told)
-            named = told.model | {"name": told.name}
-            found.append({"model": named, "layout": layout, "settings": settings, "measured": row.measured})
-    return found
 
 
 if __name__ == "__main__":

@@ -8,18 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import log10
-from statistics import mean
 
 import llamapar as lp
 
 from .boxes import Item
-from .published import published_steps
-
-_LONG = 32_768
-"""Tokens from which a sequence is called long, here."""
-
-_MANY = 1024
-"""GPUs from which there are many, here."""
 
 _SIZES = {0.5: "a half", 0.1: "a tenth", 0.01: "a hundredth", 0.001: "a thousandth or less"}
 
@@ -49,14 +41,14 @@ def _waits() -> Item:
     eight = lp.cost("llama3-8b", lp.Layout(dp=8, zero=3), seq_len=8192, global_batch=64, recompute="none")
     share = eight.seconds["exposed DP"] / eight.step_seconds
     return Item(
-        "Which fraction of the step waits for gradients?",
+        "Which fraction of the step waits for weights and gradients?",
         min(_SIZES, key=lambda size: abs(log10(size / share))),
         choices=tuple((size, name, "") for size, name in _SIZES.items()),
         hints=(
-            "When is the gradient of the last layer ready, and when that of the first?",
-            "Each travels while the layers before it are computed, so only the first layer's is waited for.",
+            "When does a layer need its weights, and when are its gradients ready?",
+            "Both travel while other layers are computed; the first weights and the last gradients cannot.",
         ),
-        why=f"It is {share:.2%} of the step: only the last piece is waited for.",
+        why=f"It is {share:.2%} of the step: the rest travels beside compute.",
         shows=lp.view(eight),
     )
 
@@ -107,31 +99,6 @@ def _share_of_work() -> Item:
 
 
 @cache
-def _worst_kind() -> Item:
-    runs = published_steps()
-    kinds = {
-        f"sequences of {_LONG:,} tokens and more": [c.seq_len >= _LONG for c in runs.costs],
-        f"more than {_MANY:,} GPUs": [c.layout.world > _MANY for c in runs.costs],
-        "A100s, from 2021 on": [c.gpu.name.startswith("a100") for c in runs.costs],
-    }
-    off = {
-        kind: mean(abs(error) for error, inside in zip(runs.errors, members, strict=True) if inside)
-        for kind, members in kinds.items()
-    }
-    return Item(
-        "For which kind of run is it worst?",
-        max(off, key=lambda kind: off[kind]),
-        choices=tuple((kind, kind, f"off by {error:.0%} on average") for kind, error in off.items()),
-        hints=(
-            "Which part of a step depends most on one kernel, and grows fastest?",
-            "Attention grows with the square of the tokens, and its kernels differ from trainer to trainer.",
-        ),
-        why="There attention is most of the work, and trainers have other kernels for it than are assumed.",
-        shows=lp.view(runs),
-    )
-
-
-@cache
 def _fastest() -> Item:
     plan = lp.plan("llama3.1-70b", 64, seq_len=8192, global_batch=512, top=80, framework="torchtitan")
     first: dict[int, float] = {}
@@ -148,24 +115,6 @@ def _fastest() -> Item:
         ),
         why="TP makes every layer wait. ZeRO 3 sends its weights beside the products. The best of TP 2 and "
         "TP 4 are no more than a tie behind.",
-        shows=lp.view(plan),
-    )
-
-
-def _one_layer() -> Item:
-    one = lp.cost("llama3-8b", {}, seq_len=8192)
-    forward = {name: 1e3 * term.value for name, term in one.layer.forward.items()}
-    own = round(1e3 * one.layer.seconds[0], 1)
-    return Item(
-        "llama3-8b, 8,192 tokens, one H100: milliseconds of one layer's forward, in all",
-        own,
-        unit="ms",
-        hints=(
-            "A layer is its matrix products, attention and elementwise work; a cell above lists them.",
-            f"Add them up: {' + '.join(f'{ms:.2f}' for ms in forward.values())}.",
-        ),
-        slips=((round(forward["GEMMs"], 1), "Those are the matrix products alone."),),
-        why="`one.layer.seconds` holds the seconds of the forward and of the backward.",
     )
 
 
@@ -188,16 +137,12 @@ def _sixty_four() -> Item:
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {
     "Milliseconds of matrix products in one layer?": _milliseconds,
-    "Which fraction of the step waits for gradients?": _waits,
+    "Which fraction of the step waits for weights and gradients?": _waits,
     "From TP 8 to TP 16: how many times the waiting?": _times_the_waiting,
     "16 micro-batches: which fraction of its work does a rank wait?": _share_of_work,
-    "For which kind of run is it worst?": _worst_kind,
     "Which TP has the fastest layout?": _fastest,
 }
 """By the question itself."""
 
-EXERCISES: dict[str, Callable[[], Item]] = {
-    "seconds of one layer": _one_layer,
-    "bubble of 64 micro-batches": _sixty_four,
-}
+EXERCISES: dict[str, Callable[[], Item]] = {"bubble of 64 micro-batches": _sixty_four}
 """By the name of the exercise."""

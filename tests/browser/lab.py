@@ -82,14 +82,6 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
-def course_notebook(folder: Path, *sources: str) -> Path:
-    """A scratch notebook in a folder with all that the course's notebooks import."""
-    for path in (PROJECT / "notebooks").iterdir():
-        if path.suffix in (".py", ".toml") or path.name == "published_steps.json":
-            shutil.copy(path, folder)
-    return scratch_notebook(folder / "scratch.ipynb", *sources)
-
-
 def scratch_notebook(path: Path, *sources: str) -> Path:
     """Write a notebook with one code cell per source, and the kernel named as in the workbook."""
     notebook = nbformat.v4.new_notebook()

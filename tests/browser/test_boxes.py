@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, expect
 
 from browser.access import serious, unreached
 from browser.hands import move_box, settle_boxes
-from browser.lab import Lab, Notebook, course_notebook
+from browser.lab import Lab, Notebook, scratch_notebook
 from browser.panel import ASK, OUTSIDE, RESTART
 from inputs import few
 
@@ -42,7 +42,8 @@ CELLS = (
 
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    with lab.open(course_notebook(tmp_path_factory.mktemp("boxes"), *CELLS), height=5200) as opened:
+    path = scratch_notebook(tmp_path_factory.mktemp("boxes") / "scratch.ipynb", *CELLS)
+    with lab.open(path, height=5200) as opened:
         for cell in range(len(CELLS)):
             opened.run(cell)
         opened.cell(HEADS).locator(".main-svg").first.wait_for()
