@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,12 @@ def test_a_question_in_a_notebook(
 def test_each_question_leads_back_to_a_notebook_that_is_there() -> None:
     assert sorted(name for names in LESSONS.values() for name in names) == sorted(QUESTIONS)
     assert {path.stem for path in NOTEBOOK.parent.glob("*.ipynb")} >= set(LESSONS)
+
+
+def test_neighbours_are_of_different_lessons() -> None:
+    lesson_of = {name: lesson for lesson, names in LESSONS.items() for name in names}
+    order = [lesson_of[name] for name in QUESTIONS]
+    assert [one for one, other in pairwise(order) if one == other] == []
 
 
 def test_the_notebook_asks_all_twenty_in_order() -> None:

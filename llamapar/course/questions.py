@@ -250,27 +250,27 @@ def _ways(draw: Random) -> Question:
 
 QUESTIONS: dict[str, Callable[[Random], Question]] = {
     "heads of a rank": _heads,
-    "enough KV heads": _enough,
-    "copies of a KV head": _copies,
-    "pad rows": _pads,
     "where a rank sits": _coord,
-    "the next peer": _peer,
-    "nodes of a group": _nodes,
-    "which axis": _sums,
-    "chunks of a rank": _tokens,
-    "bytes of K and V": _key_bytes,
-    "shards of a state": _ways,
-    "bytes of Adam": runs.states,
+    "pad rows": _pads,
     "layers of a stage": runs.layers,
+    "enough KV heads": _enough,
+    "chunks of a rank": _tokens,
+    "bytes of Adam": runs.states,
+    "the next peer": _peer,
     "waiting": runs.bubble,
-    "micro-batches in flight": runs.flight,
-    "micro-batches of a step": runs.batch,
-    "the stage that overflows": runs.overflow,
     "TP from a message": runs.implied,
+    "shards of a state": _ways,
+    "copies of a KV head": _copies,
+    "which axis": _sums,
+    "micro-batches in flight": runs.flight,
+    "nodes of a group": _nodes,
+    "bytes of K and V": _key_bytes,
+    "micro-batches of a step": runs.batch,
     "cause of a message": runs.cause,
+    "the stage that overflows": runs.overflow,
     "a layout for a machine": runs.machine,
 }
-"""The course's last questions, in its order."""
+"""The course's last questions, in its order: neighbours are of different lessons."""
 
 LESSONS: dict[str, tuple[str, ...]] = {
     "01_four_axes": ("where a rank sits", "the next peer", "nodes of a group"),

@@ -104,8 +104,8 @@ def overflow(draw: Random) -> Question:
     sizes = ", ".join(f"{one.stage}: {one.bytes('parameters') / 2**30:.1f}" for one in memory.stages)
     return Question(
         f"llama3.1-70b under {layout}, {seq_len:,} tokens, 1F1B, H100 with 80 GB. GiB of parameters by "
-        f"stage: {sizes}. The others are alike, so what differs is activations in flight. Which stages do "
-        "not fit? Ask lp.memory or the Explorer, and answer with a list.",
+        f"stage: {sizes}. The others are alike, so what differs is activations in flight. Which stages are "
+        "expected to need more than the GPU has? Ask lp.memory or the Explorer, and answer with a list.",
         over,
         f'lp.memory("llama3.1-70b", lp.Layout(tp=8, pp={pp}, dp=2), seq_len={seq_len}, '
         f"global_batch={8 * pp}).stages lists them.",
