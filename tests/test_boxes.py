@@ -7,10 +7,12 @@ import random
 import re
 from contextlib import suppress
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import IPython.display
+import nbformat
 import pytest
 
 import llamapar as lp
@@ -147,6 +149,61 @@ def test_nothing_that_gives_the_answer_away_reaches_the_page_before_a_guess(name
     elif item.picture:
         assert panel.payload["figure"] is None
         assert panel.payload["summary"] == ""
+
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
+ASKS = re.compile(r'\b(?:predict|check)\(\s*"((?:[^"\\]|\\.)*)"\s*\)')
+
+
+def stands_in(number: str, text: str) -> bool:
+    """Whether a text has a number as a whole."""
+    return bool(re.search(rf"(?<![\w.,]){re.escape(number)}(?!\w|[.,]\d)", text))
+
+
+def seen(cell: Any) -> str:
+    """What a reader sees of a cell: its source and what it shows, but for what is folded."""
+    data = [output.get("data", {"text/plain": output.get("text", "")}) for output in cell.get("outputs", [])]
+    shown = [each.get("text/plain", "") for each in data if "<details>" not in each.get("text/html", "")]
+    return "\n".join([ASKS.sub("", cell.source), *shown])
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_answer_stands_before_its_question(path: Path) -> None:
+    """A cell ends with the box that it asks in. A long number is in nothing above it: of a prediction in its
+    section, of an exercise in the whole notebook. Of shorter answers only a reader can tell."""
+    section = whole = ""
+    for cell in nbformat.read(path, as_version=4).cells:
+        section = "" if cell.source.startswith("## ") else section
+        section, whole = section + seen(cell), whole + seen(cell)
+        names = [name for name in ASKS.findall(cell.source) if name in ITEMS]
+        for name, output in zip(names, cell.outputs[-len(names) :] if names else [], strict=True):
+            item = item_of(name)
+            assert output.data["text/html"].startswith(f"<details><summary><b>{escape(item.text)}</b>")
+            if item.kind == "number" and isinstance(item.truth, int) and item.truth > 99:
+                above = section if name in PREDICTIONS else whole
+                forms = {form for form in (str(item.truth), f"{item.truth:,}") if form not in item.text}
+                assert not [form for form in forms if stands_in(form, above)], name
+
+
+def test_yes_and_no_are_in_balance() -> None:
+    truths = [item.truth for item in map(item_of, ITEMS) if isinstance(item.truth, bool)]
+    drawn = [Quiz(seed).question("enough KV heads").truth == "yes" for seed in range(200)]
+    for said in (truths, drawn):
+        assert 0.4 <= sum(map(bool, said)) / len(said) <= 0.6
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_no_truth_hangs_on_what_is_undecided_and_no_hint_says_it(name: str) -> None:
+    """A hint may give the sum to work out. One digit may stand in it by chance, and so may what is asked."""
+    item = item_of(name)
+    words = [item.why, *item.hints, *(why for _, why in item.slips), *(note for *_, note in item.choices)]
+    assert not [text for text in words if "undecided" in text]
+    if isinstance(item.truth, bool):
+        return
+    said = item.say(item.truth)
+    forms = {said, said.removesuffix(f" {item.unit}"), said.strip("[]()")}
+    long = {form for form in forms if len(form) > 1 and form not in item.text}
+    assert [(form, hint) for hint in item.hints for form in long if stands_in(form, hint)] == []
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

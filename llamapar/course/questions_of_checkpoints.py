@@ -90,21 +90,27 @@ def _short() -> Item:
 
 
 @cache
-def _same_bytes() -> Item:
+def _same_rows() -> Item:
     import torch
 
     with _trained() as (room, weights):
         lp.checkpoint.gather(room / "trained", room / "meta", format="meta")
         meta = torch.load(room / "meta" / "consolidated.00.pth", weights_only=True)
     wq, q_proj = meta["layers.0.attention.wq.weight"], weights["model.layers.0.self_attn.q_proj.weight"]
+    same = {"the bytes": wq.equal(q_proj), "the rows": sorted(wq.tolist()) == sorted(q_proj.tolist())}
     return Item(
-        "wq and q_proj have the same shape. The same bytes too?",
-        bool(wq.equal(q_proj)),
-        hints=(
-            "Rotary position encoding turns pairs of rows. Which two rows are a pair?",
-            "Meta's code takes rows that stand side by side, Hugging Face's rows that are half a head apart.",
+        "wq and q_proj have the same shape. What else is the same?",
+        next((what for what, alike in same.items() if alike), "nothing"),
+        choices=(
+            ("the bytes", "every byte", "then renaming would do"),
+            ("the rows", "the rows, in another order", "row by row the same numbers"),
+            ("nothing", "nothing", "then no renaming and no reordering would do"),
         ),
-        why="The same rows stand in another order.",
+        hints=(
+            "Both are the same trained matrix. What could two codes still see differently in it?",
+            "Rotary position encoding turns pairs of rows. Which two rows are a pair, in each code?",
+        ),
+        why="Meta's pairs stand side by side, Hugging Face's are half a head apart.",
     )
 
 
@@ -180,36 +186,20 @@ def _half() -> Item:
     with _trained() as (room, _):
         with suppress(KeyboardInterrupt):
             lp.checkpoint.reshard(room / "trained", room / "half", tp=4, progress=pull_the_plug)
-        there = (room / "half").exists()
+        (left,) = {path.name for path in room.iterdir()} - {"trained"} or {"nothing"}
     return Item(
-        "It stopped half-way: is there a folder called half?",
-        there,
-        hints=(
-            "What would somebody think who finds a folder of that name?",
-            "A folder can be written under another name, and renamed when all of it is there.",
+        "It stopped half-way: which folder is on disk?",
+        left,
+        choices=(
+            ("half", "half", "which would look whole"),
+            ("half.partial", "half.partial", "which nobody takes for whole, and from which it can go on"),
+            ("nothing", "none", "then all the work would be lost"),
         ),
-        why="Files grow in half.partial, which is renamed when everything is on disk.",
-    )
-
-
-@cache
-def _one_bit() -> Item:
-    with _trained() as (room, _):
-        made = lp.checkpoint.shard(room / "trained", room / "half", tp=4)
-        shard = made.files[0]
-        path = room / "half" / shard.name
-        damaged = bytearray(path.read_bytes())
-        damaged[-100] ^= 1
-        path.write_bytes(damaged)
-        passes = lp.checkpoint.inspect(room / "half").ok
-    return Item(
-        "One bit is wrong: do the headers pass?",
-        passes,
         hints=(
-            "Where in the file is the bit: in a header, or in a tensor's bytes?",
-            "A header says names and shapes, and does not depend on what the numbers are.",
+            "What would somebody think who finds a folder with the name that was asked for?",
+            "And how could the same call go on where it stopped?",
         ),
-        why="Only a checksum of the bytes can tell.",
+        why="It is renamed when everything is on disk.",
     )
 
 
@@ -253,12 +243,11 @@ def _row() -> Item:
 PREDICTIONS: dict[str, Callable[[], Item]] = {
     "How many tensors are in it?": _tensors,
     "A layer is missing. How many tensors does torch.load read without complaint?": _short,
-    "wq and q_proj have the same shape. The same bytes too?": _same_bytes,
+    "wq and q_proj have the same shape. What else is the same?": _same_rows,
     "TP 2 and PP 3: how many files?": _files,
     "Un-pad first, then gather: how many of the 128,256 rows are written?": _unpadded_first,
     "Copies in the wrong order: do all headers pass?": _tiled_headers,
-    "It stopped half-way: is there a folder called half?": _half,
-    "One bit is wrong: do the headers pass?": _one_bit,
+    "It stopped half-way: which folder is on disk?": _half,
 }
 """By the question itself."""
 

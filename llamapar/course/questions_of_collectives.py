@@ -18,8 +18,8 @@ _RANKS = 4
 _MIB = 2**20
 
 
-def _mib(kind: str, ranks: int) -> float:
-    return collective(kind, ranks, 64).sent_bytes / _MIB
+def _mib(kind: str, ranks: int, of: int = 64) -> float:
+    return collective(kind, ranks, of).sent_bytes / _MIB
 
 
 def _sum_of_four() -> Item:
@@ -79,37 +79,37 @@ def _pieces_from() -> Item:
     )
 
 
-def _ring_of_four() -> Item:
-    sent = _mib("all-reduce", _RANKS)
+def _ring_of_five() -> Item:
+    sent = _mib("all-reduce", 5, 20)
     return Item(
-        "An all-reduce of 64 MiB over 4 ranks: how many MiB does each rank send?",
+        "An all-reduce of 20 MiB over 5 ranks: how many MiB does each rank send?",
         sent,
         unit="MiB",
         hints=(
             "It is two halves. How much of the tensor does a rank send in one of them?",
-            "In each half it sends three of the four quarters, 48 MiB.",
+            "In each half it sends four of the five parts, and a part is 20 / 5 MiB.",
         ),
         slips=(
-            (64.0, "A rank need not send itself its own quarter, and there are two halves."),
-            (128.0, "Nearly: of each half it keeps its own quarter."),
-            (_mib("all-gather", _RANKS), "That is one half of it; an all-reduce is two."),
-            (192.0, "That would be the whole tensor to three others; a ring sends each quarter once."),
+            (20.0, "A rank need not send itself its own part, and there are two halves."),
+            (40.0, "Nearly: of each half it keeps its own part."),
+            (_mib("all-gather", 5, 20), "That is one half of it; an all-reduce is two."),
+            (80.0, "That would be the whole tensor to four others; a ring sends each part once."),
         ),
-        why=f"2 · 3/4 · 64 = {sent:g}.",
+        why=f"2 · 4/5 · 20 = {sent:g}.",
     )
 
 
 def _ring_of_many() -> Item:
-    many, most = 128, 128
+    sent = _mib("all-reduce", 1024)
     return Item(
-        "Over 128 ranks instead of 4: does each rank send more than 128 MiB?",
-        _mib("all-reduce", many) > most,
+        "64 MiB over 1,024 ranks: does each rank still send less than 128 MiB?",
+        sent < 2 * 64,
         hints=(
             "2 · (n − 1)/n · 64. What does (n − 1)/n become when n is large?",
             "It never reaches 1, so the whole never reaches 2 · 64.",
         ),
-        slips=((True, "(n − 1)/n stays below 1, however many ranks there are."),),
-        why=f"2 · 127/128 · 64 = {_mib('all-reduce', many):g}. What grows is the waiting for hops.",
+        slips=((False, "(n − 1)/n stays below 1, however many ranks there are."),),
+        why=f"2 · 1023/1024 · 64 = {sent:g}. What grows is the waiting for hops.",
     )
 
 
@@ -137,19 +137,19 @@ def _backward_of_a_gather() -> Item:
     )
 
 
-def _share_of_eight() -> Item:
-    sent = _mib("reduce-scatter", 8)
+def _share_of_sixteen() -> Item:
+    sent = _mib("reduce-scatter", 16)
     return Item(
-        "A reduce-scatter of 64 MiB over 8 ranks in a ring: how many MiB does each rank send?",
+        "A reduce-scatter of 64 MiB over 16 ranks in a ring: how many MiB does each rank send?",
         sent,
         unit="MiB",
-        hints=("It is one half of an all-reduce.", "7 of 8 parts, each 8 MiB."),
+        hints=("It is one half of an all-reduce.", "15 of 16 parts, each 64 / 16 MiB."),
         slips=(
-            (_mib("all-reduce", 8), "That is an all-reduce, both halves."),
-            (64.0, "Of eight parts one is never sent: its sum travels to the rank and ends there."),
-            (8.0, "That is what a rank has in the end."),
+            (_mib("all-reduce", 16), "That is an all-reduce, both halves."),
+            (64.0, "Of 16 parts one is never sent: its sum travels to the rank and ends there."),
+            (4.0, "That is what a rank has in the end."),
         ),
-        why=f"7/8 · 64 = {sent:g}.",
+        why=f"15/16 · 64 = {sent:g}.",
     )
 
 
@@ -170,14 +170,14 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "The tensor has 16 rows. How many rows of the sum has rank 1 after the reduce-scatter?": _rows_of_one,
     "Reduce-scatter, then all-gather: is the result that of an all-reduce?": _halves_are_whole,
     "After the all-to-all, pieces of how many ranks' rows lie on rank 2?": _pieces_from,
-    "An all-reduce of 64 MiB over 4 ranks: how many MiB does each rank send?": _ring_of_four,
-    "Over 128 ranks instead of 4: does each rank send more than 128 MiB?": _ring_of_many,
+    "An all-reduce of 20 MiB over 5 ranks: how many MiB does each rank send?": _ring_of_five,
+    "64 MiB over 1,024 ranks: does each rank still send less than 128 MiB?": _ring_of_many,
     "Forward an all-gather. What does its backward send?": _backward_of_a_gather,
 }
 """By the question itself."""
 
 EXERCISES: dict[str, Callable[[], Item]] = {
-    "MiB of a reduce-scatter": _share_of_eight,
+    "MiB of a reduce-scatter": _share_of_sixteen,
     "rows of an all-to-all": _rows_to_one,
 }
 """By the name of the exercise."""

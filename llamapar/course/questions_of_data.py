@@ -129,11 +129,11 @@ def _gathers() -> Item:
 def _stage_that_fits() -> Item:
     step: dict[str, Any] = {"seq_len": 8192, "global_batch": 64, "framework": "megatron-lm"}
     needs = [lp.memory("llama3.1-8b", lp.Layout(dp=64, zero=stage), **step) for stage in range(4)]
-    gib = [f"{need.worst.total_bytes / 2**30:.1f} GiB, {need.outcome}" for need in needs]
+    gib = [f"{need.worst.total_bytes / 2**30:.1f} GiB" for need in needs]
     params = lp.model("llama3.1-8b").n_params
     return Item(
-        "From which stage on does it fit?",
-        next(stage for stage, need in enumerate(needs) if need.outcome == "fits"),
+        "Which is the first stage that is expected to take less than the GPU has?",
+        next(stage for stage, need in enumerate(needs) if need.worst.total_bytes < need.hbm_bytes),
         choices=tuple((stage, f"stage {stage}", said) for stage, said in enumerate(gib)),
         hints=(
             f"There are {params / _GB:.1f} billion parameters of 2 bytes, each with a gradient of 4 bytes "
@@ -141,7 +141,7 @@ def _stage_that_fits() -> Item:
             f"At stage 1 the 64 ranks share Adam's 12 bytes. The other 6 are {6 * params / _GB:.0f} GB, and "
             "the activations come on top.",
         ),
-        slips=((1, "It is undecided: more is expected than the GPU has, and a run may take less."),),
+        slips=((1, "Adam's 12 bytes are shared by then, and 6 bytes of each weight are not."),),
         why=f"Stage 1 takes {gib[1]}; stage 2 takes {gib[2]}.",
     )
 
@@ -178,7 +178,7 @@ def _slices_of_a_norm() -> Item:
         unit="numbers",
         hints=(
             f"{dim:,} / 3 is not whole: {dim / 3:,.1f}.",
-            f"Slices have {each:,} numbers, rounded up, until the numbers run out.",
+            "Slices have that many, rounded up, until the numbers run out.",
         ),
         slips=(
             ([each, each - 1, each - 1], "That is as even as can be; fully_shard rounds up instead."),
@@ -218,7 +218,7 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "How many rows of the matrix does rank 1 hold at stage 3?": _rows_of_a_rank,
     "The matrix is [128, 128]. What shape has its gradient on rank 1 at stage 2?": _shape_of_a_gradient,
     "How many all-gathers does a forward and backward take?": _gathers,
-    "From which stage on does it fit?": _stage_that_fits,
+    "Which is the first stage that is expected to take less than the GPU has?": _stage_that_fits,
     "How many ranks share one copy of the model?": _one_copy,
 }
 """By the question itself."""

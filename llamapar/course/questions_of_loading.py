@@ -46,17 +46,22 @@ def _file() -> Item:
     )
 
 
-def _fits() -> Item:
+def _root() -> Item:
     incident = _incident()
-    root = incident.nodes[0].total_bytes / 2**30
+    root, worker = (node.total_bytes / 1e9 for node in incident.nodes[:2])
     return Item(
-        "Does the model fit, on the root too?",
-        incident.fits,
+        "How many GB does the root need?",
+        root,
+        unit="GB",
         hints=(
-            "64 GiB are 68.7 GB. The root holds its quarter of the matrices, and the whole embedding.",
-            "The embedding is 8.4 GB. A quarter of the other 229.5 is 57.4.",
+            "Each machine holds a quarter of the matrices. What does the root hold besides?",
+            "The embedding is 8.4 GB, and a quarter of the other 229.5 GB is 57.4. The KV cache is 0.5.",
         ),
-        why=f"The root takes {root:.2f} of 64 GiB.",
+        slips=(
+            (worker, "So much a worker needs; the root holds the whole embedding as well."),
+            (incident.file_bytes / 1e9, "That is the whole file; four machines share it."),
+        ),
+        why=f"A worker needs {worker:.1f} GB, and a machine of 64 GiB has 68.7: both fit.",
         shows=incident,
     )
 
@@ -87,10 +92,10 @@ def _wrong_sizes() -> Item:
     return Item(
         "How many of the 1,137 sizes are wrong in 32 bits?",
         wrong,
-        unit="tensors",
+        unit="of the 1,137",
         hints=(
             f"Which tensors take more than {_WRAP:,} bytes?",
-            f"Only the embedding is float32. The next largest tensor takes {largest:,} bytes.",
+            f"After the embedding, the largest tensor takes {largest:,} bytes.",
         ),
         slips=(
             (
@@ -103,16 +108,18 @@ def _wrong_sizes() -> Item:
     )
 
 
-def _hasty() -> Item:
-    held = wrapped_count(prod(_FACTORS), "uint32")
+def _mended() -> Item:
+    whole = prod(_FACTORS)
+    held = {"the result": wrapped_count(whole, "uint32"), "a factor": wrapped_count(whole, "int64")}
     return Item(
-        "Does the hasty fix help?",
-        held == prod(_FACTORS),
+        "Make the result 64 bits wide, or one of the factors: which gives the right size?",
+        next(what for what, size in held.items() if size == whole),
+        choices=(*((what, what, f"{size:,}") for what, size in held.items()), ("both", "both", "")),
         hints=(
             "How wide are the numbers while they are multiplied?",
-            "The product wraps first, and the wide number is made of what is left.",
+            "A product of 32-bit numbers has 32 bits, and only then is it put into the wide one.",
         ),
-        why=f"The 64 bits hold {held:,}, which is what was left in 32.",
+        why="A product wraps while it is computed, so the width of its factors decides.",
     )
 
 
@@ -136,10 +143,14 @@ def _seventy() -> Item:
 
 
 def _thirty_two() -> Item:
-    fewest = lp.loading("llama3.1-405b", memory_gib=32).smallest_nodes
+    tried = {n: lp.loading("llama3.1-405b", memory_gib=32, nodes=n) for n in (4, 8, 16)}
+    refused = {n: file.limit(n) for n, file in tried.items()}
+    roots = {n: f"the root needs {file.nodes[0].total_bytes / 2**30:.1f} GiB" for n, file in tried.items()}
+    works = [n for n, file in tried.items() if file.fits and not refused[n]]
     return Item(
-        "Is there a number of 32 GB machines that works?",
-        fewest is not None,
+        "Machines of 32 GB: on how many of them does it run?",
+        works[0] if works else "on none",
+        choices=(*((n, str(n), refused[n] or roots[n]) for n in tried), ("on none", "on none of these", "")),
         hints=(
             "Machines are TP ranks. Which numbers divide the heads, and how many KV heads are there?",
             "On 8 machines each holds 28 GB, the root 8.4 GB more; and 32 GiB are 34.4 GB.",
@@ -191,9 +202,9 @@ def _sixteen_gib() -> Item:
 
 
 def _end_of_file() -> Item:
-    size = _incident().file_bytes
+    size = lp.loading("llama3.1-405b").file_bytes
     return Item(
-        "A uint32 counts all bytes of the file with 16 KV heads: what does it hold at the end?",
+        "A uint32 counts all bytes of the file with 8 KV heads: what does it hold at the end?",
         wrapped_count(size, "uint32"),
         unit="bytes",
         hints=(
@@ -210,12 +221,12 @@ def _end_of_file() -> Item:
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {
     "GB of the file with 16 KV heads?": _file,
-    "Does the model fit, on the root too?": _fits,
+    "How many GB does the root need?": _root,
     "What does an unsigned 32-bit number hold of the product?": _left,
     "How many of the 1,137 sizes are wrong in 32 bits?": _wrong_sizes,
-    "Does the hasty fix help?": _hasty,
+    "Make the result 64 bits wide, or one of the factors: which gives the right size?": _mended,
     "70B's embedding, as a fraction of 2^32 bytes?": _seventy,
-    "Is there a number of 32 GB machines that works?": _thirty_two,
+    "Machines of 32 GB: on how many of them does it run?": _thirty_two,
 }
 """By the question itself."""
 

@@ -207,7 +207,7 @@ def _largest_over_smallest() -> Item:
         unit="times",
         hints=(
             "One forgets what is in flight; the largest divides hardly anything by TP and PP.",
-            f"The smallest says {least / _GIB:.1f} GiB. The first lines of this notebook say the rest.",
+            f"The smallest says {least / _GIB:.1f} GiB, the largest {most / _GIB:,.0f}.",
         ),
         slips=((10, "That would be tools that disagree on one part. These forget whole axes."),),
         why=f"They say {least / _GIB:.1f} to {most / _GIB:,.0f} GiB.",

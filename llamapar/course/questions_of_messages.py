@@ -54,47 +54,39 @@ def _error_of_sixteen() -> Item:
 
 
 @cache
-def _first_line() -> Item:
-    m, tp = lp.model("llama3-8b"), 16
-    half = lp.tape("attention", m, {"tp": tp}, seq_len=8192)
-    assert half.failed is not None
-    notes = [f"{n} heads over {tp} ranks: {n / tp:g} on each" for n in (m.n_heads, m.n_kv_heads)]
+def _named_size() -> Item:
+    m, tp, tokens = lp.model("llama3-8b"), 16, 8192
+    stopped = lp.tape("attention", m, {"tp": tp}, seq_len=tokens).errors[0]
     return Item(
-        "Which line fails first: Q's or K's?",
-        half.failed.code[0].upper(),
-        choices=(("Q", "Q's", notes[0]), ("K", "K's", notes[1])),
+        f"K of {tokens:,} tokens, in heads of {m.head_dim}: which size does the message call invalid?",
+        int(stopped.rpartition(" ")[2]),
         hints=(
-            f"Each line views a rank's columns as heads of {m.head_dim}. Which rank has whole heads?",
-            f"{m.n_heads} query heads and {m.n_kv_heads} KV heads are cut over {tp} ranks.",
+            "The size is the number of entries that a rank holds of K: tokens times columns.",
+            f"{m.n_kv_heads} KV heads of {m.head_dim} columns are cut over {tp} ranks.",
         ),
-        why=f"{m.n_kv_heads} KV heads over {tp} ranks leave half a head on each.",
+        slips=(
+            (tokens * m.kv_dim, f"That is all of K; {tp} ranks share its {m.kv_dim} columns."),
+            (tokens * m.head_dim, "That is a whole KV head, and the view would work."),
+            (tokens * m.q_dim // tp, "That is Q, of which a rank has two whole heads: its line works."),
+        ),
+        why=f"{tokens:,} tokens of {m.kv_dim // tp} columns, half a head each.",
     )
 
 
 @cache
-def _caused() -> Item:
-    told = {name: lp.explain(text).verdict for name, text in WILD.items()}
-    caused, other, open_ones = (
-        [name for name, verdict in told.items() if verdict == one]
-        for one in ("sharding", "not_sharding", "unknown")
-    )
+def _other_model() -> Item:
+    told = {name: lp.explain(text) for name, text in WILD.items()}
     return Item(
-        "How many of the eight did a layout cause?",
-        len(caused),
-        unit="of the eight",
+        "Which of the eight was caused by another model's configuration, and not by a layout?",
+        next(name for name, found in told.items() if found.verdict == "not_sharding"),
+        choices=tuple(
+            (name, name, "; ".join(one.best.equations if one.best else ())) for name, one in told.items()
+        ),
         hints=(
-            "Divide the two numbers of a message. How many ranks are 4.008?",
-            "One message shows sizes of two models, and one fits a rank as well as a smaller model.",
+            "Divide the two sizes of each message. A number of ranks is a whole number.",
+            "Padding may stand between: 32,000 and 32,256 are both multiples of 64.",
         ),
-        slips=(
-            (len(told), f"In {' and '.join(other)} the sizes are 128,256 and 32,000: no ratio of ranks."),
-            (
-                len(told) - len(other),
-                f"In {' and '.join(open_ones)} the numbers fit a rank's part of the heads, and a model with "
-                "fewer KV heads.",
-            ),
-        ),
-        why=f"Not {' and '.join(other)}; and {' and '.join(open_ones)} alone cannot be told.",
+        why="128,256 rows are no whole number of times 32,000, and no padding makes them so.",
     )
 
 
@@ -144,8 +136,8 @@ def _columns() -> Item:
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {
     "Which Python error do the 16 ranks raise?": _error_of_sixteen,
-    "Which line fails first: Q's or K's?": _first_line,
-    "How many of the eight did a layout cause?": _caused,
+    "K of 8,192 tokens, in heads of 128: which size does the message call invalid?": _named_size,
+    "Which of the eight was caused by another model's configuration, and not by a layout?": _other_model,
 }
 """By the question itself."""
 

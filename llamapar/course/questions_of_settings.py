@@ -74,38 +74,45 @@ def _open_facts() -> Item:
     )
 
 
-def _runs_it() -> Item:
+def _largest_tp() -> Item:
     run = lp.read_settings(text=TRAIN, known={"gpus": 128})
-    report, model = lp.check(run), run.model_config()
-    tp, kv = run.to_layout().tp, model.n_kv_heads
+    model, tp = run.model_config(), run.to_layout().tp
+    works = [n for n in range(1, model.n_heads + 1) if 128 % n == 0 and lp.check(run, tp=n, dp=128 // n).ok]
     return Item(
-        "Will torchtitan run this?",
-        report.ok,
+        "Which is the largest tensor_parallel_degree with which torchtitan runs it?",
+        max(works),
         hints=(
             f"{tp} slices of {model.n_heads} query heads are whole. And of the KV heads?",
-            f"{kv} KV heads over {tp} GPUs are {kv / tp:g} on each.",
+            "torchtitan stores no copies of KV heads, so each GPU needs a whole one of its own.",
         ),
-        why=f"{kv} KV heads give whole heads to at most {kv} GPUs.",
-        shows=report.errors[0],
+        slips=(
+            (tp, f"{model.n_kv_heads} KV heads over {tp} GPUs are {model.n_kv_heads / tp:g} on each."),
+            (model.n_heads, "So many query heads there are, but the KV heads are fewer."),
+        ),
+        why=f"{model.n_kv_heads} KV heads give whole heads to at most so many GPUs.",
+        shows=lp.check(run).errors[0],
     )
 
 
-def _says() -> Item:
-    slipped = lp.read_settings(text=MISSPELT)
+def _copies_made() -> Item:
+    slip, right = "tensor_model_paralel_size", "tensor_model_parallel_size"
+    read, meant = (
+        lp.read_settings(text=MISSPELT.replace(slip, key)).to_layout() for key in ("not_there", right)
+    )
     return Item(
-        "Does it say 8, 1 or unknown?",
-        str(slipped.layout.get("tp") or "unknown"),
-        choices=(
-            ("8", "8", "what was meant, and the trainer does not read it"),
-            ("1", "1", "what the trainer would take, and nobody meant"),
-            ("unknown", "unknown", "and the line is named"),
-        ),
+        "NeMo does not read the misspelt key: how many copies of the model do the 128 GPUs make?",
+        read.dp,
+        unit="copies",
         hints=(
-            "Compare the key of the file with the one that NeMo asks for, letter by letter.",
-            "Would you start 128 GPUs on either number?",
+            "What does NeMo take for tp where its own key is not there?",
+            "Copies are GPUs / (tp · cp · pp), and nothing else is cut.",
         ),
-        why="Neither number is safe to go on with.",
-        shows=slipped.unknown["tp"],
+        slips=(
+            (meant.dp, f"So many were meant, with tp {meant.tp}. NeMo looks for a key that is not there."),
+            (meant.tp, "That is the tp that was meant; asked are the copies."),
+        ),
+        why=f"With tp {read.tp} each GPU is a copy of its own, where {meant.dp} were meant.",
+        shows=lp.read_settings(text=MISSPELT).unknown["tp"],
     )
 
 
@@ -209,8 +216,8 @@ def _smallest_batch() -> Item:
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {
     "How many facts does the file leave open?": _open_facts,
-    "Will torchtitan run this?": _runs_it,
-    "Does it say 8, 1 or unknown?": _says,
+    "Which is the largest tensor_parallel_degree with which torchtitan runs it?": _largest_tp,
+    "NeMo does not read the misspelt key: how many copies of the model do the 128 GPUs make?": _copies_made,
     "Of 1, 2, 4, 8 and 16 GPUs, on how many numbers of them does it run?": _able,
     "How many of the eight ranks stand still?": _standing,
 }

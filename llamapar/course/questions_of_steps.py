@@ -101,8 +101,8 @@ def _grown() -> Item:
     )
     assert run.loss_curve is not None
     return Item(
-        "Is a loss off by more than 1e-12 of itself after six steps?",
-        run.loss_curve.distance > 1e-12,
+        "After six steps, do the losses still agree to twelve digits?",
+        run.loss_curve.distance < 1e-12,
         hints=(
             "Only weights with a gradient near 1e-8 are off by 1e-11. What do they do to the loss?",
             "A loss is a mean over all tokens, and a weight whose gradient is 1e-8 hardly moves it.",
@@ -236,7 +236,7 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "Over how many of the 16 ranks is the gradient of a matrix summed?": _ranks_of_a_gradient,
     "With every copy counted: is the norm too large or too small?": _copies_counted,
     "By what power of ten is the updated weight off (for 3e-7: -7)?": _power_of_ten,
-    "Is a loss off by more than 1e-12 of itself after six steps?": _grown,
+    "After six steps, do the losses still agree to twelve digits?": _grown,
     "In how many of the six runs is the loss of the step off?": _losses_that_are_off,
     "In how many of the three dtypes does the wrong run stand out, by more than twice?": _told_apart,
     "Over which axis does the rank send most: tp, cp, pp or dp?": _most_sent,

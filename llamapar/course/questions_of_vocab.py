@@ -161,17 +161,17 @@ def _pads_in_softmax() -> Item:
     )
 
 
-def _sixteen() -> Item:
-    rows, tp = lp.model(_MODEL).vocab_size, 16
+def _thirty_two() -> Item:
+    rows, tp = lp.model(_MODEL).vocab_size, 32
     padding = lp.Padding(32, per_tp=True)
     unit = padding.unit(tp)
     return Item(
-        "The same setting at TP 16: how many pad rows?",
+        "The same setting at TP 32: how many pad rows?",
         padding.padded(rows, tp) - rows,
         unit="rows",
         hints=(
             f"At TP {tp} the multiple is 32 · {tp} = {unit}.",
-            f"{rows:,} is {rows // unit} · {unit} and {rows % unit} more.",
+            f"{rows:,} / {unit:,} is {rows / unit:g}, and the table is rounded up.",
         ),
         slips=(
             (0, f"At TP {tp} the multiple is {unit}, and {rows:,} is none."),
@@ -212,7 +212,7 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "TP 7: on which rank does token // rows put the last token, 128255?": _floor,
     "What is the widest dim of any tensor on any of the 8 ranks?": _widest,
     "Pads left in: is the loss too high, too low, or right?": _pads_in_softmax,
-    "The same setting at TP 16: how many pad rows?": _sixteen,
+    "The same setting at TP 32: how many pad rows?": _thirty_two,
 }
 """By the question itself."""
 
