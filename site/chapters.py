@@ -47,7 +47,7 @@ def chapter(name: str, source: str, alive: Alive) -> tuple[str, str]:
     for number, cell in enumerate(json.loads(source)["cells"]):
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            parts.append(f'<div class="cell">{MARKDOWN.render(text)}</div>')
+            parts.append(f'<div class="cell">{anchored(MARKDOWN.render(text))}</div>')
             continue
         own = [key for key in panels if key.startswith(f"{number}-")]
         if cell["cell_type"] == "code" and text and not (own and only_asks(cell)):
@@ -65,6 +65,16 @@ def chapter(name: str, source: str, alive: Alive) -> tuple[str, str]:
             parts.append(f'<div class="out"{data}>{shown(output)}</div>')
     body = "\n".join(parts)
     return titled(body.replace(alive.still, "Unfold the answer.") if alive.still else body)
+
+
+def anchored(body: str) -> str:
+    """With an id at each heading, the one that JupyterLab gives it, so that a link leads there."""
+
+    def named(heading: re.Match[str]) -> str:
+        words = re.sub("<[^>]+>", "", heading[2]).replace(" ", "-").replace('"', "&quot;")
+        return f'<h{heading[1]} id="{words}">{heading[2]}</h{heading[1]}>'
+
+    return re.sub(r"<h([2-6])>(.*?)</h\1>", named, body)
 
 
 def is_panel(output: dict[str, Any], kind: str) -> bool:

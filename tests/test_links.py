@@ -56,14 +56,18 @@ def links(markdown: str) -> list[str]:
 
 @cache
 def anchors(path: Path) -> frozenset[str]:
-    """The anchors that GitHub gives the headings of a page; the second of two equal ones ends in -1."""
+    """The anchors of headings: GitHub's for a page, where the second of two equal ones ends in -1.
+
+    A notebook's are those of JupyterLab and nbviewer, which keep the words and put a dash for a space.
+    """
     found: set[str] = set()
     seen: Counter[str] = Counter()
     heading = False
     for token in tokens(text(path)):
         if heading and token.type == "inline":
             words = "".join(child.content for child in token.children or [])
-            slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
+            slug = words if path.suffix == ".ipynb" else re.sub(r"[^\w\- ]", "", words.lower())
+            slug = slug.replace(" ", "-")
             found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
             seen[slug] += 1
         heading = token.type == "heading_open"
@@ -129,3 +133,9 @@ def test_equal_headings_have_anchors_of_their_own(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# `lp.View`\n## `lp.view`\n## Who, and why?\n")
     assert anchors(page) == {"lpview", "lpview-1", "who-and-why"}
+
+
+def test_a_notebook_s_headings_keep_their_words(tmp_path: Path) -> None:
+    page = tmp_path / "page.ipynb"
+    page.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": ["## KV head"]}]}))
+    assert anchors(page) == {"KV-head"}

@@ -48,6 +48,9 @@ SMALL = {"text/plain", "image/svg+xml", "image/png"}
 LESSONS = [path for path in PATHS if path.stem[:2] not in ("00", "15")]
 """With a small block at their heads; 00 opens on the Explorer, which shows the block at full size."""
 
+GLOSSARY = FOLDER / "a2_glossary.ipynb"
+"""Its terms have small blocks too."""
+
 SOLUTION = re.compile(r"^```python solution\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MACHINE_DEPENDENT = {
     "an address": re.compile(r"\b0x[0-9a-f]{6,}\b"),
@@ -174,7 +177,7 @@ def test_the_course_has_its_order() -> None:
             "10_time_and_plan",
         ),
         *("11_checkpoints", "12_shape_clinic", "13_my_run_broke", "14_on_gpus", "15_twenty_questions"),
-        "a1_loading_405b",
+        *("a1_loading_405b", "a2_glossary", "p1_table_4"),
     )
     assert {path.stem for path in PATHS} <= set(course)
     start = "".join(cell.source for cell in read(PATHS[0]).cells if cell.cell_type == "markdown")
@@ -203,7 +206,7 @@ def test_outputs_are_small_and_of_the_four_kinds(path: Path, notebook: NotebookN
                 assert output.name == "stdout", f"stderr after {cell.source!r}"
             elif output.output_type == "error":
                 assert "raises-exception" in tags(cell), f"an error after {cell.source!r}"
-            elif cell.id == "small-block":
+            elif cell.id == "small-block" or "image/svg+xml" in output.data:
                 assert set(output.data) == SMALL, f"after {cell.source!r}"
             else:
                 assert set(output.data) <= STORED, f"after {cell.source!r}"
@@ -226,7 +229,8 @@ def test_a_lesson_has_the_small_block_at_its_head(path: Path) -> None:
     assert title.source.startswith("# ")
     assert head.id == "small-block"
     assert head.source.startswith("from llamapar.course.blocks import block\n\nblock(")
-    assert not [cell for cell in others if "image/svg+xml" in str(cell.get("outputs"))]
+    more = [cell.source for cell in others if "image/svg+xml" in str(cell.get("outputs"))]
+    assert path == GLOSSARY or not more
     made = eval(head.source.splitlines()[-1], {"block": block})
     [output] = head.outputs
     assert as_text(output.data["image/svg+xml"]) == made.svg
@@ -279,3 +283,35 @@ def test_exercises_are_open_and_have_one_folded_solution(notebook: NotebookNode)
         ast.parse(solution)
     fences = [f for cell in notebook.cells for f in SOLUTION.findall(cell.source)]
     assert fences == [solution for _, _, solution in solved], "a solution without its exercise"
+
+
+# -- the glossary ------------------------------------------------------------------------------------
+
+
+def entries() -> dict[str, str]:
+    """Term → what the glossary says of it."""
+    text = "\n\n".join(cell.source for cell in read(GLOSSARY).cells if cell.cell_type == "markdown")
+    _, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    return {term: says for term, _, says in (part.partition("\n") for part in parts)}
+
+
+def test_the_glossary_is_in_order_asks_nothing_and_names_a_lesson_for_each_term() -> None:
+    terms = list(entries())
+    assert terms == sorted(terms, key=str.lower)
+    assert len(terms) == len(set(terms))
+    for term, says in entries().items():
+        assert re.search(r"Taught in \[(\w+)\]\(\1\.ipynb\)", says), term
+        for other in re.findall(r"\]\(#([^)]+)\)", says):
+            assert other.replace("-", " ") in [name.replace("-", " ") for name in terms], (term, other)
+    assert not [cell for cell in code_cells(read(GLOSSARY)) if re.search(r"\b(predict|check)\(", cell.source)]
+
+
+def test_a_term_is_linked_once_in_the_course_where_it_first_stands() -> None:
+    """The link is the word itself, and no lesson after it links it again."""
+    anchors = {term.replace(" ", "-") for term in entries()}
+    linked: list[str] = []
+    for path in PATHS:
+        text = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+        linked += re.findall(r"\]\(a2_glossary\.ipynb#([^)]+)\)", text)
+    assert len(linked) == len(set(linked)), sorted(one for one in linked if linked.count(one) > 1)
+    assert set(linked) <= anchors

@@ -217,3 +217,10 @@ def test_a_small_block_of_the_course_is_shown_as_svg() -> None:
     )
     del data["image/svg+xml"]
     assert 'src="data:image/png;base64,AAAA"' in chapters.shown({"data": data})
+
+
+def test_a_heading_of_the_course_has_the_id_that_a_link_names() -> None:
+    made = chapters.anchored("<h1>Words</h1>\n<h2>KV head</h2>\n<h2>1. <code>wq</code>, cut</h2>")
+    assert made == (
+        '<h1>Words</h1>\n<h2 id="KV-head">KV head</h2>\n<h2 id="1.-wq,-cut">1. <code>wq</code>, cut</h2>'
+    )

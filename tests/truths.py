@@ -205,5 +205,26 @@ GPUS: dict[str, object] = {
     "torchrun for the paper": [8 * 16 * 16 * 8 // 8, 8],
 }
 
-WORKED_OUT = LESSONS | PIPELINES | MEMORY | STEPS | TIME | CHECKPOINTS | MESSAGES | SETTINGS | GPUS | LOADING
+TABLE: dict[str, object] = {
+    "Twice the CP on the GPUs of the first row: which DP is left?": 8192 // (8 * 2 * 16),
+    "How many tokens of a step are one GPU's work in the third row?": 16 * 131_072 // 16,
+    # 43.5, 40.4 and 38.4 % of 989 are printed as 43, 41 and 38
+    "In which row do the two printed figures not go together?": "paper-16k-gpus",
+    "Half the sequences for each group: what takes as long as before?": "pipeline idle",
+    # as many tokens on a GPU, each of which sees 16 times as many
+    "From the second row to the third: how many times the attention?": pytest.approx(131_072 / 8_192),
+    "Machines of 8 GPUs, third row: which groups lie within one machine?": "TP",
+    "126 layers on 16 pipeline ranks: how many ranks have 8?": 126 - 7 * 16,
+    # ZeRO 1 keeps gradients whole, and its interleaved 1F1B has more than 128 chunks in flight
+    "Which row needs most of a GPU's memory?": "paper-8k-gpus",
+    "a fourth row": [16_384 // (8 * 4 * 16), 2**24 // 32_768 // (16_384 // (8 * 4 * 16))],
+    # 6 FLOPs for each weight but the embedding's, and half of 12 * layers * width * length
+    "seconds of a measured step": round(
+        (6 * (405_853_388_800 - 2_101_346_304) + 6 * 126 * 16_384 * 8192) * 2**24 / (8192 * 430e12), 1
+    ),
+}
+
+WORKED_OUT = (
+    LESSONS | PIPELINES | MEMORY | STEPS | TIME | CHECKPOINTS | MESSAGES | SETTINGS | GPUS | LOADING | TABLE
+)
 """By the question, or by the name of the exercise."""

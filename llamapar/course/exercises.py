@@ -28,6 +28,7 @@ from . import (
     questions_of_settings,
     questions_of_start,
     questions_of_steps,
+    questions_of_table,
     questions_of_time,
     questions_of_vocab,
 )
@@ -54,6 +55,7 @@ _LESSONS = (
     questions_of_settings,
     questions_of_gpus,
     questions_of_loading,
+    questions_of_table,
 )
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {
