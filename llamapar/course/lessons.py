@@ -183,7 +183,10 @@ class Lesson:
         """The slides, in HTML: a picture, with the question that follows it, then its answer."""
         slides = [f"<h1>{escape(self.title)}</h1>\n<p>{self.minutes} minutes</p>"]
         for stop in self.stops:
-            head = f"<h2>{escape(stop.as_dict()['title'].replace('`', ''))}</h2>"
+            head = (
+                f'<p class="part">{escape(stop.part)}</p>\n'
+                f"<h2>{escape(stop.as_dict()['title'].replace('`', ''))}</h2>"
+            )
             joins = False  # whether a question still fits on the slide before it
             for step in [step for step in stop.steps if step.png or step.item] or stop.steps:
                 said, words, png = step.as_dict(), escape(step.words), escape(step.png)
