@@ -41,7 +41,7 @@ def _tokens_of_a_gpu() -> Item:
         unit="tokens",
         hints=(
             "A GPU works for one DP group. Which axis cuts that group's sequences?",
-            "16 sequences of 131,072 tokens, of which a CP rank has a sixteenth.",
+            "A group reads 16 sequences, and a CP rank has a sixteenth of each.",
         ),
         slips=(
             (16 * 131072, "Those are its DP group's; 16 CP ranks share each of its sequences."),
@@ -97,7 +97,7 @@ def _times_the_attention() -> Item:
         unit="times",
         hints=(
             "A GPU has as many tokens as before. With how many others is each compared?",
-            "With those before it in its sequence, and sequences are 16 times as long.",
+            "With those before it in its sequence. How many times as long are sequences in the third row?",
         ),
         slips=(
             (256, "A sequence has 16² as many pairs, and CP deals them out to 16 ranks."),
@@ -113,7 +113,7 @@ def _in_a_machine() -> Item:
         "Machines of 8 GPUs, third row: which groups lie within one machine?",
         " and ".join(axis.upper() for axis, ranks in peers.items() if max(ranks) < 8),
         choices=tuple((name, name, "") for name in ("TP", "TP and CP", "TP and CP and PP")),
-        hints=("TP is the fastest axis. How many ranks has its group?", "It has 8: the machine is full."),
+        hints=("Which axis is the fastest, and how many ranks has its group?", "It has 8: the machine is full."),
         slips=(
             ("TP and CP", "The next CP rank is 8 ranks further on: the same GPU of the next machine."),
             ("TP and CP and PP", "A machine has 8 GPUs, and TP takes all of them."),
