@@ -349,7 +349,9 @@ def test_transformers_settings(asked: dict[str, Any]) -> None:
     lay, names = job.layout, dict[str, Any]()
     stub = types.ModuleType("transformers")
     stub.__dict__.update(
-        dict.fromkeys(("LlamaConfig", "Qwen2Config", "Qwen3Config", "DistributedConfig"), dict)
+        dict.fromkeys(
+            ("LlamaConfig", "Qwen2Config", "Qwen3Config", "Gemma2Config", "DistributedConfig"), dict
+        )
     )
     stub.AutoModelForCausalLM = types.SimpleNamespace(from_pretrained=lambda *a, **k: k)  # type: ignore[attr-defined]
     text = export.as_transformers(job)

@@ -343,7 +343,7 @@ def test_a_file_of_distributed_llama_is_of_llamas_family() -> None:
     with pytest.raises(lp.LayoutError, match=r"^format=q40") as refusal:
         lp.loading(model)
     assert str(refusal.value) == (
-        "format=q40: distributed-llama's file has no place for the norms of gemma2\n  try  format=bf16"
+        "format=q40: distributed-llama's file has no place for the norms of gemma2\n  try  format='bf16'"
     )
 
 

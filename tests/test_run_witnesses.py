@@ -99,6 +99,7 @@ def config(transformers: Any, model: lp.ModelConfig) -> Any:
         rope_parameters=rope,
         attn_implementation="eager",
         use_cache=False,
+        pad_token_id=None,  # a class that has one leaves its row of the embedding without a gradient
     )
 
 

@@ -207,7 +207,7 @@ GPUS: dict[str, object] = {
 
 TABLE: dict[str, object] = {
     "Twice the CP on the GPUs of the first row: which DP is left?": 8192 // (8 * 2 * 16),
-    "How many tokens of a step are one GPU's work in the third row?": 16 * 131_072 // 16,
+    "How many tokens of a step are one GPU's work in the first row?": 32 * 8192,
     # 43.5, 40.4 and 38.4 % of 989 are printed as 43, 41 and 38
     "In which row do the two printed figures not go together?": "paper-16k-gpus",
     "Half the sequences for each group: what takes as long as before?": "pipeline idle",

@@ -352,7 +352,7 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
         f"{name}={value}" for name, value in _differing(job) if "batch" in name or name == "seq_len"
     ]
     split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
-    kind = family(m).architectures[0].replace("ForCausalLM", "Config")
+    kind = family(m).architectures[0].replace("ForCausalLM", "Text" * m.family.endswith("_text") + "Config")
     sizes: dict[str, object] = {
         "tp_size": lay.tp,
         "tp_plan": "auto" if lay.tp > 1 else None,

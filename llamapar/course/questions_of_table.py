@@ -34,24 +34,24 @@ def _twice_the_cp() -> Item:
 
 
 def _tokens_of_a_gpu() -> Item:
-    cost = table_4()[_THIRD]
+    cost = table_4()[_FIRST]
     return Item(
-        "How many tokens of a step are one GPU's work in the third row?",
+        "How many tokens of a step are one GPU's work in the first row?",
         cost.tokens // (cost.layout.cp * cost.layout.dp),
         unit="tokens",
         hints=(
-            "A GPU works for one DP group. Which axis cuts that group's sequences?",
-            "A group reads 16 sequences, and a CP rank has a sixteenth of each.",
+            "A GPU works for one DP group. How many sequences does the group read, and does CP cut them?",
+            "32 sequences of 8,192 tokens, and CP is 1.",
         ),
         slips=(
-            (16 * 131072, "Those are its DP group's; 16 CP ranks share each of its sequences."),
-            (8192, "Those are of one sequence, and a group reads 16."),
+            (8192, "Those are of one sequence, and a group reads 32."),
             (
                 cost.tokens // cost.layout.world,
                 "TP and PP cut the model: their ranks share tokens.",
             ),
+            (cost.tokens, "Those are all of the step; 64 DP groups share them."),
         ),
-        why="16 · 131,072 / 16: TP and PP cut the model, so each of their ranks has a part in every token.",
+        why="32 · 8,192: TP and PP cut the model, so each of their ranks has a part in every token.",
     )
 
 
@@ -113,7 +113,10 @@ def _in_a_machine() -> Item:
         "Machines of 8 GPUs, third row: which groups lie within one machine?",
         " and ".join(axis.upper() for axis, ranks in peers.items() if max(ranks) < 8),
         choices=tuple((name, name, "") for name in ("TP", "TP and CP", "TP and CP and PP")),
-        hints=("Which axis is the fastest, and how many ranks has its group?", "It has 8: the machine is full."),
+        hints=(
+            "Which axis is the fastest, and how many ranks has its group?",
+            "It has 8: the machine is full.",
+        ),
         slips=(
             ("TP and CP", "The next CP rank is 8 ranks further on: the same GPU of the next machine."),
             ("TP and CP and PP", "A machine has 8 GPUs, and TP takes all of them."),
@@ -188,7 +191,7 @@ def _seconds_of_a_step() -> Item:
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {
     "Twice the CP on the GPUs of the first row: which DP is left?": _twice_the_cp,
-    "How many tokens of a step are one GPU's work in the third row?": _tokens_of_a_gpu,
+    "How many tokens of a step are one GPU's work in the first row?": _tokens_of_a_gpu,
     "In which row do the two printed figures not go together?": _rounds,
     "Half the sequences for each group: what takes as long as before?": _stays,
     "From the second row to the third: how many times the attention?": _times_the_attention,
