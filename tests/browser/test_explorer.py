@@ -129,6 +129,7 @@ def test_a_click_makes_it_fit(notebook: Notebook) -> None:
     expect(status(notebook)).to_have_attribute("data-ok", "unsure")  # nobody has named the trainer
     expect(panel_of(notebook).get_by_role("button", name="fits?")).to_have_attribute("data-verdict", "unsure")
     zero.last.select_option("1")
+    expect(zero.first).to_have_value("1")  # what is drawn anew while a button is down gets no click
     note = panel_of(notebook).locator(".lp-subtitle").first
     expect(note).to_contain_text("undecided")
     offered = panel_of(notebook).locator(".lp-remedies button")
