@@ -10,7 +10,7 @@ an incident shows; they become the outcome's text. Configurations that no functi
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -44,12 +44,16 @@ def _random(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
+def _raised(errors: Sequence[BaseException], ranks: int) -> Ran:
+    """That ranks raised, with the first line of the first error."""
+    first = str(errors[0]).partition("\n")[0]
+    return False, f"{len(errors)} of {ranks} ranks raise {type(errors[0]).__name__}: {first}"
+
+
 def _of_ranks(result: RunResult, expected: Callable[[Coord], Tensor], name: str) -> Ran:
     """Errors of ranks, or how their output compares with what is expected at each coordinate."""
     if result.errors:
-        error = next(iter(result.errors.values()))
-        first = str(error).partition("\n")[0]
-        return False, f"{len(result.errors)} of {result.ranks} ranks raise {type(error).__name__}: {first}"
+        return _raised([*result.errors.values()], result.ranks)
     layout, wrong = result.task.setting.layout, []
     for rank in range(result.ranks):
         own, right = result.outputs[rank][name], expected(layout.coord_of(rank))
@@ -203,8 +207,7 @@ def resumed(saved_dp: int, resumed_dp: int, loads: str) -> Ran:
             answers = fewer.run(_step_of_zero_2, folder, before, gradients[1], own)
     errors = [answer.error for answer in answers if answer.error is not None]
     if errors:
-        many = f"{len(errors)} of {resumed_dp} ranks raise"
-        return False, f"{many} {type(errors[0]).__name__}: {errors[0]}"
+        return _raised(errors, resumed_dp)
     same = torch.allclose(torch.cat([answer.value for answer in answers]), weight, rtol=0, atol=1e-12)
     done = "the second step equals that of one process"
     return same, done if same else "it runs, and the weights are wrong"
@@ -245,7 +248,7 @@ def imported_embedding(rows: str) -> Ran:
         answers = ranks.run(_filled, whole, rows.endswith("tp"))
     errors = [answer.error for answer in answers if answer.error is not None]
     if errors:
-        return False, f"{len(errors)} of 2 ranks raise {type(errors[0]).__name__}: {errors[0]}"
+        return _raised(errors, 2)
     same = all(answer.value.equal(whole) for answer in answers)
     return same, "both ranks gather the embedding of the checkpoint, row for row"
 
@@ -282,15 +285,11 @@ def _exchanged(context: Context, orders: tuple[str, str]) -> Tensor:
     """On a rank: the number of the other one, as it was sent."""
     other, got = 1 - context.rank, torch.empty(())
 
-    def send() -> None:
-        context.note(f"a send to rank {other}", (context.rank, other))
-        dist.send(torch.tensor(float(context.rank)), other)
-
-    def receive() -> None:
-        context.note(f"a receive from rank {other}", (context.rank, other))
-        dist.recv(got, other)
-
-    for step in (send, receive) if orders[context.rank].startswith("send") else (receive, send):
-        step()
+    for step in orders[context.rank].split(", "):
+        context.note(f"a {step} {'to' if step == 'send' else 'from'} rank {other}", (context.rank, other))
+        if step == "send":
+            dist.send(torch.tensor(float(context.rank)), other)
+        else:
+            dist.recv(got, other)
         context.note("")
     return got
