@@ -28,6 +28,7 @@ from llamapar.rules.memory_rule import layers_numel, least_bytes, memory_of
 from llamapar.rules.severity import codes, severities
 from llamapar.rules.table import ERROR
 from llamapar.timing.layer import Conditions
+from llamapar.timing.plan import SLOW
 from llamapar.timing.ranking import TIE
 from llamapar.timing.search import (
     EVERY_SCHEDULE,
@@ -168,6 +169,24 @@ def test_layouts_are_the_fastest_first_and_each_passes_and_fits() -> None:
         assert held.outcome != "does not fit"
         assert one.outcome in (held.outcome, "tight")
         assert lp.cost("llama3-8b", lay, seq_len=8192, **options).step_seconds == one.cost.step_seconds
+
+
+def test_layouts_that_do_not_fit_take_no_place_from_those_that_may() -> None:
+    """Of each degrees for which something may fit, one layout is listed, unless it is a slow one."""
+    gpu, judge = {"base": "h100-80gb", "hbm_bytes": 24 * 2**30}, lp.FRAMEWORKS["megatron-lm"]
+    job = {"gpus": 8, "seq_len": 8192, "global_batch": 16, "gpu": gpu}
+    found = lp.plan("llama3-8b", **job, framework=judge.name, top=1000)
+    fastest = min(one.cost.step_seconds for one in found.layouts if one.outcome != "tight")
+    may_fit = set()
+    for candidate in found.asked.candidates():
+        made = candidate.job(found.asked.job)
+        if candidate.seconds > SLOW * fastest or codes(severities(made, judge), ERROR):
+            continue
+        with suppress(lp.LlamaparError):
+            if memory_of(made, judge).low_bytes <= gpu["hbm_bytes"]:
+                may_fit.add((candidate.tp, candidate.cp, candidate.pp, candidate.dp))
+    assert {tuple(one.degrees) for one in found.layouts} == may_fit
+    assert len(may_fit) > 5
 
 
 def test_the_picture_s_axes_fit_its_points() -> None:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import cast
 
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED
@@ -335,16 +334,15 @@ def searching(
     first: dict[Degrees, Ranked] = {}
     sure: dict[Degrees, Ranked] = {}
     for one in passing:
-        first.setdefault(one.degrees, one)
+        # Ask for the lower bound last, because where facts are open it counts every trainer's.
+        if one.degrees not in first and one.held.low_bytes <= asked.how.gpu.hbm_bytes:
+            first[one.degrees] = one
         if one.outcome == FITS:
             sure.setdefault(one.degrees, one)
-    kept = (one for one in passing if one in (first[one.degrees], sure.get(one.degrees)))
-    room = asked.how.gpu.hbm_bytes
+    kept = [one for one in passing if one in (first.get(one.degrees), sure.get(one.degrees))]
     shown = [
-        replace(one, why=losses_and_gains(one.cost, passing[0].cost) if place else "the fastest")
-        for place, one in enumerate(
-            placed([*islice((one for one in kept if one.held.low_bytes <= room), top)])
-        )
+        replace(one, why=losses_and_gains(one.cost, kept[0].cost) if place else "the fastest")
+        for place, one in enumerate(placed(kept[:top]))
     ]
     return Plan(asked, tuple(shown), len(every), time.perf_counter() - started, complete)
 
