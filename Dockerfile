@@ -12,10 +12,10 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
 WORKDIR /opt/llamapar
 
 # Everything that is pinned, before any of the project's own code: editing that installs nothing anew.
-# The package that is made for it is empty; what is copied further down takes its place.
-COPY pyproject.toml constraints.txt LICENSE ./
-RUN mkdir llamapar \
-    && touch README.md llamapar/__init__.py \
+# Of the package only the file with its version is there; the rest is copied further down.
+COPY pyproject.toml hatch_build.py constraints.txt LICENSE ./
+COPY llamapar/__init__.py llamapar/
+RUN touch README.md \
     && pip install -c constraints.txt -e '.[lab]'
 
 # Notebooks are mounted from the checkout: with the number of whoever owns it, saving them works.

@@ -66,7 +66,7 @@ $(VENV)/.created:
 	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/.lab-installed: pyproject.toml constraints.txt | $(VENV)/.created
+$(VENV)/.lab-installed: pyproject.toml hatch_build.py constraints.txt | $(VENV)/.created
 	@echo "Installing JupyterLab, PyTorch and the rest into $(VENV): minutes, and about 1.3 GB of disk, more where torch brings CUDA"
 	$(PIP) -e '.[lab]'
 	@touch $@
@@ -89,8 +89,7 @@ constraints:
 	build/pins/bin/python -m pip install -qq -c build/torch-pin.txt -e '.[test,docs]'
 	{ sed -n '/^#/p' constraints.txt; \
 	  { sed -n '/;/p' constraints.txt; \
-	    build/pins/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude wheel; \
-	    grep -o 'flit_core==[0-9.]*' pyproject.toml; } \
+	    build/pins/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude wheel; } \
 	  | sed -e '/^#/d' -e '/^nvidia-/d' -e '/^cuda-/d' -e '/^triton==/d' -e 's/+[a-z0-9.]*$$//' \
 	  | LC_ALL=C sort -f; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt

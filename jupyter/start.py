@@ -1,12 +1,14 @@
 """Open JupyterLab with the project's own settings; the user's are neither read nor changed.
 
     python jupyter/start.py [--state DIR] [--root DIR] [--ip ADDRESS] [NOTEBOOK] [options of jupyter lab]
+    python jupyter/start.py [--state DIR] [--ip ADDRESS] --alone NOTEBOOK [options of voila]
 
 `jupyter/labconfig` holds the settings that come with the project (no news pop-up, no update
 check), and `saving.py` decides what a saved notebook holds. What JupyterLab writes while it runs
 (layout, chosen theme, history, connection files) goes to the state folder, `.jupyter/` unless told,
 which git ignores. The server listens on loopback only, unless told otherwise, and asks for its token.
-The process becomes JupyterLab itself, so whoever started it can end it.
+The process becomes JupyterLab itself, so whoever started it can end it. With --alone it becomes Voilà,
+which runs a notebook when its page opens and shows only what it displays.
 """
 
 from __future__ import annotations
@@ -49,6 +51,12 @@ def command(root: Path, ip: str, notebook: str | None, options: list[str]) -> li
     return words + options
 
 
+def alone(ip: str, notebook: str, options: list[str]) -> list[str]:
+    """The command line of Voilà, whose kernels answer to widgets but run no other code."""
+    words = [sys.executable, "-m", "voila", notebook, f"--Voila.ip={ip}", "--token"]
+    return words + options
+
+
 def dress(state: Path) -> None:
     """Put the project's style sheet where JupyterLab looks for one."""
     folder = state / "config" / "custom"
@@ -63,11 +71,15 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=PROJECT, help="the folder that is served")
     parser.add_argument("--ip", default="127.0.0.1", help="listened on; a container's is 0.0.0.0")
     parser.add_argument("notebook", nargs="?", help="the notebook to open, a path below the root")
+    parser.add_argument("--alone", action="store_true", help="only what the notebook displays, by Voilà")
     known, options = parser.parse_known_args()
     root = known.root.resolve()
     if known.notebook is not None and not (root / known.notebook).is_file():
         parser.error(f"there is no notebook {known.notebook} in {root}")
-    words = command(root, known.ip, known.notebook, options)
+    if known.alone:
+        words = alone(known.ip, str(root / known.notebook), options)
+    else:
+        words = command(root, known.ip, known.notebook, options)
     dress(known.state.resolve())
     os.execve(words[0], words, environment(known.state.resolve()))
 

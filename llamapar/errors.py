@@ -21,9 +21,9 @@ MAX_SIZE = 2**31 - 1
 """Largest accepted model dimension, sequence length or batch."""
 
 
-def install(extra: str, how: str = "") -> str:
-    """The command that installs an extra of the package, from a checkout because there is no release yet."""
-    return f"pip install {how}-e '.[{extra}]' in a checkout of llamapar"
+def install(extra: str) -> str:
+    """The command that installs what an extra adds to the installed package, from a wheel or a checkout."""
+    return f"pip install 'llamapar[{extra}]'"
 
 
 @dataclass(frozen=True)

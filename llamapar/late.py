@@ -139,6 +139,8 @@ INSIDE: Mapping[str, str] = {
     "lesson": "course.lessons",
     "loading_picture": "nodes.drawing:picture",
     "make_mesh": "spmd.compat",
+    "open_course": "course.opening",
+    "open_explorer": "course.opening",
     "overflow_lines": "nodes.loading",
     "read_dumps": "flight.drop",
     "settings_of_texts": "configs.reader",

@@ -204,7 +204,7 @@ def test_without_numpy_it_says_what_is_needed(run: Any, monkeypatch: pytest.Monk
     monkeypatch.delattr(lp, "checkpoint")
     monkeypatch.setitem(sys.modules, "numpy", None)
     told = "llamapar: numpy is not installed, and reading checkpoints needs it\n"
-    told += "  try  pip install -e '.[run]' in a checkout of llamapar\n"
+    told += "  try  pip install 'llamapar[run]'\n"
     assert run("inspect old") == (2, "", told)
 
 

@@ -237,11 +237,11 @@ def test_without_torch_and_with_one_that_is_too_old() -> None:
     assert without == (
         "llamapar: torch is not installed, and running a layout needs it\n"
         "  why  every other command needs nothing but Python\n"
-        "  try  pip install -e '.[run]' in a checkout of llamapar\n"
+        "  try  pip install 'llamapar[run]'\n"
     )
-    assert json.loads(done.stdout)["error"]["choose"] == ["pip install -e '.[run]' in a checkout of llamapar"]
+    assert json.loads(done.stdout)["error"]["choose"] == ["pip install 'llamapar[run]'"]
     assert "needs torch 2.11 or newer\n" in old
-    assert old.endswith("  try  pip install --upgrade -e '.[run]' in a checkout of llamapar\n")
+    assert old.endswith("  try  pip install 'llamapar[run]'\n")
 
 
 def test_a_long_run_says_what_it_does(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import llamapar
+
 PROJECT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
@@ -87,17 +89,17 @@ def test_bare_package_needs_only_python() -> None:
 
 def test_package_and_extras() -> None:
     project = PYPROJECT["project"]
-    assert project["version"] == metadata.version("llamapar")
+    assert llamapar.__version__ == metadata.version("llamapar")  # the one place of the version
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in (PROJECT / "LICENSE").read_text().splitlines()[1]
     assert project["scripts"] == {"llamapar": "llamapar.__main__:command"}
     named = {extra: {e for line in EXTRAS[extra] for e in Requirement(line).extras} for extra in EXTRAS}
     inside = {extra: {"run", "lab"} & extras for extra, extras in named.items()}
-    assert inside == {"run": set(), "lab": {"run"}, "test": {"lab"}, "docs": {"lab"}}
+    assert inside == {"run": set(), "settings": set(), "lab": {"run"}, "test": {"lab"}, "docs": {"lab"}}
     assert "torch>=2.11" in EXTRAS["run"]
 
 
-@pytest.mark.parametrize("extra", ["run", "lab", "test", "docs"])
+@pytest.mark.parametrize("extra", ["run", "settings", "lab", "test", "docs"])
 def test_every_direct_dependency_is_pinned_within_its_range(extra: str) -> None:
     for requirement in direct(extra):
         pin = PINS[canonicalize_name(requirement.name)]
@@ -106,7 +108,7 @@ def test_every_direct_dependency_is_pinned_within_its_range(extra: str) -> None:
 
 def test_torch_and_the_build_tool_have_one_version() -> None:
     assert PINS["torch"] == "2.13.0"  # everything was measured with it
-    assert PYPROJECT["build-system"]["requires"] == [f"flit_core=={PINS['flit-core']}"]
+    assert PYPROJECT["build-system"]["requires"] == [f"hatchling=={PINS['hatchling']}"]
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.14"])
@@ -146,7 +148,8 @@ def test_environment_yml_takes_its_pins_from_the_constraints() -> None:
     assert (first, project) == ("-c constraints.txt", "-e .[test]")
     assert named == ["jupyterlab", "ipywidgets", "torch", "plotly", "nbval"]
     assert {canonicalize_name(name) for name in named} <= PINS.keys()
-    assert set(named) <= {canonicalize_name(r.name) for e in ("run", "lab") for r in direct(e)}
+    assert set(named) <= {canonicalize_name(r.name) for e in ("run", "lab", "test") for r in direct(e)}
+    assert [e for e in EXTRAS for r in direct(e) if r.name == "nbval"] == ["test"]  # a reader needs none
 
 
 def test_ci_installs_a_browser_and_runs_make_test_and_make_soak_alone() -> None:

@@ -89,9 +89,9 @@ for owner, name in ((lp, "explorer"), (lp, "run"), (view, "figure")):
 def test_a_name_that_needs_more_says_how_to_get_it() -> None:
     assert printed(BARE_NAMES) == (
         "lp.explorer needs anywidget, which is not installed\n"
-        "  try  pip install -e '.[lab]' in a checkout of llamapar\n"
+        "  try  pip install 'llamapar[lab]'\n"
         "lp.run needs torch, which is not installed\n"
-        "  try  pip install -e '.[run]' in a checkout of llamapar\n"
+        "  try  pip install 'llamapar[run]'\n"
         "View.figure needs plotly, which is not installed\n"
-        "  try  pip install -e '.[lab]' in a checkout of llamapar\n"
+        "  try  pip install 'llamapar[lab]'\n"
     )

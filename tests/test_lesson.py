@@ -21,10 +21,10 @@ from llamapar.course.lessons import LESSONS, NOTES, Lesson, lesson
 from llamapar.course.notebook_cells import (
     SECONDS_TO_RUN,
     minutes_to_read,
-    notebooks_folder,
     read_cells,
     sections,
 )
+from llamapar.course.opening import shipped_folder
 from llamapar.course.questions import QUESTIONS
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -92,18 +92,15 @@ def test_what_takes_time(tmp_path: Path) -> None:
 
 
 def test_the_notebooks_are_in_the_package_or_beside_it(tmp_path: Path) -> None:
-    assert notebooks_folder() == PROJECT / "notebooks"
-    inside, beside = tmp_path / "pack" / "notebooks", tmp_path / "notebooks"
+    assert shipped_folder() == PROJECT
+    inside, beside = tmp_path / "pack" / "shipped", tmp_path
     for folder in (beside, inside):
-        folder.mkdir(parents=True)
-        (folder / "00_start_here.ipynb").touch()
-        assert notebooks_folder(tmp_path / "pack") == folder
+        (folder / "notebooks").mkdir(parents=True)
+        (folder / "notebooks" / "00_start_here.ipynb").touch()
+        assert shipped_folder(tmp_path / "pack") == folder
     with pytest.raises(lp.LlamaparError, match=r"^the notebooks of the course are not here\n") as missing:
-        notebooks_folder(tmp_path / "elsewhere" / "pack")
-    assert (
-        missing.value.why
-        == "a lesson is read from its notebook, and they come with a clone of the repository"
-    )
+        shipped_folder(tmp_path / "elsewhere" / "pack")
+    assert missing.value.why == "they come with the package, or with a checkout beside it"
     assert missing.value.choose[-1] == "a path, such as notebooks/03_attention_heads.ipynb"
 
 
@@ -408,7 +405,7 @@ def test_without_what_computes_the_answers_it_says_how_to_get_it(missing: str) -
     assert (done.returncode, done.stdout) == (2, "")
     said = (
         f"llamapar: {missing} is not installed, and the answers of a lesson are computed with it "
-        "try pip install -e '.[lab]' in a checkout of llamapar"
+        "try pip install 'llamapar[lab]'"
     )
     assert " ".join(done.stderr.split()).endswith(said), "a busy machine may speak before"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
 
 from llamapar import interrupts
 
 from .commands import Command, CommandAnswer, CommandGroup, Given, answer_of, returned, with_torch
 from .output import as_text, write_line
 
+_READING = "reading checkpoints"
 _MAKING = ("format", "n_kv_heads")
 _CUTS = ("tp", "pp", "padding", "layer_split", "kv_replication", *_MAKING)
 _SOURCE = ("source", "a folder or file: safetensors, consolidated.NN.pth, or torch.distributed.checkpoint")
@@ -19,7 +19,7 @@ _TARGET = ("target", "the new folder; it must not be there yet")
 
 def _look(given: Given) -> CommandAnswer:
     """`inspect` and `verify`: exit status 0 if the checkpoint is sound, 1 if a fault was found."""
-    checkpoint, action = _library(), _action(given)
+    checkpoint, action = with_torch("checkpoint", _READING), _action(given)
     bar = {"progress": sys.stderr.isatty()} if action == "verify" else {}
     return answer_of(given, returned(given, getattr(checkpoint, action), **bar))
 
@@ -28,9 +28,10 @@ def _make(given: Given) -> CommandAnswer:
     """`shard`, `gather` and `reshard`: write a new checkpoint."""
     given.require()
     action, choose = _action(given), [f"{given.command} {given['source']} NEW-FOLDER"]
-    what = f"{action} needs the folder to be made"
-    target = given.needed("target", what, "it must not be there yet", choose)
-    checkpoint = _library()
+    target = given.needed(
+        "target", f"{action} needs the folder to be made", "it must not be there yet", choose
+    )
+    checkpoint = with_torch("checkpoint", _READING)
     try:
         with interrupts.raised():
             made = returned(given, getattr(checkpoint, action), progress=sys.stderr.isatty())
@@ -47,10 +48,6 @@ def _make(given: Given) -> CommandAnswer:
 
 def _action(given: Given) -> str:
     return given.command.rpartition(" ")[2]
-
-
-def _library() -> ModuleType:
-    return with_torch("checkpoint", "reading checkpoints")
 
 
 _HELPS = {

@@ -242,4 +242,4 @@ def with_torch(module: str, what: str, why: str = "") -> ModuleType:
         missing = f"{problem.name} is not installed, and {what} needs it"
         raise LlamaparError(missing, why, [install("run")]) from None
     except ImportError as problem:  # The installed torch is too old.
-        raise LlamaparError(str(problem), "", [install("run", "--upgrade ")]) from None
+        raise LlamaparError(str(problem), "", [install("run")]) from None

@@ -22,7 +22,7 @@ from .plain_commands import PLAIN
 
 _NAMES = (
     *("model", "check", "ranks", "run", "memory", "cost", "plan"),
-    *("loading", "schedule", "checkpoint", "explain", "debug", "lesson"),
+    *("loading", "schedule", "checkpoint", "explain", "debug", "course", "explorer", "lesson"),
 )
 
 

@@ -30,13 +30,10 @@ def _memory(given: Given) -> CommandAnswer:
     """The memory of a Job, which holds facts that `memory` itself does not take."""
     from llamapar.rules.memory_rule import memory_of
 
-    model, layout = given.model, given.layout
+    job = Job.of(given.model, given.layout, **given.of(*FACTS))
     given.require()
-    job, judge = (
-        Job.of(model, layout, **given.of(*FACTS)),
-        given["framework"] and framework(given["framework"]),
-    )
-    return answer_of(given, memory_of(job, judge, **given.of(*_MEMORY)))
+    habits = framework(given["framework"]) if given["framework"] else None
+    return answer_of(given, memory_of(job, habits, **given.of(*_MEMORY)))
 
 
 def _timeline(given: Given) -> CommandAnswer:
@@ -54,6 +51,13 @@ def _lesson(given: Given) -> CommandAnswer:
     return CommandAnswer(
         True, lambda: "\n".join(written) or found.text(), lambda: found.as_dict() | {"written": written}
     )
+
+
+def _explorer(given: Given) -> CommandAnswer:
+    """Becomes the server of an Explorer on the given job; without a value, on the paper's."""
+    said = given.of("model", *LAYOUT, *FACTS, "framework")  # A flag that was not given is False.
+    job = Job.of(given.model, given.layout, **given.of(*FACTS)) if any(said.values()) else None
+    return answer_of(given, late("open_explorer")(job, **given.of("framework", "browser", "port")))
 
 
 def _seq_len(command: str, why: str) -> tuple[str, str, tuple[object, ...]]:
@@ -120,6 +124,25 @@ PLAIN: Mapping[str, Command] = {
         positional=MODEL_WORD,
         below=lambda _, found: [as_text(line) for line in late("overflow_lines")(found)],
         helps={"seq_len": "tokens in the KV cache"},
+    ),
+    "course": Command(
+        "copy the course's notebooks into a folder, and open them in JupyterLab",
+        "open_course",
+        ("copy", "browser", "port"),
+        "llamapar course llama-course\n  llamapar course llama-course --no-browser --port 8889",
+        exits="0 copied, and the status of JupyterLab once it has ended",
+        positional=(
+            ("folder", "folder for the copies (default: llamapar-course); no file in it is overwritten"),
+        ),
+    ),
+    "explorer": Command(
+        "the Explorer alone, in a browser",
+        "check",  # It takes the same facts.
+        ("model", "job", *LAYOUT, *FACTS, "framework", "browser", "port"),
+        "llamapar explorer\n  llamapar explorer llama3-70b --tp 8 --dp 8 --gpus 64",
+        exits="the status of Voilà once it has ended",
+        positional=MODEL_WORD,
+        answer=_explorer,
     ),
     "lesson": Command(
         "a script and slides for a session on a notebook of the course, or on a section of a paper",

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from llamapar.errors import LlamaparError
+from llamapar.errors import LlamaparError, install
 
 from .meter import Meter, numbered_matches
 
@@ -202,7 +202,7 @@ def read_yaml(name: str, text: str, meter: Meter | None = None) -> Document:
         import yaml
     except ImportError:
         why = "reading YAML needs PyYAML, which is not installed"
-        raise LlamaparError(f"{name} cannot be read", why, ["pip install pyyaml"], "config") from None
+        raise LlamaparError(f"{name} cannot be read", why, [install("settings")], "config") from None
     try:
         loader = yaml.SafeLoader(text)
         return _from_node(name, loader.get_single_node(), loader, meter or Meter(name, len(text)))

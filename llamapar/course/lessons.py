@@ -25,10 +25,10 @@ from .notebook_cells import (
     SECONDS_TO_RUN,
     NotebookCell,
     minutes_to_read,
-    notebooks_folder,
     read_cells,
     sections,
 )
+from .opening import shipped_folder
 
 if TYPE_CHECKING:
     from .boxes import Item
@@ -230,7 +230,7 @@ def lesson(name: str, minutes: int | None = None) -> Lesson:
     name, and for minutes that are too few for the first question.
     """
     path = Path(name.removesuffix(".ipynb"))
-    folder = notebooks_folder() if path.parent == Path() else path.parent
+    folder = shipped_folder() / "notebooks" if path.parent == Path() else path.parent
     stems = sorted(file.removesuffix(".ipynb") for file in glob("*.ipynb", root_dir=folder))
     short = {alias: stem for stem in stems for alias in stem.split("_", 1)}
     name = one_of(

@@ -54,22 +54,6 @@ class NotebookCell:
     shows: tuple[dict[str, str], ...]
 
 
-def notebooks_folder(package: Path = Path(__file__).parent.parent) -> Path:
-    """The folder of the course's notebooks: inside the package, or beside it in a checkout.
-
-    Raises LlamaparError where they are at neither place.
-    """
-    for folder in (package / "notebooks", package.parent / "notebooks"):
-        if (folder / "00_start_here.ipynb").is_file():
-            return folder
-    raise LlamaparError(
-        "the notebooks of the course are not here",
-        "a lesson is read from its notebook, and they come with a clone of the repository",
-        ["llamapar lesson in a clone", "a path, such as notebooks/03_attention_heads.ipynb"],
-        "name",
-    )
-
-
 def read_cells(path: Path) -> list[NotebookCell]:
     """The cells of a notebook. Raises LlamaparError for a file that is none."""
     try:

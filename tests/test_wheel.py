@@ -1,0 +1,228 @@
+"""The wheel, installed where no checkout is: what it carries, what it says of itself, and what it answers."""
+
+from __future__ import annotations
+
+import email
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import llamapar as lp
+from test_links import links
+
+PROJECT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted(path.name for path in PROJECT.glob("notebooks/*.ipynb"))
+
+
+def tracked(*folders: str) -> set[str]:
+    """The files of a folder that belong to the project."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", *folders], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    return set(listed.stdout.split("\0")) - {""}
+
+
+def built_wheel(folder: Path, source: Path = PROJECT) -> Path:
+    """The wheel as pip builds it, with the build tool that is installed here."""
+    words = ["wheel", "-q", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    subprocess.run([sys.executable, "-m", "pip", *words], check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+class Environment:
+    """A fresh environment with the wheel, and a folder of the reader's."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.bin, self.home = folder / "env" / "bin", folder / "home"
+        self.home.mkdir()
+        venv.create(folder / "env", with_pip=False)
+        words = ["--python", str(self.bin / "python"), "install", "-q", "--no-index", str(wheel)]
+        subprocess.run([sys.executable, "-m", "pip", *words], check=True)
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """The exit status, stdout and stderr of a program of the environment."""
+        program, *rest = words
+        ran = subprocess.run(
+            [str(self.bin / program), *rest],
+            cwd=self.home,
+            env={"HOME": str(self.home), "PATH": os.defpath, "PYTHONWARNINGS": "error"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return ran.returncode, ran.stdout, ran.stderr
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
+    return Environment(tmp_path_factory.mktemp("fresh"), wheel)
+
+
+def test_a_wheel_carries_the_library_the_course_and_its_settings(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert {name for name in inside if not name.startswith("llamapar/shipped/")} == tracked("llamapar")
+    shipped = {name.removeprefix("llamapar/shipped/") for name in inside - tracked("llamapar")}
+    assert {name for name in shipped if not name.startswith("docs/")} == tracked("jupyter") | {
+        name for name in tracked("notebooks") if name.endswith(".ipynb")
+    }
+    assert {name for name in shipped if name.startswith("docs/")} <= tracked("docs")
+
+
+def test_what_the_notebooks_link_to_is_in_the_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name.removeprefix("llamapar/shipped/") for name in archive.namelist()}
+    wanted = set()
+    for name in NOTEBOOKS:
+        cells = json.loads((PROJECT / "notebooks" / name).read_text())["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        wanted |= {link.partition("#")[0] for link in links(text) if link.startswith("../")}
+    assert len(wanted) > 4
+    assert {link.removeprefix("../") for link in wanted} <= shipped
+
+
+def test_the_metadata_of_the_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        said = email.message_from_bytes(archive.read(name))
+    assert (said["Name"], said["Version"], said["Author"]) == (
+        "llamapar",
+        lp.__version__,
+        "The llamapar authors",
+    )
+    assert said["Description-Content-Type"] == "text/markdown"
+    hooks = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"]
+    repository = hooks["custom"]["repository"]
+    urls = said.get_all("Project-URL") or []
+    assert bool(urls) is bool(repository)  # no address is invented
+    assert all(repository in url for url in urls)
+    body = said.get_payload()
+    assert isinstance(body, str)
+    relative = [link for link in links(body) if not re.match(r"https?:|#", link)]
+    assert relative == []  # on a package index they would lead nowhere
+    assert "See, check and run how a Llama-style transformer is cut" in body
+
+
+def test_readme_leads_to_the_repository_once_it_has_an_address() -> None:
+    for_an_index = runpy.run_path(str(PROJECT / "hatch_build.py"))["for_an_index"]
+    text = "![A\nmap](docs/a.png) and [the course](docs/course.md#one), [a site](https://x.org/y), [up](#up)"
+    at = "https://host.org/us/llamapar"
+    assert for_an_index(text, at, "0.1.0") == (
+        f"![A\nmap]({at}/raw/v0.1.0/docs/a.png) and [the course]({at}/blob/v0.1.0/docs/course.md#one), "
+        "[a site](https://x.org/y), [up](#up)"
+    )
+    assert for_an_index(text, "", "0.1.0") == "A\nmap and the course, [a site](https://x.org/y), [up](#up)"
+    readme = for_an_index((PROJECT / "README.md").read_text(), at, "0.1.0")
+    for link in links(readme):
+        path = re.sub(rf"{at}/(?:raw|blob)/v0\.1\.0/|#.*", "", link)
+        assert "://" in path or not path or (PROJECT / path).exists()
+    assert len(links(readme)) == len(links((PROJECT / "README.md").read_text()))
+
+
+def test_a_source_distribution_builds_the_same_wheel(tmp_path: Path, wheel: Path) -> None:
+    code = f"from hatchling.build import build_sdist; build_sdist({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)
+    (packed,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    with zipfile.ZipFile(built_wheel(tmp_path, source)) as one, zipfile.ZipFile(wheel) as other:
+        assert {n: one.read(n) for n in one.namelist()} == {n: other.read(n) for n in other.namelist()}
+
+
+def test_the_bare_wheel_answers(fresh: Environment) -> None:
+    assert fresh.run("llamapar", "--version") == (0, f"llamapar {lp.__version__}\n", "")
+    status, text, error = fresh.run("llamapar", "check", "llama3-8b", "--tp", "16")
+    assert (status, error) == (1, "")
+    assert text == str(lp.check("llama3-8b", {"tp": 16})) + "\n"
+    where = "import llamapar; print(llamapar.__file__)"
+    status, text, error = fresh.run("python", "-c", where)
+    assert (status, error) == (0, "")
+    assert Path(text.strip()).is_relative_to(fresh.bin.parent)
+
+
+def test_the_bare_wheel_says_what_is_missing(fresh: Environment) -> None:
+    fresh.home.joinpath("train.yaml").write_text("model: {}\n")
+    for words, missing, extra in (
+        (("run", "llama3-8b", "--tp", "2", "--shrink"), "torch", "run"),
+        (("check", "--config", "train.yaml"), "PyYAML", "settings"),
+        (("explorer",), "jupyterlab", "lab"),
+    ):
+        status, text, error = fresh.run("llamapar", *words)
+        assert (status, text) == (2, "")
+        assert missing in error
+        assert f"try  pip install 'llamapar[{extra}]'" in error
+
+
+def test_the_course_is_copied_and_nothing_is_overwritten(fresh: Environment) -> None:
+    status, text, error = fresh.run("llamapar", "course", "mine", "--copy")
+    mine = fresh.home / "mine"
+    assert (status, error) == (0, "")
+    assert text == f"{mine}: {len([*mine.rglob('*.*')])} files copied\n"
+    assert sorted(path.name for path in mine.glob("notebooks/*")) == NOTEBOOKS
+    for name in NOTEBOOKS:
+        assert (mine / "notebooks" / name).read_bytes() == (PROJECT / "notebooks" / name).read_bytes()
+    # What the reader changed stays, what the reader removed comes again.
+    changed, removed = mine / "notebooks" / NOTEBOOKS[0], mine / "notebooks" / NOTEBOOKS[1]
+    changed.write_text("mine")
+    removed.unlink()
+    status, text, error = fresh.run("llamapar", "course", "mine", "--copy", "--json")
+    assert (status, error) == (0, "")
+    assert json.loads(text) == {
+        "folder": str(mine),
+        "copied": [f"notebooks/{NOTEBOOKS[1]}"],
+        "kept": [f"notebooks/{NOTEBOOKS[0]}"],
+    }
+    assert changed.read_text() == "mine"
+    status, text, _ = fresh.run("llamapar", "course", "mine", "--copy")
+    assert text == (
+        f"{mine}: all files are there\n"
+        f"    kept as they are, because they differ from this version's: notebooks/{NOTEBOOKS[0]}\n"
+    )
+    status, text, error = fresh.run("llamapar", "course", "mine")
+    assert (status, text) == (2, "")
+    assert "jupyterlab is not installed" in error
+
+
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [("file", "Not a directory"), ("folder", "Is a directory"), ("link", "No such file or directory")],
+)
+def test_a_course_that_cannot_be_copied(fresh: Environment, tmp_path: Path, there: str, why: str) -> None:
+    place = tmp_path / "place"
+    if there == "file":
+        place.write_text("a letter")
+    elif there == "folder":
+        (place / "notebooks" / NOTEBOOKS[0]).mkdir(parents=True)
+    else:
+        (place / "notebooks").mkdir(parents=True)
+        (place / "notebooks" / NOTEBOOKS[0]).symlink_to(tmp_path / "gone")
+    status, text, error = fresh.run("llamapar", "course", str(place), "--copy")
+    assert (status, text) == (2, "")
+    assert f"the course cannot be copied to {place}" in error
+    assert why in error
+    if there == "file":
+        assert place.read_text() == "a letter"
+
+
+def test_a_lesson_is_read_from_the_wheel(fresh: Environment) -> None:
+    status, text, error = fresh.run("llamapar", "lesson", "03", "--minutes", "12")
+    assert (status, text) == (2, "")  # the answers are computed with plotly and torch
+    assert "try  pip install 'llamapar[lab]'" in error
