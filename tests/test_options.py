@@ -19,6 +19,7 @@ from llamapar.count import ACCOUNTINGS
 from llamapar.count.in_flight import SCHEDULES
 from llamapar.count.saved import RECOMPUTE
 from llamapar.course.lessons import lesson
+from llamapar.course.opening import open_course
 from llamapar.describe import options
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.job import Job
@@ -40,12 +41,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = (
         f"checkpoint.{name}": getattr(lp.checkpoint, name)
         for name in ("inspect", "shard", "gather", "reshard", "verify")
     }
-    | {"lesson": lesson}
+    | {"lesson": lesson, "course": open_course}
 )
 
 SUBJECTS = {
     *("model", "layout", "name", "program", "what", "record", "attempt", "cost", "plan", "mesh", "source"),
-    *("target", "path", "text", "runs", "result"),
+    *("target", "path", "text", "runs", "result", "folder"),
 }
 """What a function is about: no option, and a command's own word where it is one."""
 
@@ -215,6 +216,8 @@ def test_a_command_has_the_options_of_its_function(name: str) -> None:
         taken |= set(LAYOUT)
     if function == "memory":
         taken |= set(FACTS) | {"framework"}
+    if function == "explorer":  # It opens on a job, in a browser.
+        taken |= set(FACTS) | {"framework"} | {p.name for p in parameters("course")}
     assert set(LEAVES[name].options) - OF_THE_COMMAND <= taken
     if function in ("check", "loading", "checkpoint.reshard"):
         assert taken <= set(LEAVES[name].options)
