@@ -86,20 +86,23 @@ class Launch:
     nodes: Entry | None = None
 
 
-def _torchrun(who: str, flags: Flags, line: int) -> Launch:
-    # A launcher's arguments may be in a variable that only a run resolves; then its defaults must not be
-    # assumed.
-    unread = any(not w.known and not w.text.startswith("-") for w in flags.words[:1])
-    slips = any(is_slip(name, known) for name in flags.entries for known in ("nnodes", "nproc-per-node"))
-    rest = HOLE if unread or slips else 1  # A word that only a run resolves can contain any of them.
-    nodes = flags.get("nnodes") or Entry("--nnodes, its default", rest, line)
-    each = flags.get("nproc-per-node") or Entry("--nproc-per-node, its default", rest, line)
-    return Launch(who, None, each, nodes)
+_TORCHRUN: tuple[tuple[str, ...], ...] = ((), ("nproc-per-node",), ("nnodes",))
+_MPI = (("np", "n"), ("npernode", "ppn", "N"), ())
+_NUMBERS = {
+    "torchrun": _TORCHRUN,
+    "run": _TORCHRUN,
+    "launch": _TORCHRUN,
+    "mpirun": _MPI,
+    "mpiexec": _MPI,
+    "deepspeed": ((), ("num-gpus",), ("num-nodes",)),
+    "accelerate": (("num-processes",), (), ("num-machines",)),
+    "colossalai": ((), ("nproc-per-node",), ()),
+    "srun": (("ntasks", "n"), ("ntasks-per-node",), ("nodes", "N")),
+}
+"""Launcher → its arguments for all ranks, for the ranks on a node, and for the nodes."""
 
-
-def _mpi(who: str, flags: Flags, line: int) -> Launch:
-    each = flags.get("npernode", "ppn", "N")
-    return Launch(who, flags.get("np", "n"), each)
+_ONE_NODE = {"deepspeed": "--num_nodes", "colossalai": "--hostfile"}
+"""Launchers that start one node unless an argument or a file of hosts says more → the default's name."""
 
 
 def _slots(text: str) -> list[int]:
@@ -108,47 +111,30 @@ def _slots(text: str) -> list[int]:
     return [node[1].count(",") + 1 for node in nodes if node] if all(nodes) else []
 
 
-def _deepspeed(who: str, flags: Flags, line: int) -> Launch:
-    each = flags.get("num-gpus")
-    chosen = flags.get("include", "i")
+def _launch(who: str, flags: Flags, line: int) -> Launch:
+    """The numbers of a launcher by its arguments and defaults."""
+    ranks, each, nodes = (flags.get(*names) for names in _NUMBERS[who])
+    if _NUMBERS[who] is _TORCHRUN:
+        # A launcher's arguments may be in a variable that only a run resolves; then its defaults must not
+        # be assumed.
+        unread = any(not w.known and not w.text.startswith("-") for w in flags.words[:1])
+        slips = any(is_slip(name, known) for name in flags.entries for known in ("nnodes", "nproc-per-node"))
+        rest = HOLE if unread or slips else 1  # A word that only a run resolves can contain any of them.
+        nodes = nodes or Entry("--nnodes, its default", rest, line)
+        each = each or Entry("--nproc-per-node, its default", rest, line)
+    chosen = flags.get("include", "i") if who == "deepspeed" else None
     if chosen is not None and (slots := _slots(str(chosen.value))):
         return Launch(who, Entry(chosen.path, sum(slots), chosen.line), None, Entry("", len(slots), 0))
-    nodes = flags.get("num-nodes") or (None if flags.get("hostfile") else Entry("--num_nodes", 1, line))
-    return Launch(who, None, each, nodes)
+    if who == "colossalai" and (hosts := flags.get("host")):
+        nodes = Entry("--host", str(hosts.value).count(",") + 1, hosts.line)
+    if nodes is None and who in _ONE_NODE and not flags.get("hostfile"):
+        nodes = Entry(_ONE_NODE[who], 1, line)
+    return Launch(who, ranks, each, nodes)
 
 
-def _accelerate(who: str, flags: Flags, line: int) -> Launch:
-    return Launch(who, flags.get("num-processes"), None, flags.get("num-machines"))
-
-
-def _colossalai(who: str, flags: Flags, line: int) -> Launch:
-    hosts = flags.get("host")
-    nodes = Entry("--host", str(hosts.value).count(",") + 1, hosts.line) if hosts else None
-    if nodes is None and not flags.get("hostfile"):
-        nodes = Entry("--hostfile", 1, line)
-    return Launch(who, None, flags.get("nproc-per-node"), nodes)
-
-
-def _srun(who: str, flags: Flags, line: int) -> Launch:
-    return Launch(who, flags.get("ntasks", "n"), flags.get("ntasks-per-node"), flags.get("nodes", "N"))
-
-
-_READ = {
-    "torchrun": _torchrun,
-    "run": _torchrun,
-    "launch": _torchrun,
-    "mpirun": _mpi,
-    "mpiexec": _mpi,
-    "deepspeed": _deepspeed,
-    "accelerate": _accelerate,
-    "colossalai": _colossalai,
-    "srun": _srun,
-}
-
-
-def launches(script: Script) -> list[Launch]:
-    """Every launch in a script; for `srun torchrun …` the inner one."""
-    found = []
+def _last_launch(script: Script) -> Launch:
+    """The last launch in a script; for `srun torchrun …` the inner one."""
+    found = Launch("")
     lines = [c.words for c in script.commands if c.words[0].text != "echo"]
     if not any(_LAUNCHERS.search(w.text) for words in lines for w in words):
         lines = [*script.variables.values()]
@@ -158,16 +144,14 @@ def launches(script: Script) -> list[Launch]:
         if hits:
             # `srun torchrun …`: the inner launcher starts the ranks, the outer one only the nodes.
             at, match = hits[-1]
-            who = match[1] or match[2]
-            found.append(_READ[who](who, flags_of(flat[at + 1 :]), flat[at].line))
+            found = _launch(match[1] or match[2], flags_of(flat[at + 1 :]), flat[at].line)
     return found
 
 
-def take_world(draft: Draft, file: str, script: Script) -> bool:
-    """Set the number of GPUs that a script starts; returns whether the script says anything about them."""
+def take_world(draft: Draft, file: str, script: Script) -> None:
+    """Set the number of GPUs that a script starts, or say why it is unknown."""
     batch = batch_of(script.directives)
-    made = launches(script)
-    launch = made[-1] if made else Launch("")
+    launch = _last_launch(script)
     nodes, each = launch.nodes, launch.per_node
     # These take the number of nodes from the batch system; torchrun is told its own.
     if launch.who in ("mpirun", "mpiexec", "srun", "") or (nodes is not None and HOLE in str(nodes.value)):
@@ -175,30 +159,20 @@ def take_world(draft: Draft, file: str, script: Script) -> bool:
     if launch.who in ("srun", ""):
         each = batch.per_node or each or batch.tasks_per_node
     draft.asked |= {(file, entry.path, entry.line) for entry in (nodes, each, launch.ranks) if entry}
-    per_node = whole_count(each.value) if each else None
-    if each is not None and per_node is not None:
+    ranks, per_node, many = (
+        whole_count(entry.value) if entry else None for entry in (launch.ranks, each, nodes)
+    )
+    if each and per_node:
         draft.put("gpus_per_node", per_node, Origin(file, each.line, each.path))
-    ranks = whole_count(launch.ranks.value) if launch.ranks else None
-    if launch.ranks is not None and ranks is not None:
+    unread = each if each and not per_node else nodes
+    if launch.ranks and ranks:
         draft.put("gpus", ranks, Origin(file, launch.ranks.line, launch.ranks.path))
-        if (
-            per_node is None
-            and nodes is not None
-            and (many := whole_count(nodes.value))
-            and ranks % many == 0
-        ):
+        if not per_node and many and ranks % many == 0:
             draft.derive("gpus_per_node", ranks // many, f"{ranks} ranks on {many} nodes")
-        return True
-    many = whole_count(nodes.value) if nodes else None
-    if many is not None and per_node is not None and nodes is not None and each is not None:
+    elif nodes and each and many and per_node:
         how = f"{nodes.path} {many} · {each.path} {per_node}"
         draft.put("gpus", many * per_node, Origin(file, nodes.line or each.line, how))
-        return True
-    said = each if each is not None and per_node is None else nodes
-    if said is not None and (launch.who or batch.nodes):
-        draft.unknown.setdefault("gpus", f"{said.path} is only known to a run ({file}:{said.line})")
-        return True
-    if launch.who:
+    elif unread and (launch.who or batch.nodes):
+        draft.unknown.setdefault("gpus", f"{unread.path} is only known to a run ({file}:{unread.line})")
+    elif launch.who:
         draft.unknown.setdefault("gpus", f"{launch.who} takes the GPUs that it finds ({file})")
-        return True
-    return False
