@@ -1055,11 +1055,12 @@ _FIELD = (
 _FIELD += " missing else sure open"
 KNOWN = {
     "row": "title framework by reader training launch variables recognised settings unseen fields refuse "
-    "fixed unknown ignored bases before beside oddities dashed references",
+    "fixed unknown ignored other_model bases before beside oddities dashed references",
     "mark": _MARK_WORDS,
     "field": _FIELD,
     "condition": _CONDITION,
     "refuse": f"{_CONDITION} what saves covered drops where",
+    "sign": f"{_CONDITION} what where",
 }
 """The words of formats.toml; one that the reader does not know would say nothing, without an error."""
 
@@ -1070,6 +1071,7 @@ def _unknown_words(row: dict[str, Any]) -> set[str]:
     for specs in row.get("fields", {}).values():
         parts += [("field", spec) for spec in as_list(specs) if isinstance(spec, dict)]
     parts += [("refuse", spec) for spec in row.get("refuse", ())]
+    parts += [("sign", spec) for spec in row.get("other_model", {}).get("signs", ())]
     for _, held in [*parts]:
         parts += [("condition", one) for one in as_list(held.get("where", []))]
     return found.union(*({*held} - {*KNOWN[kind].split()} for kind, held in parts))

@@ -22,10 +22,6 @@ _MODEL = frozenset((*ModelConfig.__dataclass_fields__, "preset", "hf"))
 _LAYOUT = frozenset((*Layout.__dataclass_fields__, "dp_shard", "other_axes"))
 
 
-STAGES = ("0", "1", "2", "3")
-"""Stages of ZeRO as files write them."""
-
-
 def section_of(name: str) -> str:
     """The section of a field: the model, the layout, or, for any other, the job."""
     if name in _MODEL:
@@ -92,9 +88,9 @@ def scalar(value: Scalar) -> str:
 
 
 def stage(value: object) -> int | None:
-    """A stage of ZeRO; None for anything else."""
+    """A stage of ZeRO, 0 to 3; None for anything else."""
     text = str(value).strip()
-    return int(text) if text in STAGES else None
+    return int(text) if text in ("0", "1", "2", "3") else None
 
 
 @dataclass
@@ -232,24 +228,21 @@ class SettingsSource:
         entry = self.get(key)
         return "" if entry is None or entry.value is None else scalar(entry.value)
 
-    def take(self, field: str, *keys: str, default: object = None) -> object:
+    def take(self, field: str, *keys: str, default: object = None) -> None:
         """Set a count as a fact, or the framework's default.
 
         If the entry has no valid count (text that only a run resolves, a number below one), the field is
         unknown.
         """
         entry = self.get(*keys)
-        if entry is None or entry.value is None:
-            if default is not None:
-                self.draft.put(field, default, self.origin(None))
-                self.draft.defaulted.update(dict.fromkeys(keys, field))
-            return default
-        value = whole_count(entry.value)
-        if value is None:
+        value = whole_count(entry.value) if entry else None
+        if value is not None:
+            self.draft.put(field, value, self.origin(entry))
+        elif entry is not None and entry.value is not None:
             self.unreadable(field, entry)
-            return None
-        self.draft.put(field, value, self.origin(entry))
-        return value
+        elif default is not None:
+            self.draft.put(field, default, self.origin(None))
+            self.draft.defaulted.update(dict.fromkeys(keys, field))
 
     def put(self, field: str, value: object, key: str) -> None:
         """Set a fact that follows from a key, or from its default."""
@@ -262,10 +255,6 @@ class SettingsSource:
         """Mark a field whose value cannot be read as unknown, so that no default applies."""
         value = repr(entry.value).replace(HOLE, "$")
         self.draft.missing(field, f"{entry.path} is {value} ({self.name}:{entry.line})")
-
-    def refuse(self, what: str, key: str, saves: str = "") -> None:
-        """Record a setting that is not counted here. saves: as in `Draft.refuse`."""
-        self.draft.refuse(what, self.origin(self.get(key)), saves)
 
 
 def public(text: str) -> ModelConfig | None:

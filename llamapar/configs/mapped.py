@@ -95,10 +95,14 @@ def _put(draft: Draft, field: str, value: object, origin: Origin, agrees: bool =
     draft.put(field, value, origin)
 
 
+def _holds_where(source: RowSource, spec: Values) -> bool:
+    return all(holds(source, one)[0] for one in as_list(spec.get("where", [])))
+
+
 def _take(source: RowSource, field: str, spec: Values) -> None:
     """Set a fact as a row's field says."""
     draft, kind = source.draft, spec.get("as", "count")
-    if not all(holds(source, one)[0] for one in as_list(spec.get("where", []))):
+    if not _holds_where(source, spec):
         return
     if product := spec.get("product"):
         numbers = [source.count(key) for key in product]
@@ -159,7 +163,7 @@ def _refuse(source: RowSource, spec: Values) -> None:
     """Record a setting that is not counted here, if it is as the row says."""
     draft = source.draft
     said, entry = holds(source, spec)
-    if not said or not all(holds(source, one)[0] for one in as_list(spec.get("where", []))):
+    if not said or not _holds_where(source, spec):
         return
     value = entry.value if entry is not None else spec.get("default")
     what = spec["what"].format(value=value, key=entry.path if entry else spec["key"])
@@ -168,6 +172,22 @@ def _refuse(source: RowSource, spec: Values) -> None:
         draft.covered = False
     if spec.get("drops"):
         oddities.drop_model(draft)
+
+
+def _compare(source: RowSource, other: Values) -> None:
+    """Refuse the signs of a model that is no Llama; it is never counted as one."""
+    draft = source.draft
+    if "dim" not in draft.facts or ("unless" in other and source.get(other["unless"])):
+        return
+    many = 0
+    for sign in other["signs"]:
+        said, entry = holds(source, sign)
+        if said and _holds_where(source, sign):
+            value = entry.value if entry is not None else sign.get("default", "")
+            draft.refuse(sign["what"].format(value=scalar(value)))
+            many += 1
+    # One sign may be a fork's setting of another name.
+    draft.covered = draft.covered and many < 2
 
 
 # -- reading a row ---------------------------------------------------------------------------------
@@ -190,6 +210,8 @@ def _read_settings(row: Values, files: Files, draft: Draft, found: tuple[str, Do
             draft.ignored.append(f"{key} ({source.name}:{entry.line}): {why}")
     for spec in row.get("refuse", ()):
         _refuse(source, spec)
+    if "other_model" in row:
+        _compare(source, row["other_model"])
     for call in source.unread_calls(CHANGES):
         why = "is given the configuration and may change it; it is not read"
         draft.notes.append(f"{call.path} ({source.name}, line {call.line}) {why}")

@@ -150,26 +150,6 @@ def megatron_vocabulary(source: RowSource, files: Files) -> None:
         source.draft.ignored.append(f"{extra.path} {extra.value}: added to the tokenizer's in a fork")
 
 
-def megatron_other_models(source: RowSource, files: Files) -> None:
-    """Refuse, by name, settings of a model that is no Llama; they are never counted as one."""
-    draft = source.draft
-    if "dim" not in draft.facts or source.get("model-name"):
-        return
-    other = list[str]()
-    if not source.on("swiglu", "xielu"):
-        other.append("GELU (no --swiglu)")
-    if source.text("normalization") != "rmsnorm" and not source.on("RMSNorm"):
-        other.append("LayerNorm (no --normalization RMSNorm)")
-    rotary = source.text("position-embedding-type") in ("rope", "rotary")
-    if not (rotary or source.on("use-rotary-position-embeddings")):
-        other.append("learned positions (no --position-embedding-type rope)")
-    for what in other:
-        draft.refuse(what)
-    # One deviation may be a fork's flag of another name; two make it a GPT.
-    if len(other) > 1:
-        draft.covered = False
-
-
 _CALLERS = ("tp", "pp", "cp", "zero", "sequence_parallel", "virtual_stages", "recompute")
 
 

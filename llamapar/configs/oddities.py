@@ -78,7 +78,7 @@ def torchtune_model(source: RowSource, files: Files) -> None:
         version = f"{match[2]}.{match[3]}" if match[3] else match[2]
         source.draft.take_model(f"{version}-{match[4]}", source.name, None, entry.path)
         if match[1]:
-            source.refuse(f"{match[1].rstrip('_')}: less memory", "model._component_", "lora")
+            source.draft.refuse(f"{match[1].rstrip('_')}: less memory", source.origin(entry), "lora")
     elif entry is not None:
         source.draft.missing("model", f"{entry.value} is a table of torchtune's own")
 
@@ -161,25 +161,6 @@ def neox_width(source: RowSource, files: Files) -> None:
     else:
         how = "intermediate_size, four times the width by default"
         draft.derive("ffn_dim", math.ceil(wide / each) * each, how)
-
-
-def neox_other_models(source: RowSource, files: Files) -> None:
-    """GPT-NeoX's defaults are not Llama's; one that stays may be a fork's own, and two make another model."""
-    draft = source.draft
-    if "dim" not in draft.facts:
-        return
-    activation, norm, places = (source.text(key) for key in ("activation", "norm", "pos_emb"))
-    other = list[str]()
-    if activation != "swiglu" and not (source.text("mlp_type") == "llama" and activation == "silu"):
-        gated = activation in _GATED
-        other.append(f"activation {activation}" if gated else "an MLP without a gate (no swiglu)")
-    if norm not in ("rmsnorm", "te_rmsnorm"):
-        other.append(f"norm {norm or 'layernorm'}")
-    if places != "rotary":
-        other.append(f"pos_emb {places or 'learned'}")
-    for what in other:
-        draft.refuse(what)
-    draft.covered = draft.covered and len(other) < 2
 
 
 # -- sharing and ranks -----------------------------------------------------------------------------
