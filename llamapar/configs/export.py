@@ -35,8 +35,9 @@ def _title(job: Job) -> str:
     )
 
 
-def _left_out(what: str, why: str) -> str:
-    return f"# left out: {what} ({why})"
+def _left_out(*facts: tuple[object, str, str]) -> list[str]:
+    """A comment for each fact of the job without a setting: whether there is such a fact, itself, and why."""
+    return [f"# left out: {what} ({why})" for there, what, why in facts if there]
 
 
 def _differing(
@@ -72,7 +73,7 @@ def _rope(model: ModelConfig) -> str:
     return f"RoPE scaling by {model.rope_scaling.factor:g}" if model.rope_scaling else "RoPE without scaling"
 
 
-def _off_batches(job: Job, *settled: str) -> Iterator[str]:
+def _off_batches(job: Job, *settled: str) -> list[str]:
     """Comments for batch sizes that do not follow from the sequences of a step and are not in `settled`."""
     step, dp = job.sequences, job.layout.dp
     implied = {
@@ -80,30 +81,26 @@ def _off_batches(job: Job, *settled: str) -> Iterator[str]:
         "batch_per_dp": step // dp if step and step % dp == 0 else None,
         "micro_batches": step // (dp * job.micro_batch) if step and job.micro_batch else None,
     }
-    for name, follows in implied.items():
-        value = getattr(job, name)
-        # A number that follows from the others is in the settings already, under another name.
-        if value not in (None, follows) and name not in settled:
-            why = f"the other sizes give {step} sequences a step" if step else "the other sizes are not given"
-            yield _left_out(f"{name}={value}", why)
+    why = f"the other sizes give {step} sequences a step" if step else "the other sizes are not given"
+    # A number that follows from the others is in the settings already, under another name.
+    held = {name: getattr(job, name) for name in implied if name not in settled}
+    return _left_out(*((n not in (None, implied[name]), f"{name}={n}", why) for name, n in held.items()))
 
 
-def _off(job: Job, name: str) -> Iterator[str]:
+def _off(job: Job, name: str) -> list[str]:
     """Comments for facts of the job without a setting in the framework called `name`."""
-    lay, own = job.layout, FRAMEWORKS[name].order or job.layout.order
+    lay, own, padding = job.layout, FRAMEWORKS[name].order or job.layout.order, FRAMEWORKS[name].padding
     # Axes of one rank do not move any rank, so only the order of the others counts.
     there, here = ([a for a in order.split("-") if lay.size(a) > 1] for order in (own, lay.order))
-    # The framework has a flag for this one.
-    if there != here and (name, lay.order) != ("megatron-lm", "tp-cp-pp-dp"):
-        yield _left_out(f"order {lay.order}", f"it places ranks {own}, fastest first")
-    if job.gpus not in (None, lay.world):
-        yield _left_out(f"gpus={job.gpus}", f"this layout has {lay.world} ranks")
-    if job.kv_replication:
-        yield _left_out("kv_replication", "it has no such setting")
-    if job.padding not in (None, FRAMEWORKS[name].padding) and FRAMEWORKS[name].padding == NO_PADDING:
-        yield _left_out(f"padding {job.padding}", "it pads nothing")
-    if job.quant_group is not None:
-        yield _left_out(f"quant_group={job.quant_group}", "not a setting of training")
+    has_flag = (name, lay.order) == ("megatron-lm", "tp-cp-pp-dp")
+    padded = job.padding not in (None, padding) and padding == NO_PADDING
+    return _left_out(
+        (there != here and not has_flag, f"order {lay.order}", f"it places ranks {own}, fastest first"),
+        (job.gpus not in (None, lay.world), f"gpus={job.gpus}", f"this layout has {lay.world} ranks"),
+        (job.kv_replication, "kv_replication", "it has no such setting"),
+        (padded, f"padding {job.padding}", "it pads nothing"),
+        (job.quant_group is not None, f"quant_group={job.quant_group}", "not a setting of training"),
+    )
 
 
 def as_python(job: Job, framework: str | None = None) -> str:
@@ -130,7 +127,7 @@ def as_cli(job: Job, framework: str | None = None, command: str = "check") -> st
     words = ["llamapar", command, "--model", model.name]
     if PRESETS.get(model.name) != model:
         words[-1] = json.dumps(dict(_differing(model, "rope_scaling")))
-        lines += [_left_out("rope_scaling", "no rule asks for it")] * (model.rope_scaling is not None)
+        lines += _left_out((model.rope_scaling, "rope_scaling", "no rule asks for it"))
     for name, value in (*_differing(job.layout, always=AXES), *_differing(job, "model", "layout")):
         words += OPTIONS[name].words(value)
     if framework is not None:
@@ -154,18 +151,18 @@ def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
     free = {"name": "", "max_seq_len": 0, "norm_eps": 0.0, "rope_scaling": None}
     for flavour, preset in REGISTERED.items():
         if dict(_differing(PRESETS[preset])) | free == dict(_differing(model)) | free:
-            off = [] if model.rope_scaling == RopeScaling() else [_left_out(_rope(model), "it scales by 8")]
+            off = _left_out((model.rope_scaling != RopeScaling(), _rope(model), "it scales by 8"))
             if flavour in ("1B", "3B"):  # These flavours have no configuration of their own.
                 return off, "llama3_8b", [f'config.model_spec = model_registry("{flavour}")']
             return off, f"llama3_{flavour.lower()}", []
     comments = [
         "# torchtitan has no flavour of these dimensions: add it to torchtitan/models/llama3/__init__.py,",
         f"# {' '.join(_named(dict(_differing(model, 'name', 'rope_scaling'))))}, {_rope(model)}",
+        *_left_out(
+            (model.qkv_bias or model.o_bias, "biases", "its Llama 3 has none"),
+            (model.qk_norm, "QK norms", "its Llama 3 has none"),
+        ),
     ]
-    if model.qkv_bias or model.o_bias:
-        comments.append(_left_out("biases", "its Llama 3 has none"))
-    if model.qk_norm:
-        comments.append(_left_out("QK norms", "its Llama 3 has none"))
     chosen = [
         f'config.model_spec = model_registry("{_plain(model.name)}")',
         f"config.loss.loss_fn.global_vocab_size = {model.vocab_size}",
@@ -176,23 +173,25 @@ def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
 def _titan_pipeline(job: Job) -> tuple[list[str], dict[str, object]]:
     """Comments and settings of a pipeline; torchtitan's default is 2 virtual stages."""
     lay, split, layers = job.layout, job.layer_split, job.model.n_layers + 2
+    virtual = f"virtual_stages={lay.virtual_stages}"
     if lay.pp == 1:
-        return [_left_out(f"virtual_stages={lay.virtual_stages}", "pp=1")] * (lay.virtual_stages > 1), {}
-    comments: list[str] = []
+        return _left_out((lay.virtual_stages > 1, virtual, "pp=1")), {}
     values: dict[str, object] = {"schedule": "1F1B" if lay.virtual_stages == 1 else "Interleaved1F1B"}
-    if split == "remainder first" or (split == "equal" and job.model.n_layers % lay.stages == 0):
+    even = split == "equal" and job.model.n_layers % lay.stages == 0
+    if even or split == "remainder first":
         values |= {"first_stage_less_layers": 0, "last_stage_less_layers": 0}
         layers -= 2
-    elif split not in (None, "balanced ends"):
-        comments.append(_left_out(f"layer_split={split!r}", "it needs module_fqns_per_model_part"))
     # torchtitan is told layers per stage and makes as many stages as they need, which may be fewer than
     # asked for.
     each = -(-layers // lay.stages)
     if lay.virtual_stages > 2:
         values["layers_per_stage"] = each
-        if -(-layers // each) != lay.stages:
-            why = f"no layers_per_stage cuts {layers} layers into {lay.stages} stages"
-            comments.append(_left_out(f"virtual_stages={lay.virtual_stages}", why))
+    fewer = lay.virtual_stages > 2 and -(-layers // each) != lay.stages
+    uneven = not even and split not in (None, "balanced ends", "remainder first")
+    comments = _left_out(
+        (uneven, f"layer_split={split!r}", "it needs module_fqns_per_model_part"),
+        (fewer, virtual, f"no layers_per_stage cuts {layers} layers into {lay.stages} stages"),
+    )
     return comments, {f"parallelism.pipeline_parallel_{name}": value for name, value in values.items()}
 
 
@@ -217,14 +216,15 @@ def as_torchtitan(job: Job, framework: str | None = None) -> str:
         "training.num_tokens_per_microbatch_per_dp_rank": _times(job.micro_batch, job.seq_len),
         "training.num_tokens_per_train_step": _times(step, job.seq_len),
     }
-    if lay.zero == 1 and lay.dp * lay.cp > 1:
-        comments.append(_left_out("zero=1", "gradients are shared too; 'never' is stage 2, the nearest"))
-    if not shared and lay.cp > 1:
-        comments.append(_left_out("zero=0", "CP ranks always share parameters"))
+    stage_2 = lay.zero == 1 and lay.dp * lay.cp > 1
+    uncounted = (step or job.micro_batch) and not job.seq_len
     more, pipeline = _titan_pipeline(job)
     values |= pipeline
-    if (step or job.micro_batch) and not job.seq_len:
-        comments.append(_left_out("batch sizes", "it counts tokens, and seq_len is not given"))
+    comments += _left_out(
+        (stage_2, "zero=1", "gradients are shared too; 'never' is stage 2, the nearest"),
+        (not shared and lay.cp > 1, "zero=0", "CP ranks always share parameters"),
+        (uncounted, "batch sizes", "it counts tokens, and seq_len is not given"),
+    )
     comments += [*more, *_off_batches(job, *["micro_batches"] * (lay.pp > 1)), *_off(job, "torchtitan")]
     lines = [
         _title(job),
@@ -260,7 +260,7 @@ def _megatron_layers(job: Job) -> tuple[list[str], dict[str, object]]:
     try:
         counts = LAYER_SPLITS[chosen](n, lay.stages, job.model.head_layers)
     except LayoutError as problem:
-        return [_left_out(f"layer_split={chosen!r}", problem.what)], flags
+        return _left_out((True, f"layer_split={chosen!r}", problem.what)), flags
     middle = "|".join(f"t*{count}" if count else "" for count in counts)
     return comments, {"pipeline-model-parallel-layout": f"E{middle}L"}
 
@@ -275,7 +275,8 @@ def _megatron_padding(job: Job) -> tuple[list[str], dict[str, object]]:
     for multiple in (asked.multiple if asked.per_tp else max(1, asked.multiple // tp), 1):
         if Padding(multiple, per_tp=True).padded(vocab, tp) == asked.padded(vocab, tp):
             return [], {"make-vocab-size-divisible-by": multiple}
-    return [_left_out(f"padding {asked}", f"its multiple is always times tp={tp}, and 128 unless given")], {}
+    why = f"its multiple is always times tp={tp}, and 128 unless given"
+    return _left_out((True, f"padding {asked}", why)), {}
 
 
 def as_megatron(job: Job, framework: str | None = None) -> str:
@@ -286,15 +287,16 @@ def as_megatron(job: Job, framework: str | None = None) -> str:
     """
     lay, m, scaling = job.layout, job.model, job.model.rope_scaling
     known = scaling is not None and scaling == RopeScaling(scaling.factor)
+    unruled = (scaling and not known) or m.rope_theta % 1
     gqa = m.n_kv_heads != m.n_heads
     comments = [
         "# Megatron-LM @d98e8a64dd (megatron/training/arguments.py)",
         f"# DP is not a flag: {lay.world} ranks / (tp·cp·pp = {lay.tp}·{lay.cp}·{lay.pp}) = {lay.dp}",
+        *_left_out(
+            (unruled, f"{_rope(m)}, theta={m.rope_theta}", "only Llama 3.1's rule has flags"),
+            (m.o_bias, "o_bias", "no flag adds a bias to the output projection alone"),
+        ),
     ]
-    if (scaling and not known) or m.rope_theta % 1:
-        comments.append(_left_out(f"{_rope(m)}, theta={m.rope_theta}", "only Llama 3.1's rule has flags"))
-    if m.o_bias:
-        comments.append(_left_out("o_bias", "no flag adds a bias to the output projection alone"))
     flags: dict[str, object] = {
         "num-layers": m.n_layers,
         "hidden-size": m.dim,
@@ -348,28 +350,26 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
     models/llama/configuration_llama.py; `tp_plan` outside DistributedConfig is deprecated there.
     """
     lay, m = job.layout, job.model
-    sizes_of_batches = [
-        f"{name}={value}" for name, value in _differing(job) if "batch" in name or name == "seq_len"
-    ]
+    batches = [f"{name}={value}" for name, value in _differing(job) if "batch" in name or name == "seq_len"]
     split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
     kind = family(m).architectures[0].replace("ForCausalLM", "Text" * m.family.endswith("_text") + "Config")
     sizes: dict[str, object] = {
         "tp_size": lay.tp,
         "tp_plan": "auto" if lay.tp > 1 else None,
         "pp_size": lay.pp,
+        "fsdp_size": lay.dp_shard if lay.zero else 1,
+        "dp_replicate_size": lay.dp_replicate if lay.zero else lay.dp,
     }
-    sizes["fsdp_size"] = lay.dp_shard if lay.zero else 1
-    sizes["dp_replicate_size"] = lay.dp_replicate if lay.zero else lay.dp
-    off = [
+    off = _left_out(
         (m.o_bias and not m.qkv_bias, "o_bias", "attention_bias adds all four biases or none"),
         (m.qk_norm and m.qkv_bias and not m.o_bias, "qkv_bias", "attention_bias adds all four or none"),
         (lay.cp > 1, f"cp={lay.cp}", "it has no such axis"),
         (lay.sp, "sequence_parallel", "enable_sequence_parallel is not wired up yet"),
         (lay.virtual_stages > 1, f"virtual_stages={lay.virtual_stages}", "its stages are not interleaved"),
         (lay.zero in (1, 2) and lay.dp > 1, f"zero={lay.zero}", "fsdp_size shares parameters too, stage 3"),
-        (bool(sizes_of_batches), " ".join(sizes_of_batches), "the training script says it"),
+        (batches, " ".join(batches), "the training script says it"),
         (split, f"layer_split={job.layer_split!r}", "its last stage takes the remainder"),
-    ]
+    )
     loaded = ['"folder-or-hub-name"', "config=config", "distributed_config=parallel"]
     refused = ["Combining FSDP with pipeline parallelism is not supported yet."] * (lay.pp > 1 and lay.dp > 1)
     refused += [f"hidden size {m.dim} is not a multiple of {m.n_heads} heads"] * (m.dim % m.n_heads > 0)
@@ -378,7 +378,7 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
         "# Hugging Face transformers 5.23.0 (src/transformers/distributed/configuration_utils.py)",
         f"# {_torchrun(lay.tp * lay.pp * lay.dp, job)} this_file.py",
         *(f"# it refuses this: {reason}" for reason in refused),
-        *(_left_out(what, why) for applies, what, why in off if applies),
+        *off,
         *_off(job, "transformers"),
         f"from transformers import AutoModelForCausalLM, DistributedConfig, {kind}",
         "",
