@@ -38,29 +38,28 @@ def _settle_ranks(draft: Draft) -> None:
     shard = draft.number("dp_shard")
     # `fills` means that one degree takes the remaining GPUs (-1 in a file), so its value follows from the
     # world and not the other way round.
-    if dp is None and shard is not None and not draft.fills:
+    if draft.fills:
+        dp = shard = None
+    elif dp is None and shard is not None:
         dp = shard * (replicate or 1)
         draft.derive("dp", dp, f"{replicate or 1} replicas · {shard} shards")
-    if gpus is not None and dp is not None and not draft.fills:
+    if gpus is not None and dp is not None:
         # Both numbers are kept: which of the files is wrong is for a person to say.
         if ways * dp != gpus:
             why = f"tp·cp·pp·dp = {words}·{dp} = {ways * dp}"
             draft.contradictions.append(Contradiction("gpus", (gpus, ways * dp), why))
+    elif gpus is not None and gpus % ways:
+        why = f"tp·cp·pp = {words} = {ways} does not divide {gpus} GPUs"
+        draft.contradictions.append(Contradiction("gpus", (gpus, ways), why))
+        draft.missing("dp", why)
     elif gpus is not None:
-        if gpus % ways:
-            why = f"tp·cp·pp = {words} = {ways} does not divide {gpus} GPUs"
-            draft.contradictions.append(Contradiction("gpus", (gpus, ways), why))
-            draft.missing("dp", why)
-            dp = None
-        else:
-            dp = gpus // ways
-            draft.derive("dp", dp, f"{gpus} GPUs / (tp·cp·pp = {words})")
-    elif dp is not None and not draft.fills:
+        dp = gpus // ways
+        draft.derive("dp", dp, f"{gpus} GPUs / (tp·cp·pp = {words})")
+    elif dp is not None:
         draft.derive("gpus", ways * dp, f"tp·cp·pp·dp = {words}·{dp}")
     else:
         draft.missing("dp", f"GPUs / (tp·cp·pp = {words})")
         draft.unknown.setdefault("gpus", "no launch says how many")
-        dp = None
     if replicate is None and "dp_replicate" in draft.unknown:
         draft.facts.pop("dp_shard", None)
         return
@@ -73,11 +72,11 @@ def _settle_ranks(draft: Draft) -> None:
     elif dp % replicate:
         why = f"{replicate} replicas do not divide dp = {dp}"
         draft.contradictions.append(Contradiction("dp_replicate", (replicate, dp), why))
-    elif shard is not None and not draft.fills and shard * replicate != dp:
+    elif shard is None:
+        draft.derive("dp_shard", dp // replicate, f"dp = {dp} / {replicate} replicas")
+    elif shard * replicate != dp:
         why = f"{replicate} replicas · {shard} shards = {shard * replicate}, dp = {dp}"
         draft.contradictions.append(Contradiction("dp", (shard * replicate, dp), why))
-    elif shard is None or draft.fills:
-        draft.derive("dp_shard", dp // replicate, f"dp = {dp} / {replicate} replicas")
 
 
 def _settle_batch(draft: Draft) -> None:
@@ -127,15 +126,11 @@ def _say_unknown(draft: Draft) -> None:
     """List every field that a run needs and no file gives."""
     if not draft.covered:
         return
-    if not any(name in draft.facts for name in (*DIMS, "preset")):
-        draft.unknown.setdefault("model", "nothing here says its dimensions")
+    wanted = ["seq_len", *["micro_batch", "global_batch"] * draft.training]
+    if any(name in draft.facts for name in (*DIMS, "preset")):
+        wanted = [*DIMS, *wanted]
     else:
-        for name in DIMS:
-            if name not in draft.facts:
-                draft.unknown.setdefault(name, "not in these files")
-    wanted = ["seq_len"]
-    if draft.training:
-        wanted += ["micro_batch", "global_batch"]
+        draft.unknown.setdefault("model", "nothing here says its dimensions")
     for name in wanted:
         if name not in draft.facts:
             draft.unknown.setdefault(name, "not in these files")

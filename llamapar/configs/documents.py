@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from llamapar.errors import LlamaparError, install
 
@@ -45,14 +46,14 @@ class Document:
     repeated: tuple[tuple[Entry, Entry], ...] = ()
     partial: bool = False
 
-    def __post_init__(self) -> None:
-        # Later entries win, which is what makes overrides and repeated keys count.
-        object.__setattr__(self, "_by_path", {entry.path: entry for entry in self.entries})
+    @cached_property
+    def by_path(self) -> dict[str, Entry]:
+        """Path → its entry. Later entries win, which is what makes overrides and repeated keys count."""
+        return {entry.path: entry for entry in self.entries}
 
     def get(self, *paths: str) -> Entry | None:
         """The entry at the first existing path of `paths`."""
-        by_path: dict[str, Entry] = getattr(self, "_by_path")  # noqa: B009  put there by the constructor
-        return next((by_path[path] for path in paths if path in by_path), None)
+        return next((self.by_path[path] for path in paths if path in self.by_path), None)
 
     def under(self, path: str) -> Iterator[Entry]:
         """The entries below a path."""

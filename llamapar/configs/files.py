@@ -7,7 +7,7 @@ Each text is parsed when a reader first asks for its form. What readers look at 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -30,8 +30,6 @@ class Files:
     """Texts by name, parsed by the kind that the name indicates: settings, Python, else a shell script."""
 
     texts: dict[str, str]
-    arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
     overrides: Sequence[str] = ()
     commands: dict[str, Flags] = field(default_factory=dict)
     """Arguments of commands that were looked into, by their files."""
@@ -79,15 +77,15 @@ class Files:
             for name, text in self.texts.items()
             if name not in self.documents and not name.endswith(".py")
         }
-        found = dict(self.environment)
+        found = dict[str, str]()
         for text in held.values():
-            # What the caller gave outranks the directives.
             found = batch_of(directives_of(text)).environment | found
-        others = {name: {n: t for n, t in held.items() if n != name} for name in held}
-        read = {
-            name: read_shell(text, self.arguments, found, self.meter, others[name])
-            for name, text in held.items()
-        }
+
+        def read_one(name: str, arguments: Sequence[str] = ()) -> Script:
+            others = {other: text for other, text in held.items() if other != name}
+            return read_shell(held[name], arguments, found, self.meter, others)
+
+        read = {name: read_one(name) for name in held}
         # A script that another one calls is read again, with the arguments of that call in place of $1,
         # $2, …; the last call counts.
         called = dict[str, list[str]]()
@@ -98,10 +96,7 @@ class Files:
                     at = next((n for n, word in enumerate(words) if word.rpartition("/")[2] == name), None)
                     if at is not None and name != caller and len(words) > at + 1:
                         called[name] = words[at + 1 :]
-        return read | {
-            name: read_shell(held[name], words, found, self.meter, others[name])
-            for name, words in called.items()
-        }
+        return read | {name: read_one(name, words) for name, words in called.items()}
 
     @cached_property
     def python(self) -> dict[str, str]:

@@ -45,23 +45,25 @@ def require_python(name: str, text: str) -> ast.Module:
         raise LlamaparError(f"{where}: no Python: {str(problem)[:100]}", field="config") from None
 
 
+def _tree(text: str, mode: str = "exec") -> ast.AST | None:
+    """The parsed source; None for a text that is no Python."""
+    with suppress(SyntaxError, RecursionError, MemoryError, ValueError):
+        return ast.parse(text, mode=mode)
+    return None
+
+
 @lru_cache(maxsize=64)
 def parsed(text: str) -> ast.Module:
     """The source; empty for a text that is no Python, which then holds no configuration."""
-    with suppress(LlamaparError):
-        return require_python("", text)
-    return ast.Module([], [])
+    tree = _tree(text)
+    return tree if isinstance(tree, ast.Module) else ast.Module([], [])
 
 
-def _functions(texts: Mapping[str, str]) -> dict[str, tuple[str, ast.FunctionDef]]:
-    """Function name → its file and source, of the files that are Python."""
-    found = dict[str, tuple[str, ast.FunctionDef]]()
+def _functions(texts: Mapping[str, str]) -> dict[str, ast.FunctionDef]:
+    """Function name → its source, of the files that are Python."""
     # The first file wins where two define a function of one name.
-    for name, text in reversed([*texts.items()]):
-        for node in parsed(text).body:
-            if isinstance(node, ast.FunctionDef):
-                found[node.name] = name, node
-    return found
+    nodes = (node for text in reversed([*texts.values()]) for node in parsed(text).body)
+    return {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
 def _constants(texts: Mapping[str, str]) -> dict[str, Scalar]:
@@ -164,9 +166,7 @@ def _returned(function: ast.FunctionDef) -> list[ast.expr]:
 class _Function:
     """A function's configuration, path by path; the functions it starts from come first."""
 
-    def __init__(
-        self, functions: dict[str, tuple[str, ast.FunctionDef]], names: dict[str, Scalar], meter: Meter
-    ):
+    def __init__(self, functions: dict[str, ast.FunctionDef], names: dict[str, Scalar], meter: Meter):
         self.functions, self.names, self.meter = functions, names, meter
         self.entries = dict[str, Entry]()
         self.seen = set[str]()
@@ -176,7 +176,7 @@ class _Function:
         if name in self.seen:
             return
         self.seen.add(name)
-        function, local = self.functions[name][1], ChainMap({}, self.names)
+        function, local = self.functions[name], ChainMap({}, self.names)
         returned = _returned(function)
         held = {path[0] for node in returned if len(path := _path(node)) == 1}
         for node in function.body:
@@ -271,7 +271,7 @@ def read_python(
     chosen = [*filter(named, found)]
     if not chosen:
         # A function that another one starts from is a base, and the run uses the other.
-        calls = {_called(node) for name in found for node in ast.walk(functions[name][1])}
+        calls = {_called(node) for name in found for node in ast.walk(functions[name])}
         chosen = [name for name in found if name not in calls]
     if len(chosen) != 1:
         what = f"{first} makes {len(found)} configurations: {', '.join(found[:8])}"
@@ -284,10 +284,7 @@ def read_python(
 
 def call_entries(source: str, meter: Meter) -> Iterator[Entry]:
     """The keyword literals of a call and of those in it, by their names' path; none of bad source."""
-    try:
-        call = ast.parse(source, mode="eval").body
-    except (SyntaxError, RecursionError, MemoryError, ValueError):
-        return
+    call = getattr(_tree(source, "eval"), "body", None)
     if isinstance(call, ast.Call):
         reader = _Function({}, {}, meter)
         reader.call("", call, {})
@@ -311,24 +308,21 @@ def keyword_literals(name: str, text: str, classes: tuple[str, ...], meter: Mete
 
 def _calls(text: str, classes: tuple[str, ...], meter: Meter) -> Iterator[ast.Call]:
     """The calls of some classes, in a text that is Python or has them in it."""
-    try:
-        nodes = [*ast.walk(ast.parse(text))]
-    except (SyntaxError, RecursionError, MemoryError, ValueError):
-        starts = numbered_matches(re.compile(rf"\b(?:{'|'.join(classes)})\("), text)
-        nodes = [node for line, match in starts for node in _quoted(text, match.start(), line, meter)]
+    tree = _tree(text)
+    nodes = ast.walk(tree) if tree else _quoted(text, classes, meter)
     yield from (node for node in nodes if isinstance(node, ast.Call) and _called(node) in classes)
 
 
-def _quoted(text: str, start: int, line: int, meter: Meter) -> Iterator[ast.AST]:
-    """The call that begins there: the shortest text up to a parenthesis that parses as one."""
-    rest = text[start : start + _LONGEST]
-    meter.spend(len(rest))
-    for end in itertools.islice(re.finditer(r"\)", rest), _CLOSING):
-        meter.spend(end.end())
-        with suppress(SyntaxError, RecursionError, MemoryError, ValueError):
-            call = ast.parse(rest[: end.end()], mode="eval").body
-            yield ast.increment_lineno(call, line - 1)
-            return
+def _quoted(text: str, classes: tuple[str, ...], meter: Meter) -> Iterator[ast.AST]:
+    """Calls in a text that is no Python, each the shortest text up to a parenthesis that parses as one."""
+    for line, match in numbered_matches(re.compile(rf"\b(?:{'|'.join(classes)})\("), text):
+        rest = text[match.start() : match.start() + _LONGEST]
+        meter.spend(len(rest))
+        for end in itertools.islice(re.finditer(r"\)", rest), _CLOSING):
+            meter.spend(end.end())
+            if isinstance(call := _tree(rest[: end.end()], "eval"), ast.Expression):
+                yield ast.increment_lineno(call.body, line - 1)
+                break
 
 
 def _keywords(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:

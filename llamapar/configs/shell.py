@@ -270,16 +270,13 @@ class _Reading:
             unset = name and self.variables.get(name) is None and not self.sources
             words.append("" if words[-1:] in (["-z"], ["-n"]) and unset else text)
         inner = [word for word in words if word not in ("[", "]", "[[", "]]", "test")]
-        for joint, found in (("||", any), ("&&", all)):
+        for joint, decides in (("||", True), ("&&", False)):
             if joint in inner:
-                cut = [i for i, word in enumerate(inner) if word == joint]
-                sides = [
-                    condition(inner[a:b])
-                    for a, b in zip([0, *[i + 1 for i in cut]], [*cut, len(inner)], strict=True)
-                ]
-                if (joint == "||" and True in sides) or (joint == "&&" and False in sides):
-                    return joint == "||"
-                return None if None in sides else found(side is True for side in sides)
+                cuts = [-1, *(i for i, word in enumerate(inner) if word == joint), len(inner)]
+                sides = [condition(inner[a + 1 : b]) for a, b in itertools.pairwise(cuts)]
+                if decides in sides:
+                    return decides
+                return None if None in sides else not decides
         return condition(inner)
 
 

@@ -6,7 +6,7 @@ import ast
 import itertools
 import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .meter import numbered_matches
@@ -211,26 +211,22 @@ def optional_name(word: str) -> str:
     return match[1] if match and not _GIVEN.fullmatch(match[1]) else ""
 
 
-def statements_of(tokens: Iterable[Token]) -> Iterator[list[Token]]:
-    """Simple commands and reserved words, in their order."""
-    found = list[Token]()
+def statements_in(text: str) -> list[list[Token]]:
+    """The statements of a script: simple commands and reserved words, in their order."""
+    found, made = list[Token](), list[list[Token]]()
     before = ""
-    for token in itertools.chain(tokens, [Token("\n", 0, True)]):
+    for token in (*shell_tokens(text.replace("\r\n", "\n")), Token("\n", 0, True)):
         joins = token in ("&&", "||") and found and found[0] not in ("[", "[[", "if", "elif")
         if token.is_operator and (joins or token in (";", "\n", "&", "|", ";;", ")", "(")):
             if found:
-                yield found
+                made.append(found)
             found = []
             if token == ";;" or (token == ")" and before != "("):  # `()` names a function
-                yield [token]
+                made.append([token])
         else:
             found.append(token)
         before = token if token.is_operator else ""
-
-
-def statements_in(text: str) -> list[list[Token]]:
-    """The statements of a script."""
-    return [*statements_of(shell_tokens(text.replace("\r\n", "\n")))]
+    return made
 
 
 def loop_end(statements: list[list[Token]], at: int) -> int:

@@ -140,6 +140,14 @@ def registered_batch(source: RowSource, files: Files) -> None:
 # -- the model -------------------------------------------------------------------------------------
 
 _LLAMA = ("llama3", "llama3_ft")
+_LLAMA_3 = {"8B": "llama3-8b", "70B": "llama3-70b", "405B": "llama3.1-405b"}
+_PRESETS = {
+    "llama2": {"7B": "llama2-7b", "13B": "llama2-13b", "70B": "llama2-70b"},
+    "llama3": _LLAMA_3,
+    "llama3_ft": _LLAMA_3,
+}
+"""Model of upstream's tables → flavour → preset."""
+
 _ARGS = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier")
 _FLAVOURS = {"llama3_8b": "8B", "llama3_70b": "70B", "llama3_405b": "405B"}
 """Upstream's configurations and their flavours (models/llama3/config_registry.py@b5bcd76c66)."""
@@ -157,15 +165,13 @@ def _layers(source: RowSource) -> int | None:
 def _preset(source: RowSource, flavour: str) -> str:
     """The preset for a flavour of upstream's llama3; "" for any other."""
     kind = source.text("model.name") or "llama3"
-    if kind == "llama2":
-        return {"7B": "llama2-7b", "13B": "llama2-13b", "70B": "llama2-70b"}.get(flavour, "")
+    preset = _PRESETS.get(kind, {}).get(flavour, "")
     if kind not in _LLAMA:
-        return ""
+        return preset
     assets = source.get("model.hf_assets_path", "model.tokenizer_path", "model.hf_tokenizer_path")
     # The flavours 8B and 70B are the same in Llama 3 and 3.1; the tokenizer's path tells which is meant.
-    newer = ".1" if assets is not None and re.search(r"3[._]1", str(assets.value)) else ""
-    names = {"8B": f"llama3{newer}-8b", "70B": f"llama3{newer}-70b", "405B": "llama3.1-405b"}
-    return names.get(flavour, "")
+    newer = assets is not None and re.search(r"3[._]1", str(assets.value))
+    return preset.replace("llama3-", "llama3.1-") if newer else preset
 
 
 def _built(source: RowSource) -> ModelConfig | None:
