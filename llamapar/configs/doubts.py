@@ -96,11 +96,11 @@ _BY_SWITCHES = ("layer_split", "recompute")
 """Facts that a switch sets, and that no reader mentions without one."""
 
 
-def question_unresolved(draft: Draft, name: str, flags: Flags) -> None:
+def question_unresolved(draft: Draft, flags: Flags) -> None:
     """Ask about every fact that no argument sets, where a word of the command may hold further arguments."""
     if flags.unresolved is None:
         return
-    why = f"{flags.unresolved.text.replace(HOLE, '$')} ({name}:{flags.unresolved.line}) may say it"
+    why = f"{flags.unresolved.text.replace(HOLE, '$')} ({flags.name}:{flags.unresolved.line}) may say it"
     for field, fact in [*draft.facts.items()]:
         if not fact.origin.line and field not in _OF_A_FRAMEWORK:
             draft.missing(field, why)

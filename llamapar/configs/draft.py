@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from llamapar.describe.layout import Layout
@@ -15,7 +14,7 @@ from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.frameworks.citation import Change
 from llamapar.frameworks.settings import DIMS, JOB, LAYOUT, MODEL, Contradiction
 
-from .documents import OVERRIDE, Entry, Scalar
+from .documents import OVERRIDE, Document, Entry, Scalar
 from .shell_words import HOLE
 
 _MODEL = frozenset((*ModelConfig.__dataclass_fields__, "preset", "hf"))
@@ -184,13 +183,20 @@ class Draft:
 class SettingsSource:
     """A file of settings, or a command's arguments, as it is read into a draft.
 
-    look: finds the entry under the first of some names. by: the framework whose defaults apply.
+    by: the framework whose defaults apply.
     """
 
-    name: str
-    look: Callable[..., Entry | None]
+    held: Document
     draft: Draft
     by: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.held.name
+
+    def look(self, *keys: str) -> Entry | None:
+        """The entry under the first existing key of `keys`, which nobody is told of."""
+        return self.held.get(*keys)
 
     def get(self, *keys: str) -> Entry | None:
         """The entry under the first existing key of `keys`."""

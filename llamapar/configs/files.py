@@ -32,7 +32,7 @@ class Files:
     texts: dict[str, str]
     overrides: Sequence[str] = ()
     commands: dict[str, Flags] = field(default_factory=dict)
-    """Arguments of commands that were looked into, by their files."""
+    """Arguments of the scripts that were looked into."""
     called: dict[str, Document] = field(default_factory=dict)
     """Keywords of calls that were looked into, by their classes."""
     functions: tuple[str, ...] = ()
@@ -120,20 +120,20 @@ class Files:
                 return found
         return {}
 
-    def with_key(self, *paths: str) -> tuple[str, Document] | None:
+    def with_key(self, *paths: str) -> Document | None:
         """The first file of settings with one of these keys, or a key below it."""
-        for name, document in self.documents.items():
+        for document in self.documents.values():
             if document.get(*paths) or any(True for path in paths for _ in document.under(path)):
-                return name, document
+                return document
         return None
 
-    def flags(self, *marks: str) -> tuple[str, Flags] | None:
-        """The arguments of the script with one of these flags, and the script's name."""
+    def flags(self, *marks: str) -> Flags | None:
+        """The arguments of the script with one of these flags."""
         for name, script in self.scripts.items():
             if words := program_words(script, *marks):
-                made = flags_of((*words, *(Word(text, OVERRIDE) for text in self.overrides)))
+                made = flags_of((*words, *(Word(text, OVERRIDE) for text in self.overrides)), name)
                 self.commands[name] = made
-                return name, made
+                return made
         return None
 
     def has_word(self, part: str) -> bool:
@@ -154,8 +154,8 @@ class Files:
         """Read the number of GPUs that the scripts start; the last script with a number counts."""
         for name, script in self.scripts.items():
             take_world(draft, name, script)
-        for name, document in self.documents.items():
-            source = SettingsSource(name, document.get, draft)
+        for document in self.documents.values():
+            source = SettingsSource(document, draft)
             if (ranks := source.count("torchrun.world_size")) and "gpus" not in draft.facts:
                 source.put("gpus", ranks, "torchrun.world_size")
             source.take("gpus_per_node", "torchrun.nproc_per_node")
@@ -170,9 +170,8 @@ class Files:
 
     def unread(self, draft: Draft) -> Iterator[tuple[str, Entry]]:
         """The settings that no reader used, with their files."""
-        held = [(name, entry) for name, document in self.documents.items() for entry in document.entries]
-        held += [(document.name, entry) for document in self.called.values() for entry in document.entries]
-        held += [(name, entry) for name, flags in self.commands.items() for entry in flags.entries.values()]
+        read = (*self.documents.values(), *self.called.values(), *self.commands.values())
+        held = ((document.name, entry) for document in read for entry in document.entries)
         seen = {(name, path) for name, path, _ in draft.asked}
         yield from ((name, entry) for name, entry in held if (name, entry.path) not in seen)
 

@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from .documents import Entry
+from .documents import Document, Entry
 from .shell import Script
 from .shell_words import HOLE, Word
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.:-]*")
 
 
-@dataclass(frozen=True)
-class Flags:
-    """Arguments by name, without leading dashes and with dashes for underscores; the last one counts.
+def _plain(name: str) -> str:
+    """An argument's name without leading dashes, and with dashes for underscores."""
+    return name.lstrip("-").replace("_", "-")
 
-    values: all words up to the next flag. A switch has the value True. unresolved: a word that may hold
-    further arguments, which only a run of the script can tell.
+
+@dataclass(frozen=True)
+class Flags(Document):
+    """The arguments of a command under their plain names; the last one counts. A switch has the value True.
+
+    values: all words up to the next flag. unresolved: a word that may hold further arguments, which only a
+    run of the script can tell.
     """
 
-    entries: dict[str, Entry]
-    values: dict[str, tuple[str, ...]]
-    words: tuple[Word, ...]
+    values: Mapping[str, list[str]] = field(default_factory=dict)
+    words: tuple[Word, ...] = ()
     unresolved: Word | None = None
 
-    def get(self, *names: str) -> Entry | None:
-        """The argument under the first of `names` that is given."""
-        return next((self.entries[name] for name in names if name in self.entries), None)
+    @cached_property
+    def by_path(self) -> dict[str, Entry]:
+        """Plain name → its argument."""
+        return {_plain(entry.path): entry for entry in self.entries}
+
+    def get(self, *paths: str) -> Entry | None:
+        """The argument under the first of these names that is given."""
+        return super().get(*map(_plain, paths))
 
 
 def split_words(words: Iterable[Word]) -> Iterator[Word]:
@@ -46,8 +56,8 @@ _HOLDS_ARGUMENTS = re.compile(r"arg|opt|flag|extra|param|overrid", re.I)
 """In the names of variables that hold arguments, and not one value."""
 
 
-def flags_of(words: Sequence[Word]) -> Flags:
-    """The arguments among words."""
+def flags_of(words: Sequence[Word], name: str = "") -> Flags:
+    """The arguments among words. name: of the script that they stand in."""
     entries, values = dict[str, Entry](), dict[str, list[str]]()
     held = [*split_words(words)]
     # What stands before the program, as `torchrun $LAUNCH train.py`, is not for the program.
@@ -55,20 +65,21 @@ def flags_of(words: Sequence[Word]) -> Flags:
     unresolved: Word | None = None
     key = ""
     for at, word in enumerate(held):
-        name, equals, value = word.text.partition("=")
+        flag, equals, value = word.text.partition("=")
         # A negative number would look like a flag, but _FLAG asks for a letter after the dashes.
-        if _FLAG.fullmatch(name):
-            own = name.lstrip("-").replace("_", "-")
+        if _FLAG.fullmatch(flag):
+            own = _plain(flag)
             key = "" if equals else own
             values[own] = [value] if equals else []
-            entries[own] = Entry(name, value if equals else True, word.line)
+            entries[own] = Entry(flag, value if equals else True, word.line)
         elif at > program and _is_unresolved(word.text, follows=bool(values.get(key))):
             unresolved = unresolved or word
         elif key:
             if not values[key]:
                 entries[key] = Entry(entries[key].path, word.text, entries[key].line)
             values[key].append(word.text)
-    return Flags(entries, {key: tuple(said) for key, said in values.items()}, tuple(held), unresolved)
+    made = tuple(entries.values())
+    return Flags(name, made, values=values, words=tuple(held), unresolved=unresolved)
 
 
 def _is_unresolved(text: str, follows: bool) -> bool:
@@ -89,13 +100,11 @@ def program_words(script: Script, *marks: str) -> tuple[Word, ...]:
     If there is none (a sourced file, a command that is built but not seen to run), the words of every
     variable that contains flags.
     """
-    wanted = {mark.replace("_", "-") for mark in marks}
+    wanted = {*map(_plain, marks)}
 
     def carries(words: Iterable[Word]) -> bool:
-        return any(
-            w.text.startswith("-") and w.text.partition("=")[0].lstrip("-").replace("_", "-") in wanted
-            for w in split_words(words)
-        )
+        held = (word.text for word in split_words(words) if word.text.startswith("-"))
+        return any(_plain(text.partition("=")[0]) in wanted for text in held)
 
     commands = [c.words for c in script.commands if c.words[0].text != "echo"]
     found = [words for words in commands if carries(words)]

@@ -39,38 +39,34 @@ def as_list(value: _T | list[_T]) -> list[_T]:
     return value if isinstance(value, list) else [value]
 
 
-def settings_at(files: Files, mark: Values) -> tuple[str, Document | Flags] | None:
-    """The file, command or call that a mark describes, with its name."""
+def settings_at(files: Files, mark: Values) -> Document | None:
+    """The file, command or call that a mark describes."""
     if keys := mark.get("keys"):
         found = files.with_key(*keys)
         if found is not None and "arguments" in mark:
-            return found[0], _arguments(found[1], mark["arguments"])
+            return _arguments(found, mark["arguments"])
         if found is not None and "base" in mark:
-            return found[0], found[1].overridden([Entry(mark["base"], UNREAD, 0)])
-        if found is None or not mark.get("merged"):
-            return found
-        # The files of a run are merged; the last value of a key counts.
-        held = (d for d in files.documents.values() if d.get(*keys) or any(d.under(key) for key in keys))
-        return found[0], Document(found[0], tuple(entry for one in held for entry in one.entries))
+            return found.overridden([Entry(mark["base"], UNREAD, 0)])
+        if found is not None and mark.get("merged"):
+            # The last value of a key counts.
+            entries = (entry for document in files.documents.values() for entry in document.entries)
+            return Document(found.name, tuple(entries))
+        return found
     if flags := mark.get("flags"):
         return files.flags(*flags)
     if "makes" in mark:
-        document = files.configuration(_maker(mark))
-        return (document.name, document) if document else None
+        return files.configuration(_maker(mark))
     calls = files.calls(*mark["calls"]) if "calls" in mark else {}
     name = next((document.name for document in calls.values()), "")
-    entries = (entry for document in calls.values() for entry in document.entries)
-    return (name, Document(name, tuple(entries))) if calls else None
+    keywords = (entry for document in calls.values() for entry in document.entries)
+    return Document(name, tuple(keywords)) if calls else None
 
 
 def _arguments(document: Document, section: str) -> Flags:
     """A section of a file as the arguments of a command; its false stands for a switch that is not given."""
-    entries = dict[str, Entry]()
-    for entry in document.under(section):
-        name = entry.path.partition(".")[2]
-        if entry.value is not False:
-            entries[name.lstrip("-").replace("_", "-")] = Entry(name, entry.value, entry.line)
-    return Flags(entries, {}, ())
+    held = (entry for entry in document.under(section) if entry.value is not False)
+    given = (Entry(entry.path.partition(".")[2], entry.value, entry.line) for entry in held)
+    return Flags(document.name, tuple(given))
 
 
 def bears(files: Files, mark: Values) -> bool:
@@ -79,10 +75,10 @@ def bears(files: Files, mark: Values) -> bool:
     if found is None and mark.keys() & {"keys", "flags", "calls", "makes"}:
         return False
     if found is not None and (beside := mark.get("beside")):
-        also = files.flags(*beside) if "flags" in mark else found[1].get(*beside)
+        also = files.flags(*beside) if "flags" in mark else found.get(*beside)
         if also is None:
             return False
-    if found is not None and sum(found[1].get(key) is not None for key in mark.get("two", ())) == 1:
+    if found is not None and sum(found.get(key) is not None for key in mark.get("two", ())) == 1:
         return False
     if "command" in mark and not any(re.search(mark["command"], line) for line in files.command_lines()):
         return False
@@ -91,19 +87,23 @@ def bears(files: Files, mark: Values) -> bool:
 
 @dataclass(frozen=True)
 class RowSource(SettingsSource):
-    """Settings under the names of a row: in a command under its --names, if it has any."""
+    """Settings under the names of a row: in a command under its --names, if it has any.
 
-    held: Document | Flags | None = None
+    dashed, references: as the words of a row.
+    """
 
-    @property
-    def partial(self) -> bool:
-        """Whether this is a log that prints only some settings."""
-        return isinstance(self.held, Document) and self.held.partial
+    dashed: bool = False
+    references: bool = False
+
+    def look(self, *keys: str) -> Entry | None:
+        """The entry under the first existing key, which a file may spell otherwise than the row."""
+        dashed = [key.replace("_", "-") for key in keys] if self.dashed else []
+        entry = self.held.get(*keys, *(key.replace("-", "_") for key in keys), *dashed)
+        return _resolved(self.held, entry) if self.references and entry is not None else entry
 
     def unread_calls(self, kind: str) -> list[Entry]:
         """The calls of a Python file that are not read, each under its name. kind: UNREAD or CHANGES."""
-        entries = self.held.entries if isinstance(self.held, Document) else ()
-        return [entry for entry in entries if entry.value == kind]
+        return [entry for entry in self.held.entries if entry.value == kind]
 
     @property
     def base(self) -> str:
@@ -119,7 +119,7 @@ class RowSource(SettingsSource):
         else:
             names = [name for name in names if not name.startswith("--")]
         entry = self.get(*names) if names else None
-        if entry is None and whole and isinstance(self.held, Document):
+        if entry is None and whole:
             parts = [part for name in names for part in self.held.under(name) if part.value is not None]
             # The words of a list are read; of a section only that it is there.
             self.draft.asked |= {(self.name, p.path, p.line) for p in parts if p.path.endswith("]")}
@@ -129,22 +129,15 @@ class RowSource(SettingsSource):
         return entry
 
 
-def settings_source(row: Values, found: tuple[str, Document | Flags], draft: Draft) -> RowSource:
-    name, held = found
+def settings_source(row: Values, held: Document, draft: Draft) -> RowSource:
+    """The settings of a file or a command as a row names them."""
     for base, says in row.get("bases", {}).items():
         # What changes a known base stands on top of it, and the base is not missing any more.
-        if isinstance(held, Document) and (unread := held.get(base)) and unread.value == UNREAD:
+        if (unread := held.get(base)) and unread.value == UNREAD:
             below = [Entry(path, value, 0) for path, value in says.items()]
-            held = Document(name, (*below, *(entry for entry in held.entries if entry is not unread)))
-
-    def look(*keys: str) -> Entry | None:
-        if isinstance(held, Flags):
-            return held.get(*(key.replace("_", "-") for key in keys))
-        dashed = [key.replace("_", "-") for key in keys] if row.get("dashed") else []
-        entry = held.get(*keys, *(key.replace("-", "_") for key in keys), *dashed)
-        return _resolved(held, entry) if row.get("references") and entry is not None else entry
-
-    return RowSource(name, look, draft, row.get("by", ""), held)
+            held = Document(held.name, (*below, *(entry for entry in held.entries if entry is not unread)))
+    spelt = row.get("dashed", False), row.get("references", False)
+    return RowSource(held, draft, row.get("by", ""), *spelt)
 
 
 def holds(source: RowSource, condition: Values) -> tuple[bool, Entry | None]:

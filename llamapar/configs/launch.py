@@ -118,7 +118,7 @@ def _launch(who: str, flags: Flags, line: int) -> Launch:
         # A launcher's arguments may be in a variable that only a run resolves; then its defaults must not
         # be assumed.
         unread = any(not w.known and not w.text.startswith("-") for w in flags.words[:1])
-        slips = any(is_slip(name, known) for name in flags.entries for known in ("nnodes", "nproc-per-node"))
+        slips = any(is_slip(name, known) for name in flags.by_path for known in ("nnodes", "nproc-per-node"))
         rest = HOLE if unread or slips else 1  # A word that only a run resolves can contain any of them.
         nodes = nodes or Entry("--nnodes, its default", rest, line)
         each = each or Entry("--nproc-per-node, its default", rest, line)

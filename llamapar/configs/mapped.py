@@ -18,7 +18,6 @@ from . import megatron, oddities, torchtitan
 from .documents import Document
 from .draft import Draft, Origin, SettingsSource, positive_number, scalar, stage, truth, whole_count
 from .files import Files
-from .flags import Flags
 from .formats import OFF, ROWS, RowSource, as_list, bears, holds, settings_at, settings_source
 from .maxtext import read_maxtext
 from .python_source import CHANGES
@@ -136,7 +135,7 @@ def _take(source: RowSource, field: str, spec: Values) -> None:
 
 def _default(source: RowSource, field: str, spec: Values, keys: list[str], given: bool) -> None:
     draft, needs = source.draft, spec.get("needs")
-    rest_is_open = (source.base or source.partial) and not spec.get("sure")
+    rest_is_open = (source.base or source.held.partial) and not spec.get("sure")
     if rest_is_open and not given and keys and field not in draft.facts:
         why = f"{source.base} may say it, which is not in these files"
         draft.missing(field, why if source.base else f"{source.name} does not say it")
@@ -201,7 +200,7 @@ def _fields(row: Values) -> Iterator[tuple[str, Values]]:
             yield field, spec if isinstance(spec, dict) else {"key": spec}
 
 
-def _read_settings(row: Values, files: Files, draft: Draft, found: tuple[str, Document | Flags]) -> None:
+def _read_settings(row: Values, files: Files, draft: Draft, found: Document) -> None:
     source = settings_source(row, found, draft)
     for field, spec in _fields(row):
         _take(source, field, spec)
@@ -232,7 +231,8 @@ def _read_beside(title: str, files: Files, draft: Draft) -> None:
 
 def _take_variables(names: list[str], files: Files, draft: Draft) -> None:
     """The nodes and the ranks of each, which some trainers take from variables of these names."""
-    launch = SettingsSource("the launch", files.variable, draft)
+    given = tuple(entry for name in names if (entry := files.variable(name)))
+    launch = SettingsSource(Document("the launch", given), draft)
     numbers = [number for name in names if (number := launch.count(name))]
     if names and len(numbers) == len(names):
         per_node = launch.get(names[-1])

@@ -75,11 +75,11 @@ def read_maxtext(row: Values, files: Files, draft: Draft) -> None:
     else:
         draft.derive("zero", 3 if fsdp > 1 or draft.fills else 0, "fsdp axes share parameters")
     draft.derive("sequence_parallel", False, "no tensor_sequence axis")
-    command = SettingsSource(name, Document(name, tuple(held.values())).get, draft, row["by"])
+    command = SettingsSource(Document(name, tuple(held.values())), draft, row["by"])
 
     def holder(key: str) -> SettingsSource:
         found = None if key in held else files.with_key(key)
-        return SettingsSource(found[0], found[1].get, draft) if found else command
+        return SettingsSource(found, draft) if found else command
 
     source = holder("max_target_length")
     if unread and source.get("max_target_length") is None:

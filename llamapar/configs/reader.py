@@ -173,8 +173,8 @@ def _settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     question_spelling(draft, unread)
     question_silence(draft, unread)
     question_unread(draft, unread)
-    for name, flags in files.commands.items():
-        question_unresolved(draft, name, flags)
+    for flags in files.commands.values():
+        question_unresolved(draft, flags)
     _take_known(draft, known)
     settle(draft)
     for name in files.texts:

@@ -35,7 +35,7 @@ def titan_zero(source: RowSource, files: Files) -> None:
     kept = pp > 1 if reshard is None or reshard.value == "default" else reshard.value == "never"
     if not draft.fills and (draft.number("dp_shard") or 1) * (draft.number("cp") or 1) == 1:
         draft.derive("zero", 0, "nothing is shared")
-    elif source.partial and reshard is None:
+    elif source.held.partial and reshard is None:
         draft.missing("zero", f"{source.name} does not say it")
     else:
         how = "FSDP keeps parameters gathered" if kept else "FSDP gathers again"
@@ -60,7 +60,7 @@ def titan_stages(source: RowSource, files: Files) -> None:
         draft.missing("virtual_stages", f"{stages} stages of {each} layers over pp={pp}")
     elif each:
         draft.missing("virtual_stages", "the number of layers would say it")
-    elif source.partial:
+    elif source.held.partial:
         draft.missing("virtual_stages", f"{source.name} does not say it")
     else:
         single = kind.lower() in ("1f1b", "gpipe")
@@ -93,7 +93,7 @@ def titan_version(source: RowSource, files: Files) -> None:
 def titan_batch(source: RowSource, files: Files) -> None:
     """With a pipeline the local batch is what a DP rank puts through it, cut into micro-batches."""
     draft, each, pipelined = source.draft, source.draft.number("micro_batch"), source.draft.number("pp") != 1
-    if pipelined and source.partial:
+    if pipelined and source.held.partial:
         draft.missing("micro_batch", f"{source.name} does not say it")
     elif pipelined and each:
         draft.derive("batch_per_dp", each, "sequences of a DP rank")
@@ -111,7 +111,7 @@ def titan_batch(source: RowSource, files: Files) -> None:
 def titan_recomputation(source: RowSource, files: Files) -> None:
     """Selective recomputation takes every second layer, or what its option says."""
     said = source.draft.facts.get("recompute")
-    if said is not None and said.value == "selective" and not source.partial:
+    if said is not None and said.value == "selective" and not source.held.partial:
         option = source.text("activation_checkpoint.selective_ac_option") or "2"
         source.draft.put("recompute", f"selective {option}", said.origin)
 
