@@ -124,15 +124,13 @@ _IN_NAMES = re.compile(
 
 def question_name(draft: Draft, name: str) -> None:
     """Ask about numbers in a file's name that contradict the file."""
-    gpus, each = draft.number("gpus"), draft.number("gpus_per_node")
     for match in _IN_NAMES.finditer(name.lower()):
-        if match["axis"]:
-            field_name, said, found = match["axis"], int(match["degree"]), draft.number(match["axis"])
-        elif match["gpus"]:
-            field_name, said, found = "gpus", int(match["gpus"]), gpus
-        else:
-            field_name, said = "gpus", int(match["nodes"]) * (each or 0)
-            found = gpus if each else None
+        field_name = match["axis"] or "gpus"
+        said, found = int(match["degree"] or match["gpus"] or match["nodes"]), draft.number(field_name)
+        # Nodes say the GPUs only where it is known how many each has.
+        if match["nodes"]:
+            each = draft.number("gpus_per_node")
+            said, found = said * (each or 0), found if each else None
         if found is not None and found != said:
             why = f"the file's name says {match.group()}, its settings {found}"
             draft.contradictions.append(Contradiction(field_name, (said, found), why))

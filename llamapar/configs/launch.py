@@ -38,17 +38,19 @@ class Batch:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that the batch system sets for a script."""
-        found = dict[str, str]()
-        if self.nodes and (n := whole_count(self.nodes.value)):
-            found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NHOSTS"), str(n))
-            if self.tasks_per_node and (each := whole_count(self.tasks_per_node.value)):
-                found |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(n * each))
-        if self.per_node and (each := whole_count(self.per_node.value)):
-            found["SLURM_GPUS_ON_NODE"] = str(each)
-            found["SLURM_GPUS_PER_NODE"] = str(each)
-        if self.resource:
-            found["SGE_RESOURCE_TYPE"] = self.resource
-        return found
+        said = (self.nodes, self.per_node, self.tasks_per_node)
+        nodes, gpus, tasks = (whole_count(entry.value) if entry else None for entry in said)
+        found = {
+            "SLURM_NNODES": nodes,
+            "SLURM_JOB_NUM_NODES": nodes,
+            "NHOSTS": nodes,
+            "SLURM_NTASKS": (nodes or 0) * (tasks or 0),
+            "SLURM_NPROCS": (nodes or 0) * (tasks or 0),
+            "SLURM_GPUS_ON_NODE": gpus,
+            "SLURM_GPUS_PER_NODE": gpus,
+            "SGE_RESOURCE_TYPE": self.resource,
+        }
+        return {name: str(value) for name, value in found.items() if value}
 
 
 def batch_of(directives: Iterable[Word]) -> Batch:
