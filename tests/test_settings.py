@@ -1047,7 +1047,7 @@ def test_a_recipe_of_torchtune_is_read() -> None:
 
 # -- formats as rows -------------------------------------------------------------------------------
 
-_MARK_WORDS = "keys merged base arguments flags calls makes two beside words command"
+_MARK_WORDS = "keys merged base arguments flags calls makes two beside command"
 _CONDITION = "key over not matches off default"
 _FIELD = (
     f"{_CONDITION} as on other within values absent why needs like times fills product where agrees strip"

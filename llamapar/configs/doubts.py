@@ -21,10 +21,8 @@ def question_spelling(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None
     asked, wanted = {_bare(path) for _, path, _ in draft.asked}, {key: _bare(key) for key in draft.wanted}
     for name, entry in unread:
         bare = _bare(entry.path)
-        if bare in asked:  # the same key in another section, and no slip
-            continue
         meant = [key for key, known in wanted.items() if is_slip(bare, known)]
-        if not meant:
+        if not meant or bare in asked:  # the same key in another section is no slip
             continue
         beside = entry.path.rpartition(".")[0]
         nearest = next((key for key in meant if key.rpartition(".")[0] == beside), meant[0])

@@ -159,10 +159,8 @@ class Draft:
         if saves and isinstance(held, tuple) and saves not in held:
             self.put("saves", (*held, saves), origin or Origin("derived", 0, what))
 
-    def take_model(self, name: str, file: str, entry: Entry | None, said: str = "") -> bool:
+    def take_model(self, text: str, origin: Origin) -> bool:
         """Set the dims of a public model by its published name; returns whether the name is known."""
-        text = str(entry.value) if entry else name
-        origin = Origin(file, entry.line if entry else 0, said or (entry.path if entry else "name"))
         # An unknown name is kept as it is: it is still true that the run uses it.
         config = public(text)
         if config is None:
@@ -170,7 +168,7 @@ class Draft:
             return False
         key = "preset" if config.name in PRESETS else "name"
         self.put(key, config.name, origin)
-        self.dims(config, Origin(file, origin.line, f"the published config of {config.name}"))
+        self.dims(config, Origin(origin.file, origin.line, f"the published config of {config.name}"))
         return True
 
     def dims(self, config: ModelConfig, origin: Origin) -> None:

@@ -6,11 +6,11 @@ Each text is parsed when a reader first asks for its form. What readers look at 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 
 from llamapar.frameworks.settings import Contradiction
 
@@ -106,7 +106,7 @@ class Files:
     def configuration(self, made: ConfigurationClass) -> Document | None:
         """The configuration from the function that was asked for, that a script names, or that is alone."""
         if made not in self.made:
-            words = {part for word in self._words() for part in re.split(r"[=.:\s]", word.text)}
+            words = {part for line in self.command_lines() for part in re.split(r"[=.:\s]", line)}
             named = (self.functions or words).__contains__
             self.made[made] = read_python(self.python, made, named, self.meter)
         return self.made[made]
@@ -136,19 +136,10 @@ class Files:
                 return made
         return None
 
-    def has_word(self, part: str) -> bool:
-        """Whether any command or variable contains a word with this text."""
-        return any(part in word.text for word in self._words())
-
     def command_lines(self) -> Iterator[str]:
         """Each command of the scripts, and each variable's words, as one line."""
         held = (words for script in self.scripts.values() for words in script.lines)
         return (" ".join(word.text for word in words) for words in held)
-
-    def _words(self) -> Iterator[Word]:
-        """The words of every command and variable."""
-        held = (words for script in self.scripts.values() for words in script.lines)
-        return (word for words in held for word in words)
 
     def take_world(self, draft: Draft) -> None:
         """Read the number of GPUs that the scripts start; the last script with a number counts."""
@@ -160,13 +151,14 @@ class Files:
                 source.put("gpus", ranks, "torchrun.world_size")
             source.take("gpus_per_node", "torchrun.nproc_per_node")
 
-    def variable(self, name: str) -> Entry | None:
-        """An environment variable that a script sets, for itself or before a command."""
-        for script in self.scripts.values():
+    def environment(self, *names: str) -> Document:
+        """The variables of these names that scripts set, before a command or for themselves."""
+        found = list[Entry]()
+        for name, script in itertools.product(names, self.scripts.values()):
             words = [c.environment[name] for c in script.commands if name in c.environment]
-            if words := [*words, *script.variables.get(name, ())]:
-                return Entry(name, words[0].text, words[0].line)
-        return None
+            found += [Entry(name, word.text, word.line) for word in (*words, *script.variables.get(name, ()))]
+        # The last entry of a document counts, and here the first does.
+        return Document("the launch", tuple(reversed(found)))
 
     def unread(self, draft: Draft) -> Iterator[tuple[str, Entry]]:
         """The settings that no reader used, with their files."""
@@ -210,5 +202,5 @@ def _fenced(text: str) -> str:
     fences = [line.lstrip().startswith("```") for line in lines]
     if not any(fences):
         return text
-    opened = zip(lines, fences, accumulate(fences), strict=True)
+    opened = zip(lines, fences, itertools.accumulate(fences), strict=True)
     return "\n".join(line if many % 2 and not fence else "" for line, fence, many in opened)

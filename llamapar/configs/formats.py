@@ -80,9 +80,8 @@ def bears(files: Files, mark: Values) -> bool:
             return False
     if found is not None and sum(found.get(key) is not None for key in mark.get("two", ())) == 1:
         return False
-    if "command" in mark and not any(re.search(mark["command"], line) for line in files.command_lines()):
-        return False
-    return all(map(files.has_word, mark.get("words", ())))
+    patterns = as_list(mark.get("command", []))
+    return all(any(re.search(each, line) for line in files.command_lines()) for each in patterns)
 
 
 @dataclass(frozen=True)

@@ -70,12 +70,9 @@ def read_log(name: str, text: str, meter: Meter) -> Document:
     return Document(name, (*entries, *_torchrun(text)), partial=not whole)
 
 
-def _line(text: str, at: int) -> int:
-    return text.count("\n", 0, at) + 1
-
-
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
+def _last(pattern: re.Pattern[str], text: str) -> deque[tuple[int, re.Match[str]]]:
+    """The last match, with its line; empty without one."""
+    return deque(numbered_matches(pattern, text), maxlen=1)
 
 
 def _megatron(text: str, meter: Meter) -> Iterator[Entry]:
@@ -91,8 +88,9 @@ def _megatron(text: str, meter: Meter) -> Iterator[Entry]:
             # Some whole numbers are printed as floats, for example 1.0.
             value = _WORDS.get(said, re.sub(r"^(\d+)\.0$", r"\1", said))
             current[match[1]] = Entry(f"MODEL_ARGS.{match[1]}", value, number)
-    if (padded := _last(_PADDED, text)) and "vocab_size" in held:
-        held["vocab_size"] = replace(held["vocab_size"], value=padded[1], line=_line(text, padded.start()))
+    for line, padded in _last(_PADDED, text):
+        if "vocab_size" in held:
+            held["vocab_size"] = replace(held["vocab_size"], value=padded[1], line=line)
     if stages := held.get("virtual_pipeline_model_parallel_size"):
         key = "num_virtual_stages_per_pipeline_rank"
         held[key] = replace(stages, path=f"MODEL_ARGS.{key}")
@@ -102,18 +100,16 @@ def _megatron(text: str, meter: Meter) -> Iterator[Entry]:
 
 
 def _nanotron(text: str, meter: Meter) -> Iterator[Entry]:
-    start = _last(_NANOTRON, text)
-    if start is None:
-        return
-    rest = _NANOTRON_PREFIX.sub("", text[start.start() : start.start() + MOST_KEPT])
-    rest = rest[rest.index("Config(general=") :]
-    depths = accumulate((letter == "(") - (letter == ")") for letter in rest[rest.index("(") :])
-    length = next((n for n, depth in enumerate(depths, 1) if depth == 0), 0)
-    # Python's repr of objects and enums, as <Name.X: 2>, is made a text, so that the rest parses as a
-    # call.
-    call = _OBJECT.sub(r"'\1'", rest[: rest.index("(") + length]).replace(": 2'", "'").replace(": 1'", "'")
-    for entry in call_entries(call, meter):
-        yield replace(entry, line=entry.line + _line(text, start.start()) - 1)
+    for line, start in _last(_NANOTRON, text):
+        rest = _NANOTRON_PREFIX.sub("", text[start.start() : start.start() + MOST_KEPT])
+        rest = rest[rest.index("Config(general=") :]
+        depths = accumulate((letter == "(") - (letter == ")") for letter in rest[rest.index("(") :])
+        length = next((n for n, depth in enumerate(depths, 1) if depth == 0), 0)
+        # Python's repr of objects and enums, as <Name.X: 2>, is made a text, so that the rest parses as a
+        # call.
+        call = _OBJECT.sub(r"'\1'", rest[: rest.index("(") + length])
+        for entry in call_entries(call.replace(": 2'", "'").replace(": 1'", "'"), meter):
+            yield replace(entry, line=entry.line + line - 1)
 
 
 _AXES = {
@@ -126,23 +122,21 @@ _AXES = {
 
 
 def _torchtitan(text: str, meter: Meter) -> Iterator[Entry]:
-    mesh = _last(_MESH, text)
-    if mesh is None:
+    meshes = _last(_MESH, text)
+    if not meshes:
         return
-    if config := _last(_CONFIG, text):
-        yield from _printed(text, config.end(), meter)
-    sizes = dict(zip(re.findall(r"\w+", mesh[1]), map(int, re.findall(r"\d+", mesh[2])), strict=False))
-    if {*sizes} <= {*_AXES}:
-        line = _line(text, mesh.start())
-        yield from (Entry(f"parallelism.{key}", sizes.get(axis, 1), line) for axis, key in _AXES.items())
-    if batch := _last(_BATCH, text):
-        line = _line(text, batch.start())
+    for line, config in _last(_CONFIG, text):
+        yield from _printed(text, config.end(), line, meter)
+    for line, mesh in meshes:
+        sizes = dict(zip(re.findall(r"\w+", mesh[1]), map(int, re.findall(r"\d+", mesh[2])), strict=False))
+        if {*sizes} <= {*_AXES}:
+            yield from (Entry(f"parallelism.{key}", sizes.get(axis, 1), line) for axis, key in _AXES.items())
+    for line, batch in _last(_BATCH, text):
         for key, group in (("local_batch_size", 1), ("global_batch_size", 2), ("seq_len", 4)):
             yield Entry(f"training.{key}", int(batch[group]), line)
-    if again := _last(_AGAIN, text):
-        yield Entry("activation_checkpoint.mode", again[1], _line(text, again.start()))
-    if model := _last(_MODEL, text):
-        line = _line(text, model.start())
+    for line, again in _last(_AGAIN, text):
+        yield Entry("activation_checkpoint.mode", again[1], line)
+    for line, model in _last(_MODEL, text):
         yield Entry("model.name", model[1], line)
         yield Entry("model.flavor", model[2], line)
         call = text[model.end() :].partition("\n")[0].rpartition(")")[0]
@@ -150,7 +144,7 @@ def _torchtitan(text: str, meter: Meter) -> Iterator[Entry]:
             yield replace(entry, path=f"ModelArgs.{entry.path}", line=line)
 
 
-def _printed(text: str, at: int, meter: Meter) -> Iterator[Entry]:
+def _printed(text: str, at: int, line: int, meter: Meter) -> Iterator[Entry]:
     """A configuration that torchtitan prints in full, as JSON or as a dict on one line."""
     try:
         held = json.JSONDecoder().raw_decode(text, at)[0]
@@ -159,7 +153,6 @@ def _printed(text: str, at: int, meter: Meter) -> Iterator[Entry]:
             held = ast.literal_eval(text[at:].partition("\n")[0].strip())
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return
-    line = _line(text, at)
     yield from (replace(entry, line=line) for entry in flat("a log", held, {}, meter))
 
 

@@ -19,7 +19,6 @@ from .documents import Document
 from .draft import Draft, Origin, SettingsSource, positive_number, scalar, stage, truth, whole_count
 from .files import Files
 from .formats import OFF, ROWS, RowSource, as_list, bears, holds, settings_at, settings_source
-from .maxtext import read_maxtext
 from .python_source import CHANGES
 
 ODDITIES = {**vars(oddities), **vars(torchtitan), **vars(megatron)}
@@ -231,8 +230,7 @@ def _read_beside(title: str, files: Files, draft: Draft) -> None:
 
 def _take_variables(names: list[str], files: Files, draft: Draft) -> None:
     """The nodes and the ranks of each, which some trainers take from variables of these names."""
-    given = tuple(entry for name in names if (entry := files.variable(name)))
-    launch = SettingsSource(Document("the launch", given), draft)
+    launch = SettingsSource(files.environment(*names), draft)
     numbers = [number for name in names if (number := launch.count(name))]
     if names and len(numbers) == len(names):
         per_node = launch.get(names[-1])
@@ -276,7 +274,7 @@ def refuse_row(row: Values, files: Files, draft: Draft) -> None:
     raise refused from UnreadTrainerError(row["title"])
 
 
-READERS = {"row": read_row, "maxtext": read_maxtext, "nobody": refuse_row}
+READERS = {"row": read_row, "maxtext": oddities.read_maxtext, "nobody": refuse_row}
 """What a row's `reader` says → the function that reads it."""
 
 

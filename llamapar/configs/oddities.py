@@ -13,7 +13,7 @@ from llamapar.describe.configfile import Values
 from llamapar.describe.models import PRESETS
 from llamapar.frameworks.settings import MODEL, Contradiction
 
-from .documents import Entry
+from .documents import Document, Entry
 from .draft import (
     Draft,
     Fact,
@@ -23,10 +23,12 @@ from .draft import (
     public,
     scalar,
     section_of,
+    whole_count,
 )
 from .files import Files
 from .flags import Flags, is_known
 from .formats import RowSource
+from .shell_words import Word
 
 # -- the model, by its name ------------------------------------------------------------------------
 
@@ -36,12 +38,11 @@ def named_model(source: SettingsSource, entry: Entry, spec: Values) -> None:
     draft, hub = source.draft, spec["as"] == "hub"
     if not hub and not is_known(entry):
         return
-    if not draft.take_model("", source.name, entry):
+    if not draft.take_model(str(entry.value), source.origin(entry)):
         draft.unknown |= spec.get("open", {"dims": f"from the config of {entry.value}"})
-    if not hub:
-        return
-    draft.put("hf", str(entry.value), source.origin(entry))
-    refuse_other_models(source, entry)
+    if hub:
+        draft.put("hf", str(entry.value), source.origin(entry))
+        refuse_other_models(source, entry)
 
 
 def refuse_other_models(source: SettingsSource, entry: Entry) -> None:
@@ -76,7 +77,7 @@ def torchtune_model(source: RowSource, files: Files) -> None:
     match = _TUNE.match(source.text("model._component_"))
     if match and entry is not None:
         version = f"{match[2]}.{match[3]}" if match[3] else match[2]
-        source.draft.take_model(f"{version}-{match[4]}", source.name, None, entry.path)
+        source.draft.take_model(f"{version}-{match[4]}", Origin(source.name, 0, entry.path))
         if match[1]:
             source.draft.refuse(f"{match[1].rstrip('_')}: less memory", source.origin(entry), "lora")
     elif entry is not None:
@@ -111,7 +112,7 @@ def distributed_llama(source: RowSource, files: Files) -> None:
     match = re.search(r"llama[_-]?(\d)(?:[_.-](\d))?[_-](\d+)b", text)
     if match and model is not None:
         version = f"{match[1]}.{match[2]}" if match[2] else match[1]
-        draft.take_model("", source.name, Entry(model.path, f"llama{version}-{match[3]}b", model.line))
+        draft.take_model(f"llama{version}-{match[3]}b", source.origin(model))
 
 
 _GPT2 = 50257
@@ -220,7 +221,7 @@ def colossal_benchmark(source: RowSource, files: Files) -> None:
     draft, config, batch = source.draft, source.get("c", "config"), source.draft.number("batch_per_dp")
     size = str(config.value) if config else "7b"
     name = f"llama2-{size}" if size in ("7b", "13b", "70b") else size
-    draft.take_model(name, source.name, None, "-c, 7b by default")
+    draft.take_model(name, Origin(source.name, 0, "-c, 7b by default"))
     if draft.number("pp") == 1 and batch:
         draft.derive("micro_batch", batch, "no pipeline: the batch of a DP rank goes through whole")
 
@@ -256,7 +257,7 @@ def bridge_recipe(source: RowSource, files: Files) -> None:
         hub = Entry("model", match[1], model.line)
     if hub is not None:
         refuse_other_models(source, hub)
-    if hub is not None and draft.covered and draft.take_model("", source.name, hub):
+    if hub is not None and draft.covered and draft.take_model(str(hub.value), source.origin(hub)):
         draft.derive("padding", "none", "training/setup.py keeps a vocabulary that the model has")
         if (seq := draft.number("seq_len")) is not None:
             draft.derive("max_seq_len", seq, "seq_length")
@@ -265,3 +266,102 @@ def bridge_recipe(source: RowSource, files: Files) -> None:
         hint = re.search(r"(\d+)gpus?", source.name)
         said = f"; the function's name says {hint[1]}" if hint else ""
         draft.unknown["gpus"] = f"no launch says how many{said}"
+
+
+# -- MaxText ---------------------------------------------------------------------------------------
+
+_MAXTEXT = {
+    "tp": ("tensor", "tensor_sequence"),
+    "cp": ("context", "sequence"),
+    "pp": ("pipeline",),
+    "dp_replicate": ("data",),
+    "dp_shard": ("fsdp",),
+}
+"""Degree → the axes of MaxText's mesh whose product it is."""
+
+
+def read_maxtext(row: Values, files: Files, draft: Draft) -> None:
+    """MaxText's key=value command: AI-Hypercomputer/maxtext src/maxtext/configs/base.yml @e591f30cbb.
+
+    An axis is its ways within a slice (ici) times those between (dcn); -1 takes the rest.
+    """
+    held = dict[str, Entry]()
+    name, unread = "", ""
+    for file, script in files.scripts.items():
+        name = file
+        texts = [*script.variables.values(), *(command.words for command in script.commands)]
+        starts = [dict[str, str]() for _ in texts]
+        words = [(Word(part, w.line), n) for n, ws in enumerate(texts) for w in ws for part in w.text.split()]
+        for word, start in words:
+            config = word.text.rpartition("/")[2]
+            if config.endswith(".yml") and config != "base.yml" and config not in files.documents:
+                unread = config
+            if match := re.fullmatch(r"([a-z]\w*)=([^=]*)", word.text):
+                held[match[1]] = Entry(match[1], match[2], word.line)
+                starts[start][match[1]] = match[2]
+            elif re.fullmatch(r"[a-z]\w*:", word.text):
+                draft.ignored.append(f"{word.text} ({name}:{word.line}) is no key=value argument")
+
+        # A test starts several runs; which of them is meant nobody says.
+        for key in held:
+            several = {start[key] for start in starts[len(script.variables) :] if key in start}
+            if len(several) > 1:
+                held[key] = Entry(key, " or ".join(sorted(several)), held[key].line)
+
+    def ways(axis: str) -> int | None:
+        total = 1
+        # fsdp takes the rest of the devices within a slice by default, and data between slices.
+        for where, rest in (("ici", "fsdp"), ("dcn", "data")):
+            entry = held.get(f"{where}_{axis}_parallelism")
+            said = whole_count(entry.value) if entry else None
+            if entry is None and axis == rest:
+                draft.fills = "dp"
+            if entry is not None and said is None and str(entry.value) != "-1":
+                return None
+            total *= said or 1
+        return total
+
+    many = {axis: ways(axis) for names in _MAXTEXT.values() for axis in names}
+    fsdp = many["fsdp"]
+    if "ici_fsdp_parallelism" in held and "dcn_fsdp_parallelism" in held:
+        draft.fills = ""  # The remainder for data between slices is one.
+    for field, names in _MAXTEXT.items():
+        found = [many[name] for name in names]
+        if None in found:
+            draft.missing(field, f"the files give several numbers of {' and '.join(names)} ways")
+        else:
+            draft.derive(field, math.prod(n for n in found if n), f"ici · dcn {names[0]}")
+    if fsdp is None:
+        draft.missing("zero", "the files give several numbers of fsdp ways")
+    else:
+        draft.derive("zero", 3 if fsdp > 1 or draft.fills else 0, "fsdp axes share parameters")
+    draft.derive("sequence_parallel", False, "no tensor_sequence axis")
+    command = SettingsSource(Document(name, tuple(held.values())), draft, row["by"])
+
+    def holder(key: str) -> SettingsSource:
+        found = None if key in held else files.with_key(key)
+        return SettingsSource(found, draft) if found else command
+
+    source = holder("max_target_length")
+    if unread and source.get("max_target_length") is None:
+        draft.missing("seq_len", f"{unread} may say it, which is not in these files")
+    else:
+        source.take("seq_len", "max_target_length", default=2048)
+    source = holder("per_device_batch_size")
+    batch = source.get("per_device_batch_size")
+    each = whole_count(positive_number(batch.value)) if batch else None
+    if each and batch is not None:
+        shared = math.prod(draft.number(axis) or 1 for axis in ("tp", "cp", "pp"))
+        how = f"{batch.path} {each} · {shared} devices that share sequences"
+        draft.put("micro_batch", each * shared, source.origin(batch, how))
+        draft.derive("micro_batches", 1, "one batch a step")
+    source = holder("remat_policy")
+    if policy := source.text("remat_policy"):
+        source.put("recompute", policy, "remat_policy")
+    product = math.prod(whole_count(held[key].value) or 1 for key in held if key.startswith("ici_"))
+    if product > 1:
+        draft.derive("gpus_per_node", product, "the product of the ici degrees")
+    source = holder("model_name")
+    if model := source.get("model_name"):
+        draft.take_model(str(model.value), source.origin(model))
+    files.take_world(draft)

@@ -13,7 +13,7 @@ from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.torchtitan import REGISTRY, TOKENS
 
-from .draft import whole_count
+from .draft import Origin, whole_count
 from .export import REGISTERED
 from .files import Files
 from .formats import RowSource
@@ -189,25 +189,22 @@ def titan_model(source: RowSource, files: Files) -> None:
     draft, flavour = source.draft, source.get("model.flavor")
     where = source.origin(flavour)
     family, size = source.text("model.name") or "llama3", str(flavour.value) if flavour else "debugmodel"
-    known = False
+    qwen, said = family == "qwen3", Origin(source.name, 0, f"model.flavor = {size}")
     if built := _built(source):
         draft.dims(built, source.origin(source.get("ModelArgs.dim")))
-        known = True
     elif preset := _preset(source, size):
         draft.put("preset", preset, where)
         draft.dims(PRESETS[preset], where)
-        known = True
-    elif family == "qwen3":
-        known = draft.take_model(f"qwen3-{size.lower()}", source.name, None, f"model.flavor = {size}")
     elif re.search(r"deepseek|llama4|moe|gpt_oss", family):
         draft.covered = False
         draft.refuse(f"model {family} {size}: a mixture of experts", where)
         return
-    elif family not in _LLAMA:
-        draft.refuse(f'model.name = "{family}"', where)
-    if not known:
+    elif not (qwen and draft.take_model(f"qwen3-{size.lower()}", said)):
+        if not qwen and family not in _LLAMA:
+            draft.refuse(f'model.name = "{family}"', where)
         draft.missing("model", f"flavour {size} of {family} is in a table that these files do not have")
-    elif (seq := draft.number("seq_len")) is not None:
+        return
+    if (seq := draft.number("seq_len")) is not None:
         draft.derive("max_seq_len", seq, "torchtitan sets it to training.seq_len")
     else:
         draft.missing("max_seq_len", "torchtitan sets it to training.seq_len, which is not known")
@@ -233,7 +230,7 @@ def registered_model(source: RowSource, files: Files) -> None:
         # The assets are a tokenizer's; of another size than the flavour they say nothing of the model.
         assets is not None
         and str(assets.value).lower().endswith(f"-{flavour.lower()}")
-        and draft.take_model("", source.name, assets)
+        and draft.take_model(str(assets.value), source.origin(assets))
     ):
         draft.missing("model", f"flavour {flavour or 'not given'} is in a table of torchtitan's own")
 
