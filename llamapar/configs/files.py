@@ -34,7 +34,7 @@ class Files:
     commands: dict[str, Flags] = field(default_factory=dict)
     """Arguments of the scripts that were looked into."""
     called: dict[str, Document] = field(default_factory=dict)
-    """Keywords of calls that were looked into, by their classes."""
+    """Keywords of calls that were looked into, by their first classes."""
     functions: tuple[str, ...] = ()
     """Functions that a person asked for, of those that make a configuration."""
     made: dict[ConfigurationClass, Document | None] = field(default_factory=dict)
@@ -111,14 +111,15 @@ class Files:
             self.made[made] = read_python(self.python, made, named, self.meter)
         return self.made[made]
 
-    def calls(self, *classes: str) -> dict[str, Document]:
-        """Class → the keywords of its calls, in the first text that calls the first of `classes`."""
+    def calls(self, *classes: str) -> Document | None:
+        """The keywords of calls of some classes, in the first text that calls the first of them."""
         for name, text in self.texts.items():
-            found = keyword_literals(name, text, classes, self.meter) if f"{classes[0]}(" in text else {}
+            found = keyword_literals(text, classes, self.meter) if f"{classes[0]}(" in text else {}
             if classes[0] in found:
-                self.called.update(found)
-                return found
-        return {}
+                made = Document(name, tuple(itertools.chain.from_iterable(found.values())))
+                self.called[classes[0]] = made
+                return made
+        return None
 
     def with_key(self, *paths: str) -> Document | None:
         """The first file of settings with one of these keys, or a key below it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,14 +52,11 @@ def settings_at(files: Files, mark: Values) -> Document | None:
             entries = (entry for document in files.documents.values() for entry in document.entries)
             return Document(found.name, tuple(entries))
         return found
-    if flags := mark.get("flags"):
-        return files.flags(*flags)
+    if "flags" in mark:
+        return files.flags(*mark["flags"])
     if "makes" in mark:
         return files.configuration(_maker(mark))
-    calls = files.calls(*mark["calls"]) if "calls" in mark else {}
-    name = next((document.name for document in calls.values()), "")
-    keywords = (entry for document in calls.values() for entry in document.entries)
-    return Document(name, tuple(keywords)) if calls else None
+    return files.calls(*mark["calls"]) if "calls" in mark else None
 
 
 def _arguments(document: Document, section: str) -> Flags:
@@ -86,19 +83,15 @@ def bears(files: Files, mark: Values) -> bool:
 
 @dataclass(frozen=True)
 class RowSource(SettingsSource):
-    """Settings under the names of a row: in a command under its --names, if it has any.
+    """Settings under the names of a row: in a command under its --names, if it has any."""
 
-    dashed, references: as the words of a row.
-    """
-
-    dashed: bool = False
-    references: bool = False
+    row: Values = field(default_factory=Values)
 
     def look(self, *keys: str) -> Entry | None:
         """The entry under the first existing key, which a file may spell otherwise than the row."""
-        dashed = [key.replace("_", "-") for key in keys] if self.dashed else []
+        dashed = [key.replace("_", "-") for key in keys] if self.row.get("dashed") else []
         entry = self.held.get(*keys, *(key.replace("-", "_") for key in keys), *dashed)
-        return _resolved(self.held, entry) if self.references and entry is not None else entry
+        return _resolved(self.held, entry) if self.row.get("references") and entry is not None else entry
 
     def unread_calls(self, kind: str) -> list[Entry]:
         """The calls of a Python file that are not read, each under its name. kind: UNREAD or CHANGES."""
@@ -111,12 +104,9 @@ class RowSource(SettingsSource):
 
     def find(self, keys: str | list[str], whole: bool = False) -> Entry | None:
         """The entry under the first existing key. whole: a section or a list counts too, as its words."""
-        names = as_list(keys)
-        own = [name.removeprefix("--") for name in names if name.startswith("--")]
-        if isinstance(self.held, Flags):
-            names = own or names
-        else:
-            names = [name for name in names if not name.startswith("--")]
+        own = [name.removeprefix("--") for name in as_list(keys) if name.startswith("--")]
+        bare = [name for name in as_list(keys) if not name.startswith("--")]
+        names = own if own and isinstance(self.held, Flags) else bare
         entry = self.get(*names) if names else None
         if entry is None and whole:
             parts = [part for name in names for part in self.held.under(name) if part.value is not None]
@@ -135,8 +125,7 @@ def settings_source(row: Values, held: Document, draft: Draft) -> RowSource:
         if (unread := held.get(base)) and unread.value == UNREAD:
             below = [Entry(path, value, 0) for path, value in says.items()]
             held = Document(held.name, (*below, *(entry for entry in held.entries if entry is not unread)))
-    spelt = row.get("dashed", False), row.get("references", False)
-    return RowSource(held, draft, row.get("by", ""), *spelt)
+    return RowSource(held, draft, row.get("by", ""), row)
 
 
 def holds(source: RowSource, condition: Values) -> tuple[bool, Entry | None]:

@@ -291,7 +291,7 @@ def call_entries(source: str, meter: Meter) -> Iterator[Entry]:
         yield from reader.entries.values()
 
 
-def keyword_literals(name: str, text: str, classes: tuple[str, ...], meter: Meter) -> dict[str, Document]:
+def keyword_literals(text: str, classes: tuple[str, ...], meter: Meter) -> dict[str, list[Entry]]:
     """Class → the keywords of its calls; keys of a nested dict are joined by dots.
 
     A computed value appears as its source, and so does a keyword with a different value in each call.
@@ -303,7 +303,7 @@ def keyword_literals(name: str, text: str, classes: tuple[str, ...], meter: Mete
             meter.spend(len(path))
             entries[path] = Entry(path, _value(node, {}), node.lineno)
         found.setdefault(_called(call), []).append(entries)
-    return {called: Document(name, tuple(_joined(calls))) for called, calls in found.items()}
+    return {called: [*_joined(calls)] for called, calls in found.items()}
 
 
 def _calls(text: str, classes: tuple[str, ...], meter: Meter) -> Iterator[ast.Call]:

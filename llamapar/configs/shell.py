@@ -24,12 +24,12 @@ from .shell_words import (
     Word,
     arithmetic,
     branch_end,
+    case_end,
     closing_of,
     condition,
     directives_of,
     loop_end,
     optional_name,
-    past_case,
     shell_tokens,
     statements_in,
 )
@@ -290,15 +290,12 @@ def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: fro
         head = str(statement[0])
         if head in ends:
             return at
+        arm = len(statements) > at + 1 and statements[at + 1][0] == ")" and len(statement) == 1
         if head == "if":
             at = _branch(reading, statements, at)
-            continue
-        if head == "case" or (
-            len(statements) > at + 1 and statements[at + 1][0] == ")" and len(statement) == 1
-        ):
-            at = past_case(statements, at, whole=head == "case")
-            continue
-        if head == "for" and len(statement) > 2 and statement[2] == "in":
+        elif head == "case" or arm:
+            at = case_end(statements, at, whole=head == "case")
+        elif head == "for" and len(statement) > 2 and statement[2] == "in":
             words = [w for t in statement[3:] for w in reading._expanded(t, t.line)]
             text = words[0].text if len(words) == 1 else f"{HOLE}{statement[1]}"
             reading.put(str(statement[1]), (Word(text, statement[0].line),))
@@ -325,14 +322,16 @@ def _follow(reading: _Reading, statements: list[list[Token]], at: int, ends: fro
 
 
 def _branch(reading: _Reading, statements: list[list[Token]], at: int) -> int:
-    """An `if`: the branch whose test is known to hold; where that is not known, what all agree on."""
+    """An `if`: the branch whose test is known to hold; where that is not known, what all agree on.
+
+    Returns the position of its `fi`.
+    """
     outcomes = list[dict[str, tuple[Word, ...] | None]]()
     outer, reading.changed, settled = reading.changed, {}, False
     ends = frozenset(("elif", "else", "fi"))
     while at < len(statements):
         head, rest = str(statements[at][0]), statements[at][1:]
         if head == "fi":
-            at += 1
             break
         # Branches whose test is known to fail are passed over; after one that certainly holds so are the
         # others.

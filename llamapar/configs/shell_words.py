@@ -252,10 +252,10 @@ def branch_end(statements: list[list[Token]], at: int, ends: frozenset[str]) -> 
     return len(statements)
 
 
-def past_case(statements: list[list[Token]], at: int, whole: bool) -> int:
-    """Past `case … esac`, or past one arm that stands alone: which one is taken, a run would tell."""
+def case_end(statements: list[list[Token]], at: int, whole: bool) -> int:
+    """Position of the end of `case … esac`, or of one arm: which one is taken, a run would tell."""
     end, many = "esac" if whole else ";;", len(statements)
-    return next((n for n in range(at, many) if statements[n][0] == end), many) + 1
+    return next((n for n in range(at, many) if statements[n][0] == end), many)
 
 
 def directives_of(text: str) -> tuple[Word, ...]:
