@@ -61,8 +61,7 @@ class Document:
 
     def overridden(self, entries: Iterable[Entry]) -> Document:
         """The document with a command line's entries, which win."""
-        said = tuple(entries)
-        return replace(self, entries=(*self.entries, *said)) if said else self
+        return replace(self, entries=(*self.entries, *entries))
 
 
 def _refused(name: str, what: str, line: int = 0) -> LlamaparError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from llamapar.describe.configfile import Values
 from llamapar.errors import LlamaparError
@@ -276,24 +275,3 @@ def refuse_row(row: Values, files: Files, draft: Draft) -> None:
 
 READERS = {"row": read_row, "maxtext": oddities.read_maxtext, "nobody": refuse_row}
 """What a row's `reader` says → the function that reads it."""
-
-
-@dataclass(frozen=True)
-class Format:
-    """A format of settings: the framework whose rules judge it (None for none), and its row."""
-
-    name: str
-    framework: str | None
-    row: Values
-
-    def recognised(self, files: Files) -> bool:
-        """Whether the files bear one of the row's marks."""
-        return any(bears(files, mark) for mark in self.row["recognised"])
-
-    def read(self, files: Files, draft: Draft) -> None:
-        """Fill the draft from the files."""
-        READERS[self.row.get("reader", "row")](self.row, files, draft)
-
-
-FORMATS = tuple(Format(row["title"], row.get("framework"), row) for row in ROWS)
-"""Tried in this order; the first that recognises the files reads them."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from llamapar.describe.arguments import checked_options
+from llamapar.describe.configfile import Values
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.errors import LlamaparError, encoding, one_of, printable, shown, whole
@@ -25,8 +25,9 @@ from .doubts import (
 )
 from .draft import Draft, Origin, section_of
 from .files import Files
+from .formats import ROWS, bears
 from .log import is_log
-from .mapped import FORMATS, Format
+from .mapped import READERS
 from .python_source import require_python
 
 MOST_FILES = 20
@@ -150,23 +151,23 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
 def _settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     if len(files.texts) > MOST_FILES:
         raise LlamaparError(f"{len(files.texts)} files", f"one job has at most {MOST_FILES}", field="config")
-    # The readers' order is that of the table: a special format stands before the general one that its
-    # files also fit.
-    found = next((f for f in FORMATS if f.recognised(files)), None)
-    if found is None:
+    # The rows' order is that in which they are tried: a special format stands before the general one that
+    # its files also fit.
+    row = next((row for row in ROWS if any(bears(files, mark) for mark in row["recognised"])), None)
+    if row is None:
         for name, text in files.python.items():
             require_python(name, text)
         names = ", ".join(printable(name) for name in files.texts)
         unknown = LlamaparError(
             f"{names}: settings of no known format",
-            f"read here: {', '.join(f.name for f in FORMATS if f.row.get('reader') != 'nobody')}",
+            f"read here: {', '.join(row['title'] for row in ROWS if row.get('reader') != 'nobody')}",
             field="config",
         )
         raise unknown from UnknownFormatError()
-    draft = Draft(found.name)
+    draft = Draft(row["title"])
     files.tell_repeated(draft)
     files.tell_cut_off(draft)
-    found.read(files, draft)
+    READERS[row.get("reader", "row")](row, files, draft)
     # After the reader, because only then is it known what was looked for, and before `settle`, which
     # derives from what is left.
     unread = [*files.unread(draft)]
@@ -179,7 +180,7 @@ def _settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     settle(draft)
     for name in files.texts:
         question_name(draft, name)
-    return replace(_settled(found, draft), unread=tuple(dict.fromkeys(entry.path for _, entry in unread)))
+    return _settled(row, draft, tuple(dict.fromkeys(entry.path for _, entry in unread)))
 
 
 def _take_known(draft: Draft, known: Mapping[str, object]) -> None:
@@ -214,26 +215,26 @@ def _take_known_model(draft: Draft, value: object) -> None:
         draft.unknown.pop(name, None)
 
 
-def _settled(found: Format, draft: Draft) -> Settings:
-    held: dict[str, dict[str, object]] = {MODEL: {}, LAYOUT: {}, JOB: {}}
-    sources = dict[str, str]()
-    for name, fact in draft.facts.items():
-        section = section_of(name)
-        held[section][name] = fact.value
-        sources[f"{section}.{name}"] = str(fact.origin)
+def _settled(row: Values, draft: Draft, unread: tuple[str, ...]) -> Settings:
+    sections = {name: section_of(name) for name in draft.facts}
+    model, layout, job = (
+        {name: fact.value for name, fact in draft.facts.items() if sections[name] == section}
+        for section in (MODEL, LAYOUT, JOB)
+    )
     return Settings(
-        found.name,
-        found.framework,
-        held[MODEL],
-        held[LAYOUT],
-        held[JOB],
-        sources,
+        row["title"],
+        row.get("framework"),
+        model,
+        layout,
+        job,
+        {f"{sections[name]}.{name}": str(fact.origin) for name, fact in draft.facts.items()},
         dict(draft.unknown),
         tuple(draft.not_covered),
         tuple(draft.ignored),
         tuple(draft.notes),
         tuple(draft.contradictions),
         draft.covered,
-        since=draft.since,
-        before=draft.before,
+        unread,
+        draft.since,
+        draft.before,
     )
