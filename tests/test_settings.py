@@ -17,8 +17,9 @@ import pytest
 
 import llamapar as lp
 from llamapar.configs import documents, export, flags, launch, mapped, shell
+from llamapar.configs.draft import as_list
 from llamapar.configs.files import Files
-from llamapar.configs.formats import ROWS, as_list
+from llamapar.configs.formats import ROWS
 from llamapar.configs.reader import settings_of
 from llamapar.errors import is_slip
 from settings_cases import ORACLES, Score, cases, files_of, read, score

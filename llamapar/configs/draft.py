@@ -7,7 +7,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from llamapar.describe.configfile import Values
 from llamapar.describe.layout import Layout
 from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
@@ -15,6 +17,8 @@ from llamapar.frameworks.citation import Change
 from llamapar.frameworks.settings import DIMS, JOB, LAYOUT, MODEL, Contradiction
 
 from .documents import OVERRIDE, Document, Entry, Scalar
+from .flags import Flags
+from .python_source import UNREAD
 from .shell_words import HOLE
 
 _MODEL = frozenset((*ModelConfig.__dataclass_fields__, "preset", "hf"))
@@ -26,6 +30,10 @@ def section_of(name: str) -> str:
     if name in _MODEL:
         return MODEL
     return LAYOUT if name in _LAYOUT else JOB
+
+
+OFF = ("false", "0", "none", "no")
+"""Words with which a switch that is given is off."""
 
 
 @dataclass(frozen=True)
@@ -177,39 +185,44 @@ class Draft:
             self.put(name, getattr(config, name), origin)
 
 
+_T = TypeVar("_T")
+
+
+def as_list(value: _T | list[_T]) -> list[_T]:
+    """What a row says once or several times, as a list."""
+    return value if isinstance(value, list) else [value]
+
+
 @dataclass(frozen=True)
 class SettingsSource:
-    """A file of settings, or a command's arguments, as it is read into a draft.
+    """A file of settings, or a command's arguments, as it is read into a draft under the names of a row.
 
-    by: the framework whose defaults apply.
+    In a command these are the row's --names, if it has any.
     """
 
     held: Document
     draft: Draft
-    by: str = ""
+    row: Values = field(default_factory=Values)
 
     @property
     def name(self) -> str:
         return self.held.name
 
-    def look(self, *keys: str) -> Entry | None:
-        """The entry under the first existing key of `keys`, which nobody is told of."""
-        return self.held.get(*keys)
-
     def get(self, *keys: str) -> Entry | None:
-        """The entry under the first existing key of `keys`."""
-        entry = self.look(*keys)
+        """The entry under the first existing key of `keys`, which a file may spell otherwise than the row."""
+        dashed = [key.replace("_", "-") for key in keys] if self.row.get("dashed") else []
+        entry = self.held.get(*keys, *(key.replace("-", "_") for key in keys), *dashed)
         # Noted for `doubts`: a key that nobody found may stand misspelt among those that nobody read.
         if entry is None:
             self.draft.wanted.update(dict.fromkeys(keys))
-        else:
-            self.draft.asked.add((self.name, entry.path, entry.line))
-        return entry
+            return None
+        self.draft.asked.add((self.name, entry.path, entry.line))
+        return _resolved(self.held, entry) if self.row.get("references") else entry
 
     def origin(self, entry: Entry | None, said: str = "") -> Origin:
         """Source of a value: file and line, or the framework whose default applies."""
         if entry is None:
-            return Origin(self.by or self.draft.framework, 0, said or "default")
+            return Origin(self.row.get("by") or self.draft.framework, 0, said or "default")
         return Origin(self.name, entry.line, said or entry.path)
 
     def count(self, *keys: str) -> int | None:
@@ -225,7 +238,7 @@ class SettingsSource:
     def on(self, *keys: str) -> bool:
         """Whether an argument's switch is present, and not set to false."""
         entry = self.get(*keys)
-        return entry is not None and str(entry.value).lower() not in ("false", "0", "none", "no")
+        return entry is not None and str(entry.value).lower() not in OFF
 
     def text(self, key: str) -> str:
         """A value as lower-case text; "" if the keys are absent."""
@@ -259,6 +272,47 @@ class SettingsSource:
         """Mark a field whose value cannot be read as unknown, so that no default applies."""
         value = repr(entry.value).replace(HOLE, "$")
         self.draft.missing(field, f"{entry.path} is {value} ({self.name}:{entry.line})")
+
+    def unread_calls(self, kind: str) -> list[Entry]:
+        """The calls of a Python file that are not read, each under its name. kind: UNREAD or CHANGES."""
+        return [entry for entry in self.held.entries if entry.value == kind]
+
+    @property
+    def base(self) -> str:
+        """The configuration that this one changes and that is not among the files; "" without one."""
+        return next((entry.path for entry in self.unread_calls(UNREAD)), "")
+
+    def find(self, keys: str | list[str], whole: bool = False) -> Entry | None:
+        """The entry under the first existing key. whole: a section or a list counts too, as its words."""
+        own = [name.removeprefix("--") for name in as_list(keys) if name.startswith("--")]
+        bare = [name for name in as_list(keys) if not name.startswith("--")]
+        names = own if own and isinstance(self.held, Flags) else bare
+        entry = self.get(*names) if names else None
+        if entry is None and whole:
+            parts = [part for name in names for part in self.held.under(name) if part.value is not None]
+            # The words of a list are read; of a section only that it is there.
+            self.draft.asked |= {(self.name, p.path, p.line) for p in parts if p.path.endswith("]")}
+            if parts:
+                words = " ".join(str(part.value) for part in parts)
+                return Entry(parts[0].path, words, parts[0].line)
+        return entry
+
+
+def _resolved(document: Document, entry: Entry) -> Entry:
+    """An entry with OmegaConf's references and products resolved, as far as numbers go."""
+    text, parent = str(entry.value), entry.path.rpartition(".")[0]
+    if "${" not in text:
+        return entry
+
+    def number(reference: str) -> str:
+        found = document.get(f"{parent}{reference}" if reference.startswith(".") else reference)
+        return str(whole_count(found.value)) if found and whole_count(found.value) else "?"
+
+    # References first, so that a product finds numbers in their place.
+    text = re.sub(r"\$\{(\.?[a-z_][\w.]*)\}", lambda match: number(match[1]), text)
+    if match := re.fullmatch(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}", text):
+        text = str(int(match[1]) * int(match[2]))
+    return Entry(entry.path, text, entry.line)
 
 
 def public(text: str) -> ModelConfig | None:

@@ -15,9 +15,20 @@ from llamapar.frameworks.settings import DIMS, Contradiction
 
 from . import megatron, oddities, torchtitan
 from .documents import Document
-from .draft import Draft, Origin, SettingsSource, positive_number, scalar, stage, truth, whole_count
+from .draft import (
+    OFF,
+    Draft,
+    Origin,
+    SettingsSource,
+    as_list,
+    positive_number,
+    scalar,
+    stage,
+    truth,
+    whole_count,
+)
 from .files import Files
-from .formats import OFF, ROWS, RowSource, as_list, bears, holds, settings_at, settings_source
+from .formats import ROWS, bears, holds, settings_at, settings_source
 from .python_source import CHANGES
 
 ODDITIES = {**vars(oddities), **vars(torchtitan), **vars(megatron)}
@@ -92,11 +103,11 @@ def _put(draft: Draft, field: str, value: object, origin: Origin, agrees: bool =
     draft.put(field, value, origin)
 
 
-def _holds_where(source: RowSource, spec: Values) -> bool:
+def _holds_where(source: SettingsSource, spec: Values) -> bool:
     return all(holds(source, one)[0] for one in as_list(spec.get("where", [])))
 
 
-def _take(source: RowSource, field: str, spec: Values) -> None:
+def _take(source: SettingsSource, field: str, spec: Values) -> None:
     """Set a fact as a row's field says."""
     draft, kind = source.draft, spec.get("as", "count")
     if not _holds_where(source, spec):
@@ -131,7 +142,7 @@ def _take(source: RowSource, field: str, spec: Values) -> None:
         _put(draft, field, value, source.origin(entry), spec.get("agrees", False))
 
 
-def _default(source: RowSource, field: str, spec: Values, keys: list[str], given: bool) -> None:
+def _default(source: SettingsSource, field: str, spec: Values, keys: list[str], given: bool) -> None:
     draft, needs = source.draft, spec.get("needs")
     rest_is_open = (source.base or source.held.partial) and not spec.get("sure")
     if rest_is_open and not given and keys and field not in draft.facts:
@@ -156,7 +167,7 @@ def _default(source: RowSource, field: str, spec: Values, keys: list[str], given
             draft.unless_said(field, other * spec.get("times", 1) // parts, how)
 
 
-def _refuse(source: RowSource, spec: Values) -> None:
+def _refuse(source: SettingsSource, spec: Values) -> None:
     """Record a setting that is not counted here, if it is as the row says."""
     draft = source.draft
     said, entry = holds(source, spec)
@@ -171,7 +182,7 @@ def _refuse(source: RowSource, spec: Values) -> None:
         oddities.drop_model(draft)
 
 
-def _compare(source: RowSource, other: Values) -> None:
+def _compare(source: SettingsSource, other: Values) -> None:
     """Refuse the signs of a model that is no Llama; it is never counted as one."""
     draft = source.draft
     if "dim" not in draft.facts or ("unless" in other and source.get(other["unless"])):

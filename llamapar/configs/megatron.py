@@ -10,13 +10,12 @@ import re
 
 from llamapar.describe.cp_methods import of_comm_type
 
-from .draft import whole_count
+from .draft import SettingsSource, whole_count
 from .files import Files
 from .flags import Flags, is_known, runs_something
-from .formats import RowSource
 
 
-def megatron_cp_method(source: RowSource, files: Files) -> None:
+def megatron_cp_method(source: SettingsSource, files: Files) -> None:
     """How attention works under CP; of hierarchical sizes the first one is that of the groups of a2a."""
     said = source.get("cp-comm-type")
     if said is not None:
@@ -27,7 +26,7 @@ def megatron_cp_method(source: RowSource, files: Files) -> None:
             source.put("cp_method", method, "cp-comm-type")
 
 
-def megatron_stages(source: RowSource, files: Files) -> None:
+def megatron_stages(source: SettingsSource, files: Files) -> None:
     """Virtual stages: given, or a rank's layers divided by the layers of one of its stages."""
     draft = source.draft
     pp, n_layers = draft.number("pp"), source.count("num-layers")
@@ -57,7 +56,7 @@ def megatron_stages(source: RowSource, files: Files) -> None:
         _read_ends(source, pp, n_layers)
 
 
-def _read_ends(source: RowSource, pp: int, n_layers: int) -> None:
+def _read_ends(source: SettingsSource, pp: int, n_layers: int) -> None:
     """Layers of each stage, if those of the first or the last are given."""
     first = source.count("decoder-first-pipeline-num-layers")
     last = source.count("decoder-last-pipeline-num-layers")
@@ -80,7 +79,7 @@ def _layout_stages(text: str) -> int | None:
     return body.count("|") + 1 if re.fullmatch(r"[EtLm|,]+", body) else None
 
 
-def megatron_batch(source: RowSource, files: Files) -> None:
+def megatron_batch(source: SettingsSource, files: Files) -> None:
     """Without a global batch there is one micro-batch a step; a batch that ramps up is told."""
     draft = source.draft
     if (ramp := source.get("rampup-batch-size")) and isinstance(source.held, Flags):
@@ -92,7 +91,7 @@ def megatron_batch(source: RowSource, files: Files) -> None:
         draft.ignored.append("--ds-sequence-parallel-size 1: Ulysses over one rank")
 
 
-def megatron_recomputation(source: RowSource, files: Files) -> None:
+def megatron_recomputation(source: SettingsSource, files: Files) -> None:
     """--recompute-activations sets the granularity after parsing; older names mean all of a layer."""
     old = source.get("checkpoint-activations", "deepspeed-activation-checkpointing")
     granularity, again = "recompute-granularity", "recompute-activations"
@@ -107,7 +106,7 @@ def megatron_recomputation(source: RowSource, files: Files) -> None:
         source.put("recompute", source.text(granularity) or "none", granularity)
 
 
-def megatron_width(source: RowSource, files: Files) -> None:
+def megatron_width(source: SettingsSource, files: Files) -> None:
     """The rule for a gated MLP (arguments.py): two thirds of 4·dim, down to a multiple of 64."""
     dim = source.draft.number("dim")
     if dim is not None and source.get("ffn-hidden-size") is None:
@@ -115,7 +114,7 @@ def megatron_width(source: RowSource, files: Files) -> None:
         source.draft.derive("ffn_dim", width, "Megatron's default")
 
 
-def megatron_kv_heads(source: RowSource, files: Files) -> None:
+def megatron_kv_heads(source: SettingsSource, files: Files) -> None:
     """Groups are read only with --group-query-attention, which alone means one (argument_utils.py:330)."""
     draft, own = source.draft, ("num-key-value-heads", "num-attention-heads-kv")
     heads = draft.number("n_heads")
@@ -136,7 +135,7 @@ _COUNTED = ("", "nulltokenizer", "nullmultimodaltokenizer", "tiktokenizer")
 @2d0d2518d6); the others have their own size."""
 
 
-def megatron_vocabulary(source: RowSource, files: Files) -> None:
+def megatron_vocabulary(source: SettingsSource, files: Files) -> None:
     """The vocabulary's size counts where the tokenizer reads it."""
     said, kind = source.get("vocab-size"), source.get("tokenizer-type")
     if is_known(said) and source.text("tokenizer-type") in _COUNTED:
@@ -153,7 +152,7 @@ def megatron_vocabulary(source: RowSource, files: Files) -> None:
 _CALLERS = ("tp", "pp", "cp", "zero", "sequence_parallel", "virtual_stages", "recompute")
 
 
-def megatron_caller(source: RowSource, files: Files) -> None:
+def megatron_caller(source: SettingsSource, files: Files) -> None:
     """A script that starts nothing holds arguments for another script, which may set the layout."""
     degrees = source.get("tensor-model-parallel-size", "pipeline-model-parallel-size")
     script = files.scripts.get(source.name)
@@ -165,7 +164,7 @@ def megatron_caller(source: RowSource, files: Files) -> None:
             source.draft.missing(field, "the script that uses these arguments may say it")
 
 
-def megatron_checkpoint(source: RowSource, files: Files) -> None:
+def megatron_checkpoint(source: SettingsSource, files: Files) -> None:
     """--use-checkpoint-args reads dimensions from the checkpoint; those without a flag are unknown."""
     draft = source.draft
     if not source.on("use-checkpoint-args"):

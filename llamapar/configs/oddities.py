@@ -27,7 +27,6 @@ from .draft import (
 )
 from .files import Files
 from .flags import Flags, is_known
-from .formats import RowSource
 from .shell_words import Word
 
 # -- the model, by its name ------------------------------------------------------------------------
@@ -71,7 +70,7 @@ def drop_model(draft: Draft) -> None:
 _TUNE = re.compile(r"torchtune\.models\.\w+\.((?:q?lora_)?)(llama\d)_(?:(\d)_)?(\d+b)$")
 
 
-def torchtune_model(source: RowSource, files: Files) -> None:
+def torchtune_model(source: SettingsSource, files: Files) -> None:
     """A builder's name is a version of Llama and a size, with an adapter in front."""
     entry = source.get("model._component_")
     match = _TUNE.match(source.text("model._component_"))
@@ -88,7 +87,7 @@ _IMAGE = "vllm-openai"
 """In the name of the container images whose entry point serves: what follows are vLLM's arguments."""
 
 
-def served_model(source: RowSource, files: Files) -> None:
+def served_model(source: SettingsSource, files: Files) -> None:
     """The word behind `vllm serve`, or behind a container whose entry point is that command."""
     if not isinstance(source.held, Flags) or source.get("model") is not None:
         return
@@ -98,7 +97,7 @@ def served_model(source: RowSource, files: Files) -> None:
             return
 
 
-def distributed_llama(source: RowSource, files: Files) -> None:
+def distributed_llama(source: SettingsSource, files: Files) -> None:
     """The root computes beside its workers. A file's name says the model and the type of its weights."""
     draft, model, workers = source.draft, source.get("model"), source.get("workers")
     text = source.text("model")
@@ -119,7 +118,7 @@ _GPT2 = 50257
 """Tokens of GPT-2's vocabulary, which gpt2-vocab.json holds."""
 
 
-def nemo_vocabulary(source: RowSource, files: Files) -> None:
+def nemo_vocabulary(source: SettingsSource, files: Files) -> None:
     """The tokenizer's vocabulary, where it is a public model's or GPT-2's."""
     kind, file = source.get("model.tokenizer.type"), source.get("model.tokenizer.vocab_file")
     if kind is None or "vocab_size" in source.draft.facts:
@@ -138,7 +137,7 @@ _GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
 """Activations with a gate (megatron/model/activations.py, get_activation)."""
 
 
-def neox_width(source: RowSource, files: Files) -> None:
+def neox_width(source: SettingsSource, files: Files) -> None:
     """The MLP's inner width: what a gate leaves of intermediate_size, for the parameters stay as many."""
     draft, dim = source.draft, source.draft.number("dim") or 0
     inner, factor = source.count("intermediate_size"), source.get("expansion_factor")
@@ -167,7 +166,7 @@ def neox_width(source: RowSource, files: Files) -> None:
 # -- sharing and ranks -----------------------------------------------------------------------------
 
 
-def ulysses(source: RowSource, files: Files) -> None:
+def ulysses(source: SettingsSource, files: Files) -> None:
     """Ulysses' ranks share sequences, so they are an axis of their own and not part of dp."""
     ways = source.count("parallelism_config.parallelism_config_sp_size") or 1
     draft = source.draft
@@ -179,7 +178,7 @@ def ulysses(source: RowSource, files: Files) -> None:
         draft.facts["other_axes"] = Fact({"ulysses_sp": ways}, gpus.origin)
 
 
-def trainer_sharding(source: RowSource, files: Files) -> None:
+def trainer_sharding(source: SettingsSource, files: Files) -> None:
     """A command shares nothing unless it says so; a file of arguments leaves it to the command."""
     if "zero" in source.draft.facts or "zero" in source.draft.unknown:
         return
@@ -192,20 +191,20 @@ def trainer_sharding(source: RowSource, files: Files) -> None:
 # -- ColossalAI ------------------------------------------------------------------------------------
 
 
-def colossal_assertions(source: RowSource, files: Files) -> None:
+def colossal_assertions(source: SettingsSource, files: Files) -> None:
     """What the plugin asserts (hybrid_parallel_plugin.py:1135 and above)."""
     draft, zero, pp = source.draft, source.draft.number("zero") or 0, source.draft.number("pp") or 1
     ways, asked = source.get("sp_size"), source.count("sp_size") or 1
     if asked > 1 and ways is not None and source.says("enable_sequence_parallelism") is not True:
-        why = f"sp_size {asked} without enable_sequence_parallelism fails an assertion"
-        why = f"{why} ({source.name}:{ways.line})"
+        where = f"{source.name}:{ways.line}"
+        why = f"sp_size {asked} without enable_sequence_parallelism fails an assertion ({where})"
         draft.contradictions.append(Contradiction("sequence_parallel", (asked, False), why))
     if zero >= 2 and pp > 1:
         why = f"zero_stage {zero} with pp_size > 1 fails an assertion (line 1135)"
         draft.contradictions.append(Contradiction("zero", (zero, 1), why))
 
 
-def colossal_ranks(source: RowSource, files: Files) -> None:
+def colossal_ranks(source: SettingsSource, files: Files) -> None:
     """A command that says every degree says the number of GPUs."""
     draft = source.draft
     degrees = {axis: source.count(f"{axis}-size") for axis in ("pp", "dp", "ep")}
@@ -216,7 +215,7 @@ def colossal_ranks(source: RowSource, files: Files) -> None:
         draft.contradictions.append(Contradiction("gpus", (gpus, product), f"{said} = {product}"))
 
 
-def colossal_benchmark(source: RowSource, files: Files) -> None:
+def colossal_benchmark(source: SettingsSource, files: Files) -> None:
     """benchmark.py: -c is a size of Llama 2; without a pipeline a DP rank's batch goes through whole."""
     draft, config, batch = source.draft, source.get("c", "config"), source.draft.number("batch_per_dp")
     size = str(config.value) if config else "7b"
@@ -241,7 +240,7 @@ Each also shares the optimizer's state, and 405B counts embedding and loss as la
 """
 
 
-def bridge_recipe(source: RowSource, files: Files) -> None:
+def bridge_recipe(source: SettingsSource, files: Files) -> None:
     """What a known base says, and the model, whose vocabulary training/setup.py:322-327 keeps as it is."""
     draft, base = source.draft, source.base
     if base in _BASES and "zero" not in draft.facts:
@@ -336,7 +335,7 @@ def read_maxtext(row: Values, files: Files, draft: Draft) -> None:
     else:
         draft.derive("zero", 3 if fsdp > 1 or draft.fills else 0, "fsdp axes share parameters")
     draft.derive("sequence_parallel", False, "no tensor_sequence axis")
-    command = SettingsSource(Document(name, tuple(held.values())), draft, row["by"])
+    command = SettingsSource(Document(name, tuple(held.values())), draft, row)
 
     def holder(key: str) -> SettingsSource:
         found = None if key in held else files.with_key(key)

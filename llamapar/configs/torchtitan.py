@@ -13,10 +13,9 @@ from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.torchtitan import REGISTRY, TOKENS
 
-from .draft import Origin, whole_count
+from .draft import Origin, SettingsSource, whole_count
 from .export import REGISTERED
 from .files import Files
-from .formats import RowSource
 
 # -- layout ----------------------------------------------------------------------------------------
 
@@ -26,7 +25,7 @@ def _at(name: str) -> list[str]:
     return [f"{section}.{name}" for section in ("parallelism", "training", "experimental")]
 
 
-def titan_zero(source: RowSource, files: Files) -> None:
+def titan_zero(source: SettingsSource, files: Files) -> None:
     """FSDP shares over dp_shard · cp; whether it keeps parameters decides between stages 2 and 3."""
     draft, pp = source.draft, source.draft.number("pp") or 1
     reshard = source.get(*_at("fsdp_reshard_after_forward"))
@@ -42,7 +41,7 @@ def titan_zero(source: RowSource, files: Files) -> None:
         draft.derive("zero", 2 if kept else 3, how)
 
 
-def titan_stages(source: RowSource, files: Files) -> None:
+def titan_stages(source: SettingsSource, files: Files) -> None:
     """Virtual stages: one or two by the schedule, unless layers_per_stage says it."""
     draft, pp = source.draft, source.draft.number("pp") or 1
     if pp == 1:
@@ -74,7 +73,7 @@ _OLD = {
 _NEW = ("training.local_batch_size", "parallelism.tensor_parallel_degree")
 
 
-def titan_version(source: RowSource, files: Files) -> None:
+def titan_version(source: SettingsSource, files: Files) -> None:
     """TOML is older than the registry; keys that went with a change are errors in newer versions."""
     draft = source.draft
     if source.name.lower().endswith(".toml"):
@@ -90,7 +89,7 @@ def titan_version(source: RowSource, files: Files) -> None:
 # -- batches and recomputation ---------------------------------------------------------------------
 
 
-def titan_batch(source: RowSource, files: Files) -> None:
+def titan_batch(source: SettingsSource, files: Files) -> None:
     """With a pipeline the local batch is what a DP rank puts through it, cut into micro-batches."""
     draft, each, pipelined = source.draft, source.draft.number("micro_batch"), source.draft.number("pp") != 1
     if pipelined and source.held.partial:
@@ -108,7 +107,7 @@ def titan_batch(source: RowSource, files: Files) -> None:
         draft.derive("micro_batches", 1, "no gradient accumulation is asked for")
 
 
-def titan_recomputation(source: RowSource, files: Files) -> None:
+def titan_recomputation(source: SettingsSource, files: Files) -> None:
     """Selective recomputation takes every second layer, or what its option says."""
     said = source.draft.facts.get("recompute")
     if said is not None and said.value == "selective" and not source.held.partial:
@@ -116,7 +115,7 @@ def titan_recomputation(source: RowSource, files: Files) -> None:
         source.draft.put("recompute", f"selective {option}", said.origin)
 
 
-def registered_batch(source: RowSource, files: Files) -> None:
+def registered_batch(source: SettingsSource, files: Files) -> None:
     """The registry counts batches in tokens since 73aed7f6c, so that its keys date the version."""
     draft, seq = source.draft, source.draft.number("seq_len")
     tokens, total = "training.num_tokens_per_microbatch_per_dp_rank", "training.num_tokens_per_train_step"
@@ -154,7 +153,7 @@ _FLAVOURS = {"llama3_8b": "8B", "llama3_70b": "70B", "llama3_405b": "405B"}
 _DEBUG = {"dim": 256, "n_layers": 6, "n_heads": 16, "n_kv_heads": 16, "ffn_dim": 768, "rope_theta": 500000}
 
 
-def _layers(source: RowSource) -> int | None:
+def _layers(source: SettingsSource) -> int | None:
     if source.text("model_spec") == "debugmodel":
         return _DEBUG["n_layers"]
     flavour = source.get("model.flavor")
@@ -162,7 +161,7 @@ def _layers(source: RowSource) -> int | None:
     return PRESETS[preset].n_layers if preset else None
 
 
-def _preset(source: RowSource, flavour: str) -> str:
+def _preset(source: SettingsSource, flavour: str) -> str:
     """The preset for a flavour of upstream's llama3; "" for any other."""
     kind = source.text("model.name") or "llama3"
     preset = _PRESETS.get(kind, {}).get(flavour, "")
@@ -174,7 +173,7 @@ def _preset(source: RowSource, flavour: str) -> str:
     return preset.replace("llama3-", "llama3.1-") if newer else preset
 
 
-def _built(source: RowSource) -> ModelConfig | None:
+def _built(source: SettingsSource) -> ModelConfig | None:
     """The model whose arguments a log prints, whatever the name of its flavour."""
     names = (*_ARGS, "norm_eps", "rope_theta")
     held = {name: entry.value for name in names if (entry := source.get(f"ModelArgs.{name}"))}
@@ -184,7 +183,7 @@ def _built(source: RowSource) -> ModelConfig | None:
         return None
 
 
-def titan_model(source: RowSource, files: Files) -> None:
+def titan_model(source: SettingsSource, files: Files) -> None:
     """The model: what a log prints, or a flavour of upstream's tables."""
     draft, flavour = source.draft, source.get("model.flavor")
     where = source.origin(flavour)
@@ -210,7 +209,7 @@ def titan_model(source: RowSource, files: Files) -> None:
         draft.missing("max_seq_len", "torchtitan sets it to training.seq_len, which is not known")
 
 
-def registered_model(source: RowSource, files: Files) -> None:
+def registered_model(source: SettingsSource, files: Files) -> None:
     """The model: a flavour of Llama 3's registry, or a Hub model whose tokenizer the run loads."""
     draft, spec, base = source.draft, source.get("model_spec"), source.base
     flavour = str(spec.value) if spec else _FLAVOURS.get(base, "")
@@ -238,7 +237,7 @@ def registered_model(source: RowSource, files: Files) -> None:
 _COMMENT = re.compile(r"#[^#\n]*?\b(\d{1,6})\s+(?:[A-Z][\w-]*\s+)?GPUs", re.I)
 
 
-def titan_gpus(source: RowSource, files: Files) -> None:
+def titan_gpus(source: SettingsSource, files: Files) -> None:
     """A comment's number of GPUs is only a question; run_train.sh has a default."""
     if "gpus" in source.draft.facts:
         return
