@@ -52,7 +52,7 @@ ROOMS = CORE | SATELLITES
 imports only itself and rooms that stand above it. So no core room imports a satellite. The course comes
 last, and is written with the public names."""
 
-CEILINGS = {"core": (25_688, 3_260), "satellites": (7_714, 936)}
+CEILINGS = {"core": (25_688, 3_260), "satellites": (7_576, 925)}
 """Statements and definitions, docstrings and comments apart; a public name that goes pays for a raise."""
 
 
