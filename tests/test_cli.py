@@ -508,6 +508,7 @@ STATUSES = {
     "loading": ("loading --model tiny", "loading --model llama3.1-405b --nodes 1"),
     "schedule": ("schedule gpipe --pp 2 --micro-batches 4", None),
     "lesson": ("lesson 01 --minutes 4", None),
+    "report": ("report tiny --tp 3", None),
     "checkpoint inspect": ("checkpoint inspect old", "checkpoint inspect cut"),
     "checkpoint shard": ("checkpoint shard old made1 --tp 2", None),
     "checkpoint gather": ("checkpoint gather old made2", None),

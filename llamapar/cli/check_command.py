@@ -26,9 +26,11 @@ def _check(given: Given) -> CommandAnswer:
     ):
         return answer_of(given, late("judge_folder")(folder, **given.of("gpus")))
     if given["settings"] and not given.files:
-        choose = ["--config FILE", "--launch FILE"]
         raise LlamaparError(
-            "no file of settings is named", "--settings says what files say", choose, "config"
+            "no file of settings is named",
+            "--settings says what files say",
+            ["--config FILE", "--launch FILE"],
+            "config",
         )
     # Files that leave facts open are judged by the rules that rest on none of them.
     return answered(

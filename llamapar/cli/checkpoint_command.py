@@ -10,7 +10,7 @@ from llamapar import interrupts
 from .commands import Command, CommandAnswer, CommandGroup, Given, answer_of, returned, with_torch
 from .output import as_text, write_line
 
-_READING = "reading checkpoints"
+_LIBRARY = ("checkpoint", "reading checkpoints")
 _MAKING = ("format", "n_kv_heads")
 _CUTS = ("tp", "pp", "padding", "layer_split", "kv_replication", *_MAKING)
 _SOURCE = ("source", "a folder or file: safetensors, consolidated.NN.pth, or torch.distributed.checkpoint")
@@ -19,7 +19,7 @@ _TARGET = ("target", "the new folder; it must not be there yet")
 
 def _look(given: Given) -> CommandAnswer:
     """`inspect` and `verify`: exit status 0 if the checkpoint is sound, 1 if a fault was found."""
-    checkpoint, action = with_torch("checkpoint", _READING), _action(given)
+    checkpoint, action = with_torch(*_LIBRARY), given.command.rpartition(" ")[2]
     bar = {"progress": sys.stderr.isatty()} if action == "verify" else {}
     return answer_of(given, returned(given, getattr(checkpoint, action), **bar))
 
@@ -27,11 +27,11 @@ def _look(given: Given) -> CommandAnswer:
 def _make(given: Given) -> CommandAnswer:
     """`shard`, `gather` and `reshard`: write a new checkpoint."""
     given.require()
-    action, choose = _action(given), [f"{given.command} {given['source']} NEW-FOLDER"]
+    action, choose = given.command.rpartition(" ")[2], [f"{given.command} {given['source']} NEW-FOLDER"]
     target = given.needed(
         "target", f"{action} needs the folder to be made", "it must not be there yet", choose
     )
-    checkpoint = with_torch("checkpoint", _READING)
+    checkpoint = with_torch(*_LIBRARY)
     try:
         with interrupts.raised():
             made = returned(given, getattr(checkpoint, action), progress=sys.stderr.isatty())
@@ -44,10 +44,6 @@ def _make(given: Given) -> CommandAnswer:
     counted = f"{made.nbytes:,} bytes in {len(files)} file{'s' * (len(files) > 1)}"
     data = {"path": str(made.path), "sharding": sharding, "bytes": made.nbytes, "files": files}
     return CommandAnswer(True, lambda: as_text(f"{made.path}: {sharding}, {counted}"), lambda: data)
-
-
-def _action(given: Given) -> str:
-    return given.command.rpartition(" ")[2]
 
 
 _HELPS = {

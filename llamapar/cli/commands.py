@@ -82,8 +82,7 @@ class Given:
     def settings(self, **known: object) -> Settings:
         """What the named files say. known: facts that a person could have given beside them."""
         said = self.of(*KNOWN) | known
-        found: Settings = late("read_settings")(*self.files, overrides=self["overrides"], known=said)
-        return found
+        return late("read_settings")(*self.files, overrides=self["overrides"], known=said)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, cast
@@ -75,8 +76,9 @@ def _known(given: Given) -> Values:
         schedule = {name: value for name, value in settings.facts().items() if name == "schedule"}
         known["context"] = settings.known() | schedule | (known["context"] or {})
         known |= {} if settings.judge is None else {"framework": settings.judge}
-    for name, value in given.of(*AXES, *_FACTS).items():
-        known[name] = whole(name, value, 1, OPTIONS[name].most)
+    known |= {
+        name: whole(name, value, 1, OPTIONS[name].most) for name, value in given.of(*AXES, *_FACTS).items()
+    }
     if given["model"] is not None:
         known["model"] = _model(given["model"])
     return known | given.of("framework", "schedule")
@@ -138,8 +140,7 @@ def _of_file(name: str, known: Values) -> Explanation:
     except ValueError:
         raise LlamaparError(f"{shown(name, 200)} cannot be a file's name", "", _near(name), "file") from None
     except OSError as problem:
-        what = f"{shown(name, 200)}: {problem.strerror}"
-        raise LlamaparError(what, "", _near(name), "file") from None
+        raise LlamaparError(f"{shown(name, 200)}: {problem.strerror}", "", _near(name), "file") from None
     with file:
         mode = os.fstat(file.fileno()).st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
@@ -155,11 +156,9 @@ def _of_file(name: str, known: Values) -> Explanation:
 
 def _near(name: str) -> list[str]:
     """Files beside a missing one with similar names."""
-    try:
-        path = Path(name)
+    path, beside = Path(name), list[str]()
+    with suppress(OSError, ValueError):
         beside = [other.name for other in path.parent.iterdir() if other.is_file()]
-    except (OSError, ValueError):
-        beside = []
     near = difflib.get_close_matches(name.rpartition("/")[2][:100], beside[:1000], n=3)
     return [f"--file {path.parent / other}" for other in near] or ["llamapar explain --help"]
 

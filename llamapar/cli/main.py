@@ -22,7 +22,7 @@ from .plain_commands import PLAIN
 
 _NAMES = (
     *("model", "check", "ranks", "run", "memory", "cost", "plan"),
-    *("loading", "schedule", "checkpoint", "explain", "debug", "course", "explorer", "lesson"),
+    *("loading", "schedule", "checkpoint", "explain", "debug", "course", "explorer", "lesson", "report"),
 )
 
 
@@ -36,8 +36,7 @@ class Commands(Mapping[str, Command | CommandGroup]):
         if name in PLAIN:
             late(PLAIN[name].function)  # Its room hands in choices that the help names.
             return PLAIN[name]
-        command: Command | CommandGroup = import_module(f".{name}_command", __package__).COMMAND
-        return command
+        return import_module(f".{name}_command", __package__).COMMAND
 
     def __iter__(self) -> Iterator[str]:
         return iter(_NAMES)
@@ -46,12 +45,12 @@ class Commands(Mapping[str, Command | CommandGroup]):
         return len(_NAMES)
 
 
-_DESCRIPTION = (
+_TOP = CommandGroup(
     "See how a Llama-style model is cut over GPUs by tensor (TP), context (CP), pipeline (PP) and data (DP) "
-    "parallelism, and whether that works, before it costs a GPU-hour."
+    "parallelism, and whether that works, before it costs a GPU-hour.",
+    Commands(),
+    "llamapar model llama3.1-405b",
 )
-
-_TOP = CommandGroup(_DESCRIPTION, Commands(), "llamapar model llama3.1-405b")
 
 _STATUS = (
     'Bad input is reported on stderr; with --json, {"error": {"field", "message", "why", "choose"}} on '

@@ -23,7 +23,7 @@ def _answer(given: Given) -> CommandAnswer:
     if cut and not given["inventory"]:
         flag = OPTIONS[next(iter(cut))].flag
         raise LlamaparError(f"{flag} places tensors and needs --inventory", "", [f"--inventory {flag} …"])
-    title, tensors = _inventory(model, given) if given["inventory"] else ("", [])
+    tensors, tables = _inventory(model, given) if given["inventory"] else ([], [])
     dims = asdict(model)
     data = {
         "name": dims.pop("name"),
@@ -33,15 +33,7 @@ def _answer(given: Given) -> CommandAnswer:
         "parameters_embedding": model.vocab_size * model.dim,
         **({"inventory": tensors} if tensors else {}),
     }
-
-    def text() -> str:
-        if not tensors:
-            return _text(model, dims)
-        columns = ["tensor", "Hugging Face", "shape", "over TP", "on TP rank 0", "stage"]
-        cells = [["x".join(map(str, v)) if isinstance(v, list) else v for v in t.values()] for t in tensors]
-        return f"{_text(model, dims)}\n{as_text(Table(title, columns, cells))}"
-
-    return CommandAnswer(True, text, lambda: data)
+    return CommandAnswer(True, lambda: "\n".join([_text(model, dims), *map(as_text, tables)]), lambda: data)
 
 
 def _text(model: ModelConfig, dims: dict[str, object]) -> str:
@@ -49,8 +41,8 @@ def _text(model: ModelConfig, dims: dict[str, object]) -> str:
     if scaling := model.rope_scaling:
         dims = dims | {"rope_scaling": f"{scaling.kind}, factor {scaling.factor:g}"}
     embedding = f"{model.vocab_size * model.dim:,}"
-    rows = [(f"  {name}", _cell(value)) for name, value in dims.items()]
-    rows += [
+    rows = [
+        *((f"  {name}", _cell(value)) for name, value in dims.items()),
         ("parameters", f"{model.n_params:,}"),
         ("  layers", f"{model.n_layers} x {model.layer_params:,}"),
         ("  embedding", embedding),
@@ -66,13 +58,12 @@ def _cell(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _inventory(model: ModelConfig, given: Given) -> tuple[str, list[dict[str, object]]]:
-    """A title, and every tensor as plain values in the order of the forward pass."""
+def _inventory(model: ModelConfig, given: Given) -> tuple[list[dict[str, object]], list[Table]]:
+    """Every tensor as plain values in the order of the forward pass, and the table of them."""
     layout, padding = given.layout, given["padding"] or NO_PADDING
     staged = stages(model, layout, **given.of("layer_split"))
     if not staged.ok:
-        why = f"{staged.layer_split} cannot place them"
-        raise LayoutError(staged.reason, why, [Choice.of(pp=1)], "pp")
+        raise LayoutError(staged.reason, f"{staged.layer_split} cannot place them", [Choice.of(pp=1)], "pp")
     placed = Cut(model, layout, padding=padding, layer_split=staged.layer_split)
     tensors: list[dict[str, object]] = [
         {
@@ -86,7 +77,10 @@ def _inventory(model: ModelConfig, given: Given) -> tuple[str, list[dict[str, ob
         for p in model.parameters()
     ]
     cuts = f"tp={layout.tp} pp={layout.pp} virtual_stages={layout.virtual_stages}"
-    return f"{len(tensors)} tensors over {cuts}, {staged.layer_split}, {padding}", tensors
+    title = f"{len(tensors)} tensors over {cuts}, {staged.layer_split}, {padding}"
+    columns = ["tensor", "Hugging Face", "shape", "over TP", "on TP rank 0", "stage"]
+    cells = [["x".join(map(str, v)) if isinstance(v, list) else v for v in t.values()] for t in tensors]
+    return tensors, [Table(title, columns, cells)]
 
 
 COMMAND = Command(

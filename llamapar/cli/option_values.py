@@ -75,8 +75,7 @@ def _layer_split(text: str) -> str:
 def _gpu(text: str) -> Gpu:
     """A GPU; stderr says which one a short name stands for."""
     found = hardware(text)
-    is_short = found.text == found.name != text
-    write_line(sys.stderr, f"llamapar: --gpu {text} is {found.name}" if is_short else "")
+    write_line(sys.stderr, f"llamapar: --gpu {text} is {found.name}" * (found.text == found.name != text))
     return found
 
 

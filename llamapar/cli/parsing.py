@@ -48,7 +48,7 @@ _METAVARS = {
     "against": "PATH",
     "flight": "DIR",
     "context": "JSON",
-    **dict.fromkeys(("out", "slides"), "FILE"),
+    **dict.fromkeys(("out", "slides", "config", "launch"), "FILE"),
 }
 """What stands for an option's value in a usage line, where it is neither N nor the option's name."""
 
@@ -123,9 +123,8 @@ def parse(argv: Sequence[str], top: CommandGroup, status: str) -> Given:
     if unknown:
         raise _refusal(unknown[0], given)
     values = _with_words(given.values) | {"overrides": overrides}
-    for name in command.options:
-        if isinstance(text := values[name], str):
-            values[name] = option_values.option_value(name, text)
+    typed = {name: text for name in command.options if isinstance(text := values[name], str)}
+    values |= {name: option_values.option_value(name, text) for name, text in typed.items()}
     return _with_job(replace(given, values=values))
 
 
@@ -155,8 +154,12 @@ def _with_job(given: Given) -> Given:
         return given
     published = JOBS[OPTIONS["job"].chosen(given["job"])]
     job = published.job
-    settings: Values = {**vars(job.layout), **vars(job), "model": job.model.name}
-    settings["framework"] = published.framework
+    settings: Values = {
+        **vars(job.layout),
+        **vars(job),
+        "model": job.model.name,
+        "framework": published.framework,
+    }
     known = {name: value for name, value in settings.items() if name in given.about.options}
     own = given.of(*known)
     is_changed = any(own[name] != known[name] for name in own)
@@ -194,15 +197,14 @@ def _fill(parser: _Parser, command: Command, status: str) -> None:
     for name in (*command.options, "json"):
         option = OPTIONS[name]
         about = option.about(options.default(name, command.function), command.helps.get(name, ""))
-        if option.kind is list:
-            parser.add_argument(option.flag, action="append", metavar="FILE", help=about)
-        elif option.kind is not bool:
-            metavar = _METAVARS.get(name, "N" if option.is_count else name.upper())
-            parser.add_argument(option.flag, metavar=metavar, help=about)
-        elif option.default is not False:
-            parser.add_argument(option.flag, action=_YesOrNo, default=None, help=about)
+        if option.kind is bool:
+            is_off = option.default is False  # then its opposite need not be typed
+            switch: Values = {"action": "store_true"} if is_off else {"action": _YesOrNo, "default": None}
+            parser.add_argument(option.flag, help=about, **switch)
         else:
-            parser.add_argument(option.flag, action="store_true", help=about)
+            metavar = _METAVARS.get(name, "N" if option.is_count else name.upper())
+            action = "append" if option.kind is list else "store"
+            parser.add_argument(option.flag, action=action, metavar=metavar, help=about)
     parser.epilog = _epilog(command.example, command.exits, status)
 
 

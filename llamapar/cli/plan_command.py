@@ -18,11 +18,9 @@ from .output import write_line
 
 _SEARCHED = ("gpus", "seq_len", "global_batch")
 _PLAN = (
-    *("gpu", "schedule", "precision", "kernels", "flash", "overlap_tp", "cp_method"),
-    "kv_replication",
-    "grad_dtype",
+    *("gpu", "schedule", "precision", "kernels", "flash", "overlap_tp", "cp_method", "kv_replication"),
+    *("grad_dtype", "profile", "headroom", "all_schedules", "top", "framework", "export"),
 )
-_SHOWN = ("profile", "headroom", "all_schedules", "top", "framework")
 
 _PATIENCE = 1.0
 """Seconds between lines that say how far a search is."""
@@ -46,10 +44,9 @@ def _planned(given: Given, *settings: Settings) -> CommandAnswer:
         own = returned(given, cost, *settings)
     except LlamaparError:
         return planned
-    said = f"as the files say: {own.layout}, {own.step_seconds:.4g} s"
     return CommandAnswer(
         planned.ok,
-        lambda: f"{planned.text()}\n{said}",
+        lambda: f"{planned.text()}\nas the files say: {own.layout}, {own.step_seconds:.4g} s",
         lambda: {**planned.data(), "as_said": own.as_dict()},
     )
 
@@ -75,7 +72,7 @@ _EXAMPLE = "llamapar plan --model llama3.1-70b --gpus 64 --seq-len 8192 --global
 COMMAND = Command(
     "layouts of some GPUs for a fixed batch, the fastest first, with why the others lose",
     "plan",
-    ("model", *_SEARCHED, *_PLAN, *_SHOWN, "export", "config", "launch"),
+    ("model", *_SEARCHED, *_PLAN, "config", "launch"),
     f"{_EXAMPLE}\n  {_EXAMPLE} --framework torchtitan --json\n"
     "  llamapar plan --config train.toml --launch run.slurm --gpus 256",
     exits="0 a layout passes and fits, 1 none does",

@@ -102,21 +102,16 @@ def _given_up(problem: RankFailure | Cancelled) -> CommandAnswer:
 
 
 def _text(result: RunResult, given: Given) -> str:
-    parts = [as_text(part) for part in (result, *result.details)]
-    if given["tape"]:
-        parts.append(as_text(result.tape))
-    if given["trace"]:
-        parts.append(as_text(str(result.trace)))
-    return "\n\n".join(parts)
+    asked = [given["tape"] and result.tape, given["trace"] and str(result.trace)]
+    return "\n\n".join(as_text(part) for part in (result, *result.details, *filter(None, asked)))
 
 
 def _data(result: RunResult, given: Given) -> dict[str, object]:
     data = result.as_dict()
-    for name, value in data.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            # JSON has no infinity, which stands for an output that is missing or has another shape.
-            data[name] = str(value)
-    return data | {name: getattr(result, name).as_dict() for name in ("tape", "trace") if given[name]}
+    # JSON has no infinity, which stands for an output that is missing or has another shape.
+    endless = {name: str(v) for name, v in data.items() if isinstance(v, float) and not math.isfinite(v)}
+    asked = {name: getattr(result, name).as_dict() for name in ("tape", "trace") if given[name]}
+    return data | endless | asked
 
 
 COMMAND = Command(

@@ -95,8 +95,7 @@ def _of_flight(what: Any, flight: Any, known: Known) -> Explanation:
     """Explain flight records alone."""
     if what is not None:
         raise LlamaparError("a text and flight records were given; one is explained", "", (), "flight")
-    found: Explanation = late("explain_flight")(flight, known)
-    return found
+    return late("explain_flight")(flight, known)
 
 
 def _shape_text(what: Any) -> str:

@@ -258,8 +258,7 @@ def debug_cells(behind: Slice, deadline: float = 2.0) -> Plain:
             raise LlamaparError(f"the cells had not ended after {longest:.0f} s", "") from None
         if not answer.exists():
             raise LlamaparError("the process of the replay ended", done.stderr.strip()[-300:])
-        found: Plain = json.loads(answer.read_text("utf-8"))
-        return found
+        return json.loads(answer.read_text("utf-8"))
 
 
 def answer_into_file(arguments: Sequence[str]) -> None:

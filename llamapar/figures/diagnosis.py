@@ -67,8 +67,7 @@ _UNITS = {
 def picture(explained: Explanation) -> Drawn:
     """The picture of the likeliest diagnosis. Raises LayoutError if it has no numbers to draw."""
     if explained.flight is not None:
-        hang: Drawn = late("hang_picture")(explained.flight)
-        return hang
+        return late("hang_picture")(explained.flight)
     best, sizes = explained.best, explained.live and _sizes(explained.live)
     if best is None:
         if sizes:

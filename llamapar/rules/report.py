@@ -82,8 +82,7 @@ class Finding(AsDict):
         """A few fixes, the nearest first; each passes `check` and ends this finding. A note has none."""
         if self.severity == NOTE:
             return ()
-        found: tuple[Fix, ...] = late("find_fixes")(self.job, self.rule, self.judge)
-        return found
+        return late("find_fixes")(self.job, self.rule, self.judge)
 
     @cached_property
     def frameworks(self) -> dict[str, Verdict]:
