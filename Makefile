@@ -3,6 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 LAB_ARGS ?=
+DOCS_GIT ?= build/docs.git
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -19,7 +20,7 @@ help:
 	@echo "make soak         the property tests and samples of 'make test' at their full counts, and most benchmarks"
 	@echo "make deep         what the soak has no time for, and slips made in the core that tests must notice"
 	@echo "make bench        run the measurements in benchmarks/"
-	@echo "make docs         build/docs: these pages as a site with a search, and docs/api anew from the docstrings"
+	@echo "make docs         build/docs: these pages as a site with search and versions, and docs/api anew from the docstrings"
 	@echo "make site         build/site: Explorer, watch, clinic and course as pages that need no install (npm)"
 	@echo "make constraints  pin anew: the newest releases that pyproject.toml allows"
 	@echo "make clean        remove the environment and everything generated"
@@ -47,12 +48,21 @@ bench: $(VENV)/.test-installed
 	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; PYTHONPATH=tests $(PY) $$script; done
 
 # The site is made of links to what lies here: a link between two pages is the same there and on GitHub.
-PAGES := README.md CONTRIBUTING.md CHANGELOG.md LICENSE docs notebooks
+PAGES := README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md CODE_OF_CONDUCT.md CITATION.cff LICENSE docs notebooks
+
+# mike keeps the versions of the pages as commits on a branch: of a repository of their own in build, or of the
+# one that DOCS_GIT names. It calls mkdocs by its name.
+MIKE = PATH="$(abspath $(dir $(PY))):$$PATH" NO_MKDOCS_2_WARNING=1 GIT_DIR=$(DOCS_GIT) \
+  GIT_COMMITTER_NAME=llamapar GIT_COMMITTER_EMAIL=docs@localhost mike -q
 
 docs: $(VENV)/.docs-installed
 	$(PY) tools/api.py
 	rm -rf build/pages && mkdir -p build/pages && ln -s $(PAGES:%=../../%) build/pages
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	test -e $(DOCS_GIT) || git init --quiet --bare $(DOCS_GIT)
+	version=$$($(PY) -c 'import llamapar; print(llamapar.__version__)') && \
+	  $(MIKE) deploy --message "The pages of $$version" --alias-type redirect --update-aliases $$version latest
+	$(MIKE) set-default --message "The newest pages come first" --allow-empty latest
+	rm -rf build/docs && mkdir build/docs && git --git-dir $(DOCS_GIT) archive gh-pages | tar -x -C build/docs
 	@echo "build/docs is made: $(PY) -m http.server -d build/docs"
 
 site: $(VENV)/.test-installed

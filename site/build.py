@@ -9,7 +9,6 @@ with is made here, by the panels themselves on the stand-ins of site/standins, a
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
@@ -30,6 +29,7 @@ sys.path[:0] = [str(HERE)]
 
 from chapters import Alive, write_course  # noqa: E402
 from lessons.making import write_lessons  # noqa: E402
+from npm import NoNpm, packed  # noqa: E402
 from pages import TITLES, panel_page  # noqa: E402
 from scripts import OF_WATCH, STANDINS, printed_by  # noqa: E402
 
@@ -58,28 +58,7 @@ NEEDS_TORCH = ("programs", "checkpoint", "cli")
 """Parts of ours that a panel does not import where no run is possible; lines of programs are shown."""
 
 
-class NoNpm(Exception):
-    """What cannot be had, in a sentence."""
-
-
 # -- Pyodide -----------------------------------------------------------------------------------
-
-
-def packed(folder: Path, package: tuple[str, str, str]) -> Path:
-    """An npm package (name, version, SHA-512), fetched where it is not there yet. Raises NoNpm."""
-    name, version, digest = package
-    archive = folder / f"{name}-{version}.tgz"
-    if not archive.is_file():
-        npm = shutil.which("npm")
-        if npm is None:
-            raise NoNpm("the page's Python comes from npm, which is not here; on Debian: apt-get install npm")
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [npm, "pack", "--silent", f"{name}@{version}", "--pack-destination", str(folder)]
-        if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
-            raise NoNpm(f"npm could not fetch {name} {version}: what it said stands above")
-    if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != digest:
-        raise NoNpm(f"{archive} is not {name} {version} as it is pinned here: remove it and build again")
-    return archive
 
 
 def write_plotly(site: Path, npm: Path) -> None:

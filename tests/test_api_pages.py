@@ -73,14 +73,17 @@ def test_a_name_of_the_reference_leads_to_its_entry_on_the_site() -> None:
 @pytest.mark.soak
 def test_make_docs_makes_a_site_that_asks_no_other_host() -> None:
     """`--strict` refuses a link, a heading and a name of the reference that are not there."""
-    pytest.importorskip("mkdocs", reason="no mkdocs here: make docs installs it")
+    for name in ("mkdocs", "mike"):
+        pytest.importorskip(name, reason=f"no {name} here: make docs installs it")
     command = ["make", "docs", f"PY={sys.executable}", "-o", ".venv/.docs-installed"]
     own = os.environ | {"PYTHONWARNINGS": ""}
     done = subprocess.run(
         command, cwd=PROJECT, env=own, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    site = PROJECT / "build" / "docs"
+    versions = json.loads((PROJECT / "build" / "docs" / "versions.json").read_text())
+    assert {v["version"]: v["aliases"] for v in versions}[lp.__version__] == ["latest"]
+    site = PROJECT / "build" / "docs" / lp.__version__
     found = {row["location"] for row in json.loads((site / "search/search_index.json").read_text())["docs"]}
     assert {"docs/api/rules.html#llamapar.check", "docs/memory.html"} <= found
     assert {f"llamapar.{name}" for name in LISTED} <= {place.partition("#")[2] for place in found}
@@ -89,6 +92,12 @@ def test_make_docs_makes_a_site_that_asks_no_other_host() -> None:
         loaded = re.findall(r"<(?:script|img|iframe)\b[^>]*\ssrc=\"?(https?:[^\" >]*)", text)
         loaded += re.findall(r"<link\b[^>]*rel=\"?stylesheet[^>]*href=\"?(https?:[^\" >]*)", text)
         assert loaded == [], page
+    graph = (site / "docs/map.html").read_text("utf-8")
+    if (site / "mermaid.min.js").is_file():  # npm was there; without our own, the theme would ask a CDN
+        assert '<pre class="mermaid">' in graph
+        assert '<script src="../mermaid.min.js"></script></head>' in graph
+    else:
+        assert '<pre class="mermaid">' not in graph
     check = re.sub("<[^>]+>", "", (site / "docs/api/rules.html").read_text("utf-8"))
     (call,) = re.findall(r"^check\((.*?)^\) -&gt; Report$", check, re.MULTILINE | re.DOTALL)
     assert "kv_replication: bool = False" in call  # as Shift-Tab shows it; the source has `**known`

@@ -20,6 +20,7 @@ from markdown_it.token import Token
 PROJECT = Path(__file__).resolve().parent.parent
 PAGES = [
     *(PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(PROJECT / name for name in ("SECURITY.md", "CODE_OF_CONDUCT.md")),
     *sorted((PROJECT / "docs").rglob("*.md")),
     *sorted((PROJECT / "notebooks").glob("*.ipynb")),
 ]
