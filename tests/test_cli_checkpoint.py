@@ -74,8 +74,8 @@ def test_what_lies_in_it(run: Any) -> None:
     status, out, err = run("inspect old --json")
     told = json.loads(out)
     assert (status, err) == (0, "")
-    assert told == found.as_dict()
-    assert " ".join(told) == "path ok format bytes files model sharding findings tensors"
+    assert told == {"schema": 1, **found.as_dict()}
+    assert " ".join(told) == "schema path ok format bytes files model sharding findings tensors"
     assert told["ok"] is True
     assert told["bytes"] == 31_680
     assert told["tensors"][0].keys() == {"name", "shape", "dtype", "bytes", "file", "stage", "tp_rank"}
@@ -89,7 +89,9 @@ def test_json_of_what_was_made(run: Any) -> None:
     assert (status, err) == (0, "")
     files = {p.name: p.stat().st_size for p in sorted(Path("cut").glob("*.safetensors"))}
     nbytes = checkpoint.opened("cut").nbytes
-    assert json.loads(out) == dict(path="cut", sharding="tp=2, no padding", bytes=nbytes, files=files)
+    assert json.loads(out) == dict(
+        schema=1, path="cut", sharding="tp=2, no padding", bytes=nbytes, files=files
+    )
 
 
 def test_faults_are_status_1_and_a_damaged_source_is_status_2(run: Any) -> None:

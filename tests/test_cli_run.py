@@ -101,7 +101,7 @@ def test_a_layout_that_check_refuses(run: Any) -> None:
     assert out == f"{report}\nnot run: --force runs it all the same\n"
     status, out, err = run(f"{REFUSED} --json")
     told = json.loads(out)
-    assert (status, err, list(told)) == (1, "", ["ok", "findings", "error"])
+    assert (status, err, list(told)) == (1, "", ["schema", "ok", "findings", "error"])
     assert {"ok": told["ok"], "findings": told["findings"]} == report.as_dict()
     assert told["error"] == {
         "field": "",
@@ -154,7 +154,8 @@ def test_a_run_that_was_given_up(run: Any, monkeypatch: pytest.MonkeyPatch, as_j
         return
     error = {"field": "", "message": "time-out: no rank made progress for 2 s", "why": "who waits"}
     told = {"0": "waiting in all_reduce", "1": "computing"}
-    assert json.loads(out) == {"ok": False, "error": {**error, "choose": [choose], "ranks": told}}
+    error |= {"choose": [choose], "ranks": told}
+    assert json.loads(out) == {"schema": 1, "ok": False, "error": error}
 
 
 def test_an_error_without_bound_is_still_json(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_what_is_certain_without_gpus_is_an_error_too(folder: Path) -> None:
 
 def test_the_command_judges_a_folder(folder: Path, run: Any) -> None:
     status, out, _ = run(["check", str(folder), "--gpus", "64", "--json"])
-    assert (status, json.loads(out)) == (1, judge_folder(folder, gpus=64).as_dict())
+    assert (status, json.loads(out)) == (1, {"schema": 1, **judge_folder(folder, gpus=64).as_dict()})
     (folder / "sub" / "bad.toml").unlink()
     (folder / "registry" / "runs.py").unlink()
     status, out, _ = run(["check", str(folder), "--gpus", "64"])

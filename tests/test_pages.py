@@ -17,7 +17,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 README = PROJECT / "README.md"
 NAMES = [
     *("course", "command", "library", "verdicts", "running", "your-code", "explain", "hangs", "settings"),
-    *("memory", "time", "checkpoints", "install"),
+    *("memory", "time", "checkpoints", "programs", "install"),
 ]
 GUIDE = [README, *(PROJECT / "docs" / f"{name}.md" for name in NAMES)]
 """What a user reads. Pages for contributors stand in docs/ too, and are held to the code elsewhere."""

@@ -47,7 +47,7 @@ COMMAND = Command(
     "llamapar check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072\n"
     "  llamapar check --config train.toml --gpus 128 -- --parallelism.tensor_parallel_degree 16\n"
     "  llamapar check configs/        (every file of settings in a folder, one line each)",
-    exits="0 no errors, 1 the layout has errors",
+    exits="0 no errors, 1 errors, or the files leave facts open",
     ok="ok",
     positional=MODEL_WORD,
     answer=_check,

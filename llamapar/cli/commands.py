@@ -28,6 +28,9 @@ from .output import Foldable, as_text, error_as_dict
 KNOWN = ("model", *JOB_FACTS)
 """What a person says beside files of settings."""
 
+SCHEMA = 1
+"""The version of all JSON answers: docs/programs.md says what raises it."""
+
 Result = TypeVar("Result")
 
 
@@ -94,8 +97,8 @@ class CommandAnswer:
     data: Callable[[], Mapping[str, object]]
 
     def written(self, as_json: bool) -> str:
-        """The text, or the data as JSON."""
-        return json.dumps(self.data(), allow_nan=False) if as_json else self.text()
+        """The text, or the data as JSON with the version of its schema."""
+        return json.dumps({"schema": SCHEMA, **self.data()}, allow_nan=False) if as_json else self.text()
 
 
 class FoldableRecord(Foldable, Protocol):

@@ -23,8 +23,9 @@ def run(words: Sequence[str]) -> int:
     name, *arguments = words[is_module:] or [""]
     if not (name if is_module else Path(name).is_file()):
         what = "-m: a module is needed" if is_module else f"{shown(name, 200)} is no file"
-        refused = LlamaparError(f"llamapar: {what}", "", [_EXAMPLE, "llamapar debug --help"])
-        write_line(sys.stderr, str(refused))
+        write_line(
+            sys.stderr, str(LlamaparError(f"llamapar: {what}", "", [_EXAMPLE, "llamapar debug --help"]))
+        )
         return 2
     sys.argv = [name, *arguments]
     sys.path[0:0] = [str(Path.cwd() if is_module else Path(name).resolve().parent)]

@@ -6,7 +6,6 @@ object {"error": …} on stdout says the same, so a script always reads one JSON
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
@@ -16,7 +15,7 @@ from llamapar.errors import LlamaparError
 from llamapar.late import late
 
 from . import parsing
-from .commands import Command, CommandGroup
+from .commands import Command, CommandAnswer, CommandGroup
 from .output import as_text, error_as_dict, in_flags, write_line
 from .plain_commands import PLAIN
 
@@ -68,7 +67,8 @@ def _answer(argv: Sequence[str]) -> int:
         status, text = int(not answered.ok), answered.written(given["json"])
     except LlamaparError as problem:
         write_line(sys.stderr, as_text(f"llamapar: {in_flags(problem)}"))
-        status, text = 2, json.dumps({"error": error_as_dict(problem)}) if "--json" in argv else ""
+        error = {"error": error_as_dict(problem)}
+        status, text = 2, CommandAnswer(False, str, lambda: error).written("--json" in argv)
     if failure := write_line(sys.stdout, text):
         write_line(sys.stderr, f"llamapar: {failure}")
         return 2

@@ -105,7 +105,7 @@ PLAIN: Mapping[str, Command] = {
         "--global-batch 2048 --recompute none --explain\n"
         "  llamapar cost --model llama3.1-8b --dp 8 --zero 3 --seq-len 8192 --gpu a100-80gb --json\n"
         "  llamapar cost --config train.toml --launch run.slurm",
-        exits="0 estimated",
+        exits="0 estimated, 1 the files leave facts open",
         positional=MODEL_WORD,
         needs={"seq_len": _seq_len("cost", "the time of a step grows with it")},
         below=lambda given, cost: ["", as_text(late("reasons")(cost))] if given["explain"] else [],

@@ -75,7 +75,7 @@ COMMAND = Command(
     ("model", *_SEARCHED, *_PLAN, "config", "launch"),
     f"{_EXAMPLE}\n  {_EXAMPLE} --framework torchtitan --json\n"
     "  llamapar plan --config train.toml --launch run.slurm --gpus 256",
-    exits="0 a layout passes and fits, 1 none does",
+    exits="0 a layout passes and may fit, 1 none does, or the files leave facts open",
     ok="layouts",
     positional=MODEL_WORD,
     needs={
