@@ -93,7 +93,11 @@ def wrong(path: Path, link: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(PROJECT).as_posix())
+LLMS = PROJECT / "llms.txt"
+"""What a language model reads first: llmstxt.org says its form."""
+
+
+@pytest.mark.parametrize("path", [*PAGES, LLMS], ids=lambda path: path.relative_to(PROJECT).as_posix())
 def test_no_link_is_dead(path: Path) -> None:
     assert {link: fault for link in links(text(path)) if (fault := wrong(path, link))} == {}
 
@@ -109,6 +113,17 @@ def test_every_page_can_be_reached_from_readme() -> None:
         inside = [urlsplit(link) for link in links(text(page))]
         todo += [(page.parent / unquote(p.path)).resolve() for p in inside if p.path and not p.scheme]
     assert set(PAGES) <= reached
+
+
+def test_llms_txt_has_its_form_and_the_pages_of_readme() -> None:
+    head, *sections = re.split(r"^## ", LLMS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert re.fullmatch(r"# llamapar\n\n(> .*\n)+\n([^#>\n].*\n)+\n", head)
+    rows = [line for section in sections for line in section.splitlines()[1:] if line]
+    assert [row for row in rows if not re.fullmatch(r"- \[[^]]+\]\([\w/.-]+\): \S.*[^.]", row)] == []
+    listed = [link for section in sections for link in links(section)]
+    assert len(listed) == len(set(listed)) == len(rows)
+    readme = re.findall(r"^\| \[.*\]\((docs/[\w-]+\.md)\) \|", text(PROJECT / "README.md"), re.MULTILINE)
+    assert set(readme) <= set(listed)
 
 
 @pytest.mark.parametrize(
