@@ -167,6 +167,14 @@ def test_an_error_without_bound_is_still_json(run: Any, monkeypatch: pytest.Monk
     assert json.loads(out, parse_constant=pytest.fail)["max_error"] == "inf"
 
 
+def test_a_loss_that_is_no_number_is_still_json(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = lp.run("step", "tiny", lp.Layout(), seq_len=8, steps=2, device="cpu")
+    curve = replace(result.loss_curve, losses=(1.5, float("nan")), norms=(float("inf"), -float("inf")))
+    monkeypatch.setattr(execute, "run", lambda *_, **__: replace(result, loss_curve=curve))
+    told = json.loads(run("run step --model tiny --json")[1], parse_constant=pytest.fail)
+    assert (told["losses"], told["norms"]) == ([1.5, "nan"], ["inf", "-inf"])
+
+
 # -- options -------------------------------------------------------------------------------------
 
 

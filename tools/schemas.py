@@ -77,8 +77,9 @@ WORDS: dict[str, tuple[str, ...]] = {
 SHORT = {
     "Value": "int | float | str | bool | list[Value] | dict[str, Value] | None",
     "Distance": "float | 'inf' | 'nan' | None",
+    "Number": "float | 'inf' | '-inf' | 'nan'",
 }
-"""Names of longer types. A distance without a number is a word, because JSON has no infinity."""
+"""Names of longer types. What is no finite number is a word, because JSON has no infinity."""
 
 _TYPES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 _LISTS, _MAPS = ("list", "Sequence"), ("dict", "Mapping")

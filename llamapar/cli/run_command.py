@@ -107,11 +107,13 @@ def _text(result: RunResult, given: Given) -> str:
 
 
 def _data(result: RunResult, given: Given) -> dict[str, object]:
-    data = result.as_dict()
-    # JSON has no infinity, which stands for an output that is missing or has another shape.
-    endless = {name: str(v) for name, v in data.items() if isinstance(v, float) and not math.isfinite(v)}
-    asked = {name: getattr(result, name).as_dict() for name in ("tape", "trace") if given[name]}
-    return data | endless | asked
+    # JSON has no NaN, and no infinity, which stands for an output that is missing or has another shape.
+    def word(value: object) -> object:
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    answer = result.as_dict().items()
+    data = {name: [*map(word, said)] if isinstance(said, list) else word(said) for name, said in answer}
+    return data | {name: getattr(result, name).as_dict() for name in ("tape", "trace") if given[name]}
 
 
 COMMAND = Command(
