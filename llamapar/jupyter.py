@@ -92,7 +92,8 @@ class LlamaparMagics(Magics):
                 self.failed, self.layout = number, self.on_ranks.layout
                 self.unnumbered[number] = self.on_ranks.source
             self.on_ranks = None
-            if isinstance(error, _SHAPED):
+            # An error of the library says itself what is wrong; read as another's it is blamed on a layout.
+            if isinstance(error, _SHAPED) and not isinstance(error, LlamaparError):
                 found = explain(error)
                 if found.of_shapes:
                     show(found, drawn=False)

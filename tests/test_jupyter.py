@@ -101,6 +101,20 @@ def test_tab_completes_the_names_of_options(ip: InteractiveShell, code: str, opt
 # -- the hook ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("lp.run('llama', 'llama3.1-405b', {'tp': 8})", "LayoutError: 8 ranks would take about"),
+        ("lp.run('mlp', 'tiny', {'tp': 2}, engine='torchrun')", "torchrun did not start this process"),
+    ],
+)
+def test_an_error_of_the_library_stands_alone(cell: Cell, ip: InteractiveShell, code: str, told: str) -> None:
+    ip.push({"lp": llamapar})
+    wrote, shown = cell(code)
+    assert told in wrote
+    assert shown == []
+
+
 def test_the_facts_stand_under_the_traceback(cell: Cell) -> None:
     wrote, shown = cell("import torch\nk = torch.zeros(1, 4, 64)\nk.view(1, 4, -1, 128)")
     assert "Traceback" in wrote
