@@ -131,9 +131,10 @@ function buildTiles(hear, follow) {
     const words = own.place.split(" · ").map((part, k, all) => (all.slice(0, k).some((before) => before.startsWith("piece:")) ? part.replace("piece: ", "") : part));
     const [word, ...rest] = words.join(" · ").split(/(?= )/);
     const whole = (text) => make("span", { class: "lp-whole" }, text); // never broken into two lines
+    const named = (name, made) => name.split(/(?<=\.)/).flatMap((part, k) => [k ? make("wbr") : null, whole([made && !k ? "→ " : "", make("b", {}, part)])]); // a long one after a dot
     const built = make("div", { class: `lp-tensor ${made ? "lp-made" : "lp-read"}`, "data-tensor": n, "data-differs": own.differs ? "yes" : null, style: `flex: 1 1 ${Math.max(own.columns * size[0] + 2, 120)}px` },
       thumbnail(tensor, own),
-      make("div", { class: "lp-what" }, whole([made ? "→ " : "", make("b", {}, tensor.name)]), " ", whole(shape)),
+      make("div", { class: "lp-what" }, named(tensor.name, made), " ", whole(shape)),
       make("div", { class: "lp-dims" }, listed(tensor.dims.map(dimName))),
       make("div", { class: "lp-place" }, make("b", {}, word), rest.map((part) => (part.includes("–") ? [" ", whole(part.trim())] : part)).flat()),
       single ? make("div", { class: "lp-number" }, say(own.number ?? valueOf(tensor, own, 0, 0))) : canvas);
