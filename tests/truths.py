@@ -174,7 +174,8 @@ LOADING: dict[str, object] = {
 }
 
 MESSAGES: dict[str, object] = {
-    "Which Python error do the 16 ranks raise?": "ZeroDivisionError",  # 8 // 16 is 0, and 8 // 0
+    # the count, and the degree that divides it
+    "How many facts must you add to that line before it has one cause?": 2,
     # 1,024 columns of K over 16 ranks
     "K of 8,192 tokens, in heads of 128: which size does the message call invalid?": 8192 * 1024 // 16,
     # d names two models' vocabularies

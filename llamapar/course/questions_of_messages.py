@@ -28,28 +28,20 @@ WILD = {
 """The eight messages from the wild."""
 
 
-@cache
-def _error_of_sixteen() -> Item:
-    m, tp = lp.model("llama3.1-405b"), 16
-    layout = lp.Layout(tp=tp, sequence_parallel=False)  # as in Meta's code
-    stopped = lp.tape("meta_attention", m, layout, seq_len=8192)
-    q, kv, columns = m.n_heads // tp, m.n_kv_heads // tp, m.kv_dim // tp
-    divided = f"{m.n_kv_heads} // {tp} = {kv} KV heads, and then {q} // {kv}"
-    never = f"a view would complain of {columns} columns, but the division comes before it"
-    whole = f"{m.kv_dim} columns of wk divide by {tp}, so no check of sizes complains"
+def _facts_to_add() -> Item:
     return Item(
-        "Which Python error do the 16 ranks raise?",
-        stopped.errors[0].partition(":")[0],
-        choices=(
-            ("AssertionError", "AssertionError", whole),
-            ("RuntimeError", "RuntimeError", never),
-            ("ZeroDivisionError", "ZeroDivisionError", divided),
-        ),
+        "How many facts must you add to that line before it has one cause?",
+        len(lp.explain("ZeroDivisionError: integer division or modulo by zero").needs),
+        unit="facts",
         hints=(
-            "Meta's lines first work out how many query heads and KV heads a rank has, with //.",
-            f"{m.n_heads} // {tp} = {q} and {m.n_kv_heads} // {tp} = {kv}. Then one is divided by the other.",
+            "Some count of the model was divided by the number of ranks that share it, and came out as 0.",
+            "The line says neither which count it was, nor how many ranks there were.",
         ),
-        why="Not one number of the model stands in that message.",
+        slips=(
+            (0, "No number of the model stands in it, and many counts can come out as 0."),
+            (1, "A count is 0 for every degree above it, and at a given degree every count below it is."),
+        ),
+        why="The count, here that of KV heads, and the degree that divides it.",
     )
 
 
@@ -135,7 +127,7 @@ def _columns() -> Item:
 
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {
-    "Which Python error do the 16 ranks raise?": _error_of_sixteen,
+    "How many facts must you add to that line before it has one cause?": _facts_to_add,
     "K of 8,192 tokens, in heads of 128: which size does the message call invalid?": _named_size,
     "Which of the eight was caused by another model's configuration, and not by a layout?": _other_model,
 }
