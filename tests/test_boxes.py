@@ -87,6 +87,15 @@ def test_a_truth_is_what_a_hand_works_out_and_each_slip_is_told_what_is_wrong(na
     assert panel.verdict.says.startswith("That is it")
 
 
+@pytest.mark.parametrize(
+    ("unit", "one", "two"),
+    [("facts", "1 fact", "2 facts"), ("copies", "1 copy", "2 copies"), ("ms", "1 ms", "2 ms")],
+)
+def test_one_of_a_unit_is_said_in_the_singular(unit: str, one: str, two: str) -> None:
+    item = Item("How many?", 3, unit=unit)
+    assert [item.say(1), item.say(2)] == [one, two]
+
+
 def mistakes(item: Any) -> list[object]:
     """Three that people make: one off, twice as much, nothing; of a list an entry, the order, the length."""
     truth = item.truth

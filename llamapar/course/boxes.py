@@ -119,7 +119,8 @@ class Item:
     def say(self, value: object) -> str:
         """A value in words: by its label where there are choices, with the unit where it is a number."""
         label = next((label for each, label, _ in self.choices if each == value), "")
-        unit = f" {self.unit}" if self.unit and self.kind == "number" else ""
+        one = re.sub(r"(?<=\w\w)s$", "", re.sub("ie(?=s$)", "y", self.unit))
+        unit = f" {one if value == 1 else self.unit}" if self.unit and self.kind == "number" else ""
         return label or f"{as_guess(value)}{unit}"
 
     def told(self, guess: object, first: str = "", says: str = "") -> GuessVerdict:
