@@ -20,7 +20,7 @@ from llamapar.course import exercises
 from llamapar.course.boards import dealt, holders, order_as_text, placed_operations
 from llamapar.course.boxes import Item, box
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
-from llamapar.course.guesses import read_layout, read_list, read_number
+from llamapar.course.guesses import as_guess, read_layout, read_list, read_number
 from llamapar.course.questions import QUESTIONS, Quiz
 from llamapar.course.veils import veiled
 from llamapar.panels.box_panel import Box, scale
@@ -292,6 +292,16 @@ UNREADABLE = (
     "48 and more",
     "tp=8; import os",
 )
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [lp.Layout(tp=8, dp=2), lp.Layout(tp=2, cp=4, dp=16, zero=3), lp.Layout(pp=4, virtual_stages=2)],
+    ids=str,
+)
+def test_a_layout_is_said_as_it_is_read(layout: lp.Layout) -> None:
+    """A reader who is shown the answer can type it."""
+    assert read_layout(as_guess(layout)) == layout
 
 
 @pytest.mark.parametrize(("read", "known", "told"), READERS)

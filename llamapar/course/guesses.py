@@ -30,6 +30,10 @@ def as_guess(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, lp.Layout):  # in the form that `read_layout` reads
+        more = {name: getattr(value, name) for name in ("zero", "virtual_stages")}
+        said = [f"{name}={n}" for name, n in more.items() if n != getattr(lp.Layout(), name)]
+        return " ".join([str(value), *said])
     return value[:300] if isinstance(value, str) else shown(value, 300)
 
 
