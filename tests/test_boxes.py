@@ -96,6 +96,12 @@ def test_one_of_a_unit_is_said_in_the_singular(unit: str, one: str, two: str) ->
     assert [item.say(1), item.say(2)] == [one, two]
 
 
+def test_a_first_guess_is_told_by_its_label() -> None:
+    """The progress file keeps the value, which the reader has never seen."""
+    item = Item("Which?", "row-2", choices=(("row-1", "the first", ""), ("row-2", "the second", "")))
+    assert item.told("row-2", "row-1").says == "That is it: the second. Your first guess was the first."
+
+
 def mistakes(item: Any) -> list[object]:
     """Three that people make: one off, twice as much, nothing; of a list an entry, the order, the length."""
     truth = item.truth

@@ -126,7 +126,8 @@ class Item:
     def told(self, guess: object, first: str = "", says: str = "") -> GuessVerdict:
         """The verdict that tells the truth. first: the guess that stands, where that is another one."""
         right, truth = self.is_right(guess), self.say(self.truth) if self.judged else "below"
-        again = f" Your first guess was {first}." if first and first != as_guess(guess) else ""
+        said = next((label for value, label, _ in self.choices if as_guess(value) == first), first)
+        again = f" Your first guess was {said}." if first and first != as_guess(guess) else ""
         if self.board:
             line = "That is it." if right else "Not quite: the true one stands under yours."
         elif right:
