@@ -383,6 +383,14 @@ def test_the_steps_of_a_ring_are_its_whole_work(chunking: str, documents: Any) -
             assert bool(area_of) == bool(rank.meets)
 
 
+def test_seconds_of_a_long_step_have_no_exponent() -> None:
+    step = lp.cost("llama3.1-70b", dp=8, recompute="full", seq_len=8192, global_batch=512)
+    labels = [trace["text"][0] for trace in lp.view(step).spec["data"] if trace["type"] == "bar"]
+    assert step.step_seconds > 100
+    assert all(re.fullmatch(r"(\d+(\.\d+)? s)?", label) for label in labels)
+    assert any(labels)
+
+
 def test_documents_are_outlined_and_cost_less() -> None:
     layout = lp.view(DOCUMENTS).spec["layout"]
     paths = [shape["path"] for shape in layout["shapes"] if shape["type"] == "path"]

@@ -50,7 +50,8 @@ def cost_bars(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]
                 "y": places,
                 "x": [draw.number(value) for value in seconds],
                 "width": 0.5,
-                "text": [f"{value:.2g} s" if value > WRITTEN * longest else "" for value in seconds],
+                # Two digits, and never 4.6e+02.
+                "text": [f"{float(f'{n:.2g}'):g} s" if n > WRITTEN * longest else "" for n in seconds],
                 **draw.INSIDE,
                 "marker": {"color": TERMS[name]},
                 "hovertext": [
