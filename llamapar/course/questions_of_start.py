@@ -79,7 +79,7 @@ def _agree() -> Item:
         "Do torchtitan and vLLM agree about TP 16?",
         accepts["torchtitan"] == accepts["vllm"],
         hints=(
-            "Half a head is no head. Can a framework avoid the half?",
+            "Half a head computes nothing. Can a framework avoid the half?",
             "A server that never trains may store a KV head on two ranks.",
         ),
         why=f"{said[0]}, {said[1]}: it stores each KV head on two ranks.",
@@ -103,7 +103,7 @@ def _heads_of_a_gpu() -> Item:
                 all_heads // _PAPER.cp,
                 "That divides by 16. CP cuts the text and PP the layers, not the heads.",
             ),
-            (1, "So many KV heads it holds; a KV head serves several query heads."),
+            (1, "That is the number of its KV heads, and each serves several query heads."),
         ),
         why=f"{all_heads} / {_PAPER.tp} = {own}; CP, PP and DP do not cut heads.",
         shows=lp.view(record),
@@ -146,7 +146,7 @@ def _half_the_gpus() -> Item:
     layout = _PAPER.replace(dp=_PAPER.dp // 2)
     each = _STEP // _LONG // layout.dp
     return Item(
-        f"{layout.world:,} GPUs with TP 8, CP 16, PP 16 and the long sequences. A step shall still read "
+        f"{layout.world:,} GPUs with TP 8, CP 16, PP 16 and the long sequences. A step must still read "
         f"{_STEP:,} tokens. Which DP, and how many sequences for each DP group?",
         [layout.dp, each],
         unit="DP, sequences",
