@@ -46,7 +46,7 @@ def _rows_of_one() -> Item:
         hints=("Each row of the sum goes to one rank only.", "16 rows are shared by 4 ranks."),
         slips=(
             (16, "That is an all-reduce: here a rank gets only its own rows of the sum."),
-            (1, "There are as many rows for each rank as 16 / 4."),
+            (1, "The 16 rows go to 4 ranks, so each gets more than one."),
         ),
         why="16 / 4 = 4: rank 1 gets rows 4 to 7 of the sum.",
     )
