@@ -149,7 +149,7 @@ def _pads_in_softmax() -> Item:
         truth,
         choices=tuple((word, word, "") for word in (_HIGH, _LOW, _RIGHT)),
         hints=(
-            "The softmax divides by a sum over all rows. What does a row more do to that sum?",
+            "The softmax divides by a sum over all rows. What does one more row do to that sum?",
             "The right token's probability is its exponential divided by the sum, and the loss is minus its "
             "logarithm.",
         ),
@@ -174,7 +174,7 @@ def _thirty_two() -> Item:
             f"{rows:,} / {unit:,} is {rows / unit:g}, and the table is rounded up.",
         ),
         slips=(
-            (0, f"At TP {tp} the multiple is {unit}, and {rows:,} is none."),
+            (0, f"At TP {tp} the multiple is {unit:,}, and {rows:,} is not one."),
             (unit, "That is the multiple; only what is missing to the next one is added."),
         ),
         why=f"{unit} - {rows % unit} rows are missing to the next multiple of {unit}.",
@@ -193,7 +193,7 @@ def _pad_rows_by_rank() -> Item:
         unit="pad rows",
         hints=(
             f"The table has a multiple of 128 · {tp} rows, {record.padded:,}. Each rank holds {each:,}.",
-            f"{rows:,} = {rows // each} · {each:,} + {rows % each:,}: so many ranks are full of tokens.",
+            f"{rows:,} = {rows // each} · {each:,} + {rows % each:,}: that many ranks are full of tokens.",
         ),
         slips=(
             ([0, 0, 0, record.pad_rows], f"The last rank has no more than {each:,} rows."),
