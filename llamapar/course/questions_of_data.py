@@ -33,7 +33,7 @@ def _collectives() -> Item:
             "A rank has all weights, and works on a sequence of its own. What does it need of the others?",
             "The ranks have to agree before the weights change. Must it be earlier?",
         ),
-        slips=((after, "So many run after the backward, one for each parameter."),),
+        slips=((after, "They run after the backward, one for each parameter."),),
         why=f"All {after} collectives of this step run after the backward.",
     )
 
@@ -115,7 +115,7 @@ def _gathers() -> Item:
         unit="all-gathers",
         hints=(
             f"The forward gathers each of the {forward} parameters once. Does the backward still have them?",
-            "The backward needs every matrix again, but for the embedding.",
+            "The backward needs every matrix again, except the embedding.",
         ),
         slips=(
             (forward, "That is the forward. The weights are dropped after it, and the backward needs them."),
