@@ -147,7 +147,7 @@ def _ring() -> Item:
         choices=tuple((word, word, "") for word in (_MORE, _LESS, _SAME)),
         hints=(
             "How many times does a rank hand keys and values on until it has seen those of all four ranks?",
-            "Three times; and its own it has already. An all-gather's result has four parts.",
+            "Three times, for it has its own already. An all-gather's result has four parts.",
         ),
         slips=(
             (_SAME, "Nearly: but a rank need not send itself its own quarter."),
