@@ -170,14 +170,14 @@ def _thirty_two() -> Item:
         padding.padded(rows, tp) - rows,
         unit="rows",
         hints=(
-            f"At TP {tp} the multiple is 32 · {tp} = {unit}.",
+            f"At TP {tp} the multiple is 32 · {tp} = {unit:,}.",
             f"{rows:,} / {unit:,} is {rows / unit:g}, and the table is rounded up.",
         ),
         slips=(
             (0, f"At TP {tp} the multiple is {unit:,}, and {rows:,} is not one."),
             (unit, "That is the multiple; only what is missing to the next one is added."),
         ),
-        why=f"{unit} - {rows % unit} rows are missing to the next multiple of {unit}.",
+        why=f"{unit:,} - {rows % unit} rows are missing to the next multiple of {unit:,}.",
     )
 
 
