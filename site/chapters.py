@@ -47,7 +47,8 @@ def chapter(name: str, source: str, alive: Alive) -> tuple[str, str]:
     for number, cell in enumerate(json.loads(source)["cells"]):
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            parts.append(f'<div class="cell">{anchored(MARKDOWN.render(text))}</div>')
+            prose = anchored(MARKDOWN.render(text)).replace("<table>", '<table tabindex="0">')  # it scrolls
+            parts.append(f'<div class="cell">{prose}</div>')
             continue
         own = [key for key in panels if key.startswith(f"{number}-")]
         if cell["cell_type"] == "code" and text and not (own and only_asks(cell)):

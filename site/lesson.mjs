@@ -35,6 +35,7 @@ async function show(still) {
 }
 
 followTheme();
+said.textContent = "What moves comes alive where you read"; // until the first of it is near
 tell({ progress: progress() });
 const seen = new IntersectionObserver((all) => {
   for (const { isIntersecting, target } of all) if (isIntersecting) { seen.unobserve(target); show(target); }
