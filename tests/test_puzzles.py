@@ -235,14 +235,17 @@ def test_a_hint_grows_with_each_wrong_try(capsys: pytest.CaptureFixture[str]) ->
     [
         (lambda comm, x: x[:1], "total of rank 0 is [1, 2], and should be [3, 2]"),
         (lambda comm, x: (x, x), "rank 0 returns 2 of 1: total"),
-        (lambda comm, x: "a sum", "total of rank 0 is a str, and a tensor is wanted"),
+        (lambda comm, x: "a sum", "total of rank 0 is of type str, and a tensor is needed"),
         (lambda comm, x: x / 0, "total of rank 0 has numbers that are not finite"),
         (
             lambda comm, x: comm.all_reduce(x),
             "rank 0 raised PermissionError: this puzzle is to be solved with",
         ),
         (lambda comm, x: x[9], "rank 0 raised IndexError: index 9 is out of bounds"),
-        (lambda comm, x: x if comm.rank != 2 else None, "total of rank 2 is a NoneType"),
+        (
+            lambda comm, x: x if comm.rank != 2 else None,
+            "total of rank 2 is of type NoneType, and a tensor is needed",
+        ),
         (lambda comm, x: x if comm.rank < 2 else x[:0], "total of rank 2 is [0, 2], and should be [3, 2]"),
     ],
     ids=range(8),

@@ -212,7 +212,7 @@ def _form(own: object, expected: Made, names: tuple[str, ...], rank: int) -> str
         return f"rank {rank} returns {len(own)} of {len(names)}: {', '.join(names)}"
     for name, t, right in zip(names, own, expected, strict=True):
         if not isinstance(t, Tensor):
-            return f"{name} of rank {rank} is a {type(t).__name__}, and a tensor is wanted"
+            return f"{name} of rank {rank} is of type {type(t).__name__}, and a tensor is needed"
         if t.shape != right.shape:
             return f"{name} of rank {rank} is {list(t.shape)}, and should be {list(right.shape)}"
     return ""
