@@ -122,6 +122,7 @@ PUBLIC: Mapping[str, str] = {
 """Public name → its module under llamapar; "" for a name that is itself a module."""
 
 INSIDE: Mapping[str, str] = {
+    "COURSE_COMMANDS": "course.course_commands",
     "EXPORTS": "configs.export",
     "StartUp": "configs.log",
     "WatchdogLines": "flight.log_lines",

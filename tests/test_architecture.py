@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import llamapar
-from llamapar.cli.plain_commands import PLAIN
+from llamapar.course.course_commands import COURSE_COMMANDS
 from llamapar.late import INSIDE, PUBLIC, late
 
 PACKAGE = Path(llamapar.__file__).parent
@@ -52,7 +52,7 @@ ROOMS = CORE | SATELLITES
 imports only itself and rooms that stand above it. So no core room imports a satellite. The course comes
 last, and is written with the public names."""
 
-CEILINGS = {"core": (25_688, 3_260), "satellites": (7_576, 925)}
+CEILINGS = {"core": (25_685, 3_260), "satellites": (7_657, 934)}
 """Statements and definitions, docstrings and comments apart; a public name that goes pays for a raise."""
 
 
@@ -175,7 +175,7 @@ def late_names(path: Path) -> set[str]:
 
 def test_a_room_looks_up_late_exactly_what_the_table_allows() -> None:
     used = {name: late_names(path) for name, path in modules(PACKAGE).items()}
-    rows = {row.function for row in PLAIN.values()}  # which the command looks up by its table
+    rows = {row.function for row in COURSE_COMMANDS.values()}  # which the command looks up by its table
     assert set().union(rows, *used.values()) - set(PUBLIC) == set(INSIDE)
     order = list(ROOMS)
     for user, names in used.items():

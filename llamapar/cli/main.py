@@ -19,22 +19,24 @@ from .commands import Command, CommandAnswer, CommandGroup
 from .output import as_text, error_as_dict, in_flags, write_line
 from .plain_commands import PLAIN
 
+_OF_THE_COURSE = ("course", "explorer", "lesson")
 _NAMES = (
     *("model", "check", "ranks", "run", "memory", "cost", "plan"),
-    *("loading", "schedule", "checkpoint", "explain", "debug", "course", "explorer", "lesson", "report"),
+    *("loading", "schedule", "checkpoint", "explain", "debug", *_OF_THE_COURSE, "report"),
 )
 
 
 class Commands(Mapping[str, Command | CommandGroup]):
-    """The commands by name: `llamapar NAME` is a row of PLAIN, or `NAME_command.COMMAND`, imported on demand.
+    """The commands by name: `llamapar NAME` is a row of PLAIN or of the course, or `NAME_command.COMMAND`.
 
     Each command imports only the rooms that it needs, so `llamapar check` does not wait for those of `plan`.
     """
 
     def __getitem__(self, name: str) -> Command | CommandGroup:
-        if name in PLAIN:
-            late(PLAIN[name].function)  # Its room hands in choices that the help names.
-            return PLAIN[name]
+        rows = late("COURSE_COMMANDS") if name in _OF_THE_COURSE else PLAIN
+        if name in rows:
+            late(rows[name].function)  # Its room hands in choices that the help names.
+            return rows[name]
         return import_module(f".{name}_command", __package__).COMMAND
 
     def __iter__(self) -> Iterator[str]:

@@ -16,7 +16,7 @@ from llamapar.late import late
 from llamapar.place.orders import ORDERS
 
 from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer_of, returned
-from .output import as_text, patience
+from .output import as_text
 
 _MEMORY = ("accounting", "loss", "master_weights")
 _COST = (
@@ -41,23 +41,6 @@ def _timeline(given: Given) -> CommandAnswer:
     from llamapar.place.schedule import schedule
 
     return answer_of(given, returned(given, schedule).timeline())
-
-
-def _lesson(given: Given) -> CommandAnswer:
-    """The script of a lesson, or a sentence for each file that was written."""
-    with patience("works out the answers"):
-        found = returned(given, late("lesson"))
-    written = found.write(**given.of("out", "slides"))
-    return CommandAnswer(
-        True, lambda: "\n".join(written) or found.text(), lambda: found.as_dict() | {"written": written}
-    )
-
-
-def _explorer(given: Given) -> CommandAnswer:
-    """Becomes the server of an Explorer on the given job; without a value, on the paper's."""
-    said = given.of("model", *LAYOUT, *FACTS, "framework")  # A flag that was not given is False.
-    job = Job.of(given.model, given.layout, **given.of(*FACTS)) if any(said.values()) else None
-    return answer_of(given, late("open_explorer")(job, **given.of("framework", "browser", "port")))
 
 
 def _seq_len(command: str, why: str) -> tuple[str, str, tuple[object, ...]]:
@@ -124,37 +107,6 @@ PLAIN: Mapping[str, Command] = {
         positional=MODEL_WORD,
         below=lambda _, found: [as_text(line) for line in late("overflow_lines")(found)],
         helps={"seq_len": "tokens in the KV cache"},
-    ),
-    "course": Command(
-        "copy the course's notebooks into a folder, and open them in JupyterLab",
-        "open_course",
-        ("copy", "browser", "port"),
-        "llamapar course llama-course\n  llamapar course llama-course --no-browser --port 8889",
-        exits="0 copied, and the status of JupyterLab once it has ended",
-        positional=(
-            ("folder", "folder for the copies (default: llamapar-course); no file in it is overwritten"),
-        ),
-    ),
-    "explorer": Command(
-        "the Explorer alone, in a browser",
-        "check",  # It takes the same facts.
-        ("model", "job", *LAYOUT, *FACTS, "framework", "browser", "port"),
-        "llamapar explorer\n  llamapar explorer llama3-70b --tp 8 --dp 8 --gpus 64",
-        exits="the status of Voilà once it has ended",
-        positional=MODEL_WORD,
-        answer=_explorer,
-    ),
-    "lesson": Command(
-        "a script and slides for a session on a notebook of the course, or on a section of a paper",
-        "lesson",
-        ("minutes", "out", "slides"),
-        "llamapar lesson paper-3.3 --minutes 60 --slides slides.html\n"
-        "  llamapar lesson 03_attention_heads --out script.md",
-        exits="0 written",
-        positional=(("name", "paper-3.3, or a notebook: 03_attention_heads, 03, or its path"),),
-        needs={"name": ("a lesson is needed", "", ("llamapar lesson 03", "llamapar lesson paper-3.3"))},
-        answer=_lesson,
-        helps={"out": "new file for the script, in Markdown (default: the output)"},
     ),
     "schedule": Command(
         "order and times of a pipeline's operations, and its bubble",
