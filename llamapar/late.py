@@ -141,7 +141,6 @@ INSIDE: Mapping[str, str] = {
     "loading_picture": "nodes.drawing:picture",
     "make_mesh": "spmd.compat",
     "open_course": "course.opening",
-    "open_explorer": "course.opening",
     "overflow_lines": "nodes.loading",
     "read_dumps": "flight.drop",
     "settings_of_texts": "configs.reader",

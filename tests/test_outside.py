@@ -13,12 +13,13 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+import llamapar
 from test_environment import EXTRAS, PROJECT, PYPROJECT
 
 GITHUB = PROJECT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 FORMS = sorted((GITHUB / "ISSUE_TEMPLATE").glob("[0-9]-*.yml"))
-VERSION = PYPROJECT["project"]["version"]
+VERSION = llamapar.__version__
 PYTHON = PYPROJECT["project"]["requires-python"]
 
 

@@ -74,7 +74,9 @@ EXAMPLES = {
     "loading Loading": "loading llama3.1-405b",
     "schedule Timeline": "schedule zbv --pp 2 --micro-batches 4",
     "explain Explanation": "explain --flight dumps",
+    "course CourseCopy": "course mine --copy",
     "lesson LessonAnswer": "lesson 01 --minutes 4",
+    "report ReportForAnIssue": "report tiny --tp 3",
     "checkpoint-inspect Inspection": "checkpoint inspect cut",
     "checkpoint-shard MadeCheckpoint": "checkpoint shard old sharded --tp 2",
     "checkpoint-gather MadeCheckpoint": "checkpoint gather old gathered",
@@ -370,7 +372,11 @@ STATUSES = table("| command | `0` | `1` | `2` |")
 
 
 def test_the_page_has_the_statuses_of_every_command() -> None:
-    assert [row[0].strip("`") for row in STATUSES] == [*(name.replace("-", " ") for name in ANSWERS), "debug"]
+    assert [row[0].strip("`") for row in STATUSES] == [
+        *(name.replace("-", " ") for name in ANSWERS),
+        "debug",
+        "explorer",
+    ]
     for name, about in TOOL["commands"]().items():
         (cells,) = (row[1:] for row in STATUSES if row[0].strip("`") == name.replace("-", " "))
         assert [bool(cell) for cell in cells] == [True, re.search(r"\b1 ", about.exits) is not None, True]

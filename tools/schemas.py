@@ -202,14 +202,17 @@ def names_in(schema: object) -> Iterator[str]:
 
 
 def commands() -> dict[str, Command]:
-    """Every command that answers in JSON, by the name of its file. debug runs a script, which has none."""
+    """Every command that answers in JSON, by the name of its file.
+
+    debug runs a script and explorer a server, which have none.
+    """
     found: dict[str, Command] = {}
     for name, command in Commands().items():
         inner = command.commands if isinstance(command, CommandGroup) else {"": command}
         found |= {
             f"{name}-{word}".rstrip("-"): each for word, each in inner.items() if isinstance(each, Command)
         }
-    return {name: command for name, command in found.items() if name != "debug"}
+    return {name: command for name, command in found.items() if name not in ("debug", "explorer")}
 
 
 def schema_of(name: str) -> Schema:

@@ -119,8 +119,9 @@ class Item:
     def say(self, value: object) -> str:
         """A value in words: by its label where there are choices, with the unit where it is a number."""
         label = next((label for each, label, _ in self.choices if each == value), "")
-        one = re.sub(r"(?<=\w\w)s$", "", re.sub("ie(?=s$)", "y", self.unit))
-        unit = f" {one if value == 1 else self.unit}" if self.unit and self.kind == "number" else ""
+        unit = f" {self.unit}" if self.unit and self.kind == "number" else ""
+        if value == 1:  # 1 rank, 1 copy, and 1 s
+            unit = re.sub(r"(?<=\w\w)s$", "", re.sub("ie(?=s$)", "y", unit))
         return label or f"{as_guess(value)}{unit}"
 
     def told(self, guess: object, first: str = "", says: str = "") -> GuessVerdict:

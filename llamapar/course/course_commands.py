@@ -8,13 +8,14 @@ from llamapar.cli.commands import MODEL_WORD, Command, CommandAnswer, Given, ans
 from llamapar.cli.output import patience
 from llamapar.describe.job import Job
 from llamapar.describe.options import FACTS, LAYOUT
-from llamapar.late import late
 
 
 def _lesson(given: Given) -> CommandAnswer:
     """The script of a lesson, or a sentence for each file that was written."""
+    from .lessons import lesson  # Here, because the help of a command needs only its row.
+
     with patience("works out the answers"):
-        found = returned(given, late("lesson"))
+        found = returned(given, lesson)
     written = found.write(**given.of("out", "slides"))
     return CommandAnswer(
         True, lambda: "\n".join(written) or found.text(), lambda: found.as_dict() | {"written": written}
@@ -23,9 +24,11 @@ def _lesson(given: Given) -> CommandAnswer:
 
 def _explorer(given: Given) -> CommandAnswer:
     """Becomes the server of an Explorer on the given job; without a value, on the paper's."""
+    from .opening import open_explorer
+
     said = given.of("model", *LAYOUT, *FACTS, "framework")  # A flag that was not given is False.
     job = Job.of(given.model, given.layout, **given.of(*FACTS)) if any(said.values()) else None
-    return answer_of(given, late("open_explorer")(job, **given.of("framework", "browser", "port")))
+    return answer_of(given, open_explorer(job, **given.of("framework", "browser", "port")))
 
 
 COURSE_COMMANDS: Mapping[str, Command] = {
