@@ -62,5 +62,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
             return
         for folder, pattern in SHIPPED.items():
             for file in Path(self.root, folder).glob(pattern):
+                if file.is_dir() or file.parent.name == "__pycache__":
+                    continue
                 inside = file.relative_to(self.root).as_posix()
                 build_data["force_include"][str(file)] = f"llamapar/shipped/{inside}"

@@ -52,7 +52,7 @@ ROOMS = CORE | SATELLITES
 imports only itself and rooms that stand above it. So no core room imports a satellite. The course comes
 last, and is written with the public names."""
 
-CEILINGS = {"core": (25_685, 3_260), "satellites": (7_659, 934)}
+CEILINGS = {"core": (25_685, 3_260), "satellites": (7_660, 934)}
 """Statements and definitions, docstrings and comments apart; a public name that goes pays for a raise."""
 
 

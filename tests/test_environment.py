@@ -191,6 +191,15 @@ def test_make_refuses_an_old_python_in_one_line(tmp_path: Path) -> None:
     assert f"llamapar needs Python 3.11 or newer and {old} is 3.10; name another" in made.stderr
 
 
+def test_voila_adds_nothing_to_jupyterlab() -> None:
+    """It is there for the Explorer alone: no button in a notebook's bar, and no second server to import."""
+    folder = PROJECT / "jupyter"
+    page = json.loads((folder / "labconfig" / "page_config.json").read_text())
+    assert page == {"disabledExtensions": {"@voila-dashboards/jupyterlab-preview": True}}
+    server = json.loads((folder / "jupyter_server_config.d" / "voila.json").read_text())
+    assert server == {"ServerApp": {"jpserver_extensions": {"voila.server_extension": False}}}
+
+
 def test_news_and_update_checks_are_off() -> None:
     path = PROJECT / "jupyter" / "labconfig" / "default_setting_overrides.json"
     notification = json.loads(path.read_text())["@jupyterlab/apputils-extension:notification"]

@@ -14,6 +14,7 @@ import tomllib
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,6 +201,13 @@ def test_the_course_is_copied_and_nothing_is_overwritten(fresh: Environment) -> 
     status, text, error = fresh.run("llamapar", "course", "mine")
     assert (status, text) == (2, "")
     assert "jupyterlab is not installed" in error
+
+
+def test_a_port_that_cannot_be_listened_on(run: Any) -> None:
+    for port in ("0", "65536"):
+        status, out, err = run(f"explorer --port {port}")
+        assert (status, out) == (2, "")
+        assert err.startswith(f"llamapar: port={port}: port must be a whole number from 1 to 65535")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ COURSE_COMMANDS: Mapping[str, Command] = {
         "check",  # It takes the same facts.
         ("model", "job", *LAYOUT, *FACTS, "framework", "browser", "port"),
         "llamapar explorer\n  llamapar explorer llama3-70b --tp 8 --dp 8 --gpus 64",
-        exits="the status of Voilà once it has ended",
+        exits="the status of the server once it has ended",
         positional=MODEL_WORD,
         answer=_explorer,
     ),

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from llamapar.configs.export import as_cli
 from llamapar.describe.job import Job
-from llamapar.errors import LlamaparError, install
+from llamapar.errors import LlamaparError, install, whole
 from llamapar.records.tables import Plain, fold
 
 FIRST = "notebooks/00_start_here.ipynb"
@@ -97,7 +97,7 @@ def open_course(
 ) -> CourseCopy:
     """Copy the course into a folder and become JupyterLab on its first notebook; with `copy`, only copy.
 
-    Raises LlamaparError if a file cannot be copied, or without JupyterLab.
+    Raises LlamaparError if a file cannot be copied, for a wrong port, or without JupyterLab.
     """
     made = course_copy(folder)
     if not copy:
@@ -111,7 +111,7 @@ def open_explorer(
 ) -> NoReturn:
     """Become Voilà on an Explorer with a job; without one, with the Llama 3 paper's.
 
-    Raises LlamaparError without Voilà.
+    Raises LlamaparError for a wrong port, or without Voilà.
     """
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "llamapar"
     os.environ["LLAMAPAR_EXPLORER"] = as_cli(job, framework) if job else ""
@@ -132,6 +132,7 @@ def _become_a_server(state: Path, browser: bool, port: int | None, *words: str) 
     except OSError as problem:
         what = "there is no place for what the server writes"
         raise LlamaparError(what, str(problem), ["another XDG_STATE_HOME"]) from None
-    options = [*([] if browser else ["--no-browser"]), *([f"--port={port}"] if port else [])]
+    options = [] if browser else ["--no-browser"]
+    options += [] if port is None else [f"--port={whole('port', port, 1, 65535)}"]
     start = str(shipped_folder() / "jupyter" / "start.py")
     os.execv(sys.executable, [sys.executable, start, "--state", str(state), *words, *options])
