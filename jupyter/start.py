@@ -74,14 +74,17 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="only what the notebook displays, by Voilà")
     known, options = parser.parse_known_args()
     root = known.root.resolve()
+    if known.alone and known.notebook is None:
+        parser.error("--alone needs a notebook")
     if known.notebook is not None and not (root / known.notebook).is_file():
         parser.error(f"there is no notebook {known.notebook} in {root}")
+    state = known.state.resolve()
     if known.alone:
         words = alone(known.ip, str(root / known.notebook), options)
     else:
         words = command(root, known.ip, known.notebook, options)
-    dress(known.state.resolve())
-    os.execve(words[0], words, environment(known.state.resolve()))
+        dress(state)
+    os.execve(words[0], words, environment(state))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ arguments of a docstring, one a paragraph, are a list.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import inspect
 import re
@@ -112,25 +111,8 @@ def parameter(p: inspect.Parameter) -> griffe.Parameter:
     return griffe.Parameter(p.name, kind=kind, annotation=annotation, default=default)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if that is needed")
-    check = parser.parse_args().check
-    pages = written()
-    there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
-    changed = sorted(name for name in pages | there if pages.get(name) != there.get(name))
-    for name in changed:
-        print(f"docs/api/{name} {'would change' if check else 'written' if name in pages else 'removed'}")
-        if check:
-            continue
-        if name in pages:
-            (FOLDER / name).write_text(pages[name], encoding="utf-8")
-        else:
-            (FOLDER / name).unlink()
-    return int(check and bool(changed))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from generated import settle  # It lies beside this script.
+
+    pages = {FOLDER / name: text for name, text in written().items()}
+    sys.exit(settle(__doc__, pages, FOLDER.glob("*.md")))

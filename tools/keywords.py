@@ -11,7 +11,6 @@ or follows from the table in llamapar/describe/options.py. Functions take them a
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
 import sys
@@ -111,21 +110,7 @@ def written() -> dict[Path, str]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if that is needed")
-    check = parser.parse_args().check
-    changed = False
-    for path, text in written().items():
-        if text != path.read_text(encoding="utf-8"):
-            changed = True
-            print(f"{path.relative_to(PROJECT)} {'would change' if check else 'written'}")
-            if not check:
-                path.write_text(text, encoding="utf-8")
-    return int(check and changed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from generated import settle  # It lies beside this script.
+
+    sys.exit(settle(__doc__, files := written(), files))

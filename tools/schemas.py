@@ -11,7 +11,6 @@ new one makes tests/test_schemas.py red. docs/programs.md says what raises the v
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import json
@@ -247,25 +246,8 @@ def written() -> dict[str, str]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if that is needed")
-    check = parser.parse_args().check
-    files, there = written(), {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.json")}
-    changed = sorted(name for name in files | there if files.get(name) != there.get(name))
-    for name in changed:
-        print(f"docs/schemas/{name} {'would change' if check else 'written' if name in files else 'removed'}")
-        if check:
-            continue
-        if name in files:
-            FOLDER.mkdir(exist_ok=True)
-            (FOLDER / name).write_text(files[name], encoding="utf-8")
-        else:
-            (FOLDER / name).unlink()
-    return int(check and bool(changed))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from generated import settle  # It lies beside this script.
+
+    schemas = {FOLDER / name: text for name, text in written().items()}
+    sys.exit(settle(__doc__, schemas, FOLDER.glob("*.json")))

@@ -75,7 +75,9 @@ def _layer_split(text: str) -> str:
 def _gpu(text: str) -> Gpu:
     """A GPU; stderr says which one a short name stands for."""
     found = hardware(text)
-    write_line(sys.stderr, f"llamapar: --gpu {text} is {found.name}" * (found.text == found.name != text))
+    write_line(
+        sys.stderr, f"llamapar: --gpu {text} is {found.name}" if found.text == found.name != text else ""
+    )
     return found
 
 

@@ -103,7 +103,12 @@ def _flags(choice: Choice) -> str:
 
 def error_as_dict(error: LlamaparError) -> dict[str, object]:
     """An error as plain values for JSON, its choices as flags."""
-    return dict(field=error.field, message=error.what, why=error.why, choose=as_flags(error.choices))
+    return {
+        "field": error.field,
+        "message": error.what,
+        "why": error.why,
+        "choose": as_flags(error.choices),
+    }
 
 
 def in_flags(error: LlamaparError) -> LlamaparError:

@@ -53,7 +53,7 @@ def _line(report: Report) -> str:
         job = job.replace(model=job.model.replace(name="custom"))
     if job.gpu and HARDWARE.get(job.gpu.name) != job.gpu:
         job = job.replace(gpu=replace(job.gpu, name="custom", source=""))
-    return late("EXPORTS")["CLI"](job, report.judge and report.judge.name).splitlines()[-1]
+    return late("as_cli")(job, report.judge and report.judge.name).splitlines()[-1]
 
 
 def _row(name: str, value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llamapar.cli.commands import MODEL_WORD, Command, CommandAnswer, Given, answer_of, returned
+from llamapar.cli.commands import MODEL_WORD, Command, CommandAnswer, Given, returned
 from llamapar.cli.output import patience
 from llamapar.describe.job import Job
 from llamapar.describe.options import FACTS, LAYOUT
@@ -28,7 +28,7 @@ def _explorer(given: Given) -> CommandAnswer:
 
     said = given.of("model", *LAYOUT, *FACTS, "framework")  # A flag that was not given is False.
     job = Job.of(given.model, given.layout, **given.of(*FACTS)) if any(said.values()) else None
-    return answer_of(given, open_explorer(job, **given.of("framework", "browser", "port")))
+    open_explorer(job, **given.of("framework", "browser", "port"))
 
 
 COURSE_COMMANDS: Mapping[str, Command] = {

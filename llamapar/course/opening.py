@@ -125,12 +125,14 @@ def _become_a_server(state: Path, browser: bool, port: int | None, *words: str) 
     ]
     if missing:
         raise LlamaparError(
-            f"{missing[0]} is not installed", "the browser shows it by that", [install("lab")]
+            f"{missing[0]} is not installed",
+            "the course opens by JupyterLab, and the Explorer alone by Voila",
+            [install("lab")],
         )
     try:
         state.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        what = "there is no place for what the server writes"
+        what = f"{state} cannot be made, and the server writes there"
         raise LlamaparError(what, str(problem), ["another XDG_STATE_HOME"]) from None
     options = [] if browser else ["--no-browser"]
     options += [] if port is None else [f"--port={whole('port', port, 1, 65535)}"]
