@@ -260,6 +260,14 @@ def test_a_live_picture_is_stored_as_it_opens(notebook: NotebookNode) -> None:
         assert stored == panel.snapshot().summary
 
 
+def test_a_film_of_a_mistake_shows_it(notebook: NotebookNode) -> None:
+    """In another layout than the mistake's own it may change nothing, and then the film says so."""
+    for cell in code_cells(notebook):
+        opens = (cell.source.splitlines() or [""])[-1]
+        if opens.startswith("lp.watch(") and "case=" in opens:
+            assert "changes nothing here" not in eval(opens, {"lp": lp}).payload["says"]
+
+
 def test_only_tagged_cells_depend_on_the_machine(notebook: NotebookNode) -> None:
     for cell in code_cells(notebook):
         if "nbval-ignore-output" in tags(cell):
