@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -52,8 +52,12 @@ ROOMS = CORE | SATELLITES
 imports only itself and rooms that stand above it. So no core room imports a satellite. The course comes
 last, and is written with the public names."""
 
-CEILINGS = {"core": (25_685, 3_260), "satellites": (7_660, 934)}
-"""Statements and definitions, docstrings and comments apart; a public name that goes pays for a raise."""
+CEILINGS = {"nodes": 309_535, "characters": 374_147}
+"""The size of the package, which only falls: a capability that needs room makes it first.
+
+`nodes` counts the syntax trees without modules, contexts, docstrings and annotations, which is the same on
+every Python and is not made smaller by joining lines. `characters` counts TOML, JavaScript and CSS files.
+"""
 
 
 # -- reading imports -------------------------------------------------------------------------------
@@ -201,29 +205,55 @@ def test_no_file_is_long() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > MAX_FILE} == {}
 
 
-def size(sources: Iterable[str]) -> tuple[int, int]:
-    """Statements, docstrings apart, and definitions of functions and classes."""
-    nodes = [node for source in sources for node in ast.walk(parsed(source))]
-    texts = [n for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
-    docstrings = sum(isinstance(text.value.value, str) for text in texts)
-    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return sum(isinstance(n, ast.stmt) for n in nodes) - docstrings, sum(
-        isinstance(n, defined) for n in nodes
-    )
+def nodes_in(source: str) -> int:
+    """The nodes of a syntax tree, but for modules, contexts, strings that stand alone, and annotations."""
+    nodes = 0
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, (ast.expr_context, ast.Module)):
+            nodes += 1
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "type_params"):
+                continue
+            children = value if isinstance(value, list) else [value]
+            for child in children:
+                if isinstance(child, ast.AST) and not (name == "body" and is_string(child)):
+                    waiting.append(child)
+    return nodes
+
+
+def is_string(node: ast.AST) -> bool:
+    """Whether this is a statement that is a string: a docstring, or the words under a constant."""
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+        return False
+    return isinstance(node.value.value, str)
+
+
+def size(package: Path) -> dict[str, int]:
+    """Nodes of the Python files, and characters of the TOML, JavaScript and CSS files, under `package`."""
+    data = [path for suffix in ("toml", "js", "css") for path in package.rglob(f"*.{suffix}")]
+    return {
+        "nodes": sum(nodes_in(path.read_text("utf-8")) for path in modules(package).values()),
+        "characters": sum(len(path.read_text("utf-8")) for path in data),
+    }
 
 
 @pytest.mark.parametrize("part", CEILINGS)
 def test_the_package_does_not_grow(part: str) -> None:
-    within = {name: path for name, path in modules(PACKAGE).items() if room_of(name) in SATELLITES}
-    if part == "core":
-        within = {name: path for name, path in modules(PACKAGE).items() if name not in within}
-    statements, definitions = size(path.read_text() for path in within.values())
-    assert (statements, definitions) <= CEILINGS[part]
-    assert definitions <= CEILINGS[part][1]
+    assert size(PACKAGE)[part] <= CEILINGS[part]
 
 
-def test_statements_are_counted_and_texts_are_not() -> None:
-    assert size(['"""Text."""\nx = 1\n\n\ndef f():\n    """Text."""\n    # why\n    return x\n']) == (3, 1)
+def test_texts_and_annotations_cost_nothing_and_golf_wins_nothing(tmp_path: Path) -> None:
+    plain = 'def f(a: int) -> str:\n    """Text."""\n    # why\n    x = 1\n    return x\n'
+    (tmp_path / "bare.py").write_text("def f(a):\n    x = 1\n    return x\n")
+    bare = size(tmp_path)
+    (tmp_path / "bare.py").write_text(plain)
+    (tmp_path / "row.toml").write_text("a = 1\n")
+    assert bare == {"nodes": 8, "characters": 0}
+    assert size(tmp_path) == {"nodes": 8, "characters": 6}
+    (tmp_path / "bare.py").write_text("def f(a):\n    x = 1; return x\n")
+    assert size(tmp_path)["nodes"] == 8
 
 
 def test_shipped_code_imports_nothing_that_is_for_tests() -> None:
