@@ -141,15 +141,25 @@ def test_installed_versions_are_the_pins() -> None:
 def test_environment_yml_takes_its_pins_from_the_constraints() -> None:
     environment = yaml.safe_load((PROJECT / "environment.yml").read_text())
     assert environment["channels"] == ["conda-forge"]
-    python = "python" + PYPROJECT["project"]["requires-python"]
     *_, pip = environment["dependencies"]
     first, *named, project = pip["pip"]
-    assert environment["dependencies"][:-1] == [python, "pip"]
+    assert environment["dependencies"][1:-1] == ["pip"]
     assert (first, project) == ("-c constraints.txt", "-e .[test]")
     assert named == ["jupyterlab", "ipywidgets", "torch", "plotly", "nbval"]
     assert {canonicalize_name(name) for name in named} <= PINS.keys()
     assert set(named) <= {canonicalize_name(r.name) for e in ("run", "lab", "test") for r in direct(e)}
     assert [e for e in EXTRAS for r in direct(e) if r.name == "nbval"] == ["test"]  # a reader needs none
+
+
+def test_environment_yml_takes_a_python_that_the_pins_are_tried_with() -> None:
+    """conda takes the newest that it may, and for a newer one the pins have no build."""
+    python = Requirement(yaml.safe_load((PROJECT / "environment.yml").read_text())["dependencies"][0])
+    tried = re.findall(r"Python :: (3\.\d+)$", "\n".join(PYPROJECT["project"]["classifiers"]), re.MULTILINE)
+    workflow = yaml.safe_load((PROJECT / ".github" / "workflows" / "tests.yml").read_text())
+    for job in workflow["jobs"].values():
+        assert job["strategy"]["matrix"]["python"] == tried
+    minors = [f"3.{minor}" for minor in range(30)]
+    assert [minor for minor in minors if python.specifier.contains(f"{minor}.9")] == tried
 
 
 def test_ci_installs_a_browser_and_runs_make_test_and_make_soak_alone() -> None:

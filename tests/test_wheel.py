@@ -198,9 +198,45 @@ def test_the_course_is_copied_and_nothing_is_overwritten(fresh: Environment) -> 
         f"{mine}: all files are there\n"
         f"    kept as they are, because they differ from this version's: notebooks/{NOTEBOOKS[0]}\n"
     )
-    status, text, error = fresh.run("llamapar", "course", "mine")
+
+
+def test_a_course_that_cannot_open_is_not_copied(fresh: Environment) -> None:
+    status, text, error = fresh.run("llamapar", "course", "unopened")
     assert (status, text) == (2, "")
     assert "jupyterlab is not installed" in error
+    assert not (fresh.home / "unopened").exists()
+
+
+def test_three_copies_at_once_end_well(fresh: Environment) -> None:
+    words = [str(fresh.bin / "llamapar"), "course", "shared", "--copy", "--json"]
+    at_once = [
+        subprocess.Popen(words, cwd=fresh.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    ended = [(*one.communicate(timeout=60), one.returncode) for one in at_once]
+    assert [(error, status) for _, error, status in ended] == [("", 0)] * 3
+    said = [json.loads(text) for text, _, _ in ended]
+    there = sorted(
+        str(path.relative_to(fresh.home / "shared")) for path in (fresh.home / "shared").rglob("*.*")
+    )
+    assert sorted(name for one in said for name in one["copied"]) == there  # each file was written once
+    assert [one["kept"] for one in said] == [[]] * 3
+    for name in NOTEBOOKS:
+        assert (fresh.home / "shared" / "notebooks" / name).read_bytes() == (
+            PROJECT / "notebooks" / name
+        ).read_bytes()
+
+
+def test_a_copy_goes_through_no_link_that_stands_ready(fresh: Environment) -> None:
+    letter, notebooks = fresh.home / "letter", fresh.home / "baited" / "notebooks"
+    letter.write_text("a letter")
+    notebooks.mkdir(parents=True)
+    baits = [notebooks / f"{name}.part" for name in NOTEBOOKS]
+    for bait in baits:
+        bait.symlink_to(letter)
+    assert fresh.run("llamapar", "course", "baited", "--copy")[0] == 0
+    assert letter.read_text() == "a letter"
+    assert sorted(notebooks.iterdir()) == sorted([*baits, *(notebooks / name for name in NOTEBOOKS)])
 
 
 def test_a_port_that_cannot_be_listened_on(run: Any) -> None:
@@ -210,25 +246,54 @@ def test_a_port_that_cannot_be_listened_on(run: Any) -> None:
         assert err.startswith(f"llamapar: port={port}: port must be a whole number from 1 to 65535")
 
 
+LINKS_AND_PIPES = "; the course follows no link and opens no pipe or device"
+
+
 @pytest.mark.parametrize(
-    ("there", "why"),
-    [("file", "Not a directory"), ("folder", "Is a directory"), ("link", "No such file or directory")],
+    ("there", "at", "why"),
+    [
+        ("file", "", "[Errno 20] Not a directory: '{}/.jupyter'"),
+        ("folder", f"notebooks/{NOTEBOOKS[-1]}", "{} is not a regular file" + LINKS_AND_PIPES),
+        ("pipe", f"notebooks/{NOTEBOOKS[-1]}", "{} is not a regular file" + LINKS_AND_PIPES),
+        ("link to nothing", f"notebooks/{NOTEBOOKS[-1]}", "{} is not a regular file" + LINKS_AND_PIPES),
+        ("link to a file", f"notebooks/{NOTEBOOKS[-1]}", "{} is not a regular file" + LINKS_AND_PIPES),
+        ("link to a folder", "notebooks", "{} is not a folder" + LINKS_AND_PIPES),
+        ("link to a folder", "docs/measured", "{} is not a folder" + LINKS_AND_PIPES),
+        ("link to a folder", ".jupyter", "{} is not a folder" + LINKS_AND_PIPES),
+        ("file", ".jupyter", "{} is not a folder" + LINKS_AND_PIPES),
+    ],
 )
-def test_a_course_that_cannot_be_copied(fresh: Environment, tmp_path: Path, there: str, why: str) -> None:
-    place = tmp_path / "place"
-    if there == "file":
-        place.write_text("a letter")
-    elif there == "folder":
-        (place / "notebooks" / NOTEBOOKS[0]).mkdir(parents=True)
-    else:
-        (place / "notebooks").mkdir(parents=True)
-        (place / "notebooks" / NOTEBOOKS[0]).symlink_to(tmp_path / "gone")
-    status, text, error = fresh.run("llamapar", "course", str(place), "--copy")
+def test_a_course_that_cannot_be_copied(
+    fresh: Environment, tmp_path: Path, there: str, at: str, why: str
+) -> None:
+    """It is refused before the first copy, and what stands there stays as it is."""
+    target, mine = tmp_path / "target", tmp_path / "mine"
+    mine.mkdir()
+    (mine / "letter").write_text("a letter")
+    place = target / at
+    place.parent.mkdir(parents=True, exist_ok=True)
+    match there:
+        case "file":
+            place.write_text("a letter")
+        case "folder":
+            place.mkdir()
+        case "pipe":
+            os.mkfifo(place)
+        case "link to nothing":
+            place.symlink_to(mine / "gone")
+        case "link to a file":
+            place.symlink_to(mine / "letter")
+        case "link to a folder":
+            place.symlink_to(mine)
+    before = sorted(tmp_path.rglob("*"))
+    status, text, error = fresh.run("llamapar", "course", str(target), "--copy")
     assert (status, text) == (2, "")
-    assert f"the course cannot be copied to {place}" in error
-    assert why in error
-    if there == "file":
-        assert place.read_text() == "a letter"
+    assert error == (
+        f"llamapar: the course cannot be copied to {target}\n  why  {why.format(place)}\n"
+        "  try  llamapar course OTHER-FOLDER\n"
+    )
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (mine / "letter").read_text() == "a letter"
 
 
 def test_a_lesson_is_read_from_the_wheel(fresh: Environment) -> None:
