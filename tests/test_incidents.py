@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import re
+import tempfile
 from typing import Any
 
 import pytest
@@ -26,9 +29,9 @@ HAPPENED: dict[int, tuple[str, str]] = {
         "all 16 ranks have what one process computes",
     ),
     4: (
-        "missingBytes is 1,048,576 of 1,706,240; 38 of 39 tensors are read wrongly, "
+        "missingBytes is 4,294,967,296 of 237,908,328,448; 1,136 of 1,137 tensors are read wrongly, "
         "layers.0.attention.wq.weight first",
-        "all 39 tensors are read to the last of 1,706,240 bytes",
+        "all 1,137 tensors are read to the last of 237,908,328,448 bytes",
     ),
     5: (
         "tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs; batch_per_dp·dp·seq_len = 16·4·131072 = "
@@ -78,7 +81,8 @@ REPAIRS: list[tuple[int, dict[str, Any], bool, str]] = [
     (2, {"divisible_by": 32, "tp": 16}, False, "rank 0 has [8032, 16], and [128256, 16] is needed"),
     (2, {"tp": 17}, False, "17 ranks; a replay starts 16 at most"),
     (3, {"kv_replication": True}, True, "all 16 ranks"),
-    (4, {"size_bits": 32}, True, "all 39 tensors"),
+    (4, {"size_bits": 32}, False, "1,136 of 1,137 tensors"),
+    (4, {"size_bits": 33}, True, "all 1,137 tensors"),
     (5, {"cp": 32}, False, "but the batch has 16777216"),
     (6, {"resumed_dp": 4}, True, "equals that of one process"),
     (6, {"resumed_dp": 8, "loads": "all files"}, True, "equals that of one process"),
@@ -94,6 +98,21 @@ def test_what_repairs_it_and_what_does_not(number: int, changes: dict[str, Any],
     assert tried.ok == ok
     assert text in tried.runs[0][2]
     assert lp.incidents[number].fix not in str(tried)  # a try does not give the answer away
+
+
+def test_a_disk_without_room_for_the_file_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a right repair would be red."""
+
+    class Short(io.BytesIO):
+        def truncate(self, size: int | None = None) -> int:
+            raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", Short)
+    message = f"""a file of 237,908,328,448 bytes, nearly all of them holes, cannot be made
+  why  {tempfile.gettempdir()}: File too large
+  try  a folder on another disk, named by TMPDIR"""
+    with pytest.raises(lp.LlamaparError, match=f"^{re.escape(message)}$"):
+        lp.incidents[4].repair(size_bits=64)
 
 
 def test_how_an_incident_and_its_replay_read() -> None:

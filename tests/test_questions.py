@@ -7,6 +7,7 @@ import json
 import re
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -80,6 +81,38 @@ def test_any_layout_that_is_legal_and_fits_is_right() -> None:
     assert "128 H100s" in question.text
     for layout in (lp.Layout(tp=8, pp=4, dp=4), lp.Layout(tp=8, cp=2, dp=8, zero=3)):
         assert question.verdict(layout) == "", layout
+
+
+def test_a_layout_that_is_expected_to_need_more_than_the_gpu_has_does_not_fit() -> None:
+    """100 (38 to 177) GiB may fit, and nobody plans a run on that."""
+    question = Quiz(0).question("a layout for a machine")
+    layout = lp.Layout(tp=8, dp=16)
+    memory = lp.memory("llama3.1-70b", layout, gpu="h100-80gb", seq_len=16384, global_batch=128)
+    needs, has = memory.expected_bytes / 2**30, memory.hbm_bytes / 2**30
+    assert memory.low_bytes < memory.hbm_bytes < memory.expected_bytes
+    wrong = f"A rank is expected to need {needs:.2f} GiB, and the GPU has {has:.2f}."
+    assert question.verdict(layout) == wrong
+
+
+def test_each_layout_is_judged_as_check_and_memory_judge_it(counts: Any) -> None:
+    question, draw = Quiz(0).question("a layout for a machine"), Random(0)
+    right = 0
+    for _ in range(counts(15, 100, 300)):
+        rest, degrees = 128, {}
+        for axis in draw.sample(lp.AXES, 3):
+            degrees[axis] = 2 ** draw.randrange(4)
+            rest //= degrees[axis]
+        last = next(axis for axis in lp.AXES if axis not in degrees)
+        layout = lp.Layout(**degrees, **{last: max(rest, 1)}, zero=draw.randrange(4))
+        job = {"gpu": "h100-80gb", "seq_len": 16384, "global_batch": 128}
+        verdict = question.verdict(layout)
+        if not lp.check("llama3.1-70b", layout, gpus=128, **job).ok:
+            assert re.match(r"LP\d+: ", verdict), layout
+            continue
+        memory = lp.memory("llama3.1-70b", layout, **job)
+        assert (verdict == "") == (memory.expected_bytes <= memory.hbm_bytes), layout
+        right += not verdict
+    assert right
 
 
 def test_a_question_in_a_notebook(

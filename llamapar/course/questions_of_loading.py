@@ -143,7 +143,7 @@ def _seventy() -> Item:
 
 
 def _thirty_two() -> Item:
-    tried = {n: lp.loading("llama3.1-405b", memory_gib=32, nodes=n) for n in (4, 8, 16)}
+    tried = {n: lp.loading("llama3.1-405b-mp16", memory_gib=32, nodes=n) for n in (4, 8, 16)}
     refused = {n: file.limit(n) for n, file in tried.items()}
     roots = {n: f"the root needs {file.nodes[0].total_bytes / 2**30:.1f} GiB" for n, file in tried.items()}
     works = [n for n, file in tried.items() if file.fits and not refused[n]]
@@ -153,9 +153,9 @@ def _thirty_two() -> Item:
         choices=(*((n, str(n), refused[n] or roots[n]) for n in tried), ("on none", "on none of these", "")),
         hints=(
             "Machines are TP ranks. Which numbers divide the heads, and how many KV heads are there?",
-            "On 8 machines each holds 28 GB, the root 8.4 GB more; and 32 GiB are 34.4 GB.",
+            "On 8 machines each holds 29 GB, the root 8.4 GB more; and 32 GiB are 34.4 GB.",
         ),
-        why="There are at most as many machines as KV heads, 8, and on 8 the root does not fit.",
+        why="On 8 the root does not fit. This file has 16 KV heads, so 16 machines may share it.",
     )
 
 

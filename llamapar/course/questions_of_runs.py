@@ -177,7 +177,15 @@ def machine(draw: Random) -> Question:
             "llama3.1-70b", answer, gpus=gpus, gpu="h100-80gb", seq_len=seq_len, global_batch=gpus
         )
         errors = [finding for finding in report.findings if finding.severity == "error"]
-        return f"{errors[0].code}: {errors[0].message}." if errors else ""
+        if errors:
+            return f"{errors[0].code}: {errors[0].message}."
+        memory = lp.memory(
+            "llama3.1-70b", answer, gpu="h100-80gb", seq_len=seq_len, micro_batch=1, global_batch=gpus
+        )
+        if memory.expected_bytes <= memory.hbm_bytes:
+            return ""
+        needs, has = memory.expected_bytes / 2**30, memory.hbm_bytes / 2**30
+        return f"A rank is expected to need {needs:.2f} GiB, and the GPU has {has:.2f}."
 
     return Question(
         f"Train llama3.1-70b on {gpus} H100s of 80 GB, {seq_len:,} tokens, {gpus} sequences a step. "

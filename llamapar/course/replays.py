@@ -9,6 +9,7 @@ an incident shows; they become the outcome's text. Configurations that no functi
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor
 from llamapar.describe.layout import Coord, Layout
 from llamapar.describe.models import ModelConfig, model
 from llamapar.describe.splits import Padding
+from llamapar.errors import LlamaparError
 from llamapar.execution.engines.pool import pool
 from llamapar.execution.engines.rank import Context
 from llamapar.execution.execute import run
@@ -148,24 +150,35 @@ def saved_embedding(order: str, divisible_by: int, tp: int) -> Ran:
 
 
 def counted_file(size_bits: int) -> Ran:
-    """A file of a small model, whose loader keeps the bytes of a tensor in that many bits."""
-    file = loading(model("tiny").replace(vocab_size=640, dim=64, head_dim=4), format="f32")
+    """The incident's own file, of which a mark at the start of each tensor is stored, and its loader.
+
+    The rest are holes, which take no room on a disk. The loader keeps the bytes of a tensor in that many
+    bits. Raises LlamaparError where the disk knows no holes.
+    """
+    file = loading("llama3.1-405b-mp16")
     sizes = [file.bytes(tensor) for tensor in file.tensors]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.m"
-        path.write_bytes(b"".join(bytes([n % 256]) * size for n, size in enumerate(sizes)))
-        misread = []
-        with path.open("rb") as stored:
-            for n, size in enumerate(sizes):
-                start = stored.tell()
-                if stored.read(size) != bytes([n % 256]) * size:
-                    misread.append(file.tensors[n].name)
-                stored.seek(start + size % 2**size_bits)
-            missing = sum(sizes) - stored.tell()
+    marks = [bytes([1 + n % 255]) for n in range(len(sizes))]
+    misread = []
+    with tempfile.TemporaryFile() as stored:
+        try:
+            stored.truncate(file.file_bytes)
+            for mark, size in zip(marks, sizes, strict=True):
+                stored.write(mark)
+                stored.seek(size - 1, os.SEEK_CUR)
+        except OSError as problem:
+            what = f"a file of {file.file_bytes:,} bytes, nearly all of them holes, cannot be made"
+            why = f"{tempfile.gettempdir()}: {problem.strerror}"
+            raise LlamaparError(what, why, ["a folder on another disk, named by TMPDIR"]) from None
+        stored.seek(0)
+        for tensor, mark, size in zip(file.tensors, marks, sizes, strict=True):
+            if stored.read(1) != mark:
+                misread.append(tensor.name)
+            stored.seek(size % 2**size_bits - 1, os.SEEK_CUR)
+        missing = file.file_bytes - stored.tell()
     if misread:
-        first = f"{len(misread)} of {len(sizes)} tensors are read wrongly, {misread[0]} first"
-        return False, f"missingBytes is {missing:,} of {sum(sizes):,}; {first}"
-    return True, f"all {len(sizes)} tensors are read to the last of {sum(sizes):,} bytes"
+        first = f"{len(misread):,} of {len(sizes):,} tensors are read wrongly, {misread[0]} first"
+        return False, f"missingBytes is {missing:,} of {file.file_bytes:,}; {first}"
+    return True, f"all {len(sizes):,} tensors are read to the last of {file.file_bytes:,} bytes"
 
 
 def printed_row(tp: int, cp: int, pp: int, dp: int) -> Ran:
