@@ -546,6 +546,42 @@ def test_a_file_that_is_missing(kind: tuple[str, Path], tmp_path: Path) -> None:
         checkpoint.gather(folder, tmp_path / "new")
 
 
+LIMITED = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+import llamapar.checkpoint  # what libraries take when they are imported is not what is limited here
+with open("/proc/self/statm") as pages:
+    now = int(pages.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + 2**28, now + 2**28))
+from llamapar.cli.main import main
+sys.exit(main(["checkpoint", "inspect", sys.argv[2]]))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS and /proc are Linux's")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "consolidated.999999999.pth",
+            "consolidated.00.pth is missing: 1 shards are there, the last is 999999999",
+        ),
+        (f"consolidated.{'9' * 200}.pth", "consolidated.00.pth is missing: 1 shards are there"),
+        ("model-00001-of-99999.safetensors", "model-00001-of-99999.safetensors"),
+        ("__999999999_999999999.distcp", "holds no checkpoint"),
+    ],
+)
+def test_a_number_in_a_name_takes_no_memory(tmp_path: Path, name: str, told: str) -> None:
+    (tmp_path / name).touch()
+    command = [sys.executable, "-c", LIMITED, str(PROJECT), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    message = " ".join(done.stderr.split())  # the command breaks its lines
+    assert message.startswith("llamapar: ")
+    assert told in message
+
+
 def same_json(a: bytes, b: bytes) -> bool:
     try:
         return bool(json.loads(a) == json.loads(b))

@@ -136,10 +136,11 @@ def _folder(path: Path) -> Checkpoint:
         return replace(_file(path / safetensors.INDEX), path=path)
     shards = {int(m[1]): file for file in path.iterdir() if (m := _CONSOLIDATED.fullmatch(file.name))}
     if shards:
-        missing = [n for n in range(max(shards) + 1) if n not in shards]
-        if missing:
+        # Counted along the files that are there: a number in a name may be as large as it likes.
+        missing = next((n for n in range(len(shards)) if n not in shards), None)
+        if missing is not None:
             there = f"{len(shards)} shards are there, the last is {max(shards):02d}"
-            what = f"consolidated.{missing[0]:02d}.pth is missing: {there}"
+            what = f"consolidated.{missing:02d}.pth is missing: {there}"
             raise CheckpointError(what, f"all of them are looked for in {path}")
         return Checkpoint(path, "meta", {(0, n): pth.read_pth(shards[n]) for n in sorted(shards)})
     files = [file for file in path.iterdir() if file.suffix in _SUFFIXES]
