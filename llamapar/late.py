@@ -124,7 +124,6 @@ PUBLIC: Mapping[str, str] = {
 INSIDE: Mapping[str, str] = {
     "COURSE_COMMANDS": "course.course_commands",
     "EXPORTS": "configs.export",
-    "StartUp": "configs.log",
     "WatchdogLines": "flight.log_lines",
     "as_cli": "configs.export",
     "cell_on_ranks": "execution.cell_result",
@@ -134,7 +133,6 @@ INSIDE: Mapping[str, str] = {
     "explain_log": "flight.answer",
     "fake_world": "spmd.compat",
     "find_fixes": "timing.fixes",
-    "judge_folder": "configs.folder",
     "judge_incomplete": "configs.incomplete",
     "hang_picture": "flight.picture:picture",
     "lesson": "course.lessons",

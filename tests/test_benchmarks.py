@@ -34,7 +34,6 @@ SMALLEST = {
     "pipeline": "--repeats 1",
     "plans": "--small",
     "recipes": "--small",
-    "repositories": "",
     "settings_accuracy": "",
     "step": "--repeats 1",
     "table4": "",

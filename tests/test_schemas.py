@@ -59,7 +59,6 @@ EXAMPLES = {
     "model ModelAnswer": "model tiny --inventory --tp 2",
     "check CheckAnswer": "check --config train.toml --gpus 64 -- --parallelism.tensor_parallel_degree 16",
     "check PartlyJudged": "check --config open.toml",
-    "check FolderReport": "check configs",
     "check Settings": "check --config train.toml --settings",
     "ranks RankGrid": "ranks --tp 2 --dp 2 --rank 3",
     "run RunResult": "run step tiny --tp 2 --seq-len 16 --steps 1 --device cpu --tape --trace",
@@ -131,8 +130,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "old", folder / "cut")
     config = json.loads((folder / "cut/config.json").read_text())
     (folder / "cut/config.json").write_text(json.dumps(config | {"num_hidden_layers": 9}))
-    (folder / "configs").mkdir()
-    for name, text in (("train.toml", TITAN), ("open.toml", OPEN), ("configs/train.toml", TITAN)):
+    for name, text in (("train.toml", TITAN), ("open.toml", OPEN)):
         (folder / name).write_text(text)
     (folder / "train.py").write_text("import sys\nif sys.argv[1:]:\n    raise ValueError(sys.argv[1])\n")
     row = next(row for row in GOLDEN["rows"]("flights.jsonl.gz") if row["form"] == "json")

@@ -6,7 +6,6 @@ import json
 import random
 import re
 import sys
-import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -22,7 +21,7 @@ from llamapar.configs.files import Files
 from llamapar.configs.formats import ROWS
 from llamapar.configs.reader import settings_of
 from llamapar.errors import is_slip
-from settings_cases import ORACLES, Score, cases, files_of, read, score
+from settings_cases import Score, cases, files_of, read, score
 from soon import within
 
 CASES = cases()
@@ -717,6 +716,24 @@ def test_what_is_certain_without_the_missing_facts(
         assert found["needs"] == needs
 
 
+def test_a_folder_of_settings_is_refused(tmp_path: Path, run: Command) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "train.toml").write_text(TITAN.format(tp=16))
+    named = f"'{folder}'"
+    assert run(["check", str(folder)]) == (
+        2,
+        "",
+        f"llamapar: {named}: the folder holds no config.json or params.json\n"
+        "  try  a run's own files, each by --config or --launch\n",
+    )
+    assert run(["check", "--config", str(folder)]) == (
+        2,
+        "",
+        f"llamapar: {named} is a folder\n  try  each file of one job by its name\n",
+    )
+
+
 def test_settings_are_planned_for_and_timed(tmp_path: Path, run: Command) -> None:
     settings = read(CASES["nt-11-doremi-2.8b"])
     said = {name: settings.job[name] for name in ("seq_len", "micro_batch", "global_batch")}
@@ -768,53 +785,6 @@ def test_what_a_person_says_besides_is_held_against_the_file() -> None:
 def test_formats_have_names_of_their_own() -> None:
     assert len({row["title"] for row in ROWS}) == len(ROWS)
     assert {row.get("framework") for row in ROWS} - {None} <= set(lp.FRAMEWORKS)
-
-
-# -- logs ------------------------------------------------------------------------------------------
-
-STARTUP = tomllib.loads((ORACLES / "startup.toml").read_text(encoding="utf-8"))
-LOGS = {
-    "megatron": "tp=4 pp=1 cp=1 dp=1 gpus=4 zero=1 sequence_parallel=True dim=3072 n_layers=28 n_heads=24 "
-    "n_kv_heads=24 ffn_dim=10752 vocab_size=50257 seq_len=2048 micro_batch=1 global_batch=512",
-    "nanotron": "tp=1 pp=1 dp=1 gpus=1 zero=0 dim=16 n_layers=2 n_heads=4 n_kv_heads=4 ffn_dim=64 "
-    "vocab_size=256 seq_len=256 micro_batch=2",
-    "torchtitan": "tp=1 pp=1 cp=1 dp=8 dp_shard=8 gpus=8 zero=open dtype=open dim=4096 n_kv_heads=8 "
-    "ffn_dim=14336 vocab_size=128256 seq_len=8192 micro_batch=1 global_batch=8 recompute=selective",
-    "torchrun": "gpus=16 gpus_per_node=8 tp=open dim=None",
-}
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_a_log_says_its_runs_settings(name: str) -> None:
-    settings = lp.read_settings(text=f"some line before\n{STARTUP[name]['text']}")
-    assert fields(settings, LOGS[name]) == LOGS[name]
-    assert settings.contradictions == ()
-
-
-def test_what_a_config_says_of_another_layout_than_the_log_is_told() -> None:
-    failed = "\nTraceback (most recent call last):\nValueError: 8 is not divisible by 16\n"
-    text = STARTUP["megatron"]["text"] + "step 1\n" * 500_000 + failed
-    found = lp.explain(text)
-    assert (found.known.get("tp"), found.known.get("world"), found.known.get("n_heads")) == (4, 4, 24)
-    assert found.known.framework is not None
-    assert found.known.framework.name == "megatron-lm"
-    assert "read in the log: tp=4 (log:42 tensor_model_parallel_size)" in found.note
-    assert lp.explain(iter(text.splitlines(keepends=True))).note == found.note
-    differs = lp.explain(STARTUP["megatron"]["text"] + failed, context={"tp": 8, "n_layers": 32})
-    assert "the log says tp=4 (log:42 tensor_model_parallel_size), you say 8" in differs.note
-    assert "the log says n_layers=28 (log:27 num_layers), you say 32" in differs.note
-    assert (differs.known.get("tp"), differs.known.get("world")) == (8, None)
-
-
-def test_a_log_starts_again_and_is_cut_short() -> None:
-    first = STARTUP["torchtitan"]["text"]
-    again = first.replace("['dp_shard'], [8]", "['dp_shard', 'tp'], [4, 2]")
-    assert lp.read_settings(text=first + again).layout["tp"] == 2
-    for name in LOGS:
-        text = STARTUP[name]["text"]
-        for cut in range(0, len(text), 211):
-            with suppress(lp.LlamaparError):
-                lp.read_settings(text=text[:cut])
 
 
 # -- settings that nobody reads --------------------------------------------------------------------

@@ -7,10 +7,6 @@ from collections.abc import Callable, Iterable
 _RUN = "torchrun --nproc_per_node 8 x.py --tensor-model-parallel-size 2 --num-layers 8\n"
 _TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n'
 _NEOX = "pipe_parallel_size: 1\nmodel_parallel_size: 2\nnum_layers: 8\nhidden_size: 64\n"
-_MEGATRON = "------------------------ arguments ------------------------\n"
-_MEGATRON_END = "-------------------- end of arguments ---------------------\n"
-_TORCHRUN = "nproc_per_node           : 8\n"
-_MESH = "Building 2-D device mesh with ['dp_shard'], [8]\n"
 _RECIPE = "from megatron.bridge import ConfigContainer\n"
 
 
@@ -195,23 +191,6 @@ GROWING: dict[str, Callable[[int], dict[str, str]]] = {
         "model:\n  tensor_model_parallel_size: 1\n  encoder_seq_length: 8\n  micro_batch_size: ",
     ),
     "a long name of a model": _named("a.yaml", "llama-", "base_model: ", "\nsequence_len: 8\n"),
-    # logs
-    "headers without an end": _named("a.log", _MEGATRON + "\n"),
-    "headers and ends": _named("a.log", _MEGATRON + " a .... 1\n" + _MEGATRON_END),
-    "a line of dashes": _named("a.log", "-", _MEGATRON + "\n", "\n" + _MEGATRON_END),
-    "dashes behind the end": _named("a.log", "-", _MEGATRON + " tp ... 1\n" + _MEGATRON_END),
-    "an argument with blanks": _named("a.log", " ", _MEGATRON + " a ... x", "y\n" + _MEGATRON_END),
-    "an argument with colons": _named("a.log", ": ", _MEGATRON, "y\n" + _MEGATRON_END),
-    "arguments": _named("a.log", " a§ ..... 1\n", _MEGATRON, _MEGATRON_END),
-    "prefixes of nanotron": _named("a.log", "[A|DP=1", "Config(general=GeneralArgs(x=1))\n"),
-    "a prefix of nanotron": _named("a.log", "1", "Config(general=GeneralArgs(x=1))\n[A|DP="),
-    "configs of nanotron": _named("a.log", "Config(general=GeneralArgs("),
-    "objects of nanotron": _named("a.log", "<x: 2> ", "Config(general=GeneralArgs(x='", "'))\n"),
-    "meshes": _named("a.log", "Building 2-D device mesh with [", _MESH),
-    "models": _named("a.log", "Building a b with ModelArgs(", _MESH),
-    "starts": _named("a.log", "Training starts at step ", _MESH),
-    "worlds": _named("a.log", "WORLD_SIZE=8\n", _TORCHRUN),
-    "configurations of torchtitan": _named("a.log", "Running with args: {\n", _MESH),
     # Python
     "functions": _named("a.py", "def f§(): return g()\n"),
     "functions of a recipe": _named("a.py", "def f§(): return g()\n", _RECIPE),
@@ -340,8 +319,6 @@ def _strange() -> Iterable[tuple[str, dict[str, str]]]:
         "a.json": '{"zero_optimization": {"stage": ',
         "a.yaml": f"{_NEOX}x: ",
         "a.py": f"{_RECIPE}def f():\n    c = g()\n    c.model.x = ",
-        "a.log": _MEGATRON,
-        "b.log": _MESH,
     }
     for name, start in starts.items():
         for piece in SPOILT:

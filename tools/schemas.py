@@ -28,7 +28,6 @@ sys.path.insert(0, str(PROJECT))
 
 from llamapar.cli.commands import SCHEMA, Command, CommandGroup  # noqa: E402
 from llamapar.cli.main import Commands  # noqa: E402
-from llamapar.configs import folder  # noqa: E402
 from llamapar.count.keeping import Kept  # noqa: E402
 from llamapar.count.terms import FITS, TOO_MUCH, UNDECIDED, Memory  # noqa: E402
 from llamapar.course.lessons import Lesson  # noqa: E402
@@ -55,7 +54,7 @@ ANSWERS: dict[str, list[str]] = {name: row["answers"] for name, row in TOLD.pop(
 """Command → the records that it answers with; checkpoint's commands as "checkpoint-verify"."""
 
 _READ = (
-    *(Report, Finding, folder.FolderReport, folder.JudgedFile, Contradiction, ModelConfig, RopeScaling),
+    *(Report, Finding, Contradiction, ModelConfig, RopeScaling),
     *(Memory, Plan, Loading, Node, Kept, Mutants, Tape, TapeStep, Trace, CollectiveEvent, Lesson),
 )
 RECORDS: dict[str, type] = {record.__name__: record for record in _READ}
@@ -64,7 +63,6 @@ RECORDS: dict[str, type] = {record.__name__: record for record in _READ}
 WORDS: dict[str, tuple[str, ...]] = {
     "Severity": SEVERITIES,
     "FrameworkVerdict": VERDICTS,
-    "FileVerdict": folder.VERDICTS,
     "MemoryOutcome": (FITS, UNDECIDED, TOO_MUCH),
     "PlanOutcome": (FITS, TIGHT, UNDECIDED),
     "ExplainVerdict": vocabulary.VERDICTS,

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from llamapar.describe.configfile import exists
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import LlamaparError
 from llamapar.late import late
 
-from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer_of, answered, returned
-
-_MODEL_FILES = ("config.json", "params.json")
-"""A folder with one of these is a model."""
+from .commands import MODEL_WORD, Command, CommandAnswer, Given, answered, returned
 
 
 def _check(given: Given) -> CommandAnswer:
-    """The verdict; if the files are incomplete, what is missing and what is certain. A folder has a table."""
-    folder = Path(str(given["model"] or ""))
-    if (
-        given["model"]
-        and exists(folder)
-        and folder.is_dir()
-        and not any((folder / name).is_file() for name in _MODEL_FILES)
-    ):
-        return answer_of(given, late("judge_folder")(folder, **given.of("gpus")))
+    """The verdict; if the files are incomplete, what is missing and what is certain."""
     if given["settings"] and not given.files:
         raise LlamaparError(
             "no file of settings is named",
@@ -45,8 +31,7 @@ COMMAND = Command(
     "check",
     ("model", "job", *LAYOUT, *FACTS, "framework", "config", "launch", "settings"),
     "llamapar check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072\n"
-    "  llamapar check --config train.toml --gpus 128 -- --parallelism.tensor_parallel_degree 16\n"
-    "  llamapar check configs/        (every file of settings in a folder, one line each)",
+    "  llamapar check --config train.toml --gpus 128 -- --parallelism.tensor_parallel_degree 16",
     exits="0 no errors, 1 errors, or the files leave facts open",
     ok="ok",
     positional=MODEL_WORD,

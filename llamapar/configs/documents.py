@@ -36,15 +36,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Document:
-    """A file of settings. repeated: keys that occur twice, of which the last counts, with both lines.
-
-    partial: a log that prints only some settings; the others need not be the defaults.
-    """
+    """A file of settings. repeated: keys that occur twice, of which the last counts, with both lines."""
 
     name: str
     entries: tuple[Entry, ...]
     repeated: tuple[tuple[Entry, Entry], ...] = ()
-    partial: bool = False
 
     @cached_property
     def by_path(self) -> dict[str, Entry]:

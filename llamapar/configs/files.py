@@ -15,10 +15,9 @@ from functools import cached_property
 from llamapar.frameworks.settings import Contradiction
 
 from .documents import OVERRIDE, READERS, Document, Entry, Scalar, read_document
-from .draft import Draft, SettingsSource
+from .draft import Draft
 from .flags import Flags, flags_of, is_cut_off, program_words
 from .launch import batch_of, take_world
-from .log import is_log, read_log
 from .meter import Meter
 from .python_source import ConfigurationClass, keyword_literals, read_python
 from .shell import Script, read_shell
@@ -47,16 +46,14 @@ class Files:
 
     @cached_property
     def documents(self) -> dict[str, Document]:
-        """Files of settings in the given order, then the settings that logs print."""
+        """Files of settings in the given order."""
         said = tuple(self._overriding())
-        read = {
+        return {
             name: read_document(name, text, self.meter).overridden(said)
             for name, text in self.texts.items()
             if name.rpartition(".")[2].lower() in READERS
             and (not name.endswith(".conf") or text.lstrip().startswith("{"))
         }
-        logs = {name: read_log(name, text, self.meter) for name, text in self.texts.items() if is_log(text)}
-        return read | {name: log for name, log in logs.items() if name not in read and log.entries}
 
     def _overriding(self) -> Iterator[Entry]:
         """Overrides of keys, in the forms `--a.b 8`, `--a.b=8` and `a.b=8`."""
@@ -146,11 +143,6 @@ class Files:
         """Read the number of GPUs that the scripts start; the last script with a number counts."""
         for name, script in self.scripts.items():
             take_world(draft, name, script)
-        for document in self.documents.values():
-            source = SettingsSource(document, draft)
-            if (ranks := source.count("torchrun.world_size")) and "gpus" not in draft.facts:
-                source.put("gpus", ranks, "torchrun.world_size")
-            source.take("gpus_per_node", "torchrun.nproc_per_node")
 
     def environment(self, *names: str) -> Document:
         """The variables of these names that scripts set, before a command or for themselves."""

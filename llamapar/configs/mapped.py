@@ -144,10 +144,9 @@ def _take(source: SettingsSource, field: str, spec: Values) -> None:
 
 def _default(source: SettingsSource, field: str, spec: Values, keys: list[str], given: bool) -> None:
     draft, needs = source.draft, spec.get("needs")
-    rest_is_open = (source.base or source.held.partial) and not spec.get("sure")
+    rest_is_open = source.base and not spec.get("sure")
     if rest_is_open and not given and keys and field not in draft.facts:
-        why = f"{source.base} may say it, which is not in these files"
-        draft.missing(field, why if source.base else f"{source.name} does not say it")
+        draft.missing(field, f"{source.base} may say it, which is not in these files")
         return
     if needs and not any(name in draft.facts for name in needs):
         return

@@ -282,15 +282,6 @@ def read_python(
     return Document(f"{first}:{chosen[0]}", tuple(reader.entries.values()))
 
 
-def call_entries(source: str, meter: Meter) -> Iterator[Entry]:
-    """The keyword literals of a call and of those in it, by their names' path; none of bad source."""
-    call = getattr(_tree(source, "eval"), "body", None)
-    if isinstance(call, ast.Call):
-        reader = _Function({}, {}, meter)
-        reader.call("", call, {})
-        yield from reader.entries.values()
-
-
 def keyword_literals(text: str, classes: tuple[str, ...], meter: Meter) -> dict[str, list[Entry]]:
     """Class → the keywords of its calls; keys of a nested dict are joined by dots.
 

@@ -26,7 +26,6 @@ from .doubts import (
 from .draft import Draft, Origin, section_of
 from .files import Files
 from .formats import ROWS, bears
-from .log import is_log
 from .mapped import READERS
 from .python_source import require_python
 
@@ -79,8 +78,8 @@ def text_of(file: str | Path) -> str:
     path = Path(file)
     try:
         if not path.is_file():
-            kind = "a folder" if path.is_dir() else "no file"
-            raise LlamaparError(f"{shown(str(file), 200)} is {kind}", field="config")
+            what = f"{shown(str(file), 200)} is {'a folder' if path.is_dir() else 'no file'}"
+            raise LlamaparError(what, "", ["each file of one job by its name"], "config")
         with path.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
     except OSError as problem:
@@ -89,7 +88,6 @@ def text_of(file: str | Path) -> str:
     if len(data) > MOST_BYTES:
         what = f"{path.name} has more than {MOST_BYTES:,} bytes"
         raise LlamaparError(what, "no settings are so long", field="config")
-    # A log may have odd bytes in it, and its settings are readable all the same.
     held = data.decode(encoding(data), "replace")
     if "\0" in held:
         raise LlamaparError(f"{path.name} is no text", field="config")
@@ -101,8 +99,6 @@ def _name_of(text: str) -> str:
 
     Blanks are those of one line: over empty lines `^\\s*` takes time that grows with their square.
     """
-    if is_log(text):
-        return "log"
     # Without comments, which may look like anything. The most telling form is asked for first.
     body = re.sub(r"^[ \t]*#.*$", "", text, flags=re.M)
     if body.lstrip().startswith("{") and '"' in body[:200]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 
-from llamapar.describe.models import PRESETS, ModelConfig
-from llamapar.errors import LlamaparError
+from llamapar.describe.models import PRESETS
 from llamapar.frameworks.torchtitan import REGISTRY, TOKENS
 
 from .draft import Origin, SettingsSource, whole_count
@@ -34,8 +33,6 @@ def titan_zero(source: SettingsSource, files: Files) -> None:
     kept = pp > 1 if reshard is None or reshard.value == "default" else reshard.value == "never"
     if not draft.fills and (draft.number("dp_shard") or 1) * (draft.number("cp") or 1) == 1:
         draft.derive("zero", 0, "nothing is shared")
-    elif source.held.partial and reshard is None:
-        draft.missing("zero", f"{source.name} does not say it")
     else:
         how = "FSDP keeps parameters gathered" if kept else "FSDP gathers again"
         draft.derive("zero", 2 if kept else 3, how)
@@ -59,8 +56,6 @@ def titan_stages(source: SettingsSource, files: Files) -> None:
         draft.missing("virtual_stages", f"{stages} stages of {each} layers over pp={pp}")
     elif each:
         draft.missing("virtual_stages", "the number of layers would say it")
-    elif source.held.partial:
-        draft.missing("virtual_stages", f"{source.name} does not say it")
     else:
         single = kind.lower() in ("1f1b", "gpipe")
         draft.derive("virtual_stages", 1 if single else 2, f"the default of {kind}")
@@ -92,9 +87,7 @@ def titan_version(source: SettingsSource, files: Files) -> None:
 def titan_batch(source: SettingsSource, files: Files) -> None:
     """With a pipeline the local batch is what a DP rank puts through it, cut into micro-batches."""
     draft, each, pipelined = source.draft, source.draft.number("micro_batch"), source.draft.number("pp") != 1
-    if pipelined and source.held.partial:
-        draft.missing("micro_batch", f"{source.name} does not say it")
-    elif pipelined and each:
+    if pipelined and each:
         draft.derive("batch_per_dp", each, "sequences of a DP rank")
         small = source.count(*_at("pipeline_parallel_microbatch_size")) or 1
         if rounds := source.get(*_at("pipeline_parallel_microbatches")):
@@ -110,7 +103,7 @@ def titan_batch(source: SettingsSource, files: Files) -> None:
 def titan_recomputation(source: SettingsSource, files: Files) -> None:
     """Selective recomputation takes every second layer, or what its option says."""
     said = source.draft.facts.get("recompute")
-    if said is not None and said.value == "selective" and not source.held.partial:
+    if said is not None and said.value == "selective":
         option = source.text("activation_checkpoint.selective_ac_option") or "2"
         source.draft.put("recompute", f"selective {option}", said.origin)
 
@@ -147,7 +140,6 @@ _PRESETS = {
 }
 """Model of upstream's tables → flavour → preset."""
 
-_ARGS = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier")
 _FLAVOURS = {"llama3_8b": "8B", "llama3_70b": "70B", "llama3_405b": "405B"}
 """Upstream's configurations and their flavours (models/llama3/config_registry.py@b5bcd76c66)."""
 _DEBUG = {"dim": 256, "n_layers": 6, "n_heads": 16, "n_kv_heads": 16, "ffn_dim": 768, "rope_theta": 500000}
@@ -173,25 +165,13 @@ def _preset(source: SettingsSource, flavour: str) -> str:
     return preset.replace("llama3-", "llama3.1-") if newer else preset
 
 
-def _built(source: SettingsSource) -> ModelConfig | None:
-    """The model whose arguments a log prints, whatever the name of its flavour."""
-    names = (*_ARGS, "norm_eps", "rope_theta")
-    held = {name: entry.value for name in names if (entry := source.get(f"ModelArgs.{name}"))}
-    try:
-        return ModelConfig.from_meta(held) if len(held) > len(_ARGS) else None
-    except LlamaparError:
-        return None
-
-
 def titan_model(source: SettingsSource, files: Files) -> None:
-    """The model: what a log prints, or a flavour of upstream's tables."""
+    """The model: a flavour of upstream's tables."""
     draft, flavour = source.draft, source.get("model.flavor")
     where = source.origin(flavour)
     family, size = source.text("model.name") or "llama3", str(flavour.value) if flavour else "debugmodel"
     qwen, said = family == "qwen3", Origin(source.name, 0, f"model.flavor = {size}")
-    if built := _built(source):
-        draft.dims(built, source.origin(source.get("ModelArgs.dim")))
-    elif preset := _preset(source, size):
+    if preset := _preset(source, size):
         draft.put("preset", preset, where)
         draft.dims(PRESETS[preset], where)
     elif re.search(r"deepseek|llama4|moe|gpt_oss", family):

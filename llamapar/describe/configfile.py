@@ -42,7 +42,8 @@ def read_object(source: object, *names: str) -> tuple[Mapping[str, object], str]
         files = [path / name for name in names if (path / name).is_file()]
         if not files:
             wanted = " or ".join(names)
-            raise ModelError(f"{shown(str(path), 200)}: the folder holds no {wanted}", field="model")
+            what = f"{shown(str(path), 200)}: the folder holds no {wanted}"
+            raise ModelError(what, "", ["a run's own files, each by --config or --launch"], "model")
         path = files[0]
     try:
         if not path.is_file():

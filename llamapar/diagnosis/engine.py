@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from llamapar.errors import LlamaparError
-from llamapar.frameworks.settings import Settings
 from llamapar.late import late
 from llamapar.rules.fix import Fix
 from llamapar.rules.severity import severities_again
@@ -26,7 +23,7 @@ from .causes import explain_divides
 from .counts import explain_unequal
 from .explanation import Diagnosis, Explanation
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
-from .known import FACTS, Known
+from .known import Known
 from .limits import PARTED, limits
 from .lines import CandidateLine, causes, is_watchdog, line_blocks, score, strip, text_blocks
 from .observations import (
@@ -237,47 +234,11 @@ _TRIED = 3
 
 
 def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...] = ()) -> Explanation:
-    """Explain the likeliest line of a log that leads to a diagnosis; else the beginning of the log.
-
-    If nothing else was given, the settings that the log prints at its start count as known.
-    """
-    start, watchdog = late("StartUp")(), late("WatchdogLines")()
-    candidates = causes(watchdog.watch(start.watch(parts)))
-    known, said = _started(start.kept, known)
+    """Explain the likeliest line of a log that leads to a diagnosis; else the beginning of the log."""
+    watchdog = late("WatchdogLines")()
+    candidates = causes(watchdog.watch(parts))
     found = _of_candidates(candidates, known, head, code)
-    found = late("explain_log")(watchdog.lines, found, known) if watchdog.lines else found
-    return replace(found, note="\n    ".join(filter(None, (found.note, *said)))) if said else found
-
-
-def _started(text: str, known: Known) -> tuple[Known, list[str]]:
-    """The known facts with the run's settings from the first lines of a log, what was read there, and
-    conflicts.
-    """
-    try:
-        settings: Settings | None = late("read_settings")(text=text) if text.strip() else None
-    except LlamaparError:
-        settings = None
-    if settings is None:
-        return known, []
-    held = {FACTS[name]: number for name, number in settings.known().items() if name in FACTS}
-    degrees = [fact for fact in (*AXES, "world") if fact in held]
-    lines = {FACTS.get(name.partition(".")[2]): source for name, source in settings.sources.items()}
-    said = [f"{fact}={held[fact]} ({lines[fact]})" for fact in degrees]
-    differ = [
-        f"the log says {fact}={number} ({lines[fact]}), you say {given}"
-        for fact, number in held.items()
-        if (given := known.get(fact)) is not None and given != number
-    ]
-    judge = known.framework or settings.judge
-    if not all(known.fits(**{fact: held[fact]}) for fact in degrees):
-        # Never mix facts of two layouts.
-        held = {fact: number for fact, number in held.items() if fact not in degrees}
-    model = known.model
-    if model is None and not known.name and not differ:
-        with suppress(LlamaparError):
-            model = settings.model_config()
-    read = [f"read in the log: {', '.join(said)}"] if said else []
-    return replace(known.also(held), framework=judge, model=model), [*read, *differ]
+    return late("explain_log")(watchdog.lines, found, known) if watchdog.lines else found
 
 
 def _of_candidates(
