@@ -138,6 +138,12 @@ def test_a_public_models_name_is_taken_and_said_so(run: Any) -> None:
     assert run(TITAN, "--model", "llama3-70b")[2] == ""
 
 
+def test_an_unknown_model_is_refused(run: Any) -> None:
+    status, out, err = run("ZeroDivisionError", "--model", "nonsense-77b")
+    assert (status, out) == (2, "")
+    assert err.startswith("llamapar: model='nonsense-77b' is neither a preset nor a file\n")
+
+
 # -- pipes ---------------------------------------------------------------------------------------
 
 RAW = b"\x1b[31mstart\x1b[0m \xff\xfe\r 10%\r 20%\r\n" + TITAN.encode() + b"\r\nend without an end"

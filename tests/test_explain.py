@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import explain_accuracy as accuracy
 import llamapar as lp
-from explaining import BATCHES, KV, VIEW, said
+from explaining import BATCHES, KV, VIEW, ZERO, said
 from llamapar import diagnosis
 from llamapar.describe.models import public_models
 from llamapar.diagnosis.vocabulary import CATEGORIES, CODES, SUBTYPES, VERDICTS
@@ -42,14 +42,29 @@ TRACEBACK_42 = """\
 """
 
 
+STORED = "model=llama3.1-405b-mp16 (its checkpoint stores 16 KV heads): 47.75 GiB of weights"
+
+
+@pytest.mark.parametrize("text", [ZERO, "ZeroDivisionError"])
+def test_incident_1_gets_the_fix_of_code_that_serves(text: str) -> None:
+    """Only llama-models divides so, and it serves: no fix counts gradients, and the stored model is first."""
+    told = lp.explain(text, "llama3.1-405b", tp=16)
+    assert [str(fix) for fix in told.best.fixes] == [STORED]
+    model = told.best.fixes[0].job.model
+    norms = (2 * model.n_layers + 1) * model.dim  # these are whole on every rank
+    weights = (model.n_params - norms) // 16 + norms
+    assert told.best.fixes[0].as_dict()["effect"]["memory_bytes"] == 2 * weights
+    trained = lp.explain(text, "llama3.1-405b", tp=16, framework="torchtitan")
+    assert "before activations" in str(trained.best.fixes[0])
+
+
 def test_incident_1_the_degree_follows_from_the_gpus() -> None:
     """The failing line says that a rank has no KV head; of 16 GPUs only tp=16 leaves one without. Its code is
     llama-models', which has no other axis to turn."""
     told = lp.explain(TRACEBACK_42, "llama3.1-405b", gpus=16)
     cause = "8 KV heads over tp=16 leave 8//16 = 0 on a rank, which then divides; no other tp of 16 GPUs does"
     assert (told.verdict, told.best.cause, told.needs) == ("sharding", cause, ())
-    stored = "model=llama3.1-405b-mp16 (its checkpoint stores 16 KV heads)"
-    assert [str(fix) for fix in told.best.fixes] == [stored]
+    assert [str(fix) for fix in told.best.fixes] == [STORED]
     assert lp.check(told.best.fixes[0].job.model, {"tp": 16}, gpus=16, framework="llama-models").ok
     several = lp.explain(TRACEBACK_42, "llama3.1-405b", gpus=64)  # tp is 16, 32 or 64
     assert (several.verdict, several.needs) == ("sharding", ("tp",))
@@ -249,9 +264,43 @@ def test_an_exception_is_explained_with_its_traceback() -> None:
     assert told.line.startswith("ZeroDivisionError: ")
 
 
-def test_an_unknown_model_without_a_text_is_refused() -> None:
-    with pytest.raises(lp.ModelError, match="model='nonsense' is neither a preset nor a file"):
-        lp.explain(model="nonsense")
+@pytest.mark.parametrize("text", [None, "ZeroDivisionError"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "nonsense-77b"}, r"^model='nonsense-77b' is neither a preset nor a file\n"),
+        ({"framework": "nonsense"}, r"^framework='nonsense' is not known\n"),
+        ({"schedule": "nonsense"}, r"^schedule='nonsense' is not known\n"),
+        ({"gpus": "h100"}, r"^gpus='h100': gpus must be a whole number from 1 to 16777216\n"),
+        ({"n_heads": "many"}, r"^n_heads='many': n_heads must be a whole number"),
+        ({"ep": "none"}, r"^ep='none': ep must be a whole number"),
+        ({"layout": {"tp": "x"}}, r"^tp='x': tp must be a whole number"),
+        ({"layout": {"nope": 3}}, r"^layout='nope' is not known\n"),
+        ({"layout": "tp=8"}, r"^layout='tp=8': a layout is needed\n"),
+    ],
+)
+def test_an_argument_of_which_nothing_can_be_read_is_refused(
+    text: str | None, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(lp.LlamaparError, match=message):
+        lp.explain(text, **arguments)
+
+
+def test_arguments_may_be_partial_changed_or_zero() -> None:
+    known = lp.explain(
+        "x", "Llama-2-70b-hf", {"tp": 4, "order": "tp-cp-pp-dp"}, gpus="8", dp="1->2", zero=0
+    ).known
+    assert (known.model.name, known.numbers, known.changes) == (
+        "llama2-70b",
+        {"tp": 4, "world": 8},
+        {"dp": ("1", "2")},
+    )
+
+
+def test_an_unknown_model_of_a_context_is_named_in_the_answer() -> None:
+    told = lp.explain("ZeroDivisionError", context={"model": "nonsense<b>"})
+    assert "\n    no model 'nonsense<b>' is known here: its config.json would give its sizes\n" in str(told)
+    assert "no model &#x27;nonsense&lt;b&gt;&#x27; is known here" in told._repr_html_()
 
 
 # -- what could not be allocated -------------------------------------------------------------------

@@ -143,7 +143,7 @@ VALUES = (1, 2, 3, 8, 0, -1, "2->4", "x", None, 10**30, 2.5, True)
 @given(
     st.lists(st.sampled_from([*WORDS.split(), *PHRASES.split("|")]), max_size=60),
     st.dictionaries(st.sampled_from(FACTS), st.sampled_from(VALUES), max_size=4),
-    st.sampled_from([None, "llama3-8b", "Qwen2-72B", "no such model"]),
+    st.sampled_from([None, "llama3-8b", "Qwen2-72B"]),
 )
 def test_any_jumble_of_words_has_an_answer(
     words: list[str], facts: dict[str, Any], model: str | None

@@ -374,3 +374,10 @@ def test_a_layout_of_which_nobody_knows_whether_it_runs_is_no_fix() -> None:
     assert unproven(unknown, judge)
     rule = RULE_BY_CODE["LP101"]
     assert [fix.job for fix in _passing(job, rule, judge, [unknown, known], MOST, set())] == [known]
+
+
+@pytest.mark.parametrize(("gpu", "fixes"), [("h100-80gb", 1), ("a100-40gb", 0)])
+def test_a_fix_of_code_that_serves_has_to_hold_the_weights_alone(gpu: str, fixes: int) -> None:
+    """47.75 GiB a rank are on no GPU of 40 GB; with the states of training they would be on none at all."""
+    served = lp.check("llama3.1-405b", {"tp": 16}, gpu=gpu, framework="llama-models").errors[0]
+    assert (served.code, len(served.fixes)) == ("LP104", fixes)

@@ -25,6 +25,7 @@ from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.diagnosis import UNKNOWN, Explanation, explain
+from llamapar.diagnosis.known import model_named
 from llamapar.errors import LlamaparError, ModelError, encoding, shown, whole
 from llamapar.late import late
 
@@ -102,7 +103,7 @@ def _model(text: str) -> ModelConfig | str:
     try:
         return find_model(text)
     except ModelError as problem:
-        if is_json(text) or text.endswith(".json") or exists(text):
+        if is_json(text) or text.endswith(".json") or exists(text) or model_named(text) is None:
             raise
         near = f"; presets like it are {', '.join(problem.choose[:3])}" if problem.choose else ""
         write_line(sys.stderr, f"llamapar: {problem.what}: read as a public model's name{near}")

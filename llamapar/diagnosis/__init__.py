@@ -16,15 +16,16 @@ from typing import Any, Unpack
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.keywords import ExplainKeywords
-from llamapar.describe.layout import LayoutLike
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.errors import LlamaparError, shown
+from llamapar.describe.options import OPTIONS
+from llamapar.errors import MAX_SIZE, LlamaparError, one_of, shown, whole
 from llamapar.late import late
 
 from .explanation import Diagnosis, Dumps, Explanation, Said
 from .hypothesis import Level
-from .known import Known
+from .known import FACTS, Known
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
 
 
@@ -59,13 +60,19 @@ def explain(
     context: the same facts, model, layout and framework, under the names of the program that reports them
         ("heads", "num_attention_heads": `known.FACTS` lists all); unknown names are ignored.
 
-    Raises ModelError or LayoutError for a model, layout or framework that is itself broken, and ModelError
-    for an unknown model if `what` is missing.
+    Raises ModelError or LayoutError for a model, layout or framework that is itself broken, and for an
+    argument that is no known name and holds no number. An unknown model in `context` is named in the answer.
     """
     from .engine import explain_lines, explain_text
     from .of_error import explain_error
 
     said = {name: value for name, value in facts.items() if value is not None}
+    by_argument = model is not None
+    arguments: dict[str, object] = {**said}
+    if isinstance(layout, Mapping):  # It may be partial, so it need not make a Layout.
+        arguments = {**layout, **said}
+    elif layout is not None:
+        layout = Layout.of(layout)
     if context is not None:
         given = dict(context)
         model = given.pop("model", None) if model is None else model
@@ -73,10 +80,12 @@ def explain(
         framework = given.pop("framework", None) if framework is None else framework
         said = given | said
     known = Known.of(model, layout, framework, said)
+    if known.unknown_model and (by_argument or what is None):
+        find_model(known.name)  # This says which names are near.
+    for name, value in arguments.items():
+        _refuse_unread(name, value, known)
     if flight is not None:
         return _of_flight(what, flight, known)
-    if what is None and known.name and known.model is None:
-        find_model(known.name)  # without a text the model is what was asked about: say which names are near
     if hasattr(what, "explanation"):  # A RunResult, whose room may not be imported here.
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
     if isinstance(what, BaseException):
@@ -89,6 +98,16 @@ def explain(
     elif not isinstance(what, str):
         what = _shape_text(what)
     return explain_text(what, known)
+
+
+def _refuse_unread(name: str, value: object, known: Known) -> None:
+    """Raise LayoutError for an argument of `explain` that is no choice, or that no number was read from."""
+    if name == "schedule":
+        OPTIONS[name].chosen(value)
+    elif name not in FACTS:
+        one_of("layout", name, Layout.__dataclass_fields__)
+    elif FACTS[name] not in {*known.numbers, *known.changes}:
+        whole(name, value, int(name != "zero"), OPTIONS[name].most if name in OPTIONS else MAX_SIZE)
 
 
 def _of_flight(what: Any, flight: Any, known: Known) -> Explanation:

@@ -13,6 +13,8 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from llamapar.describe.job import Job
+from llamapar.frameworks import FRAMEWORKS
 from llamapar.late import late
 from llamapar.rules.fix import Fix
 from llamapar.rules.severity import severities_again
@@ -37,7 +39,7 @@ from .observations import (
     ViewCall,
     observe,
 )
-from .quotes import quoted_rules, quotes, speakers, whose
+from .quotes import Quote, quoted_rules, quotes, speakers, whose
 from .reading import LIMIT, Reading
 from .slips import indivisible_sizes
 from .tensors import explain_held, explain_place
@@ -286,23 +288,21 @@ def build(
     found += [Hypothesis(name, row.what, LIKELY) for name, row in CATEGORIES.items() if name in missing]
     best = by_likelihood(shared_by_ranks(found, r, others, known), saying, named)
     best = [replace(h, needs=_needs(h, best, known)) for h in best]
-    diagnoses = tuple(
-        Diagnosis(
-            h.category,
-            h.subtype,
-            h.cause,
-            h.equations,
-            partial(_fixes, h, known),
-            h.needs,
-            speakers(CATEGORIES[h.category].rules, quoted, job, known.framework),
-            h.level,
-            h.parallel,
-            h.facts,
-        )
-        for h in best
-    )
+    diagnoses = tuple(_diagnosis(h, known, job, quoted) for h in best)
     again = partial(build, r, line=line, ranks=ranks, others=others)
     return Explanation(*verdict_of(best, known, r.parallel), diagnoses, line, ranks, known, again=again)
+
+
+def _diagnosis(h: Hypothesis, known: Known, job: Job | None, quoted: list[Quote]) -> Diagnosis:
+    said = speakers(CATEGORIES[h.category].rules, quoted, job, known.framework)
+    judge = known.framework
+    if judge is None and len(said) == 1 and not FRAMEWORKS[said[0].framework].trains:
+        # Only code that serves says this, so its fixes count the bytes of serving.
+        judge = FRAMEWORKS[said[0].framework]
+    fixes = partial(_fixes, h, replace(known, framework=judge))
+    return Diagnosis(
+        h.category, h.subtype, h.cause, h.equations, fixes, h.needs, said, h.level, h.parallel, h.facts
+    )
 
 
 _GIVEN = {"layout": "tp", "layout of this run": "tp", "model": "dim"}

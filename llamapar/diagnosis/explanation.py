@@ -12,6 +12,7 @@ from typing import Protocol
 
 from llamapar.describe.layout import AXES
 from llamapar.describe.options import OPTIONS
+from llamapar.errors import shown
 from llamapar.frameworks import FRAMEWORKS, Source
 from llamapar.records.equations import Equation
 from llamapar.records.tables import Plain
@@ -269,13 +270,20 @@ class Explanation:
             return None, below, ""
         return best, below[1:], f"how sure: {best.level}{'; pass ' * bool(asked)}{asked}"
 
+    @property
+    def _unknown_model(self) -> str:
+        """That the named model is not known; "" if it is, or if none was named."""
+        if not self.known.unknown_model:
+            return ""
+        return f"no model {shown(self.known.name, 60)} is known here: its config.json would give its sizes"
+
     def __str__(self) -> str:
         best, below, sure = self._parts()
         lines = [f"if   {line}" for line in self.if_known] + ([] if best is None else [sure])
         if self.line:
             where = f"  (ranks {', '.join(map(str, self.ranks[:8]))})" if self.ranks else ""
             lines.append(f"from {self.line[:300]}{where}")
-        lines += [self.note] if self.note else []
+        lines += filter(None, (self.note, self._unknown_model))
         lines += [] if self.live is None else self.live.lines()
         first = [self.headline, *(best.lines if best else ()), *(f"    {line}" for line in lines)]
         more = [] if self.flight is None else [str(self.flight)]
@@ -287,7 +295,8 @@ class Explanation:
     def _repr_html_(self) -> str:
         best, below, sure = self._parts()
         quoted = f"from <code>{escape(self.line[:300])}</code>" if self.line else ""
-        rows = (*(f"if {escape(line)}" for line in self.if_known), escape(sure), quoted, escape(self.note))
+        rows = (*(f"if {escape(line)}" for line in self.if_known), escape(sure), quoted)
+        rows += (escape(self.note), escape(self._unknown_model))
         heading, notes = f"<b>{escape(self.headline)}</b>", "".join(f"<br>{row}" for row in rows if row)
         cards = [best.card(heading, notes) if best else f"<p>{heading}{notes}</p>"]
         cards += ["" if self.live is None else self.live._repr_html_()]

@@ -129,6 +129,11 @@ class Known:
         config, name = _model(model)
         return cls(config, numbers, changes, judge, layout, name, str(context.get("schedule") or ""))
 
+    @property
+    def unknown_model(self) -> bool:
+        """Whether a model was named that is not known here."""
+        return bool(self.name) and self.model is None
+
     def also(self, facts: Mapping[str, int]) -> Known:
         """These facts, completed by those that the text states; given facts win."""
         return replace(self, numbers={**facts, **self.numbers})

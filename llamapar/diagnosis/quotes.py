@@ -72,14 +72,16 @@ def quotes(r: Reading, framework: Framework | None, heads: bool = False) -> list
     torch's own words count as torch's in any framework, except the known one. Python's words for a division
     by 0 count as a framework's only if the code or the given facts count heads (`heads`).
     """
-    found = []
+    found, text = [], r.text
+    if r.low.rstrip(": ") == "zerodivisionerror":  # Python has one wording for it.
+        text = f"{text}: {_PYTHON}"
     for speaker, code, case, pieces in _templates():
-        span = _span(r.text, pieces) if pieces and pieces[0] in r.text else None
+        span = _span(text, pieces) if pieces and pieces[0] in text else None
         if span is not None:
             start, end = span
-            before = _LAST.findall(r.text[:start][-33:])[0] if case.message[0] == "{" else ""
-            after = _FIRST.findall(r.text[end:])[0] if case.message[-1] == "}" else ""
-            words = before + r.text[start:end] + after
+            before = _LAST.findall(text[:start][-33:])[0] if case.message[0] == "{" else ""
+            after = _FIRST.findall(text[end:])[0] if case.message[-1] == "}" else ""
+            words = before + text[start:end] + after
             found.append(Quote(speaker, code, case, sum(map(len, pieces)), words))
     torch = {_longest(quote) for quote in found if quote.framework.name == _TORCH}
     own = {_TORCH, framework.name if framework else ""}

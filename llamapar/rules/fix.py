@@ -14,7 +14,7 @@ from llamapar.frameworks import Framework
 from llamapar.late import late
 from llamapar.records.tables import Plain, plural
 
-from .memory_rule import Load, load_of
+from .memory_rule import Load, load_of, serving_load_of
 from .repairs import Changes
 
 WORTH_SAYING = 0.01
@@ -26,12 +26,14 @@ class Effect:
     """What a change of a job gains and costs. load: its memory afterwards; None if nothing can be counted.
 
     time: seconds for the same tokens as a multiple of those before; None if one of both cannot be timed.
-    idle_gpus: available GPUs that stay idle.
+    idle_gpus: available GPUs that stay idle. serves: whether the job only serves, so that `load` is of its
+    weights alone.
     """
 
     load: Load | None
     time: float | None
     idle_gpus: int
+    serves: bool = False
 
     @property
     def gain(self) -> str:
@@ -44,6 +46,8 @@ class Effect:
         held, gpu = self.load.memory.expected_bytes, self.load.gpu
         doubtful = gpu is not None and held > gpu.hbm_bytes
         gib = f"{self.load.gib} GiB, may fit" if doubtful else f"{held / GIB:.2f} GiB"
+        if self.serves:
+            return f"{gib} of weights"
         return gib if self.load.whole else f"{gib} before activations"
 
     @property
@@ -73,8 +77,8 @@ def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
     old, new = (old, new) if judge is None else (judge.runs(old), judge.runs(new))
     # Only GPUs that were there before count: a fix with more ranks leaves none of them idle.
     idle = max(0, (old.gpus or old.layout.world) - new.layout.world)
-    if judge is not None and not judge.trains:  # both accounts are of training
-        return Effect(None, None, idle)
+    if judge is not None and not judge.trains:  # `memory` and `cost` count training.
+        return Effect(serving_load_of(new, judge), None, idle, serves=True)
     return Effect(load_of(new, judge), late("times_longer")(old, new, judge), idle)
 
 

@@ -133,6 +133,19 @@ def load_of(job: Job, judge: Framework | None = None) -> Load | None:
         return None
 
 
+def serving_load_of(job: Job, judge: Framework | None = None) -> Load | None:
+    """The bytes of a rank that only serves: its weights, to the byte; None if they cannot be counted."""
+    found = load_of(job, judge)
+    if found is None:
+        return None
+    stages = [
+        Breakdown(stage.stage, tuple(term for term in stage.terms if term.name == "parameters"))
+        for stage in found.memory.stages
+    ]
+    weights = replace(found.memory, stages=tuple(stages), open_facts=(), published=True)
+    return Load(weights, whole=False, gpu=job.gpu)
+
+
 WEIGHT, MOMENTS = 2, 4
 """Bytes of a 16-bit parameter, and of its two moments in 16 bits.
 

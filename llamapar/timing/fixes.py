@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
 
+from llamapar.count.terms import TOO_MUCH
 from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, OFFERED
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
@@ -115,9 +116,11 @@ def _passing(
 
 def _doubt(job: Job, rule: Rule, judge: Framework | None, made: Job) -> int:
     """0 if a job fits as surely as can be asked, 1 if its estimate does, 2 if it may, 3 if it is refused."""
+    if judge is not None and not judge.trains:
+        weights = memory_rule.serving_load_of(made, judge)
+        return 3 if weights and made.gpu and weights.outcome(made.gpu) == TOO_MUCH else 0
     # A cheap bound first, for an interval is of every trainer's account. It does not know of `saves`.
-    counted = not made.saves and (judge is None or judge.trains)
-    if counted and made.gpu and memory_rule.least_of(made, judge) > made.gpu.hbm_bytes:
+    if not made.saves and made.gpu and memory_rule.least_of(made, judge) > made.gpu.hbm_bytes:
         return 3
     finding = memory_rule.finding_of(made, judge)
     if finding is None or finding[0] == memory_rule.NO_ACTIVATIONS:
