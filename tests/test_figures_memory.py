@@ -142,6 +142,13 @@ def test_lanes_lead_from_ours_to_each_tools_total(name: str) -> None:
     assert marks["x"] == pytest.approx([total for total in totals if total <= room])
 
 
+def test_tools_that_all_lie_beyond_the_edge_leave_ours_alone() -> None:
+    record = lp.reconcile("llama3.1-70b", tp=1, pp=16, dp=8, seq_len=8192)
+    assert not [tool for tool in record.tools if tool.total_bytes < 1.5 * record.ours.total_bytes]
+    summary = lp.view(record).summary
+    assert summary.startswith("llama3.1-70b, tp=1 cp=1 pp=16 dp=8, seq_len=8192, micro_batch=1")
+
+
 def test_a_bar_says_in_words_what_a_tool_counts_more_or_less_of() -> None:
     record = RECONCILED["llama3.1-405b (8, 1, 16, 128, 8192)"]
     said = [text for trace in bars(record) for text in trace["hovertext"]]

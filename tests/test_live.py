@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+import torch
 
 import llamapar as lp
 from llamapar.panels.ladders import MOST_RUNGS, Subject
@@ -75,24 +76,65 @@ def test_each_rung_is_what_its_own_line_of_code_gives(
 
 
 @pytest.mark.parametrize("name", sorted(lp.PRESETS))
-def test_a_rung_of_heads_counts_as_a_hand_does(name: str) -> None:
+def test_a_rung_of_heads_counts_what_torch_cuts(name: str) -> None:
     model = lp.model(name)
+    kv, width = model.n_kv_heads, model.head_dim
     for rung in lp.live("heads", name).ladder:
-        tp, kv = rung["value"], model.n_kv_heads
-        broken = bool(model.n_heads % tp or kv % tp)
-        assert bool(rung["problem"]) == broken
-        share = Fraction(model.n_heads, tp) if model.n_heads % tp else Fraction(kv, tp)
-        *said, word, _ = rung["gives"].split()
-        assert sum(map(Fraction, said)) == share
-        assert word == ("query" if model.n_heads % tp else "KV")
+        tp = rung["value"]
+        assert bool(rung["problem"]) == bool(model.n_heads % tp or kv % tp)
+        queries = bool(model.n_heads % tp)
+        parts = torch.arange((model.n_heads if queries else kv) * width).chunk(tp)
+        sizes = [len(part) for part in parts] + [0] * (tp - len(parts))
+        if min(sizes) < max(sizes):
+            weight = "wq" if queries else "wk"
+            expected = f"{min(sizes):,} to {max(sizes):,} rows of {weight} ({width} a head)"
+            assert rung["gives"] == expected
+        else:
+            *said, word, _ = rung["gives"].split()
+            assert sum(map(Fraction, said)) == Fraction(sizes[0], width)
+            assert word == ("query" if queries else "KV")
         if "cuts through" in rung["says"]:
-            ways = [range(kv * r, kv * (r + 1)) for r in range(tp)]  # in units of 1/tp of a KV head
-            torn = sum(
-                1
-                for h in range(kv)
-                if sum(way.start < (h + 1) * tp and way.stop > h * tp for way in ways) > 1
-            )
+            owners = torch.cat([torch.full((len(part),), r) for r, part in enumerate(parts)])
+            torn = sum(len(head.unique()) > 1 for head in owners.view(kv, width))
             assert f"through {'each' if torn == kv else torn} of the {kv} KV heads" in rung["says"]
+            assert torn == len(rung_record(rung).cut_kv_heads)
+
+
+def rung_record(rung: dict[str, Any]) -> lp.HeadMap:
+    """The map that a rung's line of code makes."""
+    return eval(rung["code"], {"lp": lp})  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("knob", SUBJECTS["memory"].knobs)
+def test_memory_fits_or_may_fit_or_does_not(knob: str) -> None:
+    panel = lp.live("memory", knob=knob, **PAPER)
+    marks = {"fits": "", "undecided": "?", "does not fit": "✕"}
+    text = panel.snapshot().summary.splitlines()
+    for line, rung in zip(text[1:], panel.ladder, strict=False):
+        mark = marks[eval(rung["code"], {"lp": lp}).outcome] if rung["figure"] else "✕"
+        assert (bool(rung["problem"]), bool(rung["doubt"])) == (mark == "✕", mark == "?")
+        assert ("✕" in line, "?" in line) == (mark == "✕", mark == "?")
+    assert text[1 + len(panel.ladder)] == "  (no mark: nine of ten runs fit; ? may fit; ✕ does not fit)"
+    assert panel.payload["legend"] in text[1 + len(panel.ladder)]
+
+
+def test_memory_that_may_fit_is_marked() -> None:
+    text = lp.live("memory", knob="pp", recompute="selective", seq_len=8192, **PAPER).snapshot().summary
+    assert re.findall(r"PP (8|16): (\S+ GiB) (\S)", text) == [
+        ("8", "99.0 GiB", "?"),
+        ("16", "81.7 GiB", "?"),
+    ]
+
+
+def test_a_cut_that_is_uneven_is_told_as_its_picture_draws_it() -> None:
+    panel = lp.live("heads", "llama3.2-3b", tp=6)
+    assert panel.snapshot().summary.splitlines()[10] == (
+        "TP 6 cuts through 5 of the 8 KV heads. A rank has four query heads and 169 to 171 rows of wk "
+        "(128 a head)."
+    )
+    record = panel.record
+    assert isinstance(record, lp.HeadMap)
+    assert record.cut_kv_heads == [1, 2, 4, 5, 6]
 
 
 # -- what a rung says, counted by hand -------------------------------------------------------------

@@ -196,7 +196,7 @@ def waterfall(record: Reconciliation) -> tuple[Spec, str]:
     """
     ours, n = record.ours.total_bytes, len(record.tools)
     near = [tool.total_bytes for tool in record.tools if tool.total_bytes < _BEYOND * ours]
-    widest = max(_BEYOND * ours, *near)
+    widest = max([_BEYOND * ours, *near])
     marks = [(row, tool) for row, tool in enumerate(record.tools) if tool.total_bytes <= widest]
     totals = draw.scatter(
         "markers",

@@ -38,14 +38,16 @@ Steps = Sequence[object] | Callable[[Values], Sequence[object]]
 class Rung:
     """One value of the knob.
 
-    gives: a rank's share, in a few words. problem: the reason why it fails; "" if it works. says: the
-    sentence under the ladder. record: the result of the call; None if the function refuses.
+    gives: a rank's share, in a few words. problem: the reason why it fails; "" if it works. doubt: why it
+    may fail; "" if that is settled. says: the sentence under the ladder. record: the result of the call;
+    None if the function refuses.
     """
 
     name: str
     value: object
     gives: str
     problem: str
+    doubt: str
     says: str
     call: Call
     record: Record | None
@@ -58,7 +60,8 @@ class Rung:
     @cached_property
     def as_dict(self) -> Plain:
         """Plain values for the browser."""
-        words = {name: getattr(self, name) for name in ("name", "value", "gives", "problem", "says")}
+        names = ("name", "value", "gives", "problem", "doubt", "says")
+        words = {name: getattr(self, name) for name in names}
         figure = self.view.spec if self.record else None
         return words | {"code": str(self.call), "figure": figure, "summary": self.view.summary}
 
@@ -68,8 +71,9 @@ class Subject:
     """A picture that can be live: a public function with its relevant knobs.
 
     opens: its arguments with their initial values; those that are no knob are controls beside the knobs.
-    gives, says, problem: the words of a rung, made from the record; gives can differ between knobs. within:
-    other values that a step of a knob changes.
+    gives, says, problem, doubt: the words of a rung, made from the record; gives can differ between knobs.
+    within: other values that a step of a knob changes. legend: what the marks of rungs mean, where a rung can
+    be in doubt.
     """
 
     make: Callable[..., Record]
@@ -79,6 +83,8 @@ class Subject:
     says: Callable[..., str]
     problem: Callable[..., str] = lambda record: ""
     within: Callable[[Values], Values] = dict
+    doubt: Callable[..., str] = lambda record: ""
+    legend: str = ""
 
     def call(self, values: Values, knob: str) -> Call:
         """The call with the knob, and with every argument that differs from the function's default."""
@@ -109,9 +115,10 @@ class Subject:
             record = self.make(**call.arguments)
         except LlamaparError as refused:
             why = f": {refused.why}" if refused.why else ""
-            return Rung(*words, "refused", refused.what, sentence(refused.what + why), call, None)
+            return Rung(*words, "refused", refused.what, "", sentence(refused.what + why), call, None)
         gives = self.gives if callable(self.gives) else self.gives[knob]
-        return Rung(*words, gives(record), self.problem(record), self.says(record), call, record)
+        problem, doubt = self.problem(record), self.doubt(record)
+        return Rung(*words, gives(record), problem, doubt, self.says(record), call, record)
 
     def ladder(self, values: Values, knob: str) -> tuple[Rung, ...]:
         """A rung for each step of the knob and for its current value.

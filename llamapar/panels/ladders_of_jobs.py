@@ -6,7 +6,7 @@ from collections import Counter
 
 from llamapar.count import Memory, memory
 from llamapar.count.reconciliation import by_step
-from llamapar.count.terms import GIB, TOO_MUCH
+from llamapar.count.terms import GIB, TOO_MUCH, UNDECIDED
 from llamapar.count.wire import PARTS, Traffic, traffic
 from llamapar.count.zero_map import ZeroMap, zero
 from llamapar.describe.hardware import DEFAULT_GPU
@@ -48,6 +48,13 @@ def _memory_problem(record: Memory) -> str:
     if record.outcome != TOO_MUCH:
         return ""
     return f"{record.low_bytes / GIB:.1f} GiB, and {record.gpu} has {record.hbm_bytes / GIB:.1f} GiB"
+
+
+def _memory_doubt(record: Memory) -> str:
+    if record.outcome != UNDECIDED:
+        return ""
+    low, high = record.low_bytes / GIB, record.high_bytes / GIB
+    return f"{low:.1f} to {high:.1f} GiB, and {record.gpu} has {record.hbm_bytes / GIB:.1f} GiB"
 
 
 def _memory_says(record: Memory) -> str:
@@ -141,6 +148,8 @@ JOBS = {
         lambda record: f"{record.expected_bytes / GIB:.1f} GiB",
         _memory_says,
         _memory_problem,
+        doubt=_memory_doubt,
+        legend="no mark: nine of ten runs fit; ? may fit; ✕ does not fit",
     ),
     "zero": Subject(
         zero,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from operator import attrgetter
 
@@ -32,20 +33,27 @@ _REASON = attrgetter("reason")
 
 
 def _heads_gives(record: HeadMap) -> str:
-    m, tp = record.model, record.tp
-    if m.n_heads % tp:
-        return share(m.n_heads, tp, "query head")
+    if record.model.n_heads % record.tp:
+        return _part_of_heads([rank.q_rows for rank in record.ranks], "wq", record, "query head")
     if record.replicas > 1:
         return f"a copy, 1 of {record.replicas}"
-    return share(m.n_kv_heads, tp, "KV head")
+    return _part_of_heads([rank.kv_rows for rank in record.ranks], "wk", record, "KV head")
+
+
+def _part_of_heads(rows: Sequence[range], weight: str, record: HeadMap, word: str) -> str:
+    """A rank's part: "2 KV heads", "1/2 KV head", or "169 to 171 rows of wk (128 a head)" if parts differ."""
+    width = record.model.head_dim
+    least, most = min(map(len, rows)), max(map(len, rows))
+    if least == most:
+        return share(most, width, word)
+    return f"{least:,} to {most:,} rows of {weight} ({width} a head)"
 
 
 def _heads_says(record: HeadMap) -> str:
     m, tp = record.model, record.tp
     if m.n_heads % tp:
         return (
-            f"TP {tp} does not divide the {m.n_heads} query heads: a rank would hold "
-            f"{share(m.n_heads, tp, 'query head')}."
+            f"TP {tp} does not divide the {m.n_heads} query heads: a rank would hold {_heads_gives(record)}."
         )
     queries = number_in_words(m.n_heads // tp, "query head")
     if wrong := len(record.wrong_ranks):
@@ -59,11 +67,11 @@ def _heads_says(record: HeadMap) -> str:
             f"gradient of a KV head is the sum over its {record.replicas} copies."
         )
     if m.n_kv_heads % tp:
-        torn = sum(_torn(head, record) for head in range(m.n_kv_heads))
+        torn = len(record.cut_kv_heads)
         which = "each" if torn == m.n_kv_heads else f"{torn}"
         return (
             f"TP {tp} cuts through {which} of the {m.n_kv_heads} KV heads. A rank has {queries} and "
-            f"{share(m.n_kv_heads, tp, 'KV head')}."
+            f"{_heads_gives(record)}."
         )
     if tp == 1:
         return f"One rank holds all {m.n_heads} query heads and all {m.n_kv_heads} KV heads."
@@ -71,13 +79,6 @@ def _heads_says(record: HeadMap) -> str:
         f"Each of the {tp} ranks holds {queries} and the {number_in_words(m.n_kv_heads // tp, 'KV head')} "
         "that they read: attention needs no other rank."
     )
-
-
-def _torn(head: int, record: HeadMap) -> bool:
-    """Whether the rows of a KV head lie on several ranks."""
-    first = head * record.tp // record.model.n_kv_heads
-    last = -(-(head + 1) * record.tp // record.model.n_kv_heads) - 1
-    return last > first
 
 
 # -- vocabulary ------------------------------------------------------------------------------------

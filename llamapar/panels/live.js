@@ -24,11 +24,12 @@ function render({ model, el }) {
   const knobs = make("div", { class: "lp-knobs" });
   const whose = make("div", { class: "lp-whose", role: "group", "aria-label": "ladder of" });
   const ladder = make("div", { class: "lp-ladder", role: "radiogroup" });
+  const legend = make("p", { class: "lp-legend" }, payload().legend);
   const says = make("p", { class: "lp-says", role: "status", "aria-live": "polite" });
   const code = buildCode(model, ask, (draw) => keepFocus(root, play, draw));
   const play = button("", { class: "lp-play", onclick: () => (playing ? stop() : start()) });
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
-  const stage = make("div", { class: "lp-stage" }, whose, ladder, says, figure.node);
+  const stage = make("div", { class: "lp-stage" }, whose, ladder, legend, says, figure.node);
   const root = make("div", { class: "llamapar lp-live", "data-what": payload().what }, note, knobs, stage);
   el.append(root);
 
@@ -86,9 +87,9 @@ function render({ model, el }) {
     draw();
   };
 
-  function rungButton({ name, value, gives, problem, figure: drawn }) {
+  function rungButton({ name, value, gives, problem, doubt, figure: drawn }) {
     return button([make("b", { class: "lp-part", "data-axis": knob() }, name), make("span", { class: "lp-gives" }, drawn ? gives : problem)], {
-      class: "lp-rung", role: "radio", "data-value": String(value), "data-broken": problem ? "yes" : null, "data-refused": drawn ? null : "yes", title: problem || null,
+      class: "lp-rung", role: "radio", "data-value": String(value), "data-broken": problem ? "yes" : null, "data-doubt": doubt ? "yes" : null, "data-refused": drawn ? null : "yes", title: problem || doubt || null,
       onclick: () => { stop(); looked = undefined; step(value); draw(); },
       onpointerenter: ({ pointerType }) => { if (pointerType === "mouse") look(value); },
       onpointerleave: () => look(undefined),
@@ -152,7 +153,7 @@ function render({ model, el }) {
     for (const { name, show: put } of built) put(values[name]);
     if (several()) refill(whose, [knob(), payload().knobs], () => [...payload().knobs.map(knobButton), play]);
     ladder.setAttribute("aria-label", title());
-    refill(ladder, [knob(), rungs().map(({ value, gives, problem }) => [value, gives, problem])], () => rungs().map(rungButton));
+    refill(ladder, [knob(), rungs().map(({ value, gives, problem, doubt }) => [value, gives, problem, doubt])], () => rungs().map(rungButton));
     drawPlay();
     draw();
   }

@@ -103,6 +103,7 @@ class LiveState:
         knobs = self.subject.knobs
         titles = [[name, knob_title(name), rung_name(name, values[name], True)] for name in knobs]
         shown = {"what": self.what, "knob": self.knob, "knobs": titles, "values": values, "line": self.line}
+        shown["legend"] = self.subject.legend
         return {
             "schema": live_controls(values, knobs),
             "ladder": [rung.as_dict for rung in self.ladder],
@@ -112,13 +113,18 @@ class LiveState:
     @property
     def text(self) -> str:
         """The ladder and the picture in words."""
-        rungs = [
-            f"{'>' if rung is self.rung else ' '} {rung.name}: {rung.gives}"
-            + (f" ✕ {rung.problem}" if rung.problem else "")
-            for rung in self.ladder
-        ]
+        lines = [self.status]
+        for rung in self.ladder:
+            line = f"{'>' if rung is self.rung else ' '} {rung.name}: {rung.gives}"
+            if rung.problem:
+                line += f" ✕ {rung.problem}"
+            elif rung.doubt:
+                line += f" ? {rung.doubt}"
+            lines.append(line)
+        if self.subject.legend:
+            lines.append(f"  ({self.subject.legend})")
         words = dict.fromkeys((self.rung.says, self.rung.view.summary))
-        return "\n".join([self.status, *rungs, *words])
+        return "\n".join([*lines, *words])
 
 
 _shown: weakref.WeakSet[Live] = weakref.WeakSet()

@@ -115,6 +115,13 @@ class HeadMap(Judged):
         """Ranks that hold whole heads, but not the KV heads that their query heads need."""
         return [rank.rank for rank in self.ranks if self.is_wrong(rank)] if self.tiled else []
 
+    @property
+    def cut_kv_heads(self) -> list[int]:
+        """KV heads whose rows lie on several ranks, in order; [] where each is held whole."""
+        width = self.model.head_dim
+        starts = [rank.kv_rows.start for rank in self.ranks if len(rank.kv_rows)]
+        return sorted({start // width for start in starts if start % width})
+
     def shared(self) -> dict[int, list[int]]:
         """KV head → the TP ranks with a copy, over which gradients must be summed; {} without copies."""
         if self.replicas == 1:
