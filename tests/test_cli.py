@@ -27,6 +27,7 @@ from llamapar.frameworks import JUDGES
 from llamapar.place.orders import ORDERS
 
 PROJECT = Path(__file__).resolve().parent.parent
+MODEL = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 128, "vocab_size": 256}
 INCIDENT_5 = "check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072"
 
 
@@ -39,6 +40,15 @@ def shell(command: str, environment: dict[str, str] | None = None) -> subprocess
         capture_output=True,
         timeout=60,
     )
+
+
+def test_a_choice_is_a_flag_only_where_the_command_has_it(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps({**MODEL, "n_layers": 0}))
+    refused = "llamapar: n_layers=0: n_layers must be a whole number from 1 to 16384\n  try  n_layers=1\n"
+    status, out, err = run(["check", "--model", str(path), "--json"])
+    assert (status, err, json.loads(out)["error"]["choose"]) == (2, refused, ["n_layers=1"])
+    assert run("check --model llama3-8b --tp 0")[2].splitlines()[-1] == "  try  --tp 1"
 
 
 # -- model ---------------------------------------------------------------------------------------

@@ -652,6 +652,28 @@ def test_names_cannot_write_markup() -> None:
         assert view.summary.startswith("<a href='x'> &amp;yyyyyyyyyyyyy…: ")
 
 
+EVIL = "<a href='https://elsewhere.example'>here</a>"
+
+
+def test_a_gpu_of_ones_own_cannot_write_a_link() -> None:
+    model = lp.model("llama3-8b").replace(name=EVIL)
+    gpu = {"base": "h100-80gb", "name": EVIL, "memory_gib": 60}
+    asked = {"model": model, "tp": 4, "seq_len": 8192, "gpu": gpu}
+    for record in (
+        lp.memory(**asked, zero=3),
+        lp.cost(**asked),
+        lp.inside(model, tp=2, cp=2, seq_len=8192, gpu=gpu),
+        lp.plan(model, gpus=8, seq_len=8192, global_batch=8, gpu=gpu),
+        lp.loading(model, memory_gib=60),
+        lp.stages(model, pp=40),
+    ):
+        spec = json.dumps(lp.view(record).spec)
+        assert "<a " not in spec, type(record)
+    marks = json.dumps(lp.view(lp.memory(**asked)).spec["layout"]["annotations"])
+    assert marks.count("&lt;a href='https://elsewhere.example'&gt;here&lt;/a&gt;") == 1
+    assert "&amp;lt;" not in marks
+
+
 def test_predictions_beside_runs_are_drawn_worst_first() -> None:
     near, far = (
         lp.cost(lp.model("llama3-8b").replace(name=name), lp.Layout(dp=8), seq_len=8192, global_batch=8)

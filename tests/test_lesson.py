@@ -356,6 +356,20 @@ def test_the_command_writes_script_and_slides(run: Any, tmp_path: Path) -> None:
     assert slides.read_text("utf-8").startswith("<!doctype html>")
     status, out, err = run(words)
     assert (status, out, err) == (2, "", f"llamapar: {script} cannot be written: File exists\n")
+    lost = tmp_path / "nowhere" / "script.md"
+    refused = f"llamapar: {lost} cannot be written: No such file or directory\n"
+    assert run(["lesson", "01", "--slides", str(lost)]) == (2, "", refused)
+
+
+def test_a_file_that_is_there_is_refused_before_the_work(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llamapar.course.lessons.lesson", lambda *_, **__: pytest.fail("worked for nothing"))
+    (tmp_path / "link.md").symlink_to(tmp_path / "elsewhere.md")
+    for name in ("link.md", "."):
+        path = tmp_path / name
+        refused = f"llamapar: {path} cannot be written: File exists\n"
+        assert run(["lesson", "01", "--out", str(path)]) == (2, "", refused)
 
 
 def test_the_command_says_the_same_in_json(run: Any, tmp_path: Path) -> None:

@@ -596,6 +596,7 @@ def test_layers_per_stage_may_be_given() -> None:
         ),
         ({"pp": 5}, {"layer_split": "equal"}, r"32 layers do not divide over 5 stages"),
         ({"pp": 2}, {"layer_split": [30, 3]}, r"layer_split=\[30, 3\]: 2 stages of 32 layers in all"),
+        ({"pp": 2}, {"layer_split": 64}, r"layer_split=64 is not known"),
         ({"pp": 40}, {}, r"pp·virtual_stages = 40 stages for 32 layers"),
     ],
 )

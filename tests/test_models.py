@@ -660,3 +660,46 @@ def test_a_folder_of_the_name_stands_before_the_model(
     (tmp_path / name).mkdir()
     (tmp_path / name / "config.json").write_text(json.dumps(config_json(lp.model("tiny"))))
     assert lp.model(name).dim == 128
+
+
+ARRAYS = {
+    "config.json": {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+        "vocab_size": 256,
+        "rope_scaling": None,
+        "layer_types": None,
+        "mlp_bias": False,
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+        "rms_norm_eps": 1e-5,
+        "model_type": "llama",
+        "quantization_config": None,
+        "rope_theta": 10000.0,
+    },
+    "params.json": {
+        "dim": 64,
+        "n_layers": 2,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "vocab_size": 256,
+        "multiple_of": 64,
+        "rope_theta": 10000.0,
+        "norm_eps": 1e-5,
+        "use_scaled_rope": True,
+        "ffn_dim_multiplier": 1.3,
+    },
+}
+
+
+@pytest.mark.parametrize("where", ARRAYS)
+@pytest.mark.parametrize("numbers", [[1, 2], []])
+def test_an_array_of_several_numbers_is_no_value(where: str, numbers: list[int]) -> None:
+    array = pytest.importorskip("numpy").array(numbers)
+    assert lp.model(ARRAYS[where]).dim == 64
+    for key in ARRAYS[where]:
+        with pytest.raises(lp.ModelError, match=rf"^'{key}'=array\(.*\): ndarray is no value of a {where}$"):
+            lp.model({**ARRAYS[where], key: array})

@@ -108,12 +108,33 @@ def test_a_script_without_an_error_of_shapes_ends_as_it_would(
         ([], "a script is needed"),
         (["nowhere.py"], "'nowhere.py' is no file"),
         (["-m"], "-m: a module is needed"),
+        (["-m", "no_such_module"], "'no_such_module' is no module that can be run from here"),
+        (["-m", "no_such.module"], "'no_such.module' is no module that can be run from here"),
+        (["-m", "json"], "'json' is no module that can be run from here"),  # a package without __main__
     ],
 )
 def test_without_a_script_it_says_what_is_missing(run: Any, words: list[str], complaint: str) -> None:
     status, _, err = run(["debug", *words])
     assert status == 2
     assert err.startswith(f"llamapar: {complaint}\n")
+
+
+def test_a_script_knows_its_file_as_python_tells_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(__file__)\n")
+    alone, ran = (
+        of_python(*words, "train.py", folder=tmp_path) for words in ((), ("-m", "llamapar", "debug"))
+    )
+    assert (ran.returncode, ran.stdout) == (0, alone.stdout)
+    assert ran.stdout == f"{tmp_path / 'train.py'}\n"
+
+
+def test_a_package_that_fails_shows_its_own_error(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("import no_such_library\n")
+    (tmp_path / "package" / "train.py").write_text("")
+    ran = of_python("-m", "llamapar", "debug", "-m", "package.train", folder=tmp_path)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_library'"
 
 
 @pytest.mark.soak

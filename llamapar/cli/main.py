@@ -7,10 +7,11 @@ object {"error": …} on stdout says the same, so a script always reads one JSON
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 
 from llamapar import interrupts
+from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError
 from llamapar.late import late
 
@@ -63,13 +64,15 @@ def _answer(argv: Sequence[str]) -> int:
     """Answer a command line in writing, and return the exit status. Invalid input is refused on stderr at
     once.
     """
+    offered: Collection[str] = OPTIONS
     try:
         given = parsing.parse(argv, _TOP, _STATUS)
+        offered = {*given.about.options, *(name for name, _ in given.about.positional)}
         answered = given.about.answer(given)
         status, text = int(not answered.ok), answered.written(given["json"])
     except LlamaparError as problem:
-        write_line(sys.stderr, as_text(f"llamapar: {in_flags(problem)}"))
-        error = {"error": error_as_dict(problem)}
+        write_line(sys.stderr, as_text(f"llamapar: {in_flags(problem, offered)}"))
+        error = {"error": error_as_dict(problem, offered)}
         status, text = 2, CommandAnswer(False, str, lambda: error).written("--json" in argv)
     if failure := write_line(sys.stdout, text):
         write_line(sys.stderr, f"llamapar: {failure}")

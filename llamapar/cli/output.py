@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Protocol
 
@@ -87,30 +87,31 @@ def mute(stream: IO[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def as_flags(choices: Iterable[object]) -> list[str]:
-    """Choices as words of a command line: "--tp 8 --dp 2"; anything that is no option's value stays
-    unchanged.
+def as_flags(choices: Iterable[object], offered: Collection[str] = OPTIONS) -> list[str]:
+    """Choices as words of a command line: "--tp 8 --dp 2".
+
+    offered: the options of the command; a choice of anything else, as of a model's dims, stays unchanged.
     """
-    return [_flags(choice) if isinstance(choice, Choice) else str(choice) for choice in choices]
+    return [_flags(choice, offered) if isinstance(choice, Choice) else str(choice) for choice in choices]
 
 
-def _flags(choice: Choice) -> str:
-    if choice.bare or not all(name in OPTIONS for name, _ in choice.values):
+def _flags(choice: Choice, offered: Collection[str]) -> str:
+    if choice.bare or not all(name in offered for name, _ in choice.values):
         return str(choice)
     words = [word for name, value in choice.values for word in OPTIONS[name].words(value)]
     return " ".join([*words, choice.when] if choice.when else words)
 
 
-def error_as_dict(error: LlamaparError) -> dict[str, object]:
+def error_as_dict(error: LlamaparError, offered: Collection[str] = OPTIONS) -> dict[str, object]:
     """An error as plain values for JSON, its choices as flags."""
     return {
         "field": error.field,
         "message": error.what,
         "why": error.why,
-        "choose": as_flags(error.choices),
+        "choose": as_flags(error.choices, offered),
     }
 
 
-def in_flags(error: LlamaparError) -> LlamaparError:
+def in_flags(error: LlamaparError, offered: Collection[str] = OPTIONS) -> LlamaparError:
     """The same error in the words of a command line."""
-    return LlamaparError(error.what, error.why, as_flags(error.choices), error.field)
+    return LlamaparError(error.what, error.why, as_flags(error.choices, offered), error.field)

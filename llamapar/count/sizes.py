@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -70,10 +70,11 @@ class Sizes:
         self.seq_len = whole("seq_len", seq_len, 1, 2**31 - 1)
         self.batch = whole("micro_batch", micro_batch, 1, 2**31 - 1)
         OPTIONS["chunking"].chosen(chunking)
-        if isinstance(layer_split, str):
-            split: str | tuple[int, ...] = split_named(layer_split)
-        else:
+        split: str | tuple[int, ...]
+        if isinstance(layer_split, Iterable) and not isinstance(layer_split, str):
             split = tuple(whole("layer_split", count, 0) for count in layer_split)
+        else:
+            split = split_named(layer_split)
         self.cut = Cut(
             model,
             layout,

@@ -12,8 +12,9 @@ from llamapar.describe.options import FACTS, LAYOUT
 
 def _lesson(given: Given) -> CommandAnswer:
     """The script of a lesson, or a sentence for each file that was written."""
-    from .lessons import lesson  # Here, because the help of a command needs only its row.
+    from .lessons import lesson, require_new  # Here, because the help of a command needs only its row.
 
+    require_new(*given.of("out", "slides").values())
     with patience("works out the answers"):
         found = returned(given, lesson)
     written = found.write(**given.of("out", "slides"))

@@ -7,6 +7,8 @@ sections make the walk through a paper; `teacher.toml` has a note for the teache
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -219,6 +221,18 @@ class Lesson:
             except OSError as problem:
                 raise LlamaparError(f"{path} cannot be written: {problem.strerror}") from None
         return [f"{path}: {self.title} ({self.minutes} min)" for path, _ in made]
+
+
+def require_new(*paths: str) -> None:
+    """Refuse a file that cannot be made anew, before minutes of work. Raises LlamaparError."""
+    for path in filter(None, paths):
+        problem = ""
+        if os.path.lexists(path):
+            problem = os.strerror(errno.EEXIST)
+        elif not Path(path).parent.is_dir():
+            problem = os.strerror(errno.ENOENT)
+        if problem:
+            raise LlamaparError(f"{path} cannot be written: {problem}")
 
 
 def lesson(name: str, minutes: int | None = None) -> Lesson:

@@ -216,9 +216,14 @@ def _covered(where: str) -> re.Pattern[str]:
 def _unread(raw: Mapping[str, object], where: str) -> Values:
     """The keys that are not covered, with their values.
 
-    Raises ModelError for a mixture of experts or a quantised model.
+    Raises ModelError for a mixture of experts or a quantised model, and for an array, which no JSON has.
     """
     plain = (bool, int, float, str, list, dict, tuple, type(None))
+    for key, value in raw.items():
+        # An array of several numbers is neither true nor false, so nothing below could ask it.
+        if not isinstance(value, plain) and hasattr(type(value), "__len__"):
+            kind = type(value).__name__
+            raise ModelError(f"{shown(key)}={shown(value)}: {kind} is no value of a {where}", field=str(key))
     # An empty value says nothing, so a key with null, false, 0 or "" needs no cover.
     says = {str(key)[:60]: v for key, v in raw.items() if v or not isinstance(v, plain)}
     unread = {name: value for name, value in says.items() if not _covered(where).fullmatch(name)}

@@ -50,7 +50,8 @@ def picture(record: RankGrid, share: Share) -> tuple[Spec, str]:
     edge = dict.fromkeys(("showgrid", "showticklabels"), False) | dict.fromkeys(("showline", "mirror"), True)
     above = {"yref": "y domain", "yanchor": "bottom"}
     own = f"{_stroke(style.LIT, '■')} rank {record.rank:,}"
-    heads = [draw.label(own, 1, 1, xref="paper", xanchor="right", xshift=style.RIGHT, **above)]
+    head = draw.label("", 1, 1, xref="paper", xanchor="right", xshift=style.RIGHT, **above)
+    heads = [head | {"text": own}]  # its markup is our own: a coloured square
     for (down, across, title, domain), n in zip(PANELS, ("", "2"), strict=True):
         y, x = share.parts[down], share.parts[across]
         said = {

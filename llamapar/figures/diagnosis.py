@@ -260,7 +260,7 @@ def _sizes(live: LiveFacts) -> Drawn | None:
     asked = next(((p.text, p.cut.whole) for p in live.wholes_beside_parts()), None)
     code = [("in the code", f"{asked[1]:,} = {asked[0]}", asked[1], asked[1])] if asked else []
     rows += code
-    bars = [Bar(i, 0, n, f"{label} · {words}") for i, (label, words, n, _) in enumerate(rows)]
+    bars = [Bar(i, 0, n, escape(f"{label} · {words}")) for i, (label, words, n, _) in enumerate(rows)]
     rest = [Bar(i, n, m, f"{m - n:,} of {m:,}") for i, (*_, n, m) in enumerate(rows) if n < m]
     looks = (
         (bars[: len(named)], {"color": style.COLOURS["tp"]}, "this rank holds"),
@@ -271,13 +271,11 @@ def _sizes(live: LiveFacts) -> Drawn | None:
         data.append(draw.missing(rest, len(rows), "other ranks hold") | {"width": 0.5})
     most, labels = max(m for *_, m in rows), [label for label, *_ in rows]
     title = printable(live.expression)[:60], live.process
-    above = {"x": 0, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
-    names = [{**above, "y": i - 0.27, "text": escape(words)} for i, (_, words, *_) in enumerate(rows)]
-    y = draw.named([escape(label) for label in labels], beyond=0.1)
+    above = {"xanchor": "left", "yanchor": "bottom"}
+    names = [draw.label(words, 0, i - 0.27, **above) for i, (_, words, *_) in enumerate(rows)]
+    y = draw.named(labels, beyond=0.1)
     x = draw.axis("size", [0, most * 1.02], nticks=6, tickformat=draw.tick_format(most))
-    layout = style.layout(
-        "sizes", *map(escape, title), widest=max(labels, key=len), yaxis=y, xaxis=x, annotations=names
-    )
+    layout = style.layout("sizes", *title, widest=max(labels, key=len), yaxis=y, xaxis=x, annotations=names)
     listing = [f"  {label}: {words}" for label, words, *_ in rows]
     return {"data": data, "layout": layout}, draw.lines(": ".join(title), listing)
 
@@ -308,7 +306,7 @@ def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool 
         unit = "byte"
     elif unit == "unit" or ("head" in unit and most > 512):
         unit = "element"
-    given = [Bar(i, 0, n, f"{label} · {n:,}") for i, (label, n) in enumerate(sides)]
+    given = [Bar(i, 0, n, escape(f"{label} · {n:,}")) for i, (label, n) in enumerate(sides)]
     lacking = [Bar(i, n, most, f"{most - n:,} less") for i, (_, n) in enumerate(sides) if n < most]
     data = [draw.bars(given, len(sides), {"color": style.COLOURS["tp"]})]
     if lacking:
@@ -316,7 +314,7 @@ def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool 
     labels = [label for label, _ in sides]
     what = CATEGORIES[best.category].what
     title = what if best.category != "other" else f"{sides[0][1]:,} against {sides[1][1]:,}"
-    y = draw.named([escape(label) for label in labels], beyond=0)
+    y = draw.named(labels, beyond=0)
     x = draw.axis(f"{unit}s", [0, most * 1.02 or 1], nticks=6, tickformat=draw.tick_format(most))
     listing = [f"  {label}: {n:,}" for label, n in sides]
     return _drawn(best, (title, note), data, listing, labels, {"yaxis": y, "xaxis": x, **LOW})

@@ -102,7 +102,8 @@ def downward(axis: Spec) -> Spec:
 def named(names: Sequence[object], beyond: float = 0.1, **more: object) -> Spec:
     """The axis of rows that have names, the first on top, with `beyond` of a row free at both ends."""
     ends = [-0.5 - beyond, len(names) - 0.5 + beyond]
-    return downward(axis("", ends, **ticks(range(len(names)), names), **more))
+    labels = [style.escaped([str(name)]) for name in names]
+    return downward(axis("", ends, **ticks(range(len(names)), labels), **more))
 
 
 def step(n: int, most: int) -> int:
@@ -230,8 +231,8 @@ def rule(along: str, at: float, across: str = "paper", **line: object) -> Spec:
 
 
 def label(text: str, x: float, y: float, **more: object) -> Spec:
-    """Words at a position, without an arrow."""
-    return {"text": text, "x": x, "y": y, "showarrow": False, **more}
+    """Words at a position, without an arrow; lines are separated by a newline."""
+    return {"text": style.escaped(text.splitlines()), "x": x, "y": y, "showarrow": False, **more}
 
 
 def limit(text: str, x: float, y: float, **more: object) -> Spec:

@@ -209,7 +209,7 @@ def _group_label(record: Machine, axis: str, row: int) -> Spec:
     members, reach = len(record.grid.peers[axis]), _reach(record, axis)
     if members > WINDOW:
         reach += f", {WINDOW} drawn"
-    text = "<br>".join(filter(None, (reach, record.sent.get(axis, ""))))
+    text = "\n".join(filter(None, (reach, record.sent.get(axis, ""))))
     refs = {"xref": "x2", "yref": "y2", "xanchor": "left", "align": "left", "font": {"size": 11}}
     return draw.label(text, min(WINDOW, members) + 0.15, row, **refs)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from llamapar.place.stage_map import Stage, StageMap
 from llamapar.records.tables import plural, units
 
@@ -25,7 +23,7 @@ def picture(record: StageMap) -> tuple[Spec, str]:
     layers = plural(record.model.n_layers, "layer")
     if not record.counts:
         unseen, font = {"visible": False, "range": [0, 1]}, {"size": 14, "color": style.WARN}
-        reason = draw.label(f"no such split<br>{escape(record.reason, quote=False)}", 0.5, 0.5, font=font)
+        reason = draw.label(f"no such split\n{record.reason}", 0.5, 0.5, font=font)
         return Chart(
             kind="stages",
             title=title,

@@ -9,6 +9,7 @@ give the text the page's colour. A picture saved as a PNG has a white background
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from html import escape
 from typing import Any
 
@@ -150,10 +151,10 @@ def layout(
     taller, legend = round(_LINE_HEIGHT * wrapped), _LEGEND_ROW * (legend_rows - 2)
     height += taller + legend
     above = _ABOVE + (_RAISED if len(titles) > 1 else 0)
-    head: Spec = {"text": _lines(titles), "y": round(1 - above / height, 4)}
+    head: Spec = {"text": escaped(titles), "y": round(1 - above / height, 4)}
     if note:
         font = {"size": NOTE_SIZE, **({"color": WARN} if warn else {})}
-        head["subtitle"] = {"text": _lines(notes), "font": font}
+        head["subtitle"] = {"text": escaped(notes), "font": font}
     return {
         "template": template(),
         "height": height,
@@ -172,8 +173,11 @@ def _wrapped(text: str, most: int) -> list[str]:
     return next((lines for lines in tries if len(lines) == count), [])
 
 
-def _lines(lines: list[str]) -> str:
-    """Lines in plotly's form, a little HTML; a panel reads them back and wraps them itself."""
+def escaped(lines: Iterable[str]) -> str:
+    """Lines in plotly's form, a little HTML; a panel reads them back and wraps them itself.
+
+    Names come from users, and plotly would make a link of one. So titles and labels are escaped, here alone.
+    """
     return "<br>".join(escape(line, quote=False) for line in lines)
 
 
