@@ -98,8 +98,6 @@ def course_copy(folder: str) -> CourseCopy:
             (target / file).parent.mkdir(parents=True, exist_ok=True)
             if _written(target / file, stored[file]):
                 copied.append(file.as_posix())
-            elif not _is_there(target / file, stored[file]):
-                kept.append(file.as_posix())
     except OSError as problem:
         what = f"the course cannot be copied to {target}"
         raise LlamaparError(what, str(problem), ["llamapar course OTHER-FOLDER"], "folder") from None

@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.browser, pytest.mark.deep]
 
 
 class Door:
-    """A server that a command became. link: what it prints, with its token."""
+    """A server that a command became. process: it. said: its output. link: with its token."""
 
     def __init__(self, home: Path, *words: str) -> None:
         environment = {"HOME": str(home), "PATH": os.defpath, "LLAMAPAR_PROGRESS": "off"}
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             words, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        self.said, output = "", self._process.stdout
+        self.said, output = "", self.process.stdout
         assert output
         for line in output:
             self.said += line
@@ -37,20 +37,23 @@ class Door:
                 break
         else:
             raise AssertionError(self.said)
-        self._rest = threading.Thread(
-            target=output.read, daemon=True
-        )  # or the server would wait for a reader
+        self._rest = threading.Thread(target=self._read_on, daemon=True)  # or the server would wait
         self._rest.start()
+
+    def _read_on(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.said += line
 
     def __enter__(self) -> Door:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(20)
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(20)
         self._rest.join(20)
-        assert self._process.stdout
-        self._process.stdout.close()
+        assert self.process.stdout
+        self.process.stdout.close()
 
 
 @pytest.fixture(scope="module")
