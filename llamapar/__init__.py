@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from .records.losses import LossCurve
     from .records.trace import Tape, Trace
     from .rules.report import Finding, Report, check, require
-    from .timing.calibrate import Calibration, calibrate
     from .timing.cost import Cost, cost
     from .timing.inside import LayerSteps, inside
     from .timing.plan import Plan, plan
@@ -87,7 +86,6 @@ __all__ = [
     "JOBS",
     "PRESETS",
     "Action",
-    "Calibration",
     "Cancelled",
     "Checkpoint",
     "CheckpointError",
@@ -150,7 +148,6 @@ __all__ = [
     "VocabMap",
     "Watch",
     "ZeroMap",
-    "calibrate",
     "check",
     "checkpoint",
     "clinic",

@@ -16,7 +16,6 @@ from typing import Any
 PUBLIC: Mapping[str, str] = {
     "AXES": "describe.layout",
     "Action": "place.orders",
-    "Calibration": "timing.calibrate",
     "Cancelled": "execution.replies",
     "Checkpoint": "checkpoint",
     "CheckpointError": "checkpoint",
@@ -82,7 +81,6 @@ PUBLIC: Mapping[str, str] = {
     "VocabMap": "place",
     "Watch": "panels.watch_panel",
     "ZeroMap": "count.zero_map",
-    "calibrate": "timing.calibrate",
     "check": "rules.report",
     "checkpoint": "",
     "clinic": "panels.clinic_panel",

@@ -352,35 +352,3 @@ def test_twice_the_gpus_are_never_more_than_twice_as_fast(layout: lp.Layout, kin
     now = lp.cost("llama3-8b", layout, **known)
     wider = lp.cost("llama3-8b", layout.replace(dp=2 * layout.dp), **known)
     assert wider.step_seconds >= now.step_seconds / 2 * (1 - 1e-9) - now.seconds["optimizer"]
-
-
-# -- one's own runs --------------------------------------------------------------------------------
-
-TITAN = "\n".join(
-    f"[rank0]:\x1b[31mstep: {n}  loss: 9.1  memory: 60.1GiB(76%)  tps: {tps}  mfu: 33.1%\x1b[39m"
-    for n, tps in ((1, "412"), (2, "5,001"), (3, "5,700"), (4, "5,762"), (5, "5,800"))
-)
-MEGATRON = " iteration 3/ 10 | consumed samples: 96 | elapsed time per iteration (ms): 2500.0 | lm loss: 9.1"
-
-
-def test_logs_are_read() -> None:
-    own = lp.cost("llama3-8b", lp.Layout(dp=8, zero=3), seq_len=8192, micro_batch=2, global_batch=16)
-    found = lp.calibrate([(own, TITAN), (own, MEGATRON), (own, 2.6)])
-    assert found.measured == pytest.approx((2 * 8192 / 5762, 2.5, 2.6))
-    assert found.factor == pytest.approx(2.6 / own.step_seconds)
-    assert found.seconds(own) == pytest.approx(2.6)
-
-
-def test_each_run_is_predicted_from_the_others() -> None:
-    one, two = (lp.cost("llama3-8b", lp.Layout(dp=n), seq_len=4096, global_batch=16) for n in (8, 16))
-    found = lp.calibrate([(one, 2 * one.step_seconds), (two, 3 * two.step_seconds)])
-    assert found.errors == pytest.approx((-1 / 2, -2 / 3))
-    assert found.left_out == pytest.approx((3 / 2 - 1, 2 / 3 - 1))
-    assert lp.calibrate([(one, 1.0)]).left_out == ()
-
-
-def test_a_log_without_a_time_is_refused() -> None:
-    told = r"^(no line of the log says|log=.*: log must be a number from 1e-06 to 1e\+06)"
-    for log in ("step 3 loss 9.1", -1.0, math.nan, "tps: 0"):
-        with pytest.raises(lp.LlamaparError, match=told):
-            lp.calibrate([(paper(), log)])

@@ -674,18 +674,6 @@ def test_a_gpu_of_ones_own_cannot_write_a_link() -> None:
     assert "&amp;lt;" not in marks
 
 
-def test_predictions_beside_runs_are_drawn_worst_first() -> None:
-    near, far = (
-        lp.cost(lp.model("llama3-8b").replace(name=name), lp.Layout(dp=8), seq_len=8192, global_batch=8)
-        for name in ("near", "far")
-    )
-    view = lp.view(lp.calibrate([(near, near.step_seconds / 1.1), (far, 2 * far.step_seconds)]))
-    (bars,) = view.spec["data"]
-    assert bars["x"] == pytest.approx([-50, 10])
-    assert view.spec["layout"]["yaxis"]["ticktext"] == ["far", "near"]
-    assert view.summary.splitlines()[1].split() == ["-50.0%", "far"]
-
-
 def test_other_values_have_no_picture() -> None:
     with pytest.raises(lp.LayoutError, match="3 has no picture") as caught:
         lp.view(3)
@@ -693,7 +681,7 @@ def test_other_values_have_no_picture() -> None:
         "3 has no picture\n"
         "  why  pictures are made of HeadMap, VocabMap, SequenceMap, TradeMap, StageMap, LayerSteps, "
         "RankGrid, ZeroMap, Traffic, Trace, Tape, Memory, Reconciliation, MemoryCurve, Cost, Plan, "
-        "Calibration, Explanation, LossCurve, Schedule, Timeline, Timelines, Moment, Loading\n"
+        "Explanation, LossCurve, Schedule, Timeline, Timelines, Moment, Loading\n"
         "  try  lp.view(lp.heads(model, layout))"
     )
 

@@ -37,7 +37,6 @@ NEEDED = {
     "'a', 'b'": "checkpoint.gather, checkpoint.reshard, checkpoint.shard",
     "'a.toml'": "read_settings",
     "'text'": "clinic, explain",
-    "[(cost, 1.0)]": "calibrate",
     "cost": "reasons, view",
     "print, {}": "debug",
     "None": "ranks",

@@ -18,13 +18,11 @@ from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.curve import MemoryCurve
 from llamapar.records.losses import LossCurve
 from llamapar.records.trace import Tape, Trace
-from llamapar.timing.calibrate import Calibration
 from llamapar.timing.cost import Cost
 from llamapar.timing.inside import LayerSteps
 from llamapar.timing.plan import Plan
 
 from . import (
-    calibration,
     cost,
     curve,
     diagnosis,
@@ -97,7 +95,6 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     MemoryCurve: curve.picture,
     Cost: cost.picture,
     Plan: plan.picture,
-    Calibration: calibration.picture,
     Explanation: diagnosis.picture,
     LossCurve: losses.picture,
     **dict.fromkeys((Schedule, Timeline, Timelines, Moment), pipeline.picture),
@@ -106,7 +103,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, TradeMap, StageMap, LayerSteps, RankGrid,
-    ZeroMap, Traffic, Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan, Calibration,
+    ZeroMap, Traffic, Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan,
     Explanation, LossCurve, Schedule, Timeline, Timelines or Moment.
 
     A run's result and the value of `with lp.record()` are drawn as their `trace`, a dry run as its `curve`.

@@ -1,1 +1,1 @@
-"""How long a step takes, term by term; how predictions are calibrated; and which layout is the fastest."""
+"""How long a step takes, term by term and which layout is the fastest."""
