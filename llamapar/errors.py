@@ -75,6 +75,12 @@ class LlamaparError(ValueError):
             lines.append(f"  try  {', or '.join(self.choose)}")
         super().__init__("\n".join(lines))
 
+    @property
+    def line(self) -> str:
+        """The same in one line: what, why and what to choose."""
+        line = f"{self.what}: {self.why}" if self.why else self.what
+        return f"{line}; try {', or '.join(self.choose)}" if self.choose else line
+
 
 class LayoutError(LlamaparError):
     """A layout, or a job under it, that cannot work.

@@ -78,9 +78,69 @@ def test_the_ranks_tab_says_what_each_group_carries() -> None:
     assert "8 ranks in one node\n" in panel.payload["summary"]
 
 
-def test_a_huge_schedule_is_told_and_not_timed() -> None:
+def test_a_schedule_too_long_to_time_says_why_and_the_way_out() -> None:
     panel = lp.explorer(**AT_8K, micro_batches=100_000)
-    assert panel.answers["now"][2]["note"] == "a schedule of 3,200,000 operations"
+    fast, travels = panel.answers["now"][2:]
+    assert (fast["text"], fast["note"]) == (
+        "not known",
+        "a schedule of 3,200,000 operations: 100,000 micro-batches through 16 stages and back, and at most "
+        "16,384 operations are timed at each move; try micro_batches=512",
+    )
+    assert travels["note"] == fast["note"]
+    panel.set(micro_batches=512)
+    assert panel.answers["now"][2]["text"] != "not known"
+    panel = lp.explorer(job="paper-131k-tokens", dp=1, gpus=2048, tab="time")
+    assert panel.answers["now"][2]["note"] == (
+        "a schedule of 32,768 operations: 128 micro-batches through 128 stages and back, and at most "
+        "16,384 operations are timed at each move; try micro_batch=2, "
+        "or lp.cost in a cell, which takes longer"
+    )
+    assert panel.payload["problem"]["choose"][0] == ("micro_batch=2", {"micro_batch": 2})
+    panel.set(micro_batch=2)
+    assert panel.payload["problem"] is None
+    assert panel.report.job.sequences == 128
+    assert " of 128 × 131,072 tokens; " in panel.answers["now"][2]["note"]
+
+
+def test_all_answers_take_one_sequence_length() -> None:
+    """Without one the model's longest, in numbers and pictures; and each answer says so."""
+    for model, longest in (("llama3-8b", 8192), ("llama3.1-8b", 131072)):
+        panel, said = lp.explorer(model, tab="memory"), lp.explorer(model, tab="memory", seq_len=longest)
+        assert texts(panel) == texts(said)
+        assert panel.payload["summary"] == said.payload["summary"]
+        assumed = f"; with {longest:,} tokens, the model's longest: no sequence length is set"
+        for empty, full in zip(panel.answers["now"][1:3], said.answers["now"][1:3], strict=True):
+            assert empty["note"] == full["note"] + assumed
+    assert panel.answers["now"][1]["verdict"] == "no"  # weights and states alone are too much
+    panel = lp.explorer("llama3.2-1b")
+    _, fits, *_ = panel.answers["now"]
+    assert fits["note"].startswith("does not fit; stage 0 of h100-80gb; with 131,072 tokens")
+    assert fits["verdict"] == "unsure"  # a shorter one may fit
+    panel.set(seq_len=131072)
+    assert panel.answers["now"][1]["verdict"] == "no"
+    panel.set(tp=8, cp=8, seq_len=None)
+    assert panel.answers["now"][1]["verdict"] == "yes"  # so does every shorter one
+
+
+def test_no_rule_but_that_of_memory_is_said_to_pass() -> None:
+    panel = lp.explorer("llama3-8b")
+    assert [f["code"] for f in panel.payload["findings"]] == ["LP511"]
+    legal = panel.answers["now"][0]
+    assert (legal["text"], legal["note"]) == ("yes", "every rule but that of memory passes: LP511")
+    panel.set(gpu="b300-288gb", seq_len=8192)
+    assert panel.payload["findings"] == []
+    assert panel.answers["now"][0]["note"] == "every rule passes"
+
+
+def test_what_cannot_be_counted_says_why_and_the_way_out() -> None:
+    panel = lp.explorer(**AT_8K, schedule="zbv")
+    for answer in panel.answers["now"][1:]:
+        assert (answer["text"], answer["note"]) == (
+            "not known",
+            "ZBV with virtual_stages=1: it has 2 on each rank; try virtual_stages=2",
+        )
+    panel.set(virtual_stages=2)
+    assert "not known" not in texts(panel)
 
 
 def test_the_time_tab_draws_the_pinned_layout_beside() -> None:

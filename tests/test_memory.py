@@ -592,7 +592,7 @@ def test_layers_per_stage_may_be_given() -> None:
         (
             {"dp": 8},
             {"global_batch": 12, "micro_batch": 1},
-            r"global_batch=12 sequences are no whole number of micro-batches(.|\n)*global_batch=8(.|\n)*=16",
+            r"global_batch=12 is no whole number of micro-batches(.|\n)*global_batch=8(.|\n)*=16",
         ),
         ({"pp": 5}, {"layer_split": "equal"}, r"32 layers do not divide over 5 stages"),
         ({"pp": 2}, {"layer_split": [30, 3]}, r"layer_split=\[30, 3\]: 2 stages of 32 layers in all"),

@@ -177,7 +177,8 @@ def test_chunks_in_flight() -> None:
         (
             {"name": "gpipe", "pp": 1024, "micro_batches": 1024},
             "1,024 micro-batches over pp·virtual_stages = 1,024 stages\n"
-            "  why  a table has at most 1,048,576 entries",
+            "  why  a table has at most 1,048,576 entries\n"
+            "  try  micro_batches=341",
         ),
         (
             {"name": "1f1", "pp": 4, "micro_batches": 8},

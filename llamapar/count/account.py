@@ -204,7 +204,7 @@ def micro_batches_of(job: Job) -> int:
     many = job.global_batch // step
     near = [Choice.of(global_batch=n * step) for n in (many, many + 1) if n]
     raise LayoutError(
-        f"global_batch={job.global_batch} sequences are no whole number of micro-batches",
+        f"global_batch={job.global_batch} is no whole number of micro-batches",
         f"a micro-batch of every dp way is dp·micro_batch = {step} sequences",
         near,
         "global_batch",

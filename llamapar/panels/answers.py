@@ -14,7 +14,7 @@ from llamapar.count.terms import FITS, GIB, TOO_MUCH
 from llamapar.count.wire import Traffic, traffic
 from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.job import Job
-from llamapar.describe.layout import AXES, SHARDING
+from llamapar.describe.layout import AXES, SHARDING, divisors
 from llamapar.describe.options import Values
 from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError
@@ -22,10 +22,10 @@ from llamapar.errors import whole as whole_number
 from llamapar.figures.machine import Machine
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, split_of
 from llamapar.place import HeadMap, RankGrid, TradeMap, ranks, sequence
-from llamapar.place.schedule import schedule_of
+from llamapar.place.schedule import MAX_ACTIONS, fewer_micro_batches, schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
 from llamapar.records.tables import Plain, human, plural
-from llamapar.rules.memory_rule import copies_heads, load_of
+from llamapar.rules.memory_rule import Load, account, copies_heads, load_of
 from llamapar.rules.report import Finding, Report
 from llamapar.rules.table import MEMORY, NOTE
 from llamapar.timing.cost import Cost, cost_of
@@ -61,19 +61,22 @@ def answers(report: Report | None, values: Values) -> tuple[Answer, ...]:
     """All four answers in order; none if the controls describe no job. Never raises."""
     if report is None:
         return ()
+
+    def asked(question: str, tab: str, answer: Callable[[], tuple[str, ...]]) -> Answer:
+        try:
+            return Answer(question, tab, *answer())
+        except LlamaparError as problem:
+            # Why, and the way out, stand beside a rule that refuses the layout; else they stand here.
+            known = first.verdict == NO
+            return Answer(question, tab, "not known", problem.what if known else problem.line, UNSURE)
+
+    first = legal(report)
     return (
-        legal(report),
-        fits(report),
-        _asked("how fast?", "time", lambda: _fast(step_cost(report.job, report.judge))),
-        _asked("what travels?", "ranks", lambda: _travels(report, values)),
+        first,
+        asked("fits?", "memory", lambda: _fits(report)),
+        asked("how fast?", "time", lambda: _fast(report)),
+        asked("what travels?", "ranks", lambda: _travels(report, values)),
     )
-
-
-def _asked(question: str, tab: str, answer: Callable[[], tuple[str, str]]) -> Answer:
-    try:
-        return Answer(question, tab, *answer())
-    except LlamaparError as problem:
-        return Answer(question, tab, "not known", problem.what, UNSURE)
 
 
 def legal(report: Report) -> Answer:
@@ -85,23 +88,48 @@ def legal(report: Report) -> Answer:
         return Answer("legal?", tab, f"no: {plural(len(errors), 'error')}", errors[0].message, NO)
     kinds = ((severity, sum(f.severity == severity for f in findings)) for severity in ("warning", "note"))
     said = ", ".join(plural(n, kind) for kind, n in kinds if n)
-    return Answer("legal?", "heads", "yes", said or "every rule passes", YES)
+    memory = report.memory
+    every = "every rule passes"
+    if memory and memory.severity != NOTE:
+        every = f"every rule but that of memory passes: {memory.code}"
+    return Answer("legal?", "heads", "yes", said or every, YES)
 
 
-def fits(report: Report) -> Answer:
-    """Whether the worst stage fits the GPU."""
-    found = load_of(report.job, report.judge)
-    if found is None:
-        return Answer("fits?", "memory", "not known", "this layout cannot be counted", UNSURE)
+def _fits(report: Report) -> tuple[str, str, str]:
+    """Whether the worst stage fits the GPU. Raises LlamaparError."""
+    found = load(report)
     memory, gpu = found.memory, report.job.gpu
     if gpu is None:
-        return Answer("fits?", "memory", f"{found.gib} GiB", "no GPU is chosen", UNSURE)
+        return f"{found.gib} GiB", f"no GPU is chosen{_assumed(report.job)}", UNSURE
     outcome = found.outcome(gpu)
-    sure = {FITS: YES if found.whole else UNSURE, TOO_MUCH: NO}  # Activations come on top of this.
-    part = "" if found.whole else ", without activations: no sequence length"
-    where = f"{outcome}; stage {memory.worst.stage} of {gpu}{part}"
-    total = f"{found.gib} of {memory.hbm_bytes / GIB:.1f} GiB"
-    return Answer("fits?", "memory", total, where, sure.get(outcome, UNSURE))
+    verdict = {FITS: YES, TOO_MUCH: NO}.get(outcome, UNSURE)
+    least = load_of(report.job, report.judge)
+    # A shorter sequence than the one that is assumed may fit, unless what needs none is already too much.
+    if verdict == NO and least and least.outcome(gpu) != TOO_MUCH:
+        verdict = UNSURE
+    where = f"{outcome}; stage {memory.worst.stage} of {gpu}{_assumed(report.job)}"
+    return f"{found.gib} of {memory.hbm_bytes / GIB:.1f} GiB", where, verdict
+
+
+# -- the one sequence length ---------------------------------------------------------------------
+
+
+def sequence_of(job: Job) -> int:
+    """The sequence length of all answers and pictures: the job's own, or the model's longest."""
+    return job.seq_len or job.model.max_seq_len
+
+
+def load(report: Report) -> Load:
+    """What the job needs on its worst rank, with that sequence length. Raises LlamaparError."""
+    job = report.job.replace(seq_len=sequence_of(report.job))
+    return load_of(job, report.judge) or account(job, report.judge)  # which raises why nothing is counted
+
+
+def _assumed(job: Job) -> str:
+    """What an answer adds if the job says no sequence length."""
+    if job.seq_len:
+        return ""
+    return f"; with {sequence_of(job):,} tokens, the model's longest: no sequence length is set"
 
 
 # -- time and traffic --------------------------------------------------------------------------
@@ -116,12 +144,26 @@ def with_batch(job: Job) -> Job:
 
 def with_timed_schedule(job: Job) -> Job:
     """The same job with a schedule that can be timed at each move. Raises LayoutError."""
-    job, lay = with_batch(job), job.layout
-    operations = 2 * lay.pp * lay.virtual_stages * micro_batches_of(job)
+    job = with_batch(job)
+    lay, many = job.layout, micro_batches_of(job)
+    operations = 2 * lay.stages * many
     if operations > MOST_OPERATIONS:
-        what = f"a schedule of {operations:,} operations"
-        raise LayoutError(what, f"at most {MOST_OPERATIONS:,} are timed here", ["lp.cost"], "micro_batches")
+        why = f"{plural(many, 'micro-batch')} through {plural(lay.stages, 'stage')} and back"
+        why += f", and at most {MOST_OPERATIONS:,} operations are timed at each move"
+        ways: list[object] = [*_shorter_schedule(job, operations)]
+        if 1.5 * operations <= MAX_ACTIONS:  # which counts a third one for each stage and micro-batch
+            ways.append("lp.cost in a cell, which takes longer")
+        raise LayoutError(f"a schedule of {operations:,} operations", why, ways, "micro_batches")
     return job
+
+
+def _shorter_schedule(job: Job, operations: int) -> list[Choice]:
+    """Fewer micro-batches, with more sequences each where the batch determines how many there are."""
+    if job.micro_batches or not job.global_batch:
+        return fewer_micro_batches(MOST_OPERATIONS // 2, job.layout.pp, job.layout.virtual_stages)
+    size, share = job.micro_batch or 1, job.global_batch // job.layout.dp
+    enough = [n for n in divisors(share) if operations * size <= MOST_OPERATIONS * n]
+    return [Choice.of(micro_batch=n) for n in enough[:1]]
 
 
 @lru_cache(maxsize=512)
@@ -146,7 +188,7 @@ def traffic_of(job: Job, judge: Framework | None, rank: int) -> Traffic:
         "llama",
         job.model,
         lay,
-        seq_len=job.seq_len or job.model.max_seq_len,
+        seq_len=sequence_of(job),
         global_batch=job.global_batch or many * lay.dp,
         dtype="bfloat16",
         kv_replication=job.kv_replication or copies_heads(job, judge),
@@ -180,7 +222,7 @@ def sequence_map(report: Report, values: Values) -> SequenceMap | TradeMap:
     For Ulysses, the tokens and heads that CP ranks trade.
     """
     job, lay = report.job, report.job.layout
-    seq_len = job.seq_len or job.model.max_seq_len
+    seq_len = sequence_of(job)
     apart = documents_of(values["documents"], seq_len)
     found = sequence(lay, seq_len, chunking=values["chunking"], documents=apart)  # type: ignore[arg-type]
     if CpMethod.of(job.cp_method or "all_gather", lay.cp).heads > 1:
@@ -196,7 +238,7 @@ def layer_steps(report: Report, values: Values) -> LayerSteps:
     found = inside_of(
         job.model,
         job.layout,
-        job.seq_len or job.model.max_seq_len,
+        sequence_of(job),
         job.micro_batch or 1,
         Conditions.of_job(job, judge),
         job.kv_replication or copies_heads(job, judge),
@@ -205,12 +247,13 @@ def layer_steps(report: Report, values: Values) -> LayerSteps:
     return found.at(min(values["step"] or 0, len(found.steps)))
 
 
-def _fast(cost: Cost) -> tuple[str, str]:
+def _fast(report: Report) -> tuple[str, str]:
+    cost = step_cost(report.job, report.judge)
     idle = cost.seconds.get("pipeline idle", 0.0) / cost.step_seconds
     of = f"{cost.tokens // cost.seq_len:,} × {cost.seq_len:,} tokens"
     takes = f"{cost.step_seconds:.3g} s ({cost.interval[0]:.3g} to {cost.interval[1]:.3g}) a step of {of}"
     fast = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU · {cost.mfu:.0%} MFU"
-    return fast, f"{takes}; idle {idle:.0%} of it in the pipeline"
+    return fast, f"{takes}; idle {idle:.0%} of it in the pipeline{_assumed(report.job)}"
 
 
 def _travels(report: Report, values: Values) -> tuple[str, str]:

@@ -6,11 +6,10 @@ from llamapar.count.terms import GIB
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
 from llamapar.records.tables import Plain, human
-from llamapar.rules.memory_rule import load_of
 from llamapar.rules.report import Report
 from llamapar.timing.cost import Cost
 
-from .answers import step_cost, traffic_of
+from .answers import load, step_cost, traffic_of
 
 SAME = "the same"
 
@@ -53,11 +52,11 @@ def _legal(now: Job, pinned: Job) -> str:
 
 
 def _fits(now: Job, pinned: Job) -> str:
-    found = [load_of(report.job, report.judge) for report, _ in (now, pinned)]
-    bytes_of = [one.memory.expected_bytes for one in found if one]
-    if len(bytes_of) < len(found):
+    try:
+        here, there = (load(report).memory.expected_bytes for report, _ in (now, pinned))
+    except LlamaparError:
         return "not known"
-    more = (bytes_of[0] - bytes_of[1]) / GIB
+    more = (here - there) / GIB
     return _signed(f"{more:+.2f} GiB") if abs(more) >= 0.005 else SAME
 
 

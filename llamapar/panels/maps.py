@@ -9,17 +9,16 @@ from collections.abc import Callable
 
 from llamapar.describe.options import Values
 from llamapar.describe.splits import NO_PADDING, Padding
-from llamapar.errors import Choice, LayoutError, one_of
+from llamapar.errors import LayoutError, one_of
 from llamapar.frameworks import split_of
 from llamapar.place import heads, stages, vocab
 from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Timeline, Timelines
-from llamapar.place.schedule import schedule_of
+from llamapar.place.schedule import fewer_micro_batches, schedule_of
 from llamapar.records.tables import Record, plural
-from llamapar.rules.memory_rule import account, load_of
 from llamapar.rules.report import Report
 
-from .answers import block_view, layer_steps, sequence_map
+from .answers import block_view, layer_steps, load, sequence_map
 
 MOST_OPERATIONS = 2**15
 """The Pipeline picture draws at most this many operations, which takes half a second."""
@@ -43,8 +42,8 @@ def pipeline(report: Report, values: Values) -> Record:
     many = report.job.n_micro_batches or layout.usual_micro_batches
     if 2 * pp * v * many > MOST_OPERATIONS:
         what = f"{plural(many, 'micro-batch')} over pp·virtual_stages = {pp * v:,} stages"
-        fewer = Choice.of(micro_batches=max(1, MOST_OPERATIONS // (2 * pp * v)))
-        raise LayoutError(what, f"at most {MOST_OPERATIONS:,} operations are drawn", [fewer], "micro_batches")
+        fewer = fewer_micro_batches(MOST_OPERATIONS // 2, pp, v)
+        raise LayoutError(what, f"at most {MOST_OPERATIONS:,} operations are drawn", fewer, "micro_batches")
 
     def timeline(name: str) -> Timeline:
         nc = values["nc"] if name == "flexible" else None
@@ -63,7 +62,7 @@ RECORDS: dict[str, Callable[[Report, Values], Record]] = {
     "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
     "sequence": sequence_map,
     "stages": lambda r, v: stages(r.job.model, r.job.layout, layer_split=split(r)),
-    "memory": lambda r, v: (load_of(r.job, r.judge) or account(r.job, r.judge)).memory,  # else raises why
+    "memory": lambda r, v: load(r).memory,
     "pipeline": pipeline,
     "layer": layer_steps,
 }

@@ -19,7 +19,7 @@ from llamapar.rules.memory_rule import load_of
 from llamapar.rules.report import Report
 from llamapar.timing.plan import Plan, plan, searching
 
-from .answers import step_cost, with_batch
+from .answers import sequence_of, step_cost, with_batch
 from .background import Background
 from .controls import DEFAULTS, OWN
 from .runs import CANCELLED, DONE, FAILED, RUNNING, card
@@ -37,7 +37,7 @@ def question_of(report: Report) -> Values:
     return {
         "model": job.model,
         "gpus": job.gpus or job.layout.world,
-        "seq_len": job.seq_len or job.model.max_seq_len,
+        "seq_len": sequence_of(job),
         "global_batch": job.global_batch or micro_batches_of(job) * job.layout.dp,
         "gpu": job.gpu or hardware(DEFAULT_GPU),
         "schedule": job.schedule,

@@ -35,6 +35,14 @@ def schedule_of(
     return schedule(own, pp=pp, virtual_stages=virtual_stages, micro_batches=micro_batches, nc=nc)
 
 
+def fewer_micro_batches(most: int, pp: int, virtual_stages: int) -> list[Choice]:
+    """The most micro-batches with at most `most` forwards, in whole rounds of the pipeline; or none."""
+    many = most // (pp * virtual_stages)
+    if many > pp:
+        many -= many % pp  # an interleaved schedule refuses a last round that is shorter
+    return [Choice.of(micro_batches=many)] if many else []
+
+
 def own_name(name: str, virtual_stages: int) -> str:
     """A layout's schedule name → the name of the schedule with that many stages a rank."""
     return SEVERAL.get(name, name) if virtual_stages > 1 else name
@@ -106,7 +114,8 @@ def _planned(
     # At most three operations for each stage and micro-batch: F, I and W.
     if 3 * pp * v * many > MAX_ACTIONS:
         what = f"{plural(many, 'micro-batch')} over pp·virtual_stages = {pp * v:,} stages"
-        raise LayoutError(what, f"a table has at most {MAX_ACTIONS:,} entries", field="micro_batches")
+        fewer = fewer_micro_batches(MAX_ACTIONS // 3, pp, v)
+        raise LayoutError(what, f"a table has at most {MAX_ACTIONS:,} entries", fewer, "micro_batches")
     _require_its_own(name, order, pp, v, many)
     if nc is not None and name != "flexible":
         raise only_flexible(nc, order.title)
