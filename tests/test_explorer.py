@@ -102,16 +102,82 @@ def test_opens_on_the_papers_job_with_its_heads() -> None:
     assert lp.explorer(tab="memory").payload["values"]["job"] == "paper-131k-tokens"
 
 
-def test_another_model_leaves_the_papers_job() -> None:
-    """Its GPUs, batch and virtual stages are of 405B."""
+KEPT = {"tp", "cp", "pp", "dp", "gpus", "global_batch", "framework", "gpu", "zero", "rank", "tab"}
+
+
+@pytest.mark.parametrize(
+    ("preset", "changed", "told"),
+    [
+        ("llama3.1-70b", {"virtual_stages": 4}, "virtual stages 8 → 4; the rest stays"),
+        ("llama3.1-405b-mp16", {}, "layout, GPUs, sequence and batch stay"),
+        (
+            "llama3-8b",
+            {"virtual_stages": 2, "seq_len": 8192},
+            "virtual stages 8 → 2, sequence length 131,072 → 8,192; the rest stays",
+        ),
+        (
+            "qwen2.5-7b",
+            {"tp": 4, "dp": 16, "virtual_stages": 1},
+            "TP 8 → 4, DP 8 → 16, virtual stages 8 → 1; the rest stays",
+        ),
+        (
+            "tiny",
+            {"pp": 4, "dp": 32, "virtual_stages": 1, "seq_len": 4096},
+            "PP 16 → 4, DP 8 → 32, virtual stages 8 → 1, sequence length 131,072 → 4,096; the rest stays",
+        ),
+    ],
+)
+def test_another_model_keeps_what_it_can(preset: str, changed: dict[str, int], told: str) -> None:
     panel = lp.explorer()
-    panel.set(preset="llama3-8b", framework="vllm")
-    assert panel.report is not None
-    assert panel.report.job == lp.explorer("llama3-8b").report.job
+    before = panel.payload["values"]
+    panel.set(preset=preset)
+    values = panel.payload["values"]
+    assert {name: values[name] for name in KEPT | changed.keys()} == {
+        name: before[name] for name in KEPT
+    } | changed
+    assert panel.gave == (f"{preset} in place of llama3.1-405b: {told}; no longer the published job")
+    assert panel.payload["problem"] is None
+    assert panel.report.ok
+    assert f"of 16,384 in {preset}: " in panel.payload["summary"]  # the picture is of this model
+    panel.undo()
+    assert panel.payload["values"] == before
+
+
+def test_three_models_in_turn_keep_gpus_batch_and_trainer() -> None:
     panel = lp.explorer()
-    panel.load(EIGHT_KV_HEADS)
-    assert panel.payload["values"]["gpus"] is None
-    assert panel.layout.virtual_stages == 1
+    for name in ("qwen2.5-7b", "llama3.2-1b", "llama3.1-70b"):
+        panel.set(preset=name)
+        job = panel.report.job
+        assert (job.model.name, job.gpus, job.layout.world) == (name, 16384, 16384)
+        assert (job.seq_len, job.sequences, panel.report.judge.name) == (131072, 128, "llama3-trainer")
+        assert panel.payload["figure"] is not None
+    panel.reset()
+    assert panel.payload["values"] == lp.explorer().payload["values"]
+
+
+def test_gpus_that_the_batch_cannot_fill_are_given_up_and_told() -> None:
+    panel = lp.explorer("llama3.1-70b", tp=8, dp=8, gpus=64, seq_len=8192, global_batch=8)
+    panel.load(TEN_KV_HEADS)
+    job = panel.report.job
+    assert (job.layout.tp, job.layout.dp, job.gpus, job.sequences) == (2, 8, 16, 8)
+    assert panel.gave.endswith("TP 8 → 2, GPUs 64 → 16, sequence length 8,192 → 2,048; the rest stays")
+
+
+def test_the_shown_rank_is_one_of_the_new_models_layout() -> None:
+    panel = lp.explorer("llama3.1-70b", tp=8, dp=8, seq_len=8192, global_batch=8, rank=63)
+    panel.load(TEN_KV_HEADS)
+    assert panel.payload["values"]["rank"] == 15
+    assert panel.payload["problem"] is None
+    assert "rank shown 63 → 15" in panel.gave
+
+
+def test_what_is_set_beside_a_model_stays_as_it_is_set() -> None:
+    panel = lp.explorer()
+    panel.set(preset="llama3-8b", tp=16, seq_len=131072, framework="vllm")
+    assert (panel.layout.tp, panel.report.job.seq_len) == (16, 131072)
+    assert panel.report.judge.name == "vllm"
+    panel.load(EIGHT_KV_HEADS)  # and a file is fitted as a preset is
+    assert panel.report.ok
 
 
 @pytest.mark.parametrize("preset", lp.PRESETS)
@@ -472,12 +538,12 @@ def test_a_preset_sets_the_dimensions_and_a_dimension_makes_it_custom() -> None:
 def test_loads_a_config_as_data() -> None:
     panel = lp.explorer("llama3-8b", tp=4)
     assert receive(panel, kind="load", name="config.json", text=json.dumps(TEN_KV_HEADS)) is None
-    assert panel.model.n_kv_heads == 10
+    assert (panel.model.n_kv_heads, panel.layout.tp, panel.layout.dp) == (10, 2, 2)
     refused = receive(panel, kind="load", name="<img>.json", text="{")
     assert refused is not None
     assert refused["what"].startswith("'<img>.json' is not JSON")
     assert panel.model.n_kv_heads == 10  # the last good one stays
-    panel.set(seq_len=2048)
+    panel.set(seq_len=2048, tp=4)
     assert [f.code for f in panel.report.findings] == ["LP104"]
 
 

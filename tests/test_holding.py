@@ -37,7 +37,7 @@ def degrees(panel: lp.Explorer) -> list[int]:
         (
             {"cp": 12},
             [8, 12, 16, 8],
-            "cp 16 → 12: dp cannot give evenly, 16,384 GPUs are no multiple of 1,536; 16,384 → 12,288 GPUs",
+            "cp 16 → 12 needs a multiple of 1,536 GPUs, so the job has 12,288 in place of 16,384",
         ),
         ({"tp": 8}, [8, 16, 16, 8], ""),
         ({"seq_len": 65536}, [8, 16, 16, 8], ""),
@@ -59,6 +59,24 @@ def test_what_gives(change: dict[str, Any], then: list[int], gave: str) -> None:
         if "job" not in change:  # which is kept as it says
             assert job.gpus == math.prod(then)
         assert job.sequences == 128
+
+
+def test_gpus_for_which_no_axis_can_give_are_told() -> None:
+    panel = lp.explorer()
+    panel.set(gpus=100)
+    assert panel.gave == "GPUs 16,384 → 100, but dp can only give for at least 2,048 GPUs"
+    assert panel.payload["status"] == "8 · 16 · 16 · 8 = 16,384 of 100 GPUs"
+
+
+def test_one_gpu_is_one_gpu() -> None:
+    panel = lp.explorer("llama3.1-8b")
+    assert panel.payload["status"] == "1 · 1 · 1 · 1 = 1 GPU"
+    panel.set(tp=2)
+    assert panel.gave == "tp 1 → 2 needs at least 2 GPUs, so the job has 2 in place of 1"
+    panel.set(tp=1)
+    assert panel.gave == "tp 2 → 1; 2 → 1 GPU"
+    panel.set(gpus=1, tp=2, dp=2)
+    assert panel.payload["status"] == "2 · 1 · 1 · 2 = 4 of 1 GPU"
 
 
 def test_the_gpus_of_a_job_that_does_not_say_them_are_those_of_its_ranks() -> None:
@@ -101,7 +119,7 @@ def test_counts_of_a_dp_group_follow_so_that_the_batch_stays() -> None:
     )
     assert panel.report.job.sequences == batch == 48
     panel.set(dp=32)
-    assert "micro_batches 12 is no whole number for dp 32" in panel.gave
+    assert "micro_batches 12 would not be whole with dp 32 and is emptied" in panel.gave
     assert panel.report.job.sequences == batch  # as global_batch, which no rule can meet then
     panel.set(dp=2, micro_batches=7)  # said: meant
     assert panel.payload["values"]["micro_batches"] == 7

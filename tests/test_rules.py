@@ -217,14 +217,14 @@ EXAMPLES = {
     "LP305": Example(
         {"model": B8, "pp": 8, "micro_batches": 4},
         WARNING,
-        "4 micro-batches for pp=8 stages",
+        "micro_batches=4 is less than pp=8",
         "1F1B needs one for every stage; with fewer, some stages always wait",
         {"micro_batches": 8},
     ),
     "LP306": Example(
         {"model": B8, "pp": 4, "virtual_stages": 2, "micro_batches": 9},
         NOTE,
-        "9 micro-batches are not a multiple of pp=4 with virtual_stages=2",
+        "micro_batches=9 is not a multiple of pp=4 with virtual_stages=2",
         "the interleaved schedule runs micro-batches in groups of pp; Llama 3's own takes any number",
         {"micro_batches": 12},
     ),

@@ -211,6 +211,7 @@ class Job(Fields, word="job field"):
             "model_ranks": lay.tp * lay.cp * lay.pp,
             "model_ranks_there": min(lay.tp, self.gpus or lay.tp) * lay.cp * lay.pp,
             "gpus": self.gpus,
+            "there_are_gpus": "there is 1 GPU" if self.gpus == 1 else f"there are {self.gpus} GPUs",
             "gpus_per_node": self.gpus_per_node,
             "seq_len": seq,
             "seq_local": seq // lay.cp,

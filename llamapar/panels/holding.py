@@ -7,12 +7,13 @@ Degrees set together are all intended: an axis that is set never compensates.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from llamapar.describe.layout import AXES
 from llamapar.describe.options import OPTIONS, Values
+from llamapar.records.tables import plural
 
 PER_DP = ("batch_per_dp", "micro_batches")
 """Counts of a DP group: the global batch is this many times DP."""
@@ -27,6 +28,18 @@ def valid_degrees(values: Mapping[str, object]) -> dict[str, int] | None:
     """The four degrees, or None if one is no valid number of ranks."""
     degrees = {axis: n for axis in AXES if is_count((n := values[axis]), axis)}
     return degrees if len(degrees) == len(AXES) else None
+
+
+def ranks_in_words(values: Values) -> str:
+    """The product of the degrees, and the number of GPUs if it differs; empty for invalid degrees."""
+    degrees, gpus = valid_degrees(values), values["gpus"]
+    if degrees is None:
+        return ""
+    world = math.prod(degrees.values())
+    there = plural(world, "GPU")
+    if is_count(gpus, "gpus") and gpus != world:
+        there = f"{world:,} of {plural(gpus, 'GPU')}"
+    return f"{' · '.join(map(str, degrees.values()))} = {there}"
 
 
 @dataclass(frozen=True)
@@ -87,18 +100,24 @@ def also_changed(values: Values, changes: Values, last: KeptNumbers) -> Move:
         degrees[giver] = more[giver] = asked // others
         if degrees[giver] != last.degrees[giver]:
             said += f": {giver} {last.degrees[giver]} → {degrees[giver]}"
-    else:
-        said += f": {giver} cannot give evenly, {asked:,} GPUs are no multiple of {others:,}"
     before, world = (math.prod(each.values()) for each in (last.degrees, degrees))
-    if axes:
-        said += f", still {world:,} GPUs" if world == before else f"; {before:,} → {world:,} GPUs"
+    if asked % others and giver not in changes:
+        reason = f"at least {plural(others, 'GPU')}" if asked < others else f"a multiple of {others:,} GPUs"
+        if "gpus" in changes:
+            said += f", but {giver} can only give for {reason}"
+        else:
+            said += f" needs {reason}, so the job has {world:,} in place of {asked:,}"
+    elif axes and world == before:
+        said += f", still {world:,} GPUs"  # more than one, or no axis could have moved
+    elif axes:
+        said += f"; {before:,} → {plural(world, 'GPU')}"
     if gpus is not None and "gpus" not in changes and world <= OPTIONS["gpus"].most:
         more["gpus"] = world
-    batch, told = _batch(after, changes, last.degrees["dp"], degrees["dp"])
+    batch, told = kept_batch(after, changes, last.degrees["dp"], degrees["dp"])
     return Move(more | batch, said + told, keeps)
 
 
-def _batch(after: Values, changes: Values, before: int, dp: int) -> tuple[Values, str]:
+def kept_batch(after: Values, changes: Container[str], before: int, dp: int) -> tuple[Values, str]:
     """The counts of a DP group that give the same global batch with another DP, and a sentence about them."""
     more: Values = {}
     told = ""
@@ -114,5 +133,5 @@ def _batch(after: Values, changes: Values, before: int, dp: int) -> tuple[Values
         more[name] = None
         if after["global_batch"] is None and is_count(each, "micro_batch"):
             more["global_batch"] = n * before * each
-        told += f"; {name} {n} is no whole number for dp {dp}"
+        told += f"; {name} {n} would not be whole with dp {dp} and is emptied"
     return more, told and f"{told}, still the same global batch"

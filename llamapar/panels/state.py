@@ -27,6 +27,7 @@ from llamapar.late import late
 from llamapar.records.tables import Plain
 from llamapar.rules.fix import Fix
 from llamapar.rules.report import Report, check_job
+from llamapar.rules.severity import codes, severities_again
 from llamapar.rules.table import ERROR, WARNING
 
 from .answers import (
@@ -40,7 +41,8 @@ from .answers import (
 from .bringing import controls_of
 from .comparing import compare_jobs
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_JOB, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
-from .holding import NOTHING, KeptNumbers, also_changed, is_count, valid_degrees
+from .fitting import fitted, told
+from .holding import NOTHING, KeptNumbers, also_changed, ranks_in_words, valid_degrees
 from .line import PLAIN, read_line
 from .maps import RECORDS, padding
 from .runs import RunPlan, card, planned_run
@@ -129,7 +131,6 @@ class State:
         values, base = self.values | changes, self.base
         if "preset" in changes and changes["preset"] != CUSTOM:
             base = _preset(changes["preset"])
-            values = self._freed(base).values | changes
             values |= _dims(base) | {k: v for k, v in changes.items() if k in DIMS}
             values["preset"] = base.name if PRESETS.get(base.name) == base else CUSTOM
         if any(values[name] != value for name, value in _dims(base).items()):
@@ -144,11 +145,11 @@ class State:
         return replace(self, values=values, base=base, held=self.held.after(values), gave=gave)
 
     def move(self, changes: Mapping[str, object]) -> State:
-        """The same for a user's change: GPUs and batch stay constant, unless it brings another model or
-        job.
-        """
-        if changes.keys() & {"preset", "job"}:
+        """The same for a user's change, which keeps GPUs and batch; a published job brings its own."""
+        if "job" in changes:
             return self.change(changes)
+        if "preset" in changes:
+            return self._fit(self.change(changes), changes)
         read = {name: typed(name, v) if name in COUNTS else v for name, v in changes.items()}
         move = also_changed(self.values, read, self.held)
         after = self.change(read | move.more)
@@ -156,40 +157,49 @@ class State:
             replace(after, gave=move.gave, held=replace(after.held, gpus=move.gpus)) if move.gave else after
         )
 
+    def _fit(self, after: State, given: Mapping[str, object]) -> State:
+        """`after`, which has another model, with what of this job the model can keep."""
+        if after.base == self.base:
+            return after
+        after = after.change(fitted(after.values, given, after.base.max_seq_len, after._errors))
+        gave = f"{after.base.name} in place of {self.base.name}: {told(self.values, after.values)}"
+        return replace(after, gave=gave + "; no longer the published job" * bool(self.values["job"]))
+
+    def _errors(self, changes: Values) -> float:
+        """How many rules refuse the job with some changes, on as many GPUs as it has ranks; inf for none."""
+        usual = {"gpus": None, "micro_batch": self.values["micro_batch"] or 1}  # as the answers take it
+        made = replace(self, values=self.values | changes | usual)
+        try:
+            judge = framework(made.values["framework"]) if made.values["framework"] else None
+            return len(codes(severities_again(made.job(), judge), ERROR))
+        except LlamaparError:
+            return math.inf
+
     def apply(self, changes: Mapping[str, object]) -> State:
         """With settings changed whose form can be that of a job or a fix, not the controls' own."""
         return self.change(_controls(changes))
 
     def take(self, job: Job) -> State:
         """With a job's model, layout and facts in the controls."""
-        state = self.load(job.model)
+        state = self.change({"preset": job.model})
         return state.change(_settings(job) | ({} if job.gpu else {"gpu": self.values["gpu"]}))
 
     def load(self, model: ModelConfig) -> State:
-        """With a model, as a preset if it equals one."""
-        return self.change({"preset": model})
-
-    def _freed(self, model: ModelConfig) -> State:
-        """Without the values of a published job if the model differs; the view stays."""
-        if not self.values["job"] or model == JOBS[self.values["job"]].job.model:
-            return self
-        looked = {name: self.values[name] for name in (*VIEW, "framework")}
-        looked["framework"] = (
-            "" if looked["framework"] == JOBS[self.values["job"]].framework else looked["framework"]
-        )
-        return replace(self, values=State.start().apply(PLAIN).values | looked)
+        """With another model, as a preset if it equals one, and what of the job it can keep."""
+        return self.move({"preset": model})
 
     def bring(self, settings: Settings) -> State:
         """With the values in a run's own files; an incomplete model leaves the current one."""
         state = self
         with suppress(LlamaparError):  # the page is told what of the model is missing
-            state = self.load(settings.model_config())
+            state = self.change({"preset": settings.model_config()})
         return state.apply(controls_of(settings))
 
     def restore(self, line: str) -> State:
         """Exactly the state in a line of text. Raises LlamaparError."""
         model, values = read_line(line)
-        return (self.load(model) if model else self).apply(PLAIN | values)
+        state = self.change({"preset": model}) if model else self
+        return state.apply(PLAIN | values)
 
     @cached_property
     def line(self) -> str:
@@ -293,16 +303,6 @@ class State:
         return JOBS[self.values["job"]].beside(", ".join([speed.text.rpartition(" · ")[2], *doubt]))
 
     @property
-    def product(self) -> str:
-        """The product of the degrees, and the number of GPUs if it differs; empty for invalid degrees."""
-        degrees, gpus = valid_degrees(self.values), self.values["gpus"]
-        if degrees is None:
-            return ""
-        world = math.prod(degrees.values())
-        there = f" of {gpus:,} GPUs" if is_count(gpus, "gpus") and gpus != world else " GPUs"
-        return f"{' · '.join(map(str, degrees.values()))} = {world:,}{there}"
-
-    @property
     def beside_pinned(self) -> Plain | None:
         """The pinned job's answers, and their differences from this one."""
         if not self.pinned:
@@ -335,7 +335,7 @@ class State:
             "seq": seq,
             "values": self.values,
             "ok": bool(report and report.ok and not problem),
-            "status": self.product if report else outcome.status,
+            "status": ranks_in_words(self.values) if report else outcome.status,
             "gave": self.gave,
             "judged": report is not None,
             "problem": card(problem, DEFAULTS) if problem else None,

@@ -20,7 +20,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "LP001",
         "ranks and GPUs",
         lambda j, _: product_differs(j.gpus, j.layout.world),
-        "tp·cp·pp·dp = {tp}·{cp}·{pp}·{dp} = {world}, but there are {gpus} GPUs",
+        "tp·cp·pp·dp = {tp}·{cp}·{pp}·{dp} = {world}, but {there_are_gpus}",
         "every GPU is one rank; {idle} would be missing or idle",
         repairs=lambda j: [{"gpus": j.layout.world}],
         layouts_first=True,
@@ -226,7 +226,7 @@ ARITHMETIC: tuple[Rule, ...] = (
             and j.layout.virtual_stages == 1
             and (j.n_micro_batches or j.layout.pp) < j.layout.pp
         ),
-        "{micro_batches} micro-batches for pp={pp} stages",
+        "micro_batches={micro_batches} is less than pp={pp}",
         "1F1B needs one for every stage; with fewer, some stages always wait",
         severity=lambda j: WARNING,
         repairs=repairs.more_micro_batches,
@@ -237,7 +237,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: (
             j.layout.pp > 1 and j.layout.virtual_stages > 1 and indivisible(j.n_micro_batches, j.layout.pp)
         ),
-        "{micro_batches} micro-batches are not a multiple of pp={pp} with virtual_stages={virtual_stages}",
+        "micro_batches={micro_batches} is not a multiple of pp={pp} with virtual_stages={virtual_stages}",
         "the interleaved schedule runs micro-batches in groups of pp; Llama 3's own takes any number",
         severity=lambda j: NOTE,
         repairs=repairs.more_micro_batches,
