@@ -32,10 +32,10 @@ def said_of(result: Any, rank: int = 0) -> Traffic:
 
 def agree(trace: Trace, said: Traffic, steps: int = 1) -> None:
     """The same collectives in each of the steps, hence the same bytes however they are added up."""
-    formulas = Counter[tuple[str, str, str, int]]()
+    formulas = Counter[tuple[str, str, str, int, int]]()
     for t in said.terms:
-        formulas[t.phase, t.axis, t.kind, t.bytes] += steps * t.count
-    found = Counter((e.phase, e.axis, e.kind, e.bytes) for e in trace.events)
+        formulas[t.phase, t.axis, t.kind, t.payload, t.sent // t.count] += steps * t.count
+    found = Counter((e.phase, e.axis, e.kind, e.payload, e.sent) for e in trace.events)
     assert found == formulas, f"rank {trace.rank} sent {found - formulas} and not {formulas - found}"
     assert steps * sum(said.by_axis.values()) == trace.bytes() == steps * said.bytes()
     assert {axis: steps * size for axis, size in said.by_axis.items()} == trace.by_axis

@@ -66,7 +66,7 @@ def test_each_line_has_its_shapes_and_collectives(shell: Any) -> None:
             "summed:2",
             'dist.all_reduce(y, group=mesh.get_group("tp"))',
             "y: [3, 64] float32",  # changed in place
-            "all_reduce tp [3, 64] 768 B",
+            "all_reduce tp [3, 64] 768 B",  # of 2 ranks, the sums of both halves: as much as the tensor has
         ],
         ["summed:3", "return y", "return: [3, 64] float32", ""],
         ["cell:2", "y = summed(x)", "y: [3, 64] float32", ""],
@@ -74,6 +74,40 @@ def test_each_line_has_its_shapes_and_collectives(shell: Any) -> None:
         ["", "", "z: [3, 2] float32 (rank 1)", ""],
         ["", "", "z: [3, 3] float32 (rank 2)", ""],
         ["", "", "z: [3, 4] float32 (rank 3)", ""],
+    ]
+
+
+def test_what_each_collective_of_torch_sends(shell: Any) -> None:
+    """12 bytes over four ranks; of uneven pieces, all that a rank does not keep."""
+    found = ran(
+        shell,
+        "tp=4",
+        "x = torch.ones(3)",
+        "dist.all_reduce(x)",
+        "dist.broadcast(x, 0)",
+        "whole = torch.empty(12)",
+        "dist.all_gather_into_tensor(whole, x)",
+        "dist.reduce_scatter_tensor(x, whole)",
+        "dist.all_to_all_single(torch.empty(12), whole)",
+        "splits = [rank == 0, 0, 0, 2 - (rank == 0)]",
+        "back = [1, 0, 0, 0] if rank == 0 else [0, 0, 0, 0]",
+        "back = [1, 2, 2, 2] if rank == 3 else back",
+        "dist.all_to_all_single(torch.empty(sum(back)), torch.ones(2), back, splits)",
+        "turned = [int(r == (rank + 1) % 4) for r in range(4)]",
+        "came = [int(r == (rank - 1) % 4) for r in range(4)]",
+        "dist.all_to_all_single(torch.empty(1, 3), x[None], came, turned)",
+    )
+    assert found.ok, found
+    assert [row[3] for row in rows(found) if row[3]] == [
+        "all_reduce tp [3] 18 B",
+        "broadcast tp [3] 12 B",
+        "all_gather tp [3] 36 B",
+        "reduce_scatter tp [12] 36 B",
+        "all_to_all tp [12] 36 B",
+        "all_to_all tp [2] 4 B (rank 0)",
+        "send tp [2] 8 B (ranks 1–2)",
+        "all_to_all tp [2] 0 B (rank 3)",
+        "send tp [1, 3] 12 B",
     ]
 
 

@@ -99,7 +99,7 @@ def test_incident_5(run: Any) -> None:
     status, out, err = run(f"{INCIDENT_5} --json")
     told = json.loads(out)
     assert (status, err, list(told)) == (1, "", ["schema", "ok", "findings"])
-    assert told == {"schema": 1, **report.as_dict()}
+    assert told == {"schema": 2, **report.as_dict()}
     first = told["findings"][0]
     assert list(first) == ["code", "severity", "message", "why", "fixes", "frameworks"]
     best = first["fixes"][0]
@@ -163,7 +163,7 @@ def test_ranks(run: Any) -> None:
     groups = {"tp": range(12344, 12352), "cp": range(12289, 12410, 8)}
     groups |= {"pp": range(12345, 14266, 128), "dp": range(57, 14394, 2048)}
     assert json.loads(out) == {
-        "schema": 1,
+        "schema": 2,
         "rank": 12345,
         "coord": {"tp": 1, "cp": 7, "pp": 0, "dp": 6},
         "groups": {axis: list(group) for axis, group in groups.items()},
@@ -186,7 +186,7 @@ def test_memory_is_the_record_and_the_gpu_decides(run: Any, gpu: str, status: in
     found = lp.memory("llama3.1-405b", JOB_LAYOUT, seq_len=8192, global_batch=2048, **known)
     assert run(line) == (status, f"{found}\n", "")
     found_status, out, err = run(f"{line} --json")
-    assert (found_status, json.loads(out), err) == (status, {"schema": 1, **found.as_dict()}, "")
+    assert (found_status, json.loads(out), err) == (status, {"schema": 2, **found.as_dict()}, "")
     assert run(f"{line} --zero 1 --schedule 1f1b --accounting exact --json")[1] == out  # the defaults
 
 
@@ -241,9 +241,9 @@ def test_loading(run: Any, memory_gib: int, status: int) -> None:
     assert (found_status, err) == (status, "")
     assert text.startswith(f"{found}\n")
     assert "\ntok_embeddings.weight: 128256 × 16384 × 4 = 8,405,385,216; int32 holds" in text
-    assert json.loads(run(f"{line} --json")[1]) == {"schema": 1, **found.as_dict()}
+    assert json.loads(run(f"{line} --json")[1]) == {"schema": 2, **found.as_dict()}
     plain = run("loading --model llama3-8b --json")
-    assert json.loads(plain[1]) == {"schema": 1, **lp.loading("llama3-8b").as_dict()}
+    assert json.loads(plain[1]) == {"schema": 2, **lp.loading("llama3-8b").as_dict()}
     named = "--format q40 --nodes 1 --memory-gib 64 --seq-len 4096"
     assert run(f"loading --model llama3-8b {named} --json") == plain
 
@@ -260,7 +260,7 @@ def test_every_schedule_is_that_of_python(run: Any, name: str) -> None:
     command = f"schedule {name} --pp 4 --micro-batches 8"
     status, out, _ = run(f"{command} --json")
     told = json.loads(out)
-    assert (status, told) == (0, {"schema": 1, **made.timeline().as_dict()})
+    assert (status, told) == (0, {"schema": 2, **made.timeline().as_dict()})
     assert list(told) == ["schema", "bubble", "in_flight", "ranks"]
     assert tuple(tuple(lp.Action(*entry) for entry in row) for row in told["ranks"]) == made.ranks
     assert run(command) == (0, f"{made.timeline()}\n", "")
@@ -385,7 +385,7 @@ def test_refusal_whole(run: Any, command: str, field: str, message: str, why: st
     tries = f"  try  {', or '.join(choose)}\n" if choose else ""
     assert err == f"llamapar: {message}\n  why  {why}\n{tries}"
     error = {"field": field, "message": message, "why": why, "choose": choose}
-    assert (status, json.loads(out)) == (2, {"schema": 1, "error": error})
+    assert (status, json.loads(out)) == (2, {"schema": 2, "error": error})
 
 
 HOSTILE = {

@@ -74,7 +74,7 @@ def test_what_lies_in_it(run: Any) -> None:
     status, out, err = run("inspect old --json")
     told = json.loads(out)
     assert (status, err) == (0, "")
-    assert told == {"schema": 1, **found.as_dict()}
+    assert told == {"schema": 2, **found.as_dict()}
     assert " ".join(told) == "schema path ok format bytes files model sharding findings tensors"
     assert told["ok"] is True
     assert told["bytes"] == 31_680

@@ -90,7 +90,7 @@ def test_bad_bytes_of_an_argument_are_replaced(run: Any) -> None:
     status, out, err = run(f"{TITAN} \udcff\udcfe", "--json")
     assert (status, err) == (0, "")
     told = lp.explain(f"{TITAN} ��")
-    assert json.loads(out) == {"schema": 1, **told.as_dict()}
+    assert json.loads(out) == {"schema": 2, **told.as_dict()}
 
 
 # -- what is known besides -----------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_a_context_of_the_cases_as_it_stands(run: Any, case: dict[str, Any]) -> 
     status, out, err = run("--context", json.dumps(case["context"]), "--json", "--", case["message"])
     told = lp.explain(case["message"], context=case["context"])
     assert err == ""
-    assert json.loads(out) == {"schema": 1, **told.as_dict()}
+    assert json.loads(out) == {"schema": 2, **told.as_dict()}
     assert status == (told.verdict == "unknown")
 
 
@@ -129,7 +129,7 @@ def test_every_option_reaches_the_library(run: Any, monkeypatch: pytest.MonkeyPa
 def test_a_public_models_name_is_taken_and_said_so(run: Any) -> None:
     status, out, err = run(TITAN, "--model", "Llama-3-70B-Instruct-Gradient", "--json")
     told = lp.explain(TITAN, "Llama-3-70B-Instruct-Gradient")
-    assert json.loads(out) == {"schema": 1, **told.as_dict()}
+    assert json.loads(out) == {"schema": 2, **told.as_dict()}
     assert status == 0
     assert err.startswith(
         "llamapar: model='Llama-3-70B-Instruct-Gradient' is neither a preset nor a file: "

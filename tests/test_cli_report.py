@@ -40,7 +40,7 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_report_without_a_layout(run: Any) -> None:
     assert run("report") == (0, HEAD, "")
-    about: dict[str, Any] = {"schema": 1, "llamapar": lp.__version__, "python": platform.python_version()}
+    about: dict[str, Any] = {"schema": 2, "llamapar": lp.__version__, "python": platform.python_version()}
     about |= {"platform": f"{platform.system()} {platform.machine()}", "packages": VERSIONS, "gpus": []}
     status, out, err = run("report --json")
     assert (status, json.loads(out), err) == (0, about, "")

@@ -51,7 +51,7 @@ def test_json_of_a_run(run: Any) -> None:
     assert told["max_grad_error"] < 1e-12
     assert (told["events"], told["errors"]) == (12, {})
     result = lp.run("attention", "tiny", lp.Layout(tp=4, cp=2), dtype="float64", device="cpu")
-    assert told["bytes"] == result.trace.by_axis == {"tp": 262144, "cp": 163840}
+    assert told["bytes"] == result.trace.by_axis == {"tp": 196608, "cp": 131072}
 
 
 @pytest.mark.parametrize("program", running.PROGRAMS)
@@ -71,8 +71,8 @@ def test_tape_and_trace(run: Any) -> None:
     assert text.endswith(f"\n\n{result.tape}\n\n{result.trace}\n")
     told = json.loads(run(f"{line} --json")[1])
     assert told["trace"]["rank"] == 0
-    assert [(e["kind"], e["axis"], e["phase"], e["bytes"]) for e in told["trace"]["events"]] == [
-        (e.kind, e.axis, e.phase, e.bytes) for e in result.trace.events
+    assert [(e["kind"], e["axis"], e["phase"], e["payload"], e["sent"]) for e in told["trace"]["events"]] == [
+        (e.kind, e.axis, e.phase, e.payload, e.sent) for e in result.trace.events
     ]
     tape = told["tape"]
     assert (tape["program"], tape["ranks"], tape["world"]) == ("mlp", 2, 2)
@@ -156,7 +156,7 @@ def test_a_run_that_was_given_up(run: Any, monkeypatch: pytest.MonkeyPatch, as_j
     error = {"field": "", "message": "time-out: no rank made progress for 2 s", "why": "who waits"}
     told = {"0": "waiting in all_reduce", "1": "computing"}
     error |= {"choose": [choose], "ranks": told}
-    assert json.loads(out) == {"schema": 1, "ok": False, "error": error}
+    assert json.loads(out) == {"schema": 2, "ok": False, "error": error}
 
 
 def test_an_error_without_bound_is_still_json(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_what_tp_and_cp_send_is_what_traffic_says() -> None:
     sent = lp.traffic("block", model, lay, seq_len=8192, global_batch=2, dtype="bfloat16")
     for axis, name in (("tp", "exposed TP"), ("cp", "exposed CP")):
         for phase, terms in (("forward", made.forward), ("backward", made.backward)):
-            assert terms[name].inputs["bytes"] == sent.bytes(axis, phase), (axis, phase)
+            assert terms[name].inputs["sent"] == sent.bytes(axis, phase), (axis, phase)
 
 
 @pytest.mark.parametrize("stages", [1, 2])

@@ -184,7 +184,7 @@ def test_traffic_of_gradients_is_that_of_the_pieces(model: lp.ModelConfig, tp: i
     if cut.heads.reason:
         return
     terms = lp.traffic("attention", model, layout, seq_len=8, kv_replication=True).terms
-    sent = {t.part: t.bytes for t in terms if t.phase == "gradients" and t.axis == "dp"}
+    sent = {t.part: t.payload for t in terms if t.phase == "gradients" and t.axis == "dp"}
     pieces = {p.key: 4 * math.prod(cut.local_shape(p)) for p in one_of_each(model)}
     ends = ("tok_embeddings", "output", "norm", "w1", "w2", "w3")
     assert sent == {key: size for key, size in pieces.items() if key not in ends}

@@ -458,7 +458,7 @@ def test_a_dry_run_is_of_one_rank_at_true_size() -> None:
     found = outcome(panel)
     assert found["verdict"] == result.summary
     assert found["summary"] == lp.view(result).summary
-    assert table(panel, "volumes")["title"] == "Bytes that rank 12473 exchanged"
+    assert table(panel, "volumes")["title"] == "Bytes that rank 12473 sends"
     assert result.kept is not None
     assert result.kept.sentence in table(panel, "kept")["title"]
     assert table(panel, "tape")["title"].endswith("shapes of 1 of 16384 ranks")

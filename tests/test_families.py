@@ -283,7 +283,7 @@ def test_traffic_of_zero_counts_each_norm(name: str) -> None:
     """A block's gathers are of all of its parameters, however many norms it has."""
     model = models()[name].replace(n_layers=1, name=name)
     sent = lp.traffic("block", model, dp=2, zero=3, seq_len=64, dtype="float32")
-    gathered = sum(t.bytes * t.count for t in sent.terms if t.kind == "all_gather" and t.phase == "forward")
+    gathered = sum(t.payload * t.count for t in sent.terms if t.kind == "all_gather" and t.phase == "forward")
     assert gathered == model.layer_params * 4
 
 

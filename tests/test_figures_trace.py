@@ -58,20 +58,20 @@ def bars(record: Trace) -> dict[int, tuple[int, str]]:
 
 def test_a_summary_adds_up_each_axis_and_a_hover_tells_one_collective() -> None:
     assert lp.view(SMALL).summary == (
-        "rank 0: 7 collectives, 1,696 bytes\n"
-        "  TP: 768 bytes: forward 512 (1 all_gather, 1 reduce_scatter); backward 256 (1 all_gather)\n"
-        "  CP: 528 bytes: forward 64 (1 all_gather); backward 64 (1 reduce_scatter); "
+        "rank 0: 7 collectives, 1,381 bytes sent\n"
+        "  TP: 384 bytes: forward 256 (1 all_gather, 1 reduce_scatter); backward 128 (1 all_gather)\n"
+        "  CP: 464 bytes: forward 32 (1 all_gather); backward 32 (1 reduce_scatter); "
         "gradients 400 (1 all_reduce)\n"
-        "  DP: 400 bytes: gradients 400 (1 all_reduce)"
+        "  DP: 533 bytes: gradients 533 (1 all_reduce)"
     )
     hovers = [text for made in lp.view(SMALL).spec["data"] for text in made["hovertext"]]
-    assert hovers[0] == "all_gather, forward · [64] float32 · 256 B · ranks 0–1"
-    assert hovers[-1] == "all_reduce, gradients · [100] float32 · 400 B · ranks 0, 4, 5"
+    assert hovers[0] == "all_gather, forward · [64] float32 · payload 256 B, sends 128 B · ranks 0–1"
+    assert hovers[-1] == "all_reduce, gradients · [100] float32 · payload 400 B, sends 533 B · ranks 0, 4, 5"
 
 
 def test_a_rank_without_collectives_has_a_note_and_no_bars() -> None:
     view = lp.view(Trace(5))
-    assert view.summary == "rank 5: 0 collectives, 0 bytes"
+    assert view.summary == "rank 5: 0 collectives, 0 bytes sent"
     assert view.spec["data"] == []
     [note] = view.spec["layout"]["annotations"]
     assert note["text"] == "rank 5 took part in no collective"
@@ -81,7 +81,7 @@ def test_a_rank_without_collectives_has_a_note_and_no_bars() -> None:
 
 
 def test_bars_are_the_collectives() -> None:
-    assert bars(SMALL) == {i: (e.bytes, style.COLOURS[e.axis]) for i, e in enumerate(SMALL.events)}
+    assert bars(SMALL) == {i: (e.sent, style.COLOURS[e.axis]) for i, e in enumerate(SMALL.events)}
 
 
 def test_a_lane_an_axis_on_one_scale() -> None:
@@ -118,7 +118,7 @@ def test_few_bars_have_their_kinds_over_them_and_many_the_bytes_of_each_axis() -
     texts = [made["text"] for made in few["data"]]
     assert texts == [["AG", "RS", "AG"], ["AG", "RS", "AR"], ["AR"]]
     assert all("text" not in made for made in many["data"])
-    assert many["layout"]["title"]["subtitle"]["text"] == "TP 470 MB, CP 470 MB, DP 436 MB"
+    assert many["layout"]["title"]["subtitle"]["text"] == "TP 411 MB, CP 411 MB, DP 763 MB"
     one = Trace(0, (event("all_reduce", "tp", 4, "forward"),) * (trace.LABELLED + 1))
     assert "subtitle" not in lp.view(one).spec["layout"]["title"]  # the title has them
 
@@ -142,8 +142,8 @@ def test_a_long_trace_is_cut_and_small() -> None:
     record = long(250)
     drawn = bars(record)
     assert len(drawn) == trace.DRAWN
-    assert [drawn[i][0] for i in range(127)] == [e.bytes for e in record.events[:127]]
-    assert drawn[trace.DRAWN][0] == record.events[-1].bytes
+    assert [drawn[i][0] for i in range(127)] == [e.sent for e in record.events[:127]]
+    assert drawn[trace.DRAWN][0] == record.events[-1].sent
     said = "drawn are the first 127 of 250 collectives, and the last"
     assert lp.view(record).spec["layout"]["title"]["subtitle"]["text"] == said
     assert lp.view(record).summary.splitlines()[-1] == said
@@ -163,7 +163,7 @@ def test_a_run_and_a_recording_are_drawn_as_their_traces() -> None:
     assert view.figure.layout.xaxis.title.text == "collectives of rank 0, in order"  # plotly takes it
     with lp.record() as recording:
         pass
-    assert lp.view(recording).summary == "rank 0: 0 collectives, 0 bytes"
+    assert lp.view(recording).summary == "rank 0: 0 collectives, 0 bytes sent"
 
 
 @given(
@@ -183,7 +183,7 @@ def test_any_trace(events: list[CollectiveEvent]) -> None:
     drawn = bars(record)
     assert len(drawn) == min(len(events), trace.DRAWN)
     for place, (size, _) in drawn.items():
-        assert size == (events[-1] if place == trace.DRAWN else events[place]).bytes
+        assert size == (events[-1] if place == trace.DRAWN else events[place]).sent
     assert stored_size(lp.view(record)) < 40 * 1024
     of_axes = re.findall(r"^  .*?([\d,]+) bytes", lp.view(record).summary, re.MULTILINE)
     assert sum(int(n.replace(",", "")) for n in of_axes) == record.bytes()

@@ -396,7 +396,7 @@ def test_the_order_is_that_of_a_run(program: str, layout: dict[str, Any], option
     for rank in (0, len(traces) - 1):
         found = collectives_in_order(sending(program, model, layout, 16, rank=rank, **options))
         for axis in ("tp", "cp", "dp"):
-            ran = [(e.kind, e.bytes, e.phase) for e in traces[rank].events if e.axis == axis]
+            ran = [(e.kind, e.payload, e.phase) for e in traces[rank].events if e.axis == axis]
             assert [(one.kind, one.bytes, one.phase) for one in found if one.axis == axis] == ran
 
 

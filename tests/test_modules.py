@@ -73,7 +73,7 @@ def test_a_module_cut_by_hand_equals_the_whole_one(engine: str) -> None:
     assert {row.gradient for row in result.rows} == {"in full"}
     assert result.trace.by_kind == [
         {"axis": "tp", "kind": "all_reduce", "count": 12, "bytes": 82048},
-        {"axis": "tp", "kind": "all_gather", "count": 1, "bytes": 16384},
+        {"axis": "tp", "kind": "all_gather", "count": 1, "bytes": 8192},
     ]
 
 

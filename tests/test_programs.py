@@ -238,7 +238,7 @@ def test_ring_equals_all_gather(chunking: str, documents: tuple[int, ...] | None
         {e.kind for e in r.trace.events if e.axis == "cp" and e.phase != "gradients"}
         for r in (ring, gathered)
     ]
-    assert kinds == [{"all_to_all"}, {"all_gather", "reduce_scatter"}]
+    assert kinds == [{"send"}, {"all_gather", "reduce_scatter"}]
 
 
 # -- heads traded over CP ----------------------------------------------------------------------------
@@ -461,6 +461,6 @@ def test_traffic_of_megatrons_four_and_their_halves(sp: bool) -> None:
     for program, sums in (("block", wanted), ("mlp_unfused", {("backward", halves[-1]): 2})):
         result = Case(small(), Layout(tp=4, sequence_parallel=sp), {"seq_len": 32}).run(program)
         events = [e for e in result.trace.events if e.phase != "gradients"]
-        assert {e.bytes for e in events} == {2 * 32 * 48 * 8}  # of [batch, seq, dim]
+        assert {e.payload for e in events} == {2 * 32 * 48 * 8}  # of [batch, seq, dim]
         assert sums.items() <= Counter((e.phase, e.kind) for e in events).items()
         assert program != "block" or len(events) == sum(wanted.values())

@@ -118,7 +118,7 @@ def test_numbers_and_collectives_are_those_of_a_run(layout: Layout, data: str) -
     sent = [s.events[r][0] for _, s in sends(tape) for r in s.events]
     for rank in range(layout.world):
         ran = [e for e in run.reports[rank].trace.events if e.kind == "send"]
-        assert sorted(e.bytes for e in ran) == sorted(e.bytes for e in sent if e.group[0] == rank)
+        assert sorted(e.sent for e in ran) == sorted(e.sent for e in sent if e.group[0] == rank)
     for step in tape.steps:
         assert not step.fault
         assert step.at, step.code
@@ -208,7 +208,7 @@ def test_a_send_is_a_step_on_the_next_stage() -> None:
         assert {r: e.group for r, [e] in step.events.items()} == {2: (0, 2), 3: (1, 3), 6: (4, 6), 7: (5, 7)}
         for rank, [event] in step.events.items():
             assert step.values[rank].equal(source.values[event.group[0]])
-            assert event.bytes == step.values[rank].nbytes
+            assert event.sent == event.payload == step.values[rank].nbytes
         assert kinds(step) == {"dp": ("piece", 0), "tp": ("piece", 1)}
 
 

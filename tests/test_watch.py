@@ -22,7 +22,7 @@ from llamapar.execution.body import reference
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import lights, watch_task, watched
 from llamapar.panels import watch_state
-from llamapar.panels.film import film, sent_bytes
+from llamapar.panels.film import film
 from llamapar.panels.watch_state import WatchState
 from llamapar.programs import FAULTS, PROGRAMS
 from llamapar.programs.teaching import teaching_model, word
@@ -163,9 +163,9 @@ def test_numbers_and_collectives_are_those_of_a_run(layout: Layout) -> None:
     for name in ("wq", "wk", "wv", "wo"):
         assert_gradient(step_of(tape, f"{name}.grad", "gradients"), name, run)
     for phase in ("forward", "backward"):
-        ran = sorted((e.kind, e.axis, e.bytes) for e in run.trace.events if e.phase == phase)
+        ran = sorted((e.kind, e.axis, e.sent) for e in run.trace.events if e.phase == phase)
         inner = [s for s in tape.steps if s.phase == phase]
-        known = {(e.kind, e.axis, e.bytes) for s in inner for e in s.events.get(0, ())}
+        known = {(e.kind, e.axis, e.sent) for s in inner for e in s.events.get(0, ())}
         assert known == set(ran)
 
 
@@ -424,7 +424,53 @@ def test_rows_move_between_exactly_the_ranks_of_the_group() -> None:
     assert "1,536 bytes" in step["caption"]
     event = lp.run("mlp", "tiny", Layout(tp=4, sequence_parallel=False)).trace.events[0]
     assert (event.kind, len(event.group)) == ("all_reduce", 4)
-    assert sent_bytes(event) == event.bytes * 3 // 4 * 2, "as a ring sends"
+    assert event.sent == event.payload * 3 // 4 * 2, "as a ring sends"
+
+
+def captions(layout: Layout, phase: str, **options: Any) -> dict[str, str]:
+    """What the program's own lines that communicate say, by the tensor that they make."""
+    made = film(watched(watch_task("attention", None, layout, options=options)))
+    return {
+        made["tensors"][step["made"][0]]["name"]: step["caption"]
+        for step in made["steps"]
+        if step["event"] and step["phase"] == phase and step["depth"] == 0
+    }
+
+
+def test_a_backward_says_what_its_own_collectives_do() -> None:
+    """Those of a forward read backwards: what was gathered is summed and scattered, and so on."""
+    said = captions(GRID["tp=2 cp=2"], "backward")
+    assert said == {
+        "partial.grad": "Backward: `partial.grad`, the gradient of `partial`. All-gather over TP: each rank "
+        "has a piece of `out.grad`, and the group puts the pieces together. A rank sends 1,536 bytes. "
+        "Each rank has its own tokens (CP) of `partial.grad`, the same as the other ranks of TP.",
+        "k.grad": "Backward: `k.grad`, the gradient of `k`. Reduce-scatter over CP: `gathered.grad` is a "
+        "summand on each rank, and the sum over the group completes it. A rank sends 1,024 bytes. "
+        "Each rank has its own tokens (CP) and its own KV heads (TP) of `k.grad`.",
+        "x.grad": "Backward: `x.grad`, the gradient of `x`. Reduce-scatter over TP: `x.grad` is a summand on "
+        "each rank, and the sum over the group completes it. A rank sends 1,536 bytes. Each rank has its own "
+        "tokens (CP·TP) of `x.grad`.",
+    }
+    traded = captions(Layout(cp=2), "backward", cp_method="ulysses")
+    assert traded["k.grad"].startswith(
+        "Backward: `k.grad`, the gradient of `k`. All-to-all over CP: each rank cuts `traded.grad` into a "
+        "piece for each rank, and joins the pieces it gets. A rank sends 2,048 bytes."
+    )
+
+
+def test_what_a_gather_and_a_ring_send_is_the_same_in_their_films() -> None:
+    """3 CP ranks: each has 3 of K and of V, and in the backward those and the sums of their gradients."""
+    said = captions(Layout(cp=3), "forward", cp_method="ring")["heads"]
+    assert said == (
+        "Ring over CP: each rank sends to the next one, 4 times. A rank sends 6,144 bytes. "
+        "Each rank has its own tokens (CP) of `heads`."
+    )
+    gathered = captions(Layout(cp=3), "forward", cp_method="all_gather")["heads"]
+    assert "A rank sends 6,144 bytes." in gathered
+    assert captions(Layout(cp=3), "backward", cp_method="ring")["k.grad"].startswith(
+        "Backward: `k.grad`, the gradient of `k`. Ring over CP: each rank sends to the next one, 10 times. "
+        "A rank sends 15,360 bytes."
+    )
 
 
 def test_captions_speak_of_what_is_seen() -> None:

@@ -187,7 +187,7 @@ def test_the_course_is_copied_and_nothing_is_overwritten(fresh: Environment) -> 
     status, text, error = fresh.run("llamapar", "course", "mine", "--copy", "--json")
     assert (status, error) == (0, "")
     assert json.loads(text) == {
-        "schema": 1,
+        "schema": 2,
         "folder": str(mine),
         "copied": [f"notebooks/{NOTEBOOKS[1]}"],
         "kept": [f"notebooks/{NOTEBOOKS[0]}"],

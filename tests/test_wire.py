@@ -11,7 +11,7 @@ import llamapar as lp
 from inputs import drawn
 from llamapar.count.wire import PARTS, WHOLE, Traffic
 from llamapar.errors import LayoutError
-from llamapar.records.trace import PHASES
+from llamapar.records.trace import PHASES, sent_bytes
 from sent import agree, check_sent, said_of
 
 SMALL = lp.model("tiny").replace(
@@ -27,6 +27,46 @@ def sent(program: str, layout: dict[str, Any], model: Any = SMALL, **options: An
     assert not result.errors
     check_sent(result)
     return said_of(result)
+
+
+# -- what "sent" means -----------------------------------------------------------------------------
+
+
+def pieces_sent(kind: str, ranks: int) -> int:
+    """Of `ranks` pieces of a tensor, how many leave a rank, counted round by round in a ring."""
+    each_half = sum(1 for _ in range(ranks - 1))  # one piece to the next rank in each round but the last
+    if kind == "all_to_all":
+        return sum(1 for other in range(ranks) if other != 0)
+    return {"all_reduce": 2 * each_half, "all_gather": each_half, "reduce_scatter": each_half}.get(
+        kind, ranks
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"]
+)
+def test_what_a_ring_sends_of_every_kind(kind: str) -> None:
+    """Beside the factors of NVIDIA's nccl-tests, doc/PERFORMANCE.md, and the pieces of a ring one by one."""
+    factors: dict[str, Any] = {
+        "all_reduce": lambda n: 2 * (n - 1) / n,
+        "all_gather": lambda n: (n - 1) / n,
+        "reduce_scatter": lambda n: (n - 1) / n,
+        "all_to_all": lambda n: (n - 1) / n,
+        "broadcast": lambda n: 1,  # at most
+        "send": lambda n: 1,
+    }
+    for ranks in (2, 3, 4, 5, 7, 8, 16, 64, 1024):
+        for piece in (1, 12, 2**20):
+            payload = ranks * piece
+            assert sent_bytes(kind, payload, ranks) == round(factors[kind](ranks) * payload)
+            assert sent_bytes(kind, payload, ranks) == piece * pieces_sent(kind, ranks)
+    assert (sent_bytes(kind, 12, 1), sent_bytes("recv", 12, 2)) == (0, 0)
+
+
+def test_a_reduce_scatter_sends_seven_eighths_of_its_payload() -> None:
+    said = lp.traffic("mlp", "llama3-70b", tp=8, seq_len=8192, dtype="bfloat16")
+    terms = [t for t in said.terms if (t.kind, t.phase) == ("reduce_scatter", "forward")]
+    assert [(t.count, t.payload, t.sent) for t in terms] == [(1, 134_217_728, 117_440_512)]
 
 
 # -- against traces --------------------------------------------------------------------------------
@@ -93,7 +133,7 @@ def test_vocabulary_rows_may_be_uneven(padding: str | None, rows: int) -> None:
     said = said_of(result)
     agree(result.traces[0], said)
     assert (result.traces[1].bytes("dp") < said.bytes("dp")) is (padding is None)
-    assert said.bytes("dp", "gradients") == rows * 24 * 4
+    assert said.bytes("dp", "gradients") == rows * 24 * 4  # of dp=2, an all-reduce sends the tensor once
 
 
 ZERO: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -160,28 +200,30 @@ def test_a_collective_left_out_is_seen() -> None:
 def test_a_layer_of_llama_405b_by_hand() -> None:
     """TP 8 with sequence parallelism, 8192 tokens, bfloat16: 8192 · 16384 · 2 bytes = 256 MiB a time."""
     said = lp.traffic("block", BIG, {"tp": 8}, seq_len=8192, dtype="bfloat16")
-    residual = 256 * 2**20
+    sent = 7 * 32 * 2**20  # of 8 pieces, all but one
     assert said.by_phase == {
-        ("forward", "tp"): 4 * residual,  # all-gather and reduce-scatter around attention and around the MLP
-        ("backward", "tp"): 4 * residual,
-        ("gradients", "tp"): 2 * 32_768,  # two norms of 16384 numbers
+        ("forward", "tp"): 4 * sent,  # all-gather and reduce-scatter around attention and around the MLP
+        ("backward", "tp"): 4 * sent,
+        ("gradients", "tp"): 2 * 2 * 7 * 4096,  # two norms of 16384 numbers, each all-reduced
     }
     plain = lp.traffic("block", BIG, {"tp": 8, "sequence_parallel": False}, seq_len=8192, dtype="bfloat16")
-    assert plain.by_phase == {("forward", "tp"): 2 * residual, ("backward", "tp"): 2 * residual}
-    # An all-reduce moves twice what an all-gather or a reduce-scatter does: arXiv:2205.05198, section 4.2.2.
-    assert 2 * plain.bytes(phase="forward") == said.bytes(phase="forward")
+    # An all-reduce is a reduce-scatter and an all-gather, so sequence parallelism sends no more:
+    # arXiv:2205.05198, section 4.2.2.
+    assert plain.by_phase == {("forward", "tp"): 4 * sent, ("backward", "tp"): 4 * sent}
 
 
 def test_keys_and_values_of_llama_405b_by_hand() -> None:
     """CP 16, 131072 tokens, one KV head of 128 a rank: 131072 · 128 · 2 bytes = 32 MiB each of K and V."""
     layout = {"tp": 8, "cp": 16}
     said = lp.traffic("attention", BIG, layout, seq_len=131_072, dtype="bfloat16")
-    assert said.by_phase["forward", "cp"] == said.by_phase["backward", "cp"] == 2 * 32 * 2**20
+    assert said.by_phase["forward", "cp"] == said.by_phase["backward", "cp"] == 2 * 15 * 2 * 2**20
     ring = lp.traffic("attention", BIG, layout, seq_len=131_072, dtype="bfloat16", cp_method="ring")
-    assert ring.by_phase["forward", "cp"] == 2 * 15 * 2 * 2**20  # 2 MiB a chunk; the own one stays
+    # 2 MiB a chunk. Each of 15 goes on to the next rank, so the ring sends as much as the all-gather.
+    assert ring.by_phase["forward", "cp"] == said.by_phase["forward", "cp"]
     assert ring.by_phase["backward", "cp"] == 2 * 15 * 2 * 2**20 + 2 * 16 * 4 * 2**20  # float32 gradients
-    # wq and wo 16384 x 2048, wk and wv 128 x 16384
-    assert said.by_phase["gradients", "cp"] == 2 * (2 * 16_384 * 2_048 + 2 * 128 * 16_384)
+    # wq and wo 16384 x 2048, wk and wv 128 x 16384, each all-reduced over 16 ranks
+    numbers = 2 * 16_384 * 2_048 + 2 * 128 * 16_384
+    assert said.by_phase["gradients", "cp"] == 2 * 15 * 2 * numbers // 16
     sixteen = lp.traffic("attention", BIG, {"tp": 16}, seq_len=8192, dtype="bfloat16", kv_replication=True)
     assert sixteen.by_phase["gradients", "tp"] == 2 * 2 * 128 * 16_384  # two copies of each KV head
 
@@ -190,13 +232,14 @@ def test_the_whole_of_llama_405b() -> None:
     """Its published layout, arXiv:2407.21783, table 4: 126 layers between an embedding and a head."""
     layout = {"tp": 8, "cp": 16, "pp": 16, "dp": 8}
     said = lp.traffic("llama", BIG, layout, seq_len=131_072, dtype="bfloat16")
-    residual = 8192 * 16_384 * 2
-    assert said.bytes("tp", "forward") == (4 * 126 + 2) * residual + 3 * 8192 * 4
+    residual = 7 * 1024 * 16_384 * 2
+    assert said.bytes("tp", "forward") == (4 * 126 + 2) * residual + 3 * 2 * 7 * 1024 * 4
     assert said.bytes("tp", "backward") == (4 * 126 + 2) * residual
-    assert said.bytes("cp", "forward") == 126 * 2 * 131_072 * 128 * 2 + 4
+    # The loss over 16 CP ranks is one number in float32, of which a ring sends 2 · 15/16 · 4 bytes.
+    assert said.bytes("cp", "forward") == 126 * 2 * 15 * 8192 * 128 * 2 + 7
     parameters = lp.model(BIG).n_params
     norms = 253 * 16_384
-    assert said.bytes("dp") == 2 * ((parameters - norms) // 8 + norms)
+    assert said.bytes("dp") == 2 * 7 * 2 * ((parameters - norms) // 8 + norms) // 8
     assert "pp" not in said.by_axis
 
 
@@ -207,13 +250,13 @@ def test_it_shows_itself_as_a_table() -> None:
     said = lp.traffic("loss", SMALL, {"tp": 2, "cp": 2}, seq_len=16)
     assert repr(said).splitlines() == [
         "loss, small, tp=2 cp=2 pp=1 dp=1: what a rank sends",
-        "phase      axis  of            collective      times  bytes each  bytes",
-        "forward    tp    column input  all_gather      1      768         768",
-        "forward    tp    loss          all_reduce      3      32          96",
-        "forward    cp    loss          all_reduce      1      4           4",
-        "backward   tp    column input  reduce_scatter  1      768         768",
-        "gradients  cp    output        all_reduce      1      4,608       4,608",
-        "tp 1,632 B, cp 4,612 B",
+        "phase      axis  of            collective      times  payload  sent",
+        "forward    tp    column input  all_gather      1      768      384",
+        "forward    tp    loss          all_reduce      3      32       96",
+        "forward    cp    loss          all_reduce      1      4        4",
+        "backward   tp    column input  reduce_scatter  1      768      384",
+        "gradients  cp    output        all_reduce      1      4,608    4,608",
+        "tp 864 B, cp 4,612 B",
     ]
     assert said._repr_html_().count("<tr>") == 6
 

@@ -220,7 +220,7 @@ def test_the_map_says_what_travels(zero: int) -> None:
     moves = lp.zero(SMALL, layout).moves
     terms = lp.traffic("llama", SMALL, layout, seq_len=16).terms
     parameters = {p.key for p in SMALL.parameters()}
-    sent = sum(t.count * t.bytes for t in terms if t.part in parameters and t.axis != "tp")
+    sent = sum(t.sent for t in terms if t.part in parameters and t.axis != "tp")
     assert sum(m.bytes for m in moves if m.when != "update") == sent
     updates = [m for m in moves if m.when == "update"]
     assert [m.kind for m in updates] == (["all_gather"] if zero in (1, 2) else [])
@@ -233,8 +233,8 @@ def test_the_map_of_bfloat16_sends_what_a_step_was_seen_to_send(zero: int) -> No
     trace = lp.run("step", SMALL, Layout(dp=2, zero=zero), **known).traces[0]
     seen, said = Counter[str](), Counter[str]()
     for event in trace.events:
-        if event.bytes > 8:  # less is the norm's sum of squares
-            seen[event.kind] += event.bytes
+        if event.payload > 8:  # less is the norm's sum of squares
+            seen[event.kind] += event.sent
     for move in lp.zero(SMALL, Layout(dp=2, zero=zero), dtype="bfloat16").moves:
         said[move.kind] += move.bytes
     assert seen == said
@@ -249,8 +249,8 @@ def test_the_map_as_text() -> None:
         "2,099,456         4,198,912\n"
         "1     0–127             64–127           64–127                 4,198,912          "
         "2,099,456         4,198,912\n"
-        "gradients: 39 reduce_scatter over dp, 4,198,912 B\n"
-        "update: 39 all_gather over dp, 4,198,912 B"
+        "gradients: 39 reduce_scatter over dp, 2,099,456 B\n"
+        "update: 39 all_gather over dp, 2,099,456 B"
     )
 
 
@@ -276,7 +276,7 @@ def test_memory_traffic_and_a_run_agree_on_when_gradients_become_shards(pp: int,
         run = lp.run("step", "tiny", layout, micro_batches=many, device="cpu", **known)
         assert run.ok
         check_sent(run)
-        sent[many] = sum(e.bytes for e in run.trace.events if e.kind == "reduce_scatter")
+        sent[many] = sum(e.sent for e in run.trace.events if e.kind == "reduce_scatter")
     held = lp.memory("tiny", layout, **known).stages[0]
     if pp == 1:
         assert (sent[3], held.bytes("unreduced gradients")) == (3 * sent[1], 0)

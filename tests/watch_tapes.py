@@ -30,7 +30,7 @@ def told(case: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _plain(step: Any) -> dict[str, Any]:
     events = {
-        rank: [[e.kind, e.axis, list(e.group), list(e.shape), e.dtype, e.bytes, e.phase] for e in sent]
+        rank: [[e.kind, e.axis, list(e.group), list(e.shape), e.dtype, e.payload, e.phase] for e in sent]
         for rank, sent in step.events.items()
     }
     at = {rank: [[[r.start, r.stop] for r in dim] for dim in own] for rank, own in step.at.items()}

@@ -28,7 +28,7 @@ from .output import Foldable, as_text, error_as_dict
 KNOWN = ("model", *JOB_FACTS)
 """What a person says beside files of settings."""
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of all JSON answers: docs/programs.md says what raises it."""
 
 Result = TypeVar("Result")

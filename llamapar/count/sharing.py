@@ -13,8 +13,8 @@ from llamapar.place.cut import Cut
 ONCE = "once"
 """Used as a phase: once in a step, however many micro-batches pass."""
 
-Row = tuple[str, str, str, int, int]
-"""(phase, axis, kind, count, bytes of each)."""
+Row = tuple[str, str, str, int, int, int]
+"""(phase, axis, kind, count, payload of each, ranks of the group)."""
 
 
 @dataclass(frozen=True)
@@ -45,31 +45,36 @@ class ParameterTraffic:
         # other tokens; a cut one only if its piece is held in copies.
         over_tp = layout.sp if isinstance(self.cut.placement(key), Replicate) else self.cut.copies(key) > 1
         over_tp = over_tp or key in HEAD_NORMS  # each rank's heads pass them
+        among = {"tp": self.cut.copies(key), "cp": layout.cp, "dp": layout.dp}
         count, *columns = self.cut.local_shape(p)
         numbers = math.prod(columns)  # of a row
-        sent = shards.padded(count) * numbers * self.item
+        weight = shards.padded(count) * numbers * self.item
+        gather = shards.axis, "all_gather", 1, weight, shards.ranks
         whole = shards.cuts("parameters")
         found: list[Row] = []
         if shards.cuts("optimizer state") and not whole and shards.ranks > 1:
             # Under ZeRO 1 and 2 each rank updates its shard and all get the others' afterwards.
-            found.append(("update", shards.axis, "all_gather", 1, sent))
+            found.append(("update", *gather))
         row = numbers * self.gradient_item
         if not shards.cuts("gradients"):
             axes = ("tp", "cp", "dp") if over_tp else ("cp", "dp")
-            return found + [("gradients", axis, "all_reduce", 1, count * row) for axis in axes]
+            return found + [("gradients", axis, "all_reduce", 1, count * row, among[axis]) for axis in axes]
         if shards.ranks > 1:
             # Keys of biases begin with "b".
             read = head or (key != "tok_embeddings" and p.key[0] != "b")
             if whole:
-                found.append(("forward" if self.reshard else ONCE, shards.axis, "all_gather", 1, sent))
+                found.append(("forward" if self.reshard else ONCE, *gather))
             if whole and self.reshard and read:
-                found.append(("backward", shards.axis, "all_gather", 1, sent))
+                found.append(("backward", *gather))
             # ZeRO 3 reduces a gradient where the backward makes it; the others after the passes.
             phase = "backward" if whole and not late else "gradients"
             times = self.reductions if phase == "gradients" else 1
-            found.append((phase, shards.axis, "reduce_scatter", times, shards.padded(count) * row))
+            gradient = shards.padded(count) * row
+            found.append((phase, shards.axis, "reduce_scatter", times, gradient, shards.ranks))
         # After the reduce-scatter only the rank's rows are left to send.
         own = len(shards.rows(count, self.coord._asdict())) * row
-        found += [("gradients", "tp", "all_reduce", 1, own)] * over_tp
-        found += [("gradients", "dp", "all_reduce", 1, own)] * (layout.dp_replicate > 1)
+        if over_tp:
+            found.append(("gradients", "tp", "all_reduce", 1, own, among["tp"]))
+        if layout.dp_replicate > 1:
+            found.append(("gradients", "dp", "all_reduce", 1, own, layout.dp_replicate))
         return found

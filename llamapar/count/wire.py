@@ -1,4 +1,4 @@
-"""The communication volume of a program: what a rank's collectives carry, by closed formulas.
+"""The communication volume of a program: what a rank sends, by closed formulas.
 
 Nothing runs, so true sizes cost as little as small ones. Tests compare the formulas with traces of runs.
 
@@ -7,8 +7,8 @@ under sequence parallelism their two halves (arXiv:2205.05198, section 4.2.2); t
 is Megatron-LM's too. Context parallelism all-gathers K and V (The Llama 3 Herd of Models, arXiv:2407.21783,
 section 3.3.2) or passes them around a ring (arXiv:2310.01889).
 
-Bytes are those of `CollectiveEvent`: of the output for an all-gather, else of the input. A ring of n ranks
-moves (n - 1)/n of that over each link, and twice as much for an all-reduce.
+A payload is that of `CollectiveEvent`: the output of an all-gather, else the input. What a rank sends of it
+is said by `records.trace.sent_bytes`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from llamapar.place.pipeline import Schedule
 from llamapar.place.schedule import of_layout
 from llamapar.place.stage_map import Stage
 from llamapar.records.tables import Record
-from llamapar.records.trace import PHASES
+from llamapar.records.trace import PHASES, Sends, sent_bytes
 
 from .sharing import ONCE, ParameterTraffic, Row
 
@@ -90,33 +90,33 @@ TENSOR_PARALLEL: dict[bool, dict[str, tuple[tuple[str, str], ...]]] = {
 
 @dataclass(frozen=True)
 class Collectives:
-    """`count` collectives of `bytes` bytes each, caused by `part` of the program."""
+    """`count` collectives of `payload` bytes each among `ranks` ranks, caused by `part` of the program."""
 
     part: str
     phase: str
     axis: str
     kind: str
     count: int
-    bytes: int
+    payload: int
+    ranks: int
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a rank sends in all of them."""
+        return self.count * sent_bytes(self.kind, self.payload, self.ranks)
 
 
 @dataclass(frozen=True, repr=False)
-class Traffic(Record):
+class Traffic(Record, Sends):
     """What a rank sends, term by term; it has the same `bytes` and `by_axis` as a `Trace`."""
 
     title: str
     terms: tuple[Collectives, ...]
 
-    def bytes(self, axis: str | None = None, phase: str | None = None) -> int:
-        """Bytes over an axis in a phase; None means all."""
-        return sum(
-            t.count * t.bytes for t in self.terms if axis in (None, t.axis) and phase in (None, t.phase)
-        )
-
     @property
-    def by_axis(self) -> dict[str, int]:
-        """Axis → bytes, for each axis with traffic."""
-        return {axis: self.bytes(axis) for axis in _AXES if any(t.axis == axis for t in self.terms)}
+    def events(self) -> tuple[Collectives, ...]:
+        """The terms."""
+        return self.terms
 
     @property
     def by_phase(self) -> dict[tuple[str, str], int]:
@@ -125,17 +125,17 @@ class Traffic(Record):
         return {(phase, axis): self.bytes(axis, phase) for phase, axis in pairs}
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        head = ["phase", "axis", "of", "collective", "times", "bytes each", "bytes"]
+        head = ["phase", "axis", "of", "collective", "times", "payload", "sent"]
         rows: list[list[object]] = [
-            [t.phase, t.axis, t.part, t.kind, f"{t.count:,}", f"{t.bytes:,}", f"{t.count * t.bytes:,}"]
+            [t.phase, t.axis, t.part, t.kind, f"{t.count:,}", f"{t.payload:,}", f"{t.sent:,}"]
             for t in self.terms
         ]
-        return self.title, head, rows, ", ".join(f"{axis} {n:,} B" for axis, n in self.by_axis.items())
+        return self.title, head, rows, self.axes_in_words
 
 
 @dataclass(frozen=True)
 class Sending:
-    """What each part of a program sends on a rank: part → (phase, axis, kind, count, bytes of each).
+    """What each part of a program sends on a rank: part → its rows.
 
     table: the pipeline's schedule; None if the whole model is one stage. reductions: as in ParameterTraffic.
     """
@@ -197,14 +197,15 @@ def sending(
     tokens = sequences * chunk
     kv = tokens * len(cut.along("kv_dim", 0))  # numbers in a rank's own K, or V
     rows = {
-        part: [(phase, "tp", kind, 1, tokens * m.dim * item) for phase, kind in collectives]
+        part: [(phase, "tp", kind, 1, tokens * m.dim * item, lay.tp) for phase, kind in collectives]
         for part, collectives in TENSOR_PARALLEL[lay.sp].items()
     }
     # `tokens` numbers each time, one for every token of the rank, not one for every row of the
     # vocabulary.
     rows["loss"] = [
-        ("forward", "tp", "all_reduce", 3, tokens * wide),  # maximum, sum of exponentials, target's logit
-        ("forward", "cp", "all_reduce", 1, sequences * wide),
+        # The maximum, the sum of exponentials, and the target's logit.
+        ("forward", "tp", "all_reduce", 3, tokens * wide, lay.tp),
+        ("forward", "cp", "all_reduce", 1, sequences * wide, lay.cp),
     ]
     copies = method.copies(len(cut.along("n_kv_heads", 0)))
     q, kv = tokens * len(cut.along("q_dim", 0)) * item, kv * copies
@@ -212,19 +213,19 @@ def sending(
     both = ("forward", "backward")
     # Q, K and V come as heads and go back as tokens' gradients; the output the other way.
     rows["tokens to heads"] = [
-        (phase, "cp", "all_to_all", count * trades, size)
+        (phase, "cp", "all_to_all", count * trades, size, method.heads)
         for phase in both
         for count, size in ((1, q), (2, kv * item))
     ]
-    rows["heads to tokens"] = [(phase, "cp", "all_to_all", trades, q) for phase in both]
+    rows["heads to tokens"] = [(phase, "cp", "all_to_all", trades, q, method.heads) for phase in both]
     rows["K and V"] = [
-        *((phase, "cp", "all_to_all", 2 * (method.ring - 1), kv * item) for phase in both),
+        *((phase, "cp", "send", 2 * (method.ring - 1), kv * item, 2) for phase in both),
         # Their gradients go all the way home, and none goes where the ring is one group.
-        ("backward", "cp", "all_to_all", 2 * method.ring * (method.ring > 1), kv * wide),
+        ("backward", "cp", "send", 2 * method.ring * (method.ring > 1), kv * wide, 2),
     ]
     if method.gathers:
         kinds = zip(both, ("all_gather", "reduce_scatter"), strict=True)
-        rows["K and V"] = [(phase, "cp", kind, 2, lay.cp * kv * item) for phase, kind in kinds]
+        rows["K and V"] = [(phase, "cp", kind, 2, lay.cp * kv * item, lay.cp) for phase, kind in kinds]
     again = flag("reshard_after_forward", reshard_after_forward)
     reductions = 1 if table is None or USUAL.reduces_once(lay.pp) else table.micro_batches
     sent = ParameterTraffic(cut, lay.coord_of(rank), item, summed, again, reductions)
@@ -238,14 +239,15 @@ def sending(
     ]
     size = math.prod(cut.local_shape(shapes["tok_embeddings"])) * summed
     residual = tokens * m.dim * item // (lay.tp if lay.sp else 1)
-    rows["stage"] = [(phase, "pp", "send", 1, residual) for phase in ("forward", "backward")]
-    rows["the other end"] = [("gradients", "pp", "send", 1, size)]
+    rows["stage"] = [(phase, "pp", "send", 1, residual, 2) for phase in ("forward", "backward")]
+    rows["the other end"] = [("gradients", "pp", "send", 1, size, 2)]
     rows["sum of squares"] = [
-        ("update", "tp", "all_reduce", 1, wide),
-        ("update", "pp", "send", lay.pp - 1, wide),
+        ("update", "tp", "all_reduce", 1, wide, lay.tp),
+        ("update", "pp", "send", lay.pp - 1, wide, 2),
     ]
-    if cut.shards.cuts("gradients") and cut.shards.ranks > 1:
-        rows["sum of squares"].append(("update", cut.shards.axis, "all_reduce", 1, wide))
+    shards = cut.shards
+    if shards.cuts("gradients") and shards.ranks > 1:
+        rows["sum of squares"].append(("update", shards.axis, "all_reduce", 1, wide, shards.ranks))
     return Sending(program, rank, cut, table, rows, reductions)
 
 
@@ -289,17 +291,19 @@ def traffic(
     works = [_Work(_parts(program, sent.cut), {"forward": 1, "backward": 1, "gradients": 1, ONCE: 1})]
     if table is not None:
         works = _works(sent.cut, table, lay.coord_of(rank).pp, program == "step")
-    found = Counter[tuple[str, str, str, str, int]]()
+    found = Counter[tuple[str, str, str, str, int, int]]()
     for work in works:
         for part, times in work.parts.items():
-            for phase, axis, kind, count, size in rows[part]:
+            for phase, axis, kind, count, payload, ranks in rows[part]:
                 if lay.size(axis) > 1:
                     # A trace sees a gather that runs once a step in the forward, so it is shown there.
                     shown = "forward" if phase == ONCE else phase
-                    found[part, shown, axis, kind, size] += times * work.passes.get(phase, 0) * count
+                    found[part, shown, axis, kind, payload, ranks] += (
+                        times * work.passes.get(phase, 0) * count
+                    )
     terms = [
-        Collectives(part, phase, axis, kind, count, size)
-        for (part, phase, axis, kind, size), count in found.items()
+        Collectives(part, phase, axis, kind, count, payload, ranks)
+        for (part, phase, axis, kind, payload, ranks), count in found.items()
         if count
     ]
     terms.sort(key=lambda t: (PHASES.index(t.phase), _AXES.index(t.axis)))

@@ -21,7 +21,7 @@ from llamapar.place.cut import Cut
 from llamapar.place.shards import SHARED_FROM
 from llamapar.records.tables import Plain, Record, plural, span
 from llamapar.records.tables import cut as shown
-from llamapar.records.trace import PHASES
+from llamapar.records.trace import PHASES, sent_bytes
 
 from .sharing import ONCE, ParameterTraffic
 
@@ -30,7 +30,7 @@ _split = lru_cache(maxsize=256)(Split)
 
 
 class ZeroCollectives(NamedTuple):
-    """`times` collectives of one kind in a step, of `bytes` bytes in total. when: a phase, or "update"."""
+    """`times` collectives of one kind in a step, in which a rank sends `bytes`. when: a phase."""
 
     when: str
     axis: str
@@ -115,20 +115,18 @@ class ZeroMap(Record):
         """What a step of one micro-batch sends between ranks that hold or share copies, in order.
 
         Gradients are summed in float32 at least. Under ZeRO 1 and 2 the updated parameters are gathered after
-        the optimizer's step; under ZeRO 3 they are gathered when they are used. A ring of n ranks moves (n -
-        1)/n of an all-gather's or reduce-scatter's bytes over each link, and twice as much of an
-        all-reduce's.
+        the optimizer's step; under ZeRO 3 they are gathered when they are used.
         """
         item = BYTES[self.dtype]
-        sent = ParameterTraffic(self.cut, self.coord, item, max(item, 4), self.reshard_after_forward)
+        traffic = ParameterTraffic(self.cut, self.coord, item, max(item, 4), self.reshard_after_forward)
         found = Counter[tuple[str, str, str]]()
         times = Counter[tuple[str, str, str]]()
         for p in self.parameters:
-            for phase, axis, kind, count, size in sent.rows(p, late=False):
+            for phase, axis, kind, count, payload, ranks in traffic.rows(p, late=False):
                 if axis != "tp" and self.layout.size(axis) > 1:
                     key = ("forward" if phase == ONCE else phase, axis, kind)
                     times[key] += count
-                    found[key] += count * size
+                    found[key] += count * sent_bytes(kind, payload, ranks)
         moves = [ZeroCollectives(*key, times[key], size) for key, size in found.items()]
         return tuple(sorted(moves, key=lambda move: (PHASES.index(move.when), move.kind)))
 

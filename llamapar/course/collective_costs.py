@@ -15,10 +15,10 @@ from llamapar.errors import one_of, whole
 from llamapar.figures import draw
 from llamapar.figures.chart import Chart
 from llamapar.figures.style import Spec
-from llamapar.panels.film import ring_bytes
 from llamapar.panels.ladders import Subject
 from llamapar.panels.live_panel import SUBJECTS
 from llamapar.records.tables import Record, human
+from llamapar.records.trace import sent_bytes
 from llamapar.timing.layer import HOP, NET_HOP, START, Ring
 
 KINDS = {
@@ -57,7 +57,7 @@ class CollectiveCost(Record):
     @property
     def sent_bytes(self) -> int:
         """What one rank sends."""
-        return ring_bytes(self.kind.replace("-", "_"), self.mib * 2**20, self.ranks)
+        return sent_bytes(self.kind.replace("-", "_"), self.mib * 2**20, self.ranks)
 
     @property
     def seconds(self) -> float:

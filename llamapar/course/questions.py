@@ -219,18 +219,17 @@ def _tokens(draw: Random) -> Question:
 def _key_bytes(draw: Random) -> Question:
     tp, seq_len = draw.choice((2, 4, 8)), draw.choice((16384, 65536))
     layout = lp.Layout(tp=tp, cp=8)
-    sent = lp.traffic("attention", "llama3-8b", layout, seq_len=seq_len, dtype="bfloat16").bytes(
-        "cp", "forward"
-    )
+    terms = lp.traffic("attention", "llama3-8b", layout, seq_len=seq_len, dtype="bfloat16").terms
+    gathered = sum(t.count * t.payload for t in terms if (t.part, t.phase) == ("K and V", "forward"))
     return Question(
         f"llama3-8b (8 KV heads of 128) in bfloat16 under {layout}, {seq_len:,} tokens, one sequence. How "
         "many bytes do K and V have together after CP has gathered them, in one layer, on one rank?",
-        sent,
+        gathered,
         "K and V · tokens of the whole sequence · KV heads of a TP rank · 128 · 2 bytes.",
         (
-            (sent * tp, "TP has already dealt the KV heads out: a rank gathers its own only."),
-            (sent // 2, "K and V are two tensors."),
-            (sent // 8, "That is before the gather: a CP rank holds an eighth of the tokens."),
+            (gathered * tp, "TP has already dealt the KV heads out: a rank gathers its own only."),
+            (gathered // 2, "K and V are two tensors."),
+            (gathered // 8, "That is before the gather: a CP rank holds an eighth of the tokens."),
         ),
     )
 

@@ -147,13 +147,13 @@ def _ring() -> Item:
         choices=tuple((word, word, "") for word in (_MORE, _LESS, _SAME)),
         hints=(
             "How many times does a rank hand keys and values on until it has seen those of all four ranks?",
-            "Three times, for it has its own already. An all-gather's result has four parts.",
+            "Three times, for it has its own already. How many parts leave a rank in an all-gather of four?",
         ),
         slips=(
-            (_SAME, "Nearly: but a rank need not send itself its own quarter."),
-            (_MORE, "A rank hands on three parts, and the result of an all-gather has four."),
+            (_LESS, "An all-gather does not send a rank its own quarter, either."),
+            (_MORE, "A rank hands on three parts, and in an all-gather, too."),
         ),
-        why=f"{around:,} bytes instead of {gathered:,}, {around / gathered:.0%} of it.",
+        why=f"{around:,} bytes around the ring, {gathered:,} in the all-gathers: three of four parts each.",
     )
 
 

@@ -209,26 +209,18 @@ def _norm_of_two() -> Item:
 
 
 def _numbers_sent() -> Item:
-    from llamapar.execution.execute import prepare
-    from llamapar.execution.messages import squares_to
-    from llamapar.execution.run_options import RunOptions
-
-    layout = lp.Layout(tp=2, cp=2, pp=4, dp=2)
-    sent = len(squares_to(prepare("step", "tiny", RunOptions(layout))[0].setting, 0))
+    terms = lp.traffic("step", "tiny", lp.Layout(tp=2, cp=2, pp=4, dp=2), seq_len=8, micro_batches=4).terms
+    payload = next(t.payload for t in terms if (t.part, t.kind) == ("sum of squares", "all_reduce"))
     return Item(
-        f"{layout}: numbers that rank 0 sends to other PP ranks for the norm, in a step",
-        sent,
+        "Numbers that a rank puts into one all-reduce for the norm of all gradients, in a step",
+        payload // 4,  # float32
         unit="numbers",
         hints=(
-            "A stage has one number to tell: the sum of its squares.",
-            "To how many other stages?",
+            "A rank has millions of gradients. Must the others see each of them?",
+            "It squares and adds up what it holds, and tells the sum.",
         ),
-        slips=(
-            (layout.pp, "Not to itself."),
-            (1, "One to each of the other stages."),
-            (layout.world - 1, "Of TP, CP and DP ranks it learns in other ways; asked are PP ranks."),
-        ),
-        why=f"One to each of the {layout.pp - 1} others: the sum of its stage's squares.",
+        slips=((0, "Then each rank would have the norm of its own part alone."),),
+        why="The sum of a rank's squares, however large the model is.",
     )
 
 

@@ -201,7 +201,7 @@ def _made(of: Mapping[int, LineDone]) -> list[str]:
 def _sent(of: Mapping[int, LineDone]) -> list[str]:
     """The collectives of a line: "all_reduce tp 1,024 B", with the ranks where they differ."""
     own = {
-        r: ", ".join(f"{e.kind} {e.axis} {list(e.shape)} {e.bytes:,} B" for e in done.events)
+        r: ", ".join(f"{e.kind} {e.axis} {list(e.shape)} {e.sent:,} B" for e in done.events)
         for r, done in of.items()
     }
     return [text for text in _by_rank(own) if text]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -30,6 +31,9 @@ _FUNCTIONAL = {
     "broadcast": "broadcast",
 }
 """Functional collectives → kind; the input comes first and the group last."""
+
+_SPLITS = {"all_to_all_single": 2, "alltoall_base_": 4}
+"""An all-to-all → the argument with the rows that go to each rank; without it all get as many."""
 
 _CALLS = {
     "allreduce_": ("all_reduce", 0),
@@ -79,6 +83,21 @@ def _known(func: OpOverload) -> _OperationFacts:
     makes_tensors = any("Tensor" in str(made.type) for made in func._schema.returns)
     waits = functional and name == "wait_tensor"
     return _OperationFacts(name, makes_tensors and name != "wait_tensor", sends, waits, name in _ATTENTION)
+
+
+def _event(kind: str, axis: str, group: tuple[int, ...], own: Tensor, phase: str) -> CollectiveEvent:
+    """The event of a rank that gives its tensor `own` to a collective."""
+    payload = own.numel() * own.element_size() * (len(group) if kind == "all_gather" else 1)
+    dtype = str(own.dtype).removeprefix("torch.")
+    return CollectiveEvent(kind, axis, group, tuple(own.shape), dtype, payload, phase)
+
+
+def _uneven(event: CollectiveEvent, rows: list[int], own: int) -> CollectiveEvent:
+    """An all-to-all that sends each rank of the group its `rows`; of the one at `own`, they stay."""
+    other = next((i for i, n in enumerate(rows) if n and n == sum(rows) and i != own), None)
+    if other is not None:
+        return replace(event, kind="send", group=(event.group[own], event.group[other]))
+    return replace(event, kept=event.payload * rows[own] // (sum(rows) or 1))
 
 
 class Recorder(TorchDispatchMode):
@@ -147,7 +166,9 @@ class Recorder(TorchDispatchMode):
             # A functional collective has its group's name as last argument; torch.distributed has an object.
             group = next((a for a in args if isinstance(a, torch.ScriptObject)), args[-1])
             peer = args[2] if kind in ("send", "recv") else None
-            self._add_event(kind, args[at], compat.group_named(group), peer)
+            place = _SPLITS.get(name, len(args))
+            splits = args[place] if place < len(args) else None
+            self._add_event(kind, args[at], compat.group_named(group), peer, splits)
             # It returns at once; the rank waits in what comes next.
         elif waits:
             self._set_note(*self._last)
@@ -210,26 +231,28 @@ class Recorder(TorchDispatchMode):
             self._groups[key] = self.axes.get(key) or compat.axis_of(group), placed
         return self._groups[key]
 
-    def _add_event(self, kind: str, sent: object, group: dist.ProcessGroup, peer: object) -> None:
-        """Record a collective of a group; of a send or recv, its two ranks are the group, its own first."""
+    def _add_event(
+        self, kind: str, sent: object, group: dist.ProcessGroup, peer: object, splits: object
+    ) -> None:
+        """Record a collective of a group; of a send or recv, its two ranks are the group, its own first.
+
+        splits: of an all-to-all with uneven pieces, the rows for each rank. Where one other rank gets all of
+        them it is a send, as in a ring of context parallelism.
+        """
         axis, members = self._group(group)
         if isinstance(peer, int):
             members = {r: (self._place(r), of_group[peer]) for r, of_group in members.items()}
-        event = None
+        self._last = kind, None
         for t in (leaf for leaf in tree_leaves(sent) if isinstance(leaf, Tensor)):
             for r, own in self._parts(t):
-                size = own.numel() * own.element_size()
-                event = CollectiveEvent(
-                    kind,
-                    axis,
-                    members[r],
-                    tuple(own.shape),
-                    str(own.dtype).removeprefix("torch."),
-                    size * len(members[r]) if kind == "all_gather" else size,
-                    self._phase(),
-                )
+                of_group = members[r]
+                event = _event(kind, axis, of_group, own, self._phase())
+                # Every rank of the group takes part in the call, and a rank that waits may wait for each.
+                self._last = str(event), of_group
+                if isinstance(splits, Sequence) and splits:
+                    rows = [compat.int_of_rank(n, r) for n in splits]
+                    event = _uneven(event, rows, of_group.index(self._place(r)))
                 self._add(r, event)
-        self._last = str(event) if event else kind, event.group if event else None
         self._set_note(*self._last)
 
     def add_send(self, sent: Tensor, layout: Layout, to: int, phase: str) -> None:
@@ -237,9 +260,7 @@ class Recorder(TorchDispatchMode):
         for r, own in self._parts(sent):
             place = self._place(r)
             peer = layout.rank_of(**layout.coord_of(place)._replace(pp=to)._asdict())
-            dtype, size = str(own.dtype).removeprefix("torch."), own.numel() * own.element_size()
-            event = CollectiveEvent("send", "pp", (place, peer), tuple(own.shape), dtype, size, phase)
-            self._add(r, event)
+            self._add(r, _event("send", "pp", (place, peer), own, phase))
 
     def _add(self, r: int, event: CollectiveEvent) -> None:
         self._events[r].append(event)

@@ -16,7 +16,7 @@ from llamapar.place import HeadMap, SequenceMap, VocabMap
 from llamapar.records.losses import LossCurve
 from llamapar.records.noticed import Mutants
 from llamapar.records.tables import Plain, Record, html_table, paragraphs
-from llamapar.records.trace import Tape, Trace, collectives_in_words, grouped, some
+from llamapar.records.trace import Tape, Trace, grouped, sent_in_words, some
 from llamapar.spmd.setting import DTYPES
 from llamapar.spmd.training import Training
 
@@ -246,9 +246,8 @@ class RunResult(RankResult):
         rows += [["error", some(ranks), "", text] for text, ranks in grouped(raised)]
         if self.explanation is not None and self.explanation.short:
             rows.append(["why", "", "", self.explanation.short])
-        sent = ", ".join(f"{axis} {n:,} B" for axis, n in self.trace.by_axis.items())
         foot = [
-            f"rank 0: {collectives_in_words(self.trace.events)}{': ' + sent if sent else ''}",
+            sent_in_words(self.trace),
             *(f"not exercised: {what}" for what in self.untouched),
             *self.notes,
         ]

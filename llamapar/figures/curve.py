@@ -129,7 +129,7 @@ def _inside(record: MemoryCurve, size: int) -> Iterator[Spec]:
                 [at for at, _ in own],
                 [draw.number(round(points[at] / size, 4)) for at, _ in own],
                 marker={"size": 6, "color": colour},
-                hovertext=[f"{e.kind} over {e.axis} · {readable_bytes(e.bytes)}" for _, e in own],
+                hovertext=[f"{e.kind} over {e.axis} · {readable_bytes(e.payload)}" for _, e in own],
                 **draw.legend(f"collective over {axis}"),
                 **second,
             )

@@ -1,4 +1,4 @@
-"""A trace as a picture: a rank's collectives in order, one lane for each mesh axis, heights by bytes."""
+"""A trace as a picture: a rank's collectives in order, a lane for each mesh axis, heights by bytes sent."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def picture(record: Trace) -> tuple[Spec, str]:
     rows = Rows(len(record.events), DRAWN, "collective")
     n, drawn = rows.n, rows.each(record.events.__getitem__)
     lanes = _lanes(record, drawn)
-    top = max((e.bytes for _, e in drawn), default=0) or 1
+    top = max((e.sent for _, e in drawn), default=0) or 1
     scales: Spec = {_axis("yaxis", i): _scale(lane, i, len(lanes), top) for i, lane in enumerate(lanes)}
     place: Spec = {"xref": "paper", "yref": "paper", "font": {"size": 14}}
     nothing = draw.label(f"rank {record.rank} took part in no collective", 0.5, 0.5, **place)
@@ -70,7 +70,7 @@ def picture(record: Trace) -> tuple[Spec, str]:
     else:  # bars too many and too low to be compared; of one axis the title says it
         totals = [f"{_title(axis)} {human(record.bytes(axis))}" for axis in record.by_axis]
         said = totals if len(totals) > 1 else []
-    counted = f"{collectives_in_words(record.events)}, {record.bytes():,} bytes"
+    counted = f"{collectives_in_words(record.events)}, {record.bytes():,} bytes sent"
     return Chart(
         kind="trace",
         title=f"Rank {record.rank}: {counted}",
@@ -126,7 +126,7 @@ def _scale(lane: _Lane, i: int, n: int, top: int) -> Spec:
 
 
 def _bars(lane: _Lane, i: int, labelled: bool) -> Spec:
-    x, y = [x for x, _ in lane.bars], [e.bytes for _, e in lane.bars]
+    x, y = [x for x, _ in lane.bars], [e.sent for _, e in lane.bars]
     marker = {"color": lane.colour, "line": {"width": 1, "color": lane.colour}}  # seen however low
     hover = [_hover(e, lane.several) for _, e in lane.bars]
     made = draw.columns(x, y, 0.82, marker, yaxis=_axis("y", i), hovertext=hover)
@@ -139,7 +139,7 @@ def _bars(lane: _Lane, i: int, labelled: bool) -> Spec:
 def _hover(event: CollectiveEvent, with_axis: bool) -> str:
     axis = f" over {event.axis}" if with_axis else ""
     what = f"{event.kind}{axis}, {event.phase} · {list(event.shape)} {event.dtype}"
-    return f"{what} · {event.bytes:,} B · {some(event.group)}"
+    return f"{what} · payload {event.payload:,} B, sends {event.sent:,} B · {some(event.group)}"
 
 
 # -- phases ------------------------------------------------------------------------------------

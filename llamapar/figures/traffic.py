@@ -44,7 +44,7 @@ def picture(record: Traffic) -> tuple[Spec, str]:
                     **draw.legend(axis.upper()),
                 )
             )
-    axes = _axes(record.by_axis)
+    axes = record.axes_in_words
 
     def line(row: int) -> str:
         own = {axis: n for (phase, axis), n in record.by_phase.items() if phase == phases[row]}
@@ -58,7 +58,7 @@ def picture(record: Traffic) -> tuple[Spec, str]:
         layout={
             "widest": max(phases, key=len),
             "xaxis": draw.axis(
-                "bytes that its collectives carry", [0, 1.02 * longest or 1], tickformat="~s", ticksuffix="B"
+                "bytes that the rank sends", [0, 1.02 * longest or 1], tickformat="~s", ticksuffix="B"
             ),
             "yaxis": draw.named(phases),
         },
@@ -74,7 +74,7 @@ def _axes(sizes: Mapping[str, int]) -> str:
 
 def _hover(record: Traffic, axis: str, phase: str) -> str:
     lines = [
-        f"{term.part}: {term.count:,} {term.kind} of {human(term.bytes)}"
+        f"{term.part}: {term.count:,} {term.kind} of {human(term.payload)}"
         for term in record.terms
         if (term.axis, term.phase) == (axis, phase)
     ]

@@ -31,7 +31,7 @@ _ENDS = {
 class Sent:
     """A collective and where in the program it belongs.
 
-    layer, micro_batch: None outside of any. bytes: as in a trace.
+    layer, micro_batch: None outside of any. bytes: the payload, as in a trace.
     """
 
     axis: str
@@ -91,8 +91,10 @@ def _sized(sent: Sending, found: Sequence[Sent]) -> Iterator[Sent]:
 
 
 def _rows(sent: Sending, key: str, phase: str, part: str, layer: int | None = None) -> Iterator[Sent]:
-    for when, axis, kind, count, size in sent.rows[key]:
+    for when, axis, kind, count, size, _ in sent.rows[key]:
         if when == phase:
+            # torch has no send within a group: a ring's is an all-to-all, as in `spmd.compat.ring_shift`.
+            kind = "all_to_all" if kind == "send" and axis != "pp" else kind
             # One Sent for each call, so that a recorded call can be matched with exactly one.
             yield from [Sent(axis, kind, size, phase, part, layer)] * count
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import permutations
 
 from llamapar.figures.tape import rows_and_columns
 from llamapar.records.tables import Plain, plural, span
@@ -226,20 +227,8 @@ def _event(event: CollectiveEvent, line: Iterable[TapeStep]) -> Plain:
         dict.fromkeys(events[0].group for step in line for events in step.events.values() if events)
     )
     first = next(step for step in line if step.event)
-    sent = max(sum(sent_bytes(e) for e in events) for events in first.events.values())
+    sent = max(sum(e.sent for e in events) for events in first.events.values())
     return {"kind": event.kind, "axis": event.axis, "groups": [list(g) for g in groups], "bytes": sent}
-
-
-def sent_bytes(event: CollectiveEvent) -> int:
-    """Bytes that a rank sends, by a ring: (n-1)/n of the whole, and of an all-reduce twice that."""
-    return ring_bytes(event.kind, event.bytes, len(event.group))
-
-
-def ring_bytes(kind: str, size: int, ranks: int) -> int:
-    """The same of a tensor's bytes; a send has no ring, and a receive sends nothing."""
-    if kind in ("send", "recv"):
-        return size * (kind == "send")
-    return size * (ranks - 1) // ranks * (2 if kind == "all_reduce" else 1)
 
 
 def _moves(
@@ -251,14 +240,19 @@ def _moves(
         source = next((step for step in reads if _goes_into(step, target, event)), None)
         if source is None or source.global_shape is None:
             continue
-        groups = dict.fromkeys(e.group for step in made for events in step.events.values() for e in events)
-        for group in groups:
-            for there in group:
-                for here in group:
-                    if here == there or here not in source.at or there not in target.at:
-                        continue  # of a send the one has the source alone, and the other the target
-                    found += _parts(source, here, target, there, number)
+        events = [e for step in made for events in step.events.values() for e in events]
+        for here, there in dict.fromkeys(pair for e in events for pair in _ways(e)):
+            # Of a pipeline's send the one rank has the source alone, and the other the target.
+            if here in source.at and there in target.at:
+                found += _parts(source, here, target, there, number)
     return found
+
+
+def _ways(event: CollectiveEvent) -> Iterable[tuple[int, ...]]:
+    """The pairs of ranks of which the first sends to the second."""
+    if event.kind in ("send", "recv"):
+        return [event.group if event.kind == "send" else event.group[::-1]]
+    return permutations(event.group, 2)
 
 
 def _goes_into(source: TapeStep, target: TapeStep, event: CollectiveEvent) -> bool:
@@ -329,7 +323,11 @@ def caption(tape: Tape, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> 
         given = f"What {who} {verb} given: {', '.join(f'`{other.name}`' for other in line)}."
         return " ".join([given, *wrong])
     event = next((other.event for other in line if other.event), None)
-    words = [_communication(event, line, reads) if event else _computation(line, reads, names, who)]
+    words = []
+    if event is None or step.phase == "backward":
+        words.append(_computation(line, reads, names, who))
+    if event is not None:
+        words.append(_communication(event, line, reads))
     words += [_held(other, tape) for other in line[:2] if other.places]
     return " ".join([*words, *wrong])
 
@@ -347,27 +345,37 @@ def _why(step: TapeStep) -> str:
 
 def _communication(event: CollectiveEvent, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> str:
     text = f"{_upper(KINDS.get(event.kind, event.kind))} over {event.axis.upper()}"
+    backward = line[0].phase == "backward"
+    # A backward sends gradients. What a line of the forward read is there only for its place.
+    reads = [step for step in reads if step.name.endswith(".grad") or not backward]
     source = next((step for step in reads for made in line if _goes_into(step, made, event)), None)
-    sent = max(sum(map(sent_bytes, events)) for step in line for events in step.events.values())
+    sent = max(sum(e.sent for e in events) for step in line for events in step.events.values())
+    sends = f"A rank sends {sent:,} bytes."
     places = {} if source is None else source.places
     kinds = [place.kind for axis, place in places.items() if axis in event.axis.split("-")]
     if event.kind in ("send", "recv"):
-        own = [one for events in line[0].events.values() for one in events]
-        pairs = [one.group if one.kind == "send" else one.group[::-1] for one in own]
+        pairs = [pair for events in line[0].events.values() for e in events for pair in _ways(e)]
         here, there = (some(sorted({*side})) for side in zip(*pairs, strict=True))
+        if here == there:  # a ring, of which the line may read what stays, such as the queries
+            times = max(sum(e.kind == "send" for e in events) for events in line[0].events.values())
+            often = plural(times, "time")
+            return f"Ring over {event.axis.upper()}: each rank sends to the next one, {often}. {sends}"
         name = line[0].name if source is None else source.name
         text += f": `{name}` goes from {here} to {there}."
         if event.kind == "recv":
             return text
     elif source is None:
-        text += f" inside this line, in groups of {plural(len(event.group), 'rank')}."
-    elif "summand" in kinds:
+        where = "on the way to it" if backward else "inside this line"
+        text += f" {where}, in groups of {plural(len(event.group), 'rank')}."
+    elif event.kind == "all_to_all":
+        text += f": each rank cuts `{source.name}` into a piece for each rank, and joins the pieces it gets."
+    elif "summand" in kinds or event.kind == "reduce_scatter":
         text += f": `{source.name}` is a summand on each rank, and the sum over the group completes it."
     elif event.kind == "all_reduce" and "own" in kinds:  # of a cell; nothing says that it is a sum
         text += f": each rank gives its own `{source.name}`, and all get what the group makes of them."
     else:
         text += f": each rank has a piece of `{source.name}`, and the group puts the pieces together."
-    return f"{text} A rank sends {sent:,} bytes."
+    return f"{text} {sends}"
 
 
 def _upper(text: str) -> str:

@@ -82,7 +82,7 @@ def _zero_says(record: ZeroMap) -> str:
         shared = record.cut.shards.cuts(what) and record.ways > 1
         parts.append(f"{human(size)} of {what}, {f'1 slice of {record.ways}' if shared else 'whole'}")
     sent = sum(move.bytes for move in record.moves)
-    travels = f"its collectives carry {human(sent)} in a step" if sent else "nothing travels"
+    travels = f"a rank sends {human(sent)} in a step" if sent else "nothing travels"
     return f"A rank holds {'; '.join(parts)}; {travels}."
 
 
@@ -107,7 +107,7 @@ def _traffic_says(record: Traffic) -> str:
         return "Nothing travels: no axis of more than one rank communicates here."
     axes = listed([f"{human(n)} over {axis.upper()}" for axis, n in record.by_axis.items()])
     times = sum(term.count for term in record.terms)
-    return f"A rank takes part in {plural(times, 'collective')}, which carry {axes}."
+    return f"A rank takes part in {plural(times, 'collective')} and sends {axes}."
 
 
 # -- inside a layer --------------------------------------------------------------------------------

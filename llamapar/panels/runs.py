@@ -18,7 +18,7 @@ from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of
 from llamapar.execution.shrinking import MAX_RANKS, shrink
 from llamapar.figures import View, view
 from llamapar.records.tables import Plain, Record, plural
-from llamapar.records.trace import PHASES, Tape, Trace, collectives_in_words, grouped, some
+from llamapar.records.trace import PHASES, Tape, Trace, grouped, sent_in_words, some
 
 from .controls import DEFAULTS, ENGINES
 
@@ -225,9 +225,7 @@ class Run:
             off = [name for name, error in found.items() if not error <= result.tolerance]
             lines += [f"off: {', '.join(off)}"] if off else []
         lines += [note for note in (*_size(result), *result.notes) if not note.startswith("device ")]
-        sent = ", ".join(f"{axis} {n:,} B" for axis, n in result.trace.by_axis.items())
-        collectives = collectives_in_words(result.trace.events)
-        lines.append(f"rank {result.trace.rank}: {collectives}{': ' + sent if sent else ''}")
+        lines.append(sent_in_words(result.trace))
         lines += [str(record) for record in result.details]
         return "\n".join([*lines, *([str(self.tape)] if self.tape else [])])
 
@@ -343,4 +341,4 @@ def _volumes(trace: Trace) -> Plain:
         sent = [f"{trace.bytes(axis, phase):,}" for phase in phases]
         rows.append([axis, len(events), *sent, f"{trace.bytes(axis):,}"])
     head = ["axis", "collectives", *phases, "in all"]
-    return _table("volumes", f"Bytes that rank {trace.rank} exchanged", head, rows)
+    return _table("volumes", f"Bytes that rank {trace.rank} sends", head, rows)

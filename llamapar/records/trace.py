@@ -20,24 +20,50 @@ PHASES = ("forward", "backward", "gradients", "update")
 """In order: the program's forward and backward, the reduction of parameter gradients, the weight update."""
 
 
+def sent_bytes(kind: str, payload: int, ranks: int, kept: int | None = None) -> int:
+    """Bytes that leave one rank in a collective of `ranks` ranks, by a ring: what llamapar calls "sent".
+
+    payload: bytes of the tensor: of the rank's output for an all-gather, of its input for every other kind.
+    kept: bytes of an all-to-all that stay on the rank; by default 1/n. A broadcast, and every other kind with
+    a root, sends at most its tensor, and this is the number here.
+
+    Source of the factors: NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Bus Bandwidth".
+    """
+    if kind == "recv" or ranks == 1:
+        return 0
+    if kept is not None:
+        return payload - kept
+    if kind == "all_reduce":  # a reduce-scatter, then an all-gather
+        return 2 * (ranks - 1) * payload // ranks
+    if kind in ("all_gather", "reduce_scatter", "all_to_all"):
+        return (ranks - 1) * payload // ranks
+    return payload
+
+
 @dataclass(frozen=True)
 class CollectiveEvent(AsDict):
     """One collective in which a rank took part.
 
     kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", …. axis: the mesh axis of the group.
-    group: global ranks. shape: of the rank's input.
-    bytes: of the rank's output for an all-gather, of its input for every other kind.
+    group: global ranks; of a send or recv, the rank itself and its peer. shape: of the rank's input.
+    payload, kept: as in `sent_bytes`.
     """
 
-    json_names = ("kind", "axis", "group", "shape", "dtype", "bytes", "phase")
+    json_names = ("kind", "axis", "group", "shape", "dtype", "payload", "sent", "phase")
 
     kind: str
     axis: str
     group: tuple[int, ...]
     shape: tuple[int, ...]
     dtype: str
-    bytes: int
+    payload: int
     phase: str
+    kept: int | None = None
+
+    @property
+    def sent(self) -> int:
+        """Bytes that leave the rank."""
+        return sent_bytes(self.kind, self.payload, len(self.group), self.kept)
 
     def __str__(self) -> str:
         return f"{self.kind} over {self.axis}, {list(self.shape)} {self.dtype}"
@@ -78,8 +104,31 @@ class AttentionCall:
         return causal_pairs(range(self.queries)) if self.causal else self.queries * self.keys
 
 
+class Sends:
+    """What a rank sends in `events`, each with an axis, a phase and the bytes sent, added up."""
+
+    @property
+    def events(self) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def bytes(self, axis: str | None = None, phase: str | None = None) -> int:
+        """Bytes that the rank sends on an axis in a phase; None means all."""
+        mine = (e for e in self.events if axis in (None, e.axis) and phase in (None, e.phase))
+        return sum(e.sent for e in mine)
+
+    @property
+    def by_axis(self) -> dict[str, int]:
+        """Axis → bytes that the rank sends, in the order of first use."""
+        return {axis: self.bytes(axis) for axis in dict.fromkeys(e.axis for e in self.events)}
+
+    @property
+    def axes_in_words(self) -> str:
+        """Bytes sent by axis: "tp 1,024 B, cp 512 B"; empty where nothing is sent."""
+        return ", ".join(f"{axis} {size:,} B" for axis, size in self.by_axis.items())
+
+
 @dataclass(frozen=True)
-class Trace(AsDict):
+class Trace(AsDict, Sends):
     """The collectives and attention calls of one rank, in order."""
 
     json_names = ("rank", "events")
@@ -90,19 +139,6 @@ class Trace(AsDict):
     shapes: frozenset[tuple[int, ...]] = field(default=frozenset(), compare=False)
     """Shapes of all tensors that the rank made, forward and backward; they differ between engines."""
 
-    def bytes(self, axis: str | None = None, phase: str | None = None) -> int:
-        """Bytes of the events on an axis in a phase; None means all."""
-        return sum(
-            e.bytes
-            for e in self.events
-            if (axis is None or e.axis == axis) and (phase is None or e.phase == phase)
-        )
-
-    @property
-    def by_axis(self) -> dict[str, int]:
-        """Axis → bytes, in the order of first use."""
-        return {axis: self.bytes(axis) for axis in dict.fromkeys(e.axis for e in self.events)}
-
     @property
     def by_kind(self) -> list[Plain]:
         """{"axis", "kind", "count", "bytes"} of everything the rank sends, in the order of first use."""
@@ -111,7 +147,7 @@ class Trace(AsDict):
             key = event.axis, event.kind
             row = found.setdefault(key, {"axis": event.axis, "kind": event.kind, "count": 0, "bytes": 0})
             row["count"] += 1
-            row["bytes"] += event.bytes
+            row["bytes"] += event.sent
         return list(found.values())
 
     def pairs(self, phase: str = "forward") -> int:
@@ -119,16 +155,22 @@ class Trace(AsDict):
         return sum(c.pairs for c in self.attention if c.phase == phase)
 
     def __str__(self) -> str:
-        lines = [f"rank {self.rank}: {collectives_in_words(self.events)}, {self.bytes():,} bytes"]
+        lines = [f"rank {self.rank}: {collectives_in_words(self.events)}, {self.bytes():,} bytes sent"]
         width = max((len(e.kind) for e in self.events), default=0)
         for i, e in enumerate(self.events):
             lines.append(
                 f"  {i:>3}  {e.phase:<9}  {e.kind:<{width}}  {e.axis:<2}  {list(e.shape)} {e.dtype}  "
-                f"{e.bytes:,} B  ranks {', '.join(map(str, e.group))}"
+                f"{e.payload:,} B, sends {e.sent:,} B  ranks {', '.join(map(str, e.group))}"
             )
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def sent_in_words(trace: Trace) -> str:
+    """What a rank sends, in a line: "rank 0: 12 collectives: tp 1,024 B, cp 512 B"."""
+    words = [collectives_in_words(trace.events), trace.axes_in_words]
+    return f"rank {trace.rank}: {': '.join(filter(None, words))}"
 
 
 def collectives_in_words(events: Sequence[CollectiveEvent]) -> str:

@@ -191,6 +191,12 @@ def _where(at: dict[int, int] | int, i: int, n: int) -> int | torch.SymInt:
     return torch.SymInt(LocalIntNode({rank: n if own == i else 0 for rank, own in at.items()}))
 
 
+def int_of_rank(n: int | torch.SymInt, rank: int) -> int:
+    """A rank's own value of a whole number that may differ by rank."""
+    node = getattr(n, "node", None)
+    return node._local_ints[rank] if isinstance(node, LocalIntNode) else int(n)
+
+
 def by_rank(t: Tensor) -> dict[int, Tensor] | None:
     """rank → tensor of a LocalTensor; None for a plain tensor."""
     return dict(sorted(t._local_tensors.items())) if isinstance(t, LocalTensor) else None

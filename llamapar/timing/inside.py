@@ -114,15 +114,13 @@ class LayerStep:
     @property
     def kind(self) -> str:
         """The collective's name as people write it, or ""."""
-        if not self.sent:
-            return ""
-        ring = self.sent[0].kind == "all_to_all" and self.row.sends not in TRADES
-        return "ring" if ring else self.sent[0].kind.replace("_", "-")
+        kind = self.sent[0].kind if self.sent else ""
+        return "ring" if kind == "send" else kind.replace("_", "-")
 
     @property
     def bytes(self) -> int:
-        """Bytes of a rank's collectives in this step, as `traffic` counts them."""
-        return sum(term.count * term.bytes for term in self.sent)
+        """Bytes that a rank sends in this step, as `traffic` counts them."""
+        return sum(term.sent for term in self.sent)
 
     @property
     def name(self) -> str:
@@ -132,8 +130,8 @@ class LayerStep:
 
     @property
     def times(self) -> str:
-        """Collectives and their sizes, "2 × 33.6 MB"; for a ring, its sends and the size of one."""
-        return " + ".join(f"{term.count} × {human(term.bytes)}" for term in self.sent)
+        """Collectives and what a rank sends in each, "2 × 33.6 MB"."""
+        return " + ".join(f"{term.count} × {human(term.sent // term.count)}" for term in self.sent)
 
     @property
     def code(self) -> tuple[str, str]:
@@ -178,11 +176,6 @@ class LayerSteps(Record):
         """The steps of a pass with their numbers."""
         return [(n, step) for n, step in enumerate(self.steps, 1) if step.phase == phase]
 
-    def bytes(self, axis: str | None = None, phase: str | None = None) -> int:
-        """Bytes over an axis in a pass; None means all."""
-        mine = (s for s in self.steps if axis in (None, s.axis) and phase in (None, s.phase))
-        return sum(step.bytes for step in mine)
-
     def seconds(self, phase: str) -> float:
         """Seconds of a pass on a rank, as `cost` counts it without recomputation."""
         return sum(step.seconds for _, step in self.of(phase))
@@ -196,7 +189,7 @@ class LayerSteps(Record):
         )
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        head = ["step", "what", "axis", "bytes", "about", f"rank {self.rank} then holds", "line"]
+        head = ["step", "what", "axis", "sent", "about", f"rank {self.rank} then holds", "line"]
         tp = self.layout.coord_of(self.rank).tp
         rows: list[list[object]] = []
         for n, step in self.of(self.phase):
@@ -225,8 +218,8 @@ def inside(
 ) -> LayerSteps:
     """One layer and one micro-batch, step by step, on the TP × CP group of `rank`.
 
-    Bytes of each collective are those of `traffic("block", …)` in bfloat16. Seconds are the terms of `cost`
-    without recomputation. Raises LayoutError for bad input, and if heads or seq_len do not divide.
+    What a rank sends is that of `traffic("block", …)` in bfloat16. Seconds are the terms of `cost` without
+    recomputation. Raises LayoutError for bad input, and if heads or seq_len do not divide.
     """
     lay = Layout.of(layout, **degrees)
     how = Conditions(hardware(gpu), recompute="none", cp_method=method_named(cp_method))
@@ -322,7 +315,7 @@ def _waits(terms: Sequence[Sent], last: str) -> str:
     """What must be done before a step can end, in words."""
     if not terms:
         return last
-    if terms[0].kind == "all_to_all" and terms[0].part not in TRADES:
+    if terms[0].kind == "send":
         return f"{last}, and in each round the {terms[0].axis.upper()} neighbour's keys and values"
     return f"{last} on every rank of its {terms[0].axis.upper()} group"
 

@@ -333,14 +333,10 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
     for axis, ring in rings.items():
         if layout.size(axis) == 1:
             continue
-        # An all-reduce is a reduce-scatter and an all-gather, so it passes over the ring twice. Of a ring's
-        # all-to-all one hop carries everything.
-        over = {"all_reduce": 2.0, "all_to_all": ring.size / max(1, ring.size - 1)}
         totals = defaultdict[str, Counter[str]](Counter)
         for term in (term for term in sent.terms if term.axis == axis):
-            size, count = ("traded", "trades") if term.part in TRADES else ("bytes", "count")
-            factor = 1.0 if term.part in TRADES else over.get(term.kind, 1.0)
-            totals[term.phase] += Counter({size: term.count * term.bytes * factor, count: term.count})
+            size, count = ("traded", "trades") if term.part in TRADES else ("sent", "count")
+            totals[term.phase] += Counter({size: term.sent, count: term.count})
         # Full recomputation runs the forward again in the backward, its collectives included. Selective
         # keeps the results of collectives.
         if how.recompute == "full":
@@ -351,18 +347,16 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
         for phase, terms in (("forward", found.forward), ("backward", found.backward)):
             named = {
                 **totals[phase],
-                "n": float(ring.size),
                 "link": ring.rate(how.gpu),
                 "latency": ring.latency,
                 "exposed": EXPOSED if axis == "tp" and how.overlap_tp else 1.0,
                 "beside": terms["attention"].value if hidden else 0.0,
-                "m": float(trade.size),
                 "trade_link": trade.trade_rate(how.gpu),
                 "trade_latency": START + (HOP if trade.inside == trade.size else NET_HOP),
             }
             formulas = {
-                "count": "exposed * (n - 1) / n * bytes / link + count * latency",
-                "trades": "(m - 1) / m * traded / trade_link + trades * trade_latency",
+                "count": "exposed * sent / link + count * latency",
+                "trades": "traded / trade_link + trades * trade_latency",
             }
             if hidden:
                 formulas["count"] = f"max(0, {formulas['count']} - beside)"
