@@ -3,8 +3,8 @@
 PYTHONPATH=tests .venv/bin/python tools/screens.py [NAME ...]
 
 NAME is a notebook's, `explorer` or `clinic`; without one it takes all. What a window shows, however long,
-stands in columns: readable in build/screens/NAME-THEME-WIDTH.png, and all widths side by side, small enough
-to be kept, in docs/screens/NAME-THEME.webp. Needs Pillow, which nothing else here does: pip install pillow.
+stands in columns, in build/screens/NAME-THEME-WIDTH.png. Needs Pillow, which nothing else here does:
+pip install pillow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 try:
     from PIL import Image
 except ImportError:
-    raise SystemExit("tools/screens.py writes WebP with Pillow: pip install pillow") from None
+    raise SystemExit("tools/screens.py puts screens together with Pillow: pip install pillow") from None
 
 from llamapar.errors import LlamaparError, one_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from browser.lab import Notebook
 
 PROJECT = Path(__file__).resolve().parent.parent
-KEPT, READABLE = PROJECT / "docs" / "screens", PROJECT / "build" / "screens"
+SHEETS = PROJECT / "build" / "screens"
 NOTEBOOKS = {path.stem: path for path in sorted((PROJECT / "notebooks").glob("*.ipynb"))}
 PANELS = {
     "explorer": "lp.explorer(zero=1)",
@@ -39,8 +39,11 @@ THEMES = ("light", "dark")
 COLUMN = 3200
 """Pixels of a window after which a sheet's next column begins."""
 
-SCALE, SMALL, QUALITY = 0.5, 0.25, 40
-"""Of a readable sheet and of a kept one to the window, and of WebP: all together below 6 MB."""
+SCALE = 0.5
+"""Pixels of a sheet for one of the window."""
+
+WIDEST = 2000
+"""Pixels of a row of columns on a sheet."""
 
 GAP = 8
 
@@ -84,12 +87,12 @@ def tabs(notebook: Notebook) -> Iterator[Image.Image]:
         yield Image.open(io.BytesIO(panel.screenshot())).convert("RGB")
 
 
-def sheet(images: list[Image.Image], scale: float, most: int) -> Image.Image:
-    """Images beside each other, smaller, in rows of at most so many pixels."""
-    made = [image.resize((int(image.width * scale), int(image.height * scale))) for image in images]
+def sheet(images: list[Image.Image]) -> Image.Image:
+    """Images beside each other, smaller, in rows of at most WIDEST pixels."""
+    made = [image.resize((int(image.width * SCALE), int(image.height * SCALE))) for image in images]
     rows: list[list[Image.Image]] = [[]]
     for one in made:
-        if rows[-1] and sum(each.width + GAP for each in rows[-1]) + one.width > most:
+        if rows[-1] and sum(each.width + GAP for each in rows[-1]) + one.width > WIDEST:
             rows.append([])
         rows[-1].append(one)
     heights = [max(each.height for each in row) for row in rows]
@@ -102,7 +105,6 @@ def sheet(images: list[Image.Image], scale: float, most: int) -> Image.Image:
 
 
 def take(notebook: Notebook, name: str) -> None:
-    taken: dict[str, list[Image.Image]] = {theme: [] for theme in THEMES}
     for theme in THEMES:
         notebook.set_theme(theme)  # type: ignore[arg-type]
         for width in WIDTHS:
@@ -110,11 +112,9 @@ def take(notebook: Notebook, name: str) -> None:
             notebook.page.evaluate("window.jupyterapp.shell.collapseLeft()")
             notebook.page.wait_for_timeout(300)
             images = [*(tabs if name in PANELS else columns)(notebook)]
-            sheet(images, SCALE, 2000).save(READABLE / f"{name}-{theme}-{width}.png")
-            taken[theme] += images
-        path = KEPT / f"{name}-{theme}.webp"
-        sheet(taken[theme], SMALL, 3000).save(path, quality=QUALITY, method=6)
-        print(f"{path.name}: {len(taken[theme])} columns, {path.stat().st_size // 1024} KiB", flush=True)
+            path = SHEETS / f"{name}-{theme}-{width}.png"
+            sheet(images).save(path)
+            print(f"{path.relative_to(PROJECT)}: {len(images)} columns", flush=True)
 
 
 def main(names: list[str]) -> None:
@@ -122,8 +122,7 @@ def main(names: list[str]) -> None:
 
     for name in names:
         one_of("sheet", name, (*NOTEBOOKS, *PANELS), LlamaparError)
-    for kept in (KEPT, READABLE):
-        kept.mkdir(parents=True, exist_ok=True)
+    SHEETS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, Lab() as lab:
         for name in names or [*NOTEBOOKS, *PANELS]:
             cell = f"import llamapar as lp\npanel = {PANELS.get(name)}\npanel"
@@ -136,8 +135,6 @@ def main(names: list[str]) -> None:
                 else:
                     notebook.run_all()
                 take(notebook, name)
-    total = sum(path.stat().st_size for path in KEPT.glob("*.webp"))
-    print(f"{total / 1e6:.1f} MB in {KEPT.relative_to(PROJECT)}")
 
 
 if __name__ == "__main__":
