@@ -20,7 +20,6 @@ from llamapar.course import exercises
 from llamapar.course.boards import dealt, holders, order_as_text, placed_operations
 from llamapar.course.boxes import Item, box
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
-from llamapar.course.guesses import as_guess, read_layout, read_list, read_number
 from llamapar.course.questions import QUESTIONS, Quiz
 from llamapar.course.veils import veiled
 from llamapar.panels.box_panel import Box, scale
@@ -129,26 +128,6 @@ def test_a_wrong_answer_gets_a_reason(name: str) -> None:
         assert item.judge or any(why and why in panel.verdict.says for why in reasons), panel.verdict.says
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ITEMS if item_of(name).kind in ("number", "list", "choice")]
-)
-def test_a_right_answer_is_right_in_the_forms_in_which_people_write_it(name: str) -> None:
-    item = item_of(name)
-    truth, forms = item.truth, []
-    if item.kind == "list":
-        forms = [", ".join(map(str, truth)), f"[{' '.join(map(str, truth))}]"]
-        if len(truth) == 2:
-            forms.append(f"{truth[0]}–{truth[1]}")
-    elif item.kind == "choice":
-        forms = [item.say(truth), item.say(truth).upper()]
-    elif isinstance(truth, int):
-        forms = [f"{truth:,}", f" {truth} ", f"{truth} {item.unit}"]
-    else:
-        forms = [f"{truth:.4g}", f"{truth:.4g} {item.unit}", *([f"{100 * truth:.3g} %"] if truth < 1 else [])]
-    for form in forms:
-        assert item.is_right(item.read(form)), form
-
-
 @pytest.mark.parametrize("name", ITEMS)
 def test_nothing_that_gives_the_answer_away_reaches_the_page_before_a_guess(name: str) -> None:
     item, panel = item_of(name), asked(name)
@@ -202,7 +181,7 @@ def test_no_answer_stands_before_its_question(path: Path) -> None:
 
 def test_yes_and_no_are_in_balance() -> None:
     truths = [item.truth for item in map(item_of, ITEMS) if isinstance(item.truth, bool)]
-    drawn = [Quiz(seed).question("enough KV heads").truth == "yes" for seed in range(200)]
+    drawn = [Quiz(seed).question("enough KV heads").truth for seed in range(200)]
     for said in (truths, drawn):
         assert 0.4 <= sum(map(bool, said)) / len(said) <= 0.6
 
@@ -229,11 +208,18 @@ def test_a_question_of_the_quiz_has_a_box(name: str, shown: list[Any]) -> None:
     truth = quiz.question(name).truth
     assert panel.payload["question"] == quiz.question(name).text
     assert panel.payload["kind"] != "board"
-    panel.set(guess=-1 if panel.payload["kind"] != "choice" else panel.payload["choices"][0][0])
+    wrong = {
+        "choice": panel.payload["choices"][:1],
+        "list": [[-1]],
+        "number": [-1],
+        "text": [lp.Layout(tp=3)],
+    }
+    guess = wrong[panel.payload["kind"]][0]
+    panel.set(guess=guess[0] if panel.payload["kind"] == "choice" else guess)
     assert panel.verdict.right is False or panel.payload["kind"] == "choice"
     if not panel.verdict.right:
         assert panel.payload["verdict"]["truth"] is None, "a wrong answer is not told the truth"
-    panel.set(guess=f"{truth} zero={truth.zero}" if isinstance(truth, lp.Layout) else truth)
+    panel.set(guess=truth)
     assert panel.verdict.right is True, panel.verdict.says
 
 
@@ -271,54 +257,11 @@ def test_the_code_form_names_a_usual_slip_and_else_the_difference(capsys: pytest
     assert capsys.readouterr().out.splitlines() == [
         "wrong: A copy also has 4 stages.",
         "right",
-        "wrong: 17 is too large",
+        f"wrong: 17 is too large. {item_of('copies that the GPUs leave').hints[0]}",
     ]
 
 
 # -- what is typed ---------------------------------------------------------------------------------
-
-
-NUMBERS = {"16": 16, " 8,192 ": 8192, "64 rows": 64, "25 %": 0.25, "0.5": 0.5, "1/4": 0.25, "-3": -3}
-PAIRS = ("48, 63", "[48, 63]", "(48,63)", "48 63", "48–63", "48 to 63", "48; 63")
-LISTS = {**{text: [48, 63] for text in PAIRS}, "20, 21,22 , 23": [20, 21, 22, 23], "-1, 2.5": [-1, 2.5]}
-LAYOUTS = dict.fromkeys(("lp.Layout(tp=8, dp=4)", "TP 8 DP 4"), lp.Layout(tp=8, dp=4))
-READERS = (
-    (lambda text: read_number(text, "rows"), NUMBERS, "is not a number|there is no number yet"),
-    (read_list, LISTS, "is not a list of numbers|there are no numbers yet"),
-    (read_layout, LAYOUTS, "is not a layout"),
-)
-UNREADABLE = (
-    "",
-    "many",
-    "1/0",
-    "nan",
-    "yes",
-    "__import__('os')",
-    "8 192 x",
-    "48 and more",
-    "tp=8; import os",
-)
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [lp.Layout(tp=8, dp=2), lp.Layout(tp=2, cp=4, dp=16, zero=3), lp.Layout(pp=4, virtual_stages=2)],
-    ids=str,
-)
-def test_a_layout_is_said_as_it_is_read(layout: lp.Layout) -> None:
-    """A reader who is shown the answer can type it."""
-    assert read_layout(as_guess(layout)) == layout
-
-
-@pytest.mark.parametrize(("read", "known", "told"), READERS)
-def test_what_is_typed_is_read_as_people_write_it_and_else_refused(
-    read: Any, known: dict[str, Any], told: str
-) -> None:
-    for text, value in known.items():
-        assert read(text) == value, text
-    for text in UNREADABLE:
-        with pytest.raises(lp.LlamaparError, match=told):
-            read(text)
 
 
 def test_what_cannot_be_read_is_refused_and_nothing_is_kept(progress_file: Path) -> None:

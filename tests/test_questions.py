@@ -26,19 +26,20 @@ SLOW = {"a layout for a machine", "the stage that overflows"}
 
 @pytest.mark.parametrize("name", sorted(QUESTIONS))
 def test_every_drawn_truth_is_right_and_a_slip_gets_its_hint(name: str, counts: Any) -> None:
-    texts = []
+    texts, lesson = [], next(lesson for lesson, names in LESSONS.items() if name in names)
     for seed in range(counts(2, 10, 200) if name in SLOW else counts(20, 60, 1000)):
         question = Quiz(seed).question(name)
-        assert question.verdict(question.truth) == "", (seed, question.text)
+        assert question.is_right(question.read(question.truth)), (seed, question.text)
         texts.append(question.text)
         if seed > 2:
             continue
         slips = [(slip, hint) for slip, hint in question.slips if slip != question.truth]
-        assert slips, f"no usual slip: {question.text}"
+        assert slips or question.judge, f"no usual slip: {question.text}"
+        assert question.hints[0].endswith(f"The lesson is {lesson}.")
         for slip, hint in slips:
-            assert hint in question.verdict(slip), f"{slip} to {question.text}"
-        assert question.verdict(-1) != ""
-        assert question.verdict("__import__('os')._exit(1)") != ""
+            assert not question.is_right(slip)
+            assert hint == question.fault(slip), f"{slip} to {question.text}"
+            assert hint.endswith(f" The lesson is {lesson}.")
     assert len(set(texts)) > 1, "nothing is drawn"
     assert Quiz(0).question(name).text == texts[0], "the same seed asks the same"
 
@@ -80,7 +81,7 @@ def test_any_layout_that_is_legal_and_fits_is_right() -> None:
     question = Quiz(0).question("a layout for a machine")
     assert "128 H100s" in question.text
     for layout in (lp.Layout(tp=8, pp=4, dp=4), lp.Layout(tp=8, cp=2, dp=8, zero=3)):
-        assert question.verdict(layout) == "", layout
+        assert question.judge(layout) == "", layout
 
 
 def test_a_layout_that_is_expected_to_need_more_than_the_gpu_has_does_not_fit() -> None:
@@ -91,7 +92,7 @@ def test_a_layout_that_is_expected_to_need_more_than_the_gpu_has_does_not_fit() 
     needs, has = memory.expected_bytes / 2**30, memory.hbm_bytes / 2**30
     assert memory.low_bytes < memory.hbm_bytes < memory.expected_bytes
     wrong = f"A rank is expected to need {needs:.2f} GiB, and the GPU has {has:.2f}."
-    assert question.verdict(layout) == wrong
+    assert question.judge(layout) == wrong
 
 
 def test_each_layout_is_judged_as_check_and_memory_judge_it(counts: Any) -> None:
@@ -105,7 +106,7 @@ def test_each_layout_is_judged_as_check_and_memory_judge_it(counts: Any) -> None
         last = next(axis for axis in lp.AXES if axis not in degrees)
         layout = lp.Layout(**degrees, **{last: max(rest, 1)}, zero=draw.randrange(4))
         job = {"gpu": "h100-80gb", "seq_len": 16384, "global_batch": 128}
-        verdict = question.verdict(layout)
+        verdict = question.judge(layout)
         if not lp.check("llama3.1-70b", layout, gpus=128, **job).ok:
             assert re.match(r"LP\d+: ", verdict), layout
             continue
@@ -123,8 +124,8 @@ def test_a_question_in_a_notebook(
     for answer in (None, 128, 64, 128):
         quiz.ask("heads of a rank", answer)
     asked = "llama3.1-405b has 128 query heads. How many does a rank hold at TP 2?\n"
-    hint = "→ not yet. That is the whole layer: TP cuts it. The lesson is 03_attention_heads.\n"
-    said = f"{asked}→ not answered yet\n{asked}{hint}{asked}→ right\n{asked}{hint}"
+    hint = "wrong: That is the whole layer: TP cuts it. The lesson is 03_attention_heads.\n"
+    said = f"{asked}not answered yet\n{asked}{hint}{asked}right\n{asked}{hint}"
     assert capsys.readouterr().out == said
     kept = progress.load_progress(tmp_path / "progress.json")
     assert kept["questions"] == {"heads of a rank": {"right": True}}

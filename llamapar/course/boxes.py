@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -19,7 +18,17 @@ import llamapar as lp
 from llamapar.figures import View
 from llamapar.panels.box_panel import Board, Box, BoxQuestion, GuessVerdict
 
-from .guesses import JUDGED, as_guess, difference, is_right, parse_guess, read_layout, read_list, read_number
+from .guesses import (
+    JUDGED,
+    ROW,
+    as_guess,
+    difference,
+    is_right,
+    read_choice,
+    read_layout,
+    read_numbers,
+    singular,
+)
 from .progress import file, keep
 from .progress import load_progress as read_progress
 
@@ -30,16 +39,15 @@ ASK = "Run the notebook to answer, or unfold the answer."
 class Item:
     """A question of the course.
 
-    truth: what is right, or a record that nobody can judge. kind: of the input; by the truth unless given.
-    choices: (value, label, note), whose note stands there once the truth is told. hints: from a nudge to
-    nearly the answer. slips: usual wrong answers, each with what is wrong with it. why: the sentence after
-    the truth. shows: the truth as a record or picture. veiled: the picture before a guess. marked: the
-    picture with a guess drawn in it. judge: what is wrong with an answer, where several are right.
+    truth: what is right, or a record that nobody can judge. choices: (value, label, note), whose note stands
+    there once the truth is told. hints: from a nudge to nearly the answer. slips: usual wrong answers, each
+    with what is wrong with it. why: the sentence after the truth. shows: the truth as a record or picture.
+    veiled: the picture before a guess. marked: the picture with a guess drawn in it. judge: what is wrong
+    with an answer, where several are right.
     """
 
     text: str
     truth: object
-    kind: str = ""
     unit: str = ""
     choices: tuple[tuple[object, str, str], ...] = ()
     hints: tuple[str, ...] = ()
@@ -49,54 +57,57 @@ class Item:
     veiled: View | None = None
     marked: Callable[[Any], View] | None = None
     board: Board | None = None
-    judge: Callable[[object], str] | None = None
+    judge: Callable[[Any], str] | None = None
 
     def __post_init__(self) -> None:
-        """Names the kind of input, and the two choices of a question for yes or no."""
+        """Adds the two choices of a question for yes or no."""
         if isinstance(self.truth, bool) and not self.choices:
             object.__setattr__(self, "choices", ((True, "yes", ""), (False, "no", "")))
-        object.__setattr__(self, "kind", self.kind or self._kind())
 
-    def _kind(self) -> str:
+    @property
+    def kind(self) -> str:
+        """The kind of input."""
         if self.board:
             return "board"
         if self.choices:
             return "choice"
         if isinstance(self.truth, int | float):
             return "number"
-        entries = list(self.truth) if isinstance(self.truth, list | tuple | range) else [""]
-        return "list" if all(isinstance(n, int | float) for n in entries) else "text"
+        return "list" if isinstance(self.truth, list | tuple | range) else "text"
 
-    def read(self, guess: object) -> object:
-        """What the page or a cell gave, as a guess. Raises LlamaparError for what is none."""
-        if self.board:
-            return self.board.read(self.board.put(_entries(guess)))
-        if self.kind == "list" and not isinstance(guess, list | tuple | range):
-            return read_list(as_guess(guess))
-        if self.kind == "number" and (isinstance(guess, bool) or not isinstance(guess, int | float)):
-            return read_number(as_guess(guess), self.unit)
-        if isinstance(guess, str) and self.kind == "choice" and isinstance(self.truth, bool):
-            guess = parse_guess(guess)
-        if self.kind == "choice" and isinstance(guess, str):
-            word = guess.strip().casefold()  # "high" for "too high", as long as one choice alone has it
-            said = [(value, label.casefold()) for value, label, _ in self.choices]
-            meant = [value for value, label in said if word == label]
-            meant = meant or [value for value, label in said if word in label.split()]
-            guess = meant[0] if len(meant) == 1 else guess
-        if self.kind == "choice" and guess not in [value for value, *_ in self.choices]:
-            labels = [label for _, label, _ in self.choices]
-            raise lp.LlamaparError(f"{as_guess(guess)} is none of the choices", "nothing was kept", labels)
-        if isinstance(guess, str) and isinstance(self.truth, lp.Layout):
-            return read_layout(guess)
-        if self.kind == "text" and not as_guess(guess).strip():
+    def read(self, answer: object) -> object:
+        """An answer, from a box or from code, as the value that it gives: the course's one reader.
+
+        Raises LlamaparError for what cannot be read, with forms that can; nothing is kept then.
+        """
+        if isinstance(self.truth, lp.Layout):
+            return read_layout(answer)
+        if self.choices:
+            return read_choice(answer, self.choices)
+        if self.kind == "number":
+            return read_numbers(answer, unit=self.unit, whole=isinstance(self.truth, int))[0]
+        if isinstance(self.truth, list | tuple | range):
+            whole = isinstance(self.truth[0], int)
+            if isinstance(self.truth[0], str):
+                answer = ROW.findall(answer.upper()) if isinstance(answer, str) else answer
+            else:
+                # Whose ends are asked for may give them as a range; any other range is all its numbers.
+                ends = "first and last" in self.text
+                answer = read_numbers(answer, len(self.truth), self.unit, whole=whole, ends=ends)
+            return self.board.read(self.board.put(answer)) if self.board else answer
+        if not as_guess(answer).strip():
             raise lp.LlamaparError("there is no answer yet", "nothing was kept")
-        return guess
+        return answer
 
     def wrong(self, guess: object) -> str:
         """What is wrong with a guess, as a sentence: by a slip that is known, else ""."""
         if self.judge:
             return self.judge(guess)
         return next((why for slip, why in self.slips if is_right(guess, slip)), "")
+
+    def fault(self, guess: object) -> str:
+        """What is said of a wrong guess: its slip, or where it leaves the truth, and a hint."""
+        return self.wrong(guess) or " ".join([f"{difference(guess, self.truth)}.", *self.hints[:1]])
 
     def is_right(self, guess: object) -> bool | None:
         """None where nothing can judge."""
@@ -119,10 +130,9 @@ class Item:
     def say(self, value: object) -> str:
         """A value in words: by its label where there are choices, with the unit where it is a number."""
         label = next((label for each, label, _ in self.choices if each == value), "")
-        unit = f" {self.unit}" if self.unit and self.kind == "number" else ""
-        if value == 1:  # 1 rank, 1 copy, and 1 s
-            unit = re.sub(r"(?<=\w\w)s$", "", re.sub("ie(?=s$)", "y", unit))
-        return label or f"{as_guess(value)}{unit}"
+        if label or self.kind != "number":
+            return label or as_guess(value)
+        return f"{as_guess(value)} {singular(self.unit) if value == 1 else self.unit}".rstrip()
 
     def told(self, guess: object, first: str = "", says: str = "") -> GuessVerdict:
         """The verdict that tells the truth. first: the guess that stands, where that is another one."""
@@ -146,13 +156,6 @@ class Item:
         )
 
 
-def _entries(guess: object) -> object:
-    """A guess for a board, also as the progress file keeps it: "[0, 0, 1]", or "['F0 B0', 'F0 B0']"."""
-    if not isinstance(guess, str):
-        return guess
-    return re.findall(r"'([^']*)'", guess) or read_list(guess)
-
-
 def box(item: Item, kind: str, name: str, guess: object = None, *, tells: bool = True) -> Box:
     """The box of a question; answered already where a guess is given, or stands in the progress file.
 
@@ -169,7 +172,7 @@ def box(item: Item, kind: str, name: str, guess: object = None, *, tells: bool =
             return item.told(own, str(entry.get("guess", "")), said)
         if right:
             return item.told(own, says=said)
-        why = item.wrong(own) or " ".join([f"{difference(own, item.truth)}.", *item.hints[:1]])
+        why = item.fault(own)
         line = " ".join(filter(None, ("Not yet.", why[:1].upper() + why[1:], said)))
         return GuessVerdict(False, line, item.say(own), value=own)
 
@@ -195,6 +198,29 @@ def box(item: Item, kind: str, name: str, guess: object = None, *, tells: bool =
     )
     answered = first if guess is not None else None
     return Box(asked, lambda: still_box(item, answered))
+
+
+UNSAID = object()
+"""In place of an answer that a cell leaves out."""
+
+
+def pose(item: Item, kind: str, name: str, answer: object) -> None:
+    """UNSAID: shows a box. Else prints "not answered yet" (None), "right", or "wrong: …".
+
+    Raises LlamaparError for an answer that cannot be read, and keeps nothing.
+    """
+    from IPython.display import display
+
+    if answer is UNSAID:
+        display(box(item, kind, name, tells=False))
+        return
+    if answer is None:
+        print("not answered yet")
+        return
+    own = item.read(answer)
+    right = bool(item.is_right(own))
+    keep(kind, name, right=right)
+    print("right" if right else f"wrong: {item.fault(own)}")
 
 
 def _before(item: Item, kind: str, name: str, tells: bool) -> GuessVerdict | None:

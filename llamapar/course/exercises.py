@@ -8,7 +8,6 @@ its lesson and is computed by the library, so it cannot drift from what the note
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import llamapar as lp
 from llamapar.errors import one_of
@@ -32,9 +31,8 @@ from . import (
     questions_of_time,
     questions_of_vocab,
 )
-from .boxes import Item, box
-from .guesses import difference
-from .progress import keep, progress
+from .boxes import UNSAID, Item, box, pose
+from .progress import progress
 
 __all__ = ["EXERCISES", "PREDICTIONS", "check", "predict", "progress"]
 
@@ -66,27 +64,13 @@ EXERCISES: dict[str, Callable[[], Item]] = {
 }
 """Questions and exercises that have a box, of all notebooks."""
 
-_UNSAID = object()
-"""In place of an answer that a cell leaves out."""
 
-
-def check(name: str, answer: Any = _UNSAID) -> None:
+def check(name: str, answer: object = UNSAID) -> None:
     """Without an answer, a box for it. Else prints "not answered yet" (None), "wrong: …", or "right".
 
-    Raises lp.LlamaparError for an exercise that is not there.
+    Raises lp.LlamaparError for an exercise that is not there, and for an answer that cannot be read.
     """
-    from IPython.display import display
-
-    item = EXERCISES[one_of("exercise", name, EXERCISES, lp.LlamaparError)]()
-    if answer is _UNSAID:
-        display(box(item, "exercises", name, tells=False))
-        return
-    if answer is None:
-        print("not answered yet")
-        return
-    right = bool(item.is_right(answer))
-    keep("exercises", name, right=right)
-    print("right" if right else f"wrong: {item.wrong(answer) or difference(answer, item.truth)}")
+    pose(EXERCISES[one_of("exercise", name, EXERCISES, lp.LlamaparError)](), "exercises", name, answer)
 
 
 def predict(question: str, guess: object = None) -> None:

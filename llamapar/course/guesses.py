@@ -1,6 +1,7 @@
-"""A guess as the reader gives it: read from a text, compared with a truth, said in words.
+"""An answer as the reader gives it, in a box or in code: read, compared with the truth, said in words.
 
-Nothing that somebody typed is evaluated.
+Nothing that somebody typed is evaluated. A text that could mean two answers, or none, is refused with forms
+that are read. Of the truth, only its kind and how many numbers it has decide how a text is read.
 """
 
 from __future__ import annotations
@@ -10,16 +11,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import llamapar as lp
-from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, shown
 
-JUDGED = (bool, int, float, str, list, tuple, range, Mapping)
+JUDGED = (bool, int, float, str, list, tuple, range)
 """What a truth can be for a guess to be held against it."""
 
-_SPAN = re.compile(r"(\d+)\s*(?:[-–]|to)\s*(\d+)")
-_DEGREE = re.compile(r"\b(tp|cp|pp|dp|zero|virtual_stages)\s*[= ]\s*(\d{1,6})\b,?")
-_DECIMAL = re.compile(r"[+-]?\d*\.\d+")
-_RATIO = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)")
+MOST = 4096
+"""Numbers of the longest range that is read."""
+
+LARGEST = 1e300
+"""Above it, Python cannot always compare a whole number with a fraction."""
+
+_SIGNS = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212\u00a0\u2009\u202f\u00d7", "------   x")
+"""Dashes, spaces and a cross that look like those of a keyboard."""
+
+_APART = re.compile(r"^[a-z._]+(?=[\[({])|\band\b|(?<=\d) ?x ?(?=\d)")
+"""Words that say no more than a comma: Coord(…) and torch.Size([…]), "3 and 4", "32 x 128"."""
+
+_DIGITS = (
+    r"0|[1-9]\d{0,29}",
+    r"[1-9]\d{0,2}(?:,\d{3}){1,9}(?!\d)|[1-9]\d{0,2}(?:[ _']\d{3}){1,9}(?!\d)|0|[1-9]\d{0,29}",
+)
+"""A number's digits, and with a comma or a space before groups of three. Neither begins with a 0 too many."""
+
+_FORMS = {
+    "a list of numbers": ("0, 15", "16–19"),
+    "a whole number": ("16", "8,192"),
+    "a number": ("0.25", "1/4", "25 %"),
+}
+_AGAIN = {"s": "seconds", "ms": "milliseconds", "bytes": "b", "times": "x"}
+"""Unit → another word for it."""
+
+ROW = re.compile(r"[^\[\]'\";|\n]*[A-Z]\d[^\[\]'\";|\n]*")
+"""A rank's row of a schedule: what stands between quotes, brackets or semicolons."""
+
+_SEPARATORS = re.compile(r"[\s,;:=&()\[\]{}]+")
+_YES_OR_NO = {"True": ("yes", "true", "y"), "False": ("no", "false", "n")}
+_DEGREE = re.compile(r"\b(tp|cp|pp|dp|zero|virtual_stages|dp_replicate)[=:\s]*(\d{1,6})\b,?")
+_DEFAULTS = re.compile(r"sequence_parallel=none,?|order='tp-cp-pp-dp'")
+"""What the repr of a layout says of its other fields."""
 
 
 def as_guess(value: object) -> str:
@@ -31,99 +61,137 @@ def as_guess(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, lp.Layout):  # in the form that `read_layout` reads
-        more = {name: getattr(value, name) for name in ("zero", "virtual_stages")}
-        said = [f"{name}={n}" for name, n in more.items() if n != getattr(lp.Layout(), name)]
-        return " ".join([str(value), *said])
+        return f"{value} zero={value.zero} virtual_stages={value.virtual_stages}"
     return value[:300] if isinstance(value, str) else shown(value, 300)
 
 
-def parse_guess(text: str) -> object:
-    """The number, yes or no that a text says; else the text."""
-    if text.strip().casefold() in ("yes", "no"):
-        return text.strip().casefold() == "yes"
-    try:
-        return parse_number("guess", text).value
-    except lp.LayoutError:
-        return text
+def singular(unit: str) -> str:
+    """One of a unit: 1 rank, 1 copy, and 1 s."""
+    return re.sub(r"(?<=\w\w)s$", "", re.sub("ie(?=s$)", "y", unit))
 
 
-def read_number(text: str, unit: str = "") -> int | float:
-    """What somebody typed as a number: "8,192", "64 rows", "25 %", "1/4". Raises LlamaparError."""
-    bare = text.strip().removesuffix(unit).strip() if unit else text.strip()
-    bare = bare.removesuffix(unit.removesuffix("s")).strip() if unit else bare  # "1 row", "3 rows"
-    if ratio := _RATIO.fullmatch(bare):
-        above, below = map(float, ratio.groups())
-        if below:
-            return above / below
-    share = bare.endswith("%")
-    bare = bare.removesuffix("%").strip()
-    value = float(bare) if _DECIMAL.fullmatch(bare) else parse_guess(bare)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        what = f"{shown(text)} is not a number" if bare else "there is no number yet"
-        raise lp.LlamaparError(what, "nothing was kept", ["a number, such as 16 or 8,192"])
-    return value / 100 if share else value
+def _refusal(answer: object, why: str, *forms: object) -> lp.LlamaparError:
+    what = "there is no answer yet" if answer == "" else f"{shown(answer)} {why}"
+    return lp.LlamaparError(what, "nothing was kept", forms)
 
 
-def read_list(text: str) -> list[int | float]:
-    """What somebody typed as a list: "48, 63", "[48, 63]", "48 63", or "48–63". Raises LlamaparError."""
-    bare = text.strip().strip("[]()").strip()
-    if span := _SPAN.fullmatch(bare):
-        return [int(end) for end in span.groups()]
-    parts = re.split(r"\s*[,;]\s*|\s+", bare) if bare else []
-    try:
-        return [read_number(part) for part in parts if part] or [read_number(bare)]
-    except lp.LlamaparError:
-        what = f"{shown(text)} is not a list of numbers" if bare else "there are no numbers yet"
-        raise lp.LlamaparError(what, "nothing was kept", ["numbers with commas, such as 0, 15"]) from None
+def read_numbers(
+    answer: object, many: int | None = None, unit: str = "", *, whole: bool = False, ends: bool = False
+) -> list[int | float]:
+    """Numbers: 8192, "8,192", "64 rows", "1/4", "(48 63)", "16–19", "2,048, 8". Raises LlamaparError.
+
+    many: of a list, how many are asked for; it decides whether a comma stands between two of them. None: one
+    number. unit: its words may stand at the numbers, in their order. whole: whether whole numbers are asked
+    for: then a percentage is none, nor is "8.192". ends: whether a range is its first and last number.
+    """
+    if hasattr(answer, "tolist"):  # numpy's and torch's numbers
+        answer = answer.tolist()
+    if many is not None and isinstance(answer, list | tuple | range):
+        return [number for entry in answer for number in read_numbers(entry)]
+    if isinstance(answer, int | float) and not isinstance(answer, bool) and abs(answer) < LARGEST:
+        return [answer]
+    text = answer.translate(_SIGNS).casefold().replace("percent", "%") if isinstance(answer, str) else ""
+    text = _APART.sub(",", text.strip())
+    for word in (_AGAIN.get(unit, ""), unit.casefold(), singular(unit).casefold()):
+        text = text.removesuffix(word).strip()
+    names = _SEPARATORS.sub(" ", unit.casefold()).split()
+    readings = []
+    for digits in _DIGITS:
+        # "8.192" is a fraction in English, and thousands in German.
+        fraction = r"\.(?!\d{3}(?!\d))\d{1,30}" if whole else r"\.\d{1,30}"
+        number = rf"[+-]?(?=\.?\d)(?:{digits})?(?:{fraction})?(?!\d|\.\d)"
+        token = rf"(?<![\d./-])({number})(?:\s*(/|-|\.\.+|…|to)\s*({number}))?\s*({'' if whole else '%?'})"
+        left = _SEPARATORS.sub(" ", re.sub(token, " ", text)).split()
+        runs = [_run(match, ends) for match in re.finditer(token, text)]
+        numbers = [number for run in runs for number in run]
+        if runs and all(runs) and left in ([], names, names[-(many or 1) :]) and numbers not in readings:
+            readings.append(numbers)
+    fitting = [numbers for numbers in readings if len(numbers) == (many or 1)] or readings
+    if len(fitting) == 1 and (many is not None or len(fitting[0]) == 1):
+        return fitting[0]
+    if len(readings) > 1:
+        raise _refusal(answer, "can be read in two ways", *("; ".join(map(str, one)) for one in readings))
+    asked = "a whole number" if whole else "a number"
+    if many is not None:
+        asked = "a list of numbers"
+    raise _refusal(answer, f"is not {asked}{unit and f' ({unit})'}", *_FORMS[asked])
 
 
-def read_layout(text: str) -> lp.Layout:
-    """What somebody typed as a layout: "tp=8 dp=4", "TP 8, DP 4". Raises LlamaparError."""
-    axes: dict[str, Any] = {axis: int(degree) for axis, degree in _DEGREE.findall(text.casefold())}
-    if not axes or _DEGREE.sub("", text.casefold()).strip(" ,()") not in ("", "lp.layout", "layout"):
-        raise lp.LlamaparError(
-            f"{shown(text)} is not a layout", "nothing was kept", [Choice.of(tp=8, pp=2, dp=4)]
-        )
-    return lp.Layout(**axes)
+def _run(token: re.Match[str], ends: bool) -> list[int | float]:
+    """The number that a token is, or those of its range; nothing where it is neither."""
+    first, sign, second, percent = token.groups()
+    bare = (re.sub("[,_' ]", "", digits) for digits in (first, second or "1"))
+    low, high = (float(digits) if "." in digits else int(digits) for digits in bare)
+    if sign is None or sign == "/":
+        below = 100 * high if percent else high
+        if not below:
+            return []
+        return [low / below if low % below else low // below]
+    if percent or not (isinstance(low, int) and isinstance(high, int) and low < high < low + MOST):
+        return []
+    return [low, high] if ends else list(range(low, high + 1))
 
 
-def is_right(guess: object, truth: object) -> bool | None:
+# -- words -------------------------------------------------------------------------------------------
+
+
+def read_choice(answer: object, choices: Sequence[tuple[object, str, str]]) -> object:
+    """The value of a choice, from itself, its label, or words of one label alone. Raises LlamaparError."""
+    text = _plain(as_guess(answer))
+    names = {
+        value: [_plain(label), _plain(as_guess(value)), *_YES_OR_NO.get(str(value), ())]
+        for value, label, _ in choices
+    }
+    meant = [value for value, said in names.items() if text in said]
+    if text and not meant:
+        # "high" for "too high"; but "PP" is less than "TP and PP".
+        meant = [
+            v for v, (label, *_) in names.items() if f" {text} " in f" {label} " and " and " not in label
+        ]
+    if len(meant) != 1:
+        raise _refusal(answer, "is none of the choices", *(label for _, label, _ in choices))
+    return meant[0]
+
+
+def _plain(text: str) -> str:
+    """Words without case, and with spaces for what joins them: "all-gather", "TP=8"."""
+    return " ".join(re.split(r"[\s_=-]+", text.casefold())).strip()
+
+
+def read_layout(answer: object) -> lp.Layout:
+    """A layout: lp.Layout(tp=8), {"tp": 8}, "tp=8 dp=4", "TP 8, DP 4". Raises LlamaparError."""
+    if isinstance(answer, lp.Layout | Mapping):
+        return lp.Layout.of(answer)
+    text = _DEFAULTS.sub("", answer.casefold()) if isinstance(answer, str) else ""
+    pairs = _DEGREE.findall(text)
+    degrees = dict(pairs)
+    left = _DEGREE.sub("", text).strip(" ,()")
+    if not degrees or len(degrees) < len(pairs) or left not in ("", "lp.layout", "layout"):
+        raise _refusal(answer, "is not a layout", Choice.of(tp=8, pp=2, dp=4))
+    return lp.Layout.of({name: int(degree) for name, degree in pairs})
+
+
+# -- the truth ---------------------------------------------------------------------------------------
+
+
+def is_right(guess: Any, truth: object) -> bool | None:
     """Whether a guess is the truth, a fraction to within a twentieth; None where nothing can judge."""
     if not isinstance(truth, JUDGED):
         return None
-    if isinstance(guess, str) and isinstance(truth, str):
-        return guess.strip().casefold() == truth.strip().casefold()
-    if isinstance(guess, str):
-        guess = parse_guess(guess)
-    if isinstance(truth, float) and isinstance(guess, (int, float)) and not isinstance(guess, bool):
-        return abs(guess - truth) <= abs(truth) / 20
+    if isinstance(truth, float):
+        return bool(abs(guess - truth) <= abs(truth) / 20)
     return not difference(guess, truth)
 
 
 def difference(answer: Any, target: Any) -> str:
-    """The first place where an answer leaves the target, in words; empty where it does not."""
-    if isinstance(target, Mapping):
-        if not isinstance(answer, Mapping):
-            return f"a dict is expected, got {shown(answer)}"
-        for key, value in target.items():
-            if key not in answer:
-                return f"{key} is missing"
-            if inner := difference(answer[key], value):
-                return f"{key}: {inner}"
-        extra = [key for key in answer if key not in target]
-        return f"{shown(extra[0])} does not belong" if extra else ""
-    if isinstance(target, (list, tuple)):
-        if isinstance(answer, str) or not isinstance(answer, (Sequence, range)):
-            return f"a list of {len(target)} is expected, got {shown(answer)}"
+    """The first place where an answer, as it was read, leaves the target, in words; else an empty text."""
+    if isinstance(target, list | tuple | range):
         if len(answer) != len(target):
             return f"{len(answer)} entries, expected {len(target)}"
-        for i, (got, expected) in enumerate(zip(answer, target, strict=True)):
-            if inner := difference(got, expected):
-                return f"entry {i}: {inner}"
+        inner = (difference(got, expected) for got, expected in zip(answer, target, strict=True))
+        return next((f"entry {i}: {words}" for i, words in enumerate(inner) if words), "")
+    if answer == target:
         return ""
-    if isinstance(answer, bool) == isinstance(target, bool) and answer == target:
-        return ""
-    numbers = [isinstance(one, int | float) and not isinstance(one, bool) for one in (answer, target)]
-    if not all(numbers):
-        return f"{shown(answer)} is not it"
-    return f"{shown(answer)} is too {'large' if answer > target else 'small'}"
+    if {type(answer), type(target)} <= {int, float}:
+        return f"{shown(answer)} is too {'large' if answer > target else 'small'}"
+    return f"{shown(answer)} is not it"

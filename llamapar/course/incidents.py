@@ -14,7 +14,7 @@ from functools import cached_property
 from html import escape
 from pathlib import Path
 
-from llamapar.errors import LayoutError, LlamaparError, one_of, whole
+from llamapar.errors import LayoutError, LlamaparError, flag, one_of, whole
 from llamapar.records.tables import Plain, Record, fold
 
 WIDTH = 100
@@ -116,8 +116,7 @@ class Incident(Record):
             if isinstance(usual, str):
                 one_of(name, value, self.choices[name], LlamaparError)
             elif isinstance(usual, bool):
-                if not isinstance(value, bool):
-                    raise LlamaparError(f"{name} must be True or False", "", ["True", "False"], name)
+                flag(name, value, LlamaparError)
             else:
                 whole(name, value, 1, MOST, LlamaparError)
         return Replay(self, (self._ran(_words(changes), self.configuration | changes),))

@@ -327,7 +327,7 @@ def _item(how: str, name: str) -> Item:
         from . import exercises, questions
 
         if how == "ask":
-            return questions.Quiz().question(name).item()
+            return questions.Quiz().question(name)
         table = exercises.PREDICTIONS if how == "predict" else exercises.EXERCISES
         return table[one_of("question", name, table, LlamaparError)]()
     except ModuleNotFoundError as problem:

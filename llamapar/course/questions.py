@@ -14,16 +14,10 @@ import llamapar as lp
 from llamapar.errors import one_of
 
 from . import questions_of_runs as runs
-from .boxes import box
-from .progress import keep
-from .quiz import Question
+from .boxes import UNSAID, Item, pose
 
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 _MODELS = ("llama3-8b", "llama3.1-70b", "llama3.1-405b")
-
-
-_UNSAID = object()
-"""In place of an answer that a cell leaves out."""
 
 
 class Quiz:
@@ -32,78 +26,74 @@ class Quiz:
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def question(self, name: str) -> Question:
+    def question(self, name: str) -> Item:
         """The question of that name; the same seed draws the same numbers. Raises lp.LlamaparError."""
         make = QUESTIONS[one_of("question", name, QUESTIONS, lp.LlamaparError)]
         lesson = next(lesson for lesson, names in LESSONS.items() if name in names)
-        return replace(make(Random(f"{self.seed} {name}")), lesson=lesson)
+        item = make(Random(f"{self.seed} {name}"))
+        back = f"The lesson is {lesson}."
+        slips = tuple((slip, f"{why} {back}") for slip, why in item.slips)
+        return replace(item, hints=(f"{item.hints[0]} {back}",), slips=slips)
 
-    def ask(self, name: str, answer: object = _UNSAID) -> None:
-        """Without an answer, a box for it. Else prints the question and what the answer is worth: not
-        answered yet (None), a hint, or right."""
-        question = self.question(name)
-        if answer is _UNSAID:
-            from IPython.display import display
+    def ask(self, name: str, answer: object = UNSAID) -> None:
+        """Without an answer, a box for it. Else prints the question and what `check` prints of an answer.
 
-            display(box(question.item(), "questions", name, tells=False))
-            return
-        print(question.text)
-        if question.choices:
-            print(f"Choose: {' | '.join(question.choices)}")
-        if answer is None:
-            print("→ not answered yet")
-            return
-        wrong = question.verdict(answer)
-        keep("questions", name, right=not wrong)
-        print(f"→ not yet. {wrong} {question.way_back}" if wrong else "→ right")
+        Raises lp.LlamaparError for a question that is not there, and for an answer that cannot be read.
+        """
+        item = self.question(name)
+        if answer is not UNSAID:
+            print(item.text)
+        pose(item, "questions", name, answer)
 
 
 # -- inside a layer ----------------------------------------------------------------------------
 
 
-def _heads(draw: Random) -> Question:
+def _heads(draw: Random) -> Item:
     model, tp = lp.model(draw.choice(_MODELS)), draw.choice((2, 4, 8))
     group = model.n_heads // model.n_kv_heads
-    return Question(
+    return Item(
         f"{model.name} has {model.n_heads} query heads. How many does a rank hold at TP {tp}?",
         len(lp.heads(model, {"tp": tp}).rank(0).q_heads),
-        f"TP deals the {model.n_heads} query heads out evenly, whole heads only.",
-        (
+        unit="heads",
+        hints=(f"TP deals the {model.n_heads} query heads out evenly, whole heads only.",),
+        slips=(
             (model.n_heads, "That is the whole layer: TP cuts it."),
             (group, "That is how many query heads share one KV head."),
         ),
     )
 
 
-def _enough(draw: Random) -> Question:
+def _enough(draw: Random) -> Item:
     kv, tp = draw.choice([(kv, tp) for kv in (6, 10, 12, 20) for tp in (2, 3, 4, 5, 6) if kv > tp])
     model = lp.model("llama3-8b").replace(name="yours", n_heads=60, n_kv_heads=kv, head_dim=64)
     fits = all(f.code != "LP104" for f in lp.check(model, lp.Layout(tp=tp)).findings)
-    words = {True: "yes", False: "no"}
-    return Question(
+    return Item(
         f"A model has {kv} KV heads, and TP is {tp}, so there is at least one for each rank. Can TP deal "
         "them out without copies?",
-        words[fits],
-        "Having enough heads is not the rule: each rank must get the same whole number.",
-        (
+        fits,
+        hints=("Having enough heads is not the rule: each rank must get the same whole number.",),
+        slips=(
             (
-                words[not fits],
+                not fits,
                 f"Divide: {kv} / {tp} = {kv / tp:g} heads for each rank. Is that a whole number?",
             ),
         ),
-        ("yes", "no"),
     )
 
 
-def _copies(draw: Random) -> Question:
+def _copies(draw: Random) -> Item:
     tp, head = draw.choice((16, 32)), draw.randrange(8)
     held = lp.heads("llama3.1-405b", {"tp": tp}, kv_replication=True).shared()[head]
-    return Question(
+    return Item(
         f"405B has 8 KV heads. At TP {tp} each is stored more than once. Which TP ranks hold KV head {head}? "
         "Answer with a list.",
         list(held),
-        f"{tp} ranks over 8 heads make {tp // 8} copies of each, and the copies stand beside each other.",
-        (
+        unit="ranks",
+        hints=(
+            f"{tp} ranks over 8 heads make {tp // 8} copies of each, and the copies stand beside each other.",
+        ),
+        slips=(
             ([head], f"That is one copy; {tp} ranks over 8 heads need {tp // 8}."),
             (
                 list(range(head, tp, 8)),
@@ -114,15 +104,16 @@ def _copies(draw: Random) -> Question:
     )
 
 
-def _pads(draw: Random) -> Question:
+def _pads(draw: Random) -> Item:
     tp = draw.choice((16, 32, 64))
     vocab = lp.vocab("llama3.1-70b", {"tp": tp}, padding="megatron-lm")
-    return Question(
+    return Item(
         "Llama 3.1's vocabulary has 128,256 rows. Megatron-LM pads it to a multiple of 128 · TP. How "
         f"many pad rows are there at TP {tp}, over all ranks?",
         vocab.pad_rows,
-        f"Round 128,256 up to a multiple of {128 * tp:,}, and subtract.",
-        (
+        unit="rows",
+        hints=(f"Round 128,256 up to a multiple of {128 * tp:,}, and subtract.",),
+        slips=(
             (0, f"128,256 / {128 * tp:,} = {128256 / (128 * tp):g}, which is not whole."),
             (vocab.padded, "That is the padded vocabulary; how much of it is padding?"),
         ),
@@ -132,47 +123,49 @@ def _pads(draw: Random) -> Question:
 # -- who and where -----------------------------------------------------------------------------
 
 
-def _coord(draw: Random) -> Question:
+def _coord(draw: Random) -> Item:
     rank = draw.randrange(1000, _PAPER.world)
     turned = _PAPER.replace(order="dp-pp-cp-tp").coord_of(rank)
-    return Question(
+    return Item(
         f"TP 8, CP 16, PP 16, DP 8, in the order TP, CP, PP, DP, fastest first. Which (tp, cp, pp, dp) has "
         f"rank {rank:,}?",
         tuple(_PAPER.coord_of(rank)),
-        "Long division: the remainder by 8 is tp; go on with the quotient, by 16, by 16 and by 8.",
-        ((tuple(turned), "You divided by DP first; TP is the fastest axis, so it comes first."),),
+        unit="tp, cp, pp, dp",
+        hints=("Long division: the remainder by 8 is tp; go on with the quotient, by 16, by 16 and by 8.",),
+        slips=((tuple(turned), "You divided by DP first; TP is the fastest axis, so it comes first."),),
     )
 
 
-def _peer(draw: Random) -> Question:
+def _peer(draw: Random) -> Item:
     axis, rank = draw.choice(("cp", "pp", "dp")), draw.randrange(8)
     group = _PAPER.group(axis, rank)
-    return Question(
+    return Item(
         f"TP 8, CP 16, PP 16, DP 8, TP fastest. Rank {rank} is the first of its {axis.upper()} group. "
         "Which rank is the second?",
         group[1],
-        f"The stride of {axis.upper()} is the product of the degrees of the axes before it.",
-        ((rank + 1, "Only the fastest axis, TP, has its peers next door."),),
+        hints=(f"The stride of {axis.upper()} is the product of the degrees of the axes before it.",),
+        slips=((rank + 1, "Only the fastest axis, TP, has its peers next door."),),
     )
 
 
-def _nodes(draw: Random) -> Question:
+def _nodes(draw: Random) -> Item:
     axis, tp = draw.choice(("cp", "dp")), draw.choice((2, 4))
     layout = lp.Layout(tp=tp, cp=4, dp=8)
     group = layout.group(axis, 0)
-    return Question(
+    return Item(
         f"{layout} with 8 GPUs in a node and the usual order. How many nodes does a {axis.upper()} group "
         "touch?",
         len({rank // 8 for rank in group}),
-        f"Write the group of rank 0 down: {len(group)} ranks, {group[1]} apart. Then divide by 8.",
-        (
+        unit="nodes",
+        hints=(f"Write the group of rank 0 down: {len(group)} ranks, {group[1]} apart. Then divide by 8.",),
+        slips=(
             (len(group), "That is its number of ranks; some of them may share a node."),
             (1, f"Its ranks are {group[1]} apart, and a node holds 8."),
         ),
     )
 
 
-def _sums(draw: Random) -> Question:
+def _sums(draw: Random) -> Item:
     layout = lp.Layout(tp=4, cp=2)
     terms = lp.traffic("attention", "llama3-8b", layout, seq_len=8192).terms
     term = draw.choice([term for term in terms if term.axis in ("tp", "cp")])
@@ -183,30 +176,34 @@ def _sums(draw: Random) -> Question:
         "gradients": "After the backward pass",
     }
     what = f"the gradient of {term.part}" if term.phase == "gradients" else term.part
-    return Question(
+    return Item(
         f"Attention under {layout}. {when[term.phase]}, over which axis runs the "
         f"{term.kind.replace('_', '-')} of {what}?",
         term.axis,
-        "TP cuts heads and the columns and rows of matrices; CP cuts the tokens.",
-        tuple((axis, f"{axis.upper()} does not cut what this collective joins again.") for axis in others),
-        lp.AXES,
+        hints=("TP cuts heads and the columns and rows of matrices; CP cuts the tokens.",),
+        slips=tuple(
+            (axis, f"{axis.upper()} does not cut what this collective joins again.") for axis in others
+        ),
+        choices=tuple((axis, axis, "") for axis in lp.AXES),
     )
 
 
 # -- what travels ------------------------------------------------------------------------------
 
 
-def _tokens(draw: Random) -> Question:
+def _tokens(draw: Random) -> Item:
     cp, seq_len = draw.choice((4, 8, 16)), draw.choice((8192, 32768, 131072))
     rank = draw.randrange(1, cp - 1)
     chunks = lp.sequence({"cp": cp}, seq_len).rank(rank).chunks
-    return Question(
+    return Item(
         f"{seq_len:,} tokens over CP {cp} in head-tail chunks. At which positions do the two chunks of CP "
         f"rank {rank} begin? Answer with a list.",
         [chunk.start for chunk in chunks],
-        f"Cut the sequence into {2 * cp} chunks. A rank holds the one with its own number and its mirror "
-        "image.",
-        (
+        hints=(
+            f"Cut the sequence into {2 * cp} chunks. A rank holds the one with its own number and its mirror "
+            "image.",
+        ),
+        slips=(
             (
                 [rank * seq_len // cp, rank * seq_len // cp + seq_len // (2 * cp)],
                 "Those are two neighbours: late tokens attend to more, so the last rank would do most of "
@@ -216,17 +213,18 @@ def _tokens(draw: Random) -> Question:
     )
 
 
-def _key_bytes(draw: Random) -> Question:
+def _key_bytes(draw: Random) -> Item:
     tp, seq_len = draw.choice((2, 4, 8)), draw.choice((16384, 65536))
     layout = lp.Layout(tp=tp, cp=8)
     terms = lp.traffic("attention", "llama3-8b", layout, seq_len=seq_len, dtype="bfloat16").terms
     gathered = sum(t.count * t.payload for t in terms if (t.part, t.phase) == ("K and V", "forward"))
-    return Question(
+    return Item(
         f"llama3-8b (8 KV heads of 128) in bfloat16 under {layout}, {seq_len:,} tokens, one sequence. How "
         "many bytes do K and V have together after CP has gathered them, in one layer, on one rank?",
         gathered,
-        "K and V · tokens of the whole sequence · KV heads of a TP rank · 128 · 2 bytes.",
-        (
+        unit="bytes",
+        hints=("K and V · tokens of the whole sequence · KV heads of a TP rank · 128 · 2 bytes.",),
+        slips=(
             (gathered * tp, "TP has already dealt the KV heads out: a rank gathers its own only."),
             (gathered // 2, "K and V are two tensors."),
             (gathered // 8, "That is before the gather: a CP rank holds an eighth of the tokens."),
@@ -234,20 +232,21 @@ def _key_bytes(draw: Random) -> Question:
     )
 
 
-def _ways(draw: Random) -> Question:
+def _ways(draw: Random) -> Item:
     layout = lp.Layout(tp=8, cp=draw.choice((2, 4, 8)), dp=draw.choice((4, 8, 16)), zero=1)
-    return Question(
+    return Item(
         f"{layout} with ZeRO 1. Over how many ranks are the optimizer states of one parameter sharded?",
         lp.zero("llama3-8b", layout).ways,
-        "All ranks that hold the same slice of the parameters and saw different tokens.",
-        (
+        unit="ranks",
+        hints=("All ranks that hold the same slice of the parameters and saw different tokens.",),
+        slips=(
             (layout.dp, "CP ranks hold the same parameters too, and saw other tokens: they take part."),
             (layout.world, "TP ranks hold other slices of the parameters, so they do not take part."),
         ),
     )
 
 
-QUESTIONS: dict[str, Callable[[Random], Question]] = {
+QUESTIONS: dict[str, Callable[[Random], Item]] = {
     "heads of a rank": _heads,
     "where a rank sits": _coord,
     "pad rows": _pads,

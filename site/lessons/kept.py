@@ -16,7 +16,7 @@ from llamapar.course.boxes import Item
 from llamapar.figures import View
 
 KEPT = "kept.json"
-PLAIN = ("text", "truth", "kind", "unit", "choices", "hints", "slips", "why")
+PLAIN = ("text", "truth", "unit", "choices", "hints", "slips", "why")
 
 Kept = dict[str, object]
 

@@ -1,0 +1,285 @@
+"""One reader of answers: each question's truth in all the forms that people write, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import llamapar as lp
+from llamapar.course import exercises
+from llamapar.course.boxes import Item, box
+from llamapar.course.exercises import EXERCISES, PREDICTIONS
+from llamapar.course.guesses import as_guess, read_choice, read_layout, read_numbers, singular
+from llamapar.course.questions import QUESTIONS, Quiz
+from test_boxes import item_of
+from wire import receive
+
+ASKED = [
+    *(("predictions", name, 0) for name in PREDICTIONS),
+    *(("exercises", name, 0) for name in EXERCISES),
+    *(("questions", name, seed) for name in QUESTIONS for seed in (0, 1)),
+]
+"""Every question of the course: its kind, its name, and the seed of its numbers."""
+
+FRACTIONS = {3 / 11: "3/11", 1 / 16: "1 / 16", 15 / 128: "15/128", 7 / 16: "7/16", 3 / 12: "3/12"}
+
+
+def asked(kind: str, name: str, seed: int) -> Item:
+    return Quiz(seed).question(name) if kind == "questions" else item_of(name)
+
+
+# -- how people write ------------------------------------------------------------------------------
+
+
+def whole_numbers(n: int, unit: str) -> Iterator[object]:
+    yield from (n, float(n), np.int64(n), torch.tensor(n), str(n), f" {n} ", f"{n}.0", f"{3 * n}/3")
+    yield from (f"{n:,}", f"{n:_}", f"{n:,}".replace(",", " "), f"{n:,}".replace(",", "\u202f"))
+    yield f"{n:,}".replace("-", "−")
+    if unit:
+        yield from (f"{n} {unit}", f"{n:,} {unit.upper()}", f"{n}{unit}", f"{n} {singular(unit)}")
+
+
+def fractions(x: float, unit: str) -> Iterator[object]:
+    yield from (x, np.float64(x), f"{x:.4g}", repr(x), f"{x:.3g} {unit}", f"{x:,.3f}{unit}")
+    if unit in ("", "times"):
+        yield from (f"{100 * x:.1f} %", f"{100 * x:,.1f}%", f"{100 * x:.1f} percent")
+    if unit == "%":
+        yield f"{x} percent"
+    if x < 1:
+        yield f"{x:.4f}".removeprefix("0")
+        yield from (text for value, text in FRACTIONS.items() if value == x)
+
+
+def lists(numbers: list[int], unit: str, ends: bool) -> Iterator[object]:
+    yield from (numbers, tuple(numbers), np.array(numbers), list(np.array(numbers)), list(map(str, numbers)))
+    for brackets, separator in product(("[]", "()", "{}", ("", ""), ("Coord(", ")")), (", ", ",", "; ", " ")):
+        yield f"{brackets[0]}{separator.join(map(str, numbers))}{brackets[1]}"
+    yield f"{', '.join(map(str, numbers))},"
+    yield f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}" if numbers[1:] else str(numbers[0])
+    yield ", ".join(f"{n:,}" for n in numbers)
+    if len(numbers) == 2:
+        yield from (f"{numbers[0]}x{numbers[1]}", f"{numbers[0]} × {numbers[1]}")
+    names = re.findall(r"[\w-]+", unit)[-len(numbers) :]
+    if len(names) == len(numbers) > 1:
+        yield ", ".join(f"{name} {n}" for name, n in zip(names, numbers, strict=True))
+        yield f"({', '.join(f'{name}={n}' for name, n in zip(names, numbers, strict=True))})"
+    run = list(range(numbers[0], numbers[-1] + 1)) == numbers[:] and len(numbers) > 1
+    if run:
+        yield range(numbers[0], numbers[-1] + 1)
+    if run or ends:
+        for dash in ("-", "–", " – ", "..", "...", "…", " to "):
+            yield f"{numbers[0]}{dash}{numbers[-1]}"
+
+
+def spellings(item: Item, value: Any) -> Iterator[object]:
+    """A value as people write it who are asked a question."""
+    if isinstance(value, lp.Layout):
+        yield from (value, repr(value), f"lp.{value!r}", as_guess(value), {"tp": value.tp, "cp": value.cp} | {
+            "pp": value.pp, "dp": value.dp, "zero": value.zero})  # fmt: skip
+        yield as_guess(value).upper().replace("=", " ").replace(" CP", ", CP")
+    elif item.choices:
+        label = next(label for choice, label, _ in item.choices if choice == value)
+        yield from (value, label, f" {label.upper()} ", label.replace("-", " "), as_guess(value))
+        if isinstance(value, bool):
+            yield from ("Yes", "y", "true", "TRUE") if value else ("NO", "n", "false", "False")
+    elif isinstance(value, int):
+        yield from whole_numbers(value, item.unit)
+    elif isinstance(value, float):
+        yield from fractions(value, item.unit)
+    elif isinstance(value[0], str):
+        yield from (value, str(value), json.dumps(value), "; ".join(value), "\n".join(value).lower())
+    else:
+        yield from lists(list(value), item.unit, "first and last" in item.text)
+
+
+@pytest.mark.parametrize(("kind", "name", "seed"), ASKED)
+def test_the_truth_is_right_however_it_is_written(kind: str, name: str, seed: int) -> None:
+    item = asked(kind, name, seed)
+    for written in spellings(item, item.truth):
+        assert item.is_right(item.read(written)) is True, written
+
+
+def misses(item: Item) -> list[Any]:
+    """Wrong answers: the usual slips, one off, a power of ten off, an entry left out, two changed places."""
+    truth: Any = item.truth
+    near: list[Any] = [slip for slip, _ in item.slips]
+    if item.choices:
+        return [value for value, *_ in item.choices if value != truth]
+    if item.kind == "number":
+        near += [truth + 1, truth - 1, 10 * truth, 1000 * truth, -truth]
+        near += [] if isinstance(truth, int) else [1.06 * truth, 0.94 * truth, 100 * truth]
+    elif isinstance(truth, list | tuple) and not isinstance(truth[0], str):
+        numbers = list(truth)
+        near += [[n + (k == at) for k, n in enumerate(numbers)] for at in range(len(numbers))]
+        near += [numbers[:-1] or [7], [*numbers, numbers[-1] + 1], numbers[::-1], numbers[1:] + numbers[:1]]
+    return [one for one in near if not right(item, one)]
+
+
+def right(item: Item, answer: object) -> bool:
+    """Whether an answer is right; one that is refused is not."""
+    with suppress(lp.LlamaparError):
+        return bool(item.is_right(item.read(answer)))
+    return False
+
+
+@pytest.mark.parametrize(("kind", "name", "seed"), ASKED)
+def test_a_wrong_answer_is_wrong_however_it_is_written(kind: str, name: str, seed: int) -> None:
+    """Or it is refused, which costs nothing."""
+    item = asked(kind, name, seed)
+    for wrong in [] if item.judge else misses(item):
+        for written in spellings(item, wrong):
+            assert not right(item, written), written
+
+
+# -- what is refused ---------------------------------------------------------------------------------
+
+NEVER: tuple[object, ...] = (
+    "", " ", "many", "__import__('os')._exit(1)", "1e5", "5?", "2³²", "3 4 five", "nan", float("nan"),
+    float("inf"), object(), {3, 4}, {"a": 1}, 1j, b"64", [[1], [2]], "9" * 5000, "," * 50, "1-2-3", "7/0",
+    10**400,
+)  # fmt: skip
+OF_A_NUMBER = (
+    "48, 63",
+    "48 63",
+    "5-7",
+    "16 apples",
+    "3 and 4",
+    [64],
+    (3, 4),
+    True,
+    "yes",
+    "0,438",
+    "1,23",
+    "8.192.0",
+)
+OF_WHOLE_NUMBERS = ("8.192", "25 %")
+OF_A_LIST = ("1-9999", "9-3", "2,105,185", "dp 3, tp 1", "yes", True)
+
+
+@pytest.mark.parametrize(("kind", "name", "seed"), ASKED)
+def test_what_cannot_be_read_costs_nothing(
+    kind: str, name: str, seed: int, progress_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    item: Any = asked(kind, name, seed)
+    texts: list[object] = [*NEVER]
+    if item.kind == "number":
+        texts += [*OF_A_NUMBER, *(OF_WHOLE_NUMBERS if isinstance(item.truth, int) else ())]
+    elif item.kind == "list" and len(item.truth) == 2:
+        texts += OF_A_LIST
+    elif item.kind == "choice":
+        texts += [17, "none of them", 2 if isinstance(item.truth, bool) else True, 1.5]
+    panel = box(item, kind, name, tells=kind == "predictions")
+    before = panel.payload
+    for text in texts:
+        with pytest.raises(lp.LlamaparError, match=r"\n  (why|try)  ") as refused:
+            item.read(text)
+        if not item.board and not isinstance(text, dict):
+            assert refused.value.why == "nothing was kept", text
+        assert "Error" not in str(refused.value)
+        if isinstance(text, str):
+            assert receive(panel, kind="guess", value=text) is not None, text
+            assert panel.payload == before, "no hint is taken, and no answer is shown"
+    assert not progress_file.exists()
+    capsys.readouterr()
+
+
+def test_in_code_too(progress_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for call in (
+        lambda: exercises.check("coord of 5003", "3 1 7 two"),
+        lambda: exercises.predict("How many of the 128 query heads does rank 12,345 hold?", "sixteen"),
+        lambda: Quiz(0).ask("waiting", "seven sixteenths"),
+        lambda: Quiz(0).ask("enough KV heads", 1),
+    ):
+        with pytest.raises(lp.LlamaparError, match="nothing was kept"):
+            call()
+    assert not progress_file.exists()
+    capsys.readouterr()
+    for call in (
+        lambda: exercises.check("coord of 5003", "3,1,7,2"),
+        lambda: exercises.check("ranks with KV head 5", "20-23"),
+        lambda: exercises.check("torchrun for the paper", "2,048, 8"),
+        lambda: Quiz(0).ask("waiting", "7/16"),
+        lambda: Quiz(0).ask("enough KV heads", True),
+        lambda: Quiz(0).ask("bytes of Adam", "35.3 GB"),
+    ):
+        call()
+        assert capsys.readouterr().out.splitlines()[-1] == "right"
+    kept = json.loads(progress_file.read_text())
+    assert [len(kept[kind]) for kind in ("exercises", "questions")] == [3, 3]
+
+
+def test_a_comma_is_what_the_question_makes_it() -> None:
+    assert read_numbers("2,048") == [2048]
+    assert read_numbers("2,048, 8", 2) == [2048, 8]
+    assert read_numbers("48,128", 2) == [48, 128]
+    assert read_numbers("1,366,1,366,1,364", 3) == [1366, 1366, 1364]
+    assert read_numbers("0,128", 1) == [0, 128], "a number does not begin with 0"
+    assert read_numbers("2 105, 185", 2) == [2105, 185]
+    assert read_numbers("-1, 2.5", 2) == [-1, 2.5]
+    assert read_numbers("16–19", 2) == [16, 17, 18, 19]
+    assert read_numbers("16–19", 2, ends=True) == [16, 19]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("2,105,185", {"many": 2}, "'2,105,185' can be read in two ways\n  why  nothing was kept\n"
+         "  try  2; 105; 185, or 2105185"),
+        ("", {}, "there is no answer yet\n  why  nothing was kept\n"
+         "  try  0.25, or 1/4, or 25 %"),
+        ("8.192", {"whole": True}, "'8.192' is not a whole number\n  why  nothing was kept\n"
+         "  try  16, or 8,192"),
+        ("35.3 MB", {"unit": "GB"}, "'35.3 MB' is not a number (GB)\n  why  nothing was kept\n"
+         "  try  0.25, or 1/4, or 25 %"),
+        ("a few", {"many": 2}, "'a few' is not a list of numbers\n  why  nothing was kept\n"
+         "  try  0, 15, or 16–19"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_which_forms_are_read(text: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(lp.LlamaparError, match=f"^{re.escape(message)}$"):
+        read_numbers(text, **options)
+
+
+def test_a_word_of_a_label_is_enough_unless_it_is_one_of_several() -> None:
+    choices = (("tp", "TP", ""), ("both", "TP and PP", ""), ("high", "too high", ""), ("low", "too low", ""))
+    assert [read_choice(text, choices) for text in ("tp", "High", "tp and pp")] == ["tp", "high", "both"]
+    for text in ("PP", "too", "hi", ""):
+        with pytest.raises(lp.LlamaparError, match="TP, or TP and PP, or too high, or too low"):
+            read_choice(text, choices)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [lp.Layout(tp=8, dp=2), lp.Layout(tp=2, cp=4, dp=16, zero=3), lp.Layout(pp=4, virtual_stages=2)],
+    ids=str,
+)
+def test_a_layout_is_said_as_it_is_read(layout: lp.Layout) -> None:
+    """A reader who is shown the answer can type it."""
+    assert read_layout(as_guess(layout)) == layout
+    assert read_layout(repr(layout)) == layout
+
+
+@pytest.mark.parametrize("text", ["tp=8; import os", "tp=8 tp=4", "tp", "tp=-8", "tp=8 dp", 8, ["tp"], None])
+def test_what_is_no_layout_is_refused(text: object) -> None:
+    with pytest.raises(
+        lp.LlamaparError, match="is not a layout\n  why  nothing was kept\n  try  tp=8 pp=2 dp=4"
+    ):
+        read_layout(text)
+
+
+def test_a_question_that_nobody_can_judge_takes_words() -> None:
+    item = Item("the groups", lp.ranks(lp.Layout(tp=2), 0))
+    assert item.read("three <b>") == "three <b>"
+    with pytest.raises(lp.LlamaparError, match="there is no answer yet"):
+        item.read(" ")
+    assert replace(item, truth=3).kind == "number"
