@@ -143,16 +143,29 @@ def test_another_model_keeps_what_it_can(preset: str, changed: dict[str, int], t
     assert panel.payload["values"] == before
 
 
-def test_three_models_in_turn_keep_gpus_batch_and_trainer() -> None:
+def test_three_models_in_turn_are_fitted_to_the_job_that_the_reader_made() -> None:
     panel = lp.explorer()
-    for name in ("qwen2.5-7b", "llama3.2-1b", "llama3.1-70b"):
+    panel.pin()
+    first = panel.payload["values"]
+    for name, tp, v in (("qwen2.5-7b", 4, 1), ("llama3.2-1b", 8, 1), ("llama3.1-70b", 8, 4)):
         panel.set(preset=name)
         job = panel.report.job
-        assert (job.model.name, job.gpus, job.layout.world) == (name, 16384, 16384)
-        assert (job.seq_len, job.sequences, panel.report.judge.name) == (131072, 128, "llama3-trainer")
+        assert (job.model.name, job.layout.tp, job.layout.virtual_stages) == (name, tp, v)
+        assert (job.gpus, job.layout.world, job.seq_len, job.sequences) == (16384, 16384, 131072, 128)
+        assert panel.report.judge.name == "llama3-trainer"
+        assert panel.gave.startswith(f"{name} in place of llama3.1-405b: ")
+        panel.set(tab="heads")  # a look changes nothing
+        assert panel.answers["pinned"]["title"].startswith("llama3.1-405b")
         assert panel.payload["figure"] is not None
+    panel.set(preset="llama3.1-405b")
+    assert (panel.payload["values"], panel.gave) == (first | {"tab": "heads"}, "")
+    panel.set(preset="qwen2.5-7b")
+    panel.set(pp=8)  # now this is the reader's job
+    panel.set(preset="llama3.1-70b")
+    assert (panel.layout.tp, panel.layout.pp) == (4, 8)
+    assert panel.gave.startswith("llama3.1-70b in place of qwen2.5-7b: ")
     panel.reset()
-    assert panel.payload["values"] == lp.explorer().payload["values"]
+    assert panel.payload["values"] == first | {"tab": "heads"}
 
 
 def test_gpus_that_the_batch_cannot_fill_are_given_up_and_told() -> None:
@@ -176,6 +189,8 @@ def test_what_is_set_beside_a_model_stays_as_it_is_set() -> None:
     panel.set(preset="llama3-8b", tp=16, seq_len=131072, framework="vllm")
     assert (panel.layout.tp, panel.report.job.seq_len) == (16, 131072)
     assert panel.report.judge.name == "vllm"
+    panel.set(preset="llama3.1-70b")
+    assert (panel.layout.tp, panel.report.judge.name) == (16, "vllm")  # which copies KV heads
     panel.load(EIGHT_KV_HEADS)  # and a file is fitted as a preset is
     assert panel.report.ok
 

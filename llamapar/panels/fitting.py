@@ -55,7 +55,8 @@ def told(before: Values, after: Values) -> str:
         for name in (*LAYOUT, *FACTS, "rank")
         if before[name] != after[name]
     ]
-    return f"{', '.join(named)}; the rest stays" if named else "layout, GPUs, sequence and batch stay"
+    kept = f"{', '.join(named)}; the rest stays" if named else "layout, GPUs, sequence and batch stay"
+    return f"{kept}; no longer the published job" if before["job"] else kept
 
 
 def _in_words(value: object) -> str:

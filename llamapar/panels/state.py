@@ -30,14 +30,7 @@ from llamapar.rules.report import Report, check_job
 from llamapar.rules.severity import codes, severities_again
 from llamapar.rules.table import ERROR, WARNING
 
-from .answers import (
-    YES,
-    Answer,
-    answers,
-    machine_view,
-    plain_finding,
-    step_cost,
-)
+from .answers import YES, Answer, answers, machine_view, plain_finding, step_cost
 from .bringing import controls_of
 from .comparing import compare_jobs
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_JOB, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
@@ -94,6 +87,8 @@ class State:
     """The last layout that they made, and the GPUs that a move keeps."""
     gave: str = ""
     """What gave in the last move."""
+    meant: State | None = None
+    """The job under its last model, where only models were chosen since: each is fitted to that job."""
 
     @classmethod
     def start(cls) -> State:
@@ -141,15 +136,15 @@ class State:
             values["rank"] = _within(values["rank"], values)
         if values["job"] and not _is_still(values, JOBS[values["job"]].job):
             values["job"] = ""
-        gave = self.gave if changes.keys() <= {*VIEW} else ""
-        return replace(self, values=values, base=base, held=self.held.after(values), gave=gave)
+        after = replace(self, values=values, base=base, held=self.held.after(values))
+        return after if changes.keys() <= {*VIEW} else replace(after, gave="", meant=None)
 
     def move(self, changes: Mapping[str, object]) -> State:
         """The same for a user's change, which keeps GPUs and batch; a published job brings its own."""
         if "job" in changes:
             return self.change(changes)
         if "preset" in changes:
-            return self._fit(self.change(changes), changes)
+            return self._fit(changes)
         read = {name: typed(name, v) if name in COUNTS else v for name, v in changes.items()}
         move = also_changed(self.values, read, self.held)
         after = self.change(read | move.more)
@@ -157,13 +152,16 @@ class State:
             replace(after, gave=move.gave, held=replace(after.held, gpus=move.gpus)) if move.gave else after
         )
 
-    def _fit(self, after: State, given: Mapping[str, object]) -> State:
-        """`after`, which has another model, with what of this job the model can keep."""
-        if after.base == self.base:
+    def _fit(self, given: Mapping[str, object]) -> State:
+        """With another model, and what it can keep of the job that the reader has made."""
+        meant = self.meant or replace(self)  # without what was made of it
+        now = {name: self.values[name] for name in VIEW}
+        after = replace(meant, values=meant.values | now, pinned=self.pinned).change(given)
+        if after.base == meant.base:
             return after
         after = after.change(fitted(after.values, given, after.base.max_seq_len, after._errors))
-        gave = f"{after.base.name} in place of {self.base.name}: {told(self.values, after.values)}"
-        return replace(after, gave=gave + "; no longer the published job" * bool(self.values["job"]))
+        gave = f"{after.base.name} in place of {meant.base.name}: {told(meant.values, after.values)}"
+        return replace(after, gave=gave, meant=meant if len(given) == 1 else None)
 
     def _errors(self, changes: Values) -> float:
         """How many rules refuse the job with some changes, on as many GPUs as it has ranks; inf for none."""
