@@ -16,10 +16,7 @@ BROWSER = pytest.mark.browser
 SMALLEST = {
     "as_printed": "--only korth22",
     "checkpoint": "--small --runs 1",
-    "context_parallel": "--small --repeats 1",
-    "core": "--repeats 1",
     "cost_accuracy": "",
-    "dry": "--repeats 1",
     "execute": "--repeats 1 --programs attention",
     "explain_accuracy": "--half even",
     "explorer": "--moves 2 --openings 1",
@@ -28,22 +25,16 @@ SMALLEST = {
     "experiments": "--only 26",
     "live_facts": "--only 55",
     "memory_rows": "",
-    "monotonic": "--pairs 500",
     "paper_memory": "",
     "page": "--profiles 1 --moves 1 --tabs heads",
-    "pipeline": "--repeats 1",
     "plans": "--small",
     "recipes": "--small",
     "settings_accuracy": "",
-    "step": "--repeats 1",
     "table4": "",
     "unseen_slips": "--only rope-turns-back --engines local",
-    "watch": "--tp 2 --repeats 1",
-    "zero": "--repeats 1",
 }
-IN_A_BROWSER = ("explorer", "page", "watch")
-DEEP = ("explorer", "page")
-"""Those that take minutes at their smallest; `make deep` runs them."""
+IN_A_BROWSER = ("explorer", "page")
+"""They take minutes at their smallest, so `make deep` runs them."""
 
 
 def test_every_benchmark_is_run_somewhere() -> None:
@@ -51,8 +42,8 @@ def test_every_benchmark_is_run_somewhere() -> None:
 
 
 def _parameter(name: str) -> Any:
-    own = [pytest.mark.deep if name in DEEP else pytest.mark.soak]
-    return pytest.param(name, marks=[*own, BROWSER] if name in IN_A_BROWSER else own)
+    marks = [pytest.mark.deep, BROWSER] if name in IN_A_BROWSER else [pytest.mark.soak]
+    return pytest.param(name, marks=marks)
 
 
 @pytest.mark.parametrize("name", [_parameter(name) for name in SMALLEST])

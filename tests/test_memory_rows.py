@@ -11,8 +11,8 @@ import pytest
 
 import _page
 import llamapar as lp
+import memory_pairs
 import memory_rows
-import monotonic
 from as_printed import percentile
 from llamapar.count.terms import SHARES
 
@@ -20,7 +20,7 @@ from llamapar.count.terms import SHARES
 def test_no_pair_is_out_of_order(counts: Any) -> None:
     """Recomputation, TP, DP under ZeRO, micro-batches; and a trainer lies within any trainer's interval."""
     seen = Counter[str]()
-    for kind, less, more, about in monotonic.pairs(counts(600, 15_000, 15_000), seed=1):
+    for kind, less, more, about in memory_pairs.pairs(counts(600, 15_000, 15_000), seed=1):
         assert less <= more, f"{kind}: {about}"
         seen[kind] += 1
     assert len(seen) >= 9

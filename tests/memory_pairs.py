@@ -1,7 +1,5 @@
 """Whether memory moves as it must: pairs of calls that differ in one thing, drawn at random.
 
-    .venv/bin/python benchmarks/monotonic.py [--pairs 15000] [--seed 0]
-
 Of each pair the first call may not need more than the second: less recomputation keeps more, a second TP way
 or another ZeRO stage shares more, half the micro-batch keeps half. Left out, because they may need more: ZeRO
 3 beside 2 and ZeRO 2 beside 1, which add gathered parameters and whole gradients in flight; sequence
@@ -11,14 +9,8 @@ compares a trainer with the call that names none: its figure must lie in the int
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
-from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import llamapar as lp
 from llamapar.frameworks import FRAMEWORKS, Framework
@@ -95,25 +87,3 @@ def pairs(wanted: int, seed: int = 0) -> Iterator[Pair]:
                 yield pair
         except lp.LayoutError:
             continue  # of this layout nothing more can be compared
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--pairs", type=int, default=15_000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    seen, wrong, shown = Counter[str](), Counter[str](), dict[str, str]()
-    for kind, less, more, about in pairs(args.pairs, args.seed):
-        seen[kind] += 1
-        if less > more:
-            wrong[kind] += 1
-            shown.setdefault(kind, f"{less / 2**30:.2f} > {more / 2**30:.2f} GiB: {about}")
-    for kind, many in seen.items():
-        print(f"{kind:32}{many:8,} pairs{wrong[kind]:7,} violations  {shown.get(kind, '')}")
-    print(f"{'all':32}{seen.total():8,} pairs{wrong.total():7,} violations")
-
-
-if __name__ == "__main__":
-    main()
