@@ -2,19 +2,13 @@
 
 import base64
 import gzip
-import itertools
 import json
-import random
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from llamapar.describe.layout import Layout
-from llamapar.flight.drop import of_bytes
-from llamapar.flight.dumps import Dump, Folder
-from watchdogs import as_log
 
 ORACLES = Path(__file__).parent / "oracles"
 
@@ -24,37 +18,18 @@ def hangs() -> list[dict[str, Any]]:
     return _rows("flights.jsonl.gz")
 
 
-def positions(name: str = "positions.jsonl.gz") -> list[dict[str, Any]]:
+def positions() -> list[dict[str, Any]]:
     """Those of make_positions.py, with the layer and the part before which a rank stopped."""
-    return [row | {"form": "pickle"} for row in _rows(name)]
+    return [row | {"form": "pickle"} for row in _rows("positions.jsonl.gz")]
 
 
 def _rows(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress((ORACLES / name).read_bytes()).splitlines()]
 
 
-def stacked() -> list[dict[str, Any]]:
-    """The hangs of make_stacks.py, with what each rank told of itself in three ways."""
-    return _rows("stacks.jsonl.gz")
-
-
-def witnesses(row: dict[str, Any]) -> dict[str, list[tuple[str, bytes]]]:
-    """The files that show such a hang, by the kind of witness; the last kind: all of them in one folder."""
-    records = [(f"record_rank_{rank}", base64.b64decode(text)) for rank, text in row["records"].items()]
-    log = as_log(of_bytes(records)).encode() if records else b""
-    found = {"records": records, "log": [("train.log", log)] if log else []}
-    for kind in ("py-spy", "faulthandler"):
-        found[kind] = [(f"stack_rank_{rank}.txt", text.encode()) for rank, text in row[kind].items()]
-    return found | {"joined": [*records, *found["log"], *found["py-spy"]]}
-
-
 def files(row: dict[str, Any]) -> list[tuple[str, bytes]]:
     as_bytes = base64.b64decode if row["form"] == "pickle" else str.encode
     return [(f"rank_{rank}", as_bytes(text)) for rank, text in row["dumps"].items()]
-
-
-def folder(row: dict[str, Any]) -> Folder:
-    return of_bytes(files(row))
 
 
 def entry(
@@ -87,66 +62,6 @@ def dump(
 ) -> dict[str, Any]:
     config = {name: {"name": name, "desc": "", "ranks": str(ranks)} for name, ranks in groups.items()}
     return {"version": version, "pg_config": config, "pg_status": {}, "entries": entries}
-
-
-def spare(row: dict[str, Any]) -> list[int]:
-    """Replicas of a hang, by number, of which every rank left a whole dump and none has the fault."""
-    grid = _grid(row["degrees"])
-    off = {*row["ranks"], *row["cut"], row["then"] if row.get("then") is not None else -1}
-    whole = {int(rank) for rank in row["dumps"]} - off
-    replicas = range(row["degrees"].get("dp", 0))
-    return [i for i in replicas if {rank for rank, at in grid.items() if at["dp"] == i} <= whole]
-
-
-def many(row: dict[str, Any], ranks: int, seed: int = 0) -> tuple[Folder, set[int], Layout]:
-    """A genuine hang on so many ranks, the ranks with the fault, and the layout.
-
-    The replicas that are added are copies of those that have no fault, drawn. Needs one: see `spare`.
-    """
-    draw, known, old = random.Random(seed), folder(row), _grid(row["degrees"])
-    degrees = {**row["degrees"]}
-    degrees["dp"] = ranks // (len(old) // degrees["dp"])
-    place = {tuple(at.values()): rank for rank, at in _grid(degrees).items()}
-    axes = {
-        name: _across(name, known, old) for name in {c.group for d in known.dumps.values() for c in d.calls}
-    }
-    moved = {rank: place[tuple(at.values())] for rank, at in old.items()}
-    dumps = {moved[rank]: replace(one, rank=moved[rank]) for rank, one in known.dumps.items()}
-    models = spare(row)
-    for replica in range(row["degrees"]["dp"], degrees["dp"]):
-        model = draw.choice(models)
-        for rank, at in old.items():
-            if at["dp"] == model:
-                new = place[tuple({**at, "dp": replica}.values())]
-                dumps[new] = _moved(known.dumps[rank], new, f"replica {replica}", axes)
-    broken = {moved[rank]: why for rank, why in known.broken.items()}
-    order = "-".join(dict.fromkeys([*reversed(degrees), "tp", "cp", "pp", "dp"]))
-    layout = Layout.of({**degrees, "order": order})
-    return Folder(dict(sorted(dumps.items())), broken), {moved[rank] for rank in row["ranks"]}, layout
-
-
-def _grid(degrees: dict[str, int]) -> dict[int, dict[str, int]]:
-    """Rank → its place on each axis; the axes are slowest first."""
-    places = itertools.product(*(range(n) for n in degrees.values()))
-    return {rank: dict(zip(degrees, at, strict=True)) for rank, at in enumerate(places)}
-
-
-def _across(group: str, known: Folder, grid: dict[int, dict[str, int]]) -> bool:
-    """Whether a group lies across replicas: such a one has more members, the others are made again."""
-    calls = [(rank, call) for rank, one in known.dumps.items() for call in one.calls if call.group == group]
-    ranks = {rank for rank, _ in calls}
-    if len(ranks) > 1:
-        return len({grid[rank]["dp"] for rank in ranks}) > 1
-    return any(word in calls[0][1].label.lower() for word in ("dp", "data", "default"))
-
-
-def _moved(dump: Dump, rank: int, name: str, across: dict[str, bool]) -> Dump:
-    """The dump of another replica, whose own groups are others."""
-    made = {
-        id(call): call if across[call.group] else call._replace(group=f"{call.group} of {name}")
-        for call in dump.calls
-    }
-    return replace(dump, rank=rank, calls=[made[id(call)] for call in dump.calls])
 
 
 OPEN = {"state": "started", "retired": False}

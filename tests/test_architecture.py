@@ -43,7 +43,7 @@ CORE: dict[str, frozenset[str]] = {
 }
 SATELLITES: dict[str, frozenset[str]] = {
     "configs": frozenset({"yaml"}),
-    "flight": frozenset(),
+    "hangs": frozenset({"torch"}),
     "nodes": frozenset(),
     "course": frozenset({"torch", "IPython"}),
 }

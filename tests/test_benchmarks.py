@@ -20,7 +20,6 @@ SMALLEST = {
     "execute": "--repeats 1 --programs attention",
     "explain_accuracy": "--half even",
     "explorer": "--moves 2 --openings 1",
-    "flight": "--ranks 8 --entries 50",
     "gpu": "--device cpu --small",
     "experiments": "--only 26",
     "live_facts": "--only 55",

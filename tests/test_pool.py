@@ -446,7 +446,7 @@ def test_a_time_out_says_who_arrived_where(times: range) -> None:
         )
         assert choice == "  try  timeout=1.6 if a rank only computes for long"
         assert error.first == 2
-        assert error.flight.flight.ranks == (2,)
+        assert error.hang.hang.behind == [2]
         in_order(ranks)
 
 

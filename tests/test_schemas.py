@@ -72,7 +72,7 @@ EXAMPLES = {
     "plan NotJudged": "plan --config open.toml",
     "loading Loading": "loading llama3.1-405b",
     "schedule Timeline": "schedule zbv --pp 2 --micro-batches 4",
-    "explain Explanation": "explain --flight dumps",
+    "explain Explanation": "explain dumps",
     "course CourseCopy": "course mine --copy",
     "lesson LessonAnswer": "lesson 01 --minutes 4",
     "report ReportForAnIssue": "report tiny --tp 3",

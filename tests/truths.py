@@ -192,7 +192,6 @@ SETTINGS: dict[str, object] = {
     "Of 1, 2, 4, 8 and 16 GPUs, on how many numbers of them does it run?": sum(
         4 % (4 * gpus) == 0 for gpus in (1, 2, 4, 8, 16)
     ),
-    "How many of the eight ranks stand still?": len({4, 6, 7} | {4 - 4, 6 - 4, 7 - 4}),
     "copies that the GPUs leave": 512 // (8 * 4),
     "smallest global batch": 4 * 16,
 }

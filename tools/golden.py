@@ -233,9 +233,9 @@ def command_lines() -> Iterator[list[str]]:
             folder.mkdir(parents=True)
             for rank, text in row["dumps"].items():
                 (folder / f"rank_{rank}").write_text(text)
-            yield ["explain", "--flight", str(folder)]
+            yield ["explain", str(folder)]
             degrees = [word for axis, n in row["degrees"].items() for word in (f"--{axis}", str(n))]
-            yield ["explain", "--flight", str(folder), *degrees]
+            yield ["explain", str(folder), *degrees]
 
 
 def plan_lines() -> Iterator[list[str]]:

@@ -75,8 +75,7 @@ def made() -> dict[str, Types]:
     live = options(dict.fromkeys(shown)) | {"virtual_stages": "int | None"}  # None: the schedule's own
     explorer = options(controls.DEFAULTS, "explorer", typed=True)
     explorer |= {"gpu": "GpuLike", "preset": "ModelLike", "documents": "str | tuple[int, ...] | None"}
-    clinic = {"flight": "str | Path | Iterable[str | Path] | None"}
-    clinic |= options(clinic_panel.FIELDS, "clinic", typed=True) | {"model": "ModelLike | None"}
+    clinic = options(clinic_panel.FIELDS, "clinic", typed=True) | {"model": "ModelLike | None"}
     return {
         "Degrees": DEGREES,
         "JobKeywords": job,
@@ -85,7 +84,7 @@ def made() -> dict[str, Types]:
         "MemoryKeywords": arguments_of(llamapar.memory, "seq_len", "accounting") | DEGREES,
         "CostSettings": beside | arguments_of(llamapar.cost) | DEGREES,
         "PlanSettings": {"gpus": "int"} | arguments_of(llamapar.plan),
-        "ExplainKeywords": facts | {"schedule": "str | None"},
+        "ExplainKeywords": facts,
         "RunKeywords": fields_of(RunOptions, "layout") | DEGREES,
         "TapeKeywords": fields_of(RunOptions, "layout", "force") | DEGREES,
         "LiveKeywords": live,

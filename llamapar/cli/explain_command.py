@@ -40,19 +40,21 @@ _LONGEST = 2**20
 
 def _answer(given: Given) -> CommandAnswer:
     """Status 0 for an explanation, of sharding or not; 1 if the cause cannot be decided."""
-    text, file, flight, head = given["text"], given["file"], given["flight"], ""
-    asked = [name for name in ("text", "file", "flight") if given[name] is not None]
+    text, file, dumps, head = given["text"], given["file"], None, ""
+    asked = [name for name in ("text", "file") if given[name] is not None]
     if len(asked) != 1:
         what = f"a {' and a '.join(asked)} were given; one is explained" if asked else "a text is needed"
-        choose = ["llamapar explain 'TEXT'", "--file FILE", "- for a pipe", "--flight DIR"]
+        choose = ["llamapar explain 'TEXT'", "--file FILE", "- for a pipe", "a folder of flight records"]
         raise LlamaparError(what, "", choose, "text")
     if text not in (None, "-") and os.path.exists(text):  # A file name is not a text to explain.
         file = text if os.path.isfile(text) else None
+        dumps = Path(text) if os.path.isdir(text) else None
         what = "a file: it is read, as by --file" if file else "no regular file: taken as the text itself"
+        what = "a folder: its flight records are read" if dumps else what
         write_line(sys.stderr, f"llamapar: {shown(text, 200)} is {what}")
     known = _known(given)
-    if flight is not None:
-        found = explain(flight=flight, **known)
+    if dumps is not None:
+        found = explain(dumps, **known)
     elif file is not None:
         found = _of_file(file, known)
     elif text == "-":
@@ -62,7 +64,7 @@ def _answer(given: Given) -> CommandAnswer:
         head = "\n" if first else ""
     else:
         found = explain(text.encode("utf-8", "surrogateescape"), **known)
-    told = found.verdict != UNKNOWN or (flight is not None and found.best is not None)
+    told = found.verdict != UNKNOWN or (dumps is not None and found.best is not None)
     return CommandAnswer(told, lambda: f"{head}{as_text(str(found))}", found.as_dict)
 
 
@@ -74,15 +76,14 @@ def _known(given: Given) -> Values:
     known: Values = {"context": None if given["context"] is None else _context(given["context"])}
     if given.files:
         settings = late("read_settings")(*given.files, overrides=given["overrides"])
-        schedule = {name: value for name, value in settings.facts().items() if name == "schedule"}
-        known["context"] = settings.known() | schedule | (known["context"] or {})
+        known["context"] = settings.known() | (known["context"] or {})
         known |= {} if settings.judge is None else {"framework": settings.judge}
     known |= {
         name: whole(name, value, 1, OPTIONS[name].most) for name, value in given.of(*AXES, *_FACTS).items()
     }
     if given["model"] is not None:
         known["model"] = _model(given["model"])
-    return known | given.of("framework", "schedule")
+    return known | given.of("framework")
 
 
 def _context(text: str) -> Values:
@@ -211,13 +212,18 @@ def _echoed(pieces: Iterable[bytes], stream: IO[str] | None) -> Iterator[bytes]:
 COMMAND = Command(
     "the cause of an error message, a traceback, a log or a wrong shape",
     "explain",
-    ("model", *AXES, *_FACTS, "schedule", "framework", "context", "file", "flight", "config", "launch"),
+    ("model", *AXES, *_FACTS, "framework", "context", "file", "config", "launch"),
     "llamapar explain 'embed_tokens.weight is [16064, 8192]' --tp 8\n"
     "  llamapar explain --file train.log --model llama3-70b --tp 16\n"
     "  llamapar explain --file train.log --config train.toml --launch run.slurm\n"
-    "  llamapar explain --flight dumps/ --tp 8 --pp 4 --dp 4\n"
+    "  llamapar explain dumps/ --model llama3-8b --tp 8 --dp 4\n"
     "  torchrun --nproc-per-node 8 train.py 2>&1 | llamapar explain -",
-    positional=(("text", "the text in quotes, or - for what another program says on a pipe"),),
+    positional=(
+        (
+            "text",
+            "the text in quotes, a folder of flight records, or - for what another program says on a pipe",
+        ),
+    ),
     exits="0 explained, 1 not known",
     answer=_answer,
     surplus="the whole text in quotes",
@@ -225,7 +231,6 @@ COMMAND = Command(
         "model": f"{OPTIONS['model'].help}, or a public model's name",
         **{axis: f"{AXIS_TITLES[axis]} ranks, if known" for axis in AXES},
         "virtual_stages": "pipeline stages per rank, if known",
-        "schedule": "pipeline schedule; it assigns the collectives of a flight record to layers",
         "framework": "framework that wrote the text: any that `llamapar check` knows",
     },
 )

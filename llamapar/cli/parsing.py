@@ -46,7 +46,6 @@ _METAVARS = {
     "deadline": "SECONDS",
     "memory_gib": "GIB",
     "against": "PATH",
-    "flight": "DIR",
     "context": "JSON",
     **dict.fromkeys(("out", "slides", "config", "launch"), "FILE"),
 }

@@ -83,7 +83,7 @@ def _place() -> Item:
     machine, gpu = 3, 5
     rank = (machine - 1) * _MACHINE + gpu
     return Item(
-        f"The layout of section 6, TP {_JOB.tp}, CP {_JOB.cp}, DP {_JOB.dp}, on four machines: which (tp, "
+        f"The layout of section 5, TP {_JOB.tp}, CP {_JOB.cp}, DP {_JOB.dp}, on four machines: which (tp, "
         f"cp, pp, dp) has GPU {gpu} of the third machine?",
         tuple(_JOB.coord_of(rank)),
         unit="tp, cp, pp, dp",

@@ -7,7 +7,6 @@ The library reads the notebook's own files, which stand here once more, when a q
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import llamapar as lp
 
@@ -47,9 +46,6 @@ global_batch_size = 4
 [parallelism]
 data_parallel_shard_degree = -1
 """
-
-LAYERS, LOST = 3, 5
-"""Layers of the forward that stops, and the rank that leaves out the last one's sum."""
 
 _GPUS = (1, 2, 4, 8, 16)
 
@@ -135,41 +131,6 @@ def _able() -> Item:
     )
 
 
-@cache
-def _standing() -> Item:
-    layout = lp.Layout(tp=4, dp=2)
-    left = {
-        rank: [("tp", layout.group("tp", rank))] * (LAYERS - (rank == LOST))
-        + [("dp", layout.group("dp", rank))]
-        for rank in range(layout.world)
-    }
-    # A call ends when it is the next one of every rank of its group.
-    while together := [
-        calls[0] for calls in left.values() if calls and all(left[r][:1] == calls[:1] for r in calls[0][1])
-    ]:
-        for rank in together[0][1]:
-            left[rank].pop(0)
-    still = [rank for rank, calls in left.items() if calls]
-    group = [rank for rank in layout.group("tp", LOST) if rank != LOST]
-    through = [rank for rank in left if rank not in still]
-    return Item(
-        "How many of the eight ranks stand still?",
-        len(still),
-        unit="ranks",
-        hints=(
-            f"Ranks {', '.join(map(str, group))} wait for rank {LOST}. Which ranks wait for these?",
-            "After its layers each rank adds up with the same rank of the other copy: 0 with 4, 1 with 5.",
-        ),
-        slips=(
-            (len(group), "Those are of its own group. Then the other copy waits for them."),
-            (layout.world, f"Rank {LOST} goes on to the last sum, where rank 1 meets it."),
-            (layout.world - 1, f"Rank {LOST} comes through, and so does the rank that adds up with it."),
-        ),
-        why=f"All but {' and '.join(map(str, through))}: these two meet in the last sum.",
-        shows=lp.view(lp.ranks(layout, LOST)),
-    )
-
-
 def _copies() -> Item:
     gpus, layout = 512, lp.Layout(tp=8, pp=4)
     return Item(
@@ -219,7 +180,6 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "Which is the largest tensor_parallel_degree with which torchtitan runs it?": _largest_tp,
     "NeMo does not read the misspelt key: how many copies of the model do the 128 GPUs make?": _copies_made,
     "Of 1, 2, 4, 8 and 16 GPUs, on how many numbers of them does it run?": _able,
-    "How many of the eight ranks stand still?": _standing,
 }
 """By the question itself."""
 

@@ -6,8 +6,6 @@ checker reads neither a loop nor one dictionary made from another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import TypedDict
 
 from .hardware import GpuLike
@@ -151,7 +149,6 @@ ExplainKeywords = TypedDict(
         "dp": "int | str | None",
         "ep": "int | str | None",
         "virtual_stages": "int | str | None",
-        "schedule": "str | None",
     },
     total=False,
 )
@@ -273,7 +270,6 @@ ExplorerKeywords = TypedDict(
 ClinicFields = TypedDict(
     "ClinicFields",
     {
-        "flight": "str | Path | Iterable[str | Path] | None",
         "model": "ModelLike | None",
         "framework": "str | None",
         "tp": "int | str | None",
@@ -301,7 +297,6 @@ ClinicKeywords = TypedDict(
     "ClinicKeywords",
     {
         "text": "str | BaseException",
-        "flight": "str | Path | Iterable[str | Path] | None",
         "model": "ModelLike | None",
         "framework": "str | None",
         "tp": "int | str | None",

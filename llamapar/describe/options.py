@@ -252,7 +252,6 @@ _TABLE = (
     Option("against", str, None, "another checkpoint of the same model, to compare bit for bit"),
     # the command's own
     Option("file", str, None, "log file to read instead, of any size"),
-    Option("flight", str, None, "folder with torch's flight records of a hanging run, one file per rank"),
     Option("context", str, None, _CONTEXT),
     Option("minutes", int, None, "length of a session (default: that of reading it)", "minutes"),
     Option("slides", str, None, "new file for slides: one HTML page, made of the notebooks' pictures"),
@@ -283,7 +282,7 @@ OTHER_DEFAULTS: dict[str, Mapping[str, object]] = {
     "checkpoint": {"format": "hf", "layer_split": "balanced ends"},
     "inside": _TIMED,
     "debug": {"deadline": 2.0},
-    "explain": dict.fromkeys((*AXES, "virtual_stages", "zero", "schedule")),
+    "explain": dict.fromkeys((*AXES, "virtual_stages", "zero")),
     "loading": {"seq_len": 4096},
     "memory": _MEMORY,
     "reconcile": _MEMORY,

@@ -10,7 +10,7 @@ table of whole messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,10 +20,10 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
-from llamapar.errors import MAX_SIZE, LlamaparError, one_of, shown, whole
+from llamapar.errors import MAX_SIZE, one_of, shown, whole
 from llamapar.late import late
 
-from .explanation import Diagnosis, Dumps, Explanation, Said
+from .explanation import Diagnosis, Explanation, Said
 from .hypothesis import Level
 from .known import FACTS, Known
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
@@ -36,7 +36,6 @@ def explain(
     layout: LayoutLike | None = None,
     framework: str | None = None,
     *,
-    flight: str | Path | Iterable[str | Path] | Dumps | None = None,
     context: Mapping[str, Any] | None = None,
     **facts: Unpack[ExplainKeywords],
 ) -> Explanation:
@@ -46,15 +45,12 @@ def explain(
         a shape such as (16064, 8192),
         a mapping from a tensor's name to its shape, or a RunResult, which supplies its model and layout;
         for a log larger than memory, an open file or another iterator of its lines, which is read in
-        bounded memory.
+        bounded memory;
+        for a run that hangs, the pathlib.Path of a folder with torch's flight records, one file for each
+        rank. They are read as data; layout and model say which group waits, and for what.
     model: a preset's name, a ModelConfig, a config.json or its dict; a public model's name in free words
         ("Llama-2-70b-hf") also works. layout: a Layout or a dict of degrees, which may be partial.
     framework: the framework whose wording and rules to prefer.
-    flight: instead of `what`, a folder of torch's flight records of a run that hangs, one file for each rank,
-        or some of the files; logs and stacks (py-spy, faulthandler) in it are read too, or alone.
-        They are read as data, against `layout` or the layout that their groups imply.
-        With the model of the training step, each collective gets its layer and part of the layer.
-        With seq_len, global_batch and (for a pipeline) the schedule, this works in the first steps too.
     facts: other known facts: degrees, gpus, n_heads, n_kv_heads, dim, seq_len and so on, each by its
         name; a change is given as "1->2".
     context: the same facts, model, layout and framework, under the names of the program that reports them
@@ -84,8 +80,9 @@ def explain(
         find_model(known.name)  # This says which names are near.
     for name, value in arguments.items():
         _refuse_unread(name, value, known)
-    if flight is not None:
-        return _of_flight(what, flight, known)
+    if isinstance(what, Path):
+        found: Explanation = late("explain_dumps")(what, known)
+        return found
     if hasattr(what, "explanation"):  # A RunResult, whose room may not be imported here.
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
     if isinstance(what, BaseException):
@@ -102,19 +99,10 @@ def explain(
 
 def _refuse_unread(name: str, value: object, known: Known) -> None:
     """Raise LayoutError for an argument of `explain` that is no choice, or that no number was read from."""
-    if name == "schedule":
-        OPTIONS[name].chosen(value)
-    elif name not in FACTS:
+    if name not in FACTS:
         one_of("layout", name, Layout.__dataclass_fields__)
     elif FACTS[name] not in {*known.numbers, *known.changes}:
         whole(name, value, int(name != "zero"), OPTIONS[name].most if name in OPTIONS else MAX_SIZE)
-
-
-def _of_flight(what: Any, flight: Any, known: Known) -> Explanation:
-    """Explain flight records alone."""
-    if what is not None:
-        raise LlamaparError("a text and flight records were given; one is explained", "", (), "flight")
-    return late("explain_flight")(flight, known)
 
 
 def _shape_text(what: Any) -> str:

@@ -43,17 +43,8 @@ _NOT_OURS = {"types_differ", "not_there", "bad_data", "operator_rule"}
 """Subtypes of errors that any code has: a traceback says of them what there is to say."""
 
 
-class Dumps(Protocol):
-    """Flight records that have been read; the satellite `flight` makes them."""
-
-    @property
-    def broken(self) -> Mapping[int, str]:
-        """Rank → the reason why its dump cannot be read."""
-        ...
-
-
-class HangPositions(Protocol):
-    """The position of every rank in a hang: a record that the satellite `flight` makes."""
+class HangRecord(Protocol):
+    """The calls of a hang that have not ended: a record that the satellite `hangs` makes."""
 
     def as_dict(self) -> Plain: ...
     def _repr_html_(self) -> str: ...
@@ -176,9 +167,9 @@ class Explanation:
     """The verdict ("sharding", "not_sharding" or "unknown"), its reason, and the diagnoses, likeliest first.
 
     line: the root cause as quoted from the text. ranks: the ranks that reported it, if the text names them.
-    known: the given facts, and those that the text states. note: what else in the log it explains. flight:
-    for flight records, the position of every rank. live: for an exception, the facts of its frame. again: the
-    explanation of the same text with other known facts; None if a text alone was not explained.
+    known: the given facts, and those that the text states. note: what else in the log it explains. hang:
+    for flight records, the calls that have not ended. live: for an exception, the facts of its frame. again:
+    the explanation of the same text with other known facts; None if a text alone was not explained.
     """
 
     verdict: str
@@ -188,7 +179,7 @@ class Explanation:
     ranks: tuple[int, ...] = ()
     known: Known = field(default_factory=Known)
     note: str = ""
-    flight: HangPositions | None = None
+    hang: HangRecord | None = None
     live: LiveFacts | None = None
     again: Callable[[Known], Explanation] | None = field(default=None, compare=False)
 
@@ -214,7 +205,7 @@ class Explanation:
         """Plain values for JSON: {"verdict": …, "diagnoses": [...]}."""
         plain: Plain = {"verdict": self.verdict, "diagnoses": [d.as_dict() for d in self.diagnoses]}
         plain |= {} if self.live is None else {"live": self.live.as_dict()}
-        return plain if self.flight is None else {**plain, "flight": self.flight.as_dict()}
+        return plain if self.hang is None else {**plain, "hang": self.hang.as_dict()}
 
     @property
     def short(self) -> str:
@@ -286,7 +277,7 @@ class Explanation:
         lines += filter(None, (self.note, self._unknown_model))
         lines += [] if self.live is None else self.live.lines()
         first = [self.headline, *(best.lines if best else ()), *(f"    {line}" for line in lines)]
-        more = [] if self.flight is None else [str(self.flight)]
+        more = [] if self.hang is None else [str(self.hang)]
         blocks = [f"{'or ' * (i > 0 or best is not None)}{d}" for i, d in enumerate(below)]
         return "\n".join([*first, *blocks, *more])
 
@@ -303,7 +294,7 @@ class Explanation:
         others = [d._repr_html_() for d in below]
         cards += [others.pop(0)] if others and best is None else []
         cards += [f"<details><summary>or else</summary>{''.join(others)}</details>"] if others else []
-        return "".join([*cards, "" if self.flight is None else self.flight._repr_html_()])
+        return "".join([*cards, "" if self.hang is None else self.hang._repr_html_()])
 
     def __bool__(self) -> bool:
         """Whether the verdict is a sharding problem."""

@@ -88,7 +88,7 @@ class Known:
     """Facts besides the text; each may be missing.
 
     numbers: facts by name. changes: facts that differ between two sides ("1->2"). name: the model's name, if
-    given in words. schedule: of the pipeline; "" if unknown.
+    given in words.
     """
 
     model: ModelConfig | None = None
@@ -97,7 +97,6 @@ class Known:
     framework: Framework | None = None
     layout: Layout | None = None
     name: str = ""
-    schedule: str = ""
 
     @classmethod
     def of(cls, model: Any, layout: Any, framework: Any, context: Mapping[str, Any]) -> Known:
@@ -127,7 +126,7 @@ class Known:
                 numbers[fact] = value
         judge = find_framework(framework) if framework is not None else None
         config, name = _model(model)
-        return cls(config, numbers, changes, judge, layout, name, str(context.get("schedule") or ""))
+        return cls(config, numbers, changes, judge, layout, name)
 
     @property
     def unknown_model(self) -> bool:

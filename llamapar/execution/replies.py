@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llamapar.diagnosis import Explanation, Level
+from llamapar.diagnosis.known import Known
 from llamapar.errors import Choice, LlamaparError
 from llamapar.late import late
 from llamapar.records.trace import grouped
@@ -26,7 +27,7 @@ from .engines.rank import RankStatus, Reply
 class RankFailure(LlamaparError):
     """The ranks could not answer: one was killed, or a collective waited for a rank that never arrived.
 
-    `ranks` says what each rank was doing; `first` is the rank that failed, or went missing, first. `flight`
+    `ranks` says what each rank was doing; `first` is the rank that failed, or went missing, first. `hang`
     is the explanation `lp.explain` gives of torch's flight records, after a time-out.
     """
 
@@ -37,12 +38,12 @@ class RankFailure(LlamaparError):
         choose: Iterable[object] = (),
         ranks: dict[int, str] | None = None,
         first: int | None = None,
-        flight: Explanation | None = None,
+        hang: Explanation | None = None,
     ):
         super().__init__(what, why, choose)
         self.ranks = ranks or {}
         self.first = first
-        self.flight = flight
+        self.hang = hang
 
 
 class Cancelled(LlamaparError):
@@ -151,16 +152,16 @@ class Scene:
         standing = {rank: line for rank, line in places.items() if line and rank not in self.replies}
         for line, ranks in grouped(standing):
             lines.append(f"{rank_names(ranks)} stand{'' if len(ranks) > 1 else 's'} on {line}")
-        flight = _explained(flights)
-        if flight is not None and flight.best is not None and flight.best.level is Level.LIKELY:
-            lines.append(f"flight records: {flight.best.cause}")
+        hang = _explained(flights, len(self.notes))
+        if hang is not None and hang.best is not None and hang.best.level is Level.LIKELY:
+            lines.append(f"flight records: {hang.best.cause}")
         return RankFailure(
             f"time-out: no rank made progress for {seconds:g} s",
             "\n       ".join(lines),
             [Choice.of("if a rank only computes for long", timeout=2 * seconds)],
             states,
             min(absent, default=None),
-            flight,
+            hang,
         )
 
     def cancelled(self, why: Cancelled) -> Cancelled:
@@ -183,14 +184,16 @@ class Scene:
         return [answer(rank) for rank in range(len(self.notes))]
 
 
-def _explained(flights: Mapping[int, bytes]) -> Explanation | None:
-    """The explanation of flight records; None without records, or if torch's format is unknown.
+def _explained(flights: Mapping[int, bytes], world: int) -> Explanation | None:
+    """The explanation of flight records of `world` ranks; None without records, or if torch's format is new.
 
     The reader is imported only here, so a run that ends well does not load it.
     """
     files = [(f"rank_{rank}", data) for rank, data in flights.items() if data]
     try:
-        found: Explanation | None = late("explain_dumps")(files) if files else None
+        found: Explanation | None = (
+            late("explain_dumps")(files, Known(numbers={"world": world})) if files else None
+        )
     except LlamaparError:
         return None
     return found

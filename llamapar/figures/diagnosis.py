@@ -19,7 +19,6 @@ from llamapar.diagnosis import CATEGORIES, Diagnosis, Explanation
 from llamapar.diagnosis.limits import allocation
 from llamapar.diagnosis.live_facts import LiveFacts
 from llamapar.errors import LayoutError, LlamaparError, printable
-from llamapar.late import late
 from llamapar.place import heads, ranks, sequence, stages, vocab
 from llamapar.place.rank_grid import in_short
 from llamapar.records.equations import Multiples, Padded, Quotient, Side
@@ -66,8 +65,6 @@ _UNITS = {
 
 def picture(explained: Explanation) -> Drawn:
     """The picture of the likeliest diagnosis. Raises LayoutError if it has no numbers to draw."""
-    if explained.flight is not None:
-        return late("hang_picture")(explained.flight)
     best, sizes = explained.best, explained.live and _sizes(explained.live)
     if best is None:
         if sizes:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from functools import cache
 
 from llamapar.describe.layout import AXES
 from llamapar.describe.models import public_models
 from llamapar.describe.options import Values
-from llamapar.diagnosis.explanation import Dumps
 from llamapar.diagnosis.known import model_named
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import padding_rule
 from llamapar.frameworks.settings import Settings
-from llamapar.late import late
 from llamapar.records.tables import Plain
 
 from .controls import LAYOUT
 from .line import PLAIN
-
-MOST_DUMPS = 6 * 2**20
-"""Bytes of the flight records of a drop: a message to a kernel holds 10 MiB, base64 takes a third more."""
-
 
 _SEARCHED = 200_000
 """Characters of either end of a text that are searched for names."""
@@ -47,16 +40,6 @@ def named_in(text: str) -> dict[str, str]:
     frameworks = {name for package, name in _PACKAGES.items() if re.search(rf"\b{package}[/.]", searched)}
     found = {"model": models, "framework": frameworks}
     return {name: min(one) for name, one in found.items() if len(one) == 1}
-
-
-def flight_records(content: Values) -> Dumps:
-    """Flight records as [name, base64] each. Raises LlamaparError if they are too large for a message."""
-    if content["bytes"] > MOST_DUMPS:
-        what = f"{content['bytes']:,} bytes of flight records, at most {MOST_DUMPS:,} travel from the browser"
-        raise LlamaparError(what, "", ["clinic(flight=FOLDER) in a cell", "llamapar explain --flight FOLDER"])
-    pairs = ((str(name), base64.b64decode(str(text))) for name, text in content["files"])
-    dumps: Dumps = late("dumps_of_bytes")(pairs)
-    return dumps
 
 
 def controls_of(settings: Settings) -> Values:

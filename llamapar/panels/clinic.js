@@ -10,45 +10,11 @@ function cut(text) {
   return [`${text.slice(0, MOST / 3)}\n${text.slice((-MOST / 3) * 2)}`, note];
 }
 
-// -- flight records -----------------------------------------------------------------------------
-// A dump is a pickle or torch's JSON in a file whose name ends in its rank; where one is among the files, all
-// so named are dumps, for one may be cut off or empty. They travel as they are, as base64.
-
-const MOST_DUMPS = 6 << 20; // bytes of them all: a message of Jupyter's holds 10 MiB
-
-const isLog = (file) => /\.(log|txt|out|err)$/i.test(file.name);
-const numbered = (file) => !isLog(file) && !file.name.startsWith(".") && /\d\D*$/.test(file.name.replace(/\.\w+$/, ""));
-
-async function isDump(file) {
-  if (!numbered(file)) return false;
-  const start = new Uint8Array(await file.slice(0, 64).arrayBuffer());
-  const known = /^\s*\{\s*"(comm_lib_version|nccl_version|nccl_comm_state|entries|pg_config|pg_status|version"\s*:\s*"\d\.\d)/;
-  return start[0] === 0x80 || known.test(new TextDecoder().decode(start));
-}
-
-const encoded = (file) => new Promise((resolve, reject) => {
-  const reader = new FileReader();
-  reader.onload = () => resolve([file.name, reader.result.split(",")[1] ?? ""]);
-  reader.onerror = () => reject(reader.error);
-  reader.readAsDataURL(file);
-});
-
-const MOST_LOG = 1 << 20; // bytes of a log that travels with dumps or stacks
-
-// Whether a text holds a stack of py-spy or faulthandler.
-const isStack = async (file) => isLog(file) && /\(most recent call first\)|"MainThread"/.test(await file.slice(0, MOST_LOG).text());
-
-// Dumps, stacks, logs and settings, as they come. A log goes into the box by `log`, unless there are dumps, or the
-// stacks of several ranks: then the logs travel too, for all are read together.
+// A log goes into the box, other files are a run's settings.
 async function readRun(files, ask, log) {
-  const stacks = (await Promise.all(files.map(isStack))).filter(Boolean).length;
-  const records = (await Promise.all(files.map(isDump))).some(Boolean);
-  const found = records || stacks > 1;
-  const dumps = files.filter((file) => (isLog(file) ? found && file.size <= MOST_LOG : records && numbered(file)));
-  const bytes = dumps.reduce((sum, file) => sum + file.size, 0);
-  if (found) ask({ kind: "flight", bytes, files: bytes > MOST_DUMPS ? [] : await Promise.all(dumps.map(encoded)) });
-  else files.filter(isLog).forEach((file) => file.text().then(log));
-  await readFiles(files.filter((file) => !dumps.includes(file) && !isLog(file)), ask);
+  const isLog = (file) => /\.(log|txt|out|err)$/i.test(file.name);
+  files.filter(isLog).forEach((file) => file.text().then(log));
+  await readFiles(files.filter((file) => !isLog(file)), ask);
 }
 
 // How sure an answer is and what would make it surer: a box for each fact that a field knows, its name for another.
@@ -93,18 +59,16 @@ const exampleRows = (examples, send) => examples.map(({ title, source: [name, pa
 
 function render({ model, el }) {
   const picked = make("div", { class: "lp-picked", hidden: true, "aria-live": "polite" });
-  const pick = ({ points: [point] }) => { // what the pointer says of a call, to stay and to be copied, and its stack
+  const pick = ({ points: [point] }) => { // what the pointer says, to stay and to be copied
     const said = plain(point.hovertext ?? "").replaceAll(" · ", "\n");
-    const stack = panel.payload().figure?.layout.meta?.stacks?.[point.customdata] ?? [];
-    const whole = fold(`the whole stack: ${stack.length} frames, the innermost first`, {}, make("pre", { tabindex: 0 }, stack.join("\n")));
-    picked.replaceChildren(make("pre", { tabindex: 0 }, said), ...(stack.length ? [whole] : []));
+    picked.replaceChildren(make("pre", { tabindex: 0 }, said));
     picked.hidden = !said;
   };
   const panel = buildPanel({ model, el }, "lp-clinic", pick);
   const { uid, payload, send, ask, figure, status, cards, controls } = panel;
   const fix = (diagnosis, k) => ask({ kind: "fix", diagnosis, fix: k });
   const box = make("textarea", { class: "lp-box", id: `${uid}-text`, rows: 7, spellcheck: "false", autocomplete: "off", wrap: "off" });
-  const label = make("label", { for: box.id }, "Paste an error, a traceback or a log; drop its file here, the run's settings, or a folder of flight records");
+  const label = make("label", { for: box.id }, "Paste an error, a traceback or a log; drop its file here, or the run's settings");
   const left = make("div", { class: "lp-why", hidden: true });
   const line = make("pre", {});
   const told = make("div", { class: "lp-told", hidden: true, "aria-live": "polite" });

@@ -1,4 +1,4 @@
-"""The clinic: paste an error, or drop the flight records of a hang, read its meaning, press a fix.
+"""The clinic: paste an error, read its meaning, press a fix.
 
 It also takes an exception, of which it shows the live facts, and while it is empty it offers examples. Beside
 the text stand the known facts about model and layout: stated by the text, implied by its numbers, or
@@ -27,7 +27,6 @@ from llamapar.describe.options import OPTIONS, OTHER_DEFAULTS, Values
 from llamapar.describe.typed_numbers import parse_number
 from llamapar.describe.typed_numbers import typed as read_typed
 from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
-from llamapar.diagnosis.explanation import Dumps
 from llamapar.diagnosis.known import ARGUMENTS, model_named
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
 from llamapar.figures import View, view
@@ -35,10 +34,9 @@ from llamapar.figures.diagnosis import failing_ranks
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import Settings
-from llamapar.late import late
 from llamapar.rules.fix import Fix
 
-from .bringing import flight_records, named_in
+from .bringing import named_in
 from .controls import CLINIC, DIMS, MORE
 from .explorer_panel import Explorer
 from .page import Page, for_browser, nth, source
@@ -71,14 +69,13 @@ _RANK = re.compile(r"^\[rank(\d{1,7})\]:", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Visit:
-    """A text, or flight records, and the fields that the reader typed; own: the reader's own model.
+    """A text and the fields that the reader typed; own: the reader's own model.
 
     error: the exception of which the text is the traceback; it keeps the tensors of its frames alive.
     """
 
     text: str = ""
     error: BaseException | None = None
-    flight: Dumps | None = None
     typed: Values = field(default_factory=dict)
     own: ModelConfig | None = None
     settings: Settings | None = None
@@ -99,13 +96,8 @@ class Visit:
                 own = None if value is None or isinstance(value, str) else find_model(value)
             if value not in (None, "") and not (name == "model" and own):
                 typed[name] = read_typed(name, value) if name in _COUNTS else value
-        flight = None if changes.get("text") else self.flight
         text = text.encode("utf-8", "replace").decode()
-        return replace(self, text=text, error=error, flight=flight, typed=typed, own=own)
-
-    def fly(self, flight: Dumps) -> Visit:
-        """With flight records instead of a text."""
-        return replace(self, text="", error=None, flight=flight)
+        return replace(self, text=text, error=error, typed=typed, own=own)
 
     def load(self, model: ModelConfig) -> Visit:
         """With the reader's own model."""
@@ -160,8 +152,6 @@ class Visit:
     @cached_property
     def _explained(self) -> tuple[Explanation, LlamaparError | None]:
         try:
-            if self.flight is not None:
-                return explain(flight=self.flight, **self._known[0]), None
             if not self.text.strip():
                 return NOTHING, None
             return explain(self.error or self.text, **self._known[0]), None
@@ -173,7 +163,7 @@ class Visit:
 
     @property
     def explanation(self) -> Explanation:
-        """The explanation of the text or the records."""
+        """The explanation of the text."""
         return self._explained[0]
 
     @property
@@ -212,7 +202,7 @@ class Visit:
     def where(self) -> View | LlamaparError | None:
         """For a log of several ranks, those with the error on the rank grid, or the reason why not."""
         heard = {*self.explanation.ranks, *map(int, _RANK.findall(self.text))}
-        if self.flight or len(heard) < 2 or not self.explanation.ranks:
+        if len(heard) < 2 or not self.explanation.ranks:
             return None
         try:
             return View(*failing_ranks(self.explanation, sorted(heard)))
@@ -221,11 +211,8 @@ class Visit:
 
     @property
     def _figure(self) -> Values | None:
-        """The picture as the page draws it; for flight records, with the stacks of their calls."""
-        if not isinstance(self.picture, View):
-            return None
-        standing = self.explanation.flight
-        return self.picture.spec if standing is None else late("hang_picture")(standing, with_stacks=True)[0]
+        """The picture as the page draws it."""
+        return self.picture.spec if isinstance(self.picture, View) else None
 
     @property
     def status(self) -> str:
@@ -289,7 +276,7 @@ class Clinic(Page[Visit]):
 
     @checked_options
     def __init__(self, **values: Unpack[ClinicKeywords]) -> None:
-        super().__init__(_changed(Visit(), Values(values)))
+        super().__init__(Visit().change(Values(values)))
 
     @checked_options
     def set(self, **values: Unpack[ClinicKeywords]) -> None:
@@ -297,10 +284,9 @@ class Clinic(Page[Visit]):
         one.
 
         text: a text, or an exception, which is kept with its frames until another text comes.
-        flight: instead of a text, a folder of torch's flight records, or some files. Raises LayoutError for
-        an unknown field.
+        Raises LayoutError for an unknown field.
         """
-        self._show(lambda visit: _changed(visit, Values(values)))
+        self._show(lambda visit: visit.change(Values(values)))
 
     @property
     def explanation(self) -> Explanation:
@@ -340,9 +326,6 @@ class Clinic(Page[Visit]):
     def _press(self, kind: str, content: Values, current: bool) -> None:
         if kind == "fix" and current:
             self.open_fix(int(content["fix"]), int(content["diagnosis"]))
-        elif kind == "flight":
-            folder = flight_records(content)
-            self._show(lambda visit: visit.fly(folder))
         elif kind == "open":
             self.open_files()
 
@@ -354,13 +337,6 @@ def clinic(text: str | BaseException = "", **values: Unpack[ClinicFields]) -> Cl
     text: a text, or an exception, of which the live facts are shown; a cell's last one is `sys.last_value`.
     """
     return Clinic(text=text, **values)
-
-
-def _changed(visit: Visit, values: Values) -> Visit:
-    """With the values given from code; flight records are named by their folder."""
-    fields = {name: value for name, value in values.items() if name != "flight"}
-    visit = visit.change(fields)
-    return visit if values.get("flight") is None else visit.fly(late("read_dumps")(values["flight"]))
 
 
 def _sizes(model: ModelConfig | None, *names: str) -> Values:

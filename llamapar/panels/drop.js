@@ -7,23 +7,7 @@ const MOST_FILE = 1 << 20; // characters of a file that travel: of a longer one,
 const readFiles = async (files, ask) => files.length && ask({ kind: "settings", files: await Promise.all([...files].map(async (file) =>
   [file.name, file.size > MOST_FILE ? " ".repeat(MOST_FILE + 1) : await file.text()])) });
 
-// The files of a drop, those of a dropped folder among them.
-async function dropped(transfer) {
-  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter((entry) => entry?.isDirectory);
-  const names = new Set(entries.map((entry) => entry.name));
-  const files = [...transfer.files].filter((file) => !names.has(file.name));
-  for (const entry of entries) {
-    const reader = entry.createReader();
-    const some = () => new Promise((resolve, reject) => { reader.readEntries(resolve, reject); });
-    for (let found = await some(); found.length; found = await some()) { // a hundred at a time
-      const inside = found.filter((one) => one.isFile && !one.name.startsWith("."));
-      files.push(...await Promise.all(inside.map((one) => new Promise((resolve, reject) => { one.file(resolve, reject); }))));
-    }
-  }
-  return files;
-}
-
-// Takes what is dropped on a node; `read` takes files. Where a folder holds none, or cannot be read, the kernel says so.
+// Takes what is dropped on a node; `read` takes files. Where there is none, or only a folder, the kernel says so.
 function takeDrops(node, ask, read = readFiles) {
   node.addEventListener("dragover", (event) => { event.preventDefault(); node.classList.add("lp-over"); });
   node.addEventListener("dragleave", () => node.classList.remove("lp-over"));
@@ -31,7 +15,8 @@ function takeDrops(node, ask, read = readFiles) {
     node.classList.remove("lp-over");
     if (!event.dataTransfer?.files.length) return; // a text: the box takes it
     event.preventDefault();
-    dropped(event.dataTransfer).catch(() => []).then((files) => (files.length ? read(files, ask) : ask({ kind: "settings", files })));
+    const files = [...event.dataTransfer.items].filter((item) => !item.webkitGetAsEntry?.()?.isDirectory).map((item) => item.getAsFile());
+    if (files.length) read(files, ask); else ask({ kind: "settings", files });
   });
 }
 
