@@ -83,7 +83,6 @@ def test_a_strange_file_is_read_or_refused_in_words(name: str) -> None:
     ("name", "words"),
     [
         ("an escape character in YAML", "a.yaml, line 5: no YAML: unacceptable character #x001b"),
-        ("defaults in defaults", "a.sh cannot be read\n  why  nested too deeply"),
         ("a tag that the value breaks", "a.yaml, line 5|a.yaml: no YAML"),
         ("a number of many digits in Python", "a.py, line 2: no Python: Exceeds the limit"),
     ],

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.configs import documents, export, flags, launch, mapped, shell
+from llamapar.configs import documents, export, flags, launch, lines, mapped
 from llamapar.configs.draft import as_list
 from llamapar.configs.files import Files
 from llamapar.configs.formats import ROWS
@@ -53,13 +53,16 @@ FILLED = {
 }
 
 
-@pytest.mark.parametrize(("rows", "least", "filled"), [(CASES, 0.97, FILLED), (GATHERED, 0.93, set())])
+@pytest.mark.parametrize(
+    ("rows", "least", "filled"), [(CASES, 0.87, FILLED), (GATHERED, 0.92, {"a-mg-hygon-llama3-70b gpus"})]
+)
 def test_most_fields_of_real_files_are_read(rows: Any, least: float, filled: set[str]) -> None:
     total = Score()
     for name, row in rows.items():
         if rows is GATHERED or not row["doubtful"]:
             total.add(scored(name))
-    assert total.right / total.fields > least  # what is left stands in files that are not given
+    # What is left is decided by conditions and sums of scripts, by recipes, and in files that are not given.
+    assert total.right / total.fields > least
     assert set(total.filled) == filled
 
 
@@ -89,13 +92,10 @@ GOLD: dict[str, tuple[str, str]] = {
     "mg-14-llmjp-v4-8b-noworld": ("ignored", "sequence parallelism"),
     "mg-16-llmjp-v4-7.7b-pp2-tp1": ("ignored", "sequence parallelism"),
     "mg-20-abci-70b-32node": ("unknown", "no flag passes it"),
-    "mg-21-abci-13b-llmjp-name-lies": ("contradictions", "name says dp8"),
-    "mg-22-mdx-7b-name-lies": ("contradictions", "name says dp8"),
     "mg-42-starcoder-15b-bigcode": ("not_covered", "LayerNorm"),
     "nt-13-moe": ("contradictions", "the key stands twice"),
     "ca-06-docs-zbv-hybrid-assert": ("contradictions", "fails an assertion"),
     "ca-07-moe": ("contradictions", "= 16"),
-    "mx-02-405b-128vm": ("ignored", "no key=value argument"),
 }
 """What breaks a rule as it stands → where a reading says so, and with which words."""
 
@@ -108,16 +108,22 @@ def test_what_breaks_a_rule_as_it_stands_is_told(name: str) -> None:
     assert words in text, text
 
 
-def test_a_split_and_a_padding_that_a_file_says_are_judged() -> None:
-    """126 layers for 64 stages: the recipe's base, which is not in the file, counts embedding and loss."""
-    row = CASES["mb-03-405b-1024gpu"]
-    report = lp.check(read(row))
-    assert report.ok, str(report)
-    assert not [finding for finding in report.findings if finding.code == "LP105"]  # nothing is padded
-    unread = row | {"text": row["text"].replace("llama31_405b_pretrain_config()", "own_config()")}
-    assert read(unread).unknown["zero"].startswith("own_config may say it")
-    with pytest.raises(lp.LlamaparError, match="model"):
-        lp.check(read(unread))
+RECIPES = [name for name, row in (CASES | GATHERED).items() if row["format"].endswith("-python")]
+
+
+def test_a_recipe_in_python_is_refused_by_name() -> None:
+    """A function that changes what another one made is a program; one call is read."""
+    refused = {name for name in RECIPES if "tt" in name or "mb" in name}
+    for name in refused - {
+        "a-ttp-krea-32b-472gpus",
+        "a-ttp-oracle-70b-health",
+        "a-ttp-upstream-qwen3-14b-tokens",
+    }:
+        with pytest.raises(lp.LlamaparError, match=r"settings of a recipe in Python, which are not read"):
+            read((CASES | GATHERED)[name])
+    one_call = read(GATHERED["a-ttp-oracle-70b-health"])
+    assert one_call.format == "torchtitan's registry"
+    assert fields(one_call, "tp=8 cp=1 pp=1 seq_len=open") == "tp=8 cp=1 pp=1 seq_len=open"
 
 
 def test_the_numbers_of_a_file_are_believed_and_not_its_name() -> None:
@@ -138,7 +144,7 @@ def test_settings_are_judged_by_their_frameworks_rules() -> None:
     over = ("--training.tensor_parallel_degree", "16")
     titan = settings_of(Files({"train.toml": text}, overrides=over), {"gpus": 128})
     assert [f.code for f in lp.check(titan).errors] == ["LP104"]
-    assert str(titan.sources["layout.tp"]) == "your command training.tensor_parallel_degree"
+    assert str(titan.sources["layout.tp"]) == "your command --training.tensor_parallel_degree"
 
 
 def test_a_model_that_is_not_covered_is_not_judged_as_if_it_were() -> None:
@@ -152,12 +158,14 @@ def test_a_model_that_is_not_covered_is_not_judged_as_if_it_were() -> None:
 def test_every_row_is_recognised_as_its_format() -> None:
     wanted = dict(tt="torchtitan", mg="Megatron-LM", nm="NeMo", nt="nanotron", vl="vLLM", ca="ColossalAI")
     for name, row in CASES.items():
-        assert name[:2] not in wanted or read(row).format.startswith(wanted[name[:2]]), name
+        assert name in RECIPES or name[:2] not in wanted or read(row).format.startswith(wanted[name[:2]]), (
+            name
+        )
 
 
 # -- what the project writes it reads back ---------------------------------------------------------
 
-_NAMES = {"torchtitan": "runs.py", "Megatron-LM": "run.sh", "Hugging Face": "model.py"}
+_NAMES = {"Megatron-LM": "run.sh", "Hugging Face": "model.py"}
 
 
 def _random_job(draw: random.Random) -> lp.Job:
@@ -191,7 +199,7 @@ def test_what_is_exported_is_read_back(target: str, counts: Any) -> None:
         assert settings.contradictions == ()
 
 
-# -- shell -----------------------------------------------------------------------------------------
+# -- launch lines ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -199,30 +207,55 @@ def test_what_is_exported_is_read_back(target: str, counts: Any) -> None:
     [
         ("N=8\nrun --tp $N", "run --tp 8"),
         ("run --tp ${N:-4}", "run --tp 4"),
-        ("A=3; B=$((A*4+2)); run $B", "run 14"),
+        ("N=2\nrun --tp ${N:-4}", "run --tp 2"),
+        (': "${N:=4}"\nrun --tp $N', "run --tp 4"),
+        ("A=3; B=$((A*4+2)); run $B", "run $…"),  # a sum is for a shell
         ('ARGS=(--a 1  # why\n  --b 2\n)\nARGS+=(--c)\nrun "${ARGS[@]}"', "run --a 1 --b 2 --c"),
         ("run --a \\\n  --b", "run --a --b"),
-        ("if [ $X = 1 ]; then V=1; else V=2; fi\nrun $V", "run ￼"),
-        ("X=1\nif [[ $X == 1 ]]; then V=a; elif [ $X = 2 ]; then V=b; else V=c; fi\nrun $V", "run a"),
-        ("X=2\nif [ $X -gt 1 ] && [ $X -lt 3 ]; then V=in; else V=out; fi\nrun $V", "run in"),
-        ("V=1\ncase $1 in\n  --v) V=9; shift;;\nesac\nrun $V", "run 1"),
-        ("H=$(hostname)\nrun --host $H --tp 2", "run --host ￼(…) --tp 2"),
+        ("if [ $X = 1 ]; then V=1; else V=2; fi\nrun $V", "run $V"),
+        ('V=1\n[ -z "$X" ] && V=2\nrun $V', "run $V"),
+        ("V=1\n((V += 1))\nrun $V", "run $V"),
+        ("V=1\nread V\nrun $V", "run $V"),
+        ("f() {\n  V=8\n}\nV=1\nrun $V", "run 1"),
+        ("V=1\nwhile true; do V=8; done\nrun $V", "run $V"),
+        ('A="--x 1"\nif true; then A="$A --y 2"; fi\nrun $A', "run --x 1 --y $"),
+        ('A="--x 1"\nif true; then A="--y 2 $A"; fi\nrun $A', "run --x 1 --y $"),
+        ('if true; then A="--x 1"; else A="--x 2"; fi\nrun $A', "run --x $ --x $"),
+        ("H=$(hostname -I | awk '{ print $1 }')\nrun --host $H --tp 2", "run --host $… --tp 2"),
+        ('H="$(head -n 1 "$FILE")"\nrun --host $H', "run --host $…"),
         ('A="--x 1"\nA="$A --y 2"\nrun $A', "run --x 1 --y 2"),
-        ("run 'a b' \"c $HOME\"", "run a b c ￼HOME"),
+        ("A=x\nA+=y\nrun $A", "run xy"),
+        ("run 'a b' \"c $HOME\"", "run a b c $HOME"),
         ("echo hi # run --tp 9\nrun --tp 1 # --tp 4", "run --tp 1"),
-        ("NGPU=4 run $NGPU", "run ￼NGPU"),
-        ("A=(x y)\nrun $A", "run x"),
+        ("NGPU=4 run $NGPU", "run $NGPU"),
+        ("run --a 1 > log.txt 2>&1 --b 2", "run --a 1  log.txt 2  1 --b 2"),
+        ('run "--a 1 --b 2"', "run --a 1 --b 2"),
+        ('run --a "$@"', "run --a"),
+        ("run --a ${1:-8}", "run --a ${1:-8}"),
+        ("cat <<EOT > x.json\nrun --b it's\nEOT\nrun --a", "run --a"),
     ],
 )
 def test_a_script_is_followed_without_running_it(script: str, words: str) -> None:
-    (command,) = [c for c in shell.read_shell(script).commands if c.words[0].text == "run"]
+    (command,) = [c for c in lines.read_lines(script).commands if c.words[0].text == "run"]
     assert " ".join(word.text for word in command.words) == words
 
 
-def test_a_heredoc_is_passed_over() -> None:
-    read_script = shell.read_shell('cat <<EOT <<-"B"\nrun --b\nEOT\n$(\n\tB\nrun --a\n')
-    assert [c.words[-1] for c in read_script.commands] == [shell.Word("cat", 1), shell.Word("--a", 6)]
-    assert not shell.read_shell("<<\n\t\t\tx\n").commands
+def test_a_word_has_its_line() -> None:
+    script = 'ARGS="\n  --x 1 \\\n  --y 2\n"\nLIST=(\n --z 3\n)\nrun $ARGS \\\n  ${LIST[@]} \\\n  --w 4\n'
+    (command,) = lines.read_lines(script).commands
+    assert [(word.text, word.line) for word in command.words] == [
+        ("run", 8),
+        *(("--x", 2), ("1", 2), ("--y", 3), ("2", 3), ("--z", 6), ("3", 6)),
+        *(("--w", 10), ("4", 10)),
+    ]
+
+
+def test_after_a_quote_without_its_end_anything_may_follow() -> None:
+    text = f"torchrun --nproc_per_node 8 p.py {LLAMA_70B} --data"
+    assert lp.read_settings(text=f"{text} 'x'\n").layout["cp"] == 1
+    cut = lp.read_settings(text=f"{text} 'x\n")
+    assert (cut.layout["tp"], cut.unknown["cp"]) == (8, "$…arguments (text.sh:1) may say it")
+    assert "$…arguments" in cut.unread
 
 
 SLURM = "#SBATCH --nodes=16\n#SBATCH --gpus-per-node=8\n"
@@ -253,20 +286,11 @@ def test_a_launch_says_how_many_ranks(script: str, gpus: int | None, each: int |
     assert (found.get("gpus"), found.get("gpus_per_node")) == (gpus, each)
 
 
-LOOP = """
-TP=4
-for ((i = 1; i <= WORKERS; i++)); do
-    ((TP += 1))
-    echo "worker $i"
-done
-if (( TP > 4 )); then echo more; fi
-"""
 CONTAINER = """
 IMAGE=vllm/vllm-openai:v0.11
 docker run --gpus all --network host $IMAGE meta-llama/Llama-3.1-8B-Instruct --port 8200 --enforce-eager
 """
 SERVE = "vllm serve meta-llama/Meta-Llama-3-8B-Instruct --pipeline-parallel-size 2"
-DEFAULT = 'if [ -z "$TP" ]; then\n  TP=4\nfi'
 COLOSSAL = "colossalai run --nproc_per_node 8 --hostfile hosts.txt benchmark.py -c 70b -g -b 4"
 NEOX = "pipe_parallel_size: 1\nnum_layers: 32\nhidden_size: 4096\nnum_attention_heads: 32\nseq_length: 2048\n"
 LLAMA_70B = "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --tensor-model-parallel-size 8"
@@ -280,23 +304,14 @@ def served(head: str) -> str:
 
 
 READ: dict[str, dict[str, str]] = {
-    "what follows a counting loop": {
-        f"{LOOP}{SERVE} --tensor-parallel-size 8": "tp=8 pp=2",
-        f"{LOOP}{SERVE} --tensor-parallel-size $TP": "tp=open pp=2",  # only a run can tell how often
-    },
     "what follows a function": {
         f"{head}\n    local n=$1\n    nvidia-smi | head -n $n\n}}\nfree_gpus 8\n{served('TP=8')}\n": "tp=8"
         for head in ("free_gpus() {", "free_gpus ()\n{", "function free_gpus() {")
     },
-    "a variable that is asked for and set by nothing has its default": {
-        served(DEFAULT): "tp=4",
-        served(f'{DEFAULT}\nif [ ! -z "$DEBUG" ]; then TP=8; fi'): "tp=4",
-        served(f"TP=2\n{DEFAULT}"): "tp=2",
-        served(f"source settings.sh\n{DEFAULT}"): "tp=open",  # that file may set it
-        **{  # a launcher, Slurm and the command set these
-            served(DEFAULT.replace("$TP", f"${given}")): "tp=open"
-            for given in ("WORLD_SIZE", "SLURM_NNODES", "1")
-        },
+    "a variable that is set under a condition is open": {
+        served("if [ -z $TP ]; then\n  TP=4\nfi"): "tp=open pp=2",
+        served("TP=${TP:-4}"): "tp=4",
+        served("source settings.sh\nTP=${TP:-4}"): "tp=open",  # that file may set it
     },
     "arguments of a container that serves are vLLM's": {
         CONTAINER: "format=vLLM preset=llama3.1-8b tp=1 pp=1 cp=1 dp=1 gpus=1"
@@ -441,7 +456,7 @@ def test_a_file_that_the_command_names_may_say_what_the_command_does_not() -> No
 
 
 def test_the_last_repetition_of_a_flag_counts() -> None:
-    words = [shell.Word(text, 1) for text in ["x", "--tp", "2", "--seq_length=8", "--tp", "4", "-c", "7b"]]
+    words = [lines.Word(text, 1) for text in ["x", "--tp", "2", "--seq_length=8", "--tp", "4", "-c", "7b"]]
     found = flags.flags_of(words)
     assert [found.get(n).value for n in ("tp", "seq-length", "c")] == ["4", "8", "7b"]  # type: ignore[union-attr]
     assert launch.batch_of([]).environment == {}
@@ -475,9 +490,9 @@ def test_what_would_grow_without_bound_is_cut_short() -> None:
     with pytest.raises(lp.LlamaparError, match="more than 50,000 entries"):
         documents.read_yaml("bomb.yaml", bomb)
     with pytest.raises(lp.LlamaparError, match="needs more than 10,028,360 steps to read"):
-        shell.read_shell("A=xxxxxxxx\n" + "A=$A$A\n" * 200 + "run $A\n")
-    shell.read_shell("$(" * 20_000)
-    shell.read_shell("if [ $x = 1 ]; then\n" * 300)
+        lines.read_lines("A=xxxxxxxx\n" + "A=$A$A\n" * 200 + "run $A\n")
+    lines.read_lines("$(" * 20_000)
+    lines.read_lines("if [ $x = 1 ]; then\n" * 300)
 
 
 def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
@@ -866,7 +881,7 @@ def test_a_sourced_file_that_is_not_at_hand_may_set_what_has_a_default(tmp_path:
     )
     (tmp_path / "run.sh").write_text(run.format(file="./env.sh"))
     alone = lp.read_settings(tmp_path / "run.sh")
-    assert alone.unknown["tp"] == "--tensor-model-parallel-size is '$TP' (run.sh:2)"
+    assert alone.unknown["tp"] == "--tensor-model-parallel-size is '${TP:-2}' (run.sh:2)"
     (tmp_path / "env.sh").write_text("TP=4\nPP=8\nsource env.sh\n")
     both = lp.read_settings(tmp_path / "run.sh", tmp_path / "env.sh")
     assert (both.layout["tp"], both.layout["pp"]) == (4, 8)
@@ -889,14 +904,13 @@ def test_a_key_that_nobody_reads_and_that_saves_memory_opens_it(key: str) -> Non
 TITAN_70B = '[model]\nname = "llama3"\nflavor = "70B"\n[training]\nseq_len = 8192\n[parallelism]\n'
 TITAN_70B += "tensor_parallel_degree = 16\n"
 REGISTRY = """
-from torchtitan.models.llama3.config_registry import llama3_70b
-def mine():
-    config = llama3_70b()
-    config.training.{length} = 8192
-    config.parallelism.tensor_parallel_degree = 16
-    config.parallelism.context_parallel_degree = 1
-    config.parallelism.pipeline_parallel_degree = 1
-    return config
+def llama3_70b() -> Trainer.Config:
+    return Trainer.Config(
+        hf_assets_path="./assets/hf/Llama-3.1-70B",
+        model_spec=model_registry("70B"),
+        training=TrainingConfig({length}=8192),
+        parallelism=ParallelismConfig(tensor_parallel_degree=16),
+    )
 """
 
 
@@ -921,27 +935,14 @@ def test_a_toml_file_is_judged_by_the_torchtitan_that_read_it() -> None:
         ("max_context_length", ("2026-08-21 (#4121)", ""), "clear error", None),
     ],
 )
-def test_a_function_of_the_registry_tells_its_version(
+def test_a_call_of_the_registry_tells_its_version(
     length: str, ends: tuple[str, str], verdict: str, earlier: str | None, tmp_path: Path
 ) -> None:
-    (tmp_path / "my_runs.py").write_text(REGISTRY.replace("{length}", length))
+    (tmp_path / "my_runs.py").write_text(REGISTRY.format(length=length))
     settings = lp.read_settings(tmp_path / "my_runs.py", known={"gpus": 128})
     assert (settings.as_dict()["since"], settings.as_dict()["before"]) == ends
     found = lp.check(settings).errors[0].frameworks["torchtitan"]
     assert (found.verdict, found.before.verdict if found.before else None) == (verdict, earlier)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"), [("config", True), ("config.parallelism", True), ("logger", False)]
-)
-def test_a_function_that_is_given_the_configuration_is_told(given: str, told: bool, tmp_path: Path) -> None:
-    """Nobody reads what it changes, so no default is silent about it."""
-    changed = REGISTRY.replace("{length}", "seq_len").replace(
-        "    return config", f"    tune({given})\n    return config"
-    )
-    (tmp_path / "my_runs.py").write_text(changed)
-    notes = [note for note in lp.read_settings(tmp_path / "my_runs.py").notes if note.startswith("tune ")]
-    assert [("may change it; it is not read" in note) for note in notes] == [True] * told
 
 
 # -- files as editors and people leave them --------------------------------------------------------
@@ -1018,15 +1019,15 @@ def test_a_recipe_of_torchtune_is_read() -> None:
 
 # -- formats as rows -------------------------------------------------------------------------------
 
-_MARK_WORDS = "keys merged base arguments flags calls makes two beside command"
+_MARK_WORDS = "keys merged base arguments flags calls text two beside command"
 _CONDITION = "key over not matches off default"
 _FIELD = (
     f"{_CONDITION} as on other within values absent why needs like times fills product where agrees strip"
 )
-_FIELD += " missing else sure open"
+_FIELD += " missing else open"
 KNOWN = {
-    "row": "title framework by reader training launch variables recognised settings unseen fields refuse "
-    "fixed unknown ignored other_model bases before beside oddities dashed references",
+    "row": "title framework by reader training launch variables recognised settings unseen named fields "
+    "refuse fixed unknown ignored other_model before beside oddities dashed references",
     "mark": _MARK_WORDS,
     "field": _FIELD,
     "condition": _CONDITION,

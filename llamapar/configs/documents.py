@@ -22,16 +22,23 @@ MOST_BYTES, MOST_ENTRIES, DEEPEST = 2_000_000, 50_000, 60
 OVERRIDE = -1
 """The line of what a command line says over a file."""
 
+UNREAD = "not in these files"
+"""The value that stands for what a file changes, under its name, where that is not among the files."""
+
 Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A key with its value. path: the keys down to it, joined by dots; [n] is an index in a list."""
+    """A key with its value. path: the keys down to it, joined by dots; [n] is an index in a list.
+
+    file: where it stands, if that is not the document that it is in.
+    """
 
     path: str
     value: Scalar
     line: int
+    file: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,8 @@ from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.frameworks.citation import Change
 from llamapar.frameworks.settings import DIMS, JOB, LAYOUT, MODEL, Contradiction
 
-from .documents import OVERRIDE, Document, Entry, Scalar
+from .documents import OVERRIDE, UNREAD, Document, Entry, Scalar
 from .flags import Flags
-from .python_source import UNREAD
-from .shell_words import HOLE
 
 _MODEL = frozenset((*ModelConfig.__dataclass_fields__, "preset", "hf"))
 _LAYOUT = frozenset((*Layout.__dataclass_fields__, "dp_shard", "other_axes"))
@@ -197,12 +195,13 @@ def as_list(value: _T | list[_T]) -> list[_T]:
 class SettingsSource:
     """A file of settings, or a command's arguments, as it is read into a draft under the names of a row.
 
-    In a command these are the row's --names, if it has any.
+    line: the launch's arguments, which win over a file. Arguments have the row's --names, if it has any.
     """
 
     held: Document
     draft: Draft
     row: Values = field(default_factory=Values)
+    line: Document | None = None
 
     @property
     def name(self) -> str:
@@ -210,20 +209,29 @@ class SettingsSource:
 
     def get(self, *keys: str) -> Entry | None:
         """The entry under the first existing key of `keys`, which a file may spell otherwise than the row."""
+        own = [name.removeprefix("--") for name in keys if name.startswith("--")]
+        keys = tuple(name for name in keys if not name.startswith("--"))
+        if own and isinstance(self.held, Flags):
+            keys = tuple(own)
+        said = self.line.get(*own, *keys) if self.line is not None else None
         dashed = [key.replace("_", "-") for key in keys] if self.row.get("dashed") else []
         entry = self.held.get(*keys, *(key.replace("-", "_") for key in keys), *dashed)
-        # Noted for `doubts`: a key that nobody found may stand misspelt among those that nobody read.
+        for read in (entry, said):
+            if read is not None:
+                self.draft.asked.add((read.file or self.name, read.path, read.line))
+        if said is not None:
+            return said
         if entry is None:
+            # Noted because a key that nobody found may stand misspelt among those that nobody read.
             self.draft.wanted.update(dict.fromkeys(keys))
             return None
-        self.draft.asked.add((self.name, entry.path, entry.line))
         return _resolved(self.held, entry) if self.row.get("references") else entry
 
     def origin(self, entry: Entry | None, said: str = "") -> Origin:
         """Source of a value: file and line, or the framework whose default applies."""
         if entry is None:
             return Origin(self.row.get("by") or self.draft.framework, 0, said or "default")
-        return Origin(self.name, entry.line, said or entry.path)
+        return Origin(entry.file or self.name, entry.line, said or entry.path)
 
     def count(self, *keys: str) -> int | None:
         """A whole number of at least one; None if the keys are absent."""
@@ -270,24 +278,24 @@ class SettingsSource:
 
     def unreadable(self, field: str, entry: Entry) -> None:
         """Mark a field whose value cannot be read as unknown, so that no default applies."""
-        value = repr(entry.value).replace(HOLE, "$")
-        self.draft.missing(field, f"{entry.path} is {value} ({self.name}:{entry.line})")
+        self.draft.missing(field, f"{entry.path} is {entry.value!r} ({entry.file or self.name}:{entry.line})")
 
-    def unread_calls(self, kind: str) -> list[Entry]:
-        """The calls of a Python file that are not read, each under its name. kind: UNREAD or CHANGES."""
-        return [entry for entry in self.held.entries if entry.value == kind]
+    def unsettled(self, field: str, *keys: str) -> bool:
+        """Whether only a run tells an argument; the field that follows from it is then unknown."""
+        entries = [entry for key in keys if (entry := self.get(key)) is not None and "$" in str(entry.value)]
+        for entry in entries[:1]:
+            self.unreadable(field, entry)
+        return bool(entries)
 
     @property
     def base(self) -> str:
         """The configuration that this one changes and that is not among the files; "" without one."""
-        return next((entry.path for entry in self.unread_calls(UNREAD)), "")
+        return next((entry.path for entry in self.held.entries if entry.value == UNREAD), "")
 
     def find(self, keys: str | list[str], whole: bool = False) -> Entry | None:
         """The entry under the first existing key. whole: a section or a list counts too, as its words."""
-        own = [name.removeprefix("--") for name in as_list(keys) if name.startswith("--")]
-        bare = [name for name in as_list(keys) if not name.startswith("--")]
-        names = own if own and isinstance(self.held, Flags) else bare
-        entry = self.get(*names) if names else None
+        names = as_list(keys)
+        entry = self.get(*names)
         if entry is None and whole:
             parts = [part for name in names for part in self.held.under(name) if part.value is not None]
             # The words of a list are read; of a section only that it is there.

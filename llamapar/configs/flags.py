@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from .documents import Document, Entry
-from .shell import Script
-from .shell_words import HOLE, Word
+from .lines import Script, Word
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.:-]*")
+_KEY = re.compile(r"\+{0,2}[A-Za-z_][\w.]*")
+"""What stands before "=" where arguments are key=value, as torchtune and MaxText take them."""
 
 
 def _plain(name: str) -> str:
     """An argument's name without leading dashes, and with dashes for underscores."""
-    return name.lstrip("-").replace("_", "-")
+    return name.lstrip("-+").replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,6 @@ class Flags(Document):
         return super().get(*map(_plain, paths))
 
 
-def split_words(words: Iterable[Word]) -> Iterator[Word]:
-    """Words; a command line in quotes is split."""
-    for word in words:
-        # A variable in quotes may hold a whole command line: "--tp 8 --pp 2".
-        if re.search(r"\s-{1,2}\w", f" {word.text}") and " " in word.text.strip():
-            for part in word.text.split():
-                yield Word(part, word.line)
-        else:
-            yield word
-
-
 _HOLDS_ARGUMENTS = re.compile(r"arg|opt|flag|extra|param|overrid", re.I)
 """In the names of variables that hold arguments, and not one value."""
 
@@ -59,81 +49,92 @@ _HOLDS_ARGUMENTS = re.compile(r"arg|opt|flag|extra|param|overrid", re.I)
 def flags_of(words: Sequence[Word], name: str = "") -> Flags:
     """The arguments among words. name: of the script that they stand in."""
     entries, values = dict[str, Entry](), dict[str, list[str]]()
-    held = [*split_words(words)]
     # What stands before the program, as `torchrun $LAUNCH train.py`, is not for the program.
-    program = next((n for n, word in enumerate(held) if word.text.endswith(".py")), -1)
+    program = next((n for n, word in enumerate(words) if word.text.endswith(".py")), -1)
     unresolved: Word | None = None
     key = ""
-    for at, word in enumerate(held):
+    for at, word in enumerate(words):
         flag, equals, value = word.text.partition("=")
         # A negative number would look like a flag, but _FLAG asks for a letter after the dashes.
-        if _FLAG.fullmatch(flag):
+        if _FLAG.fullmatch(flag) or (equals and _KEY.fullmatch(flag)):
             own = _plain(flag)
             key = "" if equals else own
             values[own] = [value] if equals else []
-            entries[own] = Entry(flag, value if equals else True, word.line)
+            entries[own] = Entry(flag, value if equals else True, word.line, name)
         elif at > program and _is_unresolved(word.text, follows=bool(values.get(key))):
             unresolved = unresolved or word
         elif key:
             if not values[key]:
-                entries[key] = Entry(entries[key].path, word.text, entries[key].line)
+                entries[key] = Entry(entries[key].path, word.text, entries[key].line, name)
             values[key].append(word.text)
-    made = tuple(entries.values())
-    return Flags(name, made, values=values, words=tuple(held), unresolved=unresolved)
+    return Flags(name, tuple(entries.values()), values=values, words=tuple(words), unresolved=unresolved)
 
 
 def _is_unresolved(text: str, follows: bool) -> bool:
     """Whether a word may hold further arguments. follows: it stands behind the value of a flag."""
-    return re.fullmatch(rf"(?:{HOLE}\w*)+", text) is not None and (
+    return re.fullmatch(r"(?:\$[^$/.]*)+", text) is not None and (
         follows or _HOLDS_ARGUMENTS.search(text) is not None
     )
 
 
 def is_known(entry: Entry | None) -> bool:
     """Whether an argument's value is known without a run."""
-    return entry is not None and HOLE not in str(entry.value)
+    return entry is not None and "$" not in str(entry.value)
 
 
-def program_words(script: Script, *marks: str) -> tuple[Word, ...]:
-    """The words of the commands that contain one of `marks` (flags, without dashes).
+def joined(several: Iterable[Flags]) -> Flags | None:
+    """The arguments of several commands as one; of what differs between them nothing is known."""
+    found: Flags | None = None
+    for flags in several:
+        if found is None:
+            found = flags
+            continue
+        entries = dict(found.by_path)
+        for key, entry in flags.by_path.items():
+            old = entries.setdefault(key, entry)
+            if old.value != entry.value:
+                entries[key] = Entry(old.path, f"${old.value} or {entry.value}", old.line, old.file)
+        found = Flags(
+            found.name,
+            tuple(entries.values()),
+            values={**flags.values, **found.values},
+            words=(*found.words, *flags.words),
+            unresolved=found.unresolved or flags.unresolved,
+        )
+    return found
 
-    If there is none (a sourced file, a command that is built but not seen to run), the words of every
-    variable that contains flags.
+
+def script_flags(script: Script, name: str, *marks: str) -> Flags | None:
+    """The arguments of the commands that contain one of `marks` (names without dashes).
+
+    If there is none (a sourced file, a command that is built but not seen to run), those in every variable
+    that contains flags.
     """
-    wanted = {*map(_plain, marks)}
-
-    def carries(words: Iterable[Word]) -> bool:
-        held = (word.text for word in split_words(words) if word.text.startswith("-"))
-        return any(_plain(text.partition("=")[0]) in wanted for text in held)
-
     commands = [c.words for c in script.commands if c.words[0].text != "echo"]
-    found = [words for words in commands if carries(words)]
+    read = [flags_of(words, name) for words in commands]
+    found = [flags for flags in read if flags.get(*marks)]
     # A comment between continued lines ends the command. Its remaining flags are read too, and the cut is
     # reported.
-    if any(map(is_cut_off, found)):
-        found = [words for words in commands if is_cut_off(words) or carries(words)]
+    if any(is_cut_off(flags.words) for flags in found):
+        found = [flags for flags in read if is_cut_off(flags.words) or flags in found]
     if not found:
-        variables = [*script.variables.values()]
-        found = [words for words in variables if carries(words)]
-        found += [
-            words
-            for words in variables
-            if found
-            and not carries(words)
-            and any(_FLAG.fullmatch(w.text) and w.text.startswith("--") for w in split_words(words))
-        ]
-    return tuple(word for words in found for word in words)
+        read = [flags_of(words, name) for words in script.variables.values()]
+        if any(flags.get(*marks) for flags in read):
+            found = [flags for flags in read if any(entry.path.startswith("--") for entry in flags.entries)]
+    return joined(found)
 
 
-_PROGRAM = re.compile(r"(?:^|/)(?:torchrun|srun|mpirun|deepspeed|pretrain\w*)$|\.(?:py|sh)$")
+_PROGRAM = re.compile(
+    r"(?:^|/)(?:torchrun|srun|mpirun|deepspeed|accelerate|tune|python[\d.]*|pretrain\w*|\w+-cli)$|\.(?:py|sh)$"
+)
 
 
-def runs_something(script: Script) -> bool:
-    """Whether a script starts a program, or is the arguments of one; false if it only sets variables."""
-    commands = [c.words for c in script.commands if c.words[0].text not in ("source", ".", "echo")]
-    held = [*commands, *script.variables.values()]
-    return any(map(is_cut_off, commands)) or any(
-        _PROGRAM.search(word.text) for words in held for word in split_words(words)
+def is_launch(words: Sequence[Word]) -> bool:
+    """Whether a command starts a program."""
+    return any(_PROGRAM.search(word.text) for word in words) and words[0].text not in (
+        "source",
+        ".",
+        "echo",
     )
 
 

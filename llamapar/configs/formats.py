@@ -8,23 +8,13 @@ from pathlib import Path
 
 from llamapar.describe.configfile import Values
 
-from .documents import Document, Entry
-from .draft import OFF, Draft, SettingsSource, as_list, scalar, whole_count
+from .documents import UNREAD, Document, Entry
+from .draft import OFF, SettingsSource, as_list, scalar, whole_count
 from .files import Files
 from .flags import Flags
-from .python_source import UNREAD, ConfigurationClass
 
 ROWS: list[Values] = tomllib.loads(Path(__file__).with_name("formats.toml").read_text("utf-8"))["format"]
 """The formats, in the order in which they are tried."""
-
-
-def _maker(mark: Values) -> ConfigurationClass:
-    kind, package, *sections = mark["makes"]
-    return ConfigurationClass(kind, package, tuple(sections))
-
-
-MAKERS = tuple(_maker(mark) for row in ROWS for mark in row["recognised"] if "makes" in mark)
-"""What the configuring functions of Python files return."""
 
 
 def settings_at(files: Files, mark: Values) -> Document | None:
@@ -42,8 +32,6 @@ def settings_at(files: Files, mark: Values) -> Document | None:
         return found
     if "flags" in mark:
         return files.flags(*mark["flags"])
-    if "makes" in mark:
-        return files.configuration(_maker(mark))
     return files.calls(*mark["calls"]) if "calls" in mark else None
 
 
@@ -57,7 +45,7 @@ def _arguments(document: Document, section: str) -> Flags:
 def bears(files: Files, mark: Values) -> bool:
     """Whether the files bear a mark: all that it says holds."""
     found = settings_at(files, mark)
-    if found is None and mark.keys() & {"keys", "flags", "calls", "makes"}:
+    if found is None and mark.keys() & {"keys", "flags", "calls"}:
         return False
     if found is not None and (beside := mark.get("beside")):
         also = files.flags(*beside) if "flags" in mark else found.get(*beside)
@@ -65,18 +53,10 @@ def bears(files: Files, mark: Values) -> bool:
             return False
     if found is not None and sum(found.get(key) is not None for key in mark.get("two", ())) == 1:
         return False
+    if "text" in mark and not any(re.search(mark["text"], text) for text in files.python.values()):
+        return False
     patterns = as_list(mark.get("command", []))
     return all(any(re.search(each, line) for line in files.command_lines()) for each in patterns)
-
-
-def settings_source(row: Values, held: Document, draft: Draft) -> SettingsSource:
-    """The settings of a file or a command as a row names them."""
-    for base, says in row.get("bases", {}).items():
-        # What changes a known base stands on top of it, and the base is not missing any more.
-        if (unread := held.get(base)) and unread.value == UNREAD:
-            below = [Entry(path, value, 0) for path, value in says.items()]
-            held = Document(held.name, (*below, *(entry for entry in held.entries if entry is not unread)))
-    return SettingsSource(held, draft, row)
 
 
 def holds(source: SettingsSource, condition: Values) -> tuple[bool, Entry | None]:

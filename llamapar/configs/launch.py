@@ -15,9 +15,8 @@ from llamapar.errors import is_slip
 
 from .documents import Entry
 from .draft import Draft, Origin, whole_count
-from .flags import Flags, flags_of, split_words
-from .shell import Script
-from .shell_words import HOLE, Word
+from .flags import Flags, flags_of
+from .lines import UNRESOLVED, Script, Word
 
 _LAUNCHERS = re.compile(
     r"(?:^|/)(torchrun|mpirun|mpiexec|srun|deepspeed|accelerate|colossalai)$|^torch\.distributed\.(run|launch)$"
@@ -121,7 +120,9 @@ def _launch(who: str, flags: Flags, line: int) -> Launch:
         # be assumed.
         unread = any(not w.known and not w.text.startswith("-") for w in flags.words[:1])
         slips = any(is_slip(name, known) for name in flags.by_path for known in ("nnodes", "nproc-per-node"))
-        rest = HOLE if unread or slips else 1  # A word that only a run resolves can contain any of them.
+        rest = (
+            UNRESOLVED if unread or slips else 1
+        )  # A word that only a run resolves can contain any of them.
         nodes = nodes or Entry("--nnodes, its default", rest, line)
         each = each or Entry("--nproc-per-node, its default", rest, line)
     chosen = flags.get("include", "i") if who == "deepspeed" else None
@@ -141,12 +142,11 @@ def _last_launch(script: Script) -> Launch:
     if not any(_LAUNCHERS.search(w.text) for words in lines for w in words):
         lines = [*script.variables.values()]
     for words in lines:
-        flat = [*split_words(words)]
-        hits = [(n, m) for n, w in enumerate(flat) if (m := _LAUNCHERS.search(w.text))]
+        hits = [(n, m) for n, w in enumerate(words) if (m := _LAUNCHERS.search(w.text))]
         if hits:
             # `srun torchrun …`: the inner launcher starts the ranks, the outer one only the nodes.
             at, match = hits[-1]
-            found = _launch(match[1] or match[2], flags_of(flat[at + 1 :]), flat[at].line)
+            found = _launch(match[1] or match[2], flags_of(words[at + 1 :]), words[at].line)
     return found
 
 
@@ -156,7 +156,7 @@ def take_world(draft: Draft, file: str, script: Script) -> None:
     launch = _last_launch(script)
     nodes, each = launch.nodes, launch.per_node
     # These take the number of nodes from the batch system; torchrun is told its own.
-    if launch.who in ("mpirun", "mpiexec", "srun", "") or (nodes is not None and HOLE in str(nodes.value)):
+    if launch.who in ("mpirun", "mpiexec", "srun", "") or (nodes is not None and "$" in str(nodes.value)):
         nodes = batch.nodes or nodes
     if launch.who in ("srun", ""):
         each = batch.per_node or each or batch.tasks_per_node

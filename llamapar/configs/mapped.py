@@ -14,7 +14,7 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import DIMS, Contradiction
 
 from . import megatron, oddities, torchtitan
-from .documents import Document
+from .documents import UNREAD, Document, Entry
 from .draft import (
     OFF,
     Draft,
@@ -28,8 +28,8 @@ from .draft import (
     whole_count,
 )
 from .files import Files
-from .formats import ROWS, bears, holds, settings_at, settings_source
-from .python_source import CHANGES
+from .flags import Flags, is_known
+from .formats import ROWS, bears, holds, settings_at
 
 ODDITIES = {**vars(oddities), **vars(torchtitan), **vars(megatron)}
 """Names that rows give → functions."""
@@ -124,6 +124,9 @@ def _take(source: SettingsSource, field: str, spec: Values) -> None:
     if spec.get("else") and field in draft.facts:
         return
     text = scalar(entry.value) if entry else ""
+    if entry is not None and entry.file and not is_known(entry):
+        source.unreadable(field, entry)
+        return
     if entry is not None and text in spec.get("values", {}):
         value = spec["values"][text]
     elif entry is None or entry.value is None or text in spec.get("absent", ()):
@@ -144,7 +147,7 @@ def _take(source: SettingsSource, field: str, spec: Values) -> None:
 
 def _default(source: SettingsSource, field: str, spec: Values, keys: list[str], given: bool) -> None:
     draft, needs = source.draft, spec.get("needs")
-    rest_is_open = source.base and not spec.get("sure")
+    rest_is_open = source.base
     if rest_is_open and not given and keys and field not in draft.facts:
         draft.missing(field, f"{source.base} may say it, which is not in these files")
         return
@@ -209,7 +212,9 @@ def _fields(row: Values) -> Iterator[tuple[str, Values]]:
 
 
 def _read_settings(row: Values, files: Files, draft: Draft, found: Document) -> None:
-    source = settings_source(row, found, draft)
+    line = None if isinstance(found, Flags) else files.line
+    source = SettingsSource(found, draft, row, line)
+    files.used.extend(read for read in (found, line) if read is not None)
     for field, spec in _fields(row):
         _take(source, field, spec)
     for key, why in row.get("ignored", {}).items():
@@ -219,9 +224,6 @@ def _read_settings(row: Values, files: Files, draft: Draft, found: Document) -> 
         _refuse(source, spec)
     if "other_model" in row:
         _compare(source, row["other_model"])
-    for call in source.unread_calls(CHANGES):
-        why = "is given the configuration and may change it; it is not read"
-        draft.notes.append(f"{call.path} ({source.name}, line {call.line}) {why}")
     for name in row.get("oddities", ()):
         ODDITIES[name](source, files)
     for title in row.get("beside", ()):
@@ -257,6 +259,11 @@ def read_row(row: Values, files: Files, draft: Draft) -> None:
     found = next((held for mark in marks if (held := settings_at(files, mark))), None)
     for title in row.get("before", ()):
         _read_beside(title, files, draft)
+    if row.get("named") and not (found in files.documents.values() or ("unseen" in row and found is None)):
+        # Without the file that a command names only its own arguments count.
+        below = found or Document("the launch", ())
+        if found is None or files.absent:
+            found = below.overridden([Entry(files.absent or "the file that the launch names", UNREAD, 0)])
     if found is not None:
         _read_settings(row, files, draft, found)
     elif "unseen" in row:
@@ -283,5 +290,5 @@ def refuse_row(row: Values, files: Files, draft: Draft) -> None:
     raise refused from UnreadTrainerError(row["title"])
 
 
-READERS = {"row": read_row, "maxtext": oddities.read_maxtext, "nobody": refuse_row}
+READERS = {"row": read_row, "nobody": refuse_row}
 """What a row's `reader` says → the function that reads it."""

@@ -12,7 +12,7 @@ from llamapar.describe.cp_methods import of_comm_type
 
 from .draft import SettingsSource, whole_count
 from .files import Files
-from .flags import Flags, is_known, runs_something
+from .flags import Flags, is_known, is_launch
 
 
 def megatron_cp_method(source: SettingsSource, files: Files) -> None:
@@ -93,8 +93,10 @@ def megatron_batch(source: SettingsSource, files: Files) -> None:
 
 def megatron_recomputation(source: SettingsSource, files: Files) -> None:
     """--recompute-activations sets the granularity after parsing; older names mean all of a layer."""
-    old = source.get("checkpoint-activations", "deepspeed-activation-checkpointing")
-    granularity, again = "recompute-granularity", "recompute-activations"
+    older = ("checkpoint-activations", "deepspeed-activation-checkpointing")
+    old, granularity, again = source.get(*older), "recompute-granularity", "recompute-activations"
+    if source.unsettled("recompute", *older, granularity, again):
+        return
     if old is not None:
         source.draft.put("recompute", "full", source.origin(old))
     elif source.on(again):
@@ -109,6 +111,8 @@ def megatron_recomputation(source: SettingsSource, files: Files) -> None:
 def megatron_width(source: SettingsSource, files: Files) -> None:
     """The rule for a gated MLP (arguments.py): two thirds of 4·dim, down to a multiple of 64."""
     dim = source.draft.number("dim")
+    if source.unsettled("ffn_dim", "swiglu"):
+        return
     if dim is not None and source.get("ffn-hidden-size") is None:
         width = int(4 * dim * 2 / 3 / 64) * 64 if source.on("swiglu") else 4 * dim
         source.draft.derive("ffn_dim", width, "Megatron's default")
@@ -118,6 +122,8 @@ def megatron_kv_heads(source: SettingsSource, files: Files) -> None:
     """Groups are read only with --group-query-attention, which alone means one (argument_utils.py:330)."""
     draft, own = source.draft, ("num-key-value-heads", "num-attention-heads-kv")
     heads = draft.number("n_heads")
+    if source.unsettled("n_kv_heads", "group-query-attention", "num-query-groups", "attention-head-type"):
+        return
     if source.text("attention-head-type") == "multiquery":
         source.put("n_kv_heads", 1, "attention-head-type")
     elif source.get(*own):
@@ -156,7 +162,7 @@ def megatron_caller(source: SettingsSource, files: Files) -> None:
     """A script that starts nothing holds arguments for another script, which may set the layout."""
     degrees = source.get("tensor-model-parallel-size", "pipeline-model-parallel-size")
     script = files.scripts.get(source.name)
-    if degrees is not None or script is None or runs_something(script):
+    if degrees is not None or script is None or any(map(is_launch, script.lines)):
         return
     for field in _CALLERS:
         fact = source.draft.facts.get(field)

@@ -13,7 +13,7 @@ from llamapar.describe.configfile import Values
 from llamapar.describe.models import PRESETS
 from llamapar.frameworks.settings import MODEL, Contradiction
 
-from .documents import Document, Entry
+from .documents import Entry
 from .draft import (
     Draft,
     Fact,
@@ -27,7 +27,6 @@ from .draft import (
 )
 from .files import Files
 from .flags import Flags, is_known
-from .shell_words import Word
 
 # -- the model, by its name ------------------------------------------------------------------------
 
@@ -225,48 +224,6 @@ def colossal_benchmark(source: SettingsSource, files: Files) -> None:
         draft.derive("micro_batch", batch, "no pipeline: the batch of a DP rank goes through whole")
 
 
-# -- Megatron-Bridge -------------------------------------------------------------------------------
-
-_BASES = {
-    "llama3_8b_pretrain_config": "meta-llama/Meta-Llama-3-8B",
-    "llama3_70b_pretrain_config": "meta-llama/Meta-Llama-3-70B",
-    "llama31_8b_pretrain_config": "meta-llama/Meta-Llama-3.1-8B",
-    "llama31_70b_pretrain_config": "meta-llama/Meta-Llama-3.1-70B",
-    "llama31_405b_pretrain_config": "meta-llama/Meta-Llama-3.1-405B",
-}
-"""A recipe that others change → its model, in recipes/llama/llama3.py of every version (2025 to 026d7fa373).
-
-Each also shares the optimizer's state, and 405B counts embedding and loss as layers; the rest has changed.
-"""
-
-
-def bridge_recipe(source: SettingsSource, files: Files) -> None:
-    """What a known base says, and the model, whose vocabulary training/setup.py:322-327 keeps as it is."""
-    draft, base = source.draft, source.base
-    if base in _BASES and "zero" not in draft.facts:
-        draft.derive("zero", 1, f"{base} shares the optimizer's state, in every version")
-    ends = [source.says(f"model.account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")]
-    if all(ends) or (ends == [None, None] and base == "llama31_405b_pretrain_config"):
-        draft.derive("layer_split", "balanced ends", "embedding and loss count as a layer each")
-    if (stages := source.get("model.pipeline_model_parallel_layout")) and stages.value is not None:
-        source.unreadable("layer_split", stages)
-    model = source.get("model")
-    hub = Entry(base, _BASES[base], 0) if model is None and base in _BASES else None
-    if model and (match := re.search(r"from_hf_pretrained\(['\"]([\w./-]+)", str(model.value))):
-        hub = Entry("model", match[1], model.line)
-    if hub is not None:
-        refuse_other_models(source, hub)
-    if hub is not None and draft.covered and draft.take_model(str(hub.value), source.origin(hub)):
-        draft.derive("padding", "none", "training/setup.py keeps a vocabulary that the model has")
-        if (seq := draft.number("seq_len")) is not None:
-            draft.derive("max_seq_len", seq, "seq_length")
-    if "gpus" not in draft.facts:
-        # A name proves nothing, so the number is only mentioned.
-        hint = re.search(r"(\d+)gpus?", source.name)
-        said = f"; the function's name says {hint[1]}" if hint else ""
-        draft.unknown["gpus"] = f"no launch says how many{said}"
-
-
 # -- MaxText ---------------------------------------------------------------------------------------
 
 _MAXTEXT = {
@@ -278,89 +235,43 @@ _MAXTEXT = {
 }
 """Degree → the axes of MaxText's mesh whose product it is."""
 
+_REST = {"ici_fsdp_parallelism": "-1", "dcn_data_parallelism": "-1"}
+"""The axes that take the rest of the devices by default, within a slice and between slices (base.yml)."""
 
-def read_maxtext(row: Values, files: Files, draft: Draft) -> None:
-    """MaxText's key=value command: AI-Hypercomputer/maxtext src/maxtext/configs/base.yml @e591f30cbb.
 
-    An axis is its ways within a slice (ici) times those between (dcn); -1 takes the rest.
-    """
-    held = dict[str, Entry]()
-    name, unread = "", ""
-    for file, script in files.scripts.items():
-        name = file
-        texts = [*script.variables.values(), *(command.words for command in script.commands)]
-        starts = [dict[str, str]() for _ in texts]
-        words = [(Word(part, w.line), n) for n, ws in enumerate(texts) for w in ws for part in w.text.split()]
-        for word, start in words:
-            config = word.text.rpartition("/")[2]
-            if config.endswith(".yml") and config != "base.yml" and config not in files.documents:
-                unread = config
-            if match := re.fullmatch(r"([a-z]\w*)=([^=]*)", word.text):
-                held[match[1]] = Entry(match[1], match[2], word.line)
-                starts[start][match[1]] = match[2]
-            elif re.fullmatch(r"[a-z]\w*:", word.text):
-                draft.ignored.append(f"{word.text} ({name}:{word.line}) is no key=value argument")
-
-        # A test starts several runs; which of them is meant nobody says.
-        for key in held:
-            several = {start[key] for start in starts[len(script.variables) :] if key in start}
-            if len(several) > 1:
-                held[key] = Entry(key, " or ".join(sorted(several)), held[key].line)
-
-    def ways(axis: str) -> int | None:
-        total = 1
-        # fsdp takes the rest of the devices within a slice by default, and data between slices.
-        for where, rest in (("ici", "fsdp"), ("dcn", "data")):
-            entry = held.get(f"{where}_{axis}_parallelism")
-            said = whole_count(entry.value) if entry else None
-            if entry is None and axis == rest:
-                draft.fills = "dp"
-            if entry is not None and said is None and str(entry.value) != "-1":
-                return None
-            total *= said or 1
-        return total
-
-    many = {axis: ways(axis) for names in _MAXTEXT.values() for axis in names}
-    fsdp = many["fsdp"]
-    if "ici_fsdp_parallelism" in held and "dcn_fsdp_parallelism" in held:
-        draft.fills = ""  # The remainder for data between slices is one.
+def maxtext_axes(source: SettingsSource, files: Files) -> None:
+    """An axis is its ways within a slice (ici) times those between (dcn); -1 takes the rest."""
+    draft, node = source.draft, 1
     for field, names in _MAXTEXT.items():
-        found = [many[name] for name in names]
-        if None in found:
-            draft.missing(field, f"the files give several numbers of {' and '.join(names)} ways")
+        total = 1
+        for key in (f"{where}_{name}_parallelism" for name in names for where in ("ici", "dcn")):
+            entry = source.get(key)
+            text = scalar(entry.value) if entry else _REST.get(key, "1")
+            ways = whole_count(text)
+            if text == "-1":
+                # The rest for data between slices is one where all of fsdp is given.
+                given = source.get("ici_fsdp_parallelism") and source.get("dcn_fsdp_parallelism")
+                draft.fills = draft.fills if given and entry is None else "dp"
+            elif ways is None and entry is not None:
+                source.unreadable(field, entry)
+                break
+            total *= ways or 1
+            node *= (ways or 1) if key.startswith("ici") else 1
         else:
-            draft.derive(field, math.prod(n for n in found if n), f"ici · dcn {names[0]}")
-    if fsdp is None:
-        draft.missing("zero", "the files give several numbers of fsdp ways")
-    else:
-        draft.derive("zero", 3 if fsdp > 1 or draft.fills else 0, "fsdp axes share parameters")
-    draft.derive("sequence_parallel", False, "no tensor_sequence axis")
-    command = SettingsSource(Document(name, tuple(held.values())), draft, row)
+            draft.derive(field, total, f"ici · dcn {names[0]}")
+    if "dp_shard" in draft.facts:
+        shares = draft.number("dp_shard") != 1 or draft.fills
+        draft.derive("zero", 3 if shares else 0, "fsdp axes share parameters")
+    if node > 1:
+        draft.derive("gpus_per_node", node, "the product of the ici degrees")
 
-    def holder(key: str) -> SettingsSource:
-        found = None if key in held else files.with_key(key)
-        return SettingsSource(found, draft) if found else command
 
-    source = holder("max_target_length")
-    if unread and source.get("max_target_length") is None:
-        draft.missing("seq_len", f"{unread} may say it, which is not in these files")
-    else:
-        source.take("seq_len", "max_target_length", default=2048)
-    source = holder("per_device_batch_size")
-    batch = source.get("per_device_batch_size")
+def maxtext_batch(source: SettingsSource, files: Files) -> None:
+    """A device's batch is that of the devices that share its sequences, too."""
+    draft, batch = source.draft, source.get("per_device_batch_size")
     each = whole_count(positive_number(batch.value)) if batch else None
     if each and batch is not None:
         shared = math.prod(draft.number(axis) or 1 for axis in ("tp", "cp", "pp"))
         how = f"{batch.path} {each} · {shared} devices that share sequences"
         draft.put("micro_batch", each * shared, source.origin(batch, how))
         draft.derive("micro_batches", 1, "one batch a step")
-    source = holder("remat_policy")
-    if policy := source.text("remat_policy"):
-        source.put("recompute", policy, "remat_policy")
-    product = math.prod(whole_count(held[key].value) or 1 for key in held if key.startswith("ici_"))
-    if product > 1:
-        draft.derive("gpus_per_node", product, "the product of the ici degrees")
-    source = holder("model_name")
-    if model := source.get("model_name"):
-        draft.take_model(str(model.value), source.origin(model))
-    files.take_world(draft)

@@ -16,18 +16,13 @@ from llamapar.frameworks.settings import DIMS, JOB, JOB_FACTS, LAYOUT, MODEL, Co
 
 from .arithmetic import settle
 from .documents import MOST_BYTES
-from .doubts import (
-    question_name,
-    question_silence,
-    question_spelling,
-    question_unread,
-    question_unresolved,
-)
 from .draft import Draft, Origin, section_of
 from .files import Files
+from .flags import Flags
 from .formats import ROWS, bears
 from .mapped import READERS
 from .python_source import require_python
+from .unread import question, question_unresolved
 
 MOST_FILES = 20
 
@@ -45,8 +40,7 @@ def read_settings(
 ) -> Settings:
     """Read model, layout and job from files of settings and launch scripts; nothing in them is run.
 
-    files: TOML, YAML, JSON, Python or shell scripts of one job, read together; "registry.py:llama3_8b" is one
-    function of a Python file. text: the same, pasted.
+    files: TOML, YAML, JSON, Python or launch scripts of one job, read together. text: the same, pasted.
     overrides: words in the form of the framework's command, which win. known: further facts that you know, as
     {"gpus": 64, "model": "llama3.1-70b"}.
 
@@ -54,13 +48,7 @@ def read_settings(
     recognised.
     """
     texts = dict[str, str]()
-    functions = list[str]()
     for file in files:
-        # `module.py:function` is the function that torchtitan and Megatron-Bridge start from.
-        path, colon, function = str(file).rpartition(".py:")
-        if colon and function.isidentifier():
-            file = f"{path}.py"
-            functions.append(function)
         name, held = Path(file).name, text_of(file)
         # Two files of one name from different folders are both kept.
         texts[name if name not in texts else f"{name} ({len(texts)})"] = held
@@ -69,7 +57,7 @@ def read_settings(
         texts[_name_of(text)] = text
     if not texts:
         raise LlamaparError("no file and no text of settings", "", ["a path", "pasted text"], "config")
-    made = Files(texts, overrides=tuple(map(str, overrides)), functions=tuple(functions))
+    made = Files(texts, overrides=tuple(map(str, overrides)))
     return settings_of(made, known or {})
 
 
@@ -167,16 +155,15 @@ def _settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     # After the reader, because only then is it known what was looked for, and before `settle`, which
     # derives from what is left.
     unread = [*files.unread(draft)]
-    question_spelling(draft, unread)
-    question_silence(draft, unread)
-    question_unread(draft, unread)
-    for flags in files.commands.values():
-        question_unresolved(draft, flags)
+    question(draft, unread)
+    unresolved = list[str]()
+    for flags in files.used:
+        if isinstance(flags, Flags) and flags.unresolved is not None:
+            question_unresolved(draft, flags.unresolved, flags.name)
+            unresolved.append(flags.unresolved.text)
     _take_known(draft, known)
     settle(draft)
-    for name in files.texts:
-        question_name(draft, name)
-    return _settled(row, draft, tuple(dict.fromkeys(entry.path for _, entry in unread)))
+    return _settled(row, draft, tuple(dict.fromkeys([*(entry.path for _, entry in unread), *unresolved])))
 
 
 def _take_known(draft: Draft, known: Mapping[str, object]) -> None:

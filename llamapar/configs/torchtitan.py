@@ -26,13 +26,15 @@ def _at(name: str) -> list[str]:
 
 def titan_zero(source: SettingsSource, files: Files) -> None:
     """FSDP shares over dp_shard · cp; whether it keeps parameters decides between stages 2 and 3."""
-    draft, pp = source.draft, source.draft.number("pp") or 1
+    draft, pp = source.draft, source.draft.number("pp")
     reshard = source.get(*_at("fsdp_reshard_after_forward"))
     # "default" gathers again without a pipeline, and with one keeps parameters, which would be gathered
     # for every micro-batch.
-    kept = pp > 1 if reshard is None or reshard.value == "default" else reshard.value == "never"
+    kept = (pp or 1) > 1 if reshard is None or reshard.value == "default" else reshard.value == "never"
     if not draft.fills and (draft.number("dp_shard") or 1) * (draft.number("cp") or 1) == 1:
         draft.derive("zero", 0, "nothing is shared")
+    elif pp is None and reshard is None:
+        draft.missing("zero", "the pipeline's degree would say it")
     else:
         how = "FSDP keeps parameters gathered" if kept else "FSDP gathers again"
         draft.derive("zero", 2 if kept else 3, how)
@@ -40,7 +42,10 @@ def titan_zero(source: SettingsSource, files: Files) -> None:
 
 def titan_stages(source: SettingsSource, files: Files) -> None:
     """Virtual stages: one or two by the schedule, unless layers_per_stage says it."""
-    draft, pp = source.draft, source.draft.number("pp") or 1
+    draft, pp = source.draft, source.draft.number("pp")
+    if pp is None:
+        draft.missing("virtual_stages", "the pipeline's degree would say it")
+        return
     if pp == 1:
         draft.derive("virtual_stages", 1, "pp = 1")
         return
@@ -122,7 +127,7 @@ def registered_batch(source: SettingsSource, files: Files) -> None:
         elif many and seq and field == "micro_batch":
             draft.missing(field, f"{many} tokens are no whole number of sequences of {seq}")
     rounds = "parallelism.num_pp_microbatches"
-    if source.get(rounds) is not None or not (source.count(total) or source.base):
+    if source.get(rounds) is not None or not source.count(total):
         source.take("micro_batches", rounds, default=1)
     each, rest = draft.number("micro_batch"), draft.number("micro_batches")
     if each and rest:
@@ -140,14 +145,8 @@ _PRESETS = {
 }
 """Model of upstream's tables → flavour → preset."""
 
-_FLAVOURS = {"llama3_8b": "8B", "llama3_70b": "70B", "llama3_405b": "405B"}
-"""Upstream's configurations and their flavours (models/llama3/config_registry.py@b5bcd76c66)."""
-_DEBUG = {"dim": 256, "n_layers": 6, "n_heads": 16, "n_kv_heads": 16, "ffn_dim": 768, "rope_theta": 500000}
-
 
 def _layers(source: SettingsSource) -> int | None:
-    if source.text("model_spec") == "debugmodel":
-        return _DEBUG["n_layers"]
     flavour = source.get("model.flavor")
     preset = _preset(source, str(flavour.value) if flavour else "")
     return PRESETS[preset].n_layers if preset else None
@@ -168,6 +167,9 @@ def _preset(source: SettingsSource, flavour: str) -> str:
 def titan_model(source: SettingsSource, files: Files) -> None:
     """The model: a flavour of upstream's tables."""
     draft, flavour = source.draft, source.get("model.flavor")
+    if flavour is None and source.base:
+        draft.missing("model", f"{source.base} says it, which is not among these files")
+        return
     where = source.origin(flavour)
     family, size = source.text("model.name") or "llama3", str(flavour.value) if flavour else "debugmodel"
     qwen, said = family == "qwen3", Origin(source.name, 0, f"model.flavor = {size}")
@@ -191,18 +193,14 @@ def titan_model(source: SettingsSource, files: Files) -> None:
 
 def registered_model(source: SettingsSource, files: Files) -> None:
     """The model: a flavour of Llama 3's registry, or a Hub model whose tokenizer the run loads."""
-    draft, spec, base = source.draft, source.get("model_spec"), source.base
-    flavour = str(spec.value) if spec else _FLAVOURS.get(base, "")
-    where = source.origin(spec, "model_registry")
+    draft, spec = source.draft, source.get("model_spec")
+    flavour, where = str(spec.value) if spec else "", source.origin(spec, "model_registry")
     if quoted := re.search(r"model_registry\(['\"]([\w.-]+)", flavour):
         flavour = quoted[1]
     assets = source.get("hf_assets_path")
     # Every model of torchtitan has a registry of its own, with flavours of the same names.
-    own = f"{source.name} {base} {assets.value if assets else ''}".lower()
-    if "llama" in own and flavour == "debugmodel":
-        for field, value in (_DEBUG | {"vocab_size": 2048}).items():
-            draft.put(field, value, where)
-    elif "llama" in own and flavour in REGISTERED:
+    own = f"{source.name} {assets.value if assets else ''}".lower()
+    if "llama" in own and flavour in REGISTERED:
         draft.put("preset", REGISTERED[flavour], where)
         draft.dims(PRESETS[REGISTERED[flavour]], where)
     elif not (
