@@ -20,13 +20,13 @@ from llamapar.panels.box_panel import Board, Box, BoxQuestion, GuessVerdict
 
 from .guesses import (
     JUDGED,
-    ROW,
     as_guess,
     difference,
     is_right,
     read_choice,
     read_layout,
     read_numbers,
+    read_rows,
     singular,
 )
 from .progress import file, keep
@@ -89,7 +89,7 @@ class Item:
         if isinstance(self.truth, list | tuple | range):
             whole = isinstance(self.truth[0], int)
             if isinstance(self.truth[0], str):
-                answer = ROW.findall(answer.upper()) if isinstance(answer, str) else answer
+                answer = read_rows(answer)
             else:
                 # Whose ends are asked for may give them as a range; any other range is all its numbers.
                 ends = "first and last" in self.text
@@ -117,6 +117,13 @@ class Item:
     def judged(self) -> bool:
         """Whether a guess can be held against the truth."""
         return self.judge is not None or isinstance(self.truth, JUDGED)
+
+    @property
+    def answer(self) -> object:
+        """The truth for the page; None where it is a record."""
+        if isinstance(self.truth, tuple | range):
+            return list(self.truth)
+        return self.truth if self.judged else None
 
     @property
     def picture(self) -> View | None:
@@ -149,10 +156,8 @@ class Item:
             line = f"Not quite: you said {self.say(guess)}, it is {truth}."
         line = " ".join(filter(None, (line + again, "" if right else self.wrong(guess), self.why, says)))
         marked = self.marked(guess) if self.marked and not right else self.picture
-        answer = self.truth if self.judged else None
-        answer = list(answer) if isinstance(answer, tuple | range) else answer
         return GuessVerdict(
-            right, line, self.say(guess), truth, guess, answer, marked, self.marked is not None
+            right, line, self.say(guess), truth, guess, self.answer, marked, self.marked is not None
         )
 
 
@@ -178,10 +183,8 @@ def box(item: Item, kind: str, name: str, guess: object = None, *, tells: bool =
 
     def reveal() -> GuessVerdict:
         said = f"It is {item.say(item.truth)}."
-        answer = list(item.truth) if isinstance(item.truth, tuple | range) else item.truth
-        return GuessVerdict(
-            None, " ".join(filter(None, (said, item.why))), "", said, None, answer, item.picture
-        )
+        line = " ".join(filter(None, (said, item.why)))
+        return GuessVerdict(None, line, "", said, None, item.answer, item.picture)
 
     first = judge(guess) if guess is not None else _before(item, kind, name, tells)
     asked = BoxQuestion(

@@ -42,9 +42,6 @@ _FORMS = {
 _AGAIN = {"s": "seconds", "ms": "milliseconds", "bytes": "b", "times": "x"}
 """Unit → another word for it."""
 
-ROW = re.compile(r"[^\[\]'\";|\n]*[A-Z]\d[^\[\]'\";|\n]*")
-"""A rank's row of a schedule: what stands between quotes, brackets or semicolons."""
-
 _SEPARATORS = re.compile(r"[\s,;:=&()\[\]{}]+")
 _YES_OR_NO = {"True": ("yes", "true", "y"), "False": ("no", "false", "n")}
 _DEGREE = re.compile(r"\b(tp|cp|pp|dp|zero|virtual_stages|dp_replicate)[=:\s]*(\d{1,6})\b,?")
@@ -90,8 +87,8 @@ def read_numbers(
         return [number for entry in answer for number in read_numbers(entry)]
     if isinstance(answer, int | float) and not isinstance(answer, bool) and abs(answer) < LARGEST:
         return [answer]
-    text = answer.translate(_SIGNS).casefold().replace("percent", "%") if isinstance(answer, str) else ""
-    text = _APART.sub(",", text.strip())
+    text = answer if isinstance(answer, str) else ""
+    text = _APART.sub(",", text.translate(_SIGNS).casefold().replace("percent", "%").strip())
     for word in (_AGAIN.get(unit, ""), unit.casefold(), singular(unit).casefold()):
         text = text.removesuffix(word).strip()
     names = _SEPARATORS.sub(" ", unit.casefold()).split()
@@ -158,17 +155,25 @@ def _plain(text: str) -> str:
     return " ".join(re.split(r"[\s_=-]+", text.casefold())).strip()
 
 
+def read_rows(answer: object) -> object:
+    """The rows of a schedule, a text for each rank: a list, or "F0 B0; F0 B0", or a list's repr."""
+    if not isinstance(answer, str):
+        return answer
+    parts = re.split(r"[\[\]'\";|\n]", answer.upper())
+    return [part for part in parts if re.search(r"[A-Z]\d", part)]
+
+
 def read_layout(answer: object) -> lp.Layout:
     """A layout: lp.Layout(tp=8), {"tp": 8}, "tp=8 dp=4", "TP 8, DP 4". Raises LlamaparError."""
     if isinstance(answer, lp.Layout | Mapping):
         return lp.Layout.of(answer)
     text = _DEFAULTS.sub("", answer.casefold()) if isinstance(answer, str) else ""
     pairs = _DEGREE.findall(text)
-    degrees = dict(pairs)
+    degrees = {name: int(degree) for name, degree in pairs}
     left = _DEGREE.sub("", text).strip(" ,()")
-    if not degrees or len(degrees) < len(pairs) or left not in ("", "lp.layout", "layout"):
+    if not pairs or len(degrees) < len(pairs) or left not in ("", "lp.layout", "layout"):
         raise _refusal(answer, "is not a layout", Choice.of(tp=8, pp=2, dp=4))
-    return lp.Layout.of({name: int(degree) for name, degree in pairs})
+    return lp.Layout.of(degrees)
 
 
 # -- the truth ---------------------------------------------------------------------------------------
