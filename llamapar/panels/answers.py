@@ -100,14 +100,16 @@ def _fits(report: Report) -> tuple[str, str, str]:
     found = load(report)
     memory, gpu = found.memory, report.job.gpu
     if gpu is None:
-        return f"{found.gib} GiB", f"no GPU is chosen{_assumed(report.job)}", UNSURE
+        return f"{found.gib} GiB", "no GPU is chosen", UNSURE
     outcome = found.outcome(gpu)
     verdict = {FITS: YES, TOO_MUCH: NO}.get(outcome, UNSURE)
     least = load_of(report.job, report.judge)
     # A shorter sequence than the one that is assumed may fit, unless what needs none is already too much.
     if verdict == NO and least and least.outcome(gpu) != TOO_MUCH:
         verdict = UNSURE
-    where = f"{outcome}; stage {memory.worst.stage} of {gpu}{_assumed(report.job)}"
+    # Without a length the answer is of the one that "how fast?" takes too.
+    length = "" if report.job.seq_len else f" with {sequence_of(report.job):,} tokens{_assumed(report.job)}"
+    where = f"{outcome}{length}; stage {memory.worst.stage} of {gpu}"
     return f"{found.gib} of {memory.hbm_bytes / GIB:.1f} GiB", where, verdict
 
 
@@ -126,10 +128,8 @@ def load(report: Report) -> Load:
 
 
 def _assumed(job: Job) -> str:
-    """What an answer adds if the job says no sequence length."""
-    if job.seq_len:
-        return ""
-    return f"; with {sequence_of(job):,} tokens, the model's longest: no sequence length is set"
+    """What stands behind the tokens of a sequence that the job does not say."""
+    return "" if job.seq_len else ", the model's longest as no sequence is set"
 
 
 # -- time and traffic --------------------------------------------------------------------------
@@ -250,10 +250,10 @@ def layer_steps(report: Report, values: Values) -> LayerSteps:
 def _fast(report: Report) -> tuple[str, str]:
     cost = step_cost(report.job, report.judge)
     idle = cost.seconds.get("pipeline idle", 0.0) / cost.step_seconds
-    of = f"{cost.tokens // cost.seq_len:,} × {cost.seq_len:,} tokens"
+    of = f"{cost.tokens // cost.seq_len:,} × {cost.seq_len:,} tokens{_assumed(report.job)}"
     takes = f"{cost.step_seconds:.3g} s ({cost.interval[0]:.3g} to {cost.interval[1]:.3g}) a step of {of}"
     fast = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU · {cost.mfu:.0%} MFU"
-    return fast, f"{takes}; idle {idle:.0%} of it in the pipeline{_assumed(report.job)}"
+    return fast, f"{takes}; idle {idle:.0%} of it in the pipeline"
 
 
 def _travels(report: Report, values: Values) -> tuple[str, str]:

@@ -75,7 +75,8 @@ class Explorer(Page[State]):
         """Set controls by name, like the mouse; an impossible value is shown with its reason.
 
         GPUs and global batch stay constant: a degree that changes takes from DP, or from the axis in `gives`;
-        degrees that are set together all keep their values. The status and `gave` say which axis changed.
+        degrees that are set together all keep their values. Another model keeps what it can of the job that
+        was set before it. The status and `gave` say what changed.
 
         Raises LayoutError for an unknown control.
         """
@@ -83,8 +84,8 @@ class Explorer(Page[State]):
 
     @property
     def gave(self) -> str:
-        """The compensating change of the last move, which kept GPUs and batch constant; empty if none was
-        needed.
+        """The changes that the last move brought with it, to keep GPUs and batch or to suit another model;
+        empty if none was needed.
         """
         return self._state.gave
 
@@ -332,7 +333,8 @@ def explorer(model: ModelLike | None = None, **values: Unpack[ExplorerKeywords])
     """An Explorer on `model` (a preset's name, a config or a ModelConfig) with controls set.
 
     Without a model or a degree it opens on the Llama 3 paper's job with 131,072 tokens. With one of them the
-    job is yours: degrees that you do not give are 1, and other facts are unknown, as in `lp.check`.
+    job is yours: degrees that you do not give are 1, and other facts are unknown, as in `lp.check`. Without a
+    sequence length, answers and pictures take the model's longest, and say so.
 
     model may also be a line of text from an Explorer's `line`, or a `llamapar check` command.
 
