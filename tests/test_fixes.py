@@ -210,7 +210,22 @@ def test_the_valid_degrees_are_listed() -> None:
     (_, kv) = lp.check("qwen2.5-7b", tp=8).errors
     assert kv.why.endswith("; tp may be 1, 2, 4")
     cut = lp.check(B8, cp=3, seq_len=8192, gpus=3).errors[0]
-    assert cut.why.endswith("; cp may be 1, 2, 4, 8, 16, 32")
+    assert cut.why.endswith("; cp may be 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, …")
+
+
+@pytest.mark.parametrize("seq_len", [1, 6, 100, 200, 420, 421])
+@pytest.mark.parametrize("model", ["tiny", B8])
+def test_the_list_of_valid_degrees_is_whole_or_ends_in_dots(model: str, seq_len: int) -> None:
+    """`check` accepts each of them, and no other without dots."""
+    (finding,) = (f for f in lp.check(model, cp=8, seq_len=seq_len).errors if f.code == "LP201")
+    listed = finding.why.rpartition("cp may be ")[2].split(", ")
+    accepted = []
+    for cp in range(1, seq_len + 1):
+        refused = [f for f in lp.check(model, cp=cp, seq_len=seq_len).errors if f.code == "LP201"]
+        if not refused:
+            accepted.append(str(cp))
+    assert listed == (accepted if len(accepted) <= 12 else [*accepted[:12], "…"])
+    assert ("50" in listed) is (seq_len in (100, 200)), "100 tokens are cut into 2 · 50 chunks"
 
 
 # -- on the GPUs that are there --------------------------------------------------------------------

@@ -225,11 +225,11 @@ def test_time_and_mfu_hang_together() -> None:
 def test_what_travels_in_a_block() -> None:
     """Under sequence parallelism each half of a block gathers and scatters, forward and backward."""
     for tp, said in gives("traffic", "tp", model="llama3-8b", cp=2).items():
-        over_tp = 8 * SEQ // 2 * 4096 * 4 * (tp > 1)
-        over_cp = 4 * SEQ * 1024 // tp * 4
+        over_tp = 8 * SEQ // 2 * 4096 * 4 * (tp - 1) // tp
+        over_cp = 4 * SEQ * 1024 // tp * 4 // 2
         block = sum(rows * columns // (tp if cut else 1) for rows, columns, cut in shapes()[2:9])
-        gradients = 4 * (block + 2 * 4096)
-        norms = 4 * 2 * 4096 * (tp > 1)
+        gradients = 4 * (block + 2 * 4096)  # over cp=2 an all-reduce sends the tensor once
+        norms = 2 * 4 * 2 * 4096 * (tp - 1) // tp
         everything = over_tp + over_cp + gradients + norms
         assert said == human(everything), (tp, said, human(everything))
 

@@ -247,7 +247,7 @@ class DryRun(RunResult):
             [c["axis"], c["kind"], f"{c['count']:,}", f"{c['bytes']:,}"] for c in self.collectives
         ]
         rows += [["error", "", "", f"{type(e).__name__}: {e}"] for e in self.errors.values()]
-        return self.summary, ["axis", "collective", "times", "bytes"], rows, "\n".join(self._foot())
+        return self.summary, ["axis", "collective", "times", "sent"], rows, "\n".join(self._foot())
 
     def _foot(self) -> list[str]:
         place = " ".join(f"{axis}={i}" for axis, i in self.coord._asdict().items())

@@ -82,7 +82,7 @@ def _zero_says(record: ZeroMap) -> str:
         shared = record.cut.shards.cuts(what) and record.ways > 1
         parts.append(f"{human(size)} of {what}, {f'1 slice of {record.ways}' if shared else 'whole'}")
     sent = sum(move.bytes for move in record.moves)
-    travels = f"a rank sends {human(sent)} in a step" if sent else "nothing travels"
+    travels = f"it sends {human(sent)} in a step" if sent else "nothing travels"
     return f"A rank holds {'; '.join(parts)}; {travels}."
 
 

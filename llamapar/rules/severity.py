@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from llamapar.describe.job import Job
+from llamapar.describe.layout import divisors
 from llamapar.describe.splits import NO_PADDING
 from llamapar.frameworks import ADAPTS, FAILS, NA, UNKNOWN, WORKS, Framework
 
@@ -77,18 +79,24 @@ def unproven(job: Job, judge: Framework | None) -> set[str]:
 
 
 MAX_LISTED, MOST_DEGREES = 1024, 12
-"""The largest degree that is tried for the list of valid ones, and how many are listed."""
+"""The largest cp tried for a sequence of unknown length, and how many valid degrees are listed."""
 
 
 @lru_cache(maxsize=256)
 def listed_degrees(axis: str, job: Job, judge: Framework | None) -> str:
-    """The degrees of an axis that no rule about it refuses, in words: "tp may be 1, 2, 4, 8"."""
+    """The degrees of an axis that no rule about it refuses, in words: "tp may be 1, 2, 4, 8".
+
+    Of more than MOST_DEGREES the first are listed, and "…" says that there are others.
+    """
     rules = [rule for rule in ARITHMETIC if rule.axis == axis]
-    most = max(job.model.n_heads, min(job.gpus or job.layout.world, MAX_LISTED))
+    tried: Iterable[int] = range(1, job.model.n_heads + 1)  # LP101 refuses a larger tp
+    if axis == "cp":
+        # LP201 refuses what does not cut the sequence into 2·cp chunks.
+        tried = divisors(max(1, job.seq_len // 2)) if job.seq_len else range(1, MAX_LISTED + 1)
     found = []
-    for degree in range(1, most + 1):
+    for degree in tried:
         made = changed_job(job, {axis: degree})
         if made and all(says(rule, made, judge) != ERROR for rule in rules):
             found.append(str(degree))
-    more = ["…"] * (len(found) > MOST_DEGREES)
+    more = ["…"] if len(found) > MOST_DEGREES else []
     return f"{axis} may be {', '.join([*found[:MOST_DEGREES], *more])}" if found else ""
