@@ -238,9 +238,9 @@ def test_a_name_that_turns_a_text_around_is_refused(field: str) -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ([], r"no files whose names end in a rank's number"),
-        (["dump_of_20251123"], r"'dump_of_20251123': its name ends in 20,251,123, which is no rank"),
-        (["rank_0.json", "other_0.json"], r"rank 0 comes twice: other_0.json and rank_0.json"),
+        ([], r"the folder: no file's name ends in a rank's number"),
+        (["dump_of_20251123"], r"dump_of_20251123: its name ends in 20,251,123, and at most 65,536 ranks"),
+        (["rank_0.json", "other_0.json"], r"rank_0.json: it is of rank 0, and so is other_0.json"),
     ],
 )
 def test_folders_that_are_refused(names: list[str], words: str, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     for path, words in ((tmp_path / "none", "No such file or directory"), (tmp_path / "rank_0", "Not a dir")):
         with pytest.raises(lp.LlamaparError, match=words):
             lp.explain(path)
-    with pytest.raises(lp.LlamaparError, match=r"^'readme': no number of a rank in its name\n"):
+    with pytest.raises(lp.LlamaparError, match=r"^readme: no number of a rank in its name\n"):
         read_dumps([("readme", b"")])
 
 

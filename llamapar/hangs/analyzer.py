@@ -43,13 +43,12 @@ def differing_calls(groups: Mapping[str, Group], dumps: Mapping[int, Dump]) -> d
                 calls[call.group, rank].append(_entry(call, number))
     _SPEAKER.addFilter(_never)  # it logs what it finds, and asks for packages
     try:
-        from torch.distributed.flight_recorder.components import builder, types
+        from torch.distributed.flight_recorder.components import builder, types, utils
 
         for name, group in groups.items():
             last = {rank: calls[name, rank][-MOST_CALLS:] for rank in group.ranks if rank in dumps}
-            # Ring buffers may have lost their beginnings, so the first number is one that all have.
-            start = max((own[0]["record_id"] for own in last.values() if own), default=0)
-            entries = {rank: [row for row in own if row["record_id"] >= start] for rank, own in last.items()}
+            # Ring buffers may have lost their beginnings, so the first call is one that all have.
+            entries = utils.align_trace_from_beginning(last)
             table = {name: types.Group(id=name, desc=group.label, size=len(group.ranks))}
             of_rank = {(name, rank): name for rank in entries}
             members = {name: {*group.ranks}}

@@ -33,7 +33,7 @@ _MOST = 6
 """Most lines of one kind in an answer."""
 
 _GOING_ON = "records of a run that still goes on look the same"
-_RECORD = "flight records of every rank: docs/hangs.md says how to record them"
+_OPEN = "why a rank did not come, or came with another call"
 _LOOK = "the stack of every rank that is behind (py-spy dump)"
 _COMPARE = "one order of calls on every rank of a group: look for a branch, or a loop that ends early"
 
@@ -135,17 +135,14 @@ def _explained(hang: Hang, known: Known, level: Level, notes: Iterable[str]) -> 
         read = [
             f"no tensor of {known.model.name} fits; a bucket of gradients, or a number a token, has any size"
         ]
-    why = "which side is wrong where calls differ" if hang.differ else "whom the ranks wait for"
-    advice = _COMPARE if hang.differ else _RECORD
-    if hang.behind:
-        why, advice = f"why {named_ranks(hang.behind)} did not come", _LOOK
+    advice = _LOOK if hang.behind else _COMPARE
     # Where a rank is missed, all other waiting follows from it.
     cause = "; ".join(_waits(one, hang, known.layout) for one in hang.waits[: 1 if hang.behind else 3])
     needs = ("model", "tp") if known.model is None else ()
     equations = tuple(map(Stated, told + read[:_MOST]))
     cause = cause or "calls that have ended differ"
     best = Diagnosis(CATEGORY, None, cause, equations, lambda: (advice,), needs, (), level, None)
-    return Explanation(UNKNOWN, why, (best,), note=note, known=known, hang=hang if hang.waits else None)
+    return Explanation(UNKNOWN, _OPEN, (best,), note=note, known=known, hang=hang if hang.waits else None)
 
 
 def _waits(one: Waiting, hang: Hang, layout: Layout | None) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from llamapar.describe import pickles
-from llamapar.errors import LlamaparError, shown
+from llamapar.errors import shown
 
 from .dumps import MAX_ENTRIES, MAX_RANKS, Dump, SharedTables, dump_of
-from .inert import CutOff, plain_mapping
+from .inert import CutOff, plain_mapping, refused
 
 MAX_FILE = 2**25
 """Bytes of the largest dump that is read: 2,000 entries take one or two million, with frames ten."""
@@ -28,17 +28,14 @@ def read_dumps(source: str | Path | Iterable[tuple[str, bytes]]) -> tuple[dict[i
     for name, data in _opened(Path(source)) if isinstance(source, str | Path) else source:
         number = _NUMBERED.fullmatch(name)
         if number is None:
-            raise LlamaparError(f"{shown(name)}: no number of a rank in its name", "", ["rank_0"], "text")
+            raise refused(name, "no number of a rank in its name")
         rank = int(number[1])
         if rank >= MAX_RANKS:
-            what = f"{shown(name)}: its name ends in {rank:,}, which is no rank"
-            raise LlamaparError(what, f"at most {MAX_RANKS:,} ranks are read", ["rank_0"], "text")
+            raise refused(name, f"its name ends in {rank:,}, and at most {MAX_RANKS:,} ranks are read")
         if rank in names:
-            what = f"rank {rank} comes twice: {names[rank]} and {name}"
-            raise LlamaparError(what, "a rank leaves one dump", (), "text")
+            raise refused(name, f"it is of rank {rank}, and so is {names[rank]}")
         if len(data) > MAX_FILE:
-            why = f"a dump of {MAX_ENTRIES:,} entries is smaller"
-            raise LlamaparError(f"{name}: more than {MAX_FILE:,} bytes", why, (), "text")
+            raise refused(name, f"more than {MAX_FILE:,} bytes; a dump of {MAX_ENTRIES:,} entries has fewer")
         names[rank] = name
         try:
             with pickles.uncollected():
@@ -46,8 +43,7 @@ def read_dumps(source: str | Path | Iterable[tuple[str, bytes]]) -> tuple[dict[i
         except CutOff as problem:
             broken[rank] = str(problem)
     if not names:
-        why = "a dump is one file a rank, such as nccl_trace_rank_3"
-        raise LlamaparError("no files whose names end in a rank's number", why, ["a folder of dumps"], "text")
+        raise refused("the folder", "no file's name ends in a rank's number, as nccl_trace_rank_3")
     return dict(sorted(dumps.items())), dict(sorted(broken.items()))
 
 
@@ -60,5 +56,4 @@ def _opened(folder: Path) -> Iterator[tuple[str, bytes]]:
                     yield file.name, opened.read(MAX_FILE + 1)
     except (OSError, ValueError) as problem:
         words = getattr(problem, "strerror", None) or "it cannot be a folder's name"
-        what = f"{shown(str(folder), 200)}: {words}"
-        raise LlamaparError(what, "", ["a folder of dumps"], "text") from None
+        raise refused(shown(str(folder), 200), words) from None

@@ -128,9 +128,10 @@ class SharedTables:
         dtypes = (get("input_dtypes") or get("output_dtypes") or ())[:4]
         inputs, outputs = (_sizes(get(field) or []) for field in ("input_sizes", "output_sizes"))
         words, sizes = (group, label, name, *dtypes), (*inputs, *outputs)
-        if {*map(type, words)} != {str} or not {type(n) for size in sizes for n in size} <= {int}:
+        plain = {*map(type, words)} == {str} and {type(n) for size in sizes for n in size} <= {int}
+        if not plain or any(len(size) > MAX_DIMS for size in sizes):
             raise TypeError
-        if max(map(len, sizes), default=0) > MAX_DIMS or not all(w[:200].isprintable() for w in words):
+        if not all(word[:200].isprintable() for word in words):
             raise ValueError
         op = (name[:200].partition(":")[2] or name)[:60]
         point = bool(get("is_p2p"))

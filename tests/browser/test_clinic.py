@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook
-from flights import files, hangs, multiplied
 from inputs import KV, TITAN
 
 pytestmark = pytest.mark.browser
@@ -179,32 +177,8 @@ def test_code_fills_box_and_fields_in_every_view(notebook: Notebook) -> None:
     expect(title(notebook)).to_contain_text("vocabulary over tp=8, multiple of 64·tp")
 
 
-def test_flight_records_are_brought_and_a_call_is_pressed(notebook: Notebook) -> None:
-    """Pickles as files, one of them empty: the culprit, its picture, a call's shapes and stack to stay."""
-    row = next(row for row in hangs() if row["name"] == "raises-0")
-    brought = [{"name": name, "mimeType": "", "buffer": data} for name, data in files(row)]
-    panel = clinic(notebook)
-    panel.locator("input[type=file][multiple]").set_input_files(brought)
-    expect(panel.locator("[data-category]").first).to_contain_text(f"rank {row['ranks'][0]} (")
-    bar = panel.locator(".lp-plot .barlayer .point path").first
-    bar.wait_for()
-    box = bar.bounding_box()
-    assert box is not None
-    notebook.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    notebook.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    picked = panel.locator(".lp-picked")
-    expect(picked.locator("pre").first).to_contain_text("group of")
-    stack = picked.locator("details pre")
-    expect(stack).to_be_hidden()
-    picked.locator("summary").click()
-    expect(stack).to_contain_text("make_flights.py, in <module>")
-    empty = [{"name": "rank_1", "mimeType": "", "buffer": b""}]
-    panel.locator("input[type=file][multiple]").set_input_files([brought[0], *empty])
-    expect(panel.locator(".lp-picked")).to_be_hidden()
-
-
 def drop(notebook: Notebook, *paths: Path) -> None:
-    """As a hand does from a file manager: folders come as entries that the page has to walk."""
+    """As a hand does from a file manager."""
     box = clinic(notebook).locator("textarea").bounding_box()
     assert box is not None
     session = notebook.page.context.new_cdp_session(notebook.page)
@@ -216,31 +190,13 @@ def drop(notebook: Notebook, *paths: Path) -> None:
     session.detach()
 
 
-def test_a_folder_is_dropped(notebook: Notebook, tmp_path: Path) -> None:
-    """More files than a browser gives at a time, with logs, a folder and hidden files among them."""
-    folder = tmp_path / "dumps"
-    (folder / "older").mkdir(parents=True)
-    for rank, one in multiplied(120, 9, culprit=5):
-        (folder / f"nccl_trace_rank_{rank}").write_text(json.dumps(one))
-        (folder / f"stderr_{rank}.log").write_text("n_kv_heads (8) must be divisible by tp (16)")
-    (folder / ".nccl_trace_rank_0.swp").write_text("hidden")
-    drop(notebook, folder)
-    panel = clinic(notebook)
-    expect(panel.locator("[data-category=rank_mapping_hang]")).to_contain_text("rank 5 (tp 5) never entered")
-    expect(panel.locator("textarea")).to_have_value("")
-    expect(title(notebook)).to_have_text("rank 5 left the others")
-    expect(panel.locator(".lp-finding.lp-error")).to_have_count(1)  # nothing else is said
-
-
 def test_what_is_dropped_and_holds_nothing_is_told(notebook: Notebook, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    drop(notebook, tmp_path / "empty")
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "dumps" / "rank_0").write_bytes(b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R.")
+    drop(notebook, tmp_path / "dumps")  # a folder: what is in it is not read
     answer = clinic(notebook).locator(".lp-answer")
     expect(answer).to_contain_text("no file and no text of settings")
     (tmp_path / "run.log").write_text("n_kv_heads (8) must be divisible by tp (16)")
     drop(notebook, tmp_path / "run.log")
     expect(clinic(notebook).locator("[data-category=kv_heads_lt_tp]")).to_be_visible()
-    (tmp_path / "rank_0").write_bytes(b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R.")
-    drop(notebook, tmp_path / "rank_0")
-    expect(answer).to_contain_text("rank_0: its pickle names 'posix.system'")
     expect(clinic(notebook).locator("textarea")).to_have_value("n_kv_heads (8) must be divisible by tp (16)")
