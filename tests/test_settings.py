@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.configs import documents, export, flags, launch, lines, mapped
+from llamapar.configs import documents, export, flags, launch, launch_lines, mapped
 from llamapar.configs.draft import as_list
 from llamapar.configs.files import Files
 from llamapar.configs.formats import ROWS
@@ -236,13 +236,13 @@ def test_what_is_exported_is_read_back(target: str, counts: Any) -> None:
     ],
 )
 def test_a_script_is_followed_without_running_it(script: str, words: str) -> None:
-    (command,) = [c for c in lines.read_lines(script).commands if c.words[0].text == "run"]
+    (command,) = [c for c in launch_lines.read_lines(script).commands if c.words[0].text == "run"]
     assert " ".join(word.text for word in command.words) == words
 
 
 def test_a_word_has_its_line() -> None:
     script = 'ARGS="\n  --x 1 \\\n  --y 2\n"\nLIST=(\n --z 3\n)\nrun $ARGS \\\n  ${LIST[@]} \\\n  --w 4\n'
-    (command,) = lines.read_lines(script).commands
+    (command,) = launch_lines.read_lines(script).commands
     assert [(word.text, word.line) for word in command.words] == [
         ("run", 8),
         *(("--x", 2), ("1", 2), ("--y", 3), ("2", 3), ("--z", 6), ("3", 6)),
@@ -456,7 +456,9 @@ def test_a_file_that_the_command_names_may_say_what_the_command_does_not() -> No
 
 
 def test_the_last_repetition_of_a_flag_counts() -> None:
-    words = [lines.Word(text, 1) for text in ["x", "--tp", "2", "--seq_length=8", "--tp", "4", "-c", "7b"]]
+    words = [
+        launch_lines.Word(text, 1) for text in ["x", "--tp", "2", "--seq_length=8", "--tp", "4", "-c", "7b"]
+    ]
     found = flags.flags_of(words)
     assert [found.get(n).value for n in ("tp", "seq-length", "c")] == ["4", "8", "7b"]  # type: ignore[union-attr]
     assert launch.batch_of([]).environment == {}
@@ -490,9 +492,9 @@ def test_what_would_grow_without_bound_is_cut_short() -> None:
     with pytest.raises(lp.LlamaparError, match="more than 50,000 entries"):
         documents.read_yaml("bomb.yaml", bomb)
     with pytest.raises(lp.LlamaparError, match="needs more than 10,028,360 steps to read"):
-        lines.read_lines("A=xxxxxxxx\n" + "A=$A$A\n" * 200 + "run $A\n")
-    lines.read_lines("$(" * 20_000)
-    lines.read_lines("if [ $x = 1 ]; then\n" * 300)
+        launch_lines.read_lines("A=xxxxxxxx\n" + "A=$A$A\n" * 200 + "run $A\n")
+    launch_lines.read_lines("$(" * 20_000)
+    launch_lines.read_lines("if [ $x = 1 ]; then\n" * 300)
 
 
 def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
@@ -754,7 +756,7 @@ def test_settings_are_planned_for_and_timed(tmp_path: Path, run: Command) -> Non
     said = {name: settings.job[name] for name in ("seq_len", "micro_batch", "global_batch")}
     model, layout = settings.model_config(), settings.to_layout()
     seconds = lp.cost(settings).step_seconds
-    assert seconds == lp.cost(model, layout, framework="nanotron", recompute="selective", **said).step_seconds
+    assert seconds == lp.cost(model, layout, framework="nanotron", recompute="none", **said).step_seconds
     assert lp.cost(settings, micro_batch=8).step_seconds != seconds
     wanted = lp.plan(model, gpus=16, seq_len=1024, global_batch=512, framework="nanotron", top=2)
     found = lp.plan(settings, gpus=16, seq_len=1024, global_batch=512, top=2)
@@ -893,7 +895,7 @@ def test_a_sourced_file_that_is_not_at_hand_may_set_what_has_a_default(tmp_path:
 def test_a_key_that_nobody_reads_and_that_saves_memory_opens_it(key: str) -> None:
     text = TUNE + f"{key}: true\n".replace("model.quantization.bits: true", "quantization_bits: 4")
     settings = lp.read_settings(text=text, known={"gpus": 16})
-    assert settings.job["saves"] in (("offload",), ("lora",))
+    assert settings.job["saves"] in (("offload",), ("4-bit",), ("lora", "4-bit"))
     assert "may take less memory" in settings.not_covered[0]
     off = lp.read_settings(text=text.replace(": true\n", ": false\n").replace("bits: 4", "bits: 0"))
     assert off.not_covered == () or "may take" not in off.not_covered[0]
@@ -1142,3 +1144,190 @@ def test_a_key_of_another_section_is_no_slip() -> None:
     tested = f"{AUTOMODEL}ci: {{checkpoint_robustness: {{distributed: {{tp_size: 2}}}}}}\n"
     found = lp.read_settings(text=tested)
     assert (found.layout["pp"], found.notes) == (1, ())
+
+
+# -- the launch line wins ---------------------------------------------------------------------------
+
+TITAN_8B = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 1
+"""
+FULL = "model_name_or_path: meta-llama/Llama-3.1-8B\nfinetuning_type: full\ncutoff_len: 512\n"
+AXOLOTL = "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 2048\n"
+ACCELERATE = """
+distributed_type: FSDP
+num_processes: 8
+parallelism_config:
+  parallelism_config_tp_size: 2
+  parallelism_config_dp_shard_size: 4
+"""
+LINES = {
+    "torchrun --nproc_per_node=16 -m torchtitan.train --job.config_file a.toml "
+    "--parallelism.tensor_parallel_degree 16": (TITAN_8B, "tp=16 gpus=16 seq_len=8192"),
+    "NGPU=16 CONFIG_FILE=./a.toml ./run_train.sh --parallelism.tensor_parallel_degree=16 "
+    "--training.seq_len 4096": (TITAN_8B, "tp=16 gpus=16 seq_len=4096"),
+    "tune run --nproc_per_node 8 full_finetune_distributed --config a.yaml batch_size=2 "
+    "tensor_parallel_dim=4 tokenizer.max_seq_len=512": (TUNE, "tp=4 gpus=8 micro_batch=2 seq_len=512"),
+    "NPROC_PER_NODE=8 NNODES=1 llamafactory-cli train a.yaml cutoff_len=1024 per_device_train_batch_size=2": (
+        FULL,
+        "gpus=8 seq_len=1024 micro_batch=2",
+    ),
+    "torchrun --nproc-per-node 8 finetune.py --config a.yaml --distributed.tp_size 4 "
+    "--step_scheduler.local_batch_size=2": (AUTOMODEL, "tp=4 dp=2 micro_batch=2 global_batch=64"),
+    "accelerate launch --num_processes 8 -m axolotl.cli.train a.yaml --micro-batch-size 4": (
+        AXOLOTL,
+        "gpus=8 micro_batch=4 seq_len=2048",
+    ),
+    "axolotl train a.yaml --sequence_len=1024": (AXOLOTL, "micro_batch=1 seq_len=1024"),
+    "accelerate launch --config_file a.yaml --num_processes 8 --parallelism_config_tp_size 8 t.py": (
+        ACCELERATE,
+        "tp=8 dp_shard=4 gpus=8",
+    ),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_an_argument_of_the_launch_wins_over_the_file(line: str) -> None:
+    text, wanted = LINES[line]
+    name = "a.toml" if text is TITAN_8B else "a.yaml"
+    found = settings_of(Files({name: text, "run.sh": f"set -e\n{line}\n"}), {})
+    assert fields(found, wanted) == wanted
+    alone = settings_of(Files({name: text}), {})
+    changed = {**found.layout, **found.job}.items() - {**alone.layout, **alone.job}.items()
+    assert changed
+    said = [source for source in found.sources.values() if source.startswith("run.sh:2 ")]
+    assert len(said) >= 1
+
+
+def test_a_launch_alone_names_its_file_and_counts_no_default() -> None:
+    line = "CONFIG_FILE=./train.toml NGPU=16 ./run_train.sh --parallelism.tensor_parallel_degree=16\n"
+    found = lp.read_settings(text=line)
+    wanted = "format=torchtitan tp=16 gpus=16 cp=open pp=open dp=open zero=open seq_len=open model=open"
+    assert fields(found, wanted) == wanted
+    assert found.unknown["model"] == "train.toml says it, which is not among these files"
+
+
+UNREAD = {
+    "--parallelism.tensor_parallel_size 16": "tp",
+    "--tensor-model-parallel-size=16": "tp",
+    "--parallelism.tensor_paralel_degree 16": None,  # the file says it
+    "--my_context_parallel_size 2": "cp",
+    "pipeline_parallel_size=2": "pp",
+    "--train_batch_size 64": "global_batch",
+    "--micro_batch_size 4": "micro_batch",
+    "--gradient-accumulation-steps 4": "micro_batches",
+    "--seq_length 4096": "seq_len",
+    "--max_seq_len=$LENGTH": "seq_len",
+    "--model_name llama3-70b": "model",
+    "--steps 100": None,
+}
+
+
+@pytest.mark.parametrize("flag", UNREAD)
+def test_an_unread_flag_that_names_a_fact_opens_it_and_ends_in_exit_1(
+    tmp_path: Path, run: Command, flag: str
+) -> None:
+    (tmp_path / "a.toml").write_text(TITAN_8B)
+    launch = f"torchrun --nproc_per_node=16 -m torchtitan.train --job.config_file a.toml {flag}\n"
+    (tmp_path / "run.sh").write_text(launch)
+    settings = lp.read_settings(tmp_path / "a.toml", tmp_path / "run.sh")
+    words = ["check", "--config", str(tmp_path / "a.toml"), "--launch", str(tmp_path / "run.sh")]
+    status, out, _ = run(words)
+    assert re.split("[ =]", flag)[0] in settings.unread
+    field = UNREAD[flag]
+    if field is None:
+        assert (status, settings.contradictions) == (0, ())
+        return
+    assert settings.unknown[field].endswith("(run.sh:1) may say it")
+    assert field not in settings.layout | settings.job
+    assert (status, "nothing to report" in out) == (1, False)
+    assert f"contradiction: {field}: " in out
+
+
+def test_of_two_launches_nothing_counts_that_differs() -> None:
+    line = "torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file a.toml "
+    tp = "--parallelism.tensor_parallel_degree"
+    text = f"{line}{tp} 2 --training.seq_len 4096\n{line}{tp} 4 --training.seq_len 4096\n"
+    found = settings_of(Files({"a.toml": TITAN_8B, "run.sh": text}), {})
+    assert (found.job["seq_len"], found.unknown["tp"]) == (4096, f"{tp} is '$2 or 4' (run.sh:1)")
+
+
+def test_a_script_finds_what_stands_in_front_of_its_call() -> None:
+    script = f"torchrun --nproc_per_node 8 p.py {LLAMA_70B} --pipeline-model-parallel-size ${{PP:-2}}\n"
+    alone = settings_of(Files({"train.sh": script}), {})
+    both = settings_of(Files({"run.sh": "PP=1 bash train.sh\n", "train.sh": script}), {})
+    assert (alone.layout["pp"], both.layout["pp"]) == (2, 1)
+
+
+# -- memory that a trainer saves --------------------------------------------------------------------
+
+
+def test_a_deepspeed_file_that_is_not_there_leaves_memory_undecided(tmp_path: Path, run: Command) -> None:
+    (tmp_path / "lf.yaml").write_text(
+        "stage: sft\nfinetuning_type: full\ndeepspeed: conf/ds_z3.json\ncutoff_len: 3072\n"
+        "per_device_train_batch_size: 1\nbf16: true\n"
+    )
+    words = ["check", "--config", str(tmp_path / "lf.yaml"), "--model", "qwen2.5-32b", "--gpus", "8"]
+    status, out, _ = run([*words, "--gpu", "h100-80gb", "--json"])
+    found = json.loads(out)
+    assert (status, found["settings"]["unknown_why"]["zero"]) == (
+        0,
+        "deepspeed conf/ds_z3.json says it, which is not among these files",
+    )
+    [finding] = [f for f in found["findings"] if f["code"].startswith("LP51")]
+    assert (finding["severity"], finding["code"]) == ("warning", "LP512")
+    assert finding["why"].startswith("the stage of ZeRO would decide it, in the file that sets it")
+    (tmp_path / "ds_z3.json").write_text('{"zero_optimization": {"stage": 0}}')
+    assert run([*words, "--config", str(tmp_path / "ds_z3.json"), "--gpu", "h100-80gb"])[0] == 1
+
+
+def test_lora_is_not_judged_as_full_training(tmp_path: Path, run: Command) -> None:
+    text = (
+        FULL.replace("full", "lora").replace("512", "2048") + "per_device_train_batch_size: 1\nbf16: true\n"
+    )
+    (tmp_path / "lora.yaml").write_text(text)
+    words = ["check", "--config", str(tmp_path / "lora.yaml"), "--gpus", "1", "--gpu", "rtx-4090"]
+    status, out, _ = run(words)
+    assert (status, "LP512 warning" in out, "undecided" in out) == (0, True, True)
+    (tmp_path / "lora.yaml").write_text(text.replace("lora", "full"))
+    status, out, _ = run(words)
+    assert (status, "LP511 error" in out, "at least 5 GPUs are needed" in out) == (1, True, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (FULL, "recompute=full"),
+        (f"{FULL}disable_gradient_checkpointing: true\n", "recompute=none"),
+        (AXOLOTL, "recompute=none"),
+        (f"{AXOLOTL}gradient_checkpointing: true\n", "recompute=full"),
+        ("torchrun t.py --per_device_train_batch_size 1 --model_max_length 512\n", "recompute=none"),
+        ("torchrun t.py --per_device_train_batch_size 1 --max_length 512\n", "recompute=None"),  # TRL's own
+        (NEOX, "recompute=none"),
+    ],
+)
+def test_gradient_checkpointing_has_the_trainers_own_default(text: str, wanted: str) -> None:
+    assert fields(lp.read_settings(text=text), wanted) == wanted
+
+
+@pytest.mark.parametrize(
+    ("tp", "shard", "cp", "wrong"), [(2, 1, 1, True), (2, 1, 2, False), (1, 2, 1, False)]
+)
+def test_fsdp_without_a_dimension_to_shard_is_an_error(
+    tmp_path: Path, run: Command, tp: int, shard: int, cp: int, wrong: bool
+) -> None:
+    (tmp_path / "acc.yaml").write_text(
+        f"distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\nnum_processes: {tp * shard * cp}\n"
+        f"parallelism_config:\n  parallelism_config_cp_size: {cp}\n"
+        f"  parallelism_config_dp_shard_size: {shard}\n  parallelism_config_tp_size: {tp}\n"
+    )
+    status, out, _ = run(["check", "--config", str(tmp_path / "acc.yaml"), "--model", "llama3-8b"])
+    told = "FSDP is on and dp_shard·cp = 1, so its mesh has no dimension; dp_shard 2 with tp 1, or no FSDP"
+    assert (status, " ".join(out.split()).count(told) > 0) == (int(wrong), wrong)

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import LlamaparError
+from llamapar.frameworks.settings import Settings
 from llamapar.late import late
 
-from .commands import MODEL_WORD, Command, CommandAnswer, Given, answered, returned
+from .commands import MODEL_WORD, Command, CommandAnswer, Given, answered, plain, returned
+
+
+def _whole(given: Given, *settings: Settings) -> CommandAnswer:
+    """The verdict. Raises LlamaparError where no rule objects, and the files contradict themselves."""
+    verdict = plain(given, *settings)
+    told = [contradiction for read in settings for contradiction in read.contradictions]
+    if verdict.ok and told:
+        others = "; ".join(map(str, told[1:]))
+        raise LlamaparError(f"contradiction: {told[0]}", others, field=told[0].field)
+    return verdict
 
 
 def _check(given: Given) -> CommandAnswer:
@@ -21,6 +32,7 @@ def _check(given: Given) -> CommandAnswer:
     # Files that leave facts open are judged by the rules that rest on none of them.
     return answered(
         given,
+        _whole,
         in_part=lambda given, settings: returned(given, late("judge_incomplete"), settings),
         findings=[],
     )

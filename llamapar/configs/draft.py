@@ -116,6 +116,8 @@ class Draft:
     """Keys that were looked for and are not there, in that order."""
     defaulted: dict[str, str] = field(default_factory=dict)
     """Those of them for which a default counts → its field."""
+    doubted: set[str] = field(default_factory=set)
+    """Facts that a setting which nothing reads may say, so that nothing derives them."""
     training: bool = True
     since: Change | None = None
     before: Change | None = None
@@ -146,7 +148,8 @@ class Draft:
         self.unknown[name] = why
 
     def derive(self, name: str, value: object, how: str) -> None:
-        self.put(name, value, Origin("derived", 0, how))
+        if name not in self.doubted:
+            self.put(name, value, Origin("derived", 0, how))
 
     def unless_said(self, name: str, value: object, how: str) -> None:
         """Set a fact unless the field was mentioned, even by a word that could not be read."""

@@ -16,9 +16,9 @@ from llamapar.frameworks.settings import Contradiction
 
 from .documents import OVERRIDE, READERS, Document, Entry, read_document
 from .draft import Draft
-from .flags import Flags, flags_of, is_cut_off, is_launch, joined, script_flags
+from .flags import Flags, as_one, flags_of, is_cut_off, is_launch, script_flags
 from .launch import batch_of, take_world
-from .lines import Script, ShellCommand, Word, directives_of, read_lines
+from .launch_lines import Script, ShellCommand, Word, directives_of, read_lines
 from .meter import Meter
 from .python_source import keyword_literals
 
@@ -82,7 +82,7 @@ class Files:
                 w.text.endswith((*self.documents,)) for w in (*command.words, *command.environment.values())
             )
         ]
-        found = joined(flags_of(command.words, name) for name, command in naming or self.launches)
+        found = as_one(flags_of(command.words, name) for name, command in naming or self.launches)
         return self._overridden(found or Flags("the launch", ()))
 
     @cached_property
@@ -129,7 +129,7 @@ class Files:
 
     def flags(self, *marks: str) -> Flags | None:
         """The arguments of the commands with one of these flags."""
-        found = joined(
+        found = as_one(
             flags for name, script in self.scripts.items() if (flags := script_flags(script, name, *marks))
         )
         return self._overridden(found) if found is not None else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from .documents import Document, Entry
-from .lines import Script, Word
+from .launch_lines import Script, Word
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.:-]*")
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w.]*")
@@ -82,7 +82,7 @@ def is_known(entry: Entry | None) -> bool:
     return entry is not None and "$" not in str(entry.value)
 
 
-def joined(several: Iterable[Flags]) -> Flags | None:
+def as_one(several: Iterable[Flags]) -> Flags | None:
     """The arguments of several commands as one; of what differs between them nothing is known."""
     found: Flags | None = None
     for flags in several:
@@ -121,11 +121,11 @@ def script_flags(script: Script, name: str, *marks: str) -> Flags | None:
         read = [flags_of(words, name) for words in script.variables.values()]
         if any(flags.get(*marks) for flags in read):
             found = [flags for flags in read if any(entry.path.startswith("--") for entry in flags.entries)]
-    return joined(found)
+    return as_one(found)
 
 
 _PROGRAM = re.compile(
-    r"(?:^|/)(?:torchrun|srun|mpirun|deepspeed|accelerate|tune|python[\d.]*|pretrain\w*|\w+-cli)$|\.(?:py|sh)$"
+    r"(?:^|/)(?:torchrun|srun|mpirun|deepspeed|accelerate|tune|axolotl|python[\d.]*|pretrain\w*|\w+-cli)$|\.(?:py|sh)$"
 )
 
 

@@ -116,7 +116,7 @@ def judge_incomplete(read: Settings, *, framework: str | None = None) -> Incompl
     certain = {code: found for code, found in first.items() if code not in unsure}
     found = [(code, severity, *words) for code, (severity, words) in certain.items() if severity]
     return IncompleteReport(
-        f"without {', '.join(facts)}",
+        f"without {', '.join(facts)}" if facts else settings.format,
         tuple(found),
         len(certain) - len(found),
         {fact: tuple(code for code in first if code in codes) for fact, codes in needs.items() if codes},

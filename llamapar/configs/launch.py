@@ -16,10 +16,10 @@ from llamapar.errors import is_slip
 from .documents import Entry
 from .draft import Draft, Origin, whole_count
 from .flags import Flags, flags_of
-from .lines import UNRESOLVED, Script, Word
+from .launch_lines import UNRESOLVED, Script, Word
 
 _LAUNCHERS = re.compile(
-    r"(?:^|/)(torchrun|mpirun|mpiexec|srun|deepspeed|accelerate|colossalai)$|^torch\.distributed\.(run|launch)$"
+    r"(?:^|/)(torchrun|mpirun|mpiexec|srun|deepspeed|accelerate|colossalai|tune)$|^torch\.distributed\.(run|launch)$"
 )
 _UGE_GPUS = {"rt_F": 4, "rt_AF": 8}
 """GPUs of a node by the resource type of ABCI's Grid Engine (docs.abci.ai, job execution)."""
@@ -91,6 +91,7 @@ _TORCHRUN: tuple[tuple[str, ...], ...] = ((), ("nproc-per-node",), ("nnodes",))
 _MPI = (("np", "n"), ("npernode", "ppn", "N"), ())
 _NUMBERS = {
     "torchrun": _TORCHRUN,
+    "tune": _TORCHRUN,
     "run": _TORCHRUN,
     "launch": _TORCHRUN,
     "mpirun": _MPI,
@@ -143,6 +144,9 @@ def _last_launch(script: Script) -> Launch:
         lines = [*script.variables.values()]
     for words in lines:
         hits = [(n, m) for n, w in enumerate(words) if (m := _LAUNCHERS.search(w.text))]
+        hits = [
+            (n, m) for n, m in hits if m[1] != "tune" or [w.text for w in words[n + 1 : n + 2]] == ["run"]
+        ]
         if hits:
             # `srun torchrun …`: the inner launcher starts the ranks, the outer one only the nodes.
             at, match = hits[-1]

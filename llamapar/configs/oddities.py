@@ -177,6 +177,17 @@ def ulysses(source: SettingsSource, files: Files) -> None:
         draft.facts["other_axes"] = Fact({"ulysses_sp": ways}, gpus.origin)
 
 
+def accelerate_mesh(source: SettingsSource, files: Files) -> None:
+    """FSDP's mesh has the dims dp_shard and cp, where they are over one (parallelism_config.py)."""
+    draft, tp = source.draft, source.draft.number("tp") or 1
+    many = tp * (draft.number("dp_replicate") or 1)
+    shares = (draft.number("dp_shard") or 0) * (draft.number("cp") or 1)
+    if many > 1 and shares == 1 and (draft.number("zero") or 0) > 0:
+        why = "FSDP is on and dp_shard·cp = 1, so its mesh has no dimension"
+        cure = f"dp_shard {many} with tp 1, or no FSDP"
+        draft.contradictions.append(Contradiction("dp_shard", (1, many), f"{why}; {cure}"))
+
+
 def trainer_sharding(source: SettingsSource, files: Files) -> None:
     """A command shares nothing unless it says so; a file of arguments leaves it to the command."""
     if "zero" in source.draft.facts or "zero" in source.draft.unknown:

@@ -31,7 +31,9 @@ def titan_zero(source: SettingsSource, files: Files) -> None:
     # "default" gathers again without a pipeline, and with one keeps parameters, which would be gathered
     # for every micro-batch.
     kept = (pp or 1) > 1 if reshard is None or reshard.value == "default" else reshard.value == "never"
-    if not draft.fills and (draft.number("dp_shard") or 1) * (draft.number("cp") or 1) == 1:
+    if "dp_shard" in draft.unknown:
+        draft.missing("zero", "the shards would say it")
+    elif not draft.fills and (draft.number("dp_shard") or 1) * (draft.number("cp") or 1) == 1:
         draft.derive("zero", 0, "nothing is shared")
     elif pp is None and reshard is None:
         draft.missing("zero", "the pipeline's degree would say it")

@@ -14,7 +14,7 @@ from llamapar.frameworks.settings import DIMS, Contradiction
 
 from .documents import Entry
 from .draft import Draft, public, scalar, whole_count
-from .lines import Word
+from .launch_lines import Word
 
 _SIZE = r"(?:_(?:size|degree|dim|ways|world_size))?"
 _NAMES = {
@@ -38,7 +38,8 @@ _SILENT = ("n_kv_heads", "zero", "ffn_dim")
 
 _SAVING = {
     "offload": re.compile(r"offload(?:ing|ed)?"),
-    "lora": re.compile(r"q?lora|dora|peft|quant(?:ized?|ization)?"),
+    "lora": re.compile(r"q?lora|dora|peft"),
+    "4-bit": re.compile(r"qlora|quant(?:ized?|ization)?"),
 }
 """What takes less memory than is counted, as in `saves` of `memory` → words of keys that say it."""
 
@@ -90,6 +91,7 @@ def _open(draft: Draft, field: str, entry: Entry, said: str) -> None:
         if field == "ffn_dim" and "preset" in draft.facts:
             return
     draft.missing(field, f"{said} may say it")
+    draft.doubted.add(field)
     if entry.file and field not in _SILENT:
         values = (old.value if old else "unknown", entry.value)
         draft.contradictions.append(Contradiction(field, values, f"{said} is not read"))

@@ -81,8 +81,9 @@ def memory(
     master_weights: float32 weights and states beside narrower parameters.
     framework: a trainer, "torchtitan" or its code of a day, "torchtitan@2025-06-01". Its row of
         `llamapar/frameworks/trainers.toml` gives what the call leaves out, and the ZeRO stage that it has.
-    saves: what the run does that is not counted, "lora", "8-bit-adam" or "offload": every figure is then an
-        upper bound, and the low end is what is left without the terms that it makes smaller.
+    saves: what the run does that is not counted, "lora", "8-bit-adam", "offload", "4-bit" for weights, or
+        "zero" for a stage that is not known: every figure is then an upper bound, and the low end is
+        what is left without the terms that it makes smaller.
     padding, kv_replication, cp_method: as in `run`.
     layer_split: as in `stages`, or layers of each stage; by default the framework's, else "balanced ends".
 

@@ -113,10 +113,13 @@ FITS, UNDECIDED, TOO_MUCH = "fits", "undecided", "does not fit"
 STATES = ("parameters", "master weights", "optimizer states")
 """Terms that are exact and exist together in every step; gradients may be narrower than they are counted."""
 
+_GRADIENTS = ("gradients", "unreduced gradients", "gradient buckets")
 SAVES = {
-    "lora": ("gradients", "unreduced gradients", "gradient buckets", "master weights", "optimizer states"),
+    "lora": (*_GRADIENTS, "master weights", "optimizer states", "optimizer's copy"),
     "8-bit-adam": ("optimizer states",),
-    "offload": STATES,
+    "offload": (*STATES, "optimizer's copy"),
+    "4-bit": STATES,
+    "zero": (*_GRADIENTS, *STATES, "optimizer's copy"),
 }
 """What a run may do that is not counted → the terms that it makes smaller, or removes."""
 

@@ -196,7 +196,7 @@ _TABLE = (
     Option("beside", str, None, "another schedule, drawn below on the same time axis"),
     Option("time", int, None, "time in the timeline for which to say what every rank does", "forwards"),
     Option("step", int, 0, "step of a layer's forward and backward to draw; 0: all", "steps"),
-    Option("saves", tuple, (), _SAVES, choices=("lora", "8-bit-adam", "offload")),
+    Option("saves", tuple, (), _SAVES, choices=("lora", "8-bit-adam", "offload", "4-bit", "zero")),
     Option("accounting", str, "exact", "whose memory estimate: {choices}"),
     Option("gpu", str, None, _GPU, choices=tuple(HARDWARE)),
     Option(

@@ -169,6 +169,8 @@ class Settings(Record):
                 choose = ["the number of GPUs" if axis == "dp" else f"the degree of {axis}"]
                 raise LayoutError(f"{axis} is not known", self.unknown.get(axis, "not given"), choose, axis)
         fields = {n: v for n, v in self.layout.items() if n in Layout.__dataclass_fields__ and v is not None}
+        if "zero" in self.unknown:
+            fields.setdefault("zero", 0)  # Nothing is shared for sure, so that memory is an upper bound.
         return Layout(**Values(fields))
 
     def facts(self) -> dict[str, object]:

@@ -189,7 +189,7 @@ def least_of(job: Job, judge: Framework | None) -> float:
 
 def nothing_holds(job: Job, judge: Framework | None) -> str:
     """Why no layout of its GPUs holds the job's model, in words; empty if some layout may."""
-    if job.gpu is None or (judge is not None and not judge.trains):
+    if job.gpu is None or job.saves or (judge is not None and not judge.trains):
         return ""
     gpus, room = job.gpus or job.layout.world, job.gpu.hbm_bytes
     # One copy of everything, summed over all GPUs: no layout can need less.
@@ -227,7 +227,9 @@ def finding_of(job: Job, judge: Framework | None = None) -> tuple[str, str] | No
     found = load_of(job, judge)
     trains = judge is None or judge.trains
     if found is None:
-        exceeds = job.gpu is not None and trains and least_of(job, judge) > job.gpu.hbm_bytes
+        # Its lower bound counts what `saves` makes smaller.
+        counted = trains and not job.saves
+        exceeds = job.gpu is not None and counted and least_of(job, judge) > job.gpu.hbm_bytes
         return (TOO_LITTLE_MEMORY, ERROR) if exceeds else None
     if job.gpu is None:
         return (TOO_LITTLE_MEMORY, NOTE) if found.matters else None
@@ -262,6 +264,9 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     several = f"by stage {', '.join(by_stage)} GiB; " if len(stages) > 1 else ""
     again = f"recompute={job.recompute}" if job.recompute else "no recompute given"
     counted = f"seq_len={job.seq_len} micro_batch={job.micro_batch or 1} {again}"
+    decides = found.memory.narrows or "an estimate is no nearer than that"
+    if "zero" in job.saves:
+        decides = "the stage of ZeRO would decide it, in the file that sets it"
     serves = "" if judge is None or judge.trains else f", of training, which {judge.title} does not do"
     return {
         "stage": worst.stage,
@@ -270,7 +275,7 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
         "there": _there(found, job.gpu),
         "terms": f"{several}largest in stage {worst.stage}: {largest}",
         "counted": f"with {counted if found.whole else 'no seq_len'}{serves}",
-        "decides": found.memory.narrows or "an estimate is no nearer than that",
+        "decides": decides,
     }
 
 
