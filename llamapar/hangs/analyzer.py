@@ -41,7 +41,7 @@ def differing_calls(groups: Mapping[str, Group], dumps: Mapping[int, Dump]) -> d
         for call, number, _ in dump.calls:
             if not call.point:
                 calls[call.group, rank].append(_entry(call, number))
-    _SPEAKER.addFilter(_never)  # it logs what it finds, and asks for packages
+    _SPEAKER.disabled = True  # it logs what it finds, and asks for packages
     try:
         from torch.distributed.flight_recorder.components import builder, types, utils
 
@@ -63,12 +63,8 @@ def differing_calls(groups: Mapping[str, Group], dumps: Mapping[int, Dump]) -> d
         words = printable(str(problem))[:200]
         raise CannotCompare(f"torch's analyzer stops: {type(problem).__name__}: {words}") from None
     finally:
-        _SPEAKER.removeFilter(_never)
+        _SPEAKER.disabled = False
     return found
-
-
-def _never(record: logging.LogRecord) -> bool:
-    return False
 
 
 def _entry(call: CollectiveCall, number: int) -> Plain:
@@ -94,8 +90,8 @@ def _in_words(call: Collective) -> str:
     """What the analyzer says of a collective whose ranks differ."""
     told = dict.fromkeys(call.missing_ranks or (), "MISSING")
     for rank, other in (call.mismatch_collectives or {}).items():
-        if other.type_of_mismatch is not None:
-            told[rank] = other.type_of_mismatch.state.name
+        if kind := other.type_of_mismatch:
+            told[rank] = kind.state.name
     op = call.collective_name.removeprefix("nccl:").replace("all_gather_v", "all_gather")
     ranks = ", ".join(f"rank {rank} {told[rank]}" for rank in sorted(told)[:8])
     return f"{op} #{call.collective_seq_id}: {ranks}"

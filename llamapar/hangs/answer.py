@@ -34,6 +34,7 @@ _MOST = 6
 
 _GOING_ON = "records of a run that still goes on look the same"
 _OPEN = "why a rank did not come, or came with another call"
+_RECORD = "flight records of every rank: docs/hangs.md says how to record them"
 _LOOK = "the stack of every rank that is behind (py-spy dump)"
 _COMPARE = "one order of calls on every rank of a group: look for a branch, or a loop that ends early"
 
@@ -131,14 +132,17 @@ def _explained(hang: Hang, known: Known, level: Level, notes: Iterable[str]) -> 
     told = [f"{where}: {words} (torch's analyzer)" for where, words in hang.differ.items()][:_MOST]
     calls = dict.fromkeys((one.op, one.numel, one.axes) for one in hang.waits[:_MOST])
     read = [f"{op} of {text}" for op, numel, axes in calls for text in readings(op, numel, known, axes)]
-    if known.model is not None and not read:
+    if known.model is not None and known.layout is not None and not read:
         read = [
             f"no tensor of {known.model.name} fits; a bucket of gradients, or a number a token, has any size"
         ]
-    advice = _LOOK if hang.behind else _COMPARE
+    advice = _COMPARE if hang.differ else _RECORD
+    if hang.behind:
+        advice = _LOOK
     # Where a rank is missed, all other waiting follows from it.
     cause = "; ".join(_waits(one, hang, known.layout) for one in hang.waits[: 1 if hang.behind else 3])
-    needs = ("model", "tp") if known.model is None else ()
+    given = {"model": known.model, "tp": known.layout}
+    needs = tuple(name for name, value in given.items() if value is None)
     equations = tuple(map(Stated, told + read[:_MOST]))
     cause = cause or "calls that have ended differ"
     best = Diagnosis(CATEGORY, None, cause, equations, lambda: (advice,), needs, (), level, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -85,14 +84,15 @@ _SHORT = {
 }
 
 
+Entry = tuple[CollectiveCall, int, bool]
+"""A call, its number within its group, and whether it has ended."""
+
+
 @dataclass(frozen=True, eq=False)
 class Dump:
-    """One rank's record. calls: in order, each with its number within its group and whether it has ended.
+    """One rank's record: its calls in order, and the ranks of a group, if recorded."""
 
-    members: ranks of a group, if recorded.
-    """
-
-    calls: Sequence[tuple[CollectiveCall, int, bool]]
+    calls: Sequence[Entry]
     members: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @cached_property
@@ -142,8 +142,8 @@ class SharedTables:
         """Group → its ranks, for the groups whose ranks NCCL records."""
         found = dict[str, tuple[int, ...]]()
         for name, group in config.items() if isinstance(config, dict) else ():
-            text = group.get("ranks", "") if isinstance(group, dict) else ""
-            if type(name) is str and type(text) is str:
+            text = group.get("ranks") if isinstance(group, dict) else None
+            if type(name) is type(text) is str:
                 if text not in self.ranks:
                     self.ranks[text] = tuple(dict.fromkeys(map(int, re.findall(r"\d{1,8}", text))))
                 found[name] = self.ranks[text]
@@ -175,7 +175,7 @@ def dump_of(value: Plain, where: str, known: SharedTables) -> Dump:
         raise refused(where, "its entries are no list")
     if len(entries) > MAX_ENTRIES:
         raise refused(where, f"{len(entries):,} entries, at most {MAX_ENTRIES:,} are read")
-    calls = list[tuple[CollectiveCall, int, bool]]()
+    calls = list[Entry]()
     members = known.members(value.get("pg_config"), where)
     try:
         for entry in entries:
@@ -186,23 +186,19 @@ def dump_of(value: Plain, where: str, known: SharedTables) -> Dump:
             calls.append((call, number, bool(entry.get("retired")) or entry.get("state") == "completed"))
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError):
         raise refused(where, f"entry {len(calls)} lacks a field, or has it in another form") from None
-    _settle_batches(calls)
-    return Dump(calls, members)
+    return Dump(_settled(calls), members)
 
 
-def _settle_batches(calls: list[tuple[CollectiveCall, int, bool]]) -> None:
-    """Give the calls of a batch the state of the entry that ends it: NCCL leaves theirs "scheduled" for good.
+def _settled(calls: Sequence[Entry]) -> list[Entry]:
+    """The calls, those of a batch with the state of the entry that ends it: NCCL leaves theirs "scheduled".
 
     Source: https://github.com/pytorch/pytorch/issues/137969.
     """
-    since = defaultdict[str, list[int]](list)  # by group, since its last end
-    for end, (last, number, ended) in enumerate(calls):
-        if last.op.endswith("coalesced"):
-            for at in reversed(since.pop(last.group, [])):
-                call, own, _ = calls[at]
-                if call.point != last.point or own != number:
-                    break
-                calls[at] = (call, own, ended)
-            if last.op == "coalesced":
-                calls[end] = (last, number, True)
-        since[last.group].append(end)
+    batches = {
+        (call.group, call.point, number)
+        for call, number, ended in calls
+        if ended and call.op.endswith("coalesced")
+    }
+    return [
+        (call, number, ended or (call.group, call.point, number) in batches) for call, number, ended in calls
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -55,15 +56,14 @@ def match_groups(
 
     broken: ranks whose dumps cannot be read. Raises LayoutError for a layout with fewer ranks than dumps.
     """
-    labels, members, callers = dict[str, str](), dict[str, Sequence[int]](), dict[str, set[int]]()
+    labels, members, callers = dict[str, str](), dict[str, Sequence[int]](), defaultdict[str, set[int]](set)
     for rank, dump in dumps.items():
+        members |= dump.members
         # Equal calls are one object in a dump, so each group is looked at once and not thousands of times.
         for call in {id(call): call for call, _, _ in dump.calls}.values():
             labels[call.group] = call.label
-            callers.setdefault(call.group, set()).add(rank)
-        members |= dump.members
-    whole = {name: tuple(sorted(members[name])) for name in labels if members.get(name)}
-    seen = [Group(n, label, whole.get(n) or tuple(sorted(callers[n]))) for n, label in labels.items()]
+            callers[call.group].add(rank)
+    seen = [Group(n, label, tuple(sorted(members.get(n) or callers[n]))) for n, label in labels.items()]
     # Ranks without a dump count too: groups name them, or their dumps cannot be read.
     top = max(itertools.chain(dumps, broken, *(group.ranks for group in seen)))
     if layout is not None:
@@ -72,7 +72,7 @@ def match_groups(
             raise LayoutError(what, "", (), "layout")
         layout, top = _ordered(layout, seen), layout.world - 1
     everyone = tuple(range(top + 1))
-    groups = {group.name: _placed(group, layout, group.name in whole, everyone) for group in seen}
+    groups = {group.name: _placed(group, layout, bool(members.get(group.name)), everyone) for group in seen}
     judge_members((group.ranks for group in groups.values()), "the folder")
     return groups, layout
 
@@ -80,12 +80,9 @@ def match_groups(
 def _ordered(layout: Layout, seen: Iterable[Group]) -> Layout:
     """The layout in the order of axes that most descriptions of groups agree with; its own comes first."""
     named = [(axes, group.ranks) for group in seen if (axes := axes_named(group.label))]
-    orders = itertools.permutations(layout.axes)
-    # `max` takes the first of equals, so a layout that already fits is kept.
-    return max(
-        [layout, *(layout.replace(order="-".join(order)) for order in orders)],
-        key=lambda one: sum({*ranks} <= {*one.group(axes, ranks[0])} for axes, ranks in named),
-    )
+    # The first order is its own, and `max` takes the first of equals.
+    orders = (layout.replace(order="-".join(order)) for order in itertools.permutations(layout.axes))
+    return max(orders, key=lambda one: sum({*ranks} <= {*one.group(axes, ranks[0])} for axes, ranks in named))
 
 
 def _placed(group: Group, layout: Layout | None, whole: bool, everyone: tuple[int, ...]) -> Group:

@@ -8,6 +8,7 @@ trainer's choice.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from llamapar.count.wire import sending
@@ -22,9 +23,9 @@ FEW = 4
 _FLOAT = 4
 """Bytes of a number in the table."""
 
-_RESIDUAL = {"column input": "the residual stream", "row output": "the residual stream"}
 _TENSORS = {
-    **_RESIDUAL,
+    "column input": "the residual stream",
+    "row output": "the residual stream",
     "stage": "the residual stream",
     "K and V": "K or V",
     "tokens to heads": "Q, K or V",
@@ -35,33 +36,28 @@ _TENSORS = {
 
 
 def readings(op: str, numel: tuple[int, int], known: Known, axes: str = "") -> list[str]:
-    """Everything that a collective of so many numbers, in and out, can be.
+    """Everything that a collective of so many numbers, in and out, can be, for a known model and layout.
 
     op: as in a flight record. axes: those of its group; "" or "all" say nothing.
     """
-    less, size = sorted(numel)
+    (less, size), model, layout = sorted(numel), known.model, known.layout
     if size <= FEW:
         return [f"{size} = a norm, a loss or a flag"] if size else []
-    kind, found = kind_of(op), dict[str, list[str]]()
-    # Without a layout every axis gets two ranks, so that its collectives are there.
-    layout = known.layout or Layout.of(dict.fromkeys(AXES, 2))
-    wide = {axis for axis in AXES if layout.size(axis) > 1}
-    for text, axis in _of_model(known.model, layout, kind, size, known) if known.model is not None else ():
-        # An axis of one rank sends nothing, so "dp-cp" without CP is DP's group.
-        own = "-".join(name for name in axis.split("-") if name in wide)
-        if own and (axes in ("", "all") or {*own.split("-")} == wide & {*axes.split("-")}):
-            found.setdefault(text, []).append(own)
+    kind = re.sub(r"^_|_base$|_into_tensor|_tensor|_single|_coalesced| .*", "", op).replace("recv", "send")
+    wide = {axis: layout.size(axis) for axis in AXES if layout is not None and layout.size(axis) > 1}
+    found = defaultdict[str, list[str]](list)
+    if model is not None and layout is not None:
+        for text, axis in _of_model(model, layout, kind, size, known):
+            # An axis of one rank sends nothing, so "dp-cp" without CP is DP's group.
+            own = [name for name in axis.split("-") if name in wide]
+            if own and (axes in ("", "all") or {*own} == wide.keys() & {*axes.split("-")}):
+                found[text].append("-".join(own))
     told = [f"{text}, over {' or '.join(dict.fromkeys(over))}" for text, over in found.items()]
     if kind in ("all_gather", "reduce_scatter") and 0 < less < size and size % less == 0 and not axes:
-        over = " or ".join(axis for axis in AXES if known.layout and layout.size(axis) == size // less)
-        told.append(f"{size:,} / {less:,} = {size // less} ranks in the group{over and f', as {over}'}")
+        many = size // less
+        over = " or ".join(axis for axis, ranks in wide.items() if ranks == many)
+        told.append(f"{size:,} / {less:,} = {many} ranks in the group{over and f', as {over}'}")
     return told
-
-
-def kind_of(op: str) -> str:
-    """The kind of collective as a trace names it: "_all_gather_base" gives "all_gather"."""
-    kind = re.sub(r"^_|_base$|_into_tensor|_tensor|_single|_coalesced| .*", "", op)
-    return "send" if kind == "recv" else kind
 
 
 def _of_model(
@@ -76,8 +72,8 @@ def _of_model(
     except LlamaparError:  # of heads that do not divide, say: then no collective is known
         return
     shapes = {p.key: " · ".join(f"{n:,}" for n in sent.cut.local_shape(p)) for p in model.parameters()}
-    for part in sent.rows if known.layout else _RESIDUAL:  # the only width that needs no degree
-        for _, axis, own, _, size_bytes, _ in sent.rows[part]:
+    for part, rows in sent.rows.items():
+        for _, axis, own, _, size_bytes, _ in rows:
             # K and V are gathered from all ranks of CP.
             ranks = layout.cp if part == "K and V" and halves else 1
             width = size_bytes // _FLOAT // tokens // ranks
@@ -97,7 +93,7 @@ def _of_model(
 def _as_many(tokens: int, width: int, cut_by: int, known: Known) -> bool:
     """Whether a rank can have so many tokens; one number a token is no evidence without their number."""
     length, sequences = known.get("seq_len"), known.get("micro_batch")
-    if length is None or known.layout is None:
+    if length is None:
         return width > 1
     own = length // cut_by * (sequences or 1)
     return tokens == own if sequences or width == 1 else own > 0 and tokens % own == 0

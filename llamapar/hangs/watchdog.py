@@ -11,10 +11,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from .dumps import MAX_RANKS, NAMELESS, WORLD, CollectiveCall, Dump
+from .dumps import MAX_RANKS, NAMELESS, WORLD, CollectiveCall, Dump, Entry
 
-MARKS = ("WorkNCCL(SeqNum=", "ast enqueued ")
-"""One of them stands in every line that is kept."""
+_MARK = re.compile(r"WorkNCCL\(SeqNum=|ast enqueued ")
+"""What stands in every line that is kept."""
 
 MOST = 2**18
 """Most lines that are kept: two for each rank of the largest run, and for two of its groups."""
@@ -50,9 +50,8 @@ class WatchdogLines:
     def watch(self, blocks: Iterable[str]) -> Iterator[str]:
         """The blocks unchanged."""
         for block in blocks:
-            if len(self.lines) < MOST and any(mark in block for mark in MARKS):
-                rows = (row[:LONGEST] for row in block.split("\n"))
-                self.lines += [row for row in rows if any(mark in row for mark in MARKS)]
+            if len(self.lines) < MOST and _MARK.search(block):
+                self.lines += [row[:LONGEST] for row in block.split("\n") if _MARK.search(row, 0, LONGEST)]
             yield block
 
 
@@ -61,14 +60,14 @@ def dumps_of_log(lines: Sequence[str]) -> dict[int, Dump]:
     stands = dict[tuple[int, str], tuple[int, bool, str]]()  # rank and group → number, whether ended, label
     calls = dict[tuple[int, int], CollectiveCall]()  # rank and number → its call
     for text in lines[:MOST]:
-        group, ranked, work, last = (form.search(text) for form in (_GROUP, _RANK, _WORK, _LAST))
-        named = ranked or group
+        group, work, last = (form.search(text) for form in (_GROUP, _WORK, _LAST))
+        named = _RANK.search(text) or group
         rank = int(named.groups()[-1]) if named else MAX_RANKS
         if rank >= MAX_RANKS:
             continue
         if work:
-            op, came, went = _OPS.get(work[2], work[2].lower()), int(work[3]), int(work[4])
-            call = CollectiveCall(NAMELESS, "", op, ((came,),), ((went,),))
+            op = _OPS.get(work[2], work[2].lower())
+            call = CollectiveCall(NAMELESS, "", op, ((int(work[3]),),), ((int(work[4]),),))
             calls.setdefault((rank, int(work[1])), call)
         if group and (work or last):
             at = work or _AT.search(text)
@@ -80,10 +79,8 @@ def dumps_of_log(lines: Sequence[str]) -> dict[int, Dump]:
     # The line with the sizes may not name its group; then the rank's next line does, by the same number.
     for rank, number in calls.keys() - {(rank, number) for (rank, _), (number, _, _) in stands.items()}:
         stands[rank, NAMELESS] = (number, False, "")
-    # A call that one rank of a group tells is that of all.
-    told = {(key, at): calls[rank, at] for (rank, key), (at, _, _) in stands.items() if (rank, at) in calls}
-    found = defaultdict[int, list[tuple[CollectiveCall, int, bool]]](list)
+    found = defaultdict[int, list[Entry]](list)
     for (rank, key), (number, ended, label) in sorted(stands.items()):
-        call = calls.get((rank, number)) or told.get((key, number)) or _UNSAID
+        call = calls.get((rank, number), _UNSAID)
         found[rank].append((call._replace(group=key, label=label), number, ended))
     return {rank: Dump(calls) for rank, calls in found.items()}
