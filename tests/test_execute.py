@@ -584,10 +584,10 @@ def test_what_a_result_says() -> None:
     assert [line.split()[:2] for line in lines[2:7]] == [
         ["output", "out"], ["gradient", "x"], ["gradient", "w1"], ["gradient", "w2"], ["gradient", "w3"],
     ]  # fmt: skip
-    assert lines[7:] == ["rank 0: 4 collectives: tp 65,536 B", "device cpu: asked for"]
+    assert lines[7:] == ["rank 0: 4 collectives: tp 32,768 B", "device cpu: asked for"]
     assert result.as_dict() | {"max_error": 0, "max_grad_error": 0} == {
         "ok": True, "max_error": 0, "max_grad_error": 0, "engine": "local", "device": "cpu", "ranks": 2,
-        "events": 4, "bytes": {"tp": 65536}, "errors": {}, "untouched": [],
+        "events": 4, "bytes": {"tp": 32768}, "errors": {}, "untouched": [],
         "notes": ["device cpu: asked for"],
     }  # fmt: skip
     assert "<b>mlp  tp=2" in result._repr_html_()

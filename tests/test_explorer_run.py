@@ -251,7 +251,7 @@ def test_the_snapshot_is_the_same_on_every_machine(tiny: Explorer) -> None:
     text = tiny.snapshot().summary
     assert "attention of small tiny, tp=2 cp=1 pp=1 dp=1 (engine local): done" in text
     assert "equal to the unsharded model within 2e-05" in text
-    assert "rank 0: 4 collectives: tp 262,144 B" in text
+    assert "rank 0: 4 collectives: tp 131,072 B" in text
     assert "dim 2 by tp" in text
     assert "device" not in text
     again = lp.explorer(**TINY)
