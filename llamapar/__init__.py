@@ -20,13 +20,12 @@ from .late import late as _late
 
 if TYPE_CHECKING:
     from . import checkpoint, programs
-    from .checkpoint import Checkpoint, CheckpointError, Inspection, Verification
+    from .checkpoint import Checkpoint, Inspection, Verification
     from .configs.reader import read_settings
     from .count import Memory, Reconciliation, memory, reconcile
     from .count.wire import Traffic, traffic
     from .count.zero_map import ZeroMap, zero
     from .course.incidents import Incident, Replay, incidents
-    from .course.reasons import Reasons, reasons
     from .describe.job import Job
     from .describe.jobs import JOBS, PublishedJob
     from .describe.layout import AXES, Coord, Layout, LayoutLike
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from .diagnosis import Diagnosis, Explanation, Level, explain
     from .diagnosis.debugging import Debugged, debug
     from .diagnosis.error_hook import watch_errors
-    from .errors import LayoutError, ModelError
+    from .errors import CheckpointError, LayoutError, ModelError
     from .execution.dry_run import DryRun
     from .execution.execute import run, tape
     from .execution.module_result import ModuleResult
@@ -77,6 +76,7 @@ if TYPE_CHECKING:
     from .timing.inside import LayerSteps, inside
     from .timing.plan import Plan, plan
     from .timing.ranking import Ranked
+    from .timing.reasons import Reasons, reasons
 
 __version__ = "0.1.0"
 

@@ -1,24 +1,29 @@
-"""The table of names imported at first use: the public ones, and those a room needs of a later one.
+"""Names imported at first use: the public ones, a later room's, and what optional rooms offer.
 
-A room imports only rooms above it, and no core room imports a satellite. Sometimes it needs a later room
-while it runs: `explain` reads a hang's records, a panel writes settings to copy. Then it asks here by name,
-as the command does for the public function that a row of its table names.
-So `import llamapar` reads almost nothing, and all exceptions to the import order are in one table. A test
-allows exactly these.
+A room imports only rooms above it. Sometimes it needs a later room while it runs: a finding asks the search
+for its fixes, a record opens its live picture. Then it asks here by name, as the command does for the public
+function that a row of its table names. So `import llamapar` reads almost nothing, and a test allows exactly
+the names of these tables.
+
+An optional room may be missing. This module knows what each is for and nothing of its insides: a room says
+in its own `OFFERS` what the doors get from it. Who asks for a missing room is told how to get it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
+
+from .errors import LlamaparError
 
 PUBLIC: Mapping[str, str] = {
     "AXES": "describe.layout",
     "Action": "place.orders",
     "Cancelled": "execution.replies",
     "Checkpoint": "checkpoint",
-    "CheckpointError": "checkpoint",
+    "CheckpointError": "errors",
     "Clinic": "panels.clinic_panel",
     "Coord": "describe.layout",
     "Cost": "timing.cost",
@@ -58,7 +63,7 @@ PUBLIC: Mapping[str, str] = {
     "RankFailure": "execution.replies",
     "RankGrid": "place",
     "Ranked": "timing.ranking",
-    "Reasons": "course.reasons",
+    "Reasons": "timing.reasons",
     "Reconciliation": "count",
     "Recording": "execution.recorder",
     "Replay": "course.incidents",
@@ -100,7 +105,7 @@ PUBLIC: Mapping[str, str] = {
     "programs": "",
     "ranks": "place",
     "read_settings": "configs.reader",
-    "reasons": "course.reasons",
+    "reasons": "timing.reasons",
     "reconcile": "count",
     "record": "execution.recorder",
     "require": "rules.report",
@@ -120,30 +125,52 @@ PUBLIC: Mapping[str, str] = {
 """Public name → its module under llamapar; "" for a name that is itself a module."""
 
 INSIDE: Mapping[str, str] = {
-    "COURSE_COMMANDS": "course.course_commands",
-    "EXPORTS": "configs.export",
-    "WatchdogLines": "hangs.watchdog",
-    "as_cli": "configs.export",
     "cell_on_ranks": "execution.cell_result",
-    "explain_dumps": "hangs.answer",
-    "explain_log": "hangs.answer",
     "fake_world": "spmd.compat",
     "find_fixes": "timing.fixes",
-    "judge_incomplete": "configs.incomplete",
-    "lesson": "course.lessons",
-    "loading_picture": "nodes.drawing:picture",
     "make_mesh": "spmd.compat",
-    "open_course": "course.opening",
-    "overflow_lines": "nodes.loading",
-    "settings_of_texts": "configs.reader",
     "times_longer": "timing.change",
 }
-"""Name that a room looks up in a later room → its module; after a colon its name there, if that differs."""
+"""Name that a room looks up in a later room → its module."""
+
+
+OPTIONAL: Mapping[str, str] = {
+    "checkpoint": "inspects, reshards and verifies checkpoints",
+    "configs": "reads the settings of a run, and writes them for other trainers",
+    "course": "has the lessons of the course and the incidents that they replay",
+    "hangs": "reads the flight records of a run that hangs",
+}
+"""Optional room → what it does, for whoever asks for it where it is missing."""
 
 
 def late(name: str) -> Any:
-    """The object of that name, imported at its first use. Raises KeyError for a name that is in no table."""
-    module, _, inside = (INSIDE.get(name) or PUBLIC[name]).partition(":")
-    if not module:
-        return import_module(f"llamapar.{name}")
-    return getattr(import_module(f"llamapar.{module}"), inside or name)
+    """The object of that name, imported at its first use.
+
+    Raises KeyError for a name that is in no table, and LlamaparError for one of a missing room.
+    """
+    if name in INSIDE:
+        return getattr(import_module(f"llamapar.{INSIDE[name]}"), name)
+    return getattr(imported(PUBLIC[name]), name) if PUBLIC[name] else imported(name)
+
+
+def offered(room: str, name: str) -> Any:
+    """What an optional room offers under that name; its `OFFERS` says in which of its modules it stands.
+
+    Raises LlamaparError for a missing room.
+    """
+    return getattr(imported(f"{room}.{imported(room).OFFERS[name]}"), name)
+
+
+def imported(module: str) -> ModuleType:
+    """A module under llamapar, by its dotted name. Raises LlamaparError for one of a missing room."""
+    try:
+        return import_module(f"llamapar.{module}")
+    except ModuleNotFoundError as problem:
+        top, _, missing = str(problem.name).partition(".")
+        room = missing.partition(".")[0]
+        if top != "llamapar" or room not in OPTIONAL:
+            raise
+        # Without --force-reinstall pip finds the package there, and does nothing.
+        again = "pip install --force-reinstall --no-deps llamapar"
+        what = f"llamapar.{room} is missing from this installation"
+        raise LlamaparError(what, f"it {OPTIONAL[room]}", [again]) from None

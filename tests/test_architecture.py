@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import llamapar
-from llamapar.course.course_commands import COURSE_COMMANDS
-from llamapar.late import INSIDE, PUBLIC, late
+from llamapar.late import INSIDE, OPTIONAL, PUBLIC, imported, late, offered
 
 PACKAGE = Path(llamapar.__file__).parent
 MAX_FILE = 400
@@ -30,27 +29,27 @@ CORE: dict[str, frozenset[str]] = {
     "count": frozenset(),
     "rules": frozenset(),
     "timing": frozenset(),
+    "nodes": frozenset(),
     "diagnosis": frozenset({"torch"}),
     "spmd": frozenset({"torch"}),
     "programs": frozenset({"torch"}),
     "execution": frozenset({"torch", "cloudpickle"}),
-    "checkpoint": frozenset({"torch", "numpy"}),
     "figures": frozenset({"plotly"}),
     "panels": frozenset({"anywidget", "traitlets"}),
     "cli": frozenset(),
     "jupyter": frozenset({"IPython"}),
     "__main__": frozenset(),
 }
-SATELLITES: dict[str, frozenset[str]] = {
+OPTIONAL_ROOMS: dict[str, frozenset[str]] = {
+    "checkpoint": frozenset({"torch", "numpy"}),
     "configs": frozenset({"yaml"}),
     "hangs": frozenset({"torch"}),
-    "nodes": frozenset(),
     "course": frozenset({"torch", "IPython"}),
 }
-ROOMS = CORE | SATELLITES
+ROOMS = CORE | OPTIONAL_ROOMS
 """Every package or module under llamapar → what it may import from outside, in the order of the house: a room
-imports only itself and rooms that stand above it. So no core room imports a satellite. The course comes
-last, and is written with the public names."""
+imports only itself and rooms that stand above it, and no other optional room. The course comes last, and is
+written with the public names."""
 
 CEILINGS = {"nodes": 309_535, "characters": 374_147}
 """The size of the package, which only falls: a capability that needs room makes it first.
@@ -170,22 +169,40 @@ def test_no_room_hides_behind_a_public_function() -> None:
     assert [name for name in ROOMS if callable(getattr(llamapar, name, None))] == []
 
 
-def late_names(path: Path) -> set[str]:
-    """The names that a file looks up by `late("name")`."""
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    by_name = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "late"]
-    return {arg.value for call in by_name for arg in call.args if isinstance(arg, ast.Constant)}
+def looked_up(path: Path, function: str) -> set[tuple[object, ...]]:
+    """The constants with which a file calls `function`: `late("name")`, `offered("room", "name")`."""
+    calls = [node for node in ast.walk(parsed(path.read_text())) if isinstance(node, ast.Call)]
+    by_name = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == function]
+    constants = [[arg.value for arg in call.args if isinstance(arg, ast.Constant)] for call in by_name]
+    return {tuple(values) for values in constants if values}
 
 
 def test_a_room_looks_up_late_exactly_what_the_table_allows() -> None:
-    used = {name: late_names(path) for name, path in modules(PACKAGE).items()}
-    rows = {row.function for row in COURSE_COMMANDS.values()}  # which the command looks up by its table
-    assert set().union(rows, *used.values()) - set(PUBLIC) == set(INSIDE)
+    used = {name: looked_up(path, "late") for name, path in modules(PACKAGE).items()}
+    assert set().union(*used.values()) - {(name,) for name in PUBLIC} == {(name,) for name in INSIDE}
     order = list(ROOMS)
     for user, names in used.items():
-        for name in names:
+        for (name,) in names:
+            assert isinstance(name, str)
             room = (INSIDE.get(name) or PUBLIC[name]).split(".")[0]
             assert order.index(room) > order.index(user.split(".")[1]), f"{user} can import {name}"
+
+
+def test_no_table_reaches_into_an_optional_room() -> None:
+    assert [module for module in INSIDE.values() if room_of(f"llamapar.{module}") in OPTIONAL] == []
+
+
+def test_an_optional_room_is_imported_by_no_other() -> None:
+    for name, targets in arrows(PACKAGE).items():
+        if room_of(name):
+            others = {room_of(target) for target in targets} - {room_of(name)}
+            assert others & set(OPTIONAL_ROOMS) == set(), name
+
+
+def test_optional_rooms_offer_exactly_what_the_others_ask_of_them() -> None:
+    offers = {(room, name) for room in OPTIONAL for name in getattr(imported(room), "OFFERS", ())}
+    assert set().union(*(looked_up(path, "offered") for path in modules(PACKAGE).values())) == offers
+    assert all(offered(room, name) is not None for room, name in offers)
 
 
 @pytest.mark.parametrize("name", [*INSIDE, *PUBLIC])

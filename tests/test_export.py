@@ -19,7 +19,9 @@ from inputs import jobs
 from llamapar.cli import main as cli
 from llamapar.configs import export
 from llamapar.configs.export import EXPORTS
+from llamapar.describe.options import EXPORT_TITLES
 from llamapar.describe.splits import LAYER_SPLITS
+from llamapar.rules.job_text import as_cli, as_python, exported
 
 PAPER = lp.Job.of(
     "llama3.1-405b", lp.Layout(tp=8, cp=16, pp=16, dp=4), gpus=16384, seq_len=131072, batch_per_dp=16
@@ -73,13 +75,13 @@ def comments(text: str) -> list[str]:
 @given(jobs())
 def test_python_and_the_command_line_say_the_job_again(asked: dict[str, Any]) -> None:
     job, framework = job_of(asked)
-    for report in (from_python(export.as_python(job, framework)), from_cli(export.as_cli(job, framework))):
+    for report in (from_python(as_python(job, framework)), from_cli(as_cli(job, framework))):
         assert report.job == job
         assert (report.judge.name if report.judge else None) == framework
 
 
 def test_python_whole() -> None:
-    assert export.as_python(PAPER, "titan") == (
+    assert as_python(PAPER, "titan") == (
         "# llama3.1-405b: tp=8 cp=16 pp=16 dp=4 (8192 ranks)\n"
         "import llamapar as lp\n\n"
         "report = lp.require(\n"
@@ -90,7 +92,7 @@ def test_python_whole() -> None:
 
 
 def test_cli_whole() -> None:
-    assert export.as_cli(PAPER.replace(padding=lp.Padding(128, per_tp=True))) == (
+    assert as_cli(PAPER.replace(padding=lp.Padding(128, per_tp=True))) == (
         "# llama3.1-405b: tp=8 cp=16 pp=16 dp=4 (8192 ranks)\n"
         "llamapar check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072 "
         "--batch-per-dp 16 --padding '128*tp'\n"
@@ -99,8 +101,8 @@ def test_cli_whole() -> None:
 
 def test_a_preset_with_other_dimensions_is_written_out() -> None:
     job = PAPER.replace(model=PAPER.model.replace(n_kv_heads=16))
-    assert from_python(export.as_python(job)).job == job
-    text = export.as_cli(job)
+    assert from_python(as_python(job)).job == job
+    text = as_cli(job)
     assert "# left out: rope_scaling (no rule asks for it)" in comments(text)
     assert from_cli(text).job == job.replace(model=replace(job.model, rope_scaling=None))
 
@@ -109,11 +111,11 @@ def test_a_preset_with_other_dimensions_is_written_out() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("title", EXPORTS)
+@pytest.mark.parametrize("title", EXPORT_TITLES.values())
 def test_hostile_names_stay_names(title: str, name: str) -> None:
     plain = re.compile(r"# [A-Za-z0-9._+-]{1,60}: tp=8 cp=1 pp=1 dp=2 \(16 ranks\)")
     model = lp.model("llama2-7b").replace(name=name, n_layers=30)
-    text = EXPORTS[title](lp.Job.of(model, lp.Layout(tp=8, dp=2)), None)
+    text = exported(title, lp.Job.of(model, lp.Layout(tp=8, dp=2)))
     assert plain.fullmatch(text.splitlines()[0])
     assert text.isascii() or title == "Megatron-LM"
     assert all(line.isprintable() for line in text.split("\n"))
@@ -135,11 +137,11 @@ LEFT_OUT = {
 def test_nothing_is_dropped_in_silence() -> None:
     layout = lp.Layout(tp=8, cp=2, pp=2, dp=2, virtual_stages=2)
     known: dict[str, Any] = {"kv_replication": True, "quant_group": 32, "padding": lp.Padding(64)}
-    texts = [EXPORTS["torchtitan"](lp.Job.of("llama3-8b", layout, **known), None)]
+    texts = [EXPORTS["torchtitan"](lp.Job.of("llama3-8b", layout, **known))]
     known |= {"padding": lp.Padding(100), "gpus": 8, "quant_group": 32}
-    texts.append(EXPORTS["Megatron-LM"](lp.Job.of("llama3-8b", layout, **known), None))
+    texts.append(EXPORTS["Megatron-LM"](lp.Job.of("llama3-8b", layout, **known)))
     job = lp.Job.of("llama3-8b", layout.replace(zero=2), seq_len=4096, micro_batch=2)
-    texts.append(EXPORTS["Hugging Face"](job, None))
+    texts.append(EXPORTS["Hugging Face"](job))
     for text, expected in zip(texts, LEFT_OUT.values(), strict=True):
         for what in expected:
             assert f"\n# left out: {what} (" in text, (what, text)
@@ -338,9 +340,9 @@ def test_megatron_405b_needs_the_account_for_flags() -> None:
 
 def test_qk_norms_in_settings() -> None:
     job = lp.Job.of("qwen3-8b", {"tp": 2})
-    assert "# left out: QK norms (its Llama 3 has none)" in EXPORTS["torchtitan"](job, None)
-    assert "--qk-layernorm \\\n" in EXPORTS["Megatron-LM"](job, None)
-    assert "config = Qwen3Config(" in EXPORTS["Hugging Face"](job, None)
+    assert "# left out: QK norms (its Llama 3 has none)" in EXPORTS["torchtitan"](job)
+    assert "--qk-layernorm \\\n" in EXPORTS["Megatron-LM"](job)
+    assert "config = Qwen3Config(" in EXPORTS["Hugging Face"](job)
 
 
 @given(jobs())

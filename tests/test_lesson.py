@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from llamapar.cli.serving import shipped_folder
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
 from llamapar.course.lessons import LESSONS, NOTES, Lesson, lesson
 from llamapar.course.notebook_cells import (
@@ -24,7 +25,6 @@ from llamapar.course.notebook_cells import (
     read_cells,
     sections,
 )
-from llamapar.course.opening import shipped_folder
 from llamapar.course.questions import QUESTIONS
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -185,7 +185,7 @@ def test_what_is_exported_is_read_back(target: str, counts: Any) -> None:
     draw = random.Random(7)
     for _ in range(counts(40, 200, 1000)):
         job = _random_job(draw)
-        settings = settings_of(Files({_NAMES[target]: export.EXPORTS[target](job, None)}), {})
+        settings = settings_of(Files({_NAMES[target]: export.EXPORTS[target](job)}), {})
         lay, found = job.layout, {**settings.model, **settings.layout, **settings.job}
         wanted: dict[str, object] = {n: getattr(lay, n) for n in ("tp", "pp", "dp")}
         sizes = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
@@ -195,7 +195,7 @@ def test_what_is_exported_is_read_back(target: str, counts: Any) -> None:
             wanted |= {n: getattr(job, n) for n in ("seq_len", "micro_batch", "global_batch")}
         if target == "Megatron-LM":
             wanted |= {"zero": lay.zero}
-        assert {n: found.get(n) for n in wanted} == wanted, export.EXPORTS[target](job, None)
+        assert {n: found.get(n) for n in wanted} == wanted, export.EXPORTS[target](job)
         assert settings.contradictions == ()
 
 

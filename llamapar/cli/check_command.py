@@ -5,7 +5,7 @@ from __future__ import annotations
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
-from llamapar.late import late
+from llamapar.late import offered
 
 from .commands import MODEL_WORD, Command, CommandAnswer, Given, answered, plain, returned
 
@@ -33,7 +33,7 @@ def _check(given: Given) -> CommandAnswer:
     return answered(
         given,
         _whole,
-        in_part=lambda given, settings: returned(given, late("judge_incomplete"), settings),
+        in_part=lambda given, settings: returned(given, offered("configs", "judge_incomplete"), settings),
         findings=[],
     )
 

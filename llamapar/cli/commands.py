@@ -6,7 +6,6 @@ function of its own.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +20,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.options import LAYOUT, Values
 from llamapar.errors import LlamaparError, install
 from llamapar.frameworks.settings import JOB_FACTS, Settings
-from llamapar.late import late
+from llamapar.late import imported, late
 
 from .output import Foldable, as_text, error_as_dict
 
@@ -239,7 +238,7 @@ MODEL_WORD = (("model", "the same as --model"),)
 def with_torch(module: str, what: str, why: str = "") -> ModuleType:
     """A module that needs torch. what: its purpose. Raises LlamaparError if it cannot be imported."""
     try:
-        return importlib.import_module(f"llamapar.{module}")
+        return imported(module)
     except ModuleNotFoundError as problem:
         missing = f"{problem.name} is not installed, and {what} needs it"
         raise LlamaparError(missing, why, [install("run")]) from None

@@ -13,17 +13,17 @@ from importlib import import_module
 from llamapar import interrupts
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError
-from llamapar.late import late
+from llamapar.late import late, offered
 
 from . import parsing
 from .commands import Command, CommandAnswer, CommandGroup
 from .output import as_text, error_as_dict, in_flags, write_line
 from .plain_commands import PLAIN
 
-_OF_THE_COURSE = ("course", "explorer", "lesson")
+_OF_THE_COURSE = ("course", "lesson")
 _NAMES = (
     *("model", "check", "ranks", "run", "memory", "cost", "plan"),
-    *("loading", "schedule", "checkpoint", "explain", "debug", *_OF_THE_COURSE, "report"),
+    *("loading", "schedule", "checkpoint", "explain", "debug", "course", "explorer", "lesson", "report"),
 )
 
 
@@ -34,9 +34,11 @@ class Commands(Mapping[str, Command | CommandGroup]):
     """
 
     def __getitem__(self, name: str) -> Command | CommandGroup:
-        rows = late("COURSE_COMMANDS") if name in _OF_THE_COURSE else PLAIN
-        if name in rows:
-            late(rows[name].function)  # Its room hands in choices that the help names.
+        if name in PLAIN:
+            late(PLAIN[name].function)  # Its room hands in choices that the help names.
+            return PLAIN[name]
+        if name in _OF_THE_COURSE:
+            rows: Mapping[str, Command] = offered("course", "COURSE_COMMANDS")
             return rows[name]
         return import_module(f".{name}_command", __package__).COMMAND
 

@@ -183,8 +183,12 @@ def _named(argv: Sequence[str], top: CommandGroup) -> tuple[Command | CommandGro
 def _fill_group(parser: _Parser, group: CommandGroup, status: str) -> None:
     """Add the names of a group's commands, and what each does."""
     made = parser.add_subparsers(metavar=group.word.upper(), title=f"{group.word}s", parser_class=_Parser)
-    for name, each in group.commands.items():
-        made.add_parser(name, help=each.what)
+    for name in group.commands:
+        try:
+            what = group.commands[name].what
+        except LlamaparError as missing:  # The command's room is optional.
+            what = missing.what
+        made.add_parser(name, help=what)
     parser.epilog = _epilog(group.example, f"0 and 1 as the help of each {group.word} says", status)
 
 

@@ -6,17 +6,21 @@ A function is imported when its command is typed, so that no command waits for t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import Choice
 from llamapar.frameworks import framework
-from llamapar.late import late
 from llamapar.place.orders import ORDERS
 
 from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer_of, returned
 from .output import as_text
+
+if TYPE_CHECKING:
+    from llamapar.nodes.loading import Loading
+    from llamapar.timing.cost import Cost
 
 _MEMORY = ("accounting", "loss", "master_weights")
 _COST = (
@@ -41,6 +45,31 @@ def _timeline(given: Given) -> CommandAnswer:
     from llamapar.place.schedule import schedule
 
     return answer_of(given, returned(given, schedule).timeline())
+
+
+def _explorer(given: Given) -> CommandAnswer:
+    """Becomes the server of an Explorer on the given job; without a value, on the paper's."""
+    from .serving import open_explorer
+
+    said = given.of("model", *LAYOUT, *FACTS, "framework")  # A flag that was not given is False.
+    job = Job.of(given.model, given.layout, **given.of(*FACTS)) if any(said.values()) else None
+    open_explorer(job, **given.of("framework", "browser", "port"))
+
+
+def _overflows(_: Given, found: Loading) -> list[str]:
+    """The counters that overflow."""
+    from llamapar.nodes.loading import overflow_lines
+
+    return [as_text(line) for line in overflow_lines(found)]
+
+
+def _reasons(given: Given, cost: Cost) -> list[str]:
+    """With --explain, the arguments for a layout."""
+    if not given["explain"]:
+        return []
+    from llamapar.timing.reasons import reasons
+
+    return ["", as_text(reasons(cost))]
 
 
 def _seq_len(command: str, why: str) -> tuple[str, str, tuple[object, ...]]:
@@ -91,11 +120,20 @@ PLAIN: Mapping[str, Command] = {
         exits="0 estimated, 1 the files leave facts open",
         positional=MODEL_WORD,
         needs={"seq_len": _seq_len("cost", "the time of a step grows with it")},
-        below=lambda given, cost: ["", as_text(late("reasons")(cost))] if given["explain"] else [],
+        below=_reasons,
         helps={
             "framework": "framework whose layer split and habits apply unless you set them",
             "global_batch": "sequences in a step, over all DP groups (default: enough to fill the pipeline)",
         },
+    ),
+    "explorer": Command(
+        "the Explorer alone, in a browser",
+        "check",  # It takes the same facts.
+        ("model", "job", *LAYOUT, *FACTS, "framework", "browser", "port"),
+        "llamapar explorer\n  llamapar explorer llama3-70b --tp 8 --dp 8 --gpus 64",
+        exits="the status of the server once it has ended",
+        positional=MODEL_WORD,
+        answer=_explorer,
     ),
     "loading": Command(
         "file and memory of a model spread over several machines, and counters that overflow",
@@ -105,7 +143,7 @@ PLAIN: Mapping[str, Command] = {
         exits="0 it fits, 1 it does not or may not fit",
         ok="fits",
         positional=MODEL_WORD,
-        below=lambda _, found: [as_text(line) for line in late("overflow_lines")(found)],
+        below=_overflows,
         helps={"seq_len": "tokens in the KV cache"},
     ),
     "schedule": Command(

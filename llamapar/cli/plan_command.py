@@ -9,7 +9,7 @@ from collections.abc import Callable
 from llamapar.describe.options import EXPORT_TITLES, OPTIONS
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
-from llamapar.late import late
+from llamapar.rules.job_text import exported
 from llamapar.timing.cost import cost
 from llamapar.timing.plan import plan
 
@@ -34,7 +34,7 @@ def _planned(given: Given, *settings: Settings) -> CommandAnswer:
         if not given["json"]:
             return CommandAnswer(
                 True,
-                lambda: str(late("EXPORTS")[title](found.best.job, given["framework"])),
+                lambda: exported(title, found.best.job, given["framework"]),
                 found.as_dict,
             )
     planned = answer_of(given, found)

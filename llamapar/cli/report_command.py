@@ -14,7 +14,7 @@ from pathlib import Path
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.models import PRESETS
 from llamapar.describe.options import FACTS, LAYOUT
-from llamapar.late import late
+from llamapar.rules.job_text import as_cli
 from llamapar.rules.report import Report, check
 
 from .commands import MODEL_WORD, Command, CommandAnswer, Given, returned
@@ -53,7 +53,8 @@ def _line(report: Report) -> str:
         job = job.replace(model=job.model.replace(name="custom"))
     if job.gpu and HARDWARE.get(job.gpu.name) != job.gpu:
         job = job.replace(gpu=replace(job.gpu, name="custom", source=""))
-    return late("as_cli")(job, report.judge and report.judge.name).splitlines()[-1]
+    judge = report.judge.name if report.judge else None
+    return as_cli(job, judge).splitlines()[-1]
 
 
 def _row(name: str, value: object) -> str:

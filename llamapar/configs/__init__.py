@@ -3,3 +3,10 @@
 `documents`, `shell` and `python_source` turn texts into entries with lines. One module for each framework
 turns entries into facts (`draft`). `reading` is the entry point.
 """
+
+OFFERS = {
+    "EXPORTS": "export",
+    "judge_incomplete": "incomplete",
+    "settings_of_texts": "reader",
+}
+"""What the doors get from this room → its module."""

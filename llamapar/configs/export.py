@@ -1,4 +1,4 @@
-"""A job as text to paste elsewhere: Python, the command line, and the settings of real frameworks.
+"""A job as text to paste elsewhere: the settings of real frameworks.
 
 Facts for which a framework has no setting become a comment, "left out: …"; nothing is dropped silently. Names
 come from people and files, so they are quoted in code, and reduced to plain letters elsewhere.
@@ -6,56 +6,19 @@ come from people and files, so they are quoted in code, and reduced to plain let
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable
 
 from llamapar.describe.job import Job
-from llamapar.describe.layout import AXES, Layout, divisors
+from llamapar.describe.layout import divisors
 from llamapar.describe.modelfile import as_hf, family
 from llamapar.describe.models import PRESETS, ModelConfig
-from llamapar.describe.options import OPTIONS
 from llamapar.describe.rope import RopeScaling
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
 from llamapar.errors import LayoutError
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.frameworks import framework as find_framework
-
-
-def _plain(name: str) -> str:
-    """`name` reduced to letters without a meaning in a shell, comment or identifier."""
-    return re.sub(r"[^A-Za-z0-9._+-]", "_", name)[:60] or "model"
-
-
-def _title(job: Job) -> str:
-    return f"# {_plain(job.model.name)}: {job.layout} ({job.layout.world} ranks)" + "".join(
-        f"\n# {job.model.family} has {why}: nothing here says so" for why in [job.model.lacks] if why
-    )
-
-
-def _left_out(*facts: tuple[object, str, str]) -> list[str]:
-    """A comment for each fact of the job without a setting: whether there is such a fact, itself, and why."""
-    return [f"# left out: {what} ({why})" for there, what, why in facts if there]
-
-
-def _differing(
-    record: ModelConfig | Layout | Job, *skip: str, always: tuple[str, ...] = ()
-) -> Iterator[tuple[str, object]]:
-    """Name and value of the fields that differ from their defaults, and of the fields in `always`."""
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if field.name not in skip and (field.name in always or value != field.default):
-            yield field.name, value
-
-
-def _call(head: str, arguments: list[str], indent: str = "    ") -> str:
-    return "\n".join([f"{head}(", *(f"{indent}{argument}," for argument in arguments), f"{indent[4:]})"])
-
-
-def _named(values: dict[str, object]) -> list[str]:
-    return [f"{name}={value!a}" for name, value in values.items() if value is not None]
+from llamapar.rules.job_text import call_text, differing, job_title, left_out, named_values, plain_name
 
 
 def _times(a: int | None, b: int | None) -> int | None:
@@ -84,7 +47,7 @@ def _off_batches(job: Job, *settled: str) -> list[str]:
     why = f"the other sizes give {step} sequences a step" if step else "the other sizes are not given"
     # A number that follows from the others is in the settings already, under another name.
     held = {name: getattr(job, name) for name in implied if name not in settled}
-    return _left_out(*((n not in (None, implied[name]), f"{name}={n}", why) for name, n in held.items()))
+    return left_out(*((n not in (None, implied[name]), f"{name}={n}", why) for name, n in held.items()))
 
 
 def _off(job: Job, name: str) -> list[str]:
@@ -94,45 +57,13 @@ def _off(job: Job, name: str) -> list[str]:
     there, here = ([a for a in order.split("-") if lay.size(a) > 1] for order in (own, lay.order))
     has_flag = (name, lay.order) == ("megatron-lm", "tp-cp-pp-dp")
     padded = job.padding not in (None, padding) and padding == NO_PADDING
-    return _left_out(
+    return left_out(
         (there != here and not has_flag, f"order {lay.order}", f"it places ranks {own}, fastest first"),
         (job.gpus not in (None, lay.world), f"gpus={job.gpus}", f"this layout has {lay.world} ranks"),
         (job.kv_replication, "kv_replication", "it has no such setting"),
         (padded, f"padding {job.padding}", "it pads nothing"),
         (job.quant_group is not None, f"quant_group={job.quant_group}", "not a setting of training"),
     )
-
-
-def as_python(job: Job, framework: str | None = None) -> str:
-    """A line for a training script: `lp.require`, which raises if the layout is not ok."""
-    model, lines = job.model, [_title(job), "import llamapar as lp"]
-    if PRESETS.get(model.name) == model:
-        source = ascii(model.name)
-    else:
-        source = _call("lp.ModelConfig", _named(dict(_differing(model))), " " * 8)
-        if model.rope_scaling:
-            lines.append("from llamapar import RopeScaling")
-    arguments = [source, f"lp.Layout({', '.join(_named(dict(_differing(job.layout, always=AXES))))})"]
-    arguments += _named(dict(_differing(job, "model", "layout", "padding")))
-    if job.padding is not None:
-        arguments.append(f"padding=lp.{job.padding!r}")
-    if framework is not None:
-        arguments.append(f"framework={find_framework(framework).name!r}")
-    return "\n".join([*lines, "", _call("report = lp.require", arguments)]) + "\n"
-
-
-def as_cli(job: Job, framework: str | None = None, command: str = "check") -> str:
-    """The `llamapar check` for the same job, or the `memory` that counts it, quoted for a shell."""
-    model, lines = job.model, [_title(job)]
-    words = ["llamapar", command, "--model", model.name]
-    if PRESETS.get(model.name) != model:
-        words[-1] = json.dumps(dict(_differing(model, "rope_scaling")))
-        lines += _left_out((model.rope_scaling, "rope_scaling", "no rule asks for it"))
-    for name, value in (*_differing(job.layout, always=AXES), *_differing(job, "model", "layout")):
-        words += OPTIONS[name].words(value)
-    if framework is not None:
-        words += OPTIONS["framework"].words(find_framework(framework).name)
-    return "\n".join([*lines, shlex.join(words)]) + "\n"
 
 
 REGISTERED = {
@@ -150,21 +81,21 @@ def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
     # Fields that do not make another flavour: they are set elsewhere or are no part of the table there.
     free = {"name": "", "max_seq_len": 0, "norm_eps": 0.0, "rope_scaling": None}
     for flavour, preset in REGISTERED.items():
-        if dict(_differing(PRESETS[preset])) | free == dict(_differing(model)) | free:
-            off = _left_out((model.rope_scaling != RopeScaling(), _rope(model), "it scales by 8"))
+        if dict(differing(PRESETS[preset])) | free == dict(differing(model)) | free:
+            off = left_out((model.rope_scaling != RopeScaling(), _rope(model), "it scales by 8"))
             if flavour in ("1B", "3B"):  # These flavours have no configuration of their own.
                 return off, "llama3_8b", [f'config.model_spec = model_registry("{flavour}")']
             return off, f"llama3_{flavour.lower()}", []
     comments = [
         "# torchtitan has no flavour of these dimensions: add it to torchtitan/models/llama3/__init__.py,",
-        f"# {' '.join(_named(dict(_differing(model, 'name', 'rope_scaling'))))}, {_rope(model)}",
-        *_left_out(
+        f"# {' '.join(named_values(dict(differing(model, 'name', 'rope_scaling'))))}, {_rope(model)}",
+        *left_out(
             (model.qkv_bias or model.o_bias, "biases", "its Llama 3 has none"),
             (model.qk_norm, "QK norms", "its Llama 3 has none"),
         ),
     ]
     chosen = [
-        f'config.model_spec = model_registry("{_plain(model.name)}")',
+        f'config.model_spec = model_registry("{plain_name(model.name)}")',
         f"config.loss.loss_fn.global_vocab_size = {model.vocab_size}",
     ]
     return comments, "llama3_8b", chosen
@@ -175,7 +106,7 @@ def _titan_pipeline(job: Job) -> tuple[list[str], dict[str, object]]:
     lay, split, layers = job.layout, job.layer_split, job.model.n_layers + 2
     virtual = f"virtual_stages={lay.virtual_stages}"
     if lay.pp == 1:
-        return _left_out((lay.virtual_stages > 1, virtual, "pp=1")), {}
+        return left_out((lay.virtual_stages > 1, virtual, "pp=1")), {}
     values: dict[str, object] = {"schedule": "1F1B" if lay.virtual_stages == 1 else "Interleaved1F1B"}
     even = split == "equal" and job.model.n_layers % lay.stages == 0
     if even or split == "remainder first":
@@ -188,21 +119,21 @@ def _titan_pipeline(job: Job) -> tuple[list[str], dict[str, object]]:
         values["layers_per_stage"] = each
     fewer = lay.virtual_stages > 2 and -(-layers // each) != lay.stages
     uneven = not even and split not in (None, "balanced ends", "remainder first")
-    comments = _left_out(
+    comments = left_out(
         (uneven, f"layer_split={split!r}", "it needs module_fqns_per_model_part"),
         (fewer, virtual, f"no layers_per_stage cuts {layers} layers into {lay.stages} stages"),
     )
     return comments, {f"parallelism.pipeline_parallel_{name}": value for name, value in values.items()}
 
 
-def as_torchtitan(job: Job, framework: str | None = None) -> str:
+def as_torchtitan(job: Job) -> str:
     """A configuration function, the form that replaced TOML files.
 
     pytorch/torchtitan, torchtitan/config/README.md and configs.py @b5bcd76c66d0acb1a08b176d9639425bc55e0b2a.
     """
     lay, step, shared = job.layout, job.sequences, job.layout.zero > 0
     comments, base, chosen = _titan_model(job.model)
-    function = re.sub(r"\W", "_", f"run_{_plain(job.model.name)}_{str(lay).replace('=', '')}")
+    function = re.sub(r"\W", "_", f"run_{plain_name(job.model.name)}_{str(lay).replace('=', '')}")
     values: dict[str, object] = {
         "parallelism.tensor_parallel_degree": lay.tp,
         "parallelism.enable_sequence_parallel": lay.sequence_parallel is not False,
@@ -220,14 +151,14 @@ def as_torchtitan(job: Job, framework: str | None = None) -> str:
     uncounted = (step or job.micro_batch) and not job.seq_len
     more, pipeline = _titan_pipeline(job)
     values |= pipeline
-    comments += _left_out(
+    comments += left_out(
         (stage_2, "zero=1", "gradients are shared too; 'never' is stage 2, the nearest"),
         (not shared and lay.cp > 1, "zero=0", "CP ranks always share parameters"),
         (uncounted, "batch sizes", "it counts tokens, and seq_len is not given"),
     )
     comments += [*more, *_off_batches(job, *["micro_batches"] * (lay.pp > 1)), *_off(job, "torchtitan")]
     lines = [
-        _title(job),
+        job_title(job),
         "# torchtitan @b5bcd76c66 (torchtitan/config/README.md); save as my_runs.py and start",
         f"# {_torchrun(lay.world, job)} -m torchtitan.train --module my_runs --config {function}",
         *comments,
@@ -260,7 +191,7 @@ def _megatron_layers(job: Job) -> tuple[list[str], dict[str, object]]:
     try:
         counts = LAYER_SPLITS[chosen](n, lay.stages, job.model.head_layers)
     except LayoutError as problem:
-        return _left_out((True, f"layer_split={chosen!r}", problem.what)), flags
+        return left_out((True, f"layer_split={chosen!r}", problem.what)), flags
     middle = "|".join(f"t*{count}" if count else "" for count in counts)
     return comments, {"pipeline-model-parallel-layout": f"E{middle}L"}
 
@@ -276,10 +207,10 @@ def _megatron_padding(job: Job) -> tuple[list[str], dict[str, object]]:
         if Padding(multiple, per_tp=True).padded(vocab, tp) == asked.padded(vocab, tp):
             return [], {"make-vocab-size-divisible-by": multiple}
     why = f"its multiple is always times tp={tp}, and 128 unless given"
-    return _left_out((True, f"padding {asked}", why)), {}
+    return left_out((True, f"padding {asked}", why)), {}
 
 
-def as_megatron(job: Job, framework: str | None = None) -> str:
+def as_megatron(job: Job) -> str:
     """Flags of pretrain_gpt.py. There is none for data parallelism, which follows from the number of ranks.
 
     NVIDIA/Megatron-LM, megatron/training/arguments.py, megatron/training/config and the fields of
@@ -292,7 +223,7 @@ def as_megatron(job: Job, framework: str | None = None) -> str:
     comments = [
         "# Megatron-LM @d98e8a64dd (megatron/training/arguments.py)",
         f"# DP is not a flag: {lay.world} ranks / (tp·cp·pp = {lay.tp}·{lay.cp}·{lay.pp}) = {lay.dp}",
-        *_left_out(
+        *left_out(
             (unruled, f"{_rope(m)}, theta={m.rope_theta}", "only Llama 3.1's rule has flags"),
             (m.o_bias, "o_bias", "no flag adds a bias to the output projection alone"),
         ),
@@ -340,17 +271,17 @@ def as_megatron(job: Job, framework: str | None = None) -> str:
     for name, value in flags.items():
         if value is not None and value is not False:
             lines.append(f"    --{name}" + ("" if value is True else f" {shlex.quote(str(value))}"))
-    return "\n".join([_title(job), *comments, " \\\n".join(lines)]) + "\n"
+    return "\n".join([job_title(job), *comments, " \\\n".join(lines)]) + "\n"
 
 
-def as_transformers(job: Job, framework: str | None = None) -> str:
+def as_transformers(job: Job) -> str:
     """The model's config and the DistributedConfig that `from_pretrained` takes.
 
     huggingface/transformers v5.23.0, src/transformers/distributed/configuration_utils.py and
     models/llama/configuration_llama.py; `tp_plan` outside DistributedConfig is deprecated there.
     """
     lay, m = job.layout, job.model
-    batches = [f"{name}={value}" for name, value in _differing(job) if "batch" in name or name == "seq_len"]
+    batches = [f"{name}={value}" for name, value in differing(job) if "batch" in name or name == "seq_len"]
     split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
     kind = family(m).architectures[0].replace("ForCausalLM", "Text" * m.family.endswith("_text") + "Config")
     sizes: dict[str, object] = {
@@ -360,7 +291,7 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
         "fsdp_size": lay.dp_shard if lay.zero else 1,
         "dp_replicate_size": lay.dp_replicate if lay.zero else lay.dp,
     }
-    off = _left_out(
+    off = left_out(
         (m.o_bias and not m.qkv_bias, "o_bias", "attention_bias adds all four biases or none"),
         (m.qk_norm and m.qkv_bias and not m.o_bias, "qkv_bias", "attention_bias adds all four or none"),
         (lay.cp > 1, f"cp={lay.cp}", "it has no such axis"),
@@ -374,7 +305,7 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
     refused = ["Combining FSDP with pipeline parallelism is not supported yet."] * (lay.pp > 1 and lay.dp > 1)
     refused += [f"hidden size {m.dim} is not a multiple of {m.n_heads} heads"] * (m.dim % m.n_heads > 0)
     lines = [
-        _title(job),
+        job_title(job),
         "# Hugging Face transformers 5.23.0 (src/transformers/distributed/configuration_utils.py)",
         f"# {_torchrun(lay.tp * lay.pp * lay.dp, job)} this_file.py",
         *(f"# it refuses this: {reason}" for reason in refused),
@@ -382,18 +313,16 @@ def as_transformers(job: Job, framework: str | None = None) -> str:
         *_off(job, "transformers"),
         f"from transformers import AutoModelForCausalLM, DistributedConfig, {kind}",
         "",
-        _call(f"config = {kind}", _named(as_hf(m))),
-        _call("parallel = DistributedConfig", _named(sizes)),
-        _call("model = AutoModelForCausalLM.from_pretrained", loaded),
+        call_text(f"config = {kind}", named_values(as_hf(m))),
+        call_text("parallel = DistributedConfig", named_values(sizes)),
+        call_text("model = AutoModelForCausalLM.from_pretrained", loaded),
     ]
     return "\n".join(lines) + "\n"
 
 
-EXPORTS: dict[str, Callable[[Job, str | None], str]] = {
-    "Python": as_python,
-    "CLI": as_cli,
+EXPORTS: dict[str, Callable[[Job], str]] = {
     "torchtitan": as_torchtitan,
     "Megatron-LM": as_megatron,
     "Hugging Face": as_transformers,
 }
-"""Texts by title; the framework that judges matters to the first two, the others are one themselves."""
+"""Framework's title → its settings of a job."""

@@ -6,9 +6,12 @@ judges, `puzzles` runs what a reader wrote on real ranks, and `progress` keeps w
 makes a script for a reading group of the notebooks, which `notebook_cells` reads.
 """
 
+OFFERS = {"COURSE_COMMANDS": "course_commands"}
+"""What the doors get from this room → its module."""
+
 
 def __getattr__(name: str) -> object:
-    """`course.collective`, imported when it is used: `lp.reasons` lies here as well, without widgets."""
+    """`course.collective`, imported when it is used: the commands lie here as well, without widgets."""
     if name != "collective":
         raise AttributeError(f"llamapar.course has no {name!r}")
     from .collective_costs import collective

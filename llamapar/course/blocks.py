@@ -6,6 +6,7 @@ library's picture of `lp.ranks` with a model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -92,7 +93,7 @@ def _look(kind: str, axis: str) -> str:
     return f'stroke="{colour}"' if kind == "cut" else f'fill="{colour}" opacity="{figure.BAND}"'
 
 
-def _box(place: Any, left: float, top: float) -> str:
+def _box(place: Sequence[float], left: float, top: float) -> str:
     """A rectangle of a path; of a cut, which has no width or no height, a line."""
     x, y, wide, high = (part * size for part, size in zip(place, (WIDE, HIGH) * 2, strict=True))
     start = f"M{left + x:.4g} {top + y:.4g}"

@@ -1,13 +1,11 @@
-"""The commands of the course as rows: `llamapar course`, `explorer` and `lesson`."""
+"""The commands of the course as rows: `llamapar course` and `lesson`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llamapar.cli.commands import MODEL_WORD, Command, CommandAnswer, Given, returned
+from llamapar.cli.commands import Command, CommandAnswer, Given, answer_of, returned
 from llamapar.cli.output import patience
-from llamapar.describe.job import Job
-from llamapar.describe.options import FACTS, LAYOUT
 
 
 def _lesson(given: Given) -> CommandAnswer:
@@ -23,13 +21,11 @@ def _lesson(given: Given) -> CommandAnswer:
     )
 
 
-def _explorer(given: Given) -> CommandAnswer:
-    """Becomes the server of an Explorer on the given job; without a value, on the paper's."""
-    from .opening import open_explorer
+def _course(given: Given) -> CommandAnswer:
+    """The files that were copied, if no server is to follow."""
+    from .opening import open_course
 
-    said = given.of("model", *LAYOUT, *FACTS, "framework")  # A flag that was not given is False.
-    job = Job.of(given.model, given.layout, **given.of(*FACTS)) if any(said.values()) else None
-    open_explorer(job, **given.of("framework", "browser", "port"))
+    return answer_of(given, returned(given, open_course))
 
 
 COURSE_COMMANDS: Mapping[str, Command] = {
@@ -42,15 +38,7 @@ COURSE_COMMANDS: Mapping[str, Command] = {
         positional=(
             ("folder", "folder for the copies (default: llamapar-course); no file in it is overwritten"),
         ),
-    ),
-    "explorer": Command(
-        "the Explorer alone, in a browser",
-        "check",  # It takes the same facts.
-        ("model", "job", *LAYOUT, *FACTS, "framework", "browser", "port"),
-        "llamapar explorer\n  llamapar explorer llama3-70b --tp 8 --dp 8 --gpus 64",
-        exits="the status of the server once it has ended",
-        positional=MODEL_WORD,
-        answer=_explorer,
+        answer=_course,
     ),
     "lesson": Command(
         "a script and slides for a session on a notebook of the course, or on a section of a paper",

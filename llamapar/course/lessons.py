@@ -20,6 +20,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from llamapar.cli.serving import shipped_folder
 from llamapar.errors import Choice, LlamaparError, install, one_of, shown
 from llamapar.records.tables import Plain
 
@@ -30,7 +31,6 @@ from .notebook_cells import (
     read_cells,
     sections,
 )
-from .opening import shipped_folder
 
 if TYPE_CHECKING:
     from .boxes import Item

@@ -1,9 +1,4 @@
-"""`llamapar course` and `llamapar explorer`: the course, or the Explorer alone, in the reader's browser.
-
-A wheel carries notebooks, docs and Jupyter's settings in `llamapar/shipped`; a checkout has them at its top.
-Both are started by the same `jupyter/start.py` as `make lab`: JupyterLab for the course, Voilà for the
-Explorer, because Voilà runs a notebook when its page opens and shows only what it displays.
-"""
+"""`llamapar course`: a copy of the course in a folder, opened in JupyterLab."""
 
 from __future__ import annotations
 
@@ -13,37 +8,17 @@ import stat
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
-from llamapar.configs.export import as_cli
-from llamapar.describe.job import Job
-from llamapar.errors import LlamaparError, install, whole
+from llamapar.cli.serving import FIRST, become_a_server, server_options, shipped_folder
+from llamapar.errors import LlamaparError
 from llamapar.records.tables import Plain, fold
 
-FIRST = "notebooks/00_start_here.ipynb"
 COPIED = ("notebooks/*.ipynb", "docs/*.md", "docs/measured/*.md")
 """The files that a course consists of: its notebooks, and the pages that they link to."""
 
 STATE = ".jupyter"
 """The folder of a course into which its JupyterLab writes."""
-
-
-def shipped_folder(package: Path = Path(__file__).parent.parent) -> Path:
-    """The folder with the course's notebooks, docs and Jupyter settings: a wheel's, or the checkout.
-
-    Raises LlamaparError where they are at neither place.
-    """
-    for folder in (package / "shipped", package.parent):
-        if (folder / FIRST).is_file():
-            return folder
-    raise LlamaparError(
-        "the notebooks of the course are not here",
-        "they come with the package, or with a checkout beside it",
-        [install("lab"), "a path, such as notebooks/03_attention_heads.ipynb"],
-        "name",
-    )
 
 
 @dataclass(frozen=True)
@@ -147,50 +122,9 @@ def open_course(
 
     Raises LlamaparError if a file cannot be copied, for a wrong port, or without JupyterLab.
     """
-    options = [] if copy else _server_options(browser, port)
+    options = [] if copy else server_options(browser, port)
     made = course_copy(folder)
     if not copy:
         print(made.text(), file=sys.stderr, flush=True)
-        _become_a_server(made.folder / STATE, "--root", str(made.folder), FIRST, *options)
+        become_a_server(made.folder / STATE, "--root", str(made.folder), FIRST, *options)
     return made
-
-
-def open_explorer(
-    job: Job | None = None, framework: str | None = None, browser: bool = True, port: int | None = None
-) -> NoReturn:
-    """Become Voilà on an Explorer with a job; without one, with the Llama 3 paper's.
-
-    Raises LlamaparError for a wrong port, or without Voilà.
-    """
-    options = _server_options(browser, port)
-    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "llamapar"
-    os.environ["LLAMAPAR_EXPLORER"] = as_cli(job, framework) if job else ""
-    _become_a_server(state, "--alone", str(shipped_folder() / "jupyter" / "explorer.ipynb"), *options)
-
-
-def _server_options(browser: bool, port: int | None) -> list[str]:
-    """The options of a server that can start. Raises LlamaparError for one that cannot."""
-    missing = [
-        name for name in ("jupyterlab", "voila", "anywidget", "plotly", "torch") if not find_spec(name)
-    ]
-    if missing:
-        raise LlamaparError(
-            f"{missing[0]} is not installed",
-            "the course opens by JupyterLab, and the Explorer alone by Voila",
-            [install("lab")],
-        )
-    options = [] if browser else ["--no-browser"]
-    if port is not None:
-        options.append(f"--port={whole('port', port, 1, 65535)}")
-    return options
-
-
-def _become_a_server(state: Path, *words: str) -> NoReturn:
-    """Replace this process by `jupyter/start.py`, so that Ctrl-C is the server's own."""
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        what = f"{state} cannot be made, and the server writes there"
-        raise LlamaparError(what, str(problem), ["another XDG_STATE_HOME"]) from None
-    start = str(shipped_folder() / "jupyter" / "start.py")
-    os.execv(sys.executable, [sys.executable, start, "--state", str(state), *words])

@@ -3,7 +3,7 @@
 The command's flags and help, the panels' controls, exported settings and the reading of typed numbers are
 made from it. A test compares it with the signatures of the public functions. Some choices belong to another
 room (frameworks, schedules, file formats): that room hands them in with `offer` when it is imported. Choices
-of satellites and of rooms that need torch are written out here, because asking those rooms would import them;
+of optional rooms, and of rooms that need torch, are written out here, because asking them would import them;
 a test compares them.
 """
 

@@ -21,7 +21,7 @@ from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import MAX_SIZE, one_of, shown, whole
-from llamapar.late import late
+from llamapar.late import offered
 
 from .explanation import Diagnosis, Explanation, Said
 from .hypothesis import Level
@@ -81,7 +81,7 @@ def explain(
     for name, value in arguments.items():
         _refuse_unread(name, value, known)
     if isinstance(what, Path):
-        found: Explanation = late("explain_dumps")(what, known)
+        found: Explanation = offered("hangs", "explain_dumps")(what, known)
         return found
     if hasattr(what, "explanation"):  # A RunResult, whose room may not be imported here.
         return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())

@@ -14,8 +14,9 @@ from itertools import chain, islice
 from typing import Any
 
 from llamapar.describe.job import Job
+from llamapar.errors import LlamaparError
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.late import late
+from llamapar.late import offered
 from llamapar.rules.fix import Fix
 from llamapar.rules.severity import severities_again
 from llamapar.rules.table import ERROR, RULE_BY_CODE
@@ -27,7 +28,7 @@ from .explanation import Diagnosis, Explanation
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import Known
 from .limits import PARTED, limits
-from .lines import CandidateLine, causes, is_watchdog, line_blocks, score, strip, text_blocks
+from .lines import CandidateLine, WatchdogLines, causes, is_watchdog, line_blocks, score, strip, text_blocks
 from .observations import (
     AXES,
     Divides,
@@ -237,10 +238,18 @@ _TRIED = 3
 
 def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...] = ()) -> Explanation:
     """Explain the likeliest line of a log that leads to a diagnosis; else the beginning of the log."""
-    watchdog = late("WatchdogLines")()
+    watchdog = WatchdogLines()
     candidates = causes(watchdog.watch(parts))
     found = _of_candidates(candidates, known, head, code)
-    return late("explain_log")(watchdog.lines, found, known) if watchdog.lines else found
+    if not watchdog.lines:
+        return found
+    try:
+        explain_log = offered("hangs", "explain_log")
+    except LlamaparError as missing:
+        unread = f"the watchdog's lines are not read: {missing.what}; {missing.choose[0]}"
+        return replace(found, note="; ".join(filter(None, (found.note, unread))))
+    told: Explanation = explain_log(watchdog.lines, found, known)
+    return told
 
 
 def _of_candidates(

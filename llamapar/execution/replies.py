@@ -18,7 +18,7 @@ from typing import Any
 from llamapar.diagnosis import Explanation, Level
 from llamapar.diagnosis.known import Known
 from llamapar.errors import Choice, LlamaparError
-from llamapar.late import late
+from llamapar.late import offered
 from llamapar.records.trace import grouped
 
 from .engines.rank import RankStatus, Reply
@@ -152,13 +152,19 @@ class Scene:
         standing = {rank: line for rank, line in places.items() if line and rank not in self.replies}
         for line, ranks in grouped(standing):
             lines.append(f"{rank_names(ranks)} stand{'' if len(ranks) > 1 else 's'} on {line}")
-        hang = _explained(flights, len(self.notes))
+        hang = None
+        choose: list[object] = [Choice.of("if a rank only computes for long", timeout=2 * seconds)]
+        try:
+            hang = _explained(flights, len(self.notes))
+        except LlamaparError as missing:
+            lines.append(f"flight records are not read: {missing.what}")
+            choose += missing.choices
         if hang is not None and hang.best is not None and hang.best.level is Level.LIKELY:
             lines.append(f"flight records: {hang.best.cause}")
         return RankFailure(
             f"time-out: no rank made progress for {seconds:g} s",
             "\n       ".join(lines),
-            [Choice.of("if a rank only computes for long", timeout=2 * seconds)],
+            choose,
             states,
             min(absent, default=None),
             hang,
@@ -187,13 +193,15 @@ class Scene:
 def _explained(flights: Mapping[int, bytes], world: int) -> Explanation | None:
     """The explanation of flight records of `world` ranks; None without records, or if torch's format is new.
 
-    The reader is imported only here, so a run that ends well does not load it.
+    The reader is imported only here, so a run that ends well does not load it. Raises LlamaparError without
+    the room that has it.
     """
     files = [(f"rank_{rank}", data) for rank, data in flights.items() if data]
+    if not files:
+        return None
+    explain_dumps = offered("hangs", "explain_dumps")
     try:
-        found: Explanation | None = (
-            late("explain_dumps")(files, Known(numbers={"world": world})) if files else None
-        )
+        found: Explanation = explain_dumps(files, Known(numbers={"world": world}))
     except LlamaparError:
         return None
     return found

@@ -12,7 +12,7 @@ from llamapar.count.wire import Traffic
 from llamapar.count.zero_map import ZeroMap
 from llamapar.diagnosis import Explanation
 from llamapar.errors import LayoutError, install, shown
-from llamapar.late import late
+from llamapar.nodes.loading import Loading
 from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, TradeMap, VocabMap
 from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.curve import MemoryCurve
@@ -28,6 +28,7 @@ from . import (
     diagnosis,
     head_map,
     inside,
+    loading,
     losses,
     memory,
     pipeline,
@@ -98,6 +99,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     Explanation: diagnosis.picture,
     LossCurve: losses.picture,
     **dict.fromkeys((Schedule, Timeline, Timelines, Moment), pipeline.picture),
+    Loading: loading.picture,
 }
 
 
@@ -114,14 +116,12 @@ def view(record: object) -> View:
         record = curve_of
     if isinstance(trace_of := getattr(record, "trace", None), Trace):
         record = trace_of
-    # A satellite's record brings its picture; that of a loaded model is late, for it imports the record.
+    # A record of an optional room brings its own picture.
     picture = _PICTURES.get(type(record)) or getattr(type(record), "picture", None)
-    if type(record).__name__ == "Loading":
-        picture = late("loading_picture")
     if picture is None:
         raise LayoutError(
             f"{shown(record)} has no picture",
-            f"pictures are made of {', '.join([*(kind.__name__ for kind in _PICTURES), 'Loading'])}",
+            f"pictures are made of {', '.join(kind.__name__ for kind in _PICTURES)}",
             ["lp.view(lp.heads(model, layout))"],
             "record",
         )

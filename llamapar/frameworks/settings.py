@@ -1,6 +1,6 @@
 """The settings of a run as a record, and public functions that accept this record in place of a model.
 
-The satellite `configs` reads files into the record; the core knows only the record. So one call checks a job
+The optional room `configs` reads files into the record; others know only the record. So one call checks a job
 from its files or from its arguments.
 """
 

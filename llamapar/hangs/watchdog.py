@@ -9,18 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+
+from llamapar.diagnosis.lines import MOST_OF_WATCHDOG
 
 from .dumps import MAX_RANKS, NAMELESS, WORLD, CollectiveCall, Dump, Entry
-
-_MARK = re.compile(r"WorkNCCL\(SeqNum=|ast enqueued ")
-"""What stands in every line that is kept."""
-
-MOST = 2**18
-"""Most lines that are kept: two for each rank of the largest run, and for two of its groups."""
-
-LONGEST = 2000
-"""Characters of a line that are read."""
 
 _RANK = re.compile(r"\[[rR]ank ?(\d{1,5})\]")
 _GROUP = re.compile(r"\[PG (?:ID )?(\d{1,9})(?: PG GUID (\d{1,9}))? ?(?:\(([^)]{1,80})\))? Rank (\d{1,5})\]")
@@ -41,25 +34,11 @@ _OPS = {
 _UNSAID = CollectiveCall(NAMELESS, "", "a collective", (), ())
 
 
-class WatchdogLines:
-    """Collects those lines of a log while the log passes in blocks of whole lines."""
-
-    def __init__(self) -> None:
-        self.lines = list[str]()
-
-    def watch(self, blocks: Iterable[str]) -> Iterator[str]:
-        """The blocks unchanged."""
-        for block in blocks:
-            if len(self.lines) < MOST and _MARK.search(block):
-                self.lines += [row[:LONGEST] for row in block.split("\n") if _MARK.search(row, 0, LONGEST)]
-            yield block
-
-
 def dumps_of_log(lines: Sequence[str]) -> dict[int, Dump]:
     """The last call of each rank in each group, by rank; {} without a line that says where a rank stands."""
     stands = dict[tuple[int, str], tuple[int, bool, str]]()  # rank and group → number, whether ended, label
     calls = dict[tuple[int, int], CollectiveCall]()  # rank and number → its call
-    for text in lines[:MOST]:
+    for text in lines[:MOST_OF_WATCHDOG]:
         group, work, last = (form.search(text) for form in (_GROUP, _WORK, _LAST))
         named = _RANK.search(text) or group
         rank = int(named.groups()[-1]) if named else MAX_RANKS

@@ -23,7 +23,7 @@ from llamapar.describe.options import EXPORT_TITLES, OTHER_DEFAULTS, Values
 from llamapar.errors import LlamaparError
 from llamapar.figures import View
 from llamapar.figures.plan import Mark
-from llamapar.late import late
+from llamapar.rules.job_text import as_cli, exported
 from llamapar.rules.report import Report
 
 from .controls import DEFAULTS, DOORS, EXPLORER, TABS
@@ -354,5 +354,5 @@ def copied_text(name: str, state: State, report: Report, drawn: View | None) -> 
     """
     judge = report.judge.name if report.judge else None
     if name == "CLI" and state.values["tab"] == "memory" and drawn and report.job.seq_len:
-        return str(late("as_cli")(report.job, judge, "memory"))
-    return str(late("EXPORTS")[name](report.job, judge))
+        return as_cli(report.job, judge, "memory")
+    return exported(name, report.job, judge)

@@ -27,7 +27,7 @@ from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, shown
 from llamapar.figures import View
 from llamapar.frameworks.settings import Settings
-from llamapar.late import late
+from llamapar.late import offered
 
 from .bringing import settings_for_browser
 from .runs import card
@@ -169,7 +169,7 @@ class Page(anywidget.AnyWidget, Generic[State]):
             model = find_model(parse_object(str(content["text"]), shown(str(content["name"]))))
             self._show(lambda state: state.load(model))
         elif kind == "settings":
-            self.bring(late("settings_of_texts")(content["files"]))
+            self.bring(offered("configs", "settings_of_texts")(content["files"]))
         else:
             self._press(kind, content, content["seq"] == self.payload["seq"])
 

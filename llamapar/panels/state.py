@@ -23,9 +23,9 @@ from llamapar.figures.cost import cost_bars
 from llamapar.figures.machine import picture
 from llamapar.frameworks import framework, padding_rule
 from llamapar.frameworks.settings import Settings
-from llamapar.late import late
 from llamapar.records.tables import Plain
 from llamapar.rules.fix import Fix
+from llamapar.rules.job_text import as_cli
 from llamapar.rules.report import Report, check_job
 from llamapar.rules.severity import codes, severities_again
 from llamapar.rules.table import ERROR, WARNING
@@ -204,7 +204,7 @@ class State:
         """The job as one line for `restore`, `lp.explorer` and the command; empty without a job."""
         report = self.outcome.report
         judge = report.judge.name if report and report.judge else None
-        return str(late("as_cli")(report.job, judge)).splitlines()[-1] if report else ""
+        return as_cli(report.job, judge).splitlines()[-1] if report else ""
 
     def pin(self) -> State:
         """With itself pinned."""

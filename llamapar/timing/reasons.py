@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from llamapar.describe.arguments import checked_options
 from llamapar.errors import LlamaparError
 from llamapar.records.tables import Record
-from llamapar.timing.cost import Cost
+
+from .cost import Cost
 
 OUTERMOST = "dp-pp-cp-tp"
 """The paper's order of axes, outermost first."""

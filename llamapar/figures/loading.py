@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llamapar.figures import draw, style
-from llamapar.figures.chart import Chart
-from llamapar.figures.draw import Rows
-from llamapar.figures.style import Spec
+from llamapar.nodes.loading import Loading, wrapped_count
 from llamapar.records.tables import plural
 
-from .loading import Loading, wrapped_count
+from . import draw, style
+from .chart import Chart
+from .draw import Rows
+from .style import Spec
 
 GIB = 2**30
 
