@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from llamapar.describe.layout import AXES, Layout
@@ -41,17 +42,18 @@ _COMPARE = "one order of calls on every rank of a group: look for a branch, or a
 
 @dataclass(frozen=True, repr=False)
 class Hang(AsDict, Record):
-    """Every call that has not ended. behind: ranks that others wait for and that wait for nobody.
-
-    differ: group → its first call in which ranks differ, as torch's analyzer says.
-    """
+    """Every call that has not ended. differ: group → its first that differs, as torch's analyzer says."""
 
     json_names = ("behind", "waits", "differ")
     _left = True
 
     waits: Sequence[Waiting]
-    behind: Sequence[int]
     differ: Mapping[str, str]
+
+    @cached_property
+    def behind(self) -> list[int]:
+        """Ranks that others wait for and that wait for nobody."""
+        return free_ranks(self.waits)
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = [
@@ -74,7 +76,7 @@ def explain_dumps(
     groups, layout = match_groups(dumps, broken, known.layout)
     waits = waiting_calls(dumps, groups)
     world = layout.world if layout else known.get("world") or 0
-    missing = [rank for rank in range(max(world, top)) if rank not in {*dumps, *broken}]
+    missing = sorted({*range(max(world, top))} - dumps.keys() - broken.keys())
     notes = [f"no dump of {named_ranks(missing)}"] if missing else []
     notes += [f"rank {rank}'s dump cannot be read: {why}" for rank, why in [*broken.items()][:_MOST]]
     differ = dict[str, str]()
@@ -86,7 +88,7 @@ def explain_dumps(
         }
     except CannotCompare as problem:
         notes.append(str(problem))
-    hang = Hang(waits, free_ranks(waits), differ)
+    hang = Hang(waits, differ)
     # One rank whose own dump shows it in no collective, while the calls of all are alike, is who is missed.
     alike = world and not notes and all("MISSING" in told for told in differ.values())
     level = LIKELY if alike and len(hang.behind) == 1 else POSSIBLE
@@ -110,8 +112,7 @@ def explain_log(lines: Sequence[str], found: Explanation, known: Known) -> Expla
         waits.append(replace(one, behind=behind if one.name != NAMELESS else []))
     if not waits:
         return found
-    hang = Hang(waits, free_ranks(waits), {})
-    answer = _explained(hang, replace(known, layout=layout), POSSIBLE, [])
+    answer = _explained(Hang(waits, {}), replace(known, layout=layout), POSSIBLE, [])
     return replace(answer, line=found.line, ranks=found.ranks, note=found.note)
 
 
