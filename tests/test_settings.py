@@ -54,7 +54,7 @@ FILLED = {
 
 
 @pytest.mark.parametrize(
-    ("rows", "least", "filled"), [(CASES, 0.87, FILLED), (GATHERED, 0.92, {"a-mg-hygon-llama3-70b gpus"})]
+    ("rows", "least", "filled"), [(CASES, 0.89, FILLED), (GATHERED, 0.9, {"a-mg-hygon-llama3-70b gpus"})]
 )
 def test_most_fields_of_real_files_are_read(rows: Any, least: float, filled: set[str]) -> None:
     total = Score()
@@ -112,18 +112,11 @@ RECIPES = [name for name, row in (CASES | GATHERED).items() if row["format"].end
 
 
 def test_a_recipe_in_python_is_refused_by_name() -> None:
-    """A function that changes what another one made is a program; one call is read."""
-    refused = {name for name in RECIPES if "tt" in name or "mb" in name}
-    for name in refused - {
-        "a-ttp-krea-32b-472gpus",
-        "a-ttp-oracle-70b-health",
-        "a-ttp-upstream-qwen3-14b-tokens",
-    }:
-        with pytest.raises(lp.LlamaparError, match=r"settings of a recipe in Python, which are not read"):
-            read((CASES | GATHERED)[name])
-    one_call = read(GATHERED["a-ttp-oracle-70b-health"])
-    assert one_call.format == "torchtitan's registry"
-    assert fields(one_call, "tp=8 cp=1 pp=1 seq_len=open") == "tp=8 cp=1 pp=1 seq_len=open"
+    """A function that changes what another one made is a program; a plugin's call is read."""
+    for name in RECIPES:
+        if "ca" not in name:
+            with pytest.raises(lp.LlamaparError, match=r"settings of a recipe in Python, which are not read"):
+                read((CASES | GATHERED)[name])
 
 
 def test_the_numbers_of_a_file_are_believed_and_not_its_name() -> None:
@@ -661,7 +654,7 @@ def test_the_command_reads_judges_and_says_what_is_missing(tmp_path: Path, run: 
     status, out, _ = run([*check, "--json"])
     data = json.loads(out)
     assert (status, data["error"]["field"]) == (1, "dp")
-    assert "the comment in line 2 says 128" in data["settings"]["unknown_why"]["gpus"]
+    assert "run_train.sh starts 8" in data["settings"]["unknown_why"]["gpus"]
     status, out, _ = run([*check, "--gpus", "128", "--json"])
     data = json.loads(out)
     assert (status, data["ok"]) == (0, True)
@@ -905,15 +898,6 @@ def test_a_key_that_nobody_reads_and_that_saves_memory_opens_it(key: str) -> Non
 
 TITAN_70B = '[model]\nname = "llama3"\nflavor = "70B"\n[training]\nseq_len = 8192\n[parallelism]\n'
 TITAN_70B += "tensor_parallel_degree = 16\n"
-REGISTRY = """
-def llama3_70b() -> Trainer.Config:
-    return Trainer.Config(
-        hf_assets_path="./assets/hf/Llama-3.1-70B",
-        model_spec=model_registry("70B"),
-        training=TrainingConfig({length}=8192),
-        parallelism=ParallelismConfig(tensor_parallel_degree=16),
-    )
-"""
 
 
 def test_a_toml_file_is_judged_by_the_torchtitan_that_read_it() -> None:
@@ -928,23 +912,6 @@ def test_a_toml_file_is_judged_by_the_torchtitan_that_read_it() -> None:
     plain = settings.as_dict()
     assert (plain["since"], plain["before"]) == ("", "2026-02-23 (#2386)")
     assert "version" in str(settings)
-
-
-@pytest.mark.parametrize(
-    ("length", "ends", "verdict", "earlier"),
-    [
-        ("seq_len", ("2026-02-23 (#2386)", "2026-08-21 (#4121)"), "clear error", "crash in forward"),
-        ("max_context_length", ("2026-08-21 (#4121)", ""), "clear error", None),
-    ],
-)
-def test_a_call_of_the_registry_tells_its_version(
-    length: str, ends: tuple[str, str], verdict: str, earlier: str | None, tmp_path: Path
-) -> None:
-    (tmp_path / "my_runs.py").write_text(REGISTRY.format(length=length))
-    settings = lp.read_settings(tmp_path / "my_runs.py", known={"gpus": 128})
-    assert (settings.as_dict()["since"], settings.as_dict()["before"]) == ends
-    found = lp.check(settings).errors[0].frameworks["torchtitan"]
-    assert (found.verdict, found.before.verdict if found.before else None) == (verdict, earlier)
 
 
 # -- files as editors and people leave them --------------------------------------------------------
@@ -1264,6 +1231,15 @@ def test_a_script_finds_what_stands_in_front_of_its_call() -> None:
     alone = settings_of(Files({"train.sh": script}), {})
     both = settings_of(Files({"run.sh": "PP=1 bash train.sh\n", "train.sh": script}), {})
     assert (alone.layout["pp"], both.layout["pp"]) == (2, 1)
+
+
+def test_a_batch_of_another_section_leaves_the_batch_as_it_is() -> None:
+    text = CASES["nt-11-doremi-2.8b"]["text"]
+    plain, beside = (
+        lp.read_settings(text=text),
+        lp.read_settings(text=f"{text}\nlighteval:\n  batch_size: 9\n"),
+    )
+    assert beside.job["global_batch"] == plain.job["global_batch"]
 
 
 # -- memory that a trainer saves --------------------------------------------------------------------

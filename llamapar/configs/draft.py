@@ -119,9 +119,8 @@ class Draft:
     doubted: set[str] = field(default_factory=set)
     """Facts that a setting which nothing reads may say, so that nothing derives them."""
     training: bool = True
-    since: Change | None = None
     before: Change | None = None
-    """The changes between which the version lies that the settings are written for, as far as they tell."""
+    """A change of the framework that came after the settings' version, if their form tells one."""
     fills: str = ""
     """The degree that takes what is left of the GPUs: "dp" or "dp_shard"; "" where all are said."""
 

@@ -89,6 +89,9 @@ _PIECES = re.compile(
 _OUTPUT = re.compile(r"`[^`\n]*+`|\$\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)")
 """What a program prints, and sums, with at most two parentheses in each other."""
 
+_SUM = re.compile(r"\(\(([^()\n]*+)\)\)")
+"""A sum as a command, which sets variables as `let` does."""
+
 _OPERATORS = ";&|()<>\n"
 
 
@@ -115,7 +118,7 @@ def _prepared(text: str) -> str:
         return found.replace("\\\n", f" {_WITHIN}").replace("\n", _WITHIN)
 
     unprinted = _OUTPUT.sub(lambda output: UNRESOLVED + _WITHIN * output[0].count("\n"), "\n".join(rows))
-    return _PIECES.sub(piece, unprinted)
+    return _PIECES.sub(piece, _SUM.sub(r" let \1 ", unprinted))
 
 
 def _tokens(text: str) -> Iterator[tuple[Word, bool]]:
@@ -307,17 +310,8 @@ class _Lines(dict[str, str]):
                 words.append(Word("", word.line))  # parts the flags from what a redirection names
             else:
                 tests = bool(words) and words[0].text in ("[", "[[", "test")
-                if word.text.startswith("))"):
-                    self.count(words)
-                else:
-                    self.statement(words, certain)
+                self.statement(words, certain)
                 words, certain = [], not ("||" in word.text or ("&&" in word.text and tests))
-
-    def count(self, words: list[Word]) -> None:
-        """What `((…))` counts up is known to a run alone."""
-        text = " ".join(word.text for word in words)
-        for name in re.findall(r"([A-Za-z_]\w*) ?(?:\+\+|--|[-+*/]?=(?!=))", text):
-            self.words[name] = (Word(f"${name}", words[0].line),)
 
 
 def read_lines(

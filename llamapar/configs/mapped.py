@@ -6,7 +6,6 @@ A row's fields are read in its order, then what it refuses, then its oddities. T
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator
 
 from llamapar.describe.configfile import Values
@@ -53,12 +52,6 @@ def _number(value: object, spec: Values) -> object:
     return int(found) if found is not None and found.is_integer() else found
 
 
-def _tokens(value: object, spec: Values) -> object:
-    """A length in tokens, which Megatron-Bridge also writes as the constant SEQUENCE_LENGTH_128K."""
-    match = re.fullmatch(r"SEQUENCE_LENGTH_(\d+)K", str(value))
-    return int(match[1]) * 1024 if match else whole_count(value)
-
-
 def _padding(value: object, spec: Values) -> object:
     rows = whole_count(value)
     return f"{rows}*tp" if rows else None
@@ -75,7 +68,6 @@ KINDS: dict[str, Callable[[object, Values], object]] = {
     "stage": lambda value, spec: stage(value),
     "switch": _switch,
     "text": lambda value, spec: scalar(str(value)).removeprefix(spec.get("strip", "")),
-    "tokens": _tokens,
     "word": lambda value, spec: str(value),
     "on": lambda value, spec: spec["on"] if scalar(str(value)) not in OFF else spec["off"],
     "padding": _padding,
@@ -277,17 +269,12 @@ def read_row(row: Values, files: Files, draft: Draft) -> None:
             draft.unknown.setdefault(field, why)
 
 
-class UnreadTrainerError(Exception):
-    """The cause of a refusal by name: the trainer."""
-
-
 def refuse_row(row: Values, files: Files, draft: Draft) -> None:
     """Raise the LlamaparError that names a trainer whose settings nothing reads."""
     name = next(iter(files.texts))
     why = "no reader: its files name what it trains in ways that nothing here follows"
     choose = ["the layout by --tp, --cp, --pp and --dp"]
-    refused = LlamaparError(f"{name}: settings of {row['title']}, which are not read", why, choose, "config")
-    raise refused from UnreadTrainerError(row["title"])
+    raise LlamaparError(f"{name}: settings of {row['title']}, which are not read", why, choose, "config")
 
 
 READERS = {"row": read_row, "nobody": refuse_row}

@@ -27,10 +27,6 @@ from .unread import question, question_unresolved
 MOST_FILES = 20
 
 
-class UnknownFormatError(Exception):
-    """The cause of a refusal: no format recognises the files."""
-
-
 @checked_options
 def read_settings(
     *files: str | Path,
@@ -142,12 +138,11 @@ def _settings_of(files: Files, known: Mapping[str, object]) -> Settings:
         for name, text in files.python.items():
             require_python(name, text)
         names = ", ".join(printable(name) for name in files.texts)
-        unknown = LlamaparError(
+        raise LlamaparError(
             f"{names}: settings of no known format",
             f"read here: {', '.join(row['title'] for row in ROWS if row.get('reader') != 'nobody')}",
             field="config",
         )
-        raise unknown from UnknownFormatError()
     draft = Draft(row["title"])
     files.tell_repeated(draft)
     files.tell_cut_off(draft)
@@ -218,6 +213,5 @@ def _settled(row: Values, draft: Draft, unread: tuple[str, ...]) -> Settings:
         tuple(draft.contradictions),
         draft.covered,
         unread,
-        draft.since,
-        draft.before,
+        before=draft.before,
     )

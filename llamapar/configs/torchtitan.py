@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 
 from llamapar.describe.models import PRESETS
-from llamapar.frameworks.torchtitan import REGISTRY, TOKENS
+from llamapar.frameworks.torchtitan import REGISTRY
 
 from .draft import Origin, SettingsSource, whole_count
-from .export import REGISTERED
 from .files import Files
 
 # -- layout ----------------------------------------------------------------------------------------
@@ -68,24 +67,10 @@ def titan_stages(source: SettingsSource, files: Files) -> None:
         draft.derive("virtual_stages", 1 if single else 2, f"the default of {kind}")
 
 
-_OLD = {
-    "training.data_parallel_degree": "one number before HSDP, gone since c9b17cca0",
-    "model.norm_type": "gone since 5078e92e4",
-}
-_NEW = ("training.local_batch_size", "parallelism.tensor_parallel_degree")
-
-
 def titan_version(source: SettingsSource, files: Files) -> None:
-    """TOML is older than the registry; keys that went with a change are errors in newer versions."""
-    draft = source.draft
+    """TOML is older than the registry."""
     if source.name.lower().endswith(".toml"):
-        draft.before = REGISTRY
-    for path, when in _OLD.items():
-        if entry := source.get(path):
-            draft.notes.append(f"{path} ({source.name}:{entry.line}): {when}, an error in newer versions")
-    newer, older = source.get(*_NEW), source.get(*_OLD)
-    if newer and older:
-        draft.notes.append(f"{newer.path} is of a newer version than {older.path}: one of them is not read")
+        source.draft.before = REGISTRY
 
 
 # -- batches and recomputation ---------------------------------------------------------------------
@@ -113,27 +98,6 @@ def titan_recomputation(source: SettingsSource, files: Files) -> None:
     if said is not None and said.value == "selective":
         option = source.text("activation_checkpoint.selective_ac_option") or "2"
         source.draft.put("recompute", f"selective {option}", said.origin)
-
-
-def registered_batch(source: SettingsSource, files: Files) -> None:
-    """The registry counts batches in tokens since 73aed7f6c, so that its keys date the version."""
-    draft, seq = source.draft, source.draft.number("seq_len")
-    tokens, total = "training.num_tokens_per_microbatch_per_dp_rank", "training.num_tokens_per_train_step"
-    draft.since = TOKENS if source.get("training.max_context_length", tokens) else REGISTRY
-    if source.get("training.seq_len", "training.local_batch_size"):
-        draft.before = TOKENS
-    for field, key in (("micro_batch", tokens), ("global_batch", total)):
-        many = source.count(key)
-        if many and seq and many % seq == 0:
-            draft.put(field, many // seq, source.origin(source.get(key), f"{many} tokens / {seq}"))
-        elif many and seq and field == "micro_batch":
-            draft.missing(field, f"{many} tokens are no whole number of sequences of {seq}")
-    rounds = "parallelism.num_pp_microbatches"
-    if source.get(rounds) is not None or not source.count(total):
-        source.take("micro_batches", rounds, default=1)
-    each, rest = draft.number("micro_batch"), draft.number("micro_batches")
-    if each and rest:
-        draft.derive("batch_per_dp", each * rest, f"{each}·{rest}")
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -193,36 +157,7 @@ def titan_model(source: SettingsSource, files: Files) -> None:
         draft.missing("max_seq_len", "torchtitan sets it to training.seq_len, which is not known")
 
 
-def registered_model(source: SettingsSource, files: Files) -> None:
-    """The model: a flavour of Llama 3's registry, or a Hub model whose tokenizer the run loads."""
-    draft, spec = source.draft, source.get("model_spec")
-    flavour, where = str(spec.value) if spec else "", source.origin(spec, "model_registry")
-    if quoted := re.search(r"model_registry\(['\"]([\w.-]+)", flavour):
-        flavour = quoted[1]
-    assets = source.get("hf_assets_path")
-    # Every model of torchtitan has a registry of its own, with flavours of the same names.
-    own = f"{source.name} {assets.value if assets else ''}".lower()
-    if "llama" in own and flavour in REGISTERED:
-        draft.put("preset", REGISTERED[flavour], where)
-        draft.dims(PRESETS[REGISTERED[flavour]], where)
-    elif not (
-        # The assets are a tokenizer's; of another size than the flavour they say nothing of the model.
-        assets is not None
-        and str(assets.value).lower().endswith(f"-{flavour.lower()}")
-        and draft.take_model(str(assets.value), source.origin(assets))
-    ):
-        draft.missing("model", f"flavour {flavour or 'not given'} is in a table of torchtitan's own")
-
-
-_COMMENT = re.compile(r"#[^#\n]*?\b(\d{1,6})\s+(?:[A-Z][\w-]*\s+)?GPUs", re.I)
-
-
 def titan_gpus(source: SettingsSource, files: Files) -> None:
-    """A comment's number of GPUs is only a question; run_train.sh has a default."""
-    if "gpus" in source.draft.facts:
-        return
-    why, text = "no launch says how many; run_train.sh starts 8 unless NGPU is set", files.texts[source.name]
-    if match := _COMMENT.search(text):
-        line = text.count("\n", 0, match.start()) + 1
-        why += f"; the comment in line {line} says {match[1]}"
-    source.draft.unknown["gpus"] = why
+    """run_train.sh has a default, which a file alone does not use."""
+    if "gpus" not in source.draft.facts:
+        source.draft.unknown["gpus"] = "no launch says how many; run_train.sh starts 8 unless NGPU is set"

@@ -82,6 +82,8 @@ def _open(draft: Draft, field: str, entry: Entry, said: str) -> None:
         for name in (*DIMS, "preset"):
             draft.facts.pop(name, None)
     else:
+        if field in ("global_batch", "micro_batches") and not entry.file:
+            return  # A section of a file may have batches of its own, as for an evaluation.
         counts = whole_count(entry.value) is not None or field == "zero" or (entry.file and "$" in value)
         same = old is not None and old.value == whole_count(entry.value)
         # What a file says under one key is not taken back for another key of it.
