@@ -41,7 +41,7 @@ CORE: dict[str, frozenset[str]] = {
     "__main__": frozenset(),
 }
 OPTIONAL_ROOMS: dict[str, frozenset[str]] = {
-    "checkpoint": frozenset({"torch", "numpy"}),
+    "checkpoint": frozenset({"torch", "numpy", "safetensors"}),
     "configs": frozenset({"yaml"}),
     "hangs": frozenset({"torch"}),
     "course": frozenset({"torch", "IPython"}),

@@ -57,7 +57,6 @@ DEGREES = range(1, 17)
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of small files: what they hold is looked at here, test_checkpoint_faults.py has the disk."""
     monkeypatch.setattr(atomic_write, "_sync", lambda path: None)
-    monkeypatch.setattr(atomic_write, "_begin_writeback", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -283,8 +282,7 @@ def tiled(model: ModelConfig, folder: Path, tp: int) -> Path:
 
 
 TILED = """\
-layers.0.attention.wk.weight: the copies in consolidated.00.pth and consolidated.01.pth differ (copies 0 \
-and 1, rows 0 to 3)
+layers.0.attention.wk.weight: the copies in consolidated.00.pth and consolidated.01.pth differ
   why  ranks that replicate a tensor must hold the same bytes; a file is of another step or damaged, or KV \
 heads lie as 0, 1, …, 0, 1, … and not as 0, 0, 1, 1, …"""
 
@@ -293,12 +291,12 @@ def test_heads_that_were_tiled_are_refused(tmp_path: Path) -> None:
     model = tiny()
     source = tiled(model, tmp_path / "tiled", 8)
     assert checkpoint.inspect(source).ok  # every shape is right
-    with pytest.raises(CheckpointError, match=exactly(TILED).replace("wk", "w[kv]").replace("0", "[01]", 1)):
+    with pytest.raises(CheckpointError, match=exactly(TILED)):
         checkpoint.gather(source, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     found = checkpoint.verify(source)
     assert not found.ok
-    assert len(found.problems) == 2 * model.n_layers * 4  # wk and wv, in one of the two copies of each head
+    assert len(found.problems) == 2 * model.n_layers  # wk and wv
 
 
 def test_two_stored_heads_that_are_not_one(tmp_path: Path) -> None:
@@ -316,10 +314,9 @@ def test_two_stored_heads_that_are_not_one(tmp_path: Path) -> None:
     held[name][7, 31] = 1.0
     source = save_hf(tmp_path / "other", model, held)
     told = (
-        "layers.1.attention.wv.weight with 2 KV heads for 4: the copies in model.safetensors and "
-        "model.safetensors differ (copies 0 and 1, rows 0 to 7)\n"
+        r"\Alayers\.1\.attention\.wv\.weight with 2 KV heads for 4: the copies of a head differ\n  why  ranks"
     )
-    with pytest.raises(CheckpointError, match=exactly(told)[:-2]):
+    with pytest.raises(CheckpointError, match=told):
         checkpoint.gather(source, tmp_path / "other new", n_kv_heads=2)
 
 
@@ -679,6 +676,7 @@ def test_progress_reaches_the_end_once(whole: Whole, tmp_path: Path) -> None:
     made = checkpoint.shard(
         whole(tiny()), tmp_path / "new", tp=2, progress=lambda done, total: seen.append((done, total))
     )
+    assert seen[0][0] == 0
     assert seen == sorted(seen)
     assert {total for _, total in seen} == {made.nbytes}
     assert seen[-1][0] == made.nbytes

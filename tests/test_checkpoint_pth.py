@@ -6,9 +6,7 @@ import os
 import pickle
 import random
 import re
-import shutil
 import struct
-import subprocess
 import tracemalloc
 import warnings
 import zipfile
@@ -57,7 +55,7 @@ def saved(path: Path, value: Any) -> Path:
 
 
 def raw(stored: Stored) -> bytes:
-    return stored.read(0, stored.rows).tobytes()
+    return stored.read().tobytes()
 
 
 def refusal(path: Path) -> str:
@@ -71,14 +69,13 @@ def refusal(path: Path) -> str:
 
 def test_what_torch_wrote_is_read(tmp_path: Path) -> None:
     state = some()
-    found, notes = pth.contents(saved(tmp_path / "a.pth", state))
+    found = pth.read_pth(saved(tmp_path / "a.pth", state))
     tensors = {name: t for name, t in state.items() if isinstance(t, torch.Tensor)}
     assert list(found) == list(tensors)
     for name, tensor in tensors.items():
         assert (pth.DTYPES[str(tensor.dtype)], tuple(tensor.shape)) == (found[name].dtype, found[name].shape)
         if tensor.numel():
             assert raw(found[name]) == bits(tensor)
-    assert notes == ["a.pth: 2 entries that are no tensors: step, note"]
     assert found["tied"].boxes == found["a"].boxes
     assert found["a"].boxes[0].crc32 == zlib.crc32(bits(state["a"]))
     assert found["later rows"].boxes[0].crc32 is None, "the checksum is that of all rows"
@@ -97,9 +94,7 @@ def test_a_checksum_that_was_not_computed_is_not_known(tmp_path: Path) -> None:
 
 def test_a_state_dict_inside_is_found_and_two_are_not_guessed(tmp_path: Path) -> None:
     inner = {"w": torch.ones(2)}
-    found, notes = pth.contents(saved(tmp_path / "a.pth", {"model": inner, "step": 3}))
-    assert list(found) == ["w"]
-    assert notes == ["a.pth: the tensors are those of 'model'"]
+    assert list(pth.read_pth(saved(tmp_path / "a.pth", {"model": inner, "step": 3}))) == ["w"]
     module = torch.nn.Linear(2, 3)
     assert list(pth.read_pth(saved(tmp_path / "m.pth", module.state_dict()))) == ["weight", "bias"]
     assert list(pth.read_pth(saved(tmp_path / "o.pth", OrderedDict(inner)))) == ["w"]
@@ -128,17 +123,22 @@ def pickled(tmp_path: Path, data: bytes) -> Path:
     return rezipped(base, lambda name, old: data if name.endswith("data.pkl") else old)
 
 
+AGAIN = (
+    "FILE is no zip file as torch.save writes it, or it is cut off, or something follows its end\n"
+    "  why  torch before 1.6 wrote another format: save it again with torch.save"
+)
+
+
 def test_what_is_no_zip_of_torch(tmp_path: Path) -> None:
-    again = "why  torch before 1.6 wrote it, or it has another format: save it again with torch.save"
     old = tmp_path / "old.pth"
     torch.save({"w": torch.ones(2)}, old, _use_new_zipfile_serialization=False)
-    assert refusal(old) == f"FILE is no zip file as torch.save writes it\n  {again}"
+    assert refusal(old) == AGAIN
     (tmp_path / "none.pth").touch()
-    assert refusal(tmp_path / "none.pth") == f"FILE is no zip file as torch.save writes it\n  {again}"
-    assert refusal(tmp_path / "absent.pth") == "FILE cannot be read\n  why  No such file or directory"
-    assert refusal(tmp_path) == "FILE is no file"
+    assert refusal(tmp_path / "none.pth") == AGAIN
+    assert refusal(tmp_path / "absent.pth") == "FILE is no file, or is not there"
+    assert refusal(tmp_path) == "FILE is no file, or is not there"
     os.mkfifo(tmp_path / "pipe.pth")
-    assert refusal(tmp_path / "pipe.pth") == "FILE is no file"
+    assert refusal(tmp_path / "pipe.pth") == "FILE is no file, or is not there"
 
 
 def test_zips_that_torch_would_not_write(tmp_path: Path) -> None:
@@ -149,27 +149,38 @@ def test_zips_that_torch_would_not_write(tmp_path: Path) -> None:
     assert refusal(big) == "FILE is not little-endian\n  why  its numbers would be read backwards"
     with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(path, "a") as again:
         again.writestr("a/data/0", b"x" * 1600)
-    assert refusal(path) == "FILE holds 'a/data/0' twice"
+    assert refusal(path) == "FILE holds 'a/data/0' twice, or records that overlap"
     bare = tmp_path / "bare.pth"
     with zipfile.ZipFile(bare, "w") as new:
         new.writestr("a/x", b"")
     assert refusal(bare) == "FILE is a zip file without data.pkl\n  why  torch.save writes one"
 
 
+def test_a_directory_of_terabytes_is_not_read(tmp_path: Path) -> None:
+    """A sparse file, whose end says that its directory fills all of it."""
+    path, size = tmp_path / "a.pth", 2**42
+    with path.open("wb") as out:
+        out.truncate(size)
+        out.seek(size)
+        out.write(struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, size, 0))
+        out.write(struct.pack("<4sLQL", b"PK\6\7", 0, size, 1))
+        out.write(struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, 0xFFFFFFFF, 0xFFFFFFFF, 0))
+    tracemalloc.start()
+    assert refusal(path) == AGAIN
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
 def test_sizes_are_those_of_the_records(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pth", {"w": torch.ones(4)})
     short = rezipped(path, lambda name, old: old[:-4] if name.endswith("data/0") else old)
-    assert refusal(short) == (
-        "FILE: 'w' tells of 4 elements of torch.FloatStorage\n  why  its record data/'0' has 12 bytes"
-    )
+    assert refusal(short) == "FILE: 'w' takes 16 bytes\n  why  its record in the file has 12"
     more = rezipped(path, lambda n, old: old.replace(b"K\x04\x85", b"K\x09\x85") if "pkl" in n else old)
-    assert (
-        refusal(more) == "FILE: 'w' tells of 9 elements from 0 on\n  why  its record data/'0' has room for 4"
-    )
+    assert refusal(more) == "FILE: 'w' takes 36 bytes\n  why  its record in the file has 16"
     none = rezipped(
         path, lambda n, old: old.replace(b"X\x01\0\0\x000", b"X\x01\0\0\x007") if "pkl" in n else old
     )
-    assert refusal(none) == "FILE: 'w' has no data\n  why  the file holds no record data/'7'"
+    assert refusal(none).startswith("FILE: torch.load(weights_only=True) refuses it\n  why  ")
     flipped = bytearray(path.read_bytes())
     flipped[flipped.index(b"storage")] ^= 1
     path.write_bytes(flipped)
@@ -180,7 +191,7 @@ def test_sizes_are_those_of_the_records(tmp_path: Path) -> None:
 
 def test_a_transposed_view_is_named(tmp_path: Path) -> None:
     assert refusal(saved(tmp_path / "a.pth", {"w": torch.ones(4, 3).T})) == (
-        "FILE: 'w' is a view with strides [1, 3] of shape [3, 4]\n"
+        "FILE: 'w' is a view with strides [1, 3] of [3, 4]\n"
         "  why  only rows that lie one after another are read; save tensor.contiguous()"
     )
 
@@ -199,7 +210,7 @@ def test_overlapping_records(tmp_path: Path) -> None:
     data[place : place + len(header)] = header
     data[entry + 42 : entry + 46] = struct.pack("<L", place)
     path.write_bytes(data)
-    assert refusal(path) == "FILE holds records that overlap"
+    assert refusal(path) == "FILE holds 'a/data/1' twice, or records that overlap"
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -221,7 +232,7 @@ NESTED = b"\x80\x02)" + b"q\x00h\x00\x86" * 200
 BOMBS = {
     "a call that allocates": (
         b"\x80\x02}X\x01\0\0\0wctorch.storage\nUntypedStorage\n\x8a\x06\0\0\0\0\0\x01\x85Rs.",
-        "",
+        "its pickle is damaged",
     ),
     "a bytearray": (
         b"\x80\x02cbuiltins\nbytearray\n\x8a\x06\0\0\0\0\0\x01\x85R.",
@@ -257,11 +268,8 @@ def test_hostile_pickles(tmp_path: Path, name: str) -> None:
     path = pickled(tmp_path, data)
     tracemalloc.start()
     try:
-        if expected:
-            assert expected in refusal(path)
-        else:
-            assert pth.read_pth(path) == {}
-        assert tracemalloc.get_traced_memory()[1] < 200 * (len(data) + 2**14)
+        assert expected in refusal(path)
+        assert tracemalloc.get_traced_memory()[1] < 500 * (len(data) + 2**14)
     finally:
         tracemalloc.stop()
 
@@ -273,7 +281,7 @@ def test_cut_off_anywhere(tmp_path: Path, sample: Callable[..., list[int]]) -> N
         path.write_bytes(whole[:size])
         refusal(path)
     path.write_bytes(whole + b"x")
-    assert refusal(path) == "FILE is cut off, or something follows the end of its zip"
+    assert refusal(path) == AGAIN
 
 
 def answers(path: Path, folder: Path) -> bool:
@@ -339,13 +347,13 @@ KINDS = {"F32": torch.float32, "BF16": torch.bfloat16, "F8_E4M3": FP8, "U16": to
 
 def filled(path: Path, state: dict[str, torch.Tensor], shared: dict[str, str]) -> None:
     kinds = {v: k for k, v in KINDS.items()}
-    places = pth.lay_out_pth(path, {n: (kinds[t.dtype], tuple(t.shape)) for n, t in state.items()}, shared)
-    assert list(places) == [*state, *shared]
+    pth.lay_out_pth(path, {n: (kinds[t.dtype], tuple(t.shape)) for n, t in state.items()}, shared)
+    found = pth.read_pth(path)
+    assert list(found) == [*state, *shared]
     with path.open("r+b") as out:
         for name, tensor in state.items():
-            out.seek(places[name])
+            out.seek(found[name].boxes[0].offset)
             out.write(bits(tensor))
-    pth.seal(path, {name: zlib.crc32(bits(tensor)) for name, tensor in state.items()})
 
 
 def state_to_write() -> dict[str, torch.Tensor]:
@@ -372,27 +380,9 @@ def test_what_is_laid_out_is_what_torch_loads(tmp_path: Path) -> None:
     assert found["head"].data_ptr() == found["z"].data_ptr()
     ours = pth.read_pth(path)
     assert ours["head"].boxes == ours["z"].boxes
-    assert ours["b"].boxes[0].crc32 == zlib.crc32(bits(state["b"]))
-
-
-def test_the_checksums_agree_with_those_who_check_them(tmp_path: Path) -> None:
-    path, state = tmp_path / "consolidated.00.pth", state_to_write()
-    filled(path, state, {"head": "z"})
-    with zipfile.ZipFile(path) as z:
-        assert z.testzip() is None
-    if shutil.which("unzip"):
-        checked = subprocess.run(["unzip", "-t", path], capture_output=True, text=True)
-        assert (checked.returncode, "No errors detected" in checked.stdout) == (0, True), checked
+    assert ours["b"].boxes[0].crc32 is None, "torch computes no checksum of a hole"
     filled(tmp_path / "another name.pth", state, {"head": "z"})
-    data = bytearray(path.read_bytes())
-    assert (tmp_path / "another name.pth").read_bytes() == data  # the same input makes the same bytes
-    data[pth.read_pth(path)["b"].boxes[0].offset] ^= 1
-    path.write_bytes(data)
-    with zipfile.ZipFile(path) as z:
-        assert z.testzip() == "archive/data/1"
-    pth.lay_out_pth(path, {"v": ("F32", (2,)), "w": ("F32", (2,))})
-    with pytest.raises(CheckpointError, match="no checksum is given for 'w'"):
-        pth.seal(path, {"v": 1})
+    assert (tmp_path / "another name.pth").read_bytes() == path.read_bytes()
 
 
 def test_records_past_4_gib(tmp_path: Path) -> None:
@@ -400,18 +390,16 @@ def test_records_past_4_gib(tmp_path: Path) -> None:
     tracemalloc.start()
     shapes = {"a": ("U8", (2**32 + 5,)), "b": ("BF16", (2**31, 2)), "c": ("F32", (3,))}
     try:
-        places = pth.lay_out_pth(path, {**shapes, "last": ("F32", (2, 2))})
-        pth.seal(path, {"a": 1, "b": 2, "c": 3, "last": zlib.crc32(bits(torch.ones(2, 2)))})
+        pth.lay_out_pth(path, {**shapes, "last": ("F32", (2, 2))})
+        found = pth.read_pth(path)
         assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
         tracemalloc.stop()
     assert path.stat().st_blocks * 512 < 2**20 < 2**33 < path.stat().st_size
     with path.open("r+b") as out:
-        out.seek(places["last"])
+        out.seek(found["last"].boxes[0].offset)
         out.write(bits(torch.ones(2, 2)))
     assert torch.load(path, weights_only=True, mmap=True)["last"].tolist() == [[1, 1], [1, 1]]
-    found = pth.read_pth(path)
-    assert [s.boxes[0].crc32 for s in found.values()][:3] == [1, 2, 3]
+    assert raw(pth.read_pth(path)["last"]) == bits(torch.ones(2, 2))
     with zipfile.ZipFile(path) as z:
-        assert z.read("archive/data/3") == bits(torch.ones(2, 2))
-        assert [z.getinfo(f"archive/data/{i}").CRC for i in range(3)] == [1, 2, 3]
+        assert z.getinfo("archive/data/3").file_size == 16

@@ -249,5 +249,6 @@ def test_the_page_on_checkpoints(
     assert len(commands) == 3
     for command, output in commands:
         status = cli.main(shlex.split(command))
-        assert capsys.readouterr() == (output, "")
+        out, err = capsys.readouterr()
+        assert err + out == output
         assert status == ("is needed" in output)

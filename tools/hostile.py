@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -147,22 +148,18 @@ def log(rng: random.Random, room: Path, good: Path) -> list[str]:
 
 def planted(rng: random.Random, room: Path, good: Path) -> list[str]:
     """Links where the new checkpoint would be made, and targets where none can be."""
-    partial, kept = room / "new.partial", room / "kept"
+    beside, kept = room / "new.0.partial", room / "kept"
     kept.mkdir()
     (kept / "precious").write_text("mine")
-    what = rng.randrange(5)
+    what = rng.randrange(4)
     if what == 0:
-        partial.symlink_to(kept)
+        beside.symlink_to(kept)
     elif what == 1:
-        (partial / "new").mkdir(parents=True)
-        (partial / "journal").symlink_to(kept / "precious")
-    elif what == 2:
-        (partial / "new").mkdir(parents=True)
-        (partial / "journal").write_bytes(rng.randbytes(100))
+        (beside / "new").mkdir(parents=True)
         for name in ("model.safetensors", "config.json", "llamapar.json"):
-            (partial / "new" / name).symlink_to(kept / "precious")
-    elif what == 3:
-        partial.write_bytes(rng.randbytes(10))
+            (beside / "new" / name).symlink_to(kept / "precious")
+    elif what == 2:
+        (room / "new").symlink_to(kept)
     target = room / rng.choice(["new", "new", "kept", "kept/precious/new", f"{'x' * 300}"])
     return ["checkpoint", "gather", str(good / rng.choice(["meta", "cut"])), str(target)]
 
@@ -223,7 +220,7 @@ def tried(seed: int, good: Path) -> tuple[str, str]:
 
 def _may(path: str) -> bool:
     """Whether a file is one that a command may write: the unfinished checkpoint's own."""
-    return "/new.partial/" in path and not Path(path).is_symlink()
+    return re.search(r"/new\.[^/]+\.partial/", path) is not None and not Path(path).is_symlink()
 
 
 def ended(command: subprocess.Popen[bytes], stop: signal.Signals | None, after: float) -> str:

@@ -9,12 +9,14 @@ Nothing in a file is ever executed. torch.distributed.checkpoint folders are not
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from llamapar.describe.arguments import checked_options
+from llamapar.describe.dtypes import STORED_BYTES
 from llamapar.describe.layout import Layout
 from llamapar.describe.modelfile import config_json, params_json
 from llamapar.describe.models import ModelConfig, ModelLike
@@ -24,16 +26,15 @@ from llamapar.frameworks import padding_rule
 from llamapar.rules.report import Report, check
 
 from . import safetensors
-from .atomic_write import OutputFile, waiting, write_checkpoint
+from .atomic_write import OutputFile, Values, write_checkpoint
 from .inspection import Inspection, inspect, reason
-from .progress_line import Progress
-from .rows import Output
+from .progress_line import Progress, ProgressLine
 from .sharding import Sharding
-from .source import Checkpoint, Placement, as_json, opened, understood
+from .source import Checkpoint, Placement, as_json, changed_files, opened, understood
 from .stored import json_object
 from .training_state import load_state, save_state, whole_state
 from .verification import Verification, verify
-from .whole import expressions, kv_target
+from .whole import dtype_of_shards, homes, kv_target, shards_of
 
 FORMATS = {"hf": "Hugging Face safetensors", "meta": "Meta's consolidated.NN.pth"}
 """Formats that are written. A cut checkpoint in "hf" has one safetensors file for each (tp, pp) rank."""
@@ -59,8 +60,8 @@ def gather(
     heads (the copies must be equal). progress: True for a bar on stderr, or a function of (bytes done, total
     bytes).
 
-    Peak memory does not depend on the checkpoint's size. After an error, an interrupt or a kill, the same
-    call reuses the finished tensors. Raises CheckpointError.
+    Memory is needed for the largest tensor, not for the checkpoint. After an error or an interrupt nothing is
+    left, and the same call starts over. Raises CheckpointError.
     """
     return reshard(source, target, format=format, model=model, n_kv_heads=n_kv_heads, progress=progress)
 
@@ -91,17 +92,23 @@ def reshard(
     found = understood(opened(source, model))
     _sound(found)
     target_model, layout = kv_target(found.sharding.model, n_kv_heads), Layout(tp=tp, pp=pp)
-    cut = Sharding(target_model, layout, padding=padding_rule(padding), naming=format)
-    # Built in two steps because the model may change: a target of fewer KV heads has another head map.
-    wanted = replace(cut, kv_replication=kv_replication, layer_split=layer_split)
-    _possible(wanted, layer_split)
+    wanted = Sharding(
+        target_model,
+        layout,
+        padding=padding_rule(padding),
+        naming=format,
+        kv_replication=kv_replication,
+        layer_split=layer_split,
+    )
+    _possible(wanted)
     if format == "meta" and wanted.pp > 1:
         choose = [Choice.of(pp=1), Choice.of(format="hf")]
         raise CheckpointError(f"pp={pp}: Meta's format has no pipeline stages", "", choose, "pp")
     _outside(Path(target), found.checkpoint.path)
     files = list(_files(found, wanted))
     beside = _beside(wanted, found.checkpoint, files)
-    write_checkpoint(Path(target), files, beside, {"sharding": wanted.as_dict()}, progress)
+    values, sources = _values(found, wanted), found.checkpoint.files
+    write_checkpoint(Path(target), files, values, beside, wanted.as_dict(), sources, progress)
     return opened(target)
 
 
@@ -145,28 +152,34 @@ def _outside(target: Path, source: Path) -> None:
         raise CheckpointError(what, "the folder of a checkpoint is left as it is", choose, "target")
 
 
-def _possible(wanted: Sharding, layer_split: str) -> None:
+def _possible(wanted: Sharding) -> None:
     """Raise LayoutError, with degrees that work, for a cut that `check` refuses."""
 
-    def report(tp: int, pp: int, copies: bool) -> Report:
-        layout, rule = Layout(tp=tp, pp=pp), wanted.padding
-        return check(wanted.model, layout, padding=rule, layer_split=layer_split, kv_replication=copies)
+    def report(
+        tp: int = wanted.tp, pp: int = wanted.pp, kv_replication: bool = wanted.kv_replication
+    ) -> Report:
+        return check(
+            wanted.model,
+            Layout(tp=tp, pp=pp),
+            padding=wanted.padding,
+            layer_split=str(wanted.layer_split),
+            kv_replication=kv_replication,
+        )
 
-    tp, pp, copies = wanted.tp, wanted.pp, wanted.kv_replication
-    found = report(tp, pp, copies)
-    if found.ok:
-        return
-    # The nearest way out first: copies keep the degrees as asked, then another TP, then another PP.
-    choose = [Choice.of(kv_replication=True)] if not copies and report(tp, pp, True).ok else []
-    choose += [Choice.of(tp=n) for n in _near(tp) if report(n, pp, copies).ok][:2]
-    if not choose:
-        choose = [Choice.of(pp=n) for n in _near(pp) if report(tp, n, copies).ok][:2]
-    first = found.errors[0]
-    raise LayoutError(f"{first.code} {first.message}", first.why, choose, "tp")
+    def ways_out() -> Iterator[Choice]:
+        # The nearest first: copies keep the degrees as asked, then another TP, then another PP.
+        if report(kv_replication=True).ok:
+            yield Choice.of(kv_replication=True)
+        yield from (Choice.of(tp=n) for n in _near(wanted.tp) if report(tp=n).ok)
+        yield from (Choice.of(pp=n) for n in _near(wanted.pp) if report(pp=n).ok)
+
+    if not (found := report()).ok:
+        first = found.errors[0]
+        raise LayoutError(f"{first.code} {first.message}", first.why, list(islice(ways_out(), 3)), "tp")
 
 
 def _near(degree: int) -> list[int]:
-    return sorted(range(1, min(2 * degree, degree + 64) + 1), key=lambda n: abs(n - degree))
+    return sorted(range(1, degree + 64), key=lambda n: abs(n - degree))
 
 
 def _sound(found: Placement) -> None:
@@ -180,36 +193,43 @@ def _sound(found: Placement) -> None:
     raise CheckpointError(what, why, choose)
 
 
+def _values(found: Placement, wanted: Sharding) -> Values:
+    """What is written, one parameter after the other, from files that are as they were written."""
+    if changed := changed_files(found.checkpoint):
+        raise CheckpointError(changed[0], "the file is damaged", ["another copy of it"])
+    stored = homes(wanted)
+    for parameter in found.sharding.model.parameters():
+        yield from shards_of(found, wanted, parameter, stored)
+
+
 def _files(found: Placement, wanted: Sharding) -> Iterator[OutputFile]:
     """The files to write, with the tensors in each."""
-    shards: dict[tuple[int, int], dict[str, Output]] = {at: {} for at in wanted}
-    for at, name, output in expressions(found, wanted):
-        shards[at][name] = output
-    if wanted.naming == "meta":
-        for at, tensors in shards.items():
-            shared = {}
-            if wanted.model.tied:
-                # One storage under two names, as torch.save writes a tied model.
-                tensors.pop("output.weight")
-                shared = {"output.weight": "tok_embeddings.weight"}
-            yield OutputFile(f"consolidated.{at[1]:02d}.pth", at, tensors, shared)
-    elif wanted.tp * wanted.pp > 1:
-        for (stage, rank), tensors in shards.items():
-            yield OutputFile(f"tp{rank:02d}-pp{stage:02d}.safetensors", (stage, rank), tensors)
-    else:
-        yield from _split(shards[0, 0])
+    dtypes = {p.name: dtype_of_shards(found, p) for p in found.sharding.model.parameters()}
+    for at in wanted:
+        parameters = wanted.tensors[at[0]].items()
+        tensors = {name: (dtypes[p.name], wanted.local_shape(p, at[1])) for name, p in parameters}
+        if wanted.naming == "hf" and wanted.tp * wanted.pp == 1:
+            yield from _split(tensors)
+            continue
+        shared = {}
+        if wanted.naming == "meta" and wanted.model.tied:
+            # One storage under two names, as torch.save writes a tied model.
+            tensors.pop("output.weight")
+            shared = {"output.weight": "tok_embeddings.weight"}
+        yield OutputFile(wanted.file_name(at), at, tensors, shared)
 
 
-def _split(tensors: dict[str, Output]) -> Iterator[OutputFile]:
-    groups: list[dict[str, Output]] = [{}]
-    nbytes = 0
-    for name, output in tensors.items():
+def _split(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> Iterator[OutputFile]:
+    groups: list[dict[str, tuple[str, tuple[int, ...]]]] = [{}]
+    total = 0
+    for name, (dtype, shape) in tensors.items():
+        nbytes = math.prod(shape) * STORED_BYTES[dtype]
         # A tensor is never cut between files, so one that is larger than MAX_FILE gets a file of its own.
-        if nbytes and nbytes + output.rows.nbytes > MAX_FILE:
+        if total and total + nbytes > MAX_FILE:
             groups.append({})
-            nbytes = 0
-        groups[-1][name] = output
-        nbytes += output.rows.nbytes
+            total = 0
+        groups[-1][name] = dtype, shape
+        total += nbytes
     for i, group in enumerate(groups, 1):
         name = f"model-{i:05d}-of-{len(groups):05d}.safetensors" if len(groups) > 1 else "model.safetensors"
         yield OutputFile(name, (0, 0), group)
@@ -239,6 +259,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Inspection",
+    "ProgressLine",
     "Sharding",
     "Verification",
     "config_json",
@@ -251,6 +272,5 @@ __all__ = [
     "save_state",
     "shard",
     "verify",
-    "waiting",
     "whole_state",
 ]

@@ -1,92 +1,99 @@
-"""torch.distributed.checkpoint directories, read from their headers alone.
+"""torch.distributed.checkpoint directories, read from their metadata alone.
 
 `.metadata` is a pickle which says where each chunk of each tensor lies. torch's reader unpickles it without
-restriction; this module reads it as data (see `pickled`). A chunk is a zip file with one tensor, inside a
-larger file. Writing this format is left out.
+restriction; this module reads it as data (see `pickles`). A chunk is a zip file with one tensor, inside a
+larger file; its header is read when its bytes are first asked for. Writing this format is left out.
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
+from torch import Tensor
 
-from llamapar.describe import pickles as pickled
-from llamapar.describe.pickles import Name, PickledCall
+from llamapar.describe import pickles
+from llamapar.describe.pickles import PickledCall
 from llamapar.errors import CheckpointError, shown
 
-from .pth import DTYPES, is_tensor, no_tensors, tensor, unpickled
-from .stored import Stored, StoredPiece, checked
-from .zipped import Window, window
+from .pth import DTYPES, is_tensor, loaded, opened_file, place_of, unpickled
+from .stored import Stored, StoredPiece, bytes_of, checked
 
 METADATA = ".metadata"
 
-_DCP = "torch.distributed.checkpoint"
-_CLASSES = "Metadata MetadataIndex TensorStorageMetadata BytesStorageMetadata ChunkStorageMetadata"
-_NAMES = {
-    *(f"{_DCP}.metadata.{n}" for n in _CLASSES.split()),
-    *(f"{_DCP}.metadata.{n}" for n in ("TensorProperties", "StorageMeta", "_MEM_FORMAT_ENCODING")),
-    *(f"{_DCP}.filesystem.{n}" for n in ("_StorageInfo", "_StoragePrefix")),
-    *(f"{m}.{n}Path" for m in ("pathlib", "pathlib._local") for n in ("Posix", "Windows", "PurePosix", "")),
-    *DTYPES,
-    *{"torch.Size", "torch.serialization._get_layout", "collections.OrderedDict"},
-    "builtins.getattr",  # an enum member, as Python 3.11.2 writes it; no name is called here
-}
-MAX_HEAD = 2**16
-"""Bytes before the data of a chunk that the next one is compared with."""
-
-MAX_CELLS = 2**22
-"""Pieces that the chunks' borders may cut one tensor into."""
+_PLAIN = """torch.Size torch.serialization._get_layout collections.OrderedDict builtins.getattr
+    torch.distributed.checkpoint.metadata.Metadata
+    torch.distributed.checkpoint.metadata.MetadataIndex
+    torch.distributed.checkpoint.metadata.TensorStorageMetadata
+    torch.distributed.checkpoint.metadata.BytesStorageMetadata
+    torch.distributed.checkpoint.metadata.ChunkStorageMetadata
+    torch.distributed.checkpoint.metadata.TensorProperties
+    torch.distributed.checkpoint.metadata.StorageMeta
+    torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING
+    torch.distributed.checkpoint.filesystem._StorageInfo
+    torch.distributed.checkpoint.filesystem._StoragePrefix
+    pathlib.PosixPath pathlib.WindowsPath pathlib.PurePosixPath pathlib.Path
+    pathlib._local.PosixPath pathlib._local.WindowsPath pathlib._local.PurePosixPath pathlib._local.Path"""
+_NAMES = {*DTYPES, *_PLAIN.split()}
+"""Names that `.metadata` may hold; none is called. getattr: an enum member, as Python 3.11.2 writes it."""
 
 
 Shape = tuple[int, ...]
 
 
-class Chunk(NamedTuple):
-    """A piece of a tensor as `.metadata` describes it: the place of its bytes, and its corner and shape."""
+@dataclass(frozen=True)
+class Chunk(StoredPiece):
+    """A piece of a tensor as `.metadata` describes it: `length` bytes, which are a file of torch's."""
 
-    file: str
-    offset: int
-    length: int
-    name: str
-    dtype: str
-    start: Shape
-    shape: Shape
+    length: int = 0
+    name: str = ""
+    dtype: str = ""
 
-    def __str__(self) -> str:
-        return f"the chunk of {shown(self.name)} at {list(self.start)}"
+    @cached_property
+    def located(self) -> StoredPiece:
+        """The place of its bytes, from its header. Raises CheckpointError if `.metadata` says otherwise."""
+        where = f"{self.file}: the chunk of {shown(self.name)} at {list(self.start)}"
+        part = io.BytesIO(bytes_of(self.file, self.offset, self.length).data)
+        value, records = unpickled(part, where)
+        tensor = loaded(part, where)
+        if not is_tensor(value) or not isinstance(tensor, Tensor):
+            raise CheckpointError(f"{where} is no tensor")
+        dtype, piece = place_of(self.file, where, tensor, value, records)
+        if (dtype, piece.shape) != (self.dtype, self.shape):
+            why = f"{METADATA} tells of {self.dtype} of shape {list(self.shape)}"
+            raise CheckpointError(f"{where} is {dtype} of shape {list(piece.shape)}", why)
+        return replace(piece, offset=self.offset + piece.offset, start=self.start)
 
 
-@pickled.uncollected()
+@pickles.uncollected()
 def read_dcp(folder: Path) -> tuple[dict[str, Stored], list[str]]:
-    """The tensors of a checkpoint directory by name, and notes about its other contents; reads only headers.
+    """The tensors of a checkpoint directory by name, and notes about its other contents; reads only metadata.
 
-    Raises CheckpointError, with the file or tensor, for a chunk that is missing or damaged, differs in shape
-    or dtype from `.metadata`, lies outside its file or in a file outside the folder, and for chunks that do
-    not cover their tensor exactly once.
+    Raises CheckpointError, with the file or tensor, for a chunk that is missing, lies outside its file or in
+    a file outside the folder, and for chunks of which some are missing. A chunk that is damaged, overlaps
+    another, or differs in shape or dtype from `.metadata` is refused when it is read.
     """
-    with window(folder / METADATA) as file:
-        where = file.where
-        if file.length > pickled.MAX_PICKLE:
-            raise file.refusal(f"has {file.length:,} bytes", f"at most {pickled.MAX_PICKLE:,} are read")
-        value = pickled.load_pickle(file.read(0, file.length), _NAMES, where)
+    where = str(folder / METADATA)
+    with opened_file(folder / METADATA) as file:
+        # Of a longer one the steps of its pickle are too many long before its end.
+        value = pickles.load_pickle(file.read(pickles.MAX_PICKLE), _NAMES, where)
     try:
-        kinds, chunks, others = _parsed(value, where)
+        tensors, others = _parsed(value, folder, where)
     except CheckpointError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
         why = f"{type(problem).__name__} on the way"
         raise CheckpointError(f"{where} is no metadata of a checkpoint", why) from None
-    boxes = _boxes(folder, chunks, where)
-    tensors = {
-        name: Stored(name, *kind, tuple(sorted(boxes.get(name, ()), key=lambda box: box.start)))
-        for name, kind in kinds.items()
-    }
-    return tensors, no_tensors(METADATA, others)
+    if not others:
+        return tensors, []
+    first = shown(", ".join(others[:4]))[1:-1]
+    return tensors, [f"{METADATA}: {len(others)} entries that are no tensors: {first}"]
 
 
 # -- what .metadata tells ----------------------------------------------------------------------------
@@ -107,41 +114,12 @@ def _of_numbers(*shapes: object) -> bool:
     return all(type(s) is tuple and all(type(n) is int and 0 <= n < 2**60 for n in s) for s in shapes)
 
 
-def _parsed(value: object, where: str) -> tuple[dict[str, tuple[str, Shape]], list[Chunk], list[str]]:
-    """Dtype and shape of each tensor by name, the chunks with data, and the names of entries that are no
-    tensors.
-    """
+def _parsed(value: object, folder: Path, where: str) -> tuple[dict[str, Stored], list[str]]:
+    """The tensors by name, and the names of entries that are no tensors."""
     top = _state(value, "Metadata")
-    places = dict(_places(top["storage_data"], where))
-    kinds, chunks, others = dict[str, tuple[str, Shape]](), list[Chunk](), list[str]()
-    for name, described in top["state_dict_metadata"].items():
-        if type(name) is not str or type(described) is not PickledCall:
-            raise TypeError
-        if described.name.endswith(".BytesStorageMetadata"):
-            others.append(name)
-            continue
-        state = _state(described, "TensorStorageMetadata")
-        properties = state["properties"].state
-        dtype = properties["dtype"] if isinstance(properties, dict) else properties[0]
-        if type(dtype) is not Name:
-            raise TypeError
-        shape = checked(shown(name), DTYPES.get(dtype.name, dtype.name), state["size"], where)
-        kinds[name] = DTYPES[dtype.name], shape
-        for start, size in _pieces(name, shape, state["chunks"], where).items():
-            if 0 in size:
-                continue
-            if (name, start) not in places:
-                raise CheckpointError(f"{where}: {shown(name)} has no data for its chunk at {list(start)}")
-            chunks.append(Chunk(*places[name, start], name, DTYPES[dtype.name], start, size))
-    return kinds, chunks, others
-
-
-def _places(
-    storage: Mapping[object, object], where: str
-) -> Iterator[tuple[tuple[str, Shape], tuple[str, int, int]]]:
-    """(name of a tensor, start of a chunk) → the chunk's (file, offset, length)."""
-    for key, value in storage.items():
-        index, info = _state(key, "MetadataIndex"), _state(value, "_StorageInfo")
+    places = dict[tuple[str, Shape], tuple[str, int, int]]()
+    for key, stored in top["storage_data"].items():
+        index, info = _state(key, "MetadataIndex"), _state(stored, "_StorageInfo")
         name, start = index["fqn"], index.get("offset")
         if start is None:
             continue  # This entry is no tensor.
@@ -151,132 +129,61 @@ def _places(
         if info.get("transform_descriptors"):
             what = f"{where}: the chunks of {shown(name)} are transformed"
             raise CheckpointError(what, "only plain ones are read")
-        yield (name, start), (file, offset, length)
-
-
-def _pieces(name: str, shape: Shape, described: Iterable[object], where: str) -> dict[Shape, Shape]:
-    """Start → shape of the chunks of a tensor, which together cover the tensor."""
-    pieces: dict[Shape, Shape] = {}
-    for chunk in described:
-        piece = _state(chunk, "ChunkStorageMetadata")
-        start, size = piece["offsets"], piece["sizes"]
-        if not _of_numbers(start, size) or start in pieces:
-            raise CheckpointError(f"{where}: {shown(name)} has a chunk twice, or an impossible one")
-        if len(start) != len(shape) or len(size) != len(shape):
-            raise CheckpointError(f"{where}: {shown(name)} has a chunk of other dims than its own")
-        if any(s + n > full for s, n, full in zip(start, size, shape, strict=True)):
-            what = f"{where}: {shown(name)} of shape {list(shape)} has a chunk outside"
-            raise CheckpointError(what, f"at {list(start)} of shape {list(size)}")
-        pieces[start] = size
-    _cover(shown(name), shape, pieces, where)
-    return pieces
-
-
-def _cover(name: str, shape: Shape, pieces: Mapping[Shape, Shape], where: str) -> None:
-    """Refuse pieces that do not cover the shape exactly once."""
-    # Equal sums prove nothing by themselves: one overlap may hide one hole, which the grid below finds.
-    covered, full = sum(map(math.prod, pieces.values())), math.prod(shape)
-    if covered != full:
-        fault = "some are missing" if covered < full else "some overlap"
-        what = f"{where}: the chunks of {name} hold {covered:,} elements"
-        raise CheckpointError(what, f"shape {list(shape)} has {full:,}: {fault}")
-    if len(pieces) < 2:
-        return
-    # The chunks' borders cut the tensor into cells, whose number depends on the borders and not on the
-    # tensor's size.
-    cuts = []
-    for dim, n in enumerate(shape):
-        ends = {start[dim] + size[dim] for start, size in pieces.items()}
-        borders = sorted({0, n, *(start[dim] for start in pieces), *ends})
-        cuts.append({border: i for i, border in enumerate(borders)})
-    cells = math.prod(len(cut) - 1 for cut in cuts)
-    if cells > MAX_CELLS:
-        raise CheckpointError(f"{where}: the chunks of {name} cut it into {cells:,} pieces")
-    seen = np.zeros([len(cut) - 1 for cut in cuts], bool)
-    for start, size in pieces.items():
-        part = tuple(slice(cut[s], cut[s + n]) for cut, s, n in zip(cuts, start, size, strict=True))
-        if seen[part].any():
-            why = f"it is of shape {list(size)}; as many elements are missing elsewhere"
-            raise CheckpointError(f"{where}: the chunk of {name} at {list(start)} overlaps another", why)
-        seen[part] = True
+        places[name, start] = file, offset, length
+    tensors, others, ends = dict[str, Stored](), list[str](), dict[str, int]()
+    for name, described in top["state_dict_metadata"].items():
+        if type(name) is not str:
+            raise TypeError
+        if described.name.endswith(".BytesStorageMetadata"):
+            others.append(name)
+            continue
+        state, what = _state(described, "TensorStorageMetadata"), f"{where}: {shown(name)}"
+        properties = state["properties"].state
+        named = (properties["dtype"] if isinstance(properties, dict) else properties[0]).name
+        dtype = DTYPES.get(named, named)
+        if not _of_numbers(state["size"]):
+            raise TypeError
+        shape = checked(what, dtype, state["size"])
+        chunks, covered = list[Chunk](), 0
+        for chunk in state["chunks"]:
+            piece = _state(chunk, "ChunkStorageMetadata")
+            start, size = piece["offsets"], piece["sizes"]
+            if not _of_numbers(start, size):
+                raise TypeError
+            if any(s + n > full for s, n, full in zip(start, size, shape, strict=True)):
+                why = f"at {list(start)} of shape {list(size)}"
+                raise CheckpointError(f"{what} of shape {list(shape)} has a chunk outside", why)
+            covered += math.prod(size)
+            if 0 in size:
+                continue
+            if (name, start) not in places:
+                raise CheckpointError(f"{what} has no data for its chunk at {list(start)}")
+            file, offset, length = places[name, start]
+            ends[file] = max(ends.get(file, 0), offset + length)
+            chunks.append(Chunk(folder / file, offset, start, size, None, length, name, dtype))
+        # That none overlaps another is seen when they are put together (`Stored.read`).
+        if covered != math.prod(shape):
+            why = f"shape {list(shape)} has {math.prod(shape):,}: some are missing, or overlap"
+            raise CheckpointError(f"{what}: its chunks hold {covered:,} elements", why)
+        tensors[name] = Stored(name, dtype, shape, tuple(chunks))
+    _check_files(folder, ends, where)
+    return tensors, others
 
 
 # -- the files of chunks -----------------------------------------------------------------------------
 
 
-def _boxes(folder: Path, chunks: Iterable[Chunk], where: str) -> dict[str, list[StoredPiece]]:
-    """Name → the boxes of its chunks, each located in its file."""
-    root, found = folder.resolve(), dict[str, list[StoredPiece]]()
-    alike: dict[tuple[int, str, Shape], _Seen | None] = {}
-    by_file: dict[str, list[Chunk]] = {}
-    for chunk in chunks:
-        by_file.setdefault(chunk.file, []).append(chunk)
-    for name, of_file in by_file.items():
+def _check_files(folder: Path, ends: Mapping[str, int], where: str) -> None:
+    """Raise CheckpointError for a file that is missing, outside the folder, or shorter than its chunks."""
+    for name, end in ends.items():
         try:
-            inside = len(name) < 256 and (folder / name).resolve().is_relative_to(root)
+            inside = len(name) < 256 and (folder / name).resolve().is_relative_to(folder.resolve())
         # The path can be a link to itself or contain a null byte.
         except (OSError, RuntimeError, ValueError):
             inside = False
         if not inside:
             raise CheckpointError(f"{where} names {shown(name)}, which is outside the folder")
-        with window(folder / name) as file:
-            # In the order of their places, so that the disk is read forwards.
-            for chunk in sorted(of_file):
-                if (end := chunk.offset + chunk.length) > file.length:
-                    raise file.refusal(f"has {file.length:,} bytes", f"{chunk} ends at {end:,}")
-                kind = chunk.length, chunk.dtype, chunk.shape
-                seen = alike.get(kind)
-                box = seen and seen.again(file, chunk)
-                if not box:
-                    box, alike[kind] = _looked_at(file, chunk)
-                found.setdefault(chunk.name, []).append(box)
-    return found
-
-
-class _Seen(NamedTuple):
-    """A chunk already read: the bytes before its data, its directory, and the places of its two checksums.
-
-    Chunks of one shape differ only in their data, the data's checksum, a hash and the hash's checksum. So the
-    next chunk is compared with the last one instead of being parsed.
-    """
-
-    head: bytes
-    listed: bytes
-    checksums: tuple[int, int]
-
-    def again(self, file: Window, chunk: Chunk) -> StoredPiece | None:
-        """The box of another chunk, if that chunk matches this one."""
-        if file.pread(chunk.offset, len(self.head)) != self.head:
-            return None
-        size = len(self.listed)
-        listed = bytearray(file.pread(chunk.offset + chunk.length - size, size))
-        main, _ = self.checksums
-        crc = int.from_bytes(listed[main : main + 4], "little")
-        # The two checksums may differ; put back, all other bytes must be equal.
-        for at in self.checksums:
-            listed[at : at + 4] = self.listed[at : at + 4]
-        if listed != self.listed:
-            return None
-        return StoredPiece(file.file, chunk.offset + len(self.head), chunk.start, chunk.shape, crc or None)
-
-
-def _looked_at(file: Window, chunk: Chunk) -> tuple[StoredPiece, _Seen | None]:
-    """The box of one chunk, and the template to compare the next chunk with."""
-    zipped = Window(file.file, file.handle, chunk.offset, chunk.length, f"{file.where}: {chunk}")
-    value, records = unpickled(zipped)
-    if not is_tensor(value):
-        raise zipped.refusal("is no tensor")
-    stored = tensor(chunk.name, value, records, zipped)
-    if (stored.dtype, stored.shape) != (chunk.dtype, chunk.shape):
-        why = f"{METADATA} tells of {chunk.dtype} of shape {list(chunk.shape)}"
-        raise zipped.refusal(f"is {stored.dtype} of shape {list(stored.shape)}", why)
-    box = replace(stored.boxes[0], start=chunk.start)
-    main, hashed = records.get("data/0"), records.get(".data/serialization_id")
-    if not main or not hashed or stored.nbytes != main.size or main.data > MAX_HEAD:
-        return box, None
-    if box.offset != zipped.offset + main.data:  # Its bytes belong to another record.
-        return box, None
-    # Where the zip's directory begins.
-    first = min(record.entry for record in records.values())
-    listed = zipped.read(first, zipped.length - first)
-    return box, _Seen(zipped.read(0, main.data), listed, (main.entry + 16 - first, hashed.entry + 16 - first))
+        with opened_file(folder / name) as file:
+            size = os.fstat(file.fileno()).st_size
+        if end > size:
+            raise CheckpointError(f"{folder / name} has {size:,} bytes", f"its last chunk ends at {end:,}")

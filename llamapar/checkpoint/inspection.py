@@ -13,6 +13,7 @@ from pathlib import Path
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.models import PRESETS, ModelLike
+from llamapar.describe.pickles import uncollected
 from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.diagnosis import explain
 from llamapar.errors import CheckpointError
@@ -21,7 +22,7 @@ from llamapar.records.tables import Plain, Record, cut, span
 
 from .sharding import Sharding
 from .source import PADDINGS, Checkpoint, Mismatch, Placement, opened, understood
-from .stored import Stored, many_objects
+from .stored import Stored
 
 MAX_KINDS = 100
 """Kinds of wrong tensors that findings tell of one by one."""
@@ -92,7 +93,7 @@ class Inspection(Record):
 
 
 @checked_options
-@many_objects()
+@uncollected()
 def inspect(path: str | Path, *, model: ModelLike | None = None) -> Inspection:
     """Describe the checkpoint at `path` from its headers; no tensor data is read.
 
@@ -243,15 +244,14 @@ def _wrong_join(got: tuple[int, ...], want: tuple[int, ...]) -> str:
     """Says whether shards were joined along the wrong dim: [rows/k, columns·k], with a padded vocabulary or
     without.
     """
-    if len(got) != 2 or len(want) != 2 or not got[0] or not want[1]:
+    if len(got) != 2 or len(want) != 2 or not all(want):
         return ""
-    k, rest = divmod(got[1], want[1])
-    if rest == 0 and k > 1 and got[0] * k in {p.padded(want[0], k) for p in PADDINGS}:
-        return f"{k} shards of {got[0]} rows were joined along dim 1; along dim 0 they are {got[0] * k} rows"
-    k, rest = divmod(got[0], want[0])
-    if rest == 0 and k > 1 and got[1] * k == want[1]:
-        wrong = f"{k} shards of {got[1]} columns were joined along dim 0"
-        return f"{wrong}; along dim 1 they are {want[1]} columns"
+    for dim, right, unit in ((1, 0, "rows"), (0, 1, "columns")):
+        k, rest = divmod(got[dim], want[dim])
+        wholes = {padding.padded(want[0], k) for padding in PADDINGS} if k and not right else {want[right]}
+        if rest == 0 and k > 1 and got[right] * k in wholes:
+            wrong = f"{k} shards of {got[right]} {unit} were joined along dim {dim}"
+            return f"{wrong}; along dim {right} they are {got[right] * k} {unit}"
     return ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import IO
@@ -13,40 +12,29 @@ Progress = Callable[[int, int], None]
 
 
 class ProgressLine:
-    """Progress on one line of stderr, which is overwritten: bytes, rate and remaining time."""
+    """Progress on one line of stderr, which is overwritten: bytes and remaining time."""
 
     def __init__(self, out: IO[str] | None = None) -> None:
         self._out = out or sys.stderr
         self._begun = time.monotonic()
-        self._last = 0.0
 
     def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        # Five times a second is enough to read; a terminal is slower than the copying.
-        if now - self._last < 0.2 and done < total:
-            return
-        self._last = now
-        rate = done / max(now - self._begun, 1e-9)
-        left = (total - done) / rate if rate else 0.0
+        left = (time.monotonic() - self._begun) * (total - done) / max(1, done)
         end = "\n" if done >= total else ""
-        share = 20 * done // total if total else 20
-        self._out.write(
-            f"\r[{'#' * share}{'.' * (20 - share)}] {done / 1e9:.2f} of {total / 1e9:.2f} GB, "
-            f"{rate / 1e6:.0f} MB/s, {left:.0f} s left {end}"
-        )
+        self._out.write(f"\r{done / 1e9:.2f} of {total / 1e9:.2f} GB, {left:.0f} s left {end}")
         self._out.flush()
 
 
 class Counter:
-    """Sum of the bytes that several threads have done, for `progress`; True: a ProgressLine on stderr."""
+    """Sum of the bytes that are done, for `progress`; True: a ProgressLine on stderr."""
 
     def __init__(self, progress: Progress | bool, total: int) -> None:
         self._progress = ProgressLine() if progress is True else progress
-        self._done, self._total = 0, total
-        self._lock = threading.Lock()
+        self._done = 0
+        self._total = total
+        self(0)
 
     def __call__(self, nbytes: int) -> None:
-        with self._lock:
-            self._done = min(self._done + nbytes, self._total)
-            if self._progress:
-                self._progress(self._done, self._total)
+        self._done += nbytes
+        if self._progress:
+            self._progress(self._done, self._total)

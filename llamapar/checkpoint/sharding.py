@@ -69,6 +69,13 @@ class Sharding(Cut):
         """Each (stage, tp rank)."""
         return ((stage, rank) for stage in range(self.pp) for rank in range(self.tp))
 
+    def file_name(self, at: tuple[int, int]) -> str:
+        """The file of a (stage, tp rank); a whole model in safetensors may have several."""
+        stage, rank = at
+        if self.naming == "meta":
+            return f"consolidated.{rank:02d}.pth"
+        return f"tp{rank:02d}-pp{stage:02d}.safetensors"
+
     def __str__(self) -> str:
         parts = [f"tp={self.tp}", f"pp={self.pp}"] if self.pp > 1 else [f"tp={self.tp}"]
         parts += [str(self.padding)] if self.tp > 1 or self.padding != NO_PADDING else []
@@ -85,17 +92,13 @@ class Sharding(Cut):
     def from_dict(cls, raw: Plain, where: str) -> Sharding:
         """The sharding that `as_dict` wrote. Raises CheckpointError for anything else."""
         try:
-            values = dict(raw)
-            dims = dict(values.pop("model"))
+            dims = dict(raw["model"])
             scaling = dims.pop("rope_scaling")
             model = ModelConfig(**dims, rope_scaling=RopeScaling(**scaling) if scaling else None)
-            layout = Layout(tp=values.pop("tp"), pp=values.pop("pp"))
-            one_of("layer_split", values["layer_split"], LAYER_SPLITS)
-            one_of("naming", values["naming"], HEAD)
-            padding = Padding(**values.pop("padding"))
-            if unknown := values.keys() - set(_OPTIONS):
-                raise KeyError(*unknown)
-            made = cls(model, layout, padding=padding, **values)
+            layout, padding = Layout(tp=raw["tp"], pp=raw["pp"]), Padding(**raw["padding"])
+            one_of("layer_split", raw["layer_split"], LAYER_SPLITS)
+            one_of("naming", raw["naming"], HEAD)
+            made = cls(model, layout, padding=padding, **{name: raw[name] for name in _OPTIONS})
             _ = made.tensors  # The layer split may refuse these numbers.
             return made
         except (LayoutError, TypeError, ValueError, KeyError) as problem:

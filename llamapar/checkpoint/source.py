@@ -17,14 +17,15 @@ from pathlib import Path
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
+from llamapar.describe.pickles import uncollected
 from llamapar.describe.splits import NO_PADDING
-from llamapar.errors import CheckpointError, Choice, LlamaparError, shown
+from llamapar.errors import CheckpointError, Choice, shown
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.records.tables import Plain
 
 from . import dcp, pth, safetensors
 from .sharding import COMPUTED, HEAD, Sharding, unwrapped
-from .stored import Stored, json_object, many_objects
+from .stored import Stored, json_object
 
 MANIFEST = "llamapar.json"
 MAX_MANIFEST = 2**28
@@ -80,7 +81,7 @@ class Checkpoint:
         return sum({s.boxes[:1]: s.nbytes for s in self.tensors}.values())
 
 
-@many_objects()
+@uncollected()
 def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
     """The checkpoint at `path`: a file, a folder or an index. Raises CheckpointError if it is none.
 
@@ -91,11 +92,10 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
     config = find_model(model) if model is not None else None
     try:
         checkpoint = _folder(place) if place.is_dir() else _file(place)
-        if too_long := [stored.name for stored in checkpoint.tensors if len(stored.name) > MAX_NAME]:
-            what = f"{place}: the name {shown(too_long[0])} has {len(too_long[0]):,} characters"
-            raise CheckpointError(what, f"names of tensors have at most {MAX_NAME:,}")
-        if unprintable := [stored.name for stored in checkpoint.tensors if not stored.name.isprintable()]:
-            raise CheckpointError(f"{place}: the name {shown(unprintable[0])} is no plain text")
+        for stored in checkpoint.tensors:
+            if len(stored.name) > MAX_NAME or not stored.name.isprintable():
+                why = f"names of tensors have at most {MAX_NAME:,} characters"
+                raise CheckpointError(f"{place}: the name {shown(stored.name)} is no plain text", why)
         beside = place if place.is_dir() else place.parent
         if config is None and checkpoint.model is None:
             described = any((beside / name).is_file() for name in ("config.json", "params.json"))
@@ -125,10 +125,13 @@ def _file(path: Path) -> Checkpoint:
 
 
 def _folder(path: Path) -> Checkpoint:
-    # From the most telling sign to the least: our manifest, torch's metadata, an index, Meta's names, and
-    # last any files at all.
-    if (path / MANIFEST).is_file():
-        return _own(path)
+    return _own(path) if (path / MANIFEST).is_file() else _foreign(path)
+
+
+def _foreign(path: Path) -> Checkpoint:
+    """A folder without a manifest of ours."""
+    # From the most telling sign to the least: torch's metadata, an index, Meta's names, and last any files
+    # at all.
     if (path / ".metadata").is_file():
         tensors, notes = dcp.read_dcp(path)
         return Checkpoint(path, "dcp", {(0, 0): tensors}, notes=tuple(notes))
@@ -143,7 +146,7 @@ def _folder(path: Path) -> Checkpoint:
             what = f"consolidated.{missing:02d}.pth is missing: {there}"
             raise CheckpointError(what, f"all of them are looked for in {path}")
         return Checkpoint(path, "meta", {(0, n): pth.read_pth(shards[n]) for n in sorted(shards)})
-    files = [file for file in path.iterdir() if file.suffix in _SUFFIXES]
+    files = [file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file()]
     if files:
         # By numbers and not by text, so that rank 10 comes after rank 9.
         by_number = sorted(files, key=lambda f: ([int(n) for n in re.findall(r"\d{1,9}", f.name)], f.name))
@@ -154,20 +157,20 @@ def _folder(path: Path) -> Checkpoint:
 
 def _several(path: Path, files: list[Path]) -> Checkpoint:
     """Files without an index: the parts of one checkpoint, or the shards of TP ranks."""
-    parts = [_file(file) for file in files]
-    by_file = [part.shards[0, 0] for part in parts]
+    by_file = [tensors_of(file) for file in files]
+    kind = "torch" if files[0].suffix in pth.SUFFIXES else "safetensors"
     together = {name: stored for tensors in by_file for name, stored in tensors.items()}
     # No name stands twice, so the files are parts of one whole.
-    if len(together) == sum(len(tensors) for tensors in by_file):
-        return Checkpoint(path, parts[0].format, {(0, 0): together})
-    if len({frozenset(tensors) for tensors in by_file}) > 1:
+    if len(together) == sum(map(len, by_file)):
+        return Checkpoint(path, kind, {(0, 0): together})
+    if any(tensors.keys() != together.keys() for tensors in by_file):
         what = f"{len(files)} files of {path} hold some tensors twice, and not all the same ones"
         why = "parts of a checkpoint hold each tensor once; shards of TP ranks all hold the same names"
         raise CheckpointError(what, why, [str(files[0])], "path")
     shards = {(0, rank): tensors for rank, tensors in enumerate(by_file)}
     note = f"taken as TP shards 0 to {len(files) - 1}, by their numbers"
     notes = (f"{len(files)} files hold the same names: {note}",)
-    return Checkpoint(path, parts[0].format, shards, notes=notes)
+    return Checkpoint(path, kind, shards, notes=notes)
 
 
 def _own(path: Path) -> Checkpoint:
@@ -176,32 +179,37 @@ def _own(path: Path) -> Checkpoint:
     if manifest.get("crc32") != _crc_of(manifest):
         raise CheckpointError(f"{MANIFEST} is not as it was written", "its own crc32 does not agree")
     sharding = Sharding.from_dict(manifest.get("sharding", {}), MANIFEST)
-    try:
-        if sharding.tp * sharding.pp > len(manifest["files"]):
-            raise CheckpointError(f"{MANIFEST} lists {len(manifest['files'])} files for {sharding}")
-        shards: dict[tuple[int, int], dict[str, Stored]] = {at: {} for at in sharding}
-        for name, entry in manifest["files"].items():
-            file = safetensors.file_inside(path, name, MANIFEST)
-            if (size := file.stat().st_size) != entry["bytes"]:
-                what = f"{name} has {size:,} bytes, and {MANIFEST} says {entry['bytes']:,}"
-                raise CheckpointError(what, "the file was cut short or changed after it was written")
-            tensors = tensors_of(file)
-            if tensors.keys() != entry["tensors"].keys():
-                odd = sorted(tensors.keys() ^ entry["tensors"].keys())[0]
-                raise CheckpointError(f"{name}: {odd[:100]} stands only in one of the file and {MANIFEST}")
-            # The checksums of the manifest are hung on the pieces, so every later reader can verify what
-            # it reads.
-            stage, rank = entry["shard"]
-            for tensor, crc in entry["tensors"].items():
-                box = replace(tensors[tensor].boxes[0], crc32=int(crc))
-                shards[stage, rank][tensor] = replace(tensors[tensor], boxes=(box,))
-    except LlamaparError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        what = f"{MANIFEST} is not as it was written: {type(problem).__name__} {problem}"
-        raise CheckpointError(what) from None
-    kind = "meta" if any(name.endswith(".pth") for name in manifest["files"]) else "safetensors"
+    listed = manifest.get("files")
+    if not isinstance(listed, dict) or sharding.tp * sharding.pp > len(listed):
+        raise CheckpointError(f"{MANIFEST} lists no files for {sharding}")
+    for name in listed:
+        safetensors.file_inside(path, name, MANIFEST)
+    if sharding.naming == "hf" and sharding.tp * sharding.pp > 1:
+        shards: Shards = {at: safetensors.read_safetensors(path / sharding.file_name(at)) for at in sharding}
+    else:
+        shards = _foreign(path).shards
+    kind = "meta" if sharding.naming == "meta" else "safetensors"
     return Checkpoint(path, kind, shards, sharding.model, manifest=manifest, sharding=sharding)
+
+
+def checksums(files: Iterable[Path]) -> dict[str, int]:
+    """Name → crc32 of each file."""
+    found: dict[str, int] = {}
+    for path in files:
+        found[path.name] = 0
+        with path.open("rb", buffering=0) as file:
+            while block := file.read(2**20):
+                found[path.name] = zlib.crc32(block, found[path.name])
+    return found
+
+
+def changed_files(checkpoint: Checkpoint) -> list[str]:
+    """A sentence for each file whose bytes do not have the manifest's checksum. Reads every byte."""
+    listed = checkpoint.manifest["files"] if checkpoint.manifest else {}
+    found = checksums(checkpoint.path / name for name in listed)
+    return [
+        f"{name} is not as it was written, {MANIFEST} says" for name in listed if found[name] != listed[name]
+    ]
 
 
 def _shares_head(checkpoint: Checkpoint) -> bool:
@@ -253,14 +261,12 @@ class Placement:
     mismatches: tuple[Mismatch, ...]
 
 
-def compare_with_sharding(
-    checkpoint: Checkpoint, sharding: Sharding, shards: Iterable[tuple[int, int]] | None = None
-) -> Placement:
-    """Compare every stored tensor with the sharding; only those of `shards`, if these are given."""
+def compare_with_sharding(checkpoint: Checkpoint, sharding: Sharding) -> Placement:
+    """Compare every stored tensor with the sharding."""
     by_parameter: dict[str, list[tuple[int, Stored]]] = {p.name: [] for p in sharding.model.parameters()}
     mismatches: list[Mismatch] = []
     tied_head = HEAD[sharding.naming] if sharding.model.tied else None
-    for stage, rank in shards or sharding:
+    for stage, rank in sharding:
         shard, wanted = checkpoint.shards.get((stage, rank), {}), dict(sharding.tensors[stage])
         if tied_head and tied_head in shard:  # Older files store this tensor although nothing needs it.
             wanted.setdefault(tied_head, next(sharding.model.parameters()))
@@ -282,7 +288,7 @@ def compare_with_sharding(
     return Placement(checkpoint, sharding, by_parameter, tuple(mismatches))
 
 
-@many_objects()
+@uncollected()
 def understood(checkpoint: Checkpoint) -> Placement:
     """The checkpoint under the sharding that fits it, else under the nearest one with its mismatches.
 
@@ -294,19 +300,20 @@ def understood(checkpoint: Checkpoint) -> Placement:
         raise CheckpointError(f"no config beside {checkpoint.path}", why, choose, "model")
     if checkpoint.sharding is not None:
         return compare_with_sharding(checkpoint, replace(checkpoint.sharding, model=checkpoint.model))
-    # Each candidate is tried on the first shard alone, which is enough to tell most of them apart.
     candidates = list(_candidates(checkpoint, checkpoint.model))
-    known, shard = candidates[0].tensors[0], checkpoint.shards[0, 0]  # Every candidate has the same names.
-    ours = {name: stored for name, stored in shard.items() if unwrapped(name, known) is not None}
-    part, strange = replace(checkpoint, shards={(0, 0): ours}), len(ours) < len(shard)
-    tries: dict[Sharding, int] = {}
-    for sharding in candidates:
-        tries[sharding] = len(compare_with_sharding(part, sharding, [(0, 0)]).mismatches)
-        if not tries[sharding]:
-            found = compare_with_sharding(checkpoint, sharding)
-            if strange or not found.mismatches:
-                return found
-    return compare_with_sharding(checkpoint, min(tries, key=lambda sharding: tries[sharding]))
+    # The names that no model has are left out: they would be looked at under each candidate.
+    known = candidates[0].tensors[0]  # Every candidate has the same names.
+    shards = {
+        at: {name: stored for name, stored in shard.items() if unwrapped(name, known) is not None}
+        for at, shard in checkpoint.shards.items()
+    }
+    part = replace(checkpoint, shards=shards)
+
+    def wrong(sharding: Sharding) -> int:
+        return len(compare_with_sharding(part, sharding).mismatches)
+
+    fits = next((sharding for sharding in candidates if not wrong(sharding)), None)
+    return compare_with_sharding(checkpoint, fits or min(candidates, key=wrong))
 
 
 def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding]:

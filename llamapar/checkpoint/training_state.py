@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from llamapar.describe.layout import Layout
@@ -18,17 +19,14 @@ from llamapar.errors import CheckpointError, Choice
 from llamapar.execution.run_result import RunResult
 from llamapar.spmd.update import STATES
 
-from .atomic_write import OutputFile, write_checkpoint
-from .rows import LazyRows, Output, picked
+from .atomic_write import new_folder
+from .pth import KINDS
 from .sharding import Sharding, reordered
 from .source import opened, understood
-from .stored import Bytes
-from .whole import cut_shard, whole_parameter
+from .whole import dtype_of_shards, whole_parameter
 
 WEIGHTS = "weights"
 """The folder of the weights; those of AdamW's state have its names."""
-
-_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 def whole_state(result: RunResult) -> dict[str, Tensor]:
@@ -40,6 +38,7 @@ def whole_state(result: RunResult) -> dict[str, Tensor]:
     if not any(result.state.values()):
         what, choose = "the run holds no state of a training step", [Choice.of(program="step")]
         raise CheckpointError(what, "weights were not updated, or this is not rank 0", choose)
+    flat: dict[str, Tensor] = {}
     found: dict[str, Tensor] = {}
     for rank, state in result.state.items():
         coord = setting.layout.coord_of(rank)._asdict()
@@ -47,51 +46,38 @@ def whole_state(result: RunResult) -> dict[str, Tensor]:
             parameter = name if name in shapes else name.partition(".")[2]
             what = "parameters" if name in shapes else "optimizer state"
             size = math.prod(shapes[parameter])
+            if name not in flat:
+                flat[name] = own.new_zeros(size + 1)
+                found[name] = flat[name][1:].view(shapes[parameter])
             # Numbers start at 1: 0 marks a pad row.
             numbers = torch.arange(1, size + 1).view(shapes[parameter])
-            at = setting.held(parameter, numbers, coord, what).flatten()
-            into = found.setdefault(name, own.new_zeros(size + 1))
-            into[at] = own.flatten()
-    return {
-        name: t[1:].view(shapes[name if name in shapes else name.partition(".")[2]])
-        for name, t in found.items()
-    }
+            flat[name][setting.held(parameter, numbers, coord, what).flatten()] = own.flatten()
+    return found
 
 
 def save_state(result: RunResult, target: str | Path) -> None:
     """Write what the next step needs to the folder `target`: weights/, exp_avg/, exp_avg_sq/, and master/ if
     the master weights are wider.
 
-    Each subfolder is a checkpoint with one file for each (tp, pp) rank, so `reshard` can convert it to
-    another layout. ZeRO's shards over dp and cp are joined. Raises CheckpointError as `whole_state` and
-    `reshard` do.
+    Each subfolder is a whole checkpoint of the model, which `reshard` cuts for a layout. Raises
+    CheckpointError as `whole_state` and `reshard` do.
     """
-    setting, state = result.task.setting, whole_state(result)
-    layout = Layout(tp=setting.layout.tp, pp=setting.layout.pp)
-    wanted = Sharding(
-        setting.model,
-        layout,
-        padding=setting.padding,
-        kv_replication=setting.kv_replication,
-        layer_split=setting.layer_split,
-    )
-    beside = {"config.json": json.dumps(config_json(setting.model), indent=2).encode()}
-    for kind in (WEIGHTS, *STATES):
-        start = "" if kind == WEIGHTS else f"{kind}."
-        if not any(name.startswith(start) for name in state):
-            continue
-        files = []
-        for stage, rank in wanted:
+    model, state = result.task.setting.model, whole_state(result)
+    config = json.dumps(config_json(model), indent=2)
+    with new_folder(Path(target)) as work:
+        for kind in (WEIGHTS, *STATES):
+            start = "" if kind == WEIGHTS else f"{kind}."
+            if not any(name.startswith(start) for name in state):
+                continue
             tensors = {}
-            for name, parameter in wanted.tensors[stage].items():
+            for name, parameter in Sharding(model, Layout()).tensors[0].items():
                 t = state[start + parameter.name]
                 # Programs hold Q and K in Meta's order of rows, and these files have Hugging Face's.
-                index = reordered(setting.model, parameter, "meta", "hf")
-                rows = _rows(t) if index is None else picked(_rows(t), index)
-                own = cut_shard(wanted, parameter, rank, rows, t.element_size())
-                tensors[name] = Output(_DTYPES[t.dtype], wanted.local_shape(parameter, rank), own)
-            files.append(OutputFile(f"tp{rank:02d}-pp{stage:02d}.safetensors", (stage, rank), tensors))
-        write_checkpoint(Path(target) / kind, files, beside, {"sharding": wanted.as_dict()})
+                index = reordered(model, parameter, "meta", "hf")
+                tensors[name] = t.contiguous() if index is None else t[torch.from_numpy(index)]
+            (work / kind).mkdir()
+            (work / kind / "config.json").write_text(config)
+            save_file(tensors, work / kind / "model.safetensors", {"format": "pt"})
 
 
 def load_state(source: str | Path) -> dict[str, Tensor]:
@@ -107,22 +93,10 @@ def load_state(source: str | Path) -> dict[str, Tensor]:
         placement = understood(opened(folder))
         model, naming = placement.sharding.model, placement.sharding.naming
         for parameter in model.parameters():
-            dtype, rows = whole_parameter(placement, parameter)
+            whole = whole_parameter(placement, parameter)
             index = reordered(model, parameter, naming, "meta")
-            rows = rows if index is None else picked(rows, index)
-            kept = next(torch_one for torch_one, stored in _DTYPES.items() if stored == dtype)
-            read = torch.from_numpy(rows.read(0, rows.rows).copy()).flatten().view(kept)
+            whole = whole if index is None else whole[index]
+            kept = KINDS[dtype_of_shards(placement, parameter)]
             name = parameter.name if kind == WEIGHTS else f"{kind}.{parameter.name}"
-            found[name] = read.view(parameter.shape)
+            found[name] = torch.from_numpy(whole.reshape(-1).copy()).view(kept).view(parameter.shape)
     return found
-
-
-def _rows(t: Tensor) -> LazyRows:
-    """The rows of a tensor in memory."""
-    # numpy has no bfloat16, so the tensor is seen as bytes, which is all that a file needs.
-    raw: Bytes = t.contiguous().view(torch.uint8).view(t.shape[0], -1).numpy()
-
-    def part(rows: range, columns: range) -> Bytes:
-        return raw[rows.start : rows.stop, columns.start : columns.stop]
-
-    return LazyRows(len(raw), raw.shape[1], part)

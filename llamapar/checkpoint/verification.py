@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,11 @@ from llamapar.describe.models import ModelLike
 from llamapar.errors import CheckpointError
 from llamapar.records.tables import SHOWN, Plain, Record
 
-from . import pth
-from .atomic_write import BLOCK, crc_of, frame_of
 from .inspection import reason
 from .progress_line import Counter, Progress
-from .rows import Output
-from .source import MANIFEST, Checkpoint, Placement, opened, understood
-from .stored import Stored
-from .whole import expressions
+from .source import Placement, changed_files, opened, understood
+from .stored import Bytes, Stored
+from .whole import dtype_of_shards, homes, shards_of, whole_parameter
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,19 +69,12 @@ def verify(
     found = understood(opened(path, model))
     problems = list(_odd(found))
     checks = [("tensors with the model's shapes", len(list(found.checkpoint.tensors)), 0)]
-    count = Counter(progress, found.checkpoint.nbytes * (1 if against is None else 2))
-    numbers, faults = _checksums(found.checkpoint, count)
-    checks.append(("stored checksums", *numbers))
-    problems += faults
-    # A second reader, torch's own, has to find the same tensors: the witness for ours.
-    if files := [file for file in found.checkpoint.files if file.suffix in pth.SUFFIXES]:
-        tensors = list(found.checkpoint.tensors)
-        for file in files:
-            problems += pth.confirmed(file, [s for s in tensors if s.boxes[0].file == file])
-        checks.append(("files that torch.load(weights_only=True) reads alike", len(files), 0))
+    if manifest := found.checkpoint.manifest:
+        problems += changed_files(found.checkpoint)
+        checks.append(("files with the checksums stored", len(manifest["files"]), 0))
     if not found.mismatches:
         alike = found if against is None else _other(found, against)
-        numbers, faults = _compared(found, alike, count)
+        numbers, faults = _compared(found, alike, Counter(progress, found.checkpoint.nbytes))
         alone = "parameters, copies of ranks alike"
         checks.append((alone if against is None else f"parameters like {against}'s", *numbers))
         problems += faults
@@ -102,36 +91,6 @@ def _odd(found: Placement) -> Iterator[str]:
         yield f"{odd}{reasons[alike]}"
 
 
-def _checksums(checkpoint: Checkpoint, count: Counter) -> tuple[tuple[int, int], list[str]]:
-    """((checksums compared, their bytes), the problems found)."""
-    number = size = 0
-    problems = []
-    for stored in checkpoint.tensors:
-        for box in stored.boxes:
-            if box.crc32 is None:
-                continue
-            nbytes = stored.bytes_of(box)
-            number, size = number + 1, size + nbytes
-            if crc_of(box.file, box.offset, nbytes) != box.crc32:
-                problems.append(stored.damage(box))
-            count(nbytes)
-    if checkpoint.manifest is not None:
-        spans: dict[str, set[tuple[int, int]]] = {}
-        for tensor in checkpoint.tensors:
-            # A set, because a tied head and the embedding are one span under two names.
-            spans.setdefault(tensor.file, set()).add((tensor.boxes[0].offset, tensor.nbytes))
-        for name, entry in checkpoint.manifest["files"].items():
-            number += 1
-            if frame_of(checkpoint.path / name, sorted(spans.get(name, ()))) != entry.get("frame"):
-                problems.append(f"{name}: its header is not as it was written")
-        for name, crc in checkpoint.manifest.get("others", {}).items():
-            number += 1
-            file = checkpoint.path / Path(name).name
-            if not file.is_file() or zlib.crc32(file.read_bytes()) != crc:
-                problems.append(f"{name} is missing or not as it was written, {MANIFEST} says")
-    return (number, size), problems
-
-
 def _other(found: Placement, against: str | Path) -> Placement:
     """The other checkpoint, which must be of the same model."""
     made = opened(against)
@@ -142,33 +101,34 @@ def _other(found: Placement, against: str | Path) -> Placement:
 
 
 def _compared(found: Placement, source: Placement, count: Counter) -> tuple[tuple[int, int], list[str]]:
-    """Compare every stored tensor with the tensor that `source` gives for it."""
+    """Compare every stored tensor with what `source` gives for it; with itself only copies are compared."""
     number = size = 0
     problems = []
-    for (stage, rank), name, expected in expressions(source, found.sharding):
-        parameter = found.sharding.tensors[stage][name]
-        # Without `against` a checkpoint is compared with what its own first copies give; a tensor that is
-        # this copy itself has nothing to be compared with.
-        for holder, stored in found.by_parameter[parameter.name]:
-            if holder != rank or expected.rows.sources == (stored,):
-                continue  # This tensor has no counterpart.
-            number, size = number + 1, size + stored.nbytes
-            try:
-                if fault := _difference(stored, expected):
-                    problems.append(f"{stored.file}: {stored.name} {fault}")
-            except CheckpointError as problem:  # The copies differ. Report this once, not once for each copy.
-                problems += [problem.what] if problem.what not in problems else []
-            count(stored.nbytes)
+    stored_at = homes(found.sharding)
+    for parameter in source.sharding.model.parameters():
+        holders = found.by_parameter[parameter.name]
+        number, size = number + len(holders), size + sum(stored.nbytes for _, stored in holders)
+        try:
+            if found is source:
+                whole_parameter(source, parameter)
+                continue
+            dtype = dtype_of_shards(source, parameter)
+            for (_, rank), _, expected in shards_of(source, found.sharding, parameter, stored_at):
+                for stored in (stored for holder, stored in holders if holder == rank):
+                    if fault := _difference(stored, dtype, expected):
+                        problems.append(f"{stored.file}: {stored.name} {fault}")
+        except CheckpointError as problem:
+            problems.append(problem.what)
+        count(sum(stored.nbytes for _, stored in holders))
     return (number, size), problems
 
 
-def _difference(stored: Stored, expected: Output) -> str:
+def _difference(stored: Stored, dtype: str, expected: Bytes) -> str:
     """The first difference of a stored tensor; empty if there is none."""
-    if stored.dtype != expected.dtype:
-        return f"is {stored.dtype}, not {expected.dtype}"
-    for low, high in expected.rows.spans(BLOCK):
-        own, others = stored.read(low, high), expected.rows.read(low, high)
-        if not np.array_equal(own, others):
-            row = low + int(np.flatnonzero((own != others).any(axis=1))[0])
-            return f"differs from row {row} on"
-    return ""
+    if stored.dtype != dtype:
+        return f"is {stored.dtype}, not {dtype}"
+    own = stored.read()
+    if np.array_equal(own, expected):
+        return ""
+    differs = (own != expected).reshape(len(own), -1).any(axis=1)
+    return f"differs from row {int(np.flatnonzero(differs)[0])} on"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from llamapar import interrupts
 
@@ -32,12 +31,19 @@ def _make(given: Given) -> CommandAnswer:
         "target", f"{action} needs the folder to be made", "it must not be there yet", choose
     )
     checkpoint = with_torch(*_LIBRARY)
+    bar = checkpoint.ProgressLine() if sys.stderr.isatty() else None
+
+    def progress(done: int, total: int) -> None:
+        if not done:
+            write_line(sys.stderr, f"llamapar: writing {target}; if it is interrupted, it starts over")
+        elif bar is not None:
+            bar(done, total)
+
     try:
         with interrupts.raised():
-            made = returned(given, getattr(checkpoint, action), progress=sys.stderr.isatty())
+            made = returned(given, getattr(checkpoint, action), progress=progress)
     except KeyboardInterrupt:
-        waits = checkpoint.waiting(Path(target))
-        write_line(sys.stderr, f"\nllamapar: interrupted; {waits or 'nothing is kept'}")
+        write_line(sys.stderr, "\nllamapar: interrupted; nothing is kept")
         raise
     files = {file.name: file.stat().st_size for file in made.files}
     sharding = str(checkpoint.understood(made).sharding)

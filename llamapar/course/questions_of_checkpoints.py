@@ -191,15 +191,15 @@ def _half() -> Item:
         "It stopped half-way: which folder is on disk?",
         left,
         choices=(
-            ("half", "half", "which would look whole"),
-            ("half.partial", "half.partial", "which nobody takes for whole, and from which it can go on"),
-            ("nothing", "none", "then all the work would be lost"),
+            ("half", "half", "with the files that are written so far"),
+            ("half.partial", "half.partial", "which nobody takes for whole"),
+            ("nothing", "none", "then the call starts over"),
         ),
         hints=(
             "What would somebody think who finds a folder with the name that was asked for?",
-            "And how could the same call go on where it stopped?",
+            "And what would half of a checkpoint be good for?",
         ),
-        why="It is renamed when everything is on disk.",
+        why="The temporary folder is removed. Only a whole one gets the name.",
     )
 
 

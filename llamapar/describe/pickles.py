@@ -81,6 +81,9 @@ class Name:
     def __call__(self, *args: Any) -> PickledCall | Dict | tuple[Any, ...]:
         if self.name == "collections.OrderedDict" and not args:
             return Dict()
+        # A storage is named, never called: torch would allocate whatever the call asks for.
+        if self.name.endswith("Storage"):
+            raise TypeError
         if self.name != "torch.Size":
             return PickledCall(self.name, args)
         (sizes,) = args
