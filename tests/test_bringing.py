@@ -62,7 +62,8 @@ def test_what_is_not_known_is_left_open_and_told() -> None:
 
 def test_a_contradiction_is_told() -> None:
     panel = lp.explorer()
-    receive(panel, kind="settings", files=[["llama3_70b_32gpus.toml", TOML], FILES[1]])
+    odd = TOML.replace("tensor_parallel_degree = 8", "tensor_parallel_degree = 5")
+    receive(panel, kind="settings", files=[["train.toml", odd], FILES[1]])
     assert any("gpus: " in text and "64" in text for text in said(panel, "contradiction"))
 
 

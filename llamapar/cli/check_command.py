@@ -44,7 +44,7 @@ COMMAND = Command(
     ("model", "job", *LAYOUT, *FACTS, "framework", "config", "launch", "settings"),
     "llamapar check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072\n"
     "  llamapar check --config train.toml --gpus 128 -- --parallelism.tensor_parallel_degree 16",
-    exits="0 no errors, 1 errors, or the files leave facts open",
+    exits="0 no errors, 1 errors, or the files leave facts open or contradict each other",
     ok="ok",
     positional=MODEL_WORD,
     answer=_check,
