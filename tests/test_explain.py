@@ -87,19 +87,6 @@ def test_incident_2_seen_from_the_padding(option: str) -> None:
     assert [said.framework for said in told.best.frameworks] == ["colossalai"]
 
 
-def test_incident_2_misspelt() -> None:
-    text = "TypeError: {}__init__() got an unexpected keyword argument '{}'"
-    for owner in ("HybridParallelPlugin.", ""):
-        misspelt = text.format(owner, "make_vocal_size_divisible_by")
-        assert said(misspelt) == "sharding: other / misspelt_setting, likely"
-        words = "did you mean make_vocab_size_divisible_by, of Megatron-LM, ColossalAI, nanotron?"
-        assert words in str(lp.explain(misspelt))
-        for other in ("hidden_dropout", "dp_size", "seq_lens", "make_vocab_size_divisible_by"):  # no slips
-            assert said(text.format(owner, other)).startswith("not_sharding: other / not_there")
-    told = lp.explain("train.py: error: unrecognized arguments: --tensor-model-paralel-size 8")
-    assert "did you mean tensor_model_parallel_size, of Megatron-LM?" in told.best.cause
-
-
 def test_incident_3_in_full() -> None:
     told = lp.explain(KV, "llama3-8b", {"tp": 16}, seq_len=8192)
     assert str(told).splitlines() == [
@@ -190,27 +177,27 @@ def test_an_open_verdict_says_what_a_degree_would_make_of_it() -> None:
     still = "tp=1, 2, 3, 5, 6, 8, 16, 32, 64: not known"
     assert str(told).splitlines() == [
         "Not known: pass --tp to narrow this down",
-        f"    if   tp=4: a sharding problem; {still}",
+        f"    if   tp=4: possibly a sharding problem; {still}",
         f"    from {MATMUL}",
         "possible: 1024 is 1/4 of 4096, as a rank's slice at tp=4 would be",
         "    why  4096/4 = 1024",
     ]
-    assert f"<br>if tp=4: a sharding problem; {still}<br>" in told._repr_html_()
-    assert lp.explain(MATMUL, gpus=8).if_known == ("tp=4: a sharding problem; tp=1, 2, 8: not known",)
+    assert f"<br>if tp=4: possibly a sharding problem; {still}<br>" in told._repr_html_()
+    assert lp.explain(MATMUL, gpus=8).if_known == (
+        "tp=4: possibly a sharding problem; tp=1, 2, 8: not known",
+    )
     for decided in (lp.explain(MATMUL, tp=4), lp.explain(MATMUL, tp=8), lp.explain(MATMUL, tp="1->2")):
         assert decided.if_known == ()
 
 
 @pytest.mark.parametrize("text", TRIED)
 def test_what_a_degree_would_make_of_it_is_what_it_makes_of_it(text: str) -> None:
-    words = {"sharding": "a sharding problem", "not_sharding": "not a sharding problem"}
     for line in lp.explain(text).if_known:
         for group in line.split("; "):
             values, _, said = group.partition(": ")
             axis, _, degrees = values.partition("=")
             for degree in map(int, degrees.split(", ")):
-                verdict = lp.explain(text, context={axis: degree}).verdict
-                assert words.get(verdict, "not known") == said
+                assert lp.explain(text, context={axis: degree}).finding == said
 
 
 def test_trying_degrees_takes_no_longer_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +326,7 @@ def test_an_allocation_of_several_factors_is_not_said_for_sure() -> None:
     assert len(open_dtype.best.equations) == 2  # 16,384 tokens in float32, or 32,768 in bfloat16
     assert open_dtype.best.fixes[0].startswith("a cross-entropy in chunks")
     nothing = lp.explain(OOM.format(7.83), "llama3-8b", seq_len=4096, micro_batch=1)
-    assert (nothing.best.cause, nothing.best.equations) == (ROOM, ())
+    assert nothing.best.equations == ("7.83 GiB > 3.20 GiB",)
 
 
 @given(st.integers(0, 5), st.integers(1, 8), st.sampled_from([1, 2, 4, 8]), st.sampled_from([2, 4]))

@@ -34,7 +34,7 @@ NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:
 def forms(told: lp.diagnosis.Explanation) -> str:
     """Every form of an answer is made; the HTML is returned."""
     assert told.verdict in lp.diagnosis.VERDICTS
-    assert str(told).startswith(("A sharding", "Not a", "Not known"))
+    assert str(told).startswith(("A sharding", "Possibly ", "Not a", "Not known"))
     assert told.as_dict()["verdict"] == told.verdict
     return told._repr_html_()
 
@@ -69,7 +69,7 @@ def test_a_strange_text_has_an_answer(name: str) -> None:
     forms(told)
     if name in SILENT:
         assert (told.verdict, told.diagnoses) == ("unknown", ())
-        assert told.reason == "no shape, count or relation in it that a layout could explain"
+        assert told.reason == "no arithmetic in this text"
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,8 @@ def test_no_pattern_repeats_a_repeat() -> None:
         for value in vars(importlib.import_module(f"llamapar.diagnosis.{name}")).values()
         if isinstance(value, re.Pattern)
     ]
-    rows = [row for file in ("topics", "elsewhere", "statements") for row in table(f"{file}.toml")["topic"]]
-    patterns += [one for row in rows for ones in (*row["words"], row.get("unless", ())) for one in ones]
-    assert len(patterns) > 200
+    patterns += [one for row in table("words.toml")["sentences"] for one in row["words"]]
+    assert len(patterns) > 100
     assert [p for p in patterns if re.search(r"[*+]\)[*+{]", p)] == []
 
 

@@ -196,6 +196,7 @@ def test_an_error_is_one_of_every_command(command: str) -> None:
 
 def test_what_may_be_missing_is_there_somewhere(examples: dict[str, Any]) -> None:
     with_mutants = examples | {"run RunResult again": answered(MUTANTS)[1]}
+    with_mutants["explain Explanation again"] = lp.explain("nothing here is divided").as_dict()
     assert kinds_of("run", with_mutants["run RunResult again"]) == ["RunResult"]
     for name in EXAMPLES:
         command, kind = name.split()

@@ -3,9 +3,9 @@
 A text becomes observations (`observations`: relations and roles, not whole messages). Where two sizes meet
 (`meetings`), cuts of known sizes by known degrees come first, then the kind of tensor (`tensors`, `views`),
 then cuts of assumed sizes and degrees. Every cut is a `cuts.Cut`, from the placement table and the framework
-data that `check` uses, and `slips` turns it into causes. `causes` reads relations of counts, `limits` and
-`topics` read words, and `engine` ranks all hypotheses. No text is ever evaluated. Left out: learning, and a
-table of whole messages.
+data that `check` uses, and `slips` turns it into causes. `causes` and `counts` read relations of counts,
+`limits` reads memory, counters and checkpoints, and `engine` ranks all hypotheses. Words without numbers are
+no evidence, unless they are a framework's own: `steps` then says how to go on. No text is ever evaluated.
 """
 
 from __future__ import annotations

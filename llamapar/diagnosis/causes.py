@@ -37,6 +37,15 @@ _WORDS = {
     "microbatch": "micro-batches", "batch": "samples of the batch", "world": "ranks", "expert": "experts",
     "ffn": "FFN columns", "hidden": "columns", "dimension": "columns",
 }  # fmt: skip
+_FACTS = {
+    "kv": "n_kv_heads", "heads": "n_heads", "vocab": "vocab_size", "layers": "n_layers", "seq": "seq_len",
+    "ffn": "ffn_dim", "hidden": "dim", "batch": "global_batch", "world": "world",
+}  # fmt: skip
+"""What a text calls a size → the fact that it is."""
+
+_CUT_BY = {"cp": "seq_len", "pp": "n_layers", "dp": "global_batch"}
+"""An axis → the fact that it cuts, where the text names no size."""
+
 _MESH = pattern("mesh_of_fsdp")
 _UNNAMED = pattern("unnamed_division")
 _DIM_0 = re.compile(r"(?:first dim\w{0,8}|dim(?:ension)? ?0) of (?:the )?param")
@@ -72,14 +81,20 @@ class Relation:
     def by(self) -> frozenset[str]:
         """The name of the divisor: as the text says, or the axis whose known degree equals it."""
         divisor = self.o.divisor or 0
-        by = self.o.by | {axis for axis in AXES if divisor > 1 and self.known.numbers.get(axis) == divisor}
+        by = self.o.by or self.o.beside & {*AXES}
+        by |= {axis for axis in AXES if divisor > 1 and self.known.numbers.get(axis) == divisor}
         axes = [axis for axis in AXES if (self.known.get(axis) or 1) > 1]
         return frozenset(axes) if by <= {"dimension"} and "mesh" in self.r.low and len(axes) == 1 else by
 
-    @property
+    @cached_property
     def equation(self) -> Quotient | None:
-        """The division, if both numbers are present and do not divide."""
-        return rest(self.o.number, self.o.divisor)
+        """The division, if its numbers are stated or known, and do not divide."""
+        axis = next((_CUT_BY[axis] for axis in _CUT_BY if axis in self.by), "")
+        number = self.o.number or self.known.get(_FACTS.get(self.o.subject, axis))
+        divisors = [self.o.divisor] if self.o.divisor else [self.known.get(axis) for axis in sorted(self.by)]
+        if self.o.divisor is None and "cp" in self.by:
+            divisors.append(2 * (self.known.get("cp") or 0))  # each rank has a head and a tail
+        return next(filter(None, (rest(number, divisor) for divisor in divisors)), None)
 
     @property
     def ranks(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from llamapar.records.equations import Comparison, Equation, Multiples, Product, Stated
 
 from .cuts import rounded_up
-from .hypothesis import LIKELY, POSSIBLE, Hypothesis, first, found
+from .hypothesis import LIKELY, POSSIBLE, Hypothesis, found
 from .known import Known
 from .observations import AXES, Unequal
 from .reading import Reading
@@ -18,52 +18,59 @@ from .words import pattern
 _TWO_RUNS, _PIECES = pattern("two_runs"), pattern("collective_of_unequal_pieces")
 
 
+_SAME = re.compile(
+    r"!=|equal|match|but (?:got|found|\w{1,20} partition)|instead of|exceeds?\b|available|\bhold|larger than|"
+    "consistent"
+)
+"""What a text says of two counts that should be one."""
+
+_GRID = re.compile(r"(?:mesh|grid)[_ ]shape")
+"""What stands before a shape that holds degrees."""
+
+
 def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Degrees, as a product or one by one, compared with the number of ranks."""
+    """Counts of ranks, layers or samples that should agree, as a product or one by one."""
     concepts = {t.concept for t in o.terms}
-    axes = concepts & set(AXES)
-    if _TWO_RUNS.search(r.low) and (axes or "world" in concepts):
-        return  # a matter of two layouts, see `topics`
-    if _PIECES.search(r.low):
-        return  # see `limits`
+    axes = concepts & {*AXES}
+    two_layouts = _TWO_RUNS.search(r.low) and (axes or "world" in concepts)
+    if two_layouts or _PIECES.search(r.low):
+        return  # See `limits`.
     if "vocab" in concepts:
         yield from _padded(o.values, known)
-    if concepts & {"microbatch", "batch"}:
-        return  # of batches see `topics.stated`
-    ranks = [t for t in o.terms if t.concept == "world"]
-    degrees = [t.number for t in o.terms if t.concept in AXES and t.number]
-    for row, value in ((row, value) for row, value in r.products if value > 0):
+    if "lora" in concepts:
+        category, what = "lora_tp", "the adapter's rows and the base's"
+    elif concepts & {"microbatch", "batch"}:
+        category, what = "microbatch_divisibility", "batch, micro-batches and ranks"
+    elif "world" not in concepts and ("layers" in concepts or axes == {"pp"}):
+        category, what = "layers_not_divisible_pp", "layers and stages"
+    elif "position" in concepts:
+        category, what = "position/rope", "the sequence and the table of positions"
+    elif axes or "world" in concepts:
+        category, what = "world_size_product", "degrees and ranks"
+    else:
+        return
+    ranks = next((t.number for t in o.terms if t.concept == "world" and t.number), known.get("world"))
+    degrees = tuple(t.number for t in o.terms if t.concept in AXES and t.number)
+    degrees = () if "mesh(" in r.low else degrees  # Two meshes may name an axis twice.
+    rows = [degrees] if len(degrees) > 1 else []
+    rows += [shape for shape, _ in r.shapes if len(shape) > 1 and _GRID.search(r.low)]
+    pairs = [(row, ranks or 0) for row in rows if category == "world_size_product"]
+    for row, value in r.products:
         others = [n for n in o.values if n not in row and n not in (value, 1)]
-        stated = next((n for n in (*others, known.get("world")) if n and n != value), None)
-        if stated and value not in (2**31, 2**32) and (ranks or stated % value == 0 or value % stated == 0):
-            cause = f"the degrees multiply to {value}, not to {stated}"
-            yield found(
-                "world_size_product",
-                LIKELY,
-                cause,
-                Comparison(Product(row), "≠", stated),
-                facts={"world": stated},
-            )
-    if axes == {"pp"} and len(degrees) < 2:
-        return  # stages and layers, see `topics.stated`
-    if ranks and (axes or re.search(r"mesh|process|gpus?\b|devices", r.low)):
-        have = next((t.number for t in ranks if t.number), None) or known.get("world")
-        product = math.prod(degrees)
-        differ = have and 1 < product != have
-        equation = Comparison(Product(tuple(degrees)), "≠", have) if have and differ else None
-        numbers = ", ".join(map(str, [n for n in dict.fromkeys(o.values) if n][:5]))
-        cause = first(
-            (equation and len(degrees) > 1, f"the degrees multiply to {product}, not to {have}"),
-            (
-                product == have,
-                f"the degrees in the text multiply to its {have} ranks, so it means another degree or count",
-            ),
-            otherwise="the degrees do not multiply to the number of ranks: "
-            f"{numbers or 'the text gives no numbers'}",
-        )
-        needs = "world, tp, pp, dp"
-        level = LIKELY if product != have and (equation or len(axes) > 1) else POSSIBLE
-        yield found("world_size_product", level, cause, equation, needs=needs)
+        stated = next((n for n in (*others, known.get("world")) if n and n != value), 0)
+        if value > 0 and stated and ("world" in concepts or 0 in (stated % value, value % stated)):
+            pairs.append((row, stated))
+    for row, stated in pairs:
+        value = math.prod(row)
+        if stated and value != stated and value not in (2**31, 2**32):
+            cause = f"{what} do not fit together: {'·'.join(map(str, row))} is {value}, not {stated}"
+            facts = {"world": stated} if category == "world_size_product" else {}
+            yield found(category, LIKELY, cause, Comparison(Product(row), "≠", stated), facts=facts)
+    numbers = list(dict.fromkeys(o.values))
+    if len(numbers) == 2 and min(numbers) > 0 and not pairs and _SAME.search(r.low):
+        cause = f"{what} do not fit together: {numbers[0]} and {numbers[1]} should be one number"
+        blame = None if category == "position/rope" else True  # A model's table may be short by itself.
+        yield found(category, POSSIBLE, cause, Comparison(numbers[0], "≠", numbers[1]), parallel=blame)
 
 
 def _padded(values: tuple[int, ...], known: Known) -> Iterator[Hypothesis]:

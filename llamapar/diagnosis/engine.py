@@ -17,7 +17,9 @@ from llamapar.describe.job import Job
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.late import offered
+from llamapar.records.equations import Stated
 from llamapar.rules.fix import Fix
+from llamapar.rules.report import check_job
 from llamapar.rules.severity import severities_again
 from llamapar.rules.table import ERROR, RULE_BY_CODE
 from llamapar.timing.fixes import find_fixes
@@ -27,8 +29,18 @@ from .counts import explain_unequal
 from .explanation import Diagnosis, Explanation
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import Known
-from .limits import PARTED, limits
-from .lines import CandidateLine, WatchdogLines, causes, is_watchdog, line_blocks, score, strip, text_blocks
+from .limits import limits, sentences
+from .lines import (
+    EXACT,
+    CandidateLine,
+    WatchdogLines,
+    causes,
+    is_watchdog,
+    line_blocks,
+    score,
+    strip,
+    text_blocks,
+)
 from .observations import (
     AXES,
     Divides,
@@ -43,8 +55,8 @@ from .observations import (
 from .quotes import Quote, quoted_rules, quotes, speakers, whose
 from .reading import LIMIT, Reading
 from .slips import indivisible_sizes
+from .steps import without_arithmetic
 from .tensors import explain_held, explain_place
-from .topics import BARE, elsewhere, of_other_layer, stated_subject, topics
 from .vocabulary import CATEGORIES, CODES, NOT_SHARDING, SHARDING, UNKNOWN
 
 MOST = 4
@@ -69,7 +81,6 @@ def hypotheses(r: Reading, observed: list[Observation], known: Known) -> Iterato
     for observation in observed:
         yield from _EXPLAIN[type(observation)](observation, r, known)
     yield from limits(r, known)
-    yield from topics(r, known)
 
 
 # -- ranking ---------------------------------------------------------------------------------------
@@ -98,14 +109,13 @@ def clear_unsharded(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     return replace(h, parallel=False) if known.alone(*axes) else h
 
 
-_BY_WORDS = frozenset(("memory_oom_layout", "counter_overflow", "quant_group_vs_tp", "misspelt_setting"))
+_BY_WORDS = frozenset(("memory_oom_layout", "counter_overflow", "quant_group_vs_tp"))
 """Causes that a text names without a word of ranks."""
 
 
-def placeholders(h: Hypothesis, known: Known) -> Hypothesis:
-    """A hypothesis about a weight that was not gathered, decided by the known stage of ZeRO."""
-    zero3 = known.get("zero") == 3 and "zero" in h.needs
-    return replace(h, parallel=True, needs=()) if zero3 else h
+def as_sure_as_shown(h: Hypothesis) -> Hypothesis:
+    """`h`, at most possible unless arithmetic supports it."""
+    return h if h.equations else replace(h, level=min(h.level, POSSIBLE))
 
 
 def lower_unsuggested(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
@@ -127,7 +137,7 @@ def weigh(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     absent = "files of the checkpoint" in h.needs  # This can be absent on one rank as well.
     if h.parallel is None and not absent and any((known.get(axis) or 1) > 1 for axis in axes):
         h = replace(h, parallel=True)  # The axis is in use here, so the tensor is cut.
-    return lower_unsuggested(placeholders(h, known), r, known)
+    return lower_unsuggested(h, r, known)
 
 
 def merged(found: Iterable[Hypothesis]) -> list[Hypothesis]:
@@ -167,14 +177,14 @@ def shared_by_ranks(
 def by_likelihood(found: list[Hypothesis], saying: set[str], quoted: set[str]) -> list[Hypothesis]:
     """The hypotheses, likeliest first: by level, then by a framework's own message, then in the order found.
 
-    saying: categories whose message a framework gives word for word for this job, which makes them likely.
-    quoted: categories whose message the text contains.
+    saying: categories whose message a framework gives word for word for this job, which makes arithmetic of
+    the same category likely. quoted: categories whose message the text contains.
     """
 
     def support(h: Hypothesis) -> tuple[int, bool, bool]:
         return h.level, h.category in saying, h.category in quoted
 
-    found = [replace(h, level=LIKELY) if h.category in saying else h for h in found]
+    found = [replace(h, level=LIKELY) if h.category in saying and h.equations else h for h in found]
     return merged(sorted(found, key=support, reverse=True))[:MOST]
 
 
@@ -184,7 +194,7 @@ def verdict_of(found: list[Hypothesis], known: Known, spoken: bool) -> tuple[str
         cause = f": {found[0].cause}" if found and found[0].level > WEAK else ""
         return NOT_SHARDING, f"one rank holds every tensor whole{cause}"
     if not found:
-        return UNKNOWN, "no shape, count or relation in it that a layout could explain"
+        return UNKNOWN, "no arithmetic in this text"
     best, *others = found
     if best.level is WEAK:
         return UNKNOWN, f"at best {best.cause}"
@@ -207,10 +217,11 @@ def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in:
     """Explain a text. code: source lines of the frames that raised it; raised_in: the last frame's file."""
     rows = [strip(row) for row in text.splitlines()[:_FEW]]
     ranks = sorted({rank for _, rank in rows if rank is not None})
-    # Sizes of two ranks are never read as one message, and a watchdog's line says where its rank stands.
-    if len(text) > _SHORT or text.count("\n") >= _FEW or len(ranks) > 1 or _LINES.search(text):
-        return _explain(text_blocks(text), known, text[:LIMIT], code)
     words = [row for row, _ in rows]
+    several = len(ranks) > 1 or sum(score(row) >= EXACT for row in words) > 1
+    # Two error lines are never read as one message, and a watchdog's line says where its rank stands.
+    if len(text) > _SHORT or text.count("\n") >= _FEW or several or _LINES.search(text):
+        return _explain(text_blocks(text), known, text[:LIMIT], code)
     root = max(words, key=score, default="")
     above = tuple(row for row in words[: words.index(root)] if not row.startswith('File "')) if root else ()
     return build(Reading.of(text, code or above, raised_in), known, root, tuple(ranks))
@@ -229,6 +240,9 @@ _CODE = re.compile(
     r'^.{0,60}File "[^"\n]{0,300}", line \d{1,9}.{0,200}\n.*\n(?: *[\^~]{2,} *\n)?', re.MULTILINE
 )
 """A frame of a traceback with its line of source, whose numbers mislead."""
+
+_QUOTED = 120
+"""Characters of another error line that are quoted."""
 
 _LATE = "the watchdog's lines in the log follow from it: ranks waited for one that had failed"
 
@@ -255,7 +269,10 @@ def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...
 def _of_candidates(
     candidates: list[CandidateLine], known: Known, head: str, code: tuple[str, ...]
 ) -> Explanation:
+    silent = None
     for candidate in candidates[:_TRIED]:
+        if silent is not None and candidate.score < 1:
+            break  # What only follows from a cause says nothing of it.
         around = Reading.of(candidate.before[-_SHORT:])
         stated = {fact: n for fact, n in around.facts() if fact in ("tp", "pp", "cp")}
         message, *others = (
@@ -265,11 +282,27 @@ def _of_candidates(
         ranks = candidate.ranks.union(*(other.ranks for other in filter(candidate.alike, candidates)))
         found = build(message, known.also(stated), candidate.line, tuple(sorted(ranks)), others)
         if found.diagnoses:
-            late = not is_watchdog(candidate.line) and any(is_watchdog(other.line) for other in candidates)
-            return replace(found, note=_LATE) if late else found
-    return build(
-        Reading.of(_CODE.sub("", head), code or next((one.code for one in candidates), ())), known, "", ()
-    )
+            notes = [_by_itself(other, found, known) for other in candidates if _beside(other, candidate)]
+            if not is_watchdog(candidate.line) and any(is_watchdog(other.line) for other in candidates):
+                notes.append(_LATE)
+            return replace(found, note="\n    ".join(notes))
+        silent = silent or found
+    code = code or next((one.code for one in candidates), ())
+    found = build(Reading.of(_CODE.sub("", head), code), known, "", ())
+    return found if found.diagnoses or silent is None else silent
+
+
+def _beside(other: CandidateLine, first: CandidateLine) -> bool:
+    """Whether a line is an error of its own, and no part or echo of the first one on another rank."""
+    own = other.score >= EXACT and other.line not in first.message
+    return own and not first.alike(other) and not is_watchdog(other.line)
+
+
+def _by_itself(other: CandidateLine, first: Explanation, known: Known) -> str:
+    """What another error line says by itself, as a note."""
+    told = build(Reading.of(other.message, other.code, other.raised_in), known, other.line, ())
+    words = "the same" if told.reason == first.reason else told.summary
+    return f"by itself, {other.line[:_QUOTED]}: {words}"
 
 
 def build(
@@ -278,28 +311,67 @@ def build(
     """Explain one message. others: the messages of other ranks about the same failure."""
     known = replace(known.also(dict(r.facts())), framework=known.framework or whose(r))
     job, quoted, observed = known.job(), quotes(r, known.framework, bool(known.get("n_kv_heads"))), observe(r)
+    of_text = [weigh(h, r, known) for h in hypotheses(r, observed, known)]
+    refused = list(refused_sizes(known, job))
+    # What text and check agree on comes before what check refuses and the text does not say.
+    agreed = [h for h in of_text if any(h.category == other.category for other in refused)]
+    found = [*(weigh(h, r, known) for h in sentences(r)), *agreed, *refused, *of_text]
+    found = of_other_layer(found, r, known)
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
     named = named if len(named) == 1 else set()  # Wording that several rules share proves none of them.
-    saying = {CODES[code] for code in quoted_rules(r, job, known.framework)} if job else set()
-    found = [weigh(h, r, known) for h in hypotheses(r, observed, known)]
-    parted = r.parallel or PARTED.search(r.line)
-    near = parted and any(isinstance(o, Pair) and abs(o.a - o.b) == 1 for o in observed)
-    found += [
-        replace(h, parallel=None) if near else clear_unsharded(placeholders(h, known), r, known)
-        for h in elsewhere(found, r, known)
-    ]
-    if all(h.level is WEAK for h in found):
-        found += indivisible_sizes(r, known, r.parallel or len(r.low.split()) < BARE)
-    found = of_other_layer([*found, *stated_subject(found, r)], r, known)
     sized = any(isinstance(o, ViewCall | Matmul | Pair) for o in observed)  # For torch's words, sizes decide.
-    missing = (saying if sized else saying | named) - {h.category for h in found}
+    saying = {CODES[code] for code in quoted_rules(r, job, known.framework)} if job else set()
+    said = saying if sized else saying | named
+    missing = said - {h.category for h in found}
     # Their order is kept, because the order of a set is arbitrary.
-    found += [Hypothesis(name, row.what, LIKELY) for name, row in CATEGORIES.items() if name in missing]
+    found += [Hypothesis(name, row.what, POSSIBLE) for name, row in CATEGORIES.items() if name in missing]
+    found = [h for h in map(as_sure_as_shown, found) if h.equations or h.quoted or h.category in said]
     best = by_likelihood(shared_by_ranks(found, r, others, known), saying, named)
     best = [replace(h, needs=_needs(h, best, known)) for h in best]
     diagnoses = tuple(_diagnosis(h, known, job, quoted) for h in best)
     again = partial(build, r, line=line, ranks=ranks, others=others)
-    return Explanation(*verdict_of(best, known, r.parallel), diagnoses, line, ranks, known, again=again)
+    verdict, reason = verdict_of(best, known, r.parallel)
+    steps: tuple[str, ...] = ()
+    if not best:
+        layer = other_layer(r, known)
+        reason = f"the text names {layer}, whose cuts are not read here" if layer else reason
+        reason, steps = without_arithmetic(r, known, reason)
+    return Explanation(verdict, reason, diagnoses, line, ranks, known, again=again, steps=steps)
+
+
+def refused_sizes(known: Known, job: Job | None) -> Iterator[Hypothesis]:
+    """What `check` refuses of the known sizes and degrees, whatever the text says, with its arithmetic."""
+    report = check_job(job, known.framework).arithmetic if job else ()
+    refused = {CODES[refusal.code]: refusal.message for refusal in report if refusal.severity == ERROR}
+    for h in indivisible_sizes(known):
+        # A framework may pad or replicate what does not divide.
+        if job is None or known.framework is None or h.category in refused:
+            yield h
+            refused[h.category] = ""
+    for category, message in refused.items():
+        if message:
+            yield Hypothesis(category, f"check refuses this layout: {message}", POSSIBLE, (Stated(message),))
+
+
+def other_layer(r: Reading, known: Known) -> str:
+    """A layer outside Llama's architecture that the text names; "" without one.
+
+    Experts are such a layer unless an axis of Llama's is spoken of too, or known to be in use.
+    """
+    spoken = any(axis in r.concepts or (known.get(axis) or 1) > 1 for axis in AXES)
+    return r.other_layer or ("experts (EP)" if {"ep", "expert"} & r.concepts and not spoken else "")
+
+
+def of_other_layer(found: list[Hypothesis], r: Reading, known: Known) -> list[Hypothesis]:
+    """`found` without the cuts of a Llama's sizes, if the text names another layer."""
+    if not other_layer(r, known):
+        return found
+    bare = (None, "global_dim_not_localized")
+    # Such a cut is one of a Llama's sizes where its category has axes, or is of an adapter, or any other.
+    of_llama = [
+        name for name, category in CATEGORIES.items() if category.axes or name in ("lora_tp", "other")
+    ]
+    return [h for h in found if h.subtype not in bare or h.category not in of_llama]
 
 
 def _diagnosis(h: Hypothesis, known: Known, job: Job | None, quoted: list[Quote]) -> Diagnosis:
@@ -343,5 +415,5 @@ def _fixes(h: Hypothesis, known: Known) -> tuple[Fix | str, ...]:
         )
         if fixes:
             return fixes
-    words = known.memory_command() if h.category == "memory_oom_layout" else ""
+    words = known.command("memory") if h.category == "memory_oom_layout" else ""
     return tuple(filter(None, (words, h.remedy or category.remedy)))

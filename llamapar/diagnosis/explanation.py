@@ -39,8 +39,7 @@ _SECONDS = 0.5
 is left out whole, because half of its degrees would look like all of them."""
 
 _NOT_SHAPES = {"rank_mapping_hang", "memory_oom_layout"}
-_NOT_OURS = {"types_differ", "not_there", "bad_data", "operator_rule"}
-"""Subtypes of errors that any code has: a traceback says of them what there is to say."""
+"""Categories that no shape shows."""
 
 
 class HangRecord(Protocol):
@@ -169,7 +168,8 @@ class Explanation:
     line: the root cause as quoted from the text. ranks: the ranks that reported it, if the text names them.
     known: the given facts, and those that the text states. note: what else in the log it explains. hang:
     for flight records, the calls that have not ended. live: for an exception, the facts of its frame. again:
-    the explanation of the same text with other known facts; None if a text alone was not explained.
+    the explanation of the same text with other known facts; None if a text alone was not explained. steps:
+    commands that can go on where the text has no arithmetic.
     """
 
     verdict: str
@@ -182,6 +182,7 @@ class Explanation:
     hang: HangRecord | None = None
     live: LiveFacts | None = None
     again: Callable[[Known], Explanation] | None = field(default=None, compare=False)
+    steps: tuple[str, ...] = ()
 
     @property
     def best(self) -> Diagnosis | None:
@@ -194,7 +195,7 @@ class Explanation:
         if self.live is not None and self.live.operands:
             return category not in _NOT_SHAPES
         known = category not in _NOT_SHAPES and self.verdict != UNKNOWN
-        return known and best is not None and best.subtype not in _NOT_OURS and best.level >= Level.POSSIBLE
+        return known and best is not None and best.level >= Level.POSSIBLE
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -204,6 +205,7 @@ class Explanation:
     def as_dict(self) -> Plain:
         """Plain values for JSON: {"verdict": …, "diagnoses": [...]}."""
         plain: Plain = {"verdict": self.verdict, "diagnoses": [d.as_dict() for d in self.diagnoses]}
+        plain |= {"next": list(self.steps)} if self.steps else {}
         plain |= {} if self.live is None else {"live": self.live.as_dict()}
         return plain if self.hang is None else {**plain, "hang": self.hang.as_dict()}
 
@@ -216,9 +218,17 @@ class Explanation:
         return "; ".join((cause, *(e for e in self.best.equations if e not in cause)))
 
     @property
+    def finding(self) -> str:
+        """The verdict in words, no surer than the diagnosis that it rests on."""
+        words, best = _VERDICTS[self.verdict], self.best
+        if self.verdict == UNKNOWN or best is None or best.level is Level.LIKELY:
+            return words
+        return f"possibly {words}" if self.reason.startswith(best.cause) else words
+
+    @property
     def summary(self) -> str:
         """One line: the verdict and its reason."""
-        return f"{_VERDICTS[self.verdict].capitalize()}: {self.reason}"
+        return f"{self.finding.capitalize()}: {self.reason}"
 
     @property
     def headline(self) -> str:
@@ -239,15 +249,17 @@ class Explanation:
             return ()
         said: list[str] = []
         for axis in (axis for axis in AXES if axis in self.diagnoses[0].needs):
-            tried: dict[str, list[str]] = {verdict: [] for verdict in _VERDICTS}
+            tried: dict[str, list[str]] = {}
             for degree in _TRIED:
                 if time.process_time() > end:
                     return tuple(said)
                 if (known.get("world") or degree) % degree == 0:
-                    tried[again(known.also({axis: degree})).verdict].append(str(degree))
-            if tried[SHARDING] or tried[NOT_SHARDING]:
-                groups = [f"{axis}={', '.join(n)}: {_VERDICTS[v]}" for v, n in tried.items() if n]
-                said.append("; ".join(groups))
+                    tried.setdefault(again(known.also({axis: degree})).finding, []).append(str(degree))
+            if {*tried} - {_VERDICTS[UNKNOWN]}:
+                open_last = sorted(tried, key=lambda finding: finding == _VERDICTS[UNKNOWN])
+                said.append(
+                    "; ".join(f"{axis}={', '.join(tried[finding])}: {finding}" for finding in open_last)
+                )
         return tuple(said)
 
     def _parts(self) -> tuple[Diagnosis | None, list[Diagnosis], str]:
@@ -270,7 +282,8 @@ class Explanation:
 
     def __str__(self) -> str:
         best, below, sure = self._parts()
-        lines = [f"if   {line}" for line in self.if_known] + ([] if best is None else [sure])
+        lines = [f"{'or ' if i else 'try'}  {step}" for i, step in enumerate(self.steps)]
+        lines += [f"if   {line}" for line in self.if_known] + ([] if best is None else [sure])
         if self.line:
             where = f"  (ranks {', '.join(map(str, self.ranks[:8]))})" if self.ranks else ""
             lines.append(f"from {self.line[:300]}{where}")
@@ -286,7 +299,8 @@ class Explanation:
     def _repr_html_(self) -> str:
         best, below, sure = self._parts()
         quoted = f"from <code>{escape(self.line[:300])}</code>" if self.line else ""
-        rows = (*(f"if {escape(line)}" for line in self.if_known), escape(sure), quoted)
+        rows = (*(f"try <code>{escape(step)}</code>" for step in self.steps),)
+        rows += (*(f"if {escape(line)}" for line in self.if_known), escape(sure), quoted)
         rows += (escape(self.note), escape(self._unknown_model))
         heading, notes = f"<b>{escape(self.headline)}</b>", "".join(f"<br>{row}" for row in rows if row)
         cards = [best.card(heading, notes) if best else f"<p>{heading}{notes}</p>"]

@@ -64,7 +64,8 @@ class Hypothesis:
 
     level: strength of its evidence; among equals, the one found first comes first. parallel: whether sharding
     is to blame; None if the text alone cannot decide. needs: facts that would separate it from its rivals.
-    facts: facts that it implies, by name. remedy: advice in words, if it differs from the category's.
+    facts: facts that it implies, by name. remedy: advice in words, if it differs from the category's. quoted:
+    whether a framework or torch says it in these words, so that it stands without arithmetic.
     """
 
     category: str
@@ -76,6 +77,7 @@ class Hypothesis:
     needs: tuple[str, ...] = ()
     facts: Mapping[str, int] = field(default_factory=dict)
     remedy: str = ""
+    quoted: bool = False
 
     def __post_init__(self) -> None:
         if any(refutes(equation, self.cause) for equation in self.equations):
@@ -84,10 +86,12 @@ class Hypothesis:
 
 def found(
     category: str, level: Level, cause: str, *equations: Equation | None, parallel: bool | None = True,
-    needs: str = "", facts: Mapping[str, int] | None = None, remedy: str = "",
+    needs: str = "", facts: Mapping[str, int] | None = None, remedy: str = "", quoted: bool = False,
 ) -> Hypothesis:  # fmt: skip
     """A Hypothesis in one line: "other: kernel_limit" has a subtype, `needs` is separated by commas."""
     name, _, subtype = category.partition(": ")
     wanted = tuple(filter(None, needs.split(", ")))
     there = tuple(equation for equation in equations if equation is not None)
-    return Hypothesis(name, cause, level, there, subtype or None, parallel, wanted, facts or {}, remedy)
+    return Hypothesis(
+        name, cause, level, there, subtype or None, parallel, wanted, facts or {}, remedy, quoted
+    )

@@ -42,6 +42,13 @@ ARGUMENTS = {fact: {"world": "gpus"}.get(fact, fact) for fact in FACTS.values()}
 """A fact's own name → the argument of `explain` for it, which is named as everywhere."""
 
 
+_COMMANDS = {
+    "memory": ("tp", "cp", "pp", "dp", "seq_len", "micro_batch", "global_batch"),
+    "check": ("tp", "cp", "pp", "dp", "gpus", "seq_len", "micro_batch", "global_batch"),
+    "plan": ("gpus", "seq_len", "global_batch"),
+}
+"""A command → the facts that it takes."""
+
 _DROPPED = re.compile(r"deepseek-r1-distill|meta|instruct|chat|hf|base|vl|omni|coder(?=.*qwen)|[^a-z0-9.]")
 
 
@@ -169,13 +176,16 @@ class Known:
         single = self.get("world") == 1 and not self.changes
         return single or (bool(axes) and all(self.get(axis) == 1 for axis in axes))
 
-    def memory_command(self) -> str:
-        """The `llamapar memory` command that counts a rank's bytes, with the known facts filled in."""
+    def command(self, name: str) -> str:
+        """A `llamapar` command with the known facts filled in: "check", "memory" or "plan"."""
         model = self.model.name if self.model and PRESETS.get(self.model.name) == self.model else "MODEL"
-        words = ["llamapar", "memory", "--model", model]
-        for fact in ("tp", "cp", "pp", "dp", "seq_len", "micro_batch", "global_batch"):
-            if fact in self.numbers:
-                words += OPTIONS[fact].words(self.numbers[fact])
+        words = ["llamapar", name, "--model", model]
+        numbers = {ARGUMENTS[fact]: number for fact, number in self.numbers.items()}
+        for fact in _COMMANDS[name]:
+            if fact in numbers:
+                words += OPTIONS[fact].words(numbers[fact])
+        if name == "plan" and "gpus" not in numbers:
+            words += ["--gpus", "GPUS"]
         return shlex.join(words)
 
     def whole_layout(self) -> Layout | None:
@@ -211,7 +221,8 @@ class Known:
             if self.layout is None and "dp" not in degrees and "world" in self.numbers:
                 ranks = degrees.get("tp", 1) * degrees.get("cp", 1) * degrees.get("pp", 1)
                 degrees["dp"] = max(1, self.numbers["world"] // ranks)
-            return Job.of(self.model, self.layout or degrees, **known)
+            kv_heads = self.get("n_kv_heads") or 1  # A run may copy those of the model.
+            return Job.of(self.model.replace(n_kv_heads=kv_heads), self.layout or degrees, **known)
         except LlamaparError:
             return None
 

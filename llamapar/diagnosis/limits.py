@@ -11,12 +11,11 @@ from llamapar.describe.models import ModelConfig
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
 from .cuts import cuts, uneven
-from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, WIDTH, Hypothesis, first, found
+from .hypothesis import LIKELY, LOCAL, POSSIBLE, Hypothesis, found
 from .known import Known
-from .observations import AXES
 from .reading import Reading
 from .vocabulary import categories_of
-from .words import pattern, table
+from .words import either, pattern, table
 
 
 def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -29,37 +28,37 @@ def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
     yield from _checkpoint(r, known)
 
 
+def sentences(r: Reading) -> Iterator[Hypothesis]:
+    """The rule that a text quotes of torch, NCCL, JAX or a trainer; which cut broke it, no sentence says."""
+    for row in table("words.toml")["sentences"]:
+        if either(row["words"]).search(r.low):
+            yield found(
+                row["category"], POSSIBLE, row["cause"], parallel=not row.get("open") or None, quoted=True
+            )
+            return
+
+
 _ZERO = pattern("zero_division")
 _BY_NO_HEADS = re.compile(r"(?://|/|%) ?(?:self\.)?(?:\w{1,20}_)?local_(?:\w{1,20}_)?(?:kv|key_value)_heads")
 
 
 def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    if not _ZERO.search(r.low) or "float division" in r.low:
+    if not _ZERO.search(r.low) or "float division" in r.low or (r.code and not r.counts_heads):
         return
-    tp, kv, gpus = known.get("tp"), known.get("n_kv_heads"), known.get("world")
-    no_heads = "a divisor is 0, and no name in the code is a count of heads"
-    rest, unnamed = "", no_heads if r.code and not r.counts_heads else ""
+    tp, kv, gpus, rest = known.get("tp"), known.get("n_kv_heads"), known.get("world"), ""
     if kv and gpus and not tp and _BY_NO_HEADS.search(r.line):
         above = [degree for degree in divisors(gpus) if degree > kv]
         tp, rest = (above[0], f"; no other tp of {gpus} GPUs does") if len(above) == 1 else (tp, rest)
-    if unnamed:
-        yield found("other", WEAK, unnamed, parallel=None, needs="value of the divisor")
-        return
     if tp and kv and tp > kv:
         cause = f"{kv} KV heads over tp={tp} leave {kv}//{tp} = 0 on a rank, which then divides{rest}"
         facts = {"tp": tp, "n_kv_heads": kv}
         yield found("kv_heads_lt_tp", LIKELY, cause, Quotient(kv, tp, floor=True), facts=facts)
-        return
-    other = bool(kv and (tp or gpus or kv + 1) <= kv) or known.alone("tp")
-    cause = first(
-        (r.counts_heads, "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"),
-        otherwise="a divisor is 0, and the text does not name it; a count of KV heads per rank is one that "
-        "rounds to 0",
-    )
-    score = first((other, WEAK), (r.counts_heads, LIKELY), otherwise=POSSIBLE)
-    blame = True if r.counts_heads and not other else None
-    numbers = Stated("n_kv_heads // tp = 0") if r.counts_heads else None
-    yield found("kv_heads_lt_tp", score, cause, numbers, parallel=blame, needs="tp, n_kv_heads")
+    elif not (kv and (tp or gpus or kv + 1) <= kv) and not known.alone("tp"):
+        cause = "a divisor is 0, and the text does not name it; a count of KV heads per rank may round to 0"
+        if r.counts_heads:
+            cause = "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"
+        blame, needs = True if r.counts_heads else None, "tp, n_kv_heads"
+        yield found("kv_heads_lt_tp", POSSIBLE, cause, parallel=blame, needs=needs, quoted=True)
 
 
 _COLLECTIVE = pattern("collective_of_unequal_pieces")
@@ -79,12 +78,13 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = f"{seq} positions are asked of a table of {most}"
         yield found("position/rope", LIKELY, cause, Comparison(seq, ">", most), parallel=False)
         return
+    index = int(past["index"] or past["index2"] or past["index3"] or past["target"] or 0)
     if "position" in r.evident or seq > most:
         cause = "a position is past the rows of its table: of a rank, or of a shorter model"
         blame, needs = (known.get("cp") or 1) > 1 or None, "seq_len, max_seq_len, cp"
-        yield found("position/rope", POSSIBLE, cause, parallel=blame, needs=needs)
+        numbers = Comparison(index, "≥", size) if size else _of_rank(known, "seq_len", "cp")
+        yield found("position/rope", POSSIBLE, cause, numbers, parallel=blame, needs=needs)
         return
-    index = int(past["index"] or past["index2"] or past["index3"] or past["target"] or 0)
     counted = [cut for cut in cuts(known) if cut.axis != "dp" and cut.columns == 1]
     for cut in counted if size else [cut for cut in counted if cut.fact == "vocab_size"]:
         rows, numbers = size or max(cut.shares - {cut.whole}, default=1), Quotient(cut.count, cut.degree)
@@ -104,17 +104,19 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
             )
             yield found(LOCAL, POSSIBLE, cause, Product((size, degree)))
             return
-    if _TABLE.search(r.whole):
+    rows_of_a_rank = _of_rank(known, "vocab_size", "tp")
+    if rows_of_a_rank and _TABLE.search(r.whole):
         cause = (
             "a token is past the rows of the table: a whole id meets a rank's rows, or another tokenizer does"
         )
-        cut_over_tp = any((cut.fact, cut.axis) == ("vocab_size", "tp") for cut in counted)
-        ours = cut_over_tp and _OF_A_RANK.search(r.whole)
-        yield found(LOCAL, POSSIBLE, cause, parallel=bool(ours) or None, needs="tp, vocab_size")
+        ours = bool(_OF_A_RANK.search(r.whole)) or None
+        yield found(LOCAL, POSSIBLE, cause, rows_of_a_rank, parallel=ours)
 
 
-PARTED = re.compile(r"\.(?:chunk|split|tensor_split|scatter)\(")
-"""A line of code that takes a tensor apart."""
+def _of_rank(known: Known, size: str, axis: str) -> Quotient | None:
+    """A known size over a known degree."""
+    whole, degree = known.get(size), known.get(axis) or 1
+    return Quotient(whole, degree) if whole and degree > 1 else None
 
 
 _FEWER = re.compile(r"not enough values to unpack|index out of range")
@@ -126,17 +128,11 @@ _KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")
 
 
 def _unequal_pieces(r: Reading, known: Known) -> Iterator[Hypothesis]:
-    """Pieces that should be equal differ, or are too few: which size do the ranks not divide?
-
-    It is a known size, one that the code names, or the usual one.
-    """
-    usual: tuple[str, ...] = ()
+    """Pieces that should be equal differ, or are too few: which known size do the ranks not divide?"""
     if _COLLECTIVE.search(r.low):
         cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
-        usual = ("seq_not_divisible", "kv_heads_lt_tp")
     elif _FEWER.search(r.low) and ".chunk(" in r.line:
         cause = "a tensor came apart in fewer chunks than there are ranks, which do not divide it"
-        usual = (WIDTH,)
     elif _PARTS.search(r.low) and (r.parallel or not r.shapes or _LATER.search(r.low)):
         cause = "parts that should be equal are not"
     else:
@@ -147,15 +143,21 @@ def _unequal_pieces(r: Reading, known: Known) -> Iterator[Hypothesis]:
     for cut in rows:
         level = LIKELY if len(rows) == 1 and not r.shapes else POSSIBLE  # else the sizes decide
         yield found(cut.category, level, f"{cause}: {cut}", Quotient(cut.count, cut.degree))
-    ours = any((known.get(axis) or 1) > 1 for axis in AXES) and bool(named)
-    for category in () if rows else dict.fromkeys((*named[:1], *usual)):
-        blame = True if ours and category in named else None
-        yield found(category, POSSIBLE, cause, parallel=blame, needs="seq_len, cp, tp, n_kv_heads")
 
 
 _OOM = pattern("out_of_memory")
-_SIZE = re.compile(r"allocat\w{1,4}\D{0,30}(\d{1,20}(?:\.\d{1,6})?) ?(gib|mib|kib|gb|mb|kb|bytes|b\b)")
-_UNIT = {"gib": 2**30, "gb": 2**30, "mib": 2**20, "mb": 2**20, "kib": 2**10, "kb": 2**10, "bytes": 1, "b": 1}
+_SIZE = re.compile(r"allocat\w{1,4}\D{0,30}(\d{1,20}(?:\.\d{0,6})?) ?(tib|gib|mib|kib|gb|mb|kb|bytes|b\b)")
+_UNIT = {
+    "tib": 2**40,
+    "gib": 2**30,
+    "gb": 2**30,
+    "mib": 2**20,
+    "mb": 2**20,
+    "kib": 2**10,
+    "kb": 2**10,
+    "bytes": 1,
+    "b": 1,
+}
 _ASKED = pattern("memory_of_a_layout")
 _CAPACITY = re.compile(r"capaci?ty of (\d{1,4}\.\d\d) gib|(\d{1,4}\.\d\d) gib total capaci?ty")
 _CHUNKS = table("categories.toml")["remedies"]["logits"]
@@ -169,6 +171,7 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
     equal = list(_as_large(size, m, known)) if size and m else []
     numbers, names = [equation for _, equation in equal], list(dict.fromkeys(name for name, _ in equal))
     heavy = m and m.n_params * 2 > 60 * 2**30 * (known.get("world") or 1)
+    numbers += _more_than_there_is(r) if not numbers else []
     if m and size and heavy and float(size[1]) * _UNIT[size[2]] <= 16 * m.n_params:  # more is a batch
         numbers.append(Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights"))
     cause = f"a rank holds more than its memory{f' of {there[1] or there[2]} GiB' if there else ''}"
@@ -178,9 +181,29 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause += f": {numbers[0]}"
     cut = numbers and names != ["logits"]  # what the layout leaves whole, or cuts too little
     blame = True if cut or _ASKED.search(r.low) or known.changes else None
+    level = LIKELY if numbers else POSSIBLE
     needs = "model, layout" if there else "model, layout, memory of a GPU"
     remedy = _CHUNKS if names and all("logits" in name for name in names) else ""
-    yield found("memory_oom_layout", LIKELY, cause, *numbers, parallel=blame, needs=needs, remedy=remedy)
+    yield found(
+        "memory_oom_layout", level, cause, *numbers,
+        parallel=blame, needs=needs, remedy=remedy, quoted=size is not None,
+    )  # fmt: skip
+
+
+_AMOUNT = re.compile(r"\b(\d{1,9}(?:\.\d{0,6})?) ?(gib|mib|kib|gb|mb|kb)\b")
+
+
+def _more_than_there_is(r: Reading) -> list[Equation]:
+    """The first amount of memory that a text names, where it is more than the last."""
+    amounts = [
+        (float(number) * _UNIT[unit], f"{number} {unit.upper().replace('IB', 'iB')}")
+        for number, unit in _AMOUNT.findall(r.low)
+    ]
+    if not amounts and len(r.values) == 2 and r.values[0] > r.values[1] > 0:
+        return [Comparison(r.values[0], ">", r.values[1])]
+    if len(amounts) < 2 or amounts[0] <= amounts[-1]:
+        return []
+    return [Stated(f"{amounts[0][1]} > {amounts[-1][1]}")]
 
 
 @dataclass(frozen=True)
@@ -235,7 +258,6 @@ def _as_large(
 
 _OVERFLOW = pattern("overflow")
 _FLOAT = pattern("overflow_of_floats")
-_COUNTER = pattern("counter_of_32_bits")
 
 
 def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -256,22 +278,20 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
         size = Product((m.vocab_size, m.dim, 4), "B")
         rest = f", read as {size.value % 2**32}"
         equations.append(Comparison(size, ">", 2**32, "2^32", "embedding ", rest))
-    named = _COUNTER.search(r.low)
-    cause = f"a size {'passes' if equations else 'or an address may pass'} what 32 bits can count"
-    blame = True if equations or (named and "illegal" not in r.low) else None
-    score = LIKELY if equations or named else WEAK
-    needs, remedy, kind = "shapes and element size", "", "counter_overflow: scale_not_layout"
-    if "missingbytes" in r.low:  # b4rtaz/distributed-llama #169, mended by f8113c1
+    cause, remedy = f"a size {'passes' if equations else 'may pass'} what 32 bits can count", ""
+    reported = "missingbytes" in r.low  # b4rtaz/distributed-llama #169, mended by f8113c1
+    if reported:
         cause += ", as in distributed-llama 0.12.0 to 0.12.6"
         remedy = "distributed-llama 0.12.7 or later"
-        score = WEAK if m and not equations else score
-    yield found(kind, score, cause, *equations[:3], parallel=blame, needs=needs, remedy=remedy)
+    level = LIKELY if equations else POSSIBLE
+    if equations or (reported and m is None):
+        kind, needs = "counter_overflow: scale_not_layout", "shapes and element size"
+        yield found(kind, level, cause, *equations[:3], needs=needs, remedy=remedy, quoted=reported)
 
 
 _CHECKPOINT = pattern("checkpoint")
 _TWO_LAYOUTS = pattern("two_layouts")
-_NO_FILES = pattern("no_files")
-_ABSENT = re.compile(r"no such file.{0,200}(?:consolidated\.00|mp_rank_00\b|rank_0\b)")
+_LAYER = re.compile(r"(?:missing|unexpected) key.{0,60}\blayers\.(\d{1,4})\.", re.DOTALL)
 _FILES = re.compile(r"mp_rank|zero_pp_rank|consolidated\.\d|shards?\b|\.pth")
 
 
@@ -282,20 +302,19 @@ def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
         return
     axes = r.concepts & {"tp", "pp", "dp", "world", "cp"}
     if (axes or _FILES.search(r.low)) and _TWO_LAYOUTS.search(r.low):
-        if _NO_FILES.search(r.low):
-            cause = "no file of the checkpoint was found: a wrong path, not a layout"
-            yield found("checkpoint_tp_mismatch", LIKELY, cause, parallel=False)
-            return
-        if _ABSENT.search(r.low):
-            cause = "the checkpoint's first file is not there: look at the path, then at the number of shards"
-            needs = "files of the checkpoint, tp"
-            yield found("checkpoint_tp_mismatch", LIKELY, cause, parallel=None, needs=needs)
-            return
         sizes = [t.number for t in r.terms if t.concept in axes and t.number]
-        differ = Comparison(sizes[0], "≠", sizes[1]) if len(sizes) > 1 and sizes[0] != sizes[1] else None
-        cause = "the checkpoint was cut for another layout than the one that reads it"
-        yield found("checkpoint_tp_mismatch", LIKELY, cause, differ)
-    elif changed := sorted(known.changes.keys() & {"tp", "pp", "dp", "world", "cp"}):
+        sizes = sizes if len(sizes) > 1 else r.values
+        if len({*sizes[:2]}) == 2 and min(sizes[:2]) > 0:
+            cause = "the checkpoint was cut for another layout than the one that reads it"
+            level = POSSIBLE if "no such file" in r.low else LIKELY  # Its path may be wrong, too.
+            yield found("checkpoint_tp_mismatch", level, cause, Comparison(sizes[0], "≠", sizes[1]))
+            return
+    n_layers, pp = known.get("n_layers") or 0, known.get("pp") or 1
+    layer = _LAYER.search(r.low)
+    if layer and 0 < n_layers // pp <= int(layer[1]) < n_layers:
+        cause = f"layer {layer[1]} is none of the {n_layers // pp} that the first stage holds"
+        yield found("checkpoint_tp_mismatch", POSSIBLE, cause, Quotient(n_layers, pp))
+    if changed := sorted(known.changes.keys() & {"tp", "pp", "dp", "world", "cp"}):
         old, new = known.changes[changed[0]]
         cause = f"the checkpoint was cut for {changed[0]}={old} and is read under {changed[0]}={new}"
         pair = Stated(f"{old} ≠ {new}") if not old.isdecimal() else Comparison(int(old), "≠", int(new))

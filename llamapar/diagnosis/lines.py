@@ -129,7 +129,8 @@ class CandidateLine:
             words.insert(0, code)
         for row in self.after.splitlines()[:12]:
             text = next(iter(self._own([row])), "")
-            if _EXCEPTION.match(text) or _FRAME.match(text):
+            alike = text.translate(_NO_DIGITS) == self.line.translate(_NO_DIGITS)
+            if alike or _EXCEPTION.match(text) or _FRAME.match(text):
                 break
             if text and (row[:1] in " \t" or _EXACT.search(text[:400])):
                 words.append(text)
@@ -175,7 +176,7 @@ def score(text: str) -> float:
     if not text or _FRAME.match(text):
         return 0.0
     exact = bool(_EXACT.search(text[:2000]))
-    worth = 5.0 * exact + 1.5 * any(c.isdigit() for c in text[:400])
+    worth = EXACT * exact + 1.5 * any(c.isdigit() for c in text[:400])
     if _EXCEPTION.match(text[:200]):
         worth += 3.0
     elif "ssert" in text or "heck failed" in text:
@@ -187,6 +188,10 @@ def score(text: str) -> float:
     if _CONSEQUENCE.search(text[:400]):
         worth = min(worth, 3.0) * 0.3
     return worth
+
+
+EXACT = 5.0
+"""Score, at least, of a line that names a rule, which makes it an error by itself."""
 
 
 def line_blocks(lines: Iterable[str]) -> Iterator[str]:

@@ -128,22 +128,34 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     strong = [t for t in ours if t.concept not in {*AXES} | _WEAK | {"world"}]
     widths = [t for t in ours if t.concept == "hidden"]
     ranks = [t for t in ours if t.concept == "world"] or [t for t in ours if t.concept in AXES]
-    subject = next(iter(strong + widths + ranks + ours), None)
+    # Of several sizes the one with a number counts: "the embedding's output … seq_len 1001 is not divisible".
+    counted = [t for t in strong if t.number is not None]
+    subject = next(iter(counted[:: 1 if left > right else -1] + strong + widths + ranks + ours), None)
     number = subject.number if subject else None
     nearest = -1 if left < right else 0  # If a side has several numbers, the one next to the relation counts.
-    written = _FOUND.search(r.low, *right) if left < right else None
-    if number is None:
-        inside = [int(written.group(1))] if written else _counts(r, *left)
+    there = _FOUND.search(r.low, *right) if left < right else None
+    if number is None or (there and "equal to" in there[0]):
+        inside = [int(there.group(1))] if there else _counts(r, *left)
         number = inside[nearest] if inside else None
+    if number is None and subject:  # "num_heads must be divisible by tp, got num_heads=20 and tp=8"
+        number = r.beside(subject.concept)
     factors = _factors(r, theirs, right)
-    if subject and subject.concept == "world" and number and number % (math.prod(factors) or 1) == 0:
+    concept = subject.concept if subject else ""
+    named = r.beside(theirs[0].concept) if theirs and theirs[0].number is None else None
+    if named and theirs[0].concept != concept:
+        factors = (named,)
+    if concept == "world" and number and number % (math.prod(factors) or 1) == 0:
         factors = tuple(t.number for t in theirs if t.concept in AXES and t.number)  # "tp 8 and pp 2"
     divisor = math.prod(factors) if factors else None
+    inside = _counts(r, *right)
     if divisor is None:
-        inside = _counts(r, *right)
         divisor = inside[-1 - nearest] if inside else None
-    concept = subject.concept if subject else ""
-    part = _DIM_OF.search(r.text, *left)
+    written = _REMAINDER.search(r.low) or (
+        None if subject and subject.number else _BOTH.search(r.low, *right)
+    )
+    if written:
+        number, divisor, factors = int(written[1]), int(written[2]), ()
+    part = _DIM_OF.search(r.text, *left) or _DIM_OF.search(r.text, *right)
     shape = next((s for s, at in r.shapes if part and at == part.end()), ())
     dim = int(part.group(1)) if part else 0
     if dim < len(shape):  # "dim 1 of [1, 500, 3072]": of three dims the second is the sequence
@@ -153,6 +165,10 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
         factors,
     )  # fmt: skip
 
+
+_REMAINDER = re.compile(r"\b(\d{1,20}) % \(?(\d{1,20})\b(?! ?\*)")
+_BOTH = re.compile(r"\bgot \(?(\d{1,20})(?:,| and) (\d{1,20})\b")
+"""Two numbers of which the first is not a multiple of the second: "13696 % 192", "got 62 and 8"."""
 
 _TIMES = re.compile(r"\D{0,3}\d{1,20}\W{0,3}(?:[*·×x]|times|multiplied by) ?\W?")
 """What stands between two names whose numbers are multiplied: "tp (8) x pp (2)", "tp=8 * pp=2"."""
@@ -169,7 +185,9 @@ def _factors(r: Reading, terms: list[Concept], side: tuple[int, int]) -> Shape:
     return bare if bare[:1] and named in ((), bare[:1]) else named
 
 
-_DIM_OF = re.compile(r"dim(?:ension)? (\d) of (?:a |the )?(?:tensor )?(?:of )?(?:shape )?(?=[\[(])")
+_DIM_OF = re.compile(
+    r"dim(?:ension)? (\d)(?: of|:) (?:a |the )?(?:tensor )?(?:of )?(?:shape )?(?:torch\.Size)?\(?(?=[\[(])"
+)
 _FOUND = re.compile(
     r"(?:but it is|but is|is equal to|but got|got|found|was|with size) (?:equal to )?\(?(\d{1,20})"
 )
@@ -287,7 +305,8 @@ def _pairs(found: list[Shape], name: str, r: Reading) -> Iterator[Pair]:
             yield Pair(first[int(mask[1])], second[int(mask[1])], None, name)
             return
         sizes = (math.prod(first), math.prod(second))
-        if first != second and (0 in sizes or (r.loading and {(0,), (1,)} & {first, second})):
+        flat = r.loading and 1 in (len(first), len(second)) and max(sizes) % (min(sizes) or 1) == 0
+        if first != second and (0 in sizes or flat):
             yield Pair(*sizes, None, name, (first, second))  # a placeholder of ZeRO-3
             return
 
@@ -316,4 +335,6 @@ def observe(r: Reading) -> list[Observation]:
     """Everything the text states, the most exact statements first."""
     cut = list(dict.fromkeys(divides(r)))
     counts = all(o.subject in ("world", "tp") or (not o.subject and "world" in o.by) for o in cut)
-    return [*shape_observations(r), *cut, *(unequal_counts(r) if counts else ())]
+    shapes = list(shape_observations(r))
+    counts = counts and not any(isinstance(o, ViewCall | Matmul | Pair) for o in shapes)
+    return [*shapes, *cut, *(unequal_counts(r) if counts else ())]

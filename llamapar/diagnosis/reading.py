@@ -105,6 +105,7 @@ _GROUP_SIZE = ("group_size", "group size")
 _LEAST_GROUP = 16
 """Columns of a quantisation group, at least: a smaller group is one of ranks."""
 
+_GPUS = re.compile(r"\bon (\d{1,6}) (?:\w{1,12} )?gpus\b")
 _FACTS = {"heads": "n_heads", "kv": "n_kv_heads", "layers": "n_layers"}
 
 
@@ -244,11 +245,18 @@ class Reading:
         """Whether a name in the text, or in the source above it, is a number of heads."""
         return bool({"kv", "heads"} & {*self.concepts, *self.named} or "n_rep" in self.whole)
 
+    def beside(self, concept: str) -> int | None:
+        """The first number that stands beside a concept anywhere in the text."""
+        return next((t.number for t in self.terms if t.concept == concept and t.number), None)
+
     def within(self, start: int, end: int) -> list[Concept]:
         return [t for t in self.terms if start <= t.start < end]
 
     def facts(self) -> Iterator[tuple[str, int]]:
-        """Degrees that the text states: ("tp", 8)."""
+        """Degrees and GPUs that the text states: ("tp", 8), ("world", 16)."""
+        gpus = _GPUS.search(self.low)
+        if gpus:
+            yield "world", int(gpus[1])
         for term in self.terms:
             fact = _FACTS.get(term.concept, term.concept)
             if _ONE.search(self.low[term.start : term.end]) and _BARE.match(self.low, term.end):

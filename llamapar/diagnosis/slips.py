@@ -17,8 +17,7 @@ from .cuts import HEADS, LEAST, SizeCut, assumed, cuts, given_as, quantised_grou
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, Hypothesis, Level, first, found
 from .known import Known
 from .meetings import BATCH, DifferingSizes
-from .observations import AXES, LABELS, Matmul, Pair, ViewCall
-from .reading import Reading
+from .observations import LABELS, Matmul, Pair, ViewCall
 
 Found = Iterator[Hypothesis]
 
@@ -276,27 +275,18 @@ def _unrelated(it: DifferingSizes) -> Found:
 # -- the known numbers alone -----------------------------------------------------------------------
 
 
-_CONCEPTS = {
-    "ffn_dim": "ffn", "dim": "hidden", "n_heads": "heads", "n_kv_heads": "kv", "vocab_size": "vocab",
-    "seq_len": "seq", "n_layers": "layers", "global_batch": "batch",
-}  # fmt: skip
-"""What a text calls these sizes."""
-
-
-def indivisible_sizes(r: Reading, known: Known, spoken: bool) -> Found:
-    """Every size among the known numbers that its degree does not divide.
-
-    spoken: whether the text mentions ranks; if not, only sizes and axes that the text or the failing line
-    mentions count.
-    """
+def indivisible_sizes(known: Known) -> Found:
+    """Every size among the known numbers that its degree does not divide."""
     world, axes = known.get("world"), [known.get(axis) for axis in ("tp", "pp", "dp")]
     ranks = math.prod(n or 1 for n in (*axes, known.get("cp")))
     if world and all(axes) and world != ranks:
         cause = f"the degrees that are given multiply to {ranks}, not to {world}"
         yield found("world_size_product", POSSIBLE, cause, Comparison(ranks, "≠", world))
-    for cut in [*(quantised_groups(known) if _QUANTISED.search(r.whole) else ()), *uneven(known)]:
-        if not (spoken or r.evident & {*AXES, "world", _CONCEPTS.get(cut.fact)}):
-            continue
+    groups = quantised_groups(known) if known.get("quant_group") else []
+    given = [
+        cut for cut in uneven(known) if known.get(cut.axis.removeprefix("2·")) or cut.axis == "micro_batches"
+    ]
+    for cut in [*groups, *given]:
         few = cut.fact in HEADS and cut.count == (known.get("n_kv_heads") or cut.count) < cut.degree
         category = "kv_heads_lt_tp" if few else cut.category
         yield found(category, POSSIBLE, f"{cut} does not divide", Quotient(cut.count, cut.degree))

@@ -23,7 +23,7 @@ _WORD = {"n_kv_heads": "KV", "n_heads": "query"}
 def explain_view(it: DifferingSizes) -> Found:
     """Hypotheses for a view whose shape does not fit the tensor."""
     o = it.o
-    if not isinstance(o, ViewCall) or "lora" in it.r.evident:  # see `topics`
+    if not isinstance(o, ViewCall) or "lora" in it.r.evident:  # an adapter's sizes are no heads
         return
     target = o.target
     # This view reshapes the list of ranks, not a tensor.
@@ -32,7 +32,8 @@ def explain_view(it: DifferingSizes) -> Found:
         yield found("world_size_product", LIKELY, cause, Comparison(Product(target), "≠", o.numel))
     elif 0 in target:  # [batch, seq, heads, head_dim]; else it may be any row
         cause = "a rank was given 0 heads: tp is larger than the number of KV heads"
-        yield found("kv_heads_lt_tp", LIKELY if target.index(0) > 1 else POSSIBLE, cause)
+        level = LIKELY if target.index(0) > 1 else POSSIBLE
+        yield found("kv_heads_lt_tp", level, cause, Comparison(0, "≠", o.numel) if o.numel else None)
     elif target.count(-1) == 1 and len(target) > 1:
         yield from list(_torn(it, o)) or _parts(it, o)
     elif min(target) > 0 and o.numel != math.prod(target):
