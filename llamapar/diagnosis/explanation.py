@@ -43,7 +43,7 @@ _NOT_SHAPES = {"rank_mapping_hang", "memory_oom_layout"}
 
 
 class HangRecord(Protocol):
-    """The calls of a hang that have not ended: a record that the satellite `hangs` makes."""
+    """The calls of a hang that have not ended: a record that the optional room `hangs` makes."""
 
     def as_dict(self) -> Plain: ...
     def _repr_html_(self) -> str: ...
