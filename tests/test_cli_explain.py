@@ -79,7 +79,7 @@ def test_verdict_and_status(run: Any, piped: Any, tmp_path: Path, text: str, ver
     told = lp.explain(text)
     assert told.verdict == verdict
     assert run("--", text) == (status, f"{told}\n", "")
-    as_json = f"{json.dumps({'schema': 1, **told.as_dict()})}\n"
+    as_json = f"{json.dumps({'schema': 2, **told.as_dict()})}\n"
     assert run("--json", "--", text) == (status, as_json, "")
     (tmp_path / "log").write_text(text)
     assert run("--file", str(tmp_path / "log"), "--json") == (status, as_json, "")

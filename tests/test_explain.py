@@ -257,7 +257,6 @@ def test_an_exception_is_explained_with_its_traceback() -> None:
     [
         ({"model": "nonsense-77b"}, r"^model='nonsense-77b' is neither a preset nor a file\n"),
         ({"framework": "nonsense"}, r"^framework='nonsense' is not known\n"),
-        ({"schedule": "nonsense"}, r"^schedule='nonsense' is not known\n"),
         ({"gpus": "h100"}, r"^gpus='h100': gpus must be a whole number from 1 to 16777216\n"),
         ({"n_heads": "many"}, r"^n_heads='many': n_heads must be a whole number"),
         ({"ep": "none"}, r"^ep='none': ep must be a whole number"),

@@ -125,7 +125,7 @@ def drawable(told: Any) -> bool:
             "pipeline_model_parallel_size (1)",
             {},
             "the degrees do not multiply to the number of ranks",
-            ["tp·pp: 1", "ranks: 8"],
+            ["1·1: 1", "8: 8"],
         ),
         (
             "Assertion `missingBytes == 0' failed.",
@@ -216,12 +216,12 @@ def test_nothing_to_draw_is_told() -> None:
     with pytest.raises(lp.LayoutError, match="there is nothing to draw"):
         lp.view(lp.explain("KeyError: 'tp'"))
     with pytest.raises(lp.LayoutError, match="this cause has no numbers to draw"):
-        lp.view(lp.explain("NCCL watchdog timeout on rank 3 of 8"))
+        lp.view(lp.explain("AssertionError: tensor parallel group is not initialized"))
 
 
 def test_markup_of_a_text_or_a_model_never_enters_a_picture() -> None:
     evil = "<img src=x onerror=alert(1)>"
-    told = lp.explain(f"{evil} 8 KV heads {evil} must be divisible by tp 16 {evil}", model=evil)
+    told = lp.explain(f"{evil} 8 KV heads {evil} must be divisible by tp 16 {evil}", context={"model": evil})
     assert "<img" not in json.dumps(lp.view(told).spec)
     named = lp.model("llama3-8b").replace(name=evil)
     assert "<img" not in json.dumps(lp.view(lp.explain(KV, named, {"tp": 16})).spec)
