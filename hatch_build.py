@@ -17,7 +17,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-SHIPPED = {"notebooks": "*.ipynb", "docs": "*.md", "docs/measured": "*.md", "jupyter": "**/*.*"}
+SHIPPED = {"notebooks": "*.ipynb", "docs": "*.md", "jupyter": "**/*.*"}
 """Folder → the files in it that a wheel carries."""
 
 LINK = re.compile(r"(!?)\[((?:!\[[^]]*\]\([^)]*\)|[^][])*)\]\((?!https?:|#)([^)\s]+)\)")

@@ -1,7 +1,7 @@
 """What the command prints beside what was measured: it is told what a row tells, and nothing else.
 
     .venv/bin/python benchmarks/as_printed.py [--rows] [--only PREFIX]
-    .venv/bin/python benchmarks/as_printed.py --page    # writes docs/measured/as_printed.md
+    .venv/bin/python benchmarks/as_printed.py --page    # writes docs/accuracy.md
 
 Each row becomes a command line, `llamapar cost … --json`, and what comes back is scored: the expected figure,
 the interval, and the order of two rows of the same job. What a source says of all its rows stands in
@@ -31,7 +31,6 @@ from llamapar.cli.main import main as command
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import framework
-from llamapar.timing.profiles import PROFILES
 
 ORACLES = Path(__file__).resolve().parent.parent / "tests" / "oracles"
 
@@ -465,49 +464,17 @@ STRANGE = ("nanotron in a pipeline", "nanotron, on more")
 """Groups whose runs nobody explains; the answer says so, and its interval is as wide as they are apart."""
 
 
-def named(rows: Sequence[Scored]) -> list[str]:
-    """The table of single rows."""
-    lines = []
-    for row in rows:
-        interval, said = f"{row.low:.3g} to {row.high:.3g}", (f"{row.expected:.3g}", f"{row.measured:.3g}")
-        lines.append((row.told.name, said[0], interval, said[1], f"{row.error:+.1%}"))
-    return _page.table(("row", "expected, s", "8 of 10 runs, s", "measured, s", "error"), lines)
-
-
-WORST = 10
-"""Rows that the page names."""
-
-
-def time_tables() -> dict[str, list[str]]:
-    """The tables of time."""
-    rows, refused = time_rows()
+def tables() -> dict[str, list[str]]:
+    """That of docs/accuracy.md."""
+    rows, _ = time_rows()
     fair = [row for row in rows if row.told.group not in STRANGE]
     lines = [
-        line("all but the two of nanotron that are told as strange", fair),
+        line("all but the two groups of nanotron below", fair),
         line("those of them to which nothing was fitted", [r for r in fair if r.told.half == "unseen"]),
-        line("all", rows),
     ]
-    for group in dict.fromkeys(row.told.group for row in rows):
+    for group in STRANGE:
         lines.append(line(group, [row for row in rows if row.told.group == group]))
-    worst = sorted(fair, key=lambda row: -abs(row.error))[:WORST]
-    fitted = [
-        (f"`{trainer}`", f"× {made.slower}", f"{made.host * 1e3} ms", made.rows, made.others)
-        for trainer, made in PROFILES.items()
-        if made.rows
-    ]
-    profiles = ("trainer", "a layer takes", "the host needs, a layer's forward", "fitted to", "scored on")
-    return {
-        "time": _page.table(HEAD, lines),
-        "time_profiles": _page.table(profiles, fitted),
-        "time_zero": named([row for row in rows if row.told.name.startswith("sc21-t2")]),
-        "time_worst": named(worst),
-        "time_unasked": _page.table(("row", "why it is not scored"), refused.items()),
-    }
-
-
-def tables() -> dict[str, list[str]]:
-    """Those of docs/measured/as_printed.md."""
-    return time_tables()
+    return {"time": _page.table(HEAD, lines)}
 
 
 def main() -> None:
@@ -516,10 +483,10 @@ def main() -> None:
     )
     parser.add_argument("--rows", action="store_true", help="every row, worst first")
     parser.add_argument("--only", default="", metavar="PREFIX", help="rows whose names begin so")
-    parser.add_argument("--page", action="store_true", help="write docs/measured/as_printed.md")
+    parser.add_argument("--page", action="store_true", help="write docs/accuracy.md")
     args = parser.parse_args()
     if args.page:
-        _page.write(__file__, tables())
+        _page.write(tables())
         return
     rows, refused = time_rows()
     rows = [row for row in rows if row.told.name.startswith(args.only)]

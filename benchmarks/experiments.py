@@ -7,7 +7,7 @@ decided and is the other one; else it is open.
 
     python benchmarks/experiments.py --only 55   # some programs, with the whole answer
     python benchmarks/experiments.py --measure   # all of them: writes experiments.json
-    python benchmarks/experiments.py --page      # writes docs/measured/experiments.md
+    python benchmarks/experiments.py --page      # writes docs/accuracy.md
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def measured(names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def tables() -> dict[str, list[str]]:
-    """The table of docs/measured/experiments.md, of the outcomes as they were measured."""
+    """The table of docs/accuracy.md, of the outcomes as they were measured."""
     rows = []
     for when, found in json.loads(OUTCOMES.read_text()).items():
         outcomes = [row["outcome"] for row in found.values()]
@@ -87,7 +87,7 @@ def tables() -> dict[str, list[str]]:
         medians = [statistics.median(row[of] for row in found.values()) for of in ("trials", "seconds")]
         rows.append([when, len(found), *counts, round(medians[0]), f"{medians[1]:.1f}"])
     head = ("measured", "programs", "right", "open", "wrong", "trials, median", "seconds, median")
-    return {"programs": _page.table(head, rows)}
+    return {"debug": _page.table(head, rows)}
 
 
 def main() -> None:
@@ -95,7 +95,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     asked.add_argument("--only", nargs="+", help="numbers of programs: print their whole answers")
     asked.add_argument("--measure", action="store_true", help="all programs: write experiments.json")
-    asked.add_argument("--page", action="store_true", help="write docs/measured/experiments.md")
+    asked.add_argument("--page", action="store_true", help="write docs/accuracy.md")
     asked.add_argument("--answer", help=argparse.SUPPRESS)
     given = asked.parse_args()
     truths = tomllib.loads((CELLS / "truth.toml").read_text())
@@ -103,7 +103,7 @@ def main() -> None:
     if given.answer:
         answer(given.answer, bool(given.only))
     elif given.page:
-        _page.write(__file__, tables())
+        _page.write(tables())
     elif given.measure:
         outcomes = json.loads(OUTCOMES.read_text()) | {"now": measured(names)}
         OUTCOMES.write_text(json.dumps(outcomes, indent=1) + "\n")

@@ -1,7 +1,7 @@
 """How often `lp.explain` finds the cause, and how often it is sure of a wrong one.
 
     .venv/bin/python benchmarks/explain_accuracy.py [FILE.jsonl ...] [--only] [--misses] [--half even|odd]
-    .venv/bin/python benchmarks/explain_accuracy.py --page    # writes docs/measured/explain_accuracy.md
+    .venv/bin/python benchmarks/explain_accuracy.py --page    # writes docs/accuracy.md
 
 Cases in the form of tests/oracles/error-cases.jsonl hold message, context, category, subtype,
 parallel_caused, self_explaining and diagnosable_from; those of raised.jsonl also verdict and decides. Every
@@ -208,50 +208,15 @@ def table(answers: list[Answer]) -> list[str]:
     return rows
 
 
-TITLES = {
-    "error-cases": "public issues, the first collection",
-    "wild": "texts from public sources",
-    "wordings": "the same rules in the words of many frameworks",
-    "genuine": "trainers run under layouts that they refuse",
-    "raised": "raised from libraries, first set",
-    "reported": "public issues, first set",
-    "raised_again": "raised, second set",
-    "reported_again": "public issues, second set",
-    "raised_third": "raised, third set",
-    "reported_third": "public issues, third set",
-    "raised_fourth": "raised, fourth set",
-    "reported_fourth": "public issues, fourth set",
-    "raised_fifth": "raised, fifth set",
-    "raised_sixth": "raised, sixth set",
-    "raised_seventh": "raised, seventh set",
-    "raised_eighth": "raised, eighth set",
-}
-"""Set → what the page calls it."""
-
-
 def tables() -> dict[str, list[str]]:
-    """Those of docs/measured/explain_accuracy.md: every set, asked with its context and without."""
-    found, kinds = [], dict[str, list[list[Answer]]]()
-    for path in known():
-        cases = read(path)
-        told, alone = ask(cases, alone=False), ask(cases, alone=True)
-        both = (told, sum(a.right for a in told)), (alone, sum(a.fairly_right for a in alone))
-        cells = [
-            (sum(a.strict for a in own), right, sum(a.asserted_wrong for a in own)) for own, right in both
-        ]
-        found.append((TITLES[path.stem], len(cases), *cells[0], *cells[1][1:]))
-        for name, belongs in GROUPS.items():
-            kinds.setdefault(name, []).append([a for a in told if belongs(a.case)])
+    """That of docs/accuracy.md: all sets together, asked with their context."""
+    told = [answer for path in known() for answer in ask(read(path), alone=False)]
     rows = []
-    for name, groups in kinds.items():
-        own = [a for group in groups for a in group]
+    for name, belongs in GROUPS.items():
+        own = [answer for answer in told if belongs(answer.case)]
         rows.append((name, len(own), *(sum(getattr(a, what) for a in own) for what in SCORES)))
-    head = ("n", "cause first", "verdict too", "wrong and likely")
-    message = ("message alone: right, or asks", "message alone: wrong and likely")
-    return {
-        "sets": _page.table(("set", *head, *message), found),
-        "kinds": _page.table(("kind of text", *head), rows),
-    }
+    head = ("kind of text", "n", "cause first", "verdict too", "wrong and likely")
+    return {"explain": _page.table(head, rows)}
 
 
 SCORES = ("strict", "right", "asserted_wrong")
@@ -281,10 +246,10 @@ def main() -> None:
     parser.add_argument("--misses", action="store_true", help="name every case that was missed")
     parser.add_argument("--half", choices=("even", "odd"), help="only cases of even or odd place, from 0")
     parser.add_argument("--split", choices=("seen", "unseen"), help="only this half, by the hash of the id")
-    parser.add_argument("--page", action="store_true", help="write docs/measured/explain_accuracy.md")
+    parser.add_argument("--page", action="store_true", help="write docs/accuracy.md")
     args = parser.parse_args()
     if args.page:
-        _page.write(__file__, tables())
+        _page.write(tables())
         return
     lp.explain("AssertionError: 25 is not divisible by 4")  # the first call compiles the patterns
     for path in [*([] if args.only else known()), *args.file]:

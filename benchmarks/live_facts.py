@@ -8,7 +8,7 @@ verdict is right, open or wrong.
 
     python benchmarks/live_facts.py --only 55   # some programs, with what is not as it is in truth
     python benchmarks/live_facts.py --measure   # all of them: writes live_facts.json
-    python benchmarks/live_facts.py --page      # writes docs/measured/live_facts.md
+    python benchmarks/live_facts.py --page      # writes docs/accuracy.md
 """
 
 from __future__ import annotations
@@ -115,14 +115,14 @@ def measured(only: str) -> dict[str, tuple[bool, str]]:
 
 
 def tables() -> dict[str, list[str]]:
-    """The table of docs/measured/live_facts.md, of the outcomes as they were measured."""
+    """The table of docs/accuracy.md, of the outcomes as they were measured."""
     rows = []
     for when, outcomes in json.loads(OUTCOMES.read_text()).items():
         verdicts = [verdict for _, verdict in outcomes.values()]
         counts = [verdicts.count(verdict) for verdict in ("right", "open", "wrong")]
         rows.append([when, len(outcomes), sum(facts for facts, _ in outcomes.values()), *counts])
     head = ("measured", "programs", "facts right", "verdict right", "open", "wrong")
-    return {"programs": _page.table(head, rows)}
+    return {"live_facts": _page.table(head, rows)}
 
 
 def main() -> None:
@@ -130,13 +130,13 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     asked.add_argument("--only", default="", help="of programs whose name begins so")
     asked.add_argument("--measure", action="store_true", help="of all programs: write live_facts.json")
-    asked.add_argument("--page", action="store_true", help="write docs/measured/live_facts.md")
+    asked.add_argument("--page", action="store_true", help="write docs/accuracy.md")
     asked.add_argument("--of", help=argparse.SUPPRESS)
     given = asked.parse_args()
     if given.of:
         answer(given.of)
     elif given.page:
-        _page.write(__file__, tables())
+        _page.write(tables())
     else:
         found = measured("" if given.measure else given.only)
         if given.measure:

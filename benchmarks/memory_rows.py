@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/memory_rows.py [--half even|odd] [--rows]
     .venv/bin/python benchmarks/memory_rows.py --fit     # what SHARES in llamapar/count/terms.py come from
-    .venv/bin/python benchmarks/memory_rows.py --page    # writes docs/measured/memory_rows.md
+    .venv/bin/python benchmarks/memory_rows.py --page    # writes docs/accuracy.md
 
 Each row of tests/oracles/peaks_*.json becomes a command line with what the row tells and nothing else. Scored
 is the counter that the row names, `max_reserved` where it names none. Nothing is chosen by a measured value.
@@ -327,17 +327,15 @@ FIT = ("counter", "half", "rows", "10th", "50th", "90th", "in SHARES")
 
 
 def tables() -> dict[str, list[str]]:
-    """Those of docs/measured/memory_rows.md."""
-    found, left = rows()
+    """That of docs/accuracy.md."""
+    found, _ = rows()
     others = [row for row in found if row.file != "ultrascale"]
-    fitted = [(half, halves(others, half)) for half in ("even", "odd")]
-    reasons = list(left.values())
-    return {
-        "scores": _page.table(SCORES, lines(found)),
-        "halves": _page.table(SCORES, [scores(f"the {half} half", same) for half, same in fitted]),
-        "fit": _page.table(FIT, fits(found)),
-        "left": _page.table(("missing", "rows"), [(why, reasons.count(why)) for why in sorted({*reasons})]),
-    }
+    lines = [
+        scores("all but the Ultra-Scale Playbook's", others),
+        scores("those to which no interval was fitted", halves(others, "odd")),
+        scores("the Ultra-Scale Playbook's", [row for row in found if row.file == "ultrascale"]),
+    ]
+    return {"memory": _page.table(SCORES, lines)}
 
 
 def main() -> None:
@@ -347,10 +345,10 @@ def main() -> None:
     parser.add_argument("--half", choices=("even", "odd"), help="one half of the rows")
     parser.add_argument("--rows", action="store_true", help="every row, worst first")
     parser.add_argument("--fit", action="store_true", help="the percentiles that SHARES come from")
-    parser.add_argument("--page", action="store_true", help="write docs/measured/memory_rows.md")
+    parser.add_argument("--page", action="store_true", help="write docs/accuracy.md")
     args = parser.parse_args()
     if args.page:
-        _page.write(__file__, tables())
+        _page.write(tables())
         return
     every, left = rows()
     found = halves(every, args.half)

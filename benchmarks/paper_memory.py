@@ -1,6 +1,6 @@
 """Memory of the Llama 3 paper's runs, and of figures in "Scaling Llama 3 Training ..." (ISCA 2025), counted.
 
-    .venv/bin/python benchmarks/paper_memory.py [--page]    # --page writes docs/measured/paper_memory.md
+    .venv/bin/python benchmarks/paper_memory.py [--page]    # --page writes docs/accuracy.md
 
 The figures show differences between ranks and between schedules in GB. They print neither dp nor, of the
 second, layers and batch, so only differences can be compared. Ours are those of Llama 3's trainer's row.
@@ -9,7 +9,6 @@ second, layers and batch, so only differences can be compared. Ours are those of
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,8 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import _page
 import llamapar as lp
 from llamapar.describe.jobs import JOBS
-from llamapar.describe.options import Values
-from llamapar.frameworks import FRAMEWORKS, Framework
+from llamapar.frameworks import FRAMEWORKS
 from llamapar.rules.memory_rule import memory_of
 
 GB = 10**9
@@ -36,21 +34,9 @@ PAPER = {
 
 TRAINER = FRAMEWORKS["llama3-trainer"]
 
-KEPT: dict[str, dict[str, bool]] = {
-    "gathered inputs of matmuls": {"regather": False},
-    "outputs of norms, SwiGLU's product": {"elementwise_kept": True},
-    "SiLU's output": {"silu_kept": True},
-}
-"""What a layer may keep → how a trainer's row says that it does."""
-
-
-def keeping(kept: dict[str, bool]) -> Framework:
-    """Llama 3's trainer, if its layers kept more."""
-    return replace(TRAINER, habits=replace(TRAINER.habits, **Values(kept)))
-
 
 @cache
-def fig9(schedule: str, zero: int, nc: int | None = None, everything: bool = False) -> lp.Memory:
+def fig9(schedule: str, zero: int, nc: int | None = None) -> lp.Memory:
     """26 layers on pp=4, so seven stages a rank less one at both ends; dp is not printed."""
     model = lp.model("llama3.1-405b").replace(n_layers=26, name="26 layers")
     layout = lp.Layout(tp=8, pp=4, virtual_stages=7, dp=16, zero=zero)
@@ -62,7 +48,7 @@ def fig9(schedule: str, zero: int, nc: int | None = None, everything: bool = Fal
         recompute="none",
         schedule=schedule,
         nc=nc,
-        framework=keeping({n: v for kept in KEPT.values() for n, v in kept.items()} if everything else {}),
+        framework=TRAINER,
     )
 
 
@@ -101,38 +87,22 @@ def differences() -> dict[str, float]:
     return dict(zip(PAPER, found, strict=True))
 
 
-def chunk() -> tuple[float, float]:
-    """GB of a chunk, one layer of one micro-batch: with as little kept as possible, and with everything."""
-    flexible, early = (fig9(*one, True) for one in (("flexible", 1, 6), ("interleaved-1f1b", 1, None)))
-    most = (flexible.expected_bytes - early.expected_bytes) / GB / 12
-    return next(iter(differences().values())) / 12, most
-
-
 def tables() -> dict[str, list[str]]:
-    """Those of docs/measured/paper_memory.md."""
-    jobs = []
+    """That of docs/accuracy.md."""
+    lines = []
     for name, published in JOBS.items():
         found = memory_of(published.job, TRAINER)
-        jobs.append((f"`{name}`", str(found.figure()), found.outcome))
-    kept = []
-    for what, facts in KEPT.items():
-        every = [memory_of(published.job, keeping(facts)) for published in JOBS.values()]
-        kept.append((what, *(f"{one.figure()}, {one.outcome}" for one in every)))
+        lines.append((f"`{name}`", str(found.figure()), found.outcome))
     figures = [(what, f"{PAPER[what]:.1f}", f"{own:.1f}") for what, own in differences().items()]
-    least, most = chunk()
     return {
-        "jobs": _page.table(("job", "a rank of the worst stage, GiB", "on H100 of 80 GB"), jobs),
-        "kept": _page.table(("if a layer kept", *(f"`{name}`, GiB" for name in JOBS)), kept),
-        "differences": _page.table(("GB", "published", "llamapar"), figures),
-        "chunk": _page.table(
-            ("a chunk", "GB"), [("as little kept as possible", f"{least:.2f}"), ("everything", f"{most:.2f}")]
-        ),
+        "paper_memory": _page.table(("job", "a rank of the worst stage, GiB", "on H100 of 80 GB"), lines),
+        "paper_figures": _page.table(("GB", "published", "llamapar"), figures),
     }
 
 
 def main() -> None:
     if "--page" in sys.argv:
-        _page.write(__file__, tables())
+        _page.write(tables())
         return
     for name, lines in tables().items():
         print(name, *lines, sep="\n")

@@ -1,7 +1,7 @@
 """Published recipes that ran, as `check`, `memory`, `cost` and `plan` judge them: none may be refused.
 
     .venv/bin/python benchmarks/recipes.py [--small] [--only WORD]
-    .venv/bin/python benchmarks/recipes.py --page    # writes docs/measured/recipes.md, in some minutes
+    .venv/bin/python benchmarks/recipes.py --page    # writes docs/accuracy.md, in some minutes
 
 Recipes are those of tests/oracles/recipes.json, which says what each states and where. Every function is
 given what the recipe states, as far as it has an option for it, and nothing else; the trainer too where the
@@ -17,11 +17,10 @@ import os
 import re
 import statistics
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,6 @@ RECIPES = Path(__file__).resolve().parent.parent / "tests" / "oracles" / "recipe
 
 LISTED = 100
 """Layouts that a plan is asked for: of the largest jobs each takes up to 30 ms."""
-
-FAR = 0.25
-"""Part of the first layout's step; a recipe that is predicted to lose more counts as placed badly."""
 
 COMPARED = re.compile(r"([\d.]+)% (slower|faster)")
 """How `plan.why` compares a layout with the first; without it, it refuses the layout."""
@@ -76,9 +72,8 @@ class Verdict:
     """What the library says of a recipe.
 
     refusals: command → why it refuses what ran. trainer: whether the library knows it. step, held: predicted,
-    in seconds and in bytes; measured, peak: what was published, 0 where nothing was. outcome: of `memory`.
-    place: in the plan's list of `listed`, 0 where it is not there; exact: with all that it states, not its
-    degrees alone. over: its step over the first's by the plan, less one.
+    in seconds and in bytes; measured, peak: what was published, 0 where nothing was. place: in the plan's
+    list of `listed`, 0 where it is not there. over: its step over the first's by the plan, less one.
     """
 
     recipe: dict[str, Any]
@@ -88,27 +83,13 @@ class Verdict:
     measured: float = 0.0
     held: Spread = NONE
     peak: float = 0.0
-    outcome: str = ""
     place: int = 0
-    exact: bool = False
     listed: int = 0
     over: float | None = None
-    why: str = ""
 
     @property
     def name(self) -> str:
         return str(self.recipe["name"])
-
-    @property
-    def maker(self) -> str:
-        return next(title for prefix, title in MAKERS.items() if self.name.startswith(prefix))
-
-    @property
-    def layout(self) -> str:
-        """The degrees that it states, in short."""
-        named = {"virtual_stages": "v", "dp_replicate": "rep", "micro_batch": "mbs", "zero": "zero"}
-        numbers = {named.get(name, name): self.recipe.get(name) for name in ("tp", "cp", "pp", "dp", *named)}
-        return " ".join(f"{name}{n}" for name, n in numbers.items() if n not in (None, 1) or name == "dp")
 
     def scored(self, what: str) -> tuple[float, bool, float] | None:
         """Error of the step or the peak, whether the interval holds it, and its high end over its low one.
@@ -220,7 +201,7 @@ def placed(recipe: dict[str, Any], plan: lp.Plan) -> dict[str, Any]:
     over = float(said[1]) / 100 * (1 if said[2] == "slower" else -1) if said else None
     if exact:
         over = steps[place - 1] / steps[0] - 1
-    found = {"place": place, "exact": exact, "listed": len(steps), "over": over, "why": why}
+    found: dict[str, Any] = {"place": place, "listed": len(steps), "over": over}
     # A layout faster than the slowest one listed would be there if it had been searched and had passed.
     if not place and (over is None or UNSEARCHED in why or over < max(steps) / steps[0] - 1):
         found["refused"] = f"{missing(recipe, plan)}: {why}"
@@ -251,7 +232,7 @@ def judged(recipe: dict[str, Any], plan: lp.Plan | str) -> Verdict:
     shown, peak = peak_of(recipe)
     memory = tried("memory", lp.memory, **trainer)
     if memory:
-        found |= {"outcome": memory.outcome, "held": memory.figure(shown), "peak": peak}
+        found |= {"held": memory.figure(shown), "peak": peak}
         if memory.outcome == TOO_MUCH:
             refusals["memory"] = f"at least {memory.low_bytes / GIB:.1f} GiB"
     cost = tried("cost", lp.cost, **trainer)
@@ -302,46 +283,19 @@ def cell(text: str) -> str:
     return "; ".join(line.strip() for line in text.splitlines()).replace("|", "/")
 
 
-def where(one: Verdict) -> str:
-    """Its place in the plan's list, in words."""
-    if one.place:
-        return f"{'≈ ' * (not one.exact)}{one.place} of {one.listed}{'+' * (one.listed == LISTED)}"
-    return "no" if "plan" in one.refusals else f"past {one.listed}"
-
-
 def summary(found: Sequence[Verdict]) -> list[str]:
-    groups = {"all": list(found)}
-    for one in found:
-        groups.setdefault(one.maker, []).append(one)
-    rows = []
-    for title, own in groups.items():
-        refused = [one for one in own if one.refusals]
-        overs = [one.over for one in own if one.over is not None]
-        outcomes = Counter(one.outcome for one in own if one.outcome)
-        rows.append(
-            (
-                *(title, len(own), len(refused)),
-                sum(1 for one in own if one.place and one.exact),
-                sum(1 for one in own if one.place and not one.exact),
-                sum(1 for one in own if not one.place and "plan" not in one.refusals),
-                share(statistics.median(overs) if overs else None),
-                *(score(own, "step")),
-                *(score(own, "peak")),
-                " · ".join(f"{n} {outcome}" for outcome, n in outcomes.items()),
-            )
-        )
-    head = (
-        "maker",
-        "recipes",
-        "refused by something",
-        "in the plan's list",
-        "its degrees are",
-        "further down",
+    """One row for all of them."""
+    overs = [one.over for one in found if one.over is not None]
+    row = (
+        *(len(found), sum(1 for one in found if one.refusals)),
+        sum(1 for one in found if one.place),
+        share(statistics.median(overs) if overs else None),
+        *(*score(found, "step"), *score(found, "peak")),
     )
-    more = ["over the plan's first, median"]
+    head = ["recipes", "refused", "in the plan's list", "over its first, median"]
     for what in ("step", "peak"):
-        more += [f"error of the {what}", f"its interval holds the {what}"]
-    return _page.table((*head, *more, "`memory` says"), rows)
+        head += [f"error of the {what}", f"its interval holds the {what}"]
+    return _page.table(head, [row])
 
 
 def refused(found: Sequence[Verdict]) -> list[str]:
@@ -357,49 +311,18 @@ def refused(found: Sequence[Verdict]) -> list[str]:
     return _page.table(("command", "recipes", "reason, of the first", "which"), rows)
 
 
-def far(found: Sequence[Verdict]) -> list[str]:
-    """Recipes that the plan thinks much slower than its first layout."""
-    rows = [one for one in found if one.over is not None and one.over > FAR]
-    return _page.table(
-        ("recipe", "stated", "over the first", "place", "why"),
-        ((f"`{one.name}`", one.layout, share(one.over), where(one), cell(one.why)) for one in by_over(rows)),
-    )
-
-
-def by_over(rows: Sequence[Verdict]) -> list[Verdict]:
-    return sorted(rows, key=lambda one: -(one.over or 0.0))
-
-
-def beside(true: float, predicted: Spread, unit: float) -> tuple[str, str]:
-    """A published figure, and the predicted one with its interval, in a unit."""
-    low, expected, high = (f"{end / unit:.3g}" for end in predicted)
-    return f"{true / unit:.3g}" if true else "–", f"{expected} ({low} to {high})" if predicted[1] else "–"
-
-
-def every(found: Sequence[Verdict]) -> list[str]:
-    rows = []
-    for one in found:
-        figures = *beside(one.measured, one.step, 1.0), *beside(one.peak, one.held, GIB)
-        placed = one.outcome or "–", where(one), share(one.over)
-        rows.append((f"`{one.name}`", one.recipe["gpus"], one.layout, *figures, *placed))
-    head = ("recipe", "GPUs", "stated", "step, s", "predicted", "peak, GiB", "predicted")
-    return _page.table((*head, "`memory` says", "place", "over the first"), rows)
-
-
-def tables(found: Sequence[Verdict] | None = None) -> dict[str, list[str]]:
-    """Those of docs/measured/recipes.md."""
-    found = verdicts(recipes()) if found is None else found
-    return {"summary": summary(found), "refused": refused(found), "far": far(found), "recipes": every(found)}
+def tables() -> dict[str, list[str]]:
+    """That of docs/accuracy.md."""
+    return {"recipes": summary(verdicts(recipes()))}
 
 
 def main() -> None:
-    write = partial(_page.write, __file__)
     if "--page" in sys.argv:
-        write(tables())
+        _page.write(tables())
         return
     only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
-    for name, lines in tables(verdicts(recipes("--small" in sys.argv, only))).items():
-        print(name, *lines, "", sep="\n")
+    found = verdicts(recipes("--small" in sys.argv, only))
+    print(*summary(found), "", *refused(found), sep="\n")
 
 
 if __name__ == "__main__":

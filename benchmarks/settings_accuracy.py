@@ -1,7 +1,7 @@
 """How much of real settings files is read right: fields right, confidently wrong, and unknown left unknown.
 
     .venv/bin/python benchmarks/settings_accuracy.py [--misses] [--clones FOLDER]
-    .venv/bin/python benchmarks/settings_accuracy.py --page    # writes docs/measured/settings_accuracy.md
+    .venv/bin/python benchmarks/settings_accuracy.py --page    # writes docs/accuracy.md
 
 Sets: the 71 files that the readers were written with, and 113 that they met once they were written. With
 FOLDER, which holds a clone of each repository as OWNER/NAME, also 46 and 59 whose labels were committed
@@ -63,30 +63,20 @@ def scored(rows: Iterable[Mapping[str, Any]]) -> Score:
 
 
 def tables() -> dict[str, list[str]]:
-    """Those of docs/measured/settings_accuracy.md."""
-    head = ("files", "fields", "right", "wrong without a doubt", "unknown that stay unknown")
+    """That of docs/accuracy.md."""
+    head = ("set", "files", "fields", "right", "wrong without a doubt", "unknown that stay unknown")
     held = {title: rows for title, rows in _sets(None) if rows}
-    formats: dict[str, list[Mapping[str, Any]]] = {}
-    for row in (row for rows in held.values() for row in rows):
-        formats.setdefault(row["format"], []).append(row)
-    return {
-        "sets": _page.table(
-            ("set", *head), [(TITLES[title], *figures(rows)) for title, rows in held.items()]
-        ),
-        "formats": _page.table(
-            ("format", *head), [(f"`{name}`", *figures(rows)) for name, rows in sorted(formats.items())]
-        ),
-    }
+    return {"settings": _page.table(head, [(TITLES[title], *figures(rows)) for title, rows in held.items()])}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--misses", action="store_true", help="name every field that is not right")
     parser.add_argument("--clones", type=Path, help="a folder with clones, as OWNER/NAME")
-    parser.add_argument("--page", action="store_true", help="write docs/measured/settings_accuracy.md")
+    parser.add_argument("--page", action="store_true", help="write docs/accuracy.md")
     said = parser.parse_args()
     if said.page:
-        _page.write(__file__, tables())
+        _page.write(tables())
         return
     head = f"{'set':33} {'rows':>5} {'fields':>7} {'right':>12} {'open':>5}"
     print(f"{head} {'sure, wrong':>12} {'unknown kept':>13}")

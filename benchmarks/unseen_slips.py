@@ -2,7 +2,7 @@
 
     python benchmarks/unseen_slips.py --only rope-turns-back   # one slip, with what its runs say
     python benchmarks/unseen_slips.py --measure                # all of them: writes unseen_slips.json
-    python benchmarks/unseen_slips.py --page                   # writes docs/measured/unseen_slips.md
+    python benchmarks/unseen_slips.py --page                   # writes docs/accuracy.md
 
 A slip of `unseen_slips.toml` is one edit, made in a temporary copy of the package. There a new process runs
 the slip's program as a user does, with defaults, in float64 and with both engines. A slip is noticed if the
@@ -20,7 +20,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -167,39 +167,11 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def tables() -> dict[str, list[str]]:
-    """Those of docs/measured/unseen_slips.md, from the outcomes that were measured."""
+    """That of docs/accuracy.md, from the outcomes that were measured."""
     found: dict[str, Outcome] = json.loads(OUTCOMES.read_text(encoding="utf-8"))["outcomes"]
-    known = slips()
-
-    def counts(some: Iterable[Slip]) -> list[int]:
-        each = [found[slip.id] for slip in some]
-        return [len(each), *(sum(of[engine]["noticed"] for of in each) for engine in ENGINES)]
-
-    files = dict.fromkeys(slip.file for slip in known)
-    by_file = [[f"`{file}`", *counts(s for s in known if s.file == file)] for file in files]
-    missed = [slip for slip in known if not all(of["noticed"] for of in found[slip.id].values())]
-    return {
-        "counts": _page.table(
-            ("in llamapar/", "slips", *(f"noticed, {engine}" for engine in ENGINES)),
-            [*by_file, ["all", *counts(known)]],
-        ),
-        "unseen": _page.table(
-            ("slip", "run", "the run's own lines", "why it is unseen"),
-            [(slip.what, slip.run, _lines(found[slip.id]), slip.unseen) for slip in missed],
-        ),
-        "noticed": _page.table(
-            ("slip", "run", "what the run says"),
-            [(slip.what, slip.run, _lines(found[slip.id])) for slip in known if slip not in missed],
-        ),
-    }
-
-
-def _lines(outcome: Outcome) -> str:
-    """What the engines say, in a cell of a table; once, if they say the same."""
-    said = {engine: "; ".join(of["says"]).replace("|", "\\|") or "none" for engine, of in outcome.items()}
-    if len(set(said.values())) == 1:
-        return next(iter(said.values()))
-    return ", ".join(f"{engine}: {text}" for engine, text in said.items())
+    seen = [sum(of[engine]["noticed"] for of in found.values()) for engine in ENGINES]
+    head = ("slips", *(f"noticed, {engine}" for engine in ENGINES))
+    return {"slips": _page.table(head, [(len(found), *seen)])}
 
 
 def main() -> None:
@@ -209,10 +181,10 @@ def main() -> None:
     parser.add_argument("--only", metavar="ID", action="append", help="this slip (may be given again)")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     parser.add_argument("--measure", action="store_true", help="write unseen_slips.json")
-    parser.add_argument("--page", action="store_true", help="write docs/measured/unseen_slips.md")
+    parser.add_argument("--page", action="store_true", help="write docs/accuracy.md")
     args = parser.parse_args()
     if args.page:
-        _page.write(__file__, tables())
+        _page.write(tables())
         return
     known = slips()
     chosen = [slip for slip in known if not args.only or slip.id in args.only]

@@ -26,7 +26,6 @@ SMALLEST = {
     "memory_rows": "",
     "paper_memory": "",
     "page": "--profiles 1 --moves 1 --tabs heads",
-    "plans": "--small",
     "recipes": "--small",
     "settings_accuracy": "",
     "table4": "",

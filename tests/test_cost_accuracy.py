@@ -34,8 +34,7 @@ def fair(half: str) -> list[Any]:
 
 @pytest.mark.parametrize("script", [as_printed, table4, paper_memory], ids=lambda script: script.__name__)
 def test_a_page_has_what_its_script_computes(script: Any) -> None:
-    name = script.__name__
-    assert _page.page(name).read_text("utf-8") == _page.filled(name, script.tables()), "--page"
+    assert _page.PAGE.read_text("utf-8") == _page.filled(script.tables()), "--page"
 
 
 def test_every_row_of_table_4_is_read_in_each_way() -> None:

@@ -203,7 +203,7 @@ def test_a_group_that_is_there_already_is_refused() -> None:
 )
 def test_some_failing_programs(name: str, verdict: str, axes: tuple[str, ...]) -> None:
     """Programs that were written before the debugger, of each kind; the whole table is
-    docs/measured/experiments.md."""
+    docs/accuracy.md."""
     (path,) = CELLS.glob(f"{name}*.py")
     cell = SimpleNamespace(**runpy.run_path(str(path)))
     model, layout = SimpleNamespace(**cell.MODEL), lp.Layout(**cell.LAYOUT)

@@ -22,7 +22,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import _page
 import explain_accuracy as accuracy
 from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE, Level
 from llamapar.diagnosis.vocabulary import CATEGORIES, SUBTYPES, VERDICTS
@@ -127,7 +126,7 @@ FIRST_ALONE = {"error-cases": 55, "wild": 68, "wordings": 167}
 
 
 @pytest.mark.parametrize("path", accuracy.known(), ids=lambda path: path.stem)
-def test_a_set_is_answered_as_its_page_says(path: Path) -> None:
+def test_a_set_is_answered(path: Path) -> None:
     """With what its reporter would give and by the message alone; no wrong cause is called likely, and no
     text with another cause is called a sharding problem."""
     cases = accuracy.read(path)
@@ -136,8 +135,4 @@ def test_a_set_is_answered_as_its_page_says(path: Path) -> None:
         assert {a.case["id"] for a in answers if a.asserted_wrong} <= WRONG
         if path.stem in FIRST_ALONE:
             assert [a.case["id"] for a in answers if accuracy.look_alike(a.case) and not a.spared] == []
-    counts = [sum(getattr(a, what) for a in given) for what in accuracy.SCORES]
-    counts += [sum(getattr(a, what) for a in alone) for what in ("fairly_right", "asserted_wrong")]
-    row = "| " + " | ".join(map(str, (accuracy.TITLES[path.stem], len(cases), *counts))) + " |"
-    assert row in _page.page("explain_accuracy").read_text("utf-8").splitlines()
     assert sum(a.strict for a in alone) >= FIRST_ALONE.get(path.stem, 0)

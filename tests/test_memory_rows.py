@@ -35,8 +35,7 @@ def test_measured_peaks_as_printed() -> None:
     assert percentile(errors, 0.9) < 0.33
     assert statistics.mean(row.held for row in others) > 0.73
     assert statistics.mean(row.held for row in found) > 0.79
-    page = _page.page("memory_rows").read_text("utf-8")
-    assert page == _page.filled("memory_rows", memory_rows.tables()), "--page"
+    assert _page.PAGE.read_text("utf-8") == _page.filled(memory_rows.tables()), "--page"
 
 
 def test_shares_are_the_fitted_halfs() -> None:

@@ -258,7 +258,7 @@ LINKS_AND_PIPES = "; the course follows no link and opens no pipe or device"
         ("link to nothing", f"notebooks/{NOTEBOOKS[-1]}", "{} is not a regular file" + LINKS_AND_PIPES),
         ("link to a file", f"notebooks/{NOTEBOOKS[-1]}", "{} is not a regular file" + LINKS_AND_PIPES),
         ("link to a folder", "notebooks", "{} is not a folder" + LINKS_AND_PIPES),
-        ("link to a folder", "docs/measured", "{} is not a folder" + LINKS_AND_PIPES),
+        ("link to a folder", "docs", "{} is not a folder" + LINKS_AND_PIPES),
         ("link to a folder", ".jupyter", "{} is not a folder" + LINKS_AND_PIPES),
         ("file", ".jupyter", "{} is not a folder" + LINKS_AND_PIPES),
     ],

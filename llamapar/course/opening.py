@@ -14,7 +14,7 @@ from llamapar.cli.serving import FIRST, become_a_server, server_options, shipped
 from llamapar.errors import LlamaparError
 from llamapar.records.tables import Plain, fold
 
-COPIED = ("notebooks/*.ipynb", "docs/*.md", "docs/measured/*.md")
+COPIED = ("notebooks/*.ipynb", "docs/*.md")
 """The files that a course consists of: its notebooks, and the pages that they link to."""
 
 STATE = ".jupyter"

@@ -52,7 +52,7 @@ class PublishedJob:
 
 
 _UNTOLD = ("attention kernel", "documents", "how MFU is counted")
-"""What no source says and what changes the predicted time: docs/measured/table4.md."""
+"""What no source says and what changes the predicted time: docs/accuracy.md."""
 
 
 def _row(cp: int, dp: int, sequences: int) -> Job:
