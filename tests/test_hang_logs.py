@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.diagnosis.lines import MOST_OF_WATCHDOG, WatchdogLines
+from llamapar.diagnosis.hang_lines import MOST, WatchdogLines
 from llamapar.hangs.answer import Hang
 from llamapar.hangs.dumps import MAX_RANKS
 from llamapar.hangs.watchdog import dumps_of_log
@@ -145,5 +145,5 @@ def test_a_log_of_any_size_is_read_soon(text: str) -> None:
         for _ in read.watch([text]):
             pass
         found = dumps_of_log(read.lines)
-    assert len(read.lines) <= max(MOST_OF_WATCHDOG, len(text))
+    assert len(read.lines) <= max(MOST, len(text))
     assert max(found, default=0) < MAX_RANKS

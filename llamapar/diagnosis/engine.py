@@ -14,9 +14,7 @@ from itertools import chain, islice
 from typing import Any
 
 from llamapar.describe.job import Job
-from llamapar.errors import LlamaparError
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.late import offered
 from llamapar.records.equations import Stated
 from llamapar.rules.fix import Fix
 from llamapar.rules.report import check_job
@@ -27,20 +25,11 @@ from llamapar.timing.fixes import find_fixes
 from .causes import explain_divides
 from .counts import explain_unequal
 from .explanation import Diagnosis, Explanation
+from .hang_lines import WatchdogLines
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import Known
 from .limits import limits, sentences
-from .lines import (
-    EXACT,
-    CandidateLine,
-    WatchdogLines,
-    causes,
-    is_watchdog,
-    line_blocks,
-    score,
-    strip,
-    text_blocks,
-)
+from .lines import EXACT, CandidateLine, causes, is_watchdog, line_blocks, score, strip, text_blocks
 from .observations import (
     AXES,
     Divides,
@@ -254,16 +243,7 @@ def _explain(parts: Iterable[str], known: Known, head: str, code: tuple[str, ...
     """Explain the likeliest line of a log that leads to a diagnosis; else the beginning of the log."""
     watchdog = WatchdogLines()
     candidates = causes(watchdog.watch(parts))
-    found = _of_candidates(candidates, known, head, code)
-    if not watchdog.lines:
-        return found
-    try:
-        explain_log = offered("hangs", "explain_log")
-    except LlamaparError as missing:
-        unread = f"the watchdog's lines are not read: {missing.what}; {missing.choose[0]}"
-        return replace(found, note="; ".join(filter(None, (found.note, unread))))
-    told: Explanation = explain_log(watchdog.lines, found, known)
-    return told
+    return watchdog.explained(_of_candidates(candidates, known, head, code), known)
 
 
 def _of_candidates(

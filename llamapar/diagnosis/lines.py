@@ -43,15 +43,6 @@ _EXCEPTION = re.compile(
 _CONSEQUENCE = pattern("consequence")
 _EXACT = pattern("exact_cause")
 _WATCHDOG = re.compile(r"[Ww]atchdog|[Tt]imed? ?out|collective operation timeout")
-_OF_WATCHDOG = re.compile(r"WorkNCCL\(SeqNum=|ast enqueued ")
-"""What stands in every line of torch's watchdog that says where its rank is."""
-
-MOST_OF_WATCHDOG = 2**18
-"""Most of those lines that are kept: two for each rank of the largest run, and for two of its groups."""
-
-_LONGEST_OF_WATCHDOG = 2000
-"""Characters of such a line that are kept."""
-
 _QUOTED = re.compile(r"^(?:-{1,6}> ?\d{1,6} |❱ {0,4}\d{1,6} │ ?|│ ?❱ {0,4}\d{1,6} │ ?)")
 """How IPython and rich mark the failing line."""
 
@@ -154,21 +145,6 @@ def strip(line: str) -> tuple[str, int | None]:
 def is_watchdog(line: str) -> bool:
     """Whether a line only reports that a rank waited in vain; the cause is then in other ranks' lines."""
     return bool(_WATCHDOG.search(line[:400]))
-
-
-class WatchdogLines:
-    """Collects the watchdog's lines of a log as it passes: `hangs` reads from them where each rank is."""
-
-    def __init__(self) -> None:
-        self.lines = list[str]()
-
-    def watch(self, blocks: Iterable[str]) -> Iterator[str]:
-        """The blocks of whole lines, unchanged."""
-        for block in blocks:
-            if len(self.lines) < MOST_OF_WATCHDOG and _OF_WATCHDOG.search(block):
-                rows = [row[:_LONGEST_OF_WATCHDOG] for row in block.split("\n")]
-                self.lines += [row for row in rows if _OF_WATCHDOG.search(row)]
-            yield block
 
 
 def score(text: str) -> float:

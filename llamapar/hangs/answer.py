@@ -98,7 +98,7 @@ def explain_dumps(
 def explain_log(lines: Sequence[str], found: Explanation, known: Known) -> Explanation:
     """The answer from the watchdog's lines of a log, unless its words name another cause.
 
-    lines: what `diagnosis.lines.WatchdogLines` kept. found: the answer from the log's words.
+    lines: what `diagnosis.hang_lines.WatchdogLines` kept. found: the answer from the log's words.
     """
     dumps = dumps_of_log(lines)
     if not dumps or (found.best is not None and found.best.category != CATEGORY):

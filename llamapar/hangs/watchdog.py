@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from llamapar.diagnosis.lines import MOST_OF_WATCHDOG
+from llamapar.diagnosis.hang_lines import MOST
 
 from .dumps import MAX_RANKS, NAMELESS, WORLD, CollectiveCall, Dump, Entry
 
@@ -38,7 +38,7 @@ def dumps_of_log(lines: Sequence[str]) -> dict[int, Dump]:
     """The last call of each rank in each group, by rank; {} without a line that says where a rank stands."""
     stands = dict[tuple[int, str], tuple[int, bool, str]]()  # rank and group → number, whether ended, label
     calls = dict[tuple[int, int], CollectiveCall]()  # rank and number → its call
-    for text in lines[:MOST_OF_WATCHDOG]:
+    for text in lines[:MOST]:
         group, work, last = (form.search(text) for form in (_GROUP, _WORK, _LAST))
         named = _RANK.search(text) or group
         rank = int(named.groups()[-1]) if named else MAX_RANKS
