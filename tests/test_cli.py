@@ -324,7 +324,7 @@ REFUSALS = [
     ("memory --model tiny --seq-len 8e3", "seq_len='8e3': a whole number is needed", "--seq-len 8000"),
     ("memory --model tiny --seq-len 8 --recompute selctive", "recompute='selctive' is not", "selective"),
     ("memory --model llama3-8b --tp 16 --seq-len 8", "tp=16 does not divide n_kv_heads=8", "--tp 8"),
-    (f"{JOB} --global-batch 100", "global_batch=100 sequences are no whole", "--global-batch 128"),
+    (f"{JOB} --global-batch 100", "global_batch=100 is no whole number", "--global-batch 128"),
     ("loading", "a model is needed", "llamapar loading --help"),
     ("loading --model tiny --format q41", "format='q41' is not known", "q40"),
     ("loading --model tiny --memory-gib 64GB", "memory_gib='64GB': a", "--memory-gib 64"),

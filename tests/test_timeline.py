@@ -220,6 +220,14 @@ def test_a_bubble_is_a_share_of_compute_wherever_a_percentage_stands_beside_the_
     cost = lp.cost("llama3-8b", {"pp": 4}, seq_len=8192, global_batch=8)
     assert cost.seconds["pipeline idle"] > 0
     hover = [text for bar in lp.view(cost).spec["data"] for text in bar["hovertext"]]
-    said = " ".join([made.title, str(made), *answers._fast(cost), str(cost), *hover])
+    said = " ".join(
+        [
+            made.title,
+            str(made),
+            *answers._fast(lp.check("llama3-8b", {"pp": 4}, seq_len=8192, global_batch=8)),
+            str(cost),
+            *hover,
+        ]
+    )
     assert set(re.findall(r"bubble [^;\n]*?%( of compute)?", said)) == {" of compute"}
     assert re.search(r"idle \d+% of it in the pipeline", said)

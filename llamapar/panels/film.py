@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 
 from llamapar.figures.tape import rows_and_columns
-from llamapar.records.tables import Plain, plural, span
+from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import CollectiveEvent, Tape, TapeStep, grouped, some
+
+from .piece_words import dims, out_of_order, place_words, unit
 
 KINDS = {
     "all_reduce": "all-reduce",
@@ -150,72 +152,6 @@ def _flat(sizes: Sequence[int], at: Sequence[Sequence[range]]) -> list[list[int]
         else:
             found.append([i, i + 1])
     return found
-
-
-UNITS = {
-    "batch": "sequences",
-    "seq": "tokens",
-    "n_heads": "heads",
-    "n_kv_heads": "KV heads",
-    "q_dim": "query rows",
-}
-UNITS |= {
-    "kv_dim": "KV rows",
-    "ffn_dim": "hidden columns",
-    "vocab_size": "vocabulary rows",
-    "dim": "columns",
-}
-"""Name of a dim → what a piece along it is made of."""
-
-
-def dim_names(step: TapeStep, tape: Tape) -> list[str]:
-    """The name of each dim of the whole tensor, from its size and position; "" for an unnamed dim."""
-    whole, sizes = step.global_shape or (), tape.sizes
-    names = []
-    for dim, n in enumerate(whole):
-        if len(whole) == 4 and dim > 1:
-            usual: tuple[str, ...] = ("n_heads", "n_kv_heads") if dim == 2 else ("head_dim",)
-        elif step.name in ("positions",) or (dim == 1 and len(whole) > 2) or (dim == 1 and n == sizes["seq"]):
-            usual = ("seq",)
-        elif dim == 0 and n == sizes["batch"]:
-            usual = ("batch",)
-        else:
-            usual = ("dim", "q_dim", "kv_dim", "ffn_dim", "vocab_size")
-        names.append(next((name for name in usual if sizes[name] == n), ""))
-    return names
-
-
-def dims(step: TapeStep, tape: Tape) -> list[str]:
-    """Each dim with the axes that cut it: "batch", "seq/cp", "n_heads/tp"; an unnamed dim shows its size."""
-    whole = step.global_shape or next(iter(step.local.values()), ())
-    names = dim_names(step, tape) or [""] * len(whole)
-    cuts = [f"{''.join(f'/{axis}' for axis in step.cut.get(dim, ()))}" for dim in range(len(whole))]
-    return [f"{name or n}{cut}" for name, n, cut in zip(names, whole, cuts, strict=True)]
-
-
-def _unit(step: TapeStep, tape: Tape, dim: int) -> str:
-    return UNITS.get(dim_names(step, tape)[dim], "rows")
-
-
-def place_words(step: TapeStep, tape: Tape, rank: int) -> str:
-    """How a rank holds the tensor: "summand over TP · piece: tokens 0–3, 12–15"."""
-    words, at = [], step.at.get(rank)
-    for kind, numbers in grouped({n: p.kind for n, p in enumerate(step.places.values()) if p.dim is None}):
-        over = "·".join(list(step.places)[n].upper() for n in numbers)
-        words.append("numbers of its own" if kind == "own" else f"{kind} over {over}")
-    for dim, axes in step.cut.items():
-        what = "summand of a piece" if any(step.places[a].kind == "summand" for a in axes) else "piece"
-        where = ", ".join(span(part) for part in at[dim]) if at is not None else ""
-        words.append(f"{what}: {_unit(step, tape, dim)} {where}")
-    for dim, parts in _out_of_order(step, rank):
-        words.append(f"{_unit(step, tape, dim)} in the order {', '.join(map(span, parts))}")
-    return " · ".join(words)
-
-
-def _out_of_order(step: TapeStep, rank: int) -> list[tuple[int, Sequence[range]]]:
-    """Uncut dims that a rank holds completely but in another order, as an all-gather leaves them."""
-    at = step.at.get(rank, ())
-    return [(dim, parts) for dim, parts in enumerate(at) if len(parts) > 1 and dim not in step.cut]
 
 
 # -- a collective ------------------------------------------------------------------------------
@@ -395,7 +331,7 @@ def _computation(line: Sequence[TapeStep], reads: Sequence[TapeStep], names: str
 
 def _held(step: TapeStep, tape: Tape) -> str:
     """ "Each rank has its own tokens (CP) of `partial`, as a summand over TP." """
-    own = [f"its own {_unit(step, tape, dim)} ({'·'.join(axes).upper()})" for dim, axes in step.cut.items()]
+    own = [f"its own {unit(step, tape, dim)} ({'·'.join(axes).upper()})" for dim, axes in step.cut.items()]
     over: dict[str, str] = {}
     for kind in ("copy", "summand", "own"):
         over[kind] = " and ".join(axis.upper() for axis, place in step.places.items() if place.kind == kind)
@@ -403,6 +339,6 @@ def _held(step: TapeStep, tape: Tape) -> str:
     words += f", the same as the other ranks of {over['copy']}" if over["copy"] else ""
     words += f", as a summand over {over['summand']}" if over["summand"] else ""
     words += f", with numbers of its own over {over['own']}" if over["own"] else ""
-    for dim, _ in _out_of_order(step, min(step.values)):
-        words += f", with {_unit(step, tape, dim)} in the order of the ranks that sent them"
+    for dim, _ in out_of_order(step, min(step.values)):
+        words += f", with {unit(step, tape, dim)} in the order of the ranks that sent them"
     return f"{words}."
