@@ -19,7 +19,6 @@ from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer_of, retu
 from .output import as_text
 
 if TYPE_CHECKING:
-    from llamapar.nodes.loading import Loading
     from llamapar.timing.cost import Cost
 
 _MEMORY = ("accounting", "loss", "master_weights")
@@ -54,13 +53,6 @@ def _explorer(given: Given) -> CommandAnswer:
     said = given.of("model", *LAYOUT, *FACTS, "framework")  # A flag that was not given is False.
     job = Job.of(given.model, given.layout, **given.of(*FACTS)) if any(said.values()) else None
     open_explorer(job, **given.of("framework", "browser", "port"))
-
-
-def _overflows(_: Given, found: Loading) -> list[str]:
-    """The counters that overflow."""
-    from llamapar.nodes.loading import overflow_lines
-
-    return [as_text(line) for line in overflow_lines(found)]
 
 
 def _reasons(given: Given, cost: Cost) -> list[str]:
@@ -143,7 +135,7 @@ PLAIN: Mapping[str, Command] = {
         exits="0 it fits, 1 it does not or may not fit",
         ok="fits",
         positional=MODEL_WORD,
-        below=_overflows,
+        below=lambda _, found: [as_text(line) for line in found.overflow_lines()],
         helps={"seq_len": "tokens in the KV cache"},
     ),
     "schedule": Command(

@@ -246,6 +246,10 @@ class Loading(AsDict, Record):
                 found.append(count)
         return tuple(found)
 
+    def overflow_lines(self) -> list[str]:
+        """The counts that overflow, as lines; of many the first ones and the last."""
+        return [str(self.overflows[i]) for i in cut(len(self.overflows))]
+
     # -- forms ---------------------------------------------------------------------------------
 
     @property
@@ -307,8 +311,3 @@ def loading(
         real("memory_gib", memory_gib, 1 / 1024, 2**20),
         whole("seq_len", seq_len, 1, 2**31 - 1),
     )
-
-
-def overflow_lines(found: Loading) -> list[str]:
-    """The counts that overflow, as lines; of many the first ones and the last."""
-    return [str(found.overflows[i]) for i in cut(len(found.overflows))]
