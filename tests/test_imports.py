@@ -58,10 +58,11 @@ def loaded(code: str, *names: str) -> set[str]:
 
 def test_facts_of_settings_do_not_wait_for_another_import() -> None:
     """The words for recompute and schedules belong to a room that reading alone does not import."""
-    row = 'read(cases()["tt-32-recipe-tp2cp2pp2"])'
+    rows = ("tt-01-405b-2024-08", "mg-03-apertus-70b")
     code = f"sys.path.insert(0, {str(ROOT / 'tests')!r})\nfrom settings_cases import cases, read\n"
-    facts = printed(f"{code}print({row}.facts())")
-    assert "'recompute': 'selective', 'schedule': 'interleaved-1f1b'" in facts
+    facts = printed(f"{code}print(*(read(cases()[row]).facts() for row in {rows}))")
+    assert "'recompute': 'full'" in facts
+    assert "'schedule': 'interleaved-1f1b'" in facts
 
 
 def test_nothing_heavy_is_loaded_until_it_is_used() -> None:
