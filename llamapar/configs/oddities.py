@@ -23,7 +23,6 @@ from .draft import (
     public,
     scalar,
     section_of,
-    whole_count,
 )
 from .files import Files
 from .flags import Flags, is_known
@@ -94,23 +93,6 @@ def served_model(source: SettingsSource, files: Files) -> None:
         if (before.text == "serve" or _IMAGE in before.text) and not word.text.startswith("-"):
             named_model(source, Entry("vllm serve", word.text, word.line), {"as": "model"})
             return
-
-
-def distributed_llama(source: SettingsSource, files: Files) -> None:
-    """The root computes beside its workers. A file's name says the model and the type of its weights."""
-    draft, model, workers = source.draft, source.get("model"), source.get("workers")
-    text = source.text("model")
-    many = len(source.held.values.get("workers", ())) if isinstance(source.held, Flags) else 0
-    source.put("tp", 1 + many, "workers")
-    if workers is not None:
-        draft.put("tp", 1 + many, source.origin(workers, "--workers and the root"))
-    weights = re.search(r"(q40|q80|f16|f32)", text)
-    if weights and (buffers := source.text("buffer-float-type")):
-        source.put("dtype", f"{weights[1]} weights, {buffers} buffers", "buffer-float-type")
-    match = re.search(r"llama[_-]?(\d)(?:[_.-](\d))?[_-](\d+)b", text)
-    if match and model is not None:
-        version = f"{match[1]}.{match[2]}" if match[2] else match[1]
-        draft.take_model(f"llama{version}-{match[3]}b", source.origin(model))
 
 
 _GPT2 = 50257
@@ -212,77 +194,3 @@ def colossal_assertions(source: SettingsSource, files: Files) -> None:
     if zero >= 2 and pp > 1:
         why = f"zero_stage {zero} with pp_size > 1 fails an assertion (line 1135)"
         draft.contradictions.append(Contradiction("zero", (zero, 1), why))
-
-
-def colossal_ranks(source: SettingsSource, files: Files) -> None:
-    """A command that says every degree says the number of GPUs."""
-    draft = source.draft
-    degrees = {axis: source.count(f"{axis}-size") for axis in ("pp", "dp", "ep")}
-    product = math.prod(degree or 1 for degree in degrees.values())
-    gpus = draft.number("gpus") or draft.number("gpus_per_node")
-    if degrees["ep"] is not None and gpus and product != gpus:
-        said = " · ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree)
-        draft.contradictions.append(Contradiction("gpus", (gpus, product), f"{said} = {product}"))
-
-
-def colossal_benchmark(source: SettingsSource, files: Files) -> None:
-    """benchmark.py: -c is a size of Llama 2; without a pipeline a DP rank's batch goes through whole."""
-    draft, config, batch = source.draft, source.get("c", "config"), source.draft.number("batch_per_dp")
-    size = str(config.value) if config else "7b"
-    name = f"llama2-{size}" if size in ("7b", "13b", "70b") else size
-    draft.take_model(name, Origin(source.name, 0, "-c, 7b by default"))
-    if draft.number("pp") == 1 and batch:
-        draft.derive("micro_batch", batch, "no pipeline: the batch of a DP rank goes through whole")
-
-
-# -- MaxText ---------------------------------------------------------------------------------------
-
-_MAXTEXT = {
-    "tp": ("tensor", "tensor_sequence"),
-    "cp": ("context", "sequence"),
-    "pp": ("pipeline",),
-    "dp_replicate": ("data",),
-    "dp_shard": ("fsdp",),
-}
-"""Degree → the axes of MaxText's mesh whose product it is."""
-
-_REST = {"ici_fsdp_parallelism": "-1", "dcn_data_parallelism": "-1"}
-"""The axes that take the rest of the devices by default, within a slice and between slices (base.yml)."""
-
-
-def maxtext_axes(source: SettingsSource, files: Files) -> None:
-    """An axis is its ways within a slice (ici) times those between (dcn); -1 takes the rest."""
-    draft, node = source.draft, 1
-    for field, names in _MAXTEXT.items():
-        total = 1
-        for key in (f"{where}_{name}_parallelism" for name in names for where in ("ici", "dcn")):
-            entry = source.get(key)
-            text = scalar(entry.value) if entry else _REST.get(key, "1")
-            ways = whole_count(text)
-            if text == "-1":
-                # The rest for data between slices is one where all of fsdp is given.
-                given = source.get("ici_fsdp_parallelism") and source.get("dcn_fsdp_parallelism")
-                draft.fills = draft.fills if given and entry is None else "dp"
-            elif ways is None and entry is not None:
-                source.unreadable(field, entry)
-                break
-            total *= ways or 1
-            node *= (ways or 1) if key.startswith("ici") else 1
-        else:
-            draft.derive(field, total, f"ici · dcn {names[0]}")
-    if "dp_shard" in draft.facts:
-        shares = draft.number("dp_shard") != 1 or draft.fills
-        draft.derive("zero", 3 if shares else 0, "fsdp axes share parameters")
-    if node > 1:
-        draft.derive("gpus_per_node", node, "the product of the ici degrees")
-
-
-def maxtext_batch(source: SettingsSource, files: Files) -> None:
-    """A device's batch is that of the devices that share its sequences, too."""
-    draft, batch = source.draft, source.get("per_device_batch_size")
-    each = whole_count(positive_number(batch.value)) if batch else None
-    if each and batch is not None:
-        shared = math.prod(draft.number(axis) or 1 for axis in ("tp", "cp", "pp"))
-        how = f"{batch.path} {each} · {shared} devices that share sequences"
-        draft.put("micro_batch", each * shared, source.origin(batch, how))
-        draft.derive("micro_batches", 1, "one batch a step")
