@@ -905,6 +905,16 @@ def test_a_key_that_nobody_reads_and_that_saves_memory_opens_it(key: str) -> Non
     assert off.not_covered == () or "may take" not in off.not_covered[0]
 
 
+def test_float8_of_matmuls_saves_no_memory_of_weights() -> None:
+    text = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\ntensor_parallel_degree = 2\n'
+        "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\n"
+    )
+    settings = lp.read_settings(text=text, known={"gpus": 8})
+    assert "saves" not in settings.job
+    assert not any("may take" in line for line in settings.not_covered)
+
+
 # -- versions --------------------------------------------------------------------------------------
 
 TITAN_70B = '[model]\nname = "llama3"\nflavor = "70B"\n[training]\nseq_len = 8192\n[parallelism]\n'

@@ -66,6 +66,8 @@ def question(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
             for field in {draft.defaulted[key]: None for key in meant if key in draft.defaulted}:
                 draft.missing(field, slip)
         words = {word.lower() for word in _WORDS.findall(entry.path)}
+        if {"float", "8"} <= words:
+            continue  # torchtitan's quantize.linear.float8 is of matmuls, and keeps the weights
         for saved, telling in _SAVING.items():
             if draft.covered and scalar(entry.value) not in _OFF and any(map(telling.fullmatch, words)):
                 draft.refuse(f"{said}: may take less memory", saves=saved)
