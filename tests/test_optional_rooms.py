@@ -112,7 +112,15 @@ for name, module in PUBLIC.items():
     except lp.LlamaparError as refused:
         refusals[name] = str(refused)
 answers["public"] = refusals
+
+def attempt(model, layout):
+    import torch
+
+    return torch.zeros(3, model["heads"] * 2 // layout.tp).view(3, 4, 2)
+
 answers["library"] = lp.check("llama3-8b", {"tp": 2}).ok, lp.run("mlp", "tiny", tp=2).ok
+answers["lp.debug"] = str(lp.debug(attempt, {"heads": 4}, tp=2, deadline=20))
+answers["lp.clinic"] = str(lp.clinic("8 is not 4").snapshot().summary)
 answers["time-out"] = str(Scene([RankStatus(0, (), "")], {}, {}).timeout(1.0, {}, {0: b"no record"}))
 json.dump(answers, sys.stdout)
 """
@@ -184,6 +192,8 @@ def test_the_others_work_without_a_room_and_its_doors_say_how_to_get_it(room: st
     here = {name for name, module in PUBLIC.items() if (module or name).partition(".")[0] == room}
     assert answers["public"] == dict.fromkeys(here, missing)
     assert answers["library"] == [True, True]
+    assert answers["lp.debug"].startswith("A sharding problem: it passes in one process")
+    assert "8 is not 4" in answers["lp.clinic"]
     what, _, install = missing.split("\n")
     assert answers["time-out"] == "".join(
         [
