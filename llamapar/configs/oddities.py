@@ -6,21 +6,16 @@ A row names these functions under `oddities`; each gets the row's source, after 
 from __future__ import annotations
 
 import itertools
-import math
 import re
 
 from llamapar.describe.configfile import Values
-from llamapar.describe.models import PRESETS
 from llamapar.frameworks.settings import MODEL, Contradiction
 
 from .documents import Entry
 from .draft import (
     Draft,
     Fact,
-    Origin,
     SettingsSource,
-    positive_number,
-    public,
     scalar,
     section_of,
 )
@@ -65,22 +60,6 @@ def drop_model(draft: Draft) -> None:
         del draft.facts[name]
 
 
-_TUNE = re.compile(r"torchtune\.models\.\w+\.((?:q?lora_)?)(llama\d)_(?:(\d)_)?(\d+b)$")
-
-
-def torchtune_model(source: SettingsSource, files: Files) -> None:
-    """A builder's name is a version of Llama and a size, with an adapter in front."""
-    entry = source.get("model._component_")
-    match = _TUNE.match(source.text("model._component_"))
-    if match and entry is not None:
-        version = f"{match[2]}.{match[3]}" if match[3] else match[2]
-        source.draft.take_model(f"{version}-{match[4]}", Origin(source.name, 0, entry.path))
-        if match[1]:
-            source.draft.refuse(f"{match[1].rstrip('_')}: less memory", source.origin(entry), "lora")
-    elif entry is not None:
-        source.draft.missing("model", f"{entry.value} is a table of torchtune's own")
-
-
 _IMAGE = "vllm-openai"
 """In the name of the container images whose entry point serves: what follows are vLLM's arguments."""
 
@@ -93,55 +72,6 @@ def served_model(source: SettingsSource, files: Files) -> None:
         if (before.text == "serve" or _IMAGE in before.text) and not word.text.startswith("-"):
             named_model(source, Entry("vllm serve", word.text, word.line), {"as": "model"})
             return
-
-
-_GPT2 = 50257
-"""Tokens of GPT-2's vocabulary, which gpt2-vocab.json holds."""
-
-
-def nemo_vocabulary(source: SettingsSource, files: Files) -> None:
-    """The tokenizer's vocabulary, where it is a public model's or GPT-2's."""
-    kind, file = source.get("model.tokenizer.type"), source.get("model.tokenizer.vocab_file")
-    if kind is None or "vocab_size" in source.draft.facts:
-        return
-    config = public(str(kind.value))
-    if config is not None:
-        origin = Origin(source.name, kind.line, f"the vocabulary of {config.name}")
-        source.draft.put("vocab_size", PRESETS.get(config.name, config).vocab_size, origin)
-    elif kind.value == "GPT2BPETokenizer" and file and file.value == "gpt2-vocab.json":
-        source.draft.put("vocab_size", _GPT2, Origin(source.name, file.line, "GPT-2's vocabulary"))
-
-
-# -- GPT-NeoX --------------------------------------------------------------------------------------
-
-_GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
-"""Activations with a gate (megatron/model/activations.py, get_activation)."""
-
-
-def neox_width(source: SettingsSource, files: Files) -> None:
-    """The MLP's inner width: what a gate leaves of intermediate_size, for the parameters stay as many."""
-    draft, dim = source.draft, source.draft.number("dim") or 0
-    inner, factor = source.count("intermediate_size"), source.get("expansion_factor")
-    if "ffn_dim" in draft.unknown or not (dim or inner):
-        return
-    if source.text("mlp_type") == "llama":
-        wide = inner or math.ceil(int(2 * dim * 4 / 3) / 256) * 256
-        draft.derive("ffn_dim", wide, "mlp_type llama: intermediate_size, or 8/3 of the width up to 256s")
-        return
-    if inner is None and factor is not None and factor.value is not None:
-        many = positive_number(factor.value)
-        if many is None:
-            source.unreadable("ffn_dim", factor)
-            return
-        inner = int(many * dim)
-    wide, each = inner or 4 * dim, source.count("mlp_multiple_of") or 1
-    if source.text("activation") in _GATED:
-        gated = math.ceil(int(wide * 2 / 3) / (2 * each)) * each
-        how = f"{wide} is not the gated width: two thirds, up to a multiple of 2·{each}, halved"
-        draft.derive("ffn_dim", gated, how)
-    else:
-        how = "intermediate_size, four times the width by default"
-        draft.derive("ffn_dim", math.ceil(wide / each) * each, how)
 
 
 # -- sharing and ranks -----------------------------------------------------------------------------
@@ -178,19 +108,3 @@ def trainer_sharding(source: SettingsSource, files: Files) -> None:
         source.draft.derive("zero", 0, "DDP, unless --fsdp or --deepspeed")
     else:
         source.draft.missing("zero", "the launch says it, which is not among these files")
-
-
-# -- ColossalAI ------------------------------------------------------------------------------------
-
-
-def colossal_assertions(source: SettingsSource, files: Files) -> None:
-    """What the plugin asserts (hybrid_parallel_plugin.py:1135 and above)."""
-    draft, zero, pp = source.draft, source.draft.number("zero") or 0, source.draft.number("pp") or 1
-    ways, asked = source.get("sp_size"), source.count("sp_size") or 1
-    if asked > 1 and ways is not None and source.says("enable_sequence_parallelism") is not True:
-        where = f"{source.name}:{ways.line}"
-        why = f"sp_size {asked} without enable_sequence_parallelism fails an assertion ({where})"
-        draft.contradictions.append(Contradiction("sequence_parallel", (asked, False), why))
-    if zero >= 2 and pp > 1:
-        why = f"zero_stage {zero} with pp_size > 1 fails an assertion (line 1135)"
-        draft.contradictions.append(Contradiction("zero", (zero, 1), why))
