@@ -155,11 +155,10 @@ TRANSFORMER_ENGINE = (
     "AssertionError: cp_comm_type='a2a' requires num_heads % cp_size == 0 for Q, K, V. Found "
     "num_heads_q = 8, num_heads_kv = 2, cp_size = 16."
 )
-OLDER = "AssertionError: The number of attention heads needs to be divisible by CP size!"
 DEEPSPEED = "ValueError: Attention head count 12 is not divisible by SP size 8"
 
 
-@pytest.mark.parametrize("text", [TRANSFORMER_ENGINE, OLDER, DEEPSPEED])
+@pytest.mark.parametrize("text", [TRANSFORMER_ENGINE, DEEPSPEED])
 def test_the_errors_of_others_are_explained_by_what_cuts_heads_over_cp(text: str) -> None:
     told = lp.explain(text)
     assert (told.verdict, told.best.category) == ("sharding", "heads_not_divisible")
