@@ -108,7 +108,7 @@ class Files:
             program = next((n for n, text in enumerate(texts) if text.endswith((".py", ".sh"))), 0)
             for text in (*(word.text for word in command.environment.values()), *texts[program + 1 :]):
                 name = re.split(r"[/=]", text)[-1]
-                if re.search(r"\.(?:toml|ya?ml)$", name) and name not in self.texts:
+                if re.search(r"\.(?:toml|ya?ml)$", name) and name not in (*self.texts, "base.yml"):
                     return name
         return ""
 

@@ -6,18 +6,24 @@ A row names these functions under `oddities`; each gets the row's source, after 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 from llamapar.describe.configfile import Values
+from llamapar.describe.models import PRESETS
 from llamapar.frameworks.settings import MODEL, Contradiction
 
 from .documents import Entry
 from .draft import (
     Draft,
     Fact,
+    Origin,
     SettingsSource,
+    positive_number,
+    public,
     scalar,
     section_of,
+    whole_count,
 )
 from .files import Files
 from .flags import Flags, is_known
@@ -60,6 +66,22 @@ def drop_model(draft: Draft) -> None:
         del draft.facts[name]
 
 
+_TUNE = re.compile(r"torchtune\.models\.\w+\.((?:q?lora_)?)(llama\d)_(?:(\d)_)?(\d+b)$")
+
+
+def torchtune_model(source: SettingsSource, files: Files) -> None:
+    """A builder's name is a version of Llama and a size, with an adapter in front."""
+    entry = source.get("model._component_")
+    match = _TUNE.match(source.text("model._component_"))
+    if match and entry is not None:
+        version = f"{match[2]}.{match[3]}" if match[3] else match[2]
+        source.draft.take_model(f"{version}-{match[4]}", Origin(source.name, 0, entry.path))
+        if match[1]:
+            source.draft.refuse(f"{match[1].rstrip('_')}: less memory", source.origin(entry), "lora")
+    elif entry is not None:
+        source.draft.missing("model", f"{entry.value} is a table of torchtune's own")
+
+
 _IMAGE = "vllm-openai"
 """In the name of the container images whose entry point serves: what follows are vLLM's arguments."""
 
@@ -72,6 +94,72 @@ def served_model(source: SettingsSource, files: Files) -> None:
         if (before.text == "serve" or _IMAGE in before.text) and not word.text.startswith("-"):
             named_model(source, Entry("vllm serve", word.text, word.line), {"as": "model"})
             return
+
+
+def distributed_llama(source: SettingsSource, files: Files) -> None:
+    """The root computes beside its workers. A file's name says the model and the type of its weights."""
+    draft, model, workers = source.draft, source.get("model"), source.get("workers")
+    text = source.text("model")
+    many = len(source.held.values.get("workers", ())) if isinstance(source.held, Flags) else 0
+    source.put("tp", 1 + many, "workers")
+    if workers is not None:
+        draft.put("tp", 1 + many, source.origin(workers, "--workers and the root"))
+    weights = re.search(r"(q40|q80|f16|f32)", text)
+    if weights and (buffers := source.text("buffer-float-type")):
+        source.put("dtype", f"{weights[1]} weights, {buffers} buffers", "buffer-float-type")
+    match = re.search(r"llama[_-]?(\d)(?:[_.-](\d))?[_-](\d+)b", text)
+    if match and model is not None:
+        version = f"{match[1]}.{match[2]}" if match[2] else match[1]
+        draft.take_model(f"llama{version}-{match[3]}b", source.origin(model))
+
+
+_GPT2 = 50257
+"""Tokens of GPT-2's vocabulary, which gpt2-vocab.json holds."""
+
+
+def nemo_vocabulary(source: SettingsSource, files: Files) -> None:
+    """The tokenizer's vocabulary, where it is a public model's or GPT-2's."""
+    kind, file = source.get("model.tokenizer.type"), source.get("model.tokenizer.vocab_file")
+    if kind is None or "vocab_size" in source.draft.facts:
+        return
+    config = public(str(kind.value))
+    if config is not None:
+        origin = Origin(source.name, kind.line, f"the vocabulary of {config.name}")
+        source.draft.put("vocab_size", PRESETS.get(config.name, config).vocab_size, origin)
+    elif kind.value == "GPT2BPETokenizer" and file and file.value == "gpt2-vocab.json":
+        source.draft.put("vocab_size", _GPT2, Origin(source.name, file.line, "GPT-2's vocabulary"))
+
+
+# -- GPT-NeoX --------------------------------------------------------------------------------------
+
+_GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
+"""Activations with a gate (megatron/model/activations.py, get_activation)."""
+
+
+def neox_width(source: SettingsSource, files: Files) -> None:
+    """The MLP's inner width: what a gate leaves of intermediate_size, for the parameters stay as many."""
+    draft, dim = source.draft, source.draft.number("dim") or 0
+    inner, factor = source.count("intermediate_size"), source.get("expansion_factor")
+    if "ffn_dim" in draft.unknown or not (dim or inner):
+        return
+    if source.text("mlp_type") == "llama":
+        wide = inner or math.ceil(int(2 * dim * 4 / 3) / 256) * 256
+        draft.derive("ffn_dim", wide, "mlp_type llama: intermediate_size, or 8/3 of the width up to 256s")
+        return
+    if inner is None and factor is not None and factor.value is not None:
+        many = positive_number(factor.value)
+        if many is None:
+            source.unreadable("ffn_dim", factor)
+            return
+        inner = int(many * dim)
+    wide, each = inner or 4 * dim, source.count("mlp_multiple_of") or 1
+    if source.text("activation") in _GATED:
+        gated = math.ceil(int(wide * 2 / 3) / (2 * each)) * each
+        how = f"{wide} is not the gated width: two thirds, up to a multiple of 2·{each}, halved"
+        draft.derive("ffn_dim", gated, how)
+    else:
+        how = "intermediate_size, four times the width by default"
+        draft.derive("ffn_dim", math.ceil(wide / each) * each, how)
 
 
 # -- sharing and ranks -----------------------------------------------------------------------------
@@ -108,3 +196,93 @@ def trainer_sharding(source: SettingsSource, files: Files) -> None:
         source.draft.derive("zero", 0, "DDP, unless --fsdp or --deepspeed")
     else:
         source.draft.missing("zero", "the launch says it, which is not among these files")
+
+
+# -- ColossalAI ------------------------------------------------------------------------------------
+
+
+def colossal_assertions(source: SettingsSource, files: Files) -> None:
+    """What the plugin asserts (hybrid_parallel_plugin.py:1135 and above)."""
+    draft, zero, pp = source.draft, source.draft.number("zero") or 0, source.draft.number("pp") or 1
+    ways, asked = source.get("sp_size"), source.count("sp_size") or 1
+    if asked > 1 and ways is not None and source.says("enable_sequence_parallelism") is not True:
+        where = f"{source.name}:{ways.line}"
+        why = f"sp_size {asked} without enable_sequence_parallelism fails an assertion ({where})"
+        draft.contradictions.append(Contradiction("sequence_parallel", (asked, False), why))
+    if zero >= 2 and pp > 1:
+        why = f"zero_stage {zero} with pp_size > 1 fails an assertion (line 1135)"
+        draft.contradictions.append(Contradiction("zero", (zero, 1), why))
+
+
+def colossal_ranks(source: SettingsSource, files: Files) -> None:
+    """A command that says every degree says the number of GPUs."""
+    draft = source.draft
+    degrees = {axis: source.count(f"{axis}-size") for axis in ("pp", "dp", "ep")}
+    product = math.prod(degree or 1 for degree in degrees.values())
+    gpus = draft.number("gpus") or draft.number("gpus_per_node")
+    if degrees["ep"] is not None and gpus and product != gpus:
+        said = " · ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree)
+        draft.contradictions.append(Contradiction("gpus", (gpus, product), f"{said} = {product}"))
+
+
+def colossal_benchmark(source: SettingsSource, files: Files) -> None:
+    """benchmark.py: -c is a size of Llama 2; without a pipeline a DP rank's batch goes through whole."""
+    draft, config, batch = source.draft, source.get("c", "config"), source.draft.number("batch_per_dp")
+    size = str(config.value) if config else "7b"
+    name = f"llama2-{size}" if size in ("7b", "13b", "70b") else size
+    draft.take_model(name, Origin(source.name, 0, "-c, 7b by default"))
+    if draft.number("pp") == 1 and batch:
+        draft.derive("micro_batch", batch, "no pipeline: the batch of a DP rank goes through whole")
+
+
+# -- MaxText ---------------------------------------------------------------------------------------
+
+_MAXTEXT = {
+    "tp": ("tensor", "tensor_sequence"),
+    "cp": ("context", "sequence"),
+    "pp": ("pipeline",),
+    "dp_replicate": ("data",),
+    "dp_shard": ("fsdp",),
+}
+"""Degree → the axes of MaxText's mesh whose product it is."""
+
+_REST = {"ici_fsdp_parallelism": "-1", "dcn_data_parallelism": "-1"}
+"""The axes that take the rest of the devices by default, within a slice and between slices (base.yml)."""
+
+
+def maxtext_axes(source: SettingsSource, files: Files) -> None:
+    """An axis is its ways within a slice (ici) times those between (dcn); -1 takes the rest."""
+    draft, node = source.draft, 1
+    for field, names in _MAXTEXT.items():
+        total = 1
+        for key in (f"{where}_{name}_parallelism" for name in names for where in ("ici", "dcn")):
+            entry = source.get(key)
+            text = scalar(entry.value) if entry else _REST.get(key, "1")
+            ways = whole_count(text)
+            if text == "-1":
+                # The rest for data between slices is one where all of fsdp is given.
+                given = source.get("ici_fsdp_parallelism") and source.get("dcn_fsdp_parallelism")
+                draft.fills = draft.fills if given and entry is None else "dp"
+            elif ways is None and entry is not None:
+                source.unreadable(field, entry)
+                break
+            total *= ways or 1
+            node *= (ways or 1) if key.startswith("ici") else 1
+        else:
+            draft.derive(field, total, f"ici · dcn {names[0]}")
+    if "dp_shard" in draft.facts:
+        shares = draft.number("dp_shard") != 1 or draft.fills
+        draft.derive("zero", 3 if shares else 0, "fsdp axes share parameters")
+    if node > 1:
+        draft.derive("gpus_per_node", node, "the product of the ici degrees")
+
+
+def maxtext_batch(source: SettingsSource, files: Files) -> None:
+    """A device's batch is that of the devices that share its sequences, too."""
+    draft, batch = source.draft, source.get("per_device_batch_size")
+    each = whole_count(positive_number(batch.value)) if batch else None
+    if each and batch is not None:
+        shared = math.prod(draft.number(axis) or 1 for axis in ("tp", "cp", "pp"))
+        how = f"{batch.path} {each} · {shared} devices that share sequences"
+        draft.put("micro_batch", each * shared, source.origin(batch, how))
+        draft.derive("micro_batches", 1, "one batch a step")

@@ -42,7 +42,7 @@ def titan_zero(source: SettingsSource, files: Files) -> None:
 
 
 def titan_stages(source: SettingsSource, files: Files) -> None:
-    """Virtual stages: one or two by the schedule; unknown where layers_per_stage says it."""
+    """Virtual stages: one or two by the schedule, unless layers_per_stage says it."""
     draft, pp = source.draft, source.draft.number("pp")
     if pp is None:
         draft.missing("virtual_stages", "the pipeline's degree would say it")
@@ -50,12 +50,19 @@ def titan_stages(source: SettingsSource, files: Files) -> None:
     if pp == 1:
         draft.derive("virtual_stages", 1, "pp = 1")
         return
-    if each := source.get(*_at("pipeline_parallel_layers_per_stage")):
-        draft.missing("virtual_stages", f"{each.path} {each.value} says it, with the number of layers")
     schedule = source.get(*_at("pipeline_parallel_schedule"))
     kind = str(schedule.value) if schedule else "1F1B"
     draft.put("schedule", kind, source.origin(schedule))
-    if each is None:
+    each, n_layers = source.count(*_at("pipeline_parallel_layers_per_stage")), _layers(source)
+    # The embedding and the output count as a layer each.
+    stages = -(-(n_layers + 2) // each) if each and n_layers else 0
+    if stages and stages % pp == 0:
+        draft.derive("virtual_stages", stages // pp, f"({n_layers} + 2) / {each} stages over pp={pp}")
+    elif stages:
+        draft.missing("virtual_stages", f"{stages} stages of {each} layers over pp={pp}")
+    elif each:
+        draft.missing("virtual_stages", "the number of layers would say it")
+    else:
         single = kind.lower() in ("1f1b", "gpipe")
         draft.derive("virtual_stages", 1 if single else 2, f"the default of {kind}")
 
@@ -103,6 +110,12 @@ _PRESETS = {
     "llama3_ft": _LLAMA_3,
 }
 """Model of upstream's tables → flavour → preset."""
+
+
+def _layers(source: SettingsSource) -> int | None:
+    flavour = source.get("model.flavor")
+    preset = _preset(source, str(flavour.value) if flavour else "")
+    return PRESETS[preset].n_layers if preset else None
 
 
 def _preset(source: SettingsSource, flavour: str) -> str:
