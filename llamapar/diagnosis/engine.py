@@ -30,6 +30,7 @@ from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import Known
 from .limits import limits, sentences
 from .lines import EXACT, CandidateLine, causes, is_watchdog, line_blocks, score, strip, text_blocks
+from .next_command import without_arithmetic
 from .observations import (
     AXES,
     Divides,
@@ -44,7 +45,6 @@ from .observations import (
 from .quotes import Quote, quoted_rules, quotes, speakers, whose
 from .reading import LIMIT, Reading
 from .slips import indivisible_sizes
-from .steps import without_arithmetic
 from .tensors import explain_held, explain_place
 from .vocabulary import CATEGORIES, CODES, NOT_SHARDING, SHARDING, UNKNOWN
 
