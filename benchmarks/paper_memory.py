@@ -9,6 +9,7 @@ second, layers and batch, so only differences can be compared. Ours are those of
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import _page
 import llamapar as lp
 from llamapar.describe.jobs import JOBS
-from llamapar.frameworks import FRAMEWORKS
+from llamapar.describe.options import Values
+from llamapar.frameworks import FRAMEWORKS, Framework
 from llamapar.rules.memory_rule import memory_of
 
 GB = 10**9
@@ -35,8 +37,21 @@ PAPER = {
 TRAINER = FRAMEWORKS["llama3-trainer"]
 
 
+KEPT: dict[str, dict[str, bool]] = {
+    "gathered inputs of matmuls": {"regather": False},
+    "outputs of norms, SwiGLU's product": {"elementwise_kept": True},
+    "SiLU's output": {"silu_kept": True},
+}
+"""What a layer may keep → how a trainer's row says that it does."""
+
+
+def keeping(kept: dict[str, bool]) -> Framework:
+    """Llama 3's trainer, if its layers kept more."""
+    return replace(TRAINER, habits=replace(TRAINER.habits, **Values(kept)))
+
+
 @cache
-def fig9(schedule: str, zero: int, nc: int | None = None) -> lp.Memory:
+def fig9(schedule: str, zero: int, nc: int | None = None, everything: bool = False) -> lp.Memory:
     """26 layers on pp=4, so seven stages a rank less one at both ends; dp is not printed."""
     model = lp.model("llama3.1-405b").replace(n_layers=26, name="26 layers")
     layout = lp.Layout(tp=8, pp=4, virtual_stages=7, dp=16, zero=zero)
@@ -48,7 +63,7 @@ def fig9(schedule: str, zero: int, nc: int | None = None) -> lp.Memory:
         recompute="none",
         schedule=schedule,
         nc=nc,
-        framework=TRAINER,
+        framework=keeping({n: v for kept in KEPT.values() for n, v in kept.items()} if everything else {}),
     )
 
 
@@ -85,6 +100,13 @@ def differences() -> dict[str, float]:
         balanced[-1] - balanced[-2],
     )
     return dict(zip(PAPER, found, strict=True))
+
+
+def chunk() -> tuple[float, float]:
+    """GB of a chunk, one layer of one micro-batch: with as little kept as possible, and with everything."""
+    flexible, early = (fig9(*one, True) for one in (("flexible", 1, 6), ("interleaved-1f1b", 1, None)))
+    most = (flexible.expected_bytes - early.expected_bytes) / GB / 12
+    return next(iter(differences().values())) / 12, most
 
 
 def tables() -> dict[str, list[str]]:

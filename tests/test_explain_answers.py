@@ -40,6 +40,7 @@ def case(what: Any, why: str = "", **known: Any) -> tuple[Any, str, dict[str, An
 ANSWERS: dict[str, list[Any]] = {
     "sharding: checkpoint_tp_mismatch, likely": [
         case(LOADED.format("attn.qkv_proj.weight", "[3072, 4096]", "[12288, 4096]"), "12288/3072 = 4", tp=4),
+        case(MEET.format(262144, 349526, 0), "262144·8 = 2097152 ≈ 2097156", dp="6->8"),
         case(LOADED.format("lm_head.weight", "[16032, 4096]", "[128256, 4096]"), gpus=1),  # of the saving run
     ],
     "sharding: checkpoint_tp_mismatch, possible": [
@@ -116,8 +117,12 @@ ANSWERS: dict[str, list[Any]] = {
         case(MEET.format(32064, 16032, 0), "32064/2 = 16032"),
         case("embed_tokens.weight is [16032, 8192]", "model"),
     ],
-    "sharding: fsdp_uneven, possible": [],
+    "sharding: fsdp_uneven, possible": [
+        case("scatter: invalid tensor size at index 1 (expected (9, 4), got (8, 4))", dp=3),
+        case(MEET.format(43, 42, 0), dp=3),
+    ],
     "sharding: heads_not_divisible, likely": [
+        case("RuntimeError: Split sizes doesn't match total dim 0 size", "36/5 = 7.2", n_heads=36, gpus=5),
         case(f"stack expects each tensor: {VIEW.format([2, 8, 3, 5, 64], 16384)}", n_heads=16, cp=3),
         case(VIEW.format([1, 128, 6, 5, 64], 128 * 32 * 64), cp=6, heads=32),
         case(frame("qkv.view(2, 8, 6, 288)", QKV), tp=10, heads=64, head_dim=96),
@@ -129,8 +134,8 @@ ANSWERS: dict[str, list[Any]] = {
         case("mul got incompatible shapes for broadcasting: (2, 8, 3669), (1, 1, 3670).", tp=3, ffn=11008),
     ],
     "sharding: hidden_or_ffn_not_divisible, possible": [
-        case(MEET.format(4700, 14336, 2), model="llama3-8b", tp=3),  # no share, but what check refuses
         case("AssertionError: 4096 is not divisible by 3", "4096/3 = 1365.33"),
+        case(MEET.format(40, 30, 2), tp=16),  # shares of 630
         case("ValueError: extent 427 of the first operand is unlike the 426 of the second", tp=6, ffn=2560),
         case(
             CHANNELS.format("[5, 426, 3]", "[2, 427, 7]", 426) + ", but got 427 channels instead",
@@ -226,6 +231,13 @@ ANSWERS: dict[str, list[Any]] = {
         LOADED.format("score.weight", "[2, 4096]", "[1, 4096]"),
         LOADED.format("norm.weight", "[4096]", "[5120]"),
     ],
+    "not_sharding: other, possible": [
+        case(LOADED.format("gate_proj.weight", "[14336, 4096]", "[11008, 4096]"), "14336/11008 = 1.30233"),
+        PRODUCT.format(16, 5120, 4096),  # no degree makes one of the other
+    ],
+    "unknown: hidden_or_ffn_not_divisible, possible": [
+        case(MEET.format(4700, 14336, 2), model="llama3-8b", tp=3),  # no share
+    ],
     "not_sharding: position/rope, likely": [
         case("index out of range in self", seq=900, max_seq_len=512),
     ],
@@ -234,6 +246,7 @@ ANSWERS: dict[str, list[Any]] = {
     ],
     "unknown: heads_not_divisible, possible": [
         "pixel_unshuffle expects height to be divisible by downscale_factor, but 8 is not divisible by 3",
+        VIEW.format([6, 12, 128], 9600),
     ],
     "unknown: kv_heads_lt_tp, possible": [
         case(ZERO, "n_kv_heads"),

@@ -356,6 +356,21 @@ def test_a_rank_s_target_is_not_divided_by_another_rank_s_size() -> None:
     assert told.best.equations == ("1048576 = 1024·8·128", "32/8 = 4")
 
 
+@pytest.mark.parametrize(
+    ("third", "level"),
+    [
+        (MEET.format(16, 52, 2), "possible"),  # the rest of 52 over 3
+        (MEET.format(18, 52, 2), "weak"),  # the same again
+    ],
+)
+def test_a_share_of_another_size_makes_a_degree_surer(third: str, level: str) -> None:
+    told = lp.explain(paste(MEET.format(18, 52, 2), third))
+    no_share = lp.explain(paste(MEET.format(18, 52, 2), MEET.format(11, 52, 2)))
+    assert "tp=3" not in str(no_share)
+    assert told.best.cause == "18 and 52 are shares of size 52 over tp=3, which does not divide"
+    assert str(told.best.level) == level
+
+
 def test_ranks_of_a_log_are_read_apart() -> None:
     first, second = RESHAPED.format(1024, 1024 * 8 * 128), RESHAPED.format(512, 512 * 8 * 128)
     both = traceback(0, "k = k.view(shape)", first), traceback(1, "v = v.view(shape)", second)

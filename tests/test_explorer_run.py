@@ -160,7 +160,7 @@ def test_shows_errors_tape_trace_and_device(tiny: Explorer) -> None:
     tape, errors, volumes = shown["tables"]
     assert ["q", "[2, 64, 16, 8]", "[2, 64, 8, 8]", "dim 2 by tp"] in [row[:4] for row in tape["rows"]]
     assert [row[1] for row in errors["rows"]] == ["out", "x", "wq", "wk", "wv", "wo"]
-    assert volumes["rows"] == [["tp", "4", "131,072", "131,072", "0", "262,144"]]
+    assert volumes["rows"] == [["tp", "4", "65,536", "65,536", "0", "131,072"]]
     assert [t["wrong"] for t in shown["tables"]] == [[], [], []]
     assert shown["figure"]["data"]
 

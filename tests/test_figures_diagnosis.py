@@ -158,8 +158,8 @@ def drawable(told: Any) -> bool:
             ["115 whole groups of 128 weights", "the rest: 64 of 128"],
         ),
         (
-            "size mismatch for tok_embeddings.weight: copying a param with shape torch.Size([32000, 4096]) "
-            "from checkpoint, the shape in current model is torch.Size([32256, 4096])",
+            "AssertionError: padded_vocab_size value from checkpoint (32000) is not equal to the input "
+            "argument value (32256)",
             {},
             "vocabularies padded to different multiples",
             ["32000: 32,000", "32256: 32,256"],

@@ -6,8 +6,9 @@ import math
 import re
 from collections.abc import Iterator
 
-from llamapar.records.equations import Comparison, Product
+from llamapar.records.equations import Comparison, Equation, Multiples, Product, Stated
 
+from .cuts import rounded_up
 from .hypothesis import LIKELY, POSSIBLE, Hypothesis, found
 from .known import Known
 from .observations import AXES, Unequal
@@ -33,7 +34,9 @@ def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis
     axes = concepts & {*AXES}
     two_layouts = _TWO_RUNS.search(r.low) and (axes or "world" in concepts)
     if two_layouts or _PIECES.search(r.low):
-        return  # Two runs: see `limits`; unequal pieces are no counts.
+        return  # See `limits`.
+    if "vocab" in concepts:
+        yield from _padded(o.values, known)
     if "lora" in concepts:
         category, what = "lora_tp", "the adapter's rows and the base's"
     elif concepts & {"microbatch", "batch"}:
@@ -68,3 +71,16 @@ def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis
         cause = f"{what} do not fit together: {numbers[0]} and {numbers[1]} should be one number"
         blame = None if category == "position/rope" else True  # A model's table may be short by itself.
         yield found(category, POSSIBLE, cause, Comparison(numbers[0], "≠", numbers[1]), parallel=blame)
+
+
+def _padded(values: tuple[int, ...], known: Known) -> Iterator[Hypothesis]:
+    """A vocabulary beside its padded form."""
+    for small, big in zip(sorted(values), sorted(values)[1:], strict=False):
+        if 10000 < small < big < 1.1 * small and rounded_up(small, big, known):
+            cause = f"a vocabulary of {small} rows is padded to {big}"
+            equation: Equation = Stated(f"{big} - {small} = {big - small} pad rows")
+            if small % 64 == big % 64 == 0:
+                cause = f"one vocabulary in {small} and in {big} rows: padded to different multiples"
+                equation = Multiples((small, big), 64)
+            yield found("vocab_padding", POSSIBLE, cause, equation, needs="padding, tp")
+            return

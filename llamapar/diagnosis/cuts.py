@@ -140,6 +140,7 @@ def quantised_groups(known: Known) -> list[SizeCut]:
 # -- of sizes that are assumed ---------------------------------------------------------------------
 
 _WIDTHS = ("dim", "ffn_dim", "n_heads", "vocab_size", "q_dim", "kv_dim")
+_CUT = ("ffn_dim", "dim", "vocab_size")
 LEAST = 16
 """A size of a public model, at least, that a number does not have by chance."""
 
@@ -174,6 +175,44 @@ def is_vocabulary(n: int, known: Known) -> bool:
     public = n > 20000 and "vocab_size" in widths(n, Known())
     return n == known.get("vocab_size") or public or (60000 < n < 2**20 and n % 1024 > 0)
 
+
+def assumed(small: int, big: int, known: Known) -> Iterator[SizeCut]:
+    """The uneven cut of columns that explains both sizes, by the known degree or else a usual one.
+
+    Either one size is the whole, or both are shards of an unknown whole.
+    """
+    given = [(axis, k) for axis in ("tp", "dp", "world") if (k := known.get(axis) or 1) > 1][:1]
+    axis, degree = given[0] if given else ("tp", 0)
+    padded = (k for k in plausible_degrees(Known()) if big - small < k <= _MOST and big % k == 0)
+    tried = [(big, degree or -(-big // small)), (small, degree or next(padded, 0))]
+    if degree and (axis != "tp" or not (known.model or given_as(big, known))):
+        tried.insert(0, ((degree - 1) * big + small, degree))
+    for whole, k in tried:
+        fact = next((fact for fact in _CUT if fact in widths(whole, known)), "")
+        category = CATEGORY.get(fact, WIDTH) if axis == "tp" else "fsdp_uneven"
+        cut = SizeCut(fact, category, axis, whole, max(k, 1))
+        exact = small in cut.shares if whole >= big else big in cut.gathered
+        if (k <= small or axis == "dp") and not cut.even and exact and cut.explains(small, big):
+            yield cut
+            return
+
+
+_UNITS = (1, 64, 96, 128, 256)
+"""Columns that are not parted: one, or those of a head."""
+
+
+def relates(small: int, big: int, known: Known) -> bool:
+    """Whether some degree converts one size into the other, with heads kept whole or split."""
+    for unit in (unit for unit in _UNITS if small % unit == big % unit == 0):
+        part, whole = small // unit, big // unit
+        tried = {known.get("tp") or 0, whole // part, -(-whole // part)} - {0, 1}
+        if any(part in on_a_rank(whole, k) for k in tried if k <= _MOST):
+            return True
+    return False
+
+
+_MOST = 64
+"""A degree, at most, that is thought of where none is known."""
 
 # -- heads -----------------------------------------------------------------------------------------
 

@@ -10,9 +10,11 @@ from llamapar.describe.layout import divisors
 from llamapar.describe.models import ModelConfig
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
+from .cuts import cuts, uneven
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, Hypothesis, found
 from .known import Known
 from .reading import Reading
+from .vocabulary import categories_of
 from .words import either, pattern, table
 
 
@@ -20,6 +22,7 @@ def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Hypotheses about division by zero, memory, counters and checkpoints."""
     yield from _zero_division(r, known)
     yield from _past_the_rows(r, known)
+    yield from _unequal_pieces(r, known)
     yield from _memory(r, known)
     yield from _counter(r, known)
     yield from _checkpoint(r, known)
@@ -58,6 +61,7 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
         yield found("kv_heads_lt_tp", POSSIBLE, cause, parallel=blame, needs=needs, quoted=True)
 
 
+_COLLECTIVE = pattern("collective_of_unequal_pieces")
 _PAST = pattern("past_the_rows")
 _OF_A_RANK = re.compile(r"\btp|_tp\b|rank|shard|parallel|local_|\bstart")
 _TABLE = pattern("table_of_tokens")
@@ -81,6 +85,17 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
         numbers = Comparison(index, "≥", size) if size else _of_rank(known, "seq_len", "cp")
         yield found("position/rope", POSSIBLE, cause, numbers, parallel=blame, needs=needs)
         return
+    counted = [cut for cut in cuts(known) if cut.axis != "dp" and cut.columns == 1]
+    for cut in counted if size else [cut for cut in counted if cut.fact == "vocab_size"]:
+        rows, numbers = size or max(cut.shares - {cut.whole}, default=1), Quotient(cut.count, cut.degree)
+        # one past the end is anybody's mistake, but for a token, which is the next rank's first
+        if rows in cut.shares and rows + (cut.fact != "vocab_size") <= index < cut.whole:
+            if not cut.even:
+                cause = f"{index} of {cut}, which does not divide, is past the {rows} of one rank"
+                yield found(cut.category, POSSIBLE, cause, numbers)
+            cause = f"{index} of {cut} is looked up among the {rows} of one rank"
+            yield found(LOCAL, LIKELY if cut.even else POSSIBLE, cause, numbers)
+            return
     for axis in ("tp", "cp") if size < index else ():
         degree = known.get(axis) or 1
         if index < size * degree:
@@ -102,6 +117,32 @@ def _of_rank(known: Known, size: str, axis: str) -> Quotient | None:
     """A known size over a known degree."""
     whole, degree = known.get(size), known.get(axis) or 1
     return Quotient(whole, degree) if whole and degree > 1 else None
+
+
+_FEWER = re.compile(r"not enough values to unpack|index out of range")
+_PARTS = re.compile(r"equal division|stack expects each tensor to be equal size")
+_LATER = re.compile(r"at entry 0 and .{1,80} at entry (?:[2-9]|\d\d)")
+"""Samples of different lengths differ from the start; equal parts differ at the last one."""
+
+_KEYS = re.compile(r"\b(?:kv|k|v|keys?|values?|xk|xv)\b|kv_")
+
+
+def _unequal_pieces(r: Reading, known: Known) -> Iterator[Hypothesis]:
+    """Pieces that should be equal differ, or are too few: which known size do the ranks not divide?"""
+    if _COLLECTIVE.search(r.low):
+        cause = "a collective takes pieces of equal size, and the ranks' pieces differ"
+    elif _FEWER.search(r.low) and ".chunk(" in r.line:
+        cause = "a tensor came apart in fewer chunks than there are ranks, which do not divide it"
+    elif _PARTS.search(r.low) and (r.parallel or not r.shapes or _LATER.search(r.low)):
+        cause = "parts that should be equal are not"
+    else:
+        return
+    keys = ["kv_heads_lt_tp"] if any(_KEYS.search(line) for line in r.code) else []
+    named = [*keys, *categories_of(r.named)]
+    rows = sorted(uneven(known), key=lambda cut: (cut.count not in r.values, cut.category not in named))
+    for cut in rows:
+        level = LIKELY if len(rows) == 1 and not r.shapes else POSSIBLE  # else the sizes decide
+        yield found(cut.category, level, f"{cause}: {cut}", Quotient(cut.count, cut.degree))
 
 
 _OOM = pattern("out_of_memory")
@@ -130,6 +171,7 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
     equal = list(_as_large(size, m, known)) if size and m else []
     numbers, names = [equation for _, equation in equal], list(dict.fromkeys(name for name, _ in equal))
     heavy = m and m.n_params * 2 > 60 * 2**30 * (known.get("world") or 1)
+    numbers += _more_than_there_is(r) if not numbers else []
     if m and size and heavy and float(size[1]) * _UNIT[size[2]] <= 16 * m.n_params:  # more is a batch
         numbers.append(Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights"))
     cause = f"a rank holds more than its memory{f' of {there[1] or there[2]} GiB' if there else ''}"
@@ -146,6 +188,22 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
         "memory_oom_layout", level, cause, *numbers,
         parallel=blame, needs=needs, remedy=remedy, quoted=size is not None,
     )  # fmt: skip
+
+
+_AMOUNT = re.compile(r"\b(\d{1,9}(?:\.\d{0,6})?) ?(gib|mib|kib|gb|mb|kb)\b")
+
+
+def _more_than_there_is(r: Reading) -> list[Equation]:
+    """The first amount of memory that a text names, where it is more than the last."""
+    amounts = [
+        (float(number) * _UNIT[unit], f"{number} {unit.upper().replace('IB', 'iB')}")
+        for number, unit in _AMOUNT.findall(r.low)
+    ]
+    if not amounts and len(r.values) == 2 and r.values[0] > r.values[1] > 0:
+        return [Comparison(r.values[0], ">", r.values[1])]
+    if len(amounts) < 2 or amounts[0] <= amounts[-1]:
+        return []
+    return [Stated(f"{amounts[0][1]} > {amounts[-1][1]}")]
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llamapar.records.equations import Comparison, Equation, Quotient, Stated
+from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
-from .cuts import HEADS, LEAST, SizeCut, cuts, given_as, quantised_groups, uneven, widths
+from .cuts import HEADS, LEAST, SizeCut, assumed, cuts, given_as, quantised_groups, relates, uneven, widths
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, Hypothesis, Level, first, found
 from .known import Known
 from .meetings import BATCH, DifferingSizes
@@ -29,6 +29,9 @@ def by_known_cuts(it: DifferingSizes) -> Found:
     if "lora" in it.r.evident or it.key == "lora":
         return
     alike = isinstance(it.o, Pair | Matmul)
+    if alike and (runs := list(_two_runs(it))):
+        yield from runs
+        return
     named = it.name not in ("", LABELS)  # an even shard of it, see `_weight`
     known_cuts = list(cuts(it.known)) if it.meetings else []
     if it.name == LABELS:  # which count tokens or samples, whatever else has such a size
@@ -60,6 +63,18 @@ def by_known_cuts(it: DifferingSizes) -> Found:
             yield h if sure else replace(h, level=min(h.level, POSSIBLE))
 
 
+def _two_runs(it: DifferingSizes) -> Found:
+    """Two shards of one size, cut for the two degrees of a change; a shard may be padded."""
+    for axis, change in it.known.changes.items():
+        few, many = sorted(int(n) if n.isdecimal() else 0 for n in change)
+        small, big = it.small, it.big
+        if few and small > many and 0 <= abs(small * many - big * few) < many:
+            cause = f"{small} and {big} are shares of one size, cut for {axis}={many} and for {axis}={few}"
+            numbers = Comparison(Product((small, many)), "≈", big * few)
+            if it.dim or not (it.key in TABLES or "vocab_size" in widths(big, it.known)):  # see `tensors`
+                yield found("checkpoint_tp_mismatch", LIKELY, cause, numbers)
+
+
 _QUANTISED = re.compile(r"quant|gptq|\bawq|scales|zeros|group_?size")
 
 
@@ -75,13 +90,15 @@ def _groups(it: DifferingSizes) -> Found:
                 yield from _uneven(cut, a, b, LIKELY if spoken else POSSIBLE)
 
 
-def _uneven(cut: SizeCut, a: int, b: int, level: Level, meet: bool = False) -> Found:
+def _uneven(
+    cut: SizeCut, a: int, b: int, level: Level, meet: bool = False, parallel: bool | None = True
+) -> Found:
     """Two sizes are uneven shards of one; where tensors meet, one of them perhaps gathered."""
     gathered = meet and {a, b} & cut.gathered - {cut.whole} and cut.fact != "seq_len"
     numbers, facts = Quotient(cut.count, cut.degree), {cut.axis: cut.degree}
     cause = f"{a} and {b} are shares of {cut}, which does not divide"
     level = min(level, POSSIBLE) if gathered else level
-    yield found(cut.category, level, cause, numbers, facts=facts)
+    yield found(cut.category, level, cause, numbers, parallel=parallel, facts=facts)
 
 
 # -- one is a slice of the other -------------------------------------------------------------------
@@ -199,6 +216,10 @@ def as_queries(it: DifferingSizes) -> Found:
 
 # -- by cuts that are assumed ----------------------------------------------------------------------
 
+_WEIGHT = re.compile(r"fsdp|fully_shard|dtensor|unshard|param|weight")
+_NEAR, _WIDEST = 1024, 2**21
+"""Of a degree, so that parts of one size are nearer; of a dim, and not the number of a weight's elements."""
+
 
 def assumed_cut(it: DifferingSizes) -> Found:
     """Two lengths of a sequence, or two widths, one of which may be a shard of the other."""
@@ -215,12 +236,40 @@ def assumed_cut(it: DifferingSizes) -> Found:
     if it.ratio:
         yield from as_queries(it)
         yield from a_slice(it, small, big)
+    else:
+        yield from list(_shares(it)) or _unrelated(it)
     if isinstance(it.o, Pair) and small > 1:
         cause = f"{it.a} and {it.b} differ by no factor that a split would leave"
         if it.ratio:
             cause = f"two tensors or two models, one {it.ratio} times as wide as the other, and no cut"
         blame = None if it.ratio else False
         yield found("other", WEAK, cause, Quotient(big, small), parallel=blame, needs="model, layout")
+
+
+def _shares(it: DifferingSizes) -> Found:
+    """Uneven shards of a width."""
+    small, big, known, spoken = it.small, it.big, it.known, bool(_SHARDS.search(it.r.low))
+    for cut in assumed(small, big, known):
+        padded = cut.whole == small
+        rows = padded and it.dim == 0 and cut.axis == "dp"  # else they may be samples
+        sure = rows and (it.name or _WEIGHT.search(f"{it.r.low} {it.r.line}"))
+        torn = cut.whole not in (small, big)
+        dealt = torn and known.get(cut.axis) == cut.degree
+        maybe = bool(rows or dealt or spoken or (cut.fact and not (padded or torn)))
+        level = first((sure, LIKELY), (maybe or torn, POSSIBLE), otherwise=WEAK)
+        yield from _uneven(cut, it.a, it.b, level, parallel=maybe or None)
+
+
+def _unrelated(it: DifferingSizes) -> Found:
+    """No degree converts one of the two sizes into the other.
+
+    Uneven shards of one width differ by less than the degree, so distant sizes are no such pair either.
+    """
+    small, big = it.small, it.big
+    near = big - small < min(_NEAR, small)
+    if not (_SHARDS.search(it.r.low) or near or big > _WIDEST or relates(small, big, it.known)):
+        cause = f"no usual degree cuts {big} into {small}, nor one width into both: no cut relates them"
+        yield found("other", POSSIBLE, cause, Quotient(big, small), parallel=False, needs="model, layout")
 
 
 # -- the known numbers alone -----------------------------------------------------------------------

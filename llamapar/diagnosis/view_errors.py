@@ -8,11 +8,12 @@ import re
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
 from .cuts import CATEGORY, HEADS, is_head_dim, torn_head_cuts
-from .hypothesis import LIKELY, POSSIBLE, WEAK, found
+from .hypothesis import LIKELY, POSSIBLE, WEAK, WIDTH, found
 from .meetings import DifferingSizes
 from .observations import ViewCall
 from .reading import Reading
 from .slips import Found, a_slice, as_queries
+from .vocabulary import categories_of
 
 _RANKS = re.compile(r"devices|world|\branks?\b|mesh")
 _RESHAPED = re.compile(r"\.(?:view|reshape|unflatten)\(")
@@ -107,9 +108,15 @@ def _floored(it: DifferingSizes, target: tuple[int, ...], numel: int) -> Found:
         yield from _explain_columns(it, width, last, floor=heads)
 
 
+_EXPERTS = re.compile(r"\bep_|_ep\b|expert")
+_BATCH = re.compile(r"micro|mbs|\bn_mb\b|samples|accum|batch")
+_SEQUENCE = re.compile(r"\bcp\b|cp_size|cp_world|context|zigzag|ring|seq|token")
+_TP = re.compile(r"\btp\b|tp_size")
+
+
 def _parts(it: DifferingSizes, o: ViewCall) -> Found:
     """view(batch, k, n // k, …): k parts, where k does not divide the units; or nothing known here."""
-    units, dims, get = o.numel, list(o.target), it.known.get
+    units, dims, get, line = o.numel, list(o.target), it.known.get, it.r.line
     while len(dims) > 2 and (dims[-1] == -1 or (dims[-1] > 1 and units % dims[-1] == 0)):
         units //= max(1, dims.pop())
     told = len(dims)
@@ -126,11 +133,23 @@ def _parts(it: DifferingSizes, o: ViewCall) -> Found:
     first_dim = len(dims) == told  # parts of all rows: a weight's, rather than a batch's tokens
     tokens = parts in (not first_dim and get("tp"), get("cp"), 2 * (get("cp") or 0))
     samples = parts in (get("dp"), get("micro_batches"))
+    experts = _EXPERTS.search(line) or (parts == get("ep") and not (tokens or samples))
+    if not (tokens or samples):
+        by_tp = parts == get("tp") or bool(_TP.search(line))
+        tokens = bool(_SEQUENCE.search(line)) or (by_tp and not first_dim)
+        samples = bool(_BATCH.search(line))
+    dealt = len(o.target) == 5 and dims == list(o.target[2:4])  # [batch, seq, ranks, heads, head_dim]
+    rows = [("heads_not_divisible", "heads", dealt), ("seq_not_divisible", "tokens", tokens >= samples)]
+    rows.append(("microbatch_divisibility", "samples", samples >= tokens))
+    likely = (POSSIBLE, None) if dealt or tokens == samples else (LIKELY, True)
     given = next((fact for fact in CATEGORY if get(fact) == units), "")
-    category, word = ("seq_not_divisible", "tokens") if tokens else ("microbatch_divisibility", "samples")
-    if given:
-        category, word = CATEGORY[given], given
-    if given or tokens != samples:
-        cause = f"{units} {word} do not divide into {parts} equal parts"
-        yield found(category, LIKELY, cause, Quotient(units, parts))
+    if experts or given:
+        named = ("other: experts_not_divisible_ep", "experts") if experts else (CATEGORY[given], given)
+        likely, rows = (LIKELY, True), [(*named, True)]
+    elif first_dim and not (tokens or samples) and by_tp:
+        likely, rows = (POSSIBLE, True), [([*categories_of(it.r.named), WIDTH][0], "rows", True)]
+    for category, word, ours in rows:
+        if ours:
+            cause, (level, blame) = f"{units} {word} do not divide into {parts} equal parts", likely
+            yield found(category, level, cause, Quotient(units, parts), parallel=blame)
     yield rest

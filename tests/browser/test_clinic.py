@@ -95,7 +95,8 @@ def test_a_press_of_an_example_draws_the_ranks_that_fail(notebook: Notebook) -> 
     assert offered.locator("button").count() == 3
     offered.get_by_role("button", name="a log of four ranks").click()
     expect(clinic(notebook).locator("textarea")).to_have_value(re.compile(r"^\[rank0\]: Traceback"))
-    expect(clinic(notebook).locator(".lp-name:visible")).to_have_text("2 ranks of 4 with the error: 1, 3")
+    pictures = clinic(notebook).locator(".lp-name:visible")
+    expect(pictures).to_have_text(["1,024 against 256", "2 ranks of 4 with the error: 1, 3"])
     card = clinic(notebook).locator("[data-category]").first
     expect(card.locator(".lp-line")).to_have_text(re.compile("^a token is past the rows of the table"))
     expect(offered).to_be_hidden()

@@ -95,12 +95,12 @@ class LocalIntNode:
     eq = ne = lt = le = gt = ge = None
 
     def __init__(self, by_rank: dict[int, int]) -> None:
-        self.by_rank = by_rank
+        self._local_ints = by_rank
 
 
 class SymInt:
     def __init__(self, node: LocalIntNode) -> None:
-        self.by_rank = node.by_rank
+        self.node = node
 
 
 def _serves(t: Tensor, name: str):
@@ -142,7 +142,7 @@ def all_to_all_single(t: Tensor, received: list, sent: list, name: str) -> Tenso
     own, of = _serves(t, name)
 
     def size(n: int | SymInt, r: int) -> int:
-        return n.by_rank[r] if isinstance(n, SymInt) else n
+        return n.node._local_ints[r] if isinstance(n, SymInt) else n
 
     pieces = {r: OPERATORS["split"](own[r], [size(n, r) for n in sent], 0) for r in own}
     return LocalTensor({r: OPERATORS["cat"]([pieces[m][of[r].index(r)] for m in of[r]], 0) for r in own})
