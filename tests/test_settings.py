@@ -617,7 +617,7 @@ def test_no_mutation_makes_a_number_that_no_line_says(counts: Any) -> None:
         lines[name][at] = _slipped(kind, lines[name][at], value, draw)
         tried[kind] += 1
         try:
-            after = _numbers(settings_of(Files({n: "\n".join(rest) for n, rest in lines.items()}), {}))
+            after = _numbers(settings_of(Files({n: "\n".join([*rest, ""]) for n, rest in lines.items()}), {}))
         except lp.LlamaparError:
             assert kind != "neutral"
             continue
@@ -892,6 +892,17 @@ def test_a_key_that_nobody_reads_and_that_saves_memory_opens_it(key: str) -> Non
     assert "may take less memory" in settings.not_covered[0]
     off = lp.read_settings(text=text.replace(": true\n", ": false\n").replace("bits: 4", "bits: 0"))
     assert off.not_covered == () or "may take" not in off.not_covered[0]
+
+
+def test_a_call_quoted_in_a_page_is_cited_by_its_own_line_each_time(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A page\n\n```python\nplugin = HybridParallelPlugin(\n    tp_size=2,\n    pp_size=4,\n)\n```\n"
+    )
+    for _ in range(2):
+        sources = lp.read_settings(page, known={"gpus": 8}).sources
+        assert str(sources["layout.tp"]) == "page.md:5 tp_size"
+        assert str(sources["layout.pp"]) == "page.md:6 pp_size"
 
 
 def test_float8_of_matmuls_saves_no_memory_of_weights() -> None:

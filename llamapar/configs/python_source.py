@@ -39,12 +39,15 @@ def require_python(name: str, text: str) -> None:
         raise LlamaparError(f"{where}: no Python: {str(problem)[:100]}", field="config") from None
 
 
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> ast.Module | None:
+def _parse(text: str) -> ast.Module | None:
     """The source; None for a text that is no Python."""
     with suppress(SyntaxError, RecursionError, MemoryError, ValueError):
         return ast.parse(text)
     return None
+
+
+_parsed = lru_cache(maxsize=64)(_parse)
+"""The source of a whole file, which several readers ask for."""
 
 
 def _source(node: ast.AST) -> str:
@@ -124,7 +127,7 @@ def _quoted(text: str, classes: tuple[str, ...], meter: Meter) -> Iterator[ast.A
         meter.spend(len(rest))
         for end in itertools.islice(re.finditer(r"\)", rest), _CLOSING):
             meter.spend(end.end())
-            if tree := _parsed(rest[: end.end()]):
+            if tree := _parse(rest[: end.end()]):  # a tree of its own, for its lines are moved
                 yield from ast.walk(ast.increment_lineno(tree, line - 1))
                 break
 
