@@ -66,15 +66,15 @@ def _answer(argv: Sequence[str]) -> int:
     """Answer a command line in writing, and return the exit status. Invalid input is refused on stderr at
     once.
     """
-    offered: Collection[str] = OPTIONS
+    options: Collection[str] = OPTIONS
     try:
         given = parsing.parse(argv, _TOP, _STATUS)
-        offered = {*given.about.options, *(name for name, _ in given.about.positional)}
+        options = {*given.about.options, *(name for name, _ in given.about.positional)}
         answered = given.about.answer(given)
         status, text = int(not answered.ok), answered.written(given["json"])
     except LlamaparError as problem:
-        write_line(sys.stderr, as_text(f"llamapar: {in_flags(problem, offered)}"))
-        error = {"error": error_as_dict(problem, offered)}
+        write_line(sys.stderr, as_text(f"llamapar: {in_flags(problem, options)}"))
+        error = {"error": error_as_dict(problem, options)}
         status, text = 2, CommandAnswer(False, str, lambda: error).written("--json" in argv)
     if failure := write_line(sys.stdout, text):
         write_line(sys.stderr, f"llamapar: {failure}")

@@ -103,10 +103,11 @@ def _fits(report: Report) -> tuple[str, str, str]:
         return f"{found.gib} GiB", "no GPU is chosen", UNSURE
     outcome = found.outcome(gpu)
     verdict = {FITS: YES, TOO_MUCH: NO}.get(outcome, UNSURE)
-    least = load_of(report.job, report.judge)
-    # A shorter sequence than the one that is assumed may fit, unless what needs none is already too much.
-    if verdict == NO and least and least.outcome(gpu) != TOO_MUCH:
-        verdict = UNSURE
+    if verdict == NO:
+        # A shorter sequence than the one that is assumed may fit, unless what needs none is already too much.
+        least = load_of(report.job, report.judge)
+        if least and least.outcome(gpu) != TOO_MUCH:
+            verdict = UNSURE
     # Without a length the answer is of the one that "how fast?" takes too.
     length = "" if report.job.seq_len else f" with {sequence_of(report.job):,} tokens{_assumed(report.job)}"
     where = f"{outcome}{length}; stage {memory.worst.stage} of {gpu}"

@@ -60,8 +60,7 @@ class Rung:
     @cached_property
     def as_dict(self) -> Plain:
         """Plain values for the browser."""
-        names = ("name", "value", "gives", "problem", "doubt", "says")
-        words = {name: getattr(self, name) for name in names}
+        words = {name: getattr(self, name) for name in ("name", "value", "gives", "problem", "doubt", "says")}
         figure = self.view.spec if self.record else None
         return words | {"code": str(self.call), "figure": figure, "summary": self.view.summary}
 
