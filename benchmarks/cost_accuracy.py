@@ -25,6 +25,7 @@ import as_printed
 import llamapar as lp
 from as_printed import Told, percentile
 from llamapar.describe.layout import Layout
+from llamapar.timing.cost import Cost
 from llamapar.timing.profiles import SPREADS
 
 SLOWER = [step / 100 for step in range(80, 160)]
@@ -40,13 +41,13 @@ def in_python(told: Told) -> tuple[dict[str, Any], dict[str, Any]]:
     return layout, {name: value for name, value in told.facts.items() if name not in names}
 
 
-def cost_of(told: Told, **changes: Any) -> lp.Cost:
+def cost_of(told: Told, **changes: Any) -> Cost:
     """A row's cost. Raises LayoutError."""
     layout, settings = in_python(told)
     return lp.cost(lp.ModelConfig(**told.model), Layout(**layout), **settings | changes)
 
 
-Run = tuple[lp.Cost, float]
+Run = tuple[Cost, float]
 """A run's cost without a profile, and its measured seconds."""
 
 

@@ -36,6 +36,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "oracles")]
 
 import _page  # noqa: E402
 import llamapar as lp  # noqa: E402
+from llamapar.diagnosis import Level  # noqa: E402
 from llamapar.diagnosis.vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, UNKNOWN  # noqa: E402
 from make_raised import half  # noqa: E402
 
@@ -133,7 +134,7 @@ class Answer:
 
 def sure(diagnosis: Any) -> bool:
     """Whether a diagnosis is said at the surest level."""
-    return diagnosis is not None and diagnosis.level is lp.Level.LIKELY
+    return diagnosis is not None and diagnosis.level is Level.LIKELY
 
 
 def ask(cases: Iterable[Case], alone: bool) -> list[Answer]:

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import _page
 import llamapar as lp
+from llamapar.count import Memory
 from llamapar.describe.jobs import JOBS
 from llamapar.describe.options import Values
 from llamapar.frameworks import FRAMEWORKS, Framework
@@ -51,7 +52,7 @@ def keeping(kept: dict[str, bool]) -> Framework:
 
 
 @cache
-def fig9(schedule: str, zero: int, nc: int | None = None, everything: bool = False) -> lp.Memory:
+def fig9(schedule: str, zero: int, nc: int | None = None, everything: bool = False) -> Memory:
     """26 layers on pp=4, so seven stages a rank less one at both ends; dp is not printed."""
     model = lp.model("llama3.1-405b").replace(n_layers=26, name="26 layers")
     layout = lp.Layout(tp=8, pp=4, virtual_stages=7, dp=16, zero=zero)

@@ -30,6 +30,8 @@ import _page
 import llamapar as lp
 from llamapar.count.terms import TOO_MUCH
 from llamapar.rules.table import ERROR
+from llamapar.timing.cost import Cost
+from llamapar.timing.plan import Plan
 
 RECIPES = Path(__file__).resolve().parent.parent / "tests" / "oracles" / "recipes.json"
 
@@ -132,7 +134,7 @@ def trainer_of(recipe: dict[str, Any]) -> dict[str, str]:
     return {"framework": recipe["trainer"]}
 
 
-def seconds_of(recipe: dict[str, Any], cost: lp.Cost) -> float:
+def seconds_of(recipe: dict[str, Any], cost: Cost) -> float:
     """The published step; from FLOP/s with half of attention's square, as its source counts them."""
     published = recipe["published"]
     if "step_seconds" in published:
@@ -152,16 +154,16 @@ def peak_of(recipe: dict[str, Any]) -> tuple[str, float]:
     return "needs", published.get("peak_gb", 0) * GB
 
 
-def planned(recipe: dict[str, Any]) -> lp.Plan | str:
+def planned(recipe: dict[str, Any]) -> Plan | str:
     """The plan for a recipe's job, or why there is none."""
     try:
-        plan: lp.Plan = answer(lp.plan, recipe, **trainer_of(recipe), top=LISTED)
+        plan: Plan = answer(lp.plan, recipe, **trainer_of(recipe), top=LISTED)
     except lp.LlamaparError as problem:
         return problem.what
     return plan if plan.layouts else "no layout passes and fits"
 
 
-def place_of(recipe: dict[str, Any], plan: lp.Plan) -> tuple[int, bool]:
+def place_of(recipe: dict[str, Any], plan: Plan) -> tuple[int, bool]:
     """Place of the first layout with all that a recipe states, else with its degrees; and whether it is all.
 
     0 where there is neither. Of equal degrees a plan may list the fastest alone.
@@ -179,7 +181,7 @@ def place_of(recipe: dict[str, Any], plan: lp.Plan) -> tuple[int, bool]:
     return near, False
 
 
-def missing(recipe: dict[str, Any], plan: lp.Plan) -> str:
+def missing(recipe: dict[str, Any], plan: Plan) -> str:
     """The stated values that none of a plan's layouts has; in words."""
     found = []
     for name in (name for name in (*STATED, *FACTS) if name in recipe):
@@ -188,7 +190,7 @@ def missing(recipe: dict[str, Any], plan: lp.Plan) -> str:
     return f"none of its {len(plan.layouts)} has {' or '.join(found) or 'all that is stated'}"
 
 
-def placed(recipe: dict[str, Any], plan: lp.Plan) -> dict[str, Any]:
+def placed(recipe: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """Where a recipe stands in a plan, as fields of a Verdict; "refused" is why it does not."""
     place, exact = place_of(recipe, plan)
     steps = [one.cost.step_seconds for one in plan.layouts]
@@ -208,7 +210,7 @@ def placed(recipe: dict[str, Any], plan: lp.Plan) -> dict[str, Any]:
     return found
 
 
-def judged(recipe: dict[str, Any], plan: lp.Plan | str) -> Verdict:
+def judged(recipe: dict[str, Any], plan: Plan | str) -> Verdict:
     """What every command says of a recipe. plan: for its job, or why there is none."""
     trainer = trainer_of(recipe)
     refusals: dict[str, str] = {}

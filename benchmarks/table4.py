@@ -21,6 +21,7 @@ import _page
 import as_printed
 import llamapar as lp
 from llamapar.describe.hardware import HARDWARE
+from llamapar.timing.cost import Cost
 
 OPEN: dict[str, dict[str, Any]] = {
     "as assumed": {},
@@ -43,7 +44,7 @@ class Reading:
     name: str
     says: str
     measured: float
-    cost: lp.Cost
+    cost: Cost
 
     @property
     def causal(self) -> float:

@@ -16,49 +16,42 @@ from . import interrupts as _interrupts
 from .errors import LlamaparError
 from .errors import install as _install
 from .late import PUBLIC as _PUBLIC
+from .late import RESULTS as _RESULTS
 from .late import late as _late
 
 if TYPE_CHECKING:
     from . import checkpoint, programs
-    from .checkpoint import Checkpoint, Inspection, Verification
     from .configs.reader import read_settings
-    from .count import Memory, Reconciliation, memory, reconcile
-    from .count.wire import Traffic, traffic
-    from .count.zero_map import ZeroMap, zero
-    from .course.incidents import Incident, Replay, incidents
+    from .count import memory, reconcile
+    from .count.wire import traffic
+    from .count.zero_map import zero
+    from .course.incidents import incidents
     from .describe.job import Job
-    from .describe.jobs import JOBS, PublishedJob
-    from .describe.layout import AXES, Coord, Layout, LayoutLike
+    from .describe.jobs import JOBS
+    from .describe.layout import AXES, Layout, LayoutLike
     from .describe.models import PRESETS, ModelConfig, ModelLike, model
     from .describe.rope import RopeScaling
     from .describe.splits import Padding
-    from .diagnosis import Diagnosis, Explanation, Level, explain
+    from .diagnosis import Diagnosis, Explanation, explain
     from .diagnosis.debugging import Debugged, debug
     from .diagnosis.error_hook import watch_errors
     from .errors import CheckpointError, LayoutError, ModelError
     from .execution.dry_run import DryRun
     from .execution.execute import run, tape
     from .execution.module_result import ModuleResult
-    from .execution.recorder import Recording, record
+    from .execution.recorder import record
     from .execution.replies import Cancelled, PeerError, RankFailure
     from .execution.run_result import RunResult
-    from .execution.shrinking import Shrunk, shrink
+    from .execution.shrinking import shrink
     from .figures import View, view
     from .frameworks import FRAMEWORKS
     from .frameworks.settings import Settings
-    from .nodes.loading import Loading, loading
-    from .panels.clinic_panel import Clinic, clinic
-    from .panels.explorer_panel import Explorer, explorer
-    from .panels.live_panel import Live, live
-    from .panels.watch_panel import Watch, watch
+    from .nodes.loading import loading
+    from .panels.clinic_panel import clinic
+    from .panels.explorer_panel import explorer
+    from .panels.live_panel import live
+    from .panels.watch_panel import watch
     from .place import (
-        FfnMap,
-        HeadMap,
-        RankGrid,
-        SequenceMap,
-        StageMap,
-        TradeMap,
-        VocabMap,
         ffn,
         heads,
         ranks,
@@ -66,17 +59,13 @@ if TYPE_CHECKING:
         stages,
         vocab,
     )
-    from .place.orders import Action
-    from .place.pipeline import Moment, Schedule, Timeline, Timelines
+    from .place.pipeline import Schedule
     from .place.schedule import schedule
-    from .records.losses import LossCurve
-    from .records.trace import Tape, Trace
-    from .rules.report import Finding, Report, check, require
-    from .timing.cost import Cost, cost
-    from .timing.inside import LayerSteps, inside
-    from .timing.plan import Plan, plan
-    from .timing.ranking import Ranked
-    from .timing.reasons import Reasons, reasons
+    from .rules.report import Report, check, require
+    from .timing.cost import cost
+    from .timing.inside import inside
+    from .timing.plan import plan
+    from .timing.reasons import reasons
 
 __version__ = "0.1.0"
 
@@ -85,69 +74,30 @@ __all__ = [
     "FRAMEWORKS",
     "JOBS",
     "PRESETS",
-    "Action",
     "Cancelled",
-    "Checkpoint",
     "CheckpointError",
-    "Clinic",
-    "Coord",
-    "Cost",
     "Debugged",
     "Diagnosis",
     "DryRun",
     "Explanation",
-    "Explorer",
-    "FfnMap",
-    "Finding",
-    "HeadMap",
-    "Incident",
-    "Inspection",
     "Job",
-    "LayerSteps",
     "Layout",
     "LayoutError",
     "LayoutLike",
-    "Level",
-    "Live",
     "LlamaparError",
-    "Loading",
-    "LossCurve",
-    "Memory",
     "ModelConfig",
     "ModelError",
     "ModelLike",
     "ModuleResult",
-    "Moment",
     "Padding",
     "PeerError",
-    "Plan",
-    "PublishedJob",
     "RankFailure",
-    "RankGrid",
-    "Ranked",
-    "Reasons",
-    "Reconciliation",
-    "Recording",
-    "Replay",
     "Report",
     "RopeScaling",
     "RunResult",
     "Schedule",
-    "SequenceMap",
     "Settings",
-    "Shrunk",
-    "StageMap",
-    "Tape",
-    "Timeline",
-    "Timelines",
-    "Trace",
-    "TradeMap",
-    "Traffic",
-    "Verification",
     "View",
-    "VocabMap",
-    "Watch",
-    "ZeroMap",
     "check",
     "checkpoint",
     "clinic",
@@ -191,6 +141,8 @@ _ON_TORCH = ("", "checkpoint", "execution", "panels")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RESULTS:
+        raise AttributeError(f"lp has no {name}: use `from llamapar.{_RESULTS[name]} import {name}`")
     if name not in _PUBLIC:
         from difflib import get_close_matches
 

@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterator
 
 import llamapar as lp
+from llamapar.count import Memory
 from llamapar.frameworks import FRAMEWORKS, Framework
 
 MODELS = ("llama3.2-1b", "llama3.1-8b", "llama2-13b", "llama3.1-70b", "llama3.1-405b")
@@ -22,7 +23,7 @@ Pair = tuple[str, int, int, str]
 """A kind of pair, what the lesser call needs, what the other does, and the layout in words."""
 
 
-def needs(model: str, layout: lp.Layout, **options: object) -> lp.Memory:
+def needs(model: str, layout: lp.Layout, **options: object) -> Memory:
     return lp.memory(model, layout, **options)  # type: ignore[arg-type]
 
 

@@ -24,7 +24,7 @@ from llamapar.cli.commands import CommandGroup
 from llamapar.cli.plain_commands import PLAIN
 from llamapar.describe.options import OPTIONS
 from llamapar.frameworks import JUDGES
-from llamapar.place.orders import ORDERS
+from llamapar.place.orders import ORDERS, Action
 
 PROJECT = Path(__file__).resolve().parent.parent
 MODEL = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 128, "vocab_size": 256}
@@ -262,7 +262,7 @@ def test_every_schedule_is_that_of_python(run: Any, name: str) -> None:
     told = json.loads(out)
     assert (status, told) == (0, {"schema": 2, **made.timeline().as_dict()})
     assert list(told) == ["schema", "bubble", "in_flight", "ranks"]
-    assert tuple(tuple(lp.Action(*entry) for entry in row) for row in told["ranks"]) == made.ranks
+    assert tuple(tuple(Action(*entry) for entry in row) for row in told["ranks"]) == made.ranks
     assert run(command) == (0, f"{made.timeline()}\n", "")
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from llamapar.describe.hardware import HARDWARE, hardware
+from llamapar.timing.cost import Cost
 from llamapar.timing.layer import Conditions, Ring, layer
 from llamapar.timing.step import sharing
 
@@ -24,7 +25,7 @@ PAPER = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=8)
 STEP: dict[str, Any] = {"seq_len": 8192, "global_batch": 2048, "recompute": "none"}
 
 
-def paper(**changes: Any) -> lp.Cost:
+def paper(**changes: Any) -> Cost:
     return lp.cost("llama3.1-405b", PAPER, **STEP | changes)
 
 
@@ -131,7 +132,7 @@ def test_the_nics_of_a_machine_carry_a_ring_side_by_side() -> None:
 def test_half_the_tp_brings_what_the_paper_measured() -> None:
     """Some 10 % on 2,048 GPUs ("Scaling Llama 3 Training", ISCA 2025, section 8.1); across nodes TP costs."""
 
-    def cost(tp: int, **known: Any) -> lp.Cost:
+    def cost(tp: int, **known: Any) -> Cost:
         layout = lp.Layout(tp=tp, pp=16, dp=128 // tp, virtual_stages=8)
         return lp.cost("llama3.1-405b", layout, global_batch=32 * 128 // tp, seq_len=8192, **known)
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed._tools.mem_tracker import MemTracker
 
 import llamapar as lp
+from llamapar.describe.layout import Coord
 from llamapar.execution.dry_run import DryRun
 from llamapar.execution.engines import dry
 from llamapar.execution.execute import prepare
@@ -47,7 +48,7 @@ def volumes(result: DryRun) -> dict[tuple[str, str], tuple[int, int]]:
 
 def test_a_rank_of_the_papers_long_context_layout() -> None:
     found = as_foretold(model="llama3.1-405b", layout=PAPER, rank=12345, seq_len=131072, dtype="bfloat16")
-    assert found.coord == lp.Coord(tp=1, cp=7, pp=0, dp=6)
+    assert found.coord == Coord(tp=1, cp=7, pp=0, dp=6)
     assert found.peers["cp"] == range(12289, 12410, 8)
     assert [(s.stage, len(s.layers), s.embedding, s.head) for s in found.stages] == [(0, 7, True, False)]
     assert len(found.curve.spans) == 2 * 32 + 1

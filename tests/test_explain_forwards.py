@@ -12,6 +12,7 @@ import pytest
 
 import llamapar as lp
 from explaining import BATCHES, MEET, PRODUCT, VIEW
+from llamapar.diagnosis import Level
 
 B, S = 2, 512
 CATEGORIES = {
@@ -106,6 +107,6 @@ def test_with_model_and_degree_the_cut_is_named(category: str) -> None:
 def test_alone_no_text_is_answered_surely_and_wrongly() -> None:
     for slip in SLIPS:
         told = lp.explain(slip.text)
-        sure = told.verdict == "sharding" and told.best.level is lp.Level.LIKELY
+        sure = told.verdict == "sharding" and told.best.level is Level.LIKELY
         assert told.verdict != "not_sharding", slip.text
         assert not sure or told.best.category == slip.category, slip.text

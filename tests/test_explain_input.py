@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import llamapar as lp
 from explaining import KV, LOADED, MEET, frame
 from llamapar import diagnosis
-from llamapar.diagnosis import lines
+from llamapar.diagnosis import Level, lines
 from llamapar.diagnosis.reading import LIMIT, Reading, plain_text
 from llamapar.diagnosis.words import table
 from soon import within
@@ -344,7 +344,7 @@ def traceback(rank: int, line: str, message: str) -> list[str]:
 
 
 def found(told: lp.Explanation) -> list[tuple[str, str]]:
-    return [(d.title, str(d.level)) for d in told.diagnoses if d.level > lp.Level.WEAK]
+    return [(d.title, str(d.level)) for d in told.diagnoses if d.level > Level.WEAK]
 
 
 def test_a_rank_s_target_is_not_divided_by_another_rank_s_size() -> None:

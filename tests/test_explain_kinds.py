@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import explain_accuracy as accuracy
 import llamapar as lp
 from explaining import VIEW
+from llamapar.diagnosis import Level
 
 DEBUG = "llamapar debug SCRIPT.py"
 
@@ -117,8 +118,8 @@ def test_nothing_is_likely_without_an_equation_and_no_heading_is_surer(
     case: accuracy.Case, alone: bool
 ) -> None:
     told = lp.explain(case["message"], context=None if alone else case.get("context"))
-    assert all(d.arithmetic for d in told.diagnoses if d.level is lp.Level.LIKELY)
+    assert all(d.arithmetic for d in told.diagnoses if d.level is Level.LIKELY)
     if told.verdict != "unknown" and told.best and told.reason.startswith(told.best.cause):
-        assert told.summary.startswith("Possibly ") == (told.best.level is not lp.Level.LIKELY)
+        assert told.summary.startswith("Possibly ") == (told.best.level is not Level.LIKELY)
     assert bool(told.steps) == (not told.diagnoses)
     json.dumps(told.as_dict())

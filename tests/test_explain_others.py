@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 import llamapar as lp
 from explaining import frame
+from llamapar.diagnosis import Level
 
 WIDTHS = (
     64, 96, 128, 256, 320, 384, 512, 640, 768, 1000, 1024, 1152, 1280, 1408, 1536, 2048, 2560, 3072, 3584,
@@ -253,4 +254,4 @@ def test_a_share_that_meets_the_whole_is_read(operator: Callable[[int, int], obj
         assert told.verdict == lp.diagnosis.SHARDING, f"{raised.value}\n{told}"
         assert told.best is not None
         assert told.best.equations, told
-        assert told.best.level > lp.Level.WEAK, told
+        assert told.best.level > Level.WEAK, told

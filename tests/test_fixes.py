@@ -17,6 +17,7 @@ from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
 from llamapar.rules import memory_rule
 from llamapar.rules.fix import Fix, changed_job
+from llamapar.rules.report import Finding
 from llamapar.rules.severity import unproven
 from llamapar.rules.table import RULE_BY_CODE
 from llamapar.timing.fixes import MOST, _passing, nearest
@@ -94,7 +95,7 @@ def test_fixes_of_common_slips(counts: Callable[[int, int, int], int]) -> None:
 # -- what is offered -------------------------------------------------------------------------------
 
 
-def texts(finding: lp.Finding) -> list[str]:
+def texts(finding: Finding) -> list[str]:
     return [fix.text for fix in finding.fixes]
 
 
@@ -231,7 +232,7 @@ def test_the_list_of_valid_degrees_is_whole_or_ends_in_dots(model: str, seq_len:
 # -- on the GPUs that are there --------------------------------------------------------------------
 
 
-def too_much(seed: int, many: int) -> Iterator[tuple[dict[str, Any], lp.Finding]]:
+def too_much(seed: int, many: int) -> Iterator[tuple[dict[str, Any], Finding]]:
     """Random layouts against which nothing is but memory."""
     rng = random.Random(seed)
     while many:

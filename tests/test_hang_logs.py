@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from llamapar.diagnosis import Level
 from llamapar.diagnosis.hang_lines import MOST, WatchdogLines
 from llamapar.hangs.answer import Hang
 from llamapar.hangs.dumps import MAX_RANKS
@@ -94,7 +95,7 @@ def test_what_a_log_shows(text: str, behind: list[int], cause: str) -> None:
     told = lp.explain(text, layout={"tp": 8, "dp": 2})
     assert isinstance(told.hang, Hang)
     assert told.best is not None
-    assert (list(told.hang.behind), told.best.cause, told.best.level) == (behind, cause, lp.Level.POSSIBLE)
+    assert (list(told.hang.behind), told.best.cause, told.best.level) == (behind, cause, Level.POSSIBLE)
     assert (told.verdict, told.best.category) == ("unknown", "rank_mapping_hang")
 
 

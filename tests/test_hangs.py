@@ -19,6 +19,7 @@ import llamapar as lp
 from flights import OPEN, dump, entry, files, hangs, multiplied, positions, torchs_pickle
 from llamapar.cli.main import main
 from llamapar.describe.layout import AXES
+from llamapar.diagnosis import Level
 from llamapar.diagnosis.known import Known
 from llamapar.hangs.answer import Hang, explain_dumps
 from soon import within
@@ -61,7 +62,7 @@ def test_of_genuine_hangs_no_wrong_rank_is_called_likely() -> None:
     likely = [
         (row, hang_of(found).behind)
         for row, found in answers()
-        if found.best is not None and found.best.level is lp.Level.LIKELY
+        if found.best is not None and found.best.level is Level.LIKELY
     ]
     assert len(likely) >= 30
     assert [row["name"] for row, behind in likely if not {*behind} <= {*row["ranks"]}] == []
@@ -112,7 +113,7 @@ def test_a_llama_that_stopped_is_told_its_tensor() -> None:
         hang = hang_of(found)
         assert list(hang.behind) == [row["culprit"]]
         assert found.best is not None
-        assert found.best.level is lp.Level.LIKELY
+        assert found.best.level is Level.LIKELY
         read = next(text for text in found.best.equations if "torch's analyzer" not in text)
         words = "the residual stream, over tp"
         if row["truth"][1] == "the loss":
@@ -165,7 +166,7 @@ def test_a_group_of_a_random_layout_gets_its_axes_and_coordinates(data: st.DataO
         axis: str(at) for axis, at in place.items() if axis not in own
     }
     assert found.best is not None
-    assert found.best.level is lp.Level.LIKELY
+    assert found.best.level is Level.LIKELY
     words = (
         f"rank {late} ({', '.join(f'{axis} {at}' for axis, at in place.items())}) never entered all_reduce #2"
     )
@@ -283,7 +284,7 @@ def test_a_ring_buffer_that_lost_its_beginning() -> None:
     }
     found = told(made, lp.Layout(tp=8, dp=2))
     assert found.best is not None
-    assert (list(hang_of(found).behind), found.best.level) == ([5], lp.Level.LIKELY)
+    assert (list(hang_of(found).behind), found.best.level) == ([5], Level.LIKELY)
 
 
 def test_torchs_analyzer_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -305,7 +306,7 @@ def test_where_it_is_not_installed_the_layouts_part_stands_alone(monkeypatch: py
     found = told(dict(multiplied(16, 40, culprit=5)), lp.Layout(tp=8, dp=2), "llama3-8b")
     assert found.best is not None
     assert found.best.cause.startswith("tp group of dp 0: rank 5 (tp 5, dp 0) never entered all_")
-    assert found.best.level is lp.Level.POSSIBLE
+    assert found.best.level is Level.POSSIBLE
     assert "torch's analyzer of flight records, which compares calls, is not installed: pip ins" in found.note
     assert "'llamapar[run]'; " in found.note
 

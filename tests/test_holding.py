@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from llamapar.describe.layout import AXES
+from llamapar.panels.explorer_panel import Explorer
 from llamapar.panels.state import State
 from wire import AT_8K, receive
 
 PAPER = {"tp": 8, "cp": 16, "pp": 16, "dp": 8}
 
 
-def degrees(panel: lp.Explorer) -> list[int]:
+def degrees(panel: Explorer) -> list[int]:
     return [panel.layout.size(axis) for axis in AXES]
 
 

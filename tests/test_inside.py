@@ -8,6 +8,7 @@ import pytest
 
 import llamapar as lp
 from llamapar.describe.hardware import hardware
+from llamapar.timing.inside import LayerSteps
 from llamapar.timing.layer import Conditions, layer
 from test_figures import stored_size
 
@@ -110,7 +111,7 @@ PAPER = lp.inside("llama3.1-405b", {"tp": 8, "cp": 16, "pp": 16, "dp": 8}, seq_l
     [PAPER, PAPER.at(4), PAPER.at(16), lp.inside("llama3-8b", {"cp": 8}, seq_len=8192, cp_method="ring")],
     ids=["whole", "at 4", "at 16", "ring"],
 )
-def test_the_picture_joins_the_ranks_of_a_group_and_no_others(record: lp.LayerSteps) -> None:
+def test_the_picture_joins_the_ranks_of_a_group_and_no_others(record: LayerSteps) -> None:
     drawn = lp.view(record)
     assert drawn.figure.to_plotly_json()
     assert stored_size(drawn) < 40_000

@@ -17,6 +17,7 @@ import llamapar as lp
 from llamapar.panels.ladders import MOST_RUNGS, Subject
 from llamapar.panels.live_panel import SUBJECTS
 from llamapar.panels.page import for_browser
+from llamapar.place import HeadMap
 from llamapar.records.tables import human
 from wire import deliver
 
@@ -100,7 +101,7 @@ def test_a_rung_of_heads_counts_what_torch_cuts(name: str) -> None:
             assert torn == len(rung_record(rung).cut_kv_heads)
 
 
-def rung_record(rung: dict[str, Any]) -> lp.HeadMap:
+def rung_record(rung: dict[str, Any]) -> HeadMap:
     """The map that a rung's line of code makes."""
     return eval(rung["code"], {"lp": lp})  # type: ignore[no-any-return]
 
@@ -133,7 +134,7 @@ def test_a_cut_that_is_uneven_is_told_as_its_picture_draws_it() -> None:
         "(128 a head)."
     )
     record = panel.record
-    assert isinstance(record, lp.HeadMap)
+    assert isinstance(record, HeadMap)
     assert record.cut_kv_heads == [1, 2, 4, 5, 6]
 
 

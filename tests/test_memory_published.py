@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from llamapar.count import Memory
 from llamapar.count.reconciliation import PEERS, by_step
 from llamapar.count.sizes import Sizes, StageHold
 
@@ -17,7 +18,7 @@ ORACLES = ROOT / "tests" / "oracles"
 MIB, GIB = 2**20, 2**30
 
 
-def mib(found: lp.Memory, *names: str) -> str:
+def mib(found: Memory, *names: str) -> str:
     return f"{found.worst.bytes(*names) / MIB:,.2f}"
 
 

@@ -27,7 +27,7 @@ from llamapar.rules.memory_rule import layers_numel, least_bytes, memory_of
 from llamapar.rules.severity import codes, severities
 from llamapar.rules.table import ERROR
 from llamapar.timing.layer import Conditions
-from llamapar.timing.plan import SLOW
+from llamapar.timing.plan import SLOW, Plan
 from llamapar.timing.ranking import TIE
 from llamapar.timing.search import (
     EVERY_SCHEDULE,
@@ -47,7 +47,7 @@ SMALL: dict[str, Any] = {"gpus": 8, "seq_len": 8192, "global_batch": 16}
 
 
 @cache
-def small(**changes: Any) -> lp.Plan:
+def small(**changes: Any) -> Plan:
     return lp.plan("llama3-8b", **SMALL | changes)
 
 
@@ -462,7 +462,7 @@ def test_why_and_memory_agree(judge: lp.Framework | None, data: st.DataObject) -
 
 
 @cache
-def planned(judge: lp.Framework | None) -> lp.Plan:
+def planned(judge: lp.Framework | None) -> Plan:
     return lp.plan("llama3-8b", gpus=16, seq_len=4096, global_batch=64, framework=judge, top=1)
 
 

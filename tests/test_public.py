@@ -15,6 +15,9 @@ import pytest
 
 import llamapar as lp
 from llamapar.describe.arguments import checked_options
+from llamapar.late import RESULTS, imported
+from llamapar.panels.clinic_panel import Clinic
+from llamapar.panels.explorer_panel import Explorer
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))
@@ -46,7 +49,7 @@ def test_a_public_function_names_its_arguments(name: str) -> None:
     assert inspect.Parameter.VAR_POSITIONAL not in kinds or name == "read_settings"  # of any number of files
 
 
-@pytest.mark.parametrize("call", [lp.Explorer, lp.Explorer.set, lp.Clinic, lp.Clinic.set])
+@pytest.mark.parametrize("call", [Explorer, Explorer.set, Clinic, Clinic.set])
 def test_so_do_the_panels(call: Callable[..., Any]) -> None:
     named_there = list(inspect.signature(call).parameters)
     assert {"tp", "cp", "pp", "dp", "seq_len", "framework", "gpus"} <= set(named_there)
@@ -106,11 +109,21 @@ def returned(function: Callable[..., Any]) -> list[type]:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_a_public_function_returns_has_a_public_name(name: str) -> None:
+def test_what_a_public_function_returns_can_be_imported(name: str) -> None:
     kinds = returned(FUNCTIONS[name])
     assert kinds or name in ("show_source", "watch_errors")
     for kind in kinds:
-        assert getattr(lp, kind.__name__) is kind
+        home = imported(RESULTS[kind.__name__]) if kind.__name__ in RESULTS else lp
+        assert getattr(home, kind.__name__) is kind
+
+
+def test_a_type_of_results_is_imported_from_its_room() -> None:
+    assert len(lp.__all__) <= 78
+    for name, module in RESULTS.items():
+        message = f"lp has no {name}: use `from llamapar.{module} import {name}`"
+        with pytest.raises(AttributeError, match=f"^{message}$"):
+            getattr(lp, name)
+        assert isinstance(getattr(imported(module), name), type)
 
 
 def test_every_error_has_a_public_name() -> None:

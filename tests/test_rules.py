@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from inputs import jobs
+from llamapar.count import Memory
 from llamapar.count.terms import TOO_MUCH, UNDECIDED
 from llamapar.frameworks import ADAPTS, FAILS, FRAMEWORKS, NA, SILENT, UNKNOWN, VERDICTS, WORKS
 from llamapar.rules import memory_rule
+from llamapar.rules.report import Finding
 from llamapar.rules.table import ERROR, MEMORY, NOTE, RULES, SEVERITIES, WARNING
 
 B8, B70, B405 = "llama3-8b", "llama3-70b", "llama3.1-405b"
@@ -38,7 +40,7 @@ STRADDLES = {"model": B8, "tp": 8, "dp": 8, "seq_len": 8192, "micro_batch": 8}
 STRADDLES |= {"recompute": "none", "gpu": "h100-80gb"}
 
 
-def needs(**job: Any) -> lp.Memory:
+def needs(**job: Any) -> Memory:
     """What `lp.memory` says of an example's job."""
     return lp.memory(**{name: value for name, value in job.items() if name != "gpu"})
 
@@ -331,7 +333,7 @@ def asked(code: str, good: bool = False, **changes: Any) -> lp.Report:
     return lp.check(**{"layout": {}, **example.bad, **(example.good if good else {}), **changes})
 
 
-def found(code: str, report: lp.Report) -> lp.Finding | None:
+def found(code: str, report: lp.Report) -> Finding | None:
     return next((f for f in report.findings if f.code == code), None)
 
 

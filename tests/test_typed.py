@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import llamapar as lp
+from llamapar.late import RESULTS, imported
 from test_public import FUNCTIONS
 
 PROJECT = Path(lp.__file__).parent.parent
@@ -42,6 +43,9 @@ NEEDED = {
     "None": "ranks",
     "None, 8": "sequence",
 }
+IMPORTED = ("Checkpoint", "Clinic", "Cost", "Explorer", "Plan", "Reconciliation", "Tape")
+"""Types that the lines below name, and import from their rooms."""
+
 CALLS = {name: needed for needed, names in NEEDED.items() for name in names.split(", ")}
 """A public function, or a panel → the arguments that it needs."""
 
@@ -57,14 +61,14 @@ RIGHT = (
     'assert_type(lp.run("mlp", "tiny", tp=2).ok, bool)',
     'assert_type(lp.run(lambda: torch.nn.Linear(4, 4), lp.Layout(tp=2), plan="auto"), lp.ModuleResult)',
     'assert_type(lp.run("mlp", "tiny", tp=2).outputs, dict[int, dict[str, Tensor]])',
-    'assert_type(lp.tape("mlp", "tiny", tp=2), lp.Tape)',
+    'assert_type(lp.tape("mlp", "tiny", tp=2), Tape)',
     'assert_type(lp.check("tiny", tp=2), lp.Report)',
     "assert_type(lp.check(settings), lp.Report)",
     'assert_type(lp.cost("tiny", seq_len=8).step_seconds, float)',
-    "assert_type(lp.plan(settings), lp.Plan)",
+    "assert_type(lp.plan(settings), Plan)",
     'assert_type(lp.explain("text"), lp.Explanation)',
-    'assert_type(lp.reconcile("tiny", seq_len=8), lp.Reconciliation)',
-    'assert_type(lp.checkpoint.shard("a", "b", tp=2), lp.Checkpoint)',
+    'assert_type(lp.reconcile("tiny", seq_len=8), Reconciliation)',
+    'assert_type(lp.checkpoint.shard("a", "b", tp=2), Checkpoint)',
     'assert_type(lp.explorer("tiny").layout, lp.Layout)',
 )
 
@@ -90,7 +94,8 @@ def signature(name: str) -> inspect.Signature:
     kind, _, method = name.partition("().")
     if kind in FUNCTIONS:
         return inspect.signature(FUNCTIONS[kind])
-    return inspect.signature(getattr(getattr(lp, kind), method or "__init__"))
+    panel = getattr(imported(RESULTS[kind]), kind)
+    return inspect.signature(getattr(panel, method or "__init__"))
 
 
 def lines() -> dict[str, str]:
@@ -99,8 +104,9 @@ def lines() -> dict[str, str]:
     for each, needed in CALLS.items():
         name = each.partition(":")[0]
         inside = f"{needed}, " if needed else ""
-        found[f"lp.{name}({needed})"] = ""
-        found[f"lp.{name}({inside}nonesuch=1)"] = 'Unexpected keyword argument "nonesuch" for '
+        call = name if name.startswith(("Clinic", "Explorer")) else f"lp.{name}"
+        found[f"{call}({needed})"] = ""
+        found[f"{call}({inside}nonesuch=1)"] = 'Unexpected keyword argument "nonesuch" for '
         for option, parameter in signature(name).parameters.items():
             if parameter.kind is not parameter.KEYWORD_ONLY or f" {option}=" in f" {needed}":
                 continue
@@ -110,9 +116,9 @@ def lines() -> dict[str, str]:
                 refused = 'No overload variant of "__call__" of "TakesSettings" matches'
             if name == "run":
                 refused = 'No overload variant of "run" matches'
-            found[f"lp.{name}({inside}{option}=object())"] = refused
+            found[f"{call}({inside}{option}=object())"] = refused
             if isinstance(parameter.default, str | int | float | None):
-                found[f"lp.{name}({inside}{option}={parameter.default!r})"] = ""
+                found[f"{call}({inside}{option}={parameter.default!r})"] = ""
     return found
 
 
@@ -128,7 +134,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
         "import torch",
         "from torch import Tensor",
         "import llamapar as lp",
-        "def f(result: lp.RunResult, cost: lp.Cost, plan: lp.Plan, settings: lp.Settings) -> None:",
+        *(f"from llamapar.{RESULTS[name]} import {name}" for name in IMPORTED),
+        "def f(result: lp.RunResult, cost: Cost, plan: Plan, settings: lp.Settings) -> None:",
     )
     path.write_text("\n".join([*head, *(f"    {line}" for line in LINES)]) + "\n")
     command = [sys.executable, "-m", "mypy", "--no-pretty", "--no-error-summary", str(path)]

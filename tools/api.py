@@ -16,6 +16,7 @@ import importlib
 import inspect
 import re
 import sys
+from ast import literal_eval
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ import griffe
 PROJECT = Path(__file__).resolve().parent.parent
 FOLDER = PROJECT / "docs" / "api"
 HEAD = "| name | what it is |\n|---|---|"
-ROW = re.compile(r"^\| \[`lp\.([\w.]+)`\]\([^)]*\) \|", re.MULTILINE)
+ROW = re.compile(r"^\| \[`(lp|llamapar)\.([\w.]+)`\]\([^)]*\) \|", re.MULTILINE)
 """A name in the table of a page."""
 
 
@@ -34,15 +35,24 @@ def written() -> dict[str, str]:
     package = griffe.load("llamapar", search_paths=[PROJECT], resolve_aliases=True)
     assert isinstance(package, griffe.Module)
     rooms: dict[str, list[str]] = {}
-    for name in sorted(public(package), key=lambda name: (name.lower(), name)):
+    names = list(public(package))
+    for name in sorted(names, key=lambda name: (name.lower(), name)):
         rooms.setdefault(package[name].canonical_path.split(".")[1], []).append(name)
+    types: dict[str, list[str]] = {}
+    for name, module in literal_eval(str(package["late.RESULTS"].value)).items():
+        if f"{module}.{name}" not in names:
+            types.setdefault(module.split(".")[0], []).append(f"{module}.{name}")
     pages = {}
     intro = "Every public name of `llamapar`, imported as `lp`, by [room](../architecture.md#the-rooms)."
+    intro += "\nThe page of a room also lists the types of its results, which are imported from there:"
+    intro += "\n`from llamapar.timing.cost import Cost`."
     contents = ["# The reference", "", intro, "", "| room | what it is for | names |", "|---|---|---|"]
-    for room, names in sorted(rooms.items()):
-        rows = (f"| [`lp.{name}`]({source(package[name])}) | {sentence(package[name])} |" for name in names)
+    for room in sorted({*rooms, *types}):
+        names = rooms.get(room, [])
+        shown = {name: f"lp.{name}" for name in names} | {n: f"llamapar.{n}" for n in types.get(room, ())}
+        rows = (f"| [`{n}`]({source(package[i])}) | {sentence(package[i])} |" for i, n in shown.items())
         pages[f"{room}.md"] = "\n".join([f"# {room}", "", sentence(package[room]), "", HEAD, *rows, ""])
-        listed = ", ".join(f"`lp.{name}`" for name in names)
+        listed = ", ".join(f"`lp.{name}`" for name in names) or "types of results only"
         contents.append(f"| [{room}]({room}.md) | {sentence(package[room])} | {listed} |")
     return pages | {"README.md": "\n".join([*contents, ""])}
 
@@ -77,8 +87,8 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     """A hook of mkdocs: below the table of a room stand its names in full, and a name leads there."""
     if not page.file.src_uri.startswith("docs/api/"):
         return markdown
-    entries = "".join(f"\n::: llamapar.{name}\n" for name in ROW.findall(markdown))
-    return ROW.sub(r"| [`lp.\1`][llamapar.\1] |", markdown) + entries
+    entries = "".join(f"\n::: llamapar.{name}\n" for _, name in ROW.findall(markdown))
+    return ROW.sub(r"| [`\1.\2`][llamapar.\2] |", markdown) + entries
 
 
 class Shown(griffe.Extension):

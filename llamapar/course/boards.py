@@ -8,6 +8,8 @@ from typing import cast
 import llamapar as lp
 from llamapar.errors import shown
 from llamapar.panels.box_panel import Board, Cells
+from llamapar.place import HeadMap
+from llamapar.place.pipeline import Timeline
 from llamapar.records.tables import plural, span
 
 FORWARD, BACKWARD = 1, 2
@@ -26,14 +28,14 @@ def _with(cells: Cells, row: int, column: int, things: Sequence[int]) -> Cells:
 # -- heads -----------------------------------------------------------------------------------------
 
 
-def _map_of(record: lp.HeadMap) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+def _map_of(record: HeadMap) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
     """The lane of query heads above the ranks; its tint is that of the KV head that they read."""
     ranks = [record.rank(r) for r in range(record.tp)]
     group = record.model.group_size
     return (("query heads", tuple((span(rank.q_heads), rank.q_heads.start // group % 2) for rank in ranks)),)
 
 
-def dealt(record: lp.HeadMap) -> Board:
+def dealt(record: HeadMap) -> Board:
     """Every rank is dealt the KV head that it stores. A guess is a list, the head of each rank.
 
     A head of which all copies are dealt is refused. `record` has one KV head a rank.
@@ -68,7 +70,7 @@ def dealt(record: lp.HeadMap) -> Board:
     return Board(("KV head",), columns, names, tints, move, read, put, "TP rank", _map_of(record))
 
 
-def holders(record: lp.HeadMap, head: int) -> Board:
+def holders(record: HeadMap, head: int) -> Board:
     """Which ranks hold a KV head: a press says that one does. A guess is the list of these ranks."""
     ranks = range(record.tp)
 
@@ -182,7 +184,7 @@ def placed_operations(asked: lp.Schedule, spare: int = SPARE) -> Board:
     return Board(above, tuple(map(str, columns)), names, tints, move, read, put, "time", spans=spans)
 
 
-def _timeline(schedule: lp.Schedule) -> lp.Timeline:
+def _timeline(schedule: lp.Schedule) -> Timeline:
     return schedule.timeline(forward=FORWARD, inputs=BACKWARD / 2, weights=BACKWARD / 2)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import llamapar as lp
+from llamapar.count import Memory
+from llamapar.timing.cost import Cost
 
 PRINTED = {"paper-8k-gpus": 430, "paper-16k-gpus": 400, "paper-131k-tokens": 380}
 """TFLOP/s of a GPU in Table 4 of the Llama 3 paper, by the names of `lp.JOBS`, which have its MFU."""
@@ -11,7 +13,7 @@ _FACTS = ("seq_len", "global_batch", "schedule", "layer_split")
 """What the paper says of a row beside its layout, as arguments of `lp.cost` and `lp.memory`."""
 
 
-def table_4(*, flash: str = "fa2", flops: str = "causal") -> dict[str, lp.Cost]:
+def table_4(*, flash: str = "fa2", flops: str = "causal") -> dict[str, Cost]:
     """The rows of the Llama 3 paper's Table 4 by `lp.cost`, by the names of `lp.JOBS`.
 
     flash, flops: what no source says of these runs, as in `lp.cost`. By default the attention is that of
@@ -31,7 +33,7 @@ def table_4(*, flash: str = "fa2", flops: str = "causal") -> dict[str, lp.Cost]:
     }
 
 
-def table_4_memory() -> dict[str, lp.Memory]:
+def table_4_memory() -> dict[str, Memory]:
     """The rows of the Llama 3 paper's Table 4 by `lp.memory`, by the names of `lp.JOBS`."""
     return {
         name: lp.memory(

@@ -10,6 +10,7 @@ from typing import Any
 
 import llamapar as lp
 from llamapar.figures import View
+from llamapar.place import SequenceMap
 
 from .boxes import Item
 from .veils import Frame, covered, framed
@@ -26,11 +27,11 @@ def _is_work(trace: Mapping[str, Any]) -> bool:
     return bool(trace.get("xaxis") == "x2")
 
 
-def _without_work(record: lp.SequenceMap) -> View:
+def _without_work(record: SequenceMap) -> View:
     return covered(lp.view(record), _is_work, "x2")
 
 
-def _with_pairs(record: lp.SequenceMap, rank: int) -> Callable[[float], View]:
+def _with_pairs(record: SequenceMap, rank: int) -> Callable[[float], View]:
     """The picture with the pairs of a guess drawn beside the bar of a rank."""
     view, true = lp.view(record), record.rank(rank).pairs
     mean = sum(one.pairs for one in record.ranks) / len(record.ranks)

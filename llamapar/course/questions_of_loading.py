@@ -10,7 +10,7 @@ from functools import cache
 from math import prod
 
 import llamapar as lp
-from llamapar.nodes.loading import wrapped_count
+from llamapar.nodes.loading import Loading, wrapped_count
 
 from .boxes import Item
 
@@ -21,7 +21,7 @@ _WRAP = 2**32
 
 
 @cache
-def _incident() -> lp.Loading:
+def _incident() -> Loading:
     """The report: the first release, on four machines of 64 GiB."""
     return lp.loading("llama3.1-405b-mp16", format="q40", nodes=4, memory_gib=64, seq_len=1024)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import llamapar as lp
+from llamapar.count import Memory
 from llamapar.count.in_flight import in_flight
 from llamapar.count.sizes import Sizes
 from llamapar.figures import View
@@ -22,12 +23,12 @@ _TOP = 1000.0
 _PAPER = lp.Layout(tp=8, pp=16, dp=128)
 
 
-def _big(sequences: int = 2048) -> lp.Memory:
+def _big(sequences: int = 2048) -> Memory:
     """405B as in the notebook: so many sequences a step."""
     return lp.memory("llama3.1-405b", _PAPER, seq_len=8192, global_batch=sequences, recompute="selective")
 
 
-def _bars(memory: lp.Memory, stages: tuple[float, float], title: str) -> View:
+def _bars(memory: Memory, stages: tuple[float, float], title: str) -> View:
     """The bars of a job's memory, with those of some stages veiled, and their totals under the axis."""
     view = veiled(lp.view(memory), stages, (0, _TOP), title=title)
     layout = dict(view.spec["layout"])
@@ -40,7 +41,7 @@ def _bars(memory: lp.Memory, stages: tuple[float, float], title: str) -> View:
     return View({**view.spec, "layout": layout}, view.summary)
 
 
-def _file_alone(memory: lp.Memory) -> View:
+def _file_alone(memory: Memory) -> View:
     """The bar of the weights as they are in the file, below the line of what a GPU has, the rest veiled."""
     spec = lp.view(memory).spec
     first, (limit,) = spec["data"][0], spec["layout"]["shapes"]
