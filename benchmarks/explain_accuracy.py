@@ -6,17 +6,12 @@
 Cases in the form of tests/oracles/error-cases.jsonl hold message, context, category, subtype,
 parallel_caused, self_explaining and diagnosable_from; those of raised.jsonl also verdict and decides. Every
 set of tests/oracles is asked, then each FILE (--only: no other); each case twice, with its context and with
-the message alone. Four scores a set, and a kind of case:
+the message alone. Three scores a set, and a kind of case:
 
-category: the category comes first. Of a look-alike without a category: it is not called "sharding".
-verdict too: and the verdict is right. The two are counted strictly and, in brackets, fairly.
-asserted wrong: another cause than the true one at the surest level with the verdict "sharding"; a
+cause first: the category comes first. Of a look-alike without a category: it is not called "sharding".
+verdict too: and the verdict is right.
+wrong and likely: another cause than the true one at the surest level with the verdict "sharding"; a
     look-alike so called; or what sharding caused said to be "not_sharding".
-asks: of the cases whose text cannot decide, those answered with "unknown" and a fact that would decide.
-
-fairly: a case that says of itself that its text cannot decide (diagnosable_from other than "text") is also
-right without its context when the answer is "unknown" or has the category among the first three, and names
-what is missing.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "oracles")]
 import _page  # noqa: E402
 import llamapar as lp  # noqa: E402
 from llamapar.diagnosis import Level  # noqa: E402
-from llamapar.diagnosis.vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, UNKNOWN  # noqa: E402
+from llamapar.diagnosis.vocabulary import NOT_SHARDING, SHARDING  # noqa: E402
 from make_raised import half  # noqa: E402
 
 ORACLES = ROOT / "tests" / "oracles"
@@ -46,12 +41,6 @@ SETS += ("raised_again", "reported_again")
 SETS += ("raised_third", "reported_third", "raised_fourth", "reported_fourth", "raised_fifth")
 SETS += ("raised_sixth", "raised_seventh", "raised_eighth")
 Case = dict[str, Any]
-
-COVERS = {
-    "layout": {"tp", "cp", "pp", "dp", "world", "ZeRO stage"},
-    "model": {"n_heads", "n_kv_heads", "dim", "ffn_dim", "vocab_size", "n_layers", "max_seq_len", "tied"},
-}
-"""What a fact asked for in one word holds of the facts that decide."""
 
 
 @dataclass(frozen=True)
@@ -82,18 +71,6 @@ class Answer:
         return self.rank == 1
 
     @property
-    def undecided(self) -> bool:
-        """Whether what was given cannot decide, by the case's own words."""
-        return self.alone and self.case["diagnosable_from"] != "text"
-
-    @property
-    def fair(self) -> bool:
-        if self.strict:
-            return True
-        told = self.told
-        return self.undecided and bool(told.needs) and (told.verdict == UNKNOWN or 1 <= self.rank <= 3)
-
-    @property
     def verdict(self) -> bool:
         """Whether the verdict is that of the cause. A case without one may be called anything."""
         if self.case["parallel_caused"] is None:
@@ -105,26 +82,12 @@ class Answer:
         return self.strict and self.verdict
 
     @property
-    def fairly_right(self) -> bool:
-        return self.fair and (self.verdict or (self.undecided and bool(self.told.verdict == UNKNOWN)))
-
-    @property
     def asserted_wrong(self) -> bool:
         if self.told.verdict == NOT_SHARDING:
             return self.case["parallel_caused"] is True
         if self.told.verdict != SHARDING or not sure(self.told.best):
             return False
         return look_alike(self.case) or self.told.best.category not in self.categories
-
-    @property
-    def asks(self) -> bool:
-        """Whether it says that it cannot tell, and what would decide."""
-        decides = set(self.case.get("decides", ()))
-        if not decides:
-            decides = set(self.case["context"])
-            decides.update(need for c in self.categories if c in CATEGORIES for need in CATEGORIES[c].needs)
-        asked = {fact for need in self.told.needs for fact in (need, *COVERS.get(need, ()))}
-        return bool(self.told.verdict == UNKNOWN and asked & decides)
 
     @property
     def spared(self) -> bool:
@@ -193,41 +156,31 @@ def known() -> list[Path]:
     return [path for path in found if path.exists()]
 
 
-def table(answers: list[Answer]) -> list[str]:
-    """One line a kind: the four scores."""
-    rows = [f"{'':<17}{'n':>5}{'category':>14}{'verdict too':>15}{'asserted wrong':>17}{'asks':>9}"]
+SCORES = ("strict", "right", "asserted_wrong")
+"""What is counted of an Answer."""
+
+HEAD = ("kind of text", "n", "cause first", "verdict too", "wrong and likely")
+
+
+def counted(answers: list[Answer]) -> list[tuple[object, ...]]:
+    """A row for each kind of text: how many, and the three scores."""
+    rows = []
     for name, belongs in GROUPS.items():
-        group = [a for a in answers if belongs(a.case)]
-        if not group:
-            continue
-        open_ = [a for a in group if a.undecided]
-        category = f"{sum(a.strict for a in group)} ({sum(a.fair for a in group)})"
-        both = f"{sum(a.right for a in group)} ({sum(a.fairly_right for a in group)})"
-        wrong = sum(a.asserted_wrong for a in group)
-        asks = f"{sum(a.asks for a in open_)}/{len(open_)}" if open_ else "-"
-        rows.append(f"{name:<17}{len(group):>5}{category:>14}{both:>15}{wrong:>17}{asks:>9}")
+        own = [answer for answer in answers if belongs(answer.case)]
+        rows.append((name, len(own), *(sum(getattr(a, what) for a in own) for what in SCORES)))
     return rows
 
 
 def tables() -> dict[str, list[str]]:
     """That of docs/accuracy.md: all sets together, asked with their context."""
     told = [answer for path in known() for answer in ask(read(path), alone=False)]
-    rows = []
-    for name, belongs in GROUPS.items():
-        own = [answer for answer in told if belongs(answer.case)]
-        rows.append((name, len(own), *(sum(getattr(a, what) for a in own) for what in SCORES)))
-    head = ("kind of text", "n", "cause first", "verdict too", "wrong and likely")
-    return {"explain": _page.table(head, rows)}
-
-
-SCORES = ("strict", "right", "asserted_wrong")
-"""What is counted of an Answer."""
+    return {"explain": _page.table(HEAD, counted(told))}
 
 
 def misses(answers: list[Answer]) -> list[str]:
     rows = []
     for a in answers:
-        if a.fairly_right and not a.asserted_wrong:
+        if a.right and not a.asserted_wrong:
             continue
         got = ", ".join(d.title for d in a.told.diagnoses[:3]) or "nothing"
         rows.append(
@@ -262,7 +215,7 @@ def main() -> None:
         for alone in (False, True):
             answers = ask(cases, alone)
             print(f"\n{path.stem}: {len(cases)} cases, {'message alone' if alone else 'with context'}")
-            print("\n".join(table(answers)))
+            print(*_page.table(HEAD, counted(answers)), sep="\n")
             took = [a.seconds * 1e3 for a in answers]
             print(f"median {statistics.median(took):.2f} ms, longest {max(took):.1f} ms")
             if args.misses:

@@ -112,15 +112,6 @@ def test_what_counts_as_asserted_wrong(
     assert accuracy.Answer(case, told, alone=True, seconds=0).asserted_wrong is wrong
 
 
-@pytest.mark.parametrize(
-    ("needs", "asks"), [(("tp",), True), (("layout",), True), (("seq_len",), False), ((), False)]
-)
-def test_what_counts_as_asking_for_the_right_fact(needs: tuple[str, ...], asks: bool) -> None:
-    told = SimpleNamespace(verdict="unknown", diagnoses=(), needs=needs)
-    case = {"category": "kv_heads_lt_tp", "decides": ["tp", "n_kv_heads"], "diagnosable_from": "text+layout"}
-    assert accuracy.Answer(case, told, alone=True, seconds=0).asks is asks
-
-
 FIRST_ALONE = {"error-cases": 55, "wild": 68, "wordings": 167}
 """Of how many texts of a set the cause comes first by the message alone, at least."""
 
