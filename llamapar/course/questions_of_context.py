@@ -173,26 +173,6 @@ def _documents() -> Item:
     )
 
 
-def _next_length() -> Item:
-    cp, pieces = 8, 16
-    works = next(n for n in range(101, 200) if lp.check("tiny", {"cp": cp}, seq_len=n).ok)
-    even = next(n for n in range(101, 200) if n % cp == 0)
-    return Item(
-        "CP 8: which is the next length after 100 that works?",
-        works,
-        unit="tokens",
-        hints=(
-            f"The sequence is cut into 2 · {cp} = {pieces} equal pieces.",
-            f"6 · {pieces} = {6 * pieces}, which is below 100.",
-        ),
-        slips=(
-            (even, f"That gives each rank {even // cp} tokens, but {pieces} pieces of {even / pieces:g}."),
-            (works - pieces, "That is below 100."),
-        ),
-        why=f"{works} = {works // pieces} · {pieces}.",
-    )
-
-
 def _last_over_first() -> Item:
     record = lp.sequence({"cp": 8}, 4096, chunking="contiguous")
     tokens = record.rank(0).tokens
@@ -243,7 +223,6 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "The third token on rank 1: which position in the text?": _third_token,
     "Forward, does the ring send more, less, or as much?": _ring,
     "384 + 64 + 64 over CP 4: is the work even?": _documents,
-    "CP 8: which is the next length after 100 that works?": _next_length,
 }
 """By the question itself."""
 

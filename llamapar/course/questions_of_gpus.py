@@ -61,30 +61,12 @@ def _collectives() -> Item:
     )
 
 
-def _machines() -> Item:
-    return Item(
-        f"How many machines of {_MACHINE} GPUs does it need?",
-        _JOB.world // _MACHINE,
-        unit="machines",
-        hints=(
-            "One rank takes one GPU. How many ranks has the layout?",
-            f"{_JOB.tp} · {_JOB.cp} · {_JOB.pp} · {_JOB.dp} = {_JOB.world} ranks.",
-        ),
-        slips=(
-            (_JOB.world, f"Those are GPUs; a machine has {_MACHINE}."),
-            (1, f"TP {_JOB.tp} fills one machine, and CP and DP need more of them."),
-            (2, "CP doubles the machines, and DP does so once more."),
-        ),
-        why=f"{_JOB.world} ranks / {_MACHINE}.",
-    )
-
-
 def _place() -> Item:
     machine, gpu = 3, 5
     rank = (machine - 1) * _MACHINE + gpu
     return Item(
-        f"The layout of section 5, TP {_JOB.tp}, CP {_JOB.cp}, DP {_JOB.dp}, on four machines: which (tp, "
-        f"cp, pp, dp) has GPU {gpu} of the third machine?",
+        "TP 8, CP 2 and DP 2 on four machines of 8 GPUs: which (tp, cp, pp, dp) has GPU 5 of the third "
+        "machine?",
         tuple(_JOB.coord_of(rank)),
         unit="tp, cp, pp, dp",
         hints=(
@@ -106,34 +88,13 @@ def _place() -> Item:
     )
 
 
-def _launch() -> Item:
-    nodes = _PAPER.world // _MACHINE
-    return Item(
-        f"--nnodes and --nproc-per-node for the paper's TP 8, CP 16, PP 16, DP 8 on machines of {_MACHINE}?",
-        [nodes, _MACHINE],
-        unit="nnodes, nproc-per-node",
-        hints=(
-            "A process drives one GPU, so a machine starts as many as it has.",
-            f"8 · 16 · 16 · 8 = {_PAPER.world:,} ranks. How many machines hold them?",
-        ),
-        slips=(
-            ([_PAPER.world, _MACHINE], f"That is {_MACHINE} processes on {_PAPER.world:,} machines."),
-            ([_PAPER.world, 1], "One torchrun is started on each machine, and it starts the processes."),
-            ([_MACHINE, nodes], "The other way round: machines first."),
-        ),
-        why=f"{_PAPER.world:,} ranks / {_MACHINE} on a machine.",
-    )
-
-
 PREDICTIONS: dict[str, Callable[[], Item]] = {
     "Are all collectives the same, in the same order?": _same_order,
     "How many collectives in one step of this small model?": _collectives,
-    "How many machines of 8 GPUs does it need?": _machines,
 }
 """By the question itself."""
 
 EXERCISES: dict[str, Callable[[], Item]] = {
     "GPU 5 of the third machine": _place,
-    "torchrun for the paper": _launch,
 }
 """By the name of the exercise."""

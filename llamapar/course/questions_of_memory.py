@@ -199,23 +199,6 @@ def _one_micro_batch() -> Item:
     )
 
 
-def _largest_over_smallest() -> Item:
-    tools = lp.reconcile("llama3.1-405b", _PAPER, seq_len=8192).tools
-    least, most = tools[0].total_bytes, tools[-1].total_bytes
-    return Item(
-        "The largest answer over the smallest?",
-        most / least,
-        unit="times",
-        hints=(
-            "One forgets what is in flight; the largest divides hardly anything by TP and PP.",
-            f"The smallest says {least / _GIB:.1f} GiB, the largest {most / _GIB:,.0f}.",
-        ),
-        slips=((10, "That would be tools that disagree on one part. These forget whole axes."),),
-        why=f"They say {least / _GIB:.1f} to {most / _GIB:,.0f} GiB.",
-        shows=lp.view(lp.reconcile("llama3.1-405b", _PAPER, seq_len=8192)),
-    )
-
-
 def _own_bytes() -> Item:
     layout, model = lp.Layout(dp=64, zero=3), lp.model("llama3.1-70b")
     own = lp.memory(model, layout, seq_len=8192).worst.bytes("parameters", "gradients", "optimizer states")
@@ -284,7 +267,6 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "Which saves more alone: SP, or selective recomputation?": _saves_more,
     "Which stage, 0 to 15, needs most memory?": _fullest,
     "Counting one micro-batch: does such a planner say that it fits?": _one_micro_batch,
-    "The largest answer over the smallest?": _largest_over_smallest,
 }
 """By the question itself."""
 
