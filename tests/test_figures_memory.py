@@ -15,7 +15,8 @@ from llamapar.count.reconciliation import PEERS, by_step
 from llamapar.figures import memory, style
 from llamapar.figures.draw import Rows
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.records.curve import MemoryCurve, OperationMemory, Span, readable_bytes, unit_of
+from llamapar.records.curve import MemoryCurve, OperationMemory, Span
+from llamapar.records.tables import readable_bytes, unit_of
 from llamapar.records.trace import CollectiveEvent
 from test_figures import layout_of_good_form
 

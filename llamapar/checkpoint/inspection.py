@@ -18,7 +18,7 @@ from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.diagnosis import explain
 from llamapar.errors import CheckpointError
 from llamapar.place.sequence_map import in_runs
-from llamapar.records.tables import Plain, Record, cut, span
+from llamapar.records.tables import Plain, Record, cut, noun, span
 
 from .sharding import Sharding
 from .source import PADDINGS, Checkpoint, Mismatch, Placement, opened, understood
@@ -200,7 +200,7 @@ def _layers(mismatches: Iterable[tuple[int, Mismatch]], n_layers: int) -> Iterat
     ):
         if layers:
             which = set(layers)
-            yield f"layer{'s' * (len(which) > 1)} {_spans(which)}{text.format(len(layers), n_layers)}"
+            yield f"{noun(len(which), 'layer')} {_spans(which)}{text.format(len(layers), n_layers)}"
 
 
 def reason(odd: Mismatch, sharding: Sharding) -> str:

@@ -21,7 +21,7 @@ from llamapar.describe.pickles import uncollected
 from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import CheckpointError, Choice, shown
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.records.tables import Plain
+from llamapar.records.tables import Plain, plural
 
 from . import dcp, pth, safetensors
 from .sharding import COMPUTED, HEAD, Sharding, unwrapped
@@ -63,7 +63,7 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         count, files = sum(1 for _ in self.tensors), len(self.files)
-        what = f"{self.format}, {files} file{'s' * (files != 1)}"
+        what = f"{self.format}, {plural(files, 'file')}"
         return f"{self.path}: {what}, {count:,} tensors, {self.nbytes:,} bytes"
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.models import ModelLike
 from llamapar.errors import CheckpointError
-from llamapar.records.tables import SHOWN, Plain, Record
+from llamapar.records.tables import SHOWN, Plain, Record, plural
 
 from .inspection import reason
 from .progress_line import Counter, Progress
@@ -42,7 +42,7 @@ class Verification(Record):
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         n = len(self.problems)
-        state = f"has {n} fault{'s' * (n > 1)}" if n else "is in order"
+        state = f"has {plural(n, 'fault')}" if n else "is in order"
         rows: list[list[object]] = [[what, f"{n:,}", f"{size:,}"] for what, n, size in self.checks]
         lines = [*self.problems[:SHOWN], *([f"… and {n - SHOWN} more"] if n > SHOWN else [])]
         return f"{self.path.name} {state}", ["compared", "count", "bytes"], rows, "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from llamapar import interrupts
+from llamapar.records.tables import plural
 
 from .commands import Command, CommandAnswer, CommandGroup, Given, answer_of, returned, with_torch
 from .output import as_text, write_line
@@ -47,7 +48,7 @@ def _make(given: Given) -> CommandAnswer:
         raise
     files = {file.name: file.stat().st_size for file in made.files}
     sharding = str(checkpoint.understood(made).sharding)
-    counted = f"{made.nbytes:,} bytes in {len(files)} file{'s' * (len(files) > 1)}"
+    counted = f"{made.nbytes:,} bytes in {plural(len(files), 'file')}"
     data = {"path": str(made.path), "sharding": sharding, "bytes": made.nbytes, "files": files}
     return CommandAnswer(True, lambda: as_text(f"{made.path}: {sharding}, {counted}"), lambda: data)
 

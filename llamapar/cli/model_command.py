@@ -10,7 +10,7 @@ from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.place import stages
 from llamapar.place.cut import Cut
-from llamapar.records.tables import Table
+from llamapar.records.tables import Table, aligned
 
 from .commands import Command, CommandAnswer, Given
 from .output import as_text
@@ -49,7 +49,7 @@ def _text(model: ModelConfig, dims: dict[str, object]) -> str:
         ("  output head", "the embedding's" if model.tied else embedding),
         ("  final norm", f"{model.final_norm:,}"),
     ]
-    return "\n".join([model.name, *(f"{name:<14}  {value}" for name, value in rows)])
+    return "\n".join([model.name, *aligned(rows)])
 
 
 def _cell(value: object) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.models import PRESETS
 from llamapar.describe.options import FACTS, LAYOUT
+from llamapar.records.tables import aligned
 from llamapar.rules.job_text import as_cli
 from llamapar.rules.report import Report, check
 
@@ -43,7 +44,8 @@ def _answer(given: Given) -> CommandAnswer:
     if any(given[name] for name in given.about.options):
         report = returned(given, check, *([given.settings()] if given.files else []))
         told |= {"check": _line(report), "findings": {f.code: f.severity for f in report.findings}}
-    return CommandAnswer(True, lambda: "\n".join(_row(*pair) for pair in told.items()), lambda: told)
+    lines = aligned(_row(name, value) for name, value in told.items())
+    return CommandAnswer(True, lambda: "\n".join(map(as_text, lines)), lambda: told)
 
 
 def _line(report: Report) -> str:
@@ -57,10 +59,12 @@ def _line(report: Report) -> str:
     return as_cli(job, judge).splitlines()[-1]
 
 
-def _row(name: str, value: object) -> str:
+def _row(name: str, value: object) -> tuple[str, str]:
     if isinstance(value, dict):
         value = [f"{key} {each or 'not installed'}" for key, each in value.items()]
-    return as_text(f"{name:<8}  {', '.join(value) or 'none' if isinstance(value, list) else value}")
+    if isinstance(value, list):
+        value = ", ".join(value) or "none"
+    return name, str(value)
 
 
 COMMAND = Command(

@@ -37,7 +37,7 @@ from llamapar.records.frames import (
     tensor_shape,
     torch_class,
 )
-from llamapar.records.tables import Plain
+from llamapar.records.tables import Plain, aligned, html_rows
 
 from .known import FACTS
 from .size_names import DEGREE, CutDim, NamedSize, SizeNames
@@ -117,8 +117,7 @@ class LiveFacts:
     def lines(self, most: int = 7) -> list[str]:
         """The facts as text, without control characters. most: operands; four lines are added at most."""
         rows = [*self.rows()][:most]
-        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        told = ["  ".join(f"{word:<{n}}" for word, n in zip(row, wide, strict=True)).rstrip() for row in rows]
+        told = aligned(rows)
         told += [f"{len(self.operands) - len(rows)} more tensors"] * (len(self.operands) > len(rows))
         told += [", ".join(f"{name} = {n}" for name, n in self.numbers.items())] * bool(self.numbers)
         return [
@@ -126,12 +125,12 @@ class LiveFacts:
         ]
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><td>{'</td><td>'.join(map(escape, row))}</td></tr>" for row in self.rows())
-        head = "<tr><th>tensor</th><th>shape here</th><th>placement</th><th>sizes</th></tr>"
+        rows = [[*map(escape, row)] for row in self.rows()]
+        table = html_rows(rows, ("tensor", "shape here", "placement", "sizes")) if rows else ""
         numbers = "".join(f"<br><code>{escape(f'{name} = {n}')}</code>" for name, n in self.numbers.items())
         return (
             f"<p>line {self.line}: <code>{escape(self.expression[:200])}</code>{numbers}"
-            f"<br>{escape(self.process)}</p>" + (f"<table>{head}{rows}</table>" if rows else "")
+            f"<br>{escape(self.process)}</p>{table}"
         )
 
     def as_dict(self) -> Plain:

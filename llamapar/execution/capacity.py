@@ -12,6 +12,7 @@ from llamapar.count.exact import CONTEXT
 from llamapar.describe.layout import AXES
 from llamapar.describe.placement import PARAMETERS
 from llamapar.errors import Choice, LayoutError, LlamaparError, one_of
+from llamapar.records.tables import plural
 from llamapar.spmd import compat
 from llamapar.spmd.setting import Setting, kind
 
@@ -36,10 +37,10 @@ def choose_device(device: str, engine: str, ranks: int) -> tuple[str, str, str]:
         backend = "" if engine == "local" else "gloo"
         return "cpu", backend, f"device cpu{' over ' + backend if backend else ''}: {why}"
     if engine == "local":
-        return "cuda", "", f"device cuda: {gpus} GPU{'s' * (gpus > 1)}, all ranks take turns on the first"
+        return "cuda", "", f"device cuda: {plural(gpus, 'GPU')}, all ranks take turns on the first"
     if gpus >= ranks:
         return "cuda", "nccl", f"device cuda over nccl: {gpus} GPUs, one for each of {ranks} ranks"
-    return "cuda", "gloo", f"device cuda over gloo: {ranks} ranks share {gpus} GPU{'s' * (gpus > 1)}"
+    return "cuda", "gloo", f"device cuda over gloo: {ranks} ranks share {plural(gpus, 'GPU')}"
 
 
 def bytes_needed(task: Task, engine: str, device: str = "cpu") -> int:
@@ -113,7 +114,7 @@ def _require_room_on_gpus(task: Task, engine: str) -> list[str]:
     took = bytes_needed(task, engine, "cuda") * on_one // ranks
     cpu, tiny = Choice.of(device="cpu"), Choice.of(model="tiny")
     if alone and engine != "local" and on_one > 1:
-        what = f"{ranks} ranks share {gpus} GPU{'s' * (gpus > 1)} in EXCLUSIVE_PROCESS mode"
+        what = f"{ranks} ranks share {plural(gpus, 'GPU')} in EXCLUSIVE_PROCESS mode"
         why, local = "a GPU serves one process in it", Choice.of(engine="local")
         raise LayoutError(what, why, [local, "nvidia-smi -c DEFAULT", cpu], "engine")
     if took > size:

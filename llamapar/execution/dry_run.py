@@ -18,8 +18,8 @@ from llamapar.place.orders import ORDERS
 from llamapar.place.stage_map import Stage
 from llamapar.programs import Program
 from llamapar.programs.llama import llama_stage
-from llamapar.records.curve import MemoryCurve, readable_bytes, unit_of
-from llamapar.records.tables import Plain, Record, Table
+from llamapar.records.curve import MemoryCurve
+from llamapar.records.tables import Plain, Record, Table, readable_bytes, unit_of
 from llamapar.records.trace import Tape
 from llamapar.spmd.setting import Setting
 

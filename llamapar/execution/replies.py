@@ -19,6 +19,7 @@ from llamapar.diagnosis import Explanation, Level
 from llamapar.diagnosis.known import Known
 from llamapar.errors import Choice, LlamaparError
 from llamapar.late import offered
+from llamapar.records.tables import noun
 from llamapar.records.trace import grouped
 
 from .engines.rank import RankStatus, Reply
@@ -244,4 +245,4 @@ def _by_state(states: Mapping[int, str]) -> str:
 
 
 def rank_names(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    return f"{noun(len(ranks), 'rank')} {', '.join(map(str, ranks))}"

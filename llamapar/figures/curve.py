@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from llamapar.records.curve import MemoryCurve, readable_bytes, unit_of
+from llamapar.records.curve import MemoryCurve
+from llamapar.records.tables import readable_bytes, unit_of
 
 from . import draw, memory, style
 from .chart import Chart

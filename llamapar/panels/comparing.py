@@ -5,7 +5,7 @@ from __future__ import annotations
 from llamapar.count.terms import GIB
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
-from llamapar.records.tables import Plain, human
+from llamapar.records.tables import Plain, human, noun
 from llamapar.rules.report import Report
 from llamapar.timing.cost import Cost
 
@@ -48,7 +48,7 @@ def _signed(text: str) -> str:
 def _legal(now: Job, pinned: Job) -> str:
     counts = [sum(f.severity == "error" for f in report.arithmetic) for report, _ in (now, pinned)]
     more = counts[0] - counts[1]
-    return _signed(f"{more:+d} error{'s' * (abs(more) != 1)}") if more else SAME
+    return _signed(f"{more:+d} {noun(abs(more), 'error')}") if more else SAME
 
 
 def _fits(now: Job, pinned: Job) -> str:

@@ -20,7 +20,7 @@ from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
 from llamapar.figures import View, view
 from llamapar.records.calls import Call
-from llamapar.records.tables import Plain, Record, plural
+from llamapar.records.tables import Plain, Record, noun, plural
 
 from .controls import rung_name
 
@@ -174,7 +174,7 @@ def sentence(text: str) -> str:
 def number_in_words(n: int, word: str) -> str:
     """ "eight KV heads", "128 query heads": small numbers as words."""
     names = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-    return f"{names[n]} {word}{'s' * (n != 1)}" if n < len(names) else plural(n, word)
+    return f"{names[n]} {noun(n, word)}" if n < len(names) else plural(n, word)
 
 
 def share(whole: int, ways: int, word: str) -> str:
@@ -183,7 +183,7 @@ def share(whole: int, ways: int, word: str) -> str:
     full, rest = divmod(part.numerator, part.denominator)
     left = f"{rest}/{part.denominator}" if rest else ""
     said = " ".join(filter(None, (str(full) if full or not left else "", left)))
-    return f"{said} {word}{'s' * (part > 1)}"
+    return f"{said} {noun(max(1, part), word)}"
 
 
 def listed(parts: Sequence[str]) -> str:

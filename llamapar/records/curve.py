@@ -10,24 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .tables import Record, cut
+from .tables import Record, cut, readable_bytes, unit_of
 from .trace import CollectiveEvent
 
 SHOWN = 7
 """The most holders that the sentence about the peak lists."""
-
-UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
-
-
-def unit_of(most: int) -> tuple[str, int]:
-    """The largest unit of which `most` has at least one, and its bytes."""
-    return next(((name, size) for name, size in UNITS.items() if most >= size), ("B", 1))
-
-
-def readable_bytes(n: int) -> str:
-    """Bytes as people read them: "150.36 GiB", "4.12 KiB"."""
-    name, size = unit_of(n)
-    return f"{n / size:,.2f} {name}" if size > 1 else f"{n} B"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
@@ -46,26 +46,45 @@ def span(units: range) -> str:
     return f"{units[0]}–{units[-1]}"
 
 
+def noun(n: float, word: str) -> str:
+    """A noun as it stands after a number: "rank" of 1, "ranks" of 16,384, "micro-batches" of 8."""
+    if n == 1:
+        return word
+    # "batches"; no other noun here needs more than an s.
+    return f"{word}es" if word.endswith("ch") else f"{word}s"
+
+
 def plural(n: int, word: str) -> str:
     """A count with its noun: "1 rank", "16,384 ranks", "8 micro-batches"."""
-    # "batches"; no other noun here needs more than an s.
-    many = "es" if word.endswith("ch") else "s"
-    return f"{n:,} {word}{'' if n == 1 else many}"
-
-
-def human(n: int) -> str:
-    """Bytes in decimal units, as networks count them: "498 GB"."""
-    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if n >= size:
-            return f"{n / size:.3g} {unit}"
-    return f"{n} B"
+    return f"{n:,} {noun(n, word)}"
 
 
 def units(word: str, numbers: range) -> str:
     """Numbered units in words: "head 3", "heads 0–15", "no heads"."""
     if not len(numbers):
         return f"no {word}s"
-    return f"{word}{'s' if len(numbers) > 1 else ''} {span(numbers)}"
+    return f"{noun(len(numbers), word)} {span(numbers)}"
+
+
+_DECIMAL = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "kB": 10**3, "B": 1}
+_BINARY = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
+
+
+def unit_of(most: int, sizes: Mapping[str, int] = _BINARY) -> tuple[str, int]:
+    """The largest unit of which `most` has at least one, and its bytes."""
+    return next(((name, size) for name, size in sizes.items() if most >= size), ("B", 1))
+
+
+def human(n: int) -> str:
+    """Bytes in decimal units, as networks count them: "498 GB"."""
+    name, size = unit_of(n, _DECIMAL)
+    return f"{n / size:.3g} {name}" if size > 1 else f"{n} B"
+
+
+def readable_bytes(n: int) -> str:
+    """Bytes in binary units, as memory counts them: "150.36 GiB", "4.12 KiB"."""
+    name, size = unit_of(n)
+    return f"{n / size:,.2f} {name}" if size > 1 else f"{n} B"
 
 
 def fold(text: str, width: int | None) -> str:
@@ -112,6 +131,11 @@ def text_table(
     columns = [list(column) for column in zip(head, *([str(c) for c in row] for row in rows), strict=True)]
     blocks = ["\n".join(_lines(block, width)) for block in _blocks(columns, width)]
     return "\n".join([fold(title, width), "\n\n".join(blocks), *([fold(foot, width)] if foot else [])])
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """The rows of a table as lines, with aligned columns."""
+    return list(_lines([list(column) for column in zip(*rows, strict=True)], None))
 
 
 def _blocks(columns: list[list[str]], width: int | None) -> Iterator[list[list[str]]]:
@@ -179,12 +203,19 @@ def html_table(
         text = escape(str(value))
         if column in code and text:
             text = f'<code style="white-space:nowrap">{text}</code>'
-        return f"<td{style}>{text}</td>"
+        return text
 
-    top = "".join(f"<th{style}>{escape(name)}</th>" for name in head)
-    body = "".join(f"<tr>{''.join(cell(i, value) for i, value in enumerate(row))}</tr>" for row in rows)
+    body = html_rows([[cell(i, value) for i, value in enumerate(row)] for row in rows], head, style)
     end = f"<p>{'<br>'.join(map(escape, foot.splitlines()))}</p>" if foot else ""
-    return f"<p><b>{escape(title)}</b></p><table><tr>{top}</tr>{body}</table>{end}"
+    return f"<p><b>{escape(title)}</b></p>{body}{end}"
+
+
+def html_rows(rows: Iterable[Sequence[str]], head: Sequence[str] = (), style: str = "") -> str:
+    """An HTML table of cells that are HTML already. style: an attribute of every cell, with a blank first."""
+    top = "".join(f"<th{style}>{escape(name)}</th>" for name in head)
+    lines = [f"<tr>{top}</tr>"] if head else []
+    lines += [f"<tr>{''.join(f'<td{style}>{cell}</td>' for cell in row)}</tr>" for row in rows]
+    return f"<table>{''.join(lines)}</table>"
 
 
 def paragraphs(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from llamapar.errors import LlamaparError
 
-from .tables import AsDict, Plain, Record, html_table, paragraphs
+from .tables import AsDict, Plain, Record, html_table, noun, paragraphs
 
 _T = TypeVar("_T")
 
@@ -175,7 +175,7 @@ def sent_in_words(trace: Trace) -> str:
 
 def collectives_in_words(events: Sequence[CollectiveEvent]) -> str:
     """How many collectives, in words: "1 collective", "12 collectives"."""
-    return f"{len(events)} collective{'s' * (len(events) != 1)}"
+    return f"{len(events)} {noun(len(events), 'collective')}"
 
 
 @dataclass(frozen=True)

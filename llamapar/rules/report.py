@@ -20,7 +20,7 @@ from llamapar.frameworks import FRAMEWORKS, JUDGES, UNKNOWN, Framework, Verdict,
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
 from llamapar.late import late
-from llamapar.records.tables import AsDict, Plain, fold, plural
+from llamapar.records.tables import AsDict, Plain, fold, html_rows, noun, plural
 
 from . import memory_rule
 from .fix import Fix
@@ -148,19 +148,15 @@ class Finding(AsDict):
         """The frameworks' verdicts as a folded HTML table; empty for memory, on which they have none."""
         if self.rule in MEMORY:
             return ""
-        rows = "".join(
-            f"<tr><td>{escape(FRAMEWORKS[name].title)}</td><td>{escape(v.verdict)}</td>"
-            f"<td>{escape(v.words)}<br><small>{v.source._repr_html_()}</small></td></tr>"
-            for name, v in self.frameworks.items()
-            if v.source
-        )
-        silent = ", ".join(self.by_verdict().get(UNKNOWN, []))
-        unknown = f"<tr><td>{escape(silent)}</td><td>{UNKNOWN}</td><td></td></tr>" if silent else ""
-        return (
-            f"<details><summary>what each framework does</summary><table>"
-            f"<tr><th>framework</th><th>verdict</th><th>what it says or does</th></tr>"
-            f"{rows}{unknown}</table></details>"
-        )
+        rows = []
+        for name, verdict in self.frameworks.items():
+            if verdict.source:
+                words = f"{escape(verdict.words)}<br><small>{verdict.source._repr_html_()}</small>"
+                rows.append((escape(FRAMEWORKS[name].title), escape(verdict.verdict), words))
+        if silent := self.by_verdict().get(UNKNOWN):
+            rows.append((escape(", ".join(silent)), UNKNOWN, ""))
+        table = html_rows(rows, ("framework", "verdict", "what it says or does"))
+        return f"<details><summary>what each framework does</summary>{table}</details>"
 
 
 @dataclass(frozen=True)
@@ -216,7 +212,7 @@ class Report(AsDict):
         verdict = ", ".join(counts) or "nothing to report"
         judge = f" for {self.judge.title}" if self.judge else ""
         judge += ", judged by the paper's rules" if self.judge and self.judge.paper else ""
-        ranks = f"{job.layout.world} rank{'s' * (job.layout.world > 1)}"
+        ranks = f"{job.layout.world} {noun(job.layout.world, 'rank')}"
         return f"{job.model.name}  {job.layout} ({ranks}){judge}: {verdict}"
 
     def text(self, width: int | None = None) -> str:
