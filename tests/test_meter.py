@@ -84,7 +84,7 @@ def test_a_strange_file_is_read_or_refused_in_words(name: str) -> None:
     [
         ("an escape character in YAML", "a.yaml, line 5: no YAML: unacceptable character #x001b"),
         ("a tag that the value breaks", "a.yaml, line 5|a.yaml: no YAML"),
-        ("a number of many digits in Python", "a.py, line 2: no Python: Exceeds the limit"),
+        ("a number of many digits in Python", "a.py: settings of no known format"),
     ],
 )
 def test_what_no_reader_is_made_for_is_refused_by_its_name(name: str, words: str) -> None:

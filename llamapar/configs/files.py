@@ -16,7 +16,7 @@ from llamapar.frameworks.settings import Contradiction
 
 from .documents import OVERRIDE, READERS, Document, Entry, read_document
 from .draft import Draft
-from .flags import Flags, as_one, flags_of, is_cut_off, is_launch, script_flags
+from .flags import Flags, as_one, flags_of, is_launch, script_flags
 from .launch import batch_of, take_world
 from .launch_lines import Script, ShellCommand, Word, directives_of, read_lines
 from .meter import Meter
@@ -96,11 +96,6 @@ class Files:
         return replace(flags, entries=(*flags.entries, *said.entries), values={**flags.values, **said.values})
 
     @cached_property
-    def python(self) -> dict[str, str]:
-        """Python sources."""
-        return {name: text for name, text in self.texts.items() if name.endswith(".py")}
-
-    @cached_property
     def absent(self) -> str:
         """The file of settings that a launch names and that is not among these; "" without one."""
         for _, command in self.launches:
@@ -160,20 +155,6 @@ class Files:
         held = ((entry.file or document.name, entry) for document in read for entry in document.entries)
         seen = {(name, path) for name, path, _ in draft.asked}
         yield from ((name, entry) for name, entry in held if (name, entry.path) not in seen)
-
-    def tell_cut_off(self, draft: Draft) -> None:
-        """Report arguments after a comment, which ends their command."""
-        for name, script in self.scripts.items():
-            rows = self.texts[name].splitlines()
-            cut = [command.words[0] for command in script.commands if is_cut_off(command.words)]
-            for first in cut[:1]:
-                above = rows[max(0, first.line - 2) : first.line - 1]
-                if above and above[0].lstrip().startswith("#"):
-                    why = (
-                        f"the comment above {name}:{first.line} ends the command: "
-                        f"it gets no {first.text}, nor what follows"
-                    )
-                    draft.contradictions.append(Contradiction("launch", (first.text, "nothing"), why))
 
     def tell_repeated(self, draft: Draft) -> None:
         """Report keys that occur twice, of which the last counts."""

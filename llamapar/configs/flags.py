@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from .documents import Document, Entry
@@ -113,15 +113,14 @@ def script_flags(script: Script, name: str, *marks: str) -> Flags | None:
     commands = [c.words for c in script.commands if c.words[0].text != "echo"]
     read = [flags_of(words, name) for words in commands]
     found = [flags for flags in read if flags.get(*marks)]
-    # A comment between continued lines ends the command. Its remaining flags are read too, and the cut is
-    # reported.
-    if any(is_cut_off(flags.words) for flags in found):
-        found = [flags for flags in read if is_cut_off(flags.words) or flags in found]
     if not found:
         read = [flags_of(words, name) for words in script.variables.values()]
         if any(flags.get(*marks) for flags in read):
             found = [flags for flags in read if any(entry.path.startswith("--") for entry in flags.entries)]
-    return as_one(found)
+    one = as_one(found)
+    # A comment between continued lines ends their command, and what follows it begins with an argument.
+    cut = next((words[0] for words in commands if words[0].text.startswith("--")), None)
+    return replace(one, unresolved=one.unresolved or cut) if one is not None and cut is not None else one
 
 
 _PROGRAM = re.compile(
@@ -136,8 +135,3 @@ def is_launch(words: Sequence[Word]) -> bool:
         ".",
         "echo",
     )
-
-
-def is_cut_off(words: Sequence[Word]) -> bool:
-    """Whether a command begins with an argument, because its own command has ended above."""
-    return words[0].text.startswith("--")

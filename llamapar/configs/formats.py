@@ -53,7 +53,8 @@ def bears(files: Files, mark: Values) -> bool:
             return False
     if found is not None and sum(found.get(key) is not None for key in mark.get("two", ())) == 1:
         return False
-    if "text" in mark and not any(re.search(mark["text"], text) for text in files.python.values()):
+    sources = [text for name, text in files.texts.items() if name.endswith(".py")]
+    if "text" in mark and not any(re.search(mark["text"], text) for text in sources):
         return False
     patterns = as_list(mark.get("command", []))
     return all(any(re.search(each, line) for line in files.command_lines()) for each in patterns)

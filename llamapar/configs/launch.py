@@ -58,9 +58,6 @@ def batch_of(directives: Iterable[Word]) -> Batch:
     flags = flags_of(words)
     nodes = flags.get("nodes", "N")
     each = flags.get("gpus-per-node", "gpus-per-task")
-    # Slurm writes "a100:8"; the number stands last.
-    if each is not None and ":" in str(each.value):
-        each = Entry(each.path, str(each.value).rpartition(":")[2], each.line)
     resource = ""
     for word in words:
         text = word.text

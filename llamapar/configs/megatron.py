@@ -6,8 +6,6 @@ Megatron-DeepSpeed: deepspeedai 4efb479d53. epfLLM's underscores: 806a83302c.
 
 from __future__ import annotations
 
-import re
-
 from llamapar.describe.cp_methods import of_comm_type
 
 from .draft import SettingsSource, whole_count
@@ -42,12 +40,7 @@ def megatron_stages(source: SettingsSource, files: Files) -> None:
         origin = source.origin(per_stage, f"{layers} layers / {pp} / {size}")
         draft.put("virtual_stages", layers // pp // size, origin)
     elif layout is not None:
-        stages = _layout_stages(str(layout.value))
-        if pp and stages and stages % pp == 0:
-            origin = source.origin(layout, f"{stages} stages of {layout.path} over {pp}")
-            draft.put("virtual_stages", stages // pp, origin)
-        else:
-            draft.missing("virtual_stages", f"{layout.path} {layout.value}")
+        source.unreadable("virtual_stages", layout)
     elif per_stage is None:
         draft.derive("virtual_stages", 1, "no flag says more")
     if (draft.number("virtual_stages") or 1) > 1:
@@ -65,18 +58,6 @@ def _read_ends(source: SettingsSource, pp: int, n_layers: int) -> None:
     if said and middle and left % middle == 0:
         counts = [said.get(stage, left // middle) for stage in range(pp)]
         source.draft.derive("layer_counts", counts, "first and last stage as given, the rest shared evenly")
-
-
-def _layout_stages(text: str) -> int | None:
-    """Stages of a layout string: "|" ends one, "(…)*n" repeats; None where it holds more than that."""
-    body = text.strip("\"'")
-    # Innermost parentheses first, until none is left.
-    while match := re.search(r"\(([^()]*)\)\*(\d{1,3})", body):
-        body = body[: match.start()] + match[1] * int(match[2]) + body[match.end() :]
-        if len(body) > 10_000:
-            return None
-    body = re.sub(r"([A-Za-z|])\*(\d{1,3})", lambda m: m[1] * int(m[2]), body)
-    return body.count("|") + 1 if re.fullmatch(r"[EtLm|,]+", body) else None
 
 
 def megatron_batch(source: SettingsSource, files: Files) -> None:

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 
-from llamapar.errors import LlamaparError
-
 from .documents import Entry, Scalar
 from .meter import Meter, numbered_matches
 
@@ -28,15 +26,6 @@ _SHOWN = 300
 
 _CLOSING = 64
 """Closing parentheses of such a call that are tried as its end."""
-
-
-def require_python(name: str, text: str) -> None:
-    """Raises LlamaparError, with the line, for a text that is no Python."""
-    try:
-        ast.parse(text)
-    except (SyntaxError, RecursionError, MemoryError, ValueError) as problem:
-        where = f"{name}, line {getattr(problem, 'lineno', 0)}"
-        raise LlamaparError(f"{where}: no Python: {str(problem)[:100]}", field="config") from None
 
 
 def _parse(text: str) -> ast.Module | None:
@@ -85,26 +74,20 @@ def _called(node: ast.AST, classes: tuple[str, ...]) -> str:
 
 
 def _keywords(node: ast.AST, names: Mapping[str, Scalar], meter: Meter) -> Iterator[Entry]:
-    """The keywords of a call, or the keys of a dict, and of those in it, by the names' path."""
+    """The keywords of a call, and of the calls in it, by the names' path."""
     waiting = [("", node)]
     while waiting:
         path, node = waiting.pop()
-        inside = list[tuple[str | None, ast.expr]]()
-        if isinstance(node, ast.Call):
-            inside = [(keyword.arg, keyword.value) for keyword in node.keywords]
-        elif isinstance(node, ast.Dict):
-            texts = (key.value if isinstance(key, ast.Constant) else None for key in node.keys)
-            inside = [(str(text), value) for text, value in zip(texts, node.values, strict=True) if text]
-        for name, value in inside:
-            key = f"{path}.{name}".lstrip(".")
+        for keyword in node.keywords if isinstance(node, ast.Call) else ():
+            key = f"{path}.{keyword.arg}".lstrip(".")
             meter.spend(len(key))  # each key repeats those above it
-            if name is not None:
-                yield Entry(key, _value(value, names), value.lineno)
-                waiting.append((key, value))
+            if keyword.arg is not None:
+                yield Entry(key, _value(keyword.value, names), keyword.value.lineno)
+                waiting.append((key, keyword.value))
 
 
 def keyword_literals(text: str, classes: tuple[str, ...], meter: Meter) -> dict[str, list[Entry]]:
-    """Class → the keywords of its calls; keys of a nested dict are joined by dots.
+    """Class → the keywords of its calls.
 
     A computed value appears as its source, and so does a keyword with a different value in each call.
     """

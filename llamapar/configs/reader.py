@@ -21,7 +21,6 @@ from .files import Files
 from .flags import Flags
 from .formats import ROWS, bears
 from .mapped import READERS
-from .python_source import require_python
 from .unread import question, question_unresolved
 
 MOST_FILES = 20
@@ -135,8 +134,6 @@ def _settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     # its files also fit.
     row = next((row for row in ROWS if any(bears(files, mark) for mark in row["recognised"])), None)
     if row is None:
-        for name, text in files.python.items():
-            require_python(name, text)
         names = ", ".join(printable(name) for name in files.texts)
         raise LlamaparError(
             f"{names}: settings of no known format",
@@ -145,7 +142,6 @@ def _settings_of(files: Files, known: Mapping[str, object]) -> Settings:
         )
     draft = Draft(row["title"])
     files.tell_repeated(draft)
-    files.tell_cut_off(draft)
     READERS[row.get("reader", "row")](row, files, draft)
     # After the reader, because only then is it known what was looked for, and before `settle`, which
     # derives from what is left.
