@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .execution.dry_run import DryRun
     from .execution.execute import run, tape
     from .execution.module_result import ModuleResult
+    from .execution.modules import compare
     from .execution.recorder import record
     from .execution.replies import Cancelled, PeerError, RankFailure
     from .execution.run_result import RunResult
@@ -101,6 +102,7 @@ __all__ = [
     "check",
     "checkpoint",
     "clinic",
+    "compare",
     "cost",
     "debug",
     "explain",

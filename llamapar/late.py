@@ -50,6 +50,7 @@ PUBLIC: Mapping[str, str] = {
     "check": "rules.report",
     "checkpoint": "",
     "clinic": "panels.clinic_panel",
+    "compare": "execution.modules",
     "cost": "timing.cost",
     "debug": "diagnosis.debugging",
     "explain": "diagnosis",

@@ -7,14 +7,17 @@ import math
 import re
 import resource
 import time
+from collections import OrderedDict
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+from torch.nn.parallel import DistributedDataParallel
 
 import llamapar as lp
 import module_cases as cases
@@ -25,7 +28,7 @@ TP2 = lp.Layout(tp=2)
 
 def run(make: Any, layout: Any = TP2, plan: Any = cases.cut_by_hand, **options: Any) -> lp.ModuleResult:
     options.setdefault("dtype", "float64")
-    return lp.run(make, layout, plan=plan, **options)
+    return lp.compare(make, plan, layout, **options)
 
 
 def row(result: lp.ModuleResult, name: str) -> Any:
@@ -181,6 +184,69 @@ def test_lower_precision_is_compared_with_what_it_rounds(dtype: str) -> None:
     assert (broken.ok, broken.where) == (False, "layers.1.mlp")
 
 
+# -- wrappers --------------------------------------------------------------------------------------
+
+
+def _wrap(module: nn.Module, mesh: DeviceMesh, wrapper: str) -> nn.Module:
+    """The module of which each layer, or under DistributedDataParallel the whole, is inside a wrapper."""
+    if wrapper == "DistributedDataParallel":
+        return DistributedDataParallel(module, process_group=mesh.get_group("dp"))
+    layers = module.get_submodule("layers")
+    for name, layer in list(layers.named_children()):
+        wrapped = torch.compile(layer) if wrapper == "torch.compile" else checkpoint_wrapper(layer)
+        setattr(layers, name, wrapped)
+    return torch.compile(module) if wrapper == "torch.compile" else module  # type: ignore[return-value]
+
+
+def _wrapped(module: nn.Module, mesh: DeviceMesh, wrapper: str, slip: str) -> nn.Module:
+    cases.cut_by_hand(module, mesh, "layers.1.attention", slip)
+    return _wrap(module, mesh, wrapper)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "engine"),
+    [
+        ("DistributedDataParallel", "processes"),
+        ("torch.compile", "processes"),
+        ("torch.compile", "local"),
+        ("checkpoint_wrapper", "local"),
+    ],
+)
+def test_wrappers_are_seen_through(wrapper: str, engine: str) -> None:
+    layout = {"tp": 2, "dp": 2 if wrapper == "DistributedDataParallel" else 1}
+    right = run(cases.Decoder, layout, partial(_wrapped, wrapper=wrapper, slip=""), engine=engine)
+    assert right.ok, right
+    assert [row.name for row in right.rows] == [name for name, _ in cases.Decoder().named_parameters()]
+    assert {row.gradient for row in right.rows} == {"in full"}
+    assert not any("parameters of its own" in note for note in right.notes)
+    for slip in ("no sum", "no sum on the way back"):
+        wrong = run(cases.Decoder, layout, partial(_wrapped, wrapper=wrapper, slip=slip), engine=engine)
+        assert (wrong.ok, wrong.where) == (False, "layers.1.attention"), wrong
+
+
+def test_a_wrapper_that_make_puts_there_is_seen_through() -> None:
+    """Also one that the plan does not know of, and the module's own name for a part is no wrapper's."""
+
+    def make() -> nn.Module:
+        inner = checkpoint_wrapper(Two())
+        return torch.compile(nn.Sequential(OrderedDict(module=inner)))  # type: ignore[return-value]
+
+    result = run(make, plan=keep, inputs=(X["x"],))
+    assert result.ok, result
+    assert result.summary.startswith("Sequential ")
+    assert [row.name for row in result.rows][:2] == ["module.a.weight", "module.a.bias"]
+    assert "torch.compile is left out: the code runs as it is written" in result.notes
+
+
+def test_distributed_data_parallel_is_refused_where_it_cannot_run() -> None:
+    for engine in ("local", "dry"):
+        with pytest.raises(
+            lp.LlamaparError, match=f"^engine='{engine}' cannot run this: RuntimeError: "
+        ) as e:
+            run(cases.Decoder, {"dp": 2}, partial(_wrap, wrapper="DistributedDataParallel"), engine=engine)
+        assert e.value.choose[0].startswith("engine='processes'")
+
+
 # -- inputs and losses -----------------------------------------------------------------------------
 
 
@@ -240,7 +306,7 @@ def test_gradients_that_are_a_multiple_are_said_to_be() -> None:
     result = run(slip.make, plan=slip.plan, engine="processes")
     assert row(result, "layers.1.mlp.w13.weight").gradient == "2 × the whole's"
     assert "gradients equal back to norm; layers.1.mlp: backward: what it gives to " in result.text()
-    assert str(result.call).startswith("lp.run(")
+    assert str(result.call).startswith("lp.compare(")
     first = partial(cases.cut_by_hand, at="layers.0.mlp", slip="sum on the way back too")
     assert run(cases.Decoder, plan=first).where == "layers.0.mlp"  # what comes next gives no gradient back
 
@@ -344,20 +410,20 @@ def test_the_record_as_text_html_and_json() -> None:
 @pytest.mark.parametrize(
     ("given", "what", "choose"),
     [
-        ({"layout": {"pp": 2}}, "pp=2 with plan=…", "pp=1 dp=2"),
+        ({"layout": {"pp": 2}}, "pp=2 with a module", "pp=1 dp=2"),
         ({"layout": {"cp": 2}}, "cp=2 with a plan that is no function", "cp=1 dp=2"),
-        ({"engine": "torchrun"}, "engine='torchrun' with plan=…", "engine='processes'"),
-        ({"device": "cuda"}, "device='cuda' with plan=… and engine='local'", "engine='processes'"),
+        ({"engine": "torchrun"}, "engine='torchrun' with a module", "engine='processes'"),
+        ({"device": "cuda"}, "device='cuda' with engine='local'", "engine='processes'"),
         ({"layout": {"tp": 128}}, "128 ranks, and at most 64 run on one machine", "engine='dry'"),
         ({"layout": {"dp": 3}}, "4 sequences over dp=3: they do not divide", "global_batch=6"),
-        ({"padding": "megatron"}, "padding='megatron' with plan=…", "leave padding out"),
+        ({"padding": "megatron"}, "argument='padding' is not known", ""),
         ({"plan": "tp"}, "plan='tp': torch's dict, 'auto' or a function is needed", "a dict"),
         ({"plan": "auto"}, 'plan="auto" for Two: ', "a dict for torch's parallelize_module"),
         ({"inputs": None}, "Two.forward(x): what it takes is not known", "a dict"),
         ({"inputs": {}}, "inputs={}: tensors are needed, with the batch in dim 0", "a dict"),
         ({"loss": 3}, "loss=3: a function of the output is needed", ""),
         ({"loss": lambda y: y}, "loss returned Tensor: one number is needed", ""),
-        ({"make": Two()}, "program=Two(", "lambda: Model(config)"),
+        ({"make": Two()}, "make=Two(", "lambda: Model(config)"),
         ({"make": lambda: 3}, "<lambda>() returned int", ""),
     ],
 )
@@ -385,16 +451,14 @@ def test_a_piece_of_the_output_needs_a_loss_of_its_own() -> None:
     assert not result.ok
 
 
-def test_a_module_without_a_plan_says_what_to_pass() -> None:
-    with pytest.raises(lp.LlamaparError, match=r"makes a module, and no plan is given\n") as refusal:
+def test_run_says_that_compare_takes_modules() -> None:
+    with pytest.raises(lp.LlamaparError, match=r"makes a module, and lp.run takes programs\n") as refusal:
         lp.run(Two, TP2)
-    assert refusal.value.why == "lp.run(make, layout, plan=…) needs to know how ranks cut it"
-    with pytest.raises(lp.LlamaparError, match=r"^eval_mode without plan"):
-        lp.run("mlp", "tiny", TP2, eval_mode=True)
-    with pytest.raises(lp.LlamaparError, match=r"^model='tiny' with plan=…"):
-        lp.run(Two, "tiny", TP2, plan=TWO)
-    with pytest.raises(lp.LayoutError, match=r"^not given: model\n"):
-        lp.run("mlp", tp=2)
+    assert refusal.value.choose == ("lp.compare(make, plan, layout)",)
+    with pytest.raises(
+        lp.LayoutError, match=r"^plan=… is no argument of lp.run\n  try  lp.compare\(make, plan"
+    ):
+        lp.run(Two, TP2, plan=TWO)  # type: ignore[call-arg]
 
 
 # -- parts -----------------------------------------------------------------------------------------

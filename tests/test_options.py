@@ -45,16 +45,29 @@ FUNCTIONS: dict[str, Callable[..., Any]] = (
 )
 
 SUBJECTS = {
-    *("model", "layout", "name", "program", "what", "record", "attempt", "cost", "plan", "mesh", "source"),
+    *(
+        "model",
+        "layout",
+        "name",
+        "program",
+        "what",
+        "record",
+        "attempt",
+        "make",
+        "cost",
+        "plan",
+        "mesh",
+        "source",
+    ),
     *("target", "path", "text", "runs", "result", "folder"),
 }
 """What a function is about: no option, and a command's own word where it is one."""
 
 OF_PYTHON = {
     *("context", "inputs", "reference", "cancel", "progress", "ranks", "layers", "ep", "preset", "tab"),
-    *("files", "overrides", "known", "number", "weak", "knob", "run.loss"),
+    *("files", "overrides", "known", "number", "weak", "knob", "compare.loss"),
 }
-"""What is no plain value, or belongs to one function alone: run's loss is a function, memory's a name."""
+"""What is no plain value, or belongs to one function alone: compare's loss is a function, memory's a name."""
 
 PANELS = ("explorer", "clinic")
 """Functions that open on values of their own."""

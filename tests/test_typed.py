@@ -31,6 +31,7 @@ NEEDED = {
     "settings": "check: settings, cost: settings, plan: settings",
     "'mlp', 'tiny'": "run, tape",
     "'mlp', 'tiny', seq_len=8": "traffic",
+    "torch.nn.Identity, 'auto'": "compare",
     "'mlp'": "watch",
     "'heads'": "live",
     "'1f1b', micro_batches=8": "schedule",
@@ -59,7 +60,7 @@ RIGHT = (
     'lp.run("llama", "tiny", pp=2, schedule=lp.schedule("zbv", pp=2, micro_batches=4), documents=(8, 8))',
     'assert_type(lp.run("mlp", "tiny", tp=2), lp.RunResult)',
     'assert_type(lp.run("mlp", "tiny", tp=2).ok, bool)',
-    'assert_type(lp.run(lambda: torch.nn.Linear(4, 4), lp.Layout(tp=2), plan="auto"), lp.ModuleResult)',
+    'assert_type(lp.compare(lambda: torch.nn.Linear(4, 4), "auto", tp=2), lp.ModuleResult)',
     'assert_type(lp.run("mlp", "tiny", tp=2).outputs, dict[int, dict[str, Tensor]])',
     'assert_type(lp.tape("mlp", "tiny", tp=2), Tape)',
     'assert_type(lp.check("tiny", tp=2), lp.Report)',
@@ -73,7 +74,7 @@ RIGHT = (
 )
 
 WRONG = {
-    'lp.run("mlp", "tiny", sed=3)': 'Unexpected keyword argument "sed" for overloaded function',
+    'lp.run("mlp", "tiny", sed=3)': 'Unexpected keyword argument "sed" for "run"',
     'lp.check("tiny", gpu_count=3)': 'Unexpected keyword argument "gpu_count" for overloaded function',
     'lp.explain("text", tpp=3)': 'Unexpected keyword argument "tpp" for "explain"; did you mean ',
     'lp.require("tiny", gpus="8")': (
@@ -114,8 +115,6 @@ def lines() -> dict[str, str]:
             refused = f'Argument "{option}" to "{called}" has incompatible type "object"'
             if name in ("check", "cost", "plan"):
                 refused = 'No overload variant of "__call__" of "TakesSettings" matches'
-            if name == "run":
-                refused = 'No overload variant of "run" matches'
             found[f"{call}({inside}{option}=object())"] = refused
             if isinstance(parameter.default, str | int | float | None):
                 found[f"{call}({inside}{option}={parameter.default!r})"] = ""

@@ -51,6 +51,7 @@ def arguments_of(function: Callable[..., object], *without: str) -> Types:
 
 
 DEGREES = fields_of(llamapar.Layout)
+OF_MODULES = ("dtype", "seed", "seq_len", "global_batch")
 
 
 def options(names: Iterable[str], function: str = "", typed: bool = False) -> Types:
@@ -76,6 +77,7 @@ def made() -> dict[str, Types]:
     explorer = options(controls.DEFAULTS, "explorer", typed=True)
     explorer |= {"gpu": "GpuLike", "preset": "ModelLike", "documents": "str | tuple[int, ...] | None"}
     clinic = options(clinic_panel.FIELDS, "clinic", typed=True) | {"model": "ModelLike | None"}
+    of_modules = fields_of(RunOptions)
     return {
         "Degrees": DEGREES,
         "JobKeywords": job,
@@ -87,6 +89,7 @@ def made() -> dict[str, Types]:
         "ExplainKeywords": facts,
         "RunKeywords": fields_of(RunOptions, "layout") | DEGREES,
         "TapeKeywords": fields_of(RunOptions, "layout", "force") | DEGREES,
+        "CompareKeywords": {name: of_modules[name] for name in OF_MODULES} | DEGREES,
         "LiveKeywords": live,
         "WatchKeywords": DEGREES | options([*watch_state.OPTIONS, "data", "case"]),
         "ExplorerKeywords": explorer,

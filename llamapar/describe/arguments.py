@@ -22,6 +22,9 @@ from llamapar.records.tables import Record
 from .layout import Layout
 from .options import default
 
+MOVED = {("run", "plan"): "lp.compare(make, plan, layout), for a module of your own"}
+"""A function and an argument that it had → who has it now."""
+
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -50,6 +53,9 @@ def checked_options(function: Function) -> Function:
     def call(*args: object, **given: object) -> object:
         if not known.keys() >= given.keys():
             unknown = next(name for name in given if name not in known)
+            if (function.__name__, unknown) in MOVED:
+                what = f"{unknown}=… is no argument of lp.{function.__name__}"
+                raise LayoutError(what, "", [MOVED[function.__name__, unknown]], unknown)
             one_of("argument", unknown, by_name or [name for name in known if name != "self"])
         if missing := [name for name in needed if name not in (*by_place[: len(args)], *given)]:
             why = f"{function.__name__}({', '.join(by_place)}) has no default for what it cannot know"

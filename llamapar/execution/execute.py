@@ -6,10 +6,10 @@ rank's outputs and gradients are compared with its piece of the reference's.
 
 from __future__ import annotations
 
-import time
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Unpack, cast, overload
+from typing import Unpack
 
 from torch import Tensor, nn
 
@@ -31,24 +31,18 @@ from llamapar.rules.report import Report, check_job
 from llamapar.spmd.setting import DTYPES, Setting, kind
 from llamapar.spmd.training import Training
 
-from . import replies
 from . import tape as tapes
 from .body import RankReport, Task, asked_shapes, state_shapes, unpiped
 from .capacity import choose_device, require_room
 from .dry_run import DryRun
 from .engines import dry, processes, torchrun
 from .engines import local as local_engine
-from .module_result import ModuleResult
-from .module_task import Plan, module_task
-from .modules import run_module
 from .mutants import mutants as tried
-from .run_options import AllKeywords, RunKeywords, RunOptions, TapeKeywords
+from .run_options import ENGINES, RunKeywords, RunOptions, TapeKeywords
 from .run_result import RunResult, compared
 from .scheduling import pipeline_of
-from .ticking import few_threads, ticker
+from .ticking import few_threads, stopped_by, ticker
 from .unsharded import Meanwhile, Unsharded, unsharded
-
-ENGINES = ("local", "processes", "torchrun", "dry")
 
 
 def prepare(
@@ -174,35 +168,10 @@ def _inputs(given: object, task: Task) -> dict[str, Tensor]:
     return found
 
 
-@overload
-def run(
-    program: ProgramLike,
-    model: ModelLike,
-    layout: LayoutLike | None = None,
-    *,
-    plan: None = None,
-    loss: None = None,
-    eval_mode: bool = False,
-    **options: Unpack[AllKeywords],
-) -> RunResult: ...
-
-
-@overload
-def run(
-    program: Callable[[], nn.Module],
-    model: LayoutLike | None = None,
-    *,
-    plan: Plan,
-    loss: Callable[..., Tensor] | None = None,
-    eval_mode: bool = False,
-    **options: Unpack[AllKeywords],
-) -> ModuleResult: ...
-
-
 @checked_options
 def run(
     program: ProgramLike,
-    model: ModelLike | LayoutLike | None = None,
+    model: ModelLike,
     layout: LayoutLike | None = None,
     *,
     engine: str = "local",
@@ -212,11 +181,8 @@ def run(
     deadline: float | None = None,
     cancel: Callable[[], bool] | None = None,
     mutants: bool = False,
-    plan: Plan | None = None,
-    loss: Callable[..., Tensor] | None = None,
-    eval_mode: bool = False,
     **options: Unpack[RunKeywords],
-) -> RunResult | ModuleResult:
+) -> RunResult:
     """Run `program` on every rank of `layout`, and compare with the reference.
 
     program: "attention", "embedding", "loss", "mlp", "block", "llama", "step", or a function
@@ -228,14 +194,6 @@ def run(
     deadline: seconds for the whole run, whatever its progress; then Cancelled is raised. None means no limit.
     mutants: if the run equals its reference, also try which faults it would have noticed, for up to 60 s: the
         result's `mutants` lists them.
-
-    With `plan`, `lp.run(make, layout, plan=…)` runs a module of your own; its result is a `ModuleResult`.
-    make: a function without arguments that returns the whole `nn.Module`. plan: a dict for torch's
-        `parallelize_module`, "auto" for a transformers model's own plan, or a function (module, mesh) that
-        cuts the module and may return another one. loss: a function of the output, or of (output, inputs);
-        by default cross-entropy, or for an output that is no logits its sum times random numbers.
-    inputs: keyword tensors, a tuple, or a function that makes them; by default tokens. eval_mode: call
-        `module.eval()` first.
 
     Under torchrun every rank calls this. Rank 0 gets the full result, the others the same without tensors.
 
@@ -265,11 +223,10 @@ def run(
     """
     one_of("engine", engine, ENGINES)
     real("timeout", timeout, 0.1, 1e6)
-    cancelled = _by(deadline, cancel or (lambda: False))
-    if own := module_task(program, plan, model, layout, loss, eval_mode, engine, device, options):
-        return run_module(*own, engine, device, rank, timeout, cancelled)
+    cancelled = stopped_by(cancel, deadline)
+    _require_program(program)
     each = 1 if engine == "dry" else 2
-    task, notes, report = prepare(program, cast(ModelLike, model), RunOptions.of(layout, **options), each)
+    task, notes, report = prepare(program, model, RunOptions.of(layout, **options), each)
     if engine == "dry":
         return _dry(task, rank, device, ticker(cancelled), notes, _reason(report))
     _require_possible(task, engine, rank, deadline, flag("mutants", mutants))
@@ -303,6 +260,23 @@ def run(
         else:
             made = result(local_engine.run(task, used, ticker(given_up)), given_up)
         return replace(made, mutants=tried(task, used, given_up)) if mutants and made.ok else made
+
+
+def _require_program(program: object) -> None:
+    """Raise LlamaparError for a module, or a function that makes one, in place of a program."""
+    makes = isinstance(program, nn.Module)
+    if callable(program) and not isinstance(program, Program):
+        try:
+            makes = makes or not inspect.signature(program).parameters
+        except ValueError:  # a builtin without a signature
+            makes = False
+    if makes:
+        raise LlamaparError(
+            f"program={shown(program)} makes a module, and lp.run takes programs",
+            "a module is compared with itself whole",
+            ["lp.compare(make, plan, layout)"],
+            "program",
+        )
 
 
 def _require_possible(task: Task, engine: str, rank: int, deadline: float | None, mutants: bool) -> None:
@@ -379,18 +353,3 @@ def tape(
 def _reason(report: Report) -> str:
     """Why check refuses the layout, in one line; empty for a legal layout."""
     return f"{report.errors[0].message}: {report.errors[0].why}" if report.errors else ""
-
-
-def _by(deadline: float | None, cancelled: Callable[[], bool]) -> Callable[[], bool]:
-    """`cancelled`, which also raises Cancelled after `deadline` seconds from now."""
-    if deadline is None:
-        return cancelled
-    end = time.monotonic() + real("deadline", deadline, 0.1, 1e6)
-
-    def given_up() -> bool:
-        if time.monotonic() > end:
-            choose = [Choice.of("if it may take longer", deadline=2 * deadline)]
-            raise replies.Cancelled(f"the run took longer than its deadline of {deadline:g} s", "", choose)
-        return cancelled()
-
-    return given_up

@@ -28,6 +28,7 @@ from llamapar.spmd import compat
 
 from .module_task import PLANS, Given, ModuleTask, Plan
 from .recorder import Recorder
+from .wrappers import buffers_of, inner_module, is_compiled, parameters_of, seen_through, wraps
 
 Share = Callable[[Tensor], Tensor]
 """A whole input → this rank's sequences of it, or a LocalTensor of every rank's."""
@@ -93,7 +94,7 @@ def run_module_rank(
     default loss cannot take. An error of the module has the name of the submodule that was running as a note.
     """
     module, notes = task.made(device), list[str]()
-    made = type(module).__name__
+    made = type(inner_module(module)).__name__
     if task.state:
         _load(module, task.state)
     elif mesh is None:
@@ -103,21 +104,25 @@ def run_module_rank(
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             module = _cut(module, mesh, task.plan)
-        notes += dict.fromkeys(f"the plan warns: {str(w.message).partition(chr(10))[0]}" for w in said)
+        # What torch itself will drop one day is of no use here: importing its compiler warns of that.
+        texts = [str(w.message) for w in said if not issubclass(w.category, DeprecationWarning)]
+        notes += dict.fromkeys(f"the plan warns: {text.partition(chr(10))[0]}" for text in texts)
 
-    parameters = dict(module.named_parameters(remove_duplicate=False))
+    parameters, of_module = parameters_of(module), buffers_of(module)
     first: dict[int, str] = {}
     tied = {name: first.setdefault(id(t), name) for name, t in parameters.items()}
     here = {name: _local(t).detach().clone() for name, t in parameters.items()}
-    buffers = {name: _local(t).detach().clone() for name, t in module.named_buffers()}
+    buffers = {name: _local(t).detach().clone() for name, t in of_module.items()}
+    if compiled := is_compiled(module):
+        notes.append("torch.compile is left out: the code runs as it is written")
 
     args, kwargs = tree_map_only(Tensor, share, task.given)
     targets = tuple(map(share, task.targets))
-    with (
-        followed_calls(module, task.followed, random=mesh is None) as (calls, drew),
-        recorder or nullcontext(),
-    ):
-        output = module(*args, **kwargs)
+    as_written = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    with as_written, recorder or nullcontext():
+        # The backward is not followed: there a checkpoint calls its submodules again.
+        with followed_calls(module, task.followed, random=mesh is None) as (calls, drew):
+            output = module(*args, **kwargs)
         loss, targets = _loss(task, output, (args, kwargs), targets)
         if task.backward:
             loss.backward()
@@ -137,7 +142,7 @@ def run_module_rank(
         {name: of for name, of in tied.items() if name != of},
         buffers,
         # The whole module's alone: on the meta device there are no numbers to compare.
-        tuple(n for n, t in module.named_buffers() if mesh is None and not torch.equal(t, buffers[n])),
+        tuple(n for n, t in of_module.items() if mesh is None and not torch.equal(t, buffers[n])),
         tuple(drew),
         tuple(notes),
         tree_map_only(Tensor, whole_of, tuple(calls)),
@@ -158,7 +163,7 @@ def run_module_rank(
 def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy the whole module's state into another one. Raises LlamaparError if their shapes differ."""
     with torch.no_grad():
-        for name, t in (*module.named_parameters(), *module.named_buffers()):
+        for name, t in (parameters_of(module, twice=False) | buffers_of(module)).items():
             if name not in state or t.shape != state[name].shape:
                 there = list(state[name].shape) if name in state else "not there"
                 raise LlamaparError(
@@ -172,7 +177,7 @@ def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 def _vary_constants(module: nn.Module, seed: int) -> list[str]:
     """Add random numbers to parameters that are one number throughout: in those a slip would not show."""
     generator, found = torch.Generator().manual_seed(seed), []
-    for name, t in module.named_parameters():
+    for name, t in parameters_of(module, twice=False).items():
         if t.numel() > 1 and bool((t == t.flatten()[0]).all()):
             t.data += (torch.randn(t.shape, generator=generator, dtype=torch.float64) * VARIED).to(t)
             found.append(name)
@@ -287,9 +292,10 @@ def followed_calls(
     hooks = [
         hook
         for name, submodule in module.named_modules()
+        if not wraps(submodule)
         # Registered last, a hook sees what the plan's own hooks make of inputs and outputs.
         for hook in (
-            submodule.register_forward_pre_hook(partial(enter, name), with_kwargs=True),
+            submodule.register_forward_pre_hook(partial(enter, seen_through(module, name)), with_kwargs=True),
             submodule.register_forward_hook(leave, with_kwargs=True),
         )
     ]

@@ -9,33 +9,30 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from llamapar.describe.layout import Layout, LayoutLike
-from llamapar.errors import Choice, LayoutError, LlamaparError, flag, one_of, shown, whole
-from llamapar.programs import Program
-from llamapar.spmd.setting import DTYPES
+from llamapar.describe.layout import Layout
+from llamapar.errors import Choice, LlamaparError, shown, whole
 
 from .engines.rank import MAX_WORLD
-from .run_options import RunKeywords, RunOptions
+from .wrappers import inner_module
 
 Plan = Mapping[str, object] | str | Callable[[nn.Module, DeviceMesh], nn.Module | None]
-"""What `lp.run` takes for a plan: torch's dict for `parallelize_module`, "auto" for the transformers model's
-own plan, or a function (module, mesh) that cuts the module and may return another one.
+"""What `lp.compare` takes for a plan: torch's dict for `parallelize_module`, "auto" for the transformers
+model's own plan, or a function (module, mesh) that cuts the module and may return another one.
 """
+
+Inputs = Mapping[str, object] | tuple[object, ...] | Callable[[], object]
+"""What it takes for inputs: keyword arguments, positional ones, or a function that makes either."""
 
 Given = tuple[tuple[object, ...], dict[str, object]]
 """Positional and keyword arguments of a forward."""
 
 PLANS = ['a dict, {"layers.0.wq": ColwiseParallel(), …}', "a function plan(module, mesh)"]
-
-OPTIONS_OF_MODULES = ("layout", "dtype", "seed", "seq_len", "global_batch", "inputs", "backward")
-"""Options of a run that a module has too; the others are of llamapar's own programs."""
 
 TOKENS = ("input_ids", "tokens")
 """Names of a forward's argument for which tokens are made."""
@@ -78,8 +75,8 @@ class ModuleTask:
         if not isinstance(module, nn.Module):
             raise LlamaparError(
                 f"{getattr(self.make, '__name__', 'make')}() returned {type(module).__name__}",
-                "with plan=… a function is needed that makes a module",
-                field="program",
+                "a function is needed that makes a module",
+                field="make",
             )
         module._apply(lambda t: in_dtype(t, self.dtype).to(device))
         return module.eval() if self.eval_mode else module
@@ -96,55 +93,24 @@ def in_dtype(t: Tensor, dtype: str) -> Tensor:
     return t.to(real) if t.is_floating_point() else t
 
 
-def module_task(
-    make: object,
-    plan: Plan | None,
-    model: object,
-    layout: LayoutLike | None,
-    loss: Callable[..., Tensor] | None,
-    eval_mode: bool,
-    engine: str,
-    device: str,
-    said: RunKeywords,
-) -> tuple[ModuleTask, tuple[str, ...]] | None:
-    """The task of `lp.run(make, layout, plan=…)` and the notes about it; None for a program, without a plan.
+def with_inputs(
+    task: ModuleTask, inputs: object, seq_len: int | None, global_batch: int | None, engine: str
+) -> tuple[ModuleTask, tuple[str, ...]]:
+    """The task with its inputs, and the notes about them; arguments as in `lp.compare`.
 
-    model: where the layout stands if it is given by place. Raises LlamaparError for what cannot work with a
-    module.
+    Raises LlamaparError for inputs that cannot be cut.
     """
-    if plan is None:
-        if model is None or loss or eval_mode or not isinstance(make, str):
-            _require_program(make, model, loss=loss, eval_mode=eval_mode)
-        return None
-    if model is not None and layout is not None:
-        raise LlamaparError(
-            f"model={shown(model)} with plan=…: lp.run(make, layout, plan=…) takes no model",
-            "the module is the model",
-            field="model",
-        )
-    options = RunOptions.of(cast(LayoutLike, model) if layout is None else layout, **said)
-    _require_possible(make, plan, loss, engine, device, options)
-    task = ModuleTask(
-        cast(Callable[[], object], make),
-        plan,
-        options.layout,
-        dtype=one_of("dtype", options.dtype, DTYPES),
-        seed=whole("seed", options.seed, 0),
-        loss=loss,
-        eval_mode=flag("eval_mode", eval_mode),
-        backward=flag("backward", options.backward),
-    )
     # A dp rank takes two sequences, for one would hide a mistake about the batch; a dry run compares nothing.
-    dp = options.layout.dp
+    layout = task.layout
+    dp = layout.dp
     usual = dp * (1 if engine == "dry" else 2)
-    batch = usual if options.global_batch is None else whole("global_batch", options.global_batch)
-    seq_len = max(16, 2 * options.layout.cp * options.layout.tp)
-    seq_len = seq_len if options.seq_len is None else whole("seq_len", options.seq_len)
-    given: object = options.inputs
+    batch = usual if global_batch is None else whole("global_batch", global_batch)
+    tokens = max(16, 2 * layout.cp * layout.tp) if seq_len is None else whole("seq_len", seq_len)
+    given = inputs
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(task.seed)
         if given is None:
-            given = _tokens(task, batch, seq_len, "meta" if engine == "dry" else "cpu")
+            given = _tokens(task, batch, tokens, "meta" if engine == "dry" else "cpu")
         elif callable(given):
             given = given()
     args, kwargs = ((), dict(given)) if isinstance(given, Mapping) else (given, {})
@@ -167,60 +133,22 @@ def module_task(
         )
     note = f"inputs whose dim 0 is not the batch, {batch}, are whole on every dp rank"
     notes = (note,) if dp > 1 and any(t.shape[:1] != (batch,) for t in tensors) else ()
-    inputs: Given = tree_map_only(Tensor, partial(in_dtype, dtype=task.dtype), (args, kwargs))
-    return replace(task, given=inputs, batch=batch), notes
+    own: Given = tree_map_only(Tensor, partial(in_dtype, dtype=task.dtype), (args, kwargs))
+    return replace(task, given=own, batch=batch), notes
 
 
-def _require_program(program: object, model: object, **of_modules: object) -> None:
-    """Raise LlamaparError for a module without a plan, and LayoutError for a program without a model."""
-    try:
-        makes = not inspect.signature(cast(Callable[..., object], program)).parameters
-    except (TypeError, ValueError):  # a name, or a builtin without a signature
-        makes = False
-    if isinstance(program, nn.Module) or (makes and not isinstance(program, Program)):
-        raise LlamaparError(
-            f"program={shown(program)} makes a module, and no plan is given",
-            "lp.run(make, layout, plan=…) needs to know how ranks cut it",
-            PLANS,
-            "plan",
-        )
-    for name in (name for name, value in of_modules.items() if value):
-        raise LlamaparError(
-            f"{name} without plan",
-            "it is of a module of your own",
-            [Choice.of("or a dict, or a function", plan="auto")],
-            name,
-        )
-    if model is None:
-        raise LayoutError(
-            "not given: model",
-            "run(program, model, layout) has no default for what it cannot know",
-            ["a preset's name, a path or a dict"],
-            "model",
-        )
-
-
-def _require_possible(
-    make: object, plan: object, loss: object, engine: str, device: str, options: RunOptions
+def require_possible(
+    make: object, plan: object, loss: object, engine: str, device: str, layout: Layout
 ) -> None:
     """Raise LlamaparError for the first thing that cannot work with a module."""
-    layout, usual, real = options.layout, RunOptions(options.layout), Choice.of(engine="processes")
-    here = "modules run in one process or on ranks of this machine"
-    for name, value in vars(options).items():
-        if name not in OPTIONS_OF_MODULES and value != getattr(usual, name):
-            raise LlamaparError(
-                f"{name}={shown(value)} with plan=…",
-                "it is an option of llamapar's own programs",
-                [f"leave {name} out"],
-                name,
-            )
+    real = Choice.of(engine="processes")
     cases: list[tuple[bool, str, str, list[Choice | str], str]] = [
         (
             isinstance(make, nn.Module) or not callable(make),
-            f"program={shown(make)}: with plan=… a function is needed that makes the module",
+            f"make={shown(make)}: a function is needed that makes the module",
             "every rank makes its own",
             ["lambda: Model(config)"],
-            "program",
+            "make",
         ),
         (
             not (callable(plan) or isinstance(plan, Mapping) or plan == "auto"),
@@ -231,7 +159,7 @@ def _require_possible(
         ),
         (
             layout.pp > 1,
-            f"pp={layout.pp} with plan=…",
+            f"pp={layout.pp} with a module",
             "a module runs whole on the ranks of one stage",
             [Choice.of(pp=1, dp=layout.dp * layout.pp)],
             "pp",
@@ -250,7 +178,13 @@ def _require_possible(
             [],
             "loss",
         ),
-        (engine == "torchrun", "engine='torchrun' with plan=…", here, [real], "engine"),
+        (
+            engine == "torchrun",
+            "engine='torchrun' with a module",
+            "modules run in one process or on ranks of this machine",
+            [real],
+            "engine",
+        ),
         (
             engine != "dry" and layout.world > MAX_WORLD,
             f"{layout.world} ranks, and at most {MAX_WORLD} run on one machine",
@@ -260,7 +194,7 @@ def _require_possible(
         ),
         (
             engine == "local" and device == "cuda",
-            "device='cuda' with plan=… and engine='local'",
+            "device='cuda' with engine='local'",
             "its DTensors are in host memory",
             [real, Choice.of(device="cpu")],
             "device",
@@ -276,18 +210,19 @@ def _tokens(task: ModuleTask, batch: int, seq_len: int, device: str) -> dict[str
     rows of every rank's share of the embedding.
     """
     module = task.made("meta")
-    names = list(inspect.signature(module.forward).parameters)
+    own = inner_module(module)
+    names = list(inspect.signature(own.forward).parameters)
     name = next((name for name in TOKENS if name in names), None)
     # The rows of the first embedding, else the config's vocabulary, else the rows of the first matrix.
     known = [
         *(m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)),
-        getattr(getattr(module, "config", None), "vocab_size", None),
+        getattr(getattr(own, "config", None), "vocab_size", None),
         *(p.shape[0] for p in module.parameters() if p.dim() == 2),
     ]
     rows = next((n for n in known if n), None)
     if name is None or rows is None:
         raise LlamaparError(
-            f"{type(module).__name__}.forward({', '.join(names)}): what it takes is not known",
+            f"{type(own).__name__}.forward({', '.join(names)}): what it takes is not known",
             f"tokens are made for an argument called {' or '.join(TOKENS)}",
             ['a dict, {"x": torch.randn(2, 16, 64)}', "a function that makes it"],
             "inputs",

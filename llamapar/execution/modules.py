@@ -1,4 +1,4 @@
-"""`lp.run` of a module that a user brings: it is made whole, cut by a plan, run on every rank, and compared.
+"""`lp.compare`: a module that a user brings is made whole, cut by a plan, run on every rank, and compared.
 
 The whole module runs first, in this process: its state is copied into every rank's module, and its output
 gives the targets of the default loss. Where something differs, both run once more in float64 with every
@@ -12,12 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from typing import Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from llamapar import interrupts
-from llamapar.errors import Choice, LlamaparError, whole
+from llamapar.describe.arguments import checked_options
+from llamapar.describe.layout import Layout, LayoutLike
+from llamapar.describe.options import LAYOUT
+from llamapar.errors import Choice, LlamaparError, flag, one_of, real, whole
 from llamapar.spmd import compat
 from llamapar.spmd.setting import DTYPES
 
@@ -40,16 +44,74 @@ from .module_reading import (
 )
 from .module_result import ModuleResult, ParameterRow
 from .module_run import ModuleOutcome, run_module_rank
-from .module_task import ModuleTask
+from .module_task import Inputs, ModuleTask, Plan, require_possible, with_inputs
 from .recorder import Recorder
 from .replies import Cancelled
-from .ticking import Ticking, few_threads, ticker
+from .run_options import ENGINES, CompareKeywords
+from .ticking import Ticking, few_threads, stopped_by, ticker
+from .wrappers import inner_module, parameters_of
 
-LOCAL_LACKS = ("LocalInt", "SymInt", "SymNode", "LocalTensor", "resize_", "src_rank", "_local_tensor")
+LOCAL_LACKS = (
+    *("LocalInt", "SymInt", "SymNode", "LocalTensor", "resize_", "src_rank", "_local_tensor"),
+    "its data is not allocated",  # DistributedDataParallel, of a LocalTensor
+)
 """What an error says if torch's mode for all ranks in one process lacks an operation."""
 
 
-def run_module(
+@checked_options
+def compare(
+    make: Callable[[], nn.Module],
+    plan: Plan,
+    layout: LayoutLike | None = None,
+    *,
+    inputs: Inputs | None = None,
+    loss: Callable[..., Tensor] | None = None,
+    eval_mode: bool = False,
+    backward: bool = True,
+    engine: str = "local",
+    device: str = "auto",
+    rank: int = 0,
+    timeout: float = 60.0,
+    deadline: float | None = None,
+    cancel: Callable[[], bool] | None = None,
+    **options: Unpack[CompareKeywords],
+) -> ModuleResult:
+    """Run a module of your own whole and cut by `plan`, and compare output, loss and every gradient.
+
+    make: a function without arguments that returns the whole `nn.Module`. plan: a dict for torch's
+        `parallelize_module`, "auto" for a transformers model's own plan, or a function (module, mesh) that
+        cuts the module and may return another one. DistributedDataParallel, torch.compile and
+        checkpoint_wrapper are seen through.
+    inputs: keyword tensors, a tuple, or a function that makes them; by default tokens. loss: a function of
+        the output, or of (output, inputs); by default cross-entropy, or for an output that is no logits its
+        sum times random numbers. eval_mode: call `module.eval()` first.
+    dtype="float32": or "float64", "bfloat16". seq_len, global_batch: of the tokens; by default small numbers
+        that divide. seed=0: of weights, tokens and random numbers. backward=True: also compare gradients.
+    engine, device, rank, timeout, deadline, cancel: as in `run`; torchrun runs no modules.
+
+    Raises LlamaparError for what cannot work with a module, and RankFailure and Cancelled as `run` does. The
+    result's `errors` has what ranks raise.
+    """
+    degrees = {name: options.pop(name) for name in LAYOUT if name in options}  # type: ignore[misc]
+    own = Layout.of(layout, **degrees)
+    one_of("engine", engine, ENGINES)
+    require_possible(make, plan, loss, engine, device, own)
+    task = ModuleTask(
+        make,
+        plan,
+        own,
+        dtype=one_of("dtype", options.get("dtype", "float32"), DTYPES),
+        seed=whole("seed", options.get("seed", 0), 0),
+        loss=loss,
+        eval_mode=flag("eval_mode", eval_mode),
+        backward=flag("backward", backward),
+    )
+    task, notes = with_inputs(task, inputs, options.get("seq_len"), options.get("global_batch"), engine)
+    real("timeout", timeout, 0.1, 1e6)
+    return _run(task, notes, engine, device, rank, timeout, stopped_by(cancel, deadline))
+
+
+def _run(
     task: ModuleTask,
     notes: tuple[str, ...],
     engine: str,
@@ -58,7 +120,7 @@ def run_module(
     timeout: float,
     cancelled: Callable[[], bool],
 ) -> ModuleResult:
-    """Run a module under its plan; engines and errors as in `lp.run`. notes: about the task."""
+    """Run a task on an engine. notes: about the task."""
     world = task.layout.world
     with local.one_run, interrupts.deferred() as check, torch.random.fork_rng(devices=[]):
 
@@ -70,9 +132,10 @@ def run_module(
         if engine == "dry":
             module = task.made("meta")
             reports = tuple(_reports_here(task, "meta", whole("rank", rank, 0, world - 1), tick))
-            found = ModuleResult(type(module).__name__, task, engine, "meta", reports, usual, notes=notes)
+            name = type(inner_module(module)).__name__
+            found = ModuleResult(name, task, engine, "meta", reports, usual, notes=notes)
             for outcome in _outcomes(reports).values():
-                one = outcome._replace(here=dict(module.named_parameters(remove_duplicate=False)))
+                one = outcome._replace(here=parameters_of(module))
                 found = _judged(found, one, {rank: outcome})
             return found
         used, backend, why = choose_device("cpu" if engine == "local" else device, engine, world)

@@ -18,6 +18,8 @@ from llamapar.describe.options import LAYOUT
 from llamapar.describe.splits import Padding
 from llamapar.place.pipeline import Schedule
 
+ENGINES = ("local", "processes", "torchrun", "dry")
+
 RunKeywords = TypedDict(
     "RunKeywords",
     {
@@ -57,19 +59,6 @@ RunKeywords = TypedDict(
 )
 """What `lp.run` takes for its program."""
 
-
-class AllKeywords(RunKeywords, total=False):
-    """Every keyword of `lp.run`, for its overloads."""
-
-    engine: str
-    device: str
-    rank: int
-    timeout: float
-    deadline: float | None
-    cancel: Callable[[], bool] | None
-    mutants: bool
-
-
 TapeKeywords = TypedDict(
     "TapeKeywords",
     {
@@ -107,6 +96,27 @@ TapeKeywords = TypedDict(
     total=False,
 )
 """The same for `lp.tape`, which never refuses a layout."""
+
+CompareKeywords = TypedDict(
+    "CompareKeywords",
+    {
+        "dtype": "str",
+        "seed": "int",
+        "seq_len": "int | None",
+        "global_batch": "int | None",
+        "tp": "int",
+        "cp": "int",
+        "pp": "int",
+        "dp": "int",
+        "dp_replicate": "int",
+        "sequence_parallel": "bool | None",
+        "virtual_stages": "int",
+        "zero": "int",
+        "order": "str",
+    },
+    total=False,
+)
+"""What `lp.compare` takes for its module."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from llamapar.errors import Choice, real
 from llamapar.records.tables import Plain
 from llamapar.spmd import compat
 from llamapar.spmd.compat import Arguments, OpOverload
@@ -49,6 +51,22 @@ def ticker(cancelled: Callable[[], bool]) -> Callable[[], None]:
             raise Cancelled("the run was cancelled")
 
     return tick
+
+
+def stopped_by(cancel: Callable[[], bool] | None, deadline: float | None) -> Callable[[], bool]:
+    """`cancel`, or never; the function also raises Cancelled after `deadline` seconds from now."""
+    asked = cancel or (lambda: False)
+    if deadline is None:
+        return asked
+    end = time.monotonic() + real("deadline", deadline, 0.1, 1e6)
+
+    def given_up() -> bool:
+        if time.monotonic() > end:
+            choose = [Choice.of("if it may take longer", deadline=2 * deadline)]
+            raise Cancelled(f"the run took longer than its deadline of {deadline:g} s", "", choose)
+        return asked()
+
+    return given_up
 
 
 def ranks_ticked(world: int) -> int:
