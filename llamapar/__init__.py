@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from .diagnosis import Diagnosis, Explanation, explain
     from .diagnosis.debugging import Debugged, debug
     from .diagnosis.error_hook import watch_errors
-    from .errors import CheckpointError, LayoutError, ModelError
+    from .errors import CheckpointError, LayoutError, ModelError, PeerError
     from .execution.dry_run import DryRun
     from .execution.execute import run, tape
     from .execution.module_result import ModuleResult
     from .execution.modules import compare
     from .execution.recorder import record
-    from .execution.replies import Cancelled, PeerError, RankFailure
+    from .execution.replies import Cancelled, RankFailure
     from .execution.run_result import RunResult
     from .execution.shrinking import shrink
     from .figures import View, view

@@ -95,6 +95,10 @@ class ModelError(LlamaparError):
     """A model that cannot be used: its dimensions, its name or its file is wrong."""
 
 
+class PeerError(LlamaparError):
+    """This rank did nothing wrong: it was stopped because another rank raised."""
+
+
 class CheckpointError(LlamaparError):
     """A checkpoint that cannot be read or written; the message names the file or tensor."""
 

@@ -39,7 +39,7 @@ PUBLIC: Mapping[str, str] = {
     "ModuleResult": "execution.module_result",
     "PRESETS": "describe.models",
     "Padding": "describe.splits",
-    "PeerError": "execution.replies",
+    "PeerError": "errors",
     "RankFailure": "execution.replies",
     "Report": "rules.report",
     "RopeScaling": "describe.rope",

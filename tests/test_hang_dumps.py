@@ -139,7 +139,7 @@ def test_a_dump_that_is_cut_off_or_damaged_is_told(name: str, tmp_path: Path) ->
     (tmp_path / "rank_1").write_bytes(changed())
     with within(3):
         found = lp.explain(tmp_path)
-    assert f"rank 0's dump cannot be read: {words}" in found.note
+    assert f"rank 0's dump cannot be read: {words}" in str(found.rivals)
 
 
 # -- few bytes that refer to much ------------------------------------------------------------------

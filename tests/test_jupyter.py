@@ -121,12 +121,13 @@ def test_the_facts_stand_under_the_traceback(cell: Cell) -> None:
     assert f"RuntimeError: {HALF_A_HEAD}" in wrote
     assert text_of(shown).splitlines() == [
         "Not a sharding problem: one process, and nothing that the failing code names is cut",
-        f"    from RuntimeError: {HALF_A_HEAD}",
-        "    line 3: k.view(1, 4, -1, 128)",
-        "    k  [1, 4, 64] float32",
-        "    one process, torch.distributed not initialised",
+        "where  line 3: k.view(1, 4, -1, 128)",
+        "       one process, torch.distributed not initialised",
+        "       name  on this rank",
+        "       k     [1, 4, 64] float32",
     ]
-    assert "<td>k</td><td>[1, 4, 64] float32</td>" in shown[0].data["text/html"]
+    cell = '<td style="text-align:left">'
+    assert f"{cell}k</td>{cell}[1, 4, 64] float32</td>" in shown[0].data["text/html"]
 
 
 def test_the_frame_is_the_users_innermost_and_its_degrees_are_used(cell: Cell) -> None:
@@ -143,14 +144,14 @@ attend(torch.zeros(1, 4, 32), 16)
     assert "8 KV heads over tp=16" in text
     assert "for example" not in text
     lines = text.splitlines()
-    at = lines.index("    with tp=16 of the failing frame")
-    assert lines[at:] == [
-        "    with tp=16 of the failing frame",
-        "    line 4: (x @ wk.T).view(1, 4, -1, 128)",
-        "    x   [1, 4, 32] float32",
-        "    wk  [64, 32] float32",
-        "    one process, torch.distributed not initialised",
+    assert lines[1:6] == [
+        "where  attend, line 4: (x @ wk.T).view(1, 4, -1, 128)",
+        "       one process, torch.distributed not initialised",
+        "       name  on this rank",
+        "       x     [1, 4, 32] float32",
+        "       wk    [64, 32] float32",
     ]
+    assert "the failing frame: tp=16" in lines[-1]
     assert "outer" not in text
 
 
@@ -168,7 +169,7 @@ def test_the_model_and_layout_of_the_frame_settle_what_words_leave_open(cell: Ce
 def test_facts_stand_where_no_cut_is_to_blame(cell: Cell) -> None:
     for source in ("w.transpose(0, 1).view(-1)", "w @ w.long().T", "w.squeeze(5)", "torch.cat([w, 1])"):
         _, shown = cell(f"import torch\nw = torch.zeros(2, 3)\n{source}")
-        assert "    w  [2, 3] float32" in text_of(shown).splitlines(), source
+        assert "       w     [2, 3] float32" in text_of(shown).splitlines(), source
         assert text_of(shown).startswith("Not a sharding problem: one process, and nothing")
 
 
@@ -258,7 +259,7 @@ def test_explain_the_last_error(cell: Cell) -> None:
     cell("import numpy\nw = numpy.zeros(6)\nw.reshape(4, 3)")
     _, shown = cell("%explain")
     assert text_of(shown).startswith("Not a sharding problem: one process, and nothing")
-    assert "    w  [6] float64" in text_of(shown[:1]).splitlines()
+    assert "       w     [6] float64" in text_of(shown[:1]).splitlines()
     assert cell("%explain --tp none")[0].startswith("UsageError: tp='none': a whole number is needed")
     again = cell("%explain --tp 2")[1]  # the slip above is not the last error
     assert text_of(again).startswith("A sharding problem: ")
@@ -316,8 +317,8 @@ def test_markup_and_control_characters_are_shown_as_they_are(cell: Cell) -> None
     assert "<img src=x onerror=alert()>" in out.data["text/plain"]
     assert not {"\x1b", "\x07"} & set(out.data["text/plain"])
     (out,) = cell("import torch\nw = {'<b>': torch.zeros(6)}\nw['<b>'].view(4, 3)")[1]  # of a frame
-    assert "<td>w[&#x27;&lt;b&gt;&#x27;]</td><td>[6] float32</td>" in out.data["text/html"]
-    assert "    w['<b>']  [6] float32" in out.data["text/plain"].splitlines()
+    assert ">w[&#x27;&lt;b&gt;&#x27;]</td>" in out.data["text/html"]
+    assert "       w['<b>']  [6] float32" in out.data["text/plain"].splitlines()
 
 
 # -- %clinic -------------------------------------------------------------------------------------
@@ -327,7 +328,7 @@ def test_the_clinic_opens_on_the_last_error(cell: Cell) -> None:
     assert cell("%clinic")[0].startswith("UsageError: no error so far: %explain [--tp N]")
     cell("import torch\nk = torch.zeros(1, 4, 64)\nk.view(1, 4, -1, 128)")
     (panel,) = cell("%clinic")[1]
-    assert "    k  [1, 4, 64] float32" in text_of([panel]).splitlines()
+    assert "       k     [1, 4, 64] float32" in text_of([panel]).splitlines()
     assert "application/vnd.jupyter.widget-view+json" in panel.data
     assert text_of(cell("%clinic --tp 16")[1]).startswith("known: tp=16 (yours)")
     (pasted,) = cell(f"%clinic --model llama3-8b {HALF_A_HEAD}")[1]

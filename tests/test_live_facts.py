@@ -15,6 +15,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 import llamapar as lp
+from llamapar.diagnosis.explanation import Explanation
 from llamapar.diagnosis.live_facts import LiveFacts, live_facts
 from llamapar.spmd.compat import fake_world
 
@@ -30,12 +31,17 @@ def facts_of(fails: Callable[[], object]) -> LiveFacts:
 
 
 def told(fails: Callable[[], object]) -> list[str]:
-    return facts_of(fails).lines()
+    """Where it failed, and the operands below the head of their table, as text."""
+    found = Explanation("unknown", "x", live=facts_of(fails))
+    return [line.removeprefix("where").strip() for line in str(found).splitlines()[1:]]
 
 
 def rows(fails: Callable[[], object]) -> dict[str, str]:
-    """Operands of the failing expression: name → shape and dtype, with the placement if there is one."""
-    return {row[0]: ", ".join(filter(None, row[1:3])) for row in facts_of(fails).rows()}
+    """Operands of the failing expression: name → shape, dtype, placement and whole shape."""
+    operands = facts_of(fails).operands
+    cells = {one.name: [f"{list(one.shape)} {one.dtype}", one.placement] for one in operands}
+    wholes = {one.name: f"of {list(one.whole)}" if one.whole else "" for one in operands}
+    return {name: ", ".join(filter(None, [*row, wholes[name]])) for name, row in cells.items()}
 
 
 @pytest.fixture
@@ -60,10 +66,11 @@ def test_the_failing_part_of_a_line_with_its_operands_and_numbers() -> None:
     line = test_the_failing_part_of_a_line_with_its_operands_and_numbers.__code__.co_firstlineno + 3
     q, k, scale, size = torch.zeros(2, 8, 16), torch.zeros(2, 8, 12), 0.5, 3
     assert told(lambda: (q * scale).softmax(-1).unflatten(-1, (size, 5)) + k.sum()) == [
-        f"line {line}: (q * scale).softmax(-1).unflatten(-1, (size, 5))",
-        "q  [2, 8, 16] float32",
-        "size = 3",
+        f"test_live_facts.py, line {line}: (q * scale).softmax(-1).unflatten(-1, (size, 5))",
         ALONE,
+        "name  on this rank",
+        "q     [2, 8, 16] float32",
+        "size  3",
     ]
     assert told(checked)[0].endswith(": X.shape[-1] % 8")
 
@@ -111,7 +118,7 @@ FAILING: list[tuple[Callable[[], object], dict[str, str], dict[str, object]]] = 
     (asserted, {"X": "[2, 7]"}, {"HEADS": (4, 8)}),
     (
         lambda: (KEYS @ SHARE.T).view(3, 1, 256),
-        {"KEYS": "[2, 3]", "SHARE": "[128, 64], a slice of [4096, 64]"},
+        {"KEYS": "[2, 3]", "SHARE": "[128, 64], a slice, of [4096, 64]"},
         {},
     ),
     (
@@ -169,20 +176,26 @@ def test_a_dtensor_beside_a_whole_size_is_the_cause(mesh: DeviceMesh) -> None:
         model(x)
     found = lp.explain(caught.value)
     assert found.live is not None
-    assert found.live.lines()[0].endswith(": self.proj(x).unflatten(-1, (heads, size))")
-    assert [line.split("  ")[0] for line in found.live.lines()[1:3]] == ["self.proj.weight", "x"]
-    (weight, x_row) = found.live.rows()
-    assert weight[1:] == (
-        "[128, 512] float32", "DTensor: whole [512, 512], Shard(0) over tp=4",
-        "128 = heads·size/tp = 512/4, 512 = heads·size",
-    )  # fmt: skip
-    assert x_row[1:] == ("[2, 24, 512] float32", "", "512 = heads·size")
-    assert found.live.lines()[3:] == ["heads = 32, size = 16", "rank 1 of 4, mesh tp=4, a fake process group"]
     whole = "heads·size = 512 is the whole of dim 0 of self.proj.weight, of which a rank holds 128 over tp=4"
-    assert found.summary == f"A sharding problem: {whole}"
+    line = f"line {found.live.line}: self.proj(x).unflatten(-1, (heads, size))"
+    assert str(found).splitlines() == [
+        f"A sharding problem: {whole}",
+        f"where  test_live_facts.py, Attention.forward, {line}",
+        "       rank 1 of 4, mesh tp=4, a fake process group",
+        f"       name              on this rank          {'which is':74}  whole",
+        "       self.proj.weight  [128, 512] float32    DTensor, Shard(0) over tp=4, 128 = heads·size/tp"
+        " = 512/4, 512 = heads·size  [512, 512]",
+        "       x                 [2, 24, 512] float32  512 = heads·size",
+        "       heads             32",
+        "       size              16",
+        "try    write heads // 4 = 8",
+        "why    128·4 = 512",
+        "sure   likely",
+        "source the failing frame: tp=4",
+    ]
     assert found.best is not None
     assert found.best.fixes == ("write heads // 4 = 8",)
-    assert found.as_dict()["live"]["operands"][0]["name"] == "self.proj.weight"
+    assert found.as_dict()["operands"][0]["name"] == "self.proj.weight"
 
 
 def test_a_dtensor_is_read_on_every_axis() -> None:
@@ -190,7 +203,7 @@ def test_a_dtensor_is_read_on_every_axis() -> None:
         mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
         w = distribute_tensor(torch.zeros(16, 8), mesh, [Shard(1), Shard(0)])
         assert rows(lambda: w.view(7)) == {
-            "w": "[4, 4] float32, DTensor: whole [16, 8], Shard(1) over dp=2, Shard(0) over tp=4"
+            "w": "[4, 4] float32, DTensor, Shard(1) over dp=2, Shard(0) over tp=4, of [16, 8]"
         }
         assert facts_of(lambda: w.view(7)).process == "rank 0 of 8, mesh dp=2 tp=4, a fake process group"
         assert facts_of(lambda: w.view(7)).facts == {"dp": 2, "tp": 4}
@@ -239,10 +252,10 @@ def test_a_config_and_a_model_name_sizes() -> None:
 
     found = facts_of(lambda: with_config(config))
     assert found.facts == {"n_heads": 32, "dim": 4096, "n_kv_heads": 8, "vocab_size": 128256}
-    assert [row[3] for row in found.rows()] == ["", "4096 = dim, 128256 = vocab_size"]
+    assert [row[2] for row in found.rows()] == ["", "4096 = dim, 128256 = vocab_size"]
     found = facts_of(lambda: with_config(lp.model("llama3-8b")))
     assert found.facts["model"] == lp.model("llama3-8b")
-    assert "4096 = dim" in [*found.rows()][1][3]
+    assert "4096 = dim" in [*found.rows()][1][2]
 
 
 def test_two_names_are_both_said_and_three_are_not() -> None:
@@ -251,8 +264,8 @@ def test_two_names_are_both_said_and_three_are_not() -> None:
     def f(n_heads: int, head_dim: int, width: int, other: int = 41) -> None:
         x.view(rows_, cols)
 
-    assert next(facts_of(lambda: f(5, 8, 40)).rows())[3] == "40 = width or n_heads·head_dim"
-    assert next(facts_of(lambda: f(5, 8, 41)).rows())[3] == "40 = n_heads·head_dim"
+    assert next(facts_of(lambda: f(5, 8, 40)).rows())[2] == "40 = width or n_heads·head_dim"
+    assert next(facts_of(lambda: f(5, 8, 41)).rows())[2] == "40 = n_heads·head_dim"
 
 
 # -- nothing of the user's is called ----------------------------------------------------------------
@@ -315,23 +328,22 @@ def test_nothing_of_the_users_is_called() -> None:
             "dispatch": "a class with operations of its own: not read",
         }  # fmt: skip
         assert found.numbers == {}
-        found._repr_html_()
+        list(found.rows())
 
 
 def test_markup_and_control_characters_stay_text() -> None:
     w = {"<b>\x1b": torch.zeros(6)}
-    found = facts_of(lambda: w["<b>\x1b"].view(7))
-    assert "<b>" not in found._repr_html_()
-    assert "\x1b" not in "\n".join(found.lines())
+    found = Explanation("unknown", "x", live=facts_of(lambda: w["<b>\x1b"].view(7)))
+    assert "<b>\x1b" not in found._repr_html_()
+    assert "\x1b" not in str(found)
 
 
 def test_many_operands_are_counted() -> None:
     tensors = [torch.zeros(n + 1) for n in range(30)]
     a, b, c, d, e, f, g, h = tensors[:8]
     x = torch.zeros(6)
-    lines = told(lambda: x.view(7, a, b, c, d, e, f, g, h))
-    assert len(lines) <= 11
-    assert lines[-2] == "2 more tensors"
+    found = facts_of(lambda: x.view(7, a, b, c, d, e, f, g, h))
+    assert [row[0] for row in found.rows(7)] == [*"xabcdef", "2 more tensors"]
 
 
 # -- what is worked out ----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from llamapar.errors import real
 from llamapar.records.tables import Plain, html_table, plural, text_table
 from llamapar.rules.report import check
 
-from .live_facts import LiveFacts, live_facts
+from .live_facts import HEAD, LiveFacts, live_facts
 from .proof import MOST_RANKS, in_one_process, proved, replaced
 from .trial_rules import DEGREES, degree_fits, rules_left, values_to_try
 from .trials import ELSEWHERE, FAILS, PASSES, Attempt, Bench, Failure, Trial, error_of
@@ -70,7 +70,8 @@ class Debugged:
         if self.failure is not None:
             yield f"{self.failure.kind}: {self.failure.words}"
         if self.live is not None:
-            yield from self.live.lines()
+            yield from (self.live.place, *("  ".join(row).rstrip() for row in self.live.rows()))
+            yield self.live.process
         yield self.how
 
     def _sentences(self) -> Iterator[str]:
@@ -114,7 +115,10 @@ class Debugged:
     def _repr_html_(self) -> str:
         first, *more = map(escape, self._sentences())
         failure = f"<br>{escape(f'{self.failure.kind}: {self.failure.words}')}" if self.failure else ""
-        live = self.live._repr_html_() if self.live else ""
+        rows = [*self.live.rows()] if self.live else []
+        live = (
+            html_table(self.live.place, list(HEAD), rows, self.live.process, left=True) if self.live else ""
+        )
         table = f"<summary>{escape(self.how)}</summary>{html_table(*self._table(), left=True)}"
         trials = f"<details>{table}</details>" if self.trials else ""
         return f"<p><b>{first}</b><br>{'<br>'.join(more)}{failure}</p>{live}{trials}"

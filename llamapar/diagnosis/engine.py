@@ -186,13 +186,13 @@ def verdict_of(found: list[Hypothesis], known: Known, spoken: bool) -> tuple[str
         return UNKNOWN, "no arithmetic in this text"
     best, *others = found
     if best.level is WEAK:
-        return UNKNOWN, f"at best {best.cause}"
+        return UNKNOWN, best.cause
     cut = best.parallel and (spoken or any((known.get(axis) or 1) > 1 for axis in (*AXES, "world")))
     # An open hypothesis is no evidence against a cut.
     against = (False,) if cut else {True, False, None} - {best.parallel}
     rival = next((h for h in others if h.parallel in against and h.level is best.level), None)
     if best.parallel is None or rival is not None:
-        return UNKNOWN, best.cause + (f", or {rival.cause}" if rival else "")
+        return UNKNOWN, best.cause
     return (SHARDING if best.parallel else NOT_SHARDING), best.cause
 
 
@@ -265,7 +265,7 @@ def _of_candidates(
             notes = [_by_itself(other, found, known) for other in candidates if _beside(other, candidate)]
             if not is_watchdog(candidate.line) and any(is_watchdog(other.line) for other in candidates):
                 notes.append(_LATE)
-            return replace(found, note="\n    ".join(notes))
+            return replace(found, rivals=tuple(notes))
         silent = silent or found
     code = code or next((one.code for one in candidates), ())
     found = build(Reading.of(_CODE.sub("", head), code), known, "", ())
@@ -309,14 +309,13 @@ def build(
     best = by_likelihood(shared_by_ranks(found, r, others, known), saying, named)
     best = [replace(h, needs=_needs(h, best, known)) for h in best]
     diagnoses = tuple(_diagnosis(h, known, job, quoted) for h in best)
-    again = partial(build, r, line=line, ranks=ranks, others=others)
     verdict, reason = verdict_of(best, known, r.parallel)
     steps: tuple[str, ...] = ()
     if not best:
         layer = other_layer(r, known)
         reason = f"the text names {layer}, whose cuts are not read here" if layer else reason
         reason, steps = without_arithmetic(r, known, reason)
-    return Explanation(verdict, reason, diagnoses, line, ranks, known, again=again, steps=steps)
+    return Explanation(verdict, reason, diagnoses, line, ranks, known, next=steps)
 
 
 def refused_sizes(known: Known, job: Job | None) -> Iterator[Hypothesis]:

@@ -2,7 +2,7 @@
 
 For a script at two in the morning there is no notebook. Every rank that fails tells the others through the
 store of torch.distributed. The lowest of them prints the facts and which ranks failed; another prints its own
-only if its shapes differ. Twelve lines at most, without colours.
+only if its shapes differ. Without colours.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from types import TracebackType
 
 from llamapar.describe.layout import AXES
@@ -30,6 +31,9 @@ _TELLS = 0.5
 """Seconds that the rank that tells has before another one ends: a launcher then ends them all."""
 
 _KEY, _PAUSE = "llamapar/failed/{}", 0.05
+_OPERANDS = 4
+"""Operands that are listed."""
+
 _MESSAGE = 160
 """Characters of a message in the command that goes on."""
 
@@ -58,15 +62,15 @@ def watch_errors() -> None:
 
 
 def report(error: BaseException) -> list[str]:
-    """What to print about an error on this rank, at most twelve lines; none if a lower rank says the same."""
+    """What to print about an error on this rank; nothing if a lower rank says the same."""
     from . import explain
 
     found = explain(error)
     if not found.of_shapes or found.live is None:
         return []
-    facts = found.live.lines(most=4)
     # Numbers such as the rank differ in any case.
-    shapes = [found.live.expression, *(" ".join(row[:2]) for row in found.live.rows())]
+    rows = [*found.live.rows(_OPERANDS)]
+    shapes = [found.live.expression, *(" ".join(row[:2]) for row in rows)]
     rank, failed = _failed(shapes)
     who = "llamapar: where it failed"
     if failed:
@@ -79,8 +83,9 @@ def report(error: BaseException) -> list[str]:
             if failed[teller] == shapes:
                 return []
             who = f"llamapar: rank {rank}"
-    fixes = [f"try {fix}" for fix in (found.best.fixes if found.best else ())][:1]
-    return [printable(line) for line in (who, *facts, found.summary, *fixes, _next(error, found))]
+    few = replace(found.live, operands=found.live.operands[:_OPERANDS])
+    told = replace(found, live=few, next=(*found.next, _next(error, found)))
+    return [who, *str(told).splitlines()]
 
 
 def _failed(shapes: list[str]) -> tuple[int, dict[int, list[str]]]:
@@ -120,4 +125,4 @@ def _next(error: BaseException, found: Explanation) -> str:
     words = printable("".join(traceback.format_exception_only(error)).strip().splitlines()[0])[:_MESSAGE]
     facts: Values = found.live.facts if found.live is not None else {}
     known = [word for axis in AXES if axis in facts for word in (f"--{axis}", str(facts[axis]))]
-    return f"next: {shlex.join(['llamapar', 'explain', words, *known])}"
+    return shlex.join(["llamapar", "explain", words, *known])

@@ -1,26 +1,30 @@
-"""The result of `explain`: a verdict and ranked diagnoses, as text, HTML and plain values."""
+"""One Explanation for every failure: of a cell, a script, ranks, numbers that differ, or a pasted text.
+
+What is shown has nine parts, always in this order: what is wrong, where, the operands, the edit, its proof,
+what else was thought of, what to do next, how sure this is, and who says so. `Explanation.parts` puts them
+together once; text, HTML and JSON have the same parts in the same order.
+"""
 
 from __future__ import annotations
 
 import textwrap
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
-from llamapar.describe.layout import AXES
 from llamapar.describe.options import OPTIONS
-from llamapar.errors import shown
+from llamapar.errors import printable, shown
 from llamapar.frameworks import FRAMEWORKS, Source
 from llamapar.records.equations import Equation
-from llamapar.records.tables import Plain
+from llamapar.records.tables import Plain, aligned, html_rows
+from llamapar.records.trace import some
 from llamapar.rules.fix import Fix
 
 from .hypothesis import Level
 from .known import MODEL_FIELDS, Known
-from .live_facts import LiveFacts
+from .live_facts import HEAD, LiveFacts
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, UNKNOWN
 
 _WIDTH = 100
@@ -31,22 +35,30 @@ _FLAGS |= {"world": "--gpus", "layout": "layout (--tp, --cp, --pp, --dp)", "grou
 
 _VERDICTS = {SHARDING: "a sharding problem", NOT_SHARDING: "not a sharding problem", UNKNOWN: "not known"}
 
-_TRIED = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)
-"""Degrees that are tried for an axis that is not known."""
-
-_SECONDS = 0.5
-"""Processor time in which degrees are tried; the ten of an axis take about 0.03 s. An axis that takes longer
-is left out whole, because half of its degrees would look like all of them."""
-
 _NOT_SHAPES = {"rank_mapping_hang", "memory_oom_layout"}
 """Categories that no shape shows."""
+
+_QUOTED = 300
+"""Characters of a line of the text that are quoted."""
+
+_MOST_RANKS = 8
+"""Ranks that are listed, if they are no range."""
+
+_LABEL = 7
+"""Columns of the label before a row, the longest of which is "source"."""
+
+_FOLDED = {"else": "or else", "source": "who says so"}
+_COLOURS = {"-": "rgba(192,57,43,.18)", "+": "rgba(46,139,87,.22)"}
+"""Behind the lines of a diff: they show in a light and in a dark theme."""
+
+Row = tuple[Any, ...]
 
 
 class HangRecord(Protocol):
     """The calls of a hang that have not ended: a record that the optional room `hangs` makes."""
 
     def as_dict(self) -> Plain: ...
-    def _repr_html_(self) -> str: ...
+    def rows(self) -> list[tuple[str, ...]]: ...
 
 
 @dataclass(frozen=True)
@@ -63,21 +75,21 @@ class Said:
         return f"{FRAMEWORKS[self.framework].title}: {self.message} ({self.source})"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Diagnosis:
     """One candidate cause, with the arithmetic that supports it.
 
     arithmetic: relations that hold between the text's own numbers; equations: the same as text. fixes:
     layouts that pass `check`, or advice in words if model and layout are unknown. needs: facts that would
     separate it from its rivals. parallel: whether sharding is to blame; None if that cannot be decided.
-    level: likely, possible or weak. facts: what it implies about model and layout, by field name.
+    facts: what it implies about model and layout, by field name.
     """
 
     category: str
     subtype: str | None
     cause: str
     arithmetic: tuple[Equation, ...]
-    find_fixes: Callable[[], tuple[Fix | str, ...]] = field(compare=False)
+    find_fixes: Callable[[], tuple[Fix | str, ...]] = field(compare=False, repr=False)
     needs: tuple[str, ...]
     frameworks: tuple[Said, ...]
     level: Level
@@ -102,12 +114,6 @@ class Diagnosis:
     def title(self) -> str:
         return f"{self.category} / {self.subtype}" if self.subtype else self.category
 
-    @property
-    def narrows(self) -> str:
-        """The facts to give next: as options of the command where there is one, a size by --model."""
-        flags = dict.fromkeys(_FLAGS.get(need, need) for need in self.needs)
-        return f"{', '.join(flags)} to narrow this down"
-
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
         return {
@@ -124,65 +130,44 @@ class Diagnosis:
             "level": str(self.level),
         }
 
-    @property
-    def lines(self) -> list[str]:
-        """What to do, then why, then who says so, as indented lines."""
-        rows = [("or" if i else "try", str(fix)) for i, fix in enumerate(self.fixes)]
-        rows += [("" if i else "why", equation) for i, equation in enumerate(self.equations)]
-        rows += [("says", str(speaker)) for speaker in self.frameworks]
-        wrap = partial(textwrap.wrap, width=_WIDTH, subsequent_indent=" " * 9, break_on_hyphens=False)
-        return [line for word, text in rows for line in wrap(text, initial_indent=f"    {word:<4} ")]
 
-    def __str__(self) -> str:
-        asks = [f"    pass {self.narrows}"] if self.needs else []
-        return "\n".join([f"{self.level}: {self.cause}", *self.lines, *asks])
+class Part(NamedTuple):
+    """A part of what is shown. rows: (label, text or who says it); of the operands the cells of a table,
+    whose head is the first row.
+    """
 
-    __repr__ = __str__
-
-    def card(self, heading: str, notes: str) -> str:
-        """As HTML: a heading, what to do and why, notes, and who says so, folded."""
-        fixes = ", or ".join(f"<code>{escape(str(fix))}</code>" for fix in self.fixes)
-        equations = "<br>".join(f"<code>{escape(equation)}</code>" for equation in self.equations)
-        rows = "".join(
-            f"<tr><td>{escape(FRAMEWORKS[s.framework].title)}</td><td>{escape(s.message)}</td>"
-            f"<td>{s.source._repr_html_()}</td></tr>"
-            for s in self.frameworks
-        )
-        return (
-            f"<p>{heading}"
-            + (f"<br>try {fixes}" if fixes else "")
-            + (f"<br>why {equations}" if equations else "")
-            + f"{notes}</p>"
-            + (f"<details><summary>who says so</summary><table>{rows}</table></details>" if rows else "")
-        )
-
-    def _repr_html_(self) -> str:
-        asks = f"<br>pass {escape(self.narrows)}" if self.needs else ""
-        return self.card(f"<b>{self.level}</b>: {escape(self.cause)}", asks)
+    name: str
+    rows: list[Row]
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The verdict ("sharding", "not_sharding" or "unknown"), its reason, and the diagnoses, likeliest first.
+    """Why something failed: a verdict with its reason, and what `parts` shows besides.
 
-    line: the root cause as quoted from the text. ranks: the ranks that reported it, if the text names them.
-    known: the given facts, and those that the text states. note: what else in the log it explains. hang:
-    for flight records, the calls that have not ended. live: for an exception, the facts of its frame. again:
-    the explanation of the same text with other known facts; None if a text alone was not explained. steps:
-    commands that can go on where the text has no arithmetic.
+    verdict: "sharding", "not_sharding" or "unknown". what: the sentence to show, "" for verdict and reason.
+    line: the root cause as quoted from a text; ranks: those that reported it. live: the facts of the frame
+    that raised. edit: lines of a diff, "- …" and "+ …". proof: what came of the edit, in lines that begin
+    with "proved" or "runs". rivals: what else it may be, and what was not tried. next: calls and commands
+    that go on. level: how sure; None for that of the likeliest diagnosis. source: who says so. diagnoses:
+    causes with their arithmetic, likeliest first. known: given facts, and those that a text states. hang:
+    calls that have not ended.
     """
 
     verdict: str
     reason: str
-    diagnoses: tuple[Diagnosis, ...]
+    diagnoses: tuple[Diagnosis, ...] = ()
     line: str = ""
     ranks: tuple[int, ...] = ()
     known: Known = field(default_factory=Known)
-    note: str = ""
-    hang: HangRecord | None = None
     live: LiveFacts | None = None
-    again: Callable[[Known], Explanation] | None = field(default=None, compare=False)
-    steps: tuple[str, ...] = ()
+    hang: HangRecord | None = None
+    what: str = ""
+    edit: tuple[str, ...] = ()
+    proof: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+    level: Level | None = None
+    source: tuple[str, ...] = ()
 
     @property
     def best(self) -> Diagnosis | None:
@@ -202,114 +187,162 @@ class Explanation:
         """Facts to supply next; those for the likeliest diagnosis come first."""
         return tuple(dict.fromkeys(need for d in self.diagnoses[:2] for need in d.needs))
 
-    def as_dict(self) -> Plain:
-        """Plain values for JSON: {"verdict": …, "diagnoses": [...]}."""
-        plain: Plain = {"verdict": self.verdict, "diagnoses": [d.as_dict() for d in self.diagnoses]}
-        plain |= {"next": list(self.steps)} if self.steps else {}
-        plain |= {} if self.live is None else {"live": self.live.as_dict()}
-        return plain if self.hang is None else {**plain, "hang": self.hang.as_dict()}
-
     @property
-    def short(self) -> str:
-        """The likeliest cause and its arithmetic in one line; "" if the verdict is open."""
-        if self.best is None or self.verdict == UNKNOWN:
-            return ""
-        cause = self.best.cause
-        return "; ".join((cause, *(e for e in self.best.equations if e not in cause)))
-
-    @property
-    def finding(self) -> str:
-        """The verdict in words, no surer than the diagnosis that it rests on."""
-        words, best = _VERDICTS[self.verdict], self.best
-        if self.verdict == UNKNOWN or best is None or best.level is Level.LIKELY:
-            return words
-        return f"possibly {words}" if self.reason.startswith(best.cause) else words
+    def cause(self) -> str:
+        """The cause and its arithmetic in one line; "" if the verdict is open."""
+        best = self._headlined
+        if self.verdict == UNKNOWN or best is None:
+            return "" if self.verdict == UNKNOWN else self.reason
+        return "; ".join([best.cause, *(e for e in best.equations if e not in best.cause)])
 
     @property
     def summary(self) -> str:
-        """One line: the verdict and its reason."""
-        return f"{self.finding.capitalize()}: {self.reason}"
+        """One line: `what`, or the verdict and its reason, no surer than the diagnosis that it rests on."""
+        if self.what:
+            return self.what
+        words, best = _VERDICTS[self.verdict], self._headlined
+        if best is not None and self.verdict == UNKNOWN:
+            return f"Not known; possibly {self.reason}"
+        if best is not None and best.level < Level.LIKELY:
+            words = f"possibly {words}"
+        return f"{words.capitalize()}: {self.reason}"
 
     @property
-    def headline(self) -> str:
-        """The first line of the text: `summary`, or what to pass if a missing fact leaves it open."""
-        asks = self.verdict == UNKNOWN and self.best and self.best.needs
-        return f"Not known: pass {self.diagnoses[0].narrows}" if asks else self.summary
+    def _headlined(self) -> Diagnosis | None:
+        """The likeliest diagnosis, if the sentence gives its cause."""
+        best = self.best
+        return best if best is not None and best.cause in (self.what or self.reason) else None
 
     @cached_property
-    def if_known(self) -> tuple[str, ...]:
-        """For an open verdict, the verdicts with tried degrees of one missing axis: one line for each axis.
+    def parts(self) -> tuple[Part, ...]:
+        """All nine parts in the order in which they are shown; a part without rows is left out there."""
+        best = self._headlined
+        level = self.level or (best.level if best else None)
+        edit: list[Row] = [("", line) for line in self.edit]
+        proof: list[Row] = [("", line) for line in self.proof]
+        source: list[Row] = []
+        if best is not None:
+            edit += [("or" if edit or i else "try", str(fix)) for i, fix in enumerate(best.fixes)]
+            proof += [("why", equation) for equation in best.equations]
+            source += [("source", speaker) for speaker in best.frameworks]
+        rivals = self.diagnoses[1:] if best is not None else self.diagnoses
+        return (
+            Part("what", [("", self.summary)]),
+            Part("where", [("where", line) for line in self._where()]),
+            Part("operands", self._operands()),
+            Part("edit", edit),
+            Part("proof", proof),
+            Part("else", [("else", text) for text in (*map(_rival, rivals), *self.rivals)]),
+            Part("next", [("next", text) for text in self._next()]),
+            Part("sure", [("sure", str(level))] if level else []),
+            Part("source", [*source, *(("source", text) for text in self.source)]),
+        )
 
-        An axis with which nothing is decided has no line, and one that would contradict the known GPUs is not
-        tried.
-        """
-        known, again, end = self.known, self.again, time.process_time() + _SECONDS
-        decided = self.verdict != UNKNOWN or not self.diagnoses
-        if decided or again is None or known.changes or self.live is not None:
-            return ()
-        said: list[str] = []
-        for axis in (axis for axis in AXES if axis in self.diagnoses[0].needs):
-            tried: dict[str, list[str]] = {}
-            for degree in _TRIED:
-                if time.process_time() > end:
-                    return tuple(said)
-                if (known.get("world") or degree) % degree == 0:
-                    tried.setdefault(again(known.also({axis: degree})).finding, []).append(str(degree))
-            if {*tried} - {_VERDICTS[UNKNOWN]}:
-                open_last = sorted(tried, key=lambda finding: finding == _VERDICTS[UNKNOWN])
-                said.append(
-                    "; ".join(f"{axis}={', '.join(tried[finding])}: {finding}" for finding in open_last)
-                )
-        return tuple(said)
+    def _where(self) -> Iterator[str]:
+        if self.live is not None:
+            yield self.live.place
+            yield self.live.process
+        # Under a traceback the words of the error already stand there, unless ranks raised them.
+        if self.line and (self.live is None or self.ranks):
+            yield self.line[:_QUOTED] + (f"  ({_ranks(self.ranks)})" if self.ranks else "")
 
-    def _parts(self) -> tuple[Diagnosis | None, list[Diagnosis], str]:
-        """The diagnosis whose cause the first line gives, the ones to list below, and how sure the first is.
+    def _operands(self) -> list[Row]:
+        if self.hang is not None:
+            return self.hang.rows()
+        rows = [*self.live.rows()] if self.live is not None else []
+        return [HEAD, *rows] if rows else []
 
-        What to pass is said once: a diagnosis below that asks for the same does not repeat it.
-        """
-        best, asked = self.best, self.best.narrows if self.best and self.best.needs else ""
-        below = [replace(d, needs=()) if d.narrows == asked else d for d in self.diagnoses]
-        if best is None or best.cause not in self.headline:
-            return None, below, ""
-        return best, below[1:], f"how sure: {best.level}{'; pass ' * bool(asked)}{asked}"
+    def _next(self) -> Iterator[str]:
+        yield from self.next
+        needs = self.best.needs if self.best and self.verdict != UNKNOWN else self.needs
+        flags = dict.fromkeys(_FLAGS.get(need, need) for need in needs)
+        if flags:
+            yield f"pass {', '.join(flags)} to narrow this down"
+        if self.known.unknown_model:
+            name = shown(self.known.name, 60)
+            yield f"give its config.json for its sizes: no model {name} is known here"
 
-    @property
-    def _unknown_model(self) -> str:
-        """That the named model is not known; "" if it is, or if none was named."""
-        if not self.known.unknown_model:
-            return ""
-        return f"no model {shown(self.known.name, 60)} is known here: its config.json would give its sizes"
+    def as_dict(self) -> Plain:
+        """Plain values for JSON: the nine parts in their order, then the verdict and the diagnoses."""
+        plain: Plain = {part.name: [str(row[-1]) for row in part.rows] for part in self.parts}
+        head, *rows = self._operands() or [HEAD]
+        plain["operands"] = [dict(zip(head, row, strict=True)) for row in rows]
+        plain |= {"what": self.summary, "sure": next(iter(plain["sure"]), "")}
+        plain |= {"verdict": self.verdict, "diagnoses": [one.as_dict() for one in self.diagnoses]}
+        return plain if self.hang is None else {**plain, "hang": self.hang.as_dict()}
 
     def __str__(self) -> str:
-        best, below, sure = self._parts()
-        lines = [f"{'or ' if i else 'try'}  {step}" for i, step in enumerate(self.steps)]
-        lines += [f"if   {line}" for line in self.if_known] + ([] if best is None else [sure])
-        if self.line:
-            where = f"  (ranks {', '.join(map(str, self.ranks[:8]))})" if self.ranks else ""
-            lines.append(f"from {self.line[:300]}{where}")
-        lines += filter(None, (self.note, self._unknown_model))
-        lines += [] if self.live is None else self.live.lines()
-        first = [self.headline, *(best.lines if best else ()), *(f"    {line}" for line in lines)]
-        more = [] if self.hang is None else [str(self.hang)]
-        blocks = [f"{'or ' * (i > 0 or best is not None)}{d}" for i, d in enumerate(below)]
-        return "\n".join([*first, *blocks, *more])
+        return "\n".join(line for part in self.parts for line in _text(*part))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        best, below, sure = self._parts()
-        quoted = f"from <code>{escape(self.line[:300])}</code>" if self.line else ""
-        rows = (*(f"try <code>{escape(step)}</code>" for step in self.steps),)
-        rows += (*(f"if {escape(line)}" for line in self.if_known), escape(sure), quoted)
-        rows += (escape(self.note), escape(self._unknown_model))
-        heading, notes = f"<b>{escape(self.headline)}</b>", "".join(f"<br>{row}" for row in rows if row)
-        cards = [best.card(heading, notes) if best else f"<p>{heading}{notes}</p>"]
-        cards += ["" if self.live is None else self.live._repr_html_()]
-        others = [d._repr_html_() for d in below]
-        cards += [others.pop(0)] if others and best is None else []
-        cards += [f"<details><summary>or else</summary>{''.join(others)}</details>"] if others else []
-        return "".join([*cards, "" if self.hang is None else self.hang._repr_html_()])
+        shown = "".join(_html(*part) for part in self.parts if part.rows)
+        return f'<div style="border-left:4px solid #c0392b;padding-left:12px">{shown}</div>'
 
     def __bool__(self) -> bool:
         """Whether the verdict is a sharding problem."""
         return self.verdict == SHARDING
+
+
+def _rival(one: Diagnosis) -> str:
+    """A diagnosis that is not the first, in a line."""
+    words = [f"{one.level}: {one.cause}", *one.equations]
+    return "; ".join([*words, *(f"try {fix}" for fix in one.fixes[:1])])
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    """Ranks in words: "ranks 0–7", "ranks 0, 2 and 30 more"."""
+    regular = ranks == tuple(range(ranks[0], ranks[-1] + 1))
+    if regular or len(ranks) <= _MOST_RANKS:
+        return some(ranks)
+    return f"{some(ranks[:_MOST_RANKS])} and {len(ranks) - _MOST_RANKS} more"
+
+
+def _without_empty(rows: list[Row]) -> list[Row]:
+    """A table, its head first, without columns that are empty below it."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return list(zip(*columns, strict=True))
+
+
+def _text(name: str, rows: list[Row]) -> Iterator[str]:
+    """The lines of a part: a sentence, a table, a diff, or rows with a label before the first of a kind."""
+    if name == "operands":
+        yield from (f"{'':{_LABEL}}{printable(line)}" for line in aligned(_without_empty(rows)))
+        return
+    before = ""
+    for label, text in rows:
+        line = printable(str(text)).replace("\n", " ")
+        if label:
+            start = f"{'' if label == before else label:{_LABEL}}"
+            indent = " " * _LABEL
+            yield from textwrap.wrap(
+                line, _WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
+            )
+        else:
+            yield line
+        before = label
+
+
+def _html(name: str, rows: list[Row]) -> str:
+    """A part as HTML; who says so, and what else it may be, are folded."""
+    if name == "what":
+        return f"<p><b>{escape(rows[0][1])}</b></p>"
+    if name == "operands":
+        head, *cells = _without_empty(rows)
+        return html_rows([[*map(escape, row)] for row in cells], head, ' style="text-align:left"')
+    lines = []
+    for label, text in rows:
+        words = _speaker(text) if isinstance(text, Said) else escape(text)
+        if name in ("where", "edit", "proof") and label:
+            words = f"<code>{words}</code>"
+        if not label:
+            words = f'<code style="background:{_COLOURS.get(text[:1], "none")}">{words}</code>'
+        lines.append(words if name in ("where", "else", "source") or not label else f"{label} {words}")
+    body = f"<p>{'<br>'.join(lines)}</p>"
+    return f"<details><summary>{_FOLDED[name]}</summary>{body}</details>" if name in _FOLDED else body
+
+
+def _speaker(said: Said) -> str:
+    title = escape(FRAMEWORKS[said.framework].title)
+    return f"{title}: {escape(said.message)} ({said.source._repr_html_()})"

@@ -46,6 +46,6 @@ class WatchdogLines:
             explain_log = offered("hangs", "explain_log")
         except LlamaparError as missing:
             unread = f"the watchdog's lines are not read: {missing.what}; {missing.choose[0]}"
-            return replace(found, note="; ".join(filter(None, (found.note, unread))))
+            return replace(found, rivals=(*found.rivals, unread))
         answer: Explanation = explain_log(self.lines, found, known)
         return answer

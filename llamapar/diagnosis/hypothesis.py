@@ -19,14 +19,15 @@ _T = TypeVar("_T")
 class Level(IntEnum):
     """Strength of the evidence for a cause; `str` gives the word.
 
-    LIKELY: the words name it, or its arithmetic is exact with given or stated numbers. POSSIBLE: the
-    arithmetic is exact with an assumed number, or the words also fit other causes. WEAK: no exact evidence
-    supports it.
+    CERTAIN: an experiment proved it. LIKELY: the words name it, or its arithmetic is exact with given or
+    stated numbers. POSSIBLE: the arithmetic is exact with an assumed number, or the words also fit other
+    causes. WEAK: no exact evidence supports it.
     """
 
     WEAK = 1
     POSSIBLE = 2
     LIKELY = 3
+    CERTAIN = 4
 
     def __str__(self) -> str:
         return self.name.lower()

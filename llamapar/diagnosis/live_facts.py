@@ -18,13 +18,11 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from html import escape
 from types import FrameType
 
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import Values
-from llamapar.errors import printable
 from llamapar.records.frames import (
     Held,
     SlicedTensor,
@@ -37,7 +35,6 @@ from llamapar.records.frames import (
     tensor_shape,
     torch_class,
 )
-from llamapar.records.tables import Plain, aligned, html_rows
 
 from .known import FACTS
 from .size_names import DEGREE, CutDim, NamedSize, SizeNames
@@ -45,19 +42,26 @@ from .size_names import DEGREE, CutDim, NamedSize, SizeNames
 _MOST = 12
 """Operands that are listed."""
 
+_LONGEST = 200
+"""Characters of the failing expression that are shown."""
+
+HEAD = ("name", "on this rank", "which is", "whole")
+"""The head of the operands' table."""
+
 _FEWEST = 3
 """Fields with a model's names that make an object a model's config."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor of the failing expression. placement: "" if it is no part of a larger one."""
+    """A tensor of the failing expression. placement, whole: "" and () if it is no part of a larger one."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     placement: str = ""
     names: tuple[NamedSize, ...] = ()
+    whole: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,10 @@ class WholeBesidePart:
 class LiveFacts:
     """What a process holds where an error was raised; see the module.
 
-    line: of the source. numbers: the integers of the expression by their source. degrees: numbers of ranks
-    above 1, as far as a mesh, a layout or a name in the frames tells. alone: one process, and nothing that is
-    cut or would cut. facts: what else the frame says of model and layout, as keywords of `explain`.
+    line: of the source; function: with its file, "" for a cell's own lines. numbers: the integers of the
+    expression by their source. degrees: numbers of ranks above 1, as far as a mesh, a layout or a name in the
+    frames tells. alone: one process, and nothing that is cut or would cut. facts: what else the frame says of
+    model and layout, as keywords of `explain`.
     """
 
     expression: str
@@ -97,6 +102,7 @@ class LiveFacts:
     alone: bool = False
     facts: Values = field(default_factory=dict)
     degrees: Mapping[str, int] = field(default_factory=dict)
+    function: str = ""
 
     @property
     def sizes(self) -> set[int]:
@@ -108,40 +114,22 @@ class LiveFacts:
         """The cuts that may be a rank's: of a slice, those whose size divides the whole."""
         yield from (cut for cut in self.cuts if cut.part and cut.whole % cut.part == 0)
 
-    def rows(self) -> Iterator[tuple[str, ...]]:
-        """The operands as a table: name, shape and dtype, placement, names of the sizes."""
-        for one in self.operands:
-            names = ", ".join(dict.fromkeys(f"{size.n} = {size.name}" for size in one.names))
-            yield one.name, f"{list(one.shape)} {one.dtype}", one.placement, names
+    @property
+    def place(self) -> str:
+        """The failing expression with its function, if it has one, and its line."""
+        where = f"line {self.line}: {self.expression[:_LONGEST]}"
+        return f"{self.function}, {where}" if self.function else where
 
-    def lines(self, most: int = 7) -> list[str]:
-        """The facts as text, without control characters. most: operands; four lines are added at most."""
-        rows = [*self.rows()][:most]
-        told = aligned(rows)
-        told += [f"{len(self.operands) - len(rows)} more tensors"] * (len(self.operands) > len(rows))
-        told += [", ".join(f"{name} = {n}" for name, n in self.numbers.items())] * bool(self.numbers)
-        return [
-            printable(line) for line in (f"line {self.line}: {self.expression[:200]}", *told, self.process)
-        ]
-
-    def _repr_html_(self) -> str:
-        rows = [[*map(escape, row)] for row in self.rows()]
-        table = html_rows(rows, ("tensor", "shape here", "placement", "sizes")) if rows else ""
-        numbers = "".join(f"<br><code>{escape(f'{name} = {n}')}</code>" for name, n in self.numbers.items())
-        return (
-            f"<p>line {self.line}: <code>{escape(self.expression[:200])}</code>{numbers}"
-            f"<br>{escape(self.process)}</p>{table}"
-        )
-
-    def as_dict(self) -> Plain:
-        """Plain values for JSON."""
-        names = ("name", "shape", "placement", "sizes")
-        operands = [dict(zip(names, row, strict=True)) for row in self.rows()]
-        numbers = dict(self.numbers)
-        return {
-            "expression": self.expression, "line": self.line, "operands": operands, "numbers": numbers,
-            "process": self.process,
-        }  # fmt: skip
+    def rows(self, most: int = _MOST) -> Iterator[tuple[str, ...]]:
+        """The operands and the numbers as a table, below `HEAD`."""
+        for one in self.operands[:most]:
+            names = dict.fromkeys(f"{size.n} = {size.name}" for size in one.names)
+            is_ = ", ".join(filter(None, (one.placement, *names)))
+            yield one.name, f"{list(one.shape)} {one.dtype}", is_, str(list(one.whole)) if one.whole else ""
+        if len(self.operands) > most:
+            yield f"{len(self.operands) - most} more tensors", "", "", ""
+        for name, n in self.numbers.items():
+            yield name, str(n), "", ""
 
     def wholes_beside_parts(self, said: list[int] | None = None) -> Iterator[WholeBesidePart]:
         """The numbers in the expression that are the whole of a cut dim.
@@ -192,7 +180,7 @@ def live_facts(error: BaseException) -> LiveFacts | None:
     held = any(DEGREE.search(str(name).lower()) and (_whole(n) or 1) != 1 for name, n in near)
     alone = single and not (cuts or degrees or held or facts.keys() & {"layout"})
     found = tuple(operands), numbers, process, tuple(cuts), alone, facts, degrees
-    return LiveFacts(code.text, code.line, *found)
+    return LiveFacts(code.text, code.line, *found, _function(code.frames[-1]))
 
 
 # -- what a frame names ----------------------------------------------------------------------------
@@ -206,6 +194,14 @@ def _names(frame: FrameType) -> Values:
     # A notebook compiles each statement of a cell by itself, so the code of the failing one names too little.
     words = re.findall(r"[^\W\d]\w*", "".join(linecache.getlines(frame.f_code.co_filename)))
     return {name: frame.f_globals[name] for name in dict.fromkeys(words) if name in frame.f_globals}
+
+
+def _function(frame: FrameType) -> str:
+    """The file and the function of a frame, as far as they have names that a reader knows."""
+    file, name = frame.f_code.co_filename, frame.f_code.co_qualname.rpartition("<locals>.")[2]
+    words = [] if file.startswith("<") or "ipykernel" in file else [file.rpartition("/")[2]]
+    words += [] if name.startswith("<") else [name]
+    return ", ".join(words)
 
 
 def _of_self(seen: Values) -> list[Held]:
@@ -280,7 +276,7 @@ def _operand(name: str, tensor: Held, sizes: SizeNames) -> tuple[Operand, list[C
     if type(tensor) is SlicedTensor:
         base_operand, _ = _operand(name, tensor.base, sizes)
         names = sizes.named(tensor.shape)
-        return replace(base_operand, shape=tensor.shape, placement="", names=names), []
+        return replace(base_operand, shape=tensor.shape, placement="", names=names, whole=()), []
     if is_foreign(tensor):
         return Operand(
             name,
@@ -305,9 +301,9 @@ def _operand(name: str, tensor: Held, sizes: SizeNames) -> tuple[Operand, list[C
             words.append(f"{kind} over {axis}={ranks}")
             if dim is not None and ranks > 1:
                 cuts.append(CutDim(name, dim, local[dim], whole[dim], f"{axis}={ranks}"))
-        placement = f"DTensor: whole {list(whole)}, {', '.join(words)}"
+        placement = f"DTensor, {', '.join(words)}"
         dtype = str(spec.tensor_meta.dtype).removeprefix("torch.")
-        return Operand(name, local, dtype, placement, sizes.named(local, cuts)), cuts
+        return Operand(name, local, dtype, placement, sizes.named(local, cuts), whole), cuts
     with torch._C.DisableTorchFunctionSubclass():
         dtype, base = str(torch.Tensor.dtype.__get__(tensor)), torch.Tensor._base.__get__(tensor)
     shape, whole = tensor_shape(tensor) or (), tensor_shape(base) or ()
@@ -315,8 +311,9 @@ def _operand(name: str, tensor: Held, sizes: SizeNames) -> tuple[Operand, list[C
     if len(whole) == len(shape) and sum(a != b for a, b in zip(shape, whole, strict=True)) == 1:
         dim = next(i for i, (a, b) in enumerate(zip(shape, whole, strict=True)) if a != b)
         parts = [CutDim(name, dim, shape[dim], whole[dim])] if shape[dim] < whole[dim] else []
-    placement = f"a slice of {list(whole)}" if parts else ""
-    return Operand(name, shape, dtype.removeprefix("torch."), placement, sizes.named(shape, parts)), parts
+    placement = "a slice" if parts else ""
+    names = sizes.named(shape, parts)
+    return Operand(name, shape, dtype.removeprefix("torch."), placement, names, whole if parts else ()), parts
 
 
 def _process(mesh: Mapping[str, int]) -> tuple[str, bool]:

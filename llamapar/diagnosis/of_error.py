@@ -34,7 +34,7 @@ def explain_error(error: BaseException, known: Known) -> Explanation:
         # What the frame holds decides between causes of the text, and never adds one.
         if better.best and better.best.category in {d.category for d in found.diagnoses}:
             used = ", ".join(f"{name}={getattr(n, 'name', n)}" for name, n in facts.facts.items())
-            found = replace(better, note=f"with {used} of the failing frame")
+            found = replace(better, source=(f"the failing frame: {used}",))
     return _decided(found, facts, words, known)
 
 

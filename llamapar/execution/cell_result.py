@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from llamapar.describe.layout import Layout
+from llamapar.errors import PeerError
 from llamapar.records.tables import Record, plural
 from llamapar.records.trace import Place, Tape, TapeStep, grouped, some
 
@@ -28,7 +29,7 @@ from .cells import (
 )
 from .engines.pool import pool
 from .engines.processes import PRELOAD
-from .replies import PeerError, RankAnswer
+from .replies import RankAnswer
 
 _cells = itertools.count(1)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from llamapar.diagnosis import Explanation, Level
 from llamapar.diagnosis.known import Known
-from llamapar.errors import Choice, LlamaparError
+from llamapar.errors import Choice, LlamaparError, PeerError
 from llamapar.late import offered
 from llamapar.records.tables import noun
 from llamapar.records.trace import grouped
@@ -49,10 +49,6 @@ class RankFailure(LlamaparError):
 
 class Cancelled(LlamaparError):
     """The run was stopped because its `cancel` returned true or its `deadline` had passed."""
-
-
-class PeerError(LlamaparError):
-    """This rank did nothing wrong: it was stopped because another rank raised."""
 
 
 class RankError(RuntimeError):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation
+from llamapar.errors import PeerError
 from llamapar.place import HeadMap, SequenceMap, VocabMap
 from llamapar.records.losses import LossCurve
 from llamapar.records.noticed import Mutants
@@ -23,7 +24,6 @@ from llamapar.spmd.training import Training
 from . import tape as tapes
 from .body import RankReport, Results, Task, Work, inputs, piece, reference, uncut, unpiped
 from .coverage import maps, untouched
-from .replies import PeerError
 from .stepping import LIKE, ProcessStep, allowed_distance, curve_of
 from .ticking import Ticking
 from .unsharded import Unsharded
@@ -244,8 +244,8 @@ class RunResult(RankResult):
             for rank, error in self.errors.items()
         }
         rows += [["error", some(ranks), "", text] for text, ranks in grouped(raised)]
-        if self.explanation is not None and self.explanation.short:
-            rows.append(["why", "", "", self.explanation.short])
+        if self.explanation is not None and self.explanation.cause:
+            rows.append(["why", "", "", self.explanation.cause])
         foot = [
             sent_in_words(self.trace),
             *(f"not exercised: {what}" for what in self.untouched),

@@ -138,7 +138,7 @@ def shape_tape(task: Task, why: str = "", places: Mapping[int, int] | None = Non
     for at, errors in failed.items():
         key = at._replace(name=at.code.partition(" = ")[0] if " = " in at.code else "")
         words = {r: f"{type(error).__name__}: {error}" for r, error in errors.items()}
-        cause = explain_failure(task, next(iter(errors.values()))).short
+        cause = explain_failure(task, next(iter(errors.values()))).cause
         steps.append(replace(step(key, {}), error=words, why=why, cause=cause))
     return Tape(task.program.name, str(layout), tuple(steps), len(ranks), layout.world)
 

@@ -18,7 +18,7 @@ from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE, Level
 from llamapar.diagnosis.known import Known
 from llamapar.diagnosis.vocabulary import UNKNOWN
 from llamapar.records.equations import Stated
-from llamapar.records.tables import AsDict, Record, cut
+from llamapar.records.tables import AsDict, cut
 
 from .analyzer import CannotCompare, differing_calls
 from .dump_files import read_dumps
@@ -34,19 +34,17 @@ _MOST = 6
 """Most lines of one kind in an answer."""
 
 _GOING_ON = "records of a run that still goes on look the same"
-_OPEN = "why a rank did not come, or came with another call"
+_OPEN = "not known: why a rank did not come, or came with another call"
 _RECORD = "flight records of every rank: docs/hangs.md says how to record them"
 _LOOK = "the stack of every rank that is behind (py-spy dump)"
 _COMPARE = "one order of calls on every rank of a group: look for a branch, or a loop that ends early"
 
 
 @dataclass(frozen=True, repr=False)
-class Hang(AsDict, Record):
+class Hang(AsDict):
     """Every call that has not ended. differ: group → its first that differs, as torch's analyzer says."""
 
     json_names = ("behind", "waits", "differ")
-    _left = True
-
     waits: Sequence[Waiting]
     differ: Mapping[str, str]
 
@@ -55,12 +53,23 @@ class Hang(AsDict, Record):
         """Ranks that others wait for and that wait for nobody."""
         return free_ranks(self.waits)
 
-    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        rows: list[list[object]] = [
-            [one.where, f"{one.op} #{one.number}", one.shape, named_ranks(one.ranks), named_ranks(one.behind)]
-            for one in map(self.waits.__getitem__, cut(len(self.waits)))
+    def rows(self) -> list[tuple[str, ...]]:
+        """What has not ended, as a table whose head is the first row."""
+        head = ("group", "collective", "of", "waits there", "behind")
+        calls = map(self.waits.__getitem__, cut(len(self.waits)))
+        return [
+            head,
+            *(
+                (
+                    one.where,
+                    f"{one.op} #{one.number}",
+                    one.shape,
+                    named_ranks(one.ranks),
+                    named_ranks(one.behind),
+                )
+                for one in calls
+            ),
         ]
-        return "what has not ended", ["group", "collective", "of", "waits there", "behind"], rows, ""
 
 
 def explain_dumps(
@@ -113,7 +122,7 @@ def explain_log(lines: Sequence[str], found: Explanation, known: Known) -> Expla
     if not waits:
         return found
     answer = _explained(Hang(waits, {}), replace(known, layout=layout), POSSIBLE, [])
-    return replace(answer, line=found.line, ranks=found.ranks, note=found.note)
+    return replace(answer, line=found.line, ranks=found.ranks, rivals=found.rivals)
 
 
 def _laid_out(known: Known, world: int) -> Known:
@@ -127,9 +136,9 @@ def _laid_out(known: Known, world: int) -> Known:
 
 def _explained(hang: Hang, known: Known, level: Level, notes: Iterable[str]) -> Explanation:
     """The explanation of calls that have not ended, or that differ."""
-    note = "; ".join(notes)
+    rivals = tuple(notes)
     if not hang.waits and not hang.differ:
-        return Explanation(UNKNOWN, "no rank waits: every collective has ended", (), note=note, known=known)
+        return Explanation(UNKNOWN, "no rank waits: every collective has ended", rivals=rivals, known=known)
     told = [f"{where}: {words} (torch's analyzer)" for where, words in hang.differ.items()][:_MOST]
     calls = dict.fromkeys((one.op, one.numel, one.axes) for one in hang.waits[:_MOST])
     read = [f"{op} of {text}" for op, numel, axes in calls for text in readings(op, numel, known, axes)]
@@ -146,8 +155,18 @@ def _explained(hang: Hang, known: Known, level: Level, notes: Iterable[str]) -> 
     needs = tuple(name for name, value in given.items() if value is None)
     equations = tuple(map(Stated, told + read[:_MOST]))
     cause = cause or "calls that have ended differ"
-    best = Diagnosis(CATEGORY, None, cause, equations, lambda: (advice,), needs, (), level, None)
-    return Explanation(UNKNOWN, _OPEN, (best,), note=note, known=known, hang=hang if hang.waits else None)
+    best = Diagnosis(CATEGORY, None, cause, equations, lambda: (), needs, (), level, None)
+    table = hang if hang.waits else None
+    return Explanation(
+        UNKNOWN,
+        _OPEN,
+        (best,),
+        what=cause,
+        known=known,
+        hang=table,
+        rivals=(_OPEN, *rivals),
+        next=(advice,),
+    )
 
 
 def _waits(one: Waiting, hang: Hang, layout: Layout | None) -> str:

@@ -45,11 +45,9 @@ function diagnosisCard(one, index, fix, send) {
 }
 
 // What the process held where an exception was raised.
-function liveFacts({ expression, line, operands, numbers, process }) {
-  const rows = operands.map((one) => [one.name, one.shape, one.placement, one.sizes].map((cell) => [cell]));
-  const table = frameworksTable(rows, ["tensor", "shape here", "placement", "sizes"]);
-  const said = Object.entries(numbers).map(([name, n]) => `${name} = ${JSON.stringify(n)}`);
-  return [make("div", {}, `line ${line}: `, make("code", {}, expression)), rows.length ? table : null, why(said.join(", ")), why(process)].filter(Boolean);
+function liveFacts({ where, operands }) {
+  const table = operands.length ? frameworksTable(operands.map((one) => Object.values(one).map((cell) => [cell])), Object.keys(operands[0])) : null;
+  return [...where.map((line) => make("div", {}, make("code", {}, line))), table].filter(Boolean);
 }
 
 // Real messages to press, while nothing else is there.

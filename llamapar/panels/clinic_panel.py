@@ -250,7 +250,7 @@ class Visit:
             "figure": self._figure,
             "summary": drawn.summary if isinstance(drawn, View) else "",
             "reason": "" if isinstance(drawn, View) else drawn.what,
-            "live": explained.live and explained.live.as_dict(),
+            "live": explained.live and _live(explained),
             "examples": EXAMPLES if explained is NOTHING else [],
             "where": {"figure": where.spec, "summary": where.summary} if isinstance(where, View) else None,
             "ranks": where.what if isinstance(where, LlamaparError) else "",
@@ -352,6 +352,11 @@ def _cut(text: str) -> str:
         return text
     left_out = f"\n… {len(text) - LIMIT:,} characters are read and not shown …\n"
     return text[: LIMIT // 3 - 99] + left_out + text[LIMIT // 3 - LIMIT :]
+
+
+def _live(explained: Explanation) -> Values:
+    plain = explained.as_dict()
+    return {name: plain[name] for name in ("where", "operands")}
 
 
 def _diagnosis(one: Diagnosis) -> dict[str, object]:

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from llamapar.errors import Choice, LlamaparError, one_of, real, whole
-from llamapar.execution.replies import Cancelled, PeerError, RankAnswer, RankFailure, Scene
+from llamapar.errors import Choice, LlamaparError, PeerError, one_of, real, whole
+from llamapar.execution.replies import Cancelled, RankAnswer, RankFailure, Scene
 from llamapar.execution.stacks import pending_calls, place
 
 from .rank import MAX_WORLD, Quiet, Reply, Slots, Spec, dumps, own_file, send, tail

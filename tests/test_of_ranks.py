@@ -1,0 +1,51 @@
+"""What ranks raised, and numbers that differ, as one Explanation."""
+
+from __future__ import annotations
+
+import pytest
+
+import llamapar as lp
+from explaining import frame
+from llamapar.diagnosis import Level
+from llamapar.diagnosis.of_ranks import explain_difference, explain_ranks
+
+HALF = "RuntimeError: shape '[1, 4, -1, 128]' is invalid for input of size 256"
+PEER = lp.PeerError("rank 3 was waiting in all_reduce when rank 1 raised")
+CLOSED = frame("dist.all_reduce(x)", "RuntimeError: Connection closed by peer [127.0.0.1]:1234")
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (frame("x.view(1, 4, -1, 128)", HALF), CLOSED),
+        (RuntimeError(HALF.partition(": ")[2]), PEER),
+    ],
+    ids=["tracebacks", "exceptions"],
+)
+def test_equal_errors_are_one_group_and_those_of_peers_come_last(
+    first: BaseException | str, last: BaseException | str
+) -> None:
+    told = explain_ranks({3: last, 1: first, 0: first, 2: first})
+    assert told.best.category == "kv_heads_lt_tp"
+    assert str(told).splitlines()[1] == f"where  {HALF}  (ranks 0–2)"
+    assert told.rivals[-1].startswith("rank 3: ")
+    assert told.rivals[-1].endswith(str(last).splitlines()[-1])
+
+
+def test_the_first_that_raised_is_the_cause() -> None:
+    other = ValueError("n_heads (36) must be divisible by tp (8)")
+    told = explain_ranks({5: other, 0: RuntimeError(HALF), 1: RuntimeError(HALF)})
+    assert told.best.category == "heads_not_divisible"
+    assert told.ranks == (5,)
+    assert told.rivals[-1] == f"ranks 0–1: {HALF}"
+
+
+def test_a_difference_has_both_numbers_and_where_it_is() -> None:
+    told = explain_difference("gradient", "wk", 0.31, 1e-5, "dim 0 by tp", "heads 2–3", (2, 3))
+    assert str(told).splitlines() == [
+        "A sharding problem: the gradient of wk differs from one process by 3.1e-01 of its largest value; "
+        "1e-05 is allowed",
+        "where  gradient wk, dim 0 by tp, heads 2–3  (ranks 2–3)",
+        "sure   likely",
+    ]
+    assert told.level is Level.LIKELY
