@@ -200,6 +200,22 @@ def test_no_truth_hangs_on_what_is_undecided_and_no_hint_says_it(name: str) -> N
     assert [(form, hint) for hint in item.hints for form in long if stands_in(form, hint)] == []
 
 
+SIDE = r"\(?\d[\d,.()·/+−^ -]*\d\)?|\d"
+OPERATORS = str.maketrans({"·": "*", "−": "-", "^": "**", ",": ""})
+
+
+def test_both_sides_of_an_equation_in_the_words_are_equal() -> None:
+    """To the digits that stand on the right."""
+    equations = []
+    for item in map(item_of, ITEMS):
+        for text in (item.why, *item.hints, *(why for _, why in item.slips)):
+            equations += re.findall(rf"(?<![\w.^])({SIDE}) = ({SIDE})(?!\w)", text)
+    assert len(equations) > 35
+    for left, right in equations:
+        one, other = (eval(side.translate(OPERATORS), {}) for side in (left, right))
+        assert round(one, len(right.partition(".")[2])) == other, f"{left} = {right}"
+
+
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_question_of_the_quiz_has_a_box(name: str, shown: list[Any]) -> None:
     quiz = Quiz(0)

@@ -1,6 +1,6 @@
 """What the notebook on the four axes asks: each question with its truth, hints and pictures.
 
-Every truth is computed by the library when the question is asked; nothing is typed in.
+Every truth is computed by the library when the question is asked; the words state what the question fixes.
 """
 
 from __future__ import annotations
@@ -26,21 +26,19 @@ _FAILED = 12345
 def _peers() -> Item:
     rank = 13
     peers = [next(other for other in _SMALL.group(axis, rank) if other != rank) for axis in lp.AXES]
-    strides = [abs(peer - rank) for peer in peers]
-    ahead = [rank + stride for stride in strides]
     return Item(
         "The four peers of rank 13, as a list?",
         peers,
         unit="ranks, in the order TP, CP, PP, DP",
         hints=(
-            f"The strides are {', '.join(map(str, strides))}. Write {rank} as a sum of some of them.",
-            f"{rank} = 1 + 4 + 8. Where a stride is in the sum, rank {rank} is the second of two: "
-            "its peer is behind it.",
+            "The strides are 1, 2, 4, 8. Write 13 as a sum of some of them.",
+            "13 = 1 + 4 + 8. Where a stride is in the sum, rank 13 is the second of two: its peer is "
+            "behind it.",
         ),
         slips=(
-            (sorted(peers), "Those are the four; they are asked for in the order TP, CP, PP, DP."),
-            (ahead, f"Rank {rank} is the second on some axes, so there its peer is behind it."),
-            (strides, "Those are the peers of rank 0."),
+            ([5, 9, 12, 15], "Those are the four; they are asked for in the order TP, CP, PP, DP."),
+            ([14, 15, 17, 21], "Rank 13 is the second on some axes, so there its peer is behind it."),
+            ([1, 2, 4, 8], "Those are the peers of rank 0."),
         ),
         why="On TP, PP and DP rank 13 is the second, so its peer is 1, 4 and 8 behind; on CP it is 2 ahead.",
         shows=lp.view(lp.ranks(_SMALL, rank)),
@@ -52,21 +50,17 @@ def _peers() -> Item:
 def _place(rank: int, text: str) -> Item:
     """The coordinates of a rank of the paper's layout."""
     place = _PAPER.coord_of(rank)
-    quotient = rank // _PAPER.tp
-
+    quotient = rank // 8
     return Item(
         text,
         tuple(place),
         unit="tp, cp, pp, dp",
         hints=(
-            f"Divide {rank:,} by {_PAPER.tp}: the remainder is tp. Go on with the quotient.",
-            f"{rank:,} = {quotient:,} · {_PAPER.tp} + {place.tp}. Now divide {quotient:,} by {_PAPER.cp}.",
+            f"Divide {rank:,} by 8: the remainder is tp. Go on with the quotient.",
+            f"{rank:,} = {quotient:,} · 8 + {place.tp}. Now divide {quotient:,} by 16.",
         ),
         slips=(
-            (
-                tuple(reversed(place)),
-                "TP is the fastest axis: the first remainder is tp, and it stands first.",
-            ),
+            (tuple(place)[::-1], "TP is the fastest axis: the first remainder is tp, and it stands first."),
         ),
         why=f"{place.tp} + 8 · ({place.cp} + 16 · ({place.pp} + 16 · {place.dp})) = {rank:,}.",
         shows=lp.view(lp.ranks(_PAPER, rank)),
@@ -75,21 +69,19 @@ def _place(rank: int, text: str) -> Item:
 
 def _nodes() -> Item:
     group = _SWAPPED.group("tp", _FAILED)
-    before = {rank // _NODE for rank in _PAPER.group("tp", _FAILED)}
-    step = group[1] - group[0]
     return Item(
         "With CP fastest: over how many nodes is a TP group of 8 spread?",
         len({rank // _NODE for rank in group}),
         unit="nodes",
         hints=(
             "The stride of TP is now the degree of the axis before it, CP.",
-            f"The TP peers are {step} ranks apart, and a node holds {_NODE} ranks.",
+            "The TP peers are 16 ranks apart, and a node holds 8 ranks.",
         ),
         slips=(
-            (len(before), "That is so with TP fastest. Now CP takes the neighbouring numbers."),
-            (step, f"That is the stride: the group has only {len(group)} ranks."),
+            (1, "That is so with TP fastest. Now CP takes the neighbouring numbers."),
+            (16, "That is the stride: the group has only 8 ranks."),
         ),
-        why=f"Its ranks are {step} apart, more than the {_NODE} ranks of a node, so each is in another one.",
+        why="Its ranks are 16 apart, more than the 8 ranks of a node, so each is in another one.",
         shows=lp.view(lp.ranks(_SWAPPED, _FAILED)),
     )
 
@@ -112,64 +104,61 @@ def _same_place() -> Item:
 
 def _last_of_cp() -> Item:
     record = lp.sequence(_PAPER, _LONG, chunking="contiguous")
-    view, cp = lp.view(record), _PAPER.cp
+    view = lp.view(record)
     return Item(
         "In order: how many times the average work has the last rank?",
         record.imbalance,
         unit="times",
         hints=(
             "A token's work is the number of tokens that it looks back at. Halfway, that is the average.",
-            f"The last rank's tokens stand between {cp - 1}/{cp} and the end of the sequence.",
+            "The last rank's tokens stand between 15/16 and the end of the sequence.",
         ),
         slips=(
             (1, "It has as many tokens as the others, but each looks back at more."),
-            (cp, "Its work is compared with the average of all ranks, and the others have some, too."),
+            (16, "Its work is compared with the average of all ranks, and the others have some, too."),
         ),
-        why=f"Its tokens look back at {1 - 1 / (2 * cp):.0%} of the sequence on average; all tokens at 50%.",
+        why="Its tokens look back at 97% of the sequence on average; all tokens at 50%.",
         shows=view,
         veiled=covered(view, lambda trace: trace.get("xaxis") == "x2", "x2"),
     )
 
 
 def _same_parameters() -> Item:
-    copies = _PAPER.size("dp-cp")
     return Item(
         "How many of the 16,384 GPUs hold the same parameters as rank 12,345?",
-        copies,
+        _PAPER.size("dp-cp"),
         unit="GPUs",
         hints=(
             "Two axes cut the parameters, and two cut the data.",
-            f"Ranks that differ only in CP ({_PAPER.cp}) or DP ({_PAPER.dp}) hold the same parameters.",
+            "Ranks that differ only in CP (16) or DP (8) hold the same parameters.",
         ),
         slips=(
-            (_PAPER.dp, "That is DP alone. CP cuts the tokens, so CP ranks hold the same parameters, too."),
-            (_PAPER.cp, "That is CP alone. DP ranks hold the same parameters, too."),
-            (_PAPER.cp + _PAPER.dp, "A rank can differ in both at once, so the degrees multiply."),
-            (copies - 1, "Count rank 12,345 itself as well."),
+            (8, "That is DP alone. CP cuts the tokens, so CP ranks hold the same parameters, too."),
+            (16, "That is CP alone. DP ranks hold the same parameters, too."),
+            (24, "A rank can differ in both at once, so the degrees multiply."),
+            (127, "Count rank 12,345 itself as well."),
         ),
-        why=f"{_PAPER.cp} CP ranks times {_PAPER.dp} DP ranks.",
+        why="16 CP ranks times 8 DP ranks.",
     )
 
 
 def _neighbours() -> Item:
-    rank, names = 57, ("picotron", "megatron-lm")
-    layouts = [_PAPER.replace(order=lp.FRAMEWORKS[name].order) for name in names]
-    second = [layout.group("dp", rank)[1] for layout in layouts]
+    orders = [lp.FRAMEWORKS[name].order for name in ("picotron", "megatron-lm")]
     return Item(
         "Rank 57 is the first of its DP group. Which rank is the second, in picotron's order and in "
         "Megatron-LM's default?",
-        second,
+        [_PAPER.replace(order=order).group("dp", 57)[1] for order in orders],
         unit="picotron, Megatron-LM",
         hints=(
             "The stride of DP is the product of the degrees of the axes before it.",
-            f"picotron has {layouts[0].order}, Megatron-LM {layouts[1].order}: what stands before dp?",
+            f"picotron has {orders[0]}, Megatron-LM {orders[1]}: what stands before dp?",
         ),
         slips=(
-            (second[::-1], "The other way round: picotron keeps the paper's order, with DP last."),
-            ([rank + 1, rank + 1], "Only the fastest axis, TP, has its peers next door."),
-            ([n - rank for n in second], "Those are the strides; begin at 57."),
+            ([185, 2105], "The other way round: picotron keeps the paper's order, with DP last."),
+            ([58, 58], "Only the fastest axis, TP, has its peers next door."),
+            ([2048, 128], "Those are the strides; begin at 57."),
         ),
-        why=f"The strides are {second[0] - rank:,} and {second[1] - rank:,}.",
+        why="The strides are 2,048 and 128.",
     )
 
 

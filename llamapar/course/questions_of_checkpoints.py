@@ -21,9 +21,6 @@ from .boxes import Item
 if TYPE_CHECKING:
     import torch
 
-_ROWS = 128256
-"""Of the vocabulary of Llama 3."""
-
 
 def _save(folder: Path, model: lp.ModelConfig, tensors: Mapping[str, torch.Tensor]) -> None:
     """As the notebook's own function of this name."""
@@ -47,26 +44,19 @@ def _trained() -> Iterator[tuple[Path, dict[str, torch.Tensor]]]:
 
 
 def _tensors() -> Item:
-    model = lp.model("tiny")
-    layer = [p for p in model.parameters() if ".layers.0." in p.hf_name]
-    norms = sum("norm" in p.hf_name for p in layer)
-    rest = len(list(model.parameters())) - model.n_layers * len(layer)
     return Item(
         "How many tensors are in it?",
-        len(list(model.parameters())),
+        len(list(lp.model("tiny").parameters())),
         unit="tensors",
         hints=(
             "Count a layer: the matrices of attention, those of the MLP, the norms.",
-            f"{len(layer)} in each of {model.n_layers} layers, {norms} of them norms, and {rest} outside.",
+            "9 in each of 4 layers, 2 of them norms, and 3 outside.",
         ),
         slips=(
-            (
-                model.n_layers * len(layer),
-                "The embedding, the last norm and the head lie outside the layers.",
-            ),
-            (model.n_layers * (len(layer) - norms) + rest, "Each layer also has two norms."),
+            (36, "The embedding, the last norm and the head lie outside the layers."),
+            (31, "Each layer also has two norms."),
         ),
-        why=f"{model.n_layers} · {len(layer)} + {rest}: embedding, last norm and head.",
+        why="4 · 9 + 3: embedding, last norm and head.",
     )
 
 
@@ -79,11 +69,11 @@ def _short() -> Item:
         unit="tensors",
         hints=(
             "A file knows what is in it. Does it know what should be?",
-            f"{len(names)} tensors, less those of one layer.",
+            "39 tensors, less those of one layer.",
         ),
         slips=(
             (0, "torch.load reads what is there; it knows no config."),
-            (len(names), "What is not in the file cannot be read."),
+            (39, "What is not in the file cannot be read."),
         ),
         why="It reads whatever is there, and says nothing.",
     )
@@ -116,46 +106,43 @@ def _same_rows() -> Item:
 
 @cache
 def _files() -> Item:
-    tp, pp = 2, 3
     with _trained() as (room, _):
-        many = len(lp.checkpoint.shard(room / "trained", room / "cut", tp=tp, pp=pp).files)
+        many = len(lp.checkpoint.shard(room / "trained", room / "cut", tp=2, pp=3).files)
     return Item(
         "TP 2 and PP 3: how many files?",
         many,
         unit="files",
         hints=(
             "Each rank saves its own part.",
-            f"Each of {pp} stages has {tp} TP ranks.",
+            "Each of 3 stages has 2 TP ranks.",
         ),
         slips=(
-            (tp + pp, "Every stage has both TP ranks: multiply."),
-            (pp, "Each stage has two TP ranks, and each of them saves a file."),
+            (5, "Every stage has both TP ranks: multiply."),
+            (3, "Each stage has two TP ranks, and each of them saves a file."),
         ),
         why="One for each TP rank of each stage.",
-        shows=lp.view(lp.stages("tiny", {"pp": pp})),
+        shows=lp.view(lp.stages("tiny", {"pp": 3})),
     )
 
 
 @cache
 def _unpadded_first() -> Item:
-    program, tp = lp.programs.saving.unpad_then_gather, 8
-    taped = lp.tape(program, lp.model("llama3.1-70b"), {"tp": tp}, padding="colossalai")
-    written = taped.steps[-1].local[0][0]
-    padded = lp.vocab("llama3.1-70b", {"tp": tp}, padding="colossalai").padded
+    program = lp.programs.saving.unpad_then_gather
+    taped = lp.tape(program, lp.model("llama3.1-70b"), {"tp": 8}, padding="colossalai")
     return Item(
-        f"Un-pad first, then gather: how many of the {_ROWS:,} rows are written?",
-        written,
+        "Un-pad first, then gather: how many of the 128,256 rows are written?",
+        taped.steps[-1].local[0][0],
         unit="rows",
         hints=(
             "What does the slice cut off a rank's rows, and what is its result no longer marked as?",
-            f"Nothing is gathered, so it is a rank's own share of {padded:,} rows.",
+            "Nothing is gathered, so it is a rank's own share of 128,512 rows.",
         ),
         slips=(
-            (_ROWS, "So it should be. But after the slice nothing says that a tensor is a shard."),
-            (padded, "The dead rows are cut off, and gathering does not happen at all."),
-            (_ROWS // tp, f"A rank's share is of the {padded:,} padded rows."),
+            (128_256, "So it should be. But after the slice nothing says that a tensor is a shard."),
+            (128_512, "The dead rows are cut off, and gathering does not happen at all."),
+            (16_032, "A rank's share is of the 128,512 padded rows."),
         ),
-        why=f"{padded:,} / {tp}: a shard, saved as the whole.",
+        why="128,512 / 8: a shard, saved as the whole.",
     )
 
 
@@ -211,32 +198,32 @@ def _which_tp() -> Item:
 
     tp = next(n for n in range(2, 65) if padded(n) == rows * n)
     return Item(
-        f"A lone file of 70B holds {rows:,} rows of the embedding, padded as ColossalAI pads: from which TP?",
+        "A lone file of 70B holds 8,064 rows of the embedding, padded as ColossalAI pads: from which TP?",
         tp,
         hints=(
             "ColossalAI pads the rows to a multiple of 64 · TP.",
-            f"{_ROWS:,} / {rows:,} is a little less than it.",
+            "128,256 / 8,064 is a little less than it.",
         ),
-        slips=((8, f"At TP 8 a rank has {padded(8) // 8:,}."),),
-        why=f"{rows:,} · {tp} is {rows * tp:,}, a multiple of 64 · {tp}.",
+        slips=((8, "At TP 8 a rank has 16,064."),),
+        why="8,064 · 16 is 129,024, a multiple of 64 · 16.",
     )
 
 
 def _row() -> Item:
-    width, row = lp.model("llama3-8b").head_dim, 3
+    pairs = lp.model("llama3-8b").head_dim // 2
     return Item(
-        f"Llama 3 8B, head_dim {width}: row {row} of Meta's first query head is which row of q_proj?",
-        width // 2 + row // 2,
+        "Llama 3 8B, head_dim 128: row 3 of Meta's first query head is which row of q_proj?",
+        pairs + 3 // 2,
         hints=(
             "Meta lays the two rows of a pair side by side: rows 2 and 3 are pair 1.",
-            f"Hugging Face puts the {width // 2} first rows of all pairs before all second ones.",
+            "Hugging Face puts the 64 first rows of all pairs before all second ones.",
         ),
         slips=(
-            (row, "The rows stand in another order there."),
-            (row // 2, "That is the first row of the pair; row 3 is its second."),
-            (width // 2 + row, "Those after the first half are counted by pair."),
+            (3, "The rows stand in another order there."),
+            (1, "That is the first row of the pair; row 3 is its second."),
+            (67, "Those after the first half are counted by pair."),
         ),
-        why=f"The second row of pair {row // 2}, after {width // 2} first ones.",
+        why="The second row of pair 1, after 64 first ones.",
     )
 
 

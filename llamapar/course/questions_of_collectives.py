@@ -29,9 +29,9 @@ def _sum_of_four() -> Item:
         sum(held),
         hints=("An all-reduce adds up, and nobody is left out.", "1 + 2 + 3 + 4, on every rank."),
         slips=(
-            (held[2], "That is what rank 2 had before."),
+            (3, "That is what rank 2 had before."),
             (sum(held) / _RANKS, "That is the mean; an all-reduce adds up unless it is asked for more."),
-            (sum(held[:3]), "Rank 3's number counts as well: all ranks get the same sum."),
+            (6, "Rank 3's number counts as well: all ranks get the same sum."),
         ),
         why="Every rank has 1 + 2 + 3 + 4.",
     )
@@ -72,7 +72,7 @@ def _pieces_from() -> Item:
         unit="ranks",
         hints=("Each rank gives every rank one piece.", "One of the pieces is rank 2's own."),
         slips=(
-            (_RANKS - 1, "Rank 2 keeps a piece of its own rows, too."),
+            (3, "Rank 2 keeps a piece of its own rows, too."),
             (1, "That is a send: in an all-to-all everybody gives everybody something."),
         ),
         why="One piece from each of the four, its own included.",

@@ -1,6 +1,6 @@
 """What the notebook on context parallelism asks: each question with its truth, hints and pictures.
 
-Every truth is computed by the library when the question is asked; nothing is typed in.
+Every truth is computed by the library when the question is asked; the words state what the question fixes.
 """
 
 from __future__ import annotations
@@ -53,21 +53,20 @@ def _with_pairs(record: SequenceMap, rank: int) -> Callable[[float], View]:
 
 def _in_order() -> Item:
     record = lp.sequence({"cp": 2}, 8, chunking="contiguous")
-    first, last = record.rank(0).pairs, record.rank(1).pairs
     return Item(
         "8 tokens in order: how many pairs does rank 1 make?",
-        last,
+        record.rank(1).pairs,
         unit="pairs",
         hints=(
             "Rank 1 has tokens 5 to 8 of the text. Each looks back at all before it, also on rank 0.",
             "The fifth token makes 5 pairs, and each later token one more.",
         ),
         slips=(
-            (first, "That is rank 0. The tokens of rank 1 look back at those of rank 0, too."),
-            (first + last, "Those are the pairs of both ranks."),
-            (last - first, "Those are the pairs with tokens of rank 0; its own tokens make pairs as well."),
+            (10, "That is rank 0. The tokens of rank 1 look back at those of rank 0, too."),
+            (36, "Those are the pairs of both ranks."),
+            (16, "Those are the pairs with tokens of rank 0; its own tokens make pairs as well."),
         ),
-        why=f"5 + 6 + 7 + 8 = {last}.",
+        why="5 + 6 + 7 + 8 = 26.",
         shows=lp.view(record),
         veiled=_without_work(record),
         marked=_with_pairs(record, 1),
@@ -76,22 +75,20 @@ def _in_order() -> Item:
 
 def _head_tail() -> Item:
     record = lp.sequence({"cp": 2}, 8)
-    straight = lp.sequence({"cp": 2}, 8, chunking="contiguous")
-    own = record.rank(0).pairs
     return Item(
         "8 tokens in head-tail pieces: pairs of rank 0?",
-        own,
+        record.rank(0).pairs,
         unit="pairs",
         hints=(
             "Rank 0 has the tokens 1, 2, 7 and 8 of the text.",
             "The first token makes 1 pair, the second 2, the seventh 7.",
         ),
         slips=(
-            (straight.rank(0).pairs, "That is the first four tokens, in order."),
-            (straight.rank(1).pairs, "That is the last four tokens."),
+            (10, "That is the first four tokens, in order."),
+            (26, "That is the last four tokens."),
             (3, "Those are the pairs of its head piece alone."),
         ),
-        why=f"1 + 2 + 7 + 8 = {own}.",
+        why="1 + 2 + 7 + 8 = 18.",
         shows=lp.view(record),
         veiled=_without_work(record),
         marked=_with_pairs(record, 0),
@@ -107,31 +104,28 @@ def _width() -> Item:
         unit="times",
         hints=(
             "All heads have the same size, so count heads.",
-            f"Q has {q} heads, K has {kv} and V has {kv}.",
+            "Q has 128 heads, K has 8 and V has 8.",
         ),
-        slips=((q // kv, "That is K alone: V has as many heads again."),),
-        why=f"{q} heads beside {kv} + {kv}.",
+        slips=((16, "That is K alone: V has as many heads again."),),
+        why="128 heads beside 8 + 8.",
     )
 
 
 def _third_token() -> Item:
-    record = lp.sequence({"cp": 4}, 16)
-    head, tail = record.rank(1).chunks
-    positions = [*head, *tail]
-    in_order = lp.sequence({"cp": 4}, 16, chunking="contiguous").rank(1).chunks[0]
+    head, tail = lp.sequence({"cp": 4}, 16).rank(1).chunks
     return Item(
         "The third token on rank 1: which position in the text?",
-        positions[2],
+        [*head, *tail][2],
         hints=(
-            f"A piece has {len(head)} tokens, and rank 1 holds the pieces 1 and 6, counted from 0.",
+            "A piece has 2 tokens, and rank 1 holds the pieces 1 and 6, counted from 0.",
             "The first two tokens on rank 1 are piece 1, so the third one begins piece 6.",
         ),
         slips=(
-            (in_order[2], "That is so if the sequence is cut in order."),
-            (positions[2] + 1, "Positions count from 0."),
+            (6, "That is so if the sequence is cut in order."),
+            (13, "Positions count from 0."),
             (2, "That is its place on the rank; the text has tokens before it on other ranks."),
         ),
-        why=f"Piece 6 begins at 6 · {len(tail)} = {tail.start}.",
+        why="Piece 6 begins at 6 · 2 = 12.",
     )
 
 
@@ -159,8 +153,7 @@ def _ring() -> Item:
 
 
 def _documents() -> Item:
-    packed = (384, 64, 64)
-    run = lp.run("attention", "tiny", {"cp": 4}, documents=packed, **_EXACT)
+    run = lp.run("attention", "tiny", {"cp": 4}, documents=(384, 64, 64), **_EXACT)
     pairs = [trace.pairs() for trace in run.traces.values()]
     return Item(
         "384 + 64 + 64 over CP 4: is the work even?",
@@ -175,43 +168,38 @@ def _documents() -> Item:
 
 def _last_over_first() -> Item:
     record = lp.sequence({"cp": 8}, 4096, chunking="contiguous")
-    tokens = record.rank(0).tokens
-    first, last = (rank * tokens + (tokens - 1) / 2 for rank in (0, 7))
-    ratio = round(record.rank(7).pairs / record.rank(0).pairs, 1)
     return Item(
         "4,096 tokens over CP 8, cut in order: rank 7 makes how many times the pairs of rank 0? "
         "Round to one digit after the point.",
-        ratio,
+        round(record.rank(7).pairs / record.rank(0).pairs, 1),
         unit="times",
         hints=(
-            f"Both have {tokens} queries, so compare their average queries.",
-            f"In rank 7 it stands at position {last:,}, in rank 0 at {first}. It reads one key more.",
+            "Both have 512 queries, so compare their average queries.",
+            "In rank 7 it stands at position 3,839.5, in rank 0 at 255.5. It reads one key more.",
         ),
         slips=(
             (1, "They have equally many tokens; but the later a token, the more pairs it makes."),
             (8, "Compare the average tokens of the two ranks, not their last ones."),
         ),
-        why=f"({last:,} + 1) / ({first} + 1) = {ratio}.",
+        why="(3,839.5 + 1) / (255.5 + 1) = 15.0.",
         shows=lp.view(record),
         veiled=_without_work(record),
     )
 
 
 def _tokens_between() -> Item:
-    layout, seq_len = lp.Layout(tp=2, cp=2), 16
-    tape = lp.tape("attention", "tiny", layout, seq_len=seq_len)
+    tape = lp.tape("attention", "tiny", lp.Layout(tp=2, cp=2), seq_len=16)
     given = next(step for step in tape.steps if step.name == "x")  # as it comes, before it is gathered
-    held, of_cp = given.local[0][1], lp.sequence(layout, seq_len).rank(0).tokens
     return Item(
         "TP 2, CP 2, 16 tokens: how many does a rank hold between the matrices?",
-        held,
+        given.local[0][1],
         unit="tokens",
-        hints=("Count what CP leaves a rank first.", f"The {layout.tp} TP ranks share these {of_cp} tokens."),
+        hints=("Count what CP leaves a rank first.", "The 2 TP ranks share these 8 tokens."),
         slips=(
-            (of_cp, "That is what CP leaves; between the matrices TP ranks share it."),
-            (seq_len, "Both cut: CP for the whole layer, and SP once more between the matrices."),
+            (8, "That is what CP leaves; between the matrices TP ranks share it."),
+            (16, "Both cut: CP for the whole layer, and SP once more between the matrices."),
         ),
-        why=f"{seq_len} / {layout.cp} / {layout.tp} = {held}.",
+        why="16 / 2 / 2 = 4.",
     )
 
 

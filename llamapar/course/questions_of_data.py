@@ -1,6 +1,6 @@
 """What the notebook on data parallelism asks: each question with its truth, hints and pictures.
 
-Every truth is computed by the library when the question is asked; nothing is typed in.
+Every truth is computed by the library when the question is asked; the words state what the question fixes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any
 
 import llamapar as lp
 from llamapar.figures import View
-from llamapar.records.tables import span
 
 from .boxes import Item
 from .veils import Frame, framed
@@ -74,10 +73,10 @@ def _rows_of_a_rank() -> Item:
         unit="rows",
         hints=(
             "At stage 3 nobody holds anything twice.",
-            f"The matrix has {whole} rows, and {_COPIES.dp} ranks share them evenly.",
+            "The matrix has 128 rows, and 4 ranks share them evenly.",
         ),
-        slips=((whole, "That is the whole matrix, as each rank holds it at stage 0."),),
-        why=f"{whole} / {_COPIES.dp} = {len(own)}: rows {span(own)}.",
+        slips=((128, "That is the whole matrix, as each rank holds it at stage 0."),),
+        why="128 / 4 = 32: rows 32–63.",
         shows=view,
         marked=with_guess,
     )
@@ -85,23 +84,20 @@ def _rows_of_a_rank() -> Item:
 
 def _shape_of_a_gradient() -> Item:
     run = lp.run("llama", "tiny", _COPIES.replace(zero=2), **_EXACT)
-    whole = list(run.gradients[0][_WQ].shape)
-    whole[0] *= _COPIES.dp
-    shape = list(run.gradients[1][_WQ].shape)
     return Item(
         "The matrix is [128, 128]. What shape has its gradient on rank 1 at stage 2?",
-        shape,
+        list(run.gradients[1][_WQ].shape),
         unit="rows, columns",
         hints=(
             "At stage 2 a rank keeps the gradient of those rows alone that it updates.",
-            f"Rank 1 updates rows 32 to 63, with all {whole[1]} columns.",
+            "Rank 1 updates rows 32 to 63, with all 128 columns.",
         ),
         slips=(
-            (whole, "That is the whole gradient, as at stage 1. A rank keeps only what it updates."),
-            (shape[::-1], "A tensor is cut along its first dimension, so it keeps all columns."),
-            ([whole[0] // 2, whole[1] // 2], "It is cut along one dimension only."),
+            ([128, 128], "That is the whole gradient, as at stage 1. A rank keeps only what it updates."),
+            ([128, 32], "A tensor is cut along its first dimension, so it keeps all columns."),
+            ([64, 64], "It is cut along one dimension only."),
         ),
-        why=f"{_COPIES.dp} ranks cut {whole[0]} rows.",
+        why="4 ranks cut 128 rows.",
     )
 
 
@@ -130,16 +126,15 @@ def _stage_that_fits() -> Item:
     step: dict[str, Any] = {"seq_len": 8192, "global_batch": 64, "framework": "megatron-lm"}
     needs = [lp.memory("llama3.1-8b", lp.Layout(dp=64, zero=stage), **step) for stage in range(4)]
     gib = [f"{need.worst.total_bytes / 2**30:.1f} GiB" for need in needs]
-    params = lp.model("llama3.1-8b").n_params
     return Item(
         "Which is the first stage that is expected to take less than the GPU has?",
         next(stage for stage, need in enumerate(needs) if need.worst.total_bytes < need.hbm_bytes),
         choices=tuple((stage, f"stage {stage}", said) for stage, said in enumerate(gib)),
         hints=(
-            f"There are {params / _GB:.1f} billion parameters of 2 bytes, each with a gradient of 4 bytes "
-            "and 12 bytes for Adam.",
-            f"At stage 1 the 64 ranks share Adam's 12 bytes. The other 6 are {6 * params / _GB:.0f} GB, and "
-            "the activations come on top.",
+            "There are 8.0 billion parameters of 2 bytes, each with a gradient of 4 bytes and 12 bytes for "
+            "Adam.",
+            "At stage 1 the 64 ranks share Adam's 12 bytes. The other 6 are 48 GB, and the activations "
+            "come on top.",
         ),
         slips=((1, "Adam's 12 bytes are shared by then, and 6 bytes of each weight are not."),),
         why=f"Stage 1 takes {gib[1]}; stage 2 takes {gib[2]}.",
@@ -154,61 +149,56 @@ def _one_copy() -> Item:
         record.ways,
         unit="ranks",
         hints=(
-            f"{layout.world} ranks hold {layout.dp_replicate} copies of the model together.",
-            f"dp_replicate cuts the {layout.dp} DP groups in {layout.dp_replicate}; "
-            f"the {layout.cp} CP ranks share as well.",
+            "8 ranks hold 2 copies of the model together.",
+            "dp_replicate cuts the 4 DP groups in 2; the 2 CP ranks share as well.",
         ),
         slips=(
-            (layout.world, f"There are {layout.dp_replicate} groups, each of which holds the model once."),
-            (layout.dp // layout.dp_replicate, "CP ranks hold the same weights, so they share as well."),
+            (8, "There are 2 groups, each of which holds the model once."),
+            (2, "CP ranks hold the same weights, so they share as well."),
         ),
-        why=f"{layout.dp} / {layout.dp_replicate} · {layout.cp} = {record.ways}.",
+        why="4 / 2 · 2 = 4.",
         shows=lp.view(record),
     )
 
 
 def _slices_of_a_norm() -> Item:
-    record, dim = lp.zero("llama3-8b", lp.Layout(dp=3, zero=3), parameter="norm"), 4096
-    slices = [len(record.rows("parameters", place)) for place in range(3)]
-    each = slices[0]
+    record = lp.zero("llama3-8b", lp.Layout(dp=3, zero=3), parameter="norm")
     return Item(
         "A norm of 4,096 numbers is shared by 3 ranks, cut as fully_shard cuts. How many numbers does each "
         "hold?",
-        slices,
+        [len(record.rows("parameters", place)) for place in range(3)],
         unit="numbers",
         hints=(
-            f"{dim:,} / 3 is not whole: {dim / 3:,.1f}.",
+            "4,096 / 3 is not whole: 1,365.3.",
             "Slices have that many, rounded up, until the numbers run out.",
         ),
         slips=(
-            ([each, each - 1, each - 1], "That is as even as can be; fully_shard rounds up instead."),
-            ([each - 1, each - 1, dim - 2 * (each - 1)], "That is rounded down; fully_shard rounds up."),
-            ([each] * 3, f"That makes {3 * each:,} numbers, and there are {dim:,}."),
+            ([1366, 1365, 1365], "That is as even as can be; fully_shard rounds up instead."),
+            ([1365, 1365, 1366], "That is rounded down; fully_shard rounds up."),
+            ([1366, 1366, 1366], "That makes 4,098 numbers, and there are 4,096."),
         ),
-        why=f"The last rank has what is left: {dim:,} - 2 · {each:,} = {slices[-1]:,}.",
+        why="The last rank has what is left: 4,096 - 2 · 1,366 = 1,364.",
     )
 
 
 def _ranks_that_share() -> Item:
     layout = lp.Layout(tp=8, cp=4, pp=2, dp=8, dp_replicate=2)
-    ways = lp.zero("llama3-8b", layout).ways
     return Item(
         "TP 8, CP 4, PP 2 and DP 8 with dp_replicate 2: how many ranks share one copy of a stage's "
         "parameters?",
-        ways,
+        lp.zero("llama3-8b", layout).ways,
         unit="ranks",
         hints=(
             "Which axes make ranks that hold the same parameters?",
-            f"Of the {layout.dp} DP ranks only {layout.dp} / {layout.dp_replicate} share one copy, "
-            f"each with its {layout.cp} CP ranks.",
+            "Of the 8 DP ranks only 8 / 2 share one copy, each with its 4 CP ranks.",
         ),
         slips=(
-            (layout.dp * layout.cp, f"They hold {layout.dp_replicate} copies between them."),
-            (layout.dp // layout.dp_replicate, "CP ranks hold the same parameters, so they share as well."),
-            (layout.dp, "DP is cut by dp_replicate, and CP ranks share as well."),
-            (layout.world, "TP and PP ranks hold other parameters."),
+            (32, "They hold 2 copies between them."),
+            (4, "CP ranks hold the same parameters, so they share as well."),
+            (8, "DP is cut by dp_replicate, and CP ranks share as well."),
+            (512, "TP and PP ranks hold other parameters."),
         ),
-        why=f"{layout.dp} / {layout.dp_replicate} · {layout.cp}; TP and PP ranks hold other parameters.",
+        why="8 / 2 · 4; TP and PP ranks hold other parameters.",
     )
 
 

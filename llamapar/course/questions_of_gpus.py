@@ -6,7 +6,6 @@ processes too, and from the layout's coordinates. All of it runs on the CPU, on 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from typing import Literal
@@ -15,15 +14,10 @@ import llamapar as lp
 
 from .boxes import Item
 
-_SMALL, _JOB = lp.Layout(tp=2, cp=2), lp.Layout(tp=8, cp=2, dp=2)
-_PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
-_MACHINE = 8
-"""GPUs of a machine."""
-
 
 @cache
 def _run(engine: Literal["local", "processes"]) -> lp.RunResult:
-    return lp.run("llama", "tiny", _SMALL, engine=engine, dtype="float64", device="cpu")
+    return lp.run("llama", "tiny", lp.Layout(tp=2, cp=2), engine=engine, dtype="float64", device="cpu")
 
 
 def _same_order() -> Item:
@@ -39,52 +33,48 @@ def _same_order() -> Item:
 
 
 def _collectives() -> Item:
-    run, model = _run("local"), lp.model("tiny")
-    events = run.traces[0].events
-    axes = Counter(event.axis for event in events)
+    run = _run("local")
     return Item(
         "How many collectives in one step of this small model?",
-        len(events),
+        len(run.traces[0].events),
         unit="collectives",
         hints=(
-            f"Count a layer first: the model has {model.n_layers}. TP joins tokens before attention and "
+            "Count a layer first: the model has 4. TP joins tokens before attention and "
             "before the MLP, and shares them out after each. CP gathers K and V.",
-            f"Each gather has its mirror image in the backward, and {len(list(model.parameters()))} "
-            "gradients are summed over CP.",
+            "Each gather has its mirror image in the backward, and 39 gradients are summed over CP.",
         ),
         slips=(
-            (axes["tp"], "Those are TP's alone; CP gathers K and V, and sums gradients."),
-            (axes["cp"], "Those are CP's alone; TP joins and shares out the tokens of each layer."),
+            (48, "Those are TP's alone; CP gathers K and V, and sums gradients."),
+            (56, "Those are CP's alone; TP joins and shares out the tokens of each layer."),
         ),
-        why=f"{axes['tp']} over TP and {axes['cp']} over CP, the gradients' sums included.",
+        why="48 over TP and 56 over CP, the gradients' sums included.",
         shows=lp.view(run.trace),
     )
 
 
 def _place() -> Item:
-    machine, gpu = 3, 5
-    rank = (machine - 1) * _MACHINE + gpu
+    layout = lp.Layout(tp=8, cp=2, dp=2)
     return Item(
         "TP 8, CP 2 and DP 2 on four machines of 8 GPUs: which (tp, cp, pp, dp) has GPU 5 of the third "
         "machine?",
-        tuple(_JOB.coord_of(rank)),
+        tuple(layout.coord_of(2 * 8 + 5)),
         unit="tp, cp, pp, dp",
         hints=(
             "Ranks are numbered machine by machine, from 0. Which rank is it?",
-            f"It is rank {machine - 1} · {_MACHINE} + {gpu} = {rank}. TP is the fastest axis, then CP.",
+            "It is rank 2 · 8 + 5 = 21. TP is the fastest axis, then CP.",
         ),
         slips=(
-            (tuple(_JOB.coord_of(rank + _MACHINE)), "Machines count from 0, so the third one is number 2."),
+            ((5, 1, 0, 1), "Machines count from 0, so the third one is number 2."),
             (
-                tuple(_JOB.coord_of(rank - 1)),
+                (4, 0, 0, 1),
                 "GPUs count from 0, like ranks: GPU 5 of a machine is its sixth.",
             ),
             (
-                (gpu, rank // _JOB.tp, 0, 0),
-                f"CP ranks are 0 to {_JOB.cp - 1}: divide by {_JOB.cp} once more, for DP.",
+                (5, 2, 0, 0),
+                "CP ranks are 0 to 1: divide by 2 once more, for DP.",
             ),
         ),
-        why=f"Rank {rank}: {rank} = {_JOB.coord_of(rank).tp} + {_JOB.tp} · {rank // _JOB.tp}.",
+        why="Rank 21: 21 = 5 + 8 · 2.",
     )
 
 

@@ -1,6 +1,6 @@
 """What the notebook on attention heads asks: each question with its truth, hints and pictures.
 
-Every truth is computed by the library when the question is asked; nothing is typed in.
+Every truth is computed by the library when the question is asked; the words state what the question fixes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 import llamapar as lp
 from llamapar.figures import View
 from llamapar.panels.ladders_of_maps import MAPS
-from llamapar.records.tables import plural, units
 
 from .boards import dealt, holders, order_as_text, placed_operations
 from .boxes import Item
@@ -31,8 +30,8 @@ def _small(tp: int) -> lp.ModelConfig:
 
 
 def _first_and_last() -> Item:
-    record, rank = lp.heads(_BIG, tp=8), 3
-    n, first, own = record.model.n_heads, record.rank(0).q_heads, record.rank(rank).q_heads
+    record = lp.heads(_BIG, tp=8)
+    n, own = record.model.n_heads, record.rank(3).q_heads
     view = lp.view(record)
 
     def with_guess(guess: list[float]) -> View:
@@ -45,18 +44,18 @@ def _first_and_last() -> Item:
         [own[0], own[-1]],
         unit="query heads",
         hints=(
-            f"{n} query heads are dealt to {record.tp} ranks in order, the same number to each.",
-            f"Rank 0 holds {units('query head', first)}.",
+            "128 query heads are dealt to 8 ranks in order, the same number to each.",
+            "Rank 0 holds query heads 0–15.",
         ),
         slips=(
-            ([first[0], first[-1]], "Those are the heads of rank 0."),
-            ([own[0], own[-1] + 1], "Heads count from 0, so the last is one less."),
-            ([own[0] + 1, own[-1] + 1], "Heads count from 0."),
-            ([own[0] - len(own), own[0] - 1], "Ranks count from 0, too: those are rank 2's."),
+            ([0, 15], "Those are the heads of rank 0."),
+            ([48, 64], "Heads count from 0, so the last is one less."),
+            ([49, 64], "Heads count from 0."),
+            ([32, 47], "Ranks count from 0, too: those are rank 2's."),
         ),
-        why=f"Ranks 0 to {rank - 1} hold {rank} · {len(own)} heads, so rank {rank} begins at {own[0]}.",
+        why="Ranks 0 to 2 hold 3 · 16 heads, so rank 3 begins at 48.",
         shows=view,
-        veiled=veiled(view, (first[-1] + 1, n), (-0.9, 1.9)),
+        veiled=veiled(view, (16, n), (-0.9, 1.9)),
         marked=with_guess,
     )
 
@@ -77,18 +76,12 @@ def _same_numbers() -> Item:
 
 
 def _failing_line() -> Item:
-    m, tp = lp.model(_BIG), 16
-    layout = lp.Layout(tp=tp, sequence_parallel=False)  # as in Meta's code
-    stopped = lp.tape("meta_attention", m, layout, seq_len=8192)
+    layout = lp.Layout(tp=16, sequence_parallel=False)  # as in Meta's code
+    stopped = lp.tape("meta_attention", _BIG, layout, seq_len=8192)
     source = lp.programs.show_source("meta_attention").splitlines()
     lines = [line.strip() for line in source if "//" in line]
     assert stopped.failed is not None
-    q, kv = m.n_heads // tp, m.n_kv_heads // tp
-    gives = (
-        f"{m.n_heads} // {tp} = {q}",
-        f"{m.n_kv_heads} // {tp} = {kv}",
-        f"{q} // {kv}: {stopped.errors[0]}",
-    )
+    gives = ("128 // 16 = 8", "8 // 16 = 0", f"8 // 0: {stopped.errors[0]}")
     numbered = [f"{k}: {line}" for k, line in enumerate(lines, 1)]
     return Item(
         "128 and 8 heads at TP 16: which line fails, 1, 2 or 3?",
@@ -102,19 +95,18 @@ def _failing_line() -> Item:
 
 def _deal() -> Item:
     record = lp.heads(_BIG, tp=16, kv_replication=True)
-    tiled = lp.heads(_BIG, tp=16, kv_replication=True, interleave=False)
-    own = record.rank(0)
-    stored = [[share.rank(r).kv_heads.start for r in range(record.tp)] for share in (record, tiled)]
-    wrong = plural(len(tiled.wrong_ranks), "rank")
     return Item(
         "405B at TP 16: which KV head does each rank store?",
-        stored[0],
+        [record.rank(r).kv_heads.start for r in range(record.tp)],
         hints=(
-            f"{record.model.group_size} query heads read a KV head. A rank has {len(own.q_heads)} of them.",
+            "16 query heads read a KV head. A rank has 8 of them.",
             "Query heads of one shade read the same KV head, so it belongs on their ranks.",
         ),
         slips=(
-            (stored[1], f"That is tiled: {wrong} would hold a KV head that their query heads do not read."),
+            (
+                [*range(8), *range(8)],
+                "That is tiled: 14 ranks would hold a KV head that their query heads do not read.",
+            ),
         ),
         why="Copies of a KV head stand side by side, under the query heads that read it.",
         board=dealt(record),
@@ -125,15 +117,14 @@ def _deal() -> Item:
 def _tiled() -> Item:
     record = lp.heads(_BIG, tp=16, kv_replication=True, interleave=False)
     view = lp.view(record)
-    wrong = len(record.wrong_ranks)
     return Item(
         "Tiled: still the output of the model with 8 heads?",
         bool(_output("tile_kv")),
         hints=(
             "Query heads 0 to 15 read KV head 0. On which ranks are they?",
-            f"Tiled, rank 1 stores KV head {record.rank(1).kv_heads.start}.",
+            "Tiled, rank 1 stores KV head 1.",
         ),
-        why=f"{wrong} of {record.tp} ranks store a KV head that they do not read; every shape is right.",
+        why="14 of 16 ranks store a KV head that they do not read; every shape is right.",
         shows=view,
         veiled=veiled(view, (0, record.model.n_heads), _KEY_LANE),
     )
@@ -141,8 +132,7 @@ def _tiled() -> Item:
 
 def _output(fault: str) -> bool:
     """Whether the output of copied KV heads is right under a fault, to the tolerance of a run."""
-    layout = lp.Layout(tp=16)
-    run = lp.run("attention", _small(8), layout, fault=fault, kv_replication=True, **_EXACT)
+    run = lp.run("attention", _small(8), {"tp": 16}, fault=fault, kv_replication=True, **_EXACT)
     return run.output_errors["out"] <= run.tolerance
 
 
@@ -162,10 +152,10 @@ def _above() -> Item:
             (rung.value, f"TP {rung.value}", note) for rung, note in zip(rungs, notes, strict=True)
         ),
         hints=(
-            f"Each of the {m.n_kv_heads} KV heads gets the same number of copies.",
-            f"Query heads are not copied: TP must still divide {m.n_heads}.",
+            "Each of the 8 KV heads gets the same number of copies.",
+            "Query heads are not copied: TP must still divide 24.",
         ),
-        why=f"Copies need a multiple of {m.n_kv_heads}, and whole query heads a divisor of {m.n_heads}.",
+        why="Copies need a multiple of 8, and whole query heads a divisor of 24.",
     )
 
 
@@ -180,21 +170,21 @@ def _forgotten() -> Item:
 
 def _ranks_of_a_head() -> Item:
     record, head = lp.heads(_BIG, tp=32, kv_replication=True), 5
-    tiled = lp.heads(_BIG, tp=32, kv_replication=True, interleave=False)
-    own = list(record.shared()[head])
-    copies = f"{record.tp} ranks for {record.model.n_kv_heads} KV heads are {record.replicas} copies of each"
     return Item(
-        f"405B at TP {record.tp} with copies: whose gradients of KV head {head} must be summed?",
-        own,
-        hints=(f"{copies}.", "The copies stand side by side, under the query heads that read them."),
+        "405B at TP 32 with copies: whose gradients of KV head 5 must be summed?",
+        list(record.shared()[head]),
+        hints=(
+            "32 ranks for 8 KV heads are 4 copies of each.",
+            "The copies stand side by side, under the query heads that read them.",
+        ),
         slips=(
-            ([head], f"That is one copy. {copies}."),
+            ([5], "That is one copy. 32 ranks for 8 KV heads are 4 copies of each."),
             (
-                list(tiled.shared()[head]),
+                [5, 13, 21, 29],
                 "Those hold it where copies are tiled; here they stand side by side.",
             ),
         ),
-        why=f"{copies}, and those of head {head} stand side by side.",
+        why="32 ranks for 8 KV heads are 4 copies of each, and those of head 5 stand side by side.",
         board=holders(record, head),
         shows=lp.view(record),
     )
@@ -203,21 +193,20 @@ def _ranks_of_a_head() -> Item:
 def _one_forward_one_backward() -> Item:
     shape = {"pp": 2, "micro_batches": 3}
     asked, gpipe = lp.schedule("1f1b", **shape), lp.schedule("gpipe", **shape)
-    most = [max(schedule.in_flight) for schedule in (asked, gpipe)]
     return Item(
         "Two ranks, three micro-batches: place 1F1B",
         order_as_text(asked),
         hints=(
             "Rank 1 turns each micro-batch round as soon as its forward is done.",
-            f"Rank 0 keeps at most {most[0]} micro-batches in flight; then it waits for a backward.",
+            "Rank 0 keeps at most 2 micro-batches in flight; then it waits for a backward.",
         ),
         slips=(
             (
                 order_as_text(gpipe),
-                f"That is GPipe: rank 0 keeps {most[1]} micro-batches in flight, 1F1B {most[0]}.",
+                "That is GPipe: rank 0 keeps 3 micro-batches in flight, 1F1B 2.",
             ),
         ),
-        why=f"Both end at the same time, and 1F1B keeps {most[0]} micro-batches where GPipe keeps {most[1]}.",
+        why="Both end at the same time, and 1F1B keeps 2 micro-batches where GPipe keeps 3.",
         board=placed_operations(asked),
         shows=lp.view(asked),
     )

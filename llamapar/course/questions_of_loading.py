@@ -1,6 +1,6 @@
 """What the notebook on loading 405B asks: each question with its truth and hints.
 
-Every truth is computed by the library when the question is asked; nothing is typed in.
+Every truth is computed by the library when the question is asked; the words state what the question fixes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def _file() -> Item:
         size / 1e9,
         unit="GB",
         hints=(
-            f"{model.n_params / 1e9:.0f} billion weights, of which 32 take 18 bytes.",
-            f"That is {model.n_params * 18 / 32 / 1e9:.0f} GB; the embedding's 2.1 billion take 4 bytes.",
+            "410 billion weights, of which 32 take 18 bytes.",
+            "That is 231 GB; the embedding's 2.1 billion take 4 bytes.",
         ),
         slips=(
             (2 * model.n_params / 1e9, "That is bfloat16; here 32 weights take 18 bytes."),
@@ -73,14 +73,14 @@ def _left() -> Item:
         wrapped_count(whole, "uint32"),
         hints=(
             "It begins again at zero whenever it passes 2³².",
-            f"{whole:,} − {_WRAP:,}.",
+            "8,405,385,216 − 4,294,967,296.",
         ),
         slips=(
-            (whole, f"That is the product, and it is above {_WRAP:,}."),
+            (whole, "That is the product, and it is above 4,294,967,296."),
             (_WRAP - 1, "It does not stop at the largest number; it wraps."),
             (wrapped_count(whole, "int32"), "That is what a signed number holds."),
         ),
-        why=f"{whole:,} − 2³².",
+        why="8,405,385,216 − 2³².",
     )
 
 
@@ -88,18 +88,17 @@ def _wrong_sizes() -> Item:
     incident = _incident()
     sizes = [incident.bytes(tensor) for tensor in incident.tensors]
     wrong = sum(wrapped_count(size, "uint32") != size for size in sizes)
-    largest = sorted(sizes)[-2]
     return Item(
         "How many of the 1,137 sizes are wrong in 32 bits?",
         wrong,
         unit="of the 1,137",
         hints=(
-            f"Which tensors take more than {_WRAP:,} bytes?",
-            f"After the embedding, the largest tensor takes {largest:,} bytes.",
+            "Which tensors take more than 4,294,967,296 bytes?",
+            "After the embedding, the largest tensor takes 1,182,007,296 bytes.",
         ),
         slips=(
             (
-                len(sizes),
+                1137,
                 "A size below 2³² is counted rightly; where the tensor is looked for is another matter.",
             ),
             (2, "The output head has as many weights as the embedding, but 32 of them take 18 bytes."),
@@ -160,10 +159,9 @@ def _thirty_two() -> Item:
 
 
 def _first_that_wraps() -> Item:
-    _, width, item = _FACTORS
-    rows = next(n for n in range(1, 2**20) if wrapped_count(n * width * item, "uint32") == 0)
+    rows = next(n for n in range(1, 2**20) if wrapped_count(n * 16_384 * 4, "uint32") == 0)
     return Item(
-        f"Width {width:,}, four bytes a number: the smallest vocabulary that a uint32 cannot count",
+        "Width 16,384, four bytes a number: the smallest vocabulary that a uint32 cannot count",
         rows,
         unit="rows",
         hints=(
@@ -173,31 +171,31 @@ def _first_that_wraps() -> Item:
         slips=(
             (rows - 1, "Its size is still below 2³²."),
             (rows // 2, "That is where a signed number ends, at 2³¹."),
-            (rows * item, f"A row takes {item} bytes a number."),
+            (rows * 4, "A row takes 4 bytes a number."),
         ),
-        why=f"{_WRAP:,} / ({width:,} · {item}).",
+        why="4,294,967,296 / (16,384 · 4).",
     )
 
 
 def _sixteen_gib() -> Item:
     smallest = lp.loading("llama3.1-70b", memory_gib=16).smallest_nodes
-    assert smallest is not None
-    half = lp.loading("llama3.1-70b", memory_gib=16, nodes=smallest // 2)
-    sizes = [node.total_bytes / 2**30 for node in half.nodes[:2]]
+    half = lp.loading("llama3.1-70b", memory_gib=16, nodes=2)
+    sizes = [node.total_bytes / 2**30 for node in half.nodes]
+    too_little = f"a worker takes {sizes[1]:.1f} GiB, and the root {sizes[0]:.1f}."
     return Item(
         "70B in Q40: the smallest number of machines of 16 GB",
         smallest,
         unit="machines",
         hints=(
             "The root holds the whole embedding besides its share.",
-            f"On {smallest // 2} machines a worker takes {sizes[1]:.1f} GiB, and the root {sizes[0]:.1f}.",
+            f"On 2 machines {too_little}",
         ),
         slips=(
-            (smallest // 2, f"There a worker takes {sizes[1]:.1f} GiB, and the root {sizes[0]:.1f}."),
-            (smallest // 2 + 1, "Machines are TP ranks: the number must divide the heads."),
-            (2 * smallest, f"{smallest} are enough, for the root with the whole embedding, too."),
+            (2, f"There {too_little}"),
+            (3, "Machines are TP ranks: the number must divide the heads."),
+            (8, "4 are enough, for the root with the whole embedding, too."),
         ),
-        why=f"On {smallest // 2} not even a worker fits, and {smallest // 2 + 1} does not divide the heads.",
+        why="On 2 not even a worker fits, and 3 does not divide the heads.",
     )
 
 

@@ -1,6 +1,6 @@
 """What the notebook on memory asks: each question with its truth, hints and pictures.
 
-Every truth is computed by the library, or by torch, when the question is asked; nothing is typed in.
+The library or torch computes a truth when its question is asked; the words state what the question fixes.
 """
 
 from __future__ import annotations
@@ -164,17 +164,16 @@ def _fullest() -> Item:
         truth = (worst - 0.45, worst + 0.45)
         return spans_framed(view, (0.75 * top, 0.93 * top), span, truth, f"{guess:g}", str(worst))
 
-    counts = lp.stages("llama3.1-405b", _PAPER).counts
     return Item(
         "Which stage, 0 to 15, needs most memory?",
         worst,
         hints=(
-            f"Stage s has {_PAPER.pp} − s micro-batches in flight, of each of its layers.",
-            f"Stage 0: {_PAPER.pp} times {counts[0]} layers. Stage 1: {_PAPER.pp - 1} times {counts[1]}.",
+            "Stage s has 16 − s micro-batches in flight, of each of its layers.",
+            "Stage 0: 16 times 7 layers. Stage 1: 15 times 8.",
         ),
         slips=(
-            (0, f"It has one micro-batch more in flight, but {counts[0]} layers, and stage 1 {counts[1]}."),
-            (_PAPER.pp - 1, "It holds the head, but only one micro-batch at a time."),
+            (0, "It has one micro-batch more in flight, but 7 layers, and stage 1 8."),
+            (15, "It holds the head, but only one micro-batch at a time."),
         ),
         why=f"Stage {second.stage} needs {second.total_bytes / _GIB:.1f} GiB, stage {first.stage} "
         f"{first.total_bytes / _GIB:.1f}.",
@@ -200,63 +199,60 @@ def _one_micro_batch() -> Item:
 
 
 def _own_bytes() -> Item:
-    layout, model = lp.Layout(dp=64, zero=3), lp.model("llama3.1-70b")
-    own = lp.memory(model, layout, seq_len=8192).worst.bytes("parameters", "gradients", "optimizer states")
-    weights = model.n_params // layout.dp
+    rank = lp.memory("llama3.1-70b", lp.Layout(dp=64, zero=3), seq_len=8192).worst
+    own = rank.bytes("parameters", "gradients", "optimizer states")
+    weights = lp.model("llama3.1-70b").n_params // 64
     return Item(
-        f"70B under ZeRO 3 at DP {layout.dp}: a rank's own bytes of weights, gradients and states",
+        "70B under ZeRO 3 at DP 64: a rank's own bytes of weights, gradients and states",
         own,
         unit="bytes",
         hints=(
-            f"{model.n_params:,} parameters, of which a rank owns one in {layout.dp}.",
+            "70,553,706,496 parameters, of which a rank owns one in 64.",
             "At ZeRO 3 a rank owns float32 pieces only: the weight, its gradient, two averages.",
         ),
         slips=(
-            (own * layout.dp, f"That is all of it; {layout.dp} ranks share it."),
+            (own * 64, "That is all of it; 64 ranks share it."),
             (18 * weights, "At ZeRO 3 the pieces are float32, and no bfloat16 weight stands beside them."),
             (12 * weights, "The gradient is a float32 piece as well."),
         ),
-        why=f"16 bytes for each of {weights:,} weights.",
+        why="16 bytes for each of 1,102,401,664 weights.",
     )
 
 
 def _stage_five() -> Item:
-    stage, pp = 5, 8
-    flying = in_flight("1f1b", stage, pp=pp, virtual_stages=1, micro_batches=64)[0]
     return Item(
-        f"PP {pp}, 1F1B: most micro-batches in flight on stage {stage}",
-        flying,
+        "PP 8, 1F1B: most micro-batches in flight on stage 5",
+        in_flight("1f1b", 5, pp=8, virtual_stages=1, micro_batches=64)[0],
         hints=(
             "The last stage has one: its backward follows at once.",
             "Each stage before it keeps one more.",
         ),
         slips=(
-            (stage, "Count from the other end: the last stage keeps one."),
-            (stage + 1, "Count from the other end: the last stage keeps one."),
-            (pp - stage - 1, f"Those are the stages behind it; stage {stage} has one of its own as well."),
-            (pp, f"So many has stage 0; stage {stage} waits for fewer."),
+            (5, "Count from the other end: the last stage keeps one."),
+            (6, "Count from the other end: the last stage keeps one."),
+            (2, "Those are the stages behind it; stage 5 has one of its own as well."),
+            (8, "So many has stage 0; stage 5 waits for fewer."),
         ),
-        why=f"Stages are numbered from 0, so {pp} − {stage}.",
+        why="Stages are numbered from 0, so 8 − 5.",
     )
 
 
 def _logits() -> Item:
-    model, tp, tokens = lp.model("llama3.1-8b"), 8, 8192
-    own = 4 * Sizes(model, lp.Layout(tp=tp), seq_len=tokens).activations["logits"]
+    own = 4 * Sizes(lp.model("llama3.1-8b"), lp.Layout(tp=8), seq_len=8192).activations["logits"]
     return Item(
-        f"8B at TP {tp}, {tokens:,} tokens: bytes of a rank's float32 logits",
+        "8B at TP 8, 8,192 tokens: bytes of a rank's float32 logits",
         own,
         unit="bytes",
         hints=(
-            f"A token has one number for each of the {model.vocab_size:,} rows of the vocabulary.",
-            f"TP cuts the vocabulary by {tp}, and a float32 is 4 bytes.",
+            "A token has one number for each of the 128,256 rows of the vocabulary.",
+            "TP cuts the vocabulary by 8, and a float32 is 4 bytes.",
         ),
         slips=(
             (own // 2, "A float32 is 4 bytes, not 2."),
             (own // 4, "Those are the numbers; each takes 4 bytes."),
-            (own * tp, f"That is all of it; TP cuts the vocabulary by {tp}."),
+            (own * 8, "That is all of it; TP cuts the vocabulary by 8."),
         ),
-        why=f"{tokens:,} · {model.vocab_size:,} / {tp} · 4.",
+        why="8,192 · 128,256 / 8 · 4.",
     )
 
 

@@ -47,21 +47,20 @@ def _facts_to_add() -> Item:
 
 @cache
 def _named_size() -> Item:
-    m, tp, tokens = lp.model("llama3-8b"), 16, 8192
-    stopped = lp.tape("attention", m, {"tp": tp}, seq_len=tokens).errors[0]
+    stopped = lp.tape("attention", "llama3-8b", {"tp": 16}, seq_len=8192).errors[0]
     return Item(
-        f"K of {tokens:,} tokens, in heads of {m.head_dim}: which size does the message call invalid?",
+        "K of 8,192 tokens, in heads of 128: which size does the message call invalid?",
         int(stopped.rpartition(" ")[2]),
         hints=(
             "The size is the number of entries that a rank holds of K: tokens times columns.",
-            f"{m.n_kv_heads} KV heads of {m.head_dim} columns are cut over {tp} ranks.",
+            "8 KV heads of 128 columns are cut over 16 ranks.",
         ),
         slips=(
-            (tokens * m.kv_dim, f"That is all of K; {tp} ranks share its {m.kv_dim} columns."),
-            (tokens * m.head_dim, "That is a whole KV head, and the view would work."),
-            (tokens * m.q_dim // tp, "That is Q, of which a rank has two whole heads: its line works."),
+            (8192 * 1024, "That is all of K; 16 ranks share its 1024 columns."),
+            (8192 * 128, "That is a whole KV head, and the view would work."),
+            (8192 * 256, "That is Q, of which a rank has two whole heads: its line works."),
         ),
-        why=f"{tokens:,} tokens of {m.kv_dim // tp} columns, half a head each.",
+        why="8,192 tokens of 64 columns, half a head each.",
     )
 
 
@@ -83,46 +82,43 @@ def _other_model() -> Item:
 
 
 def _saved_head() -> Item:
-    rows, model = 19008, lp.model("qwen2.5-7b")
-    tp = next(tp for tp in range(1, 65) if len(lp.vocab(model, {"tp": tp}).rank(0).rows) == rows)
+    tp = next(tp for tp in range(1, 65) if len(lp.vocab("qwen2.5-7b", {"tp": tp}).rank(0).rows) == 19_008)
     return Item(
-        f"lm_head.weight is [{rows}, {model.dim}], saved by Qwen2.5 7B, whose vocabulary has "
-        f"{model.vocab_size} rows. At which TP?",
+        "lm_head.weight is [19008, 3584], saved by Qwen2.5 7B, whose vocabulary has 152064 rows. At which "
+        "TP?",
         tp,
         hints=(
             "How many such pieces make the vocabulary?",
-            f"{model.vocab_size} / {rows} is whole, so nothing was padded.",
+            "152064 / 19008 is whole, so nothing was padded.",
         ),
         slips=(
-            (2 * tp, f"At TP {2 * tp} a rank has {model.vocab_size // (2 * tp)} rows."),
-            (tp // 2, f"At TP {tp // 2} a rank has {model.vocab_size // (tp // 2)} rows."),
+            (16, "At TP 16 a rank has 9504 rows."),
+            (4, "At TP 4 a rank has 38016 rows."),
         ),
-        why=f"{rows} · {tp} = {model.vocab_size}: the rows divide exactly.",
+        why="19008 · 8 = 152064: the rows divide exactly.",
     )
 
 
 def _columns() -> Item:
-    batch, seq_len, size, m = 2, 4096, 262144, lp.model("llama3-8b")
-    own = size // (batch * seq_len)
-    tp = next(tp for tp in range(1, 257) if len(lp.heads(m, {"tp": tp}).rank(0).kv_rows) == own)
+    own = 262_144 // (2 * 4096)
+    tp = next(tp for tp in range(1, 257) if len(lp.heads("llama3-8b", {"tp": tp}).rank(0).kv_rows) == own)
     return Item(
-        f"shape '[{batch}, {seq_len}, -1, {m.head_dim}]' is invalid for input of size {size}. How many "
-        f"columns has a rank, and at which TP do {m.n_kv_heads} KV heads leave that?",
+        "shape '[2, 4096, -1, 128]' is invalid for input of size 262144. How many columns has a rank, and "
+        "at which TP do 8 KV heads leave that?",
         [own, tp],
         unit="columns, TP",
         hints=(
             "All but the last two sizes of the view are batch and sequence.",
-            f"{m.n_kv_heads} · {m.head_dim} = {m.kv_dim} columns are cut over the ranks.",
+            "8 · 128 = 1024 columns are cut over the ranks.",
         ),
         slips=(
-            ([size // seq_len, m.kv_dim // (size // seq_len)], f"The batch of {batch} divides the size too."),
+            ([64, 16], "The batch of 2 divides the size too."),
             (
-                [m.head_dim, m.n_kv_heads],
-                f"Then a rank would hold a whole head, and the view would work; {size} / "
-                f"({batch} · {seq_len}) is less.",
+                [128, 8],
+                "Then a rank would hold a whole head, and the view would work; 262144 / (2 · 4096) is less.",
             ),
         ),
-        why=f"{size} / ({batch} · {seq_len}) = {own}, and {m.kv_dim} / {own} = {tp}: a quarter of a head.",
+        why="262144 / (2 · 4096) = 32, and 1024 / 32 = 32: a quarter of a head.",
     )
 
 

@@ -1,6 +1,6 @@
 """What the notebook on pipelines asks: each question with its truth, hints and pictures.
 
-Every truth is computed by the library when the question is asked; nothing is typed in.
+Every truth is computed by the library when the question is asked; the words state what the question fixes.
 """
 
 from __future__ import annotations
@@ -73,15 +73,14 @@ def _small_gpipe() -> Item:
             (order_as_text(early), "Rank 1 goes back before it did all forwards; GPipe does not."),
             (backwards, "That runs too; here the backwards come in the order of the forwards."),
         ),
-        why=f"It ends at {asked.timeline(forward=1, inputs=1, weights=1).end:g}.",
+        why="It ends at 9.",
         board=placed_operations(asked),
     )
 
 
 def _idle() -> Item:
     gpipe = lp.schedule("gpipe", **_FOUR)
-    line, work, many = gpipe.timeline(), _work(gpipe), gpipe.micro_batches
-    idle = line.end - work
+    line, work = gpipe.timeline(), _work(gpipe)
 
     def with_guess(guess: float) -> View:
         return _ends(
@@ -92,16 +91,16 @@ def _idle() -> Item:
         "For what share of the time is a GPU idle?",
         line.idle_share,
         hints=(
-            f"A GPU runs {many} forwards of 1 and {many} backwards of 2: {work:g} of work.",
-            f"The last rank begins at {gpipe.pp - 1}. Its last backward then has {gpipe.pp - 1} ranks to go "
-            f"back through, so the step ends at {line.end:g}.",
+            "A GPU runs 8 forwards of 1 and 8 backwards of 2: 24 of work.",
+            "The last rank begins at 3. Its last backward then has 3 ranks to go back through, so the step "
+            "ends at 33.",
         ),
         slips=(
-            (line.bubble, f"That is {idle:g} of {work:g}, of the computing time; asked is the whole time."),
-            ((gpipe.pp - 1) / gpipe.pp, "That is one micro-batch alone: with several, ranks work at once."),
+            (line.bubble, "That is 9 of 24, of the computing time; asked is the whole time."),
+            (3 / 4, "That is one micro-batch alone: with several, ranks work at once."),
             (100 * line.idle_share, _SHARE),
         ),
-        why=f"A GPU computes for {work:g} of {line.end:g}, idle for {idle:g}: {line.idle_share:.1%}.",
+        why="A GPU computes for 24 of 33, idle for 9: 27.3%.",
         shows=lp.view(gpipe),
         veiled=_opened(gpipe, gpipe.pp, 48),
         marked=with_guess,
@@ -112,15 +111,14 @@ def _smaller() -> Item:
     both = [lp.schedule(name, **_FOUR) for name in ("gpipe", "1f1b")]
     bubbles, flights = [s.timeline().bubble for s in both], [max(s.in_flight) for s in both]
     found = {"bubble": bubbles[1] < bubbles[0], "memory": flights[1] < flights[0]}
-    notes = (
-        f"{bubbles[0]:.1%} before, {bubbles[1]:.1%} now",
-        f"activations of {flights[0]} micro-batches before, of {flights[1]} now",
-    )
-    choices = (("bubble", "bubble", notes[0]), ("memory", "memory", notes[1]))
     return Item(
         "What does 1F1B make smaller: bubble, memory, or bubble and memory?",
         " and ".join(what for what, smaller in found.items() if smaller),
-        choices=(*choices, ("bubble and memory", "bubble and memory", "")),
+        choices=(
+            ("bubble", "bubble", "37.5% before, 37.5% now"),
+            ("memory", "memory", "activations of 8 micro-batches before, of 4 now"),
+            ("bubble and memory", "bubble and memory", ""),
+        ),
         hints=(
             "How long does the first rank wait for its first backward, in either order?",
             "The first micro-batch still goes through all ranks and back. But what does rank 0 keep by then?",
@@ -145,14 +143,14 @@ def _two_stages() -> Item:
         before / after,
         unit="times",
         hints=(
-            f"The wait is still {one.pp - 1} steps. How long is a step now?",
+            "The wait is still 3 steps. How long is a step now?",
             "A stage has half of the layers, so a step takes half the time. The work stays.",
         ),
         slips=(
             (1, "The number of steps stays, and each is shorter."),
             (4, "Twice as many stages, but a micro-batch meets the same ranks: only the step is halved."),
         ),
-        why=f"{before:.2%} becomes {after:.2%}: the same number of steps, each half as long.",
+        why="37.50% becomes 18.75%: the same number of steps, each half as long.",
         shows=lp.view(two),
         veiled=_opened(two, 2 * two.pp, 80),
         marked=with_guess,
@@ -160,9 +158,8 @@ def _two_stages() -> Item:
 
 
 def _zbv() -> Item:
-    twice = lp.schedule("interleaved-1f1b", **_FOUR, virtual_stages=2)
     zbv = lp.schedule("zbv", **_FOUR)
-    line, before, work = zbv.timeline(), twice.timeline().bubble, _work(zbv)
+    line, work = zbv.timeline(), _work(zbv)
 
     def with_guess(guess: float) -> View:
         return _ends(zbv, work * (1 + guess), f"{guess:.3g}", f"{line.bubble:.3g}")
@@ -171,16 +168,16 @@ def _zbv() -> Item:
         "What is the bubble of ZBV, as a share of the computing time?",
         line.bubble,
         hints=(
-            f"The pause at the end is filled. What of the {before:.2%} cannot be filled?",
-            f"A rank waits {zbv.pp - 1} columns for its first micro-batches, and computes for {work:g}.",
+            "The pause at the end is filled. What of the 18.75% cannot be filled?",
+            "A rank waits 3 columns for its first micro-batches, and computes for 48.",
         ),
         slips=(
             (0, "At the start there is no work yet, so something stays."),
-            (before, "That is the interleaved schedule, whose backwards are whole."),
-            (before / 2, "More is gone than half: the way back is filled as well."),
+            (0.1875, "That is the interleaved schedule, whose backwards are whole."),
+            (0.09375, "More is gone than half: the way back is filled as well."),
             (100 * line.bubble, "It is a share, so 6 % rather than 6."),
         ),
-        why=f"A rank waits {line.end - work:g} and computes {work:g}: {line.bubble:.2%}.",
+        why="A rank waits 3 and computes 48: 6.25%.",
         shows=lp.view(zbv),
         veiled=_opened(zbv, zbv.pp, 80),
         marked=with_guess,
@@ -216,7 +213,8 @@ def _can_run() -> Item:
             "Follow both rows: what does rank 0 need for 0B0, and when does rank 1 make it?",
             "Rank 1 runs 1F1 before 1B0. Where does 1F1 get its input?",
         ),
-        why=f"They wait: {' '.join(made.reason.partition('why')[2].split())}.",
+        why="They wait: rank 0 cannot run 0B0 until rank 1 has run 1B0; rank 1 cannot run 1F1 until rank 0 "
+        "has run 0F1.",
         shows=made.reason,
     )
 
@@ -245,11 +243,11 @@ def _wrong_losses() -> Item:
             "Three of them spoil gradients only. In one, a micro-batch meets the words of another.",
         ),
         slips=(
-            (len(SLIPS), "What goes wrong in the backward comes after the loss."),
+            (4, "What goes wrong in the backward comes after the loss."),
             (0, "One of the four happens in the forward: which?"),
             (2, "The loss is divided where its gradient begins, so the loss that is logged stays right."),
         ),
-        why=f"Only {wrong[0]} changes the forward.",
+        why="Only micro_batches_swapped changes the forward.",
     )
 
 
@@ -259,7 +257,7 @@ _IN_TURN = 6
 
 def _chunks_of_your_own() -> Item:
     shape = {"pp": 2, "micro_batches": 3}
-    asked, gpipe = lp.schedule("1f1b", **shape), lp.schedule("gpipe", **shape)
+    asked = lp.schedule("1f1b", **shape)
     most = asked.in_flight
 
     def judge(answer: object) -> str:
@@ -278,8 +276,7 @@ def _chunks_of_your_own() -> Item:
             "Rank 1 goes back at once with each micro-batch.",
             "Rank 0 is one micro-batch ahead, then it waits for a backward.",
         ),
-        why=f"It ends at {asked.timeline(forward=1, inputs=1, weights=1).end:g}; GPipe has "
-        f"{gpipe.in_flight[0]} chunks in flight on each rank.",
+        why="It ends at 12; GPipe has 3 chunks in flight on each rank.",
         judge=judge,
         board=placed_operations(asked, spare=_IN_TURN),
     )

@@ -72,29 +72,25 @@ def _open_facts() -> Item:
 
 def _largest_tp() -> Item:
     run = lp.read_settings(text=TRAIN, known={"gpus": 128})
-    model, tp = run.model_config(), run.to_layout().tp
-    works = [n for n in range(1, model.n_heads + 1) if 128 % n == 0 and lp.check(run, tp=n, dp=128 // n).ok]
+    works = [n for n in range(1, 65) if 128 % n == 0 and lp.check(run, tp=n, dp=128 // n).ok]
     return Item(
         "Which is the largest tensor_parallel_degree with which torchtitan runs it?",
         max(works),
         hints=(
-            f"{tp} slices of {model.n_heads} query heads are whole. And of the KV heads?",
+            "16 slices of 64 query heads are whole. And of the KV heads?",
             "torchtitan stores no copies of KV heads, so each GPU needs a whole one of its own.",
         ),
         slips=(
-            (tp, f"{model.n_kv_heads} KV heads over {tp} GPUs are {model.n_kv_heads / tp:g} on each."),
-            (model.n_heads, "So many query heads there are, but the KV heads are fewer."),
+            (16, "8 KV heads over 16 GPUs are 0.5 on each."),
+            (64, "So many query heads there are, but the KV heads are fewer."),
         ),
-        why=f"{model.n_kv_heads} KV heads give whole heads to at most so many GPUs.",
+        why="8 KV heads give whole heads to at most so many GPUs.",
         shows=lp.check(run).errors[0],
     )
 
 
 def _copies_made() -> Item:
-    slip, right = "tensor_model_paralel_size", "tensor_model_parallel_size"
-    read, meant = (
-        lp.read_settings(text=MISSPELT.replace(slip, key)).to_layout() for key in ("not_there", right)
-    )
+    read = lp.read_settings(text=MISSPELT.replace("tensor_model_paralel_size", "not_there")).to_layout()
     return Item(
         "NeMo does not read the misspelt key: how many copies of the model do the 128 GPUs make?",
         read.dp,
@@ -104,10 +100,10 @@ def _copies_made() -> Item:
             "Copies are GPUs / (tp · cp · pp), and nothing else is cut.",
         ),
         slips=(
-            (meant.dp, f"So many were meant, with tp {meant.tp}. NeMo looks for a key that is not there."),
-            (meant.tp, "That is the tp that was meant; asked are the copies."),
+            (16, "So many were meant, with tp 8. NeMo looks for a key that is not there."),
+            (8, "That is the tp that was meant; asked are the copies."),
         ),
-        why=f"With tp {read.tp} each GPU is a copy of its own, where {meant.dp} were meant.",
+        why="With tp 1 each GPU is a copy of its own, where 16 were meant.",
         shows=lp.read_settings(text=MISSPELT).unknown["tp"],
     )
 
@@ -123,7 +119,7 @@ def _able() -> Item:
             "Each copy takes 4 sequences at once, and a step has 4.",
         ),
         slips=(
-            (len(_GPUS), "Two copies take 8 sequences at once, and a step has 4."),
+            (5, "Two copies take 8 sequences at once, and a step has 4."),
             (3, "4 sequences over 4 copies would be one each, but each takes 4 at once."),
             (0, "With one copy, 4 sequences are just its local batch."),
         ),
@@ -132,46 +128,43 @@ def _able() -> Item:
 
 
 def _copies() -> Item:
-    gpus, layout = 512, lp.Layout(tp=8, pp=4)
     return Item(
-        f"The same file is started on {gpus} GPUs with tensor_parallel_degree = {layout.tp} and "
-        f"pipeline_parallel_degree = {layout.pp}. How many copies of the model, dp, work on different data?",
-        gpus // layout.world,
+        "The same file is started on 512 GPUs with tensor_parallel_degree = 8 and pipeline_parallel_degree "
+        "= 4. How many copies of the model, dp, work on different data?",
+        512 // lp.Layout(tp=8, pp=4).world,
         unit="copies",
         hints=(
             "How many GPUs does one copy take?",
-            f"{layout.tp} · {layout.pp} = {layout.world}. How often do {gpus} GPUs hold that?",
+            "8 · 4 = 32. How often do 512 GPUs hold that?",
         ),
         slips=(
-            (gpus // layout.tp, f"A copy also has {layout.pp} stages."),
-            (gpus // layout.pp, f"Each stage is cut over {layout.tp} GPUs."),
-            (layout.world, "That is how many GPUs one copy takes."),
+            (64, "A copy also has 4 stages."),
+            (128, "Each stage is cut over 8 GPUs."),
+            (32, "That is how many GPUs one copy takes."),
         ),
-        why=f"A copy takes {layout.tp} · {layout.pp} GPUs; dp is how often that fits.",
+        why="A copy takes 8 · 4 GPUs; dp is how often that fits.",
     )
 
 
 def _smallest_batch() -> Item:
-    gpus, at_once = 16, 4
-
     def runs(batch: int) -> bool:
         text = NORMY.replace("global_batch_size = 4", f"global_batch_size = {batch}")
-        return not lp.read_settings(text=text, known={"gpus": gpus}).contradictions
+        return not lp.read_settings(text=text, known={"gpus": 16}).contradictions
 
     return Item(
-        f"In the fork's file of section 3, change one number so that it runs on {gpus} GPUs with {at_once} "
-        "sequences at once on each. What is the smallest global_batch_size?",
+        "In the fork's file of section 3, change one number so that it runs on 16 GPUs with 4 sequences at "
+        "once on each. What is the smallest global_batch_size?",
         next(batch for batch in range(1, 1025) if runs(batch)),
         unit="sequences",
         hints=(
             "Every GPU holds a copy that reads data of its own.",
-            f"{gpus} copies take {at_once} sequences each.",
+            "16 copies take 4 sequences each.",
         ),
         slips=(
-            (gpus, f"Each copy takes {at_once} sequences at once, not one."),
-            (at_once, "That is enough for one copy; the others read other data."),
+            (16, "Each copy takes 4 sequences at once, not one."),
+            (4, "That is enough for one copy; the others read other data."),
         ),
-        why=f"{at_once} · {gpus}: the weights are shared out over the GPUs, the data is not.",
+        why="4 · 16: the weights are shared out over the GPUs, the data is not.",
     )
 
 

@@ -1,6 +1,6 @@
 """What the first notebook asks: each question with its truth, hints and pictures.
 
-Every truth is computed by the library when the question is asked; nothing is typed in.
+Every truth is computed by the library when the question is asked; the words state what the question fixes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from .veils import spans_framed, veiled
 
 _BIG = "llama3.1-405b"
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
-_LONG = 131072
-_STEP = 16 * 2**20
-"""Tokens of a step of the paper's long sequences."""
 
 _KEY_LANE, _KEYS_AND_NUMBERS = (0.55, 1.45), (0.55, 1.9)
 """Where the KV heads stand in the picture of heads, without and with the numbers under them."""
@@ -26,7 +23,7 @@ _KEY_LANE, _KEYS_AND_NUMBERS = (0.55, 1.45), (0.55, 1.9)
 def _rows_of_wk() -> Item:
     record = lp.heads(_BIG, tp=16)
     view, model = lp.view(record), record.model
-    own, rows, head = len(record.rank(0).kv_rows), model.kv_dim, model.head_dim
+    own, rows = len(record.rank(0).kv_rows), model.kv_dim
     wide = model.n_heads / rows  # of a row of wk, in a picture that is as wide as the query heads
 
     def with_guess(guess: float) -> View:
@@ -38,15 +35,15 @@ def _rows_of_wk() -> Item:
         own,
         unit="rows",
         hints=(
-            f"TP deals {rows:,} rows out to {record.tp} ranks, the same number to each.",
-            f"At TP 8 a rank gets a KV head, {head} rows. At TP {record.tp} there are twice as many ranks.",
+            "TP deals 1,024 rows out to 16 ranks, the same number to each.",
+            "At TP 8 a rank gets a KV head, 128 rows. At TP 16 there are twice as many ranks.",
         ),
         slips=(
-            (head, f"That is a whole KV head. There are {model.n_kv_heads}, and now {record.tp} ranks."),
-            (2 * head, "More ranks make each rank's part smaller."),
-            (rows, "That is the whole matrix."),
+            (128, "That is a whole KV head. There are 8, and now 16 ranks."),
+            (256, "More ranks make each rank's part smaller."),
+            (1024, "That is the whole matrix."),
         ),
-        why=f"{rows:,} / {record.tp} = {own}, and a head has {head}.",
+        why="1,024 / 16 = 64, and a head has 128.",
         shows=view,
         veiled=veiled(view, (0, model.n_heads), _KEYS_AND_NUMBERS),
         marked=with_guess,
@@ -54,20 +51,19 @@ def _rows_of_wk() -> Item:
 
 
 def _printed_row() -> Item:
-    printed = _PAPER.replace(dp=4)
     return Item(
         "How many of the 16,384 GPUs does the printed row use?",
-        printed.world,
+        _PAPER.replace(dp=4).world,
         unit="GPUs",
         hints=(
             "A layout has TP · CP · PP · DP ranks, and a rank is a GPU.",
-            f"8 · 16 · 16 = {printed.world // printed.dp:,}, times DP {printed.dp}.",
+            "8 · 16 · 16 = 2,048, times DP 4.",
         ),
         slips=(
-            (_PAPER.world, f"That is DP {_PAPER.dp}. The row says DP {printed.dp}."),
-            (printed.world // printed.dp, f"That is one DP group; there are {printed.dp}."),
+            (16_384, "That is DP 8. The row says DP 4."),
+            (2048, "That is one DP group; there are 4."),
         ),
-        why=f"8 · 16 · 16 · {printed.dp}, {printed.world / _PAPER.world:.0%} of them.",
+        why="8 · 16 · 16 · 4, 50% of them.",
     )
 
 
@@ -87,77 +83,74 @@ def _agree() -> Item:
 
 
 def _heads_of_a_gpu() -> Item:
-    record, at = lp.heads(_BIG, _PAPER), _PAPER.coord_of(12345)
-    own, all_heads = len(record.rank(at.tp).q_heads), record.model.n_heads
+    record = lp.heads(_BIG, _PAPER)
+    own = len(record.rank(_PAPER.coord_of(12345).tp).q_heads)
     return Item(
         "How many of the 128 query heads does rank 12,345 hold?",
         own,
         unit="heads",
         hints=(
             "One axis of the four deals out heads.",
-            f"TP cuts the matrices inside a layer, and TP is {_PAPER.tp}.",
+            "TP cuts the matrices inside a layer, and TP is 8.",
         ),
         slips=(
-            (all_heads, "Each layer is cut over its TP ranks."),
+            (128, "Each layer is cut over its TP ranks."),
             (
-                all_heads // _PAPER.cp,
+                8,
                 "That divides by 16. CP cuts the text and PP the layers, not the heads.",
             ),
             (1, "That is the number of its KV heads, and each serves several query heads."),
         ),
-        why=f"{all_heads} / {_PAPER.tp} = {own}; CP, PP and DP do not cut heads.",
+        why="128 / 8 = 16; CP, PP and DP do not cut heads.",
         shows=lp.view(record),
     )
 
 
 def _ten_for_four() -> Item:
-    heads, tp = 10, 4
-    model = lp.model("llama3-8b").replace(name="yours", n_heads=40, n_kv_heads=heads, head_dim=128)
-    found = [one.code for one in lp.check(model, lp.Layout(tp=tp, dp=2), gpus=8).findings]
+    model = lp.model("llama3-8b").replace(name="yours", n_heads=40, n_kv_heads=10, head_dim=128)
+    found = [one.code for one in lp.check(model, lp.Layout(tp=4, dp=2), gpus=8).findings]
     return Item(
         "10 KV heads for 4 ranks: does it run?",
         "LP104" not in found,
         hints=(
             "Each rank must get the same whole number of KV heads.",
-            f"{heads} / {tp} = {heads / tp:g}.",
+            "10 / 4 = 2.5.",
         ),
-        why=f"{heads} / {tp} = {heads / tp:g}, so two heads would have to be cut in half.",
+        why="10 / 4 = 2.5, so two heads would have to be cut in half.",
     )
 
 
 def _short_row() -> Item:
-    gpus, layout = 8192, lp.Layout(tp=8, pp=16)
     return Item(
         "The paper's row for short sequences: 8,192 GPUs, TP 8, CP 1, PP 16. Which DP?",
-        gpus // layout.world,
+        8192 // lp.Layout(tp=8, pp=16).world,
         hints=(
             "The four axes multiply to the number of GPUs.",
-            f"8 · 1 · 16 = {layout.world}. How often do {gpus:,} GPUs hold that?",
+            "8 · 1 · 16 = 128. How often do 8,192 GPUs hold that?",
         ),
         slips=(
-            (gpus // (layout.world * 16), "You divided by CP 16; for short sequences CP is 1."),
-            (layout.world, "That is TP · CP · PP, the ranks of one DP group."),
+            (4, "You divided by CP 16; for short sequences CP is 1."),
+            (128, "That is TP · CP · PP, the ranks of one DP group."),
         ),
-        why=f"DP is what the other axes leave: {gpus:,} / {layout.world}.",
+        why="DP is what the other axes leave: 8,192 / 128.",
     )
 
 
 def _half_the_gpus() -> Item:
-    layout = _PAPER.replace(dp=_PAPER.dp // 2)
-    each = _STEP // _LONG // layout.dp
+    dp = 8192 // _PAPER.replace(dp=1).world
     return Item(
-        f"{layout.world:,} GPUs with TP 8, CP 16, PP 16 and the long sequences. A step must still read "
-        f"{_STEP:,} tokens. Which DP, and how many sequences for each DP group?",
-        [layout.dp, each],
+        "8,192 GPUs with TP 8, CP 16, PP 16 and the long sequences. A step must still read 16,777,216 "
+        "tokens. Which DP, and how many sequences for each DP group?",
+        [dp, 2**24 // 131_072 // dp],
         unit="DP, sequences",
         hints=(
-            f"8 · 16 · 16 = {layout.world // layout.dp:,} GPUs hold one DP group.",
-            f"{_STEP:,} tokens are {_STEP // _LONG} sequences of {_LONG:,}; the DP groups share them.",
+            "8 · 16 · 16 = 2,048 GPUs hold one DP group.",
+            "16,777,216 tokens are 128 sequences of 131,072; the DP groups share them.",
         ),
         slips=(
-            ([_PAPER.dp, each // 2], f"That takes {_PAPER.world:,} GPUs."),
-            ([layout.dp, each // 2], "Half as many groups with as many sequences each read half the tokens."),
-            ([each, layout.dp], "The other way round: DP first."),
+            ([8, 16], "That takes 16,384 GPUs."),
+            ([4, 16], "Half as many groups with as many sequences each read half the tokens."),
+            ([32, 4], "The other way round: DP first."),
         ),
         why="Half as many groups, each with twice the sequences.",
     )

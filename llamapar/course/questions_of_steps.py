@@ -44,11 +44,11 @@ def _ranks_of_a_gradient() -> Item:
             "TP and PP ranks hold other weights. CP ranks saw other tokens, and so did DP ranks.",
         ),
         slips=(
-            (layout.dp, "CP ranks hold the same weights and saw other tokens, too."),
-            (layout.world, "TP and PP ranks hold other weights; their gradients are of those."),
-            (layout.dp * layout.cp * layout.tp, "The two TP ranks hold different halves of the matrix."),
+            (2, "CP ranks hold the same weights and saw other tokens, too."),
+            (16, "TP and PP ranks hold other weights; their gradients are of those."),
+            (8, "The two TP ranks hold different halves of the matrix."),
         ),
-        why=f"DP {layout.dp} times CP {layout.cp}.",
+        why="DP 2 times CP 2.",
         shows=lp.view(lp.ranks(layout, 0)),
     )
 
@@ -129,7 +129,7 @@ def _losses_that_are_off() -> Item:
             "Go through the six: does any of them happen before the backward?",
         ),
         slips=(
-            (len(FAULTS), "They change what comes after the backward, and the loss is known before."),
+            (6, "They change what comes after the backward, and the loss is known before."),
             (1, "A mean of gradients over CP ranks changes gradients; the loss is known before them."),
         ),
         why="The loss comes out of the forward, and all six come after it.",

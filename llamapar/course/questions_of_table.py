@@ -169,7 +169,7 @@ def _fourth_row() -> Item:
             "First the GPUs: 8 · 4 · 16 · DP = 16,384.",
             "A step has 2^24 / 32,768 = 512 sequences, and the DP groups share them.",
         ),
-        slips=(([dp, 2**24 // 32768], "Those are the sequences of all groups together."),),
+        slips=(([32, 512], "Those are the sequences of all groups together."),),
         why="16,384 / 512 = 32, and 512 / 32 = 16.",
     )
 

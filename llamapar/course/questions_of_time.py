@@ -1,6 +1,6 @@
 """What the notebook on time and plans asks: each question with its truth, hints and pictures.
 
-Every truth is computed by the library when the question is asked; nothing is typed in.
+Every truth is computed by the library when the question is asked; the words state what the question fixes.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _share_of_work() -> Item:
             (15 / 143, "That is of the whole step; asked is the fraction of the work."),
             (100 * bubble, "It is a fraction: 12 % or 0.12."),
         ),
-        why=f"15 / (8 · 16) is {bubble:.1%}.",
+        why="15 / (8 · 16) is 11.7%.",
     )
 
 

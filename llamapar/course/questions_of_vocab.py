@@ -1,6 +1,6 @@
 """What the notebook on the vocabulary asks: each question with its truth, hints and pictures.
 
-Every truth is computed by the library when the question is asked; nothing is typed in.
+Every truth is computed by the library when the question is asked; the words state what the question fixes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from .veils import Frame, framed, veiled
 
 _MODEL = "llama3.1-70b"
 _TP = 8
-_TOKEN = 100_000
 _EXACT: dict[str, Any] = {"seq_len": 16, "dtype": "float64", "device": "cpu", "backward": False}
 _HIGH, _LOW, _RIGHT = "too high", "too low", "right"
 
@@ -30,9 +29,7 @@ def _narrow() -> lp.ModelConfig:
 
 def _owner() -> Item:
     record = lp.vocab(_MODEL, {"tp": _TP})
-    rows, each = record.model.vocab_size, len(record.rank(0).rows)
-    owner = record.owner(_TOKEN)
-    own = record.rank(owner).rows
+    owner = record.owner(100_000)
     view = lp.view(record)
 
     def frame(rank: int, says: str, guess: bool) -> Frame:
@@ -49,35 +46,34 @@ def _owner() -> Item:
         "128,256 rows, 8 ranks: who owns token 100,000?",
         owner,
         hints=(
-            f"Each rank has {rows:,} / {_TP} = {each:,} rows, in order.",
-            f"{_TOKEN:,} / {each:,} is a little more than {_TOKEN // each}. Ranks and rows count from 0.",
+            "Each rank has 128,256 / 8 = 16,032 rows, in order.",
+            "100,000 / 16,032 is a little more than 6. Ranks and rows count from 0.",
         ),
-        slips=((owner + 1, f"Ranks count from 0: with {owner} of them before it, it is rank {owner}."),),
-        why=f"Rank {owner} has rows {own.start:,} to {own.stop - 1:,}.",
+        slips=((7, "Ranks count from 0: with 6 of them before it, it is rank 6."),),
+        why="Rank 6 has rows 96,192 to 112,223.",
         shows=view,
-        veiled=veiled(view, (each, rows), (0.5, _TP - 0.5)),
+        veiled=veiled(view, (16_032, 128_256), (0.5, _TP - 0.5)),
         marked=with_guess,
     )
 
 
 def _height() -> Item:
     record = lp.vocab(_MODEL, {"tp": _TP}, padding="colossalai")
-    rows, unit = record.model.vocab_size, 64 * _TP
     return Item(
         "A multiple of 512: how high is the table of 70B?",
         record.padded,
         unit="rows",
         hints=(
-            f"{rows:,} is {rows // unit} · {unit} and {rows % unit} more.",
-            f"The table is rounded up, to {rows // unit + 1} · {unit}.",
+            "128,256 is 250 · 512 and 256 more.",
+            "The table is rounded up, to 251 · 512.",
         ),
         slips=(
-            (rows, f"That is the vocabulary, and {rows:,} / {unit} is not a whole number."),
-            (rows // unit * unit, "That is rounded down: some tokens would have no row."),
-            (record.pad_rows, "Those are the rows that are added."),
-            (len(record.rank(0).rows), "That is what one rank holds of it."),
+            (128_256, "That is the vocabulary, and 128,256 / 512 is not a whole number."),
+            (128_000, "That is rounded down: some tokens would have no row."),
+            (256, "Those are the rows that are added."),
+            (16_064, "That is what one rank holds of it."),
         ),
-        why=f"{rows // unit + 1} · {unit} = {record.padded:,}, so {record.pad_rows} rows are added.",
+        why="251 · 512 = 128,512, so 256 rows are added.",
         shows=lp.view(record),
     )
 
@@ -95,42 +91,38 @@ def _depends() -> Item:
             "The height can depend on TP only if the multiple does.",
             "vLLM rounds up to a multiple of 64, ColossalAI of 64 · TP, Megatron-LM of 128 · TP.",
         ),
-        why=f"It does under {', '.join(depends[:-1])} and {depends[-1]}.",
+        why="It does under 32*tp, colossalai and megatron-lm.",
     )
 
 
 def _floor() -> Item:
-    rows, tp = lp.model(_MODEL).vocab_size, 7
-    each, last = rows // tp, rows - 1
-    true = lp.vocab(_MODEL, {"tp": tp}).owner(last)
+    rows = lp.model(_MODEL).vocab_size
     return Item(
         "TP 7: on which rank does token // rows put the last token, 128255?",
-        last // each,
+        (rows - 1) // (rows // 7),
         hints=(
-            f"Rounded down, each of the {tp} ranks has {each:,} rows.",
-            f"{tp} · {each:,} = {tp * each:,}. Is {last:,} below that?",
+            "Rounded down, each of the 7 ranks has 18,322 rows.",
+            "7 · 18,322 = 128,254. Is 128,255 below that?",
         ),
-        slips=((true, f"That is where it ought to be. Divide: {last:,} / {each:,}."),),
-        why=f"{tp} · {each:,} = {tp * each:,}, and {last:,} is not below that. Ranks end at {tp - 1}.",
+        slips=((6, "That is where it ought to be. Divide: 128,255 / 18,322."),),
+        why="7 · 18,322 = 128,254, and 128,255 is not below that. Ranks end at 6.",
     )
 
 
 def _widest() -> Item:
     run = lp.run("loss", _narrow(), {"tp": _TP}, padding="colossalai", **_EXACT)
-    padded = lp.vocab(_MODEL, {"tp": _TP}, padding="colossalai")
-    rows = padded.model.vocab_size
     return Item(
         "What is the widest dim of any tensor on any of the 8 ranks?",
         max(max(shape, default=0) for trace in run.traces.values() for shape in trace.shapes),
         unit="columns",
         hints=(
             "A rank has the scores of its own rows of the output head. Does it need the others' scores?",
-            f"The padded table has {padded.padded:,} rows, and a rank holds an eighth of them.",
+            "The padded table has 128,512 rows, and a rank holds an eighth of them.",
         ),
         slips=(
-            (rows, "That is a whole row of logits, and no rank gathers one."),
-            (padded.padded, "That is a whole row of logits with its pads, and no rank gathers one."),
-            (rows // _TP, "The pad rows count as well: the padding is ColossalAI's."),
+            (128_256, "That is a whole row of logits, and no rank gathers one."),
+            (128_512, "That is a whole row of logits with its pads, and no rank gathers one."),
+            (16_032, "The pad rows count as well: the padding is ColossalAI's."),
         ),
         why="It is a rank's own share of the logits, pad rows included.",
     )
@@ -162,45 +154,39 @@ def _pads_in_softmax() -> Item:
 
 
 def _thirty_two() -> Item:
-    rows, tp = lp.model(_MODEL).vocab_size, 32
-    padding = lp.Padding(32, per_tp=True)
-    unit = padding.unit(tp)
+    rows = lp.model(_MODEL).vocab_size
     return Item(
         "The same setting at TP 32: how many pad rows?",
-        padding.padded(rows, tp) - rows,
+        lp.Padding(32, per_tp=True).padded(rows, 32) - rows,
         unit="rows",
         hints=(
-            f"At TP {tp} the multiple is 32 · {tp} = {unit:,}.",
-            f"{rows:,} / {unit:,} is {rows / unit:g}, and the table is rounded up.",
+            "At TP 32 the multiple is 32 · 32 = 1,024.",
+            "128,256 / 1,024 is 125.25, and the table is rounded up.",
         ),
         slips=(
-            (0, f"At TP {tp} the multiple is {unit:,}, and {rows:,} is not one."),
-            (unit, "That is the multiple; only what is missing to the next one is added."),
+            (0, "At TP 32 the multiple is 1,024, and 128,256 is not one."),
+            (1024, "That is the multiple; only what is missing to the next one is added."),
         ),
-        why=f"{unit:,} - {rows % unit} rows are missing to the next multiple of {unit:,}.",
+        why="1,024 - 256 rows are missing to the next multiple of 1,024.",
     )
 
 
 def _pad_rows_by_rank() -> Item:
-    tp = 64
-    record = lp.vocab(_MODEL, {"tp": tp}, padding="megatron-lm")
-    last = [record.rank(rank) for rank in range(tp - 4, tp)]
-    each = len(record.rank(0).rows)
-    rows = record.model.vocab_size
+    record = lp.vocab(_MODEL, {"tp": 64}, padding="megatron-lm")
     return Item(
         "Llama 3 in Megatron-LM at TP 64: how many pad rows does each of ranks 60, 61, 62 and 63 hold?",
-        [share.pads for share in last],
+        [record.rank(rank).pads for rank in range(60, 64)],
         unit="pad rows",
         hints=(
-            f"The table has a multiple of 128 · {tp} rows, {record.padded:,}. Each rank holds {each:,}.",
-            f"{rows:,} = {rows // each} · {each:,} + {rows % each:,}: that many ranks are full of tokens.",
+            "The table has a multiple of 128 · 64 rows, 131,072. Each rank holds 2,048.",
+            "128,256 = 62 · 2,048 + 1,280: that many ranks are full of tokens.",
         ),
         slips=(
-            ([0, 0, 0, record.pad_rows], f"The last rank has no more than {each:,} rows."),
-            ([record.pad_rows // 4] * 4, "Pad rows stand at the end of the table, and are not shared out."),
-            ([0, 0, rows % each, each], f"Those {rows % each:,} rows of rank 62 have tokens."),
+            ([0, 0, 0, 2816], "The last rank has no more than 2,048 rows."),
+            ([704, 704, 704, 704], "Pad rows stand at the end of the table, and are not shared out."),
+            ([0, 0, 1280, 2048], "Those 1,280 rows of rank 62 have tokens."),
         ),
-        why=f"Rank 62 has {rows % each:,} tokens, and rank 63 has none at all.",
+        why="Rank 62 has 1,280 tokens, and rank 63 has none at all.",
         shows=lp.view(record),
     )
 
