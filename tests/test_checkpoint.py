@@ -25,7 +25,7 @@ from inputs import oracle
 from llamapar import FRAMEWORKS, PRESETS, LayoutError, ModelConfig, checkpoint
 from llamapar.checkpoint import CheckpointError, atomic_write
 from llamapar.checkpoint.sharding import reordered
-from llamapar.describe.modelfile import config_json, params_json
+from llamapar.describe.modelfile import config_json
 from llamapar.describe.models import Parameter
 from llamapar.describe.splits import LAYER_SPLITS, Padding
 from weights import (
@@ -321,22 +321,6 @@ def test_two_stored_heads_that_are_not_one(tmp_path: Path) -> None:
 
 
 # -- rows in Meta's order and in Hugging Face's -----------------------------------------------------
-
-
-def test_row_order_is_that_of_transformers_conversion(whole: Whole, tmp_path: Path) -> None:
-    model = small("llama3.2-3b", dim=8 * 24)  # in heads 4 wide the way there is the way back
-    checkpoint.gather(whole(model), tmp_path / "meta", format="meta")
-    meta = load(tmp_path / "meta" / "consolidated.00.pth")
-    moved = 0
-    for p in model.parameters():
-        want = values(model)[p.hf_name]
-        heads = {"wq": model.n_heads, "wk": model.n_kv_heads}.get(p.key)
-        got = permuted(meta[p.name], heads) if heads else meta[p.name]
-        assert raw(got) == raw(want), p.name
-        moved += heads is not None and raw(meta[p.name]) != raw(want)
-    assert moved == 2 * model.n_layers
-    checkpoint.gather(tmp_path / "meta", tmp_path / "back")
-    assert alike(together(tmp_path / "back"), values(model))
 
 
 def meta_logits(model: ModelConfig, w: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
@@ -635,25 +619,6 @@ def test_a_config_that_is_not_this_models_is_not_kept(whole: Whole, tmp_path: Pa
         (source / "config.json").write_text(json.dumps(other))
         made = checkpoint.gather(source, tmp_path / f"{len(other)}", model=model)
         assert json.loads((made.path / "config.json").read_text()) == config_json(model)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_configs_say_the_model_again(name: str) -> None:
-    model = PRESETS[name]
-    assert ModelConfig.from_hf(json.loads(json.dumps(config_json(model))), name) == model
-    if model.qkv_bias:
-        with pytest.raises(lp.ModelError, match=f"^qkv_bias=True of {name}: params.json has no such field"):
-            params_json(model)
-        return
-    again = ModelConfig.from_meta(json.loads(json.dumps(params_json(model))), name)
-    assert again.replace(tied=model.tied, max_seq_len=model.max_seq_len) == model
-
-
-@pytest.mark.parametrize("dim", [4, 12, 36, 4096])
-@pytest.mark.parametrize("ffn_dim", [1, 7, 11, 255, 257, 10007, 53248])
-def test_any_width_can_be_said_in_params_json(dim: int, ffn_dim: int) -> None:
-    model = tiny(dim=dim, n_heads=4, ffn_dim=ffn_dim)
-    assert ModelConfig.from_meta(params_json(model)).ffn_dim == ffn_dim
 
 
 # -- what is refused ---------------------------------------------------------------------------------

@@ -272,19 +272,6 @@ def test_a_disk_that_becomes_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert checkpoint.verify(tmp_path / "new", against=old).ok
 
 
-def test_a_limit_on_the_size_of_files(server: Server, tmp_path: Path) -> None:
-    old, new, before = whole(tmp_path / "old"), tmp_path / "new", contents(tmp_path / "old")
-    server.start("checkpoint", "gather", old, new, limit=20_000)
-    status, told = server.end()
-    assert status == 2
-    said = " ".join(told.removeprefix(BEGUN.format(new)).split())
-    assert re.fullmatch(rf"llamapar: {re.escape(str(new))}(/\S+)?: File too large", said)
-    assert contents(old) == before
-    assert not new.exists()
-    checkpoint.gather(old, new)
-    assert checkpoint.verify(new, against=old).ok
-
-
 # -- where the new one should go ---------------------------------------------------------------------
 
 
@@ -712,17 +699,6 @@ def test_shapes_that_do_not_agree(
     with pytest.raises(CheckpointError, match=r"it does not agree with its config: "):
         checkpoint.gather(folder, tmp_path / "new")
     assert list(tmp_path.iterdir()) == [folder]
-
-
-def test_what_gather_says_of_a_wrong_shape(tmp_path: Path) -> None:
-    folder = shaped(tmp_path / "it", lp.model("llama3.1-70b"), {EMBEDDING: (16064, 8192), HEAD: None})
-    told = (
-        f"{folder} does not agree with its config: {EMBEDDING} is [16064, 8192] in model.safetensors, "
-        f"{BIG[0][2]}\n  why  1 more tensors do not agree\n"
-        "  try  the config of the model that was saved, or llamapar checkpoint inspect"
-    )
-    with pytest.raises(CheckpointError, match=exactly(told)):
-        checkpoint.gather(folder, tmp_path / "new")
 
 
 def test_a_config_that_disagrees(tmp_path: Path) -> None:

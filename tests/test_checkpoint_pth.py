@@ -274,16 +274,6 @@ def test_hostile_pickles(tmp_path: Path, name: str) -> None:
         tracemalloc.stop()
 
 
-def test_cut_off_anywhere(tmp_path: Path, sample: Callable[..., list[int]]) -> None:
-    whole = saved(tmp_path / "a.pth", {"w": torch.ones(2), "x": torch.ones(3)}).read_bytes()
-    path = tmp_path / "cut.pth"
-    for size in sample(range(len(whole)), 400):
-        path.write_bytes(whole[:size])
-        refusal(path)
-    path.write_bytes(whole + b"x")
-    assert refusal(path) == AGAIN
-
-
 def answers(path: Path, folder: Path) -> bool:
     """Whether the file is read; what is read lies inside it, and nothing but CheckpointError is raised."""
     try:

@@ -190,31 +190,6 @@ def test_memory_is_the_record_and_the_gpu_decides(run: Any, gpu: str, status: in
     assert run(f"{line} --zero 1 --schedule 1f1b --accounting exact --json")[1] == out  # the defaults
 
 
-def test_every_option_of_memory_reaches_the_library(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-
-    def stop(*args: Any, **options: Any) -> None:
-        seen.extend((args, options))
-        raise lp.LlamaparError("stop")
-
-    monkeypatch.setattr("llamapar.rules.memory_rule.memory_of", stop)
-    run(
-        "memory --model tiny --tp 2 --cp 2 --pp 2 --dp 4 --dp-replicate 2 --virtual-stages 2 --zero 3 "
-        "--no-sequence-parallel --kv-replication --seq-len 512 --micro-batch 2 --global-batch 16 "
-        "--recompute none --schedule gpipe --accounting ultrascale --gpu a100-40gb --padding 128*tp "
-        "--layer-split remainder-first --cp-method ring --loss torch --no-master-weights --framework nanotron"
-    )
-    (job, judge), options = seen
-    layout = lp.Layout(2, 2, 2, 4, dp_replicate=2, sequence_parallel=False, virtual_stages=2, zero=3)
-    known = {"seq_len": 512, "micro_batch": 2, "global_batch": 16, "kv_replication": True}
-    known |= {"recompute": "none", "schedule": "gpipe", "gpu": "a100-40gb"}
-    known |= {"padding": lp.Padding(128, per_tp=True), "layer_split": "remainder first"}
-    known |= {"cp_method": "ring"}
-    assert job == lp.Job.of("tiny", layout, **known)
-    how = {"accounting": "ultrascale", "loss": "torch"}
-    assert (judge, options) == (lp.FRAMEWORKS["nanotron"], {**how, "master_weights": False})
-
-
 def test_memory_takes_what_check_takes_and_counts_by_the_framework(run: Any) -> None:
     line = "memory --model llama3.1-8b --tp 8 --pp 2 --dp 2 --seq-len 4096 --zero 2 --json"
     facts = "--gpus 32 --gpus-per-node 4 --batch-tokens 1M --quant-group 32 --order megatron-lm"

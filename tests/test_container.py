@@ -17,7 +17,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -31,9 +30,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
-from test_environment import EXTRAS, PINS, PROJECT, PYPROJECT
+from test_environment import EXTRAS, PROJECT, PYPROJECT
 
 APP = "/opt/llamapar"
 HOME = "/home/lab"
@@ -336,11 +334,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 def ask(port: int, path: str, **headers: str) -> tuple[int, bytes]:
     with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
         connection.request("GET", path, headers=headers)
@@ -417,54 +410,3 @@ def test_entrypoint_serves_and_the_health_check_agrees(tmp_path: Path) -> None:
     chosen = secrets.token_hex(16)
     with started(image, f"--IdentityProvider.token={chosen}") as (port, _):  # LAB_ARGS
         assert ask(port, "/api/contents", Authorization=f"token {chosen}")[0] == 200
-
-
-@pytest.fixture
-def clean_environment() -> Iterator[Path]:
-    """A new environment of the Python at hand; gigabytes with CUDA, so pytest does not keep it."""
-    with tempfile.TemporaryDirectory(prefix="llamapar-image-") as folder:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        yield Path(folder)
-
-
-@pytest.mark.deep
-def test_installation_runs_in_a_clean_environment(clean_environment: Path, tmp_path: Path) -> None:
-    """The image's COPY and RUN steps in their order, then its server; a new environment is its /usr/local.
-
-    Left out is useradd, which is for a container; pip keeps its cache, so that torch is fetched once.
-    """
-    image = Image(tmp_path / "app", tmp_path / "home", clean_environment / "bin")
-    image.app.mkdir()
-    image.home.mkdir()
-
-    def run(*words: str | Path, folder: Path = image.home) -> str:
-        command = ["/usr/bin/env", *words]
-        environment = image.environment()
-        return subprocess.run(
-            command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
-        ).stdout
-
-    left_out = []
-    for step in STEPS:
-        if step.name == "COPY":
-            copy_steps(image, [step])
-        elif step.name == "RUN" and "useradd" in step.text:
-            left_out.append(step)
-        elif step.name == "RUN":
-            run("sh", "-ec", step.text, folder=image.app)
-    assert len(left_out) == 1
-
-    run("python", "-m", "pip", "check")
-    assert "nothing to report" in run("llamapar", "check", "--model", "llama3-8b", "--tp", "8")
-    assert run("python", "-c", "import llamapar; print(llamapar.__file__)").strip() == str(
-        image.app / "llamapar" / "__init__.py"
-    )
-    listed = run("python", "-m", "pip", "list", "--format=json", "--exclude=pip", "--exclude=llamapar")
-    found = {
-        canonicalize_name(entry["name"]): entry["version"].partition("+")[0] for entry in json.loads(listed)
-    }
-    unpinned = found.keys() - PINS
-    assert {name: found[name] for name in found.keys() - unpinned}.items() <= PINS.items()
-    # torch itself fixes the versions of what it needs on CUDA machines.
-    assert not [name for name in unpinned if not name.startswith(("cuda-", "nvidia-", "triton"))]
-    check_the_server(image)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 import llamapar as lp
@@ -77,15 +76,6 @@ def saved(
 # -- reproduce it --------------------------------------------------------------------------------
 
 
-def test_at_70bs_true_size() -> None:
-    last = {}
-    for program in (unpad_then_gather, gather_then_unpad):
-        tape = lp.tape(program, "llama3.1-70b", {"tp": 8}, padding=DEFAULT)
-        assert tape.errors == {}
-        last[program] = set(tape.steps[-1].local.values())
-    assert last == {unpad_then_gather: {(16064, 8192)}, gather_then_unpad: {(128256, 8192)}}
-
-
 @pytest.mark.parametrize("engine", ["local", pytest.param("processes", marks=pytest.mark.soak)])
 def test_each_rank_writes_its_own_shard_and_the_right_order_every_row(
     weights: dict[str, Tensor], engine: str
@@ -97,22 +87,6 @@ def test_each_rank_writes_its_own_shard_and_the_right_order_every_row(
     assert not written[7][-256:].any()
     for whole in saved(gather_then_unpad, weights, 8, engine=engine):
         assert whole.equal(weights[EMBEDDING])
-
-
-@pytest.mark.parametrize(
-    ("tp", "multiple", "pads", "rows"),
-    [(4, 64, 0, 128256), (8, 32, 0, 128256), (16, 32, 256, 8032)],
-)
-def test_the_wrong_order_goes_unnoticed_where_nothing_is_padded(
-    weights: dict[str, Tensor], tp: int, multiple: int, pads: int, rows: int
-) -> None:
-    rule = lp.Padding(multiple, per_tp=True)
-    assert rule.padded(128256, tp) - 128256 == pads
-    wrong = saved(unpad_then_gather, weights, tp, rule)[0]
-    right = saved(gather_then_unpad, weights, tp, rule)[0]
-    assert right.equal(weights[EMBEDDING])
-    assert len(wrong) == rows
-    assert wrong.equal(right) == (pads == 0)
 
 
 # -- see it, and let nothing be made of it -----------------------------------------------------------
@@ -183,55 +157,7 @@ def test_the_right_order_is_proved_by_shape_and_every_byte(
     assert told == (f"pytorch_model.bin: {EMBEDDING} differs from row 16063 on",)
 
 
-def test_shards_joined_in_another_order_have_the_right_shape(
-    trained: Path, weights: dict[str, Tensor], tmp_path: Path
-) -> None:
-    shards = saved(unpad_then_gather, weights, 8)
-    for name, order in {"ranks": range(8), "swapped": (1, 0, *range(2, 8))}.items():
-        joined = torch.cat([shards[rank] for rank in order])[:128256]
-        folder = save(tmp_path / name, weights | {EMBEDDING: joined})
-        assert lp.checkpoint.inspect(folder).ok
-        assert lp.checkpoint.verify(folder, against=trained).ok == (name == "ranks")
-
-
-def test_the_optimizers_message_is_the_same_padding() -> None:
-    message = lp.check(BIG, {"tp": 8}, framework="colossalai").findings[0].frameworks["colossalai"].message
-    assert "[128256, 8192]" in message
-    assert "[16064, 8192]" in message
-    assert 16064 * 8 == DEFAULT.padded(128256, 8) == 128512 != 128256
-    cause = lp.explain(message, model=BIG, tp=8).best
-    assert cause is not None
-    assert cause.cause == "128256 rows are padded to 128512 before they are cut over 8 ranks"
-    assert cause.equations == ("16064·8 = 128512 = 128256 + 256 pad rows",)
-    assert lp.check(BIG, {"tp": 4}, framework="colossalai").ok
-
-
 # -- from one TP to another --------------------------------------------------------------------------
-
-ROWS = {4: 32064, 8: 16064, 16: 8064}
-"""TP → rows of a rank under the default: 128256, 128512 and 129024 in all."""
-
-
-def cut(source: Path, target: Path, tp: int, rule: lp.Padding = DEFAULT) -> None:
-    lp.checkpoint.reshard(source, target, tp=tp, padding=rule, kv_replication=tp > MODEL.n_kv_heads)
-
-
-def stored(folder: Path, tp: int) -> list[Tensor]:
-    return [load_file(folder / f"tp{rank:02d}-pp00.safetensors")[EMBEDDING] for rank in range(tp)]
-
-
-def test_what_a_rank_stores(trained: Path, weights: dict[str, Tensor], tmp_path: Path) -> None:
-    for tp, rows in ROWS.items():
-        cut(trained, tmp_path / f"tp{tp}", tp)
-        shards = stored(tmp_path / f"tp{tp}", tp)
-        assert {tuple(t.shape) for t in shards} == {(rows, 16)}
-        assert torch.cat(shards)[:128256].equal(weights[EMBEDDING])
-        assert not torch.cat(shards)[128256:].any()
-    ranks = saved(unpad_then_gather, weights, 8)  # what the ranks hold is what is stored for them
-    assert all(own.equal(stored) for own, stored in zip(ranks, stored(tmp_path / "tp8", 8), strict=True))
-    cut(tmp_path / "tp8", tmp_path / "mended", 8, lp.Padding(32, per_tp=True))
-    assert {tuple(t.shape) for t in stored(tmp_path / "mended", 8)} == {(16032, 16)}
-    assert lp.checkpoint.verify(tmp_path / "mended", against=trained).ok
 
 
 def test_the_page_on_checkpoints(

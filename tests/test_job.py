@@ -79,18 +79,6 @@ def test_paddings_are_paddings_or_names() -> None:
         assert refusal.value.field == "padding"
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("gpu_s", "gpus"), ("seqlen", "seq_len"), ("micro_batche", "micro_batches"), ("", None)],
-)
-def test_a_misspelt_argument_is_named(name: str, meant: str | None) -> None:
-    with pytest.raises(lp.LayoutError, match=f"argument='{name}' is not known") as refusal:
-        lp.check(B8, {}, **{name: 8})
-    assert refusal.value.field == "argument"
-    assert not {"model", "layout"} & {*refusal.value.why.removeprefix("known are ").split(", ")}
-    assert meant is None or refusal.value.choose[0] == meant
-
-
 def test_a_job_is_a_value() -> None:
     job = lp.Job.of(B8, {"tp": 8}, gpus=8)
     assert job == lp.Job.of(lp.model(B8), lp.Layout(tp=8), gpus=8, gpus_per_node=8)

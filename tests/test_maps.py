@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from inputs import BAD_COUNTS, Hostile, Page, layouts, models
+from inputs import BAD_COUNTS, Page, layouts, models
 from llamapar.describe.splits import LAYER_SPLITS, Padding
 from llamapar.place.rank_grid import MAX_CELLS
 from llamapar.records.tables import SHOWN
@@ -420,16 +420,3 @@ def test_maps_refuse_bad_input() -> None:
                 lp.ranks({"tp": 8}, value)  # type: ignore[arg-type]
     with pytest.raises(lp.LayoutError, match="cp=131072: the sequence map lists at most 65536 ranks"):
         lp.sequence({"cp": 2**17}, 2**20)
-
-
-@pytest.mark.parametrize("value", [3, "no such", Hostile(), ["head-tail"]])
-def test_maps_refuse_unknown_names(value: Any) -> None:
-    for ask, told in (
-        (lambda: lp.sequence({"cp": 2}, 8, chunking=value), r"chunking=.* is not known"),
-        (lambda: lp.stages("tiny", {"pp": 2}, layer_split=value), r"split=.* is not known"),
-        (lambda: lp.vocab("tiny", {"tp": 2}, padding=value), r"padding=.* is not known"),
-        (lambda: lp.heads("tiny", kv_replication=value), r"kv_replication=.* must be True or False"),
-        (lambda: lp.heads("tiny", interleave=value), r"interleave=.* must be True or False"),
-    ):
-        with pytest.raises(lp.LayoutError, match=told):
-            ask()

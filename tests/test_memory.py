@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -75,32 +74,7 @@ def test_every_term_is_its_formula_of_its_inputs_with_a_source(options: dict[str
                 assert term.used or term.formula.isdecimal()
 
 
-def test_text_shows_formula_inputs_and_source() -> None:
-    lines = str(worst(B8, {"dp": 8, "zero": 0})).splitlines()
-    row = next(line for line in lines if line.startswith("optimizer states"))
-    cells = ["optimizer states", "64,242,089,984", "2 * own * wide", "own=8,030,261,248, wide=4"]
-    assert re.split(r"  +", row)[:4] == cells
-    found = lp.memory(B8, {"tp": 2, "dp": 4}, seq_len=8192)
-    head = "llama3.1-8b, tp=2 cp=1 pp=1 dp=4, seq_len=8192, micro_batch=1: exact accounting"
-    assert str(found).startswith(head)
-    assert str(found).endswith(found.verdict)
-
-
 # -- the JSON --------------------------------------------------------------------------------------
-
-
-def test_json_is_the_form_of_the_command() -> None:
-    found = lp.memory(B405, PAPER, seq_len=8192, micro_batch=1, global_batch=2048)
-    said = json.loads(json.dumps(found.as_dict()))
-    assert tuple(said) == found.json_names
-    assert said["counters"] == {name: list(figure) for name, figure in found.counters.items()}
-    assert said["low_bytes"] < said["expected_bytes"] == said["worst"]["total_bytes"] < said["high_bytes"]
-    assert [s["stage"] for s in said["stages"]] == list(range(16))
-    for stage in [*said["stages"], said["worst"]]:
-        assert list(stage) == ["stage", "total_bytes", "terms"]
-        assert stage["total_bytes"] == sum(stage["terms"].values())
-    assert said["worst"] == max(said["stages"], key=lambda s: s["total_bytes"])
-    assert said["fits"] is (said["high_bytes"] <= found.hbm_bytes)
 
 
 def test_defaults() -> None:

@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -31,7 +30,6 @@ from llamapar.timing.plan import SLOW, Plan
 from llamapar.timing.ranking import TIE
 from llamapar.timing.search import (
     EVERY_SCHEDULE,
-    RECOMPUTE,
     SPLIT,
     Candidate,
     bubble_of,
@@ -391,33 +389,6 @@ def test_nothing_fits() -> None:
     told = r"^no layout of 8 h100-80gb holds llama3\.1-405b with this batch"
     with pytest.raises(lp.LlamaparError, match=told):
         _ = none.best
-
-
-def test_json_is_what_scripts_read(run: Callable[[str], tuple[int, str, str]]) -> None:
-    words = "plan --model llama3-8b --gpus 8 --seq-len 8192 --global-batch 16"
-    status, out, _ = run(f"{words} --top 3 --json")
-    said = json.loads(out)
-    assert (status, len(said["layouts"])) == (0, 3)
-    assert set(said["layouts"][0]) == {
-        *("tp", "cp", "pp", "dp", "dp_replicate", "micro_batch", "virtual_stages", "schedule", "zero"),
-        *(
-            "recompute",
-            "layer_split",
-            "step_seconds",
-            "mfu",
-            "memory_gib",
-            "least_gib",
-            "most_gib",
-            "outcome",
-        ),
-        *("why", "place"),
-    }
-    assert said["considered"] == small().considered
-    assert {one["recompute"] for one in said["layouts"]} <= set(RECOMPUTE)
-    status, out, _ = run(f"{words} --export torchtitan")
-    assert status == 0
-    assert f"tensor_parallel_degree = {small().best.layout.tp}" in out
-    assert run(f"{words} --export torchtita")[0] == 2
 
 
 # -- what may fit, and what a trainer has ----------------------------------------------------------

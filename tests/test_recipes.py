@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from math import prod
 from typing import Any
 
 import pytest
 
-import make_recipes
 import recipes
 from llamapar.describe.options import OPTIONS
 
 ROWS = recipes.recipes()
 OWN = {"name", "trainer", "published", "source"}
 FIGURES = {"step_seconds", "tokens_per_s_per_gpu", "tflops_per_gpu", "max_reserved_gib", "peak_gb"}
-
-
-def test_the_fixture_is_what_its_script_makes() -> None:
-    assert json.loads(json.dumps(make_recipes.rows())) == ROWS
 
 
 def test_recipes_are_many_and_each_says_where_it_stands() -> None:

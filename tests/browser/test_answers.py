@@ -98,36 +98,6 @@ def test_a_turn_is_pressed_right_after_typing(explorer: Panel) -> None:
     wait_until(lambda: explorer.kernel("panel.payload['fits']") == "True", what="a job that fits", seconds=10)
 
 
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [
-        ("panel.set(tp=10**5000)", "tp=an integer of 16610 bits"),
-        (r"panel.set(padding='\ud800')", r"padding='\ud800'"),
-    ],
-)
-def test_what_no_page_can_hold_is_told(explorer: Panel, code: str, told: str) -> None:
-    explorer.kernel(code)
-    expect(explorer.root.locator(".lp-finding").first).to_contain_text(told)
-    if "tp=" in code:
-        assert explorer.control("tp").input_value() in told
-    explorer.control("preset", "select").select_option("llama3.1-8b")
-    explorer.settle("preset", lambda preset: preset == "llama3.1-8b")
-
-
-def test_a_fault_of_ours_is_told_and_the_page_goes_on(explorer: Panel) -> None:
-    explorer.kernel(
-        "whole = type(panel._state).outcome\ntype(panel._state).outcome = property(lambda state: 1 / 0)"
-    )
-    explorer.control("dp", "input[type=range]").press("ArrowRight")
-    expect(explorer.answer).to_contain_text("not done: ZeroDivisionError: 'division by zero'")
-    explorer.settle()
-    assert explorer.control("dp").input_value() == "128"
-    explorer.kernel("type(panel._state).outcome = whole")
-    explorer.control("dp", "input[type=range]").press("ArrowLeft")
-    explorer.settle("dp", lambda dp: dp == 64)
-    expect(explorer.answer).to_be_empty()
-
-
 @pytest.mark.soak
 def test_the_clinic_answers_after_any_change_of_the_kernel(notebook: Notebook) -> None:
     notebook.run(2)

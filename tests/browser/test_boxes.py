@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.access import serious, unreached
-from browser.hands import move_box, settle_boxes
 from browser.lab import Lab, Notebook, scratch_notebook
 from browser.panel import ASK, OUTSIDE, RESTART
 from inputs import few
@@ -226,19 +224,6 @@ def test_what_is_saved_is_the_folded_answer_and_no_widget(notebook: Notebook) ->
         assert "".join(output["data"]["text/html"]).startswith("<details><summary><b>")
         assert output["metadata"] == {}
     assert "widgets" not in saved["metadata"]
-
-
-@pytest.mark.soak
-def test_a_hand_that_answers_at_random_is_followed(
-    notebook: Notebook, counts: Callable[[int, int, int], int]
-) -> None:
-    draw = random.Random(32)
-    for step in range(counts(15, 30, 250)):
-        move_box(box(notebook, draw.randrange(1, len(CELLS))), draw)
-        if step % 5 == 4:
-            settle_boxes(notebook)
-    settle_boxes(notebook)
-    assert notebook.page.locator(".lp-quiz .lp-problem", has_text="not done").count() == 0
 
 
 @pytest.mark.soak

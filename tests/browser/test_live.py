@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.access import serious, unreached
-from browser.hands import kernel, live_agrees, move_live
+from browser.hands import kernel, live_agrees
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import OUTSIDE, RESTART
 from inputs import few
@@ -108,32 +107,6 @@ def test_play_goes_once_through_the_ladder_and_halts_where_it_breaks(notebook: N
     settle(notebook)
 
 
-@pytest.mark.soak
-def test_another_knob_has_its_own_ladder(notebook: Notebook) -> None:
-    memory, stages = live(notebook, NAMES.index("memory")), live(notebook, NAMES.index("stages"))
-    memory.locator("[data-knob=pp]").press("Enter")
-    expect(rung(memory, 32)).to_be_visible()
-    expect(memory.locator("[data-knob=pp]")).to_be_focused()
-    expect(memory.get_by_role("button", name="play PP")).to_be_visible()
-    rung(memory, 32).click()
-    expect(rung(stages, 32)).to_have_attribute("aria-checked", "true")
-    memory.locator("[data-knob=recompute]").click()
-    memory.locator(".lp-rung[data-value=none]").click()
-    expect(memory.locator(".lp-code code")).to_contain_text("pp=32, dp=128, recompute='none'")
-    memory.locator(".lp-says").hover()
-    settle(notebook)
-    memory.locator("[data-knob=tp]").click()
-    expect(memory.locator(".lp-rung[aria-checked=true]")).to_contain_text("TP")
-    rung(memory, 1).click()
-    expect(rung(memory, 1)).to_have_attribute("data-broken", "yes")
-    memory.evaluate(RECORD)
-    memory.get_by_role("button", name="play TP").click()
-    # it does not fit at first either: play goes on
-    wait_until(played(memory, 1, 2, 4), what="TP plays from 1 to 4")
-    memory.get_by_role("button", name="stop").click()
-    settle(notebook)
-
-
 def test_a_value_that_is_refused_says_why_and_stands(notebook: Notebook) -> None:
     layer = live(notebook, NAMES.index("layer"))
     rung(layer, 16).click()
@@ -174,17 +147,6 @@ def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
 def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
     for cell in range(len(NAMES)):
         assert unreached(live(notebook, cell)) == []
-
-
-@pytest.mark.soak
-def test_a_hand_that_moves_at_random_is_followed(
-    notebook: Notebook, counts: Callable[[int, int, int], int]
-) -> None:
-    draw = random.Random(32)
-    for _ in range(counts(10, 25, 250)):
-        cell = draw.randrange(len(NAMES))
-        move_live(notebook, live(notebook, cell), NAMES[cell], draw)
-        settle(notebook)
 
 
 @pytest.mark.soak

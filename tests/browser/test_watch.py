@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.access import serious, unreached
-from browser.hands import kernel, move_watch, watch_agrees
+from browser.hands import kernel, watch_agrees
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import OUTSIDE
 from inputs import few
@@ -355,19 +354,6 @@ def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
 
 def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
     assert unreached(panel(notebook, 0)) == []
-
-
-@pytest.mark.soak
-def test_a_hand_that_moves_at_random_is_followed(
-    notebook: Notebook, counts: Callable[[int, int, int], int]
-) -> None:
-    draw = random.Random(33)
-    notebook.page.set_viewport_size({"width": 1280, "height": 2600})
-    for _ in range(counts(10, 20, 250)):
-        cell = draw.randrange(len(NAMES))
-        move_watch(notebook, panel(notebook, cell), draw)
-        settle(notebook, cell)
-    settle(notebook)
 
 
 def test_a_cell_of_real_ranks_opens_in_watch(notebook: Notebook) -> None:
