@@ -20,13 +20,16 @@ from IPython.display import display
 from llamapar.describe import typed_numbers
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.options import Values
-from llamapar.diagnosis import Explanation, explain
+from llamapar.diagnosis import Explanation, explain, newest
 from llamapar.errors import MAX_DEGREE, LayoutError, LlamaparError, real, whole
 from llamapar.figures import view
 from llamapar.frameworks import framework as find_framework
 
 if TYPE_CHECKING:
     from llamapar.execution.cell_result import CellResult
+
+Failure = str | BaseException | newest.Failed
+"""A text, an error, or a result that is not ok."""
 
 _SHAPED = (RuntimeError, ValueError, AssertionError, ZeroDivisionError, IndexError, TypeError)
 _OPTION = rf"--(model|framework|{'|'.join(AXES)})[=\s]\s*(\S+)"
@@ -65,12 +68,13 @@ def _parsed(line: str) -> tuple[Values, str]:
 class LlamaparMagics(Magics):
     """The magics `%explain`, `%clinic`, `%debug_shapes`, `%%ranks`, and the hook that runs after every cell.
 
-    last: the error of the last cell that failed; failed: the number of that cell; layout: its layout, if
-    `%%ranks` ran it. on_ranks: what came of `%%ranks` in the cell that runs. unnumbered: cells as the history
-    of the session does not have them: it keeps none in some front ends, and of `%%ranks` the call.
+    failed: the number of the last cell that failed; layout: its layout, if `%%ranks` ran it. seen: the newest
+    failure before the cell that runs. on_ranks: what came of `%%ranks` in the cell that runs. unnumbered:
+    cells as the history of the session does not have them: it keeps none in some front ends, and of `%%ranks`
+    the call.
     """
 
-    last: BaseException | None = None
+    seen: object = None
     failed: int | None = None
     layout: Layout | None = None
 
@@ -87,11 +91,15 @@ class LlamaparMagics(Magics):
                 number = len(self.shell.user_ns["In"]) + len(self.unnumbered)
                 self.unnumbered[number] = self.shell.transform_cell(result.info.raw_cell)
             if error and not isinstance(error, UsageError):
-                self.last, self.failed, self.layout = error, number, None
+                self.failed, self.layout = number, None
+                # An assertion about a run that failed in this cell says less than the run.
+                if not (isinstance(error, AssertionError) and newest.newest() is not self.seen):
+                    newest.note(error)
             elif number is not None and self.on_ranks and not self.on_ranks.ok:
                 self.failed, self.layout = number, self.on_ranks.layout
                 self.unnumbered[number] = self.on_ranks.source
-            self.on_ranks = None
+                newest.note(self.on_ranks)
+            self.on_ranks, self.seen = None, newest.newest()
             # An error of the library says itself what is wrong; read as another's it is blamed on a layout.
             if isinstance(error, _SHAPED) and not isinstance(error, LlamaparError):
                 found = explain(error)
@@ -104,7 +112,7 @@ class LlamaparMagics(Magics):
     @no_var_expand
     @line_cell_magic
     def explain(self, line: str, cell: str = "") -> None:
-        """Why the last error came about, or the one whose text follows: %explain TEXT, or a cell %%explain.
+        """Why the newest failure came about, of a cell, a run or ranks: %explain; of a text: %explain TEXT.
 
         Options: --tp N, --cp N, --pp N, --dp N, --model NAME, --framework NAME.
         """
@@ -113,22 +121,25 @@ class LlamaparMagics(Magics):
     @no_var_expand
     @line_magic
     def clinic(self, line: str) -> None:
-        """The last error in a panel, with its live facts, or the text that follows: %clinic [OPTIONS] [TEXT].
+        """The newest failure in a panel, with its live facts, or a text: %clinic [OPTIONS] [TEXT].
 
         Options: as of %explain.
         """
         from llamapar.panels.clinic_panel import clinic  # widgets, when they are first asked for
 
-        self._ask(line, "", lambda what, given: display(clinic(what, **given)))
+        def opened(what: Failure, given: Values) -> None:
+            text = what if isinstance(what, str | BaseException) else explain(what).line
+            display(clinic(text, **given))
 
-    def _ask(self, line: str, cell: str, answer: Callable[[str | BaseException, Values], None]) -> None:
-        """Answer of a magic about its text, or without one about the last error, with its options."""
-        last = getattr(sys, "last_value", None)
-        error = self.last if isinstance(last, UsageError | None) else last
+        self._ask(line, "", opened)
+
+    def _ask(self, line: str, cell: str, answer: Callable[[Failure, Values], None]) -> None:
+        """Answer of a magic about its text, or without one about the newest failure, with its options."""
         try:
             given, text = _parsed(line)
-            what = f"{text}\n{cell}".strip() or error
-            if what is None:
+            # What failed before the extension was loaded, only Python knows.
+            what = f"{text}\n{cell}".strip() or newest.newest() or getattr(sys, "last_value", None)
+            if what is None or isinstance(what, UsageError):
                 raise UsageError(f"no error so far: {_USAGE}")
             answer(what, given)
         except LlamaparError as problem:

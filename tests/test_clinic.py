@@ -71,11 +71,10 @@ def test_a_traceback_fills_the_fields() -> None:
     assert shown.pop("tp") == (16, "in the text")
     assert shown == {name: (getattr(lp.model("llama3-8b"), name), "the model's") for name in shown}
     assert panel.payload["verdict"] == "sharding"
-    assert panel.payload["status"] == "A sharding problem"
-    best = panel.payload["diagnoses"][0]
-    assert best["cause"] == "a rank holds 64 columns, half a head of 128: 8 KV heads over tp=16"
-    assert "title" not in best  # a card leads with the cause, not with an identifier
-    assert best["equations"] == ["8192 × 64 = 524288", "64 = 8·128/16 = half a head"]
+    cause = "a rank holds 64 columns, half a head of 128: 8 KV heads over tp=16"
+    assert panel.payload["status"] == f"A sharding problem: {cause}"
+    best = panel.payload["parts"]
+    assert best["proof"] == ["8192 × 64 = 524288", "64 = 8·128/16 = half a head"]
     assert best["fixes"][0][0] == "tensor_parallel_degree=8 dp=2 (8·1·1·2 = 16 ranks)"
     assert panel.payload["figure"]["layout"]["title"]["text"] == "llama3-8b: query and KV heads over tp=16"
 
@@ -83,16 +82,16 @@ def test_a_traceback_fills_the_fields() -> None:
 def test_what_numbers_imply_is_marked_and_what_is_typed_wins() -> None:
     panel = lp.clinic(KV)
     assert panel.payload["origins"] == {"tp": "implied", "n_kv_heads": "implied"}
-    assert panel.payload["diagnoses"][0]["fixes"] == []  # of which model?
-    assert panel.payload["diagnoses"][0]["words"]
+    assert panel.payload["parts"]["fixes"] == []  # of which model?
+    assert panel.payload["parts"]["edit"]
     receive(panel, kind="set", changes={"tp": 32, "n_kv_heads": 16})
     assert panel.payload["origins"]["tp"] == "yours"
-    assert "64 = 16·128/32 = half a head" in panel.payload["diagnoses"][0]["equations"]
+    assert "64 = 16·128/32 = half a head" in panel.payload["parts"]["proof"]
     receive(panel, kind="set", changes={"tp": None, "n_kv_heads": None})
     assert panel.payload["origins"]["tp"] == "implied"
     alone = lp.clinic(KV, model="llama3-8b")
     assert alone.payload["origins"]["tp"] == "implied"
-    assert alone.payload["diagnoses"][0]["fixes"][0][0] == "tp=8 dp=2 (8·1·1·2 = 16 ranks)"
+    assert alone.payload["parts"]["fixes"][0][0] == "tp=8 dp=2 (8·1·1·2 = 16 ranks)"
     over = lp.clinic(TITAN, model="llama3-70b", tp=32)
     assert over.payload["values"]["model"] == "llama3-70b"
     assert over.payload["values"]["tp"] == 32
@@ -138,18 +137,16 @@ def test_every_fix_opens_an_explorer_where_nothing_is_wrong(
 
 def test_a_button_does_the_same_and_a_wrong_one_says_so() -> None:
     panel = lp.clinic(TITAN)
-    receive(panel, kind="fix", diagnosis=0, fix=1, seq=panel.payload["seq"] - 1)
+    receive(panel, kind="fix", fix=1, seq=panel.payload["seq"] - 1)
     assert panel.explorer is None, "a press means what stood there"
-    receive(panel, kind="fix", diagnosis=0, fix=1)
+    receive(panel, kind="fix", fix=1)
     assert str(panel.explorer.layout) == "tp=8 cp=2 pp=1 dp=1"
     assert panel.explorer.payload["values"]["framework"] == "torchtitan"
     with pytest.raises(lp.LlamaparError, match="fix=9: there are 3"):
         panel.open_fix(9)
-    with pytest.raises(lp.LlamaparError, match="diagnosis=9: there are"):
-        panel.open_fix(0, 9)
     with pytest.raises(lp.LlamaparError, match="a layout is mended where model and degrees are known"):
         lp.clinic(KV).open_fix()
-    with pytest.raises(lp.LlamaparError, match="diagnosis=0: there are 0"):
+    with pytest.raises(lp.LlamaparError, match="fix=0: there are 0"):
         lp.clinic().open_fix()
 
 
@@ -194,8 +191,8 @@ def test_a_wrong_field_is_told_and_the_rest_counts(name: str, value: Any) -> Non
         {"kind": "set", "changes": {"__class__": 1}},
         {"kind": "set", "changes": {"text": 5}},
         {"kind": "set", "changes": {"text": ["a"]}},
-        {"kind": "fix", "diagnosis": 99, "fix": 0},
-        {"kind": "fix", "diagnosis": "x", "fix": None},
+        {"kind": "fix", "fix": 99},
+        {"kind": "fix", "fix": None},
         {"kind": "load", "text": "/etc/passwd", "name": "x"},
         {"kind": "load", "text": "[" * 100_000, "name": "x"},
         {"kind": "nothing"},
@@ -229,7 +226,7 @@ def test_what_no_page_can_hold_is_sent_in_words(name: str) -> None:
 def test_another_verdict_than_sharding_is_shown_like_any_other() -> None:
     panel = lp.clinic("size mismatch for lm_head.weight: torch.Size([128256, 8192]) against [32000, 8192]")
     assert panel.payload["verdict"] == "not_sharding"
-    assert panel.payload["status"] == "Not a sharding problem"
+    assert panel.payload["status"].startswith("Not a sharding problem: ")
     assert panel.payload["figure"] is not None
     panel.set(text="KeyError: 'tp'")
     assert panel.payload["verdict"] == "unknown"
@@ -260,7 +257,7 @@ def test_a_fault_of_ours_keeps_the_text(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.undo()
     monkeypatch.setattr(ours, "view", broken)
     receive(panel, kind="set", changes={"tp": 16})
-    assert panel.payload["diagnoses"]
+    assert panel.payload["parts"]["proof"]
     assert panel.payload["reason"] == "the picture failed: ZeroDivisionError: of ours"
 
 
@@ -297,7 +294,7 @@ def test_a_long_log_is_read_whole_and_shown_in_part() -> None:
     with within(3):  # some 0.5 s
         panel.set(text=log)
     assert panel.explanation.best.category == "kv_heads_lt_tp"
-    assert panel.payload["line"] == KV
+    assert panel.payload["parts"]["where"] == [f"{KV}  (rank 0)"]
     assert len(panel.text) <= LIMIT
     assert "characters are read and not shown" in panel.text
 

@@ -25,6 +25,7 @@ def ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveS
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     for name in ("last_value", "last_type", "last_traceback", "last_exc"):
         monkeypatch.delattr(sys, name, raising=False)
+    monkeypatch.setattr("llamapar.diagnosis.newest._newest", [])
     hook = sys.displayhook
     quiet = Config({"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}})
     InteractiveShell.clear_instance()
@@ -319,6 +320,23 @@ def test_markup_and_control_characters_are_shown_as_they_are(cell: Cell) -> None
     (out,) = cell("import torch\nw = {'<b>': torch.zeros(6)}\nw['<b>'].view(4, 3)")[1]  # of a frame
     assert ">w[&#x27;&lt;b&gt;&#x27;]</td>" in out.data["text/html"]
     assert "       w['<b>']  [6] float32" in out.data["text/plain"].splitlines()
+
+
+def test_explain_is_about_the_newest_failure_of_any_kind(cell: Cell) -> None:
+    run = "import llamapar as lp\nlp.run('attention', 'tiny', {'tp': 16}, force=True, engine='local')"
+    ranks = "%%ranks tp=2\ntorch.zeros(2, 3).view(4)"
+    slip = "import torch\ntorch.zeros(6).view(4)"
+    failures = {
+        slip: "where  line 2: torch.zeros(6).view(4)",
+        run: "A sharding problem: a rank holds 4 columns, half a head of 8",
+        ranks: "where  cell:1  torch.zeros(2, 3).view(4): RuntimeError: shape '[4]'",
+        f"{run}.ok or 1 / 0": "where  line 2: 1 / 0",
+        f"assert {run.partition(chr(10))[2]}.ok": "A sharding problem: a rank holds 4 columns",
+    }
+    for source, told in [*failures.items(), *reversed(failures.items())]:
+        cell(source)
+        cell("1 + 1")
+        assert told in text_of(cell("%explain")[1]), source
 
 
 # -- %clinic -------------------------------------------------------------------------------------

@@ -146,11 +146,11 @@ class Explanation:
 
     verdict: "sharding", "not_sharding" or "unknown". what: the sentence to show, "" for verdict and reason.
     line: the root cause as quoted from a text; ranks: those that reported it. live: the facts of the frame
-    that raised. edit: lines of a diff, "- …" and "+ …". proof: what came of the edit, in lines that begin
-    with "proved" or "runs". rivals: what else it may be, and what was not tried. next: calls and commands
-    that go on. level: how sure; None for that of the likeliest diagnosis. source: who says so. diagnoses:
-    causes with their arithmetic, likeliest first. known: given facts, and those that a text states. hang:
-    calls that have not ended.
+    that raised; operands: rows below its head, in place of the frame's own. edit: lines of a diff, "- …" and
+    "+ …". proof: what came of the edit, in lines that begin with "proved" or "runs". rivals: what else it may
+    be, and what was not tried. next: calls and commands that go on. level: how sure; None for that of the
+    likeliest diagnosis. source: who says so. diagnoses: causes with their arithmetic, likeliest first. known:
+    given facts, and those that a text states. hang: calls that have not ended.
     """
 
     verdict: str
@@ -162,6 +162,7 @@ class Explanation:
     live: LiveFacts | None = None
     hang: HangRecord | None = None
     what: str = ""
+    operands: tuple[tuple[str, ...], ...] = ()
     edit: tuple[str, ...] = ()
     proof: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
@@ -249,7 +250,9 @@ class Explanation:
     def _operands(self) -> list[Row]:
         if self.hang is not None:
             return self.hang.rows()
-        rows = [*self.live.rows()] if self.live is not None else []
+        rows = list(self.operands)
+        if self.live is not None and not rows:
+            rows = list(self.live.rows())
         return [HEAD, *rows] if rows else []
 
     def _next(self) -> Iterator[str]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from llamapar.describe.layout import Layout
+from llamapar.diagnosis import Explanation
+from llamapar.diagnosis.known import Known
+from llamapar.diagnosis.of_ranks import explain_ranks
 from llamapar.errors import PeerError
 from llamapar.records.tables import Record, plural
 from llamapar.records.trace import Place, Tape, TapeStep, grouped, some
@@ -64,6 +67,22 @@ class CellResult(Record):
     @property
     def ok(self) -> bool:
         return all(answer.error is None for answer in self.answers)
+
+    @cached_property
+    def explanation(self) -> Explanation | None:
+        """Why ranks raised: the first one's error, its line and what that read; None without an error."""
+        failed = [answer for answer in self.answers if answer.error is not None]
+        failed.sort(key=lambda answer: (isinstance(answer.error, PeerError), answer.at))
+        if not failed:
+            return None
+        errors = {answer.rank: answer.error for answer in failed if answer.error is not None}
+        found = explain_ranks(errors, Known.of(None, self.layout, None, {}))
+        report = self.reports[failed[0].rank]
+        line = (
+            f"{report.stopped.where}  {report.stopped.code}: {found.line}" if report.stopped else found.line
+        )
+        operands = tuple((name, what, "", "") for name, what in report.read.items())
+        return replace(found, line=line, operands=operands)
 
     @cached_property
     def lines(self) -> dict[Line, dict[int, LineDone]]:

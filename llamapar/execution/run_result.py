@@ -119,12 +119,15 @@ class RunResult(RankResult):
 
     @cached_property
     def explanation(self) -> Explanation | None:
-        """`lp.explain` of the first error that a rank raised; None without an error."""
+        """Why ranks raised, the first that did first; None without an error."""
         if not self.errors:
             return None
-        rank, error = next(iter(self.errors.items()))
-        raised = next(report for report in self.reports if report.rank == rank)
-        return tapes.explain_failure(self.task, error if error.__traceback__ else raised.traceback or error)
+        texts = {report.rank: report.traceback for report in self.reports}
+        raised = {
+            rank: error if error.__traceback__ else texts[rank] or error
+            for rank, error in self.errors.items()
+        }
+        return tapes.explain_failure(self.task, raised)
 
     @property
     def work(self) -> dict[int, Work]:

@@ -18,7 +18,9 @@ from functools import partial
 from torch import Tensor
 
 from llamapar.describe.layout import Layout
-from llamapar.diagnosis import Explanation, explain
+from llamapar.diagnosis import Explanation
+from llamapar.diagnosis.known import Known
+from llamapar.diagnosis.of_ranks import explain_ranks
 from llamapar.programs import PROGRAMS, llama
 from llamapar.records.tables import Plain
 from llamapar.records.trace import Place, Tape, TapeStep
@@ -85,13 +87,16 @@ def _kind(task: Task, rank: int) -> Hashable:
     return tuple(t.shape for t in own.values()), 0 if even else coord.cp
 
 
-def explain_failure(task: Task, what: BaseException | str) -> Explanation:
-    """`lp.explain` of an error of the task, with everything the task says about model and layout."""
+def explain_failure(task: Task, errors: Mapping[int, BaseException | str]) -> Explanation:
+    """The errors of a task's ranks explained, with everything the task says about model and layout.
+
+    errors: rank → exception or traceback, the first that raised first.
+    """
     setting = task.setting
     given: Plain = {"seq_len": setting.seq_len, "global_batch": setting.global_batch}
     if setting.kv_replication:
         given["n_kv_heads"] = max(setting.model.n_kv_heads, setting.layout.tp)
-    return explain(what, setting.model, setting.layout, **given)
+    return explain_ranks(errors, Known.of(setting.model, setting.layout, None, given))
 
 
 def shape_tape(task: Task, why: str = "", places: Mapping[int, int] | None = None) -> Tape:
@@ -138,7 +143,7 @@ def shape_tape(task: Task, why: str = "", places: Mapping[int, int] | None = Non
     for at, errors in failed.items():
         key = at._replace(name=at.code.partition(" = ")[0] if " = " in at.code else "")
         words = {r: f"{type(error).__name__}: {error}" for r, error in errors.items()}
-        cause = explain_failure(task, next(iter(errors.values()))).cause
+        cause = explain_failure(task, errors).cause
         steps.append(replace(step(key, {}), error=words, why=why, cause=cause))
     return Tape(task.program.name, str(layout), tuple(steps), len(ranks), layout.world)
 

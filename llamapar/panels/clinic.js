@@ -17,8 +17,8 @@ async function readRun(files, ask, log) {
   await readFiles(files.filter((file) => !isLog(file)), ask);
 }
 
-// How sure an answer is and what would make it surer: a box for each fact that a field knows, its name for another.
-function asked({ sure, asks }, send) {
+// What to do next: commands, and a box for each missing fact that a field knows, its name for another.
+function nextSteps({ next, asks }, send) {
   const box = ([need, field]) => {
     const size = field === "model" ? 16 : 7;
     const give = (event) => send({ [field]: event.target.value.trim() || null });
@@ -27,27 +27,28 @@ function asked({ sure, asks }, send) {
   };
   const boxes = asks.filter(([, field]) => field).map(box);
   const others = asks.filter(([, field]) => !field).map(([need]) => need);
-  return make("div", { class: "lp-why lp-asked" }, make("span", { class: "lp-sure" }, sure),
-    ...(boxes.length ? [" fill in ", ...boxes, " to narrow this down"] : []),
-    others.length ? `${boxes.length ? " also of use: " : " of use: "}${others.join(", ")}` : null);
+  const steps = next.filter((text) => !text.startsWith("pass "));
+  return [...steps.map((text) => make("div", {}, make("code", {}, text))),
+    asks.length ? make("div", { class: "lp-why lp-asked" }, ...(boxes.length ? ["fill in ", ...boxes, " to narrow this down"] : []),
+      others.length ? `${boxes.length ? " also of use: " : "of use: "}${others.join(", ")}` : null) : null];
 }
 
-// The cause in plain words, what to do, the arithmetic behind it, and how sure that is.
-function diagnosisCard(one, index, fix, send) {
-  const says = one.says.map(([framework, message, links]) => [framework, [make("code", {}, message), sources(links)]]);
-  const steps = one.equations.filter((step) => !one.cause.includes(step));
-  return card(index ? "note" : "error", { "data-category": one.category }, make("b", {}, one.cause),
-    tries(fixes(one.fixes, "open the Explorer on this layout", (k) => fix(index, k))),
-    one.words.length ? make("div", {}, `try ${one.words.join(", or ")}`) : null,
-    steps.length ? make("pre", { tabindex: 0 }, steps.join("\n")) : null,
-    asked(one, send),
+const block = (lines) => (lines.length ? make("pre", { tabindex: 0 }, lines.join("\n")) : null);
+
+// The parts of an explanation in their order: where, operands, edit, proof, else, next, how sure, who says so.
+function explanationCard(parts, fix, send) {
+  const { where, operands, edit, proof, source } = parts;
+  const cells = operands.map((one) => Object.values(one).map((cell) => [cell]));
+  const says = parts.says.map(([framework, message, links]) => [framework, [make("code", {}, message), sources(links)]]);
+  const diff = edit.filter((line) => /^[-+] /.test(line));
+  const words = edit.filter((line) => !diff.includes(line));
+  return card("error", { "data-category": parts.category }, where.map((line) => make("div", {}, make("code", {}, line))),
+    cells.length ? frameworksTable(cells, Object.keys(operands[0])) : null,
+    block(diff), tries(fixes(parts.fixes, "open the Explorer on this layout", fix)),
+    words.length ? make("div", {}, `try ${words.join(", or ")}`) : null, block(proof),
+    parts.else.length ? fold("or else", { class: "lp-folded" }, parts.else.map(why)) : null,
+    ...nextSteps(parts, send), parts.sure ? make("div", { class: "lp-sure" }, parts.sure) : null, ...source.map(why),
     says.length ? fold("who says so", { class: "lp-more" }, frameworksTable(says)) : null);
-}
-
-// What the process held where an exception was raised.
-function liveFacts({ where, operands }) {
-  const table = operands.length ? frameworksTable(operands.map((one) => Object.values(one).map((cell) => [cell])), Object.keys(operands[0])) : null;
-  return [...where.map((line) => make("div", {}, make("code", {}, line))), table].filter(Boolean);
 }
 
 // Real messages to press, while nothing else is there.
@@ -64,11 +65,10 @@ function render({ model, el }) {
   };
   const panel = buildPanel({ model, el }, "lp-clinic", pick);
   const { uid, payload, send, ask, figure, status, cards, controls } = panel;
-  const fix = (diagnosis, k) => ask({ kind: "fix", diagnosis, fix: k });
+  const fix = (k) => ask({ kind: "fix", fix: k });
   const box = make("textarea", { class: "lp-box", id: `${uid}-text`, rows: 7, spellcheck: "false", autocomplete: "off", wrap: "off" });
   const label = make("label", { for: box.id }, "Paste an error, a traceback or a log; drop its file here, or the run's settings");
   const left = make("div", { class: "lp-why", hidden: true });
-  const line = make("pre", {});
   const told = make("div", { class: "lp-told", hidden: true, "aria-live": "polite" });
   const open = button("open the Explorer on it", { hidden: true, onclick: () => ask({ kind: "open" }) });
   const asSettings = button("read the text as settings", { onclick: () => { if (box.value.trim()) ask({ kind: "settings", files: [["", box.value]] }); } });
@@ -78,10 +78,9 @@ function render({ model, el }) {
   panel.columns.prepend(drop);
   takeDrops(drop, ask, read);
   const examples = make("div", { class: "lp-examples", hidden: true });
-  const live = make("div", { class: "lp-frame", hidden: true });
   const ranks = make("div", { class: "lp-why lp-ranks", hidden: true });
   const grid = buildFigure(model, null, () => {});
-  panel.main.append(status, line, live, cards, figure.node, picked, ranks, grid.node, examples);
+  panel.main.append(status, cards, figure.node, picked, ranks, grid.node, examples);
   const below = make("div", { class: "lp-opened", hidden: true });
   el.append(below);
 
@@ -121,17 +120,10 @@ function render({ model, el }) {
     figure.node.hidden = !now.figure && Boolean(now.where || now.ranks || now.examples.length); // its reason would say nothing
     ranks.textContent = now.ranks;
     ranks.hidden = !now.ranks;
-    live.hidden = !now.live;
-    refill(live, now.live, () => (now.live ? liveFacts(now.live) : []));
     examples.hidden = !now.examples.length;
     refill(examples, now.examples, () => [make("b", {}, "Or press a real message:"), ...exampleRows(now.examples, send)]);
-    line.textContent = now.line;
-    line.hidden = !now.line || now.line === box.value.trim();
-    refill(cards, [now.diagnoses, now.problem], () => {
-      const [best, ...others] = now.diagnoses.map((one, index) => diagnosisCard(one, index, fix, send));
-      const more = others.length && fold(`or else: ${others.length} more`, { class: "lp-folded" }, others);
-      return [now.problem && problemCard(now.problem, send, `${uid}-problem`), best, more].filter(Boolean);
-    });
+    refill(cards, [now.parts, now.problem], () =>
+      [now.problem && problemCard(now.problem, send, `${uid}-problem`), now.parts && explanationCard(now.parts, fix, send)].filter(Boolean));
   };
   const showText = () => { if (model.get("text") !== sent) box.value = sent = model.get("text"); };
   let shown = null; // the Explorer's view

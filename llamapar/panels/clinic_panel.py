@@ -26,7 +26,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS, OTHER_DEFAULTS, Values
 from llamapar.describe.typed_numbers import parse_number
 from llamapar.describe.typed_numbers import typed as read_typed
-from llamapar.diagnosis import UNKNOWN, Diagnosis, Explanation, explain
+from llamapar.diagnosis import UNKNOWN, Explanation, Said, explain
 from llamapar.diagnosis.known import ARGUMENTS, model_named
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
 from llamapar.figures import View, view
@@ -54,6 +54,9 @@ BROUGHT, LIVE = "your files", "in the frame"
 
 _TABS = {"layers": "stages", "seq": "sequence", "world": "ranks", "vocab": "vocab", "embed": "vocab"}
 """The beginning of a category → the Explorer's tab that shows it; the others are about heads."""
+
+_SHOWN = ("where", "operands", "proof", "else", "next", "sure")
+"""Parts that the page shows as they are."""
 
 NOTHING = Explanation(UNKNOWN, "nothing pasted yet", ())
 
@@ -242,15 +245,13 @@ class Visit:
             "seq": seq,
             "values": values | {name: value for name, (value, _) in self.fields.items()},
             "origins": {name: origin for name, (_, origin) in self.fields.items()},
-            "status": self.status.removesuffix(f": {explained.best.cause}" if explained.best else ""),
+            "status": self.status,
             "verdict": explained.verdict,
-            "line": explained.line[:300],
             "problem": card(problem, FIELDS) if problem else None,
-            "diagnoses": [_diagnosis(one) for one in explained.diagnoses],
+            "parts": None if explained is NOTHING else _parts(explained),
             "figure": self._figure,
             "summary": drawn.summary if isinstance(drawn, View) else "",
             "reason": "" if isinstance(drawn, View) else drawn.what,
-            "live": explained.live and _live(explained),
             "examples": EXAMPLES if explained is NOTHING else [],
             "where": {"figure": where.spec, "summary": where.summary} if isinstance(where, View) else None,
             "ranks": where.what if isinstance(where, LlamaparError) else "",
@@ -293,14 +294,14 @@ class Clinic(Page[Visit]):
         """The result of `lp.explain` for the text and the fields."""
         return self._state.explanation
 
-    def open_fix(self, fix: int = 0, diagnosis: int = 0) -> Explorer:
+    def open_fix(self, fix: int = 0) -> Explorer:
         """Press a fix's button: opens an Explorer on the repaired layout, the same one each time."""
-        found, judge = self.explanation.diagnoses, self.explanation.known.framework
-        chosen = nth("diagnosis", diagnosis, found)
-        offered = [one for one in chosen.fixes if isinstance(one, Fix)]
+        best, judge = self.explanation.best, self.explanation.known.framework
+        offered = [one for one in (best.fixes if best else ()) if isinstance(one, Fix)]
         why = "" if offered else "a layout is mended where model and degrees are known"
         mended = nth("fix", fix, offered, why)
-        tab = next((t for start, t in _TABS.items() if chosen.category.startswith(start)), "heads")
+        category = best.category if best else ""
+        tab = next((t for start, t in _TABS.items() if category.startswith(start)), "heads")
         return self._open(lambda explorer: explorer.take(mended.job, judge.name if judge else "", tab))
 
     def open_files(self) -> Explorer:
@@ -325,7 +326,7 @@ class Clinic(Page[Visit]):
 
     def _press(self, kind: str, content: Values, current: bool) -> None:
         if kind == "fix" and current:
-            self.open_fix(int(content["fix"]), int(content["diagnosis"]))
+            self.open_fix(int(content["fix"]))
         elif kind == "open":
             self.open_files()
 
@@ -354,17 +355,23 @@ def _cut(text: str) -> str:
     return text[: LIMIT // 3 - 99] + left_out + text[LIMIT // 3 - LIMIT :]
 
 
-def _live(explained: Explanation) -> Values:
-    plain = explained.as_dict()
-    return {name: plain[name] for name in ("where", "operands")}
-
-
-def _diagnosis(one: Diagnosis) -> dict[str, object]:
-    return one.as_dict() | {
-        "sure": str(one.level),
+def _parts(explained: Explanation) -> Values:
+    """The parts of an explanation, with buttons for fixes, boxes for facts that are missing, and links."""
+    plain, best = explained.as_dict(), explained.best
+    fixes = [fix for fix in (best.fixes if best else ()) if isinstance(fix, Fix)]
+    buttons = [[fix.text, fix.effect.text] for fix in fixes]
+    rows = next(part.rows for part in explained.parts if part.name == "source")
+    says = [
+        [FRAMEWORKS[s.framework].title, s.message, s.source.links] for _, s in rows if isinstance(s, Said)
+    ]
+    return {name: plain[name] for name in _SHOWN} | {
+        "category": best.category if best else "",
+        "edit": [line for line in plain["edit"] if line not in map(str, fixes)],
+        "fixes": buttons,
         # Each with the field in which the reader can give it, where there is one.
-        "asks": [[n, ARGUMENTS.get(n, n) if ARGUMENTS.get(n, n) in FIELDS else None] for n in one.needs],
-        "fixes": [[fix.text, fix.effect.text] for fix in one.fixes if isinstance(fix, Fix)],
-        "words": [fix for fix in one.fixes if isinstance(fix, str)],
-        "says": [[FRAMEWORKS[s.framework].title, s.message, s.source.links] for s in one.frameworks],
+        "asks": [
+            [n, ARGUMENTS.get(n, n) if ARGUMENTS.get(n, n) in FIELDS else None] for n in explained.needs
+        ],
+        "says": says,
+        "source": [text for _, text in rows if isinstance(text, str)],
     }

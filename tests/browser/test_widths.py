@@ -220,10 +220,7 @@ def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
     resize(notebook, width, files)
     clinic = notebook.cell(3).locator(".lp-clinic")
     fields = [box_of(clinic.locator(f"[data-control={name}] > input")) for name in ("model", "tp", "seq_len")]
-    box, cause = (
-        box_of(clinic.locator("textarea")),
-        box_of(clinic.locator("[data-category] .lp-line > :last-child")),
-    )
+    box, cause = box_of(clinic.locator("textarea")), box_of(clinic.get_by_role("status"))
     assert len({field["x"] for field in fields}) == 1
     if width == 1280:
         assert fields[0]["x"] + fields[0]["width"] < box["x"]
