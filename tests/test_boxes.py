@@ -17,7 +17,7 @@ import pytest
 
 import llamapar as lp
 from llamapar.course import exercises
-from llamapar.course.boards import dealt, holders, order_as_text, placed_operations
+from llamapar.course.boards import dealt, order_as_text, placed_operations
 from llamapar.course.boxes import Item, box
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
 from llamapar.course.questions import QUESTIONS, Quiz
@@ -348,13 +348,11 @@ def test_an_exercise_tells_the_truth_when_it_is_right_or_given_up(progress_file:
         "right": False, "says": "", "guess": "[5, 13, 21, 29]", "truth": None, "value": [5, 13, 21, 29],
         "answer": None, "drawn": False,
     }  # fmt: skip
-    assert panel.payload["board"]["true"] is None
     assert panel.payload["gives_up"] is True
     assert panel.payload["figure"] is None
     assert receive(panel, kind="give_up", value=True) is None
     assert panel.payload["verdict"]["answer"] == [20, 21, 22, 23]
     assert panel.payload["gives_up"] is False
-    assert [cell["column"] for cell in panel.payload["board"]["true"][0] if cell["text"]] == [20, 21, 22, 23]
     assert json.loads(progress_file.read_text())["exercises"] == {name: {"right": False}}
     panel.set(guess=[20, 21, 22, 23])
     assert json.loads(progress_file.read_text())["exercises"] == {name: {"right": True}}
@@ -454,16 +452,6 @@ def test_a_head_of_which_all_copies_are_dealt_is_refused() -> None:
         lp.LlamaparError, match="ranks without a KV head: 14 of 16\n  why  the first is rank 0"
     ):
         board.read(cells)
-
-
-def test_who_holds_a_head_is_pressed_and_taken_back() -> None:
-    board = holders(lp.heads("llama3.1-405b", tp=32, kv_replication=True), 5)
-    cells = board.empty
-    for rank in (20, 3, 21, 3):
-        cells = board.move(cells, 0, rank, 0)
-    assert board.read(cells) == [20, 21]
-    assert board.put([20, 21]) == cells
-    assert board.above[0][1][20] == ("80–83", 1), "its query heads, in the shade of the KV head they read"
 
 
 ILLEGAL = [
@@ -584,11 +572,46 @@ def test_a_veil_over_a_schedule_takes_cells_numbers_and_its_end() -> None:
     assert for_browser(under.spec) == json.loads(json.dumps(under.spec))
 
 
-def test_a_wrong_share_is_drawn_as_the_end_that_it_would_give() -> None:
-    panel = asked("For what share of the time is a GPU idle?")
-    panel.set(guess=0.5)
-    layout = panel.payload["figure"]["layout"]
-    assert [shape["x0"] for shape in layout["shapes"]] == [33, 24 / 0.5]
-    assert [note["text"] for note in layout["annotations"]] == ["<b>it is 0.273</b>", "<b>you said 0.5</b>"]
-    panel.set(guess=1)
-    assert len(panel.payload["figure"]["layout"]["shapes"]) == 1, "a step that never ends has no end"
+def test_the_peers_of_a_rank_are_veiled_and_it_stands_alone() -> None:
+    item = item_of("The four peers of rank 13, as a list?")
+    for view, places in (
+        (item.picture, [(0, 12), (1, 4), (1, 8), (1, 12), (3, 12)]),
+        (item.veiled, [(1, 12)]),
+    ):
+        marks = [trace for trace in view.spec["data"] if trace.get("mode") == "markers"]
+        assert sorted(place for mark in marks for place in zip(mark["x"], mark["y"], strict=True)) == places
+    assert "peer" not in json.dumps(for_browser(item.veiled.spec))
+
+
+@pytest.mark.parametrize("name", ["8 tokens in order: how many pairs does rank 1 make?", "last over first"])
+def test_the_work_of_ranks_is_veiled_and_nothing_else(name: str) -> None:
+    before, after = item_of(name).veiled.spec, item_of(name).picture.spec
+    own = [trace for trace in before["data"] if trace.get("xaxis") == "x2"]
+    assert own == [{"x": [None], "y": [None], "xaxis": "x2", "yaxis": "y2"}]
+    others = [[trace for trace in spec["data"] if trace.get("xaxis") != "x2"] for spec in (before, after)]
+    assert others[0] == others[1]
+    assert before["layout"]["xaxis2"]["showticklabels"] is False
+    assert before["layout"]["shapes"][0]["xref"] == "x2 domain"
+
+
+ROWS = "How many rows of the matrix does rank 1 hold at stage 3?"
+
+
+@pytest.mark.parametrize(
+    ("name", "guess", "true", "drawn"),
+    [
+        ("128,256 rows, 8 ranks: who owns token 100,000?", 5, (96192, 112224), (80160, 96192)),
+        ("128,256 rows, 8 ranks: who owns token 100,000?", 9, (96192, 112224), None),
+        ("128,256 rows, 8 ranks: who owns token 100,000?", 5.5, (96192, 112224), None),
+        (ROWS, 96, (32, 64), (32, 128)),
+        (ROWS, 500, (32, 64), (0, 128)),  # stays in the matrix
+        ("At TP 16, how many of the 1,024 rows of wk does a rank get?", 128, (0, 8), (0, 16)),
+        (FIRST, [63, 48], (48, 64), None),
+    ],
+)
+def test_a_guess_is_framed_beside_the_truth_where_it_stands_anywhere(
+    name: str, guess: object, true: tuple[int, int], drawn: tuple[int, int] | None
+) -> None:
+    shapes = item_of(name).marked(guess).spec["layout"]["shapes"]
+    frames = [((shape["x0"], shape["x1"]), shape["line"]["dash"]) for shape in shapes]
+    assert frames == [(true, "solid"), *([(drawn, "dash")] if drawn else [])]

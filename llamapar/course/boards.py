@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import llamapar as lp
 from llamapar.errors import shown
@@ -28,13 +27,6 @@ def _with(cells: Cells, row: int, column: int, things: Sequence[int]) -> Cells:
 # -- heads -----------------------------------------------------------------------------------------
 
 
-def _map_of(record: HeadMap) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
-    """The lane of query heads above the ranks; its tint is that of the KV head that they read."""
-    ranks = [record.rank(r) for r in range(record.tp)]
-    group = record.model.group_size
-    return (("query heads", tuple((span(rank.q_heads), rank.q_heads.start // group % 2) for rank in ranks)),)
-
-
 def dealt(record: HeadMap) -> Board:
     """Every rank is dealt the KV head that it stores. A guess is a list, the head of each rank.
 
@@ -55,7 +47,14 @@ def dealt(record: HeadMap) -> Board:
         return _with(cells, row, rank, (head,))
 
     def put(guess: object) -> Cells:
-        heads = _whole_numbers(guess, len(ranks), n, "rank", "KV head")
+        heads = list(guess) if isinstance(guess, list | tuple | range) else []
+        if len(heads) != len(ranks):
+            raise lp.LlamaparError(
+                f"{shown(guess)}: a list of {len(ranks)} KV heads is needed", "nothing was kept"
+            )
+        for rank, head in enumerate(heads):
+            if type(head) is not int or not 0 <= head < n:
+                raise lp.LlamaparError(f"rank {rank}: {shown(head)} is no KV head", f"they are 0 to {n - 1}")
         return (tuple((head,) for head in heads),)
 
     def read(cells: Cells) -> object:
@@ -67,39 +66,11 @@ def dealt(record: HeadMap) -> Board:
 
     names, tints = tuple(map(str, range(n))), tuple(head % 2 for head in range(n))
     columns = tuple(map(str, ranks))
-    return Board(("KV head",), columns, names, tints, move, read, put, "TP rank", _map_of(record))
-
-
-def holders(record: HeadMap, head: int) -> Board:
-    """Which ranks hold a KV head: a press says that one does. A guess is the list of these ranks."""
-    ranks = range(record.tp)
-
-    def move(cells: Cells, row: int, rank: int, thing: int) -> Cells:
-        return _with(cells, row, rank, () if cells[row][rank] else (thing,))
-
-    def put(guess: object) -> Cells:
-        own = _whole_numbers(guess, None, record.tp, "entry", "rank")
-        return (tuple((0,) if rank in own else () for rank in ranks),)
-
-    def read(cells: Cells) -> object:
-        return [rank for rank in ranks if cells[0][rank]]
-
-    columns = tuple(map(str, ranks))
-    return Board(
-        ("KV head",), columns, (str(head),), (head % 2,), move, read, put, "TP rank", _map_of(record)
-    )
-
-
-def _whole_numbers(guess: object, many: int | None, end: int, place: str, what: str) -> list[int]:
-    """A guess as a list of numbers below `end`. Raises LlamaparError."""
-    numbers = list(guess) if isinstance(guess, list | tuple | range) else []
-    for k, n in enumerate(numbers):
-        if type(n) is not int or not 0 <= n < end:
-            raise lp.LlamaparError(f"{place} {k}: {shown(n)} is no {what}", f"they are 0 to {end - 1}")
-    if not numbers or (many is not None and len(numbers) != many):
-        expected = f"a list of {many} {what}s" if many else f"a list of {what}s"
-        raise lp.LlamaparError(f"{shown(guess)}: {expected} is needed", "nothing was kept")
-    return cast(list[int], numbers)
+    # The lane of query heads above the ranks; its tint is that of the KV head that they read.
+    own = [record.rank(r).q_heads for r in ranks]
+    lane = tuple((span(heads), heads.start // record.model.group_size % 2) for heads in own)
+    above = (("query heads", lane),)
+    return Board(("KV head",), columns, names, tints, move, read, put, "TP rank", above)
 
 
 # -- schedules -------------------------------------------------------------------------------------

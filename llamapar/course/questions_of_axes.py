@@ -10,7 +10,6 @@ from collections.abc import Callable
 import llamapar as lp
 
 from .boxes import Item
-from .sketches import with_ranks, without_peers
 from .veils import covered
 
 _SMALL = lp.Layout(tp=2, cp=2, pp=2, dp=2)
@@ -25,6 +24,7 @@ _FAILED = 12345
 
 def _peers() -> Item:
     rank = 13
+    view = lp.view(lp.ranks(_SMALL, rank))
     peers = [next(other for other in _SMALL.group(axis, rank) if other != rank) for axis in lp.AXES]
     return Item(
         "The four peers of rank 13, as a list?",
@@ -41,9 +41,8 @@ def _peers() -> Item:
             ([1, 2, 4, 8], "Those are the peers of rank 0."),
         ),
         why="On TP, PP and DP rank 13 is the second, so its peer is 1, 4 and 8 behind; on CP it is 2 ahead.",
-        shows=lp.view(lp.ranks(_SMALL, rank)),
-        veiled=without_peers(_SMALL, rank),
-        marked=lambda guess: with_ranks(_SMALL, rank, guess),
+        shows=view,
+        veiled=covered(view, lambda trace: " · " in str(trace.get("name", ""))),
     )
 
 

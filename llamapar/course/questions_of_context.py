@@ -13,12 +13,9 @@ from llamapar.figures import View
 from llamapar.place import SequenceMap
 
 from .boxes import Item
-from .veils import Frame, covered, framed
+from .veils import covered
 
 _EXACT: dict[str, Any] = {"seq_len": 512, "dtype": "float64", "device": "cpu", "backward": False}
-_WIDEST = 3
-"""Times that a picture of work is made as wide as it was, at most, for a guess that is too large."""
-
 _MORE, _LESS, _SAME = "more", "less", "as much"
 
 
@@ -29,26 +26,6 @@ def _is_work(trace: Mapping[str, Any]) -> bool:
 
 def _without_work(record: SequenceMap) -> View:
     return covered(lp.view(record), _is_work, "x2")
-
-
-def _with_pairs(record: SequenceMap, rank: int) -> Callable[[float], View]:
-    """The picture with the pairs of a guess drawn beside the bar of a rank."""
-    view, true = lp.view(record), record.rank(rank).pairs
-    mean = sum(one.pairs for one in record.ranks) / len(record.ranks)
-    layout = view.spec["layout"]
-    end = layout["xaxis2"]["range"][1]
-
-    def drawn(guess: float) -> View:
-        lane = (rank - 0.45, rank + 0.45)
-        frames = [Frame((0, true / mean), lane, f"it is {true}", part="x2")]
-        reach = min(max(guess, 0) / mean, _WIDEST * end)
-        if reach:
-            frames.append(Frame((0, reach), lane, f"you said {guess:g}", True, "x2"))
-        axis = {**layout["xaxis2"], "range": [0, max(end, 1.05 * reach)]}
-        wide = View({**view.spec, "layout": {**layout, "xaxis2": axis}}, view.summary)
-        return framed(wide, frames, f"You said {guess:g} pairs; it is {true}.")
-
-    return drawn
 
 
 def _in_order() -> Item:
@@ -69,7 +46,6 @@ def _in_order() -> Item:
         why="5 + 6 + 7 + 8 = 26.",
         shows=lp.view(record),
         veiled=_without_work(record),
-        marked=_with_pairs(record, 1),
     )
 
 
@@ -91,7 +67,6 @@ def _head_tail() -> Item:
         why="1 + 2 + 7 + 8 = 18.",
         shows=lp.view(record),
         veiled=_without_work(record),
-        marked=_with_pairs(record, 0),
     )
 
 

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import llamapar as lp
-from llamapar.figures import View
 
 from .boxes import Item
-from .veils import Frame, framed
+from .veils import Span, marker
 
 _EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu", "seq_len": 32}
 _COPIES = lp.Layout(dp=4, zero=0)
@@ -55,21 +54,17 @@ def _most_memory() -> Item:
 
 
 def _rows_of_a_rank() -> Item:
-    record, rank = lp.zero("tiny", _COPIES.replace(zero=3)), 1
-    own, whole = record.rows("parameters", rank), lp.model("tiny").dim
-    view = lp.view(record)
+    record = lp.zero("tiny", _COPIES.replace(zero=3))
+    own, view = len(record.rows("parameters", 1)), lp.view(record)
 
-    def with_guess(guess: float) -> View:
-        lane = (rank - 0.45, rank + 0.45)
-        frames = [Frame((own.start, own.stop), lane, f"it is {len(own)}")]
-        start = max(0, min(own.start, whole - guess))
-        if guess > 0:
-            frames.append(Frame((start, min(start + guess, whole)), lane, f"you said {guess:g}", guess=True))
-        return framed(view, frames, f"You said {guess:g} rows; it is {len(own)}.")
+    def place(rows: float) -> tuple[Span, Span] | None:
+        """So many rows from rank 1's first on, further up where the matrix ends before."""
+        start = max(0, min(32, 128 - rows))
+        return ((start, min(start + rows, 128)), (0.55, 1.45)) if rows > 0 else None
 
     return Item(
         "How many rows of the matrix does rank 1 hold at stage 3?",
-        len(own),
+        own,
         unit="rows",
         hints=(
             "At stage 3 nobody holds anything twice.",
@@ -78,7 +73,7 @@ def _rows_of_a_rank() -> Item:
         slips=((128, "That is the whole matrix, as each rank holds it at stage 0."),),
         why="128 / 4 = 32: rows 32–63.",
         shows=view,
-        marked=with_guess,
+        marked=marker(view, own, place, "{:g}".format),
     )
 
 

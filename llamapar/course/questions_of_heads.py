@@ -10,12 +10,11 @@ from functools import cache
 from typing import Any
 
 import llamapar as lp
-from llamapar.figures import View
 from llamapar.panels.ladders_of_maps import MAPS
 
-from .boards import dealt, holders, order_as_text, placed_operations
+from .boards import dealt, order_as_text, placed_operations
 from .boxes import Item
-from .veils import spans_framed, veiled
+from .veils import Span, marker, veiled
 
 _BIG = "llama3.1-405b"
 _EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu"}
@@ -31,17 +30,16 @@ def _small(tp: int) -> lp.ModelConfig:
 
 def _first_and_last() -> Item:
     record = lp.heads(_BIG, tp=8)
-    n, own = record.model.n_heads, record.rank(3).q_heads
-    view = lp.view(record)
+    own, view = record.rank(3).q_heads, lp.view(record)
+    ends = [own[0], own[-1]]
 
-    def with_guess(guess: list[float]) -> View:
-        ends = (guess[0], guess[-1] + 1) if len(guess) == 2 and 0 <= guess[0] <= guess[1] < n else None
-        said = "–".join(f"{n:g}" for n in guess)
-        return spans_framed(view, _QUERY_LANE, ends, (own[0], own[-1] + 1), said, f"{own[0]}–{own[-1]}")
+    def place(heads: list[float]) -> tuple[Span, Span] | None:
+        known = len(heads) == 2 and 0 <= heads[0] <= heads[1] < 128
+        return ((heads[0], heads[1] + 1), _QUERY_LANE) if known else None
 
     return Item(
         "405B at TP 8: first and last query head of rank 3",
-        [own[0], own[-1]],
+        ends,
         unit="query heads",
         hints=(
             "128 query heads are dealt to 8 ranks in order, the same number to each.",
@@ -55,8 +53,8 @@ def _first_and_last() -> Item:
         ),
         why="Ranks 0 to 2 hold 3 · 16 heads, so rank 3 begins at 48.",
         shows=view,
-        veiled=veiled(view, (16, n), (-0.9, 1.9)),
-        marked=with_guess,
+        veiled=veiled(view, (16, 128), (-0.9, 1.9)),
+        marked=marker(view, ends, place, lambda heads: "–".join(f"{n:g}" for n in heads)),
     )
 
 
@@ -169,10 +167,11 @@ def _forgotten() -> Item:
 
 
 def _ranks_of_a_head() -> Item:
-    record, head = lp.heads(_BIG, tp=32, kv_replication=True), 5
+    record = lp.heads(_BIG, tp=32, kv_replication=True)
     return Item(
         "405B at TP 32 with copies: whose gradients of KV head 5 must be summed?",
-        list(record.shared()[head]),
+        list(record.shared()[5]),
+        unit="ranks",
         hints=(
             "32 ranks for 8 KV heads are 4 copies of each.",
             "The copies stand side by side, under the query heads that read them.",
@@ -185,7 +184,6 @@ def _ranks_of_a_head() -> Item:
             ),
         ),
         why="32 ranks for 8 KV heads are 4 copies of each, and those of head 5 stand side by side.",
-        board=holders(record, head),
         shows=lp.view(record),
     )
 

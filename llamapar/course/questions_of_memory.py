@@ -11,14 +11,10 @@ import llamapar as lp
 from llamapar.count import Memory
 from llamapar.count.in_flight import in_flight
 from llamapar.count.sizes import Sizes
-from llamapar.figures import View
 
 from .boxes import Item
-from .veils import spans_framed, veiled
 
 _GIB = 2**30
-_TOP = 1000.0
-"""Above every bar of GiB."""
 
 _PAPER = lp.Layout(tp=8, pp=16, dp=128)
 
@@ -26,34 +22,6 @@ _PAPER = lp.Layout(tp=8, pp=16, dp=128)
 def _big(sequences: int = 2048) -> Memory:
     """405B as in the notebook: so many sequences a step."""
     return lp.memory("llama3.1-405b", _PAPER, seq_len=8192, global_batch=sequences, recompute="selective")
-
-
-def _bars(memory: Memory, stages: tuple[float, float], title: str) -> View:
-    """The bars of a job's memory, with those of some stages veiled, and their totals under the axis."""
-    view = veiled(lp.view(memory), stages, (0, _TOP), title=title)
-    layout = dict(view.spec["layout"])
-    (low, high), axis = layout["yaxis"]["range"], dict(layout["xaxis"])
-    shape, note = layout["shapes"][0] | {"y0": low, "y1": high}, layout["annotations"][0] | {"y": high / 2}
-    limits = lp.view(memory).spec["layout"]["shapes"]
-    pairs = zip(axis["tickvals"], axis["ticktext"], strict=True)
-    axis["ticktext"] = [str(n) if stages[0] <= n <= stages[1] else text for n, text in pairs]
-    layout |= {"xaxis": axis, "shapes": [*limits, shape], "annotations": [note]}
-    return View({**view.spec, "layout": layout}, view.summary)
-
-
-def _file_alone(memory: Memory) -> View:
-    """The bar of the weights as they are in the file, below the line of what a GPU has, the rest veiled."""
-    spec = lp.view(memory).spec
-    first, (limit,) = spec["data"][0], spec["layout"]["shapes"]
-    weights, top = first["y"][0], 2 * limit["y0"]
-    bare = View({"data": [first], "layout": {**spec["layout"], "shapes": []}}, "")
-    under = veiled(
-        bare, (-0.15, 0.15), (weights + 0.1, top), title="8B on one GPU: the file, and the line of 80 GB"
-    )
-    layout = {**under.spec["layout"], "xaxis": {**spec["layout"]["xaxis"], "ticktext": ["0"]}}
-    layout["xaxis"]["title"] = {"text": "pipeline stage"}
-    layout |= {"yaxis": {**layout["yaxis"], "range": [0, top]}, "shapes": [limit, *layout["shapes"]]}
-    return View({"data": under.spec["data"], "layout": layout}, under.summary)
 
 
 def _one_gpu() -> Item:
@@ -68,7 +36,6 @@ def _one_gpu() -> Item:
         ),
         why=f"It takes {alone.worst.total_bytes / _GIB:.0f} GiB.",
         shows=lp.view(alone),
-        veiled=_file_alone(alone),
     )
 
 
@@ -155,18 +122,9 @@ def _saves_more() -> Item:
 def _fullest() -> Item:
     big = _big()
     first, second = big.stages[0], big.stages[1]
-    view, worst = lp.view(big), big.worst.stage
-    top = float(view.spec["layout"]["yaxis"]["range"][1])
-
-    def with_guess(guess: float) -> View:
-        inside = 0 <= guess < len(big.stages)
-        span = (guess - 0.45, guess + 0.45) if inside else None
-        truth = (worst - 0.45, worst + 0.45)
-        return spans_framed(view, (0.75 * top, 0.93 * top), span, truth, f"{guess:g}", str(worst))
-
     return Item(
         "Which stage, 0 to 15, needs most memory?",
-        worst,
+        big.worst.stage,
         hints=(
             "Stage s has 16 − s micro-batches in flight, of each of its layers.",
             "Stage 0: 16 times 7 layers. Stage 1: 15 times 8.",
@@ -177,9 +135,7 @@ def _fullest() -> Item:
         ),
         why=f"Stage {second.stage} needs {second.total_bytes / _GIB:.1f} GiB, stage {first.stage} "
         f"{first.total_bytes / _GIB:.1f}.",
-        shows=view,
-        veiled=_bars(big, (-0.5, 3.5), "405B: memory of a rank by stage"),
-        marked=with_guess,
+        shows=lp.view(big),
     )
 
 

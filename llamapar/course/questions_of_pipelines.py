@@ -13,19 +13,10 @@ from llamapar.figures import View
 
 from .boards import order_as_text, placed_operations, schedule_of_guess
 from .boxes import Item
-from .veils import spans_framed, veiled
+from .veils import veiled
 
 _FOUR = {"pp": 4, "micro_batches": 8}
 """The pipeline of the notebook's first four sections."""
-
-_RANKS = (0.2, 2.8)
-"""Where the ends of a step are drawn, in the picture of four ranks."""
-
-_FARTHEST = 2.5
-"""Times the true end of a step, up to which a guessed one is drawn."""
-
-_ROOM = 1.15
-"""Of the axis, for the words at the ends."""
 
 _SHARE = "It is a share of the time, at most 1: write 27 % or 0.27."
 
@@ -37,25 +28,6 @@ def _opened(schedule: lp.Schedule, until: int, end: int) -> View:
     under = veiled(view, (until, end), None, title=title)
     axis = {**view.spec["layout"]["xaxis"], "range": [0, end]}
     return View({**under.spec, "layout": {**under.spec["layout"], "xaxis": axis}}, under.summary)
-
-
-def _ends(schedule: lp.Schedule, guessed: float | None, said: str, true: str) -> View:
-    """The picture of a schedule, with a line at its end and one at the end that a guess would give it.
-
-    guessed: None where a guess gives no end at all.
-    """
-    view, end = lp.view(schedule), schedule.timeline().end
-    drawn = guessed if guessed is not None and 0 <= guessed <= _FARTHEST * end else None
-    axis = dict(view.spec["layout"]["xaxis"]) | {"range": [0, _ROOM * max(end, drawn or 0)]}
-    axis["title"] = {"text": f"{axis['title']['text']}; a line stands where the step ends"}
-    wide = View({**view.spec, "layout": {**view.spec["layout"], "xaxis": axis}}, view.summary)
-    return spans_framed(wide, _RANKS, None if drawn is None else (drawn, drawn), (end, end), said, true)
-
-
-def _work(schedule: lp.Schedule) -> float:
-    """The time for which a rank computes."""
-    line = schedule.timeline()
-    return line.end * (1 - line.idle_share)
 
 
 def _small_gpipe() -> Item:
@@ -80,13 +52,7 @@ def _small_gpipe() -> Item:
 
 def _idle() -> Item:
     gpipe = lp.schedule("gpipe", **_FOUR)
-    line, work = gpipe.timeline(), _work(gpipe)
-
-    def with_guess(guess: float) -> View:
-        return _ends(
-            gpipe, work / (1 - guess) if 0 <= guess < 1 else None, f"{guess:.3g}", f"{line.idle_share:.3g}"
-        )
-
+    line = gpipe.timeline()
     return Item(
         "For what share of the time is a GPU idle?",
         line.idle_share,
@@ -103,7 +69,6 @@ def _idle() -> Item:
         why="A GPU computes for 24 of 33, idle for 9: 27.3%.",
         shows=lp.view(gpipe),
         veiled=_opened(gpipe, gpipe.pp, 48),
-        marked=with_guess,
     )
 
 
@@ -131,16 +96,9 @@ def _smaller() -> Item:
 
 def _two_stages() -> Item:
     one, two = lp.schedule("1f1b", **_FOUR), lp.schedule("interleaved-1f1b", **_FOUR, virtual_stages=2)
-    before, after, work = one.timeline().bubble, two.timeline().bubble, _work(two)
-
-    def with_guess(guess: float) -> View:
-        return _ends(
-            two, work * (1 + before / guess) if guess > 0 else None, f"{guess:g}", f"{before / after:g}"
-        )
-
     return Item(
         "How many times smaller is the bubble with two stages on each GPU?",
-        before / after,
+        one.timeline().bubble / two.timeline().bubble,
         unit="times",
         hints=(
             "The wait is still 3 steps. How long is a step now?",
@@ -153,20 +111,15 @@ def _two_stages() -> Item:
         why="37.50% becomes 18.75%: the same number of steps, each half as long.",
         shows=lp.view(two),
         veiled=_opened(two, 2 * two.pp, 80),
-        marked=with_guess,
     )
 
 
 def _zbv() -> Item:
     zbv = lp.schedule("zbv", **_FOUR)
-    line, work = zbv.timeline(), _work(zbv)
-
-    def with_guess(guess: float) -> View:
-        return _ends(zbv, work * (1 + guess), f"{guess:.3g}", f"{line.bubble:.3g}")
-
+    bubble = zbv.timeline().bubble
     return Item(
         "What is the bubble of ZBV, as a share of the computing time?",
-        line.bubble,
+        bubble,
         hints=(
             "The pause at the end is filled. What of the 18.75% cannot be filled?",
             "A rank waits 3 columns for its first micro-batches, and computes for 48.",
@@ -175,12 +128,11 @@ def _zbv() -> Item:
             (0, "At the start there is no work yet, so something stays."),
             (0.1875, "That is the interleaved schedule, whose backwards are whole."),
             (0.09375, "More is gone than half: the way back is filled as well."),
-            (100 * line.bubble, "It is a share, so 6 % rather than 6."),
+            (100 * bubble, "It is a share, so 6 % rather than 6."),
         ),
         why="A rank waits 3 and computes 48: 6.25%.",
         shows=lp.view(zbv),
         veiled=_opened(zbv, zbv.pp, 80),
-        marked=with_guess,
     )
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import llamapar as lp
-from llamapar.figures import View
 
 from .boxes import Item
-from .veils import spans_framed, veiled
+from .veils import Span, marker, veiled
 
 _BIG = "llama3.1-405b"
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
@@ -23,12 +22,11 @@ _KEY_LANE, _KEYS_AND_NUMBERS = (0.55, 1.45), (0.55, 1.9)
 def _rows_of_wk() -> Item:
     record = lp.heads(_BIG, tp=16)
     view, model = lp.view(record), record.model
-    own, rows = len(record.rank(0).kv_rows), model.kv_dim
-    wide = model.n_heads / rows  # of a row of wk, in a picture that is as wide as the query heads
+    own = len(record.rank(0).kv_rows)
 
-    def with_guess(guess: float) -> View:
-        span = (0, min(guess, rows) * wide) if guess > 0 else None
-        return spans_framed(view, _KEY_LANE, span, (0, own * wide), f"{guess:g}", f"{own}")
+    def place(rows: float) -> tuple[Span, Span] | None:
+        """The first rows of wk, in a picture that is as wide as the query heads."""
+        return ((0, min(rows / model.kv_dim, 1) * model.n_heads), _KEY_LANE) if rows > 0 else None
 
     return Item(
         "At TP 16, how many of the 1,024 rows of wk does a rank get?",
@@ -46,7 +44,7 @@ def _rows_of_wk() -> Item:
         why="1,024 / 16 = 64, and a head has 128.",
         shows=view,
         veiled=veiled(view, (0, model.n_heads), _KEYS_AND_NUMBERS),
-        marked=with_guess,
+        marked=marker(view, own, place, "{:g}".format),
     )
 
 

@@ -10,10 +10,9 @@ from functools import cache
 from typing import Any
 
 import llamapar as lp
-from llamapar.figures import View
 
 from .boxes import Item
-from .veils import Frame, framed, veiled
+from .veils import Span, marker, veiled
 
 _MODEL = "llama3.1-70b"
 _TP = 8
@@ -32,15 +31,9 @@ def _owner() -> Item:
     owner = record.owner(100_000)
     view = lp.view(record)
 
-    def frame(rank: int, says: str, guess: bool) -> Frame:
-        held = record.rank(rank).rows
-        return Frame((held.start, held.stop), (rank - 0.45, rank + 0.45), says, guess)
-
-    def with_guess(guess: float) -> View:
-        frames = [frame(owner, f"it is rank {owner}", guess=False)]
-        if guess in range(_TP):
-            frames.append(frame(int(guess), f"you said rank {guess:g}", guess=True))
-        return framed(view, frames, f"You said rank {guess:g}; it is rank {owner}.")
+    def place(rank: float) -> tuple[Span, Span] | None:
+        rows = (16_032 * rank, 16_032 * (rank + 1))
+        return (rows, (rank - 0.45, rank + 0.45)) if rank in range(_TP) else None
 
     return Item(
         "128,256 rows, 8 ranks: who owns token 100,000?",
@@ -53,7 +46,7 @@ def _owner() -> Item:
         why="Rank 6 has rows 96,192 to 112,223.",
         shows=view,
         veiled=veiled(view, (16_032, 128_256), (0.5, _TP - 0.5)),
-        marked=with_guess,
+        marked=marker(view, owner, place, "rank {:g}".format),
     )
 
 

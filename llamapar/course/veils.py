@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from itertools import compress
 from typing import Any
 
@@ -99,37 +98,29 @@ def _cells_outside(trace: Mapping[str, Any], x: Span, y: Span) -> dict[str, Any]
     return {**{k: v for k, v in trace.items() if k not in ("hovertext", "text", "customdata")}, "z": z}
 
 
-@dataclass(frozen=True)
-class Frame:
-    """A rectangle from x to x and from y to y, with its words; dashed where it is a guess."""
+def marker(
+    view: View, truth: object, place: Callable[[Any], tuple[Span, Span] | None], say: Callable[[Any], str]
+) -> Callable[[Any], View]:
+    """What draws a guess into a picture: a dashed frame beside that of the truth, each with its words.
 
-    x: tuple[float, float]
-    y: tuple[float, float]
-    says: str
-    guess: bool = False
-    part: str = "x"
+    place: where a value stands along x and y; None where it stands nowhere. say: a value in words.
+    """
 
+    def drawn(guess: object) -> View:
+        shapes, notes = [], []
+        frames = ((truth, "it is", TRUTH, "solid", "bottom"), (guess, "you said", GUESS, "dash", "top"))
+        for value, words, colour, dash, anchor in frames:
+            rectangle = place(value)
+            if rectangle is None:
+                continue
+            x, y = rectangle
+            ends = {"x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1]}
+            shapes.append({"type": "rect", **ends, "line": {"color": colour, "width": 3, "dash": dash}})
+            note = {"x": sum(x) / 2, "y": max(y) if anchor == "top" else min(y), "yanchor": anchor}
+            note |= {"text": f"<b>{words} {say(value)}</b>", "showarrow": False, "font": {"color": "#111111"}}
+            notes.append(note | {"bgcolor": "rgba(255,255,255,0.85)"})
+        layout = {**view.spec["layout"], "shapes": shapes, "annotations": notes}
+        said = f"You said {say(guess)}; it is {say(truth)}."
+        return View({"data": view.spec["data"], "layout": layout}, f"{said}\n{view.summary}")
 
-def framed(view: View, frames: Sequence[Frame], said: str) -> View:
-    """The picture with frames drawn in it. said: the guess and the truth in words, before the summary."""
-    shapes, notes = [], list(view.spec["layout"].get("annotations", []))
-    for frame in frames:
-        colour, dash = (GUESS, "dash") if frame.guess else (TRUTH, "solid")
-        refs = {"xref": frame.part, "yref": _AXES[frame.part]}
-        ends = {"x0": frame.x[0], "x1": frame.x[1], "y0": frame.y[0], "y1": frame.y[1]}
-        shapes.append({"type": "rect", **refs, **ends, "line": {"color": colour, "width": 3, "dash": dash}})
-        note = {**refs, "x": sum(frame.x) / 2, "y": frame.y[frame.guess], "text": f"<b>{frame.says}</b>"}
-        inside = frame.part != "x"  # a small part has no room around it
-        note |= {"yanchor": "top" if frame.guess != inside else "bottom", "showarrow": False}
-        notes.append(note | {"bgcolor": "rgba(255,255,255,0.85)", "font": {"color": "#111111"}})
-    layout = {**view.spec["layout"], "shapes": shapes, "annotations": notes}
-    return View({"data": view.spec["data"], "layout": layout}, f"{said}\n{view.summary}")
-
-
-def spans_framed(view: View, y: Span, guess: Span | None, truth: Span, said: str, true: str) -> View:
-    """The picture with the span of a guess and that of the truth framed, each with its words; others go."""
-    frames = [Frame(truth, y, f"it is {true}")]
-    if guess is not None:
-        frames.append(Frame(guess, y, f"you said {said}", guess=True))
-    bare = View({**view.spec, "layout": {**view.spec["layout"], "annotations": []}}, view.summary)
-    return framed(bare, frames, f"{said and f'You said {said}; '}it is {true}.")
+    return drawn
