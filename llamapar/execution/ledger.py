@@ -67,8 +67,7 @@ class Ledger:
 
     def _begin(self) -> None:
         self._before, self._start = self.total, Counter(self.by_holder)
-        self._points: list[int] = []
-        self._events: list[tuple[int, CollectiveEvent]] = []
+        self._events: list[CollectiveEvent] = []
         self._most, self._peak_in, self._at_peak = 0, "", Counter(self.by_holder)
 
     def begin(self, name: str, holder: str = "") -> None:
@@ -80,7 +79,6 @@ class Ledger:
     def end(self) -> None:
         """End the operation that began last."""
         profile = OperationMemory(
-            tuple(self._points),
             tuple(self._events),
             self._most,
             self._peak_in,
@@ -136,7 +134,6 @@ class Ledger:
         self.total += size
         self.by_holder[holder] += size
         above = self.total - self._before
-        self._points.append(above)
         if above > self._most:
             self._most, self._peak_in, self._at_peak = above, operation, Counter(self.by_holder)
 
@@ -160,7 +157,7 @@ class Ledger:
     def event(self, event: CollectiveEvent) -> None:
         """Record a collective in the open span, or a send after the last span."""
         if self._name:
-            self._events.append((len(self._points), event))
+            self._events.append(event)
         elif self.spans:
             last = self.spans[-1]
             self.spans[-1] = Span(last.name, last.before, last.profile, (*last.sends, event), last.measured)

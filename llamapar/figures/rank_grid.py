@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from llamapar.describe.layout import AXES, Layout
@@ -49,21 +49,27 @@ class Bands(NamedTuple):
 
 
 def picture(record: RankGrid) -> tuple[Spec, str]:
+    """The grid, or with a model the chosen rank's part of it."""
+    return block.picture(record, record.share) if record.share else grid(record, {})
+
+
+def grid(record: RankGrid, said: Mapping[str, str], nodes: str = "") -> tuple[Spec, str]:
     """Cells in bands by mesh axis, with the chosen rank's groups as markers, one trace for each axis.
 
-    With a model, also the chosen rank's part of it.
+    said: axis → further words about its group. nodes: the end of the note, about where groups stand.
     """
-    if record.share:
-        return block.picture(record, record.share)
     across, down = _bands(record)
     drawn = {axis: _drawn(record, axis) for axis in AXES}
     peers = [_peers(record, axis, drawn[axis]) for axis in AXES if drawn[axis]]
+    groups = {
+        axis: "; ".join(filter(None, (_group(record, axis, drawn[axis]), said.get(axis)))) for axis in AXES
+    }
     data = [*_cells(record, across, down), *peers, _chosen(record), *_numbers(record)]
     lay, each = record.layout, plural(record.block, "rank")
     return Chart(
         kind="ranks",
         title=f"Rank {record.rank:,} of {lay.world:,}: {at_axes(record, record.rank, ' · ', UNBROKEN)}",
-        note=f"order {lay.order}, fastest first; {cell(record)}",
+        note=f"order {lay.order}, fastest first; {cell(record)}{nodes}",
         data=data,
         layout=_sides(record, across, down),
         head=[
@@ -71,7 +77,7 @@ def picture(record: RankGrid) -> tuple[Spec, str]:
             f"{at_axes(record, record.rank, ' ', '=')}",
             f"{plural(record.rows, 'row')} of {plural(record.cols, 'cell')}, {each} to a cell",
         ],
-        remarks=[f"  {axis.upper()} group: {_group(record, axis, drawn[axis])}" for axis in AXES],
+        remarks=[f"  {axis.upper()} group: {words}" for axis, words in groups.items()],
     ).drawn()
 
 
@@ -300,11 +306,6 @@ def at_axes(record: RankGrid, rank: int, between: str, equals: str = " ") -> str
 
 
 def _group(record: RankGrid, axis: str, drawn: list[int]) -> str:
-    few = _few(record, axis, drawn) if len(record.peers[axis]) > 1 else ""
-    return f"{group_words(record, axis)}{few}"
-
-
-def group_words(record: RankGrid, axis: str) -> str:
     """A group's ranks in words: "8 ranks, stride 1: 0, 1, 2, … 7"."""
     group = record.peers[axis]
     if len(group) == 1:
@@ -312,4 +313,5 @@ def group_words(record: RankGrid, axis: str) -> str:
     first = [str(rank) for rank in group[:4]]
     if len(group) > 4:
         first[3] = f"… {group[-1]}"
-    return f"{plural(len(group), 'rank')}, stride {group.step}: {', '.join(first)}"
+    size = plural(len(group), "rank")
+    return f"{size}, stride {group.step}: {', '.join(first)}{_few(record, axis, drawn)}"

@@ -15,7 +15,6 @@ from llamapar.errors import LayoutError, install, shown
 from llamapar.nodes.loading import Loading
 from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, TradeMap, VocabMap
 from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
-from llamapar.records.curve import MemoryCurve
 from llamapar.records.losses import LossCurve
 from llamapar.records.trace import Tape, Trace
 from llamapar.timing.cost import Cost
@@ -24,7 +23,6 @@ from llamapar.timing.plan import Plan
 
 from . import (
     cost,
-    curve,
     diagnosis,
     head_map,
     inside,
@@ -37,7 +35,6 @@ from . import (
     sequence_map,
     stage_map,
     tape,
-    trace,
     trade_map,
     traffic,
     vocab_map,
@@ -89,11 +86,10 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     RankGrid: rank_grid.picture,
     ZeroMap: zero_map.picture,
     Traffic: traffic.picture,
-    Trace: trace.picture,
+    Trace: traffic.trace,
     Tape: tape.picture,
     Memory: memory.picture,
     Reconciliation: memory.waterfall,
-    MemoryCurve: curve.picture,
     Cost: cost.picture,
     Plan: plan.picture,
     Explanation: diagnosis.picture,
@@ -105,15 +101,13 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, TradeMap, StageMap, LayerSteps, RankGrid,
-    ZeroMap, Traffic, Trace, Tape, Memory, Reconciliation, Loading, MemoryCurve, Cost, Plan,
+    ZeroMap, Traffic, Trace, Tape, Memory, Reconciliation, Loading, Cost, Plan,
     Explanation, LossCurve, Schedule, Timeline, Timelines or Moment.
 
-    A run's result and the value of `with lp.record()` are drawn as their `trace`, a dry run as its `curve`.
+    A run's result and the value of `with lp.record()` are drawn as their `trace`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.
     """
     # Asked by attribute and not by type: the types of results are in rooms that need torch.
-    if isinstance(curve_of := getattr(record, "curve", None), MemoryCurve):
-        record = curve_of
     if isinstance(trace_of := getattr(record, "trace", None), Trace):
         record = trace_of
     # A record of an optional room brings its own picture.

@@ -19,7 +19,8 @@ from llamapar.describe.options import Values
 from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
-from llamapar.figures.machine import Machine
+from llamapar.figures import View
+from llamapar.figures.rank_grid import grid
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, split_of
 from llamapar.place import HeadMap, RankGrid, TradeMap, ranks, sequence
 from llamapar.place.schedule import MAX_ACTIONS, fewer_micro_batches, schedule_of
@@ -266,18 +267,22 @@ def _travels(report: Report, values: Values) -> tuple[str, str]:
     return " · ".join(texts) or "nothing", f"sent by rank {rank} in a step; {where}"
 
 
-def machine_view(report: Report, values: Values) -> Machine:
-    """The controls' rank among all ranks, with the bytes on its groups if known."""
-    grid = ranks(report.job.layout, values["rank"])
+def ranks_view(report: Report, values: Values) -> View:
+    """The controls' rank among all ranks: the nodes of its groups, and the bytes on them if known."""
+    record, node = ranks(report.job.layout, values["rank"]), report.job.gpus_per_node
     try:
-        found = traffic_of(report.job, report.judge, grid.rank).by_axis
+        sent = traffic_of(report.job, report.judge, record.rank).by_axis
     except LlamaparError:
-        found = {}
-    shared = found.get(SHARDING, 0)
-    said = {axis: f"{human(n)} sent a step" for axis, n in found.items() if axis in AXES}
-    if shared:
-        said["dp"] = f"{human(shared)} sent a step, with CP"
-    return Machine(grid, report.job.gpus_per_node, said)
+        sent = {}
+    spanned = {axis: len({rank // node for rank in group}) for axis, group in record.peers.items()}
+    said = {axis: f"in {plural(n, 'node')}" for axis, n in spanned.items()}
+    for axis in spanned:
+        if axis in sent:
+            said[axis] += f", {human(sent[axis])} sent a step"
+    if SHARDING in sent:
+        said["dp"] += f", {human(sent[SHARDING])} sent a step, with CP"
+    counts = ", ".join(f"{axis.upper()} {n:,}" for axis, n in spanned.items())
+    return View(*grid(record, said, f"; nodes of a group: {counts}"))
 
 
 def block_view(report: Report, values: Values) -> RankGrid:

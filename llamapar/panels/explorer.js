@@ -129,11 +129,11 @@ function buildDoors(doors, send) {
 
 function render({ model, el }) {
   const panel = buildPanel({ model, el }, "lp-explorer", (event) => {
-    const { x, y, data, pointNumber, customdata } = event.points[0];
+    const { x, y, data, pointNumber } = event.points[0];
     const { tab, rank, tp, cp, pp, dp } = payload().values;
-    // of a tile, the rank that stands in it as this one does in its own; the last where there are fewer
+    // of a cell of several ranks, the one that stands in it as this one does in its own; the last where there are fewer
     const there = Number(x) + Number(y) + (data.type === "heatmap" ? rank % data.dx : 0);
-    if (tab === "ranks") send({ rank: customdata ?? Math.min(there, tp * cp * pp * dp - 1) });
+    if (tab === "ranks") send({ rank: Math.min(there, tp * cp * pp * dp - 1) });
     if (tab === "plan" && data.mode === "markers" && event.points[0].curveNumber === 1) ask({ kind: "adopt", place: pointNumber });
     if (tab === "layer") send({ step: Math.round(Number(y)) });
     if (tab === "pipeline") send({ time: Math.floor(Number(x)) });

@@ -183,7 +183,7 @@ def share(whole: int, ways: int, word: str) -> str:
     full, rest = divmod(part.numerator, part.denominator)
     left = f"{rest}/{part.denominator}" if rest else ""
     said = " ".join(filter(None, (str(full) if full or not left else "", left)))
-    return f"{said} {noun(max(1, part), word)}"
+    return f"{said} {noun(1 if part <= 1 else 2, word)}"
 
 
 def listed(parts: Sequence[str]) -> str:

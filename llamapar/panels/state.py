@@ -20,7 +20,6 @@ from llamapar.describe.typed_numbers import parse_number, typed
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
 from llamapar.figures.cost import cost_bars
-from llamapar.figures.machine import picture
 from llamapar.frameworks import framework, padding_rule
 from llamapar.frameworks.settings import Settings
 from llamapar.records.tables import Plain
@@ -30,7 +29,7 @@ from llamapar.rules.report import Report, check_job
 from llamapar.rules.severity import codes, severities_again
 from llamapar.rules.table import ERROR, WARNING
 
-from .answers import YES, Answer, answers, machine_view, plain_finding, step_cost
+from .answers import YES, Answer, answers, plain_finding, ranks_view, step_cost
 from .bringing import controls_of
 from .comparing import compare_jobs
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_JOB, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
@@ -272,7 +271,7 @@ class State:
             if tab == "time":
                 return Outcome(report, self._times(report))
             if tab == "ranks":
-                return Outcome(report, View(*picture(machine_view(report, self._read(("rank",))))))
+                return Outcome(report, ranks_view(report, self._read(("rank",))))
             return Outcome(report, view(RECORDS[tab](report, self._read(self.values))))
         except LlamaparError as problem:
             return Outcome(report, problem=problem)

@@ -21,14 +21,12 @@ SHOWN = 7
 class OperationMemory:
     """The memory of one kind of operation, in bytes relative to what was alive before it.
 
-    points: the value after each tensor that was allocated or freed.
-    events: pairs (how many points precede it, collective). most: the largest of `points`, at least 0.
+    events: its collectives, in order. most: the largest value, at least 0.
     peak_in: the torch operation that allocated the tensor at the peak.
     at_peak, after: holder → change of its bytes at the peak, and at the end.
     """
 
-    points: tuple[int, ...] = ()
-    events: tuple[tuple[int, CollectiveEvent], ...] = ()
+    events: tuple[CollectiveEvent, ...] = ()
     most: int = 0
     peak_in: str = ""
     at_peak: Mapping[str, int] = field(default_factory=dict)
@@ -67,7 +65,7 @@ class Span:
     @property
     def events(self) -> list[CollectiveEvent]:
         """Its collectives and sends, in order."""
-        return [*(event for _, event in self.profile.events), *self.sends]
+        return [*self.profile.events, *self.sends]
 
 
 @dataclass(frozen=True, repr=False)
