@@ -69,13 +69,15 @@ def test_an_answer_that_is_no_says_the_first_reason() -> None:
 def test_the_ranks_tab_says_what_each_group_carries() -> None:
     panel = lp.explorer(**AT_8K, tab="ranks", rank=4000)
     sent = panel.answers["now"][3]["text"]
-    for axis, words in (("TP", "8 ranks in one node"), ("DP", "128 ranks in 128 nodes")):
+    for axis, words in (("TP", "4007; in 1 node"), ("DP", "16288; in 128 nodes")):
         bytes_sent = next(part for part in sent.split(" · ") if part.startswith(axis)).removeprefix(
             f"{axis} "
         )
         assert f"{words}, {bytes_sent} sent a step" in panel.payload["summary"]
     panel.set(micro_batches=100_000)  # what travels is not known then, and the groups are
-    assert "8 ranks in one node\n" in panel.payload["summary"]
+    assert "4007; in 1 node\n" in panel.payload["summary"]
+    subtitle = panel.payload["figure"]["layout"]["title"]["subtitle"]["text"].replace("<br>", " ")
+    assert subtitle.endswith("; nodes of a group: TP 1, CP 1, PP 16, DP 128")
 
 
 def test_a_schedule_too_long_to_time_says_why_and_the_way_out() -> None:

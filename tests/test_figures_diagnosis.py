@@ -28,48 +28,34 @@ from test_clinic import CASES
 
 
 @pytest.mark.parametrize(
-    ("equation", "text", "sides"),
+    ("equation", "text"),
     [
-        (Quotient(52, 3), "52/3 = 17.3333", ()),
-        (Quotient(128256, 8), "128256/8 = 16032", ()),
-        (Quotient(10**16 + 1, 2), "10000000000000001/2 = 5000000000000000 rest 1", ()),
-        (Quotient(14336, 6, after=" → 2390"), "14336/6 = 2389.33 → 2390", ()),
-        (Quotient(126, 16, floor=True), "126//16 = 7", ()),
-        (Product((8, 16)), "8·16 = 128", ()),
-        (Product((2, 3, 4), "B"), "2·3·4 = 24 B", ()),
-        (Comparison(8, "≠", 4), "8 ≠ 4", (("8", 8), ("4", 4))),
-        (Comparison(Product((8, 16)), "≠", 256), "8·16 = 128 ≠ 256", (("8·16", 128), ("256", 256))),
-        (Comparison(Product((8,)), "≠", 16), "8 = 8 ≠ 16", ()),
+        (Quotient(52, 3), "52/3 = 17.3333"),
+        (Quotient(128256, 8), "128256/8 = 16032"),
+        (Quotient(10**16 + 1, 2), "10000000000000001/2 = 5000000000000000 rest 1"),
+        (Quotient(14336, 6, after=" → 2390"), "14336/6 = 2389.33 → 2390"),
+        (Quotient(126, 16, floor=True), "126//16 = 7"),
+        (Product((8, 16)), "8·16 = 128"),
+        (Product((2, 3, 4), "B"), "2·3·4 = 24 B"),
+        (Comparison(8, "≠", 4), "8 ≠ 4"),
+        (Comparison(Product((8, 16)), "≠", 256), "8·16 = 128 ≠ 256"),
         (
             Comparison(Product((2**20, 2**13), "B"), ">", 2**32, "2^32", "embedding "),
             "embedding 1048576·8192 = 8589934592 B > 2^32",
-            (("1048576·8192", 2**33), ("2^32", 2**32)),
         ),
-        (
-            Padded(16064, 8, 128256),
-            "16064·8 = 128512 = 128256 + 256 pad rows",
-            (("16064·8", 128512), ("128256", 128256)),
-        ),
-        (Multiples((32000, 32256), 128), "32000 = 250·128, 32256 = 252·128", ()),
-        (Stated("64 = 8·128/16 = half a head"), "64 = 8·128/16 = half a head", ()),
+        (Padded(16064, 8, 128256), "16064·8 = 128512 = 128256 + 256 pad rows"),
+        (Multiples((32000, 32256), 128), "32000 = 250·128, 32256 = 252·128"),
+        (Stated("64 = 8·128/16 = half a head"), "64 = 8·128/16 = half a head"),
     ],
 )
-def test_an_equation_reads_and_compares(
-    equation: Equation, text: str, sides: tuple[tuple[str, int], ...]
-) -> None:
+def test_an_equation_reads(equation: Equation, text: str) -> None:
     assert str(equation) == text
-    assert equation.sides == sides
 
 
-def test_a_diagnosis_holds_numbers_in_one_unit_and_how_they_read() -> None:
+def test_a_diagnosis_holds_numbers_and_how_they_read() -> None:
     best = lp.explain("embed_tokens.weight is [16064, 8192]", "llama3.1-70b", {"tp": 8}).best
     assert best.arithmetic == (Padded(16064, 8, 128256),)
     assert best.equations == ("16064·8 = 128512 = 128256 + 256 pad rows",)
-    # the embedding of Llama 3 8B at tp=1, in bfloat16, as an allocator words it
-    told = lp.explain("CUDA out of memory. Tried to allocate 1002 MiB", "llama3-8b", {"tp": 1}, seq_len=8192)
-    sizes = [size for equation in told.best.arithmetic for _, size in equation.sides]
-    assert sizes == [128256 * 4096 * 2, 1002 * 2**20]
-    assert "1002 MiB: 1,050,673,152" in lp.view(told).summary
 
 
 def test_no_picture_reads_numbers_out_of_a_text() -> None:
@@ -87,7 +73,7 @@ def drawable(told: Any) -> bool:
         lp.view(told)
     except lp.LayoutError as none:
         return not re.search(
-            "nothing to draw$|has no numbers to draw$|^a rank's memory in training is drawn from", none.what
+            "nothing to draw$|has no cut to draw$|^a rank's memory in training is drawn from", none.what
         )
     return True
 
@@ -115,25 +101,6 @@ def drawable(told: Any) -> bool:
             ["rank 1: rows 75968–151935 (75968)"],
         ),
         (
-            "got 8192 GPUs from 8·16·16·4",
-            {"world": 16384},
-            "the degrees do not multiply to the number of ranks",
-            ["8·16·16·4: 8,192", "16384: 16,384"],
-        ),
-        (
-            "world_size (8) is not equal to tensor_model_parallel_size (1) x "
-            "pipeline_model_parallel_size (1)",
-            {},
-            "the degrees do not multiply to the number of ranks",
-            ["1·1: 1", "8: 8"],
-        ),
-        (
-            "Assertion `missingBytes == 0' failed.",
-            {"model": "llama3.1-405b"},
-            "a size or offset passes what 32 bits can count",
-            ["128256·16384·4: 8,405,385,216", "2^32: 4,294,967,296"],
-        ),
-        (
             "seq_len 2999 must be divisible by cp 4",
             {"seq": 2999, "cp": 4},
             "Sequence of 2,999 over cp=4, head-tail",
@@ -150,26 +117,6 @@ def drawable(told: Any) -> bool:
             {"model": "llama3.1-405b", "pp": 16, "framework": "torchtitan"},
             "llama3.1-405b: layers over pp=16, balanced ends",
             ["7, 14 × 8, 7", "stage 0 on PP rank 0: layers 0–6 and the embedding"],
-        ),
-        (
-            "ValueError: Weight input_size_per_partition = 14784 is not divisible by min_thread_k = 128.",
-            {},
-            "14,784 weights in groups of 128",
-            ["115 whole groups of 128 weights", "the rest: 64 of 128"],
-        ),
-        (
-            "AssertionError: padded_vocab_size value from checkpoint (32000) is not equal to the input "
-            "argument value (32256)",
-            {},
-            "vocabularies padded to different multiples",
-            ["32000: 32,000", "32256: 32,256"],
-        ),
-        (
-            "size mismatch for tok_embeddings.weight: copying a param with shape torch.Size([128256, 8192]) "
-            "from checkpoint, the shape in current model is torch.Size([32000, 8192])",
-            {},
-            "128,256 against 32,000",
-            ["128256: 128,256", "32000: 32,000"],
         ),
     ],
 )
@@ -198,8 +145,8 @@ def test_shares_join_without_a_gap() -> None:
         assert sum(len(t["x"]) for t in torn) == k - whole
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["message alone", "with its context"])
-def test_real_cases_have_a_picture_or_a_reason(known: bool) -> None:
+@pytest.mark.parametrize(("known", "least"), [(False, 20), (True, 27)])
+def test_real_cases_have_a_picture_or_a_reason(known: bool, least: int) -> None:
     drawn = 0
     for case in CASES:
         told = lp.explain(case["message"], context=case["context"] if known else None)
@@ -209,13 +156,13 @@ def test_real_cases_have_a_picture_or_a_reason(known: bool) -> None:
         drawn += 1
         assert picture.summary
         json.dumps(picture.spec, allow_nan=False)
-    assert drawn >= 44
+    assert drawn >= least
 
 
 def test_nothing_to_draw_is_told() -> None:
     with pytest.raises(lp.LayoutError, match="there is nothing to draw"):
         lp.view(lp.explain("KeyError: 'tp'"))
-    with pytest.raises(lp.LayoutError, match="this cause has no numbers to draw"):
+    with pytest.raises(lp.LayoutError, match="this cause has no cut to draw"):
         lp.view(lp.explain("AssertionError: tensor parallel group is not initialized"))
 
 

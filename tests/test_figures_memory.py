@@ -30,7 +30,6 @@ MEMORY = {
     "fsdp": lp.memory("llama3.1-70b", lp.Layout(tp=8, dp=32, pp=2, zero=3), seq_len=8192),
     "interleaved": lp.memory("llama3.1-70b", lp.Layout(pp=8, virtual_stages=5), seq_len=512),
     "megatron": lp.memory("llama3.1-405b", PAPER, seq_len=8192, accounting="megatron"),
-    "korthikanti": lp.memory("llama3.1-8b", {"tp": 8}, seq_len=8192, accounting="korthikanti"),
     "deep": lp.memory(DEEP, {"pp": 512}, seq_len=64),
 }
 RECONCILED = {

@@ -50,36 +50,6 @@ def test_megatrons_interleaving_and_few_micro_batches() -> None:
     assert kept(global_batch=128 * 4) == kept() // 4
 
 
-# -- Korthikanti et al., table 2 -------------------------------------------------------------------
-
-GPT_22B = lp.ModelConfig(6144, 48, 64, 64, 4 * 6144, 51200, name="22b")
-SBH, SCORES = 2048 * 4 * 6144, 5 * 64 * 2048 / 6144
-TABLE_2 = [
-    (1, False, "none", 34 + SCORES),
-    (8, False, "none", 10 + 24 / 8 + SCORES / 8),
-    (8, True, "none", 34 / 8 + SCORES / 8),
-    (8, False, "selective", 10 + 24 / 8),
-    (8, True, "selective", 34 / 8),
-    (8, False, "full", 2),
-]
-
-
-@pytest.mark.parametrize(("tp", "sp", "recompute", "each"), TABLE_2)
-def test_korthikantis_table(tp: int, sp: bool, recompute: str, each: float) -> None:
-    layout = lp.Layout(tp=tp, sequence_parallel=sp)
-    known: dict[str, Any] = {"seq_len": 2048, "micro_batch": 4, "accounting": "korthikanti"}
-    found = lp.memory(GPT_22B, layout, recompute=recompute, **known).worst
-    assert found.bytes("activations") == round(48 * SBH * each)
-    assert found.bytes("embedding") == SBH // tp
-    assert found.bytes("logits and loss") == round(4 * SBH / tp * (1 + 51200 / 6144))
-
-
-def test_korthikantis_interleaving() -> None:
-    layout = lp.Layout(tp=8, pp=8, virtual_stages=3)
-    found = lp.memory(GPT_22B, layout, seq_len=2048, accounting="korthikanti").worst
-    assert found.bytes("activations") == round(48 * SBH / 4 * 34 / 8 * (1 + 7 / 24))
-
-
 # -- the Ultra-Scale Playbook's closed forms -------------------------------------------------------
 
 CLOSED = json.loads((ORACLES / "published_memory.json").read_text())["ultrascale_closed_forms"]

@@ -24,12 +24,12 @@ from llamapar.place.orders import ORDERS
 
 from .exact import Account, exact
 from .in_flight import SCHEDULES
-from .published_rules import korthikanti, megatron, ultrascale
+from .published_rules import megatron, ultrascale
 from .saved import KERNELS, RECOMPUTE
 from .sizes import Sizes
 from .terms import SAVES, Breakdown, Meaning, Memory, fullest
 
-ACCOUNTINGS = ("exact", "megatron", "korthikanti", "ultrascale")
+ACCOUNTINGS = ("exact", "megatron", "ultrascale")
 offer("accounting", ACCOUNTINGS)
 
 
@@ -70,8 +70,8 @@ def memory(
     recompute: "none", "selective" or "full"; None: the trainer's usual mode is expected.
     schedule: "1f1b" (interleaved with virtual_stages), "gpipe", or another of `schedule`'s; nc belongs to the
         flexible one. Chunks in flight are counted in its table.
-    accounting: "exact", or a published rule: "megatron", "korthikanti" (activations alone), "ultrascale";
-        the rules know one stage, the most loaded. gpu: as in `cost`.
+    accounting: "exact", or a published rule: "megatron" or "ultrascale", which know one stage, the
+        most loaded. gpu: as in `cost`.
     dtype: of parameters and activations. grad_dtype: of the sums of gradients over micro-batches; by default
         the framework's, else float32.
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
@@ -112,8 +112,7 @@ def memory(
         if accounting == "megatron":
             stage = megatron(m, lay, seq_len, micro_batch, many, mode)
         else:
-            rule = korthikanti if accounting == "korthikanti" else ultrascale
-            stage = rule(m, lay, seq_len, micro_batch, mode)
+            stage = ultrascale(m, lay, seq_len, micro_batch, mode)
         return Memory(m, lay, how, (stage,), found, published=True)
     held = None if master_weights is None else flag("master_weights", master_weights)
     # A trainer cuts a model alike in every mode of recomputation, so a rank is measured once for all modes.

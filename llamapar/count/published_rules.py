@@ -9,12 +9,9 @@ from llamapar.frameworks import padding_rule
 from .terms import Breakdown, Term
 
 _MEGATRON = "NVIDIA/Megatron-LM, megatron/training/theoretical_memory_usage.py @d98e8a64dd"
-_KORTHIKANTI = "arXiv:2205.05198 (Korthikanti et al.), table 2"
 _ULTRASCALE = (
     "Ultra-Scale Playbook, nanotron/ultrascale-playbook @924e4d0b88: closed forms of its memory plots"
 )
-
-_INTERLEAVED = "1 + (pp - 1) / (pp * v)"
 
 
 def _inputs(m: ModelConfig, lay: Layout, seq_len: int, micro_batch: int, padded: int) -> dict[str, float]:
@@ -49,7 +46,7 @@ def megatron(
         )
     ]
     if lay.virtual_stages > 1:
-        flying = f"({_INTERLEAVED})"
+        flying = "(1 + (pp - 1) / (pp * v))"
     else:
         # Fewer micro-batches than stages cannot fill the pipeline.
         flying = "min(1, m / pp)" if lay.pp > 1 else "1"
@@ -63,25 +60,6 @@ def megatron(
     terms.append(Term("activations", layers, inputs, _MEGATRON))
     if lay.pp == 1:
         terms.append(Term("logits and loss", logits, inputs, _MEGATRON))
-    return Breakdown(0, tuple(terms))
-
-
-def korthikanti(m: ModelConfig, lay: Layout, seq_len: int, micro_batch: int, recompute: str) -> Breakdown:
-    """Activations of the first stage by Korthikanti et al., for a GPT with dropout and ffn = 4h, 16 bits."""
-    inputs = _inputs(m, lay, seq_len, micro_batch, m.vocab_size)
-    if recompute == "full":
-        each = "2 * s * b * h"
-    else:
-        scores = " + 5 * a * s / (h * t)" if recompute == "none" else ""
-        each = f"s * b * h * ({'34 / t' if lay.sp else '10 + 24 / t'}{scores})"
-    flying = f" * ({_INTERLEAVED})" if lay.virtual_stages > 1 else ""
-    terms = [
-        Term("activations", f"L * {each}{flying}", inputs, _KORTHIKANTI),
-        Term("embedding", "s * b * h * pp / t", inputs, f"{_KORTHIKANTI}, section 4.3: its dropout mask"),
-    ]
-    if lay.pp == 1:
-        loss = "4 * s * b * h / t * (1 + V / h)"
-        terms.append(Term("logits and loss", loss, inputs, f"{_KORTHIKANTI}, section 4.3"))
     return Breakdown(0, tuple(terms))
 
 

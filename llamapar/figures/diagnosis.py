@@ -2,12 +2,12 @@
 
 If model and layout are known well enough, it is the map of heads, vocabulary, sequence or stages, or the
 memory of a rank in which an allocation failed. Otherwise it shows bars: the named sizes of the failing
-expression if an exception was explained, else the diagnosis's equations, which llamapar itself wrote.
+expression if an exception was explained, else the cut that does not divide. Two numbers that should agree
+have no picture: the equation says it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from html import escape
@@ -15,13 +15,13 @@ from html import escape
 from llamapar.count import memory
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import NO_PADDING, Padding
-from llamapar.diagnosis import CATEGORIES, Diagnosis, Explanation
+from llamapar.diagnosis import Diagnosis, Explanation
 from llamapar.diagnosis.limits import allocation
 from llamapar.diagnosis.live_facts import LiveFacts
 from llamapar.errors import LayoutError, LlamaparError, printable
 from llamapar.place import heads, ranks, sequence, stages, vocab
 from llamapar.place.rank_grid import in_short
-from llamapar.records.equations import Multiples, Padded, Quotient, Side
+from llamapar.records.equations import Padded, Quotient
 from llamapar.records.tables import plural
 
 from . import draw, style
@@ -30,14 +30,12 @@ from . import memory as memory_picture
 from . import sequence_map as sequence_picture
 from . import stage_map as stages_picture
 from . import vocab_map as vocab_picture
+from .chart import Chart
 from .draw import Bar, Rows
 from .rank_grid import failing
 from .style import Spec
 
 Drawn = tuple[Spec, str]
-
-LOW: Spec = {"height": 270, "legend": {"y": -0.45}}
-"""Of a picture with one or two bars."""
 
 _LONGEST = 24
 """Characters of a tensor's name that stand beside a bar, the last ones."""
@@ -55,12 +53,12 @@ _UNITS = {
     "microbatch_divisibility": ("sequence", "dp"),
     "seq_not_divisible": ("token", "cp"),
     "fsdp_uneven": ("row", "dp"),
-    "world_size_product": ("rank", "dp"),
-    "quant_group_vs_tp": ("weight", "tp"),
-    _OOM: ("byte", "tp"),
     "fused_qkv_layout": ("head", "tp"),
 }
 """What a category counts, and the axis that cuts it."""
+
+_NO_CUT = ("world_size_product", "quant_group_vs_tp")
+"""Categories whose quotients are no shares of ranks."""
 
 
 def picture(explained: Explanation) -> Drawn:
@@ -72,11 +70,11 @@ def picture(explained: Explanation) -> Drawn:
         raise LayoutError("there is nothing to draw", explained.reason, field="record")
     try:
         drawn = next(_maps(explained, best), None)
-    except LlamaparError:  # numbers that make no model or layout still make bars
+    except LlamaparError:  # numbers that make no model or layout may still be cut
         drawn = None
-    drawn = drawn or sizes or next(_bars_of(best), None)
+    drawn = drawn or sizes or next(_shares(best), None)
     if drawn is None:
-        what = _MEMORY_TAKES if best.category == _OOM else "this cause has no numbers to draw"
+        what = _MEMORY_TAKES if best.category == _OOM else "this cause has no cut to draw"
         raise LayoutError(what, best.cause, field="record")
     return drawn
 
@@ -138,11 +136,6 @@ def _maps(explained: Explanation, best: Diagnosis) -> Iterator[Drawn]:
             batch = counted.numbers["micro_batch"]
             account = memory(known.model, layout, seq_len=seq_len, micro_batch=batch, framework=judge)
             yield memory_picture.picture(account, failed)
-    degrees = {axis: known.numbers[axis] for axis in ("tp", "cp", "pp", "dp") if axis in known.numbers}
-    world, product = fact("world"), math.prod(degrees.values())
-    if category == "world_size_product" and degrees and world and world != product and not best.arithmetic:
-        note = f"{'·'.join(degrees)} = {product} ≠ {world}"
-        yield _compared(best, [("·".join(degrees), product), ("ranks", world)], note)
 
 
 def _model(given: ModelConfig | None, dims: dict[str, int]) -> ModelConfig:
@@ -165,50 +158,21 @@ def _padding(best: Diagnosis) -> Padding:
     return NO_PADDING
 
 
-# -- bars of the equations -------------------------------------------------------------------------
+# -- bars ------------------------------------------------------------------------------------------
 
 
-def _bars_of(best: Diagnosis) -> Iterator[Drawn]:
-    """A picture for each equation that can be drawn; the cut comes before the comparisons."""
+def _shares(best: Diagnosis) -> Iterator[Drawn]:
+    """The cut that does not divide: of the model's own units if they are known, else of a quotient."""
     unit, axis = _UNITS.get(best.category, ("unit", "tp"))
-    counted, k = best.facts.get({"KV head": "n_kv_heads", "query head": "n_heads"}.get(unit, "")), 0
-    if counted and (k := best.facts.get(axis, 0)) and counted % k:
-        yield _cut(best, counted, k)
-    quotients = [e for e in best.arithmetic if isinstance(e, Quotient)]
-    for e in quotients:
-        if best.category == "world_size_product":
-            yield _compared(best, [("ranks there are", e.n), ("ranks in a group", e.k)], str(e))
-        elif best.category == "quant_group_vs_tp":
-            yield _grouped(best, e.n, e.k)
-        elif e.n % e.k and best.parallel is not False and best.subtype != "global_dim_not_localized":
+    counted = best.facts.get({"KV head": "n_kv_heads", "query head": "n_heads"}.get(unit, ""))
+    ways = best.facts.get(axis, 0)
+    if counted and ways and counted % ways:
+        yield _cut(best, counted, ways)
+    if best.category in _NO_CUT or best.parallel is False or best.subtype == "global_dim_not_localized":
+        return
+    for e in best.arithmetic:
+        if isinstance(e, Quotient) and e.n % e.k:
             yield _cut(best, e.n, e.k)
-    for equation in best.arithmetic:
-        if equation.sides:
-            yield _compared(best, equation.sides, str(equation), equation.in_bytes)
-    multiples = [n for e in best.arithmetic if isinstance(e, Multiples) for n in e.numbers]
-    if len(multiples) > 1:
-        yield _compared(best, [(str(n), n) for n in multiples], ", ".join(best.equations))
-    for e in quotients:  # k is a number of parts, or one of the two sizes
-        parts = e.k <= e.n // e.k and e.n % e.k == 0
-        other = (f"one of {e.k}", e.n // e.k) if parts else (str(e.k), e.k)
-        yield _compared(best, [(str(e.n), e.n), other], str(e))
-
-
-def _drawn(
-    best: Diagnosis,
-    words: tuple[str, str],
-    data: list[Spec],
-    listing: list[str],
-    labels: list[str],
-    more: Spec,
-) -> Drawn:
-    """Bars under `words`, a title and a note, beside the `labels` of their rows, and the same as text.
-
-    more: further layout, above all axes.
-    """
-    widest, warn = "0" * max(map(len, labels)), best.parallel is not False
-    layout = style.layout("diagnosis", *words, widest=widest, warn=warn, **more)
-    return {"data": data, "layout": layout}, draw.lines(": ".join(words), listing)
 
 
 def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
@@ -234,12 +198,23 @@ def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
         (whole, {"color": colour}, f"whole {units}"),
         (torn, {"color": colour, "pattern": style.CUT_PATTERN}, f"a share that ends inside a {unit}"),
     )
-    title = f"{plural(n, unit)} over {axis}={k}", f"{n}/{k} = {_position(Fraction(n, k))} on a rank"
+    title, note = f"{plural(n, unit)} over {axis}={k}", f"{n}/{k} = {_position(Fraction(n, k))} on a rank"
     few = {"tick0": 0, "dtick": draw.step(n, 16)} if n <= 64 else {}
-    x = draw.positions(units, [0, n], nticks=8, **few)
-    listing = [*rows.listing(lambda r: f"rank {r}: {words(r)}"), rows.left_out]
-    y = draw.downward(rows.axis(rank))
-    return _drawn(best, title, draw.looks(looks, k), listing, [str(k - 1)], {"yaxis": y, "xaxis": x})
+    return Chart(
+        kind="diagnosis",
+        title=title,
+        note=note,
+        data=draw.looks(looks, k),
+        layout={
+            "widest": str(k - 1),
+            "warn": best.parallel is not False,
+            "xaxis": draw.positions(units, [0, n], nticks=8, **few),
+            "yaxis": draw.downward(rows.axis(rank)),
+        },
+        head=f"{title}: {note}",
+        rows=rows,
+        line=lambda r: f"rank {r}: {words(r)}",
+    ).drawn()
 
 
 def _position(x: Fraction) -> str:
@@ -275,43 +250,3 @@ def _sizes(live: LiveFacts) -> Drawn | None:
     layout = style.layout("sizes", *title, widest=max(labels, key=len), yaxis=y, xaxis=x, annotations=names)
     listing = [f"  {label}: {words}" for label, words, *_ in rows]
     return {"data": data, "layout": layout}, draw.lines(": ".join(title), listing)
-
-
-def _grouped(best: Diagnosis, n: int, k: int) -> Drawn:
-    """n weights in groups of k, with the group that is incomplete."""
-    full, unit = n // k * k, _UNITS[best.category][0]
-    first = max(0, full - 3 * k)  # Draw only the last whole groups, or the cut one is too small to see.
-    words = f"{plural(n // k, 'whole group')} of {k} {unit}s", f"the rest: {n - full} of {k}"
-    whole, torn = Bar(0, first, full, words[0]), Bar(0, full, n, words[1])
-    looks = (
-        ([whole] if first < full else [], {"color": style.COLOURS["tp"]}, words[0]),
-        ([torn] if full < n else [], {"color": style.WARN, "pattern": style.CUT_PATTERN}, words[1]),
-    )
-    title = f"{n:,} {unit}s in groups of {k}", f"{n}/{k} = {_position(Fraction(n, k))} groups"
-    y = draw.downward(draw.axis("", [-1, 1], tickvals=[]))
-    near = f"{unit}s, near the end" if first else f"{unit}s"
-    x = draw.axis(near, [first, full + k], tick0=full, dtick=k, tickformat=",d")
-    listing = [f"  {line}" for line in words]
-    return _drawn(best, title, draw.looks(looks, 1), listing, ["0"], {"yaxis": y, "xaxis": x, **LOW})
-
-
-def _compared(best: Diagnosis, sides: Sequence[Side], note: str, in_bytes: bool = False) -> Drawn:
-    """Two numbers that should be equal, and the part that one of them lacks."""
-    unit, _ = _UNITS.get(best.category, ("unit", ""))
-    most = max(n for _, n in sides)
-    if in_bytes:
-        unit = "byte"
-    elif unit == "unit" or ("head" in unit and most > 512):
-        unit = "element"
-    given = [Bar(i, 0, n, escape(f"{label} · {n:,}")) for i, (label, n) in enumerate(sides)]
-    lacking = [Bar(i, n, most, f"{most - n:,} less") for i, (_, n) in enumerate(sides) if n < most]
-    data = [draw.bars(given, len(sides), {"color": style.COLOURS["tp"]})]
-    if lacking:
-        data.append(draw.missing(lacking, len(sides), "the difference"))
-    labels = [label for label, _ in sides]
-    what = CATEGORIES[best.category].what
-    title = what if best.category != "other" else f"{sides[0][1]:,} against {sides[1][1]:,}"
-    y = draw.named(labels, beyond=0)
-    x = draw.axis(f"{unit}s", [0, most * 1.02 or 1], nticks=6, tickformat=draw.tick_format(most))
-    listing = [f"  {label}: {n:,}" for label, n in sides]
-    return _drawn(best, (title, note), data, listing, labels, {"yaxis": y, "xaxis": x, **LOW})

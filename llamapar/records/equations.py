@@ -10,22 +10,9 @@ import math
 import operator
 from dataclasses import dataclass
 
-Side = tuple[str, int]
-"""One of two numbers that should agree, with its label."""
-
 
 class Equation:
     """A true statement of arithmetic; `str` gives it as text."""
-
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        """The numbers that it compares; empty if it compares nothing."""
-        return ()
-
-    @property
-    def in_bytes(self) -> bool:
-        """Whether its sides are bytes."""
-        return False
 
     @property
     def holds(self) -> bool:
@@ -125,17 +112,6 @@ class Comparison(Equation):
         read_rounded = bool(self.label) and 100 * abs(left - self.right) < self.right
         return self.sign == "≈" or (self.sign == "=" and read_rounded) or _TRUE[self.sign](left, self.right)
 
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        right = (self.label or str(self.right), self.right)
-        if isinstance(self.left, int):
-            return (str(self.left), self.left), right
-        return ((self.left.label, self.left.value), right) if len(self.left.factors) > 1 else ()
-
-    @property
-    def in_bytes(self) -> bool:
-        return isinstance(self.left, Product) and self.left.unit == "B"
-
     def __str__(self) -> str:
         return f"{self.before}{self.left} {self.sign} {self.label or self.right}{self.after}"
 
@@ -155,10 +131,6 @@ class Padded(Equation):
     @property
     def padded(self) -> int:
         return self.shard * self.tp
-
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        return (Product((self.shard, self.tp)).label, self.padded), (str(self.rows), self.rows)
 
     def __str__(self) -> str:
         return f"{Product((self.shard, self.tp))} = {self.rows} + {self.padded - self.rows} pad rows"
