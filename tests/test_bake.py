@@ -47,31 +47,6 @@ def decoded(png: bytes) -> np.ndarray:
     return np.concatenate([colours, alpha[:, None]], 1)[index]
 
 
-@pytest.mark.parametrize("colours", [3, 16, 17, 96])
-@pytest.mark.parametrize("width", [7, 8])
-def test_a_picture_of_few_colours_comes_back_pixel_for_pixel(colours: int, width: int) -> None:
-    chance = np.random.default_rng(colours)
-    palette = chance.integers(0, 256, (colours, 4), dtype=np.uint8)
-    palette[:, 3] |= 1  # where alpha is 0 the other three are not kept
-    pixels = palette[chance.integers(0, colours, (40, width))]
-    png = bake["png"](*bake["quantised"](pixels, 96), "d" * 64)
-    assert (decoded(png) == pixels).all()
-    assert bake["digest_in"](base64.b64encode(png).decode()) == "d" * 64
-
-
-def test_fewer_colours_keep_the_commonest_and_make_a_smaller_picture() -> None:
-    ramp = np.linspace(0, 255, 200).astype(np.uint8)
-    pixels = np.full((60, 200, 4), 255, np.uint8)
-    pixels[:10, :, 0] = ramp
-    sizes = []
-    for colours in (96, 24, 8):
-        palette, index = bake["quantised"](pixels, colours)
-        assert len(palette) <= colours
-        assert (palette[index][10:] == 255).all()
-        sizes.append(len(bake["png"](palette, index, "")))
-    assert sizes == sorted(sizes, reverse=True)
-
-
 def test_what_differs_between_runs_is_taken_out() -> None:
     notebook = nbformat.v4.new_notebook(
         metadata={"widgets": {"a": 1}, "language_info": {"name": "python", "version": "3"}}

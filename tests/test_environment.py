@@ -7,7 +7,6 @@ import json
 import os
 import re
 import runpy
-import stat
 import subprocess
 import sys
 import tomllib
@@ -162,25 +161,6 @@ def test_environment_yml_takes_a_python_that_the_pins_are_tried_with() -> None:
     assert [minor for minor in minors if python.specifier.contains(f"{minor}.9")] == tried
 
 
-def test_ci_installs_a_browser_and_runs_make_test_and_make_soak_alone() -> None:
-    script = PROJECT / ".ci" / "run"
-    lines = script.read_text().splitlines()
-    assert lines[0] == "#!/usr/bin/env bash"
-    assert "set -euo pipefail" in lines
-    assert script.stat().st_mode & stat.S_IXUSR
-    assert "chromium" in script.read_text()
-    assert "command -v npm > /dev/null || packages+=(npm)" in script.read_text()
-    assert [line for line in lines if line.startswith("make")] == lines[-2:] == ["make test", "make soak"]
-
-
-def test_makefile_explains_each_target() -> None:
-    makefile = (PROJECT / "Makefile").read_text()
-    (named,) = re.findall(r"^\.PHONY: help (.*)$", makefile, re.MULTILINE)
-    for target in named.split():
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
-        assert f'@echo "make {target} ' in makefile
-
-
 def test_make_lab_says_how_long_and_how_large_before_it_installs(tmp_path: Path) -> None:
     make = ["make", "-n", "lab", f"VENV={tmp_path}/env"]
     lines = subprocess.run(make, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -199,15 +179,6 @@ def test_make_refuses_an_old_python_in_one_line(tmp_path: Path) -> None:
     made = subprocess.run(make, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert made.returncode != 0
     assert f"llamapar needs Python 3.11 or newer and {old} is 3.10; name another" in made.stderr
-
-
-def test_voila_adds_nothing_to_jupyterlab() -> None:
-    """It is there for the Explorer alone: no button in a notebook's bar, and no second server to import."""
-    folder = PROJECT / "jupyter"
-    page = json.loads((folder / "labconfig" / "page_config.json").read_text())
-    assert page == {"disabledExtensions": {"@voila-dashboards/jupyterlab-preview": True}}
-    server = json.loads((folder / "jupyter_server_config.d" / "voila.json").read_text())
-    assert server == {"ServerApp": {"jpserver_extensions": {"voila.server_extension": False}}}
 
 
 def test_news_and_update_checks_are_off() -> None:
@@ -232,18 +203,3 @@ def test_jupyter_knows_the_project_and_not_the_user(tmp_path: Path, monkeypatch:
     assert paths["runtime"] == [str(state / "runtime")]
     assert str(home) not in shown.stdout
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
-
-
-def test_the_hooks_are_those_of_make_lint() -> None:
-    """The same commands by the same interpreter, and nothing that pre-commit would have to download."""
-    makefile = (PROJECT / "Makefile").read_text()
-    (recipe,) = re.findall(r"^lint:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
-    (python,) = re.findall(r"^PY := (.*)$", makefile, re.MULTILINE)
-    (folder,) = re.findall(r"^VENV := (.*)$", makefile, re.MULTILINE)
-    commands = [
-        line.strip().replace("$(PY)", python).replace("$(VENV)", folder) for line in recipe.splitlines()
-    ]
-    (repository,) = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert repository["repo"] == "local"
-    assert [hook["entry"] for hook in repository["hooks"]] == commands
-    assert {(hook["language"], hook["pass_filenames"]) for hook in repository["hooks"]} == {("system", False)}

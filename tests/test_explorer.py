@@ -289,14 +289,6 @@ def test_remedies_are_told_apart_and_missing_ones_said() -> None:
     assert (panel.payload["fits"], panel.offered["fixes"]) == (False, [])
 
 
-def test_a_layout_that_cannot_compute_has_a_reason_in_the_memory_tab() -> None:
-    panel = lp.explorer("llama3.1-8b", tab="memory", tp=16, pp=1, dp=1)
-    assert panel.payload["problem"]["what"] == "tp=16 does not divide n_kv_heads=8"
-    assert panel.payload["fits"] is True
-    panel.set(kv_replication=True)
-    assert panel.payload["figure"] is not None
-
-
 def test_the_pipeline_tab_draws_the_schedule_of_the_controls() -> None:
     panel = lp.explorer(**AT_8K, tab="pipeline", virtual_stages=8, micro_batches=16)
     paper = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=16)  # 1F1B of several
@@ -494,15 +486,6 @@ def test_a_fault_of_ours_is_told_and_changes_nothing(
     assert panel.layout.tp == 4
 
 
-def test_a_fault_after_the_picture_is_told_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    panel = lp.explorer()
-    monkeypatch.setattr(type(panel._runner), "offer", lambda *_: 1 / 0)
-    told = receive(panel, kind="set", changes={"tab": "run"})
-    assert told is not None
-    assert told["what"] == "not done: ZeroDivisionError: 'division by zero'"
-    assert panel.payload["values"]["tab"] == "run"
-
-
 @pytest.mark.parametrize("name", [name for name in DEFAULTS if name not in ("job", "preset")])
 def test_what_no_page_can_hold_is_sent_in_words(name: str) -> None:
     panel = lp.explorer()
@@ -637,14 +620,6 @@ def test_a_degree_alone_begins_a_job_of_one_s_own() -> None:
     assert lp.explorer(tp=16).layout == lp.Layout(tp=16)
     assert lp.explorer(seq_len=4096).layout == lp.explorer().layout != lp.Layout()
     assert lp.explorer(n_layers=32).report.job.gpus is None
-
-
-def test_steps_that_can_be_undone_keep_no_pictures() -> None:
-    panel = lp.explorer()
-    for tp in (1, 2, 4):
-        panel.set(tp=tp)
-    assert len(panel._past) == 3
-    assert [name for state in panel._past for name in ("outcome", "answers") if name in vars(state)] == []
 
 
 def test_the_page_is_made_of_text_nodes() -> None:

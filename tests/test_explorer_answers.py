@@ -136,17 +136,6 @@ def test_no_rule_but_that_of_memory_is_said_to_pass() -> None:
     assert panel.answers["now"][0]["note"] == "every rule passes"
 
 
-def test_what_cannot_be_counted_says_why_and_the_way_out() -> None:
-    panel = lp.explorer(**AT_8K, schedule="zbv")
-    for answer in panel.answers["now"][1:]:
-        assert (answer["text"], answer["note"]) == (
-            "not known",
-            "ZBV with virtual_stages=1: it has 2 on each rank; try virtual_stages=2",
-        )
-    panel.set(virtual_stages=2)
-    assert "not known" not in texts(panel)
-
-
 def test_the_time_tab_draws_the_pinned_layout_beside() -> None:
     panel = lp.explorer(**AT_8K, tab="time")
     one = panel.payload["figure"]
@@ -223,17 +212,6 @@ def test_a_search_is_stopped_with_the_best_so_far() -> None:
     assert "stopped" in panel.planned["summary"]
     panel.set(tab="heads")
     assert panel.payload["figure"] is not None
-
-
-def test_a_search_stops_while_it_is_still_estimating() -> None:
-    asked = iter([False] * 20)
-    found = lp.plan("llama3.1-70b", gpus=64, seq_len=8192, global_batch=512, cancel=lambda: next(asked, True))
-    assert (found.complete, found.considered, len(found.layouts)) == (False, 20, 1)  # one is judged
-    assert lp.view(found).summary.startswith(
-        "the fastest 1 of 20 layouts considered; stopped, the best so far"
-    )
-    none = lp.plan("llama3.1-70b", gpus=64, seq_len=8192, global_batch=512, cancel=lambda: True)
-    assert (none.complete, none.considered) == (False, 0)
 
 
 def test_any_order_of_steps_leaves_what_the_controls_say(soak: bool) -> None:

@@ -482,22 +482,6 @@ def test_whatever_a_page_sends_is_answered_once_and_the_picture_stands(soak: boo
         assert panel.payload["values"][panel.payload["knob"]] in [r["value"] for r in panel.ladder]
 
 
-def test_the_text_form_says_the_whole_ladder() -> None:
-    said = lp.live("heads", "llama3.1-405b", tp=16).snapshot().summary.splitlines()
-    assert said[:7] == [
-        "lp.heads('llama3.1-405b', tp=16)",
-        "  TP 1: 8 KV heads",
-        "  TP 2: 4 KV heads",
-        "  TP 4: 2 KV heads",
-        "  TP 8: 1 KV head",
-        "> TP 16: 1/2 KV head ✕ tp=16 does not divide n_kv_heads=8",
-        "  TP 32: 1/4 KV head ✕ tp=32 does not divide n_kv_heads=8",
-    ]
-    assert (
-        said[9] == "TP 16 cuts through each of the 8 KV heads. A rank has eight query heads and 1/2 KV head."
-    )
-
-
 def test_a_line_brings_back_every_picture_with_its_knob() -> None:
     panel = lp.live("heads", tp=3)
     for what, subject in SUBJECTS.items():

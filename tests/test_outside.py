@@ -18,7 +18,6 @@ from test_environment import EXTRAS, PROJECT, PYPROJECT
 
 GITHUB = PROJECT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
-FORMS = sorted((GITHUB / "ISSUE_TEMPLATE").glob("[0-9]-*.yml"))
 VERSION = llamapar.__version__
 PYTHON = PYPROJECT["project"]["requires-python"]
 
@@ -63,17 +62,6 @@ def test_a_workflow_may_read_and_no_more(path: Path) -> None:
     assert "secrets." not in path.read_text("utf-8")
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_a_job_ends(name: str) -> None:
-    assert 5 <= JOBS[name]["timeout-minutes"] <= 120
-
-
-def test_actions_are_githubs_own_at_one_version_each() -> None:
-    used = {step["uses"] for _, step in STEPS if "uses" in step}
-    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in used)
-    assert len({action.partition("@")[0] for action in used}) == len(used)
-
-
 def test_what_a_step_names_is_there() -> None:
     makefile = (PROJECT / "Makefile").read_text("utf-8")
     for run in RUNS:
@@ -86,37 +74,6 @@ def test_what_a_step_names_is_there() -> None:
         for extra in re.findall(r"\[(\w+)\]", run):
             assert extra in EXTRAS
     assert f"{'DOCS_GIT'} ?=" in makefile
-
-
-def test_torch_comes_without_cuda_on_linux() -> None:
-    """By uv, which knows PyTorch's index; make's pip then finds its pin there already."""
-    for name, job in JOBS.items():
-        runs = [step["run"] for step in job["steps"] if "run" in step]
-        makes = [i for i, run in enumerate(runs) if re.match(r"make (test|site|docs)\b", run)]
-        if makes and job["runs-on"] == "ubuntu-latest":
-            (torch,) = [i for i, run in enumerate(runs) if "--torch-backend cpu" in run]
-            assert torch < min(makes), name
-            assert "--constraint constraints.txt torch" in runs[torch]
-
-
-# -- issues ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_a_form_asks_for_what_report_prints(path: Path) -> None:
-    form = loaded(path)
-    assert set(form) == {"name", "description", "labels", "body"}
-    fields = {part["id"]: part for part in form["body"]}
-    assert len(fields) == len(form["body"])
-    assert all(re.fullmatch(r"[a-z]+", name) for name in fields)
-    assert "`llamapar report` prints" in fields["report"]["attributes"]["label"]
-    assert fields["report"]["attributes"]["render"] == "text"  # so that nothing in it becomes markup
-    assert any(part.get("validations", {}).get("required") for part in form["body"])
-
-
-def test_there_is_a_form_for_each_kind_of_issue() -> None:
-    assert [path.stem for path in FORMS] == ["1-wrong", "2-message", "3-framework", "4-idea"]
-    assert loaded(GITHUB / "ISSUE_TEMPLATE" / "config.yml") == {"blank_issues_enabled": False}
 
 
 # -- versions and limits ---------------------------------------------------------------------------

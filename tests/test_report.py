@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
 from html import unescape
 from typing import Any
 
@@ -31,30 +30,6 @@ PAPER = {
 # -- text ------------------------------------------------------------------------------------------
 
 
-def told(code: str) -> str:
-    """What the frameworks do with a rule's example, as a finding tells it."""
-    groups = "; ".join(f"{verdict}: {', '.join(who)}" for verdict, who in by_verdict(code).items())
-    return textwrap.fill(groups, 100, initial_indent="    note ", subsequent_indent=" " * 9)
-
-
-INCIDENT_5 = f"""\
-llama3.1-405b  tp=8 cp=16 pp=16 dp=4 (8192 ranks): 2 errors, 2 notes
-LP001 error  tp·cp·pp·dp = 8·16·16·4 = 8192, but there are 16384 GPUs
-    why  every GPU is one rank; 8192 would be missing or idle
-    try  dp=8 (8·16·16·8 = 16384 ranks): 81.77 GiB, 50% less time
-{told("LP001")}
-LP002 error  batch_per_dp·dp·seq_len = 16·4·131072 = 8388608 tokens, but the batch has 16777216
-    why  each of the dp groups reads its own sequences; CP and TP ranks share them
-    try  dp=8 (8·16·16·8 = 16384 ranks): 81.77 GiB, 50% less time
-LP301 note  n_layers=126 does not divide over pp=16 (llama3.1-405b)
-    why  126/16 = 7.875 is not whole, so stages differ in length
-{told("LP301")}
-LP511 note  stage 1 needs 82.1 (20.6 to 163.7) GiB a rank, and that fits b200-180gb, perhaps a100-40gb, \
-h100-80gb, a100-80gb, h100-96gb, h200-141gb
-    why  by stage 77.19, 82.05, …, 23.89 GiB; largest in stage 1: activations: MLP 45.94, gradients
-         11.88, activations: attention 11.54 GiB; with seq_len=131072 micro_batch=1 no recompute
-         given"""
-
 TITAN = """\
 llama3-8b  tp=16 cp=1 pp=1 dp=1 (16 ranks) for torchtitan: 1 error, 1 warning
 LP104 error  tp=16 does not divide n_kv_heads=8 (llama3-8b)
@@ -70,23 +45,6 @@ LP003 warning  a TP group of 16 ranks spans 16 consecutive GPUs and leaves its n
     or   tensor_parallel_degree=8 context_parallel_degree=2 (8·2·1·1 = 16 ranks)
     or   tensor_parallel_degree=8 pipeline_parallel_degree=2 (8·1·2·1 = 16 ranks)
     torchtitan: not known"""
-
-VLLM = """\
-llama3-8b  tp=16 cp=1 pp=1 dp=1 (16 ranks) for vLLM: 1 note
-LP104 note  tp=16 does not divide n_kv_heads=8 (llama3-8b)
-    why  a rank would need half a KV head
-    vLLM: works by replicating or padding: each KV head on 2 ranks: rank r loads head r // 2"""
-
-
-def test_incident_5_whole() -> None:
-    report = lp.check(**PAPER)
-    assert str(report) == repr(report) == INCIDENT_5
-    assert not report.ok
-
-
-def test_one_framework_whole() -> None:
-    assert str(lp.check(B8, {"tp": 16}, gpus=16, framework="torchtitan")) == TITAN
-    assert str(lp.check(B8, {"tp": 16}, gpus=16, gpus_per_node=16, framework="vllm")) == VLLM
 
 
 def test_nothing_to_report() -> None:

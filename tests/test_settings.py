@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -288,6 +287,8 @@ COLOSSAL = "colossalai run --nproc_per_node 8 --hostfile hosts.txt benchmark.py 
 NEOX = "pipe_parallel_size: 1\nnum_layers: 32\nhidden_size: 4096\nnum_attention_heads: 32\nseq_length: 2048\n"
 LLAMA_70B = "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --tensor-model-parallel-size 8"
 FACTORY = "model_name_or_path: a/b\nfinetuning_type: full\ncutoff_len: 512\nfsdp: "
+FULL = "model_name_or_path: meta-llama/Llama-3.1-8B\nfinetuning_type: full\ncutoff_len: 512\n"
+AXOLOTL = "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 2048\n"
 ARGUMENTS = "MODEL_ARGS=(\n--num-layers 32\n--hidden-size 4096\n--num-attention-heads 32\n--swiglu\n)\n"
 
 
@@ -352,6 +353,15 @@ READ: dict[str, dict[str, str]] = {
         "--per_device_train_batch_size 4 --gradient_accumulation_steps 8 --deepspeed ds_z3_config.json": (
             "format=LLaMA-Factory gpus=4 seq_len=4096 global_batch=128 zero=open"
         )
+    },
+    "gradient checkpointing has the trainer's own default": {
+        FULL: "recompute=full",
+        f"{FULL}disable_gradient_checkpointing: true\n": "recompute=none",
+        AXOLOTL: "recompute=none",
+        f"{AXOLOTL}gradient_checkpointing: true\n": "recompute=full",
+        "torchrun t.py --per_device_train_batch_size 1 --model_max_length 512\n": "recompute=none",
+        "torchrun t.py --per_device_train_batch_size 1 --max_length 512\n": "recompute=None",  # TRL's own
+        NEOX: "recompute=none",
     },
     "a misspelt key leaves its field open": {
         CASES["nt-11-doremi-2.8b"]["text"].replace("batch_accum", "batch_acum"): "micro_batches=open",
@@ -721,24 +731,6 @@ def test_what_is_certain_without_the_missing_facts(
         assert found["needs"] == needs
 
 
-def test_a_folder_of_settings_is_refused(tmp_path: Path, run: Command) -> None:
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    (folder / "train.toml").write_text(TITAN.format(tp=16))
-    named = f"'{folder}'"
-    assert run(["check", str(folder)]) == (
-        2,
-        "",
-        f"llamapar: {named}: the folder holds no config.json or params.json\n"
-        "  try  a run's own files, each by --config or --launch\n",
-    )
-    assert run(["check", "--config", str(folder)]) == (
-        2,
-        "",
-        f"llamapar: {named} is a folder\n  try  each file of one job by its name\n",
-    )
-
-
 def test_settings_are_planned_for_and_timed(tmp_path: Path, run: Command) -> None:
     settings = read(CASES["nt-11-doremi-2.8b"])
     said = {name: settings.job[name] for name in ("seq_len", "micro_batch", "global_batch")}
@@ -760,21 +752,6 @@ def test_settings_are_planned_for_and_timed(tmp_path: Path, run: Command) -> Non
     assert (status, "settings of" in out) == (0, False)
     status, out, _ = run(f"cost --config {path}")
     assert (status, "settings of nanotron" in out) == (0, True)
-
-
-def test_a_launch_script_beside_the_file_says_the_world(tmp_path: Path, run: Command) -> None:
-    row = CASES["tt-10-frontier-n256"]
-    config, script = tmp_path / "llama3_8b.toml", tmp_path / "train.sh"
-    config.write_text(row["text"], encoding="utf-8")
-    script.write_text(row["also"][0]["text"], encoding="utf-8")
-    data = json.loads(run(f"check --config {config} --launch {script} --settings --json")[1])
-    assert (data["job"]["gpus"], data["layout"]["dp"], data["contradictions"]) == (2048, 256, [])
-
-
-def test_yaml_without_pyyaml_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(lp.LlamaparError, match="PyYAML, which is not installed"):
-        documents.read_yaml("a.yaml", "a: 1")
 
 
 def test_what_a_person_says_besides_is_held_against_the_file() -> None:
@@ -1142,8 +1119,6 @@ seq_len = 8192
 data_parallel_shard_degree = -1
 tensor_parallel_degree = 1
 """
-FULL = "model_name_or_path: meta-llama/Llama-3.1-8B\nfinetuning_type: full\ncutoff_len: 512\n"
-AXOLOTL = "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 2048\n"
 ACCELERATE = """
 distributed_type: FSDP
 num_processes: 8
@@ -1291,22 +1266,6 @@ def test_lora_is_not_judged_as_full_training(tmp_path: Path, run: Command) -> No
     (tmp_path / "lora.yaml").write_text(text.replace("lora", "full"))
     status, out, _ = run(words)
     assert (status, "LP511 error" in out, "at least 5 GPUs are needed" in out) == (1, True, True)
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        (FULL, "recompute=full"),
-        (f"{FULL}disable_gradient_checkpointing: true\n", "recompute=none"),
-        (AXOLOTL, "recompute=none"),
-        (f"{AXOLOTL}gradient_checkpointing: true\n", "recompute=full"),
-        ("torchrun t.py --per_device_train_batch_size 1 --model_max_length 512\n", "recompute=none"),
-        ("torchrun t.py --per_device_train_batch_size 1 --max_length 512\n", "recompute=None"),  # TRL's own
-        (NEOX, "recompute=none"),
-    ],
-)
-def test_gradient_checkpointing_has_the_trainers_own_default(text: str, wanted: str) -> None:
-    assert fields(lp.read_settings(text=text), wanted) == wanted
 
 
 @pytest.mark.parametrize(

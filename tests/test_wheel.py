@@ -14,7 +14,6 @@ import tomllib
 import venv
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -207,26 +206,6 @@ def test_a_course_that_cannot_open_is_not_copied(fresh: Environment) -> None:
     assert not (fresh.home / "unopened").exists()
 
 
-def test_three_copies_at_once_end_well(fresh: Environment) -> None:
-    words = [str(fresh.bin / "llamapar"), "course", "shared", "--copy", "--json"]
-    at_once = [
-        subprocess.Popen(words, cwd=fresh.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    ended = [(*one.communicate(timeout=60), one.returncode) for one in at_once]
-    assert [(error, status) for _, error, status in ended] == [("", 0)] * 3
-    said = [json.loads(text) for text, _, _ in ended]
-    there = sorted(
-        str(path.relative_to(fresh.home / "shared")) for path in (fresh.home / "shared").rglob("*.*")
-    )
-    assert sorted(name for one in said for name in one["copied"]) == there  # each file was written once
-    assert [one["kept"] for one in said] == [[]] * 3
-    for name in NOTEBOOKS:
-        assert (fresh.home / "shared" / "notebooks" / name).read_bytes() == (
-            PROJECT / "notebooks" / name
-        ).read_bytes()
-
-
 def test_a_copy_goes_through_no_link_that_stands_ready(fresh: Environment) -> None:
     letter, notebooks = fresh.home / "letter", fresh.home / "baited" / "notebooks"
     letter.write_text("a letter")
@@ -237,13 +216,6 @@ def test_a_copy_goes_through_no_link_that_stands_ready(fresh: Environment) -> No
     assert fresh.run("llamapar", "course", "baited", "--copy")[0] == 0
     assert letter.read_text() == "a letter"
     assert sorted(notebooks.iterdir()) == sorted([*baits, *(notebooks / name for name in NOTEBOOKS)])
-
-
-def test_a_port_that_cannot_be_listened_on(run: Any) -> None:
-    for port in ("0", "65536"):
-        status, out, err = run(f"explorer --port {port}")
-        assert (status, out) == (2, "")
-        assert err.startswith(f"llamapar: port={port}: port must be a whole number from 1 to 65535")
 
 
 LINKS_AND_PIPES = "; the course follows no link and opens no pipe or device"
@@ -294,9 +266,3 @@ def test_a_course_that_cannot_be_copied(
     )
     assert sorted(tmp_path.rglob("*")) == before
     assert (mine / "letter").read_text() == "a letter"
-
-
-def test_a_lesson_is_read_from_the_wheel(fresh: Environment) -> None:
-    status, text, error = fresh.run("llamapar", "lesson", "03", "--minutes", "12")
-    assert (status, text) == (2, "")  # the answers are computed with plotly and torch
-    assert "try  pip install 'llamapar[lab]'" in error

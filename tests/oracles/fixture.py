@@ -129,7 +129,7 @@ def write(
 
 
 def write_tables(name: str, command: str, tables: dict[str, Any]) -> None:
-    """Write `name` beside this file: tables of rows that were read by hand, a row a line."""
+    """Write `name` beside this file: tables of rows, a row a line."""
     parts = [f'"made_by": {json.dumps({"command": command})}']
     for key, value in tables.items():
         if isinstance(value, list):

@@ -71,6 +71,12 @@ class Case:
         return int(torch.tensor([n for _, n in self.degrees]).prod())
 
 
+def grid_of(degrees: tuple[tuple[str, int], ...]) -> torch.Tensor:
+    """The ranks in the form of the degrees."""
+    sizes = [n for _, n in degrees]
+    return torch.arange(int(torch.tensor(sizes).prod())).view(sizes)
+
+
 class Died(Exception):
     pass
 
@@ -88,7 +94,7 @@ class Rank:
 
     def __init__(self, case: Case, rank: int, group: dict):
         self.case, self.rank, self.group, self.calls, self.held, self.root = case, rank, group, 0, None, 0
-        grid = torch.arange(case.world).view([n for _, n in case.degrees])
+        grid = grid_of(case.degrees)
         place = (grid == rank).nonzero()[0].tolist()
         coord = dict(zip([name for name, _ in case.degrees], place, strict=True))
         self.longer = coord.get("dp", 0) if case.ragged else 0
@@ -99,9 +105,8 @@ class Rank:
             return
         here = self.rank in case.ranks and self.calls == case.at
         self.calls += 1
-        fault = (FAULTS | FRESH | LATER).get(case.fault) if here else None
-        if fault is not None:
-            fault(self, axis, op, size)
+        if here and case.fault in (*FAULTS, *FRESH, *LATER):
+            self.fail(axis, op, size)
             return
         if case.fault == "slow" and self.rank in case.ranks:
             time.sleep(0.35)
@@ -127,6 +132,59 @@ class Rank:
             dist.all_to_all_single(torch.ones_like(x), x, group=group)
         else:
             dist.barrier(group=group)
+
+    def fail(self, axis: str, op: str, size: tuple[int, ...]) -> None:
+        """The case's fault in place of a collective, or before it."""
+        call = (axis, op, size)
+        others = [name for name, n in self.case.degrees if n > 1 and name != axis]
+        match self.case.fault:
+            case "skip" | "ragged and skips" | "skips, another dies" | "experts":
+                return
+            case "size" | "shards":
+                call = (axis, op, (size[0] + 1, *size[1:]))
+            case "operation":
+                call = (axis, "all_gather" if op == "all_reduce" else "all_reduce", size)
+            case "order":
+                self.held = call
+                return
+            case "group":
+                call = (others[0] if others else "world", op, size)
+            case "branch":
+                self.do("world", "all_reduce", (2,))
+            case "death":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "raises":
+                raise Died
+            case "late" | "ragged and late" | "node":
+                time.sleep(1000)
+            case "dtype":
+                self.do(*call, torch.float64)
+                return
+            case "twice":
+                self.do(*call)
+            case "saves":
+                dist.barrier()  # before its checkpoint, which the others write at another step
+            case "leaves" | "replica leaves":
+                raise Left
+            case "retries":
+                raise Retried
+            case "stopped":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "objects":
+                dist.all_gather_object(
+                    [None] * dist.get_world_size(), {"loss": 1.0}
+                )  # one rank logs with all
+            case "tells":
+                dist.broadcast_object_list([{"stop": False}], self.rank)
+            case "makes a group":
+                dist.new_group(list(range(self.case.world)))
+            case "root":
+                self.root = 1
+            case "exits":
+                dist.destroy_process_group()
+                os._exit(0)
+        self.do(*call)
+        self.root = 0
 
     # -- the program -------------------------------------------------------------------------------
 
@@ -179,135 +237,15 @@ class Rank:
             self.call("pp", "broadcast", (4, 8))
 
 
-def _skip(rank: Rank, *_: object) -> None:
-    pass
-
-
-def _size(rank: Rank, axis: str, op: str, size: tuple[int, ...]) -> None:
-    rank.do(axis, op, (size[0] + 1, *size[1:]))
-
-
-def _op(rank: Rank, axis: str, op: str, size: tuple[int, ...]) -> None:
-    rank.do(axis, "all_gather" if op == "all_reduce" else "all_reduce", size)
-
-
-def _order(rank: Rank, *call: object) -> None:
-    rank.held = call
-
-
-def _group(rank: Rank, axis: str, op: str, size: tuple[int, ...]) -> None:
-    others = [name for name, n in rank.case.degrees if n > 1 and name != axis]
-    rank.do(others[0] if others else "world", op, size)
-
-
-def _extra(rank: Rank, axis: str, op: str, size: tuple[int, ...]) -> None:
-    rank.do("world", "all_reduce", (2,))
-    rank.do(axis, op, size)
-
-
-def _death(rank: Rank, *_: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _raises(rank: Rank, *_: object) -> None:
-    raise Died
-
-
-def _late(rank: Rank, *_: object) -> None:
-    time.sleep(1000)
-
-
-def _dtype(rank: Rank, axis: str, op: str, size: tuple[int, ...]) -> None:
-    rank.do(axis, op, size, torch.float64)
-
-
-def _twice(rank: Rank, *call: object) -> None:
-    rank.do(*call)
-    rank.do(*call)
-
-
-def _saves(rank: Rank, *call: object) -> None:
-    dist.barrier()  # before its checkpoint, which the others write at another step
-    rank.do(*call)
-
-
-def _leaves(rank: Rank, *_: object) -> None:
-    raise Left
-
-
-def _retries(rank: Rank, *_: object) -> None:
-    raise Retried
-
-
-def _stopped(rank: Rank, *_: object) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def _objects(rank: Rank, *call: object) -> None:
-    dist.all_gather_object([None] * dist.get_world_size(), {"loss": 1.0})  # one rank logs with all
-    rank.do(*call)
-
-
-def _tells(rank: Rank, *call: object) -> None:
-    dist.broadcast_object_list([{"stop": False}], rank.rank)
-    rank.do(*call)
-
-
-def _makes_group(rank: Rank, *call: object) -> None:
-    dist.new_group(list(range(rank.case.world)))
-    rank.do(*call)
-
-
-def _root(rank: Rank, *call: object) -> None:
-    rank.root = 1
-    rank.do(*call)
-    rank.root = 0
-
-
-def _exits(rank: Rank, *_: object) -> None:
-    dist.destroy_process_group()
-    os._exit(0)
-
-
-FAULTS = {
-    "skip": _skip,
-    "size": _size,
-    "operation": _op,
-    "order": _order,
-    "group": _group,
-    "branch": _extra,
-    "death": _death,
-    "raises": _raises,
-    "late": _late,
-}
+FAULTS = ("skip", "size", "operation", "order", "group", "branch", "death", "raises", "late")
 """What a rank does in place of its collective. "slow", "micro-batches" and "crosses" are in the program."""
 
-FRESH = {
-    "dtype": _dtype,
-    "twice": _twice,
-    "saves": _saves,
-    "leaves": _leaves,
-    "retries": _retries,
-    "stopped": _stopped,
-    "ragged and skips": _skip,
-    "ragged and late": _late,
-    "skips, another dies": _skip,
-    "node": _late,
-}
+FRESH = ("dtype", "twice", "saves", "leaves", "retries", "stopped", "ragged and skips", "ragged and late")
+FRESH += ("skips, another dies", "node")
 ALSO = ("layers", "overflow")
 """Mistakes of other kinds, raised when the analysis was done; those of ALSO are in the program."""
 
-
-LATER = {
-    "objects": _objects,
-    "tells": _tells,
-    "makes a group": _makes_group,
-    "root": _root,
-    "exits": _exits,
-    "shards": _size,
-    "experts": _skip,
-    "replica leaves": _leaves,
-}
+LATER = ("objects", "tells", "makes a group", "root", "exits", "shards", "experts", "replica leaves")
 ALSO_LATER = ("evaluates", "drops", "not a number")
 """Mistakes of kinds that neither the analysis nor those before were made with; the last: in the program."""
 
@@ -319,7 +257,7 @@ def _groups(case: Case) -> dict:
     world = {"world": dist.group.WORLD}
     if case.fault == "crosses":
         axis = [name for name, _ in case.degrees].index("pp")
-        grid = torch.arange(case.world).view([n for _, n in case.degrees]).movedim(axis, -1)
+        grid = grid_of(case.degrees).movedim(axis, -1)
         for ranks in grid.reshape(-1, grid.shape[-1]).tolist():
             made = dist.new_group(ranks, group_desc="mesh_pp")
             if dist.get_rank() in ranks:
@@ -328,7 +266,7 @@ def _groups(case: Case) -> dict:
     if case.groups == "mesh":
         mesh = init_device_mesh("cpu", tuple(sizes), mesh_dim_names=tuple(names))
         return world | {name: mesh.get_group(name) for name in names}
-    grid = torch.arange(case.world).view(sizes)
+    grid = grid_of(case.degrees)
     for i, name in enumerate(names):
         desc = TITLES[name] if case.groups == "megatron" else None
         for ranks in grid.movedim(i, -1).reshape(-1, sizes[i]).tolist():
@@ -433,9 +371,7 @@ def _later(draw: random.Random) -> list[Case]:
                 degrees = shapes[5]
             while fault == "replica leaves" and (dict(degrees)["dp"] < 3 or len(degrees) < 2):
                 degrees = shapes[(shapes.index(degrees) + 1) % len(shapes)]
-            grid = torch.arange(int(torch.tensor([n for _, n in degrees]).prod())).view(
-                [n for _, n in degrees]
-            )
+            grid = grid_of(degrees)
             rank, at = draw.randrange(grid.numel()), draw.randrange(1, 7)
             ranks = (rank,)
             if fault == "replica leaves":
@@ -467,14 +403,13 @@ def _fresh(draw: random.Random) -> list[Case]:
             some = replicas if fault.startswith(("ragged", "node", "skips")) else shapes
             some = many if fault == "overflow" else some
             degrees = some[(turn * 4 + number * 5) % len(some)]
-            sizes = [n for _, n in degrees]
-            grid = torch.arange(int(torch.tensor(sizes).prod())).view(sizes)
+            grid = grid_of(degrees)
             rank, at = draw.randrange(grid.numel()), draw.randrange(1, 7)
             form, groups = draw.choice(["json", "pickle"]), draw.choice(["mesh", "mesh", "megatron", "none"])
             ranks: tuple[int, ...] = (rank,)
             if fault in ("overflow", "node"):  # a whole replica, or the ranks of one machine
                 place = [name for name, _ in degrees].index("dp")
-                chosen = draw.randrange(sizes[place])
+                chosen = draw.randrange(grid.shape[place])
                 ranks = tuple(grid.select(place, chosen).flatten().tolist())
             case = Case(f"fresh-{fault}-{turn}", degrees, fault, ranks, at, form, groups)
             if fault.startswith("skips"):
@@ -502,19 +437,16 @@ def _drawn(draw: random.Random, turns: range) -> list[Case]:
     for turn in turns:
         for number, fault in enumerate(kinds):
             degrees = shapes[(turn * 7 + number * 3) % len(shapes)]
-            world = int(torch.tensor([n for _, n in degrees]).prod())
-            rank, at = draw.randrange(world), draw.randrange(1, 9)
+            rank, at = draw.randrange(grid_of(degrees).numel()), draw.randrange(1, 9)
             form, groups = draw.choice(["json", "pickle"]), draw.choice(["mesh", "mesh", "megatron", "none"])
             made.append(Case(f"{fault}-{turn}", degrees, fault, (rank,), at, form, groups))
     for turn, degrees in enumerate([shapes[3], shapes[6], shapes[8], shapes[2]]):
         sizes = dict(degrees)
         chosen = draw.randrange(sizes["dp"])
-        grid = torch.arange(int(torch.tensor(list(sizes.values())).prod())).view(list(sizes.values()))
-        ranks = tuple(grid.select(list(sizes).index("dp"), chosen).flatten().tolist())
+        ranks = tuple(grid_of(degrees).select(list(sizes).index("dp"), chosen).flatten().tolist())
         made.append(Case(f"micro-batches-{turn}", degrees, "micro-batches", ranks, 0, groups="mesh"))
     for turn, degrees in enumerate([shapes[7], shapes[8], shapes[7], shapes[8]]):
-        grid = torch.arange(int(torch.tensor([n for _, n in degrees]).prod())).view([n for _, n in degrees])
-        stage = grid.select([name for name, _ in degrees].index("pp"), 1).flatten().tolist()
+        stage = grid_of(degrees).select([name for name, _ in degrees].index("pp"), 1).flatten().tolist()
         fault = "crosses" if turn < 3 else "sends cross"
         made.append(Case(f"crosses-{turn}", degrees, fault, tuple(stage[: 12 if turn != 2 else 1]), 0))
     for turn, fault in enumerate(["skip", "size", "late", "group"]):
