@@ -84,7 +84,8 @@ def explain(
         found: Explanation = offered("hangs", "explain_dumps")(what, known)
         return found
     if hasattr(what, "explanation"):  # A RunResult, whose room may not be imported here.
-        return what.explanation or Explanation(UNKNOWN, "no rank raised anything", ())
+        failed: Explanation | None = what.explanation
+        return failed if failed is not None else Explanation(UNKNOWN, "no rank raised anything")
     if isinstance(what, BaseException):
         return explain_error(what, known)
     if isinstance(what, bytes | bytearray):

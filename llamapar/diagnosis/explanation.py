@@ -47,6 +47,9 @@ _MOST_RANKS = 8
 _LABEL = 7
 """Columns of the label before a row, the longest of which is "source"."""
 
+_OPERAND = ("name", "here", "is", "whole")
+"""Keys of an operand in JSON."""
+
 _FOLDED = {"else": "or else", "source": "who says so"}
 _COLOURS = {"-": "rgba(192,57,43,.18)", "+": "rgba(46,139,87,.22)"}
 """Behind the lines of a diff: they show in a light and in a dark theme."""
@@ -268,8 +271,8 @@ class Explanation:
     def as_dict(self) -> Plain:
         """Plain values for JSON: the nine parts in their order, then the verdict and the diagnoses."""
         plain: Plain = {part.name: [str(row[-1]) for row in part.rows] for part in self.parts}
-        head, *rows = self._operands() or [HEAD]
-        plain["operands"] = [dict(zip(head, row, strict=True)) for row in rows]
+        rows = self._operands()[1:] if self.hang is None else []
+        plain["operands"] = [dict(zip(_OPERAND, row, strict=True)) for row in rows]
         plain |= {"what": self.summary, "sure": next(iter(plain["sure"]), "")}
         plain |= {"verdict": self.verdict, "diagnoses": [one.as_dict() for one in self.diagnoses]}
         return plain if self.hang is None else {**plain, "hang": self.hang.as_dict()}
@@ -282,10 +285,6 @@ class Explanation:
     def _repr_html_(self) -> str:
         shown = "".join(_html(*part) for part in self.parts if part.rows)
         return f'<div style="border-left:4px solid #c0392b;padding-left:12px">{shown}</div>'
-
-    def __bool__(self) -> bool:
-        """Whether the verdict is a sharding problem."""
-        return self.verdict == SHARDING
 
 
 def _rival(one: Diagnosis) -> str:

@@ -38,12 +38,12 @@ const block = (lines) => (lines.length ? make("pre", { tabindex: 0 }, lines.join
 // The parts of an explanation in their order: where, operands, edit, proof, else, next, how sure, who says so.
 function explanationCard(parts, fix, send) {
   const { where, operands, edit, proof, source } = parts;
-  const cells = operands.map((one) => Object.values(one).map((cell) => [cell]));
+  const [head, ...cells] = operands.map((row) => row.map((cell) => [cell]));
   const says = parts.says.map(([framework, message, links]) => [framework, [make("code", {}, message), sources(links)]]);
   const diff = edit.filter((line) => /^[-+] /.test(line));
   const words = edit.filter((line) => !diff.includes(line));
   return card("error", { "data-category": parts.category }, where.map((line) => make("div", {}, make("code", {}, line))),
-    cells.length ? frameworksTable(cells, Object.keys(operands[0])) : null,
+    head ? frameworksTable(cells, head) : null,
     block(diff), tries(fixes(parts.fixes, "open the Explorer on this layout", fix)),
     words.length ? make("div", {}, `try ${words.join(", or ")}`) : null, block(proof),
     parts.else.length ? fold("or else", { class: "lp-folded" }, parts.else.map(why)) : null,

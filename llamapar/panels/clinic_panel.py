@@ -55,7 +55,7 @@ BROUGHT, LIVE = "your files", "in the frame"
 _TABS = {"layers": "stages", "seq": "sequence", "world": "ranks", "vocab": "vocab", "embed": "vocab"}
 """The beginning of a category → the Explorer's tab that shows it; the others are about heads."""
 
-_SHOWN = ("where", "operands", "proof", "else", "next", "sure")
+_SHOWN = ("where", "proof", "else", "next", "sure")
 """Parts that the page shows as they are."""
 
 NOTHING = Explanation(UNKNOWN, "nothing pasted yet", ())
@@ -359,19 +359,17 @@ def _parts(explained: Explanation) -> Values:
     """The parts of an explanation, with buttons for fixes, boxes for facts that are missing, and links."""
     plain, best = explained.as_dict(), explained.best
     fixes = [fix for fix in (best.fixes if best else ()) if isinstance(fix, Fix)]
-    buttons = [[fix.text, fix.effect.text] for fix in fixes]
-    rows = next(part.rows for part in explained.parts if part.name == "source")
-    says = [
-        [FRAMEWORKS[s.framework].title, s.message, s.source.links] for _, s in rows if isinstance(s, Said)
-    ]
+    parts = {part.name: part.rows for part in explained.parts}
+    said = [one for _, one in parts["source"] if isinstance(one, Said)]
     return {name: plain[name] for name in _SHOWN} | {
+        "operands": [list(row) for row in parts["operands"]],
         "category": best.category if best else "",
         "edit": [line for line in plain["edit"] if line not in map(str, fixes)],
-        "fixes": buttons,
+        "fixes": [[fix.text, fix.effect.text] for fix in fixes],
         # Each with the field in which the reader can give it, where there is one.
         "asks": [
             [n, ARGUMENTS.get(n, n) if ARGUMENTS.get(n, n) in FIELDS else None] for n in explained.needs
         ],
-        "says": says,
-        "source": [text for _, text in rows if isinstance(text, str)],
+        "says": [[FRAMEWORKS[one.framework].title, one.message, one.source.links] for one in said],
+        "source": [text for _, text in parts["source"] if isinstance(text, str)],
     }
