@@ -84,7 +84,7 @@ def test_what_takes_time(tmp_path: Path) -> None:
     )
     seconds = 4 * 0.3 + 7 * 3 + 2 * 1 + 20 + 15 + 20 + 90
     assert minutes_to_read(cells) == pytest.approx(seconds / 60)
-    assert [cell.asks for cell in cells[2:]] == [
+    assert [cell.calls for cell in cells[2:]] == [
         (("predict", "how many?"),),
         (),
         (("check", "a"), ("check", "b")),

@@ -39,14 +39,10 @@ _FORMS = {
     "a whole number": ("16", "8,192"),
     "a number": ("0.25", "1/4", "25 %"),
 }
-_AGAIN = {"s": "seconds", "ms": "milliseconds", "bytes": "b", "times": "x"}
-"""Unit → another word for it."""
 
 _SEPARATORS = re.compile(r"[\s,;:=&()\[\]{}]+")
 _YES_OR_NO = {"True": ("yes", "true", "y"), "False": ("no", "false", "n")}
 _DEGREE = re.compile(r"\b(tp|cp|pp|dp|zero|virtual_stages|dp_replicate)[=:\s]*(\d{1,6})\b,?")
-_DEFAULTS = re.compile(r"sequence_parallel=none,?|order='tp-cp-pp-dp'")
-"""What the repr of a layout says of its other fields."""
 
 
 def as_guess(value: object) -> str:
@@ -89,7 +85,7 @@ def read_numbers(
         return [answer]
     text = answer if isinstance(answer, str) else ""
     text = _APART.sub(",", text.translate(_SIGNS).casefold().replace("percent", "%").strip())
-    for word in (_AGAIN.get(unit, ""), unit.casefold(), singular(unit).casefold()):
+    for word in (unit.casefold(), singular(unit).casefold()):
         text = text.removesuffix(word).strip()
     names = _SEPARATORS.sub(" ", unit.casefold()).split()
     readings = []
@@ -133,18 +129,13 @@ def _run(token: re.Match[str], ends: bool) -> list[int | float]:
 
 
 def read_choice(answer: object, choices: Sequence[tuple[object, str, str]]) -> object:
-    """The value of a choice, from itself, its label, or words of one label alone. Raises LlamaparError."""
+    """The value of a choice, from itself or its label. Raises LlamaparError."""
     text = _plain(as_guess(answer))
     names = {
         value: [_plain(label), _plain(as_guess(value)), *_YES_OR_NO.get(str(value), ())]
         for value, label, _ in choices
     }
     meant = [value for value, said in names.items() if text in said]
-    if text and not meant:
-        # "high" for "too high"; but "PP" is less than "TP and PP".
-        meant = [
-            v for v, (label, *_) in names.items() if f" {text} " in f" {label} " and " and " not in label
-        ]
     if len(meant) != 1:
         raise _refusal(answer, "is none of the choices", *(label for _, label, _ in choices))
     return meant[0]
@@ -167,7 +158,7 @@ def read_layout(answer: object) -> lp.Layout:
     """A layout: lp.Layout(tp=8), {"tp": 8}, "tp=8 dp=4", "TP 8, DP 4". Raises LlamaparError."""
     if isinstance(answer, lp.Layout | Mapping):
         return lp.Layout.of(answer)
-    text = _DEFAULTS.sub("", answer.casefold()) if isinstance(answer, str) else ""
+    text = answer.casefold() if isinstance(answer, str) else ""
     pairs = _DEGREE.findall(text)
     degrees = {name: int(degree) for name, degree in pairs}
     left = _DEGREE.sub("", text).strip(" ,()")

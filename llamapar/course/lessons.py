@@ -35,7 +35,6 @@ from .notebook_cells import (
 if TYPE_CHECKING:
     from .boxes import Item
 
-_PUZZLE = re.compile(r'\bpuzzle\(\s*"([^"]+)"')
 _TAKEAWAY = re.compile(r"\*\*Takeaway: (.+?)\*\*", re.DOTALL)
 _PICTURE = re.compile(r'src="data:image/png;base64,([A-Za-z0-9+/=]+)"')
 
@@ -118,7 +117,7 @@ class Stop:
             "part": self.part,
             "minutes": self.minutes,
             "asks": [name for cell in self.cells for _, name in cell.asks],
-            "writes": _PUZZLE.findall(source),
+            "writes": [name for cell in self.cells for how, name in cell.calls if how == "puzzle"],
             "steps": [step.as_dict() for step in self.steps],
             "takeaway": "".join(_TAKEAWAY.findall(source)[:1]),
         }

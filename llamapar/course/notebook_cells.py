@@ -35,7 +35,7 @@ _UNREAD = re.compile(r"<details>.*?</details>|(?<=\])\([^)]*\)", re.DOTALL)
 """What is folded, and where a link leads."""
 
 _HEADING = re.compile(r"^(?=##? )", re.MULTILINE)
-_ASKED = re.compile(r'(?<!lp\.)\b(predict|check|ask)\(\s*("(?:[^"\\]|\\.)*")\s*\)')
+_ASKED = re.compile(r'(?<!lp\.)\b(predict|check|ask|puzzle)\(\s*("(?:[^"\\]|\\.)*")')
 _RUN = re.compile(r"^%%ranks|\blp\.watch\(", re.MULTILINE)
 
 
@@ -43,15 +43,20 @@ _RUN = re.compile(r"^%%ranks|\blp\.watch\(", re.MULTILINE)
 class NotebookCell:
     """A cell. source: of text, without what is folded and where links lead. number: as in [3], 0 for text.
 
-    asks: how its questions are asked ("predict", "check", "ask"), and their names. shows: its outputs, each a
-    MIME type → content; what was printed is text, and an error's message is "error".
+    calls: which function asks ("predict", "check", "ask", "puzzle"), and the name of what it asks. shows: its
+    outputs, each a MIME type → content; what was printed is text, and an error's message is "error".
     """
 
     is_code: bool
     source: str
     number: int
-    asks: tuple[tuple[str, str], ...]
+    calls: tuple[tuple[str, str], ...]
     shows: tuple[dict[str, str], ...]
+
+    @property
+    def asks(self) -> tuple[tuple[str, str], ...]:
+        """Its calls that show a box: all but puzzles."""
+        return tuple(call for call in self.calls if call[0] != "puzzle")
 
 
 def read_cells(path: Path) -> list[NotebookCell]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,8 @@ from typing import Any
 
 from llamapar.errors import LayoutError
 from llamapar.records.tables import Table
+
+from .notebook_cells import read_cells
 
 FOLDER = Path.cwd()
 """Where the notebooks are: a kernel starts in the folder of its notebook."""
@@ -28,8 +29,6 @@ KINDS = {"predict": "predictions", "check": "exercises", "puzzle": "puzzles", "a
 """The function that a cell calls with the name first, and what it is counted as."""
 
 NOTHING = "nothing is kept yet: answer a question in any notebook"
-
-_CALL = re.compile(rf'(?<!lp\.)\b({"|".join(KINDS)})\(\s*"((?:[^"\\]|\\.)*)"')
 
 Entries = dict[str, dict[str, dict[str, Any]]]
 """By kind and name: {"right": True, False, or None where nothing judges} and perhaps "guess", a text."""
@@ -141,9 +140,7 @@ def questions_asked(folder: Path | None = None) -> dict[str, list[tuple[str, str
     """What each notebook asks, as (kind, name), from the cells themselves; folder: FOLDER by default."""
     found = {}
     for path in sorted((folder or FOLDER).glob("*.ipynb")):
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-        calls = [(KINDS[call], name.replace('\\"', '"')) for call, name in _CALL.findall(code)]
+        calls = [(KINDS[how], name) for cell in read_cells(path) for how, name in cell.calls]
         found[path.stem] = list(dict.fromkeys(calls))
     return found
 
