@@ -57,12 +57,6 @@ HAPPENED: dict[int, tuple[str, str]] = {
 """Incident → what comes out as it was, and once it is mended."""
 
 
-def test_all_are_here() -> None:
-    assert [one.number for one in lp.incidents] == list(HAPPENED)
-    assert len(lp.incidents) == len(HAPPENED)
-    assert str(lp.incidents).splitlines()[-1].startswith("lp.incidents[1].replay() makes it happen again")
-
-
 @pytest.mark.parametrize("number", HAPPENED)
 def test_from_configuration_through_error_and_cure_to_green(number: int) -> None:
     replay = lp.incidents[number].replay()
@@ -116,6 +110,8 @@ def test_a_disk_without_room_for_the_file_is_said(monkeypatch: pytest.MonkeyPatc
 
 
 def test_how_an_incident_and_its_replay_read() -> None:
+    assert [one.number for one in lp.incidents] == list(HAPPENED)
+    assert str(lp.incidents).splitlines()[-1].startswith("lp.incidents[1].replay() makes it happen again")
     incident = lp.incidents[5]
     assert str(incident).splitlines()[0] == "Incident 5: The DP of the Llama 3 paper"
     assert "tp=8, cp=16, pp=16, dp=4" in str(incident)
@@ -128,24 +124,19 @@ def test_how_an_incident_and_its_replay_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("number", "changes", "message"),
     [
-        ({}, "nothing is changed"),
-        ({"tpp": 8}, "setting='tpp' is not known"),
-        ({"tp": 0}, "tp must be a whole number from 1 to 4096"),
-        ({"copies": "twice"}, "copies='twice' is not known"),
+        (1, {}, "nothing is changed"),
+        (1, {"tpp": 8}, "setting='tpp' is not known"),
+        (1, {"tp": 0}, "tp must be a whole number from 1 to 4096"),
+        (1, {"copies": "twice"}, "copies='twice' is not known"),
+        (3, {"kv_replication": "yes"}, "kv_replication must be True or False"),
+        (9, {}, "incident=9: incident must be a whole number from 1 to 8"),
     ],
 )
-def test_a_change_that_is_none_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_a_change_that_is_none_is_refused(number: int, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(lp.LlamaparError, match=re.escape(message)):
-        lp.incidents[1].repair(**changes)
-
-
-def test_a_word_for_yes_or_no_is_refused() -> None:
-    with pytest.raises(lp.LlamaparError, match="kv_replication must be True or False"):
-        lp.incidents[3].repair(kv_replication="yes")
-    with pytest.raises(lp.LlamaparError, match="incident=9: incident must be a whole number from 1 to 8"):
-        lp.incidents[9]
+        lp.incidents[number].repair(**changes)
 
 
 @pytest.mark.parametrize("number", HAPPENED)

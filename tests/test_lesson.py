@@ -113,7 +113,12 @@ def test_a_script_has_all_that_its_sections_ask(name: str) -> None:
     assert sum(stop.minutes for stop in made.stops) == made.minutes
     assert min(stop.minutes for stop in made.stops) >= 1
     about = made.as_dict()
+    for other, taken in (made.needs | made.leads_to).items():
+        assert f"- `{other}`: {taken}" in script
     for stop in about["stops"]:
+        assert f"Takeaway: {stop['takeaway']}" in script or not stop["takeaway"]
+        for step in (step for step in stop["steps"] if "shows" in step):
+            assert f"{'Show' if step['picture'] else 'Run'} cell [{step['cell']}]: `" in script
         told = [step for step in stop["steps"] if "ask" in step]
         assert len(told) == len(stop["asks"])
         assert stop["writes"] == []
@@ -138,19 +143,6 @@ def test_a_script_has_all_that_its_sections_ask(name: str) -> None:
         for puzzle in puzzles:
             assert f" · {puzzle}" in script
     assert "png" not in json.dumps(about)
-
-
-def test_a_script_says_what_is_before_and_after_it() -> None:
-    script = whole("03_attention_heads").text()
-    assert script.startswith(
-        "# How many heads does a GPU hold, and what happens at TP 16?\n\nA script for a "
-    )
-    assert "The room should know:\n\n- `02_collectives`: all-reduce\n" in script
-    assert "Show cell [2]: `lp.heads('llama3-8b', tp=2)`\n" in script
-    assert "Run cell [3]: `128 query heads and 8 KV heads, each of 128 rows`\n" in script
-    assert "- [48, 64] → Heads count from 0, so the last is one less.\n" in script
-    assert "Takeaway: before the sum over the ranks, the output has the right shape and the wrong" in script
-    assert "## Where it leads\n\n- `06_context_parallel`: query heads and KV heads\n" in script
 
 
 @pytest.mark.parametrize("minutes", [5, 9, 12, 22, 60])
@@ -197,33 +189,25 @@ def test_a_walk_keeps_the_first_section_of_each_part_longest() -> None:
 # -- names and errors ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["01_four_axes", "01", "four_axes", "notebooks/01_four_axes.ipynb"])
-def test_a_notebook_has_several_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_has_several_names_and_may_lie_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PROJECT)
-    assert lesson(name, 4).name == "01_four_axes"
-
-
-def test_the_paper_is_read_from_another_folder_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(PROJECT)
+    names = ("01_four_axes", "01", "four_axes", "notebooks/01_four_axes.ipynb")
+    assert {lesson(name, 4).name for name in names} == {"01_four_axes"}
     assert lesson("notebooks/paper-3.3", 8).text() == lesson("paper-3.3", 8).text()
 
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("paper-3.2", "paper-3.3"), ("03_atention", "03_attention_heads"), ("piplines", "07_pipeline")],
+    [
+        *(("paper-3.2", "paper-3.3"), ("03_atention", "03_attention_heads"), ("piplines", "07_pipeline")),
+        *((name, "paper-3.3") for name in ("", "/", "no/such/folder/03", "a" * 5000 + "/03", "notebooks/")),
+    ],
 )
 def test_another_name_is_refused_with_the_nearest(name: str, nearest: str) -> None:
-    with pytest.raises(lp.LlamaparError, match=f"^lesson='{name}' is not known\n") as refused:
-        lesson(name)
-    assert refused.value.choose[0] == nearest
-    assert refused.value.why == f"known are {', '.join(NAMES)}"
-
-
-@pytest.mark.parametrize("name", ["", "/", "no/such/folder/03", "a" * 5000 + "/03", "notebooks/"])
-def test_a_folder_without_the_notebook_is_refused(name: str) -> None:
     with pytest.raises(lp.LlamaparError, match=r"^lesson='.*' is not known\n") as refused:
         lesson(name)
-    assert refused.value.choose[0] == "paper-3.3"
+    assert refused.value.choose[0] == nearest
+    assert "/" in name or not name or refused.value.why == f"known are {', '.join(NAMES)}"
 
 
 @pytest.mark.parametrize("minutes", [3, 0, -1, True, "60", 7.5, float("nan"), "x" * 999])
@@ -245,15 +229,10 @@ def test_what_is_no_notebook_is_refused(tmp_path: Path, text: str) -> None:
         lesson(f"{tmp_path}/own")
 
 
-def test_a_notebook_with_nothing_in_it_is_a_lesson_with_nothing_in_it(tmp_path: Path) -> None:
+def test_an_empty_notebook_is_an_empty_lesson_and_an_unknown_question_is_refused(tmp_path: Path) -> None:
     assert lesson(str(stored(tmp_path))).stops == ()
-    only = stored(
-        tmp_path, {"text": "# Write it"}, {"code": 'puzzle("all-reduce from sends", f)'}, name="b.ipynb"
-    )
-    assert [stop.title for stop in lesson(str(only)).homework] == ["Write it"]
-
-
-def test_a_question_that_the_course_does_not_have_is_refused(tmp_path: Path) -> None:
+    write = ({"text": "# Write it"}, {"code": 'puzzle("all-reduce from sends", f)'})
+    assert [stop.title for stop in lesson(str(stored(tmp_path, *write))).homework] == ["Write it"]
     path = stored(tmp_path, {"text": "# Own"}, {"code": 'predict("The four peers of rank 14, as a list?")'})
     with pytest.raises(lp.LlamaparError, match=r"is not known") as refused:
         lesson(str(path))
@@ -315,12 +294,8 @@ def test_slides_hold_the_pictures_and_the_questions_and_need_no_network(name: st
             assert about["truth"] in said
             assert about["why"] in said
             assert not about["note"] or about["note"] not in said, "the note is for the teacher"
-    questions = sum(step.item is not None for step in steps)
-    assert html.count('class="truth"') == questions
-
-
-def test_an_answer_is_never_on_the_slide_of_its_question() -> None:
-    for slide in whole("03_attention_heads").slides().split("<section>"):
+    assert html.count('class="truth"') == sum(step.item is not None for step in steps)
+    for slide in html.split("<section>"):
         assert not ('class="ask"' in slide and 'class="truth"' in slide)
 
 
@@ -347,7 +322,9 @@ def test_whatever_a_notebook_says_is_escaped(tmp_path: Path) -> None:
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_the_command_writes_script_and_slides(run: Any, tmp_path: Path) -> None:
+def test_the_command_writes_script_and_slides_and_refuses_files_before_the_work(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script, slides = tmp_path / "script.md", tmp_path / "slides.html"
     words = ["lesson", "01", "--minutes", "4", "--out", str(script), "--slides", str(slides)]
     title = "Which GPUs talk to which? (4 min)"
@@ -356,52 +333,30 @@ def test_the_command_writes_script_and_slides(run: Any, tmp_path: Path) -> None:
     assert slides.read_text("utf-8").startswith("<!doctype html>")
     status, out, err = run(words)
     assert (status, out, err) == (2, "", f"llamapar: {script} cannot be written: File exists\n")
-    lost = tmp_path / "nowhere" / "script.md"
-    refused = f"llamapar: {lost} cannot be written: No such file or directory\n"
-    assert run(["lesson", "01", "--slides", str(lost)]) == (2, "", refused)
-
-
-def test_a_file_that_is_there_is_refused_before_the_work(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("llamapar.course.lessons.lesson", lambda *_, **__: pytest.fail("worked for nothing"))
     (tmp_path / "link.md").symlink_to(tmp_path / "elsewhere.md")
-    for name in ("link.md", "."):
-        path = tmp_path / name
-        refused = f"llamapar: {path} cannot be written: File exists\n"
-        assert run(["lesson", "01", "--out", str(path)]) == (2, "", refused)
+    missing, there = "No such file or directory", "File exists"
+    for name, problem in (("nowhere/script.md", missing), ("link.md", there), (".", there)):
+        refused = f"llamapar: {tmp_path / name} cannot be written: {problem}\n"
+        assert run(["lesson", "01", "--slides", str(tmp_path / name)]) == (2, "", refused)
 
 
-def test_the_command_says_the_same_in_json(run: Any, tmp_path: Path) -> None:
+def test_the_command_says_the_same_in_json_and_refuses_as_the_library_does(run: Any, tmp_path: Path) -> None:
     slides = tmp_path / "slides.html"
     status, out, err = run(f"lesson 01 --minutes 4 --json --slides {slides}")
     told = json.loads(out)
     assert (status, err) == (0, "")
-    assert told["name"] == "01_four_axes"
     assert told["written"] == [f"{slides}: Which GPUs talk to which? (4 min)"]
     assert told["stops"][1]["steps"][1]["truth"] == "[12, 15, 9, 5]"
-    assert [stop["minutes"] for stop in told["stops"]] == [2, 2]
     assert told["leads_to"]["02_collectives"] == "ranks and groups"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("", "llamapar: a lesson is needed\n  try  llamapar lesson 03, or llamapar lesson paper-3.3\n"),
-        (
-            "01 --minutes 1,000x",
-            "llamapar: minutes='1,000x': minutes must be a whole number, at least 4\n"
-            "  why  01_four_axes comes to its first question in 4 minutes\n  try  --minutes 4\n",
-        ),
-        (
-            "01 --minutes 2",
-            "llamapar: minutes=2: minutes must be a whole number, at least 4\n"
-            "  why  01_four_axes comes to its first question in 4 minutes\n  try  --minutes 4\n",
-        ),
-    ],
-)
-def test_the_command_refuses(run: Any, words: str, said: str) -> None:
-    assert run(f"lesson {words}") == (2, "", said)
+    without = "llamapar: a lesson is needed\n  try  llamapar lesson 03, or llamapar lesson paper-3.3\n"
+    assert run("lesson") == (2, "", without)
+    too_few = (
+        "minutes must be a whole number, at least 4\n  why  01_four_axes comes to its first question in 4 "
+    )
+    for minutes, said in (("1,000x", "'1,000x'"), ("2", "2")):
+        refused = f"llamapar: minutes={said}: {too_few}minutes\n  try  --minutes 4\n"
+        assert run(f"lesson 01 --minutes {minutes}") == (2, "", refused)
 
 
 WITHOUT = """

@@ -70,13 +70,6 @@ def test_a_guess_stands_beside_the_truth(
     assert json.loads(progress_file.read_text())["predictions"]["how many?"]["right"] is right
 
 
-@pytest.mark.parametrize("guess", [True, "__import__('os').getcwd()"])
-def test_what_is_no_number_is_refused_in_code_too(progress_file: Path, guess: object) -> None:
-    with pytest.raises(lp.LlamaparError, match="is not a whole number"):
-        asked(Item("how many?", 8192), guess)
-    assert not progress_file.exists()
-
-
 def test_a_guess_is_shown_as_it_was_typed_and_escaped(progress_file: Path) -> None:
     typed = "<script>alert(1)</script>" + "x" * 999
     data, _ = asked(Item("<b>?", "tp"), typed)._repr_mimebundle_()
@@ -118,6 +111,8 @@ def test_exercises_are_kept_and_the_best_try_stands(
     progress_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exercises.check("DP of the short row", None)
+    with pytest.raises(lp.LlamaparError, match="is not a whole number"):
+        exercises.check("DP of the short row", "__import__('os').getcwd()")
     assert not progress_file.exists()
     for answer in (3, 64, 5):
         exercises.check("DP of the short row", answer)
@@ -172,20 +167,17 @@ def test_a_file_that_is_not_ours_stays_and_a_sentence_says_so(
     assert list(progress_file.parent.iterdir()) == [progress_file]
 
 
-def test_a_folder_that_cannot_be_written_is_said(
+def test_a_folder_that_cannot_be_written_is_said_and_a_test_run_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LLAMAPAR_PROGRESS", str(tmp_path / "gone" / "progress.json"))
-    exercises.check("DP of the short row", 64)
-    said = "progress.json could not be written (No such file or directory); this is not kept\nright\n"
-    assert capsys.readouterr().out == said
-
-
-def test_a_test_run_keeps_nothing() -> None:
     assert progress.file() is None  # conftest.py sees to it, for the notebooks' kernels too
     assert progress.keep("exercises", "DP of the short row", True) == {"right": True}
     ignored = (PROJECT / ".gitignore").read_text().splitlines()
     assert f"notebooks/{progress.FILE.name}" in ignored
+    monkeypatch.setenv("LLAMAPAR_PROGRESS", str(tmp_path / "gone" / "progress.json"))
+    exercises.check("DP of the short row", 64)
+    said = "progress.json could not be written (No such file or directory); this is not kept\nright\n"
+    assert capsys.readouterr().out == said
 
 
 KEEPER = """
