@@ -12,8 +12,7 @@ from playwright.sync_api import expect
 from browser.hands import Run, check_agrees, in_time
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import RESTART, Panel
-from browser.walk import BAD_CONFIG, GOOD_CONFIG, OPENED, Walk
-from inputs import KV
+from browser.walk import BAD_CONFIG, OPENED, Walk
 
 pytestmark = pytest.mark.browser
 
@@ -96,41 +95,6 @@ def test_a_turn_is_pressed_right_after_typing(explorer: Panel) -> None:
     # the focus leaves the box as the press begins
     explorer.root.get_by_title("make this change").first.click(delay=200)
     wait_until(lambda: explorer.kernel("panel.payload['fits']") == "True", what="a job that fits", seconds=10)
-
-
-@pytest.mark.soak
-def test_the_clinic_answers_after_any_change_of_the_kernel(notebook: Notebook) -> None:
-    notebook.run(2)
-    clinic = Panel(notebook, 2, "visit")
-    box = clinic.root.locator("textarea")
-    box.fill(KV)
-    clinic.settle("tp", lambda tp: tp == 16)
-    clinic.kernel("visit.set(tp=16)")
-    type_in(clinic, "tp")
-    clinic.kernel(r"visit.set(tp=None, model='\ud800')")
-    expect(clinic.root.locator(".lp-finding").first).to_contain_text(r"model='\ud800' is not known")
-    clinic.control("model").fill("llama3-8b")
-    clinic.settle("model", lambda model: model == "llama3-8b")
-    clinic.root.get_by_title("open the Explorer on this layout").first.click()
-    opened = notebook.page.locator(".lp-opened")
-    expect(opened.get_by_role("status")).to_contain_text(re.compile("^8 · "))
-    expect(opened.locator("[data-control=preset] select")).to_have_value("llama3-8b")
-    chooser = clinic.control("config", "input")
-    for _ in range(2):
-        chooser.set_input_files(GOOD_CONFIG)
-    clinic.settle("dim", lambda n: n == 5120)
-    chooser.set_input_files(BAD_CONFIG)
-    expect(clinic.answer).to_contain_text("'config.json' is not JSON")
-    type_in(clinic, "n_kv_heads")
-    expect(clinic.answer).to_be_empty()
-    clinic.kernel("visit.set(framework='torchtitan')")
-    clinic.control("framework", "select").select_option(index=0)
-    clinic.settle("framework", lambda framework: framework != "torchtitan")
-    clinic.kernel(f"visit.set(text={KV!r})")
-    box.fill(f"{KV} \ud800")
-    box.fill(f"{KV} again")
-    wait_until(lambda: "again" in clinic.kernel("visit.text"), what="the last text", seconds=10)
-    clinic.settle()
 
 
 @pytest.mark.soak

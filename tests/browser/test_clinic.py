@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,26 +147,6 @@ def test_markup_is_shown_as_text(notebook: Notebook) -> None:
     expect(clinic(notebook).locator(".lp-finding").first).to_contain_text("model='<img src=x onerror=")
     assert clinic(notebook).locator("img, script").count() == 0
     assert "owned" not in notebook.page.title()
-
-
-@pytest.mark.soak
-def test_a_long_log_is_answered_soon_and_shown_in_part(notebook: Notebook) -> None:
-    noise = "step 1 loss 2.0 tokens per second 1000\n"
-    box = clinic(notebook).locator("textarea")
-    left_out = clinic(notebook).get_by_text("in its middle are left out")
-    begun = time.monotonic()
-    paste(notebook, noise * 12_000 + TITAN + noise * 12_000)
-    expect(clinic(notebook).locator("[data-category=kv_heads_lt_tp]")).to_be_visible()
-    assert time.monotonic() - begun < 15  # 0.6 s alone on two cores
-    assert len(box.input_value()) <= 60_000
-    assert "characters are read and not shown" in box.input_value()
-    expect(left_out).not_to_be_visible()
-    paste(notebook, noise * 60_000 + TITAN)
-    expect(left_out).to_be_visible()
-    expect(field(notebook, "model")).to_have_attribute("data-origin", "in the text")
-    paste(notebook, "25 is not divisible by 4")
-    expect(clinic(notebook).locator("[data-category=heads_not_divisible]")).to_be_visible()
-    expect(left_out).not_to_be_visible()
 
 
 def test_code_fills_box_and_fields_in_every_view(notebook: Notebook) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +13,6 @@ from playwright.sync_api import Locator, expect
 from browser.lab import Lab, Notebook, scratch_notebook
 from browser.panel import open_tab
 from llamapar.panels.controls import DOORS
-from test_bringing import FILES
-from wire import EIGHT_KV_HEADS
 
 pytestmark = pytest.mark.browser
 
@@ -236,50 +233,6 @@ def test_a_number_as_people_write_it_is_understood_and_a_wrong_one_is_kept_and_a
     status(notebook).get_by_role("button", name="virtual_stages=1", exact=True).click()
     expect(wrong).to_have_value("1")
     expect(panel.locator("[aria-invalid], .lp-kept")).to_have_count(0)
-
-
-def test_a_config_is_read_as_data(notebook: Notebook, tmp_path: Path) -> None:
-    good, bad = tmp_path / "config.json", tmp_path / "<img src=x onerror=alert(1)>.json"
-    good.write_text(json.dumps(EIGHT_KV_HEADS))
-    bad.write_text("<script>alert(1)</script>")
-    chooser = panel_of(notebook).locator("[data-control=config] input[type=file]")
-    chooser.set_input_files(bad)
-    expect(panel_of(notebook).locator(".lp-finding").first).to_contain_text("is not JSON")
-    expect(panel_of(notebook).locator("img, script")).to_have_count(0)
-    chooser.set_input_files(good)
-    expect(panel_of(notebook).locator("[data-control=dim] input")).to_have_value("5120")
-    expect(panel_of(notebook).locator("[data-control=preset] select")).to_have_value("custom")
-
-
-DROP = """(node, files) => {
-    const data = new DataTransfer();
-    for (const [name, text] of files) data.items.add(new File([text], name));
-    node.dispatchEvent(new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: data }));
-}"""
-
-
-def test_dropped_files_fill_in_a_run_and_are_data(notebook: Notebook, tmp_path: Path) -> None:
-    panel = panel_of(notebook)
-    panel.locator(".lp-settings > summary").click()
-    panel.locator(".lp-own > summary").click()
-    panel.locator(".lp-own textarea").evaluate(DROP, FILES)
-    expect(status(notebook)).to_have_text("8 · 1 · 2 · 4 = 64 GPUs")
-    expect(panel.locator("[data-control=preset] select")).to_have_value("llama3-70b")
-    expect(panel.locator("[data-control=framework] select")).to_have_value("torchtitan")
-    told = panel.locator(".lp-told")
-    told.locator("summary").click()
-    expect(told).to_contain_text("train.toml:8 parallelism.tensor_parallel_degree")
-    notebook.screenshot(tmp_path / "own.png")
-    panel.locator(".lp-own textarea").evaluate(DROP, [["<img src=x onerror=alert(1)>.toml", FILES[0][1]]])
-    expect(told.locator("[data-said=unknown]").first).to_contain_text("no launch says how many")
-    expect(panel.locator("img:not([role]), script")).to_have_count(0)
-    panel.get_by_role("button", name="undo").click()
-    expect(status(notebook)).to_have_text("8 · 1 · 2 · 4 = 64 GPUs")
-
-
-def test_copies_settings_and_shows_them(notebook: Notebook) -> None:
-    panel_of(notebook).get_by_role("button", name="Megatron-LM").click()
-    expect(panel_of(notebook).locator(".lp-copied")).to_contain_text("--tensor-model-parallel-size 8")
 
 
 def test_one_plotly_however_many_views_and_little_over_the_wire(notebook: Notebook, tmp_path: Path) -> None:

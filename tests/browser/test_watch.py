@@ -320,29 +320,6 @@ def test_nothing_sticks_out(notebook: Notebook, width: int) -> None:
     notebook.page.set_viewport_size({"width": 1280, "height": 2600})
 
 
-@pytest.mark.soak
-def test_the_line_that_runs_is_in_sight_when_the_source_unfolds(notebook: Notebook) -> None:
-    four = panel(notebook, 0)
-    four.locator(".lp-dot").last.click()
-    in_sight: Any = """node => { const both = [node.querySelector("[data-runs]"), node];
-        const [line, box] = both.map(n => n.getBoundingClientRect());
-        return line.top >= box.top && line.bottom <= box.bottom; }"""
-    for width in (390, 1280):
-        notebook.page.set_viewport_size({"width": width, "height": 2600})
-        source = four.locator(".lp-side")
-        if width == 390:
-            expect(source).not_to_have_attribute("open", "")
-            source.locator("summary").click()
-        expect(source).to_have_attribute("open", "")
-        notebook.page.wait_for_timeout(100)
-        assert source.locator(".lp-source-box").evaluate(in_sight)
-        source.locator(".lp-source-box").evaluate("node => { node.scrollTop = 0; }")
-        source.evaluate("node => { node.open = false; }")
-        source.evaluate("node => { node.open = true; }")
-        notebook.page.wait_for_timeout(100)
-        assert source.locator(".lp-source-box").evaluate(in_sight)
-
-
 @pytest.mark.parametrize("theme", few(["light", "dark"], 1))
 def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme(theme)

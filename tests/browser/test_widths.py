@@ -14,7 +14,6 @@ from browser.access import serious, unreached
 from browser.lab import Lab, Notebook, scratch_notebook
 from browser.panel import OPEN, OUTSIDE, open_tab
 from inputs import few
-from llamapar.figures.style import COLOURS
 from llamapar.panels.controls import TABS
 from test_bringing import FILES
 
@@ -29,20 +28,6 @@ panel.pin()
 for shown in (visit, panel):
     shown.bring(read({FILES!r}))"""
 
-WORDS = r"""table => {
-    const texts = document.createTreeWalker(table, NodeFilter.SHOW_TEXT);
-    const broken = [];
-    for (let node = texts.nextNode(); node; node = texts.nextNode()) {
-        for (const word of node.data.matchAll(/[^\s\/-]+/g)) {
-            const range = document.createRange();
-            range.setStart(node, word.index);
-            range.setEnd(node, word.index + word[0].length);
-            if (new Set([...range.getClientRects()].map(r => r.top)).size > 1) broken.push(word[0]);
-        }
-    }
-    return broken;
-}"""
-"""Words of a table that stand in more than one line."""
 
 CHOICES = """panel => [...panel.querySelectorAll('[data-control] select')].flatMap(box => {
     if (!box.checkVisibility()) return [];
@@ -89,14 +74,6 @@ def assert_whole(panel: Locator) -> None:
     assert panel.evaluate(CLIPPED) == []
     assert panel.evaluate(OUTSIDE) == []
     assert panel.evaluate(CHOICES) == []
-
-
-def apart(one: dict[str, float], other: dict[str, float]) -> bool:
-    return any(
-        a[place] + a[size] <= b[place]
-        for place, size in (("x", "width"), ("y", "height"))
-        for a, b in ((one, other), (other, one))
-    )
 
 
 @pytest.mark.parametrize(
@@ -200,19 +177,6 @@ def test_a_narrow_window_shows_the_picture_with_what_is_moved_most(notebook: Not
         assert shown["x"] + shown["width"] <= bar["x"] + bar["width"] + 1
 
 
-def test_severity_has_no_colour_of_an_axis(notebook: Notebook) -> None:
-    panel = notebook.cell(0).locator(".llamapar")
-    colours = """node => ["bad", "warn", "good", "unsure", "tell"].map(
-        (name) => getComputedStyle(node).getPropertyValue(`--lp-${name}`).trim().toLowerCase())"""
-    axes = {colour.lower() for colour in COLOURS.values()}
-    for theme in ("light", "dark"):
-        notebook.set_theme(theme)
-        found = panel.evaluate(colours)
-        assert len(set(found)) == 5  # undecided has one of its own
-        assert not set(found) & axes
-    notebook.set_theme("light")
-
-
 @pytest.mark.parametrize(("width", "files"), [(1280, True), (390, False)])
 def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
     notebook: Notebook, width: int, files: bool
@@ -227,44 +191,6 @@ def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
     else:
         assert box["y"] + box["height"] < fields[0]["y"]
     assert cause["height"] < 3 * 16 + 8  # 16 px a line: not a narrow column beside the title
-
-
-@pytest.mark.soak
-def test_a_table_of_frameworks_breaks_no_word_and_links_its_sources(notebook: Notebook) -> None:
-    resize(notebook, 1280, True)
-    finding = notebook.cell(0).locator("[data-code=LP104]")
-    finding.locator("summary").first.click()
-    table = finding.locator("table")
-    for width in (1280, 390):
-        resize(notebook, width, files=width == 1280)
-        expect(table).to_be_visible()
-        assert table.evaluate(WORDS) == []
-    link = table.get_by_role("link", name="torchtitan/models/common/decoder.py:195-198")
-    expect(link).to_have_attribute(
-        "href",
-        "https://github.com/pytorch/torchtitan/blob/b5bcd76c66d0acb1a08b176d9639425bc55e0b2a/"
-        "torchtitan/models/common/decoder.py#L195-L198",
-    )
-    expect(link).to_have_attribute("rel", "noopener")
-    finding.locator("summary").first.click()
-
-
-@pytest.mark.soak
-def test_the_toolbar_covers_no_title_and_no_line_is_cut(notebook: Notebook, tmp_path: Path) -> None:
-    for width, files in ((1280, True), (820, False)):
-        resize(notebook, width, files)
-        for cell in (1, 2):
-            shown = notebook.cell(cell).locator(".jp-RenderedPlotly")
-            shown.hover()
-            bar, paper = box_of(shown.locator(".modebar")), box_of(shown.locator(".main-svg").first)
-            for part in (".gtitle", ".gtitle-subtitle"):
-                title = box_of(shown.locator(part))
-                assert apart(title, bar), f"{part} at {width}"
-                assert title["x"] + title["width"] <= paper["x"] + paper["width"], f"{part} at {width}"
-        panel = notebook.cell(0).locator(".llamapar")
-        panel.locator(".lp-plot:visible").first.hover()
-        assert apart(box_of(panel.locator(".lp-heading")), box_of(panel.locator(".modebar")))
-        notebook.screenshot(tmp_path / f"{width}.png")
 
 
 def test_text_reads_in_both_themes_and_is_alike_in_cell_and_panel(notebook: Notebook, tmp_path: Path) -> None:
