@@ -135,17 +135,6 @@ class Cut:
             return self.layout.tp
         return self.heads.replicas if key in KV_PARAMETERS else 1
 
-    def holders(self, key: str) -> list[list[int]]:
-        """For each piece of a parameter, the TP ranks that hold it; empty pieces are left out."""
-        # Equal ranges are equal keys, so the copies of a KV head meet in one list; an uncut parameter has
-        # the key None.
-        found: dict[range | None, list[int]] = {}
-        for rank in range(self.layout.tp):
-            rows = self.rows(key, rank)
-            if rows is None or len(rows):
-                found.setdefault(rows, []).append(rank)
-        return list(found.values())
-
     @cached_property
     def _shapes(self) -> dict[tuple[str, int], tuple[int, ...]]:
         # All layers have the same shapes, so one layer stands for 126.

@@ -15,7 +15,7 @@ from llamapar.errors import LayoutError, one_of, real, shown
 from llamapar.records.tables import Plain, Record, cut, fold, plural
 
 from .orders import ORDERS, Action
-from .walk import WORDS, Result, Walk, flying, flying_at_peak, needs, problem_of, result_of, walk
+from .walk import WORDS, Result, Walk, flying, needs, problem_of, result_of, walk
 
 LONGEST = 1e9
 """The longest duration accepted, in any unit."""
@@ -120,10 +120,6 @@ class Schedule(Record):
     def in_flight(self) -> tuple[int, ...]:
         """For each rank, the most chunks in flight: forwards whose backward, or whose W, has not run yet."""
         return tuple(max(self.flying(rank), default=0) for rank in range(self.pp))
-
-    def flying_at_peak(self, rank: int) -> tuple[int, ...]:
-        """Chunks in flight of each of a rank's stages, at the first moment with the most of them."""
-        return flying_at_peak(self.ranks[rank], self.stages_of(rank))
 
     def flying(self, rank: int) -> list[int]:
         """Chunks in flight on a rank during each of its operations."""

@@ -100,23 +100,16 @@ class MemoryCurve(Record):
         inside = f", in {span.profile.peak_in}" if span.profile.peak_in else ""
         return f"{span.name}, operation {self.peak_at + 1} of {len(self.spans)}{inside}"
 
-    @cached_property
-    def holders(self) -> list[dict[str, int]]:
-        """For each span: holder → bytes at the span's peak."""
-        now, found = Counter(self.start), []
-        for span in self.spans:
-            # Both are counted from the bytes before the operation: at_peak and after are changes from there.
-            most = Counter(now)
-            most.update(span.profile.at_peak)
-            found.append({name: n for name, n in most.items() if n})
-            now.update(span.profile.after)
-        return found
-
     @property
     def alive(self) -> dict[str, int]:
         """Holder → bytes at the peak, the largest first."""
-        found = self.holders[self.peak_at] if self.spans else self.start
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        held = Counter(self.start)
+        for span in self.spans[: self.peak_at]:
+            held.update(span.profile.after)
+        if self.spans:
+            # As `after`, it is the change from the bytes before the operation.
+            held.update(self.spans[self.peak_at].profile.at_peak)
+        return {name: n for name, n in held.most_common() if n}
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         unit, size_of = unit_of(self.peak_bytes)
