@@ -143,31 +143,6 @@ def test_another_model_keeps_what_it_can(preset: str, changed: dict[str, int], t
     assert panel.payload["values"] == before
 
 
-def test_three_models_in_turn_are_fitted_to_the_job_that_the_reader_made() -> None:
-    panel = lp.explorer()
-    panel.pin()
-    first = panel.payload["values"]
-    for name, tp, v in (("qwen2.5-7b", 4, 1), ("llama3.2-1b", 8, 1), ("llama3.1-70b", 8, 4)):
-        panel.set(preset=name)
-        job = panel.report.job
-        assert (job.model.name, job.layout.tp, job.layout.virtual_stages) == (name, tp, v)
-        assert (job.gpus, job.layout.world, job.seq_len, job.sequences) == (16384, 16384, 131072, 128)
-        assert panel.report.judge.name == "llama3-trainer"
-        assert panel.gave.startswith(f"{name} in place of llama3.1-405b: ")
-        panel.set(tab="heads")  # a look changes nothing
-        assert panel.answers["pinned"]["title"].startswith("llama3.1-405b")
-        assert panel.payload["figure"] is not None
-    panel.set(preset="llama3.1-405b")
-    assert (panel.payload["values"], panel.gave) == (first | {"tab": "heads"}, "")
-    panel.set(preset="qwen2.5-7b")
-    panel.set(pp=8)  # now this is the reader's job
-    panel.set(preset="llama3.1-70b")
-    assert (panel.layout.tp, panel.layout.pp) == (4, 8)
-    assert panel.gave.startswith("llama3.1-70b in place of qwen2.5-7b: ")
-    panel.reset()
-    assert panel.payload["values"] == first | {"tab": "heads"}
-
-
 def test_gpus_that_the_batch_cannot_fill_are_given_up_and_told() -> None:
     panel = lp.explorer("llama3.1-70b", tp=8, dp=8, gpus=64, seq_len=8192, global_batch=8)
     panel.load(TEN_KV_HEADS)

@@ -250,27 +250,6 @@ def test_losses(loss: str, bytes_a_logit: int) -> None:
     assert worst(B8, {}, loss="chunked").bytes("logits and loss") == 0
 
 
-def test_internevos_step_holds_three_copies_of_a_ranks_parameters() -> None:
-    """A float32 gradient, and two in Adam; without FSDP the sixteen-bit gradients are gone by then."""
-    for layout, ranks, step in ((lp.Layout(zero=1), 1, 4), (lp.Layout(dp=8, zero=3), 8, 6)):
-        found = worst(B8, layout, seq_len=512, recompute="full", framework="internevo")
-        own = lp.model(B8).n_params // ranks
-        assert found.bytes("gradients") == 0
-        assert found.bytes("gradients of the step") == own * step
-        assert found.bytes("optimizer's copy") == 2 * 4 * own
-
-
-def test_a_graph_of_the_whole_step_computes_again_what_is_elementwise() -> None:
-    """The inputs of norms, and outputs of matmuls and attention, are kept."""
-    layout, graph = lp.Layout(dp=8, zero=3), "graph_trainer"
-    found = worst(B8, layout, framework=graph, recompute="selective")
-    q, k, ffn = 4096, 1024, 14336
-    a_token = 2 * (2 * 4096 + 2 * q + 2 * k + 2 * ffn) + 4 * (2 + 32)
-    parts = (f"activations: {part}" for part in ("norms", "attention", "MLP"))
-    assert found.bytes(*parts) == 32 * 8192 * a_token
-    assert worst(B8, layout, framework=graph, recompute="none").total_bytes > found.total_bytes
-
-
 def test_beside_the_logits_the_last_layer_alone_is_gathered() -> None:
     layout, titan = lp.Layout(dp=8, zero=3), "torchtitan"
     found = worst(B8, layout, framework=titan, loss="torch")
@@ -279,38 +258,6 @@ def test_beside_the_logits_the_last_layer_alone_is_gathered() -> None:
     assert "gathered parameters" not in {t.name for t in found.apart}
     later = worst(B8, layout, framework=titan)  # its loss is in chunks
     assert later.bytes("gathered parameters") == 2 * (2 * layer + ends)
-
-
-def test_deepspeed_under_zero_3() -> None:
-    """A billion parameters gathered, buckets of gradients, and a step that copies a group at a time."""
-
-    def held(model: str, seq_len: int, **layout: Any) -> dict[str, int]:
-        return every(worst(model, lp.Layout(dp=8, **layout), seq_len=seq_len, framework="deepspeed"))
-
-    step, n = "gradients of the step", {name: lp.model(name).n_params for name in (B8, "tiny", "llama3.2-3b")}
-    own = lp.model("llama3.1-70b").n_params // 8
-    assert held("llama3.1-70b", 64, zero=3)[step] == pytest.approx(2 * own + 6 * 10**9, rel=1e-4)
-    assert held("llama3.2-3b", 64, zero=3)[step] == pytest.approx(n["llama3.2-3b"], rel=1e-4)
-    assert held(B8, 64, zero=0).get(step, 0) == 0
-    found = held(B8, 65536, zero=3)
-    assert found["gathered parameters"] == found["reduction buckets"] == 2 * 10**9
-    assert found["gradients"] == 2 * n[B8] // 8
-    assert held("llama3.2-1b", 65536, zero=3)["gathered parameters"] == 2 * 10**9
-    assert held("tiny", 64, zero=3)["gathered parameters"] == 2 * n["tiny"]
-
-
-def test_deepspeeds_step_copies_a_ranks_own_gradients() -> None:
-    n, small = lp.model("llama3.2-1b").n_params, {"seq_len": 256, "recompute": "full"}
-    for zero, dp in ((1, 4), (2, 4), (1, 1)):
-        found = worst("llama3.2-1b", lp.Layout(dp=dp, zero=zero), framework="deepspeed", **small)
-        at_step = dp == 1  # there all gradients are its own, and twice in the step
-        terms, others = {t.name for t in found.terms}, every(found)
-        assert others["gradients of the step"] == 6 * n // dp
-        assert ("gradients of the step" in terms, "gradients" in terms) == (at_step, not at_step)
-        assert others.get("reduction buckets", 0) == (0 if dp == 1 else 10**9)  # one of 5e8, in bfloat16
-    for framework, zero in (("deepspeed", 0), ("megatron-lm", 1)):
-        found = worst(B8, lp.Layout(dp=8, zero=zero), seq_len=512, framework=framework)
-        assert not any("step" in name for name in every(found))
 
 
 # -- states ----------------------------------------------------------------------------------------

@@ -381,15 +381,6 @@ def test_what_a_rank_started_ends_with_it(how: str, times: range) -> None:
         in_order(pool(2))
 
 
-def test_a_daemon_of_another_pool_is_left_alone() -> None:
-    with Pool(1) as ours:
-        started = ours.run(start_children)[0].value
-        with Pool(1) as other:
-            in_order(other)
-        assert not gone(started, within=0.2)
-    assert gone(started)
-
-
 @pytest.mark.soak
 def test_a_server_that_was_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, times: range) -> None:
     monkeypatch.setattr(server_module, "STOP", 1.0)
@@ -684,40 +675,6 @@ def test_a_run_is_cancelled_while_the_server_imports(begun: Path, monkeypatch: p
     monkeypatch.setattr(pool_module, "_server", None)
     with pytest.raises(Cancelled, match=r"^the run was cancelled\n  why  torch was still being imported for"):
         Pool(2, preload=("slow",)).run(where, cancel=begun.exists)
-
-
-MAIN = """
-    import torch, torch.distributed as dist
-    from llamapar.execution.engines.pool import pool
-    print("once")
-    class Half:
-        def __init__(self, x):
-            self.x = x
-    def work(context):
-        x = torch.tensor([1.0])
-        for _ in range(20):
-            dist.all_reduce(x)
-            x /= context.world
-        return Half(x.item())
-    for _ in range(5):
-        answers = pool(3).run(work)
-        assert all(type(answer.value) is Half for answer in answers)
-    print([answer.value.x for answer in answers])
-"""
-
-
-@pytest.mark.soak
-def test_two_kernels_at_once_run_what_main_defines(tmp_path: Path, times: range) -> None:
-    for _ in times[:2]:  # each starts two servers of its own
-        kernels = [
-            subprocess.Popen(
-                script(tmp_path, MAIN), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-            for _ in range(2)
-        ]
-        for kernel in kernels:
-            out, err = kernel.communicate(timeout=60)
-            assert (out, err) == ("once\n[1.0, 1.0, 1.0]\n", "")
 
 
 def test_a_fork_of_the_kernel_leaves_the_ranks_alone() -> None:
