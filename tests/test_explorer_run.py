@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +29,6 @@ from llamapar.panels.runs import (
     IDLE,
     RUNNING,
     WRITING,
-    Run,
     about,
     expected_duration,
 )
@@ -106,14 +104,6 @@ def test_opening_and_moving_import_no_torch_and_start_nothing() -> None:
         "assert p.result is None\np.snapshot()"
     )
     assert loaded(moves, "torch", "llamapar.execution.execute") == set()
-
-
-def test_other_tabs_start_no_run() -> None:
-    panel = lp.explorer(**TINY | {"tab": "heads"})
-    panel.set(tp=1)
-    assert panel.running == {}
-    receive(panel, kind="run")
-    assert panel.running == {}
 
 
 def test_a_quick_run_follows_the_controls(tiny: Explorer) -> None:
@@ -436,12 +426,6 @@ def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> Non
     assert outcome(panel)["ok"] is True
 
 
-def test_a_run_is_a_value() -> None:
-    plan = lp.explorer(**LONG)._state.plan()
-    assert Run(plan).text == "\n".join([f"{plan.title} (engine local): idle", *plan.notes])
-    assert plan.notes[0].startswith("made small to run here: llama3.1-8b with head_dim 8, dim 256")
-
-
 # -- one rank at true size -------------------------------------------------------------------------
 
 
@@ -489,32 +473,3 @@ def test_a_run_is_expected_to_take_what_one_like_it_took() -> None:
     assert expected_duration(far, [(small, 4.2)]) == unknown  # too far apart to be told from one another
     assert expected_duration(other, [(small, 4.2)]) == unknown
     assert about(0.2) == "less than a second"
-
-
-def test_the_tab_says_how_long_a_run_took_and_not_of_the_first() -> None:
-    """The first of an engine imports and rehearses, and says nothing of the next."""
-    panel = lp.explorer(**TINY)
-    assert panel.wait(120)
-    assert panel.running["expects"].startswith("how long is not known yet")
-    panel.run()
-    panel.set(tp=1)
-    panel.wait(120)
-    panel.set(tp=2)
-    assert panel.wait(120)
-    assert panel.running["expects"].endswith("as the last time")
-    panel.set(tp=8, cp=4, dp=2)  # long: it is offered, with what it will take
-    assert panel.running["state"] == IDLE
-    assert re.search(r"not known yet|^about \d+ (s|min), by one of", panel.running["expects"])
-
-
-def test_what_is_left_is_told_by_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    panel = lp.explorer(**LONG)
-    told: list[str] = []
-    monkeypatch.setattr(panel._runner, "_report", lambda now: told.append(now.as_dict()["left"]))
-    panel._runner.start(panel._state.plan())
-    deadline = time.monotonic() + 60
-    while not any(told) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    panel.cancel()
-    assert panel.wait(STOPPED)
-    assert next(filter(None, told)).startswith(("about ", "less "))
