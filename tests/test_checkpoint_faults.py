@@ -797,39 +797,18 @@ REFUSES = "x.safetensors: safetensors refuses it: Error while deserializing head
 HEADERS: list[tuple[bytes, str]] = [
     (b"", f"{REFUSES}header too small"),
     (struct.pack("<Q", 2**63), f"{REFUSES}header too large"),
-    (struct.pack("<Q", 99_000_000) + b"{}", f"{REFUSES}invalid header length"),
     (one(b"[" * 10_000), f"{REFUSES}invalid JSON in header"),
-    (one(b"\xff\xff"), f"{REFUSES}invalid UTF-8 in header"),
-    (one([1]), f"{REFUSES}invalid JSON in header"),
-    (one(b'{"a": 1, "a": 2}'), f"{REFUSES}invalid JSON in header"),
-    (one({"a": 5}), f"{REFUSES}invalid JSON in header"),
-    (one({"a": F32 | {"dtype": "Q4"}}), f"{REFUSES}invalid JSON in header: unknown variant `Q4`"),
-    (one({"a": F32 | {"dtype": "F4", "shape": [16]}}, b"12345678"), "x.safetensors: a has dtype 'F4'"),
-    (one({"a": F32 | {"shape": [10**30, 10**30]}}), f"{REFUSES}invalid JSON in header"),
     (one({"a": F32 | {"shape": [2**63, 2**63]}}), f"{REFUSES}overflow computing buffer size"),
-    (one({"a": F32 | {"shape": [2**40]}}), f"{REFUSES}invalid shape, data type, or offset for tensor"),
-    (one({"a": F32 | {"shape": [-2]}}), f"{REFUSES}invalid JSON in header"),
-    (one({"a": F32 | {"shape": [True, 2]}}), f"{REFUSES}invalid JSON in header"),
+    (one({"a": F32, "b": F32}, b"12345678"), f"{REFUSES}invalid offset for tensor `"),
+    (one({"a": F32}, b"123456789"), f"{REFUSES}incomplete metadata, file not fully covered"),
+    (one({"a": F32 | {"dtype": "F4", "shape": [16]}}, b"12345678"), "x.safetensors: a has dtype 'F4'"),
     (
         one({"a": F32 | {"shape": [1] * 9, "data_offsets": [0, 4]}}, b"1234"),
         "x.safetensors: a has the impossible shape [1, 1, 1, 1, 1, 1, 1, 1, 1]\n  why  at most 8 dims",
     ),
-    (one({"a": F32 | {"shape": 2}}), f"{REFUSES}invalid JSON in header"),
-    (
-        one({"a": F32 | {"data_offsets": [0, 9]}}, b"123456789"),
-        f"{REFUSES}invalid shape, data type, or offset",
-    ),
-    (one({"a": F32 | {"data_offsets": [-8, 0]}}, b"12345678"), f"{REFUSES}invalid JSON in header"),
-    (one({"a": F32 | {"data_offsets": [1, 9]}}, b"123456789"), f"{REFUSES}invalid offset for tensor `a`"),
-    (one({"a": F32, "b": F32}, b"12345678"), f"{REFUSES}invalid offset for tensor `"),
-    (one({"a": F32}, b"1234567"), f"{REFUSES}incomplete metadata, file not fully covered"),
-    (one({"a": F32}, b"123456789"), f"{REFUSES}incomplete metadata, file not fully covered"),
     (one({"\x1b[31m": F32}, b"12345678"), "the name '\\x1b[31m' is no plain text"),
-    (
-        one(b'{"\\ud800": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}', b"12345678"),
-        f"{REFUSES}invalid JSON in header",
-    ),
 ]
+"""Of what the package refuses one of each kind; the last three are ours."""
 
 
 def test_a_name_that_stands_twice_hides_nothing(tmp_path: Path) -> None:

@@ -44,110 +44,69 @@ SEEN = {("liger", 2, 4, "foak-fast-kernels-liger", "meta-llama/Meta-Llama-3-8B")
 """Rows that peaks_measured.json has already (with Mistral on two GPUs, two sequences each, in bfloat16)."""
 
 
+def git(clones: Path, source: tuple[str, str], *words: str) -> str:
+    """What git says of a source."""
+    folder = clones / source[0].replace("/", "+")
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
 def text(clones: Path, source: tuple[str, str], path: str) -> str:
     """A file at its source's commit."""
-    folder = clones / source[0].replace("/", "+")
-    return subprocess.run(
-        ["git", "-C", str(folder), "show", f"{source[1]}:{path}"], check=True, capture_output=True, text=True
-    ).stdout
+    return git(clones, source, "show", f"{source[1]}:{path}")
 
 
-def told(source: tuple[str, str], path: str) -> dict[str, str]:
-    return {"repo": source[0], "path": path, "commit": source[1]}
+def row(
+    name: str, model: str, gpus: int, peak: float, source: tuple[str, str], path: str, **said: Any
+) -> dict[str, Any]:
+    """A row of a run over DP alone; peak in GiB."""
+    found = {"id": name, "model": model, "dims": DIMS.get(model, _LLAMA | {"vocab": 128256}), "gpus": gpus}
+    found |= {"tp": 1, "cp": 1, "pp": 1, "dp": gpus} | said | {"peak_mem": peak, "peak_mem_unit": "GiB"}
+    return found | {"source": {"repo": source[0], "path": path, "commit": source[1]}}
 
 
 def fine_tuned(clones: Path) -> Iterator[dict[str, Any]]:
     """Full fine-tuning by Hugging Face's Trainer: FSDP where there are several GPUs (accelerate.yaml)."""
     for name in ("a100_80gb", "a100_80gb_granite", "a100_80gb_liger"):
         path = f"scripts/benchmarks/refs/{name}.csv"
-        for n, row in enumerate(csv.DictReader(text(clones, FMS, path).splitlines())):
-            model, peak = row["model_name_or_path"], row["mem_peak_torch_mem_alloc_in_bytes"]
-            if row["peft_method"] or not peak or model not in DIMS:
+        for n, run in enumerate(csv.DictReader(text(clones, FMS, path).splitlines())):
+            model, peak = run["model_name_or_path"], run["mem_peak_torch_mem_alloc_in_bytes"]
+            if run["peft_method"] or not peak or model not in DIMS:
                 continue
-            gpus, batch = int(row["num_gpus"]), int(row["per_device_train_batch_size"])
-            kernels = row["framework_config"]
+            gpus, batch = int(run["num_gpus"]), int(run["per_device_train_batch_size"])
+            kernels = run["framework_config"]
             if (name.rpartition("_")[2], gpus, batch, kernels, model) in SEEN:
                 continue
             if (gpus, batch, kernels, name) == (2, 2, "none", "a100_80gb"):
                 continue
-            rate = float(row["train_tokens_per_second"]) / float(row["train_samples_per_second"])
-            wide = gpus > 1 and row["bf16"] == "True"  # FSDP upcasts what it shards under mixed precision
-            yield {
-                "id": f"{name} line {n + 2}: {model.partition('/')[2]} {gpus} GPUs mb {batch} {kernels}",
-                "model": model,
-                "dims": DIMS[model],
-                "gpus": gpus,
-                "tp": 1,
-                "cp": 1,
-                "pp": 1,
-                "dp": gpus,
-                "zero": 3 if gpus > 1 else 0,
-                "seq_len": round(rate * gpus / 64) * 64,
-                "micro_batch": batch,
-                "global_batch_seqs": batch * gpus,
-                "recompute": "full",
-                "master_weights": wide,
-                "loss": {"foak-fast-kernels": "in_place", "foak-fast-kernels-liger": "chunked"}.get(kernels),
-                "trainer": "HF Trainer",
-                "counter": "allocated",
-                "hardware": "A100 80GB",
-                "peak_mem": float(peak) / 2**30,
-                "peak_mem_unit": "GiB",
-                "source": told(FMS, path),
-            }
+            rate = float(run["train_tokens_per_second"]) / float(run["train_samples_per_second"])
+            said = {"zero": 3 if gpus > 1 else 0, "seq_len": round(rate * gpus / 64) * 64}
+            said |= {"micro_batch": batch, "global_batch_seqs": batch * gpus, "recompute": "full"}
+            # FSDP upcasts what it shards under mixed precision
+            said |= {"master_weights": gpus > 1 and run["bf16"] == "True"}
+            losses = {"foak-fast-kernels": "in_place", "foak-fast-kernels-liger": "chunked"}
+            said |= {"loss": losses.get(kernels), "trainer": "HF Trainer", "counter": "allocated"}
+            label = f"{name} line {n + 2}: {model.partition('/')[2]} {gpus} GPUs mb {batch} {kernels}"
+            gib = float(peak) / 2**30
+            yield row(label, model, gpus, gib, FMS, path, **said, hardware="A100 80GB")
 
 
 def prime(clones: Path) -> Iterator[dict[str, Any]]:
     """prime-rl's SFT baselines of dense models: compiled, two micro-batches of one sequence."""
-    folder = "benchmarks/baselines"
-    listed = subprocess.run(
-        [
-            "git",
-            "-C",
-            str(clones / PRIME[0].replace("/", "+")),
-            "ls-tree",
-            "--name-only",
-            PRIME[1],
-            f"{folder}/",
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    for path in listed.splitlines():
+    for path in git(clones, PRIME, "ls-tree", "--name-only", PRIME[1], "benchmarks/baselines/").splitlines():
         if "-sft-full-" not in path:
             continue
         found = json.loads(text(clones, PRIME, path))
         run, peak = found["config"], found["metrics"]["peak_memory"]["gib"]
-        seen = (run["model_name"], run["seq_len"]) in {("Qwen/Qwen3-0.6B", 8192)} and "H100" in run[
-            "device_name"
-        ]
-        seen |= run["seq_len"] == 65536
+        seen = (run["model_name"], run["seq_len"]) == ("Qwen/Qwen3-0.6B", 8192)
+        seen = (seen and "H100" in run["device_name"]) or run["seq_len"] == 65536
         if run["model_name"] not in DIMS or not peak or seen:
             continue
         gpus = run["num_gpus"]
-        yield {
-            "id": f"{path.rpartition('/')[2]}",
-            "model": run["model_name"],
-            "dims": DIMS[run["model_name"]],
-            "gpus": gpus,
-            "tp": 1,
-            "cp": 1,
-            "pp": 1,
-            "dp": gpus,
-            "zero": 3,
-            "seq_len": run["seq_len"],
-            "micro_batch": 1,
-            "global_batch_seqs": run["micro_batches"] * gpus,
-            "recompute": "full",
-            "compile": True,
-            "trainer": "prime-rl SFT trainer",
-            "counter": "reserved",
-            "hardware": run["device_name"],
-            "peak_mem": peak,
-            "peak_mem_unit": "GiB",
-            "source": told(PRIME, path),
-        }
+        said = {"zero": 3, "seq_len": run["seq_len"], "micro_batch": 1}
+        said |= {"global_batch_seqs": run["micro_batches"] * gpus, "recompute": "full", "compile": True}
+        said |= {"trainer": "prime-rl SFT trainer", "counter": "reserved", "hardware": run["device_name"]}
+        yield row(path.rpartition("/")[2], run["model_name"], gpus, peak, PRIME, path, **said)
 
 
 def titan(clones: Path) -> Iterator[dict[str, Any]]:
@@ -155,29 +114,10 @@ def titan(clones: Path) -> Iterator[dict[str, Any]]:
     path = "benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"
     for nodes, gib in re.findall(r"\| (\d+) \| \d+ \| ([0-9.]+) \|", text(clones, TITAN, path)):
         gpus = 8 * int(nodes)
-        yield {
-            "id": f"torchtitan H200 {gpus} GPUs",
-            "model": "Llama 3.1 8B",
-            "dims": _LLAMA | {"vocab": 128256},
-            "gpus": gpus,
-            "tp": 1,
-            "cp": 1,
-            "pp": 1,
-            "dp": gpus,
-            "zero": 3,
-            "seq_len": 8192,
-            "micro_batch": 2,
-            "global_batch_seqs": 2 * gpus,
-            "recompute": "selective",
-            "compile": True,
-            "float8": "tensorwise, float8 all-gather",
-            "trainer": "torchtitan",
-            "counter": "reserved",
-            "hardware": "H200 141GB",
-            "peak_mem": float(gib),
-            "peak_mem_unit": "GiB",
-            "source": told(TITAN, path),
-        }
+        said = {"zero": 3, "seq_len": 8192, "micro_batch": 2, "global_batch_seqs": 2 * gpus}
+        said |= {"recompute": "selective", "compile": True, "float8": "tensorwise, float8 all-gather"}
+        said |= {"trainer": "torchtitan", "counter": "reserved", "hardware": "H200 141GB"}
+        yield row(f"torchtitan H200 {gpus} GPUs", "Llama 3.1 8B", gpus, float(gib), TITAN, path, **said)
 
 
 def main() -> None:
