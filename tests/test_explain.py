@@ -94,7 +94,7 @@ def test_incident_3_in_full() -> None:
         f"where  {KV}",
         "try    tp=8 dp=2 (8·1·1·2 = 16 ranks)",
         "or     tp=8 cp=2 (8·2·1·1 = 16 ranks)",
-        "       tp=8 pp=2 (8·1·2·1 = 16 ranks)",
+        "or     tp=8 pp=2 (8·1·2·1 = 16 ranks)",
         "why    8192 × 64 = 524288",
         "       64 = 8·128/16 = half a head",
         "sure   likely",

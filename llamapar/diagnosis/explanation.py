@@ -315,8 +315,10 @@ def _text(name: str, rows: list[Row]) -> Iterator[str]:
     before = ""
     for label, text in rows:
         line = printable(str(text)).replace("\n", " ")
-        if label:
-            start = f"{'' if label == before else label:{_LABEL}}"
+        start = f"{'' if label == before != 'or' else label:{_LABEL}}"
+        if name in ("where", "next"):  # A quoted line and a command are copied, so they stay whole.
+            yield start + line
+        elif label:
             indent = " " * _LABEL
             yield from textwrap.wrap(
                 line, _WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
