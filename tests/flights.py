@@ -3,7 +3,6 @@
 import base64
 import gzip
 import json
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,53 +102,3 @@ def multiplied(
 
 def _again(row: dict[str, Any], count: int) -> dict[str, Any]:
     return row | {"collective_seq_id": row["collective_seq_id"] + count}
-
-
-# -- torch's pickler, in the form in which it writes dumps -----------------------------------------
-
-
-def torchs_pickle(value: object) -> bytes:
-    """Protocol 2 as torch/csrc/jit/serialization/pickler.cpp writes it: each text is kept once."""
-    out, memo = bytearray(b"\x80\x02"), dict[str, int]()
-
-    def put() -> None:
-        index = len(memo)
-        out.extend(b"q" + bytes([index]) if index < 256 else b"r" + struct.pack("<I", index))
-
-    def write(one: object) -> None:
-        if one is None or isinstance(one, bool):
-            out.extend({None: b"N", True: b"\x88", False: b"\x89"}[one])
-        elif isinstance(one, str):
-            if one in memo:
-                index = memo[one]
-                out.extend(b"h" + bytes([index]) if index < 256 else b"j" + struct.pack("<I", index))
-            else:
-                data = one.encode()
-                out.extend(b"X" + struct.pack("<I", len(data)) + data)
-                put()
-                memo[one] = len(memo)
-        elif isinstance(one, int):
-            if 0 <= one < 256:
-                out.extend(b"K" + bytes([one]))
-            elif -(2**31) <= one < 2**31:
-                out.extend(b"J" + struct.pack("<i", one))
-            else:
-                out.extend(b"\x8a\x08" + struct.pack("<q", one))
-        elif isinstance(one, dict):
-            out.extend(b"}(")
-            for key, item in one.items():
-                write(key)
-                write(item if key != "process_group" else tuple(item))
-            out.extend(b"u")
-        elif isinstance(one, tuple):
-            for item in one:
-                write(item)
-            out.extend(b"\x86")
-        else:
-            out.extend(b"](")
-            for item in one:  # type: ignore[attr-defined]
-                write(item)
-            out.extend(b"e")
-
-    write(value)
-    return bytes(out + b".")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from flights import dump, entry, torchs_pickle
+from flights import dump, entry
 from llamapar.hangs.answer import explain_dumps
 from llamapar.hangs.dump_files import read_dumps
 from llamapar.hangs.dumps import Dump
@@ -60,7 +60,7 @@ def test_the_entry_that_torchs_tutorial_shows() -> None:
         "time_discovered_started_ns": None, "time_discovered_completed_ns": 1724779239975811724,
         "retired": True, "timeout_ms": 600000, "is_p2p": False,
     }  # fmt: skip
-    one = read([(0, dump([genuine], {"0": [0, 1]}, "2.5"))], torchs_pickle)[0]
+    one = read([(0, dump([genuine], {"0": [0, 1]}, "2.5"))], pickle.dumps)[0]
     ((call, number, ended),) = one.calls
     assert (f"{call.op}, {call.shape}", number, ended) == ("all_reduce, [3, 4] fp32", 1, True)
     assert one.members == {"0": (0, 1)}
@@ -125,8 +125,7 @@ def test_what_is_no_flight_record_is_refused_by_name(name: str, tmp_path: Path) 
 BROKEN = {
     "empty": (b"", "empty"),
     "cut JSON": (changed()[:-9], "its JSON is cut off or damaged"),
-    "cut pickle": (torchs_pickle(GOOD)[:-9], "its pickle is cut off or damaged"),
-    "cut Python's": (pickle.dumps(GOOD)[:-9], "its pickle is cut off or damaged"),
+    "cut pickle": (pickle.dumps(GOOD)[:-9], "its pickle is cut off or damaged"),
     "keys": (nested(40), "its pickle is cut off or damaged"),
     "memo": (b"\x80\x02}r\xff\xff\xff\x3f.", "its pickle is cut off or damaged"),
 }

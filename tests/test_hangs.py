@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import logging
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llamapar as lp
-from flights import OPEN, dump, entry, files, hangs, multiplied, positions, torchs_pickle
+from flights import OPEN, dump, entry, files, hangs, multiplied, positions
 from llamapar.cli.main import main
 from llamapar.describe.layout import AXES
 from llamapar.diagnosis import Level
@@ -39,8 +40,8 @@ def laid_out(row: dict[str, Any]) -> lp.Layout:
 
 
 def told(made: dict[int, Any], layout: lp.Layout | None = None, model: str | None = None) -> lp.Explanation:
-    """The explanation of dumps by rank, in torch's pickle."""
-    named = [(f"nccl_trace_rank_{rank}", torchs_pickle(one)) for rank, one in made.items()]
+    """The explanation of dumps by rank, in the protocol that torch writes."""
+    named = [(f"nccl_trace_rank_{rank}", pickle.dumps(one, 2)) for rank, one in made.items()]
     return explain_dumps(named, Known.of(model, layout, None, {}))
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from inputs import BAD_COUNTS, Page, layouts, models
+from inputs import Page, layouts, models
 from llamapar.describe.splits import LAYER_SPLITS, Padding
 from llamapar.place.rank_grid import MAX_CELLS
 from llamapar.records.tables import SHOWN
@@ -405,18 +405,3 @@ def test_records_show_themselves(kind: str) -> None:
     assert all(line.split()[0] in words for line in lines)
     if kind != "ranks":
         assert len(lines) <= 2 + SHOWN + 1
-
-
-def test_maps_refuse_bad_input() -> None:
-    for value in BAD_COUNTS.values():
-        with pytest.raises(lp.LayoutError, match="a layout is needed"):
-            lp.ranks(value)  # type: ignore[arg-type]
-        with pytest.raises(lp.ModelError, match="model="):
-            lp.heads(value, {"tp": 8})  # type: ignore[arg-type]
-        with pytest.raises(lp.LayoutError, match=r"^seq_len(=| is empty)"):
-            lp.sequence({"cp": 2}, value)  # type: ignore[arg-type]
-        if value != 0 or value is False:
-            with pytest.raises(lp.LayoutError, match=r"^rank(=| is empty)"):
-                lp.ranks({"tp": 8}, value)  # type: ignore[arg-type]
-    with pytest.raises(lp.LayoutError, match="cp=131072: the sequence map lists at most 65536 ranks"):
-        lp.sequence({"cp": 2**17}, 2**20)

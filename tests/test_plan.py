@@ -201,24 +201,6 @@ def test_the_answer_is_the_same_every_time() -> None:
     assert [one.as_dict() for one in again.layouts] == [one.as_dict() for one in small().layouts]
 
 
-def test_times_are_those_of_candidates_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fixture of what was found before work was shared, when matmuls sustained 0.89 of their best."""
-    # Then collectives beside compute were free, no trainer took float8's scales from earlier steps, and CP
-    # gathered keys and values in every one.
-    monkeypatch.setattr("llamapar.timing.step.SLOWED", 0.0)
-    monkeypatch.setattr("llamapar.timing.layer.DELAYS", ())
-    then = {"base": "h100-80gb", "name": "h100-80gb", "sustained": 0.89}
-    for row in json.loads((ORACLES / "plans_one_by_one.json").read_text())["rows"]:
-        said = {name: value for name, value in row["asked"].items() if name != "most_tp"}
-        said = {"gpu": then, "cp_method": "all_gather"} | said
-        asked = lp.plan(row["model"], **said, cancel=lambda: True).asked
-        for known in row["layouts"]:
-            seconds = known.pop("step_seconds")
-            schedule = asked.job.schedule
-            job = Candidate(False, 0.0, **known, schedule=schedule, layer_split="").job(asked.job)
-            assert asked.timed(job).step_seconds == pytest.approx(seconds, rel=1e-9)
-
-
 @pytest.mark.parametrize("name", ["dualpipev", "flexible"])
 def test_what_a_schedule_is_not_made_for_is_left_out(name: str) -> None:
     """Too few micro-batches for the one, a short last round for the other."""

@@ -281,17 +281,6 @@ def test_it_shows_itself_as_a_table() -> None:
             "tp=3 does not divide n_heads=4",
             ["tp=1"],
         ),
-        ({"program": "mlps"}, "program='mlps' is not known", ["mlp"]),
-        ({"dtype": "float16"}, "dtype='float16' is not known", ["bfloat16"]),
-        ({"cp_method": "rings"}, "cp_method='rings' is not known", ["ring"]),
-        ({"seq_len": 0}, "seq_len=0: seq_len must be a whole number", ["seq_len=1"]),
-        ({"global_batch": 1.5}, "global_batch=1.5: global_batch must be a whole number", []),
-        (
-            {"kv_replication": 1},
-            "kv_replication=1: kv_replication must be True or False",
-            ["kv_replication=True"],
-        ),
-        ({"padding": "megatrom"}, "padding='megatrom' is not known", ["megatron-lm"]),
     ],
 )
 def test_bad_input(options: dict[str, Any], what: str, choices: list[str]) -> None:
