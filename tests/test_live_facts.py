@@ -369,24 +369,3 @@ def explained(fails: Callable[[], object]) -> lp.Explanation:
     with pytest.raises(RuntimeError, match="unflatten") as caught:
         fails()
     return lp.explain(caught.value)
-
-
-def test_the_picture_has_the_names_of_the_sizes() -> None:
-    def keys(heads: int, head_dim: int, dim: int) -> torch.Tensor:
-        x, wk = torch.zeros(3, dim), torch.zeros(32, dim)
-        return (x @ wk.T).unflatten(-1, (heads, head_dim))
-
-    drawn = lp.view(explained(lambda: keys(8, 16, 96)))
-    assert "  x dim 1: 96 = dim" in drawn.summary
-    assert drawn.spec["layout"]["title"]["text"] == "(x @ wk.T).unflatten(-1, (heads, head_dim))"
-    assert "96 = dim" in [one["text"] for one in drawn.spec["layout"]["annotations"]]
-
-
-def test_the_picture_of_a_cut_weight_has_the_part_and_the_rest(mesh: DeviceMesh) -> None:
-    heads, size = 8, 16
-    proj = parallelize_module(nn.Linear(96, heads * size, bias=False), mesh, ColwiseParallel())
-    drawn = lp.view(explained(lambda: proj(torch.zeros(3, 96)).unflatten(-1, (heads, size))))
-    held, asked = "  proj.weight dim 0: 32 = heads·size/tp = 128/4", "  in the code: 128 = heads·size"
-    assert drawn.summary.splitlines()[1:] == [held, asked]
-    here, code, rest = drawn.spec["data"]
-    assert (here["x"], code["x"], rest["base"], rest["x"]) == ([32], [128], [32], [96])

@@ -1,24 +1,21 @@
 """The picture of a diagnosis: what its numbers cut, and where the cut goes wrong.
 
 If model and layout are known well enough, it is the map of heads, vocabulary, sequence or stages, or the
-memory of a rank in which an allocation failed. Otherwise it shows bars: the named sizes of the failing
-expression if an exception was explained, else the cut that does not divide. Two numbers that should agree
-have no picture: the equation says it.
+memory of a rank in which an allocation failed. Otherwise it shows the cut that does not divide. Two numbers
+that should agree have no picture, nor has a failing expression: the equation and the operands say them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from html import escape
 
 from llamapar.count import memory
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.diagnosis import Diagnosis, Explanation
 from llamapar.diagnosis.limits import allocation
-from llamapar.diagnosis.live_facts import LiveFacts
-from llamapar.errors import LayoutError, LlamaparError, printable
+from llamapar.errors import LayoutError, LlamaparError
 from llamapar.place import heads, ranks, sequence, stages, vocab
 from llamapar.place.rank_grid import in_short
 from llamapar.records.equations import Padded, Quotient
@@ -36,9 +33,6 @@ from .rank_grid import failing
 from .style import Spec
 
 Drawn = tuple[Spec, str]
-
-_LONGEST = 24
-"""Characters of a tensor's name that stand beside a bar, the last ones."""
 
 _OOM = "memory_oom_layout"
 _MEMORY_TAKES = "a rank's memory in training is drawn from its model, tp, cp, pp, dp and seq_len"
@@ -62,17 +56,15 @@ _NO_CUT = ("world_size_product", "quant_group_vs_tp")
 
 
 def picture(explained: Explanation) -> Drawn:
-    """The picture of the likeliest diagnosis. Raises LayoutError if it has no numbers to draw."""
-    best, sizes = explained.best, explained.live and _sizes(explained.live)
+    """The picture of the likeliest diagnosis. Raises LayoutError if it has no cut to draw."""
+    best = explained.best
     if best is None:
-        if sizes:
-            return sizes
         raise LayoutError("there is nothing to draw", explained.reason, field="record")
     try:
         drawn = next(_maps(explained, best), None)
     except LlamaparError:  # numbers that make no model or layout may still be cut
         drawn = None
-    drawn = drawn or sizes or next(_shares(best), None)
+    drawn = drawn or next(_shares(best), None)
     if drawn is None:
         what = _MEMORY_TAKES if best.category == _OOM else "this cause has no cut to draw"
         raise LayoutError(what, best.cause, field="record")
@@ -220,33 +212,3 @@ def _cut(best: Diagnosis, n: int, k: int) -> Drawn:
 def _position(x: Fraction) -> str:
     """A position: exact, or with four decimals."""
     return f"{x.numerator:,}" if x.denominator == 1 else f"{float(x):,.4f}".rstrip("0")
-
-
-def _sizes(live: LiveFacts) -> Drawn | None:
-    """The sizes of the failing expression with a name: of those that are cut, if any are."""
-    named = [(f"{one.name[-_LONGEST:]} dim {size.dim}", size) for one in live.operands for size in one.names]
-    named = [(label, size) for label, size in named if size.n < size.whole] or named
-    if not named:
-        return None
-    rows = [(label, f"{size.n:,} = {size.name}", size.n, size.whole) for label, size in named]
-    asked = next(((p.text, p.cut.whole) for p in live.wholes_beside_parts()), None)
-    code = [("in the code", f"{asked[1]:,} = {asked[0]}", asked[1], asked[1])] if asked else []
-    rows += code
-    bars = [Bar(i, 0, n, escape(f"{label} · {words}")) for i, (label, words, n, _) in enumerate(rows)]
-    rest = [Bar(i, n, m, f"{m - n:,} of {m:,}") for i, (*_, n, m) in enumerate(rows) if n < m]
-    looks = (
-        (bars[: len(named)], {"color": style.COLOURS["tp"]}, "this rank holds"),
-        (bars[len(named) :], {"color": style.WARN, "pattern": style.CUT_PATTERN}, "the code asks for"),
-    )
-    data = draw.looks(looks, len(rows), width=0.5)
-    if rest:
-        data.append(draw.missing(rest, len(rows), "other ranks hold") | {"width": 0.5})
-    most, labels = max(m for *_, m in rows), [label for label, *_ in rows]
-    title = printable(live.expression)[:60], live.process
-    above = {"xanchor": "left", "yanchor": "bottom"}
-    names = [draw.label(words, 0, i - 0.27, **above) for i, (_, words, *_) in enumerate(rows)]
-    y = draw.named(labels, beyond=0.1)
-    x = draw.axis("size", [0, most * 1.02], nticks=6, tickformat=draw.tick_format(most))
-    layout = style.layout("sizes", *title, widest=max(labels, key=len), yaxis=y, xaxis=x, annotations=names)
-    listing = [f"  {label}: {words}" for label, words, *_ in rows]
-    return {"data": data, "layout": layout}, draw.lines(": ".join(title), listing)

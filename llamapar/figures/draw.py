@@ -161,12 +161,6 @@ def looks(found: Iterable[tuple[list[Bar], Spec, str]], n: int, **more: object) 
     return [bars(made, n, marker, **legend(name) | more) for made, marker, name in found if made]
 
 
-def missing(made: Iterable[Bar], n: int, name: str, **more: object) -> Spec:
-    """Hollow bars for what should be there and is not."""
-    hollow = {"color": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": style.WARN}}
-    return bars(made, n, hollow, **legend(name), **more)
-
-
 def columns(x: Sequence[float], y: Sequence[float], width: float, marker: Spec, **more: object) -> Spec:
     """Vertical bars from 0."""
     return {"type": "bar", "x": x, "y": y, "width": width, "marker": marker, **more}
