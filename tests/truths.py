@@ -13,7 +13,14 @@ def _digits(rank: int) -> tuple[int, int, int, int]:
     return rank % 8, rank % 128 // 8, rank % 2048 // 128, rank // 2048
 
 
-LESSONS: dict[str, object] = {
+_WIDE = 128_256 * 16_384 + (2 * 126 + 1) * 16_384
+"""Weights of 405B in float32: the embedding and the norms."""
+
+_BLOCKS = 410_081_247_232 - _WIDE
+"""Of the first release, with every KV head twice: 32 in 18 bytes."""
+
+
+WORKED_OUT: dict[str, object] = {
     # 00_start_here
     "At TP 16, how many of the 1,024 rows of wk does a rank get?": 1024 // 16,
     "How many of the 16,384 GPUs does the printed row use?": 8 * 16 * 16 * 4,
@@ -73,9 +80,7 @@ LESSONS: dict[str, object] = {
     "How many ranks share one copy of the model?": 4 // 2 * 2,
     "slices of a norm": [1366, 1366, 4096 - 2 * 1366],
     "ranks that share": 8 // 2 * 4,
-}
-
-PIPELINES: dict[str, object] = {
+    # 07_pipeline
     # rank 1 turns each micro-batch round at once, and rank 0 is one ahead
     "chunks of a schedule of your own": ["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"],
     # rank 1 waits for F0 and then has no gap: 1 + 2 forwards + 2 backwards of 2; all forwards come first
@@ -92,9 +97,7 @@ PIPELINES: dict[str, object] = {
     "Can the two ranks run this?": False,
     # the swap alone changes what the forward sees
     "In how many of the four is the loss wrong?": 1,
-}
-
-MEMORY: dict[str, object] = {
+    # 08_memory
     "Can one GPU of 80 GB train the 8B model?": 18 * 8_030_261_248 < 80 * 10**9,
     "Which of ZeRO's stages saves most: 1, 2 or 3?": 1,  # 12 of 18 bytes; then 4, then 2
     # x, once for w1 and w3; x @ w1 for silu; both factors; their product for w2
@@ -106,9 +109,7 @@ MEMORY: dict[str, object] = {
     "own bytes under ZeRO 3": (4 + 4 + 8) * 70_553_706_496 // 64,
     "in flight on stage 5": 8 - 5,
     "bytes of logits": 8192 * 128256 // 8 * 4,
-}
-
-STEPS: dict[str, object] = {
+    # 09_whole_step
     "Over how many of the 16 ranks is the gradient of a matrix summed?": 2 * 2,  # cp times dp
     "With every copy counted: is the norm too large or too small?": "too large",
     # d/dg of g / (g + e) is e / (g + e)^2, at g = e a quarter of 1 / e: 1e-3 * 1e8 / 4 * 1e-15 = 2.5e-11
@@ -121,9 +122,7 @@ STEPS: dict[str, object] = {
     "norm of two ranks": pytest.approx((9 + 14 + 2) ** 0.5),
     # one sum of squares, as in megatron/core/optimizer/clip_grads.py and torchtitan/distributed/utils.py
     "numbers for the norm": 1,
-}
-
-TIME: dict[str, object] = {
+    # 10_time_and_plan
     # the notebook's own constants: 80.3 % of the peak in the best shapes, 79 % of it sustained
     "Milliseconds of matrix products in one layer?": pytest.approx(
         1e3 * 2 * 8192 * 218_103_808 / (989.4e12 * 0.803 * 0.79), rel=1e-3
@@ -136,9 +135,7 @@ TIME: dict[str, object] = {
     "16 micro-batches: which fraction of its work does a rank wait?": pytest.approx(15 / (8 * 16)),
     "Which TP has the fastest layout?": 1,  # TP makes every layer wait; ZeRO 3 hides its gathers
     "bubble of 64 micro-batches": round(100 * 15 / (8 * 64), 1),
-}
-
-CHECKPOINTS: dict[str, object] = {
+    # 11_checkpoints
     "How many tensors are in it?": 4 * (4 + 3 + 2) + 3,
     "A layer is missing. How many tensors does torch.load read without complaint?": 3 * (4 + 3 + 2) + 3,
     "wq and q_proj have the same shape. What else is the same?": "the rows",
@@ -148,15 +145,7 @@ CHECKPOINTS: dict[str, object] = {
     "It stopped half-way: which folder is on disk?": "nothing",
     "TP of 8064 rows": 129_024 // 8064,  # 129,024 is 126 times 64 * 16
     "row 3 of a head": 64 + 1,  # the second row of pair 1, after 64 first ones
-}
-
-_WIDE = 128_256 * 16_384 + (2 * 126 + 1) * 16_384
-"""Weights of 405B in float32: the embedding and the norms."""
-
-_BLOCKS = 410_081_247_232 - _WIDE
-"""Of the first release, with every KV head twice: 32 in 18 bytes."""
-
-LOADING: dict[str, object] = {
+    # a1_loading_405b
     "GB of the file with 16 KV heads?": pytest.approx((_WIDE * 4 + _BLOCKS // 32 * 18) / 1e9),
     # the KV cache: keys and values of 126 layers, 1,024 tokens, 16 heads of 128, in float32, on four machines
     "How many GB does the root need?": pytest.approx(
@@ -170,9 +159,7 @@ LOADING: dict[str, object] = {
     "first vocabulary that wraps": 2**32 // (16_384 * 4),
     "70B on 16 GB machines": 4,  # about 36 GB in blocks, 9 on each of 4, and 4.2 more on the root
     "what uint32 holds of the file": 235_530_158_080 % 2**32,
-}
-
-MESSAGES: dict[str, object] = {
+    # 12_shape_clinic
     # the count, and the degree that divides it
     "How many facts must you add to that line before it has one cause?": 2,
     # 1,024 columns of K over 16 ranks
@@ -181,9 +168,7 @@ MESSAGES: dict[str, object] = {
     "Which of the eight was caused by another model's configuration, and not by a layout?": "d",
     "TP of the saved head": 152_064 // 19_008,
     "columns of a rank": [262_144 // (2 * 4096), 8 * 128 // (262_144 // (2 * 4096))],
-}
-
-SETTINGS: dict[str, object] = {
+    # 13_my_run_broke
     "How many facts does the file leave open?": len(["GPUs", "dp", "global batch"]),
     "Which is the largest tensor_parallel_degree with which torchtitan runs it?": 8,  # its KV heads
     "NeMo does not read the misspelt key: how many copies of the model do the 128 GPUs make?": 16 * 8 // 1,
@@ -192,17 +177,13 @@ SETTINGS: dict[str, object] = {
     ),
     "copies that the GPUs leave": 512 // (8 * 4),
     "smallest global batch": 4 * 16,
-}
-
-GPUS: dict[str, object] = {
+    # 14_on_gpus
     "Are all collectives the same, in the same order?": True,
     # four layers of two sublayers and the ends: 9 gathers and 9 scatters each way; three sums for the loss;
     # 9 norms. CP: K and V of four layers each way, the loss, and the gradients of 4 * 9 + 3 tensors
     "How many collectives in one step of this small model?": (9 + 9) * 2 + 3 + 9 + 2 * 4 * 2 + 1 + 39,
     "GPU 5 of the third machine": (21 % 8, 21 // 8 % 2, 0, 21 // 16),  # rank 2 * 8 + 5
-}
-
-TABLE: dict[str, object] = {
+    # p1_table_4
     "Twice the CP on the GPUs of the first row: which DP is left?": 8192 // (8 * 2 * 16),
     "How many tokens of a step are one GPU's work in the first row?": 32 * 8192,
     # 43.5, 40.4 and 38.4 % of 989 are printed as 43, 41 and 38
@@ -220,8 +201,4 @@ TABLE: dict[str, object] = {
         (6 * (405_853_388_800 - 2_101_346_304) + 6 * 126 * 16_384 * 8192) * 2**24 / (8192 * 430e12), 1
     ),
 }
-
-WORKED_OUT = (
-    LESSONS | PIPELINES | MEMORY | STEPS | TIME | CHECKPOINTS | MESSAGES | SETTINGS | GPUS | LOADING | TABLE
-)
 """By the question, or by the name of the exercise."""

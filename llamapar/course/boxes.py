@@ -35,6 +35,11 @@ from .progress import load_progress as read_progress
 ASK = "Run the notebook to answer, or unfold the answer."
 
 
+def choices_of(*words: str) -> tuple[tuple[str, str, str], ...]:
+    """Choices that are their own labels, without notes."""
+    return tuple((word, word, "") for word in words)
+
+
 @dataclass(frozen=True)
 class Item:
     """A question of the course.

@@ -14,7 +14,7 @@ import llamapar as lp
 from llamapar.errors import one_of
 
 from . import questions_of_runs as runs
-from .boxes import UNSAID, Item, pose
+from .boxes import UNSAID, Item, choices_of, pose
 
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 _MODELS = ("llama3-8b", "llama3.1-70b", "llama3.1-405b")
@@ -184,7 +184,7 @@ def _sums(draw: Random) -> Item:
         slips=tuple(
             (axis, f"{axis.upper()} does not cut what this collective joins again.") for axis in others
         ),
-        choices=tuple((axis, axis, "") for axis in lp.AXES),
+        choices=choices_of(*lp.AXES),
     )
 
 

@@ -11,7 +11,7 @@ import torch
 
 import llamapar as lp
 
-from .boxes import Item
+from .boxes import Item, choices_of
 from .collective_costs import collective
 
 _RANKS = 4
@@ -120,7 +120,7 @@ def _backward_of_a_gather() -> Item:
     return Item(
         "Forward an all-gather. What does its backward send?",
         words[last],
-        choices=(*((word, word, "") for word in words.values()), ("nothing", "nothing", "")),
+        choices=choices_of(*words.values(), "nothing"),
         hints=(
             "Forward a row is copied to four ranks. Who has a gradient of it afterwards?",
             "All four have one, from their own work, and the owner of the row needs the sum.",

@@ -12,7 +12,7 @@ import llamapar as lp
 from llamapar.figures import View
 from llamapar.place import SequenceMap
 
-from .boxes import Item
+from .boxes import Item, choices_of
 from .veils import covered
 
 _EXACT: dict[str, Any] = {"seq_len": 512, "dtype": "float64", "device": "cpu", "backward": False}
@@ -114,7 +114,7 @@ def _ring() -> Item:
     return Item(
         "Forward, does the ring send more, less, or as much?",
         truth,
-        choices=tuple((word, word, "") for word in (_MORE, _LESS, _SAME)),
+        choices=choices_of(_MORE, _LESS, _SAME),
         hints=(
             "How many times does a rank hand keys and values on until it has seen those of all four ranks?",
             "Three times, for it has its own already. How many parts leave a rank in an all-gather of four?",

@@ -7,7 +7,7 @@ from random import Random
 import llamapar as lp
 from llamapar.diagnosis.vocabulary import CATEGORIES
 
-from .boxes import Item
+from .boxes import Item, choices_of
 
 # -- memory and pipelines ----------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ def cause(draw: Random) -> Item:
             for words in causes
             if words != truth
         ),
-        choices=tuple((words, words, "") for words in causes),
+        choices=choices_of(*causes),
     )
 
 

@@ -12,7 +12,7 @@ from math import floor, log10, sqrt
 
 import llamapar as lp
 
-from .boxes import Item
+from .boxes import Item, choices_of
 
 _SIXTEEN = lp.Layout(tp=2, cp=2, pp=2, dp=2, zero=2)
 
@@ -64,7 +64,7 @@ def _copies_counted() -> Item:
     return Item(
         "With every copy counted: is the norm too large or too small?",
         "too large" if counted > one else "too small",
-        choices=(("too large", "too large", ""), ("too small", "too small", "")),
+        choices=choices_of("too large", "too small"),
         hints=(
             "Both TP ranks add the squares of the same RMSNorm weights.",
             "A square is never negative, and these are in the sum twice.",

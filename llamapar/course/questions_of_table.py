@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import llamapar as lp
 
-from .boxes import Item
+from .boxes import Item, choices_of
 from .published import PRINTED, table_4, table_4_memory
 
 _FIRST, _SECOND, _THIRD = lp.JOBS
@@ -112,7 +112,7 @@ def _in_a_machine() -> Item:
     return Item(
         "Machines of 8 GPUs, third row: which groups lie within one machine?",
         " and ".join(axis.upper() for axis, ranks in peers.items() if max(ranks) < 8),
-        choices=tuple((name, name, "") for name in ("TP", "TP and CP", "TP and CP and PP")),
+        choices=choices_of("TP", "TP and CP", "TP and CP and PP"),
         hints=(
             "Which axis is the fastest, and how many ranks has its group?",
             "It has 8: the machine is full.",

@@ -11,7 +11,7 @@ from typing import Any
 
 import llamapar as lp
 
-from .boxes import Item
+from .boxes import Item, choices_of
 from .veils import Span, marker, veiled
 
 _MODEL = "llama3.1-70b"
@@ -132,7 +132,7 @@ def _pads_in_softmax() -> Item:
     return Item(
         "Pads left in: is the loss too high, too low, or right?",
         truth,
-        choices=tuple((word, word, "") for word in (_HIGH, _LOW, _RIGHT)),
+        choices=choices_of(_HIGH, _LOW, _RIGHT),
         hints=(
             "The softmax divides by a sum over all rows. What does one more row do to that sum?",
             "The right token's probability is its exponential divided by the sum, and the loss is minus its "
