@@ -50,10 +50,10 @@ class Bands(NamedTuple):
 
 def picture(record: RankGrid) -> tuple[Spec, str]:
     """The grid, or with a model the chosen rank's part of it."""
-    return block.picture(record, record.share) if record.share else grid(record, {})
+    return block.picture(record, record.share) if record.share else all_ranks(record, {})
 
 
-def grid(record: RankGrid, said: Mapping[str, str], nodes: str = "") -> tuple[Spec, str]:
+def all_ranks(record: RankGrid, said: Mapping[str, str], nodes: str = "") -> tuple[Spec, str]:
     """Cells in bands by mesh axis, with the chosen rank's groups as markers, one trace for each axis.
 
     said: axis → further words about its group. nodes: the end of the note, about where groups stand.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 from llamapar.count.wire import Traffic
 from llamapar.describe.layout import AXES, SHARDING
@@ -34,23 +34,19 @@ def picture(record: Traffic) -> tuple[Spec, str]:
         own = {axis: n for (phase, axis), n in record.by_phase.items() if phase == phases[row]}
         return f"{phases[row]}: {', '.join(f'{axis} {n:,} B' for axis, n in own.items())}"
 
-    return _chart(
-        record,
-        record.title,
-        rows=Rows(len(phases)),
-        line=line,
-        remarks=f"in all: {record.axes_in_words or 'nothing'}",
-    )
+    chart, foot = _chart(record, record.title), f"in all: {record.axes_in_words or 'nothing'}"
+    return replace(chart, rows=Rows(len(phases)), line=line, remarks=foot).drawn()
 
 
 def trace(record: Trace) -> tuple[Spec, str]:
     """The same of a run's collectives; the text counts them by axis and phase."""
     sent = f"{record.rank}: {collectives_in_words(record.events)}, {record.bytes():,} bytes sent"
-    return _chart(record, f"Rank {sent}", head=f"rank {sent}", remarks=_totals(record))
+    chart = _chart(record, f"Rank {sent}")
+    return replace(chart, head=f"rank {sent}", remarks=_totals(record)).drawn()
 
 
-def _chart(record: Traffic | Trace, title: str, **text: Any) -> tuple[Spec, str]:
-    """text: the words of the chart."""
+def _chart(record: Traffic | Trace, title: str) -> Chart:
+    """The bars, without the text beside them."""
     phases = _phases(record)
     longest = max(record.bytes(phase=phase) for phase in phases)
     starts, data = dict.fromkeys(phases, 0), list[Spec]()
@@ -74,8 +70,7 @@ def _chart(record: Traffic | Trace, title: str, **text: Any) -> tuple[Spec, str]
         note=record.axes_in_words or "nothing travels",
         data=data,
         layout={"widest": max(phases, key=len), "xaxis": sent, "yaxis": draw.named(phases)},
-        **text,
-    ).drawn()
+    )
 
 
 def _phases(record: Traffic | Trace) -> list[str]:

@@ -20,7 +20,7 @@ from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures import View
-from llamapar.figures.rank_grid import grid
+from llamapar.figures.rank_grid import all_ranks
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, split_of
 from llamapar.place import HeadMap, RankGrid, TradeMap, ranks, sequence
 from llamapar.place.schedule import MAX_ACTIONS, fewer_micro_batches, schedule_of
@@ -282,7 +282,7 @@ def ranks_view(report: Report, values: Values) -> View:
     if SHARDING in sent:
         said["dp"] += f", {human(sent[SHARDING])} sent a step, with CP"
     counts = ", ".join(f"{axis.upper()} {n:,}" for axis, n in spanned.items())
-    return View(*grid(record, said, f"; nodes of a group: {counts}"))
+    return View(*all_ranks(record, said, f"; nodes of a group: {counts}"))
 
 
 def block_view(report: Report, values: Values) -> RankGrid:
