@@ -51,7 +51,7 @@ def step_through(program: Any, model: Any, layout: Any, *, number: int = 0, **op
 
     number: of the micro-batch whose tokens they hold. Other arguments as in `lp.run`.
     """
-    task, _, _ = prepare(program, model, RunOptions.of(layout, **options))
+    task, _, _ = prepare(program, model, RunOptions(layout, **options))
     whole("number", number, 0, task.setting.micro_batches - 1)
     require_room(task, "local", "cpu")
     task = of_micro_batch(task, number)

@@ -185,7 +185,7 @@ def test_the_mesh_of_one_rank_is_torchs() -> None:
 def measured(
     every: bool, rank: int, layout: Any = TINY, program: str = "llama", **options: Any
 ) -> tuple[Any, MemoryCurve]:
-    task, _, _ = prepare(program, "tiny", RunOptions.of(layout, **options))
+    task, _, _ = prepare(program, "tiny", RunOptions(layout, **options))
     return dry.run(task, rank, every=every)
 
 

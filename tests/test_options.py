@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +23,12 @@ from llamapar.cli.output import as_flags
 from llamapar.count import ACCOUNTINGS
 from llamapar.count.in_flight import SCHEDULES
 from llamapar.count.saved import RECOMPUTE
-from llamapar.course.lessons import lesson
-from llamapar.course.opening import open_course
 from llamapar.describe import options
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.job import Job
-from llamapar.describe.layout import AXES, Degrees
-from llamapar.describe.options import FACTS, LAYOUT, OPTIONS, OTHER_DEFAULTS, Option
+from llamapar.describe.layout import AXES
+from llamapar.describe.option_rows import NEEDED, OTHER_DEFAULTS
+from llamapar.describe.options import FACTS, LAYOUT, OPTIONS
 from llamapar.errors import Choice
 from llamapar.execution import execute
 from llamapar.execution.capacity import DEVICES
@@ -35,88 +39,118 @@ from llamapar.spmd.setting import DTYPES
 
 PACKAGE = Path(lp.__file__).parent
 
-FUNCTIONS: dict[str, Callable[..., Any]] = (
-    {name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))}
-    | {
-        f"checkpoint.{name}": getattr(lp.checkpoint, name)
-        for name in ("inspect", "shard", "gather", "reshard", "verify")
-    }
-    | {"lesson": lesson, "course": open_course}
-)
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))
+} | {name: getattr(lp.checkpoint, name) for name in ("inspect", "shard", "gather", "reshard", "verify")}
 
-SUBJECTS = {
-    *(
-        "model",
-        "layout",
-        "name",
-        "program",
-        "what",
-        "record",
-        "attempt",
-        "make",
-        "cost",
-        "plan",
-        "mesh",
-        "source",
-    ),
-    *("target", "path", "text", "runs", "result", "folder"),
-}
-"""What a function is about: no option, and a command's own word where it is one."""
-
-OF_PYTHON = {
-    *("context", "inputs", "reference", "cancel", "progress", "ranks", "layers", "ep", "preset", "tab"),
-    *("files", "overrides", "known", "number", "weak", "knob", "compare.loss"),
-}
-"""What is no plain value, or belongs to one function alone: compare's loss is a function, memory's a name."""
-
-PANELS = ("explorer", "clinic")
-"""Functions that open on values of their own."""
+_OF_A_RUN = {"engine", "device", "rank", "timeout", "deadline", "mutants", "loss", "inputs", "backward"}
+"""Options that `lp.run` and `lp.compare` declare themselves."""
 
 
-def parameters(name: str) -> Iterator[inspect.Parameter]:
-    for parameter in inspect.signature(FUNCTIONS[name]).parameters.values():
-        if not {parameter.name, f"{name}.{parameter.name}"} & (SUBJECTS | OF_PYTHON):
-            yield parameter
-
-
-def faults(name: str, table: Mapping[str, Option]) -> list[str]:
-    """Where the signature of a function and the table differ, one line each."""
+def declared(source: str) -> list[tuple[str, str]]:
+    """Each typed declaration of an option in a file: its name, and what declares it."""
     found = []
-    own = OTHER_DEFAULTS.get(name.split(".")[0], {})
-    for parameter in parameters(name):
-        option = table.get(parameter.name)
-        if option is None:
-            found.append(f"{parameter.name} is not in the table")
-            continue
-        kind = option.kind.__name__
-        annotation = (
-            str(parameter.annotation)
-            .replace("GpuLike", "str | Mapping | Gpu")
-            .replace("Sequence[str]", "tuple[str, ...]")
-        )
-        if kind not in annotation:
-            found.append(f"{parameter.name} is {annotation}, and {kind} in the table")
-        default = own.get(parameter.name, option.default)
-        needed = parameter.default is inspect.Parameter.empty and option.default is None
-        if parameter.default != default and not needed:
-            found.append(f"{parameter.name}={parameter.default!r}, and {default!r} in the table")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            # A method of a record has words of its own: an operation's `backward` is a time.
+            decorators = [] if node.col_offset else node.decorator_list
+            public = any("checked_options" in ast.unparse(each) for each in decorators)
+            options = [*node.args.kwonlyargs] if public else []
+            found += [(each.arg, "function") for each in options if each.arg in OPTIONS]
+        elif isinstance(node, ast.ClassDef):
+            fields = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
+            names = [each.id for each in fields if isinstance(each, ast.Name) and each.id in OPTIONS]
+            stores = any("dataclass" in ast.unparse(each) for each in [*node.decorator_list, *node.bases])
+            stores |= any("NamedTuple" in ast.unparse(each) for each in node.bases)
+            found += [(name, "value" if stores else "class") for name in names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TypedDict") and node.args[1:]:
+            found += [
+                (each.value, "dict") for each in ast.walk(node.args[1]) if isinstance(each, ast.Constant)
+            ]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("add_argument"):
+            found += [(str(each.value), "flag") for each in node.args if isinstance(each, ast.Constant)]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Option":
+            found += [(str(each.value), "row") for each in node.args[:1] if isinstance(each, ast.Constant)]
     return found
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_and_the_table_say_the_same(name: str) -> None:
-    assert faults(name, OPTIONS) == []
+def test_an_option_is_declared_once() -> None:
+    """A row of the table is the one declaration of an option.
+
+    A declaration says that a person may give a value by this name: a keyword of a public function, a key of
+    a TypedDict, a flag, a row. Two things are none. A field of a frozen value (Layout, Job, Setting, …)
+    stores what was given, and people construct some of them; a parameter of an internal function, or one
+    that a public function takes by place because it is what the call is about, passes it on.
+    """
+    found = Counter[str]()
+    others = []
+    for path in PACKAGE.rglob("*.py"):
+        for name, kind in declared(path.read_text()):
+            found[name] += kind == "row"
+            if kind not in ("row", "value"):
+                others.append((path.relative_to(PACKAGE).as_posix(), name, kind))
+    assert {name: n for name, n in found.items() if n != 1 and name in OPTIONS} == {}
+    assert found.keys() >= OPTIONS.keys()
+    of_package = [other for other in others if other[0] not in OWN_DECLARATIONS]
+    assert [other for other in of_package if other[1] not in _OF_A_RUN] == []
 
 
-def test_another_table_would_be_noticed() -> None:
-    for name, change, fault in (
-        ("gpus_per_node", {"default": 4}, "gpus_per_node=8, and 4 in the table"),
-        ("gpus_per_node", {"kind": str}, "gpus_per_node is int, and str in the table"),
-        ("padding", {"default": "none"}, "padding=None, and 'none' in the table"),
-    ):
-        assert fault in faults("check", {**OPTIONS, name: replace(OPTIONS[name], **change)})  # type: ignore[arg-type]
-    rest = {name: option for name, option in OPTIONS.items() if name != "gpus_per_node"}
-    assert faults("check", rest) == ["gpus_per_node is not in the table"]
+OWN_DECLARATIONS = {"cli/parsing.py"}
+"""Files with flags of argparse's own, such as --version."""
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("@checked_options\ndef f(model, rank: int = 0, *, tp: int = 1) -> None: ...", [("tp", "function")]),
+        ("def f(*, tp: int) -> None: ...", []),
+        ("class A(TypedDict):\n    tp: int", [("tp", "class")]),
+        ("@dataclass(frozen=True)\nclass A:\n    tp: int = 1", [("tp", "value")]),
+        ('A = TypedDict("A", {"tp": "int"}, total=False)', [("tp", "dict"), ("int", "dict")]),
+        ('parser.add_argument("--tp")', [("--tp", "flag")]),
+        ('Option("tp", int, 1, "ranks", "check")', [("tp", "row")]),
+    ],
+)
+def test_each_way_to_declare_an_option_is_seen(source: str, found: list[tuple[str, str]]) -> None:
+    assert declared(source) == found
+
+
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if options.options_of(n)])
+def test_a_function_takes_the_options_of_its_rows(name: str) -> None:
+    parameters = inspect.signature(FUNCTIONS[name]).parameters
+    for option in options.options_of(name):
+        parameter = parameters[option]
+        is_needed = option in NEEDED.get(name, ())
+        usual = inspect.Parameter.empty if is_needed else options.default(option, name)
+        assert (parameter.default, str(parameter.annotation)) == (usual, options.annotation(option, name))
+
+
+def test_whoever_takes_an_option_is_there() -> None:
+    taken = " ".join(option.takers for option in OPTIONS.values()).split()
+    public = {*FUNCTIONS, "Layout", "Job", "compare"}
+    assert {name.removesuffix("()") for name in taken if name.endswith("()")} <= public
+    commands = {name.split()[-1] for name in LEAVES}
+    assert {name.removeprefix("--") for name in taken if name.startswith("--")} <= commands
+    assert {name for name in taken if name.isalpha()} <= public & commands
+    assert [option.name for option in OPTIONS.values() if not option.takers] == ["json"]
+
+
+@pytest.mark.parametrize(
+    ("call", "refusal"),
+    [
+        (
+            lambda: lp.heads("tiny", kv_replication=1),
+            "kv_replication=1: kv_replication must be True or False",
+        ),  # type: ignore[arg-type]
+        (lambda: lp.cost("tiny", seq_len=8, flash="fa4"), "flash='fa4' is not known"),
+        (lambda: lp.memory("tiny", seq_len=0), "seq_len=0: seq_len must be a whole number from 1 to "),
+        (lambda: lp.zero("tiny", rank=-1), "rank=-1: rank must be a whole number from 0 to "),
+        (lambda: lp.plan("tiny", 8, seq_len=8, global_batch=8, top=1001), "top=1001: top must be a whole "),
+    ],
+)
+def test_a_row_refuses_what_it_does_not_allow(call: Callable[[], object], refusal: str) -> None:
+    with pytest.raises(lp.LayoutError, match=f"^{re.escape(refusal)}"):
+        call()
 
 
 OF_A_LAYOUT = [name for name in FUNCTIONS if "layout" in inspect.signature(FUNCTIONS[name]).parameters]
@@ -125,12 +159,12 @@ OF_A_LAYOUT = [name for name in FUNCTIONS if "layout" in inspect.signature(FUNCT
 @pytest.mark.parametrize("name", OF_A_LAYOUT)
 def test_a_function_of_a_layout_takes_its_degrees_by_name(name: str) -> None:
     of_interest = AXES if name == "explain" else LAYOUT  # what a text cannot show is no fact of explain
-    assert inspect.signature(FUNCTIONS[name]).parameters.keys() >= set(of_interest)
+    assert {*options.options_of(name)} >= {*of_interest}
 
 
 def test_degrees_by_name_say_the_same_as_a_layout() -> None:
     layout = lp.Layout(tp=4, cp=2, dp=2, zero=2)
-    degrees: Degrees = {"tp": 4, "cp": 2, "dp": 2, "zero": 2}
+    degrees: dict[str, Any] = {"tp": 4, "cp": 2, "dp": 2, "zero": 2}
     assert lp.heads("llama3-8b", **degrees) == lp.heads("llama3-8b", layout)
     assert lp.sequence(seq_len=64, **degrees) == lp.sequence(layout, 64)
     assert lp.ranks(rank=3, **degrees).peers == lp.ranks(layout, 3).peers
@@ -160,19 +194,16 @@ def test_a_model_where_none_belongs_is_told_what_stands_there() -> None:
 
 
 def test_a_default_of_its_own_is_one() -> None:
-    """It belongs to a parameter of that function, and differs from the table's."""
+    """It belongs to an option of that function, and differs from the table's."""
     for function, own in OTHER_DEFAULTS.items():
-        names = [name for name in FUNCTIONS if name.split(".")[0] == function]
-        there = {parameter.name for name in names for parameter in parameters(name)}
-        for name, default in own.items():
-            assert name in there | OF_PYTHON | SUBJECTS, (function, name)
-            assert function in PANELS or default != OPTIONS[name].default, (function, name)
-            assert options.default(name, function) == default
+        assert {*own} <= {*options.options_of(function)}, function
+        if function not in ("explorer", "clinic"):
+            assert [name for name in own if own[name] == OPTIONS[name].default] == [], function
 
 
 def test_a_layout_and_a_job_have_the_options_that_are_theirs() -> None:
     fields = Job.__dataclass_fields__
-    assert set(Degrees.__annotations__) == set(LAYOUT) == set(lp.Layout.__dataclass_fields__)
+    assert set(LAYOUT) == set(lp.Layout.__dataclass_fields__)
     assert set(FACTS) == set(fields) - {"model", "layout"}
     for record, names in ((lp.Layout, LAYOUT), (Job, FACTS)):
         for name in names:
@@ -214,27 +245,6 @@ LEAVES: dict[str, Command] = {
     if isinstance(leaf, Command)
 }
 
-OF_THE_COMMAND = {
-    *("model", "job", "shrink", "tape", "trace", "inventory", "file", "context", "json", "export"),
-    *("config", "launch", "settings", "explain", "out", "slides"),
-}
-
-
-@pytest.mark.parametrize("name", [name for name in LEAVES if name not in ("model", "debug")])
-def test_a_command_has_the_options_of_its_function(name: str) -> None:
-    """A layout is its degrees; a command may leave out what it does not offer, and adds nothing."""
-    function = "check" if name == "report" else name.replace(" ", ".")
-    taken = {parameter.name for parameter in parameters(function)}
-    if "layout" in inspect.signature(FUNCTIONS[function]).parameters or function == "explain":
-        taken |= set(LAYOUT)
-    if function == "memory":
-        taken |= set(FACTS) | {"framework"}
-    if function == "explorer":  # It opens on a job, in a browser.
-        taken |= set(FACTS) | {"framework"} | {p.name for p in parameters("course")}
-    assert set(LEAVES[name].options) - OF_THE_COMMAND <= taken
-    if function in ("check", "loading", "checkpoint.reshard"):
-        assert taken <= set(LEAVES[name].options)
-
 
 def test_a_flag_says_the_default_of_its_function(run: Any) -> None:
     lines = {line.strip().split("  ")[0]: line for line in run("loading --help")[1].splitlines()}
@@ -271,6 +281,86 @@ def test_the_explorer_opens_on_the_defaults_but_for_its_first_layout() -> None:
     for name, value in DEFAULTS.items():
         if name not in own:
             assert value == empty.get(name, OPTIONS[name].default if name in OPTIONS else None), name
+
+
+# -- a new one -----------------------------------------------------------------------------------
+
+NEW_ROW = """TABLE = (
+    Option(
+        "medium", str, "disk", "where the file lies: {choices}", "loading explorer",
+        choices=("disk", "network", "tape"), label="storage", hint="it is read once",
+    ),
+"""
+NEW_USE = """    if options["medium"] == "tape":
+        raise LayoutError("a tape is too slow", field="medium")
+    return Loading("""
+
+ASK = """
+import inspect, json
+import llamapar as lp
+from llamapar.cli.main import main
+refused = []
+for value in ("dsk", "tape"):
+    try:
+        lp.loading("tiny", medium=value)
+    except lp.LayoutError as problem:
+        refused.append([problem.what, *problem.choose])
+panel = lp.explorer("tiny", medium="network")
+controls = [each for group in panel.schema for each in group["controls"] if each["name"] == "medium"]
+print(json.dumps([str(inspect.signature(lp.loading).parameters["medium"]), refused, controls,
+    panel.payload["values"]["medium"]]))
+main(["loading", "tiny", "--medium", "disc"])
+main(["loading", "--help"])
+"""
+
+USER = """
+from typing import Unpack
+from llamapar.describe.keywords import LoadingKeywords
+def loading(**options: Unpack[LoadingKeywords]) -> None: ...
+loading(medium="disk")
+loading(medium=3)
+loading(medum="disk")
+"""
+
+
+def test_a_new_option_is_a_row_and_its_use(tmp_path: Path) -> None:
+    """In a copy of the package: the flag, the keyword, the refusal, the control and the types follow."""
+    shutil.copytree(PACKAGE, tmp_path / "llamapar", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE.parent / "tools", tmp_path / "tools")
+    for name, old, new in (
+        ("describe/option_rows.py", "TABLE = (\n", NEW_ROW),
+        ("nodes/loading.py", "    return Loading(", NEW_USE),
+    ):
+        path = tmp_path / "llamapar" / name
+        source = path.read_text()
+        assert source.count(old) == 1
+        path.write_text(source.replace(old, new))
+
+    def said(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    asked = said("-c", ASK)
+    answer, *rest = asked.stdout.splitlines()
+    shown, refused, controls, value = json.loads(answer)
+    assert shown == "medium: 'str' = 'disk'"
+    assert refused == [["medium='dsk' is not known", "disk"], ["a tape is too slow"]]
+    choices = [["disk", "disk"], ["network", "network"], ["tape", "tape"]]
+    control = {"name": "medium", "label": "storage", "kind": "choice", "help": "it is read once"}
+    assert (controls, value) == ([control | {"options": choices}], "network")
+    assert "medium='disc' is not known" in asked.stderr
+    assert "try  --medium disk" in asked.stderr or "try  disk" in asked.stderr
+    text = " ".join(" ".join(rest).split())
+    assert "--medium MEDIUM where the file lies: disk (default), network or tape" in text
+
+    stub = tmp_path / "llamapar" / "describe" / "keywords.pyi"
+    assert said("tools/keywords.py").stdout == "llamapar/describe/keywords.pyi written\n"
+    (tmp_path / "user.py").write_text(USER)
+    checked = said("-m", "mypy", "--follow-imports=skip", "--no-error-summary", str(stub), "user.py").stdout
+    assert [line.partition("error: ")[2] for line in checked.splitlines()] == [
+        'Argument "medium" to "loading" has incompatible type "int"; expected "str"  [arg-type]',
+        'Unexpected keyword argument "medum" for "loading"; did you mean "medium"?  [call-arg]',
+    ]
 
 
 # -- choices as records --------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_programs_in_stages_are_those_that_shrink_keeps_pp_for() -> None:
 
 def asked(program: Any = "llama", layout: Any = None, **options: Any) -> Any:
     """The setting of a run, and what is said of it."""
-    task, notes, _ = prepare(program, MODEL, RunOptions.of(layout or Layout(pp=2), **options))
+    task, notes, _ = prepare(program, MODEL, RunOptions(layout or Layout(pp=2), **options))
     return task.setting, notes
 
 

@@ -8,13 +8,15 @@ import json
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import pytest
 
 import llamapar as lp
 from llamapar.describe.arguments import checked_options
+from llamapar.describe.options import OPTIONS
 from llamapar.late import RESULTS, imported
 from llamapar.panels.clinic_panel import Clinic
 from llamapar.panels.explorer_panel import Explorer
@@ -76,26 +78,31 @@ def test_a_name_that_is_not_there_finds_the_nearest() -> None:
         lp.xyzzyx  # noqa: B018
 
 
-Inner = TypedDict("Inner", {"seq_len": int | None, "nodes": int}, total=False)  # noqa: UP013
-"""Options of the table: their defaults are those that stand there."""
-
-
-def test_arguments_of_two_functions_in_one_signature() -> None:
-    def inner(a: int, *, seq_len: int | None = None, nodes: int = 1) -> int:
-        return a + (seq_len or 2) + nodes
+def test_options_complete_a_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the table's order, with its types and defaults; the function gets every one of them."""
+    for name in ("nodes", "seq_len", "zero"):
+        row = replace(OPTIONS[name], takers=f"{OPTIONS[name].takers} outer()")
+        monkeypatch.setitem(OPTIONS, name, row)
 
     @checked_options
-    def outer(a: int, *, d: int = 4, **options: Unpack[Inner]) -> int:
+    def outer(a: int, layout: lp.LayoutLike | None = None, *, d: int = 4, **options: Any) -> object:
         """Adds."""
-        return d + inner(a, **options)
+        return a, d, layout, options
 
-    shown = "(a: 'int', *, d: 'int' = 4, seq_len: int | None = None, nodes: int = 1) -> 'int'"
+    known = "zero: 'int' = 1, seq_len: 'int | None' = None, nodes: 'int' = 1"
+    shown = f"(a: 'int', layout: 'lp.LayoutLike | None' = None, *, d: 'int' = 4, {known}) -> 'object'"
     assert str(inspect.signature(outer)) == shown
-    assert (outer(1), outer(1, nodes=0, d=0), outer.__doc__) == (8, 3, "Adds.")
-    with pytest.raises(
-        lp.LayoutError, match="argument='e' is not known\n  why  known are d, seq_len, nodes\n"
+    assert outer(1) == (1, 4, None, {"seq_len": None, "nodes": 1})
+    assert outer(1, nodes=7, zero=3) == (1, 4, lp.Layout(zero=3), {"seq_len": None, "nodes": 7})
+    assert outer(1, {"tp": 2}, zero=3)[2] == lp.Layout(tp=2, zero=3)  # type: ignore[index]
+    assert outer.__doc__ == "Adds."
+    for wrong, refusal in (
+        ({"e": 5}, "argument='e' is not known\n  why  known are d, zero, seq_len, nodes\n"),
+        ({"nodes": 0}, "nodes=0: nodes must be a whole number from 1 to "),
+        ({"nodes": None}, "nodes is empty: nodes must be a whole number from 1 to "),
     ):
-        outer(1, e=5)
+        with pytest.raises(lp.LayoutError, match=f"^{re.escape(refusal)}"):
+            outer(1, **wrong)
 
 
 def returned(function: Callable[..., Any]) -> list[type]:

@@ -167,7 +167,6 @@ def test_a_type_checker_refuses_each_wrong_line_with_its_own_message(answers: di
             assert answers.get(i, ["nothing"])[0].startswith(refused), (line, answers.get(i))
 
 
-def test_the_options_of_functions_are_those_of_the_table() -> None:
-    """`python tools/keywords.py` writes them anew."""
-    for path, text in tool["written"]().items():
-        assert path.read_text(encoding="utf-8") == text, path
+def test_the_stub_says_what_the_table_says() -> None:
+    """`python tools/keywords.py` writes it anew."""
+    assert tool["STUB"].read_text(encoding="utf-8") == tool["written"]()

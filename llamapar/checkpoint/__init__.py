@@ -14,13 +14,14 @@ import os
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.dtypes import STORED_BYTES
+from llamapar.describe.keywords import GatherKeywords, ReshardKeywords, ShardKeywords
 from llamapar.describe.layout import Layout
 from llamapar.describe.modelfile import config_json, params_json
-from llamapar.describe.models import ModelConfig, ModelLike
-from llamapar.describe.splits import Padding
+from llamapar.describe.models import ModelConfig
 from llamapar.errors import CheckpointError, Choice, LayoutError, LlamaparError, one_of
 from llamapar.frameworks import padding_rule
 from llamapar.rules.report import Report, check
@@ -48,10 +49,8 @@ def gather(
     source: str | Path,
     target: str | Path,
     *,
-    format: str = "hf",
-    model: ModelLike | None = None,
-    n_kv_heads: int | None = None,
     progress: Progress | bool = False,
+    **options: Unpack[GatherKeywords],
 ) -> Checkpoint:
     """Write the whole, unpadded model from any checkpoint to the new folder `target`.
 
@@ -63,7 +62,7 @@ def gather(
     Memory is needed for the largest tensor, not for the checkpoint. After an error or an interrupt nothing is
     left, and the same call starts over. Raises CheckpointError.
     """
-    return reshard(source, target, format=format, model=model, n_kv_heads=n_kv_heads, progress=progress)
+    return reshard(source, target, progress=progress, **options)
 
 
 @checked_options
@@ -71,15 +70,8 @@ def reshard(
     source: str | Path,
     target: str | Path,
     *,
-    tp: int = 1,
-    pp: int = 1,
-    padding: str | Padding | None = None,
-    kv_replication: bool = False,
-    layer_split: str = "balanced ends",
-    format: str = "hf",
-    model: ModelLike | None = None,
-    n_kv_heads: int | None = None,
     progress: Progress | bool = False,
+    **options: Unpack[ReshardKeywords],
 ) -> Checkpoint:
     """Write a checkpoint in another sharding to the new folder `target`, without building the whole model.
 
@@ -88,22 +80,21 @@ def reshard(
     layers are split into stages, a name of `splits.LAYER_SPLITS`. The other arguments are as in `gather`.
     Raises LayoutError for a layout that `check` refuses.
     """
-    one_of("format", format, FORMATS, CheckpointError)
-    found = understood(opened(source, model))
+    naming = one_of("format", options["format"], FORMATS, CheckpointError)
+    found = understood(opened(source, options["model"]))
     _sound(found)
-    target_model, layout = kv_target(found.sharding.model, n_kv_heads), Layout(tp=tp, pp=pp)
     wanted = Sharding(
-        target_model,
-        layout,
-        padding=padding_rule(padding),
-        naming=format,
-        kv_replication=kv_replication,
-        layer_split=layer_split,
+        kv_target(found.sharding.model, options["n_kv_heads"]),
+        Layout(tp=options["tp"], pp=options["pp"]),
+        padding=padding_rule(options["padding"]),
+        naming=naming,
+        kv_replication=options["kv_replication"],
+        layer_split=options["layer_split"],
     )
     _possible(wanted)
-    if format == "meta" and wanted.pp > 1:
+    if naming == "meta" and wanted.pp > 1:
         choose = [Choice.of(pp=1), Choice.of(format="hf")]
-        raise CheckpointError(f"pp={pp}: Meta's format has no pipeline stages", "", choose, "pp")
+        raise CheckpointError(f"pp={wanted.pp}: Meta's format has no pipeline stages", "", choose, "pp")
     _outside(Path(target), found.checkpoint.path)
     files = list(_files(found, wanted))
     beside = _beside(wanted, found.checkpoint, files)
@@ -117,30 +108,11 @@ def shard(
     source: str | Path,
     target: str | Path,
     *,
-    tp: int = 1,
-    pp: int = 1,
-    padding: str | Padding | None = None,
-    kv_replication: bool = False,
-    layer_split: str = "balanced ends",
-    format: str = "hf",
-    model: ModelLike | None = None,
-    n_kv_heads: int | None = None,
     progress: Progress | bool = False,
+    **options: Unpack[ShardKeywords],
 ) -> Checkpoint:
     """Write a checkpoint cut for tp × pp ranks to the new folder `target`; options as in `reshard`."""
-    return reshard(
-        source,
-        target,
-        tp=tp,
-        pp=pp,
-        padding=padding,
-        kv_replication=kv_replication,
-        layer_split=layer_split,
-        format=format,
-        model=model,
-        n_kv_heads=n_kv_heads,
-        progress=progress,
-    )
+    return reshard(source, target, progress=progress, **options)
 
 
 def _outside(target: Path, source: Path) -> None:

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.models import PRESETS, ModelLike
+from llamapar.describe.keywords import InspectKeywords
+from llamapar.describe.models import PRESETS
 from llamapar.describe.pickles import uncollected
 from llamapar.describe.placement import PARAMETERS, Shard
 from llamapar.diagnosis import explain
@@ -94,13 +96,13 @@ class Inspection(Record):
 
 @checked_options
 @uncollected()
-def inspect(path: str | Path, *, model: ModelLike | None = None) -> Inspection:
+def inspect(path: str | Path, **options: Unpack[InspectKeywords]) -> Inspection:
     """Describe the checkpoint at `path` from its headers; no tensor data is read.
 
     Without a config beside the files and without `model`, each preset is tried. Raises CheckpointError if
     `path` is no checkpoint or contradicts itself.
     """
-    checkpoint = opened(path, model)
+    checkpoint = opened(path, options["model"])
     placement = understood(checkpoint) if checkpoint.model else _guess(checkpoint)
     if placement is None:
         unknown = "no config beside it, and no preset that it fits: name the model"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.models import ModelLike
+from llamapar.describe.keywords import VerifyKeywords
 from llamapar.errors import CheckpointError
 from llamapar.records.tables import SHOWN, Plain, Record, plural
 
@@ -52,9 +53,8 @@ class Verification(Record):
 def verify(
     path: str | Path,
     *,
-    against: str | Path | None = None,
-    model: ModelLike | None = None,
     progress: Progress | bool = False,
+    **options: Unpack[VerifyKeywords],
 ) -> Verification:
     """Read every byte of a checkpoint, and report each byte that disagrees with a second source.
 
@@ -66,7 +66,7 @@ def verify(
 
     Raises CheckpointError for a checkpoint that cannot be read at all.
     """
-    found = understood(opened(path, model))
+    found, against = understood(opened(path, options["model"])), options["against"]
     problems = list(_odd(found))
     checks = [("tensors with the model's shapes", len(list(found.checkpoint.tensors)), 0)]
     if manifest := found.checkpoint.manifest:

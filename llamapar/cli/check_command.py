@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
 from llamapar.late import offered
@@ -41,7 +40,6 @@ def _check(given: Given) -> CommandAnswer:
 COMMAND = Command(
     "judge a layout: what is wrong, why, what would pass, and what each framework does",
     "check",
-    ("model", "job", *LAYOUT, *FACTS, "framework", "config", "launch", "settings"),
     "llamapar check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072\n"
     "  llamapar check --config train.toml --gpus 128 -- --parallelism.tensor_parallel_degree 16",
     exits="0 no errors, 1 errors, or the files leave facts open or contradict each other",

@@ -11,8 +11,6 @@ from .commands import Command, CommandAnswer, CommandGroup, Given, answer_of, re
 from .output import as_text, write_line
 
 _LIBRARY = ("checkpoint", "reading checkpoints")
-_MAKING = ("format", "n_kv_heads")
-_CUTS = ("tp", "pp", "padding", "layer_split", "kv_replication", *_MAKING)
 _SOURCE = ("source", "a folder or file: safetensors, consolidated.NN.pth, or torch.distributed.checkpoint")
 _TARGET = ("target", "the new folder; it must not be there yet")
 
@@ -62,11 +60,10 @@ _HELPS = {
 }
 
 
-def _looking(action: str, what: str, example: str, *options: str) -> Command:
+def _looking(action: str, what: str, example: str) -> Command:
     return Command(
         what,
-        "checkpoint",
-        ("model", *options),
+        action,
         f"llamapar checkpoint {action} {example}",
         exits="0 no fault, 1 a fault was found",
         positional=(_SOURCE,),
@@ -77,8 +74,8 @@ def _looking(action: str, what: str, example: str, *options: str) -> Command:
     )
 
 
-def _making(action: str, what: str, example: str, *options: str) -> Command:
-    looking = _looking(action, what, example, *options)
+def _making(action: str, what: str, example: str) -> Command:
+    looking = _looking(action, what, example)
     return looking._replace(exits="0 written", positional=(_SOURCE, _TARGET), ok="", answer=_make)
 
 
@@ -86,21 +83,16 @@ COMMAND = CommandGroup(
     "inspect, shard, gather, reshard or verify a checkpoint",
     {
         "inspect": _looking("inspect", "list its tensors, from the headers alone", "Llama-3.1-70B/original"),
-        "shard": _making(
-            "shard", "shard it for tp x pp ranks", "Llama-3.1-70B new-folder --tp 8 --pp 2", *_CUTS
-        ),
-        "gather": _making(
-            "gather", "join its shards into the whole model", "old-folder new-folder", *_MAKING
-        ),
+        "shard": _making("shard", "shard it for tp x pp ranks", "Llama-3.1-70B new-folder --tp 8 --pp 2"),
+        "gather": _making("gather", "join its shards into the whole model", "old-folder new-folder"),
         "reshard": _making(
             "reshard",
             "from one sharding to another",
             "Llama-3.1-70B new-folder --tp 4 --padding 64*tp --format meta",
-            *_CUTS,
         ),
-        "verify": _looking(
-            "verify", "read every byte again", "new-folder --against Llama-3.1-70B", "against"
-        )._replace(surplus="--against {word}"),
+        "verify": _looking("verify", "read every byte again", "new-folder --against Llama-3.1-70B")._replace(
+            surplus="--against {word}"
+        ),
     },
     "llamapar checkpoint inspect Llama-3.1-70B/original",
     word="action",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import LAYOUT, Values
+from llamapar.describe.options import LAYOUT, Values, flags
 from llamapar.errors import LlamaparError, install
 from llamapar.frameworks.settings import JOB_FACTS, Settings
 from llamapar.late import imported, late
@@ -197,10 +197,11 @@ def _too_little(problem: LlamaparError, part: FoldableRecord | None, nothing: Va
 class Command(NamedTuple):
     """A command. what: its help. exits: the meaning of status 0, and of status 1 if it has one.
 
-    function: the public function that it calls, which also supplies the options' defaults. options: names of
-    OPTIONS; the function gets those that are its parameters. positional: the words after the command, by
-    name, which are the function's first arguments; a name of an option stands for its value. surplus: the
-    likely meaning of a further word. helps: help texts of options with another meaning here.
+    name: by which the rows of the table say that it offers them. calls: the public function that it calls,
+    where that has another name; it supplies the options' defaults, and gets those that are its parameters.
+    positional: the words after the command, by name, which are the function's first arguments; a name of an
+    option stands for its value. surplus: the likely meaning of a further word. helps: help texts of options
+    with another meaning here.
 
     needs: what it cannot do without, by name, with the error's text, reason and choices.
     ok: the attribute of the function's answer that decides between status 0 and 1, if it has one.
@@ -209,8 +210,7 @@ class Command(NamedTuple):
     """
 
     what: str
-    function: str
-    options: tuple[str, ...]
+    name: str
     example: str
     exits: str
     positional: tuple[tuple[str, str], ...] = ()
@@ -220,6 +220,16 @@ class Command(NamedTuple):
     ok: str = ""
     below: Callable[..., list[str]] = noted
     answer: Callable[[Given], CommandAnswer] = answered
+    calls: str = ""
+
+    @property
+    def function(self) -> str:
+        return self.calls or self.name
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options that it offers, in the table's order."""
+        return flags(self.name)
 
 
 class CommandGroup(NamedTuple):

@@ -82,8 +82,7 @@ def run_script(path: Path) -> None:
 
 COMMAND = Command(
     "a script, with live facts under an error that ends it",
-    "watch_errors",
-    (),
+    "debug",
     f"{_EXAMPLE}\n"
     "  torchrun --nproc-per-node 8 -m llamapar debug train.py --steps 10\n"
     "  llamapar debug -m package.train",

@@ -32,7 +32,6 @@ from llamapar.late import late
 from .commands import Command, CommandAnswer, Given
 from .output import as_text, mute, write_line
 
-_FACTS = ("gpus", "seq_len", "micro_batch", "global_batch", "quant_group", "virtual_stages")
 _PIECE = 2**16
 _LONGEST = 2**20
 """Characters after which a line without an end is taken as one."""
@@ -79,7 +78,9 @@ def _known(given: Given) -> Values:
         known["context"] = settings.known() | (known["context"] or {})
         known |= {} if settings.judge is None else {"framework": settings.judge}
     known |= {
-        name: whole(name, value, 1, OPTIONS[name].most) for name, value in given.of(*AXES, *_FACTS).items()
+        name: whole(name, value, 1, OPTIONS[name].most)
+        for name, value in given.of(*given.about.options).items()
+        if OPTIONS[name].is_count
     }
     if given["model"] is not None:
         known["model"] = _model(given["model"])
@@ -212,7 +213,6 @@ def _echoed(pieces: Iterable[bytes], stream: IO[str] | None) -> Iterator[bytes]:
 COMMAND = Command(
     "the cause of an error message, a traceback, a log or a wrong shape",
     "explain",
-    ("model", *AXES, *_FACTS, "framework", "context", "file", "config", "launch"),
     "llamapar explain 'embed_tokens.weight is [16064, 8192]' --tp 8\n"
     "  llamapar explain --file train.log --model llama3-70b --tp 16\n"
     "  llamapar explain --file train.log --config train.toml --launch run.slurm\n"

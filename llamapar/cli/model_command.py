@@ -15,11 +15,9 @@ from llamapar.records.tables import Table, aligned
 from .commands import Command, CommandAnswer, Given
 from .output import as_text
 
-_PLACING = ("tp", "pp", "virtual_stages", "padding", "layer_split")
-
 
 def _answer(given: Given) -> CommandAnswer:
-    model, cut = given.model, given.of(*_PLACING)
+    model, cut = given.model, given.of(*(name for name in given.about.options if name != "inventory"))
     if cut and not given["inventory"]:
         flag = OPTIONS[next(iter(cut))].flag
         raise LlamaparError(f"{flag} places tensors and needs --inventory", "", [f"--inventory {flag} …"])
@@ -86,7 +84,6 @@ def _inventory(model: ModelConfig, given: Given) -> tuple[list[dict[str, object]
 COMMAND = Command(
     "dimensions and exact parameter count of a model; every tensor with --inventory",
     "model",
-    ("inventory", *_PLACING),
     "llamapar model llama3.1-405b\n  llamapar model llama3-8b --inventory --tp 8 --pp 4",
     exits="0 found",
     positional=(("model", OPTIONS["model"].help),),

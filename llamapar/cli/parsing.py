@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -21,65 +20,16 @@ from . import option_values
 from .commands import Command, CommandGroup, Given
 from .output import write_line
 
-_METAVARS = {
-    "zero": "0-3",
-    "padding": "RULE",
-    "accounting": "RULE",
-    "layer_split": "SPLIT",
-    **dict.fromkeys(
-        (
-            "framework",
-            "chunking",
-            "cp_method",
-            "fault",
-            "recompute",
-            "schedule",
-            "precision",
-            "flash",
-            "flops",
-        ),
-        "NAME",
-    ),
-    "documents": "N,N,...",
-    "saves": "NAME,NAME,...",
-    "timeout": "SECONDS",
-    "deadline": "SECONDS",
-    "memory_gib": "GIB",
-    "against": "PATH",
-    "context": "JSON",
-    **dict.fromkeys(("out", "slides", "config", "launch"), "FILE"),
-}
-"""What stands for an option's value in a usage line, where it is neither N nor the option's name."""
-
-
 _WORD = "_word"
 """Ends the name under which a word is kept that stands for the value of the command's option."""
 
 
 class _Form(argparse.HelpFormatter):
-    """Help with every line wrapped; a wrapped example is still one command for a shell."""
+    """Help with prose wrapped; an example, which starts with blanks, stays one line for a shell."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n".join(_folded(line, width) for line in text.splitlines())
-
-
-def _folded(line: str, width: int) -> str:
-    """A line of prose, or an example (which starts with blanks), wrapped to `width` characters."""
-    if not line.startswith(" "):
-        return textwrap.fill(line, width, break_on_hyphens=False)
-    # Keep two columns for the continuation backslash, and a flag together with its value.
-    kept = re.sub(r"(--[a-z-]+) (?!-)", "\\1\0", line)
-    rows = textwrap.wrap(
-        kept, width - 2, subsequent_indent="      ", break_on_hyphens=False, break_long_words=False
-    )
-    return " \\\n".join(rows).replace("\0", " ")
-
-
-class _YesOrNo(argparse.BooleanOptionalAction):
-    """A flag and its opposite, as one word in a usage line, to fit a narrow terminal."""
-
-    def format_usage(self) -> str:
-        return self.option_strings[0].replace("--", "--[no-]", 1)
+        rows = text.splitlines()
+        return "\n".join(row if row.startswith(" ") else textwrap.fill(row, width) for row in rows)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -200,12 +150,12 @@ def _fill(parser: _Parser, command: Command, status: str) -> None:
     for name in (*command.options, "json"):
         option = OPTIONS[name]
         about = option.about(options.default(name, command.function), command.helps.get(name, ""))
-        if option.kind is bool:
-            is_off = option.default is False  # then its opposite need not be typed
-            switch: Values = {"action": "store_true"} if is_off else {"action": _YesOrNo, "default": None}
-            parser.add_argument(option.flag, help=about, **switch)
+        if option.kind is bool and option.default is False:  # its opposite need not be typed
+            parser.add_argument(option.flag, help=about, action="store_true")
+        elif option.kind is bool:
+            parser.add_argument(option.flag, help=about, action=argparse.BooleanOptionalAction)
         else:
-            metavar = _METAVARS.get(name, "N" if option.is_count else name.upper())
+            metavar = option.metavar or ("N" if option.is_count else name.upper())
             action = "append" if option.kind is list else "store"
             parser.add_argument(option.flag, action=action, metavar=metavar, help=about)
     parser.epilog = _epilog(command.example, command.exits, status)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from llamapar.describe.job import Job
-from llamapar.describe.layout import AXES
 from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import Choice
 from llamapar.frameworks import framework
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
     from llamapar.timing.cost import Cost
 
 _MEMORY = ("accounting", "loss", "master_weights")
-_COST = (
-    *("gpus", "seq_len", "micro_batch", "global_batch", "recompute", "schedule", "nc", "layer_split"),
-    *("gpu", "precision", "kernels", "flash", "overlap_tp", "float8_all_gather", "kv_replication"),
-    *("cp_method", "imbalance", "flops", "profile", "framework"),
-)
 
 
 def _memory(given: Given) -> CommandAnswer:
@@ -73,7 +67,6 @@ PLAIN: Mapping[str, Command] = {
     "ranks": Command(
         "coordinates of a global rank, and its peers on each axis",
         "ranks",
-        (*AXES, "order", "rank"),
         "llamapar ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345\n"
         "  llamapar ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345 --order megatron-lm",
         exits="0 found",
@@ -81,7 +74,6 @@ PLAIN: Mapping[str, Command] = {
     "memory": Command(
         "memory of a rank in each pipeline stage, term by term, against that of a GPU",
         "memory",
-        ("model", "job", *LAYOUT, *FACTS, "framework", *_MEMORY),
         "llamapar memory --model llama3.1-405b --tp 8 --pp 16 --dp 128 --seq-len 8192 --micro-batch 1 "
         "--global-batch 2048\n"
         "  llamapar memory --job paper-16k-gpus\n"
@@ -104,7 +96,6 @@ PLAIN: Mapping[str, Command] = {
     "cost": Command(
         "how long a step takes, term by term with its formula, from published constants",
         "cost",
-        ("model", *LAYOUT, *_COST, "explain", "config", "launch"),
         "llamapar cost --model llama3.1-405b --tp 8 --pp 16 --dp 128 --virtual-stages 8 --seq-len 8192 "
         "--global-batch 2048 --recompute none --explain\n"
         "  llamapar cost --model llama3.1-8b --dp 8 --zero 3 --seq-len 8192 --gpu a100-80gb --json\n"
@@ -120,17 +111,16 @@ PLAIN: Mapping[str, Command] = {
     ),
     "explorer": Command(
         "the Explorer alone, in a browser",
-        "check",  # It takes the same facts.
-        ("model", "job", *LAYOUT, *FACTS, "framework", "browser", "port"),
+        "explorer",
         "llamapar explorer\n  llamapar explorer llama3-70b --tp 8 --dp 8 --gpus 64",
         exits="the status of the server once it has ended",
         positional=MODEL_WORD,
         answer=_explorer,
+        calls="check",  # It takes the same facts.
     ),
     "loading": Command(
         "file and memory of a model spread over several machines, and counters that overflow",
         "loading",
-        ("model", "format", "nodes", "memory_gib", "seq_len"),
         "llamapar loading --model llama3.1-405b --format q40 --nodes 4 --memory-gib 64",
         exits="0 it fits, 1 it does not or may not fit",
         ok="fits",
@@ -141,7 +131,6 @@ PLAIN: Mapping[str, Command] = {
     "schedule": Command(
         "order and times of a pipeline's operations, and its bubble",
         "schedule",
-        ("pp", "virtual_stages", "micro_batches", "nc"),
         "llamapar schedule 1f1b --pp 4 --micro-batches 8\n"
         "  llamapar schedule interleaved-1f1b --pp 16 --virtual-stages 8 --micro-batches 16 --json",
         exits="0 found",

@@ -17,11 +17,6 @@ from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer_of, answ
 from .output import write_line
 
 _SEARCHED = ("gpus", "seq_len", "global_batch")
-_PLAN = (
-    *("gpu", "schedule", "precision", "kernels", "flash", "overlap_tp", "cp_method", "kv_replication"),
-    *("grad_dtype", "profile", "headroom", "all_schedules", "top", "framework", "export"),
-)
-
 _PATIENCE = 1.0
 """Seconds between lines that say how far a search is."""
 
@@ -72,7 +67,6 @@ _EXAMPLE = "llamapar plan --model llama3.1-70b --gpus 64 --seq-len 8192 --global
 COMMAND = Command(
     "layouts of some GPUs for a fixed batch, the fastest first, with why the others lose",
     "plan",
-    ("model", *_SEARCHED, *_PLAN, "config", "launch"),
     f"{_EXAMPLE}\n  {_EXAMPLE} --framework torchtitan --json\n"
     "  llamapar plan --config train.toml --launch run.slurm --gpus 256",
     exits="0 a layout passes and may fit, 1 none does, or the files leave facts open",

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.models import PRESETS
-from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.records.tables import aligned
 from llamapar.rules.job_text import as_cli
 from llamapar.rules.report import Report, check
@@ -69,11 +68,11 @@ def _row(name: str, value: object) -> tuple[str, str]:
 
 COMMAND = Command(
     "versions, GPUs, a layout and its findings, to paste into an issue; nothing private",
-    "check",
-    ("model", "job", *LAYOUT, *FACTS, "framework", "config", "launch"),
+    "report",
     "llamapar report\n  llamapar report llama3-8b --tp 16 --gpus 16\n"
     "  llamapar report --config train.toml --launch run.slurm --json",
     exits="0 written",
     positional=MODEL_WORD,
     answer=_answer,
+    calls="check",
 )

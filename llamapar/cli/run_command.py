@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 PROGRAMS = OPTIONS["program"].choices
 """The programs that the help names; there are more."""
 
-_OPTIONS = (
-    *("engine", "rank", "device", "dtype", "seq_len", "global_batch", "seed", "padding", "chunking"),
-    *("cp_method", "documents", "fault", "timeout", "deadline", "kv_replication", "pads_in_softmax"),
-    *("force", "schedule", "micro_batches", "nc", "reshard_after_forward", "steps", "mutants"),
-)
+_OWN = ("model", *LAYOUT, "shrink", "tape", "trace")
+"""Options of the command that `lp.run` does not get by name."""
 
 _TORCHRUN = "execution.engines.torchrun"
 
@@ -39,7 +36,7 @@ def _answer(given: Given) -> CommandAnswer:
     """Status 0 for a run equal to the reference; 1 for one that differs, raised, was refused or gave up."""
     with patience("importing torch"):
         execute, answers = _torch("execution.execute"), _torch("execution.replies")
-    options = given.of(*_OPTIONS)
+    options = given.of(*(name for name in given.about.options if name not in _OWN))
     if _torch(_TORCHRUN).launched() and options.setdefault("engine", "torchrun") != "torchrun":
         what = f"engine={options['engine']!r} under torchrun: each of its processes would run all ranks"
         choose = [Choice.of(engine="torchrun"), "the same command without torchrun"]
@@ -119,7 +116,6 @@ def _data(result: RunResult, given: Given) -> dict[str, object]:
 COMMAND = Command(
     "execute a program on the ranks of a layout, and compare with the unsharded model",
     "run",
-    ("model", *LAYOUT, *_OPTIONS, "shrink", "tape", "trace"),
     "llamapar run attention --model tiny --tp 4 --cp 2\n"
     "  llamapar run llama --model tiny --pp 2 --schedule zbv --micro-batches 4\n"
     "  llamapar run llama --model tiny --dp 4 --zero 3\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -10,22 +10,20 @@ from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.dtypes import TRAINED
-from llamapar.describe.hardware import DEFAULT_GPU, GpuLike, hardware
+from llamapar.describe.hardware import hardware
 from llamapar.describe.job import Job
-from llamapar.describe.layout import AXES, Degrees, Layout, LayoutLike
+from llamapar.describe.keywords import MemoryKeywords
+from llamapar.describe.layout import AXES, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.options import offer
-from llamapar.describe.splits import Padding
-from llamapar.errors import Choice, LayoutError, flag, one_of
+from llamapar.errors import Choice, LayoutError, one_of
 from llamapar.frameworks import FRAMEWORKS, Framework, habits_of, recompute_of, split_of
 from llamapar.frameworks import framework as find_framework
-from llamapar.frameworks.cross_entropy import LOSSES
 from llamapar.place.orders import ORDERS
 
 from .exact import Account, exact
-from .in_flight import SCHEDULES
 from .published_rules import megatron, ultrascale
-from .saved import KERNELS, RECOMPUTE
+from .saved import RECOMPUTE
 from .sizes import Sizes
 from .terms import SAVES, Breakdown, Meaning, Memory, fullest
 
@@ -37,27 +35,7 @@ offer("accounting", ACCOUNTINGS)
 def memory(
     model: ModelLike,
     layout: LayoutLike | None = None,
-    *,
-    seq_len: int,
-    micro_batch: int = 1,
-    global_batch: int | None = None,
-    recompute: str | None = None,
-    schedule: str = "1f1b",
-    nc: int | None = None,
-    accounting: str = "exact",
-    gpu: GpuLike = DEFAULT_GPU,
-    dtype: str = "bfloat16",
-    grad_dtype: str | None = None,
-    kernels: str | None = None,
-    loss: str | None = None,
-    master_weights: bool | None = None,
-    kv_replication: bool = False,
-    padding: str | Padding | None = None,
-    layer_split: str | Sequence[int] | None = None,
-    cp_method: str | None = None,
-    saves: Sequence[str] = (),
-    framework: str | Framework | None = None,
-    **degrees: Unpack[Degrees],
+    **options: Unpack[MemoryKeywords],
 ) -> Memory:
     """Bytes of memory on the worst rank of every pipeline stage, term by term, beside a GPU's HBM.
 
@@ -90,20 +68,12 @@ def memory(
     ZeRO and sequence parallelism come from the layout: by default ZeRO 1, and on if tp > 1.
     Raises LayoutError for bad input, if tp cuts through a head, and if the layer split refuses.
     """
-    judge = None if framework is None else find_framework(framework)
-    usual, mode = habits_of(judge), recompute_of(judge, recompute)
-    for name, value, known in (
-        ("recompute", mode, RECOMPUTE),
-        ("schedule", schedule, SCHEDULES),
-        ("accounting", accounting, ACCOUNTINGS),
-        ("dtype", dtype, TRAINED),
-        ("grad_dtype", grad_dtype or dtype, TRAINED),
-        ("kernels", kernels or usual.kernels, KERNELS),
-        ("loss", loss or usual.loss, LOSSES),
-    ):
-        one_of(name, value, known)
-    lay, found = Layout.of(layout, **degrees), hardware(gpu)
-    job = Job.of(model, lay, seq_len=seq_len, micro_batch=micro_batch, global_batch=global_batch)
+    judge = None if options["framework"] is None else find_framework(options["framework"])
+    mode, dtype = recompute_of(judge, options["recompute"]), one_of("dtype", options["dtype"], TRAINED)
+    seq_len, micro_batch, accounting = options["seq_len"], options["micro_batch"], options["accounting"]
+    found, held, padding = hardware(options["gpu"]), options["master_weights"], options["padding"]
+    batch = options["global_batch"]
+    job = Job.of(model, layout, seq_len=seq_len, micro_batch=micro_batch, global_batch=batch)
     m, lay = job.model, job.layout
     many = micro_batches_of(job)
     how = f"seq_len={seq_len}, micro_batch={micro_batch}: {accounting} accounting, recompute {mode}"
@@ -114,7 +84,6 @@ def memory(
         else:
             stage = ultrascale(m, lay, seq_len, micro_batch, mode)
         return Memory(m, lay, how, (stage,), found, published=True)
-    held = None if master_weights is None else flag("master_weights", master_weights)
     # A trainer cuts a model alike in every mode of recomputation, so a rank is measured once for all modes.
     # Only the last one is kept, because answers are cached and would keep all of them.
     sized = lru_cache(maxsize=1)(
@@ -123,13 +92,13 @@ def memory(
             one,
             seq_len=seq_len,
             micro_batch=micro_batch,
-            kv_replication=flag("kv_replication", kv_replication),
+            kv_replication=options["kv_replication"],
             padding=padded if padding is None else padding,
-            layer_split=layer_split or split,
-            cp_method=cp_method or method,
+            layer_split=options["layer_split"] or split,
+            cp_method=options["cp_method"] or method,
             dtype=dtype,
             regather=regather,
-            placement=ORDERS[schedule].placement,
+            placement=ORDERS[options["schedule"]].placement,
         )
     )
 
@@ -137,25 +106,25 @@ def memory(
         """The layout as a trainer runs it, and what its stages hold, or only the fullest of like ones."""
         one = trainer.settled(lay) if trainer else lay
         habits, really = habits_of(trainer).under(mode)
-        if loss is not None:
-            habits = replace(habits, loss=loss, tp_loss=None)
+        if options["loss"] is not None:
+            habits = replace(habits, loss=options["loss"], tp_loss=None)
         sizes = sized(one, trainer and trainer.padding, split_of(trainer), habits.cp_method, habits.regather)
         wide = habits.master_weights if held is None else held
         account = Account(
             # Without a wider copy of the weights, gradients are what autograd makes: of the weights' dtype.
-            grad_dtype or (dtype if habits.grads_in_dtype or not wide else "float32"),
+            options["grad_dtype"] or (dtype if habits.grads_in_dtype or not wide else "float32"),
             really,
-            kernels or habits.kernels,
-            schedule,
+            options["kernels"] or habits.kernels,
+            options["schedule"],
             many,
-            nc,
+            options["nc"],
             wide,
         )
         return one, exact(sizes, account, habits, some)
 
     def ways() -> Iterator[Meaning]:
         """Everything that the call may mean: other trainers, and other modes of recomputation."""
-        modes = RECOMPUTE if recompute is None else (mode,)
+        modes = RECOMPUTE if options["recompute"] is None else (mode,)
         for name in _trainers(lay) if judge is None else (None,):
             for other in modes:
                 # A trainer may refuse the layout's other facts; then it is not the one that runs it.
@@ -166,7 +135,7 @@ def memory(
     lay, stages = count(judge, mode, False)
     if judge is not None:
         how += f", as {judge.title}" + (f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else "")
-    open_facts = ("recompute",) * (recompute is None) + ("framework",) * (judge is None)
+    open_facts = tuple(name for name in ("recompute", "framework") if options[name] is None)
     return Memory(
         m,
         lay,
@@ -175,7 +144,7 @@ def memory(
         found,
         ways,
         open_facts,
-        saves=tuple(one_of("saves", one, SAVES) for one in saves),
+        saves=tuple(one_of("saves", one, SAVES) for one in options["saves"]),
     )
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple, Unpack
 
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.hardware import GpuLike
+from llamapar.describe.keywords import ReconcileKeywords
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
-from llamapar.describe.splits import Padding
-from llamapar.frameworks import Framework
 from llamapar.records.tables import Plain, Record
 
 from .account import memory
@@ -139,61 +137,26 @@ def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tu
     return tuple((name, n) for name, n in [*known, (together or "rounding", rest)] if n)
 
 
-MemoryKeywords = TypedDict(
-    "MemoryKeywords",
-    {
-        "micro_batch": "int",
-        "global_batch": "int | None",
-        "recompute": "str | None",
-        "schedule": "str",
-        "nc": "int | None",
-        "gpu": "GpuLike",
-        "dtype": "str",
-        "grad_dtype": "str | None",
-        "kernels": "str | None",
-        "loss": "str | None",
-        "master_weights": "bool | None",
-        "kv_replication": "bool",
-        "padding": "str | Padding | None",
-        "layer_split": "str | Sequence[int] | None",
-        "cp_method": "str | None",
-        "saves": "Sequence[str]",
-        "framework": "str | Framework | None",
-        "tp": "int",
-        "cp": "int",
-        "pp": "int",
-        "dp": "int",
-        "dp_replicate": "int",
-        "sequence_parallel": "bool | None",
-        "virtual_stages": "int",
-        "zero": "int",
-        "order": "str",
-    },
-    total=False,
-)
-"""What `lp.reconcile` takes by name beside the length of a sequence."""
-
-
 @checked_options
 def reconcile(
-    model: ModelLike, layout: LayoutLike | None = None, *, seq_len: int, **options: Unpack[MemoryKeywords]
+    model: ModelLike, layout: LayoutLike | None = None, **options: Unpack[ReconcileKeywords]
 ) -> Reconciliation:
     """Our exact estimate of the worst stage, beside published rules and tools run on the same inputs.
 
     Arguments: as in `memory`, without accounting. Tools are listed for the configurations in `PEERS`.
     """
-    exact = memory(model, layout, seq_len=seq_len, **options)
+    exact = memory(model, layout, **options)
     m, lay = exact.model, exact.layout
     ours = by_step(exact.worst)
     tools = []
     for rule, note in RULES.items():
-        theirs = memory(model, layout, seq_len=seq_len, accounting=rule, **options).worst
+        theirs = memory(model, layout, accounting=rule, **options).worst
         # Megatron's report has weights and optimizer in one number, which cannot be split among the finer
         # steps.
         steps = FINE if theirs.bytes("parameters") else GROUPS
         steps_there = _steps(by_step(exact.worst, steps), by_step(theirs, steps), theirs.total_bytes)
         tools.append(Tool(f"{rule} rule", theirs.total_bytes, steps_there, note))
-    key = (m.name, lay.tp, lay.cp, lay.pp, lay.dp, seq_len)
+    key = (m.name, lay.tp, lay.cp, lay.pp, lay.dp, options["seq_len"])
     for peer in PEERS.get(key, ()):
         parts = {"states": peer.states, "activations": peer.activations}
         theirs_known = {name: round(n * GIB) for name, n in parts.items() if n is not None}

@@ -23,10 +23,11 @@ from llamapar.describe.arguments import checked_options
 from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.dtypes import BYTES
 from llamapar.describe.families import FAMILIES
-from llamapar.describe.layout import AXES, SHARDING, Degrees, Layout, LayoutLike
+from llamapar.describe.keywords import TrafficKeywords
+from llamapar.describe.layout import AXES, SHARDING, Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import OPTIONS
+from llamapar.describe.options import OPTIONS, Values
 from llamapar.describe.placement import BESIDE
 from llamapar.describe.splits import Padding
 from llamapar.errors import Choice, LayoutError, flag, one_of, whole
@@ -256,19 +257,7 @@ def traffic(
     program: str,
     model: ModelLike,
     layout: LayoutLike | None = None,
-    *,
-    seq_len: int,
-    global_batch: int | None = None,
-    dtype: str = "float32",
-    kv_replication: bool = False,
-    padding: str | Padding | None = None,
-    cp_method: str = "all_gather",
-    schedule: str | Schedule = "1f1b",
-    micro_batches: int | None = None,
-    nc: int | None = None,
-    reshard_after_forward: bool = True,
-    rank: int = 0,
-    **degrees: Unpack[Degrees],
+    **options: Unpack[TrafficKeywords],
 ) -> Traffic:
     """What a rank sends in a forward and backward of `program`, one of PARTS. Arguments: as in `run`.
 
@@ -281,11 +270,8 @@ def traffic(
 
     Raises LayoutError for bad input, and if heads, batch or seq_len do not divide.
     """
-    lay = Layout.of(layout, **degrees)
-    sent = sending(
-        program, model, lay, seq_len, global_batch, dtype, kv_replication, padding, cp_method,
-        schedule, micro_batches, nc, reshard_after_forward, rank,
-    )  # fmt: skip
+    lay, rank = Layout.of(layout), options["rank"]
+    sent = sending(program, model, lay, **Values(options))
     m, lay, table, rows = sent.cut.model, sent.cut.layout, sent.table, sent.rows
     # Without a table there is one micro-batch, and every phase runs once.
     works = [_Work(_parts(program, sent.cut), {"forward": 1, "backward": 1, "gradients": 1, ONCE: 1})]

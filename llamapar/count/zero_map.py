@@ -10,12 +10,13 @@ from typing import NamedTuple, Unpack
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.dtypes import BYTES
-from llamapar.describe.layout import Coord, Degrees, Layout, LayoutLike
+from llamapar.describe.keywords import ZeroKeywords
+from llamapar.describe.layout import Coord, Layout, LayoutLike
 from llamapar.describe.models import ModelLike, Parameter
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
-from llamapar.describe.splits import Padding, Split
-from llamapar.errors import flag, one_of, whole
+from llamapar.describe.splits import Split
+from llamapar.errors import one_of, whole
 from llamapar.frameworks import padding_rule
 from llamapar.place.cut import Cut
 from llamapar.place.shards import SHARED_FROM
@@ -165,14 +166,7 @@ class ZeroMap(Record):
 def zero(
     model: ModelLike,
     layout: LayoutLike | None = None,
-    *,
-    rank: int = 0,
-    parameter: str = "wq",
-    dtype: str = "float32",
-    padding: str | Padding | None = None,
-    kv_replication: bool = False,
-    reshard_after_forward: bool = True,
-    **degrees: Unpack[Degrees],
+    **options: Unpack[ZeroKeywords],
 ) -> ZeroMap:
     """What each rank that shares a copy of the parameters holds under the layout's ZeRO stage, and sends.
 
@@ -180,14 +174,13 @@ def zero(
     table; the stage's first such parameter is listed and drawn. Other arguments: as in `run`. Raises
     LayoutError for bad input, and for a stage without such a parameter.
     """
-    found, lay = find_model(model), Layout.of(layout, **degrees)
-    rank = whole("rank", rank, 0, lay.world - 1)
-    copies = flag("kv_replication", kv_replication)
-    cut = Cut(found, lay, padding=padding_rule(padding), kv_replication=copies)
-    again = flag("reshard_after_forward", reshard_after_forward)
-    any_one = next(found.parameters())
-    made = ZeroMap(cut, rank, any_one, OPTIONS["dtype"].chosen(dtype), again)
+    found, lay = find_model(model), Layout.of(layout)
+    rank = whole("rank", options["rank"], 0, lay.world - 1)
+    padding = padding_rule(options["padding"])
+    cut = Cut(found, lay, padding=padding, kv_replication=options["kv_replication"])
+    any_one, dtype = next(found.parameters()), OPTIONS["dtype"].chosen(options["dtype"])
+    made = ZeroMap(cut, rank, any_one, dtype, options["reshard_after_forward"])
     by_key = {p.key: p for p in reversed(made.parameters)}
-    found_there = replace(made, parameter=by_key[one_of("parameter", parameter, by_key)])
+    found_there = replace(made, parameter=by_key[one_of("parameter", options["parameter"], by_key)])
     vars(found_there)["parameters"] = made.parameters  # of hundreds of layers, listed once
     return found_there

@@ -31,8 +31,7 @@ def _course(given: Given) -> CommandAnswer:
 COURSE_COMMANDS: Mapping[str, Command] = {
     "course": Command(
         "copy the course's notebooks into a folder, and open them in JupyterLab",
-        "open_course",
-        ("copy", "browser", "port"),
+        "course",
         "llamapar course llama-course\n  llamapar course llama-course --no-browser --port 8889",
         exits="0 copied, and the status of JupyterLab once it has ended",
         positional=(
@@ -43,7 +42,6 @@ COURSE_COMMANDS: Mapping[str, Command] = {
     "lesson": Command(
         "a script and slides for a session on a notebook of the course, or on a section of a paper",
         "lesson",
-        ("minutes", "out", "slides"),
         "llamapar lesson paper-3.3 --minutes 60 --slides slides.html\n"
         "  llamapar lesson 03_attention_heads --out script.md",
         exits="0 written",

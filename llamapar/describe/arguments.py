@@ -1,9 +1,8 @@
-"""The arguments of public functions: what Shift-Tab shows, and the error for a wrong name.
+"""The arguments of public functions: what Shift-Tab shows, and the errors for a wrong name or value.
 
-A function names its options in its own annotations: as keyword arguments, or as `**options: Unpack[…]` of a
-TypedDict. Type checkers read the annotations, and so does `checked_options`: it makes completion, error
-messages and the calls stored on records from them. It does not check the types of values; each function does
-that itself.
+A public function takes its options as `**options: Unpack[…]`: which there are, with their types and defaults,
+says the table of options alone. Type checkers read the same from describe/keywords.pyi. The decorators here
+make completion, error messages and the calls stored on records from the table.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter
-from typing import TypeVar, cast, get_args
+from typing import TypeVar, cast
 
 from llamapar.errors import LayoutError, one_of
 from llamapar.late import PUBLIC
@@ -20,7 +19,8 @@ from llamapar.records.calls import Call
 from llamapar.records.tables import Record
 
 from .layout import Layout
-from .options import default
+from .option_rows import NEEDED, OTHER_TYPES
+from .options import LAYOUT, OPTIONS, annotation, default, may_be_none, options_of
 
 MOVED = {("run", "plan"): "lp.compare(make, plan, layout), for a module of your own"}
 """A function and an argument that it had → who has it now."""
@@ -29,46 +29,82 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def checked_options(function: Function) -> Function:
-    """Decorator of public functions: refuse wrong names, and list each option of a `**` in the signature.
+    """Decorator of public functions: refuse wrong names and values, and complete the options.
 
-    The decorated function raises LayoutError for an unknown argument, with the nearest names, and for missing
-    arguments, with their names. A record that it returns stores its call.
+    The function gets every option that the table says it takes, as given or as its default; degrees of a
+    layout by name become part of `layout`. The decorated function raises LayoutError for an unknown argument,
+    with the nearest names, for missing arguments, with their names, and for a value that its row does not
+    allow. A record that it returns stores its call.
     """
+    return _decorated(function, function.__name__, complete=True)
+
+
+def named_options(whose: str) -> Callable[[Function], Function]:
+    """Decorator of what takes the options of the panel or function `whose`: it refuses wrong names alone.
+
+    The function gets what is given and no more, for what is not given stays as it is, or is unknown.
+    """
+    return lambda function: _decorated(function, whose, complete=False)
+
+
+def _decorated(function: Function, whose: str, complete: bool) -> Function:
     signature = inspect.signature(function)
     *own, last = signature.parameters.values()
+    options: dict[str, Parameter] = {}
     if last.kind is Parameter.VAR_KEYWORD:
-        # Only this annotation is evaluated: others may name what is imported for type checkers alone.
-        (options,) = get_args(eval(last.annotation, function.__globals__))
-        whose = function.__qualname__.partition(".")[0].lower()  # Explorer.set takes what lp.explorer takes
-        for name, kind in options.__annotations__.items():
-            kind = getattr(kind, "__forward_arg__", kind)  # in the words of its TypedDict
-            own.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default(name, whose), annotation=kind))
-        signature = signature.replace(parameters=own)
+        names = [name for name in options_of(whose) if name not in signature.parameters]
+        options = {name: _parameter(name, whose) for name in names}
+        signature = signature.replace(parameters=[*own, *options.values()])
     known = signature.parameters
     by_name = [p.name for p in known.values() if p.kind is Parameter.KEYWORD_ONLY]
-    needed = [p.name for p in known.values() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    needed = {p.name for p in known.values() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL}
     by_place = [name for name in known if name not in by_name]
+    in_layout = [name for name in LAYOUT if name in options and "layout" in by_place]
+    usual = {name: p.default for name, p in options.items() if name not in in_layout}
+    nullable = {name for name in usual if may_be_none(name, whose)}
+    judged = {name for name in usual if (name, whose) not in OTHER_TYPES}
+
+    def completed(found: dict[str, object]) -> dict[str, object]:
+        """Every option, checked or as its default, beside the other arguments."""
+        degrees = dict[str, object]()
+        for name in in_layout:
+            if name in found:
+                degrees[name] = found.pop(name)
+        if degrees:
+            found["layout"] = Layout.of(found.get("layout"), **degrees)  # type: ignore[arg-type]
+        for name in judged & found.keys():
+            if found[name] is not None or name not in nullable:
+                found[name] = OPTIONS[name].checked(found[name])
+        return usual | found
 
     @wraps(function)
     def call(*args: object, **given: object) -> object:
         if not known.keys() >= given.keys():
             unknown = next(name for name in given if name not in known)
-            if (function.__name__, unknown) in MOVED:
-                what = f"{unknown}=… is no argument of lp.{function.__name__}"
-                raise LayoutError(what, "", [MOVED[function.__name__, unknown]], unknown)
             one_of("argument", unknown, by_name or [name for name in known if name != "self"])
-        if missing := [name for name in needed if name not in (*by_place[: len(args)], *given)]:
-            why = f"{function.__name__}({', '.join(by_place)}) has no default for what it cannot know"
-            usable = [", ".join(f"{name}=…" for name in missing)]
-            raise LayoutError(f"not given: {', '.join(missing)}", why, usable, missing[0])
-        made = function(*args, **given)
+        if missing := needed.difference(by_place[: len(args)], given):
+            raise _not_given(function, by_place, [name for name in known if name in missing])
+        said = dict(zip(known, args, strict=False)) | given
+        made = function(**completed({**said})) if complete and options else function(*args, **given)
         if isinstance(made, Record):
-            made.note(call_of(call, dict(zip(known, args, strict=False)) | given))
+            vars(made)["_call"] = call_of(call, said)  # a frozen record: it keeps the call that made it
         return made
 
     # Python shows an Unpack as one parameter, of whose names completion would offer none.
     call.__signature__ = signature  # type: ignore[attr-defined]
     return cast(Function, call)
+
+
+def _not_given(function: Callable[..., object], by_place: list[str], missing: list[str]) -> LayoutError:
+    why = f"{function.__name__}({', '.join(by_place)}) has no default for what it cannot know"
+    usable = [", ".join(f"{name}=…" for name in missing)]
+    return LayoutError(f"not given: {', '.join(missing)}", why, usable, missing[0])
+
+
+def _parameter(name: str, function: str) -> Parameter:
+    """An option as a parameter of a public function."""
+    usual = Parameter.empty if name in NEEDED.get(function, ()) else default(name, function)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=usual, annotation=annotation(name, function))
 
 
 def call_of(function: Callable[..., object], given: Mapping[str, object]) -> Call:
@@ -84,7 +120,7 @@ def call_of(function: Callable[..., object], given: Mapping[str, object]) -> Cal
     needed = [
         n for n, p in known.items() if n in said and p.default is p.empty and p.kind is not p.KEYWORD_ONLY
     ]
-    arguments = {name: said.pop(name) for name in needed} | said
+    arguments = dict.fromkeys(needed) | said  # what stands by position comes first
     # A method is called on the call of its record, a function on its module.
     home = owner or ("lp" if function.__name__ in PUBLIC else "course")
     return Call(f"{home}.{function.__name__}", arguments, len(needed))

@@ -101,7 +101,7 @@ class Job(Fields, word="job field"):
         # None is a choice only where it is the default; schedule=None would be refused.
         for name in _CHOICES & known.keys():
             if known[name] is not None or OPTIONS[name].default is not None:
-                OPTIONS[name].chosen(known[name])
+                one_of(name, known[name], OPTIONS[name].choices)
         if known.get("nc") is not None and known.get("schedule") != "flexible":
             raise only_flexible(known["nc"], f"schedule={known.get('schedule', OPTIONS['schedule'].default)}")
         return cls(find_model(model), layout, **Values(known))
@@ -185,43 +185,22 @@ class Job(Fields, word="job field"):
         q_local, kv_local = -(-m.q_dim // lay.tp), -(-m.kv_dim // lay.tp)
         tokens = batch * (seq // lay.cp)
         return {
+            **vars(m),
+            **vars(lay),
+            **vars(self),
             "model": m.name,
-            "dim": m.dim,
-            "n_layers": m.n_layers,
-            "n_heads": m.n_heads,
-            "n_kv_heads": m.n_kv_heads,
-            "head_dim": m.head_dim,
-            "q_dim": m.q_dim,
-            "kv_dim": m.kv_dim,
             "qkv_dim": m.q_dim + 2 * m.kv_dim,
-            "ffn_dim": m.ffn_dim,
-            "vocab_size": m.vocab_size,
-            "max_seq_len": m.max_seq_len,
-            "tp": lay.tp,
-            "cp": lay.cp,
             "cp2": 2 * lay.cp,
-            "pp": lay.pp,
-            "dp": lay.dp,
-            "dp_replicate": lay.dp_replicate,
             "dp_shard": lay.dp_shard,
-            "virtual_stages": lay.virtual_stages,
             "stages": lay.stages,
-            "zero": lay.zero,
             "world": lay.world,
             "model_ranks": lay.tp * lay.cp * lay.pp,
-            "model_ranks_there": min(lay.tp, self.gpus or lay.tp) * lay.cp * lay.pp,
-            "gpus": self.gpus,
             "there_are_gpus": "there is 1 GPU" if self.gpus == 1 else f"there are {self.gpus} GPUs",
-            "gpus_per_node": self.gpus_per_node,
             "seq_len": seq,
             "seq_local": seq // lay.cp,
             "batch": batch,
-            "micro_batch": self.micro_batch,
             "micro_batches": self.n_micro_batches,
             "micro_batches_left": (self.n_micro_batches or 0) % lay.pp,
-            "global_batch": self.global_batch,
-            "batch_tokens": self.batch_tokens,
-            "batch_per_dp": self.batch_per_dp,
             "tokens_got": (self.batch_per_dp or 0) * lay.dp * seq,
             "tokens_per_micro_batch": batch * seq,
             "batch_unit": lay.dp * batch,
@@ -242,7 +221,6 @@ class Job(Fields, word="job field"):
             "tokens_local": tokens,
             "ffn_local": -(-m.ffn_dim // lay.tp),
             "ffn_wide": -(-m.ffn_dim // lay.tp) * lay.tp,
-            "quant_group": self.quant_group,
             "middle_layers": m.n_layers + 2,
             "layers_each": m.n_layers // lay.stages,
             "layers_kept": m.n_layers // lay.pp // lay.virtual_stages * lay.stages,
@@ -250,7 +228,6 @@ class Job(Fields, word="job field"):
             "effective_per_rank": (m.n_layers + 2) // lay.pp,
             "rounds": max(1, (self.n_micro_batches or 1) // lay.pp),
             "replicas": self.kv_replicas,
-            "cp_method": self.cp_method,
             "heads_traded": "" if self.cp_method in WHOLE_HEADS else self.untradable(False),
             "kv_traded": "; here KV heads are copied first" if self.kv_replication else "",
             "q_heads_each": m.n_heads // lay.tp,

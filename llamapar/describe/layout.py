@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from llamapar.errors import MAX_DEGREE, Choice, Fields, LayoutError, flag, one_of, shown, whole
 
@@ -44,24 +44,6 @@ class Coord(NamedTuple):
     cp: int
     pp: int
     dp: int
-
-
-Degrees = TypedDict(
-    "Degrees",
-    {
-        "tp": "int",
-        "cp": "int",
-        "pp": "int",
-        "dp": "int",
-        "dp_replicate": "int",
-        "sequence_parallel": "bool | None",
-        "virtual_stages": "int",
-        "zero": "int",
-        "order": "str",
-    },
-    total=False,
-)
-"""The fields of a Layout, as public functions take them by name."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
-from llamapar.describe.arguments import checked_options
+from llamapar.describe.arguments import named_options
 from llamapar.describe.keywords import ExplainKeywords
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelLike
@@ -29,7 +29,7 @@ from .known import FACTS, Known
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, SUBTYPES, UNKNOWN, VERDICTS
 
 
-@checked_options
+@named_options("explain")
 def explain(
     what: Any = None,
     model: ModelLike | None = None,

@@ -15,7 +15,8 @@ from html import escape
 from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.layout import AXES, Degrees, Layout, LayoutLike, divisors
+from llamapar.describe.keywords import Degrees
+from llamapar.describe.layout import AXES, Layout, LayoutLike, divisors
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.errors import real
@@ -160,7 +161,7 @@ def debug(
     if isinstance(model, str) and model in PRESETS:
         model = find_model(model)
     seconds = math.inf if deadline is None else real("deadline", deadline, 0.01, 3600)
-    bench = Bench(attempt, model, Layout.of(layout, **degrees), seconds)
+    bench = Bench(attempt, model, Layout.of(layout), seconds)
     if bench.first is None:
         reason = f"the attempt passes as given, on {bench.way.words}; a failure of values needs real ranks"
         return Debugged(UNKNOWN, f"{reason}: lp.run, or %%ranks", None, None)

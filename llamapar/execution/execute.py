@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from llamapar import interrupts
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.job import Job
-from llamapar.describe.layout import LayoutLike
+from llamapar.describe.keywords import RunKeywords, TapeKeywords
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.models import model as find_model
+from llamapar.describe.options import Values
 from llamapar.describe.splits import NO_PADDING
 from llamapar.errors import Choice, LayoutError, LlamaparError, ModelError, flag, one_of, real, shown, whole
 from llamapar.frameworks import padding_rule
@@ -38,7 +40,7 @@ from .dry_run import DryRun
 from .engines import dry, processes, torchrun
 from .engines import local as local_engine
 from .mutants import mutants as tried
-from .run_options import ENGINES, RunKeywords, RunOptions, TapeKeywords
+from .run_options import ENGINES, RunOptions
 from .run_result import RunResult, compared
 from .scheduling import pipeline_of
 from .ticking import few_threads, stopped_by, ticker
@@ -226,7 +228,7 @@ def run(
     cancelled = stopped_by(cancel, deadline)
     _require_program(program)
     each = 1 if engine == "dry" else 2
-    task, notes, report = prepare(program, model, RunOptions.of(layout, **options), each)
+    task, notes, report = prepare(program, model, RunOptions(Layout.of(layout), **Values(options)), each)
     if engine == "dry":
         return _dry(task, rank, device, ticker(cancelled), notes, _reason(report))
     _require_possible(task, engine, rank, deadline, flag("mutants", mutants))
@@ -346,7 +348,9 @@ def tape(
 
     Arguments as in `run`. A layout that check refuses is taped up to the line that raises.
     """
-    task, _, report = prepare(program, model, RunOptions.of(layout, force=True, **options), each=1)
+    task, _, report = prepare(
+        program, model, RunOptions(Layout.of(layout), force=True, **Values(options)), each=1
+    )
     return tapes.shape_tape(unpiped(task), _reason(report))
 
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from llamapar import interrupts
 from llamapar.describe.arguments import checked_options
+from llamapar.describe.keywords import CompareKeywords
 from llamapar.describe.layout import Layout, LayoutLike
-from llamapar.describe.options import LAYOUT
 from llamapar.errors import Choice, LlamaparError, flag, one_of, real, whole
 from llamapar.spmd import compat
 from llamapar.spmd.setting import DTYPES
@@ -47,7 +47,7 @@ from .module_run import ModuleOutcome, run_module_rank
 from .module_task import Inputs, ModuleTask, Plan, require_possible, with_inputs
 from .recorder import Recorder
 from .replies import Cancelled
-from .run_options import ENGINES, CompareKeywords
+from .run_options import ENGINES
 from .ticking import Ticking, few_threads, stopped_by, ticker
 from .wrappers import inner_module, parameters_of
 
@@ -92,21 +92,20 @@ def compare(
     Raises LlamaparError for what cannot work with a module, and RankFailure and Cancelled as `run` does. The
     result's `errors` has what ranks raise.
     """
-    degrees = {name: options.pop(name) for name in LAYOUT if name in options}  # type: ignore[misc]
-    own = Layout.of(layout, **degrees)
+    own = Layout.of(layout)
     one_of("engine", engine, ENGINES)
     require_possible(make, plan, loss, engine, device, own)
     task = ModuleTask(
         make,
         plan,
         own,
-        dtype=one_of("dtype", options.get("dtype", "float32"), DTYPES),
-        seed=whole("seed", options.get("seed", 0), 0),
+        dtype=one_of("dtype", options["dtype"], DTYPES),
+        seed=options["seed"],
         loss=loss,
         eval_mode=flag("eval_mode", eval_mode),
         backward=flag("backward", backward),
     )
-    task, notes = with_inputs(task, inputs, options.get("seq_len"), options.get("global_batch"), engine)
+    task, notes = with_inputs(task, inputs, options["seq_len"], options["global_batch"], engine)
     real("timeout", timeout, 0.1, 1e6)
     return _run(task, notes, engine, device, rank, timeout, stopped_by(cancel, deadline))
 

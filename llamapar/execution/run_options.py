@@ -8,115 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from torch import Tensor
 
-from llamapar.describe.configfile import Values
-from llamapar.describe.layout import Layout, LayoutLike
-from llamapar.describe.options import LAYOUT
+from llamapar.describe.layout import Layout
 from llamapar.describe.splits import Padding
 from llamapar.place.pipeline import Schedule
 
 ENGINES = ("local", "processes", "torchrun", "dry")
-
-RunKeywords = TypedDict(
-    "RunKeywords",
-    {
-        "dtype": "str",
-        "seq_len": "int | None",
-        "global_batch": "int | None",
-        "seed": "int",
-        "force": "bool",
-        "kv_replication": "bool",
-        "padding": "str | Padding | None",
-        "chunking": "str",
-        "cp_method": "str",
-        "documents": "tuple[int, ...] | None",
-        "pads_in_softmax": "bool",
-        "fault": "str | None",
-        "inputs": "Mapping[str, Tensor] | None",
-        "reference": "Callable[..., Any] | None",
-        "out": "str",
-        "backward": "bool",
-        "schedule": "str | Schedule",
-        "micro_batches": "int | None",
-        "nc": "int | None",
-        "reshard_after_forward": "bool",
-        "steps": "int",
-        "steps_done": "int",
-        "tp": "int",
-        "cp": "int",
-        "pp": "int",
-        "dp": "int",
-        "dp_replicate": "int",
-        "sequence_parallel": "bool | None",
-        "virtual_stages": "int",
-        "zero": "int",
-        "order": "str",
-    },
-    total=False,
-)
-"""What `lp.run` takes for its program."""
-
-TapeKeywords = TypedDict(
-    "TapeKeywords",
-    {
-        "dtype": "str",
-        "seq_len": "int | None",
-        "global_batch": "int | None",
-        "seed": "int",
-        "kv_replication": "bool",
-        "padding": "str | Padding | None",
-        "chunking": "str",
-        "cp_method": "str",
-        "documents": "tuple[int, ...] | None",
-        "pads_in_softmax": "bool",
-        "fault": "str | None",
-        "inputs": "Mapping[str, Tensor] | None",
-        "reference": "Callable[..., Any] | None",
-        "out": "str",
-        "backward": "bool",
-        "schedule": "str | Schedule",
-        "micro_batches": "int | None",
-        "nc": "int | None",
-        "reshard_after_forward": "bool",
-        "steps": "int",
-        "steps_done": "int",
-        "tp": "int",
-        "cp": "int",
-        "pp": "int",
-        "dp": "int",
-        "dp_replicate": "int",
-        "sequence_parallel": "bool | None",
-        "virtual_stages": "int",
-        "zero": "int",
-        "order": "str",
-    },
-    total=False,
-)
-"""The same for `lp.tape`, which never refuses a layout."""
-
-CompareKeywords = TypedDict(
-    "CompareKeywords",
-    {
-        "dtype": "str",
-        "seed": "int",
-        "seq_len": "int | None",
-        "global_batch": "int | None",
-        "tp": "int",
-        "cp": "int",
-        "pp": "int",
-        "dp": "int",
-        "dp_replicate": "int",
-        "sequence_parallel": "bool | None",
-        "virtual_stages": "int",
-        "zero": "int",
-        "order": "str",
-    },
-    total=False,
-)
-"""What `lp.compare` takes for its module."""
 
 
 @dataclass(frozen=True)
@@ -146,12 +46,3 @@ class RunOptions:
     reshard_after_forward: bool = True
     steps: int = 1
     steps_done: int = 0
-
-    @classmethod
-    def of(cls, layout: LayoutLike | None = None, **given: Unpack[RunKeywords]) -> RunOptions:
-        """From a layout, or from its degrees by name, and options. Raises LayoutError for an invalid
-        layout.
-        """
-        options = Values(given)
-        degrees = {name: options.pop(name) for name in LAYOUT if name in options}
-        return cls(Layout.of(layout, **degrees), **options)

@@ -7,7 +7,8 @@ from typing import Unpack
 
 from llamapar.count.wire import WHOLE
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.layout import Degrees, Layout, LayoutLike, divisors
+from llamapar.describe.keywords import ShrinkKeywords
+from llamapar.describe.layout import Layout, LayoutLike, divisors
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Padding
@@ -32,10 +33,8 @@ def shrink(
     layout: LayoutLike | None = None,
     *,
     ranks: int = MAX_RANKS,
-    padding: str | Padding | None = None,
     layers: int = 2,
-    program: str = "attention",
-    **degrees: Unpack[Degrees],
+    **options: Unpack[ShrinkKeywords],
 ) -> Shrunk:
     """The same heads, KV heads and TP degree, with narrow heads and few rows, on at most `ranks` ranks.
 
@@ -45,13 +44,13 @@ def shrink(
     a stage are kept. pp becomes 1 for a program that is part of a stage, because such a run covers the ranks
     of one stage.
     """
-    model, layout = find_model(model), Layout.of(layout, **degrees)
+    model, layout = find_model(model), Layout.of(layout)
     tp, most = layout.tp, max(1, ranks // layout.tp)
-    pp = max(d for d in divisors(layout.pp) if d <= most) if program in WHOLE else 1
+    pp = max(d for d in divisors(layout.pp) if d <= most) if options["program"] in WHOLE else 1
     virtual_stages = layout.virtual_stages if pp > 1 else 1
     if pp > 1:
         layers = max(layers, 2 * pp * max(2, virtual_stages))
-    small = _small(model, tp, padding_rule(padding), layers)
+    small = _small(model, tp, padding_rule(options["padding"]), layers)
     cp = max(d for d in divisors(layout.cp) if d <= most // pp)
     room = most // pp // cp
     shards = max(d for d in divisors(layout.dp_shard) if d <= min(2, room))

@@ -18,13 +18,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
+from llamapar.describe.keywords import LoadingKeywords
 from llamapar.describe.layout import Layout, divisors
 from llamapar.describe.models import ModelConfig, ModelLike, Parameter
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import offer
-from llamapar.errors import Choice, LayoutError, one_of, real, whole
+from llamapar.errors import Choice, LayoutError, one_of, real
 from llamapar.place.cut import Cut
 from llamapar.records.tables import AsDict, Plain, Record, cut
 from llamapar.rules.report import check
@@ -40,8 +42,6 @@ FRAMEWORK |= {"bf16": "meta", "fp16": "meta", "fp8": "meta"}
 
 COUNTERS = {"int32": (32, True), "uint32": (32, False), "int64": (64, True)}
 """Counter → (bits, signed)."""
-
-MAX_NODES = 2**12
 
 _ORDER = ("wq", "wk", "wv", "wo", "w1", "w2", "w3", "q_norm", "k_norm", "norm", "bq", "bk", "bv", "bo")
 """The tensors of a layer, in the order of distributed-llama's file."""
@@ -275,9 +275,7 @@ class Loading(AsDict, Record):
 
 
 @checked_options
-def loading(
-    model: ModelLike, *, format: str = "q40", nodes: int = 1, memory_gib: float = 64, seq_len: int = 4096
-) -> Loading:
+def loading(model: ModelLike, **options: Unpack[LoadingKeywords]) -> Loading:
     """What loading `model` takes: bytes of the file and of each node, whether it fits, which counters wrap.
 
     format: "f32", "q40" or "q80" (distributed-llama), "bf16", "fp16" or "fp8" (Meta, safetensors).
@@ -287,7 +285,7 @@ def loading(
     another family than Llama's in a file of distributed-llama.
     """
     m = find_model(model)
-    one_of("format", format, BLOCKS)
+    format = one_of("format", options["format"], BLOCKS)
     weights = BLOCKS[format][0]
     odd = next((p for p in m.parameters() if len(p.shape) > 1 and p.shape[-1] % weights), None)
     if odd is not None:
@@ -307,7 +305,7 @@ def loading(
     return Loading(
         m,
         format,
-        whole("nodes", nodes, 1, MAX_NODES),
-        real("memory_gib", memory_gib, 1 / 1024, 2**20),
-        whole("seq_len", seq_len, 1, 2**31 - 1),
+        options["nodes"],
+        real("memory_gib", options["memory_gib"], 1 / 1024, 2**20),
+        options["seq_len"],
     )

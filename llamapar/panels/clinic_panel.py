@@ -18,12 +18,12 @@ from typing import Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import checked_options
-from llamapar.describe.keywords import ClinicFields, ClinicKeywords
-from llamapar.describe.layout import AXES
+from llamapar.describe.arguments import named_options
+from llamapar.describe.keywords import ClinicKeywords
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import OPTIONS, OTHER_DEFAULTS, Values
+from llamapar.describe.option_rows import OTHER_DEFAULTS
+from llamapar.describe.options import OPTIONS, Values
 from llamapar.describe.typed_numbers import parse_number
 from llamapar.describe.typed_numbers import typed as read_typed
 from llamapar.diagnosis import UNKNOWN, Explanation, Said, explain
@@ -37,7 +37,7 @@ from llamapar.frameworks.settings import Settings
 from llamapar.rules.fix import Fix
 
 from .bringing import named_in
-from .controls import CLINIC, DIMS, MORE
+from .controls import CLINIC, DIMS, names_of
 from .explorer_panel import Explorer
 from .page import Page, for_browser, nth, source
 from .runs import card
@@ -45,9 +45,9 @@ from .runs import card
 LIMIT = 60_000
 """Most characters of a text that the box shows; any are read."""
 
-FIELDS = ("model", "framework", *AXES, "gpus", "seq_len", *DIMS, *MORE)
+FIELDS = tuple(name for name in names_of(CLINIC) if name != "config")
 _COUNTS = frozenset(FIELDS) - {"model", "framework"}
-OTHER_DEFAULTS["clinic"] = {"text": "", **dict.fromkeys(FIELDS)}
+OTHER_DEFAULTS["clinic"] = dict.fromkeys(FIELDS)
 TYPED, STATED, IMPLIED, MODEL = "yours", "in the text", "implied", "the model's"
 BROUGHT, LIVE = "your files", "in the frame"
 """Where a field's value is from."""
@@ -275,19 +275,20 @@ class Clinic(Page[Visit]):
     """No box of ipywidgets' own: it would be one more model, with a random id."""
     explorer: Explorer | None = None
 
-    @checked_options
-    def __init__(self, **values: Unpack[ClinicKeywords]) -> None:
-        super().__init__(Visit().change(Values(values)))
+    @named_options("clinic")
+    def __init__(self, *, text: str | BaseException = "", **values: Unpack[ClinicKeywords]) -> None:
+        super().__init__(Visit().change({"text": text, **values}))
 
-    @checked_options
-    def set(self, **values: Unpack[ClinicKeywords]) -> None:
+    @named_options("clinic")
+    def set(self, *, text: str | BaseException | None = None, **values: Unpack[ClinicKeywords]) -> None:
         """Fill in text, model, framework, tp, cp, pp, dp, gpus, seq_len and the other fields; None clears
         one.
 
         text: a text, or an exception, which is kept with its frames until another text comes.
         Raises LayoutError for an unknown field.
         """
-        self._show(lambda visit: visit.change(Values(values)))
+        said = {} if text is None else {"text": text}
+        self._show(lambda visit: visit.change({**said, **values}))
 
     @property
     def explanation(self) -> Explanation:
@@ -331,8 +332,8 @@ class Clinic(Page[Visit]):
             self.open_files()
 
 
-@checked_options
-def clinic(text: str | BaseException = "", **values: Unpack[ClinicFields]) -> Clinic:
+@named_options("clinic")
+def clinic(text: str | BaseException = "", **values: Unpack[ClinicKeywords]) -> Clinic:
     """A Clinic with text and fields filled in: model, framework, tp and the others of `Clinic.set`.
 
     text: a text, or an exception, of which the live facts are shown; a cell's last one is `sys.last_value`.

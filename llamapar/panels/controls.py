@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import cast
 
 import llamapar.timing.cost  # noqa: F401  its rooms offer the choices of their options as they are imported
 from llamapar.describe.hardware import DEFAULT_GPU
 from llamapar.describe.jobs import JOBS
-from llamapar.describe.layout import AXES, AXIS_TITLES, ORDERS
+from llamapar.describe.layout import AXES, ORDERS
 from llamapar.describe.models import PRESETS
-from llamapar.describe.options import OPTIONS, default
+from llamapar.describe.options import OPTIONS, default, options_of
 from llamapar.describe.splits import NO_PADDING
 from llamapar.frameworks import FRAMEWORKS
 
@@ -53,13 +54,8 @@ _EMPTY: dict[str, object] = {
     "job": "",
     "tab": "block",
 }
-_NAMES = (
-    *("job", "preset", *DIMS, *LAYOUT, *FACTS, "framework", "padding", "layer_split", "chunking", "rank"),
-    *(*STEP, *PIPELINE, *RUN, "gives", "tab"),
-)
-
 DEFAULTS: dict[str, object] = {
-    name: (_FIRST | _EMPTY)[name] if name in _FIRST | _EMPTY else default(name) for name in _NAMES
+    name: (_FIRST | _EMPTY).get(name, default(name)) for name in options_of("explorer")
 }
 """What the Explorer opens with: the table's defaults but for a first layout, and what is empty on a page."""
 
@@ -87,61 +83,6 @@ DOORS = {
 }
 """A question → the pictures that answer it, the first of which it opens on."""
 
-_LABELS = {
-    **{axis: axis.upper() for axis in AXES},
-    "sequence_parallel": "sequence parallel",
-    "kv_replication": "replicate KV heads",
-    "virtual_stages": "virtual stages per rank",
-    "zero": "ZeRO stage",
-    "order": "rank order",
-    "job": "the paper's jobs",
-    "gpus": "GPUs",
-    "gpus_per_node": "GPUs per node",
-    "seq_len": "sequence length",
-    "micro_batch": "micro-batch size",
-    "dp_replicate": "HSDP replicas",
-    "micro_batches": "micro-batches per step",
-    "global_batch": "global batch",
-    "batch_per_dp": "batch per DP group",
-    "batch_tokens": "global batch in tokens",
-    "quant_group": "quantisation group",
-    "padding": "vocabulary padding",
-    "layer_split": "layers per stage",
-    "chunking": "sequence chunks",
-    "rank": "rank shown",
-    "gpu": "GPU",
-    "recompute": "recomputation",
-    "schedule": "pipeline schedule",
-    "nc": "nc, micro-batches in a row",
-    "beside": "another below",
-    "time": "cursor at time",
-    "step": "cursor at step",
-    "dtype": "number format",
-    "cp_method": "CP attention",
-    "fault": "break on purpose",
-}
-"""What stands beside a control, where that is not its name."""
-
-_HINTS = {
-    **AXIS_TITLES,
-    "sequence_parallel": "shares the residual stream over TP",
-    "kv_replication": "when tp > n_kv_heads",
-    "dp_replicate": "dp_replicate: full copies of the model among the DP ranks, each shared by ZeRO",
-    "order": "fastest axis first",
-    "gpus": "empty: as many as ranks",
-    "quant_group": "weights that share a scale",
-    "job": "what the Llama 3 paper ran, with all its settings",
-    "framework": "whose rules judge the layout",
-    "rank": "in the Ranks tab, or click a cell there; whose group is drawn in a layer; of the engine dry",
-    "gpu": "whose HBM must hold it",
-    "recompute": "of activations",
-    "nc": "of the flexible schedule; empty: pp",
-    "time": "what every rank does then; or click in the picture",
-    "cp_method": "how CP ranks share attention",
-    "documents": "tokens of each, as 1000, 5000, 2192; one number repeats; each attends to its own",
-}
-"""What a control says under the mouse, where that is not its unit."""
-
 _TITLES = {
     "local": "local: one process",
     "processes": "processes: one per rank",
@@ -159,8 +100,8 @@ Group = dict[str, object]
 def control(name: str, **other: object) -> Control:
     """An option's control for the page; `other` adds to its properties or replaces them."""
     option = OPTIONS[name]
-    made: Control = {"name": name, "label": _LABELS.get(name, name), "kind": _KINDS.get(option.kind, "text")}
-    made["help"] = _HINTS.get(name, option.unit)
+    made: Control = {"name": name, "label": option.label or name, "kind": _KINDS.get(option.kind, "text")}
+    made["help"] = option.hint or option.unit
     if made["kind"] == "choice":
         made["options"] = [(choice, _TITLES.get(choice, choice)) for choice in option.choices]
     return made | other
@@ -183,6 +124,15 @@ def group(
     """Controls under a title. row: side by side, without a fold. tab: the only tab that shows them."""
     made = [control(each) if isinstance(each, str) else each for each in controls]
     return {"group": title, "controls": made, "open": opened, "row": row} | ({"tab": tab} if tab else {})
+
+
+def controls_in(one: Group) -> list[Control]:
+    return cast("list[Control]", one["controls"])
+
+
+def names_of(groups: Iterable[Group]) -> tuple[str, ...]:
+    """The names of all controls, in their order."""
+    return tuple(str(each["name"]) for one in groups for each in controls_in(one))
 
 
 def _paddings() -> dict[str, str]:
@@ -217,6 +167,9 @@ _MODES: dict[str | None, str] = {None: "the trainer's own"}
 _MODES |= {mode: mode for mode in OPTIONS["recompute"].choices}
 _AGAIN = choice("recompute", _MODES)
 _HOW: list[str | Control] = [_AGAIN, "schedule", _NC]
+
+_ELSEWHERE = ("gives", "tab")
+"""Options of the Explorer that its page sets without a control."""
 
 EXPLORER: list[Group] = [
     group(
@@ -287,7 +240,6 @@ EXPLORER: list[Group] = [
 """The Explorer's controls, in the order in which they are shown; a group with a tab is shown in that one,
 and repeats what it needs of the others."""
 
-MORE = ("micro_batch", "global_batch", "quant_group")
 _WHOSE: Titles = {"": "any", **{name: f.title for name, f in FRAMEWORKS.items()}}
 
 CLINIC: list[Group] = [
@@ -299,11 +251,23 @@ CLINIC: list[Group] = [
         *(*AXES, control("gpus", help=""), "seq_len"),
     ),
     group("Dimensions", *DIMS, opened=False),
-    group("Batch and quantisation", *MORE, opened=False),
+    group("Batch and quantisation", opened=False),
 ]
 """The fields beside the clinic's box, in their order."""
 
-COUNTS = {name for name in DEFAULTS if name in OPTIONS and OPTIONS[name].is_count and name != "zero"}
+
+def _place(function: str, groups: list[Group], last: str) -> None:
+    """Add a control to the group `last` for each option of a panel that has none yet."""
+    placed = {*_ELSEWHERE, *names_of(groups)}
+    found = next(one for one in groups if one["group"] == last)
+    rest = [control(name) for name in options_of(function) if name not in placed]
+    found["controls"] = [*controls_in(found), *rest]
+
+
+_place("explorer", EXPLORER, "Step")
+_place("clinic", CLINIC, "Batch and quantisation")
+
+COUNTS = {name for name in DEFAULTS if OPTIONS[name].is_count and name != "zero"}
 """Controls in which people type numbers."""
 
 _PADDED: dict[str | None, str] = {None: "none", **dict(list(_paddings().items())[2:])}
@@ -339,7 +303,7 @@ _LIVE: dict[str, Control] = {
 
 def knob_title(name: str) -> str:
     """The title of a live picture's knob."""
-    return _SHORT.get(name) or _LABELS.get(name, name)
+    return _SHORT.get(name) or OPTIONS[name].label or name
 
 
 def rung_name(knob: str, value: object, titled: bool = False) -> str:

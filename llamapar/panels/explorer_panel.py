@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import checked_options
+from llamapar.describe.arguments import named_options
 from llamapar.describe.keywords import ExplorerKeywords
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.describe.options import EXPORT_TITLES, OTHER_DEFAULTS, Values
+from llamapar.describe.option_rows import OTHER_DEFAULTS
+from llamapar.describe.options import EXPORT_TITLES, Values
 from llamapar.errors import LlamaparError
 from llamapar.figures import View
 from llamapar.figures.plan import Mark
@@ -59,7 +60,7 @@ class Explorer(Page[State]):
     answers = traitlets.Dict().tag(sync=True)
     planned = traitlets.Dict().tag(sync=True)
 
-    @checked_options
+    @named_options("explorer")
     def __init__(self, **values: Unpack[ExplorerKeywords]) -> None:
         self._runner = Runner(self._report)
         self._searcher = Searcher(self._show_search)
@@ -70,7 +71,7 @@ class Explorer(Page[State]):
 
     # -- from code -------------------------------------------------------------------------------
 
-    @checked_options
+    @named_options("explorer")
     def set(self, **values: Unpack[ExplorerKeywords]) -> None:
         """Set controls by name, like the mouse; an impossible value is shown with its reason.
 
@@ -328,7 +329,7 @@ STEPS: dict[str, Callable[[Explorer], None]] = {
 """Buttons that ask for no more than their name."""
 
 
-@checked_options
+@named_options("explorer")
 def explorer(model: ModelLike | None = None, **values: Unpack[ExplorerKeywords]) -> Explorer:
     """An Explorer on `model` (a preset's name, a config or a ModelConfig) with controls set.
 

@@ -17,7 +17,7 @@ from typing import Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import call_of, checked_options
+from llamapar.describe.arguments import call_of, named_options
 from llamapar.describe.keywords import LiveKeywords
 from llamapar.describe.models import PRESETS, ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
@@ -198,7 +198,7 @@ class Live(Undoing[LiveState]):
         super()._show(lambda _: state)
 
 
-@checked_options
+@named_options("live")
 def live(
     what: str | Record,
     model: ModelLike | None = None,
@@ -225,7 +225,7 @@ def _makers() -> dict[str, Callable[..., Record]]:
     return {call_of(found.make, {}).function: found.make for found in SUBJECTS.values()}
 
 
-@checked_options
+@named_options("live")
 def initial_live(
     what: str | Record | Call,
     model: ModelLike | None = None,

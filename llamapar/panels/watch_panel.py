@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import traitlets
 
-from llamapar.describe.arguments import checked_options
+from llamapar.describe.arguments import named_options
 from llamapar.describe.keywords import WatchKeywords
-from llamapar.describe.layout import Degrees, Layout, LayoutLike
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelLike
+from llamapar.describe.options import LAYOUT as DEGREES
 from llamapar.describe.options import Values
 from llamapar.errors import Choice, LlamaparError, one_of, whole
 from llamapar.figures import View, view
@@ -69,7 +70,7 @@ class Watch(Undoing[WatchState]):
             super()._press(kind, content, current)
 
 
-@checked_options
+@named_options("watch")
 def watch(
     program: ProgramLike,
     model: ModelLike | None = None,
@@ -103,7 +104,7 @@ def _recorded(program: object) -> Tape | None:
     return program.tape if isinstance(program, CellResult) else None
 
 
-@checked_options
+@named_options("watch")
 def initial_watch(
     state: State,
     program: ProgramLike,
@@ -116,7 +117,7 @@ def initial_watch(
     from llamapar.programs.cases import BREAK, CASES
 
     chosen, given = find_program(program), Values(options)
-    degrees = {name: given[name] for name in Degrees.__annotations__ if name in given}
+    degrees = {name: given[name] for name in DEGREES if name in given}
     laid = Layout.of(layout, **(degrees if layout is not None or degrees else _OPENS))
     values = usual() | {name: getattr(laid, name) for name in LAYOUT}
     ours = {name: known_programs()[name] for name in WATCHED}

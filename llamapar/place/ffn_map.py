@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.layout import Degrees, Layout, LayoutLike
+from llamapar.describe.keywords import Degrees
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Split
@@ -38,4 +39,4 @@ class FfnMap(Judged):
 @checked_options
 def ffn(model: ModelLike, layout: LayoutLike | None = None, **degrees: Unpack[Degrees]) -> FfnMap:
     """The FFN columns of each TP rank. Never refuses a layout: uneven shards are shown as torch cuts them."""
-    return FfnMap(find_model(model), Layout.of(layout, **degrees).tp)
+    return FfnMap(find_model(model), Layout.of(layout).tp)

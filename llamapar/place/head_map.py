@@ -8,11 +8,12 @@ from typing import NamedTuple, Unpack
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.cp_methods import CpMethod
-from llamapar.describe.layout import Degrees, Layout, LayoutLike
+from llamapar.describe.keywords import HeadsKeywords
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Split, kv_copies
-from llamapar.errors import Choice, LayoutError, flag
+from llamapar.errors import Choice, LayoutError
 from llamapar.records.tables import Judged, Record, cut, span
 
 from .sequence_map import SequenceMap, in_runs
@@ -235,15 +236,11 @@ class TradeMap(Record):
 def heads(
     model: ModelLike,
     layout: LayoutLike | None = None,
-    *,
-    kv_replication: bool = False,
-    interleave: bool = True,
-    **degrees: Unpack[Degrees],
+    **options: Unpack[HeadsKeywords],
 ) -> HeadMap:
     """The query and KV heads of each TP rank. Never refuses a layout: a cut head is shown as cut.
 
     kv_replication, interleave: as in HeadMap. Raises LayoutError only for bad input.
     """
-    flag("kv_replication", kv_replication)
-    flag("interleave", interleave)
-    return HeadMap(find_model(model), Layout.of(layout, **degrees).tp, kv_replication, interleave)
+    tp = Layout.of(layout).tp
+    return HeadMap(find_model(model), tp, options["kv_replication"], options["interleave"])

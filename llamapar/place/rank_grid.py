@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.layout import AXES, AXIS_TITLES, Coord, Degrees, Layout, LayoutLike
-from llamapar.describe.models import ModelLike
+from llamapar.describe.keywords import RanksKeywords
+from llamapar.describe.layout import AXES, AXIS_TITLES, Coord, Layout, LayoutLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Split
 from llamapar.errors import whole
@@ -91,14 +91,7 @@ def in_short(group: Sequence[int]) -> str:
 def ranks(
     layout: LayoutLike | None = None,
     rank: int = 0,
-    *,
-    model: ModelLike | None = None,
-    seq_len: int | None = None,
-    global_batch: int | None = None,
-    chunking: str = "head-tail",
-    layer_split: str = "balanced ends",
-    kv_replication: bool = False,
-    **degrees: Unpack[Degrees],
+    **options: Unpack[RanksKeywords],
 ) -> RankGrid:
     """The grid of all ranks with one of them chosen; instant at 2**20 ranks.
 
@@ -106,19 +99,20 @@ def ranks(
     that block. seq_len: tokens of a sequence; by default the model's longest. global_batch: sequences of a
     step. chunking, layer_split, kv_replication: as in `sequence`, `stages` and `heads`.
     """
-    layout = Layout.of(layout, **degrees)
+    layout = Layout.of(layout)
     rank = whole("rank", rank, 0, layout.world - 1)
     share = None
-    if model is not None:
-        found = find_model(model)
-        known = global_batch is not None  # else the batch is counted in the parts of DP
-        batch = Split(whole("global_batch", global_batch) if known else layout.dp, layout.dp)
-        held = heads(found, layout, kv_replication=kv_replication)
-        tokens = sequence(layout, found.max_seq_len if seq_len is None else seq_len, chunking=chunking)
-        layers = stages(found, layout, layer_split=layer_split)
-        share = share_of(
-            layout.coord_of(rank), held, tokens, layers, batch, "sequence" if known else BATCH_PART
-        )
+    if options["model"] is not None:
+        found = find_model(options["model"])
+        global_batch, seq_len = options["global_batch"], options["seq_len"]
+        # An unknown batch is counted in the parts of DP.
+        batch = Split(layout.dp if global_batch is None else global_batch, layout.dp)
+        held = heads(found, layout, kv_replication=options["kv_replication"])
+        length = found.max_seq_len if seq_len is None else seq_len
+        tokens = sequence(layout, length, chunking=options["chunking"])
+        layers = stages(found, layout, layer_split=options["layer_split"])
+        unit = BATCH_PART if global_batch is None else "sequence"
+        share = share_of(layout.coord_of(rank), held, tokens, layers, batch, unit)
     block = 1
     for axis in layout.axes:
         # More cells than that are neither legible nor quick to send to a browser.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import starmap
+from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.job import only_flexible
+from llamapar.describe.keywords import ScheduleKeywords
 from llamapar.describe.layout import Layout
+from llamapar.describe.options import Values
 from llamapar.errors import MAX_DEGREE, Choice, LayoutError, one_of, whole
 from llamapar.records.tables import plural
 
@@ -49,9 +52,7 @@ def own_name(name: str, virtual_stages: int) -> str:
 
 
 @checked_options
-def schedule(
-    name: str, *, pp: int = 1, virtual_stages: int | None = None, micro_batches: int, nc: int | None = None
-) -> Schedule:
+def schedule(name: str, **options: Unpack[ScheduleKeywords]) -> Schedule:
     """A published pipeline schedule as a table: for each rank, its operations in order.
 
     name: gpipe, 1f1b, interleaved-1f1b, looped-bfs, interleaved-zero-bubble, zbv, dualpipev, or flexible
@@ -61,7 +62,7 @@ def schedule(
     Raises LayoutError, with what would work, if the schedule is not defined for these numbers.
     """
     # Everything that can be refused by its numbers alone is refused here, before a table is made.
-    order, plan = _planned(name, pp, virtual_stages, micro_batches, nc)
+    order, plan = _planned(name, **Values(options))
     rows = tuple(tuple(starmap(Action, order.row(plan, rank))) for rank in range(plan.pp))
     own = plan.round if name == "flexible" else None
     made = Schedule(name, plan.pp, plan.virtual_stages, plan.micro_batches, order.placement, rows, own)

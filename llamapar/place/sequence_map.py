@@ -10,10 +10,11 @@ from itertools import accumulate
 from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.layout import Degrees, Layout, LayoutLike
+from llamapar.describe.keywords import SequenceKeywords
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.options import offer
 from llamapar.describe.splits import Split
-from llamapar.errors import Choice, LayoutError, one_of, shown, whole
+from llamapar.errors import Choice, LayoutError, shown, whole
 from llamapar.records.tables import Judged, cut, span
 from llamapar.records.trace import causal_pairs
 
@@ -214,17 +215,14 @@ class SequenceMap(Judged):
 def sequence(
     layout: LayoutLike | None = None,
     seq_len: int | None = None,
-    *,
-    chunking: str = "head-tail",
-    documents: tuple[int, ...] | None = None,
-    **degrees: Unpack[Degrees],
+    **options: Unpack[SequenceKeywords],
 ) -> SequenceMap:
     """The tokens and causal work of each CP rank. Raises LayoutError for bad input.
 
     seq_len: tokens of the sequence. chunking: "head-tail" or "contiguous".
     documents: tokens of each document in the sequence, which attends only to itself; None for one document.
     """
-    layout = Layout.of(layout, **degrees)
+    layout = Layout.of(layout)
     if layout.cp > MAX_CP:
         raise LayoutError(
             f"cp={layout.cp}: the sequence map lists at most {MAX_CP} ranks",
@@ -232,9 +230,9 @@ def sequence(
             [Choice.of(cp=MAX_CP)],
             "cp",
         )
-    one_of("chunking", chunking, CHUNKINGS)
-    found = SequenceMap(whole("seq_len", seq_len), layout.cp, chunking, layout.tp if layout.sp else 1)
-    apart = lengths(documents, found.seq_len)
+    shares = layout.tp if layout.sp else 1
+    found = SequenceMap(whole("seq_len", seq_len), layout.cp, options["chunking"], shares)
+    apart = lengths(options["documents"], found.seq_len)
     if apart and len(apart) > MAX_DOCUMENTS:
         raise LayoutError(
             f"{len(apart):,} documents: the sequence map tells at most {MAX_DOCUMENTS:,} apart",

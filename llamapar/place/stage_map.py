@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.layout import Degrees, Layout, LayoutLike
+from llamapar.describe.keywords import StagesKeywords
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import LAYER_SPLITS
@@ -132,14 +133,12 @@ def split_named(layer_split: str) -> str:
 def stages(
     model: ModelLike,
     layout: LayoutLike | None = None,
-    *,
-    layer_split: str = "balanced ends",
-    **degrees: Unpack[Degrees],
+    **options: Unpack[StagesKeywords],
 ) -> StageMap:
     """The layers of each pipeline stage.
 
     layer_split: a name of `splits.LAYER_SPLITS` or a framework's name. The default is the paper's: one layer
     fewer on the first and on the last stage. Raises LayoutError for a framework without a known rule.
     """
-    layout = Layout.of(layout, **degrees)
-    return StageMap(find_model(model), layout.pp, layout.virtual_stages, split_named(layer_split))
+    layout, split = Layout.of(layout), split_named(options["layer_split"])
+    return StageMap(find_model(model), layout.pp, layout.virtual_stages, split)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.layout import Degrees, Layout, LayoutLike
+from llamapar.describe.keywords import VocabKeywords
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.splits import Padding, Split
@@ -104,15 +105,13 @@ class VocabMap(Judged):
 def vocab(
     model: ModelLike,
     layout: LayoutLike | None = None,
-    *,
-    padding: str | Padding | None = None,
-    **degrees: Unpack[Degrees],
+    **options: Unpack[VocabKeywords],
 ) -> VocabMap:
     """The vocabulary rows of each TP rank. Raises LayoutError for bad input.
 
     padding: a Padding, a text such as "64" or "32*tp", a framework's name for its own rule, or None.
     """
-    made = VocabMap(find_model(model), Layout.of(layout, **degrees).tp, padding_rule(padding))
+    made = VocabMap(find_model(model), Layout.of(layout).tp, padding_rule(options["padding"]))
     if made.padded > MAX_SIZE:
         raise LayoutError(
             f"padding={made.padding} at tp={made.tp} makes {made.padded} rows, more than {MAX_SIZE}",

@@ -259,10 +259,6 @@ class Record:
         # Stored past the dataclass, since frozen records refuse assignment and `replace` must drop the call.
         return vars(self).get("_call")
 
-    def note(self, call: Call) -> None:
-        """Store the call that made the record."""
-        vars(self)["_call"] = call
-
     def live(self, **values: object) -> Any:
         """A live picture of the record with knobs: `lp.live(record, **values)`.
 

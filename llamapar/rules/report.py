@@ -11,10 +11,10 @@ from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.job import Job
-from llamapar.describe.keywords import CheckKeywords, CheckSettings, JobKeywords
+from llamapar.describe.keywords import CheckKeywords, CheckSettings
 from llamapar.describe.layout import AXES, LayoutLike
 from llamapar.describe.models import ModelLike
-from llamapar.describe.splits import Padding
+from llamapar.describe.options import Values
 from llamapar.errors import LayoutError
 from llamapar.frameworks import FRAMEWORKS, JUDGES, UNKNOWN, Framework, Verdict, habits_of, padding_rule
 from llamapar.frameworks import framework as find_framework
@@ -234,10 +234,7 @@ class Report(AsDict):
 def check(
     model: ModelLike,
     layout: LayoutLike | None = None,
-    *,
-    framework: str | None = None,
-    padding: str | Padding | None = None,
-    **known: Unpack[JobKeywords],
+    **options: Unpack[CheckKeywords],
 ) -> Report:
     """Judge `layout` for `model`. A layout that cannot work gives findings; only bad input raises.
 
@@ -245,16 +242,18 @@ def check(
         which also gives layout, facts and framework; arguments given here override it.
     framework: its rules decide `ok`; None judges the paper's own semantics.
     padding: vocabulary padding: a Padding, "none", or a framework's name.
-    known: degrees of the layout by name (tp=8, dp=2), which replace `layout` or some of its fields;
+    options: degrees of the layout by name (tp=8, dp=2), which replace `layout` or some of its fields;
         and facts of `Job`: gpus, gpus_per_node, seq_len, batch_tokens, batch_per_dp, micro_batch,
         global_batch, micro_batches, kv_replication, quant_group, gpu, precision, recompute, schedule, nc.
     gpu: its memory counts for the verdict too; without one a note lists the GPUs that it fits.
 
     Raises LayoutError or ModelError for input that is not a valid number, name or file.
     """
-    judge = find_framework(framework) if framework is not None else None
-    rule = padding_rule(padding) if padding is not None else None
-    return check_job(Job.of(model, layout, padding=rule, **known), judge)
+    facts = Values(options)
+    framework = facts.pop("framework")
+    if facts["padding"] is not None:
+        facts["padding"] = padding_rule(facts["padding"])
+    return check_job(Job.of(model, layout, **facts), framework and find_framework(framework))
 
 
 def check_job(job: Job, judge: Framework | None = None) -> Report:
@@ -266,12 +265,12 @@ def check_job(job: Job, judge: Framework | None = None) -> Report:
 
 
 @checked_options
-def require(model: ModelLike, layout: LayoutLike | None = None, **known: Unpack[CheckKeywords]) -> Report:
+def require(model: ModelLike, layout: LayoutLike | None = None, **options: Unpack[CheckKeywords]) -> Report:
     """The Report of `check` if it is ok; else raises a LayoutError that carries the whole report.
 
     One line for a training script: `lp.require("llama3.1-405b", {"tp": 8, ...}, gpus=world_size)`.
     """
-    report = check(model, layout, **known)
+    report = check(model, layout, **options)
     if not report.ok:
         raise report.refusal()
     return report

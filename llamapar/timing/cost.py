@@ -8,27 +8,28 @@ section 7); of these the first gather and the last reduction are exposed ("Scali
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from llamapar.count.flops import flops_a_token
 from llamapar.count.terms import Term
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.hardware import DEFAULT_GPU, Gpu, GpuLike, hardware
+from llamapar.describe.hardware import Gpu, hardware
 from llamapar.describe.job import Job
-from llamapar.describe.layout import Degrees, Layout, LayoutLike
+from llamapar.describe.keywords import CostKeywords, CostSettings
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
-from llamapar.describe.options import OPTIONS, offer
-from llamapar.errors import LayoutError, flag, one_of, real
-from llamapar.frameworks import Framework, habits_of, split_of
+from llamapar.describe.options import Values, offer
+from llamapar.errors import LayoutError, real
 from llamapar.frameworks import framework as find_framework
+from llamapar.frameworks import habits_of, split_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
 from llamapar.rules.report import check_job
 
-from .layer import FLASH, MOVED, PRECISIONS, Conditions, Pass
+from .layer import FLASH, PRECISIONS, Conditions, Pass
 from .profiles import Spread, spread_of
 from .step import Step
 
@@ -174,99 +175,12 @@ class Cost(Record):
         return self.title, head, rows, "\n".join(filter(None, (self.verdict, self.caveat)))
 
 
-CostSettings = TypedDict(
-    "CostSettings",
-    {
-        "layout": "LayoutLike",
-        "seq_len": "int",
-        "gpus": "int | None",
-        "micro_batch": "int",
-        "global_batch": "int | None",
-        "recompute": "str | None",
-        "schedule": "str",
-        "nc": "int | None",
-        "gpu": "GpuLike",
-        "precision": "str",
-        "kernels": "str | None",
-        "flash": "str",
-        "overlap_tp": "bool",
-        "float8_all_gather": "bool",
-        "kv_replication": "bool",
-        "layer_split": "str | Sequence[int] | None",
-        "cp_method": "str | None",
-        "imbalance": "float",
-        "flops": "str",
-        "profile": "str | None",
-        "framework": "str | Framework | None",
-        "tp": "int",
-        "cp": "int",
-        "pp": "int",
-        "dp": "int",
-        "dp_replicate": "int",
-        "sequence_parallel": "bool | None",
-        "virtual_stages": "int",
-        "zero": "int",
-        "order": "str",
-    },
-    total=False,
-)
-"""What `lp.cost` takes beside what `read_settings` read."""
-
-PlanSettings = TypedDict(
-    "PlanSettings",
-    {
-        "gpus": "int",
-        "seq_len": "int",
-        "global_batch": "int",
-        "gpu": "GpuLike",
-        "schedule": "str",
-        "precision": "str",
-        "kernels": "str | None",
-        "flash": "str",
-        "overlap_tp": "bool",
-        "cp_method": "str | None",
-        "kv_replication": "bool",
-        "grad_dtype": "str | None",
-        "profile": "str | None",
-        "headroom": "float",
-        "all_schedules": "bool",
-        "top": "int",
-        "framework": "str | Framework | None",
-        "progress": "Callable[[int, int], object] | None",
-        "cancel": "Callable[[], bool] | None",
-    },
-    total=False,
-)
-"""What `lp.plan` takes beside what `read_settings` read."""
-
-
 @takes_settings(CostSettings)
 @checked_options
 def cost(
     model: ModelLike,
     layout: LayoutLike | None = None,
-    *,
-    seq_len: int,
-    gpus: int | None = None,
-    micro_batch: int = 1,
-    global_batch: int | None = None,
-    recompute: str | None = None,
-    schedule: str = "1f1b",
-    nc: int | None = None,
-    gpu: GpuLike = DEFAULT_GPU,
-    precision: str = "bfloat16",
-    kernels: str | None = None,
-    flash: str = "fa3",
-    overlap_tp: bool = False,
-    float8_all_gather: bool = False,
-    kv_replication: bool = False,
-    layer_split: str | Sequence[int] | None = None,
-    cp_method: str | None = None,
-    imbalance: float = 1.0,
-    flops: str = "causal",
-    profile: str | None = None,
-    framework: str | Framework | None = None,
-    **degrees: Unpack[Degrees],
+    **options: Unpack[CostKeywords],
 ) -> Cost:
     """How long a step takes, term by term, from published constants alone; with a range.
 
@@ -289,37 +203,30 @@ def cost(
 
     Raises LayoutError for bad input, and if shards do not divide; LlamaparError for bad hardware.
     """
-    found = hardware(gpu)
-    for name, value in (("precision", precision), ("flash", flash), ("flops", flops)):
-        OPTIONS[name].chosen(value)
-    judge = None if framework is None else find_framework(framework)
-    usual = Conditions.of(judge, found, recompute, profile, cp_method)
-    one_of("kernels", kernels or usual.kernels, MOVED)
-    job = Job.of(
-        model,
-        Layout.of(layout, **degrees),
-        gpus=gpus,
-        seq_len=seq_len,
-        micro_batch=micro_batch,
-        global_batch=global_batch,
-        recompute=usual.recompute,
-        schedule=schedule,
-        kv_replication=flag("kv_replication", kv_replication),
-    )
+    found = hardware(options["gpu"])
+    judge = None if options["framework"] is None else find_framework(options["framework"])
+    usual = Conditions.of(judge, found, options["recompute"], options["profile"], options["cp_method"])
+    facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
+    job = Job.of(model, layout, recompute=usual.recompute, **facts)
     # The same words as `check` uses for this error, with its fixes.
-    if gpus is not None and job.gpus != job.layout.world:
+    if job.gpus is not None and job.gpus != job.layout.world:
         refused = next(finding for finding in check_job(job).arithmetic if finding.code == "LP001")
         raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")
     how = replace(
         usual,
-        precision=precision,
-        kernels=kernels or usual.kernels,
-        flash=flash,
-        overlap_tp=flag("overlap_tp", overlap_tp),
-        imbalance=real("imbalance", imbalance, 1 / MOST_UNEVEN, MOST_UNEVEN),
-        low_gather=flag("float8_all_gather", float8_all_gather),
+        precision=options["precision"],
+        kernels=options["kernels"] or usual.kernels,
+        flash=options["flash"],
+        overlap_tp=options["overlap_tp"],
+        imbalance=real("imbalance", options["imbalance"], 1 / MOST_UNEVEN, MOST_UNEVEN),
+        low_gather=options["float8_all_gather"],
     )
-    return cost_of(job, how, layer_split or split_of(judge), nc, flops)
+    split = options["layer_split"] or split_of(judge)
+    return cost_of(job, how, split, options["nc"], options["flops"])
+
+
+_JOB = ("gpus", "seq_len", "micro_batch", "global_batch", "schedule", "kv_replication")
+"""Options of `cost` that its job has as they are given."""
 
 
 def cost_of(

@@ -19,11 +19,12 @@ from llamapar.count.wire import PARTS, TRADES, Traffic
 from llamapar.count.wire import Collectives as Sent
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.cp_methods import CpMethod, method_named
-from llamapar.describe.hardware import DEFAULT_GPU, GpuLike, hardware
-from llamapar.describe.layout import Degrees, Layout, LayoutLike
+from llamapar.describe.hardware import hardware
+from llamapar.describe.keywords import InsideKeywords
+from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.models import model as find_model
-from llamapar.errors import ModelError, flag, whole
+from llamapar.errors import ModelError, whole
 from llamapar.place.cut import Cut
 from llamapar.records.tables import Record, human
 
@@ -207,24 +208,23 @@ class LayerSteps(Record):
 def inside(
     model: ModelLike,
     layout: LayoutLike | None = None,
-    *,
-    seq_len: int,
-    micro_batch: int = 1,
-    gpu: GpuLike = DEFAULT_GPU,
-    cp_method: str = "all_gather",
-    kv_replication: bool = False,
-    rank: int = 0,
-    **degrees: Unpack[Degrees],
+    **options: Unpack[InsideKeywords],
 ) -> LayerSteps:
     """One layer and one micro-batch, step by step, on the TP × CP group of `rank`.
 
     What a rank sends is that of `traffic("block", …)` in bfloat16. Seconds are the terms of `cost` without
     recomputation. Raises LayoutError for bad input, and if heads or seq_len do not divide.
     """
-    lay = Layout.of(layout, **degrees)
-    how = Conditions(hardware(gpu), recompute="none", cp_method=method_named(cp_method))
-    copies = flag("kv_replication", kv_replication)
-    return inside_of(find_model(model), lay, whole("seq_len", seq_len), micro_batch, how, copies, rank)
+    method = method_named(options["cp_method"])
+    return inside_of(
+        find_model(model),
+        Layout.of(layout),
+        options["seq_len"],
+        options["micro_batch"],
+        Conditions(hardware(options["gpu"]), recompute="none", cp_method=method),
+        options["kv_replication"],
+        options["rank"],
+    )
 
 
 def inside_of(

@@ -12,16 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Unpack, cast
 
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.hardware import DEFAULT_GPU, Gpu, GpuLike, hardware
+from llamapar.describe.hardware import Gpu, hardware
 from llamapar.describe.job import Job
+from llamapar.describe.keywords import PlanKeywords, PlanSettings
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
-from llamapar.describe.options import OPTIONS
-from llamapar.errors import LlamaparError, flag, real, whole
+from llamapar.describe.options import OPTIONS, Values
+from llamapar.errors import LlamaparError, real, whole
 from llamapar.frameworks import Framework, recompute_of, split_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
@@ -31,10 +32,10 @@ from llamapar.rules.report import check_job
 from llamapar.rules.severity import codes, severities
 from llamapar.rules.table import ERROR
 
-from .cost import Cost, PlanSettings, cost_of
+from .cost import Cost, cost_of
 from .layer import Conditions
 from .ranking import TIGHT, Ranked, losses_and_gains, placed
-from .search import EVERY_SCHEDULE, HEADROOM, Candidate, Degrees, candidates, splits_of, unsearched
+from .search import EVERY_SCHEDULE, Candidate, Degrees, candidates, splits_of, unsearched
 
 JUDGED, MOST_JUDGED = 24, 200
 """How many passing layouts the full functions judge, and how many if few of them leave the headroom."""
@@ -211,24 +212,9 @@ def plan(
     model: ModelLike,
     gpus: int,
     *,
-    seq_len: int,
-    global_batch: int,
-    gpu: GpuLike = DEFAULT_GPU,
-    schedule: str = "1f1b",
-    precision: str = "bfloat16",
-    kernels: str | None = None,
-    flash: str = "fa3",
-    overlap_tp: bool = False,
-    cp_method: str | None = None,
-    kv_replication: bool = False,
-    grad_dtype: str | None = None,
-    profile: str | None = None,
-    headroom: float = HEADROOM,
-    all_schedules: bool = False,
-    top: int = 10,
-    framework: str | Framework | None = None,
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
+    **options: Unpack[PlanKeywords],
 ) -> Plan:
     """Layouts of some GPUs for a fixed batch, the fastest first: legal by `check`, timed by `cost`.
 
@@ -249,35 +235,28 @@ def plan(
     recomputation; with a framework, only its ZeRO stages, layer splits and HSDP.
     Raises LayoutError for bad input; LlamaparError for bad hardware.
     """
-    found = hardware(gpu)
-    for name, value in (("precision", precision), ("flash", flash)):
-        OPTIONS[name].chosen(value)
-    judge = None if framework is None else find_framework(framework)
-    job = Job.of(
-        model,
-        Layout(),
-        gpus=whole("gpus", gpus, 1, OPTIONS["gpus"].most),
-        seq_len=seq_len,
-        global_batch=global_batch,
-        micro_batch=1,
-        schedule=schedule,
-        gpu=found,
-        grad_dtype=grad_dtype,
-        kv_replication=flag("kv_replication", kv_replication),
-        cp_method=cp_method,
-    )
+    found = hardware(options["gpu"])
+    judge = None if options["framework"] is None else find_framework(options["framework"])
+    facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
+    gpus = whole("gpus", gpus, 1, OPTIONS["gpus"].most)
+    job = Job.of(model, Layout(), gpus=gpus, micro_batch=1, gpu=found, **facts)
+    usual = Conditions.of(judge, found, "selective", options["profile"], options["cp_method"])
     how = replace(
-        Conditions.of(judge, found, "selective", profile, cp_method),
-        precision=precision,
-        flash=flash,
-        overlap_tp=flag("overlap_tp", overlap_tp),
+        usual,
+        precision=options["precision"],
+        flash=options["flash"],
+        overlap_tp=options["overlap_tp"],
+        kernels=options["kernels"] or usual.kernels,
     )
-    how = replace(how, kernels=kernels or how.kernels)
-    free = real("headroom", headroom, 0.0, found.hbm_bytes / GIB)
-    others = EVERY_SCHEDULE if flag("all_schedules", all_schedules) else ()
-    schedules = (schedule, *(name for name in others if name != schedule))
+    free = real("headroom", options["headroom"], 0.0, found.hbm_bytes / GIB)
+    others = EVERY_SCHEDULE if options["all_schedules"] else ()
+    schedules = (job.schedule, *(name for name in others if name != job.schedule))
     question = PlanQuestion(job, how, judge, schedules, round(free * (GIB if free >= 1 else found.hbm_bytes)))
-    return search(question, whole("top", top), progress, cancel)
+    return search(question, options["top"], progress, cancel)
+
+
+_JOB = ("seq_len", "global_batch", "schedule", "grad_dtype", "kv_replication", "cp_method")
+"""Options of `plan` that its job has as they are given."""
 
 
 def search(
