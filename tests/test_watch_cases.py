@@ -17,7 +17,6 @@ from llamapar.panels.watch_panel import Watch, watch
 from llamapar.programs import FAULTS, PROGRAMS
 from llamapar.programs.cases import BREAK, CASES, HAPPENED, WRITE, Case
 from test_watch import BEGINS, shared_tapes, step_of
-from wire import deliver
 
 __all__ = ["shared_tapes"]
 pytestmark = pytest.mark.usefixtures("shared_tapes")
@@ -182,34 +181,6 @@ def test_nothing_brings_back_what_stood_before(name: str) -> None:
     assert (panel.code, panel.film) == (code, film)
     assert panel.payload["verdict"] is None
     assert panel.payload["says"] == ""
-
-
-def test_changes_over_cases_are_taken_back_one_by_one() -> None:
-    panel = watch("mlp", tp=2)
-    case = PUZZLES["write_mask"]
-    changes: list[dict[str, Any]] = [
-        {"case": "write_mask"},
-        {"source": case.solved},
-        {"tp": 2},
-        {"case": "torchtitan_tp16"},
-        {"case": "drop_all_reduce"},
-        {"program": "block"},
-        {"case": "write_chunk_order"},
-        {"case": ""},
-    ]
-    seen = [(panel.code, panel.payload["values"], panel.payload["verdict"])]
-    for change in changes:
-        panel.set(**change)
-        seen.append((panel.code, panel.payload["values"], panel.payload["verdict"]))
-    panel.set(tp=panel.payload["values"]["tp"])
-    assert panel.past == len(changes), "what changes nothing is no step"
-    for before in reversed(seen[:-1]):
-        deliver(panel, {"kind": "undo", "seq": panel.payload["seq"], "id": "u"})
-        assert (panel.code, panel.payload["values"], panel.payload["verdict"]) == before
-    assert panel.past == 0
-    panel.set(case="torchtitan_tp16")
-    panel.set(program="loss")
-    assert panel.code == "lp.watch('loss', tp=2)", "another program leaves the case"
 
 
 @pytest.mark.parametrize(
