@@ -107,7 +107,6 @@ def test_a_question_is_kept_and_comes_back_with_its_pictures(tmp_path: Path) -> 
         slips=(("a", "why not"),),
         shows=view,
         veiled=wrong,
-        marked=lambda guess: wrong if guess == "a" else view,
     )
     items = {"x": kept.keep(item), "y": kept.keep(Item("What?", record))}
     (tmp_path / "kept.json").write_text(json.dumps(items))

@@ -1,8 +1,8 @@
 """Questions whose truth only PyTorch computes, as plain values: `record.py` writes them, the page reads them.
 
-A question is kept with its truth, its choices and hints, and its pictures: the one before a guess, the one
-after it, and where there are choices the one of each wrong choice. A question that judges answers by a
-function of its own, or whose answer is placed on a board, cannot be kept.
+A question is kept with its truth, its choices and hints, and its pictures: the one before a guess and
+the one after it. A question that judges answers by a function of its own, or whose answer is placed on a
+board, cannot be kept.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ def keep(item: Item) -> Kept:
     text = repr(said)
     if ast.literal_eval(text) != said:
         raise ValueError(f"{item.text}: its values are not plain")
-    marked = {repr(value): _plain(item.marked(value)) for value, *_ in item.choices} if item.marked else {}
-    pictures = {"picture": _plain(item.picture), "veiled": _plain(item.veiled), "marked": marked}
-    return {"said": text, "judged": item.judged, **pictures}
+    return {
+        "said": text,
+        "judged": item.judged,
+        "picture": _plain(item.picture),
+        "veiled": _plain(item.veiled),
+    }
 
 
 def kept_items(path: Path) -> dict[str, Item]:
@@ -44,12 +47,8 @@ def kept_items(path: Path) -> dict[str, Item]:
 
 def _item(kept: Mapping[str, object]) -> Item:
     said = ast.literal_eval(str(kept["said"]))
-    picture, marked = _view(kept["picture"]), kept["marked"]
-    assert isinstance(marked, dict)
-    pictures = {value: _view(shown) for value, shown in marked.items()}
-    shows = {"shows": picture} if kept["judged"] else {"truth": picture}
-    draws = {"marked": lambda guess: pictures.get(repr(guess), picture)} if pictures else {}
-    return Item(**(said | shows | draws), veiled=_view(kept["veiled"]))
+    shown = "shows" if kept["judged"] else "truth"
+    return Item(**(said | {shown: _view(kept["picture"])}), veiled=_view(kept["veiled"]))
 
 
 def _plain(view: View | None) -> object:

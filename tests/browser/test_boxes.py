@@ -162,7 +162,7 @@ def test_an_exercise_wrong_a_hint_then_right(notebook: Notebook) -> None:
     expect(task.locator(".lp-hints li")).to_have_text("32 ranks for 8 KV heads are 4 copies of each.")
     task.locator("input").fill("20–23")
     press(notebook, EXERCISE, "check")
-    expect(says(notebook, EXERCISE)).to_contain_text("That is it.")
+    expect(says(notebook, EXERCISE)).to_contain_text("That is it: [20, 21, 22, 23].")
     expect(task.locator(".lp-figure .main-svg").first).to_be_visible()
     told = notebook.page.evaluate(ASK, "exercises.progress().rows[-1][1:3]")
     assert eval(told)[1].endswith("1 right")
