@@ -26,6 +26,7 @@ LISTED = {
 }
 
 
+PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="docs/api/rules.md"))
 TOOL = runpy.run_path(str(PROJECT / "tools" / "api.py"), run_name="api")
 
 
@@ -64,7 +65,10 @@ def test_signatures_are_those_that_shift_tab_shows() -> None:
 
 def test_a_name_of_the_reference_leads_to_its_entry_on_the_site() -> None:
     row = "| [`lp.check`](../../llamapar/rules/report.py) | Judge. |\n"
-    shown = TOOL["on_page_markdown"](row, SimpleNamespace(file=SimpleNamespace(src_uri="docs/api/rules.md")))
+    home = "llamapar.timing.cost.Cost"
+    shown = TOOL["on_page_markdown"](f"| [`{home}`](../../llamapar/timing/cost.py) | A step. |\n", PAGE)
+    assert shown == f"| [`{home}`][{home}] | A step. |\n\n::: {home}\n"
+    shown = TOOL["on_page_markdown"](row, PAGE)
     assert shown == "| [`lp.check`][llamapar.check] | Judge. |\n\n::: llamapar.check\n"
     other = SimpleNamespace(file=SimpleNamespace(src_uri="docs/memory.md"))
     assert TOOL["on_page_markdown"](row, other) == row
