@@ -10,7 +10,7 @@ import pytest
 
 import llamapar as lp
 from inputs import words
-from llamapar.count.reconciliation import PEERS, by_step
+from llamapar.count.reconciliation import by_step
 from llamapar.figures import memory, style
 from llamapar.figures.draw import Rows
 from llamapar.frameworks import FRAMEWORKS
@@ -32,10 +32,6 @@ MEMORY = {
     "megatron": lp.memory("llama3.1-405b", PAPER, seq_len=8192, accounting="megatron"),
     "deep": lp.memory(DEEP, {"pp": 512}, seq_len=64),
 }
-RECONCILED = {
-    f"{key[0]} {key[1:]}": lp.reconcile(key[0], dict(zip(lp.AXES, key[1:5], strict=True)), seq_len=key[5])
-    for key in PEERS
-}
 LOADED = {
     "incident": lp.loading("llama3.1-405b-mp16", nodes=4),
     "70b": lp.loading("llama3.1-70b", nodes=2, memory_gib=32),
@@ -46,7 +42,6 @@ LOADED = {
 }
 EVERY: dict[str, Any] = {
     **{f"memory {name}": record for name, record in MEMORY.items()},
-    **{f"waterfall {name}": record for name, record in RECONCILED.items()},
     **{f"loading {name}": record for name, record in LOADED.items()},
 }
 
@@ -114,58 +109,6 @@ def test_summary_of_memory() -> None:
     )
     hover = next(t for t in bars(MEMORY["8b"]) if t["name"] == "optimizer")["hovertext"]
     assert hover == ["stage 0 · optimizer 11.22 GiB<br>master weights 3.74 GiB<br>optimizer states 7.48 GiB"]
-
-
-# -- the waterfall ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", RECONCILED)
-def test_lanes_lead_from_ours_to_each_tools_total(name: str) -> None:
-    record = RECONCILED[name]
-    ours = record.ours.total_bytes / GIB
-    room = lp.view(record).spec["layout"]["xaxis"]["range"][1] / 1.02
-    lanes: dict[int, list[tuple[float, float, float]]] = {}
-    for trace in bars(record):
-        for y, base, x in zip(trace["y"], trace["base"], trace["x"], strict=True):
-            lanes.setdefault(round(y), []).append((y, base, base + x))
-    for row, tool in enumerate(record.tools):
-        at = ours
-        for _, start, stop in sorted(lanes.get(row, [])):
-            if max(at, stop) < room - 1e-6:
-                assert at == pytest.approx(start, abs=0.02) or at == pytest.approx(stop, abs=0.02)
-                at = stop if at == pytest.approx(start, abs=0.02) else start
-        if tool.total_bytes / GIB < room and all(stop < room for _, _, stop in lanes.get(row, [])):
-            assert at == pytest.approx(tool.total_bytes / GIB, abs=0.05), tool.name
-    marks = next(t for t in lp.view(record).spec["data"] if t["type"] == "scatter")
-    totals = [tool.total_bytes / GIB for tool in record.tools]
-    assert marks["x"] == pytest.approx([total for total in totals if total <= room])
-
-
-def test_tools_that_all_lie_beyond_the_edge_leave_ours_alone() -> None:
-    record = lp.reconcile("llama3.1-70b", tp=1, pp=16, dp=8, seq_len=8192)
-    assert not [tool for tool in record.tools if tool.total_bytes < 1.5 * record.ours.total_bytes]
-    summary = lp.view(record).summary
-    assert summary.startswith("llama3.1-70b, tp=1 cp=1 pp=16 dp=8, seq_len=8192, micro_batch=1")
-
-
-def test_a_bar_says_in_words_what_a_tool_counts_more_or_less_of() -> None:
-    record = RECONCILED["llama3.1-405b (8, 1, 16, 128, 8192)"]
-    said = [text for trace in bars(record) for text in trace["hovertext"]]
-    tool = next(tool for tool in record.tools if tool.name == "Megatron-LM")
-    size = dict(tool.steps)["activations"] / GIB
-    more = "more" if size > 0 else "less"
-    assert f"Megatron-LM counts {abs(size):,.2f} GiB {more}: activations<br>{tool.note}" in said
-    assert {trace["name"] for trace in bars(record)} <= set(memory.SAID.values())
-    note = " ".join(lp.view(record).spec["layout"]["title"]["subtitle"]["text"].split("<br>"))
-    assert note.endswith("a bar is what the tool counts more or less of, and the mark is its total")
-
-
-def test_totals_out_of_the_picture_have_an_arrow() -> None:
-    record = RECONCILED["llama3.1-405b (8, 1, 16, 128, 8192)"]
-    labels = lp.view(record).spec["layout"]["yaxis"]["ticktext"]
-    assert labels[0] == "Vizuara planner  <b>12.9</b>"
-    assert labels[-2:] == ["Calculon  <b>765.9 →</b>", "EleutherAI cookbook  <b>7,095.1 →</b>"]
-    assert lp.view(record).summary == str(record)
 
 
 # -- loading ---------------------------------------------------------------------------------------
@@ -256,6 +199,6 @@ def test_form(name: str) -> None:
 
 
 def test_colours_of_parts_are_no_axis_colours() -> None:
-    used = {colour for colour, _ in memory.PARTS.values()} | set(memory.STEPS.values())
+    used = {colour for colour, _ in memory.PARTS.values()}
     assert not used & set(style.COLOURS.values())
     assert len({colour for colour, _ in memory.PARTS.values()}) == len(memory.PARTS)

@@ -27,7 +27,7 @@ GROUPS = {
     ),
     "assumed": ("allocator (assumed)", "CUDA context (assumed)"),
 }
-"""Step of a waterfall → the terms of a breakdown that it adds up."""
+"""Part of a total that a tool may report → the terms of a breakdown that it adds up."""
 
 FINE = {
     "parameters": ("parameters",),
@@ -105,6 +105,8 @@ class Tool:
 class Reconciliation(Record):
     """The total of our worst stage, and every tool's beside it, smallest first."""
 
+    _left = True
+
     title: str
     ours: Breakdown
     tools: tuple[Tool, ...]
@@ -123,7 +125,7 @@ class Reconciliation(Record):
 
 
 def by_step(found: Breakdown, steps: Mapping[str, tuple[str, ...]] = GROUPS) -> dict[str, int]:
-    """The breakdown's bytes by the steps of a waterfall."""
+    """The breakdown's bytes by the parts that tools report."""
     return {group: found.bytes(*names) for group, names in steps.items()}
 
 

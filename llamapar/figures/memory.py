@@ -1,19 +1,16 @@
-"""Memory as pictures: stacked bars for each stage against the HBM, and steps from our total to each tool's.
+"""Memory as a picture: stacked bars for each stage against the HBM.
 
 The parts use Paul Tol's muted colours (colour-blind-safe); the axes' colours are not used here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from llamapar.count.reconciliation import FINE, GROUPS, Reconciliation, Tool
 from llamapar.count.terms import GIB, Breakdown, Memory
 from llamapar.diagnosis.limits import Allocation
 
 from . import draw, style
 from .chart import Chart
-from .draw import Bar, Rows
+from .draw import Rows
 from .style import Spec
 
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -45,30 +42,11 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
 _OF_TOKENS = {"logits and loss": "logits", "activations": "activation"}
 """Part of a bar → the word in the name of each of its tensors; other tensors are weights."""
 
-STEPS = {
-    "states": "#44AA99",
-    "activations": "#DDCC77",
-    "buffers and assumed": "#AA4499",
-    "not told apart": style.PAD,
-}
-"""Step of a waterfall → its colour; what a tool does not tell apart is crossed out."""
-
 LABELLED = 16
 """Most stages whose total is written under the bar."""
 
 DRAWN = 64
 """Most stages drawn: past it the first ones and the last."""
-
-SAID = {
-    "states": "weights and optimizer",
-    "activations": "activations",
-    "buffers and assumed": "buffers, reserve",
-    "not told apart": "it does not say what",
-}
-"""Step of a waterfall → what it is called in the legend."""
-
-_BEYOND = 1.5
-"""A total past so many times ours leaves the picture of a reconciliation, with an arrow."""
 
 
 def _gib(n: int) -> str:
@@ -185,79 +163,3 @@ def _hover(stage: Breakdown, part: str, names: tuple[str, ...]) -> str:
     terms = [t for t in stage.terms if t.name in names or t.name.partition(":")[0] in names]
     lines = [f"{t.name} {_gib(t.bytes)}" for t in terms] if len(terms) > 1 else []
     return "<br>".join([f"stage {stage.stage} · {part} {_gib(stage.bytes(*names))}", *lines])
-
-
-# -- every tool beside ours ------------------------------------------------------------------------
-
-
-def waterfall(record: Reconciliation) -> tuple[Spec, str]:
-    """A row for each tool, with one lane for each step from our total (dashed line) to the tool's total
-    (mark).
-    """
-    ours, n = record.ours.total_bytes, len(record.tools)
-    near = [tool.total_bytes for tool in record.tools if tool.total_bytes < _BEYOND * ours]
-    widest = max([_BEYOND * ours, *near])
-    marks = [(row, tool) for row, tool in enumerate(record.tools) if tool.total_bytes <= widest]
-    totals = draw.scatter(
-        "markers",
-        [draw.number(tool.total_bytes / GIB) for _, tool in marks],
-        [row for row, _ in marks],
-        marker={"symbol": "line-ns", "size": 20, "line": {"width": 3, "color": style.WARN}},
-        hovertext=[f"{tool.name}: {_gib(tool.total_bytes)}" for _, tool in marks],
-        **draw.legend("the tool's total"),
-    )
-    labels = [
-        f"{tool.name}  <b>{tool.total_bytes / GIB:,.1f}{' →' if tool.total_bytes > widest else ''}</b>"
-        for tool in record.tools
-    ]
-    above = {"yref": "paper", "yanchor": "bottom", "font": {"size": 11}}
-    return Chart(
-        kind="waterfall",
-        title="What each tool says of a GPU's memory, from our total to its own",
-        note=f"{record.title.partition(':')[0]}. A row starts at our total, the dashed line; a bar is what "
-        "the tool counts more or less of, and the mark is its total",
-        data=[*_steps(record, widest), totals],
-        layout={
-            "widest": "x" * 26,
-            "xaxis": draw.axis("GiB", [0, draw.number(widest * 1.02 / GIB)]),
-            "yaxis": draw.downward(draw.axis("tool, and its GiB", [-0.5, n - 0.5]))
-            | draw.ticks(range(n), labels),
-            "shapes": [draw.rule("x", ours / GIB, color=style.LINE)],
-            "annotations": [draw.label(f"ours: {_gib(ours)}", ours / GIB, 1, **above)],
-        },
-        head=str(record),
-    ).drawn()
-
-
-def _steps(record: Reconciliation, widest: float) -> Iterator[Spec]:
-    """A trace for each kind of step; each bar starts where the tool's previous one ended."""
-    bars: dict[str, list[tuple[Bar, float]]] = {name: [] for name in STEPS}
-    for row, tool in enumerate(record.tools):
-        at, steps = record.ours.total_bytes, _lanes(tool)
-        for lane, (what, size) in enumerate(steps.items()):
-            start, stop = (min(end, widest) / GIB for end in sorted((at, at + size)))
-            wide = 0.8 / len(steps)
-            more = "more" if size > 0 else "less"
-            note = f"<br>{tool.note}" if tool.note else ""
-            hover = f"{tool.name} counts {abs(size) / GIB:,.2f} GiB {more}: {SAID[what]}{note}"
-            bars[what].append((Bar(row - 0.4 + (lane + 0.5) * wide, start, stop, hover), wide))
-            at += size
-    for what, made in bars.items():
-        if made:
-            pattern = {"pattern": style.CUT_PATTERN} if what == "not told apart" else {}
-            marker = {"color": STEPS[what], **pattern}
-            trace = draw.bars([bar for bar, _ in made], len(record.tools), marker, **draw.legend(SAID[what]))
-            yield trace | {"width": [wide for _, wide in made]}
-
-
-def _lanes(tool: Tool) -> dict[str, int]:
-    """The tool's steps under the names of STEPS; steps too small to see are left out."""
-    found: dict[str, int] = {}
-    for what, size in tool.steps:
-        name = what if what in STEPS else "not told apart"
-        if what in FINE and what not in GROUPS:
-            name = "states"
-        elif name != what and set(what.split(", ")) <= {"buffers", "assumed", "rounding"}:
-            name = "buffers and assumed"
-        found[name] = found.get(name, 0) + size
-    return {what: size for what, size in found.items() if abs(size) >= GIB / 200}

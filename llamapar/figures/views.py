@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llamapar.count import Memory, Reconciliation
+from llamapar.count import Memory
 from llamapar.count.wire import Traffic
 from llamapar.count.zero_map import ZeroMap
 from llamapar.diagnosis import Explanation
@@ -89,7 +89,6 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     Trace: traffic.trace,
     Tape: tape.picture,
     Memory: memory.picture,
-    Reconciliation: memory.waterfall,
     Cost: cost.picture,
     Plan: plan.picture,
     Explanation: diagnosis.picture,
@@ -101,8 +100,8 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, TradeMap, StageMap, LayerSteps, RankGrid,
-    ZeroMap, Traffic, Trace, Tape, Memory, Reconciliation, Loading, Cost, Plan,
-    Explanation, LossCurve, Schedule, Timeline, Timelines or Moment.
+    ZeroMap, Traffic, Trace, Tape, Memory, Loading, Cost, Plan, Explanation, LossCurve, Schedule, Timeline,
+    Timelines or Moment.
 
     A run's result and the value of `with lp.record()` are drawn as their `trace`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.
