@@ -417,7 +417,7 @@ def test_accelerates_file_and_a_recipe_beside_a_launch_are_read(tmp_path: Path) 
     assert fields(lp.read_settings(files[1]), "zero= gpus=") == "zero=open gpus=open"
 
 
-def test_what_a_comment_behind_a_backslash_cuts_off_leaves_no_default() -> None:
+def test_what_a_comment_behind_a_backslash_cuts_off_is_not_known() -> None:
     script = """deepspeed --include localhost:0,1 train.py \\
     # how much at once
     --per_device_train_batch_size 14 \\
@@ -425,9 +425,9 @@ def test_what_a_comment_behind_a_backslash_cuts_off_leaves_no_default() -> None:
     --deepspeed configs/zero2.json
 """
     settings = lp.read_settings(text=script)
-    assert fields(settings, "gpus= micro_batch= zero=") == "gpus=2 micro_batch=14 zero=open"
-    assert settings.unread == ("--per_device_train_batch_size",)
-    assert settings.unknown["micro_batches"] == "--per_device_train_batch_size (text.sh:3) may say it"
+    assert fields(settings, "gpus= micro_batch= zero=") == "gpus=2 micro_batch=open zero=open"
+    told = "--per_device_train_batch_size is '$14, behind a comment' (text.sh:3)"
+    assert settings.unknown["micro_batch"] == told
 
 
 def test_a_default_does_not_count_where_something_else_may_say_it() -> None:

@@ -111,16 +111,22 @@ def script_flags(script: Script, name: str, *marks: str) -> Flags | None:
     that contains flags.
     """
     commands = [c.words for c in script.commands if c.words[0].text != "echo"]
-    read = [flags_of(words, name) for words in commands]
-    found = [flags for flags in read if flags.get(*marks)]
-    if not found:
-        read = [flags_of(words, name) for words in script.variables.values()]
-        if any(flags.get(*marks) for flags in read):
-            found = [flags for flags in read if any(entry.path.startswith("--") for entry in flags.entries)]
-    one = as_one(found)
-    # A comment between continued lines ends their command, and what follows it begins with an argument.
-    cut = next((words[0] for words in commands if words[0].text.startswith("--")), None)
-    return replace(one, unresolved=one.unresolved or cut) if one is not None and cut is not None else one
+    read = [_behind_a_comment(flags_of(words, name)) for words in commands]
+    if any(flags.get(*marks) for flags in read):
+        found = [flags for flags in read if flags.get(*marks) or flags.words[0].text.startswith("--")]
+        return as_one(found)
+    read = [flags_of(words, name) for words in script.variables.values()]
+    if any(flags.get(*marks) for flags in read):
+        return as_one(flags for flags in read if any(entry.path.startswith("--") for entry in flags.entries))
+    return None
+
+
+def _behind_a_comment(flags: Flags) -> Flags:
+    """The arguments, unknown if they are no command's: a comment between continued lines ends the command."""
+    if not flags.words[0].text.startswith("--"):
+        return flags
+    cut = (replace(entry, value=f"${entry.value}, behind a comment") for entry in flags.entries)
+    return replace(flags, entries=tuple(cut))
 
 
 _PROGRAM = re.compile(
