@@ -253,7 +253,8 @@ def check(
     framework = facts.pop("framework")
     if facts["padding"] is not None:
         facts["padding"] = padding_rule(facts["padding"])
-    return check_job(Job.of(model, layout, **facts), framework and find_framework(framework))
+    judge = None if framework is None else find_framework(framework)
+    return check_job(Job.of(model, layout, **facts), judge)
 
 
 def check_job(job: Job, judge: Framework | None = None) -> Report:
