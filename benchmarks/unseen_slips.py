@@ -123,7 +123,7 @@ def _run(answer: Connection, package: Path, slip: Slip, engines: Sequence[str]) 
             says = [f"not exercised: {what}" for what in run.untouched]
         else:
             raised = (f"rank {rank} raises {_first_line(error)}" for rank, error in run.errors.items())
-            says = [next(raised, run.difference)]
+            says = [next(raised, run.where)]
         found[engine] = {"noticed": not run.ok, "says": says}
     answer.send(found)
 

@@ -36,13 +36,11 @@ if TYPE_CHECKING:
     from .diagnosis.debugging import Debugged, debug
     from .diagnosis.error_hook import watch_errors
     from .errors import CheckpointError, LayoutError, ModelError, PeerError
-    from .execution.dry_run import DryRun
     from .execution.execute import run, tape
-    from .execution.module_result import ModuleResult
     from .execution.modules import compare
     from .execution.recorder import record
     from .execution.replies import Cancelled, RankFailure
-    from .execution.run_result import RunResult
+    from .execution.result import Absent
     from .execution.shrinking import shrink
     from .figures import View, view
     from .frameworks import FRAMEWORKS
@@ -75,11 +73,11 @@ __all__ = [
     "FRAMEWORKS",
     "JOBS",
     "PRESETS",
+    "Absent",
     "Cancelled",
     "CheckpointError",
     "Debugged",
     "Diagnosis",
-    "DryRun",
     "Explanation",
     "Job",
     "Layout",
@@ -89,13 +87,11 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "ModelLike",
-    "ModuleResult",
     "Padding",
     "PeerError",
     "RankFailure",
     "Report",
     "RopeScaling",
-    "RunResult",
     "Schedule",
     "Settings",
     "View",

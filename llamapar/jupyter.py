@@ -26,7 +26,7 @@ from llamapar.figures import view
 from llamapar.frameworks import framework as find_framework
 
 if TYPE_CHECKING:
-    from llamapar.execution.cell_result import CellResult
+    from llamapar.execution.result import Result
 
 Failure = str | BaseException | newest.Failed
 """A text, an error, or a result that is not ok."""
@@ -80,7 +80,7 @@ class LlamaparMagics(Magics):
 
     def __init__(self, shell: InteractiveShell | None = None) -> None:
         super().__init__(shell)
-        self.on_ranks: CellResult | None = None
+        self.on_ranks: Result | None = None
         self.unnumbered: dict[int, str] = {}
 
     def after(self, result: ExecutionResult) -> None:
@@ -95,9 +95,9 @@ class LlamaparMagics(Magics):
                 # An assertion about a run that failed in this cell says less than the run.
                 if not (isinstance(error, AssertionError) and newest.newest() is not self.seen):
                     newest.note(error)
-            elif number is not None and self.on_ranks and not self.on_ranks.ok:
+            elif number is not None and self.on_ranks and self.on_ranks.cell and not self.on_ranks.ok:
                 self.failed, self.layout = number, self.on_ranks.layout
-                self.unnumbered[number] = self.on_ranks.source
+                self.unnumbered[number] = self.on_ranks.cell.source
                 newest.note(self.on_ranks)
             self.on_ranks, self.seen = None, newest.newest()
             # An error of the library says itself what is wrong; read as another's it is blamed on a layout.
@@ -183,7 +183,7 @@ class LlamaparMagics(Magics):
         assert self.shell is not None
         notebook = self.shell.user_ns
         try:
-            from llamapar.execution.cell_result import cell_on_ranks  # torch, when it is first asked for
+            from llamapar.execution.cell_run import cell_on_ranks  # torch, when it is first asked for
 
             layout, timeout = _degrees(line)
             found = cell_on_ranks(cell, layout, notebook, timeout)

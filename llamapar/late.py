@@ -20,11 +20,11 @@ from .errors import LlamaparError
 
 PUBLIC: Mapping[str, str] = {
     "AXES": "describe.layout",
+    "Absent": "execution.result",
     "Cancelled": "execution.replies",
     "CheckpointError": "errors",
     "Debugged": "diagnosis.debugging",
     "Diagnosis": "diagnosis",
-    "DryRun": "execution.dry_run",
     "Explanation": "diagnosis",
     "FRAMEWORKS": "frameworks",
     "JOBS": "describe.jobs",
@@ -36,14 +36,12 @@ PUBLIC: Mapping[str, str] = {
     "ModelConfig": "describe.models",
     "ModelError": "errors",
     "ModelLike": "describe.models",
-    "ModuleResult": "execution.module_result",
     "PRESETS": "describe.models",
     "Padding": "describe.splits",
     "PeerError": "errors",
     "RankFailure": "execution.replies",
     "Report": "rules.report",
     "RopeScaling": "describe.rope",
-    "RunResult": "execution.run_result",
     "Schedule": "place.pipeline",
     "Settings": "frameworks.settings",
     "View": "figures",
@@ -113,6 +111,7 @@ RESULTS: Mapping[str, str] = {
     "Reconciliation": "count",
     "Recording": "execution.recorder",
     "Replay": "course.incidents",
+    "Result": "execution.result",
     "SequenceMap": "place",
     "Shrunk": "execution.shrinking",
     "StageMap": "place",
@@ -130,7 +129,7 @@ RESULTS: Mapping[str, str] = {
 """Type that only the library constructs → the module under llamapar from which a user imports it."""
 
 INSIDE: Mapping[str, str] = {
-    "cell_on_ranks": "execution.cell_result",
+    "cell_on_ranks": "execution.cell_run",
     "fake_world": "spmd.compat",
     "find_fixes": "timing.fixes",
     "make_mesh": "spmd.compat",

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from llamapar.execution.engines import pool, processes
-from llamapar.execution.run_result import RunResult
+from llamapar.execution.result import Result
 
 
-def check_gradients(result: RunResult, by_torch: Callable[..., Any], rtol: float) -> None:
+def check_gradients(result: Result, by_torch: Callable[..., Any], rtol: float) -> None:
     """by_torch(context, task) on each rank of the run: (gradients by name, times)."""
     assert result.ok, str(result)
     ranks = pool.pool(result.layout.world, preload=processes.PRELOAD)

@@ -13,8 +13,8 @@ from IPython.testing.globalipapp import start_ipython
 from torch import Tensor
 
 import llamapar as lp
-from llamapar.execution.cell_result import CellResult
 from llamapar.execution.engines.pool import close_pool
+from llamapar.execution.result import Result
 
 pytestmark = pytest.mark.usefixtures("no_ranks_left")
 
@@ -40,15 +40,15 @@ def shell() -> Iterator[Any]:
     close_pool()
 
 
-def ran(shell: Any, degrees: str, *lines: str) -> CellResult:
+def ran(shell: Any, degrees: str, *lines: str) -> Result:
     shell.user_ns.pop("ranks", None)
     shell.run_cell("\n".join([f"%%ranks {degrees}", *lines]))
     found = shell.user_ns["ranks"]
-    assert isinstance(found, CellResult)
+    assert isinstance(found, Result)
     return found
 
 
-def rows(found: CellResult) -> list[list[str]]:
+def rows(found: Result) -> list[list[str]]:
     return [[str(cell) for cell in row] for row in found._table()[2]]
 
 
@@ -128,7 +128,7 @@ def test_names_stay_on_the_ranks_also_after_an_error(shell: Any) -> None:
     ran(shell, "tp=2", "mine = torch.full((2,), rank)")
     wrong = ran(shell, "tp=2", "wrong = mine @ wq")
     assert not wrong.ok
-    assert {type(a.error) for a in wrong.answers} == {RuntimeError}
+    assert {type(a.error) for a in wrong.cell.answers} == {RuntimeError}
     said = wrong._table()[3]
     assert "at cell:1  wrong = mine @ wq, mine: [2] int64, wq: [64, 32] float32" in said
     assert ran(shell, "tp=2", "mine.tolist()").out == {0: [0, 0], 1: [1, 1]}
@@ -142,7 +142,7 @@ def test_what_cannot_be_copied_is_named_and_what_is_not_read_stays(shell: Any) -
     shell.run_cell("stream = (i for i in range(3))\nunread = (i for i in range(3))")
     found = ran(shell, "tp=2", "have = 'stream' in globals()", "if rank == 7:", "    stream", "have")
     assert found.out == {0: False, 1: False}
-    assert list(found.not_copied) == ["stream"]
+    assert list(found.cell.not_copied) == ["stream"]
     assert "not copied: stream, generator: " in found._table()[3]
 
 
@@ -197,7 +197,7 @@ def test_a_cell_opens_in_watch(shell: Any) -> None:
     assert not large.values  # too many numbers to be sent
     panel = lp.watch(found)
     assert panel.record is found.tape
-    assert panel.film["source"] == found.source
+    assert panel.film["source"] == found.cell.source
     assert [step["line"] for step in panel.film["steps"]] == [1, 2, 3, 4]
     assert [step["made"] for step in panel.film["steps"]] == [[0], [1], [2], []]
     said = panel.snapshot().summary

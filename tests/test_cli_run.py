@@ -117,7 +117,7 @@ def test_the_genuine_error(run: Any) -> None:
     status, out, err = run(line)
     raised = "RuntimeError: shape '[2, 64, -1, 8]' is invalid for input of size 512"
     assert (status, err) == (1, "")
-    assert f"error  ranks 0–15                     {raised}\n" in out
+    assert f"error  ranks 0–15: {raised}\n" in out
     told = json.loads(run(f"{line} --tape --json")[1])
     assert (told["ok"], told["max_error"]) == (False, None)
     assert told["errors"] == {str(rank): raised for rank in range(16)}
@@ -161,7 +161,8 @@ def test_a_run_that_was_given_up(run: Any, monkeypatch: pytest.MonkeyPatch, as_j
 
 def test_an_error_without_bound_is_still_json(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     result = lp.run("mlp", "tiny", lp.Layout(), seq_len=8)
-    broken = replace(result, output_errors={"out": float("inf")})
+    missing = replace(result.rows[0], error=float("inf"), ok=False, how="DIFFERS")
+    broken = replace(result, rows=(missing, *result.rows[1:]))
     monkeypatch.setattr(execute, "run", lambda *_, **__: broken)
     status, out, _ = run("run mlp --model tiny --json")
     assert status == 1

@@ -13,9 +13,9 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 import llamapar as lp
 from llamapar.describe.layout import Coord
-from llamapar.execution.dry_run import DryRun
 from llamapar.execution.engines import dry
 from llamapar.execution.execute import prepare
+from llamapar.execution.result import Absent, Result
 from llamapar.execution.run_options import RunOptions
 from llamapar.records.curve import MemoryCurve
 from llamapar.spmd import compat
@@ -26,21 +26,21 @@ PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 TINY = lp.Layout(tp=2, cp=2, pp=2, dp=2)
 
 
-def run(program: Any = "llama", model: Any = "tiny", layout: Any = TINY, **options: Any) -> DryRun:
+def run(program: Any = "llama", model: Any = "tiny", layout: Any = TINY, **options: Any) -> Result:
     result = lp.run(program, model, layout, engine="dry", **options)
-    assert isinstance(result, DryRun)
+    assert isinstance(result, Result)
     return result
 
 
-def as_foretold(program: Any = "llama", **options: Any) -> DryRun:
+def as_foretold(program: Any = "llama", **options: Any) -> Result:
     """A rank that sends what the formulas say of it."""
     result = run(program, **options)
     assert result.trace.by_axis == said_of(result, options.get("rank", 0)).by_axis
     return result
 
 
-def volumes(result: DryRun) -> dict[tuple[str, str], tuple[int, int]]:
-    return {(c["axis"], c["kind"]): (c["count"], c["bytes"]) for c in result.collectives}
+def volumes(result: Result) -> dict[tuple[str, str], tuple[int, int]]:
+    return {(c["axis"], c["kind"]): (c["count"], c["bytes"]) for c in result.trace.by_kind}
 
 
 # -- rank 12,345 and its neighbour -----------------------------------------------------------------
@@ -48,15 +48,17 @@ def volumes(result: DryRun) -> dict[tuple[str, str], tuple[int, int]]:
 
 def test_a_rank_of_the_papers_long_context_layout() -> None:
     found = as_foretold(model="llama3.1-405b", layout=PAPER, rank=12345, seq_len=131072, dtype="bfloat16")
-    assert found.coord == Coord(tp=1, cp=7, pp=0, dp=6)
-    assert found.peers["cp"] == range(12289, 12410, 8)
-    assert [(s.stage, len(s.layers), s.embedding, s.head) for s in found.stages] == [(0, 7, True, False)]
-    assert len(found.curve.spans) == 2 * 32 + 1
-    assert found.curve.peak.startswith("B of micro-batch 1 on stage 0, operation 19 of 65")
-    assert sum(found.curve.alive.values()) == found.peak_bytes
+    assert found.memory.coord == Coord(tp=1, cp=7, pp=0, dp=6)
+    assert found.memory.peers["cp"] == range(12289, 12410, 8)
+    assert [(s.stage, len(s.layers), s.embedding, s.head) for s in found.memory.stages] == [
+        (0, 7, True, False)
+    ]
+    assert len(found.memory.curve.spans) == 2 * 32 + 1
+    assert found.memory.curve.peak.startswith("B of micro-batch 1 on stage 0, operation 19 of 65")
+    assert sum(found.memory.curve.alive.values()) == found.memory.peak_bytes
     account = lp.memory("llama3.1-405b", PAPER, seq_len=131072)
-    assert found.curve.start["parameters"] == account.stages[0].bytes("parameters")
-    rows = {str(row[0]): row[1:4] for row in found.account.rows}
+    assert found.memory.curve.start["parameters"] == account.stages[0].bytes("parameters")
+    rows = {str(row[0]): row[1:4] for row in found.memory.account.rows}
     assert rows["parameters"] == ["5.68", "5.68", "5.68"]
     ours, eager, fused = (float(str(size)) for size in rows["in all"])
     assert ours == pytest.approx(eager, rel=0.01)
@@ -86,7 +88,7 @@ def test_a_rank_that_trades_heads_keeps_and_sends_what_the_formulas_say(cp_metho
     layout = lp.Layout(tp=2, cp=8, pp=2)
     known: Any = {"seq_len": 8192, "dtype": "bfloat16", "micro_batches": 2, "kv_replication": True}
     found = as_foretold(model="llama3-8b", layout=layout, rank=11, cp_method=cp_method, **known)
-    assert found.kept.ok
+    assert found.memory.kept.ok
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zbv"])
@@ -106,7 +108,23 @@ def test_a_rank_does_what_it_does_among_all_the_others(program: str) -> None:
         assert found.trace.events == whole.traces[rank].events
         assert found.trace.attention == whole.traces[rank].attention
         shapes = {name: tuple(t.shape) for name, t in whole.gradients[rank].items()}
-        assert {name: tuple(t.shape) for name, t in found.gradients[rank].items()} == shapes
+        assert {name: tuple(t.shape) for name, t in found.reports[0].gradients.items()} == shapes
+
+
+def test_what_a_dry_run_lacks_says_why() -> None:
+    found = run("mlp")
+    for name in ("outputs", "gradients", "state"):
+        with pytest.raises(
+            Absent, match=f"^{name}: absent from this result\n  why  a dry run has no numbers"
+        ):
+            getattr(found, name)
+        assert not hasattr(found, name)
+    for name in ("out", "lines"):
+        with pytest.raises(
+            Absent, match=rf"^{name}: absent from this result\n  why  mlp is no cell\n  try  %%ranks"
+        ):
+            getattr(found, name)
+    assert (found.rows, found.max_error, found.explanation) == ((), None, None)
 
 
 @pytest.mark.parametrize("zero", [2, 3])
@@ -114,9 +132,9 @@ def test_what_zero_shares_is_sent_as_the_formulas_say(zero: int) -> None:
     layout = lp.Layout(tp=2, cp=2, pp=2, dp=4, zero=zero, dp_replicate=2)
     found = as_foretold(layout=layout, rank=5, micro_batches=4)
     copied = run(layout=layout.replace(zero=1), rank=5, micro_batches=4)
-    assert found.kept.ok
+    assert found.memory.kept.ok
     shards = 4 if zero == 3 else 1
-    assert found.curve.start["parameters"] * shards == copied.curve.start["parameters"]
+    assert found.memory.curve.start["parameters"] * shards == copied.memory.curve.start["parameters"]
 
 
 @pytest.mark.parametrize("zero", range(4))
@@ -124,9 +142,9 @@ def test_a_training_step_goes_through_the_update(zero: int) -> None:
     layout = TINY.replace(zero=zero)
     for rank, dtype in ((0, "bfloat16"), (5, "float32")):
         found = as_foretold("step", layout=layout, rank=rank, steps=2, micro_batches=3, dtype=dtype)
-        assert [span.name for span in found.curve.spans][-2:] == [dry.SUMS, dry.UPDATE]
+        assert [span.name for span in found.memory.curve.spans][-2:] == [dry.SUMS, dry.UPDATE]
         account = lp.memory("tiny", layout, seq_len=found.task.setting.seq_len, dtype=dtype).stages[rank // 4]
-        begins = found.curve.start
+        begins = found.memory.curve.start
         assert begins["optimizer states"] == account.bytes("optimizer states")
         if zero < 3:
             assert begins["parameters"] == account.bytes("parameters")
@@ -136,11 +154,11 @@ def test_a_training_step_goes_through_the_update(zero: int) -> None:
             assert begins["master weights"] == account.bytes("master weights")
         if zero in (0, 3) and dtype == "float32":
             assert "master weights" not in begins, "they are the parameters"
-        ends = {name: n for name, n in _at_the_end(found.curve).items() if name in begins}
+        ends = {name: n for name, n in _at_the_end(found.memory.curve).items() if name in begins}
         assert ends == begins
         assert found.notes[0] == "one of 2 steps was run: the others are alike"
-        assert found.account is not None
-        assert "no optimizer runs" not in str(found.account)
+        assert found.memory.account is not None
+        assert "no optimizer runs" not in str(found.memory.account)
 
 
 def _at_the_end(curve: MemoryCurve) -> Counter[str]:
@@ -212,7 +230,7 @@ def tracked(tracker: MemTracker) -> int:
 def test_the_peak_is_that_of_torchs_tracker() -> None:
     with MemTracker() as tracker:
         found = run("block", dtype="bfloat16", layout=lp.Layout(tp=2, cp=2, dp=2), rank=3)
-    assert tracked(tracker) == found.peak_bytes
+    assert tracked(tracker) == found.memory.peak_bytes
 
     setting = prepare("llama", "tiny", RunOptions(TINY, micro_batches=3))[0].setting
     message = setting.micro_batch * setting.seq_len // 4 * setting.model.dim * 4
@@ -230,32 +248,32 @@ def test_the_peak_is_that_of_torchs_tracker() -> None:
 @pytest.mark.parametrize("options", [{}, {"global_batch": 12}, {"cp_method": "ring"}])
 def test_a_layer_keeps_what_memory_says_to_the_byte(dtype: str, options: dict[str, Any]) -> None:
     for rank in (0, 5):
-        kept = run(dtype=dtype, micro_batches=2, rank=rank, **options).kept
+        kept = run(dtype=dtype, micro_batches=2, rank=rank, **options).memory.kept
         assert kept.ok, str(kept)
         assert kept.found == kept.unfused > kept.fused
         assert sum(kept.steps.values()) == pytest.approx(kept.fused - kept.unfused)
-    assert run("block", dtype=dtype, **options).kept.ok
+    assert run("block", dtype=dtype, **options).memory.kept.ok
 
 
 def test_both_lines_of_405b_are_reconciled() -> None:
     layout = lp.Layout(tp=8, pp=16, dp=2)
     options: Any = {"seq_len": 8192, "micro_batches": 1, "dtype": "bfloat16"}
     found = run(model="llama3.1-405b", layout=layout, rank=137, **options)
-    assert found.kept.ok
-    assert (round(found.kept.unfused, 2), round(found.kept.fused, 2)) == (74.78, 31.78)
-    assert found.kept.sentence == (
+    assert found.memory.kept.ok
+    assert (round(found.memory.kept.unfused, 2), round(found.memory.kept.fused, 2)) == (74.78, 31.78)
+    assert found.memory.kept.sentence == (
         "a layer keeps 74.78 B a token·dim/tp (lp.memory, kernels='eager': 74.78), fused kernels 31.78: "
         "one kernel each for RMSNorm and RoPE -8.50, SiLU again -6.50, inputs gathered again -28.00"
     )
-    assert found.kept.sentence in str(found)
+    assert found.memory.kept.sentence in str(found)
 
 
 def test_what_is_alive_at_the_peak_is_named() -> None:
     found = run("llama", rank=0, schedule="gpipe", micro_batches=8, dtype="bfloat16")
-    assert set(found.curve.alive) >= {"parameters", "gradients", "inputs", "activations: MLP"}
-    assert sum(found.curve.alive.values()) == found.peak_bytes
-    peak = f"peak {found.peak_bytes / 2**20:.2f} MiB at {found.curve.peak}: gradients "
-    assert str(found.curve).splitlines()[-1].startswith(peak)
+    assert set(found.memory.curve.alive) >= {"parameters", "gradients", "inputs", "activations: MLP"}
+    assert sum(found.memory.curve.alive.values()) == found.memory.peak_bytes
+    peak = f"peak {found.memory.peak_bytes / 2**20:.2f} MiB at {found.memory.curve.peak}: gradients "
+    assert str(found.memory.curve).splitlines()[-1].startswith(peak)
 
 
 # -- what is shown and what is refused -------------------------------------------------------------
@@ -271,13 +289,14 @@ def test_the_tape_is_of_the_ranks_own_stage() -> None:
 
 
 def test_json_has_what_the_command_promises() -> None:
-    found = run(rank=5, micro_batches=2).as_dict()
-    assert (found["ok"], found["rank"], found["coord"]) == (True, 5, {"tp": 1, "cp": 0, "pp": 1, "dp": 0})
+    told = run(rank=5, micro_batches=2).as_dict()
+    found = told["memory"] | {name: told[name] for name in ("collectives", "bytes")}
+    assert (told["ok"], found["rank"], found["coord"]) == (True, 5, {"tp": 1, "cp": 0, "pp": 1, "dp": 0})
     assert {frozenset(c) for c in found["collectives"]} == {frozenset(("axis", "kind", "count", "bytes"))}
     for axis, size in found["bytes"].items():
         assert size == sum(c["bytes"] for c in found["collectives"] if c["axis"] == axis)
     assert found["peak_bytes"] == sum(found["peak"].values())
-    assert found["peak_at"] == run(rank=5, micro_batches=2).curve.peak
+    assert found["peak_at"] == run(rank=5, micro_batches=2).memory.curve.peak
     assert [o["name"] for o in found["operations"]][:2] == [
         "F of micro-batch 0 on stage 1",
         "B of micro-batch 0 on stage 1",
@@ -305,7 +324,7 @@ def test_a_layout_that_check_refuses_is_refused_and_forced() -> None:
     forced = run("meta_attention", "llama3-8b", lp.Layout(tp=16), force=True, rank=7)
     assert not forced.ok
     assert "ZeroDivisionError" in str(forced)
-    assert (forced.kept, forced.account) == (None, None)
+    assert (forced.memory.kept, forced.memory.account) == (None, None)
 
 
 def test_ctrl_c_and_cancel_end_it() -> None:

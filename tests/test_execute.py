@@ -585,9 +585,16 @@ def test_what_a_result_says() -> None:
         ["output", "out"], ["gradient", "x"], ["gradient", "w1"], ["gradient", "w2"], ["gradient", "w3"],
     ]  # fmt: skip
     assert lines[7:] == ["rank 0: 4 collectives: tp 32,768 B", "device cpu: asked for"]
-    assert result.as_dict() | {"max_error": 0, "max_grad_error": 0} == {
-        "ok": True, "max_error": 0, "max_grad_error": 0, "engine": "local", "device": "cpu", "ranks": 2,
-        "events": 4, "bytes": {"tp": 32768}, "errors": {}, "untouched": [],
+    told = result.as_dict()
+    assert [row.pop("error") < 1e-12 for row in told["rows"]] == [True] * 5
+    assert told["rows"][2] == {
+        "kind": "gradient", "name": "w1", "tolerance": 1e-12, "ok": True, "how": "equal", "whole": [],
+        "here": [], "placement": "dim 0: 48 of 96", "ranks": [],
+    }  # fmt: skip
+    assert told | {"max_error": 0, "max_grad_error": 0, "rows": [], "collectives": []} == {
+        "ok": True, "name": "mlp", "max_error": 0, "max_grad_error": 0, "where": "", "rows": [],
+        "engine": "local", "device": "cpu", "ranks": 2, "events": 4, "collectives": [],
+        "bytes": {"tp": 32768}, "errors": {}, "explanation": None, "untouched": [],
         "notes": ["device cpu: asked for"],
     }  # fmt: skip
     assert "<b>mlp  tp=2" in result._repr_html_()
@@ -618,7 +625,10 @@ def test_many_tensors_that_agree_are_one_row() -> None:
     error = f"{result.gradient_errors[worst]:.0e}"
     folded = ["gradient", f"{len(result.gradient_errors)} tensors, worst {worst}", error, "equal"]
     assert [row for row in rows if row[0] == "gradient"] == [folded]
-    differs = replace(result, gradient_errors={**result.gradient_errors, worst: 1.0})
+    off = {"error": 1.0, "ok": False, "how": "DIFFERS"}
+    rows = [replace(row, **off) if row.name == worst else row for row in result.rows]
+    differs = replace(result, rows=tuple(rows))
+    assert differs.where == f"gradient {worst}"
     _, _, rows, _ = differs._table()
     assert ["gradient", worst, "1e+00", "DIFFERS"] in rows
     assert len(rows) == len(result.output_errors) + 2

@@ -437,14 +437,14 @@ def test_a_dry_run_is_of_one_rank_at_true_size() -> None:
         "no move of a control starts it, and nothing is made small"
     )
     result = panel.run()
-    assert isinstance(result, llamapar.DryRun)
-    assert result.coord == (1, 7, 1, 6)
+    assert result.engine == "dry"
+    assert result.memory.coord == (1, 7, 1, 6)
     found = outcome(panel)
     assert found["verdict"] == result.summary
     assert found["summary"] == lp.view(result).summary
     assert table(panel, "volumes")["title"] == "Bytes that rank 12473 sends"
-    assert result.kept is not None
-    assert result.kept.sentence in table(panel, "kept")["title"]
+    assert result.memory.kept is not None
+    assert result.memory.kept.sentence in table(panel, "kept")["title"]
     assert table(panel, "tape")["title"].endswith("shapes of 1 of 16384 ranks")
     assert result.summary in panel.snapshot().summary
     panel = Explorer(**TINY)

@@ -10,7 +10,7 @@ import torch
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig, Padding
-from llamapar.execution.run_result import RunResult
+from llamapar.execution.result import Result
 from llamapar.programs import faults
 
 MODEL = ModelConfig(
@@ -97,7 +97,7 @@ CAUGHT = {
 """Fault → what the comparison catches, in the program and layout where the fault shows."""
 
 
-def run(name: str, *, broken: bool, **options: Any) -> RunResult:
+def run(name: str, *, broken: bool, **options: Any) -> Result:
     """The program and layout of a fault, with it or without."""
     fault = faults.FAULTS[name]
     known: dict[str, Any] = {"dtype": "float64"}
@@ -112,16 +112,15 @@ def run(name: str, *, broken: bool, **options: Any) -> RunResult:
     return lp.run(fault.program, model, layout, fault=name if broken else None, **{**known, **options})
 
 
-def shapes(result: RunResult) -> dict[int, dict[str, torch.Size]]:
+def shapes(result: Result) -> dict[int, dict[str, torch.Size]]:
     pieces = (result.outputs, result.gradients)
     return {r: {n: t.shape for of in pieces for n, t in of[r].items()} for r in range(result.ranks)}
 
 
-def differing(result: RunResult) -> list[set[str]]:
+def differing(result: Result) -> list[set[str]]:
     """Names of the outputs, gradients, means and updated weights that are not equal to the reference's."""
-    sides = (result.output_errors, result.gradient_errors, result.mean_errors)
-    found = [{name for name, error in errors.items() if error > result.tolerance} for errors in sides]
-    return [*found, set(result.beyond)]
+    kinds = ("output", "gradient", "AdamW's mean", "updated weight")
+    return [{row.name for row in result.rows if row.kind == kind and not row.ok} for kind in kinds]
 
 
 def test_every_fault_has_its_row() -> None:
@@ -143,9 +142,9 @@ def test_a_fault_is_caught_by_exactly_what_it_breaks(name: str) -> None:
     assert differing(broken) == [set(names.split()) for names in expected]
     errors = [*broken.output_errors.values(), *broken.gradient_errors.values()]
     if not caught.outputs + caught.gradients:
-        errors += broken.mean_errors.values()
+        errors += broken.errors_of("AdamW's mean").values()
     if not caught.means:
-        errors += [broken.weight_errors[name] for name in broken.beyond]
+        errors += [broken.errors_of("updated weight")[name] for name in differing(broken)[-1]]
     assert min(error for error in errors if error > broken.tolerance) > 1e-4  # by far, not by rounding
     assert shapes(broken) == shapes(whole)
     if caught.factor is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig
-from llamapar.execution.run_result import RunResult
+from llamapar.execution.result import Result
 from llamapar.programs import PROGRAMS
 from llamapar.spmd import local_mode
 from stepping import step_through
@@ -28,12 +28,12 @@ CALLS: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-def run(program: str, options: dict[str, object]) -> RunResult:
+def run(program: str, options: dict[str, object]) -> Result:
     known = {"layout": Layout(tp=2, cp=2), "seq_len": 8, "dtype": "float64", "device": "cpu"}
     return lp.run(program, MODEL, **(known | options))
 
 
-def tensors(result: RunResult) -> dict[tuple[int, str, bool], Tensor]:
+def tensors(result: Result) -> dict[tuple[int, str, bool], Tensor]:
     sides = (False, result.outputs), (True, result.gradients)
     return {(rank, name, g): t for g, side in sides for rank, own in side.items() for name, t in own.items()}
 

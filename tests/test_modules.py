@@ -22,17 +22,22 @@ from torch.nn.parallel import DistributedDataParallel
 import llamapar as lp
 import module_cases as cases
 from llamapar.execution import module_reading as parts
+from llamapar.execution.result import Result, Row
 
 TP2 = lp.Layout(tp=2)
 
 
-def run(make: Any, layout: Any = TP2, plan: Any = cases.cut_by_hand, **options: Any) -> lp.ModuleResult:
+def run(make: Any, layout: Any = TP2, plan: Any = cases.cut_by_hand, **options: Any) -> Result:
     options.setdefault("dtype", "float64")
     return lp.compare(make, plan, layout, **options)
 
 
-def row(result: lp.ModuleResult, name: str) -> Any:
-    return next(row for row in result.rows if row.name == name)
+def parameters(result: Result) -> list[Row]:
+    return [row for row in result.rows if row.kind == "gradient"]
+
+
+def row(result: Result, name: str) -> Row:
+    return next(row for row in parameters(result) if row.name == name)
 
 
 def keep(module: nn.Module, mesh: DeviceMesh) -> None:
@@ -66,14 +71,14 @@ def test_a_module_cut_by_hand_equals_the_whole_one(engine: str) -> None:
         f"Decoder  tp=2 cp=1 pp=1 dp=1 (2 ranks, {engine}, cpu): equal to the whole module"
     )
     names = [name for name, _ in cases.Decoder().named_parameters()]
-    assert [row.name for row in result.rows] == names
+    assert [row.name for row in parameters(result)] == names
     assert result.max_grad_error < 1e-12
-    assert result.output_error < 1e-12
+    assert result.max_error < 1e-12
     wq, w13 = row(result, "layers.0.attention.wq.weight"), row(result, "layers.1.mlp.w13.weight")
     assert (wq.whole, wq.here, wq.placement) == ((32, 32), (16, 32), "dim 0 by tp")
     assert w13.placement == "dim 0: rank 0 0–23, 48–71; rank 1 24–47, 72–95"
     assert row(result, "norm.weight").placement == "copy"
-    assert {row.gradient for row in result.rows} == {"in full"}
+    assert {row.how for row in parameters(result)} == {"in full"}
     assert result.trace.by_kind == [
         {"axis": "tp", "kind": "all_reduce", "count": 12, "bytes": 82048},
         {"axis": "tp", "kind": "all_gather", "count": 1, "bytes": 8192},
@@ -95,7 +100,7 @@ def test_a_block_as_in_torchtitan() -> None:
     result = run(cases.TitanModel, plan=cases.TITAN_MODEL_PLAN)
     assert result.ok, result
     assert (result.max_grad_error or 1) < 1e-12
-    assert result.buffers == {"layers.0.freqs_cis": (64, 4)}
+    assert result.module.buffers == {"layers.0.freqs_cis": (64, 4)}
     alone = run(cases.TitanBlock, plan=_sequence_cut, inputs=lambda: torch.randn(2, 16, cases.DIM))
     assert alone.ok, alone
 
@@ -125,7 +130,7 @@ def test_a_transformers_llama_under_its_own_plan(tp: int, dtype: str, tied: bool
     assert row(result, "model.layers.1.mlp.down_proj.weight").placement == "dim 1 by tp"
     head = row(result, "lm_head.weight")
     assert head.placement == ("tied to model.embed_tokens.weight" if tied else "dim 0 by tp")
-    assert result.tied == ({"lm_head.weight": "model.embed_tokens.weight"} if tied else {})
+    assert result.module.tied == ({"lm_head.weight": "model.embed_tokens.weight"} if tied else {})
 
 
 def _llama(tied: bool = False, **sizes: Any) -> nn.Module:
@@ -149,7 +154,7 @@ def test_fully_shard_on_real_ranks_and_its_refusal_elsewhere() -> None:
     assert result.ok, result
     assert (result.max_grad_error or 1) < 1e-12
     assert row(result, "layers.0.w1.weight").placement == "dim 0 by dp"
-    assert result.output.words == "dim 0 by dp"
+    assert result.rows[0].placement == "dim 0 by dp"
     assert [c["axis"] for c in result.trace.by_kind] == ["dp", "dp"]
     with pytest.raises(
         lp.LlamaparError, match=r"^engine='local' cannot run this: RuntimeError: .*resize_"
@@ -164,12 +169,12 @@ def test_fully_shard_on_real_ranks_and_its_refusal_elsewhere() -> None:
 def test_over_dp_each_rank_has_the_gradient_of_its_own_sequences() -> None:
     result = run(cases.Decoder, {"tp": 2, "dp": 2})
     assert result.ok, result
-    assert {row.gradient for row in result.rows} == {"a summand: mean over dp"}
+    assert {row.how for row in parameters(result)} == {"a summand: mean over dp"}
     words = "gradients: each rank has a summand: mean over dp, in the trainer, as its data parallelism does"
-    assert f"{len(result.rows)} {words}" in result.text()
+    assert f"{len(parameters(result))} {words}" in result.text()
     summed = run(Two, {"tp": 2, "dp": 2}, TWO, inputs=X, loss=lambda y: y.pow(2).sum())
     assert summed.ok
-    assert {row.gradient for row in summed.rows} == {"a summand: sum over dp"}
+    assert {row.how for row in parameters(summed)} == {"a summand: sum over dp"}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -216,8 +221,8 @@ def test_wrappers_are_seen_through(wrapper: str, engine: str) -> None:
     layout = {"tp": 2, "dp": 2 if wrapper == "DistributedDataParallel" else 1}
     right = run(cases.Decoder, layout, partial(_wrapped, wrapper=wrapper, slip=""), engine=engine)
     assert right.ok, right
-    assert [row.name for row in right.rows] == [name for name, _ in cases.Decoder().named_parameters()]
-    assert {row.gradient for row in right.rows} == {"in full"}
+    assert [row.name for row in parameters(right)] == [name for name, _ in cases.Decoder().named_parameters()]
+    assert {row.how for row in parameters(right)} == {"in full"}
     assert not any("parameters of its own" in note for note in right.notes)
     for slip in ("no sum", "no sum on the way back"):
         wrong = run(cases.Decoder, layout, partial(_wrapped, wrapper=wrapper, slip=slip), engine=engine)
@@ -234,7 +239,7 @@ def test_a_wrapper_that_make_puts_there_is_seen_through() -> None:
     result = run(make, plan=keep, inputs=(X["x"],))
     assert result.ok, result
     assert result.summary.startswith("Sequential ")
-    assert [row.name for row in result.rows][:2] == ["module.a.weight", "module.a.bias"]
+    assert [row.name for row in parameters(result)][:2] == ["module.a.weight", "module.a.bias"]
     assert "torch.compile is left out: the code runs as it is written" in result.notes
 
 
@@ -294,8 +299,8 @@ PLACED = {
 def test_a_slip_is_named_in_one_process_too() -> None:
     result = run(cases.ASKED[0].make, plan=cases.ASKED[0].plan)
     assert result.summary.endswith("DIFFERS from the whole module at layers.1.attention")
-    assert result.culprit.equal_up_to == "layers.1.attention.wo"
-    assert result.culprit.words == (
+    assert result.module.culprit.equal_up_to == "layers.1.attention.wo"
+    assert result.module.culprit.words == (
         "its output is a summand over tp, which nobody sums; "
         "layers.1.ffn_norm takes it as if it were the whole"
     )
@@ -304,7 +309,7 @@ def test_a_slip_is_named_in_one_process_too() -> None:
 def test_gradients_that_are_a_multiple_are_said_to_be() -> None:
     slip = next(slip for slip in cases.OWN if slip.name == "gradients twice as large")
     result = run(slip.make, plan=slip.plan, engine="processes")
-    assert row(result, "layers.1.mlp.w13.weight").gradient == "2 × the whole's"
+    assert row(result, "layers.1.mlp.w13.weight").how == "2 × the whole's"
     assert "gradients equal back to norm; layers.1.mlp: backward: what it gives to " in result.text()
     assert str(result.call).startswith("lp.compare(")
     first = partial(cases.cut_by_hand, at="layers.0.mlp", slip="sum on the way back too")
@@ -317,8 +322,8 @@ def test_a_number_that_is_none_differs() -> None:
 
     result = run(Two, plan=spoil, inputs=X)
     assert not result.ok
-    assert result.output_error == math.inf
-    assert {row.error for row in result.rows} == {math.inf}
+    assert result.max_error == math.inf
+    assert {row.error for row in parameters(result)} == {math.inf}
 
 
 def test_a_plan_that_unties_weights_is_named() -> None:
@@ -327,9 +332,9 @@ def test_a_plan_that_unties_weights_is_named() -> None:
     assert row(kept, "output.weight").placement == "tied to embedding.weight"
     assert "no parameter is cut: every rank has the whole module" in kept.notes
     untied = run(partial(cases.Plain, tied=True), plan=cases.plan_of_plain(), engine="processes")
-    assert untied.differing == ("embedding.weight", "output.weight")
+    assert [row.name for row in untied.rows if not row.ok] == ["embedding.weight", "output.weight"]
     words = "of its own use alone: the plan unties it from embedding.weight"
-    assert row(untied, "output.weight").gradient == words
+    assert row(untied, "output.weight").how == words
     assert "tied: output.weight is embedding.weight" in untied.text()
 
 
@@ -337,10 +342,10 @@ def test_dropout_is_named_and_makes_a_comparison_impossible() -> None:
     drops = partial(cases.Plain, dropout=0.1)
     result = run(drops, plan=keep)
     assert not result.ok
-    assert result.drew == ("drop (Dropout)",)
+    assert result.module.drew == ("drop (Dropout)",)
     assert result.summary.endswith("not compared, for drop (Dropout) draws random numbers")
     assert result.max_grad_error is None
-    assert result.output_error is None
+    assert result.max_error is None
     assert run(drops, plan=keep, eval_mode=True).ok
 
 
@@ -371,7 +376,7 @@ def test_llama_3_8b_dry_takes_seconds_and_no_memory() -> None:
     assert row(result, "model.layers.31.mlp.down_proj.weight").here == (4096, 1792)
     whole = lp.model("llama3-8b").n_params
     norms = 65 * 4096
-    assert result.bytes_here == 2 * ((whole - norms) // 8 + norms)
+    assert result.module.bytes_here == 2 * ((whole - norms) // 8 + norms)
     assert result.trace.by_axis["tp"] > 2 * 8192 * 4096 * 64
     assert "model.layers.*.mlp.down_proj.weight (32)" in result.text()
 
@@ -379,8 +384,8 @@ def test_llama_3_8b_dry_takes_seconds_and_no_memory() -> None:
 def test_dry_says_what_a_cut_by_hand_holds() -> None:
     result = run(cases.Decoder, {"tp": 2, "dp": 4}, engine="dry", rank=3)
     assert row(result, "layers.0.mlp.w13.weight").placement == "dim 0: 48 of 96"
-    assert result.bytes_here == sum(8 * math.prod(row.here) for row in result.rows)
-    assert result.summary.endswith("(rank 3 of 8, dry, meta): 79.7 kB of parameters, 79.7 kB of gradients")
+    assert result.module.bytes_here == sum(8 * math.prod(row.here) for row in parameters(result))
+    assert result.summary.endswith("(rank 3 of 8, dry): 79.7 kB of parameters, 79.7 kB of gradients")
 
 
 # -- showing ---------------------------------------------------------------------------------------
@@ -388,19 +393,20 @@ def test_dry_says_what_a_cut_by_hand_holds() -> None:
 
 def test_the_record_as_text_html_and_json() -> None:
     result = run(Two, plan=TWO, inputs=X)
-    assert result.text().splitlines()[1:3] == [
-        "parameter  whole    here    placement    gradient  max|Δ| / max|whole|",
-        next(line for line in result.text().splitlines() if line.startswith("a.weight")),
-    ]
-    assert re.search(r"a\.weight   \[16, 8\]  \[8, 8\]  dim 0 by tp  in full   \de[-+]\d\d", result.text())
+    head, *lines = result.text().splitlines()[1:]
+    assert head.split("  ")[0] == "what"
+    assert re.fullmatch(r"output +out +\[\] +\[\] +whole on each rank +\de[-+]\d\d +equal", lines[0])
+    assert re.fullmatch(
+        r"gradient +a.weight +\[16, 8\] +\[8, 8\] +dim 0 by tp +\de[-+]\d\d +in full", lines[2]
+    )
     assert "<b>calls" in result.text()
     assert "&lt;b&gt;calls" in result._repr_html_()
     assert "<b>calls" not in result._repr_html_()
     told = json.loads(json.dumps(result.as_dict()))
     assert told["ok"]
-    assert told["buffers"] == {"<b>calls": [1]}
-    assert told["changed_buffers"] == ["<b>calls"]
-    assert told["parameters"][0]["placement"] == "dim 0 by tp"
+    assert told["module"]["buffers"] == {"<b>calls": [1]}
+    assert told["module"]["changed_buffers"] == ["<b>calls"]
+    assert told["rows"][2]["placement"] == "dim 0 by tp"
     assert told["bytes"] == {"tp": 768}
 
 
@@ -444,10 +450,10 @@ def test_a_piece_of_the_output_needs_a_loss_of_its_own() -> None:
     with pytest.raises(lp.LlamaparError, match=r"^the output is \[4, 3, 4\] on a rank, and \[4, 3, 8\] of"):
         run(Two, plan=halves, inputs=X)
     result = run(Two, plan=halves, inputs=X, loss=lambda y: y.square().sum() / 96)
-    assert result.output.words == "dim 2 by tp"
+    assert result.rows[0].placement == "dim 2 by tp"
     assert row(result, "b.weight").placement == "dim 0 by tp"
     assert row(result, "b.weight").ok
-    assert row(result, "a.weight").gradient == "a summand: sum over tp"
+    assert row(result, "a.weight").how == "a summand: sum over tp"
     assert not result.ok
 
 

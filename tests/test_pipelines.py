@@ -14,8 +14,8 @@ from by_torch import check_gradients
 from llamapar import Layout, LayoutError, LlamaparError, ModelConfig, RankFailure
 from llamapar.count.wire import WHOLE
 from llamapar.execution.execute import prepare
+from llamapar.execution.result import Result
 from llamapar.execution.run_options import RunOptions
-from llamapar.execution.run_result import RunResult
 from llamapar.place.orders import ORDERS
 from llamapar.programs import PROGRAMS
 from stepping import step_through
@@ -102,7 +102,7 @@ def test_torchs_own_pipelining_makes_the_same_gradients(counts: Callable[[int, i
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
-def of_two(**options: Any) -> RunResult:
+def of_two(**options: Any) -> Result:
     known = {"micro_batches": 4, "seq_len": 8, "device": "cpu"}
     return lp.run("llama", MODEL, Layout(pp=2), **{**known, **options})
 

@@ -21,7 +21,7 @@ import llamapar as lp
 from inputs import drawn
 from llamapar import Layout, ModelConfig, Padding
 from llamapar.describe.rope import RopeScaling
-from llamapar.execution.run_result import RunResult
+from llamapar.execution.result import Result
 from llamapar.spmd import collectives, gradients
 from llamapar.spmd.setting import kind
 from sent import check_sent
@@ -49,7 +49,7 @@ class Case:
     layout: Layout
     options: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, program: Any, **options: Any) -> RunResult:
+    def run(self, program: Any, **options: Any) -> Result:
         return lp.run(program, self.model, self.layout, **{"dtype": "float64", **self.options, **options})
 
     def __str__(self) -> str:
@@ -329,7 +329,7 @@ def test_kv_heads_stored_in_copies_give_the_same_model() -> None:
     eight = lp.run("meta_attention", model, Layout(tp=8), dtype="float64", inputs=inputs)
     assert eight.ok
 
-    def stored(order: str) -> RunResult:
+    def stored(order: str) -> Result:
         def copied(w: Tensor) -> Tensor:
             heads = w.view(8, 8, 128)
             twice = heads.repeat_interleave(2, 0) if order == "interleaved" else heads.repeat(2, 1, 1)
@@ -339,7 +339,7 @@ def test_kv_heads_stored_in_copies_give_the_same_model() -> None:
         wide = model.replace(n_kv_heads=16)
         return lp.run("meta_attention", wide, layout, dtype="float64", inputs=inputs | both)
 
-    def out(result: RunResult) -> Tensor:
+    def out(result: Result) -> Tensor:
         return torch.cat([result.outputs[r]["out"] for r in range(result.ranks)], 1)
 
     interleaved, tiled = stored("interleaved"), stored("tiled")
@@ -395,7 +395,7 @@ def test_rope_of_llama_3_1_turns_by_true_positions_past_the_first_context(chunki
 # -- memory of the two ends of the model -----------------------------------------------------------
 
 
-def widest(result: RunResult) -> int:
+def widest(result: Result) -> int:
     """The largest dim of any tensor that any rank made, forward or backward."""
     return max(n for trace in result.traces.values() for shape in trace.shapes for n in shape)
 

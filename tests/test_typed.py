@@ -58,9 +58,9 @@ RIGHT = (
     'lp.explorer("llama3-8b", tp=4, seq_len="16k", documents="8, 8")',
     'lp.live("schedule", name="zbv", virtual_stages=2)',
     'lp.run("llama", "tiny", pp=2, schedule=lp.schedule("zbv", pp=2, micro_batches=4), documents=(8, 8))',
-    'assert_type(lp.run("mlp", "tiny", tp=2), lp.RunResult)',
+    'assert_type(lp.run("mlp", "tiny", tp=2), Result)',
     'assert_type(lp.run("mlp", "tiny", tp=2).ok, bool)',
-    'assert_type(lp.compare(lambda: torch.nn.Linear(4, 4), "auto", tp=2), lp.ModuleResult)',
+    'assert_type(lp.compare(lambda: torch.nn.Linear(4, 4), "auto", tp=2), Result)',
     'assert_type(lp.run("mlp", "tiny", tp=2).outputs, dict[int, dict[str, Tensor]])',
     'assert_type(lp.tape("mlp", "tiny", tp=2), Tape)',
     'assert_type(lp.check("tiny", tp=2), lp.Report)',
@@ -133,8 +133,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
         "import torch",
         "from torch import Tensor",
         "import llamapar as lp",
+        "from llamapar.execution.result import Result",
         *(f"from llamapar.{RESULTS[name]} import {name}" for name in IMPORTED),
-        "def f(result: lp.RunResult, cost: Cost, plan: Plan, settings: lp.Settings) -> None:",
+        "def f(result: Result, cost: Cost, plan: Plan, settings: lp.Settings) -> None:",
     )
     path.write_text("\n".join([*head, *(f"    {line}" for line in LINES)]) + "\n")
     command = [sys.executable, "-m", "mypy", "--no-pretty", "--no-error-summary", str(path)]

@@ -16,7 +16,7 @@ from torch import Tensor
 from llamapar.describe.layout import Layout
 from llamapar.describe.modelfile import config_json
 from llamapar.errors import CheckpointError, Choice
-from llamapar.execution.run_result import RunResult
+from llamapar.execution.result import Result
 from llamapar.spmd.update import STATES
 
 from .atomic_write import new_folder
@@ -29,7 +29,7 @@ WEIGHTS = "weights"
 """The folder of the weights; those of AdamW's state have its names."""
 
 
-def whole_state(result: RunResult) -> dict[str, Tensor]:
+def whole_state(result: Result) -> dict[str, Tensor]:
     """The weights after the last step and AdamW's state, unsharded: the `inputs` of a later run.
 
     Raises CheckpointError for a run that updated nothing, and on ranks of torchrun that hold no tensors.
@@ -55,7 +55,7 @@ def whole_state(result: RunResult) -> dict[str, Tensor]:
     return found
 
 
-def save_state(result: RunResult, target: str | Path) -> None:
+def save_state(result: Result, target: str | Path) -> None:
     """Write what the next step needs to the folder `target`: weights/, exp_avg/, exp_avg_sq/, and master/ if
     the master weights are wider.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,7 @@ from .output import as_text, error_as_dict, in_flags, patience
 
 if TYPE_CHECKING:
     from llamapar.execution.replies import Cancelled, RankFailure
-    from llamapar.execution.run_result import RunResult
+    from llamapar.execution.result import Result
 
 PROGRAMS = OPTIONS["program"].choices
 """The programs that the help names; there are more."""
@@ -57,7 +56,7 @@ def _torch(module: str) -> ModuleType:
     return with_torch(module, "running a layout", "every other command needs nothing but Python")
 
 
-def _run(run: Callable[..., RunResult], given: Given, options: Values) -> RunResult:
+def _run(run: Callable[..., Result], given: Given, options: Values) -> Result:
     given.require()
     program, model, layout, notes = given["program"], given.model, given.layout, tuple[str, ...]()
     if given["shrink"]:
@@ -98,19 +97,15 @@ def _given_up(problem: RankFailure | Cancelled) -> CommandAnswer:
     )
 
 
-def _text(result: RunResult, given: Given) -> str:
+def _text(result: Result, given: Given) -> str:
     asked = [given["tape"] and result.tape, given["trace"] and str(result.trace)]
     return "\n\n".join(as_text(part) for part in (result, *result.details, *filter(None, asked)))
 
 
-def _data(result: RunResult, given: Given) -> dict[str, object]:
-    # JSON has no NaN, and no infinity, which stands for an output that is missing or has another shape.
-    def word(value: object) -> object:
-        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-    answer = result.as_dict().items()
-    data = {name: [*map(word, said)] if isinstance(said, list) else word(said) for name, said in answer}
-    return data | {name: getattr(result, name).as_dict() for name in ("tape", "trace") if given[name]}
+def _data(result: Result, given: Given) -> dict[str, object]:
+    return result.as_dict() | {
+        name: getattr(result, name).as_dict() for name in ("tape", "trace") if given[name]
+    }
 
 
 COMMAND = Command(

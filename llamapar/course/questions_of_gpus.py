@@ -11,12 +11,13 @@ from functools import cache
 from typing import Literal
 
 import llamapar as lp
+from llamapar.execution.result import Result
 
 from .boxes import Item
 
 
 @cache
-def _run(engine: Literal["local", "processes"]) -> lp.RunResult:
+def _run(engine: Literal["local", "processes"]) -> Result:
     return lp.run("llama", "tiny", lp.Layout(tp=2, cp=2), engine=engine, dtype="float64", device="cpu")
 
 

@@ -26,7 +26,7 @@ from llamapar.execution.engines.pool import pool
 from llamapar.execution.engines.rank import Context
 from llamapar.execution.execute import run
 from llamapar.execution.replies import RankFailure
-from llamapar.execution.run_result import RunResult
+from llamapar.execution.result import Result
 from llamapar.nodes.loading import loading
 from llamapar.programs.saving import gather_then_unpad, unpad_then_gather
 from llamapar.rules.report import check
@@ -52,7 +52,7 @@ def _raised(errors: Sequence[BaseException], ranks: int) -> Ran:
     return False, f"{len(errors)} of {ranks} ranks raise {type(errors[0]).__name__}: {first}"
 
 
-def _of_ranks(result: RunResult, expected: Callable[[Coord], Tensor], name: str) -> Ran:
+def _of_ranks(result: Result, expected: Callable[[Coord], Tensor], name: str) -> Ran:
     """Errors of ranks, or how their output compares with what is expected at each coordinate."""
     if result.errors:
         return _raised([*result.errors.values()], result.ranks)

@@ -81,6 +81,9 @@ def _decorated(function: Function, whose: str, complete: bool) -> Function:
     def call(*args: object, **given: object) -> object:
         if not known.keys() >= given.keys():
             unknown = next(name for name in given if name not in known)
+            if (function.__name__, unknown) in MOVED:
+                what = f"{unknown}=… is no argument of lp.{function.__name__}"
+                raise LayoutError(what, "", [MOVED[function.__name__, unknown]], unknown)
             one_of("argument", unknown, by_name or [name for name in known if name != "self"])
         if missing := needed.difference(by_place[: len(args)], given):
             raise _not_given(function, by_place, [name for name in known if name in missing])

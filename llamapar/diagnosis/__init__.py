@@ -43,7 +43,7 @@ def explain(
 
     what: a text of any length (a line, a traceback, a log), an exception, whose frames give live facts too,
         a shape such as (16064, 8192),
-        a mapping from a tensor's name to its shape, or a RunResult, which supplies its model and layout;
+        a mapping from a tensor's name to its shape, or a Result, which supplies its model and layout;
         for a log larger than memory, an open file or another iterator of its lines, which is read in
         bounded memory;
         for a run that hangs, the pathlib.Path of a folder with torch's flight records, one file for each
@@ -83,7 +83,7 @@ def explain(
     if isinstance(what, Path):
         found: Explanation = offered("hangs", "explain_dumps")(what, known)
         return found
-    if hasattr(what, "explanation"):  # A RunResult, whose room may not be imported here.
+    if hasattr(what, "explanation"):  # A Result, whose room may not be imported here.
         failed: Explanation | None = what.explanation
         return failed if failed is not None else Explanation(UNKNOWN, "no rank raised anything")
     if isinstance(what, BaseException):

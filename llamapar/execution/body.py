@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from llamapar.describe.layout import Layout
 from llamapar.describe.placement import ACTIVATIONS, BESIDE, PARAMETERS
 from llamapar.errors import Choice, LlamaparError
 from llamapar.place.orders import Action
@@ -66,6 +67,10 @@ class Task:
     fault: str | None = None
     given: Mapping[str, Tensor] = field(default_factory=dict)
     backward: bool = True
+
+    @property
+    def layout(self) -> Layout:
+        return self.setting.layout
 
     def broken(self, fault: str) -> Task:
         """The same with a fault: some are a wrong setting, others a wrong line of the program."""
@@ -219,11 +224,8 @@ def call_function(function: Callable[..., object], tensors: Mapping[str, Tensor]
         return {"out": made}
     if isinstance(made, Mapping) and all(isinstance(t, Tensor) for t in made.values()):
         return dict(made)
-    raise LlamaparError(
-        f"the program returned {type(made).__name__}",
-        "a tensor or a dict of tensors is needed",
-        field="program",
-    )
+    what = f"the program returned {type(made).__name__}"
+    raise LlamaparError(what, "a tensor or a dict of tensors is needed", field="program")
 
 
 def parameters(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -34,14 +34,15 @@ from llamapar.spmd.setting import DTYPES, Setting, kind
 from llamapar.spmd.training import Training
 
 from . import tape as tapes
+from .against_reference import compared
 from .body import RankReport, Task, asked_shapes, state_shapes, unpiped
 from .capacity import choose_device, require_room
-from .dry_run import DryRun
 from .engines import dry, processes, torchrun
 from .engines import local as local_engine
 from .mutants import mutants as tried
+from .rank_memory import RankMemory
+from .result import NO_NUMBERS, NOT_RANK_0, Result, remembered
 from .run_options import ENGINES, RunOptions
-from .run_result import RunResult, compared
 from .scheduling import pipeline_of
 from .ticking import few_threads, stopped_by, ticker
 from .unsharded import Meanwhile, Unsharded, unsharded
@@ -184,13 +185,13 @@ def run(
     cancel: Callable[[], bool] | None = None,
     mutants: bool = False,
     **options: Unpack[RunKeywords],
-) -> RunResult:
+) -> Result:
     """Run `program` on every rank of `layout`, and compare with the reference.
 
     program: "attention", "embedding", "loss", "mlp", "block", "llama", "step", or a function
         (mesh, setting, …tensors by name…) of your own.
     engine: "local" (all ranks in this process), "processes" (one process a rank), "torchrun", or "dry":
-        `rank` alone, of up to 2²⁰, on the meta device, which returns a `DryRun`.
+        `rank` alone, of up to 2²⁰, on the meta device: the result has its `memory` and no numbers.
     device: "auto", "cpu" or "cuda". cancel: a function that stops the run once it returns true.
     timeout: the run fails if no rank enters or leaves a collective, prints, or ends for this many seconds.
     deadline: seconds for the whole run, whatever its progress; then Cancelled is raised. None means no limit.
@@ -230,7 +231,7 @@ def run(
     each = 1 if engine == "dry" else 2
     task, notes, report = prepare(program, model, RunOptions(Layout.of(layout), **Values(options)), each)
     if engine == "dry":
-        return _dry(task, rank, device, ticker(cancelled), notes, _reason(report))
+        return remembered(_dry(task, rank, device, ticker(cancelled), notes, _reason(report)))
     _require_possible(task, engine, rank, deadline, flag("mutants", mutants))
     here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
     used, backend, why = choose_device(device, engine, here)
@@ -240,8 +241,9 @@ def run(
         reports: list[RankReport],
         given_up: Callable[[], bool] = cancelled,
         alone: Callable[[Callable[[], None]], Unsharded] | None = None,
-    ) -> RunResult:
-        made = RunResult(task, engine, used, tuple(reports), (*notes, why), _reason(report))
+    ) -> Result:
+        name, told = task.program.name, (*notes, why)
+        made = Result(name, task, engine, used, tuple(reports), told, why=_reason(report))
         if made.errors or task.program.reference is None:
             return made
         tick = ticker(given_up)
@@ -249,7 +251,7 @@ def run(
         return replace(made, notes=(*made.notes, *_without_effect(made)))
 
     if engine == "torchrun":
-        return torchrun.run(task, used, backend, timeout, result, _without_tensors)
+        return remembered(torchrun.run(task, used, backend, timeout, result, _without_tensors))
     with local_engine.one_run, few_threads(asked_shapes(task).values()), interrupts.deferred() as check:
 
         def given_up() -> bool:
@@ -261,7 +263,9 @@ def run(
                 made = result(processes.run(task, used, backend, timeout, given_up), given_up, alone.wait)
         else:
             made = result(local_engine.run(task, used, ticker(given_up)), given_up)
-        return replace(made, mutants=tried(task, used, given_up)) if mutants and made.ok else made
+        if mutants and made.ok:
+            made = replace(made, mutants=tried(task, used, given_up))
+        return remembered(made)
 
 
 def _require_program(program: object) -> None:
@@ -297,7 +301,7 @@ def _require_possible(task: Task, engine: str, rank: int, deadline: float | None
         raise LlamaparError(what, "nothing is there that a slip could differ from", choose, "mutants")
 
 
-def _without_effect(result: RunResult) -> list[str]:
+def _without_effect(result: Result) -> list[str]:
     """The note on a fault that changed nothing, and where it would."""
     name = result.task.fault
     if name is None or not result.ok:
@@ -307,7 +311,7 @@ def _without_effect(result: RunResult) -> list[str]:
 
 def _dry(
     task: Task, rank: int, device: str, tick: Callable[[], None], notes: tuple[str, ...], why: str
-) -> DryRun:
+) -> Result:
     """Run one rank alone. Raises LayoutError for a rank outside the world."""
     world = task.setting.layout.world
     if whole("rank", rank, 0) >= world:
@@ -332,12 +336,23 @@ def _dry(
             tick()
 
         report, curve = dry.run(task, rank, both)
-    return DryRun(task, "dry", "meta", (report,), notes, why, rank=rank, curve=curve)
+    memory = RankMemory(task, rank, curve, stopped=bool(report.error or why), why=why)
+    return Result(
+        task.program.name,
+        task,
+        "dry",
+        "meta",
+        (report,),
+        notes,
+        why=why,
+        memory=memory,
+        no_tensors=NO_NUMBERS,
+    )
 
 
-def _without_tensors(result: RunResult) -> RunResult:
+def _without_tensors(result: Result) -> Result:
     reports = (replace(r, outputs={}, gradients={}, first={}, state={}) for r in result.reports)
-    return replace(result, reports=tuple(reports))
+    return replace(result, reports=tuple(reports), no_tensors=NOT_RANK_0)
 
 
 @checked_options

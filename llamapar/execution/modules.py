@@ -8,7 +8,7 @@ submodule followed, and the first submodule that differs is named. What is left 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from llamapar.describe.arguments import checked_options
 from llamapar.describe.keywords import CompareKeywords
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.errors import Choice, LlamaparError, flag, one_of, real, whole
+from llamapar.records.trace import Trace
 from llamapar.spmd import compat
 from llamapar.spmd.setting import DTYPES
 
@@ -31,22 +32,18 @@ from .engines import local, processes
 from .engines.rank import Context
 from .module_reading import (
     FIT,
-    FORWARD,
-    TRAINER,
     Culprit,
-    TensorReading,
     first_difference,
     gap,
     largest,
-    part_of,
-    parts_in_words,
-    reading,
 )
-from .module_result import ModuleResult, ParameterRow
+from .module_rows import judged, sequences
 from .module_run import ModuleOutcome, run_module_rank
 from .module_task import Inputs, ModuleTask, Plan, require_possible, with_inputs
 from .recorder import Recorder
 from .replies import Cancelled
+from .result import NO_NUMBERS, Result, remembered
+from .rows import GRADIENT
 from .run_options import ENGINES
 from .ticking import Ticking, few_threads, stopped_by, ticker
 from .wrappers import inner_module, parameters_of
@@ -75,7 +72,7 @@ def compare(
     deadline: float | None = None,
     cancel: Callable[[], bool] | None = None,
     **options: Unpack[CompareKeywords],
-) -> ModuleResult:
+) -> Result:
     """Run a module of your own whole and cut by `plan`, and compare output, loss and every gradient.
 
     make: a function without arguments that returns the whole `nn.Module`. plan: a dict for torch's
@@ -107,7 +104,7 @@ def compare(
     )
     task, notes = with_inputs(task, inputs, options["seq_len"], options["global_batch"], engine)
     real("timeout", timeout, 0.1, 1e6)
-    return _run(task, notes, engine, device, rank, timeout, stopped_by(cancel, deadline))
+    return remembered(_run(task, notes, engine, device, rank, timeout, stopped_by(cancel, deadline)))
 
 
 def _run(
@@ -118,7 +115,7 @@ def _run(
     rank: int,
     timeout: float,
     cancelled: Callable[[], bool],
-) -> ModuleResult:
+) -> Result:
     """Run a task on an engine. notes: about the task."""
     world = task.layout.world
     with local.one_run, interrupts.deferred() as check, torch.random.fork_rng(devices=[]):
@@ -132,10 +129,10 @@ def _run(
             module = task.made("meta")
             reports = tuple(_reports_here(task, "meta", whole("rank", rank, 0, world - 1), tick))
             name = type(inner_module(module)).__name__
-            found = ModuleResult(name, task, engine, "meta", reports, usual, notes=notes)
+            found = Result(name, task, engine, "meta", reports, notes, tolerance=usual, no_tensors=NO_NUMBERS)
             for outcome in _outcomes(reports).values():
                 one = outcome._replace(here=parameters_of(module))
-                found = _judged(found, one, {rank: outcome})
+                found = judged(found, task, one, {rank: outcome})
             return found
         used, backend, why = choose_device("cpu" if engine == "local" else device, engine, world)
 
@@ -164,19 +161,11 @@ def _run(
         with few_threads(t.shape for t in state.values()):
             reports = tuple(ranks(task))
             notes = (*notes, *one.notes, why)
-            found = ModuleResult(one.name, task, engine, used, reports, usual, notes=notes)
-            return _compared(found, one, ranks, alone) if _outcomes(reports) else found
+            found = Result(one.name, task, engine, used, reports, notes, tolerance=usual)
+            return _compared(found, task, one, ranks, alone) if _outcomes(reports) else found
 
 
 # -- engines ---------------------------------------------------------------------------------------
-
-
-def _sequences(task: ModuleTask, _: str, whole_input: Tensor, coord: compat.Coord) -> Tensor:
-    """A rank's sequences of an input; one whose dim 0 is not the batch stays whole."""
-    if not whole_input.dim() or whole_input.shape[0] != task.batch:
-        return whole_input.clone()
-    own = task.batch // task.layout.dp
-    return whole_input.narrow(0, coord["dp"] * own, own).clone()
 
 
 def run_module_here(context: Context, task: ModuleTask) -> RankReport:
@@ -186,10 +175,26 @@ def run_module_here(context: Context, task: ModuleTask) -> RankReport:
     coord = compat.coord_of(mesh, context.rank)
 
     def share(t: Tensor) -> Tensor:
-        return _sequences(task, "", t, coord).to(context.device)
+        return sequences(task, "", t, coord).to(context.device)
 
     found = run_module_rank(task, mesh, share, recorder, str(context.device))[context.rank]
-    return RankReport(rank=context.rank, module=found, trace=recorder.traces[context.rank])
+    return _report(context.rank, found, recorder.traces[context.rank])
+
+
+def _report(
+    rank: int,
+    outcome: ModuleOutcome | None,
+    trace: Trace,
+    error: BaseException | None = None,
+    traceback: str = "",
+) -> RankReport:
+    """The report of a rank that ran a module, or that raised."""
+    report = RankReport(rank=rank, module=outcome, trace=trace, error=error, traceback=traceback)
+    if outcome is None:
+        return report
+    several = len(outcome.outputs) > 1
+    outputs = {f"out.{i}" if several else "out": t for i, t in enumerate(outcome.outputs)}
+    return replace(report, outputs=outputs, gradients=outcome.gradient)
 
 
 def _reports_here(
@@ -205,7 +210,7 @@ def _reports_here(
     found, errors, text = dict[int, ModuleOutcome](), dict[int, Exception](), ""
     with ExitStack() as stack:
         if alone is None:
-            part = partial(_sequences, task)
+            part = partial(sequences, task)
             ranks = stack.enter_context(closing(local.LocalRanks(layout, part, device, aliased=True)))
             mesh = stack.enter_context(ranks).mesh
         else:
@@ -216,7 +221,7 @@ def _reports_here(
         def share(t: Tensor) -> Tensor:
             if alone is None:
                 return ranks.cut("", lambda: t).detach()
-            return _sequences(task, "", t.to(device), layout.coord_of(first)._asdict())
+            return sequences(task, "", t.to(device), layout.coord_of(first)._asdict())
 
         try:
             found = run_module_rank(task, mesh, share, recorder, device)
@@ -233,7 +238,7 @@ def _reports_here(
                 raise LlamaparError(what, why, [Choice.of(when, engine="processes")], "engine") from error
             errors, text = local.errors_of([recorder], error), "".join(traceback.format_exception(error))
     return [
-        RankReport(rank=r, module=found.get(r), trace=trace, error=errors.get(r), traceback=text)
+        _report(r, found.get(r), trace, error=errors.get(r), traceback=text)
         for r, trace in recorder.traces.items()
     ]
 
@@ -248,117 +253,39 @@ def _outcomes(reports: Sequence[RankReport]) -> dict[int, ModuleOutcome]:
 
 
 def _compared(
-    result: ModuleResult,
+    result: Result,
+    task: ModuleTask,
     one: ModuleOutcome,
     ranks: Callable[[ModuleTask], list[RankReport]],
     alone: Callable[[ModuleTask], ModuleOutcome],
-) -> ModuleResult:
+) -> Result:
     """The result with its rows and, where something differs, the first submodule that does."""
-    outcomes, exact_task = _outcomes(result.reports), result.task.in_float64()
-    found = _judged(result, one, outcomes)
+    outcomes, exact_task = _outcomes(result.reports), task.in_float64()
+    found = judged(result, task, one, outcomes)
     if found.ok or one.drew:
         return found
     exact = alone(exact_task)
-    if result.task.dtype != "float64":
+    if task.dtype != "float64":
         # A module in this dtype is off from itself in float64; cut, it rounds as often, in other places.
         gradients = ((one.gradient[name], t) for name, t in exact.gradient.items())
         pairs = [*zip(one.outputs, exact.outputs, strict=True), *gradients]
         off = max((gap(a, b) / largest(b) for a, b in pairs), default=0.0)
-        note = (
-            f"one process in {result.task.dtype} is off by {off:.0e} of itself in float64: so may a plan be"
-        )
+        note = f"one process in {task.dtype} is off by {off:.0e} of itself in float64: so may a plan be"
         found = replace(result, tolerance=max(result.tolerance, 2 * off), notes=(*result.notes, note))
-        found = _judged(found, one, outcomes)
+        found = judged(found, task, one, outcomes)
         if found.ok:
             return found
     in_float64 = _outcomes(ranks(exact_task))
     note = "in float64 the ranks raise, so no submodule is named"
     if in_float64:
         calls = {rank: outcome.calls for rank, outcome in in_float64.items()}
-        again = _judged(replace(found, tolerance=FIT), exact, in_float64)
-        culprit = first_difference(calls, exact.calls, result.layout)
-        wrong = next((row for row in again.rows if not row.ok), None)
+        again = judged(replace(found, tolerance=FIT), task, exact, in_float64)
+        culprit = first_difference(calls, exact.calls, task.layout)
+        wrong = next((row for row in again.rows if row.kind == GRADIENT and not row.ok), None)
         if culprit is None and wrong is not None:
             words = f"outputs and their gradients are right, the gradient of {wrong.name} is not: "
-            culprit = Culprit(wrong.name.rpartition(".")[0], words + wrong.gradient)
-        if not again.ok:
-            return replace(found, culprit=culprit)
-        note = f"in float64 nothing differs: {result.task.dtype} rounds that much here"
+            culprit = Culprit(wrong.name.rpartition(".")[0], words + (wrong.how or wrong.placement))
+        if not again.ok and found.module is not None:
+            return replace(found, module=replace(found.module, culprit=culprit))
+        note = f"in float64 nothing differs: {task.dtype} rounds that much here"
     return replace(found, notes=(*found.notes, note))
-
-
-def _judged(result: ModuleResult, one: ModuleOutcome, outcomes: Mapping[int, ModuleOutcome]) -> ModuleResult:
-    """The result with the ranks' parameters, gradients, output and loss beside the whole module's."""
-    layout, tolerance, first = result.layout, result.tolerance, outcomes[min(outcomes)]
-    sizes = {n: t.numel() * t.element_size() for n, t in first.here.items() if n not in first.tied}
-    rows = tuple(_row(name, one, outcomes, result) for name in one.here)
-    more = [name for name in first.here if name not in one.here]
-    notes = [
-        *result.notes,
-        *([f"the cut module has parameters of its own: {', '.join(more)}"] if more else []),
-        *(note for outcome in outcomes.values() for note in outcome.notes),
-    ]
-    if all(row.here == row.whole for row in rows):
-        notes.append("no parameter is cut: every rank has the whole module")
-    result = replace(
-        result,
-        rows=rows,
-        tied=one.tied,
-        buffers={name: tuple(t.shape) for name, t in one.buffers.items()},
-        changed=one.changed,
-        drew=one.drew,
-        bytes_here=sum(sizes.values()),
-        gradient_bytes=sum(size for name, size in sizes.items() if name in first.gradient),
-        notes=tuple(dict.fromkeys(notes)),
-    )
-    if one.drew or result.engine == "dry":
-        return result
-    output, error = None, 0.0
-    for i, t in enumerate(one.outputs):
-        owns = {r: dict(enumerate(of.outputs)).get(i, torch.empty(0)) for r, of in outcomes.items()}
-        output = reading(owns, t, layout, tolerance, FORWARD)
-        off = output.error
-        if output.summed or not output.fits:  # as far as it is from the whole, or from the rank's sequences
-            shares = {r: _sequences(result.task, "", t, layout.coord_of(r)._asdict()) for r in owns}
-            off = max(min(gap(own, t), gap(own, shares[r])) for r, own in owns.items()) / largest(t)
-        error = max(error, off)
-    losses = {r: outcome.loss for r, outcome in outcomes.items()}
-    loss = reading(losses, one.loss, layout, tolerance, TRAINER, dict.fromkeys(losses, ()))
-    output = output if output is not None and output.fits else None
-    return replace(result, output=output, output_error=error, loss_error=loss.error)
-
-
-def _row(
-    name: str, one: ModuleOutcome, outcomes: Mapping[int, ModuleOutcome], result: ModuleResult
-) -> ParameterRow:
-    """A parameter of the whole module, by one of its names, what ranks hold of it, and its gradient."""
-    first, whole_of_it = outcomes[min(outcomes)], one.here[name]
-    row = ParameterRow(name, tuple(whole_of_it.shape), (), "the cut module has no such parameter", ok=False)
-    if any(name not in outcome.here for outcome in outcomes.values()):
-        return row
-    row = replace(row, here=tuple(first.here[name].shape), ok=True)
-    if name in first.tied:
-        return replace(row, placement=f"tied to {first.tied[name]}")
-    if result.engine == "dry":
-        cut = enumerate(zip(row.here, row.whole, strict=False))
-        words = ", ".join(f"dim {d}: {here} of {size}" for d, (here, size) in cut if here != size)
-        return replace(row, placement=words or "copy")
-    found = {rank: part_of(outcome.here[name], whole_of_it) for rank, outcome in outcomes.items()}
-    parts = {rank: part for rank, part in found.items() if part is not None}
-    row = replace(row, placement=parts_in_words(found, result.layout, row.whole), ok=len(parts) == len(found))
-    if one.drew or name not in one.gradient:
-        return replace(row, gradient="" if one.drew else "none")
-    owns = {rank: outcome.gradient[name] for rank, outcome in outcomes.items() if name in outcome.gradient}
-    fit = TensorReading(False, "not comparable" if len(owns) == len(outcomes) else "no gradient")
-    if row.ok and len(owns) == len(outcomes):
-        ways = FORWARD | TRAINER
-        fit = reading(owns, one.gradient[name], result.layout, result.tolerance, ways, parts)
-    words, ok = fit.words, fit.fits and "tp" not in fit.summed
-    if fit.fits:
-        summed = " and ".join(f"{way} over {axis}" for axis, way in fit.summed.items())
-        words = f"a summand: {summed}" if summed else "in full"
-    # The parameter that it is tied to in the whole module, and no longer in the cut one.
-    other = ({of: n for n, of in one.tied.items()} | one.tied).get(name)
-    if not ok and other is not None and other not in first.tied:
-        words = f"of its own use alone: the plan unties it from {other}"
-    return replace(row, gradient=words, error=fit.error, ok=ok)

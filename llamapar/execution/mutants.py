@@ -15,10 +15,11 @@ from llamapar.errors import Choice, LlamaparError
 from llamapar.programs import FAULTS, breaking
 from llamapar.records.noticed import Mutants
 
+from .against_reference import compared
 from .body import Task
 from .engines import local
 from .replies import Cancelled, RankFailure
-from .run_result import RunResult, compared
+from .result import Result
 from .unsharded import Unsharded, unsharded
 
 SECONDS = 60.0
@@ -78,7 +79,7 @@ def mutants(task: Task, device: str, cancelled: Callable[[], bool]) -> Mutants:
 def _difference(task: Task, device: str, alone: Unsharded, tick: Callable[[], None]) -> str:
     """What a broken run differs in first, or what a rank raises; "" if it equals the reference."""
     try:
-        made = RunResult(task, "local", device, tuple(local.run(task, device, tick)))
+        made = Result(task.program.name, task, "local", device, tuple(local.run(task, device, tick)))
     except RankFailure as failure:
         return str(failure.what)
-    return made.difference if made.errors else compared(made, alone, tick).difference
+    return made.where if made.errors else compared(made, alone, tick).where

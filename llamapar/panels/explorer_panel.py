@@ -37,7 +37,7 @@ from .state import State
 
 if TYPE_CHECKING:
     from llamapar.describe.job import Job
-    from llamapar.execution.run_result import RunResult
+    from llamapar.execution.result import Result
     from llamapar.rules.fix import Fix
     from llamapar.timing.plan import Plan
 
@@ -194,7 +194,7 @@ class Explorer(Page[State]):
         self._show(lambda state: state.change(settings))
 
     @property
-    def result(self) -> RunResult | None:
+    def result(self) -> Result | None:
         """The result of the run that the controls describe; None without one (yet)."""
         now = self._runner.now
         try:
@@ -202,7 +202,7 @@ class Explorer(Page[State]):
         except LlamaparError:
             return None
 
-    def run(self) -> RunResult:
+    def run(self) -> Result:
         """Run what the controls describe, now, and wait for it; an interrupt cancels it.
 
         Raises LlamaparError for a run that is refused, fails or is cancelled.

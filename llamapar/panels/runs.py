@@ -23,7 +23,7 @@ from llamapar.records.trace import PHASES, Tape, Trace, grouped, sent_in_words, 
 from .controls import DEFAULTS, ENGINES
 
 if TYPE_CHECKING:
-    from llamapar.execution.run_result import RunResult
+    from llamapar.execution.result import Result
 
 QUICK = 64
 """Most work that is done at each move of a control: some 1.5 s of a laptop."""
@@ -194,7 +194,7 @@ class Run:
     state: str = IDLE
     phase: str = ""
     fraction: float | None = None
-    result: RunResult | None = None
+    result: Result | None = None
     tape: Tape | None = None
     problem: LlamaparError | None = None
     expects: str = ""
@@ -244,13 +244,13 @@ class Run:
             "result": self._result(self.result) if self.result else None,
         }
 
-    def _result(self, result: RunResult) -> Plain:
+    def _result(self, result: Result) -> Plain:
         """Verdict, errors, notes, tables and picture, and the tape if available."""
         failed = self.tape.failed if self.tape else None
         line = f"at {failed.where}: {failed.code}" if failed else ""
         why = "; ".join(filter(None, [line, result.why]))
         tables = [_tape(self.tape)] if self.tape else []
-        tables += [_errors(result)] if result.output_errors or result.gradient_errors else []
+        tables += [_errors(result)] if result.rows else []
         tables += [_volumes(result.trace)] if result.trace.events else []
         tables += [_detail(record) for record in result.details]
         return {
@@ -266,7 +266,7 @@ class Run:
         }
 
 
-def verdict(result: RunResult) -> str:
+def verdict(result: Result) -> str:
     """One line with the numbers: equal to the unsharded model, or not, or the error."""
     where = f"engine {result.engine} on {result.device}"
     if result.errors:
@@ -280,16 +280,16 @@ def verdict(result: RunResult) -> str:
     return f"{_equal(result)}: largest error of {', of '.join(far)}, {within}"
 
 
-def raised_errors(result: RunResult) -> list[tuple[str, list[int]]]:
+def raised_errors(result: Result) -> list[tuple[str, list[int]]]:
     """(error in torch's words, ranks that raised it)."""
     return list(grouped({rank: f"{type(error).__name__}: {error}" for rank, error in result.errors.items()}))
 
 
-def _equal(result: RunResult) -> str:
+def _equal(result: Result) -> str:
     return f"{'equal to' if result.ok else 'DIFFERS from'} the unsharded model"
 
 
-def _size(result: RunResult) -> list[str]:
+def _size(result: Result) -> list[str]:
     setting = result.task.setting
     lines = [f"{plural(setting.global_batch, 'sequence')} of {setting.seq_len} tokens, {setting.dtype}"]
     if result.task.fault:
@@ -321,11 +321,10 @@ def _tape(tape: Tape) -> Plain:
     return _table("tape", f"Shape tape: {title}", [head[k] for k in columns], cells, wrong)
 
 
-def _errors(result: RunResult) -> Plain:
-    _, head, rows, _ = result._table()
-    compared = [row for row in rows if row[0] in ("output", "gradient", "AdamW's mean", "updated weight")]
-    wrong = [i for i, row in enumerate(compared) if row[-1] == "DIFFERS"]
-    return _table("errors", "Against the unsharded model, worst of all ranks", head, compared, wrong)
+def _errors(result: Result) -> Plain:
+    head, rows = result.compared()
+    wrong = [i for i, row in enumerate(rows) if row[-1] == "DIFFERS"]
+    return _table("errors", "Against the unsharded model, worst of all ranks", head, rows, wrong)
 
 
 def _detail(record: Record) -> Plain:

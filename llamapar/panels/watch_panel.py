@@ -99,9 +99,9 @@ def _recorded(program: object) -> Tape | None:
     """The tape of a cell of `%%ranks`; None of a program."""
     if isinstance(program, str):
         return None
-    from llamapar.execution.cell_result import CellResult
+    from llamapar.execution.result import Result
 
-    return program.tape if isinstance(program, CellResult) else None
+    return program.tape if isinstance(program, Result) and program.cell else None
 
 
 @named_options("watch")

@@ -1,9 +1,9 @@
-"""The result of a dry run: what one rank of a layout did, sent and kept, beside `lp.memory`."""
+"""What one rank keeps in a dry run, operation by operation and beside `lp.memory`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,21 +13,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from llamapar.count.account import memory
 from llamapar.count.keeping import Kept, compare_kept
 from llamapar.count.saved import KERNELS
-from llamapar.describe.layout import AXES, Coord
+from llamapar.describe.layout import AXES, Coord, Layout
 from llamapar.place.orders import ORDERS
 from llamapar.place.stage_map import Stage
 from llamapar.programs import Program
 from llamapar.programs.llama import llama_stage
 from llamapar.records.curve import MemoryCurve
-from llamapar.records.tables import Plain, Record, Table, readable_bytes, unit_of
+from llamapar.records.tables import Plain, Record, Table, unit_of
 from llamapar.records.trace import Tape
 from llamapar.spmd.setting import Setting
 
 from . import tape as tapes
 from .body import Task, unpiped
-from .run_result import RunResult
-
-_EMPTY = MemoryCurve("", {}, ())
 
 _TERMS = {
     "activations: logits and loss": "logits and loss",
@@ -58,14 +55,22 @@ _BESIDE = {
 
 
 @dataclass(frozen=True, repr=False)
-class DryRun(RunResult):
-    """A run of one rank on the meta device: no numbers, but every shape, collective, send and byte.
+class RankMemory:
+    """The place and the memory of the one rank that a dry run has, beside `lp.memory`.
 
-    rank: of the layout. curve: its memory over its operations; `lp.view(run)` draws it.
+    curve: its memory over its operations. stopped: whether it raised, or check
+    refuses the layout for the reason `why`.
     """
 
-    rank: int = 0
-    curve: MemoryCurve = _EMPTY
+    task: Task
+    rank: int
+    curve: MemoryCurve
+    stopped: bool = False
+    why: str = ""
+
+    @property
+    def layout(self) -> Layout:
+        return self.task.layout
 
     @property
     def coord(self) -> Coord:
@@ -76,11 +81,6 @@ class DryRun(RunResult):
     def peers(self) -> dict[str, range]:
         """The rank's group on each axis, including the rank."""
         return {axis: self.layout.group(axis, self.rank) for axis in AXES}  # type: ignore[misc]
-
-    @property
-    def collectives(self) -> list[Plain]:
-        """{"axis", "kind", "count", "bytes"} of everything the rank sends, in the order of first use."""
-        return self.trace.by_kind
 
     @property
     def peak_bytes(self) -> int:
@@ -108,7 +108,7 @@ class DryRun(RunResult):
         if self.task.program.stage is None:
             layers = int(self.task.program.name == "block")
         first = next((span for span in spans if span.name.startswith(("F ", "forward"))), None)
-        if first is None or not layers or not self.task.backward or self.errors or self.why:
+        if first is None or not layers or not self.task.backward or self.stopped:
             return None
         found = {
             name.partition(": ")[2]: size // layers
@@ -132,7 +132,7 @@ class DryRun(RunResult):
         """
         setting, schedule = self.task.setting, self.task.setting.schedule
         unknown = schedule is not None and schedule.name not in ORDERS
-        if self.task.program.stage is None or unknown or self.errors or self.why:
+        if self.task.program.stage is None or unknown or self.stopped:
             return None
         columns, beside = [self._terms()], _BESIDE[setting.training is not None]
         for kernels in KERNELS:
@@ -201,24 +201,11 @@ class DryRun(RunResult):
 
     # -- showing ---------------------------------------------------------------------------------
 
-    @property
-    def summary(self) -> str:
-        """One line: the program and where it ran."""
-        what = f"{self.task.program.name}  {self.layout} (rank {self.rank} of {self.layout.world}, dry)"
-        if self.task.fault:
-            what += f" with {self.task.fault}"
-        if self.errors:
-            error = next(iter(self.errors.values()))
-            return f"{what}: raised {type(error).__name__}"
-        return f"{what}: {readable_bytes(self.peak_bytes)} at its peak"
-
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
         setting = self.task.setting
         groups = {a: {"first": g[0], "step": g.step, "ranks": len(g)} for a, g in self.peers.items()}
         return {
-            "ok": self.ok,
-            "engine": self.engine,
             "rank": self.rank,
             "coord": self.coord._asdict(),
             "peers": groups,
@@ -232,33 +219,22 @@ class DryRun(RunResult):
                 {"name": s.name, "before": s.before, "most": s.most, "after": s.after}
                 for s in self.curve.spans
             ],
-            "collectives": self.collectives,
-            "bytes": self.trace.by_axis,
             "peak_bytes": self.peak_bytes,
             "peak_at": self.curve.peak,
             "peak": self.curve.alive,
             "kept": self.kept.as_dict() if self.kept else None,
-            "errors": {str(r): f"{type(e).__name__}: {e}" for r, e in self.errors.items()},
-            "notes": list(self.notes),
         }
 
-    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        rows: list[list[object]] = [
-            [c["axis"], c["kind"], f"{c['count']:,}", f"{c['bytes']:,}"] for c in self.collectives
-        ]
-        rows += [["error", "", "", f"{type(e).__name__}: {e}"] for e in self.errors.values()]
-        return self.summary, ["axis", "collective", "times", "sent"], rows, "\n".join(self._foot())
-
-    def _foot(self) -> list[str]:
+    def sentences(self) -> Iterator[str]:
+        """Its place, its stages and its peak, a sentence each."""
         place = " ".join(f"{axis}={i}" for axis, i in self.coord._asdict().items())
         groups = ", ".join(f"{axis} {_listed(group)}" for axis, group in self.peers.items() if len(group) > 1)
-        lines = [f"rank {self.rank} is {place}; its groups: {groups or 'itself'}"]
+        yield f"rank {self.rank} is {place}; its groups: {groups or 'itself'}"
         if self.task.setting.schedule is not None:
-            lines.append(f"{'; '.join(map(_stage, self.stages))}: {len(self.curve.spans)} operations")
-        lines.append(self.curve.sentence)
+            yield f"{'; '.join(map(_stage, self.stages))}: {len(self.curve.spans)} operations"
+        yield self.curve.sentence
         if self.kept is not None:
-            lines.append(self.kept.sentence)
-        return [*lines, *self.notes]
+            yield self.kept.sentence
 
 
 def _stage(stage: Stage) -> str:

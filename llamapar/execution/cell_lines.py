@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,42 +12,27 @@ from torch import Tensor
 
 from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation
-from llamapar.diagnosis.known import Known
-from llamapar.diagnosis.of_ranks import explain_ranks
 from llamapar.errors import PeerError
-from llamapar.records.tables import Record, plural
-from llamapar.records.trace import Place, Tape, TapeStep, grouped, some
+from llamapar.records.tables import plural
+from llamapar.records.trace import Place, Tape, TapeStep, Trace, grouped, some
 
-from .capacity import choose_device
-from .cells import (
-    Cell,
-    CellReport,
-    Line,
-    LineDone,
-    copied,
-    own_sources,
-    read_names,
-    report_of,
-    run_cell,
-)
-from .engines.pool import pool
-from .engines.processes import PRELOAD
+from .body import RankReport
+from .cells import CellReport, Line, LineDone, report_of
 from .replies import RankAnswer
-
-_cells = itertools.count(1)
 
 SHOWN = 60
 """Lines that the table shows; of more, the first ones."""
 
 
-@dataclass(frozen=True, repr=False)
-class CellResult(Record):
-    """A cell on ranks. answers: one for each rank. not_copied: name → why the notebook's value stayed there.
+LinesOfRanks = dict[Line, dict[int, LineDone]]
+"""line → rank → what it did there, of the lines that did something on a rank, in order."""
 
-    out: rank → the value of its last expression, where it could be sent.
+
+@dataclass(frozen=True)
+class CellLines:
+    """What a cell of `%%ranks` did. answers: one for each rank. not_copied: name → why the notebook's value
+    stayed there.
     """
-
-    _left = True
 
     layout: Layout
     source: str
@@ -64,29 +49,9 @@ class CellResult(Record):
         """rank → the value of the cell's last expression; None where there is none or it cannot be sent."""
         return {rank: report.value for rank, report in self.reports.items()}
 
-    @property
-    def ok(self) -> bool:
-        return all(answer.error is None for answer in self.answers)
-
     @cached_property
-    def explanation(self) -> Explanation | None:
-        """Why ranks raised: the first one's error, its line and what that read; None without an error."""
-        failed = [answer for answer in self.answers if answer.error is not None]
-        failed.sort(key=lambda answer: (isinstance(answer.error, PeerError), answer.at))
-        if not failed:
-            return None
-        errors = {answer.rank: answer.error for answer in failed if answer.error is not None}
-        found = explain_ranks(errors, Known.of(None, self.layout, None, {}))
-        report = self.reports[failed[0].rank]
-        line = (
-            f"{report.stopped.where}  {report.stopped.code}: {found.line}" if report.stopped else found.line
-        )
-        operands = tuple((name, what, "", "") for name, what in report.read.items())
-        return replace(found, line=line, operands=operands)
-
-    @cached_property
-    def lines(self) -> dict[Line, dict[int, LineDone]]:
-        """line → rank → what it did, of the lines that did something on a rank, in order."""
+    def lines(self) -> LinesOfRanks:
+        """What each line did."""
         # A line that only some ranks ran goes where it stands between theirs.
         merged: list[Line] = []
         for report in self.reports.values():
@@ -152,19 +117,20 @@ class CellResult(Record):
         at = next((self.reports[rank].stopped for rank in errors if self.reports[rank].stopped), None)
         return [TapeStep(at.where, at.code, "", None, {}, error=errors)] if at is not None else []
 
-    def _table(self) -> tuple[str, list[str], list[list[object]], str]:
+    def shown(self) -> tuple[list[str], list[list[object]]]:
+        """Head and rows of the table of its lines."""
         rows: list[list[object]] = []
         for line, of in itertools.islice(self.lines.items(), SHOWN):
             code = line.code
             for cells in itertools.zip_longest(_made(of) or [""], _sent(of), fillvalue=""):
                 rows.append([line.where if code else "", code, *cells])
                 code = ""
-        title = f"{self.layout.world} ranks, {self.layout}"
-        return title, ["line", "code", "made", "sent"], rows, "\n".join(self._foot(len(self.lines)))
+        return ["line", "code", "made", "sent"], rows
 
-    def _foot(self, lines: int) -> Iterable[str]:
-        if lines > SHOWN:
-            yield f"the first {SHOWN} of {plural(lines, 'line')}"
+    def sentences(self) -> Iterator[str]:
+        """What ranks printed and returned, and what became of their names."""
+        if len(self.lines) > SHOWN:
+            yield f"the first {SHOWN} of {plural(len(self.lines), 'line')}"
         printed = {a.rank: a.output.rstrip() for a in self.answers if a.output.strip()}
         written = {a.rank: a.stderr.rstrip() for a in self.answers if a.stderr.strip()}
         for word, texts in (("printed", printed), ("wrote to stderr", written)):
@@ -172,37 +138,34 @@ class CellResult(Record):
                 yield from (f"{some(ranks)} {word}: {line}" for line in text.splitlines())
         values = {rank: report.text for rank, report in self.reports.items() if report.text}
         yield from (f"out  {some(ranks)}: {text}" for text, ranks in grouped(values))
-        errors = {a.rank: self._error(a) for a in self.answers if a.error is not None}
-        yield from (f"error  {some(ranks)}: {text}" for text, ranks in grouped(errors))
         if any(isinstance(a.error, PeerError) or not a.reusable for a in self.answers):
             yield "the ranks ended with the error: names made on them are gone"
         yield from (f"not copied: {name}, {why.splitlines()[0]}" for name, why in self.not_copied.items())
 
-    def _error(self, answer: RankAnswer) -> str:
-        """A rank's error with its line and what that read."""
-        report, error = self.reports[answer.rank], answer.error
-        text = f"{type(error).__name__}: {error}"
+    def stopped_at(self, rank: int) -> str:
+        """The line at which a rank's error came, and what that read; a line below the error."""
+        report = self.reports[rank]
         if report.stopped is None:
-            return text
+            return ""
         operands = "".join(f", {name}: {what}" for name, what in report.read.items())
-        return f"{text}\n       at {report.stopped.where}  {report.stopped.code}{operands}"
+        return f"\n       at {report.stopped.where}  {report.stopped.code}{operands}"
 
+    def explained(self, found: Explanation, rank: int) -> Explanation:
+        """The explanation of a rank's error, with the line at which it came and what that read."""
+        report = self.reports[rank]
+        operands = tuple((name, what, "", "") for name, what in report.read.items())
+        if report.stopped is None:
+            return replace(found, operands=operands)
+        line = f"{report.stopped.where}  {report.stopped.code}: {found.line}"
+        return replace(found, line=line, operands=operands)
 
-def cell_on_ranks(source: str, layout: Layout, notebook: Mapping[str, object], timeout: float) -> CellResult:
-    """Run a notebook's cell on the ranks of a layout. Who waits is printed after 5 s without progress.
-
-    Raises LlamaparError for a cell that is no Python; RankFailure if ranks die or wait for too long.
-    """
-    names, refused = copied(read_names(source), notebook)
-    used, backend, _ = choose_device("auto", "processes", layout.world)
-    cell = Cell(source, f"<cell on ranks {next(_cells)}>", layout, names, own_sources(notebook))
-    ranks = pool(layout.world, device=used, backend=backend, preload=PRELOAD)
-    answers = ranks.run(run_cell, cell, timeout=timeout, told=_waiting, keep=True)
-    return CellResult(layout, source, tuple(answers), refused)
-
-
-def _waiting(states: Mapping[int, str]) -> None:
-    print("no progress for 5 s:", *(f"{some(ranks)} {what}" for what, ranks in grouped(states)), sep="\n  ")
+    def report_of_rank(self, answer: RankAnswer) -> RankReport:
+        """A rank's error and its collectives, as of any run."""
+        events = [event for done in self.reports[answer.rank].done.values() for event in done.events]
+        trace = Trace(answer.rank, tuple(events))
+        return RankReport(
+            rank=answer.rank, trace=trace, error=answer.error, traceback=answer.traceback, at=answer.at
+        )
 
 
 def _names(of: Mapping[int, LineDone]) -> list[str]:

@@ -1,0 +1,38 @@
+"""`%%ranks`: a notebook's cell on the ranks of the kept pool, as a result."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+from llamapar.describe.layout import Layout
+from llamapar.records.trace import grouped, some
+
+from .capacity import choose_device
+from .cell_lines import CellLines
+from .cells import Cell, copied, own_sources, read_names, run_cell
+from .engines.pool import pool
+from .engines.processes import PRELOAD
+from .result import Result
+
+_cells = itertools.count(1)
+
+
+def cell_on_ranks(source: str, layout: Layout, notebook: Mapping[str, object], timeout: float) -> Result:
+    """Run a notebook's cell on the ranks of a layout. Who waits is printed after 5 s without progress.
+
+    Raises LlamaparError for a cell that is no Python; RankFailure if ranks die or wait for too long.
+    """
+    names, refused = copied(read_names(source), notebook)
+    used, backend, _ = choose_device("auto", "processes", layout.world)
+    cell = Cell(source, f"<cell on ranks {next(_cells)}>", layout, names, own_sources(notebook))
+    ranks = pool(layout.world, device=used, backend=backend, preload=PRELOAD)
+    answers = ranks.run(run_cell, cell, timeout=timeout, told=_waiting, keep=True)
+    ran = CellLines(layout, source, tuple(answers), refused)
+    reports = tuple(map(ran.report_of_rank, answers))
+    why = "a cell returns none", "result.out, the value of its last expression"
+    return Result("cell", ran, "processes", used, reports, no_tensors=why)
+
+
+def _waiting(states: Mapping[int, str]) -> None:
+    print("no progress for 5 s:", *(f"{some(ranks)} {what}" for what, ranks in grouped(states)), sep="\n  ")
