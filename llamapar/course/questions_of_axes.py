@@ -10,7 +10,7 @@ from collections.abc import Callable
 import llamapar as lp
 
 from .boxes import Item
-from .veils import covered
+from .veils import without, without_work
 
 _SMALL = lp.Layout(tp=2, cp=2, pp=2, dp=2)
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
@@ -42,7 +42,7 @@ def _peers() -> Item:
         ),
         why="On TP, PP and DP rank 13 is the second, so its peer is 1, 4 and 8 behind; on CP it is 2 ahead.",
         shows=view,
-        veiled=covered(view, lambda trace: " · " in str(trace.get("name", ""))),
+        veiled=without(view, lambda trace: " · " in str(trace.get("name", ""))),
     )
 
 
@@ -118,7 +118,7 @@ def _last_of_cp() -> Item:
         ),
         why="Its tokens look back at 97% of the sequence on average; all tokens at 50%.",
         shows=view,
-        veiled=covered(view, lambda trace: trace.get("xaxis") == "x2", "x2"),
+        veiled=without_work(view),
     )
 
 

@@ -5,27 +5,16 @@ Every truth is computed by the library when the question is asked; the words sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import llamapar as lp
-from llamapar.figures import View
-from llamapar.place import SequenceMap
 
 from .boxes import Item, choices_of
-from .veils import covered
+from .veils import without_work
 
 _EXACT: dict[str, Any] = {"seq_len": 512, "dtype": "float64", "device": "cpu", "backward": False}
 _MORE, _LESS, _SAME = "more", "less", "as much"
-
-
-def _is_work(trace: Mapping[str, Any]) -> bool:
-    """Whether a trace is one of the bars beside the picture of a sequence, the work of each rank."""
-    return bool(trace.get("xaxis") == "x2")
-
-
-def _without_work(record: SequenceMap) -> View:
-    return covered(lp.view(record), _is_work, "x2")
 
 
 def _in_order() -> Item:
@@ -45,7 +34,7 @@ def _in_order() -> Item:
         ),
         why="5 + 6 + 7 + 8 = 26.",
         shows=lp.view(record),
-        veiled=_without_work(record),
+        veiled=without_work(lp.view(record)),
     )
 
 
@@ -66,7 +55,7 @@ def _head_tail() -> Item:
         ),
         why="1 + 2 + 7 + 8 = 18.",
         shows=lp.view(record),
-        veiled=_without_work(record),
+        veiled=without_work(lp.view(record)),
     )
 
 
@@ -158,7 +147,7 @@ def _last_over_first() -> Item:
         ),
         why="(3,839.5 + 1) / (255.5 + 1) = 15.0.",
         shows=lp.view(record),
-        veiled=_without_work(record),
+        veiled=without_work(lp.view(record)),
     )
 
 

@@ -15,53 +15,50 @@ Span = tuple[float, float]
 
 _ALL = (float("-inf"), float("inf"))
 
-_AXES = {"x": "y", "x2": "y2", "x3": "y3"}
-"""The axes of a picture's parts."""
+_VEIL = {"type": "rect", "layer": "below", "fillcolor": VEIL, "opacity": 0.35, "line": {"width": 0}}
+_MARK = {"text": "?", "showarrow": False, "font": {"size": 22}}
+"""What lies over a veiled part, but for its place."""
 
 
-def veiled(view: View, x: Span, y: Span | None, says: str = "?", title: str = "") -> View:
+def veiled(view: View, x: Span, y: Span | None, title: str = "") -> View:
     """The picture without what it has inside x and y, which are covered; in words it says only that.
 
     Points are taken out rather than covered alone, or the mouse would read them. y: None for the whole
     height, over all vertical axes. title: in place of the picture's own, where that says too much.
     """
-    spec = view.spec
-    kept = [made for trace in spec["data"] if (made := _outside(trace, x, y or _ALL))]
-    told = _untold(view) | ({"text": title} if title else {})
-    across = {"x0": x[0], "x1": x[1], "line": {"width": 0}, "fillcolor": VEIL, "opacity": 0.35}
+    kept = [made for trace in view.spec["data"] if (made := _outside(trace, x, y or _ALL))]
     down = {"y0": y[0], "y1": y[1]} if y else {"y0": 0, "y1": 1, "yref": "paper"}
     middle = {"y": sum(y) / 2} if y else {"y": 0.5, "yref": "paper"}
-    note = {"x": sum(x) / 2, **middle, "text": says, "showarrow": False, "font": {"size": 22}}
-    shape = {"type": "rect", "layer": "below", **across, **down}
-    layout = {**spec["layout"], "title": told, "shapes": [shape], "annotations": [note]}
+    layout = {**view.spec["layout"], "shapes": [_VEIL | {"x0": x[0], "x1": x[1]} | down]}
+    layout["annotations"] = [_MARK | {"x": sum(x) / 2} | middle]
+    return _veiled(kept, layout, title)
+
+
+def without(view: View, hidden: Callable[[Mapping[str, Any]], bool]) -> View:
+    """The picture without the traces that are `hidden`."""
+    return _veiled([trace for trace in view.spec["data"] if not hidden(trace)], view.spec["layout"])
+
+
+def without_work(view: View) -> View:
+    """The picture of a sequence with a veil over its second part, the bars of each rank's work."""
+    kept = [trace for trace in view.spec["data"] if trace.get("xaxis") != "x2"]
+    # plotly drops axes without a trace, and their numbers might give the answer away.
+    kept.append({"x": [None], "y": [None], "xaxis": "x2", "yaxis": "y2"})
+    whole = view.spec["layout"]
+    part = {"xref": "x2 domain", "yref": "y2 domain"}
+    layout = {**whole, "xaxis2": {**whole["xaxis2"], "showticklabels": False}}
+    layout["shapes"] = [_VEIL | part | {"x0": 0, "x1": 1, "y0": 0, "y1": 1}]
+    layout["annotations"] = [_MARK | part | {"x": 0.5, "y": 0.5}]
     return _veiled(kept, layout)
 
 
-def _untold(view: View) -> dict[str, Any]:
-    """The title without its second line, which may say the answer."""
-    return {name: value for name, value in view.spec["layout"]["title"].items() if name != "subtitle"}
-
-
-def _veiled(data: list[Any], layout: dict[str, Any]) -> View:
-    return View(
-        {"data": data, "layout": layout}, f"{layout['title']['text']}. A part is veiled until you guess."
-    )
-
-
-def covered(view: View, hidden: Callable[[Mapping[str, Any]], bool], part: str = "") -> View:
-    """The picture without the traces that are `hidden`, and with a veil over a part, named by its x axis."""
-    layout = {**view.spec["layout"], "title": _untold(view)}
-    if part:
-        box = {"type": "rect", "xref": f"{part} domain", "yref": f"{_AXES[part]} domain", "x0": 0, "x1": 1}
-        box |= {"y0": 0, "y1": 1, "fillcolor": VEIL, "opacity": 0.35, "line": {"width": 0}, "layer": "below"}
-        at = {"xref": box["xref"], "yref": box["yref"], "x": 0.5, "y": 0.5}
-        layout["shapes"] = [box]
-        layout["annotations"] = [at | {"text": "?", "showarrow": False, "font": {"size": 22}}]
-    kept = [trace for trace in view.spec["data"] if not hidden(trace)]
-    if part:  # plotly drops axes without a trace; their numbers might give the answer away
-        kept.append({"x": [None], "y": [None], "xaxis": part, "yaxis": _AXES[part]})
-        layout[f"xaxis{part[1:]}"] = {**layout[f"xaxis{part[1:]}"], "showticklabels": False}
-    return _veiled(kept, layout)
+def _veiled(data: list[Any], layout: dict[str, Any], title: str = "") -> View:
+    """A picture without its title's second line, which may say the answer."""
+    told = {name: value for name, value in layout["title"].items() if name != "subtitle"}
+    if title:
+        told["text"] = title
+    says = f"{told['text']}. A part is veiled until you guess."
+    return View({"data": data, "layout": {**layout, "title": told}}, says)
 
 
 def _outside(trace: Mapping[str, Any], x: Span, y: Span) -> dict[str, Any] | None:
