@@ -13,7 +13,6 @@ from llamapar import Layout
 from llamapar.execution.body import inputs, uncut
 from llamapar.execution.execute import prepare
 from llamapar.execution.run_options import RunOptions
-from llamapar.place import VocabMap
 from llamapar.programs import parts, vocab
 from llamapar.programs.corpus import CORPUS, token_ids
 
@@ -98,25 +97,6 @@ def test_what_the_inputs_never_touched_is_said() -> None:
     )
     assert "not exercised: no vocabulary row of TP ranks 1–7 was looked up" in str(result).splitlines()
     assert result.as_dict()["untouched"] == list(result.untouched)
-    drawn = result.maps["vocab"]
-    assert isinstance(drawn, VocabMap)
-    assert drawn.used == (0,)
-    assert str(drawn).splitlines()[1:3] == [
-        "tp rank  rows      count  tokens    pad rows  used by the run",
-        "0        0–127     128    0–127     0         1",
-    ]
-    assert "  rank 7: rows 896–1023 (128), 0 used by the run" in lp.view(drawn).summary.splitlines()
-
-
-def test_the_maps_of_a_run_show_what_it_touched() -> None:
-    result = lp.run("llama", "tiny", Layout(tp=2, cp=2), documents=(20, 44))
-    assert list(result.maps) == ["sequence", "heads", "vocab"]
-    assert result.maps["sequence"] == lp.sequence(Layout(tp=2, cp=2), 64, documents=(20, 44))
-    assert result.maps["heads"] == lp.heads("tiny", tp=2)
-    drawn = result.maps["vocab"]
-    assert isinstance(drawn, VocabMap)
-    assert {0, 511, 512, 1023} <= {*drawn.used}
-    assert list(lp.run("mlp", "tiny", Layout(tp=2)).maps) == ["sequence"]
 
 
 @pytest.mark.parametrize(

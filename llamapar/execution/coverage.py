@@ -6,10 +6,8 @@ proved nothing about such a row.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import accumulate
 
-from llamapar.place import HeadMap, SequenceMap, VocabMap
 from llamapar.records.trace import some
 from llamapar.spmd.setting import kind
 
@@ -45,22 +43,6 @@ def _rows(task: Task) -> dict[str, set[int]]:
         for what, did in (("tokens", "looked up"), ("targets", "a target"))
     }
     return {did: rows for did, rows in found.items() if rows}
-
-
-def maps(task: Task) -> dict[str, HeadMap | VocabMap | SequenceMap]:
-    """The maps of a run, "sequence" and, where the program has them, "heads" and "vocab" with the rows used.
-
-    A run computes every head and every position; the map of the sequence shows documents.
-    """
-    setting, asked = task.setting, asked_shapes(task)
-    made: dict[str, HeadMap | VocabMap | SequenceMap] = {
-        "sequence": replace(setting.sequence, documents=setting.documents)
-    }
-    if any(kind(name) == "wq" for name in asked):
-        made["heads"] = setting.heads
-    if rows := _rows(task):
-        made["vocab"] = replace(setting.vocab, used=tuple(sorted(set().union(*rows.values()))))
-    return made
 
 
 def _documents(task: Task) -> list[str]:

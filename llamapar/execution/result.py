@@ -19,7 +19,6 @@ from llamapar.diagnosis import Explanation, newest
 from llamapar.diagnosis.known import Known
 from llamapar.diagnosis.of_ranks import explain_difference, explain_ranks
 from llamapar.errors import Choice, LlamaparError, PeerError
-from llamapar.place import HeadMap, SequenceMap, VocabMap
 from llamapar.records.losses import LossCurve
 from llamapar.records.noticed import Mutants
 from llamapar.records.tables import Plain, Record, html_table, paragraphs, plural, readable_bytes
@@ -28,7 +27,7 @@ from llamapar.records.trace import Tape, Trace, grouped, sent_in_words, some
 from . import tape as tapes
 from .body import RankReport, Task, Work, unpiped
 from .cell_lines import CellLines, LinesOfRanks
-from .coverage import maps, untouched
+from .coverage import untouched
 from .module_facts import ModuleFacts
 from .module_run import RAISED_IN
 from .module_task import ModuleTask
@@ -257,11 +256,6 @@ class Result(Record):
     def untouched(self) -> tuple[str, ...]:
         """What the inputs never touched, in sentences: a slip there could not have shown."""
         return untouched(self.ran) if self.rows and isinstance(self.ran, Task) else ()
-
-    @cached_property
-    def maps(self) -> dict[str, HeadMap | VocabMap | SequenceMap]:
-        """The maps of a program by name, "sequence", "heads" and "vocab" with the rows that it used."""
-        return maps(self.task)
 
     # -- showing ---------------------------------------------------------------------------------
 

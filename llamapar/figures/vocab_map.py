@@ -18,7 +18,7 @@ def picture(record: VocabMap) -> tuple[Spec, str]:
     """A bar per rank, real rows and pad rows; right, the ranks that hold pad rows enlarged."""
     vocab, tp, rows = record.model.vocab_size, record.tp, Rows(record.tp)
     name, padded, where = style.name_of(record.model), _padded_ranks(record), ""
-    data = [*_traces(rows.each(record.rank), tp), *_used(record, rows)]
+    data = _traces(rows.each(record.rank), tp)
     layout: Spec = {
         "widest": str(tp - 1),
         "warn": not record.ok,
@@ -38,13 +38,12 @@ def picture(record: VocabMap) -> tuple[Spec, str]:
     def line(r: int) -> str:
         rank = record.rank(r)
         pads = f", {plural(rank.pads, 'pad row')}" if rank.pads else ""
-        used = f", {len(record.used_on(r))} used by the run" if record.used else ""
-        return f"rank {rank.rank}: {units('row', rank.rows)} ({len(rank.rows)}){pads}{used}"
+        return f"rank {rank.rank}: {units('row', rank.rows)} ({len(rank.rows)}){pads}"
 
     return Chart(
         kind="vocab",
         title=f"{name}: vocabulary over tp={tp}, {record.padding}",
-        note=record.reason or (f"{note}; white: {len(record.used)} that a run used" if record.used else note),
+        note=record.reason or note,
         data=data,
         layout=layout,
         head=f"{name}: vocabulary of {vocab} over tp={tp}, {record.padding}: "
@@ -53,19 +52,6 @@ def picture(record: VocabMap) -> tuple[Spec, str]:
         line=line,
         remarks=[where, record.reason],
     ).drawn()
-
-
-def _used(record: VocabMap, rows: Rows) -> list[Spec]:
-    """A stroke at each row that the map's run used."""
-    x, y = list[float | None](), list[float | None]()
-    for place, used in rows.each(record.used_on):
-        x += used
-        y += [place] * len(used)
-    if not x:
-        return []
-    stroke = {"symbol": "line-ns", "size": 12, "line": {"color": style.PAPER, "width": 2}}
-    words = "row %{x:,d} was looked up or a target<extra></extra>"
-    return [draw.scatter("markers", x, y, marker=stroke, hovertemplate=words)]
 
 
 def _padded_ranks(record: VocabMap) -> list[int]:

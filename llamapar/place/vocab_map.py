@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -35,15 +34,11 @@ class RankVocab:
 
 @dataclass(frozen=True, repr=False)
 class VocabMap(Judged):
-    """The vocabulary over TP under a padding rule, cut by torch's chunk rule.
-
-    used: the rows that a run looked up or had as targets, ascending; empty for the map of no run.
-    """
+    """The vocabulary over TP under a padding rule, cut by torch's chunk rule."""
 
     model: ModelConfig
     tp: int
     padding: Padding
-    used: tuple[int, ...] = ()
 
     @property
     def padded(self) -> int:
@@ -69,11 +64,6 @@ class VocabMap(Judged):
     def ranks(self) -> list[RankVocab]:
         return [self.rank(r) for r in range(self.tp)]
 
-    def used_on(self, r: int) -> list[int]:
-        """The used rows of TP rank r."""
-        own = self.split[r]
-        return list(self.used[bisect_left(self.used, own.start) : bisect_left(self.used, own.stop)])
-
     @property
     def reason(self) -> str:
         """Why the shards are not equal, in one line; empty if they are."""
@@ -94,11 +84,7 @@ class VocabMap(Judged):
             [mine.rank, span(mine.rows), len(mine.rows), span(mine.real), mine.pads]
             for mine in map(self.rank, cut(self.tp))
         ]
-        head = ["tp rank", "rows", "count", "tokens", "pad rows"]
-        if self.used:
-            head.append("used by the run")
-            rows = [[*row, len(self.used_on(r))] for row, r in zip(rows, cut(self.tp), strict=True)]
-        return title, head, rows, self.reason
+        return title, ["tp rank", "rows", "count", "tokens", "pad rows"], rows, self.reason
 
 
 @checked_options
