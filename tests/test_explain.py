@@ -209,7 +209,7 @@ def test_the_json_form() -> None:
     keys = ["category", "subtype", "cause", "equations", "fixes", "needs", "frameworks", "level"]
     assert all(list(diagnosis) == keys for diagnosis in told["diagnoses"])
     levels = [d["level"] for d in told["diagnoses"]]
-    assert levels == sorted(levels, key=["likely", "possible", "weak"].index)
+    assert levels == sorted(levels, key=["likely", "possible"].index)
     assert all("text" in fix for d in told["diagnoses"] for fix in d["fixes"])
 
 

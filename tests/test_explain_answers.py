@@ -251,7 +251,7 @@ ANSWERS: dict[str, list[Any]] = {
     "unknown: kv_heads_lt_tp, possible": [
         case(ZERO, "n_kv_heads"),
     ],
-    "unknown: other, weak": [
+    "unknown: other, possible": [
         case(MEET.format(4779, 4778, 2), model="llama3-8b", tp=4),
     ],
     "unknown: position/rope, likely": [

@@ -14,11 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 
-import pytest
-import torch
-
 import llamapar as lp
-from explaining import KV, frame
 from llamapar.diagnosis.vocabulary import CODES
 from llamapar.execution.body import Task, call_function, dry_rank, inputs
 from llamapar.programs import PROGRAMS
@@ -129,25 +125,3 @@ def test_wrong_layouts_at_true_sizes(soak: bool) -> None:
     assert len(given) <= 0.02 * n, Counter(e.message for e in given).most_common(3)
     assert len(alone) <= 0.1 * n, Counter(e.message for e in alone).most_common(3)
     assert len(last_line) <= 0.1 * n, Counter(e.message for e in last_line).most_common(3)
-
-
-def test_the_failing_line_tells_keys_from_queries() -> None:
-    """64 columns are half a KV head of 8 over tp=16, or half a query head of 32 over tp=64."""
-    for line, category in (
-        ("xk = xk.view(bs, seqlen, -1, self.head_dim)", "kv_heads_lt_tp"),
-        ("query_states = self.q_proj(x).view(hidden_shape).transpose(1, 2)", "heads_not_divisible"),
-    ):
-        for text in (frame(line, KV), f"[rank3]:     {line}\n[rank3]: {KV}", f"----> 9 {line}\n{KV}"):
-            assert lp.explain(text).best.category == category
-    assert lp.explain(KV).best.category == "kv_heads_lt_tp"
-
-
-def test_an_exception_brings_its_failing_line() -> None:
-    def query(xq: torch.Tensor) -> torch.Tensor:
-        return xq.view(1, 16, -1, 128)  # no name is assigned: the argument's says it
-
-    with pytest.raises(RuntimeError, match="invalid for input") as caught:
-        query(torch.empty(1, 16, 64, device="meta"))
-    assert lp.explain(caught.value, gpus=64).best.category == "heads_not_divisible"
-    assert lp.explain(str(caught.value)).best.category == "kv_heads_lt_tp"
-    assert lp.explain(caught.value).verdict == "not_sharding"  # one process, and no slice

@@ -359,16 +359,16 @@ def test_a_rank_s_target_is_not_divided_by_another_rank_s_size() -> None:
 @pytest.mark.parametrize(
     ("third", "level"),
     [
-        (MEET.format(16, 52, 2), "possible"),  # the rest of 52 over 3
-        (MEET.format(18, 52, 2), "weak"),  # the same again
+        (MEET.format(16, 52, 2), Level.POSSIBLE),  # the rest of 52 over 3
+        (MEET.format(18, 52, 2), Level.WEAK),  # the same again
     ],
 )
-def test_a_share_of_another_size_makes_a_degree_surer(third: str, level: str) -> None:
+def test_a_share_of_another_size_makes_a_degree_surer(third: str, level: Level) -> None:
     told = lp.explain(paste(MEET.format(18, 52, 2), third))
     no_share = lp.explain(paste(MEET.format(18, 52, 2), MEET.format(11, 52, 2)))
     assert "tp=3" not in str(no_share)
     assert told.best.cause == "18 and 52 are shares of size 52 over tp=3, which does not divide"
-    assert str(told.best.level) == level
+    assert told.best.level is level
 
 
 def test_ranks_of_a_log_are_read_apart() -> None:

@@ -66,7 +66,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "MemoryOutcome": (FITS, UNDECIDED, TOO_MUCH),
     "PlanOutcome": (FITS, TIGHT, UNDECIDED),
     "ExplainVerdict": vocabulary.VERDICTS,
-    "Level": tuple(str(level) for level in Level),
+    "Level": tuple(dict.fromkeys(map(str, Level))),
     "ActionKind": ("F", "B", "I", "W"),
 }
 """Names of types that are one of a few words."""

@@ -230,13 +230,12 @@ def is_head_dim(n: int, least: int = 9) -> bool:
 
 
 def torn_head_cuts(
-    width: int, head_dim: int, spoken: str, known: Known, floor: int = 0, repeats: int = 0
+    width: int, head_dim: int, known: Known, floor: int = 0, repeats: int = 0
 ) -> list[tuple[SizeCut, bool]]:
     """The cuts of query heads and KV heads whose shard has this width, no whole number of heads.
 
     The usual cuts come first; the second result says whether nothing else can be meant. KV heads are to blame
-    only if tp divides the query heads, or if they are `spoken` of. repeats: query heads in a group that also
-    holds its K and V.
+    only if tp divides the query heads. repeats: query heads in a group that also holds its K and V.
     """
     counts = Counter((m.n_heads, m.n_kv_heads) for m in known.models if m.head_dim == head_dim)
     heads, kv_heads, given = known.get("n_heads"), known.get("n_kv_heads"), known.get("tp")
@@ -248,20 +247,18 @@ def torn_head_cuts(
             columns = head_dim * (repeats + 2 if repeats else 1)
             for tp in {given} if given else {-(-n * columns // width), n * columns // width} - {0}:
                 cut = SizeCut(fact, CATEGORY[fact], "tp", n, tp or 1, columns)
-                earliest = (
-                    fact == "n_heads" or spoken == fact or (heads % cut.degree == 0 and kv_heads < heads)
-                )
+                earliest = fact == "n_heads" or (heads % cut.degree == 0 and kv_heads < heads)
                 meant = heads == repeats * kv_heads if repeats else not cut.even and earliest
                 if meant and width in on_a_rank(cut.whole, cut.degree) and floor in (0, n // cut.degree):
                     # Rank a degree by how usual it is.
                     weights[cut] += common * (16 if tp in (2, 4, 8, 16) else 2)
     best: dict[str, SizeCut] = {}
     # of equal stories the one of fewer ranks, and of KV heads, which a degree cuts first
-    order = {cut: (cut.fact != spoken, -weights[cut], cut.degree, cut.fact == "n_heads") for cut in weights}
+    order = {cut: (-weights[cut], cut.degree, cut.fact == "n_heads") for cut in weights}
     for cut in sorted(order, key=order.__getitem__):
         best.setdefault(cut.fact, cut)
     alone = len(best) == 1 and (given is not None or known.model is not None)
-    return [(cut, alone or cut.fact == spoken) for cut in best.values()]
+    return [(cut, alone) for cut in best.values()]
 
 
 # -- vocabularies, which are padded before they are cut --------------------------------------------

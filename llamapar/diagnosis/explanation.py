@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import printable, shown
@@ -54,7 +54,7 @@ _FOLDED = {"else": "or else", "source": "who says so"}
 _COLOURS = {"-": "rgba(192,57,43,.18)", "+": "rgba(46,139,87,.22)"}
 """Behind the lines of a diff: they show in a light and in a dark theme."""
 
-Row = tuple[Any, ...]
+Row = tuple[str, ...]
 
 
 class HangRecord(Protocol):
@@ -134,15 +134,6 @@ class Diagnosis:
         }
 
 
-class Part(NamedTuple):
-    """A part of what is shown. rows: (label, text or who says it); of the operands the cells of a table,
-    whose head is the first row.
-    """
-
-    name: str
-    rows: list[Row]
-
-
 @dataclass(frozen=True, repr=False)
 class Explanation:
     """Why something failed: a verdict with its reason, and what `parts` shows besides.
@@ -217,30 +208,37 @@ class Explanation:
         best = self.best
         return best if best is not None and best.cause in (self.what or self.reason) else None
 
+    @property
+    def speakers(self) -> tuple[Said, ...]:
+        """The frameworks whose words these are, of the cause that the sentence gives."""
+        return self._headlined.frameworks if self._headlined else ()
+
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
-        """All nine parts in the order in which they are shown; a part without rows is left out there."""
+    def parts(self) -> dict[str, list[Row]]:
+        """All nine parts in the order in which they are shown, each with its rows: (label, text).
+
+        The operands' rows are the cells of a table, its head first. A part without rows is not shown.
+        """
         best = self._headlined
+        fixes = [str(fix) for fix in best.fixes] if best else []
+        labels = ["or"] * len(fixes) if self.edit else ["try", *["or"] * len(fixes)]
         level = self.level or (best.level if best else None)
-        edit: list[Row] = [("", line) for line in self.edit]
-        proof: list[Row] = [("", line) for line in self.proof]
-        source: list[Row] = []
-        if best is not None:
-            edit += [("or" if edit or i else "try", str(fix)) for i, fix in enumerate(best.fixes)]
-            proof += [("why", equation) for equation in best.equations]
-            source += [("source", speaker) for speaker in best.frameworks]
-        rivals = self.diagnoses[1:] if best is not None else self.diagnoses
-        return (
-            Part("what", [("", self.summary)]),
-            Part("where", [("where", line) for line in self._where()]),
-            Part("operands", self._operands()),
-            Part("edit", edit),
-            Part("proof", proof),
-            Part("else", [("else", text) for text in (*map(_rival, rivals), *self.rivals)]),
-            Part("next", [("next", text) for text in self._next()]),
-            Part("sure", [("sure", str(level))] if level else []),
-            Part("source", [*source, *(("source", text) for text in self.source)]),
-        )
+        rivals = self.diagnoses[1:] if best else self.diagnoses
+        says = [*map(str, self.speakers), *self.source]
+        return {
+            "what": [("", self.summary)],
+            "where": [("where", line) for line in self._where()],
+            "operands": self._operands(),
+            "edit": [*(("", line) for line in self.edit), *zip(labels, fixes, strict=False)],
+            "proof": [
+                *(("", line) for line in self.proof),
+                *(("why", equation) for equation in (best.equations if best else ())),
+            ],
+            "else": [("else", text) for text in (*map(_rival, rivals), *self.rivals)],
+            "next": [("next", text) for text in self._next()],
+            "sure": [("sure", str(level))] if level else [],
+            "source": [("source", text) for text in says],
+        }
 
     def _where(self) -> Iterator[str]:
         if self.live is not None:
@@ -270,7 +268,7 @@ class Explanation:
 
     def as_dict(self) -> Plain:
         """Plain values for JSON: the nine parts in their order, then the verdict and the diagnoses."""
-        plain: Plain = {part.name: [str(row[-1]) for row in part.rows] for part in self.parts}
+        plain: Plain = {name: [row[-1] for row in rows] for name, rows in self.parts.items()}
         rows = self._operands()[1:] if self.hang is None else []
         plain["operands"] = [dict(zip(_OPERAND, row, strict=True)) for row in rows]
         plain |= {"what": self.summary, "sure": next(iter(plain["sure"]), "")}
@@ -278,12 +276,13 @@ class Explanation:
         return plain if self.hang is None else {**plain, "hang": self.hang.as_dict()}
 
     def __str__(self) -> str:
-        return "\n".join(line for part in self.parts for line in _text(*part))
+        return "\n".join(line for name, rows in self.parts.items() for line in _text(name, rows))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        shown = "".join(_html(*part) for part in self.parts if part.rows)
+        links = {str(speaker): _speaker(speaker) for speaker in self.speakers}
+        shown = "".join(_html(name, rows, links) for name, rows in self.parts.items() if rows)
         return f'<div style="border-left:4px solid #c0392b;padding-left:12px">{shown}</div>'
 
 
@@ -314,7 +313,7 @@ def _text(name: str, rows: list[Row]) -> Iterator[str]:
         return
     before = ""
     for label, text in rows:
-        line = printable(str(text)).replace("\n", " ")
+        line = printable(text).replace("\n", " ")
         start = f"{'' if label == before != 'or' else label:{_LABEL}}"
         if name in ("where", "next"):  # A quoted line and a command are copied, so they stay whole.
             yield start + line
@@ -328,8 +327,8 @@ def _text(name: str, rows: list[Row]) -> Iterator[str]:
         before = label
 
 
-def _html(name: str, rows: list[Row]) -> str:
-    """A part as HTML; who says so, and what else it may be, are folded."""
+def _html(name: str, rows: list[Row], links: Mapping[str, str]) -> str:
+    """A part as HTML; who says so, and what else it may be, are folded. links: text → the same with links."""
     if name == "what":
         return f"<p><b>{escape(rows[0][1])}</b></p>"
     if name == "operands":
@@ -337,7 +336,7 @@ def _html(name: str, rows: list[Row]) -> str:
         return html_rows([[*map(escape, row)] for row in cells], head, ' style="text-align:left"')
     lines = []
     for label, text in rows:
-        words = _speaker(text) if isinstance(text, Said) else escape(text)
+        words = links.get(text) or escape(text)
         if name in ("where", "edit", "proof") and label:
             words = f"<code>{words}</code>"
         if not label:

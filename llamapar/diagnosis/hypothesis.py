@@ -21,7 +21,7 @@ class Level(IntEnum):
 
     CERTAIN: an experiment proved it. LIKELY: the words name it, or its arithmetic is exact with given or
     stated numbers. POSSIBLE: the arithmetic is exact with an assumed number, or the words also fit other
-    causes. WEAK: no exact evidence supports it.
+    causes. WEAK: no exact evidence supports it; it only orders causes, and is shown as possible.
     """
 
     WEAK = 1
@@ -30,7 +30,8 @@ class Level(IntEnum):
     CERTAIN = 4
 
     def __str__(self) -> str:
-        return self.name.lower()
+        shown = Level.POSSIBLE if self is Level.WEAK else self
+        return shown.name.lower()
 
 
 LOCAL = "other: global_dim_not_localized"

@@ -11,7 +11,6 @@ from .cuts import CATEGORY, HEADS, is_head_dim, torn_head_cuts
 from .hypothesis import LIKELY, POSSIBLE, WEAK, WIDTH, found
 from .meetings import DifferingSizes
 from .observations import ViewCall
-from .reading import Reading
 from .slips import Found, a_slice, as_queries
 from .vocabulary import categories_of
 
@@ -69,7 +68,7 @@ def _explain_columns(
 
     floor and repeats are as in `torn_head_cuts`.
     """
-    for cut, sure in torn_head_cuts(width, head_dim, side(it.r), it.known, floor, repeats):
+    for cut, sure in torn_head_cuts(width, head_dim, it.known, floor, repeats):
         n, tp, unit, level = cut.count, cut.degree, cut.columns, LIKELY if sure else POSSIBLE
         share = "half a head" if 2 * width == unit else f"{width / unit:.4g} heads"
         example = "" if it.known.get("tp") or it.known.get(cut.fact) else "for example "
@@ -84,20 +83,6 @@ def _explain_columns(
             read = Stated(f"{n}·{unit}/{tp} → {width} ≠ {Product((floor, unit))}")
             numbers = (Quotient(n, tp, floor=True), read)
         yield found(cut.category, level, cause, *numbers, facts={"tp": tp, cut.fact: n})
-
-
-_KEY = re.compile(r"\b(?:x?[kv]|w[kv]|[kv]_proj|keys?|values?)\b|\b(?:key|value)_|(?<!q)kv|n_rep")
-_QUERY = re.compile(r"\b(?:x?q|wq|q_proj|quer(?:y|ies))\b|\bquery_")
-
-
-def side(r: Reading) -> str:
-    """The heads in the failing line of code: "n_kv_heads", "n_heads", or "" for both."""
-    for line in reversed(r.code):
-        for text in (line.partition(" = ")[0], line):
-            kv, query = _KEY.search(text), _QUERY.search(text)
-            if bool(kv) != bool(query):
-                return "n_kv_heads" if kv else "n_heads"
-    return ""
 
 
 def _floored(it: DifferingSizes, target: tuple[int, ...], numel: int) -> Found:

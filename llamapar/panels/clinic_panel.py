@@ -26,7 +26,7 @@ from llamapar.describe.option_rows import OTHER_DEFAULTS
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.describe.typed_numbers import parse_number
 from llamapar.describe.typed_numbers import typed as read_typed
-from llamapar.diagnosis import UNKNOWN, Explanation, Said, explain
+from llamapar.diagnosis import UNKNOWN, Explanation, explain
 from llamapar.diagnosis.known import ARGUMENTS, model_named
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
 from llamapar.figures import View, view
@@ -360,10 +360,9 @@ def _parts(explained: Explanation) -> Values:
     """The parts of an explanation, with buttons for fixes, boxes for facts that are missing, and links."""
     plain, best = explained.as_dict(), explained.best
     fixes = [fix for fix in (best.fixes if best else ()) if isinstance(fix, Fix)]
-    parts = {part.name: part.rows for part in explained.parts}
-    said = [one for _, one in parts["source"] if isinstance(one, Said)]
+    says = [[FRAMEWORKS[one.framework].title, one.message, one.source.links] for one in explained.speakers]
     return {name: plain[name] for name in _SHOWN} | {
-        "operands": [list(row) for row in parts["operands"]],
+        "operands": [list(row) for row in explained.parts["operands"]],
         "category": best.category if best else "",
         "edit": [line for line in plain["edit"] if line not in map(str, fixes)],
         "fixes": [[fix.text, fix.effect.text] for fix in fixes],
@@ -371,6 +370,6 @@ def _parts(explained: Explanation) -> Values:
         "asks": [
             [n, ARGUMENTS.get(n, n) if ARGUMENTS.get(n, n) in FIELDS else None] for n in explained.needs
         ],
-        "says": [[FRAMEWORKS[one.framework].title, one.message, one.source.links] for one in said],
-        "source": [text for _, text in parts["source"] if isinstance(text, str)],
+        "says": says,
+        "source": list(explained.source),
     }
