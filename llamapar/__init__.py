@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .describe.rope import RopeScaling
     from .describe.splits import Padding
     from .diagnosis import Diagnosis, Explanation, explain
-    from .diagnosis.debugging import Debugged, debug
+    from .diagnosis.debugging import debug
     from .diagnosis.error_hook import watch_errors
     from .errors import CheckpointError, LayoutError, ModelError, PeerError
     from .execution.execute import run, tape
@@ -76,7 +76,6 @@ __all__ = [
     "Absent",
     "Cancelled",
     "CheckpointError",
-    "Debugged",
     "Diagnosis",
     "Explanation",
     "Job",

@@ -7,9 +7,12 @@ cause. Nothing of the user's is called, and no text is evaluated.
 
 from __future__ import annotations
 
+import linecache
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
@@ -21,6 +24,7 @@ from llamapar.describe import typed_numbers
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.options import Values
 from llamapar.diagnosis import Explanation, explain, newest
+from llamapar.diagnosis.edits.program import Program, snapshot
 from llamapar.errors import MAX_DEGREE, LayoutError, LlamaparError, real, whole
 from llamapar.figures import view
 from llamapar.frameworks import framework as find_framework
@@ -32,6 +36,7 @@ Failure = str | BaseException | newest.Failed
 """A text, an error, or a result that is not ok."""
 
 _SHAPED = (RuntimeError, ValueError, AssertionError, ZeroDivisionError, IndexError, TypeError)
+_NEXT = "%debug_shapes tries edits of this line in copies of the kernel"
 _OPTION = rf"--(model|framework|{'|'.join(AXES)})[=\s]\s*(\S+)"
 _USAGE = f"%explain [{'] ['.join(f'--{name} N' for name in AXES)}] [--model M] [--framework F] [TEXT]"
 
@@ -68,43 +73,42 @@ def _parsed(line: str) -> tuple[Values, str]:
 class LlamaparMagics(Magics):
     """The magics `%explain`, `%clinic`, `%debug_shapes`, `%%ranks`, and the hook that runs after every cell.
 
-    failed: the number of the last cell that failed; layout: its layout, if `%%ranks` ran it. seen: the newest
-    failure before the cell that runs. on_ranks: what came of `%%ranks` in the cell that runs. unnumbered:
-    cells as the history of the session does not have them: it keeps none in some front ends, and of `%%ranks`
-    the call.
+    names: what the notebook's names referred to before the last cell that failed. seen: the newest failure
+    before the cell that runs. on_ranks: what came of `%%ranks` in the cell that runs.
     """
 
     seen: object = None
-    failed: int | None = None
-    layout: Layout | None = None
+    names: Mapping[str, Callable[[], object]] = MappingProxyType({})
 
     def __init__(self, shell: InteractiveShell | None = None) -> None:
         super().__init__(shell)
         self.on_ranks: Result | None = None
-        self.unnumbered: dict[int, str] = {}
+        self.names_now: Mapping[str, Callable[[], object]] = {}
+
+    def before(self, info: object) -> None:
+        """Hook for `pre_run_cell`: remember what the names refer to, without keeping it alive."""
+        if self.shell is not None:
+            self.names_now = snapshot(self.shell.user_ns)
 
     def after(self, result: ExecutionResult) -> None:
         """Hook for `post_run_cell`: show a diagnosis or nothing; it never raises."""
         try:
-            error, number = result.error_in_exec, result.execution_count
-            if self.shell and result.info and not result.info.store_history:
-                number = len(self.shell.user_ns["In"]) + len(self.unnumbered)
-                self.unnumbered[number] = self.shell.transform_cell(result.info.raw_cell)
+            error = result.error_in_exec
             if error and not isinstance(error, UsageError):
-                self.failed, self.layout = number, None
+                self.names = self.names_now
                 # An assertion about a run that failed in this cell says less than the run.
                 if not (isinstance(error, AssertionError) and newest.newest() is not self.seen):
                     newest.note(error)
-            elif number is not None and self.on_ranks and self.on_ranks.cell and not self.on_ranks.ok:
-                self.failed, self.layout = number, self.on_ranks.layout
-                self.unnumbered[number] = self.on_ranks.cell.source
+            elif self.on_ranks and self.on_ranks.cell and not self.on_ranks.ok:
                 newest.note(self.on_ranks)
             self.on_ranks, self.seen = None, newest.newest()
             # An error of the library says itself what is wrong; read as another's it is blamed on a layout.
             if isinstance(error, _SHAPED) and not isinstance(error, LlamaparError):
                 found = explain(error)
                 if found.of_shapes:
-                    show(found, drawn=False)
+                    # An option of the command is no answer in a notebook, which has the numbers.
+                    causes = tuple(replace(each, needs=()) for each in found.diagnoses)
+                    show(replace(found, diagnoses=causes, next=(*found.next, _NEXT)), drawn=False)
         # The user already sees the traceback, and an error of this hook would only bury it.
         except (Exception, KeyboardInterrupt):
             return
@@ -148,29 +152,40 @@ class LlamaparMagics(Magics):
     @no_var_expand
     @line_magic
     def debug_shapes(self, line: str) -> None:
-        """Find the cause of the last failing cell by experiment: %debug_shapes [SECONDS].
+        """Find the edit that repairs the last failing cell: %debug_shapes [SECONDS].
 
-        It runs the cells behind the failing one again, many times, in a process of its own, with one number
-        in them changed at a time. SECONDS: for the trials; 2 by default.
+        Edits of the failing line are tried in copies of the kernel, which go on from that line. Nothing
+        outside changes, and no cell runs again in the notebook. SECONDS: for all trials; 3 by default.
         """
+        from llamapar.diagnosis.edits.repair import SECONDS, repair
+
         assert self.shell is not None
         try:
-            if self.failed is None:
+            error = newest.newest()
+            if error is None:
                 raise LlamaparError("no cell has failed", "", ["%debug_shapes after a traceback"])
-            from llamapar.diagnosis.replay import cells_behind, debug_cells
-
-            cells = {n: source for n, source in enumerate(self.shell.user_ns["In"]) if source}
-            behind = cells_behind(cells | self.unnumbered, self.failed, self.shell.user_ns, self.layout)
-            seconds = real(
-                "deadline", typed_numbers.parse_number("deadline", line.strip() or "2").value, 1, 600
-            )
-            numbers = ", ".join(f"{name}={n}" for name, n in behind.knobs.items())
-            print(f"runs cells {', '.join(map(str, behind.cells))} again, in a process of their own, with "
-                  f"{numbers or 'no number to change'}")  # fmt: skip
-            found = debug_cells(behind, seconds)
+            if not isinstance(error, BaseException):
+                why = "edits are tried in cells without %%ranks"
+                raise LlamaparError("the last failure was on ranks", why, ["%explain"])
+            words = typed_numbers.parse_number("seconds", line.strip() or str(SECONDS)).value
+            seconds = real("seconds", words, 0.5, 600)
         except LlamaparError as problem:
             raise UsageError(str(problem)) from None
-        display({"text/plain": found["text"], "text/html": found["html"]}, raw=True)
+        show(repair(self._program(error), error, seconds), drawn=False)
+
+    def _program(self, error: BaseException) -> Program:
+        """The cells up to the one that an error ended, in the order of their last runs."""
+        assert self.shell is not None
+        runs = self.shell.compile._filename_map
+        files = sorted(runs, key=runs.__getitem__)
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename not in runs:
+            trace = trace.tb_next
+        if trace is not None:
+            files = files[: files.index(trace.tb_frame.f_code.co_filename) + 1]
+        cells = {file: "".join(linecache.getlines(file)) for file in files}
+        before = {name: value for name, kept in self.names.items() if (value := kept()) is not None}
+        return Program(cells, self.shell.user_ns, before)
 
     @no_var_expand
     @cell_magic
@@ -211,6 +226,7 @@ def register(ip: InteractiveShell) -> None:
     if "LlamaparMagics" not in ip.magics_manager.registry:
         ours = LlamaparMagics(ip)
         ip.register_magics(ours)
+        ip.events.register("pre_run_cell", ours.before)
         ip.events.register("post_run_cell", ours.after)
 
 
@@ -218,6 +234,7 @@ def unload(ip: InteractiveShell) -> None:
     """Remove the magic and the hook, if they are registered."""
     ours = ip.magics_manager.registry.pop("LlamaparMagics", None)
     if ours is not None:
+        ip.events.unregister("pre_run_cell", ours.before)
         ip.events.unregister("post_run_cell", ours.after)
         for magics in ip.magics_manager.magics.values():
             for name in ("explain", "clinic", "debug_shapes", "ranks"):

@@ -23,7 +23,6 @@ PUBLIC: Mapping[str, str] = {
     "Absent": "execution.result",
     "Cancelled": "execution.replies",
     "CheckpointError": "errors",
-    "Debugged": "diagnosis.debugging",
     "Diagnosis": "diagnosis",
     "Explanation": "diagnosis",
     "FRAMEWORKS": "frameworks",
@@ -129,10 +128,7 @@ RESULTS: Mapping[str, str] = {
 """Type that only the library constructs → the module under llamapar from which a user imports it."""
 
 INSIDE: Mapping[str, str] = {
-    "cell_on_ranks": "execution.cell_run",
-    "fake_world": "spmd.compat",
     "find_fixes": "timing.fixes",
-    "make_mesh": "spmd.compat",
     "times_longer": "timing.change",
 }
 """Name that a room looks up in a later room → its module."""

@@ -19,7 +19,7 @@ WRITERS = {
     "settings_accuracy": ["settings"],
     "explain_accuracy": ["explain"],
     "live_facts": ["live_facts"],
-    "experiments": ["debug"],
+    "cell_flows": ["cell_flows"],
     "unseen_slips": ["slips"],
 }
 """Benchmark → its tables, in the order of the page."""

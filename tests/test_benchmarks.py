@@ -13,10 +13,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 SMALLEST = {
     "as_printed": "--only korth22",
+    "cell_flows": "--only whole",
     "cost_accuracy": "",
     "explain_accuracy": "--half even",
     "gpu": "--device cpu --small",
-    "experiments": "--only 26",
     "live_facts": "--only 55",
     "memory_rows": "",
     "paper_memory": "",

@@ -126,6 +126,7 @@ def test_the_facts_stand_under_the_traceback(cell: Cell) -> None:
         "       one process, torch.distributed not initialised",
         "       name  on this rank",
         "       k     [1, 4, 64] float32",
+        "next   %debug_shapes tries edits of this line in copies of the kernel",
     ]
     cell = '<td style="text-align:left">'
     assert f"{cell}k</td>{cell}[1, 4, 64] float32</td>" in shown[0].data["text/html"]
@@ -376,48 +377,29 @@ def test_loading_twice_registers_once_and_unloading_removes(ip: InteractiveShell
 # -- %debug_shapes ---------------------------------------------------------------------------------
 
 
-def test_debug_shapes_runs_the_cells_again_and_says_so(ip: InteractiveShell, cell: Cell) -> None:
-    cell("import torch")
-    cell("tp, heads = 4, 6")
-    cell("torch.zeros(heads).view(tp, -1)")
-    out, shown = cell("%debug_shapes 5")
-    assert out.startswith("runs cells 1, 2, 3 again, in a process of their own, with tp=4, heads=6")
-    assert "A sharding problem: it passes in one process" in text_of(shown)
-    assert "passes when tp divides heads" in text_of(shown)
-    assert not ip.user_ns.get("dist")
+def test_debug_shapes_shows_the_proved_edit_and_runs_no_cell_again(ip: InteractiveShell, cell: Cell) -> None:
+    cell("import torch\nran = []")
+    cell("tp, heads = 4, 8\nran.append(1)\nw = torch.ones(32, 6)")
+    out, shown = cell("ran.append(2)\n(torch.ones(3, 6) @ w.chunk(tp)[0].T).view(3, heads, 4)")
+    assert "next   %debug_shapes tries edits of this line in copies of the kernel" in text_of(shown)
+    assert "pass --" not in text_of(shown)
+    out, shown = cell("%debug_shapes 20")
+    assert "+ (torch.ones(3, 6) @ w.chunk(tp)[0].T).view(3, heads // tp, 4)" in text_of(shown)
+    assert "proved: equals one process, largest difference 0, on 4 ranks" in text_of(shown)
+    assert out == ""
+    assert ip.user_ns["ran"] == [1, 2]
 
 
-def test_debug_shapes_finds_cells_that_the_history_does_not_keep(
-    ip: InteractiveShell, cell: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As nbval and some front ends run them."""
-    asked: list[Any] = []
-    found = {"text": "found", "html": "found"}
-    monkeypatch.setattr("llamapar.diagnosis.replay.debug_cells", lambda *given: asked.append(given) or found)
-    with capture_output():
-        ip.run_cell("import torch; tp, heads = 4, 6")
-        ip.run_cell("torch.zeros(heads).view(tp, -1)")
-    out, shown = cell("%debug_shapes 5")
-    assert out.startswith("runs cells 1, 2 again")
-    assert text_of(shown) == "found"
-    ((behind, seconds),) = asked
-    assert (behind.knobs, seconds) == ({"tp": 4, "heads": 6}, 5)
+def test_debug_shapes_is_about_the_newest_failure(cell: Cell) -> None:
+    cell("import torch\ntorch.ones(2, 3) @ torch.ones(2, 3)")
+    cell("w = torch.ones(5, 4)")
+    cell("h = torch.ones(2, 4) @ w")
+    assert "+ h = torch.ones(2, 4) @ w.T" in text_of(cell("%debug_shapes 20")[1])
 
 
-def test_debug_shapes_of_a_ranks_cell_runs_it_as_one_rank(cell: Cell) -> None:
-    cell("import torch\nheads = 6")
-    out, _ = cell(
-        "%%ranks tp=4\nx = torch.zeros(heads) + rank\nparts = x.view(mesh.size(), -1)\ndist.all_reduce(parts)"
-    )
-    out, shown = cell("%debug_shapes 5")
-    assert out.startswith("runs cells 1, 2 again, in a process of their own, with heads=6, tp=4")
-    assert "A sharding problem: it passes in one process, and with tp=1 alone" in text_of(shown)
-    assert "passes when the number of ranks divides heads" in text_of(shown)
-
-
-def test_debug_shapes_without_a_failing_cell_is_refused(cell: Cell) -> None:
-    out, _ = cell("%debug_shapes")
-    assert "UsageError: no cell has failed" in out
+def test_debug_shapes_of_ranks_and_of_nothing_is_refused(cell: Cell) -> None:
+    assert "UsageError: no cell has failed" in cell("%debug_shapes")[0]
     cell("torch_is_missing")
-    out, _ = cell("%debug_shapes many")
-    assert "UsageError" in out
+    assert "UsageError" in cell("%debug_shapes many")[0]
+    cell("%%ranks tp=2\nmissing")
+    assert "the last failure was on ranks" in cell("%debug_shapes")[0]

@@ -40,7 +40,7 @@ NEEDED = {
     "'a.toml'": "read_settings",
     "'text'": "clinic, explain",
     "cost": "reasons, view",
-    "print, {}": "debug",
+    "print": "debug",
     "None": "ranks",
     "None, 8": "sequence",
 }

@@ -1,4 +1,4 @@
-"""`llamapar debug train.py …`: a script as Python runs it, with live facts under an error that ends it."""
+"""`llamapar debug train.py …`: a script as Python runs it, and under an error its facts and a proved edit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+from llamapar.diagnosis.debugging import debugged
 from llamapar.diagnosis.error_hook import watch_errors
 from llamapar.errors import LlamaparError, shown
 from llamapar.records.frames import is_library
@@ -30,7 +31,7 @@ def run(words: Sequence[str]) -> int:
         return 2
     sys.argv = [name, *arguments]
     sys.path.insert(0, str(Path.cwd() if is_module else Path(name).resolve().parent))
-    watch_errors()
+    watch_errors(debugged)
     try:
         if is_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -81,7 +82,7 @@ def run_script(path: Path) -> None:
 
 
 COMMAND = Command(
-    "a script, with live facts under an error that ends it",
+    "a script; under an error its facts, and the edit that repairs it",
     "debug",
     f"{_EXAMPLE}\n"
     "  torchrun --nproc-per-node 8 -m llamapar debug train.py --steps 10\n"

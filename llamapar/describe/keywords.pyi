@@ -106,8 +106,6 @@ class CostSettings(CostOptions, total=False):
 class CostKeywords(CostOptions, total=False):
     seq_len: Required[int]
 
-class DebugKeywords(Degrees, total=False): ...
-
 class ExplainKeywords(TypedDict, total=False):
     dim: int | str | None
     n_layers: int | str | None

@@ -33,7 +33,7 @@ never_clipped means_not_corrected decay_in_gradient"""
 _PROGRAMS = ("attention", "embedding", "loss", "mlp", "block", "llama", "step")
 _LAYOUT = (
     "Layout() check require() --report cost memory reconcile() heads() vocab() sequence() stages() ffn() "
-    "zero() traffic() inside() debug() run compare() tape() watch() shrink() explorer"
+    "zero() traffic() inside() run compare() tape() watch() shrink() explorer"
 )
 _JOB = "Job() check require() --report --memory explorer"
 _COUNTED = "Job() check require() --report memory reconcile() explorer"

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 
@@ -38,12 +39,13 @@ _MESSAGE = 160
 """Characters of a message in the command that goes on."""
 
 
-def watch_errors() -> None:
+def watch_errors(explained: Callable[[BaseException], Explanation] | None = None) -> None:
     """From here on, print live facts under the traceback of an error that ends this process.
 
     The facts are the failing expression, its tensors with shape, dtype and placement, and what the process
     is. Under torchrun the lowest rank that fails says which ranks failed, as far as it learns it within 2 s.
-    Call it once, anywhere in a script; `llamapar debug train.py` runs a script that does not.
+    Call it once, anywhere in a script; `llamapar debug train.py` runs a script that does not. explained: what
+    explains the error, `explain` by default.
     """
     previous = sys.excepthook
 
@@ -52,7 +54,7 @@ def watch_errors() -> None:
         # An interrupt says nothing of shapes, and an error in here would hide the user's.
         if isinstance(error, Exception):
             try:
-                for line in report(error):
+                for line in report(error, explained):
                     print(line, file=sys.stderr)
                 sys.stderr.flush()
             except Exception:
@@ -61,11 +63,13 @@ def watch_errors() -> None:
     sys.excepthook = hook
 
 
-def report(error: BaseException) -> list[str]:
+def report(
+    error: BaseException, explained: Callable[[BaseException], Explanation] | None = None
+) -> list[str]:
     """What to print about an error on this rank; nothing if a lower rank says the same."""
     from . import explain
 
-    found = explain(error)
+    found = (explained or explain)(error)
     if not found.of_shapes or found.live is None:
         return []
     # Numbers such as the rank differ in any case.

@@ -164,7 +164,7 @@ def live_facts(error: BaseException) -> LiveFacts | None:
     tensors = tensors or dict(itertools.islice(_tensors(called, nested=True), _MOST))
     numbers = {name: n for name, value in values.items() if (n := _whole(value)) is not None}
     seen = {name: value for frame in code.frames for name, value in _names(frame).items()}
-    mesh = next((m for m in map(_mesh, (*tensors.values(), *seen.values(), *_of_self(seen))) if m), {})
+    mesh = next((m for m in map(mesh_axes, (*tensors.values(), *seen.values(), *_of_self(seen))) if m), {})
     facts = _facts(seen, mesh)
     sizes = SizeNames(numbers, seen, facts, mesh)
     operands, cuts = [], []
@@ -259,7 +259,7 @@ def _tensors(values: Values, nested: bool = False) -> Iterator[tuple[str, Held]]
                 yield from _tensors({f"{name}.{key}": module for key, module in inner.items()}, nested)
 
 
-def _mesh(value: object) -> dict[str, int]:
+def mesh_axes(value: object) -> dict[str, int]:
     """The axes of torch's own DeviceMesh, or of a DTensor's, with their ranks."""
     if is_a(value, torch_class("DTensor", "torch.distributed.tensor")):
         value = attribute(attribute(value, "_spec"), "mesh")
@@ -294,7 +294,7 @@ def _operand(name: str, tensor: Held, sizes: SizeNames) -> tuple[Operand, list[C
             tuple(spec.shape),
             tuple(torch.Tensor.shape.__get__(attribute(tensor, "_local_tensor"))),
         )
-        axes, cuts, words = list(_mesh(tensor).items()), [], []
+        axes, cuts, words = list(mesh_axes(tensor).items()), [], []
         for (axis, ranks), placement in zip(axes, spec.placements, strict=True):
             dim = getattr(placement, "dim", None)
             kind = type(placement).__name__.strip("_") + ("" if dim is None else f"({dim})")

@@ -14,7 +14,7 @@ import linecache
 import operator
 import sys
 import sysconfig
-from collections import OrderedDict
+from collections import ChainMap, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -169,6 +169,50 @@ def item(value: object, key: object) -> Held:
         return MISSING
 
 
+def value_of(node: ast.AST | None, names: Mapping[str, Held]) -> Held:
+    """What a name, or a chain of attributes and items that begins with one, refers to; else MISSING."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return names.get(node.id, MISSING)
+    if isinstance(node, ast.BinOp):
+        return _sum(node, names)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        number = value_of(node.operand, names)
+        return -number if type(number) is int else MISSING
+    if not isinstance(node, ast.Attribute | ast.Subscript):
+        return MISSING
+    held = value_of(node.value, names)
+    if held is MISSING:
+        return MISSING
+    if isinstance(node, ast.Attribute):
+        shape = tensor_shape(held) if node.attr == "shape" else None
+        return attribute(held, node.attr) if shape is None else shape
+    # What is stored into a slice is of the tensor, and the slice may not be there.
+    stores = isinstance(node.ctx, ast.Store) and tensor_shape(held) is not None
+    return MISSING if stores else item(held, _index(node.slice, names))
+
+
+def _sum(node: ast.BinOp, names: Mapping[str, Held]) -> Held:
+    """A sum, product or quotient of two integers; else MISSING."""
+    one, other = value_of(node.left, names), value_of(node.right, names)
+    work = _SUMS.get(type(node.op))
+    if work is None or not (type(one) is type(other) is int) or not abs(one) < 2**40 > abs(other):
+        return MISSING
+    divides = isinstance(node.op, ast.FloorDiv | ast.Mod)
+    return MISSING if divides and other == 0 else work(one, other)
+
+
+def _index(node: ast.AST, names: Mapping[str, Held]) -> Held:
+    """What stands between brackets: a value, a slice, or several of them."""
+    if isinstance(node, ast.Tuple):
+        return tuple(_index(each, names) for each in node.elts)
+    if isinstance(node, ast.Slice):
+        ends = [value_of(end, names) if end else None for end in (node.lower, node.upper, node.step)]
+        return slice(*ends)
+    return value_of(node, names)
+
+
 @dataclass(frozen=True, eq=False)
 class FailingCode:
     """The expression that raised, in the innermost frame of the user's code.
@@ -185,45 +229,8 @@ class FailingCode:
 
     def value(self, node: ast.AST) -> Held:
         """What a name, or a chain of attributes and items that begins with one, refers to; else MISSING."""
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.Name):
-            frame = self.frames[-1]
-            return frame.f_locals.get(node.id, frame.f_globals.get(node.id, MISSING))
-        if isinstance(node, ast.BinOp):
-            return self._sum(node)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            number = self.value(node.operand)
-            return -number if type(number) is int else MISSING
-        if not isinstance(node, ast.Attribute | ast.Subscript):
-            return MISSING
-        held = self.value(node.value)
-        if held is MISSING:
-            return MISSING
-        if isinstance(node, ast.Attribute):
-            shape = tensor_shape(held) if node.attr == "shape" else None
-            return attribute(held, node.attr) if shape is None else shape
-        # What is stored into a slice is of the tensor, and the slice may not be there.
-        stores = isinstance(node.ctx, ast.Store) and tensor_shape(held) is not None
-        return MISSING if stores else item(held, self._index(node.slice))
-
-    def _sum(self, node: ast.BinOp) -> Held:
-        """A sum, product or quotient of two integers; else MISSING."""
-        one, other = self.value(node.left), self.value(node.right)
-        work = _SUMS.get(type(node.op))
-        if work is None or not (type(one) is type(other) is int) or not abs(one) < 2**40 > abs(other):
-            return MISSING
-        divides = isinstance(node.op, ast.FloorDiv | ast.Mod)
-        return MISSING if divides and other == 0 else work(one, other)
-
-    def _index(self, node: ast.AST) -> Held:
-        """What stands between brackets: a value, a slice, or several of them."""
-        if isinstance(node, ast.Tuple):
-            return tuple(map(self._index, node.elts))
-        if isinstance(node, ast.Slice):
-            ends = [self._index(end) if end else None for end in (node.lower, node.upper, node.step)]
-            return slice(*ends)
-        return self.value(node)
+        frame = self.frames[-1]
+        return value_of(node, ChainMap(frame.f_locals, frame.f_globals))
 
     def values(self) -> dict[str, Held]:
         """Every name and chain of the expression that refers to a value, by its source, as it reads."""

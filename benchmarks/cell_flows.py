@@ -1,0 +1,120 @@
+"""Notebook flows that end in a failing cell, and what `%debug_shapes` says of them.
+
+Each flow of `cell_flows.toml` runs in a real IPython shell, one cell after another, and then
+`%debug_shapes`. An answer is right if its first edit is the true one, or if it offers none where none is
+right and says what is wrong. It is wrong if it claims another edit as proved, or blames or clears sharding
+against the truth. Seconds are those of `%debug_shapes`, of which the first also imports.
+
+    python benchmarks/cell_flows.py --only whole --show   # some flows, with the answers
+    python benchmarks/cell_flows.py --measure             # all of them: writes cell_flows.json
+    python benchmarks/cell_flows.py --page                # writes docs/accuracy.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import statistics
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import _page
+
+FLOWS = Path(__file__).with_suffix(".toml")
+OUTCOMES = Path(__file__).with_suffix(".json")
+Flow = dict[str, Any]
+
+
+def answer(flow: Flow) -> tuple[dict[str, Any], float]:
+    """What `%debug_shapes` displays after a flow's cells, as JSON, and the seconds it took."""
+    os.environ.setdefault("IPYTHONDIR", tempfile.mkdtemp())
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from llamapar import jupyter
+
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    found: list[Any] = []
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        shell.run_cell("%load_ext llamapar", store_history=True)
+        for cell in flow["cells"]:
+            shell.run_cell(cell, store_history=True)
+        shown = jupyter.show
+        jupyter.show = lambda explanation, drawn=True: found.append(explanation)  # type: ignore[assignment]
+        begun = time.perf_counter()
+        try:
+            shell.run_cell("%debug_shapes", store_history=True)
+        finally:
+            jupyter.show = shown
+        seconds = time.perf_counter() - begun
+    return (found[0].as_dict() if found else {}), seconds
+
+
+def score(flow: Flow, said: dict[str, Any]) -> str:
+    """ "right", "open" or "wrong"."""
+    if not said:
+        return "open"
+    added = " ".join(line for line in said["edit"] if line.startswith("+ "))
+    whole = " ".join([said["what"], *said["proof"], *said["else"]])
+    true = all(edit in added for edit in flow["edit"]) and bool(flow["edit"]) == bool(added)
+    against = said["verdict"] == ("not_sharding" if flow["sharding"] else "sharding")
+    proved = any(line.startswith("proved") for line in said["proof"])
+    if against or (proved and not true):
+        return "wrong"
+    return "right" if true and flow.get("says", "") in whole else "open"
+
+
+def flows(path: Path = FLOWS) -> list[Flow]:
+    """The flows of a file that fail in a plain cell."""
+    rows = tomllib.loads(path.read_text("utf-8"))["flow"]
+    return [flow for flow in rows if "door" not in flow]
+
+
+def tables() -> dict[str, list[str]]:
+    """The table of docs/accuracy.md, of the outcomes as they were measured."""
+    outcomes = json.loads(OUTCOMES.read_text("utf-8"))
+    kinds, times = [kind for kind, _ in outcomes.values()], [seconds for _, seconds in outcomes.values()]
+    counts = [kinds.count(kind) for kind in ("right", "open", "wrong")]
+    row = [len(outcomes), *counts, f"{statistics.median(times):.1f}", f"{max(times[1:]):.1f}"]
+    head = ("flows", "right", "open", "wrong", "seconds, median", "longest after the first")
+    return {"cell_flows": _page.table(head, [row])}
+
+
+def main() -> None:
+    """As the options ask."""
+    asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    asked.add_argument("--file", type=Path, default=FLOWS)
+    asked.add_argument("--only", default="", help="of flows whose name begins so")
+    asked.add_argument("--show", action="store_true")
+    asked.add_argument("--measure", action="store_true")
+    asked.add_argument("--page", action="store_true", help="write docs/accuracy.md")
+    given = asked.parse_args()
+    if given.page:
+        _page.write(tables())
+        return
+    outcomes: dict[str, tuple[str, float]] = {}
+    for flow in flows(given.file):
+        if not flow["name"].startswith(given.only):
+            continue
+        said, seconds = answer(flow)
+        outcomes[flow["name"]] = score(flow, said), round(seconds, 2)
+        print(
+            f"{outcomes[flow['name']][0]:6}{seconds:6.2f} s  {flow['name']}: {said.get('what', 'no answer')}"
+        )
+        if given.show and said:
+            print(
+                *(f"            {line}" for part in ("edit", "proof", "else") for line in said[part]),
+                sep="\n",
+            )
+    if given.measure:
+        OUTCOMES.write_text(json.dumps(outcomes, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

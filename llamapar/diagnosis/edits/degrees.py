@@ -1,0 +1,134 @@
+"""Numbers of ranks in reach of a failing line: names, attributes, keys, meshes, the process group.
+
+An object's attributes are read where it stores them, so nothing of the user's is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from types import ModuleType
+from typing import NamedTuple
+
+from llamapar.diagnosis.live_facts import mesh_axes
+from llamapar.records.frames import MISSING, Held, attribute, classes, is_a, stored, torch_class
+
+_SPELLINGS = {
+    "tp": "tp tp_size tp_degree tp_world_size mp mp_size tensor_parallel tensor_parallel_size "
+    "tensor_model_parallel_size world world_size n_ranks num_ranks n_shards num_shards",
+    "cp": "cp cp_size cp_degree context_parallel_size sp sp_size",
+    "dp": "dp dp_size dp_degree data_parallel_size",
+    "pp": "pp pp_size pp_degree pipeline_parallel_size n_stages num_stages",
+    "ep": "ep ep_size expert_parallel_size",
+}
+AXIS = {name: axis for axis, names in _SPELLINGS.items() for name in names.split()}
+"""Name of a number of ranks → its axis."""
+
+RATIO = "ratio"
+"""The axis of a degree that only two clashing sizes suggest."""
+
+_LARGEST_RATIO = 64
+
+
+class Degree(NamedTuple):
+    """A number of ranks: how the code writes it, its value, and its axis."""
+
+    text: str
+    n: int
+    axis: str
+
+
+def holds_degrees(value: Held) -> list[str]:
+    """The names of numbers of ranks that an object, its class, or a dict has."""
+    if type(value) is dict:
+        return [name for name in AXIS if name in value]
+    if value is None or isinstance(value, type | ModuleType) or is_a(value, torch_class("Tensor")):
+        return []
+    names = AXIS.keys() & stored(value).keys()
+    for _, defined in classes(value):
+        names |= AXIS.keys() & defined.keys()
+    return sorted(names)
+
+
+def degree_in(value: Held, name: str) -> int | None:
+    """A number of ranks that an object or a dict has under a name; None if it is no integer."""
+    n = value[name] if type(value) is dict else attribute(value, name)
+    return n if type(n) is int else None
+
+
+def _in_names(names: Mapping[str, Held]) -> Iterator[Degree]:
+    """The degrees that names refer to, and those of the objects they refer to."""
+    for name, axis in AXIS.items():
+        if type(n := names.get(name)) is int:
+            yield Degree(name, n, axis)
+    for name, value in list(names.items()):
+        if name.startswith("_"):
+            continue
+        for key in holds_degrees(value):
+            n = degree_in(value, key)
+            text = f'{name}["{key}"]' if type(value) is dict else f"{name}.{key}"
+            if n is not None:
+                yield Degree(text, n, AXIS[key])
+        for axis, n in mesh_axes(value).items():
+            yield Degree(f'{name}["{axis}"].size()', n, AXIS.get(axis, axis))
+
+
+def degrees_in_reach(
+    message: str, near: Collection[str], *scopes: Mapping[str, Held]
+) -> tuple[list[Degree], bool]:
+    """The degrees above 1, those of the innermost names first, and whether the failing lines rest on them.
+
+    near: the names on which these lines rest. Where none of them is a degree, all in reach are given, and
+    without any the ratio of the two sizes that clash.
+    """
+    everything = [degree for names in scopes for degree in _in_names(names) if degree.n > 1]
+    # Another number of ranks in a notebook has nothing to do with these lines.
+    mine = [degree for degree in everything if re.split(r"\W", degree.text)[0] in near]
+    found: dict[tuple[str, int], Degree] = {}
+    for degree in mine or everything:
+        found.setdefault((degree.axis, degree.n), degree)
+    dist: Held = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        world = Degree("dist.get_world_size()", dist.get_world_size(), "tp")
+        found.setdefault((world.axis, world.n), world)
+    if not found:
+        low, high = clashing(message)
+        if low and high % low == 0 and 1 < high // low <= _LARGEST_RATIO:
+            found[RATIO, high // low] = Degree(str(high // low), high // low, RATIO)
+    return list(found.values()), bool(mine)
+
+
+_VIEW = re.compile(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)")
+_PRODUCT = re.compile(r"\(\d+x(\d+) and (\d+)x\d+\)|a \((\d+)\).*b \((\d+)\)")
+
+
+def clashing(message: str) -> tuple[int, int]:
+    """The two sizes of a message that should be equal, the smaller first; (0, 0) if it names none."""
+    if view := _VIEW.search(message):
+        sizes = [abs(math.prod(map(int, view[1].split(",")))), int(view[2])]
+    elif product := _PRODUCT.search(message):
+        sizes = [int(group) for group in product.groups() if group]
+    else:
+        sizes = [0, 0]
+    return min(sizes), max(sizes)
+
+
+def own_rank(axis: str, names: Mapping[str, Held]) -> tuple[str, int]:
+    """How the code writes this rank's number on an axis, and what it is; ("0", 0) if no name says."""
+    me = names.get("self", MISSING)
+    for name in (f"{axis}_rank", "rank"):
+        if type(n := names.get(name)) is int:
+            return name, n
+        if type(n := attribute(me, name)) is int:
+            return f"self.{name}", n
+    return "0", 0
+
+
+def named_degree(node: ast.AST) -> bool:
+    """Whether an expression is a name, an attribute or a key of a number of ranks."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Constant) and node.slice.value in AXIS
+    return getattr(node, "id", getattr(node, "attr", "")) in AXIS

@@ -1,0 +1,279 @@
+"""What trials say, as an Explanation: the edit as lines of a diff, and how far it is proved.
+
+An edit is the answer if a proof selects it, or the meaning of its names where nothing could be compared.
+What gives other numbers than one process is never the answer. "Not a sharding problem" is said only where
+no cut is proved, one process fails alike, and every tensor of the line is whole.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from llamapar.describe.layout import Layout
+from llamapar.describe.models import model as find_model
+from llamapar.diagnosis import explain
+from llamapar.diagnosis.explanation import Explanation
+from llamapar.diagnosis.hypothesis import Level
+from llamapar.diagnosis.known import FACTS
+from llamapar.diagnosis.vocabulary import NOT_SHARDING, SHARDING, UNKNOWN
+from llamapar.errors import LlamaparError, printable
+from llamapar.records.frames import Held, stored, tensor_shape
+from llamapar.records.tables import plural
+from llamapar.rules.report import check
+
+from .attempts import MEANINGFUL, Attempts, Repair
+from .candidates import GATHER, Edit
+from .child import unsafe
+from .degrees import Degree
+from .failure import Facts
+from .program import Program, around
+from .proof import BIASED, DIFFERS, FURTHER, PROVED, RUNS
+
+SECONDS = 3.0
+"""Seconds for all trials of a failure."""
+
+_INDEX = re.compile(r"(?:Target|index) (\d+) is out of bounds")
+_NO_EFFECT = "each in a copy of this process, without an effect outside"
+
+
+def repair(program: Program, error: BaseException, seconds: float = SECONDS) -> Explanation:
+    """Explain a failure, and find the edit that repairs it by trials that have no effect outside."""
+    found = explain(error)
+    # An option of a command is no answer where the numbers themselves are.
+    found = replace(found, diagnoses=tuple(replace(each, needs=()) for each in found.diagnoses))
+    program.read_files(error)
+    reason = unsafe()
+    if not program.frames(error):
+        reason = "the source of the failing line is not there"
+    if reason:
+        return replace(found, rivals=(*found.rivals, f"no edit was tried: {reason}"))
+    search = Attempts(program, error, seconds)
+    facts = search.facts
+    if not search.same or isinstance(facts, str):
+        instead = facts if isinstance(facts, str) else f"{facts.kind}: {facts.message}"
+        words = f"no edit was tried: run again, the line does not fail as it did: {printable(instead)[:160]}"
+        return replace(found, rivals=(*found.rivals, words))
+    if layout := impossible(program, error, facts):
+        what, reasons = layout
+        return replace(
+            found, verdict=SHARDING, reason=what, what=what, diagnoses=(), level=Level.LIKELY, source=reasons
+        )
+    search.run()
+    return _Words(program, search, found).explanation()
+
+
+# -- layouts that no edit repairs ------------------------------------------------------------------
+
+
+def impossible(program: Program, error: BaseException, facts: Facts) -> tuple[str, tuple[str, ...]] | None:
+    """Why no edit can be right: a rank would have part of a head. The sentence, and what `check` says."""
+    frame, span = program.frames(error)[0]
+    names: dict[str, Held] = {**program.names, **frame.f_globals, **frame.f_locals}
+    for name in ("self", *(re.split(r"\W", degree.text)[0] for degree in facts.degrees)):
+        value = names.get(name)
+        names = {**names, **(value if type(value) is dict else stored(value))}
+    sizes = {FACTS[name]: n for name, n in names.items() if name in FACTS and type(n) is int and n > 0}
+    head_dim = sizes.get("head_dim") or sizes.get("dim", 0) // sizes.get("n_heads", 1)
+    statement = around(program.tree(frame.f_code.co_filename), span)[0]
+    read = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    widths = {n for name in read for n in tensor_shape(names.get(name)) or ()}
+    for degree in facts.degrees if facts.near else ():
+        for fact, head in (("n_kv_heads", "KV head"), ("n_heads", "head")):
+            n = sizes.get(fact, 0)
+            if degree.axis != "tp" or n % degree.n == 0 or n * head_dim not in widths:
+                continue
+            part = "a part of a" if n > degree.n else f"1/{degree.n // n} of a"
+            what = (
+                f"{degree.text} = {degree.n} does not divide {n} {head}s: a rank would have {part} {head}, "
+                "so no edit of this line is right"
+            )
+            return what, tuple(_checked(sizes, degree))
+    return None
+
+
+def _checked(sizes: Mapping[str, int], degree: Degree) -> Iterable[str]:
+    """What `check` says of this number of heads at this degree."""
+    heads = {name: n for name, n in sizes.items() if name in ("n_heads", "n_kv_heads", "dim", "head_dim")}
+    try:
+        report = check(find_model("llama3-8b").replace(**heads), Layout(tp=degree.n))
+    except LlamaparError:
+        return
+    for finding in report.findings:
+        if "head" in str(finding):
+            yield f"check: {str(finding).splitlines()[0]}"
+
+
+# -- what the trials say ---------------------------------------------------------------------------
+
+
+class _Words:
+    """An explanation of a search that has ended."""
+
+    def __init__(self, program: Program, search: Attempts, found: Explanation) -> None:
+        assert isinstance(search.facts, Facts)
+        self.program, self.search, self.found, self.facts = program, search, found, search.facts
+        usable = [answer for answer in search.answers if answer.state != DIFFERS]
+        self.answers = [answer for answer in usable if answer.edits[0].kind != GATHER]
+        self.gathers = [answer for answer in usable if answer.edits[0].kind == GATHER]
+        # One process fails at the same line, as it must where the line rests on no degree.
+        alike = bool(search.one_process) or not self.facts.near
+        proved = any(answer.state == PROVED for answer in search.answers)
+        self.is_plain = alike and self.facts.whole and not proved
+
+    def explanation(self) -> Explanation:
+        """The answer: proved, by meaning, undecided, or none."""
+        chosen = self._chosen()
+        verdict = self._verdict(chosen)
+        rivals = tuple(self._rivals(chosen))
+        if not chosen:
+            what = self._no_edit()
+            reason = what or self.found.reason
+            return replace(self.found, verdict=verdict, reason=reason, what=what, rivals=rivals)
+        best = chosen[0]
+        level = Level.CERTAIN if best.state == PROVED else Level.POSSIBLE
+        if best.state != PROVED and best.meant and len(chosen) == 1:
+            level = Level.LIKELY
+        what = self._sentence(chosen, verdict)
+        edit = tuple(line for answer in chosen for line in self._diff(answer))
+        proof = tuple(self._proof(answer, len(chosen) > 1) for answer in chosen)
+        return replace(
+            self.found, verdict=verdict, reason=what, what=what, diagnoses=(), edit=edit, proof=proof,
+            rivals=rivals, next=(), level=level,
+        )  # fmt: skip
+
+    def _chosen(self) -> list[Repair]:
+        """The answer; two if nothing separates them; none if no edit is right."""
+        if not self.answers:
+            return []
+        first, *more = self.answers
+        if first.state in (PROVED, BIASED):
+            return [first]
+        # A cut that runs proves little: without a comparison its names must speak for it.
+        same = [answer for answer in more if answer.state == first.state and answer.is_slip == first.is_slip]
+        if first.cost >= MEANINGFUL or (first.is_slip and self.search.one_process == ""):
+            return []
+        rivals = [answer for answer in same if answer.cost < first.cost + 1 and not first.meant]
+        return [first, *rivals[:1]]
+
+    def _verdict(self, chosen: list[Repair]) -> str:
+        if self.is_plain:
+            return NOT_SHARDING
+        if self.search.one_process == "" or (chosen and chosen[0].state == PROVED):
+            return SHARDING
+        return UNKNOWN if self.found.verdict == NOT_SHARDING else self.found.verdict
+
+    def _sentence(self, chosen: list[Repair], verdict: str) -> str:
+        if len(chosen) > 1:
+            both = " or ".join(answer.edits[0].new for answer in chosen)
+            undecided = f"undecided: the line runs with {both}"
+            return (
+                f"Not a sharding problem; {undecided}" if verdict == NOT_SHARDING else undecided.capitalize()
+            )
+        edits = chosen[0].edits
+        if not chosen[0].is_slip:
+            return "; ".join(dict.fromkeys(edit.note for edit in edits))
+        instead = " and ".join(f"{edit.new} instead of {edit.old}" for edit in edits)
+        known = "Not a sharding problem: " if verdict == NOT_SHARDING else "No cut of a rank's is proved: "
+        return f"{known}the line runs with {instead}"
+
+    def _no_edit(self) -> str:
+        """What is wrong where no edit is right."""
+        wrong = [answer for answer in self.search.answers if answer.state == DIFFERS]
+        if self.is_plain:
+            return "Not a sharding problem: one process fails as well, and no edit of this line runs"
+        if not wrong:
+            return self._index()
+        runs = " and ".join(edit.new for edit in wrong[0].edits)
+        return (
+            f"no edit of this line is right: with {runs} it runs, but {wrong[0].why}. What it reads was cut "
+            "across its parts: cut each part by itself, then join them"
+        )
+
+    def _index(self) -> str:
+        """An index of the whole beside this rank's part; "" if the message has none."""
+        message = _INDEX.search(self.facts.message)
+        if message is None:
+            return ""
+        index = int(message[1])
+        named = {name: n for name, n in self.program.names.items() if type(n) is int and name[0] != "_"}
+        for degree in self.facts.degrees:
+            for name, whole in named.items():
+                part = whole // degree.n
+                if whole % degree.n == 0 and part <= index < whole and part in self.facts.sizes:
+                    return (
+                        f"{index} counts all of {name} = {whole}, and this rank has {part} of them "
+                        f"({degree.text} = {degree.n}): take the rank's first one off, or gather"
+                    )
+        return ""
+
+    def _proof(self, answer: Repair, undecided: bool) -> str:
+        """A line that begins with "proved" or "runs"."""
+        if answer.state == PROVED:
+            return f"proved: {answer.why}"
+        words = "runs"
+        if answer.state == FURTHER:
+            words = f"runs past this line, then {printable(answer.why)[:120]}"
+        elif answer.stop:
+            words = f"runs up to {answer.stop}"
+        why = answer.why if answer.state in (RUNS, BIASED) else ""
+        if not why:
+            why = self.search.one_process or "the line rests on no degree that could be set to 1"
+        if answer.state == BIASED:
+            return f"runs; {why}"
+        return f"{words}; not proved: {'undecided, ' if undecided else ''}{printable(why)[:200]}"
+
+    def _rivals(self, chosen: list[Repair]) -> Iterable[str]:
+        """What else ran, and what was tried."""
+        others = [
+            answer for answer in self.answers if answer not in chosen and answer.state in (PROVED, RUNS)
+        ]
+        if chosen and chosen[0].state != PROVED:
+            for answer in others[:2]:
+                runs = " and ".join(f"{edit.new} for {edit.old}" for edit in answer.edits)
+                yield f"{runs} runs too"
+        explained = self.found.best is not None and self.found.best.level >= Level.LIKELY
+        if self.gathers and not chosen and not explained:
+            edit = self.gathers[0].edits[0]
+            yield f"{edit.new} in place of {edit.old} runs: gather it over the ranks first"
+        count = len(self.search.answers)
+        yield f"{plural(self.search.tried, 'edit')} tried, {count} ran; {_NO_EFFECT}"
+        if self.search.left <= 0:
+            yield f"the {self.search.seconds:g} s for trials are used up: %debug_shapes 20 tries more"
+
+    def _diff(self, answer: Repair) -> Iterable[str]:
+        """The lines of the sources that an answer changes: "- old", "+ new"."""
+        for file in dict.fromkeys(edit.file for edit in answer.edits):
+            old = self.program.source(file).splitlines()
+            new = with_edits(
+                self.program.source(file), [e for e in answer.edits if e.file == file]
+            ).splitlines()
+            changed = [(a.strip(), b.strip()) for a, b in zip(old, new, strict=True) if a != b]
+            yield from (f"- {before}" for before, _ in changed)
+            yield from (f"+ {after}" for _, after in changed)
+
+
+def with_edits(source: str, edits: Iterable[Edit]) -> str:
+    """A source with edits in it, with brackets where the precedence of operators needs them."""
+    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    places = [(span, edit) for edit in edits for span in edit.spans]
+    for (first, begin, last, end), edit in sorted(places, key=lambda each: each[0], reverse=True):
+        if first != last:
+            continue  # An expression over several lines is shown as it is.
+        line = lines[first - 1]
+        new = f"{edit.new} if {edit.only} else {edit.old}" if edit.only else edit.new
+        plain, safe = ([*lines], [*lines])
+        plain[first - 1] = line[:begin] + new.encode() + line[end:]
+        safe[first - 1] = line[:begin] + f"({new})".encode() + line[end:]
+        lines = plain if _same(plain, safe) else safe
+    return b"".join(lines).decode()
+
+
+def _same(plain: list[bytes], safe: list[bytes]) -> bool:
+    """Whether two sources mean the same."""
+    try:
+        return ast.dump(ast.parse(b"".join(plain))) == ast.dump(ast.parse(b"".join(safe)))
+    except SyntaxError:
+        return False

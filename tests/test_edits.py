@@ -1,0 +1,336 @@
+"""Edits tried in place: what they find, what they claim, and that nothing outside changes."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import llamapar as lp
+from llamapar.diagnosis.edits import child
+from llamapar.diagnosis.edits.candidates import Edit
+from llamapar.diagnosis.edits.program import Program
+from llamapar.diagnosis.edits.repair import repair, with_edits
+from llamapar.diagnosis.explanation import Explanation
+
+pytestmark = pytest.mark.skipif(bool(child.unsafe()), reason=child.unsafe() or "trials run")
+SECONDS = 20.0
+"""For the trials of a test; a busy machine is slow."""
+
+
+def failing(*cells: str, **names: Any) -> tuple[Program, BaseException]:
+    """The program of cells that ran one after another, and the error of the last."""
+    space: dict[str, Any] = {"__name__": "__main__", **names}
+    program = Program({}, space, {})
+    error: BaseException | None = None
+    for number, cell in enumerate(("import torch, torch.nn as nn, torch.nn.functional as F", *cells)):
+        file = f"<test cell {number}>"
+        linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
+        program.cells[file], program.before = cell, dict(space)
+        try:
+            program.execute(file, program.tree(file).body)
+        except Exception as raised:
+            error = raised
+    assert error is not None
+    return program, error
+
+
+def repaired(*cells: str, **names: Any) -> Explanation:
+    """What is said of cells whose last one fails."""
+    return repair(*failing(*cells, **names), SECONDS)
+
+
+# -- nothing outside changes -----------------------------------------------------------------------
+
+EFFECTS = {
+    "pathlib": "from pathlib import Path; Path(place + '/new').write_text('a')",
+    "append": "with open(place + '/old', 'a') as f: f.write('a')",
+    "unlink": "import os; os.unlink(place + '/old')",
+    "torch.save": "torch.save({'w': torch.ones(3)}, place + '/new')",
+    "safetensors": "import safetensors.torch as s; s.save_file({'w': torch.ones(3)}, place + '/new')",
+    "os.system": "import os; os.system('echo a > ' + place + '/new')",
+    "subprocess": "import subprocess; subprocess.run(['touch', place + '/new'])",
+    "an open handle": "handle.write('a'); handle.flush()",
+    "an open handle cut short": "handle.truncate(0)",
+    "a descriptor": "import os; os.ftruncate(handle.fileno(), 0)",
+    "permissions": "import os; os.chmod(place + '/old', 0)",
+    "a socket": "import socket; socket.create_connection(('127.0.0.1', port), 2).close()",
+    "an open socket": "sent.send(b'a')",
+    "a pipe": "import os; os.write(pipe, b'a')",
+    "a shared tensor": "shared.fill_(7)",
+    "a signal": "import os, signal; os.kill(os.getppid(), signal.SIGUSR1)",
+}
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_trial_has_no_effect_outside(effect: str, tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("before")
+    (tmp_path / "held").write_text("before")
+    shared = torch.zeros(4).share_memory_()
+    sender, receiver = socket.socketpair()
+    reads, writes = os.pipe()
+    server = socket.create_server(("127.0.0.1", 0))
+    for each in (receiver, server):
+        each.setblocking(False)
+    os.set_blocking(reads, False)
+    signals: list[int] = []
+    import signal
+
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: signals.append(number))
+    with open(tmp_path / "held", "r+") as handle:
+        handle.seek(0, os.SEEK_END)
+        names = {
+            "place": str(tmp_path), "handle": handle, "port": server.getsockname()[1], "sent": sender,
+            "pipe": writes, "shared": shared,
+        }  # fmt: skip
+
+        def state() -> object:
+            def received(read: Any) -> Any:
+                try:
+                    return read()
+                except (BlockingIOError, InterruptedError):
+                    return None
+
+            def accepted() -> bool:
+                connection = received(server.accept)
+                if connection is not None:
+                    connection[0].close()
+                return connection is not None
+
+            files = {
+                path.name: (path.read_text("latin1"), path.stat().st_mode) for path in tmp_path.iterdir()
+            }
+            sent = received(lambda: receiver.recv(9)), received(lambda: os.read(reads, 9))
+            return files, sent, accepted(), shared.tolist(), len(signals)
+
+        untouched = state()
+        cells = ["w = torch.ones(3, 4)\nx = torch.ones(2, 4)", f"h = x @ w\n{EFFECTS[effect]}"]
+        program, error = failing(*cells, **names)
+        found = repair(program, error, SECONDS)
+        assert state() == untouched
+        assert "+ h = x @ w.T" in found.edit, str(found)
+        # The same effect without a trial is seen, so this test would notice it.
+        space = {**names, "torch": torch, "x": torch.ones(2, 4)}
+        exec(EFFECTS[effect].replace("os.getppid", "os.getpid"), space)
+        assert state() != untouched
+    signal.signal(signal.SIGUSR1, before)
+    for each in (sender, receiver, server):
+        each.close()
+    os.close(reads)
+    os.close(writes)
+
+
+def test_the_process_survives_two_hundred_trials_and_prints_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    handles = len(os.listdir("/proc/self/fd"))
+    for _ in range(100):
+        assert child.run_apart(lambda: (print("seen"), os.write(1, b"seen")), SECONDS) == (None, 4)
+        assert child.run_apart(lambda: sys.exit(3), SECONDS) is None
+    assert len(os.listdir("/proc/self/fd")) == handles
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(ChildProcessError, match="No child processes"):
+        os.waitpid(-1, 0)
+
+
+def test_a_trial_that_hangs_is_ended() -> None:
+    assert child.run_apart(lambda: [None for _ in iter(int, 1)], 0.3) is None
+
+
+def test_the_parent_keeps_its_names_its_seed_and_its_tensors() -> None:
+    program, error = failing(
+        "tp, n = 2, 8\nw = torch.ones(8, 4)[: n // tp]", "total = []", "w.zero_()\nw.view(n, 4)"
+    )
+    torch.manual_seed(5)
+    state, names = torch.get_rng_state(), dict(program.names)
+    repair(program, error, SECONDS)
+    assert program.names == names
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_where_a_fork_is_not_safe_the_facts_stand_and_the_reason_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    found = repaired("w = torch.ones(3, 4)", "torch.ones(2, 4) @ w")
+    assert found.edit == ()
+    assert found.live is not None
+    assert found.live.operands
+    assert "no edit was tried: CUDA is in use, and a fork cannot use it" in found.rivals
+
+
+class Hostile:
+    """Every way in which reading an object could run code of its class."""
+
+    def __getattr__(self, name: str) -> object:
+        raise SystemExit("__getattr__ was called")
+
+    def __repr__(self) -> str:
+        raise SystemExit("__repr__ was called")
+
+    def __eq__(self, other: object) -> bool:
+        raise SystemExit("__eq__ was called")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def tp(self) -> int:
+        raise SystemExit("a property was called")
+
+
+class HostileTensor(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise SystemExit("__torch_function__ was called")
+
+
+def test_nothing_of_the_users_is_called_while_facts_are_read() -> None:
+    kind = HostileTensor._make_subclass(HostileTensor, torch.ones(2, 2))
+    found = repaired(
+        "w = torch.ones(3, 4)",
+        "y = torch.ones(2, 4) @ w",
+        hostile=Hostile(),
+        config={"a": Hostile()},
+        kind=kind,
+    )
+    assert "+ y = torch.ones(2, 4) @ w.T" in found.edit
+
+
+# -- where code can stand --------------------------------------------------------------------------
+
+ATTENTION = """class Attention(nn.Module):
+    def __init__(self, tp):
+        super().__init__()
+        self.n_heads = 8
+        self.wq = nn.Linear(24, 32 // tp, bias=False)
+    def forward(self, x):
+        return self.wq(x).view(2, 5, self.n_heads, 4)"""
+PLACES = tomllib.loads(Path(__file__).with_name("edit_places.toml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_edit_is_found_wherever_the_line_stands(place: str) -> None:
+    found = repaired(*PLACES[place]["cells"])
+    added = " ".join(line for line in found.edit if line.startswith("+ "))
+    assert all(edit in added for edit in PLACES[place]["edits"]), str(found)
+    assert found.verdict == "sharding"
+    assert found.proof[0].startswith(("proved: equals one process", "runs; "))
+
+
+def test_a_failure_in_an_imported_file_gets_the_diff_of_that_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attention_file.py").write_text(
+        f"from __future__ import annotations\nimport torch.nn as nn\n{ATTENTION}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = repaired(
+        "from attention_file import Attention", "tp = 4", "y = Attention(tp)(torch.randn(2, 5, 24))"
+    )
+    assert "+ return self.wq(x).view(2, 5, self.n_heads // tp, 4)" in found.edit, str(found)
+    assert found.proof[0].startswith("proved: equals one process, largest difference")
+    assert found.live is not None
+    assert "attention_file.py" in found.live.place
+
+
+# -- what is claimed -------------------------------------------------------------------------------
+
+
+def test_eight_kv_heads_over_sixteen_ranks_have_no_edit() -> None:
+    found = repaired(
+        "n_heads, n_kv_heads, dim, seq, tp = 32, 8, 4096, 8192, 16\nhead_dim = dim // n_heads",
+        'wk = torch.empty(n_kv_heads * head_dim, dim, device="meta")',
+        'x = torch.empty(1, seq, dim, device="meta")',
+        "k = (x @ wk.chunk(tp)[0].T).view(1, seq, -1, head_dim)",
+    )
+    assert found.edit == ()
+    assert found.what == (
+        "tp = 16 does not divide 8 KV heads: a rank would have 1/2 of a KV head, "
+        "so no edit of this line is right"
+    )
+    assert found.source == ("check: LP104 error  tp=16 does not divide n_kv_heads=8 (llama3-8b)",)
+
+
+def test_no_cut_is_cleared_where_an_earlier_cell_made_one() -> None:
+    """A cut that is written as a number fails with the degree 1 as well."""
+    found = repaired(
+        "wq = torch.randn(32, 24)\npart = wq[:8]", "q = (torch.ones(5, 24) @ part.T).view(5, 8, 4)"
+    )
+    assert found.verdict != "not_sharding"
+    assert not any(line.startswith("proved") for line in found.proof)
+
+
+def test_two_edits_that_nothing_separates_are_both_shown() -> None:
+    found = repaired("a, b = torch.ones(4, 3), torch.ones(4, 3)", "c = a @ b")
+    assert found.what == "Not a sharding problem; undecided: the line runs with a.T or b.T"
+    assert found.edit == ("- c = a @ b", "+ c = a.T @ b", "- c = a @ b", "+ c = a @ b.T")
+    assert all(line.startswith("runs; not proved: undecided") for line in found.proof)
+
+
+def test_an_error_that_does_not_come_again_has_no_answer() -> None:
+    program, error = failing("calls = [0]", "calls[0] += 1\nx = torch.ones(4).view(2, 2 + (calls[0] == 1))")
+    program.names["calls"] = [5]
+    found = repair(program, error, SECONDS)
+    assert found.edit == ()
+    assert any(text.startswith("no edit was tried: run again") for text in found.rivals)
+
+
+def test_a_cut_with_other_numbers_is_not_the_answer() -> None:
+    found = repaired(
+        "H, K, d, tp = 16, 4, 8, 4\nwqkv = torch.randn((H + 2 * K) * d, 128)",
+        "qkv = torch.ones(5, 128) @ wqkv.chunk(tp)[1].T\nq, k, v = qkv.split([H * d, K * d, K * d], -1)",
+    )
+    assert found.edit == ()
+    assert found.verdict == "sharding"
+    assert found.what.startswith("no edit of this line is right: with H // tp and K // tp it runs, but")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [("n", "n // tp", "y = x / (n // tp)"), ("x", "x.T", "y = x.T / n")],
+)
+def test_brackets_stand_where_precedence_needs_them(old: str, new: str, line: str) -> None:
+    source = "y = x / n"
+    column = source.rindex(old)
+    edit = Edit("", ((1, column, 1, column + 1),), old, new, "size", None, 1.0, new)
+    assert with_edits(source, [edit]) == line
+
+
+# -- functions and scripts -------------------------------------------------------------------------
+
+
+def test_debug_takes_a_function_an_error_and_nothing_else() -> None:
+    tp, w = 4, torch.randn(32, 24)
+
+    def attempt() -> torch.Tensor:
+        return (torch.ones(3, 24) @ w.chunk(tp)[0].T).view(3, 8, 4)
+
+    found = lp.debug(attempt, seconds=SECONDS)
+    assert any("view(3, 8 // tp, 4)" in line for line in found.edit), str(found)
+    assert lp.debug(lambda: None).reason == "the attempt runs; wrong numbers are compared by lp.compare"
+    with pytest.raises(lp.LlamaparError, match="attempt is no function and no error"):
+        lp.debug("x @ w")  # type: ignore[arg-type]
+    unknown = lp.debug(ValueError("never raised"))
+    assert unknown.rivals == ("no edit was tried: no script's top level leads to this error",)
+
+
+def test_the_command_repairs_a_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\ntp = 4\n\ndef main():\n    w = torch.ones(32, 24)\n"
+        "    print((torch.ones(3, 24) @ w.chunk(tp)[0].T).view(3, 8, 4).sum())\n\n"
+        "if __name__ == '__main__':\n    main()\n"
+    )
+    command = [sys.executable, "-m", "llamapar", "debug", str(tmp_path / "train.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "+ print((torch.ones(3, 24) @ w.chunk(tp)[0].T).view(3, 8 // tp, 4).sum())" in done.stderr
+    assert "proved: equals one process" in done.stderr
