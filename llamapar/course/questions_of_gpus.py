@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import llamapar as lp
-from llamapar.execution.result import Result
 
 from .boxes import Item
+
+if TYPE_CHECKING:
+    from llamapar.execution.result import Result  # The page imports this module, and has no processes.
 
 
 @cache
