@@ -187,7 +187,7 @@ def test_memory_is_the_record_and_the_gpu_decides(run: Any, gpu: str, status: in
     assert run(line) == (status, f"{found}\n", "")
     found_status, out, err = run(f"{line} --json")
     assert (found_status, json.loads(out), err) == (status, {"schema": 2, **found.as_dict()}, "")
-    assert run(f"{line} --zero 1 --schedule 1f1b --accounting exact --json")[1] == out  # the defaults
+    assert run(f"{line} --zero 1 --schedule 1f1b --json")[1] == out  # the defaults
 
 
 def test_memory_takes_what_check_takes_and_counts_by_the_framework(run: Any) -> None:

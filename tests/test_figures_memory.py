@@ -29,7 +29,6 @@ MEMORY = {
     "8b": lp.memory("llama3.1-8b", {"tp": 2, "dp": 4}, seq_len=8192),
     "fsdp": lp.memory("llama3.1-70b", lp.Layout(tp=8, dp=32, pp=2, zero=3), seq_len=8192),
     "interleaved": lp.memory("llama3.1-70b", lp.Layout(pp=8, virtual_stages=5), seq_len=512),
-    "megatron": lp.memory("llama3.1-405b", PAPER, seq_len=8192, accounting="megatron"),
     "deep": lp.memory(DEEP, {"pp": 512}, seq_len=64),
 }
 LOADED = {

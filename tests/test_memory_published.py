@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.count import Memory
+from llamapar.count import Breakdown
+from llamapar.count.published_rules import megatron, ultrascale
 from llamapar.count.reconciliation import PEERS, by_step
 from llamapar.count.sizes import Sizes, StageHold
 
@@ -18,8 +19,14 @@ ORACLES = ROOT / "tests" / "oracles"
 MIB, GIB = 2**20, 2**30
 
 
-def mib(found: Memory, *names: str) -> str:
-    return f"{found.worst.bytes(*names) / MIB:,.2f}"
+def mib(found: Breakdown, *names: str) -> str:
+    return f"{found.bytes(*names) / MIB:,.2f}"
+
+
+def megatrons(model: str, layout: lp.Layout, seq_len: int = 8192, micro_batches: int = 0) -> Breakdown:
+    """Megatron-LM's report; by default of two micro-batches for each pipeline rank."""
+    many = micro_batches or layout.usual_micro_batches
+    return megatron(lp.model(model), layout, seq_len, 1, many, "selective")
 
 
 # -- Megatron-LM's report --------------------------------------------------------------------------
@@ -33,21 +40,20 @@ MEGATRON = [  # reference: its code, run on CPU
 
 
 @pytest.mark.parametrize(("model", "layout", "states", "kept", "total"), MEGATRON)
-def test_megatrons_report(model: str, layout: dict[str, int], states: str, kept: str, total: float) -> None:
-    found = lp.memory(model, layout, seq_len=8192, accounting="megatron")
+def test_megatrons_report(model: str, layout: dict[str, Any], states: str, kept: str, total: float) -> None:
+    found = megatrons(model, lp.Layout(**layout))
     assert mib(found, "weights and optimizer") == states
     assert mib(found, "activations", "logits and loss") == kept
-    assert found.worst.total_bytes / MIB == pytest.approx(total, abs=0.01)
+    assert found.total_bytes / MIB == pytest.approx(total, abs=0.01)
 
 
 def test_megatrons_interleaving_and_few_micro_batches() -> None:
-    def kept(virtual_stages: int = 1, **known: Any) -> int:
+    def kept(micro_batches: int, virtual_stages: int = 1) -> int:
         layout = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=virtual_stages)
-        found = lp.memory("llama3.1-405b", layout, seq_len=8192, accounting="megatron", **known)
-        return found.worst.bytes("activations")
+        return megatrons("llama3.1-405b", layout, micro_batches=micro_batches).bytes("activations")
 
-    assert kept(virtual_stages=4) == round(kept() * (1 + 15 / 64))
-    assert kept(global_batch=128 * 4) == kept() // 4
+    assert kept(32, virtual_stages=4) == round(kept(32) * (1 + 15 / 64))
+    assert kept(4) == kept(32) // 4
 
 
 # -- the Ultra-Scale Playbook's closed forms -------------------------------------------------------
@@ -62,7 +68,7 @@ def test_ultrascales_closed_forms(case: dict[str, Any]) -> None:
         tp=case.get("tp", 1), cp=case.get("cp", 1), pp=pp, sequence_parallel=case.get("sp", False)
     )
     model = f"llama3.1-{case['model'].lower()}"
-    found = lp.memory(model, layout, seq_len=case.get("s", 1024), accounting="ultrascale").worst
+    found = ultrascale(lp.model(model), layout, case.get("s", 1024), 1, "selective")
     assert found.bytes("activations") / GIB == case["act_gib"]
     if "params_gib" in case:
         assert found.bytes("parameters") / GIB == pytest.approx(case["params_gib"], abs=6e-4)
@@ -92,9 +98,9 @@ def test_a_rule_of_ours_says_what_its_tool_said() -> None:
     for key, peers in PEERS.items():
         if key[2] == 1:  # Megatron-LM's report does not know cp
             model, tp, _, pp, dp, seq_len = key
-            rule = lp.memory(model, {"tp": tp, "pp": pp, "dp": dp}, seq_len=seq_len, accounting="megatron")
+            rule = megatrons(model, lp.Layout(tp=tp, pp=pp, dp=dp), seq_len)
             told = next(p for p in peers if p.tool == "Megatron-LM")
-            assert rule.worst.total_bytes / GIB == pytest.approx(told.total, abs=0.006)
+            assert rule.total_bytes / GIB == pytest.approx(told.total, abs=0.006)
             assert (told.states or 0) + (told.activations or 0) == pytest.approx(told.total, abs=0.011)
 
 
@@ -105,8 +111,3 @@ def test_the_550_fold() -> None:
     assert [t.name for t in found.tools][0::10] == ["Vizuara planner", "EleutherAI cookbook"]
     bridge = next(t for t in found.tools if t.name == "Megatron-Bridge")
     assert dict(bridge.steps)["states"] / GIB == pytest.approx(0, abs=0.01)
-
-
-def test_reconcile_compares_all_rules() -> None:
-    with pytest.raises(lp.LayoutError, match="argument='accounting' is not known"):
-        lp.reconcile("tiny", {}, seq_len=64, accounting="exact")

@@ -20,7 +20,6 @@ import llamapar as lp
 from llamapar.cli.commands import Command, CommandGroup
 from llamapar.cli.main import Commands
 from llamapar.cli.output import as_flags
-from llamapar.count import ACCOUNTINGS
 from llamapar.count.in_flight import SCHEDULES
 from llamapar.count.saved import RECOMPUTE
 from llamapar.describe import options
@@ -212,7 +211,7 @@ def test_a_layout_and_a_job_have_the_options_that_are_theirs() -> None:
 
 
 def test_the_table_has_every_choice_that_a_room_knows() -> None:
-    known: dict[str, Any] = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "accounting": ACCOUNTINGS}
+    known: dict[str, Any] = {"recompute": RECOMPUTE, "schedule": SCHEDULES}
     known |= {"chunking": CHUNKINGS, "format": BLOCKS, "framework": lp.FRAMEWORKS, "dtype": DTYPES}
     known |= {"engine": execute.ENGINES, "device": DEVICES}
     known |= {"fault": lp.programs.FAULTS, "gpu": HARDWARE}

@@ -84,7 +84,6 @@ WRONG = {
     "lp.cost(settings, flsh='fa2')": 'Unexpected keyword argument "flsh" for overloaded function',
     'lp.cost("tiny")': 'No overload variant of "__call__" of "TakesSettings" matches argument type "str"',
     'lp.memory("tiny")': 'Missing named argument "seq_len" for "memory"',
-    'lp.reconcile("tiny", seq_len=8, accounting="exact")': 'Unexpected keyword argument "accounting"',
     'lp.tape("mlp", "tiny", force=True)': 'Unexpected keyword argument "force" for "tape"',
 }
 """A line → how its refusal begins."""

@@ -20,7 +20,7 @@ from .output import as_text
 if TYPE_CHECKING:
     from llamapar.timing.cost import Cost
 
-_MEMORY = ("accounting", "loss", "master_weights")
+_MEMORY = ("loss", "master_weights")
 
 
 def _memory(given: Given) -> CommandAnswer:
@@ -77,7 +77,7 @@ PLAIN: Mapping[str, Command] = {
         "llamapar memory --model llama3.1-405b --tp 8 --pp 16 --dp 128 --seq-len 8192 --micro-batch 1 "
         "--global-batch 2048\n"
         "  llamapar memory --job paper-16k-gpus\n"
-        "  llamapar memory --model llama3.1-8b --dp 8 --seq-len 8192 --accounting megatron --json",
+        "  llamapar memory --model llama3.1-8b --dp 8 --seq-len 8192 --json",
         exits="0 it fits, 1 it does not or may not fit",
         ok="fits",
         positional=MODEL_WORD,

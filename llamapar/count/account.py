@@ -1,4 +1,4 @@
-"""`memory`: checks the arguments and counts by the accounting that was asked for."""
+"""`memory`: checks the arguments and counts every stage."""
 
 from __future__ import annotations
 
@@ -15,20 +15,15 @@ from llamapar.describe.job import Job
 from llamapar.describe.keywords import MemoryKeywords
 from llamapar.describe.layout import AXES, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
-from llamapar.describe.options import offer
 from llamapar.errors import Choice, LayoutError, one_of
 from llamapar.frameworks import FRAMEWORKS, Framework, habits_of, recompute_of, split_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.place.orders import ORDERS
 
 from .exact import Account, exact
-from .published_rules import megatron, ultrascale
 from .saved import RECOMPUTE
 from .sizes import Sizes
 from .terms import SAVES, Breakdown, Meaning, Memory, fullest
-
-ACCOUNTINGS = ("exact", "megatron", "ultrascale")
-offer("accounting", ACCOUNTINGS)
 
 
 @checked_options
@@ -47,9 +42,7 @@ def memory(
         over all dp ways; by default two micro-batches for each pipeline rank.
     recompute: "none", "selective" or "full"; None: the trainer's usual mode is expected.
     schedule: "1f1b" (interleaved with virtual_stages), "gpipe", or another of `schedule`'s; nc belongs to the
-        flexible one. Chunks in flight are counted in its table.
-    accounting: "exact", or a published rule: "megatron" or "ultrascale", which know one stage, the
-        most loaded. gpu: as in `cost`.
+        flexible one. Chunks in flight are counted in its table. gpu: as in `cost`.
     dtype: of parameters and activations. grad_dtype: of the sums of gradients over micro-batches; by default
         the framework's, else float32.
     kernels: "fused" (RMSNorm and RoPE as one kernel each) or "eager" (this project's programs, to the byte).
@@ -70,20 +63,13 @@ def memory(
     """
     judge = None if options["framework"] is None else find_framework(options["framework"])
     mode, dtype = recompute_of(judge, options["recompute"]), one_of("dtype", options["dtype"], TRAINED)
-    seq_len, micro_batch, accounting = options["seq_len"], options["micro_batch"], options["accounting"]
+    seq_len, micro_batch = options["seq_len"], options["micro_batch"]
     found, held, padding = hardware(options["gpu"]), options["master_weights"], options["padding"]
     batch = options["global_batch"]
     job = Job.of(model, layout, seq_len=seq_len, micro_batch=micro_batch, global_batch=batch)
     m, lay = job.model, job.layout
     many = micro_batches_of(job)
-    how = f"seq_len={seq_len}, micro_batch={micro_batch}: {accounting} accounting, recompute {mode}"
-    if accounting != "exact":
-        # Of the published rules only Megatron-LM's counts micro-batches.
-        if accounting == "megatron":
-            stage = megatron(m, lay, seq_len, micro_batch, many, mode)
-        else:
-            stage = ultrascale(m, lay, seq_len, micro_batch, mode)
-        return Memory(m, lay, how, (stage,), found, published=True)
+    how = f"seq_len={seq_len}, micro_batch={micro_batch}: exact accounting, recompute {mode}"
     # A trainer cuts a model alike in every mode of recomputation, so a rank is measured once for all modes.
     # Only the last one is kept, because answers are cached and would keep all of them.
     sized = lru_cache(maxsize=1)(

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import NamedTuple, Unpack
 
 from llamapar.describe.arguments import checked_options
+from llamapar.describe.job import Job
 from llamapar.describe.keywords import ReconcileKeywords
 from llamapar.describe.layout import LayoutLike
 from llamapar.describe.models import ModelLike
+from llamapar.frameworks import framework as find_framework
+from llamapar.frameworks import recompute_of
 from llamapar.records.tables import Plain, Record
 
-from .account import memory
+from .account import memory, micro_batches_of
+from .published_rules import megatron, ultrascale
 from .terms import GIB, Breakdown
 
 GROUPS = {
@@ -145,14 +149,21 @@ def reconcile(
 ) -> Reconciliation:
     """Our exact estimate of the worst stage, beside published rules and tools run on the same inputs.
 
-    Arguments: as in `memory`, without accounting. Tools are listed for the configurations in `PEERS`.
+    Arguments: as in `memory`. Tools are listed for the configurations in `PEERS`.
     """
     exact = memory(model, layout, **options)
     m, lay = exact.model, exact.layout
     ours = by_step(exact.worst)
+    judge = None if options["framework"] is None else find_framework(options["framework"])
+    mode = recompute_of(judge, options["recompute"])
+    facts = {name: options[name] for name in ("seq_len", "micro_batch", "global_batch")}
+    # The rules read the layout as it is given, and not as a trainer settles it.
+    job = Job.of(model, layout, **facts)
+    step = m, job.layout, options["seq_len"], options["micro_batch"]
+    rules = {"megatron": megatron(*step, micro_batches_of(job), mode), "ultrascale": ultrascale(*step, mode)}
     tools = []
     for rule, note in RULES.items():
-        theirs = memory(model, layout, accounting=rule, **options).worst
+        theirs = rules[rule]
         # Megatron's report has weights and optimizer in one number, which cannot be split among the finer
         # steps.
         steps = FINE if theirs.bytes("parameters") else GROUPS

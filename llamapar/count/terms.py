@@ -159,8 +159,8 @@ class Memory(AsDict, Record):
 
     stages: by PP rank, as expected. ways: what else the call may mean, counted when it is asked for.
     open_facts: arguments of `memory` that the call leaves open, which widens the interval. published: whether
-    the accounting is a published rule, which has no interval. saves: keys of SAVES; what they make smaller
-    is counted in full, so that the figures are upper bounds.
+    a file's own sizes are all that is counted, so that there is no interval. saves: keys of SAVES; what they
+    make smaller is counted in full, so that the figures are upper bounds.
     """
 
     json_names = (

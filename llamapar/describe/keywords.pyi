@@ -247,7 +247,6 @@ class MemoryKeywords(Degrees, total=False):
     cp_method: str | None
     framework: str | Framework | None
     dtype: str
-    accounting: str
     kernels: str | None
     loss: str | None
     master_weights: bool | None

@@ -219,7 +219,6 @@ TABLE = (
            hint="what every rank does then; or click in the picture"),
     Option("step", int, 0, "step of a layer's forward and backward to draw; 0: all", "explorer()",
            "steps", least=0, label="cursor at step"),
-    Option("accounting", str, "exact", "whose memory estimate: {choices}", "memory", metavar="RULE"),
     Option("kernels", str, "fused", "fused, or eager like this project's programs",
            "memory() reconcile() cost plan", choices=("fused", "eager")),
     Option("loss", str, None, "how the loss is computed: {choices}", "memory reconcile()"),
