@@ -303,7 +303,9 @@ _LIVE: dict[str, Control] = {
 
 def knob_title(name: str) -> str:
     """The title of a live picture's knob."""
-    return _SHORT.get(name) or OPTIONS[name].label or name
+    # A lesson's own picture has knobs that are no options, such as the ranks of a collective.
+    label = OPTIONS[name].label if name in OPTIONS else ""
+    return _SHORT.get(name) or label or name
 
 
 def rung_name(knob: str, value: object, titled: bool = False) -> str:
