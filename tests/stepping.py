@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from llamapar.describe.layout import Layout
 from llamapar.errors import whole
 from llamapar.execution.body import Task, inputs, parameters, uncut, unpiped, wants
 from llamapar.execution.capacity import require_room
@@ -51,7 +52,7 @@ def step_through(program: Any, model: Any, layout: Any, *, number: int = 0, **op
 
     number: of the micro-batch whose tokens they hold. Other arguments as in `lp.run`.
     """
-    task, _, _ = prepare(program, model, RunOptions(layout, **options))
+    task, _, _ = prepare(program, model, RunOptions(Layout.of(layout), **options))
     whole("number", number, 0, task.setting.micro_batches - 1)
     require_room(task, "local", "cpu")
     task = of_micro_batch(task, number)
