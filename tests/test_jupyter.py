@@ -323,11 +323,16 @@ def test_markup_and_control_characters_are_shown_as_they_are(cell: Cell) -> None
     assert "       w['<b>']  [6] float32" in out.data["text/plain"].splitlines()
 
 
+RUN = "import llamapar as lp; lp.run('attention', 'tiny', {'tp': 16}, force=True, engine='local')"
+
+
 def test_explain_is_about_the_newest_failure_of_any_kind(cell: Cell) -> None:
     failures = {
         "import torch\ntorch.zeros(6).view(4)": "where  line 2: torch.zeros(6).view(4)",
         "%%ranks tp=2\ntorch.zeros(2, 3).view(4)": "where  cell:1  torch.zeros(2, 3).view(4): RuntimeError",
         "1 / 0": "where  line 1: 1 / 0",
+        RUN: "A sharding problem: a rank holds 4 columns, half a head of 8",
+        f"assert lp.{RUN.partition('lp.')[2]}.ok": "where  RuntimeError: shape '[2, 64, -1, 8]'",
     }
     for source, told in [*failures.items(), *reversed(failures.items())]:
         cell(source)

@@ -258,6 +258,11 @@ def test_a_config_and_a_model_name_sizes() -> None:
     assert "4096 = dim" in [*found.rows()][1][2]
 
 
+def test_an_underscore_names_no_size() -> None:
+    x, _ = torch.zeros(6, 40), 40
+    assert next(facts_of(lambda: x.view(_, 7)).rows())[2] == ""
+
+
 def test_two_names_are_both_said_and_three_are_not() -> None:
     x, rows_, cols = torch.zeros(6, 40), 5, 8
 

@@ -55,7 +55,8 @@ class SizeNames:
         known: set[tuple[int, bool, bool]] = set()
         for name, n in own.items():  # Of equal numbers the name that the expression uses, or the nearest.
             role = (n if type(n) is int else 0, bool(_HEADS.search(name)), bool(_HEAD_DIM.search(name)))
-            if type(n) is int and n > 1 and (role not in known or name in AXES):
+            is_name = bool(name.strip("_"))  # `_` stands for what nobody names.
+            if is_name and type(n) is int and n > 1 and (role not in known or name in AXES):
                 whole[name.rpartition(".")[2]] = n
                 known.add(role)
         said = {name: n for name, n in whole.items() if DEGREE.search(name.lower())}
