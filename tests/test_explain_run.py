@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import llamapar as lp
+from llamapar.diagnosis import newest
 
 HALF = (
     "a rank holds 4 columns, half a head of 8: 8 KV heads over tp=16; 128 × 4 = 512; 4 = 8·8/16 = half a head"
@@ -75,3 +76,14 @@ def test_the_tape_carries_the_cause_of_the_step_that_fails() -> None:
     )
     assert [step.cause for step in tape.steps if not step.error] == [""] * (len(tape.steps) - 1)
     assert str(tape).splitlines()[-1] == failed.cause
+
+
+def test_numbers_that_differ_are_explained_and_are_the_newest_failure() -> None:
+    layout = lp.Layout(tp=2, sequence_parallel=False)
+    result = lp.run("attention", "tiny", layout, fault="drop_all_reduce", dtype="float64")
+    assert (result.where, result.rows[0].ranks) == ("output out", (0, 1))
+    assert result.explanation.ranks == (0, 1)
+    assert result.explanation.line == "output out, copy"
+    assert str(result).endswith(str(result.explanation))
+    assert newest.newest() is result
+    assert result.as_dict()["explanation"] == result.explanation.as_dict()
