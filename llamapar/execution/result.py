@@ -346,8 +346,6 @@ class Result(Record):
             yield sent_in_words(self.trace)
         yield from (f"not exercised: {what}" for what in self.untouched)
         yield from self.notes
-        if self.explanation is not None:
-            yield from str(self.explanation).splitlines()
 
     @property
     def failures(self) -> list[str]:
@@ -358,12 +356,18 @@ class Result(Record):
             told[rank] = text + (self.cell.stopped_at(rank) if self.cell is not None else "")
         return [f"error  {some(sorted(ranks))}: {text}" for text, ranks in grouped(told)]
 
+    def text(self, width: int | None = None) -> str:
+        """The table as text, with lines of at most `width` characters if given, and why it failed."""
+        table = super().text(width)
+        return table if self.explanation is None else f"{table}\n{self.explanation}"
+
     def _repr_html_(self) -> str:
         title, head, rows, foot = self._table()
         shapes = (2, 3) if self.module is not None else ()
         tried = self.mutants._repr_html_() if self.mutants is not None else ""
         left = self.cell is not None
-        return html_table(title, head, rows, left=left, code=shapes) + paragraphs(foot) + tried
+        why = self.explanation._repr_html_() if self.explanation is not None else ""
+        return html_table(title, head, rows, left=left, code=shapes) + paragraphs(foot) + tried + why
 
 
 def remembered(result: Result) -> Result:
