@@ -75,8 +75,14 @@ class ClinicKeywords(TypedDict, total=False):
 class CompareKeywords(Degrees, total=False):
     seq_len: int | None
     global_batch: int | None
+    rank: int
+    engine: str
+    device: str
     dtype: str
     seed: int
+    timeout: float
+    deadline: float | None
+    backward: bool
 
 class CostOptions(Degrees, total=False):
     gpus: int | None
@@ -349,11 +355,17 @@ class RunKeywords(Degrees, total=False):
     schedule: str | Schedule
     nc: int | None
     cp_method: str
+    rank: int
     chunking: str
+    engine: str
+    device: str
     dtype: str
     seed: int
     documents: tuple[int, ...] | None
     fault: str | None
+    mutants: bool
+    timeout: float
+    deadline: float | None
     pads_in_softmax: bool
     reshard_after_forward: bool
     force: bool

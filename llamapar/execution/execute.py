@@ -42,7 +42,7 @@ from .engines import local as local_engine
 from .mutants import mutants as tried
 from .rank_memory import RankMemory
 from .result import NO_NUMBERS, NOT_RANK_0, Result, remembered
-from .run_options import ENGINES, RunOptions
+from .run_options import RunOptions
 from .scheduling import pipeline_of
 from .ticking import few_threads, stopped_by, ticker
 from .unsharded import Meanwhile, Unsharded, unsharded
@@ -177,13 +177,7 @@ def run(
     model: ModelLike,
     layout: LayoutLike | None = None,
     *,
-    engine: str = "local",
-    device: str = "auto",
-    rank: int = 0,
-    timeout: float = 60.0,
-    deadline: float | None = None,
     cancel: Callable[[], bool] | None = None,
-    mutants: bool = False,
     **options: Unpack[RunKeywords],
 ) -> Result:
     """Run `program` on every rank of `layout`, and compare with the reference.
@@ -224,15 +218,17 @@ def run(
     that does not fit the machine; RankFailure if a rank is killed, never arrives or never ends; Cancelled.
     The result's `errors` has what ranks raise.
     """
-    one_of("engine", engine, ENGINES)
+    given = Values(options)
+    engine, device, rank = given.pop("engine"), given.pop("device"), given.pop("rank")
+    timeout, deadline, mutants = given.pop("timeout"), given.pop("deadline"), given.pop("mutants")
     real("timeout", timeout, 0.1, 1e6)
     cancelled = stopped_by(cancel, deadline)
     _require_program(program)
     each = 1 if engine == "dry" else 2
-    task, notes, report = prepare(program, model, RunOptions(Layout.of(layout), **Values(options)), each)
+    task, notes, report = prepare(program, model, RunOptions(Layout.of(layout), **given), each)
     if engine == "dry":
         return remembered(_dry(task, rank, device, ticker(cancelled), notes, _reason(report)))
-    _require_possible(task, engine, rank, deadline, flag("mutants", mutants))
+    _require_possible(task, engine, rank, deadline, mutants)
     here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
     used, backend, why = choose_device(device, engine, here)
     notes = (*notes, *require_room(task, engine, used))

@@ -44,7 +44,6 @@ from .recorder import Recorder
 from .replies import Cancelled
 from .result import NO_NUMBERS, Result, remembered
 from .rows import GRADIENT
-from .run_options import ENGINES
 from .ticking import Ticking, few_threads, stopped_by, ticker
 from .wrappers import inner_module, parameters_of
 
@@ -64,12 +63,6 @@ def compare(
     inputs: Inputs | None = None,
     loss: Callable[..., Tensor] | None = None,
     eval_mode: bool = False,
-    backward: bool = True,
-    engine: str = "local",
-    device: str = "auto",
-    rank: int = 0,
-    timeout: float = 60.0,
-    deadline: float | None = None,
     cancel: Callable[[], bool] | None = None,
     **options: Unpack[CompareKeywords],
 ) -> Result:
@@ -89,8 +82,7 @@ def compare(
     Raises LlamaparError for what cannot work with a module, and RankFailure and Cancelled as `run` does. The
     result's `errors` has what ranks raise.
     """
-    own = Layout.of(layout)
-    one_of("engine", engine, ENGINES)
+    own, engine, device = Layout.of(layout), options["engine"], options["device"]
     require_possible(make, plan, loss, engine, device, own)
     task = ModuleTask(
         make,
@@ -100,11 +92,12 @@ def compare(
         seed=options["seed"],
         loss=loss,
         eval_mode=flag("eval_mode", eval_mode),
-        backward=flag("backward", backward),
+        backward=options["backward"],
     )
     task, notes = with_inputs(task, inputs, options["seq_len"], options["global_batch"], engine)
-    real("timeout", timeout, 0.1, 1e6)
-    return remembered(_run(task, notes, engine, device, rank, timeout, stopped_by(cancel, deadline)))
+    real("timeout", options["timeout"], 0.1, 1e6)
+    cancelled = stopped_by(cancel, options["deadline"])
+    return remembered(_run(task, notes, engine, device, options["rank"], options["timeout"], cancelled))
 
 
 def _run(
