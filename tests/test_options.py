@@ -29,7 +29,6 @@ from llamapar.describe.layout import AXES
 from llamapar.describe.option_rows import NEEDED, OTHER_DEFAULTS
 from llamapar.describe.options import FACTS, LAYOUT, OPTIONS
 from llamapar.errors import Choice
-from llamapar.execution import execute
 from llamapar.execution.capacity import DEVICES
 from llamapar.nodes.loading import BLOCKS
 from llamapar.panels.controls import CLINIC, DEFAULTS, EXPLORER
@@ -213,7 +212,7 @@ def test_a_layout_and_a_job_have_the_options_that_are_theirs() -> None:
 def test_the_table_has_every_choice_that_a_room_knows() -> None:
     known: dict[str, Any] = {"recompute": RECOMPUTE, "schedule": SCHEDULES}
     known |= {"chunking": CHUNKINGS, "format": BLOCKS, "framework": lp.FRAMEWORKS, "dtype": DTYPES}
-    known |= {"engine": execute.ENGINES, "device": DEVICES}
+    known |= {"device": DEVICES}
     known |= {"fault": lp.programs.FAULTS, "gpu": HARDWARE}
     for name, choices in known.items():
         option = OPTIONS[name]

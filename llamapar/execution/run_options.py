@@ -16,8 +16,6 @@ from llamapar.describe.layout import Layout
 from llamapar.describe.splits import Padding
 from llamapar.place.pipeline import Schedule
 
-ENGINES = ("local", "processes", "torchrun", "dry")
-
 
 @dataclass(frozen=True)
 class RunOptions:
