@@ -73,7 +73,7 @@ def _called(attempt: Held) -> Iterator[Program]:
 def program_of(error: BaseException) -> Program | None:
     """The script that an error ended; None if the outermost frame of the user's own is a function's."""
     trace = error.__traceback__
-    while trace is not None and is_library(trace.tb_frame.f_code.co_filename):
+    while trace is not None and _is_foreign(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     if trace is None or trace.tb_frame.f_code.co_name != "<module>":
         return None
@@ -81,3 +81,8 @@ def program_of(error: BaseException) -> Program | None:
     file = trace.tb_frame.f_code.co_filename
     before = {name: value for name, value in names.items() if name.startswith("__")}
     return Program({file: "".join(linecache.getlines(file))}, names, before)
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether a file is a library's, or has no source, as of `python -c`."""
+    return is_library(file) or not linecache.getlines(file)

@@ -194,6 +194,8 @@ class Candidates:
             if n % degree.n or text == degree.text:
                 continue
             cost, meant = self._fit(name, degree)
+            if not n and not meant:  # Not even whether it is a size is known.
+                continue
             if _HEAD_DIM.search(name):
                 cost, meant = cost + 2 * AGAINST_MEANING, False
             cost += COST[SIZE] if name else COST[SIZE] + 2

@@ -153,8 +153,15 @@ def _shut_in(answers: int) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _make_maps_private()
     _restrict()
+    if dist.is_available() and dist.is_initialized():
+        # What fails may begin with this; the group is there.
+        dist.init_process_group = dist.destroy_process_group = _nothing
     sys.addaudithook(_audit)
     _without_workers()
+
+
+def _nothing(*given: object, **options: object) -> None:
+    """In place of a call that has happened."""
 
 
 def _reopen(handle: int) -> None:

@@ -90,15 +90,20 @@ def degrees_in_reach(
     found: dict[tuple[str, int], Degree] = {}
     for degree in mine or everything:
         found.setdefault((degree.axis, degree.n), degree)
-    dist: Held = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        world = Degree("dist.get_world_size()", dist.get_world_size(), "tp")
-        found.setdefault((world.axis, world.n), world)
+    if (n := group_size()) > 1:
+        found.setdefault(("tp", n), Degree("dist.get_world_size()", n, "tp"))
     if not found:
         low, high = clashing(message)
         if low and high % low == 0 and 1 < high // low <= _LARGEST_RATIO:
             found[RATIO, high // low] = Degree(str(high // low), high // low, RATIO)
     return list(found.values()), bool(mine)
+
+
+def group_size() -> int:
+    """The ranks of the process group; 1 without one."""
+    dist: Held = sys.modules.get("torch.distributed")
+    grouped = dist is not None and dist.is_available() and dist.is_initialized()
+    return dist.get_world_size() if grouped else 1
 
 
 _VIEW = re.compile(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)")

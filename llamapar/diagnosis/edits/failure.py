@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from llamapar.records.frames import Held, stored, tensor_shape, value_of
 
 from .candidates import CUTS, GATHER, SIZE, WATCH, Candidates, Edit
-from .degrees import Degree, degrees_in_reach, named_degree
+from .degrees import Degree, degrees_in_reach, group_size, named_degree
 from .editing import Editor, Edits, spans_of, total_cost
 from .program import Program, around, assignments, fresh, own_parts
 
@@ -36,7 +36,7 @@ _STATEMENT_SECONDS = 0.8
 class Facts:
     """What a child saw where the program failed; it holds no value of the user's.
 
-    text: of the failing part of the statement. here: sets of edits that make the statement run; elsewhere:
+    here: sets of edits that make the statement run; elsewhere:
     edits outside it. whole: whether no cut made a tensor of the statement; near: whether a degree is among
     the names on which it rests. loop: a condition that holds only in the pass of a loop that failed. sizes:
     of the tensors that the statement names. watch: hands the value of the failing expression to a comparison.
@@ -44,7 +44,6 @@ class Facts:
 
     kind: str
     message: str
-    text: str
     file: str
     function: str
     line: int
@@ -81,11 +80,9 @@ class Failure:
 
     def facts(self) -> Facts:
         """What the parent needs to know."""
-        parts = own_parts(self.statement)
         return Facts(
             type(self.error).__name__,
             str(self.error),
-            ast.unparse(parts[0]) if parts else "",
             self.file,
             self.frame.f_code.co_qualname,
             self.statement.lineno,
@@ -121,6 +118,8 @@ class Failure:
 
     def here(self, most: int = _OF_EACH_KIND) -> list[Edits]:
         """Sets of edits of the failing statement that make it run: one, or two or three sizes at once."""
+        if isinstance(self.statement, ast.Assert | ast.Raise):
+            return []  # A check that does not hold is not the mistake.
         singles = [edit for part in own_parts(self.statement) for edit in self._candidates(part)]
         if alone(self.statement, (), self.names) != str(self.error):
             # It does not fail by itself, as with a part of a loop: the whole cell has to try the edits.
@@ -207,7 +206,8 @@ class Failure:
         blocks = [
             each for frame, at in self.stack for each in around(program.tree(frame.f_code.co_filename), at)
         ]
-        whole = not any(map(_cuts, blocks))
+        # In a process group a tensor may be a rank's, whatever made it.
+        whole = not any(map(_cuts, blocks)) and group_size() == 1
         wanted = {node.id for block in blocks for node in ast.walk(block) if isinstance(node, ast.Name)}
         names, open_names = set(wanted), set(wanted)
         for file in reversed(program.cells):

@@ -153,6 +153,8 @@ class _Words:
             return [first]
         # A cut that runs proves little: without a comparison its names must speak for it.
         same = [answer for answer in more if answer.state == first.state and answer.is_slip == first.is_slip]
+        if first.state == FURTHER and not first.meant:
+            return []
         if first.cost >= MEANINGFUL or (first.is_slip and self.search.one_process == ""):
             return []
         rivals = [answer for answer in same if answer.cost < first.cost + 1 and not first.meant]
@@ -169,9 +171,7 @@ class _Words:
         if len(chosen) > 1:
             both = " or ".join(answer.edits[0].new for answer in chosen)
             undecided = f"undecided: the line runs with {both}"
-            return (
-                f"Not a sharding problem; {undecided}" if verdict == NOT_SHARDING else undecided.capitalize()
-            )
+            return f"Not a sharding problem; {undecided}" if verdict == NOT_SHARDING else f"U{undecided[1:]}"
         edits = chosen[0].edits
         if not chosen[0].is_slip:
             return "; ".join(dict.fromkeys(edit.note for edit in edits))
@@ -188,8 +188,8 @@ class _Words:
             return self._index()
         runs = " and ".join(edit.new for edit in wrong[0].edits)
         return (
-            f"no edit of this line is right: with {runs} it runs, but {wrong[0].why}. What it reads was cut "
-            "across its parts: cut each part by itself, then join them"
+            f"no edit of this line is right: with {runs} it runs, but {wrong[0].why}. Either its input was "
+            "cut across its parts (then cut each part by itself), or it needs the other ranks' parts"
         )
 
     def _index(self) -> str:
@@ -227,13 +227,11 @@ class _Words:
 
     def _rivals(self, chosen: list[Repair]) -> Iterable[str]:
         """What else ran, and what was tried."""
-        others = [
-            answer for answer in self.answers if answer not in chosen and answer.state in (PROVED, RUNS)
-        ]
-        if chosen and chosen[0].state != PROVED:
+        others = [each for each in self.answers if each not in chosen and each.cost < MEANINGFUL]
+        if not chosen or chosen[0].state != PROVED:
             for answer in others[:2]:
-                runs = " and ".join(f"{edit.new} for {edit.old}" for edit in answer.edits)
-                yield f"{runs} runs too"
+                instead = " and ".join(f"{edit.new} for {edit.old}" for edit in answer.edits)
+                yield f"{instead} runs past this line" if answer.state == FURTHER else f"{instead} runs too"
         explained = self.found.best is not None and self.found.best.level >= Level.LIKELY
         if self.gathers and not chosen and not explained:
             edit = self.gathers[0].edits[0]

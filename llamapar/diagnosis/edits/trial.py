@@ -6,6 +6,7 @@ An edit that mends this failure and meets the next one goes on with that: a chai
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,8 +16,13 @@ from .editing import Edits, places, swap_code, with_edits_in
 from .failure import Facts, Failure
 from .program import Program
 
+_REFUSED = re.compile("permission denied|cannot be opened|file too large|code: 13", re.IGNORECASE)
+"""What libraries in C++ and Rust say of it."""
+
 LONGEST_CHAIN = 4
-_OF_A_STOP = frozenset((errno.EACCES, errno.EPERM, errno.EBADF, errno.EFBIG, errno.EXDEV))
+_OF_A_STOP = frozenset(
+    (errno.EACCES, errno.EPERM, errno.EBADF, errno.EFBIG, errno.EINVAL, errno.ENOTSOCK, errno.EXDEV)
+)
 """Numbers of errors with which a write outside ends in a child."""
 
 
@@ -72,7 +78,8 @@ def retry(program: Program, facts: Facts, edits: Edits, level: int) -> Trial:
     except Stopped as stop:
         return Trial(True, stop=str(stop))
     except BaseException as error:
-        if isinstance(error, OSError) and error.errno in _OF_A_STOP:
+        refused = isinstance(error, OSError) and error.errno in _OF_A_STOP
+        if refused or _REFUSED.search(str(error)):
             return Trial(True, stop="a file would have been changed: stopped before that")
         if not program.frames(error):
             return Trial(False, message=str(error))
