@@ -157,7 +157,8 @@ class LlamaparMagics(Magics):
         Edits of the failing line are tried in copies of the kernel, which go on from that line. Nothing
         outside changes, and no cell runs again in the notebook. SECONDS: for all trials; 3 by default.
         """
-        from llamapar.diagnosis.edits.repair import SECONDS, repair
+        from llamapar.diagnosis.edits import SECONDS
+        from llamapar.diagnosis.edits.repair import repair
 
         assert self.shell is not None
         try:

@@ -227,7 +227,6 @@ def test_another_verdict_than_sharding_is_shown_like_any_other() -> None:
     panel = lp.clinic("size mismatch for lm_head.weight: torch.Size([128256, 8192]) against [32000, 8192]")
     assert panel.payload["verdict"] == "not_sharding"
     assert panel.payload["status"].startswith("Not a sharding problem: ")
-    assert panel.payload["figure"] is not None
     panel.set(text="KeyError: 'tp'")
     assert panel.payload["verdict"] == "unknown"
     assert panel.payload["status"].startswith("Not known: ")

@@ -9,6 +9,7 @@ from typing import Any
 
 import llamapar as lp
 from llamapar.configs.incomplete import judge_incomplete
+from llamapar.rules.memory_rule import memory_of
 
 DROPPED = (
     *("tp", "cp", "pp", "dp", "dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size"),
@@ -70,3 +71,23 @@ def test_what_is_certain_holds_whatever_the_open_facts_are(counts: Callable[[int
         certain += len(part.findings)
     assert judged > 100
     assert certain > judged / 2
+
+
+def test_memory_of_an_open_vocabulary_lies_between_its_ends() -> None:
+    """Between what the memory rule counts for the least and for the most that is filled in."""
+    layout = {"tp": 4, "pp": 2, "dp": 2, "cp": 1, "zero": 1, "virtual_stages": 1}
+    job = {"gpus": 16, "seq_len": 4096, "micro_batch": 1, "global_batch": 8}
+    model = lp.model("llama3-8b")
+    dims = {name: getattr(model, name) for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim")}
+    whole = lp.Settings(
+        "a test", "megatron-lm", dims | {"vocab_size": 0}, layout, job, {}, {}, (), (), (), ()
+    )
+    part = judge_incomplete(without(whole, ["vocab_size"]))
+    judged = [lp.check(replace(whole, model=dims | {"vocab_size": rows})) for rows in (32_000, 262_144)]
+    counted = [memory_of(report.job, report.judge) for report in judged]
+    low, high = counted[0].low_bytes, counted[1].high_bytes
+    assert part.memory == (
+        f"{low / 2**30:.1f} to {high / 2**30:.1f} GiB on the fullest rank, "
+        "for vocab_size from 32,000 to 262,144"
+    )
+    assert low < high

@@ -78,7 +78,7 @@ def storages(tensors: list[Tensor], without: list[Tensor]) -> int:
 
 def saved_on_ranks(program: str, model: Any, layout: dict[str, Any], **options: Any) -> list[int]:
     """Bytes that autograd keeps for the backward of a program, by rank, in the local engine."""
-    task, _, _ = execute.prepare(program, model, RunOptions(layout, **options))
+    task, _, _ = execute.prepare(program, model, RunOptions(lp.Layout.of(layout), **options))
     ranks = step_through(program, model, layout, **options)
     tensors = dict(ranks.tensors)
     whole = tensors.pop("weights", None)
@@ -191,7 +191,9 @@ def fake_block(name: str, layout: dict[str, Any], seq_len: int, dtype: str) -> I
 
     Real shapes, no memory. block(x) is the program with all else given.
     """
-    task, _, _ = execute.prepare("block", name, RunOptions(layout, seq_len=seq_len, dtype=dtype))
+    task, _, _ = execute.prepare(
+        "block", name, RunOptions(lp.Layout.of(layout), seq_len=seq_len, dtype=dtype)
+    )
     sizes = sized(name, layout, seq_len=seq_len, dtype=dtype)
     setting, every = task.setting, asked_shapes(task)
     shape_of = {n: s for n, s in every.items() if n.endswith("_norm")}
@@ -298,7 +300,7 @@ def test_parameters_gradients_and_adam(sample: Any) -> None:
         model = SMALL.replace(tied=tied)
         seq_len = 4 * layout["cp"] * layout["tp"]
         known = {"seq_len": seq_len, "padding": padding, "kv_replication": True, "dtype": "float32"}
-        task, _, _ = execute.prepare("llama", model, RunOptions(layout, **known))
+        task, _, _ = execute.prepare("llama", model, RunOptions(lp.Layout.of(layout), **known))
         reports = local.run(task)
         with_ranks = step_through("llama", model, layout, **known)
         tensors = {n: t for n, t in with_ranks.tensors["weights"].items() if is_parameter(n)}

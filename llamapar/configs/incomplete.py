@@ -3,7 +3,8 @@
 Each open fact is filled in with several values that differ in what divides them. A message names the numbers
 that its rule rests on, so a rule is judged where neither its severity nor its words change with any of these
 values. The other rules are listed with the facts that they need, but for those that rest on a fact which
-nobody gave and which has no default.
+nobody gave and which has no default. Memory gets a bracket where it is known which values of an open fact
+need the least and the most.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from llamapar.count.terms import GIB
 from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import PRESETS
+from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import DIMS, Settings
 from llamapar.records.tables import AsDict, Plain, Record, plural
+from llamapar.rules.memory_rule import memory_of
 from llamapar.rules.report import Finding, Report, check
 from llamapar.rules.table import ARITHMETIC, ERROR, NOTE
 
@@ -47,22 +51,26 @@ _MUST = (*AXES, *DIMS)
 _ALSO = {"LP102": ("n_heads",)}
 """Rule → facts that it rests on without a word."""
 
+_LEAST_MOST = {"vocab_size": (32_000, 262_144), "dp": (16_384, 1)}
+"""Open fact → the values between which real jobs lie, first the one that needs the least memory."""
+
 
 @dataclass(frozen=True, repr=False)
 class IncompleteReport(AsDict, Record):
     """What `check` can say of settings with open facts.
 
     findings: code, severity, message and reason of what is certain. passed: rules that certainly have nothing
-    to say. needs: open fact → codes of the rules that rest on it.
+    to say. needs: open fact → codes of the rules that rest on it. memory: a bracket in words; "" without one.
     """
 
-    json_names = ("ok", "findings", "passed", "needs")
+    json_names = ("ok", "findings", "passed", "needs", "memory")
     _left = True
 
     subject: str
     findings: tuple[tuple[str, str, str, str], ...]
     passed: int
     needs: Mapping[str, tuple[str, ...]]
+    memory: str
 
     @property
     def ok(self) -> bool | None:
@@ -78,6 +86,8 @@ class IncompleteReport(AsDict, Record):
         open_codes = {code for codes in self.needs.values() for code in codes}
         rows: list[list[object]] = [list(finding[:3]) for finding in self.findings]
         rows += [[" ".join(codes), "not judged", f"needs {fact}"] for fact, codes in self.needs.items()]
+        if self.memory:
+            rows.append(["memory", "bracket", self.memory])
         judged = len(self.findings) + self.passed
         title = f"{self.subject}: {judged} of {plural(judged + len(open_codes), 'rule')} judged"
         return title, ["rules", "verdict", "what"], rows, ""
@@ -110,6 +120,7 @@ def judge_incomplete(read: Settings, *, framework: str | None = None) -> Incompl
         tuple(found),
         len(certain) - len(found),
         {fact: tuple(code for code in first if code in codes) for fact, codes in needs.items() if codes},
+        _memory(settings),
     )
 
 
@@ -162,3 +173,24 @@ def _outcomes(settings: Settings) -> dict[str, tuple[str | None, tuple[str, str]
         inert = "None" in words.message and rule.code not in severities
         found[rule.code] = severities.get(rule.code), ("", "") if inert else (words.message, words.why)
     return found
+
+
+def _memory(settings: Settings) -> str:
+    """The least and the most memory that the open facts leave, in words."""
+    missing = [name for name in _open(settings) if name in (*_MUST, "seq_len", "zero", "micro_batch")]
+    if not settings.covered or not {*missing} <= {*_LEAST_MOST}:
+        return ""
+    ends = []
+    for end in (0, 1):
+        report = check(_filled(settings, {name: _LEAST_MOST[name][end] for name in missing}))
+        # A global batch need not be a multiple of the dp that is filled in.
+        job = report.job.replace(global_batch=None) if "dp" in missing else report.job
+        try:
+            ends.append(memory_of(job, report.judge))
+        except LlamaparError:
+            return ""
+    low, high = ends[0].low_bytes / GIB, ends[1].high_bytes / GIB
+    between = " and ".join(
+        f"{name} from {min(_LEAST_MOST[name]):,} to {max(_LEAST_MOST[name]):,}" for name in missing
+    )
+    return f"{low:.1f} to {high:.1f} GiB on the fullest rank" + (f", for {between}" if between else "")

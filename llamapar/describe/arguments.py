@@ -64,31 +64,24 @@ def _decorated(function: Function, whose: str, complete: bool) -> Function:
     nullable = {name for name in usual if may_be_none(name, whose)}
     judged = {name for name in usual if (name, whose) not in OTHER_TYPES}
 
-    def completed(found: dict[str, object]) -> dict[str, object]:
-        """Every option, checked or as its default, beside the other arguments."""
-        degrees = dict[str, object]()
-        for name in in_layout:
-            if name in found:
-                degrees[name] = found.pop(name)
-        if degrees:
-            found["layout"] = Layout.of(found.get("layout"), **degrees)  # type: ignore[arg-type]
-        for name in judged & found.keys():
-            if found[name] is not None or name not in nullable:
-                found[name] = OPTIONS[name].checked(found[name])
-        return usual | found
-
     @wraps(function)
     def call(*args: object, **given: object) -> object:
         if not known.keys() >= given.keys():
-            unknown = next(name for name in given if name not in known)
-            if (function.__name__, unknown) in MOVED:
-                what = f"{unknown}=… is no argument of lp.{function.__name__}"
-                raise LayoutError(what, "", [MOVED[function.__name__, unknown]], unknown)
-            one_of("argument", unknown, by_name or [name for name in known if name != "self"])
+            _refuse(function, [*given], [*known], by_name or [name for name in known if name != "self"])
         if missing := needed.difference(by_place[: len(args)], given):
             raise _not_given(function, by_place, [name for name in known if name in missing])
         said = dict(zip(known, args, strict=False)) | given
-        made = function(**completed({**said})) if complete and options else function(*args, **given)
+        if not complete or not options:
+            made = function(*args, **given)
+        else:  # every option, checked or as its default, beside the other arguments
+            full = dict(said)
+            degrees = {name: full.pop(name) for name in in_layout if name in full}
+            if degrees:
+                full["layout"] = Layout.of(full.get("layout"), **degrees)  # type: ignore[arg-type]
+            for name in judged & full.keys():
+                if full[name] is not None or name not in nullable:
+                    full[name] = OPTIONS[name].checked(full[name])
+            made = function(**usual | full)
         if isinstance(made, Record):
             vars(made)["_call"] = call_of(call, said)  # a frozen record: it keeps the call that made it
         return made
@@ -96,6 +89,15 @@ def _decorated(function: Function, whose: str, complete: bool) -> Function:
     # Python shows an Unpack as one parameter, of whose names completion would offer none.
     call.__signature__ = signature  # type: ignore[attr-defined]
     return cast(Function, call)
+
+
+def _refuse(function: Callable[..., object], given: list[str], known: list[str], offer: list[str]) -> None:
+    """Raise LayoutError for the first given argument that the function does not have."""
+    unknown = next(name for name in given if name not in known)
+    if (function.__name__, unknown) in MOVED:
+        what = f"{unknown}=… is no argument of lp.{function.__name__}"
+        raise LayoutError(what, "", [MOVED[function.__name__, unknown]], unknown)
+    one_of("argument", unknown, offer)
 
 
 def _not_given(function: Callable[..., object], by_place: list[str], missing: list[str]) -> LayoutError:

@@ -84,18 +84,21 @@ def explain(
         found: Explanation = offered("hangs", "explain_dumps")(what, known)
         return found
     if hasattr(what, "explanation"):  # A Result, whose room may not be imported here.
-        failed: Explanation | None = what.explanation
-        return failed if failed is not None else Explanation(UNKNOWN, "no rank raised anything")
+        failed: Explanation = what.explanation or Explanation(UNKNOWN, "no rank raised anything")
+        return failed
     if isinstance(what, BaseException):
         return explain_error(what, known)
+    text = _text_of(what)
+    return explain_text(text, known) if isinstance(text, str) else explain_lines(text, known)
+
+
+def _text_of(what: Any) -> str | Iterator[str]:
+    """Bytes and shapes as text, an open file or another iterator as its lines."""
     if isinstance(what, bytes | bytearray):
-        what = bytes(what).decode("utf-8", "replace")
-    elif isinstance(what, Iterator) or hasattr(what, "readline"):
-        lines = (line.decode("utf-8", "replace") if isinstance(line, bytes) else str(line) for line in what)
-        return explain_lines(lines, known)
-    elif not isinstance(what, str):
-        what = _shape_text(what)
-    return explain_text(what, known)
+        return bytes(what).decode("utf-8", "replace")
+    if isinstance(what, Iterator) or hasattr(what, "readline"):
+        return (line.decode("utf-8", "replace") if isinstance(line, bytes) else str(line) for line in what)
+    return what if isinstance(what, str) else _shape_text(what)
 
 
 def _refuse_unread(name: str, value: object, known: Known) -> None:

@@ -11,19 +11,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from llamapar.describe.arguments import checked_options
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, real
 from llamapar.records.frames import Held, is_library
 
 from . import explain
+from .edits import SECONDS
 from .edits.program import Program
-from .edits.repair import SECONDS, repair
 from .explanation import Explanation
 from .vocabulary import UNKNOWN
 
 _CALL = "__attempt__"
 
 
+@checked_options
 def debug(attempt: Callable[[], object] | BaseException, *, seconds: float = SECONDS) -> Explanation:
     """Find the edit that repairs what fails: the line, its operands, the edit, and its proof.
 
@@ -39,6 +41,8 @@ def debug(attempt: Callable[[], object] | BaseException, *, seconds: float = SEC
         return debugged(attempt, seconds)
     if not callable(attempt):
         raise LlamaparError("attempt is no function and no error", "", ["lp.debug(lambda: step(x))"])
+    from .edits.repair import repair  # torch, when something has failed
+
     try:
         attempt()
     except Exception as error:
@@ -49,6 +53,8 @@ def debug(attempt: Callable[[], object] | BaseException, *, seconds: float = SEC
 
 def debugged(error: BaseException, seconds: float = SECONDS) -> Explanation:
     """An error of a script, with the edit that repairs it."""
+    from .edits.repair import repair
+
     program = program_of(error)
     if program is not None:
         return repair(program, error, seconds)

@@ -22,6 +22,9 @@ DEGREE = re.compile(r"(?:^|_)(tp|cp|pp|dp|sp|mp|world_size|world|ranks|shards|gp
 _HEADS = re.compile(r"head(?!.*(?:dim|size))|^n?h$")
 _HEAD_DIM = re.compile(r"(?:dim|size).*head|head.*(?:dim|size)|^h?d$|^size$")
 
+_FEW = 8
+"""Sequences in a batch up to which a rank's share of heads may be the same number."""
+
 
 @dataclass(frozen=True)
 class CutDim:
@@ -70,7 +73,9 @@ class SizeNames:
         told = []
         for dim, n in enumerate(shape):
             cut = exact.get(dim)
-            found = list(self._candidates(cut.whole if cut else n, bool(cut)))
+            # The first of three dims or more is often a batch: a few sequences fit a share by chance.
+            few = dim == 0 and len(shape) > 2 and n <= _FEW
+            found = list(self._candidates(cut.whole if cut else n, bool(cut) or few))
             name = " or ".join(found) if len(found) < 3 else ""
             axis, _, ranks = cut.ranks.partition("=") if cut else ("", "", "")
             part = f"{name or 'whole'}/{axis} = {cut.whole}/{ranks}" if cut else name

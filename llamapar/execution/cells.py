@@ -33,7 +33,6 @@ from llamapar.records.trace import CollectiveEvent
 from llamapar.spmd import compat
 from llamapar.spmd.compat import Arguments, OpOverload
 
-from .engines.processes import mesh_of
 from .engines.rank import Context, dumps
 from .following import Untraced
 from .line_by_line import Assignment, Follower, Key, line_of
@@ -189,6 +188,8 @@ class CellRecorder(Untraced):
 
 def run_cell(context: Context, cell: Cell) -> CellReport:
     """Run the cell on this rank. An error carries the report of what came before it."""
+    from .engines.processes import mesh_of  # which a page without processes does not have
+
     mesh = mesh_of(cell.layout, context.device.type)
     given = {"rank": context.rank, "world": context.world, "mesh": mesh, "dist": dist, "torch": torch}
     _names.update(given)

@@ -238,8 +238,8 @@ def run(
         given_up: Callable[[], bool] = cancelled,
         alone: Callable[[Callable[[], None]], Unsharded] | None = None,
     ) -> Result:
-        name, told = task.program.name, (*notes, why)
-        made = Result(name, task, engine, used, tuple(reports), told, why=_reason(report))
+        told = (*notes, why)
+        made = Result(task.program.name, task, engine, used, tuple(reports), told, why=_reason(report))
         if made.errors or task.program.reference is None:
             return made
         tick = ticker(given_up)

@@ -21,7 +21,7 @@ from llamapar.diagnosis.of_ranks import explain_difference, explain_ranks
 from llamapar.errors import Choice, LlamaparError, PeerError
 from llamapar.records.losses import LossCurve
 from llamapar.records.noticed import Mutants
-from llamapar.records.tables import Plain, Record, html_table, paragraphs, plural, readable_bytes
+from llamapar.records.tables import Plain, Record, fold, html_table, paragraphs, plural, readable_bytes
 from llamapar.records.trace import Tape, Trace, grouped, sent_in_words, some
 
 from . import tape as tapes
@@ -359,7 +359,7 @@ class Result(Record):
     def text(self, width: int | None = None) -> str:
         """The table as text, with lines of at most `width` characters if given, and why it failed."""
         table = super().text(width)
-        return table if self.explanation is None else f"{table}\n{self.explanation}"
+        return table if self.explanation is None else f"{table}\n{fold(str(self.explanation), width)}"
 
     def _repr_html_(self) -> str:
         title, head, rows, foot = self._table()

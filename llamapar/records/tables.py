@@ -46,17 +46,17 @@ def span(units: range) -> str:
     return f"{units[0]}–{units[-1]}"
 
 
+def plural(n: float, word: str) -> str:
+    """A count with its noun: "1 rank", "16,384 ranks", "8 micro-batches"."""
+    if n == 1:
+        return f"{n:,} {word}"
+    # "batches"; no other noun here needs more than an s.
+    return f"{n:,} {word}es" if word.endswith("ch") else f"{n:,} {word}s"
+
+
 def noun(n: float, word: str) -> str:
     """A noun as it stands after a number: "rank" of 1, "ranks" of 16,384, "micro-batches" of 8."""
-    if n == 1:
-        return word
-    # "batches"; no other noun here needs more than an s.
-    return f"{word}es" if word.endswith("ch") else f"{word}s"
-
-
-def plural(n: int, word: str) -> str:
-    """A count with its noun: "1 rank", "16,384 ranks", "8 micro-batches"."""
-    return f"{n:,} {noun(n, word)}"
+    return plural(n, word).partition(" ")[2]
 
 
 def units(word: str, numbers: range) -> str:

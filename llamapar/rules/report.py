@@ -20,7 +20,7 @@ from llamapar.frameworks import FRAMEWORKS, JUDGES, UNKNOWN, Framework, Verdict,
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
 from llamapar.late import late
-from llamapar.records.tables import AsDict, Plain, fold, html_rows, noun, plural
+from llamapar.records.tables import AsDict, Plain, fold, html_rows, plural
 
 from . import memory_rule
 from .fix import Fix
@@ -212,7 +212,7 @@ class Report(AsDict):
         verdict = ", ".join(counts) or "nothing to report"
         judge = f" for {self.judge.title}" if self.judge else ""
         judge += ", judged by the paper's rules" if self.judge and self.judge.paper else ""
-        ranks = f"{job.layout.world} {noun(job.layout.world, 'rank')}"
+        ranks = plural(job.layout.world, "rank").replace(",", "")
         return f"{job.model.name}  {job.layout} ({ranks}){judge}: {verdict}"
 
     def text(self, width: int | None = None) -> str:

@@ -24,6 +24,7 @@ from llamapar.records.frames import Held, stored, tensor_shape
 from llamapar.records.tables import plural
 from llamapar.rules.report import check
 
+from . import SECONDS
 from .attempts import MEANINGFUL, Attempts, Repair
 from .candidates import GATHER, Edit
 from .child import unsafe
@@ -31,9 +32,6 @@ from .degrees import Degree
 from .failure import Facts
 from .program import Program, around
 from .proof import BIASED, DIFFERS, FURTHER, PROVED, RUNS
-
-SECONDS = 3.0
-"""Seconds for all trials of a failure."""
 
 _INDEX = re.compile(r"(?:Target|index) (\d+) is out of bounds")
 _NO_EFFECT = "each in a copy of this process, without an effect outside"
