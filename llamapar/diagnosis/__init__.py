@@ -64,10 +64,9 @@ def explain(
 
     said = {name: value for name, value in facts.items() if value is not None}
     by_argument = model is not None
-    arguments: dict[str, object] = {**said}
-    if isinstance(layout, Mapping):  # It may be partial, so it need not make a Layout.
-        arguments = {**layout, **said}
-    elif layout is not None:
+    # A mapping may be partial, so it need not make a Layout.
+    arguments: dict[str, object] = {**layout, **said} if isinstance(layout, Mapping) else {**said}
+    if not isinstance(layout, Mapping | None):
         layout = Layout.of(layout)
     if context is not None:
         given = dict(context)
@@ -95,7 +94,7 @@ def explain(
 def _text_of(what: Any) -> str | Iterator[str]:
     """Bytes and shapes as text, an open file or another iterator as its lines."""
     if isinstance(what, bytes | bytearray):
-        return bytes(what).decode("utf-8", "replace")
+        return what.decode("utf-8", "replace")
     if isinstance(what, Iterator) or hasattr(what, "readline"):
         return (line.decode("utf-8", "replace") if isinstance(line, bytes) else str(line) for line in what)
     return what if isinstance(what, str) else _shape_text(what)
@@ -109,7 +108,7 @@ def _refuse_unread(name: str, value: object, known: Known) -> None:
         whole(name, value, int(name != "zero"), OPTIONS[name].most if name in OPTIONS else MAX_SIZE)
 
 
-def _shape_text(what: Any) -> str:
+def _shape_text(what: object) -> str:
     if isinstance(what, Mapping):
         return "\n".join(f"{name} is {_shape(s)}" for name, s in list(what.items())[:50])
     return f"tensor is {_shape(what)}"

@@ -74,8 +74,8 @@ class SizeNames:
         for dim, n in enumerate(shape):
             cut = exact.get(dim)
             # The first of three dims or more is often a batch: a few sequences fit a share by chance.
-            few = dim == 0 and len(shape) > 2 and n <= _FEW
-            found = list(self._candidates(cut.whole if cut else n, bool(cut) or few))
+            uncut = bool(cut) or (dim == 0 and len(shape) > 2 and n <= _FEW)
+            found = list(self._candidates(cut.whole if cut else n, uncut))
             name = " or ".join(found) if len(found) < 3 else ""
             axis, _, ranks = cut.ranks.partition("=") if cut else ("", "", "")
             part = f"{name or 'whole'}/{axis} = {cut.whole}/{ranks}" if cut else name
