@@ -8,7 +8,7 @@ make completion, error messages and the calls stored on records from the table.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import wraps
 from inspect import Parameter
 from typing import TypeVar, cast
@@ -67,7 +67,7 @@ def _decorated(function: Function, whose: str, complete: bool) -> Function:
     @wraps(function)
     def call(*args: object, **given: object) -> object:
         if not known.keys() >= given.keys():
-            _refuse(function, [*given], [*known], by_name or [name for name in known if name != "self"])
+            _refuse(function, given, known, by_name or [name for name in known if name != "self"])
         if missing := needed.difference(by_place[: len(args)], given):
             raise _not_given(function, by_place, [name for name in known if name in missing])
         said = dict(zip(known, args, strict=False)) | given
@@ -91,7 +91,9 @@ def _decorated(function: Function, whose: str, complete: bool) -> Function:
     return cast(Function, call)
 
 
-def _refuse(function: Callable[..., object], given: list[str], known: list[str], offer: list[str]) -> None:
+def _refuse(
+    function: Callable[..., object], given: Iterable[str], known: Container[str], offer: list[str]
+) -> None:
     """Raise LayoutError for the first given argument that the function does not have."""
     unknown = next(name for name in given if name not in known)
     if (function.__name__, unknown) in MOVED:
