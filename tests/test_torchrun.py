@@ -179,7 +179,7 @@ def test_two_agents_tell_what_processes_tell(static: bool) -> None:
 def test_two_agents_take_training_steps_through_a_pipeline() -> None:
     pipeline = "--micro-batches 4 --seq-len 8 --dtype float64 --schedule zbv"
     result = told_by_two(f"step --model tiny --pp 2 --dp 2 --zero 2 --steps 2 --device cpu {pipeline}")
-    assert (result["ok"], result["beyond"], len(result["losses"])) == (True, [], 2)
+    assert (result["ok"], len(result["losses"])) == (True, 2)
     assert result["max_grad_error"] < 1e-12
     options = {"micro_batches": 4, "seq_len": 8, "dtype": "float64", "schedule": "zbv"}
     sent = lp.traffic("step", "tiny", lp.Layout(pp=2, dp=2, zero=2), global_batch=16, **options).by_axis
