@@ -37,7 +37,14 @@ def answer(path: str) -> None:
     try:
         runpy.run_path(path, run_name="__main__")
     except Exception as error:
-        print(json.dumps(lp.explain(error).as_dict()))
+        found = lp.explain(error)
+        assert found.live is not None
+        rows = []
+        for one in found.live.operands:
+            placed = one.placement.replace("DTensor, ", f"DTensor: whole {list(one.whole)}, ", 1)
+            rows.append({"name": one.name, "shape": f"{list(one.shape)} {one.dtype}", "placement": placed})
+        facts = {"expression": found.live.expression, "operands": rows, "numbers": dict(found.live.numbers)}
+        print(json.dumps({**found.as_dict(), "live": {**facts, "process": found.live.process}}))
 
 
 def normal(text: str) -> str:

@@ -73,8 +73,8 @@ def report(
     if not found.of_shapes or found.live is None:
         return []
     # Numbers such as the rank differ in any case.
-    rows = [*found.live.rows(_OPERANDS)]
-    shapes = [found.live.expression, *(" ".join(row[:2]) for row in rows)]
+    operands = found.live.operands[:_OPERANDS]
+    shapes = [found.live.expression, *(f"{one.name} {one.shape}" for one in operands)]
     rank, failed = _failed(shapes)
     who = "llamapar: where it failed"
     if failed:
@@ -87,7 +87,7 @@ def report(
             if failed[teller] == shapes:
                 return []
             who = f"llamapar: rank {rank}"
-    few = replace(found.live, operands=found.live.operands[:_OPERANDS])
+    few = replace(found.live, operands=operands)
     told = replace(found, live=few, next=(*found.next, _next(error, found)))
     return [who, *str(told).splitlines()]
 
