@@ -106,9 +106,7 @@ class LlamaparMagics(Magics):
             if isinstance(error, _SHAPED) and not isinstance(error, LlamaparError):
                 found = explain(error)
                 if found.of_shapes:
-                    # An option of the command is no answer in a notebook, which has the numbers.
-                    causes = tuple(replace(each, needs=()) for each in found.diagnoses)
-                    show(replace(found, diagnoses=causes, next=(*found.next, _NEXT)), drawn=False)
+                    show(replace(found.without_needs(), next=(*found.next, _NEXT)), drawn=False)
         # The user already sees the traceback, and an error of this hook would only bury it.
         except (Exception, KeyboardInterrupt):
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -54,12 +55,12 @@ def table_of(rows: Iterable[Row], tolerance: float, shapes: bool) -> tuple[list[
     what has the same ones in a group.
     """
     rows, alike = list(rows), dict[object, list[Row]]()
+    agreeing = Counter(row.kind for row in rows if row.ok)
     for row in rows:
-        many = sum(other.ok for other in rows if other.kind == row.kind) > MOST_ROWS
         key: tuple[object, ...] = (row.kind, row.how)
         if shapes:
             key = (*key, re.sub(r"\d+", "*", row.name), row.whole, row.here, row.placement)
-        if not (many and row.ok):
+        if not (row.ok and agreeing[row.kind] > MOST_ROWS):
             key = (row.kind, row.name)
         alike.setdefault(key, []).append(row)
     head = ["what", "of", "max|Δ| / max|ref|", f"within {tolerance:.0e}"]

@@ -1,4 +1,4 @@
-"""`repair`: the edit that repairs a failure, found by experiment in the place where it failed.
+"""Attempts to repair a failure, by experiment in the place where it failed.
 
 The order of trials: a control run that must fail as the cell did; edits of the failing statement that
 divide or cut, each proved before the next one is tried; slips; the failing pass of a loop alone; then
@@ -27,6 +27,7 @@ from .proof import (
     BIASED,
     DIFFERS,
     FURTHER,
+    MOST_RANKS,
     OPEN,
     PLAIN,
     PROVED,
@@ -86,7 +87,7 @@ class Attempts:
     def __init__(self, program: Program, error: BaseException, seconds: float) -> None:
         self.program, self.error = program, error
         self.begun, self.seconds = time.monotonic(), seconds
-        self.forks = self.tried = 0
+        self.tried = 0
         self.answers: list[Repair] = []
         self.one_process: str | None = None
         program.find_functions()
@@ -104,7 +105,6 @@ class Attempts:
         return self.seconds - (time.monotonic() - self.begun)
 
     def _apart(self, work: Callable[[], Held]) -> Held:
-        self.forks += 1
         return run_apart(work, min(_EACH, max(0.1, self.left)))
 
     @property
@@ -208,7 +208,7 @@ class Attempts:
             return Compared(PLAIN if same else OPEN, f"one process fails as well: {one}")
         tape, whole = one
         ranks: list[list[torch.Tensor]] = []
-        for rank in range(n if n <= 8 else 1):
+        for rank in range(n if n <= MOST_RANKS else 1):
             answer = self._apart(partial(comparison.run, edits, n, rank, tape)) or "it takes too long"
             if isinstance(answer, str):
                 return Compared(RUNS, f"rank {rank}: {answer}")

@@ -17,7 +17,7 @@ from llamapar.records.frames import Held, stored, tensor_shape, value_of
 from .candidates import CUTS, GATHER, SIZE, WATCH, Candidates, Edit
 from .degrees import Degree, degrees_in_reach, group_size, named_degree
 from .editing import Editor, Edits, spans_of, total_cost
-from .program import Program, around, assignments, fresh, own_parts
+from .program import Program, around, assignments, fresh, names_in, own_parts
 
 _OF_EACH_KIND = 6
 """Edits of a kind that run on, at most."""
@@ -36,10 +36,10 @@ _STATEMENT_SECONDS = 0.8
 class Facts:
     """What a child saw where the program failed; it holds no value of the user's.
 
-    here: sets of edits that make the statement run; elsewhere:
-    edits outside it. whole: whether no cut made a tensor of the statement; near: whether a degree is among
-    the names on which it rests. loop: a condition that holds only in the pass of a loop that failed. sizes:
-    of the tensors that the statement names. watch: hands the value of the failing expression to a comparison.
+    here: sets of edits that make the statement run; elsewhere: edits outside it. whole: whether no cut made a
+    tensor of the statement; near: whether a degree is among the names on which it rests. loop: a condition
+    that holds only in the pass of a loop that failed. sizes: of the tensors that the statement names. watch:
+    hands the value of the failing expression to a comparison.
     """
 
     kind: str
@@ -167,7 +167,7 @@ class Failure:
 
     def _earlier(self) -> Iterator[Edit]:
         """Edits of the assignments behind the names of the statement, the nearest first."""
-        wanted = {node.id for node in ast.walk(self.statement) if isinstance(node, ast.Name)}
+        wanted = names_in(self.statement)
         attributes = {ast.unparse(n) for n in ast.walk(self.statement) if isinstance(n, ast.Attribute)}
         function = next((each for each in self.around if isinstance(each, ast.FunctionDef)), None)
         files = dict.fromkeys((self.file, *reversed(self.program.cells)))
@@ -184,11 +184,11 @@ class Failure:
                 before = not here or statement.lineno < self.statement.lineno or stores
                 if not before or not (top or inside or stores) or isinstance(statement.value, ast.Constant):
                     continue
-                bound = {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+                bound = names_in(*targets)
                 if stores or bound & wanted:
                     names = self.names if here else self.program.names
                     yield from Candidates(self.program, file, statement.value, names, self.degrees, 1).all()
-                    wanted |= {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
+                    wanted |= names_in(statement.value)
 
     def watch(self) -> Edits:
         """What hands the value of the failing expression to a comparison."""
@@ -208,19 +208,19 @@ class Failure:
         ]
         # In a process group a tensor may be a rank's, whatever made it.
         whole = not any(map(_cuts, blocks)) and group_size() == 1
-        wanted = {node.id for block in blocks for node in ast.walk(block) if isinstance(node, ast.Name)}
+        wanted = names_in(*blocks)
         names, open_names = set(wanted), set(wanted)
         for file in reversed(program.cells):
             for statement in reversed(list(ast.walk(program.tree(file)))):
                 for target, value in assignments(statement):
-                    bound = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+                    bound = names_in(target)
                     if not bound & wanted:
                         continue
                     whole &= not _cuts(value)
                     open_names -= bound
                     if isinstance(target, ast.Name):
                         wanted.discard(target.id)  # What it was before does not matter.
-                    read = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+                    read = names_in(value)
                     wanted |= read
                     names |= read
         unseen = (program.names.get(name) for name in open_names)

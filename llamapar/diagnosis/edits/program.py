@@ -155,6 +155,11 @@ class Program:
         return [step for step, _, _ in known if step in chosen]
 
 
+def names_in(*nodes: ast.AST) -> set[str]:
+    """The names that stand in syntax trees, read or bound."""
+    return {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
 @dataclass(frozen=True)
 class Names:
     """The names that a top-level statement reads, binds, and changes in place; a body counts as read."""
@@ -175,7 +180,7 @@ class Names:
         changed: set[str] = set()
         for node in nodes:
             if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
-                changed |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+                changed |= names_in(node)
         return cls(read, bound, changed & read)
 
 

@@ -35,6 +35,8 @@ PLAIN, OPEN = "plain", "open"
 """One process fails in the same way; nothing to compare with."""
 
 MOST_RANKS = 8
+"""Ranks that are all run; of more than these rank 0 alone is."""
+
 _CLOSE = 1e-5
 """Largest difference relative to the largest number, for float32; a sum's order changes less."""
 
@@ -48,7 +50,7 @@ Outcome = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison says: a state, and why in words. error: of one process, if it fails."""
+    """What a comparison says: a state, and why in words."""
 
     state: str
     why: str

@@ -30,7 +30,7 @@ from .candidates import GATHER, Edit
 from .child import unsafe
 from .degrees import Degree
 from .failure import Facts
-from .program import Program, around
+from .program import Program, around, names_in
 from .proof import BIASED, DIFFERS, FURTHER, PROVED, RUNS
 
 _INDEX = re.compile(r"(?:Target|index) (\d+) is out of bounds")
@@ -39,9 +39,7 @@ _NO_EFFECT = "each in a copy of this process, without an effect outside"
 
 def repair(program: Program, error: BaseException, seconds: float = SECONDS) -> Explanation:
     """Explain a failure, and find the edit that repairs it by trials that have no effect outside."""
-    found = explain(error)
-    # An option of a command is no answer where the numbers themselves are.
-    found = replace(found, diagnoses=tuple(replace(each, needs=()) for each in found.diagnoses))
+    found = explain(error).without_needs()
     program.read_files(error)
     reason = unsafe()
     if not program.frames(error):
@@ -54,8 +52,8 @@ def repair(program: Program, error: BaseException, seconds: float = SECONDS) -> 
         instead = facts if isinstance(facts, str) else f"{facts.kind}: {facts.message}"
         words = f"no edit was tried: run again, the line does not fail as it did: {printable(instead)[:160]}"
         return replace(found, rivals=(*found.rivals, words))
-    if layout := impossible(program, error, facts):
-        what, reasons = layout
+    if refusal := impossible(program, error, facts):
+        what, reasons = refusal
         return replace(
             found, verdict=SHARDING, reason=what, what=what, diagnoses=(), level=Level.LIKELY, source=reasons
         )
@@ -76,7 +74,7 @@ def impossible(program: Program, error: BaseException, facts: Facts) -> tuple[st
     sizes = {FACTS[name]: n for name, n in names.items() if name in FACTS and type(n) is int and n > 0}
     head_dim = sizes.get("head_dim") or sizes.get("dim", 0) // sizes.get("n_heads", 1)
     statement = around(program.tree(frame.f_code.co_filename), span)[0]
-    read = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    read = names_in(statement)
     widths = {n for name in read for n in tensor_shape(names.get(name)) or ()}
     for degree in facts.degrees if facts.near else ():
         for fact, head in (("n_kv_heads", "KV head"), ("n_heads", "head")):
