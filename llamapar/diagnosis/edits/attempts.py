@@ -94,17 +94,10 @@ class Attempts:
         _ = program.assigned  # Children inherit what is worked out here.
         self.compared_with: dict[object, Outcome | str] = {}
         self.proofs = 0
-        self.facts: Facts | str = self._control() or "it ends without an answer, or takes too long"
-
-    def _control(self) -> Facts | str | None:
-        """The facts of a run without an edit, or what else happens; None if it takes too long."""
-        program = self.program
-        return self._apart(partial(run_again, program, program.start(self.error)))
-
-    def _retry(self, edits: Edits, level: int) -> Trial | None:
-        """A run with edits; None if it takes too long."""
-        assert isinstance(self.facts, Facts)
-        return self._apart(partial(retry, self.program, self.facts, edits, level))
+        self.facts: Facts | str = (
+            self._apart(partial(run_again, program, program.start(error)))
+            or "it ends without an answer, or takes too long"
+        )
 
     @property
     def left(self) -> float:
@@ -140,11 +133,13 @@ class Attempts:
 
     def _follow(self, sets: Iterable[Edits], level: int = 1) -> None:
         """Try sets of edits, and what they lead to; end with the first that is proved and means something."""
+        facts = self.facts
+        assert isinstance(facts, Facts)
         for edits in sets:
             if self.left <= 0 or self._is_done():
                 return
             self.tried += 1
-            trial = self._retry(edits, level)
+            trial: Trial | None = self._apart(partial(retry, self.program, facts, edits, level))
             if trial is None:
                 continue
             if trial.runs:
