@@ -424,20 +424,14 @@ def test_a_time_out_says_who_arrived_where(times: range) -> None:
     for _ in times:
         ranks = pool(4)
         error = failure(ranks, skip, timeout=0.8)
-        *lines, flight, choice = str(error).splitlines()
+        *lines, choice = str(error).splitlines()
         assert lines == [
             "time-out: no rank made progress for 0.8 s",
             f"  why  {HERE}: ranks 0, 1, 3 arrived; rank 2 never did, it finished",
             f"       ranks 0, 1, 3 stand on {on('dist.all_reduce(x)', 'meet')}",
         ]
-        assert re.match(
-            r"       flight records: group of all ranks: rank 2 never entered all_reduce #\d+, \[.*\] fp32; "
-            r"ranks 0, 1, 3 wait; ",
-            flight,
-        )
         assert choice == "  try  timeout=1.6 if a rank only computes for long"
         assert error.first == 2
-        assert error.hang.hang.behind == [2]
         in_order(ranks)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -239,13 +238,7 @@ def test_a_rank_that_never_comes(tmp_path: Path, few: range, world: int) -> None
     )
     for _ in few:
         told = ranks(tmp_path, world, "time.sleep(100)")
-        flights = [re.findall(r"^       flight records: .*\n", out, re.MULTILINE) for _, out, _ in told]
-        assert all(re.search(r"rank 1( \(.*\))? never entered all_reduce #", each) for (each,) in flights), (
-            told
-        )
-        assert [out.replace(flight, "") for (_, out, _), (flight,) in zip(told, flights, strict=True)] == [
-            text
-        ] * world, told
+        assert [out for _, out, _ in told] == [text] * world, told
         assert all(status in (0, 1) for status, _, _ in told)  # 1 where a thread still hangs as Python ends
 
 

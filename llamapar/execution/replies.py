@@ -15,10 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llamapar.diagnosis import Explanation, Level
-from llamapar.diagnosis.known import Known
 from llamapar.errors import Choice, LlamaparError, PeerError
-from llamapar.late import offered
 from llamapar.records.tables import noun
 from llamapar.records.trace import grouped
 
@@ -28,8 +25,7 @@ from .engines.rank import RankStatus, Reply
 class RankFailure(LlamaparError):
     """The ranks could not answer: one was killed, or a collective waited for a rank that never arrived.
 
-    `ranks` says what each rank was doing; `first` is the rank that failed, or went missing, first. `hang`
-    is the explanation `lp.explain` gives of torch's flight records, after a time-out.
+    `ranks` says what each rank was doing; `first` is the rank that failed, or went missing, first.
     """
 
     def __init__(
@@ -39,12 +35,10 @@ class RankFailure(LlamaparError):
         choose: Iterable[object] = (),
         ranks: dict[int, str] | None = None,
         first: int | None = None,
-        hang: Explanation | None = None,
     ):
         super().__init__(what, why, choose)
         self.ranks = ranks or {}
         self.first = first
-        self.hang = hang
 
 
 class Cancelled(LlamaparError):
@@ -127,11 +121,8 @@ class Scene:
         choose = ["torchrun's own report, which says how they ended"]
         return RankFailure(what, _by_state(states), choose, states, absent[0])
 
-    def timeout(self, seconds: float, places: Mapping[int, str], flights: Mapping[int, bytes]) -> RankFailure:
-        """The error for ranks without progress: which rank reached which collective, and the line of each.
-
-        flights: rank → torch's record of its last collectives.
-        """
+    def timeout(self, seconds: float, places: Mapping[int, str]) -> RankFailure:
+        """The error for ranks without progress: which rank reached which collective, and the line of each."""
         states, waiting, lines, absent = self.states(), self.waiting(), list[str](), list[int]()
         if not waiting:
             lines = [f"{_by_state(states)}; progress is to enter or leave a collective, to print, to end"]
@@ -149,22 +140,12 @@ class Scene:
         standing = {rank: line for rank, line in places.items() if line and rank not in self.replies}
         for line, ranks in grouped(standing):
             lines.append(f"{rank_names(ranks)} stand{'' if len(ranks) > 1 else 's'} on {line}")
-        hang = None
-        choose: list[object] = [Choice.of("if a rank only computes for long", timeout=2 * seconds)]
-        try:
-            hang = _explained(flights, len(self.notes))
-        except LlamaparError as missing:
-            lines.append(f"flight records are not read: {missing.what}")
-            choose += missing.choices
-        if hang is not None and hang.best is not None and hang.best.level is Level.LIKELY:
-            lines.append(f"flight records: {hang.best.cause}")
         return RankFailure(
             f"time-out: no rank made progress for {seconds:g} s",
             "\n       ".join(lines),
-            choose,
+            [Choice.of("if a rank only computes for long", timeout=2 * seconds)],
             states,
             min(absent, default=None),
-            hang,
         )
 
     def cancelled(self, why: Cancelled) -> Cancelled:
@@ -185,23 +166,6 @@ class Scene:
             return RankAnswer(rank, error=PeerError(what), at=time.monotonic())
 
         return [answer(rank) for rank in range(len(self.notes))]
-
-
-def _explained(flights: Mapping[int, bytes], world: int) -> Explanation | None:
-    """The explanation of flight records of `world` ranks; None without records, or if torch's format is new.
-
-    The reader is imported only here, so a run that ends well does not load it. Raises LlamaparError without
-    the room that has it.
-    """
-    files = [(f"rank_{rank}", data) for rank, data in flights.items() if data]
-    if not files:
-        return None
-    explain_dumps = offered("hangs", "explain_dumps")
-    try:
-        found: Explanation = explain_dumps(files, Known(numbers={"world": world}))
-    except LlamaparError:
-        return None
-    return found
 
 
 def unpack_reply(rank: int, reply: Reply) -> RankAnswer:

@@ -303,12 +303,6 @@ def gpus() -> int:
     return getattr(torch._C, "_cuda_getDeviceCount", lambda: 0)()
 
 
-def flight_record() -> bytes:
-    """torch's record of this process's last collectives, as a pickle; b"" if this torch has none."""
-    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace", None)
-    return cast(bytes, dump()) if dump is not None else b""
-
-
 def group_named(group: str | torch.ScriptObject | dist.ProcessGroup) -> dist.ProcessGroup:
     """The process group of an op's argument: a name, a group, or a boxed one."""
     if isinstance(group, str):

@@ -94,10 +94,17 @@ class Attempts:
         _ = program.assigned  # Children inherit what is worked out here.
         self.compared_with: dict[object, Outcome | str] = {}
         self.proofs = 0
-        self.facts: Facts | str = (
-            self._apart(partial(run_again, program, program.start(error)))
-            or "it ends without an answer, or takes too long"
-        )
+        self.facts: Facts | str = self._control() or "it ends without an answer, or takes too long"
+
+    def _control(self) -> Facts | str | None:
+        """The facts of a run without an edit, or what else happens; None if it takes too long."""
+        program = self.program
+        return self._apart(partial(run_again, program, program.start(self.error)))
+
+    def _retry(self, edits: Edits, level: int) -> Trial | None:
+        """A run with edits; None if it takes too long."""
+        assert isinstance(self.facts, Facts)
+        return self._apart(partial(retry, self.program, self.facts, edits, level))
 
     @property
     def left(self) -> float:
@@ -133,13 +140,11 @@ class Attempts:
 
     def _follow(self, sets: Iterable[Edits], level: int = 1) -> None:
         """Try sets of edits, and what they lead to; end with the first that is proved and means something."""
-        facts = self.facts
-        assert isinstance(facts, Facts)
         for edits in sets:
             if self.left <= 0 or self._is_done():
                 return
             self.tried += 1
-            trial: Trial | None = self._apart(partial(retry, self.program, facts, edits, level))
+            trial = self._retry(edits, level)
             if trial is None:
                 continue
             if trial.runs:

@@ -46,13 +46,17 @@ def repair(program: Program, error: BaseException, seconds: float = SECONDS) -> 
         reason = "the source of the failing line is not there"
     if reason:
         return replace(found, rivals=(*found.rivals, f"no edit was tried: {reason}"))
-    search = Attempts(program, error, seconds)
+    return repaired(program, Attempts(program, error, seconds), found)
+
+
+def repaired(program: Program, search: Attempts, found: Explanation) -> Explanation:
+    """The explanation with what the trials of a search say."""
     facts = search.facts
     if not search.same or isinstance(facts, str):
         instead = facts if isinstance(facts, str) else f"{facts.kind}: {facts.message}"
         words = f"no edit was tried: run again, the line does not fail as it did: {printable(instead)[:160]}"
         return replace(found, rivals=(*found.rivals, words))
-    if refusal := impossible(program, error, facts):
+    if refusal := impossible(program, search.error, facts):
         what, reasons = refusal
         return replace(
             found, verdict=SHARDING, reason=what, what=what, diagnoses=(), level=Level.LIKELY, source=reasons

@@ -213,7 +213,7 @@ class Pool:
                 if (quiet > SETTLE and len(scene.waiting()) == left) or now - failed_at > PATIENCE:
                     break
             elif quiet > timeout:
-                raise scene.timeout(timeout, self._places(), self._flights())
+                raise scene.timeout(timeout, self._places())
         return scene.answers()
 
     def _last_words(self, rank: int) -> str:
@@ -232,14 +232,6 @@ class Pool:
         time.sleep(POLL)  # for the last of them to be written to its end
         found = {rank: file for rank, file in enumerate(files) if file.exists()}
         return {rank: place(pending_calls(file.read_text(errors="replace"))) for rank, file in found.items()}
-
-    def _flights(self) -> dict[int, bytes]:
-        """Rank → its flight record, for the ranks that wrote one together with their line."""
-        files = [Path(own_file(self._folder, "flight", rank)) for rank in range(self.spec.world)]
-        end = time.monotonic() + LOOK / 2
-        while time.monotonic() < end and not all(file.exists() for file in files):
-            time.sleep(POLL)
-        return {rank: file.read_bytes() for rank, file in enumerate(files) if file.exists()}
 
 
 def _spec(world: int, device: str, backend: str, threads: int | None, devices: Sequence[int] | None) -> Spec:

@@ -18,7 +18,6 @@ import signal
 import socket
 import struct
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -265,9 +264,6 @@ def replied(context: Context, function: Callable[[], object], capture: bool = Tr
 
 STARTING = "the start of the process group"
 
-RECORDED = {"TORCH_FR_BUFFER_SIZE": "256"}
-"""Last collectives that torch's flight recorder keeps, where the environment says nothing else."""
-
 
 def enter_group(context: Context, backend: str, store: Store) -> None:
     """Make this process a rank of the process group that meets in `store`."""
@@ -306,9 +302,7 @@ def join(context: Context, spec: Spec, folder: str) -> None:
 
 
 def own_file(folder: str, what: str, rank: int) -> str:
-    """A file that a rank writes: "stderr" of its last job; after SIGUSR2 its lines of code ("stack") and
-    torch's record of its last collectives ("flight").
-    """
+    """A file that a rank writes: "stderr" of its last job; after SIGUSR2 its lines of code ("stack")."""
     return os.path.join(folder, f"{what}-{rank}")
 
 
@@ -319,36 +313,13 @@ def tail(fd: int) -> str:
     return "".join(f"\n       {line}" for line in text.splitlines()[-4:])
 
 
-def dump_when_asked(folder: str, rank: int) -> None:
-    """Start a thread that writes the flight record at SIGUSR2; it works while the rank hangs in a
-    collective.
-    """
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.signal(signal.SIGUSR2, lambda *_: None)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-
-    def write() -> None:
-        from llamapar.spmd.compat import flight_record
-
-        path = own_file(folder, "flight", rank)
-        while signal.SIGUSR2 in os.read(woken, 64):
-            with contextlib.suppress(OSError, RuntimeError):  # the folder is gone, or torch refuses
-                with open(f"{path}.part", "wb") as file:
-                    file.write(flight_record())
-                os.replace(f"{path}.part", path)
-
-    threading.Thread(target=write, name="llamapar flight record", daemon=True).start()
-
-
 def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
     """Join the group, then answer one job after another until the kernel closes `connection`."""
     stack = open(own_file(folder, "stack", rank), "w")  # noqa: SIM115 (faulthandler's, as long as the rank lives)
     own = os.open(own_file(folder, "stderr", rank), os.O_RDWR | os.O_CREAT | os.O_APPEND)
     os.dup2(own, 2)  # below sys.stderr: what C++, loggers of before and child processes write is there too
     os.close(own)
-    dump_when_asked(folder, rank)
-    faulthandler.register(signal.SIGUSR2, stack, all_threads=False, chain=True)
+    faulthandler.register(signal.SIGUSR2, stack, all_threads=False)
     context = Context(rank, spec, Slots(os.path.join(folder, "slots"), spec.world))
     send(connection, replied(context, lambda: join(context, spec, folder)))
     from llamapar.spmd.compat import process_groups

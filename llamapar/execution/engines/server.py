@@ -36,7 +36,7 @@ from typing import Any, NoReturn
 from llamapar.execution.replies import Cancelled, RankFailure, ending
 
 from .children import adopt, children_now, end_children, kill
-from .rank import MAX_WORLD, RECORDED, WORD, Quiet, Spec, receive, send, tail, work
+from .rank import MAX_WORLD, WORD, Quiet, Spec, receive, send, tail, work
 
 STOP = 10.0  # seconds within which the server has to end ranks, or itself
 
@@ -266,7 +266,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=self.log,
                 stderr=self.log,
-                env=RECORDED | os.environ | quiet,
+                env=os.environ | quiet,
                 start_new_session=True,  # A new session keeps the kernel's interrupts away.
             )
         try:

@@ -30,11 +30,9 @@ from llamapar.execution.body import RankReport, Task
 from llamapar.execution.replies import RankFailure, Scene
 from llamapar.execution.stacks import of_thread, place
 from llamapar.spmd import compat
-from llamapar.spmd.compat import flight_record
 
 from . import processes
 from .rank import (
-    RECORDED,
     STARTING,
     Context,
     Quiet,
@@ -107,24 +105,22 @@ def run(
             here.work(task, device, backend, timeout)
             if here.rank:
                 return here.outcome()
-            scene, places, flights = here.scene()
+            scene, places = here.scene()
         except RuntimeError as problem:  # out of the store, where it was rank 0's own
             raise RankFailure("rank 0 is gone", str(problem).partition("\n")[0], (), {}, 0) from problem
         lost = here.meeting.lost()
-        return here.publish(lambda: finish(_reports(scene, places, flights, lost, timeout)), lighter)
+        return here.publish(lambda: finish(_reports(scene, places, lost, timeout)), lighter)
     finally:
         here.end()
 
 
-def _reports(
-    scene: Scene, places: Mapping[int, str], flights: Mapping[int, bytes], lost: list[int], timeout: float
-) -> list[RankReport]:
+def _reports(scene: Scene, places: Mapping[int, str], lost: list[int], timeout: float) -> list[RankReport]:
     """A report from each rank, or RankFailure."""
     absent = [rank for rank in lost if rank not in scene.replies]
     if absent:
         raise scene.gone(absent, LOST)
     if all(reply.ok for reply in scene.replies.values()) and len(scene.replies) < len(scene.notes):
-        raise scene.timeout(timeout, places, flights)
+        raise scene.timeout(timeout, places)
     return processes.reports(scene.answers())
 
 
@@ -248,7 +244,6 @@ class _Run:
 
     def work(self, task: Task, device: str, backend: str, timeout: float) -> None:
         """Run the task here until all is done or some rank fails, and put the outcome into the store."""
-        os.environ.update(RECORDED | os.environ)  # This must precede torch's first group.
         gpus = compat.gpus() if device == "cuda" else 0
         devices = (int(os.environ.get("LOCAL_RANK", 0)) % gpus,) if gpus else ()
         spec = Spec(self.world, device, backend, 0, devices)
@@ -267,7 +262,7 @@ class _Run:
             daemon=True,
         )
         self.worker.start()
-        failed, at, flight, progress = False, "", b"", _Progress(self.store, min(PULSE, timeout / 4))
+        failed, at, progress = False, "", _Progress(self.store, min(PULSE, timeout / 4))
         while self.worker.is_alive() and not failed:
             self.worker.join(POLL)
             limit = max(timeout, START) if note.now.text == STARTING else timeout
@@ -276,30 +271,29 @@ class _Run:
         self.store.add("progress", 1)  # Finishing counts as progress.
         if failed:
             self.store.set("failed", "")
-            at, flight = place(of_thread(self.worker.ident)), flight_record()
+            at = place(of_thread(self.worker.ident))
             self.worker.join(SETTLE)
         own = replies[0] if replies else None
         if own is not None and not own.ok:
             self.store.set("failed", "")  # Clocks differ between machines, so the order in the store decides.
             own = replace(own, at=float(self.store.add("raised", 1)))
-        _put(self.store, f"notes/{self.rank}", pickle.dumps((note.now, own, at, flight)))
+        _put(self.store, f"notes/{self.rank}", pickle.dumps((note.now, own, at)))
 
-    def scene(self) -> tuple[Scene, dict[int, str], dict[int, bytes]]:
-        """Every rank's report, its line and its flight record; empty for ranks that are gone."""
-        flights: dict[int, bytes] = {}
+    def scene(self) -> tuple[Scene, dict[int, str]]:
+        """Every rank's report and its line; empty for ranks that are gone."""
         notes, replies, places = [RankStatus(0, (), "")] * self.world, dict[int, Reply](), dict[int, str]()
         missing = set(range(self.world))
         while missing:
             for rank in sorted(missing):
                 if self.store.check([f"notes/{rank}"]):
                     told = pickle.loads(_get(self.store, f"notes/{rank}"))
-                    notes[rank], reply, places[rank], flights[rank] = told
+                    notes[rank], reply, places[rank] = told
                     missing.discard(rank)
                     if reply is not None:
                         replies[rank] = reply
             missing -= set(self.meeting.lost())
             time.sleep(POLL if missing else 0)
-        return Scene(notes, replies, {}), dict(sorted(places.items())), flights
+        return Scene(notes, replies, {}), dict(sorted(places.items()))
 
     def publish(self, make: Callable[[], T], lighter: Callable[[T], T]) -> T:
         """Put the result or error of `make` into the store for the other ranks, then return or raise it
