@@ -122,7 +122,6 @@ ANSWERS: dict[str, list[Any]] = {
         case(MEET.format(43, 42, 0), dp=3),
     ],
     "sharding: heads_not_divisible, likely": [
-        case("RuntimeError: Split sizes doesn't match total dim 0 size", "36/5 = 7.2", n_heads=36, gpus=5),
         case(f"stack expects each tensor: {VIEW.format([2, 8, 3, 5, 64], 16384)}", n_heads=16, cp=3),
         case(VIEW.format([1, 128, 6, 5, 64], 128 * 32 * 64), cp=6, heads=32),
         case(frame("qkv.view(2, 8, 6, 288)", QKV), tp=10, heads=64, head_dim=96),

@@ -1,7 +1,7 @@
 """The picture of a diagnosis: what its numbers cut, and where the cut goes wrong.
 
 If model and layout are known well enough, it is the map of heads, vocabulary, sequence or stages, or the
-memory of a rank in which an allocation failed. Otherwise it shows the cut that does not divide. Two numbers
+memory of a rank that ran out of it. Otherwise it shows the cut that does not divide. Two numbers
 that should agree have no picture, nor has a failing expression: the equation and the operands say them.
 """
 
@@ -14,7 +14,6 @@ from llamapar.count import memory
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.diagnosis import Diagnosis, Explanation
-from llamapar.diagnosis.limits import allocation
 from llamapar.errors import LayoutError, LlamaparError
 from llamapar.place import heads, ranks, sequence, stages, vocab
 from llamapar.place.rank_grid import in_short
@@ -123,11 +122,11 @@ def _maps(explained: Explanation, best: Diagnosis) -> Iterator[Drawn]:
     # A server's memory is not that of a training step, which is what is counted.
     if category == _OOM and known.model and (judge is None or judge.trains):
         counted = known.also({"micro_batch": 1})
-        failed, layout, seq_len = allocation(explained.line, counted), known.whole_layout(), fact("seq_len")
-        if failed and layout and seq_len:
+        layout, seq_len = known.whole_layout(), fact("seq_len")
+        if layout and seq_len:
             batch = counted.numbers["micro_batch"]
             account = memory(known.model, layout, seq_len=seq_len, micro_batch=batch, framework=judge)
-            yield memory_picture.picture(account, failed)
+            yield memory_picture.picture(account)
 
 
 def _model(given: ModelConfig | None, dims: dict[str, int]) -> ModelConfig:

@@ -6,7 +6,6 @@ The parts use Paul Tol's muted colours (colour-blind-safe); the axes' colours ar
 from __future__ import annotations
 
 from llamapar.count.terms import GIB, Breakdown, Memory
-from llamapar.diagnosis.limits import Allocation
 
 from . import draw, style
 from .chart import Chart
@@ -39,9 +38,6 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Part of a bar → its colour, and the terms that belong to it; an assumption is drawn as pads are."""
 
-_OF_TOKENS = {"logits and loss": "logits", "activations": "activation"}
-"""Part of a bar → the word in the name of each of its tensors; other tensors are weights."""
-
 LABELLED = 16
 """Most stages whose total is written under the bar."""
 
@@ -56,11 +52,9 @@ def _gib(n: int) -> str:
 # -- stages against the HBM ------------------------------------------------------------------------
 
 
-def picture(record: Memory, failed: Allocation | None = None) -> tuple[Spec, str]:
+def picture(record: Memory) -> tuple[Spec, str]:
     """A stacked bar for each stage with its upper bound, the HBM as a line; the note names the worst
     stage.
-
-    failed: an allocation that failed; the tensor that is as large is marked, if there is exactly one.
     """
     rows = Rows(len(record.stages), DRAWN, "stage")
     drawn = [record.stages[s] for s in rows.drawn]
@@ -69,13 +63,8 @@ def picture(record: Memory, failed: Allocation | None = None) -> tuple[Spec, str
         digits = 1 if record.worst.total_bytes < 100 * GIB else 0
         axis |= draw.ticks(rows.places, [f"{s.stage}<br>{s.total_bytes / GIB:.{digits}f}" for s in drawn])
         axis["title"] = {"text": "pipeline stage (= PP rank), and GiB in all"}
-    room = (failed and failed.gpu_bytes) or record.hbm_bytes
-    hbm, top, highest = (n / GIB for n in (room, record.worst.total_bytes, record.high_bytes))
+    hbm, top, highest = (n / GIB for n in (record.hbm_bytes, record.worst.total_bytes, record.high_bytes))
     data = [trace for part in PARTS if (trace := _part(part, drawn, rows))]
-    remark, verdict, gpu = _mark(data, failed, rows) if failed else "", record.verdict, record.gpu.name
-    if failed and failed.gpu_bytes:  # The message knows the GPU better than our default does.
-        worst = f"worst: stage {record.worst.stage}, {_gib(record.worst.total_bytes)}"
-        gpu, verdict = "the GPU of the message", f"{worst} on a GPU of {_gib(room)}"
     if highest > top:  # a mark above every stage: the high end, in the proportion of the worst one
         totals = [round(s.total_bytes * record.high_bytes / record.expected_bytes) for s in drawn]
         said = zip(rows.drawn, totals, strict=True)
@@ -89,7 +78,7 @@ def picture(record: Memory, failed: Allocation | None = None) -> tuple[Spec, str
                 **draw.legend("high end"),
             )
         )
-    name = draw.limit(f"{gpu}: {hbm:.2f} GiB", rows.places[-1] + 0.5, hbm)
+    name = draw.limit(f"{record.gpu.name}: {hbm:.2f} GiB", rows.places[-1] + 0.5, hbm)
 
     def line(s: int) -> str:
         stage = record.stages[s]
@@ -100,7 +89,7 @@ def picture(record: Memory, failed: Allocation | None = None) -> tuple[Spec, str
     return Chart(
         kind="memory",
         title=f"{style.name_of(record.model)}, {record.layout}: memory of a rank by stage",
-        note=f"{remark}{verdict}",
+        note=record.verdict,
         data=data,
         layout={
             "widest": f"{max(hbm, highest):,.0f}",
@@ -116,31 +105,8 @@ def picture(record: Memory, failed: Allocation | None = None) -> tuple[Spec, str
         head=record.title,
         rows=rows,
         line=line,
-        remarks=f"{remark}{verdict}",
+        remarks=record.verdict,
     ).drawn()
-
-
-def _mark(data: list[Spec], failed: Allocation, rows: Rows) -> str:
-    """Draw the tensor that is as large as a failed allocation as a bar of its own; says whether it could."""
-    size, alike = failed.bytes / GIB, " or ".join(failed.alike)
-    said = f"not allocated: {_gib(failed.bytes) if size >= 1 else f'{size * 1024:.2f} MiB'}, "
-    if len(failed.alike) != 1:
-        alike = f"as large as {alike}" if alike else "the size of no tensor known here"
-        return f"{said}{alike} (none marked); "
-    part = next((part for part, word in _OF_TOKENS.items() if word in alike), "parameters")
-    said += f"as large as {alike}{', its gradient or optimizer states' * (part == 'parameters')}"
-    bars: Spec = next((trace for trace in data if trace["name"] == part), {"x": (), "y": ()})
-    # Only the first and the last stage have an embedding or a head.
-    ends = {rows.places[0], rows.places[-1]} if "embedding" in alike else set(rows.places)
-    heights = zip(bars["x"], bars["y"], strict=True)
-    marks = [round(size, 4) if x in ends and y >= size else 0 for x, y in heights]
-    if not any(marks):
-        return f"{said}, of which no stage here has so much (none marked); "
-    look = {"color": style.WARN, "pattern": style.CUT_PATTERN}
-    more = {"hovertext": [said] * len(marks), **draw.legend(f"as large as {alike}")}
-    data.insert(data.index(bars) + 1, draw.columns(bars["x"], marks, bars["width"], look, **more))
-    bars["y"] = [round(y - mark, 4) for y, mark in zip(bars["y"], marks, strict=True)]
-    return f"{said} (marked); "
 
 
 def _part(part: str, stages: list[Breakdown], rows: Rows) -> Spec:
