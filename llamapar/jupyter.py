@@ -10,6 +10,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -36,7 +37,7 @@ Failure = str | BaseException | newest.Failed
 """A text, an error, or a result that is not ok."""
 
 _SHAPED = (RuntimeError, ValueError, AssertionError, ZeroDivisionError, IndexError, TypeError)
-_NEXT = "%debug_shapes tries edits of this line in copies of the kernel"
+_NEXT = "%debug_shapes finds the edit: it tries some in copies of the kernel"
 _OPTION = rf"--(model|framework|{'|'.join(AXES)})[=\s]\s*(\S+)"
 _USAGE = f"%explain [{'] ['.join(f'--{name} N' for name in AXES)}] [--model M] [--framework F] [TEXT]"
 
@@ -49,6 +50,22 @@ def show(found: Explanation, drawn: bool = True) -> None:
             display(view(found))
     except LayoutError:  # This cause has no numbers to draw, so the words stand alone.
         return
+
+
+def explained(what: Failure, given: Values | None = None) -> Explanation:
+    """Explain a failure; that of a cell of which the source is there with the magic that goes on."""
+    found = explain(what, **(given or {}))
+    if isinstance(what, _SHAPED) and found.of_shapes:
+        found = replace(found, next=(*found.next, _NEXT))
+    return found
+
+
+def _keep_timed(cell: str) -> None:
+    """Keep the source of a cell under `%%time`, which IPython compiles without keeping it."""
+    line, _, body = cell.partition("\n")
+    lines = body.splitlines(keepends=True) if line.startswith("%%time") else []
+    for name in ("<timed exec>", "<timed eval>"):
+        linecache.cache[name] = (len(body), None, lines, name)
 
 
 def _parsed(line: str) -> tuple[Values, str]:
@@ -94,8 +111,11 @@ class LlamaparMagics(Magics):
         """Hook for `post_run_cell`: show a diagnosis or nothing; it never raises."""
         try:
             error = result.error_in_exec
-            if error and not isinstance(error, UsageError):
+            # An interrupt is no failure: the one before it is still the newest.
+            if isinstance(error, Exception) and not isinstance(error, UsageError):
                 self.names = self.names_now
+                if result.info is not None:
+                    _keep_timed(result.info.raw_cell)
                 # An assertion about a run that failed in this cell says less than the run.
                 if not (isinstance(error, AssertionError) and newest.newest() is not self.seen):
                     newest.note(error)
@@ -104,9 +124,9 @@ class LlamaparMagics(Magics):
             self.on_ranks, self.seen = None, newest.newest()
             # An error of the library says itself what is wrong; read as another's it is blamed on a layout.
             if isinstance(error, _SHAPED) and not isinstance(error, LlamaparError):
-                found = explain(error)
+                found = explained(error)
                 if found.of_shapes:
-                    show(replace(found.without_needs(), next=(*found.next, _NEXT)), drawn=False)
+                    show(found, drawn=False)
         # The user already sees the traceback, and an error of this hook would only bury it.
         except (Exception, KeyboardInterrupt):
             return
@@ -118,7 +138,7 @@ class LlamaparMagics(Magics):
 
         Options: --tp N, --cp N, --pp N, --dp N, --model NAME, --framework NAME.
         """
-        self._ask(line, cell, lambda what, given: show(explain(what, **given)))
+        self._ask(line, cell, lambda what, given: show(explained(what, given)))
 
     @no_var_expand
     @line_magic
@@ -139,9 +159,8 @@ class LlamaparMagics(Magics):
         """Answer of a magic about its text, or without one about the newest failure, with its options."""
         try:
             given, text = _parsed(line)
-            # What failed before the extension was loaded, only Python knows.
-            what = f"{text}\n{cell}".strip() or newest.newest() or getattr(sys, "last_value", None)
-            if what is None or isinstance(what, UsageError):
+            what = f"{text}\n{cell}".strip() or newest.newest()
+            if what is None:
                 raise UsageError(f"no error so far: {_USAGE}")
             answer(what, given)
         except LlamaparError as problem:
@@ -177,13 +196,16 @@ class LlamaparMagics(Magics):
         assert self.shell is not None
         runs = self.shell.compile._filename_map
         files = sorted(runs, key=runs.__getitem__)
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename not in runs:
-            trace = trace.tb_next
-        if trace is not None:
-            files = files[: files.index(trace.tb_frame.f_code.co_filename) + 1]
+        frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+        cell = next((file for file in frames if file in runs), None)
+        if cell is not None:
+            files = files[: files.index(cell) + 1]
+        timed = [file for file in frames if file.startswith("<timed")]
+        if timed and linecache.getlines(timed[0]):
+            files[-1] = timed[0]  # What stands below `%%time` is the cell.
         cells = {file: "".join(linecache.getlines(file)) for file in files}
-        before = {name: value for name, kept in self.names.items() if (value := kept()) is not None}
+        names = self.names or self.names_now
+        before = {name: value for name, kept in names.items() if (value := kept()) is not None}
         return Program(cells, self.shell.user_ns, before)
 
     @no_var_expand
@@ -225,6 +247,10 @@ def register(ip: InteractiveShell) -> None:
     if "LlamaparMagics" not in ip.magics_manager.registry:
         ours = LlamaparMagics(ip)
         ip.register_magics(ours)
+        # What failed before the extension was loaded, only Python knows.
+        error = getattr(sys, "last_value", None)
+        if isinstance(error, Exception) and not isinstance(error, UsageError) and newest.newest() is None:
+            newest.note(error)
         ip.events.register("pre_run_cell", ours.before)
         ip.events.register("post_run_cell", ours.after)
 

@@ -57,7 +57,7 @@ def test_a_script_runs_as_python_runs_it_and_its_error_has_facts_as_with_the_one
     assert trace.splitlines()[-1] == "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x5 and 6x4)"
     assert facts.splitlines() == [
         "where it failed",
-        "Not a sharding problem: one process fails as well, and no edit of this line runs",
+        "Not a sharding problem: one process fails as well, and no likely edit of this line runs",
         "where  train.py, project, line 5: x @ w.T",
         "       one process, torch.distributed not initialised",
         "       name  on this rank",
@@ -71,7 +71,7 @@ def test_a_script_runs_as_python_runs_it_and_its_error_has_facts_as_with_the_one
     (tmp_path / "own.py").write_text(ALONE.format("import llamapar; llamapar.watch_errors()"))
     own = of_python("own.py", folder=tmp_path)
     # The one line explains; only the command tries edits.
-    explained = facts.replace("one process fails as well, and no edit of this line runs", ALONE_WORDS)
+    explained = facts.replace("one process fails as well, and no likely edit of this line runs", ALONE_WORDS)
     explained = "".join(line for line in explained.splitlines(keepends=True) if " tried, " not in line)
     assert own.returncode == 1
     assert own.stderr.partition("llamapar: ")[2] == explained.replace("train.py", "own.py")

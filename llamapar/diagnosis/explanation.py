@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from typing import Protocol
@@ -181,10 +181,6 @@ class Explanation:
     def needs(self) -> tuple[str, ...]:
         """Facts to supply next; those for the likeliest diagnosis come first."""
         return tuple(dict.fromkeys(need for d in self.diagnoses[:2] for need in d.needs))
-
-    def without_needs(self) -> Explanation:
-        """The same where the numbers themselves are at hand: an option of a command is no answer there."""
-        return replace(self, diagnoses=tuple(replace(each, needs=()) for each in self.diagnoses))
 
     @property
     def cause(self) -> str:

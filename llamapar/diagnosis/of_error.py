@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from llamapar.describe.layout import AXES
 from llamapar.records.equations import Product
+from llamapar.records.frames import failing_code
 
 from .engine import explain_text
 from .explanation import Diagnosis, Explanation
@@ -24,7 +25,7 @@ _LONGEST = 2**16
 def explain_error(error: BaseException, known: Known) -> Explanation:
     """Explain an exception: what its words say, and what the live facts decide."""
     words = "".join(traceback.format_exception_only(error))[:_LONGEST]
-    found, facts = _said(error, words, known), live_facts(error)
+    found, facts = _said(error, words, known), live_facts(_first(error))
     if facts is None:
         return found
     of_frame = Known.of(facts.facts.get("model"), facts.facts.get("layout"), None, facts.facts)
@@ -35,7 +36,18 @@ def explain_error(error: BaseException, known: Known) -> Explanation:
         if better.best and better.best.category in {d.category for d in found.diagnoses}:
             used = ", ".join(f"{name}={getattr(n, 'name', n)}" for name, n in facts.facts.items())
             found = replace(better, source=(f"the failing frame: {used}",))
-    return _decided(found, facts, words, known)
+    if not found.diagnoses:
+        found = replace(found, reason="the error names no sizes that could be compared")
+    # The numbers themselves are at hand, so no option and no command asks for them.
+    diagnoses = tuple(replace(each, needs=()) for each in found.diagnoses)
+    return _decided(replace(found, diagnoses=diagnoses, next=()), facts, words, known)
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error that others were raised from, as far as code of the user's own raised it."""
+    while error.__cause__ is not None and failing_code(error.__cause__) is not None:
+        error = error.__cause__
+    return error
 
 
 def _said(error: BaseException, words: str, known: Known) -> Explanation:

@@ -268,6 +268,8 @@ def failing_code(error: BaseException) -> FailingCode | None:
     while at is not None:
         own += [] if is_library(at.tb_frame.f_code.co_filename) else [at]
         at = at.tb_next
+    # What a string or `%time` runs has no source: the line that called it says more.
+    own = [tb for tb in own if linecache.getlines(tb.tb_frame.f_code.co_filename)] or own
     if not own:
         return None
     code, number = own[-1].tb_frame.f_code, own[-1].tb_lineno

@@ -39,7 +39,7 @@ _NO_EFFECT = "each in a copy of this process, without an effect outside"
 
 def repair(program: Program, error: BaseException, seconds: float = SECONDS) -> Explanation:
     """Explain a failure, and find the edit that repairs it by trials that have no effect outside."""
-    found = explain(error).without_needs()
+    found = explain(error)
     program.read_files(error)
     reason = unsafe()
     if not program.frames(error):
@@ -131,7 +131,12 @@ class _Words:
         if not chosen:
             what = self._no_edit()
             reason = what or self.found.reason
-            return replace(self.found, verdict=verdict, reason=reason, what=what, rivals=rivals)
+            diagnoses = self.found.diagnoses
+            if self.is_plain:
+                diagnoses = tuple(each for each in diagnoses if each.parallel is False)
+            return replace(
+                self.found, verdict=verdict, reason=reason, what=what, diagnoses=diagnoses, rivals=rivals
+            )
         best = chosen[0]
         level = Level.CERTAIN if best.state == PROVED else Level.POSSIBLE
         if best.state != PROVED and best.meant and len(chosen) == 1:
@@ -183,7 +188,8 @@ class _Words:
         """What is wrong where no edit is right."""
         wrong = [answer for answer in self.search.answers if answer.state == DIFFERS]
         if self.is_plain:
-            return "Not a sharding problem: one process fails as well, and no edit of this line runs"
+            plain = "Not a sharding problem: one process fails as well"
+            return f"{plain}, and no likely edit of this line runs" if self.search.tried else plain
         if not wrong:
             return self._index()
         runs = " and ".join(edit.new for edit in wrong[0].edits)
@@ -237,7 +243,10 @@ class _Words:
             edit = self.gathers[0].edits[0]
             yield f"{edit.new} in place of {edit.old} runs: gather it over the ranks first"
         count = len(self.search.answers)
-        yield f"{plural(self.search.tried, 'edit')} tried, {count} ran; {_NO_EFFECT}"
+        if self.search.tried:
+            yield f"{plural(self.search.tried, 'edit')} tried, {count} ran; {_NO_EFFECT}"
+        else:
+            yield "no edit was tried: nothing on this line can be cut, gathered or exchanged"
         if self.search.left <= 0:
             yield f"the {self.search.seconds:g} s for trials are used up: %debug_shapes 20 tries more"
 
