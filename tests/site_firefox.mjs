@@ -30,9 +30,9 @@ try {
   await page.waitForSelector(".js-plotly-plot .main-svg");
   await page.focus("input[data-axis=tp]");
   await page.keyboard.press("ArrowLeft");
-  await see(".lp-status", "4 · ");
-  await page.click("[data-door='how fast']");
-  await page.click(".lp-pictures [data-tab=plan]");
+  await see(".lp-product", "4 · ");
+  await page.click("[data-tab=time]");
+  await page.click(".lp-inner [data-tab=plan]");
   await see(".lp-search", "judged");
   await page.evaluate(() => [...document.querySelectorAll(".lp-search button")].find((one) => one.textContent === "Stop").click());
   await see(".lp-summary", "stopped");

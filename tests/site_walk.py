@@ -23,7 +23,7 @@ def value(rng: random.Random, control: dict[str, object]) -> object:
         return rng.choice([choice for choice, _ in control["options"]])  # type: ignore[attr-defined]
     if kind == "bool":
         return rng.random() < 0.5
-    return 2 ** rng.randrange(9) if kind == "axis" else rng.choice(COUNTS)
+    return 2 ** rng.randrange(9) if kind == "slider" else rng.choice(COUNTS)
 
 
 def close(shown: object) -> object:
@@ -36,10 +36,10 @@ def walk(steps: int, seed: int) -> list[str]:
     heard: dict[str, object] = {}
     receive = page_python.begin("explorer", lambda text: heard.update(json.loads(text).get("state", {})))
     groups: list[dict[str, list[dict[str, object]]]] = heard["schema"]  # type: ignore[assignment]
-    kinds = ("choice", "bool", "axis", "int")
+    kinds = ("choice", "bool", "slider", "int")
     controls = [one for group in groups for one in group["controls"] if one["kind"] in kinds]
-    doors: list[tuple[str, list[tuple[str, str]]]] = heard["doors"]  # type: ignore[assignment]
-    tabs = [name for _, its in doors for name, _ in its if name not in NOT_WALKED]
+    titled: list[tuple[str, str]] = [*heard["tabs"], *heard["times"]]  # type: ignore[misc]
+    tabs = [name for name, _ in titled if name not in NOT_WALKED]
     rng, digests = random.Random(seed), []
     for step in range(steps):
         one = rng.choice(controls)

@@ -66,7 +66,7 @@ def test_a_name_that_is_gone_would_be_noticed() -> None:
     there = names(PROJECT / "llamapar" / "rules" / "report.py")
     assert {"check", "Report", "Report.text", "Finding.fixes"} <= there
     assert "Report.gone" not in there
-    assert "axisControl" in names(PROJECT / "llamapar" / "panels" / "page.js")
+    assert "sliderControl" in names(PROJECT / "llamapar" / "panels" / "page.js")
     assert len(NAMED) > 40
 
 

@@ -68,7 +68,7 @@ def random_change(draw: random.Random, panel: Explorer) -> dict[str, Any]:
     control = draw.choice(controls)
     if draw.random() < 0.08:
         return {control["name"]: draw.choice(HOSTILE)}
-    if control["kind"] == "axis":
+    if control["kind"] == "slider":
         return {control["name"]: draw.choice([*(2**n for n in range(12)), 3, 5, 6, 7, 12, 126, 2**20])}
     if control["kind"] == "choice":
         return {control["name"]: draw.choice([value for value, _ in control["options"]])}
@@ -94,7 +94,7 @@ def test_opens_on_the_papers_job_with_its_heads() -> None:
     )
     legal, fits, fast, _ = panel.answers["now"]
     assert (legal["verdict"], fits["verdict"]) == ("yes", "yes")
-    assert re.search(r" (3[6-9]|4[01])% MFU$", fast["text"])
+    assert re.search(r"(3[6-9]|4[01])% MFU$", fast["text"])
     assert_shows(panel)
     panel.set(tab="time", dp=16)
     panel.reset()
@@ -135,10 +135,10 @@ def test_another_model_keeps_what_it_can(preset: str, changed: dict[str, int], t
     assert {name: values[name] for name in KEPT | changed.keys()} == {
         name: before[name] for name in KEPT
     } | changed
-    assert panel.gave == (f"{preset} in place of llama3.1-405b: {told}; no longer the published job")
+    assert panel.gave == (f"{preset} replaced llama3.1-405b: {told}; no longer the published job.")
     assert panel.payload["problem"] is None
     assert panel.report.ok
-    assert f"of 16,384 in {preset}: " in panel.payload["summary"]  # the picture is of this model
+    assert panel.payload["summary"].startswith(f"{preset}: ")  # the picture is of this model
     panel.undo()
     assert panel.payload["values"] == before
 
@@ -148,7 +148,7 @@ def test_gpus_that_the_batch_cannot_fill_are_given_up_and_told() -> None:
     panel.load(TEN_KV_HEADS)
     job = panel.report.job
     assert (job.layout.tp, job.layout.dp, job.gpus, job.sequences) == (2, 8, 16, 8)
-    assert panel.gave.endswith("TP 8 → 2, GPUs 64 → 16, sequence length 8,192 → 2,048; the rest stays")
+    assert panel.gave.endswith("TP 8 → 2, GPUs 64 → 16, sequence length 8,192 → 2,048; the rest stays.")
 
 
 def test_the_shown_rank_is_one_of_the_new_models_layout() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.panels.answers import block_view
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer
+from llamapar.panels.slider_steps import steps_of
 from llamapar.panels.state import State
+from llamapar.records.tables import human
 from wire import AT_8K, receive
 
 SMALL: dict[str, Any] = {"tp": 2, "pp": 1, "dp": 2, "gpus": 4, "seq_len": 4096, "zero": 1}
@@ -36,16 +37,22 @@ def test_four_answers_are_those_of_the_library() -> None:
         rank=panel.payload["values"]["rank"],
     )
     legal, fits, fast, travels = panel.answers["now"]
-    assert (legal["text"], legal["verdict"]) == ("yes", "yes")
-    assert f"{memory.figure()} of {memory.hbm_bytes / 2**30:.1f} GiB" in fits["text"]
-    assert fast["text"] == f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU · {cost.mfu:.0%} MFU"
-    assert (
-        f"{cost.step_seconds:.3g} s ({cost.interval[0]:.3g} to {cost.interval[1]:.3g}) a step" in fast["note"]
+    assert (legal["text"], legal["verdict"]) == ("Yes", "yes")
+    low, expected, high = (n / 2**30 for n in memory.figure())
+    assert fits["text"] == f"{expected:.1f} of {memory.hbm_bytes / 2**30:.1f} GiB"
+    assert fits["note"] == f"undecided; {low:.1f} to {high:.1f}"
+    assert (fast["text"], fast["note"]) == (
+        f"{cost.mfu:.0%} MFU",
+        f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU",
     )
-    assert "of 2,048 × 8,192 tokens" in fast["note"]
-    assert [part.split()[0] for part in travels["text"].split(" · ")] == [a.upper() for a in sent.by_axis]
-    assert f"TP {sent.bytes('tp') / 1e9:.3g} GB" in travels["text"]
-    assert "PP, DP between nodes" in travels["note"]
+    assert (
+        f"{cost.step_seconds:.3g} s ({cost.interval[0]:.3g} to {cost.interval[1]:.3g}) a step" in fast["more"]
+    )
+    assert "of 2,048 × 8,192 tokens" in fast["more"]
+    assert travels["text"] == f"{human(sum(sent.by_axis.values()))} a step"
+    assert travels["note"] == f"TP sends {sent.bytes('tp') / 1e9:.3g} GB"
+    said = ", ".join(f"{axis.upper()} {human(n)}" for axis, n in sent.by_axis.items())
+    assert travels["more"] == f"Rank 0 sends {said} in a step; PP, DP between nodes"
     assert panel.payload["status"] == "8 · 1 · 16 · 128 = 16,384 GPUs"
     panel.set(gpus=8192, dp=128)
     assert panel.payload["status"] == "8 · 1 · 16 · 128 = 16,384 of 8,192 GPUs"
@@ -55,9 +62,10 @@ def test_an_answer_that_is_no_says_the_first_reason() -> None:
     panel = lp.explorer(**AT_8K)
     panel.set(tp=16)
     legal, _, fast, _ = panel.answers["now"]
-    assert (legal["text"], legal["verdict"], legal["tab"]) == ("no: 1 error", "no", "heads")
-    assert legal["note"] == "tp=16 does not divide n_kv_heads=8 (llama3.1-405b)"
-    assert (fast["text"], fast["note"]) == ("not known", "tp=16 does not divide n_kv_heads=8")
+    assert (legal["text"], legal["verdict"], legal["tab"]) == ("No", "no", "heads")
+    assert legal["note"] == "1 error, LP104"
+    assert legal["more"] == "tp=16 does not divide n_kv_heads=8 (llama3.1-405b)"
+    assert (fast["text"], fast["note"]) == ("not known", "")
     panel.set(tp=8, zero=1)
     assert panel.answers["now"][1]["verdict"] == "unsure"  # no trainer is named
     panel.set(tp=1)
@@ -68,11 +76,9 @@ def test_an_answer_that_is_no_says_the_first_reason() -> None:
 
 def test_the_ranks_tab_says_what_each_group_carries() -> None:
     panel = lp.explorer(**AT_8K, tab="ranks", rank=4000)
-    sent = panel.answers["now"][3]["text"]
+    sent = panel.answers["now"][3]["more"].partition(" in a step")[0].removeprefix("Rank 4000 sends ")
     for axis, words in (("TP", "4007; in 1 node"), ("DP", "16288; in 128 nodes")):
-        bytes_sent = next(part for part in sent.split(" · ") if part.startswith(axis)).removeprefix(
-            f"{axis} "
-        )
+        bytes_sent = next(part for part in sent.split(", ") if part.startswith(axis)).removeprefix(f"{axis} ")
         assert f"{words}, {bytes_sent} sent a step" in panel.payload["summary"]
     panel.set(micro_batches=100_000)  # what travels is not known then, and the groups are
     assert "4007; in 1 node\n" in panel.payload["summary"]
@@ -83,16 +89,16 @@ def test_the_ranks_tab_says_what_each_group_carries() -> None:
 def test_a_schedule_too_long_to_time_says_why_and_the_way_out() -> None:
     panel = lp.explorer(**AT_8K, micro_batches=100_000)
     fast, travels = panel.answers["now"][2:]
-    assert (fast["text"], fast["note"]) == (
-        "not known",
+    assert (fast["text"], fast["note"]) == ("not known", "a schedule of 3,200,000 operations")
+    assert fast["more"] == (
         "a schedule of 3,200,000 operations: 100,000 micro-batches through 16 stages and back, and at most "
-        "16,384 operations are timed at each move; try micro_batches=512",
+        "16,384 operations are timed at each move; try micro_batches=512"
     )
-    assert travels["note"] == fast["note"]
+    assert travels["more"] == fast["more"]
     panel.set(micro_batches=512)
     assert panel.answers["now"][2]["text"] != "not known"
     panel = lp.explorer(job="paper-131k-tokens", dp=1, gpus=2048, tab="time")
-    assert panel.answers["now"][2]["note"] == (
+    assert panel.answers["now"][2]["more"] == (
         "a schedule of 32,768 operations: 128 micro-batches through 128 stages and back, and at most "
         "16,384 operations are timed at each move; try micro_batch=2, "
         "or lp.cost in a cell, which takes longer"
@@ -101,7 +107,7 @@ def test_a_schedule_too_long_to_time_says_why_and_the_way_out() -> None:
     panel.set(micro_batch=2)
     assert panel.payload["problem"] is None
     assert panel.report.job.sequences == 128
-    assert " of 128 × 131,072 tokens; " in panel.answers["now"][2]["note"]
+    assert " of 128 × 131,072 tokens; " in panel.answers["now"][2]["more"]
 
 
 def test_all_answers_take_one_sequence_length() -> None:
@@ -111,14 +117,14 @@ def test_all_answers_take_one_sequence_length() -> None:
         assert texts(panel) == texts(said)
         assert panel.payload["summary"] == said.payload["summary"]
         assumed = f"{longest:,} tokens, the model's longest as no sequence is set; "
-        fits, fast = (answer["note"] for answer in panel.answers["now"][1:3])
-        assert fits == f"does not fit with {assumed}stage 0 of h100-80gb"
+        fits, fast = (answer["more"] for answer in panel.answers["now"][1:3])
+        assert fits.endswith(f" GiB, does not fit with {assumed}stage 0 of h100-80gb")
         assert assumed in fast
-        assert fast.replace(assumed, f"{longest:,} tokens; ") == said.answers["now"][2]["note"]
+        assert fast.replace(assumed, f"{longest:,} tokens; ") == said.answers["now"][2]["more"]
     assert panel.answers["now"][1]["verdict"] == "no"  # weights and states alone are too much
     panel = lp.explorer("llama3.2-1b")
     _, fits, *_ = panel.answers["now"]
-    assert fits["note"].startswith("does not fit with 131,072 tokens, ")
+    assert " does not fit with 131,072 tokens, " in fits["more"]
     assert fits["verdict"] == "unsure"  # a shorter one may fit
     panel.set(seq_len=131072)
     assert panel.answers["now"][1]["verdict"] == "no"
@@ -130,7 +136,7 @@ def test_no_rule_but_that_of_memory_is_said_to_pass() -> None:
     panel = lp.explorer("llama3-8b")
     assert [f["code"] for f in panel.payload["findings"]] == ["LP511"]
     legal = panel.answers["now"][0]
-    assert (legal["text"], legal["note"]) == ("yes", "every rule but that of memory passes: LP511")
+    assert (legal["text"], legal["note"]) == ("Yes", "every rule but that of memory passes: LP511")
     panel.set(gpu="b300-288gb", seq_len=8192)
     assert panel.payload["findings"] == []
     assert panel.answers["now"][0]["note"] == "every rule passes"
@@ -309,76 +315,80 @@ def test_a_word_too_many_or_misspelt_is_mended_by_a_button(line: str, mended: st
     [
         {},
         {"tp": 16, "dp": 4, "framework": "vllm"},
-        {"layer_split": "remainder last", "virtual_stages": 1, "pp": 12, "chunking": "contiguous"},
-        {"layer_split": "equal", "virtual_stages": 1, "cp": 1, "global_batch": None},
+        {
+            "layer_split": "remainder last",
+            "virtual_stages": 1,
+            "gpus": 12288,
+            "pp": 12,
+            "chunking": "contiguous",
+        },
+        {"layer_split": "equal", "virtual_stages": 1, "gpus": 896, "pp": 14, "cp": 1, "global_batch": None},
     ],
 )
-def test_the_block_is_what_the_maps_of_the_controls_say(changes: dict[str, Any]) -> None:
+def test_the_sentence_is_what_the_maps_of_the_controls_say(changes: dict[str, Any]) -> None:
     state = State.opened({}).change(changes)
     report = state.outcome.report
     assert report
     job, at = report.job, report.job.layout.coord_of(state.values["rank"])
-    made = block_view(report, state.values)
-    parts = made.share.parts
     split = report.judge.layer_split if report.judge and not job.layer_split else job.layer_split
     stages = lp.stages(job.model, job.layout, layer_split=split or "balanced ends").stages
-    layers = [stage for stage in stages if stage.rank == at.pp]
+    layers = sum(len(stage.layers) for stage in stages if stage.rank == at.pp)
     tokens = lp.sequence(job.layout, job.seq_len, chunking=state.values["chunking"]).rank(at.cp).chunks
-    assert sum(map(len, parts["pp"].pieces)) == sum(len(stage.layers) for stage in layers)
-    assert [n for piece in parts["cp"].pieces for n in piece] == sorted(n for each in tokens for n in each)
-    assert parts["tp"].pieces == (lp.heads(job.model, job.layout).rank(at.tp).q_rows,)
-    assert parts["dp"].whole == (job.sequences or job.layout.dp)
-    assert bool(made.share.reason) == (not layers)
-    assert lp.view(made).spec["layout"]["uirevision"] == "block"
+    rows = lp.heads(job.model, job.layout).rank(at.tp).q_rows
+    batch = f"{job.sequences // job.layout.dp} of {job.sequences} sequences" if job.sequences else ""
+    held = {
+        "tp": f"{len(rows) // job.model.head_dim} of 128 query heads",
+        "pp": f"{layers} of 126 layers",
+        "cp": f"{sum(map(len, tokens)):,} of 131,072 tokens" if job.layout.cp > 1 else "all 131,072 tokens",
+        "dp": batch or f"1/{job.layout.dp} of the batch",
+    }
+    assert {axis: text for text, axis in state.sentence if axis} == held
+    said = f"Rank {state.values['rank']:,} computes {held['tp']} in {held['pp']}, on {held['cp']} of "
+    said += f"{held['dp']}."
+    assert "".join(text for text, _ in state.sentence) == said
+
+
+def test_where_the_layout_is_refused_the_reason_stands_in_the_sentence_s_place() -> None:
+    panel = lp.explorer()
+    panel.set(tp=16)
+    assert panel.payload["sentence"] == [
+        ("", ""),
+        ("tp=16", "tp"),
+        (" does not divide n_kv_heads=8: a rank would need half a KV head.", ""),
+    ]
+    assert panel.snapshot().summary.startswith("tp=16 does not divide n_kv_heads=8: a rank would need half")
+    panel.set(tp=8, rank=10**6)
+    assert panel.payload["sentence"] == [("rank=1000000: rank must be a whole number from 0 to 16383.", "")]
+
+
+def test_a_slider_s_steps_keep_a_model_whole() -> None:
+    """Each dim at each of its steps is a model with the others as they are."""
+    for preset in lp.PRESETS:
+        state = State.opened({"preset": preset})
+        steps = steps_of(state.values, state.base)
+        for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size"):
+            assert state.values[name] in steps[name]
+            for value in steps[name]:
+                model = state.change({name: value}).model()
+                assert getattr(model, name) == value
+                assert model.head_dim % 2 == 0
+    off = State.opened({}).change({"dim": "x", "n_heads": None, "vocab_size": 128_257})
+    steps = steps_of(off.values, off.base)
+    assert 16384 in steps["dim"]
+    assert {128_256, 128_257} <= {*steps["vocab_size"]}
 
 
 # -- beside a pinned job ---------------------------------------------------------------------------
 
 
-def test_a_pinned_job_stands_beside_with_signed_differences_and_why() -> None:
+def test_a_pinned_job_s_answers_stand_beside_these() -> None:
     panel = lp.explorer()
+    first = texts(panel)
     panel.pin()
-    assert panel.answers["pinned"]["differences"] == ["the same"] * 4
-    assert panel.answers["pinned"]["why"] == "a token takes the same GPU time, term by term"
     panel.set(tp=4)
-    now, then = (
-        lp.cost("llama3.1-405b", layout, **STEP_OF_PAPER)
-        for layout in (panel.layout, lp.JOBS["paper-131k-tokens"].job.layout)
-    )
-    pinned = panel.answers["pinned"]
-    assert pinned["title"] == "llama3.1-405b tp=8 cp=16 pp=16 dp=8"
-    assert pinned["answers"][2]["text"] == "98 tokens/s a GPU · 40% MFU"
-    legal, fits, fast, travels = (text.replace("−", "-") for text in pinned["differences"])
-    assert legal == "the same"
-    assert fits == "+10.12 GiB"  # 72.2 GiB are expected, and 62.0
-    share = now.tokens_per_second_per_gpu / then.tokens_per_second_per_gpu - 1
-    assert fast == f"{share:+.1%} tokens/s · {100 * (now.mfu - then.mfu):+.1f} points of MFU"
-    assert share < 0
-    assert travels.startswith("TP -")
-    more = then.tokens_per_second_per_gpu / now.tokens_per_second_per_gpu - 1
-    idle = (now.seconds["pipeline idle"] - then.seconds["pipeline idle"]) / then.step_seconds
-    assert pinned["why"].startswith(f"a token takes {more:.1%} more GPU time: pipeline idle {idle:+.1%}, ")
+    assert panel.answers["pinned"]["title"] == "llama3.1-405b tp=8 cp=16 pp=16 dp=8"
+    assert texts(panel, "now")[1:] != first[1:]
+    pinned = [answer["text"] for answer in panel.answers["pinned"]["answers"]]
+    assert pinned == first
     panel.swap()
-    assert panel.answers["pinned"]["differences"][1] == "−10.12 GiB"
-
-
-STEP_OF_PAPER: dict[str, Any] = {
-    "seq_len": 131072,
-    "global_batch": 128,
-    "schedule": "looped-bfs",
-    "recompute": "none",
-    "gpu": "h100-80gb",
-}
-
-
-def test_what_cannot_be_compared_says_why() -> None:
-    panel = lp.explorer()
-    panel.pin()
-    panel.set(tp=16)
-    pinned = panel.answers["pinned"]
-    assert pinned["differences"] == ["+1 error", "not known", "not known", "not known"]
-    assert pinned["why"] == "no comparison of the time: tp=16 does not divide n_kv_heads=8"
-    panel.set(tp="x")
-    assert panel.answers["pinned"]["differences"] == []
-    panel.set(tp=8, global_batch=256)
-    assert panel.answers["pinned"]["why"].endswith("; the batches differ, 256 and 128")
+    assert (texts(panel), panel.answers["pinned"]["title"]) == (first, "llama3.1-405b tp=4 cp=16 pp=16 dp=16")

@@ -100,9 +100,13 @@ def assert_no_surprise(state: State, moves: Moves) -> None:
     assert outcome.report is not None or wrong
     later = state.values["tab"] in ("plan", "run")  # drawn when something was found or has run
     assert (outcome.view is None) == bool(outcome.problem or later), moves
-    if outcome.view and state.values["tab"] == "block":
-        assert f" in {state.model().name}: " in outcome.view.summary
-    said = [outcome.status, state.gave, state.published, *(f"{a.text}; {a.note}" for a in state.answers)]
+    said = [
+        outcome.status,
+        state.gave,
+        state.published,
+        *(f"{a.text}; {a.note}; {a.more}" for a in state.answers),
+    ]
+    said.append("".join(text for text, _ in state.sentence))
     said += [outcome.view.summary] if outcome.view else []
     said += [f"{f.message}; {f.why}" for f in outcome.report.findings] if outcome.report else []
     for text in said:
@@ -110,7 +114,7 @@ def assert_no_surprise(state: State, moves: Moves) -> None:
     if outcome.report and outcome.report.memory and outcome.report.memory.severity == "error":
         assert "every rule passes" not in [answer.note for answer in state.answers]
     if not wrong:
-        assert [a.question for a in state.answers if a.text == "not known" and "; try " not in a.note] == []
+        assert [a.question for a in state.answers if a.text == "not known" and "; try " not in a.more] == []
 
 
 @pytest.mark.parametrize("opening", OPENINGS)

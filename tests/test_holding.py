@@ -25,20 +25,29 @@ def degrees(panel: Explorer) -> list[int]:
 @pytest.mark.parametrize(
     ("change", "then", "gave"),
     [
-        ({"tp": 16}, [16, 16, 16, 4], "tp 8 → 16: dp 8 → 4, still 16,384 GPUs"),
-        ({"tp": 4}, [4, 16, 16, 16], "tp 8 → 4: dp 8 → 16, still 16,384 GPUs"),
-        ({"tp": 4, "cp": 8}, [4, 8, 16, 32], "tp 8 → 4, cp 16 → 8: dp 8 → 32, still 16,384 GPUs"),
-        ({"tp": 16, "cp": 8}, [16, 8, 16, 8], "tp 8 → 16, cp 16 → 8, still 16,384 GPUs"),
-        ({"dp": 16}, [8, 16, 16, 16], "dp 8 → 16; 16,384 → 32,768 GPUs"),
-        ({"tp": 16, "dp": 4}, [16, 16, 16, 4], "tp 8 → 16, dp 8 → 4, still 16,384 GPUs"),
-        ({"tp": 16, "dp": 8}, [16, 16, 16, 8], "tp 8 → 16; 16,384 → 32,768 GPUs"),
-        ({"gpus": 8192}, [8, 16, 16, 4], "GPUs 16,384 → 8,192: dp 8 → 4"),
-        ({"gpus": 8192, "tp": 4}, [4, 16, 16, 8], "tp 8 → 4; 16,384 → 8,192 GPUs"),
-        ({"gives": "cp", "tp": 16}, [16, 8, 16, 8], "tp 8 → 16: cp 16 → 8, still 16,384 GPUs"),
+        ({"tp": 16}, [16, 16, 16, 4], "DP went from 8 to 4, so the job keeps its 16,384 GPUs."),
+        ({"tp": 4}, [4, 16, 16, 16], "DP went from 8 to 16, so the job keeps its 16,384 GPUs."),
+        ({"tp": 4, "cp": 8}, [4, 8, 16, 32], "DP went from 8 to 32, so the job keeps its 16,384 GPUs."),
+        ({"tp": 16, "cp": 8}, [16, 8, 16, 8], "The job keeps its 16,384 GPUs."),
+        ({"dp": 16}, [8, 16, 16, 16], "The job now has 32,768 GPUs instead of 16,384."),
+        ({"tp": 16, "dp": 4}, [16, 16, 16, 4], "The job keeps its 16,384 GPUs."),
+        ({"tp": 16, "dp": 8}, [16, 16, 16, 8], "The job now has 32,768 GPUs instead of 16,384."),
+        ({"gpus": 8192}, [8, 16, 16, 4], "DP went from 8 to 4, so the job now has 8,192 GPUs."),
+        ({"gpus": 8192, "tp": 4}, [4, 16, 16, 8], "The job now has 8,192 GPUs instead of 16,384."),
+        (
+            {"gives": "cp", "tp": 16},
+            [16, 8, 16, 8],
+            "CP went from 16 to 8, so the job keeps its 16,384 GPUs.",
+        ),
         (
             {"cp": 12},
             [8, 12, 16, 8],
-            "cp 16 → 12 needs a multiple of 1,536 GPUs, so the job has 12,288 in place of 16,384",
+            "CP 12 needs a multiple of 1,536 GPUs, so the job now has 12,288 instead of 16,384.",
+        ),
+        (
+            {"tp": 3, "cp": 5},
+            [3, 5, 16, 8],
+            "TP 3 and CP 5 need a multiple of 240 GPUs, so the job now has 1,920 instead of 16,384.",
         ),
         ({"tp": 8}, [8, 16, 16, 8], ""),
         ({"seq_len": 65536}, [8, 16, 16, 8], ""),
@@ -65,7 +74,7 @@ def test_what_gives(change: dict[str, Any], then: list[int], gave: str) -> None:
 def test_gpus_for_which_no_axis_can_give_are_told() -> None:
     panel = lp.explorer()
     panel.set(gpus=100)
-    assert panel.gave == "GPUs 16,384 → 100, but dp can only give for at least 2,048 GPUs"
+    assert panel.gave == "DP cannot follow: the other axes need at least 2,048 GPUs."
     assert panel.payload["status"] == "8 · 16 · 16 · 8 = 16,384 of 100 GPUs"
 
 
@@ -73,9 +82,9 @@ def test_one_gpu_is_one_gpu() -> None:
     panel = lp.explorer("llama3.1-8b")
     assert panel.payload["status"] == "1 · 1 · 1 · 1 = 1 GPU"
     panel.set(tp=2)
-    assert panel.gave == "tp 1 → 2 needs at least 2 GPUs, so the job has 2 in place of 1"
+    assert panel.gave == "TP 2 needs at least 2 GPUs, so the job now has 2 instead of 1."
     panel.set(tp=1)
-    assert panel.gave == "tp 2 → 1; 2 → 1 GPU"
+    assert panel.gave == "The job now has 1 GPU instead of 2."
     panel.set(gpus=1, tp=2, dp=2)
     assert panel.payload["status"] == "2 · 1 · 1 · 2 = 4 of 1 GPU"
 
@@ -83,11 +92,14 @@ def test_one_gpu_is_one_gpu() -> None:
 def test_the_gpus_of_a_job_that_does_not_say_them_are_those_of_its_ranks() -> None:
     panel = lp.explorer(**AT_8K)
     panel.set(tp=16)
-    assert panel.gave == "tp 8 → 16: dp 128 → 64, still 16,384 GPUs"
+    assert panel.gave == "DP went from 128 to 64, so the job keeps its 16,384 GPUs."
     assert panel.payload["values"]["gpus"] is None
     panel.set(dp=3)
     panel.set(tp=8)
-    assert (degrees(panel), panel.gave) == ([8, 1, 16, 6], "tp 16 → 8: dp 3 → 6, still 768 GPUs")
+    assert (degrees(panel), panel.gave) == (
+        [8, 1, 16, 6],
+        "DP went from 3 to 6, so the job keeps its 768 GPUs.",
+    )
 
 
 def test_the_way_back_from_where_none_could_give_finds_the_gpus_again() -> None:
@@ -95,7 +107,7 @@ def test_the_way_back_from_where_none_could_give_finds_the_gpus_again() -> None:
     panel.set(cp=12)
     panel.set(cp=16)
     assert (degrees(panel), panel.report.job.gpus) == ([8, 16, 16, 8], 16384)
-    assert panel.gave == "cp 12 → 16; 12,288 → 16,384 GPUs"
+    assert panel.gave == "The job now has 16,384 GPUs instead of 12,288."
 
 
 @pytest.mark.parametrize("wrong", ["x", 0, -1, 2.5, None, 10**30, True])
@@ -115,12 +127,12 @@ def test_counts_of_a_dp_group_follow_so_that_the_batch_stays() -> None:
     batch = panel.report.job.sequences
     panel.set(tp=4)
     assert panel.gave == (
-        "tp 2 → 4: dp 4 → 2, still 8 GPUs; batch_per_dp 12 → 24; micro_batches 6 → 12, "
-        "still the same global batch"
+        "DP went from 4 to 2, so the job keeps its 8 GPUs; batch_per_dp went from 12 to 24; "
+        "micro_batches went from 6 to 12; the global batch stays."
     )
     assert panel.report.job.sequences == batch == 48
     panel.set(dp=32)
-    assert "micro_batches 12 would not be whole with dp 32 and is emptied" in panel.gave
+    assert "micro_batches 12 is not whole with DP 32, so it is empty now" in panel.gave
     assert panel.report.job.sequences == batch  # as global_batch, which no rule can meet then
     panel.set(dp=2, micro_batches=7)  # said: meant
     assert panel.payload["values"]["micro_batches"] == 7

@@ -275,7 +275,7 @@ def test_a_control_is_an_option(panel: list[dict[str, Any]]) -> None:
 def test_the_explorer_opens_on_the_defaults_but_for_its_first_layout() -> None:
     own = {"preset", "tp", "pp", "dp", "zero", "sequence_parallel", "seq_len", "gpu", "rank"}
     empty = {"framework": "", "padding": "own", "layer_split": "own", "fault": "", "beside": ""}
-    empty |= {"tab": "block", "job": ""}
+    empty |= {"tab": "heads", "job": ""}
     for name, value in DEFAULTS.items():
         if name not in own:
             assert value == empty.get(name, OPTIONS[name].default if name in OPTIONS else None), name

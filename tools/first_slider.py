@@ -39,8 +39,8 @@ with Lab() as lab:
         panel = notebook.cell("panel = lp.explorer(").locator(".llamapar")
         panel.locator(".js-plotly-plot .main-svg").first.wait_for()
         lap("the Explorer is drawn")
-        panel.get_by_label("TP in powers of two").press("ArrowRight")
-        expect(panel.get_by_role("status")).to_contain_text("tp 8 → 16")
+        panel.get_by_label("TP, in steps").press("ArrowRight")
+        expect(panel.get_by_role("status")).to_contain_text("DP went from")
         lap("a slider has moved")
 """
 

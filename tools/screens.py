@@ -23,6 +23,7 @@ except ImportError:
     raise SystemExit("tools/screens.py puts screens together with Pillow: pip install pillow") from None
 
 from llamapar.errors import LlamaparError, one_of
+from llamapar.panels.controls import TABS
 
 if TYPE_CHECKING:
     from browser.lab import Notebook
@@ -77,9 +78,8 @@ def tabs(notebook: Notebook) -> Iterator[Image.Image]:
     from browser.panel import open_tab
 
     panel = notebook.page.locator(".llamapar").first
-    panel.locator(".main-svg").first.wait_for(state="attached")
-    found = [str(tab.get_attribute("data-tab")) for tab in panel.locator(".lp-pictures [data-tab]").all()]
-    for tab in found or [""]:
+    is_explorer = panel.locator(".lp-tabs").count()
+    for tab in TABS if is_explorer else ("",):
         if tab:
             open_tab(panel, tab)
             notebook.run(1)  # waits for a search

@@ -109,14 +109,15 @@ def frames(page: Page, panel: Locator) -> Iterator[Frame]:
     yield shown(1800)
     slide("tp", "ArrowRight")
     yield shown(2600)
-    panel.locator(".lp-finding button").first.click()
+    panel.locator(".lp-repairs button").first.click()
     yield shown(1800)
     for name, stands in (("sequence", 1600), ("ranks", 2000), ("memory", 1800)):
         tab(name)
         yield shown(stands)
     tab("time")
     yield shown(1400)
-    panel.get_by_role("button", name="pin", exact=True).click()
+    panel.locator(".lp-compare > summary").click()
+    panel.locator("[data-step=pin]").click()
     for axis, key in (("pp", "ArrowLeft"), ("dp", "ArrowRight")):
         slide(axis, key)
         yield shown(1500)

@@ -173,7 +173,7 @@ TABLE = (
            label="sequence chunks"),
     Option("gives", str, "dp", "axis that changes to keep the number of GPUs: {choices}", "explorer()",
            choices=AXES),
-    Option("tab", str, "block", "picture that the Explorer shows", "explorer()"),
+    Option("tab", str, "heads", "picture that the Explorer shows", "explorer()"),
     # a run
     Option("program", str, "attention", "program to run: {choices}", "shrink() live() explorer()",
            choices=_PROGRAMS, is_open=True),

@@ -1,42 +1,39 @@
 
 // -- the four answers --------------------------------------------------------------------------
-// Legal, fits, how fast, what travels: always in sight, each opens its tab; below them what is pinned.
+// Is it legal, does it fit, how fast, what travels: always in sight, each the door to its tab; what is pinned stands under the picture.
 
-const AXIS = /^(TP|CP|PP|DP)/;
+const WORDS = { yes: "yes", unsure: "not sure", no: "no" };
+const SIGNS = { yes: "✓", unsure: "?", no: "✕" };
+const state = (verdict) => make("span", { class: "lp-sign", "data-verdict": verdict, role: "img", "aria-label": WORDS[verdict] }, SIGNS[verdict]);
 
-const partsOf = (text) => text.split(" · ").map((part) => make("span", { class: "lp-part", "data-axis": part.match(AXIS)?.[0].toLowerCase() }, part));
-
-function answerButton({ question, tab, text, note, verdict }, send) {
-  return button([make("span", { class: "lp-question" }, question), make("b", {}, partsOf(text)), make("span", { class: "lp-why" }, note)],
-    { class: "lp-answered", "data-opens": tab, "data-verdict": verdict, title: note, onclick: () => send({ tab }) });
+function answerButton({ question, tab, text, note, verdict, more }, send) {
+  return button([state(verdict), make("span", { class: "lp-question" }, question), make("b", {}, text), make("span", { class: "lp-brief" }, note)],
+    { class: "lp-answered", "data-opens": tab, "data-verdict": verdict, title: more || note, onclick: () => send({ tab }) });
 }
 
-// The pinned job's answers under these ones, each with what is other here, and one sentence why.
-function drawPinned({ title, answers, differences, why: sentence }, ask) {
-  const cells = answers.map(({ text }, k) => make("div", {}, make("b", {}, partsOf(differences[k] ?? "")), make("span", { class: "lp-why" }, `pinned: ${text}`)));
+// The pinned job's answers, each over what it is here.
+function drawPinned({ title, answers }, now, ask) {
+  const cells = answers.map(({ question, text }, k) => make("div", {}, make("span", { class: "lp-question" }, question), make("b", {}, text), make("span", { class: "lp-why" }, `now ${now[k]?.text ?? "not known"}`)));
   const swap = button("swap", { title: "this one into the controls, and the other pinned", onclick: () => ask({ kind: "swap" }) });
-  return [make("div", { class: "lp-against" }, cells), make("div", { class: "lp-line" }, make("span", { class: "lp-what" }, `Against ${title}: ${sentence}`), swap)];
+  return [make("div", { class: "lp-line" }, title, swap), make("div", { class: "lp-against" }, cells)];
 }
 
 function buildAnswers(send, ask) {
-  const now = make("div", { class: "lp-answers", role: "group", "aria-label": "legal, fits, how fast, what travels" });
-  const ran = make("div", { class: "lp-ran", hidden: true });
-  const kept = make("div", { class: "lp-pinned", hidden: true });
-  const press = (kind, title) => button(kind, { title, "data-step": kind, onclick: () => ask({ kind }) });
-  const steps = [press("pin", "keep this layout beside those that come"), press("undo", "take the last change back"),
-    press("redo", "do again what was taken back"), press("reset", "back to the first layout")];
-  const node = make("div", {}, now, ran, kept);
-  function draw(answers, seq) {
-    node.classList.toggle("lp-stale", answers.seq !== seq || !answers.now.length);
+  const node = make("div", { class: "lp-answers", role: "group", "aria-label": "is it legal, does it fit, how fast, what travels" });
+  const ran = make("p", { class: "lp-why" });
+  const kept = make("div", {});
+  const press = (kind, title) => button(kind, { class: "lp-link", title, "data-step": kind, onclick: () => ask({ kind }) });
+  const pin = press("pin", "keep this layout beside those that come");
+  const steps = [press("undo", "take the last change back"), press("redo", "do again what was taken back"), press("reset", "back to the first layout")];
+  function draw(answers, { seq, judged }) {
+    node.classList.toggle("lp-stale", answers.seq !== seq || !judged);
     if (answers.seq !== seq) return;
-    steps[0].textContent = answers.pinned ? "unpin" : "pin";
-    steps[1].disabled = !answers.undo;
-    steps[2].disabled = !answers.redo;
-    if (answers.now.length) refill(now, answers.now, () => answers.now.map((one) => answerButton(one, send)));
-    ran.hidden = !answers.published;
+    pin.textContent = answers.pinned ? "unpin" : "pin this layout";
+    steps[0].disabled = !answers.undo;
+    steps[1].disabled = !answers.redo;
+    if (answers.now.length) refill(node, answers.now, () => answers.now.map((one) => answerButton(one, send)));
     ran.textContent = answers.published;
-    kept.hidden = !answers.pinned;
-    if (answers.pinned) refill(kept, answers.pinned, () => drawPinned(answers.pinned, ask));
+    refill(kept, [answers.pinned, answers.now], () => (answers.pinned ? drawPinned(answers.pinned, answers.now, ask) : []));
   }
-  return { node, steps: make("div", { class: "lp-steps" }, steps), draw };
+  return { node, ran, pinned: [pin, kept], steps: make("div", { class: "lp-steps" }, steps), draw };
 }

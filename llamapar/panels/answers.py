@@ -5,6 +5,7 @@ Every function here is pure: it reads the values of controls and returns plain d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -14,6 +15,7 @@ from llamapar.count.terms import FITS, GIB, TOO_MUCH
 from llamapar.count.wire import Traffic, traffic
 from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.job import Job
+from llamapar.describe.jobs import JOBS
 from llamapar.describe.layout import AXES, SHARDING, divisors
 from llamapar.describe.options import Values
 from llamapar.describe.typed_numbers import parse_number
@@ -22,7 +24,7 @@ from llamapar.errors import whole as whole_number
 from llamapar.figures import View
 from llamapar.figures.rank_grid import all_ranks
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, split_of
-from llamapar.place import HeadMap, RankGrid, TradeMap, ranks, sequence
+from llamapar.place import HeadMap, TradeMap, ranks, sequence
 from llamapar.place.schedule import MAX_ACTIONS, fewer_micro_batches, schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
 from llamapar.records.tables import Plain, human, plural
@@ -42,16 +44,19 @@ _TABS = {"LP0": "ranks", "LP1": "heads", "LP2": "sequence", "LP3": "stages", "LP
 _TABS |= {"LP105": "vocab", "LP106": "vocab"}
 """The beginning of a rule's code → the tab that shows what it is about."""
 
+_DEGREE = re.compile(r"\b((?:tp|cp|pp|dp)=\d+)\b")
+
 
 @dataclass(frozen=True)
 class Answer:
-    """One of the four answers: a few words, further sentences, and the tab that shows it."""
+    """One of the four answers: a few words, a few more, all there is to say, and the tab that shows it."""
 
     question: str
     tab: str
     text: str
     note: str = ""
-    verdict: str = ""
+    verdict: str = YES
+    more: str = ""
 
     def as_dict(self) -> Plain:
         """Plain values for the browser."""
@@ -69,14 +74,15 @@ def answers(report: Report | None, values: Values) -> tuple[Answer, ...]:
         except LlamaparError as problem:
             # Why, and the way out, stand beside a rule that refuses the layout; else they stand here.
             known = first.verdict == NO
-            return Answer(question, tab, "not known", problem.what if known else problem.line, UNSURE)
+            note, more = ("", "") if known else (problem.what, problem.line)
+            return Answer(question, tab, "not known", note, UNSURE, more)
 
     first = legal(report)
     return (
         first,
-        asked("fits?", "memory", lambda: _fits(report)),
-        asked("how fast?", "time", lambda: _fast(report)),
-        asked("what travels?", "ranks", lambda: _travels(report, values)),
+        asked("Does it fit?", "memory", lambda: _fits(report)),
+        asked("How fast?", "time", lambda: _fast(report)),
+        asked("What travels?", "ranks", lambda: _travels(report, values)),
     )
 
 
@@ -86,22 +92,23 @@ def legal(report: Report) -> Answer:
     if errors:
         code = errors[0].code
         tab = _TABS.get(code) or _TABS.get(code[:3], "heads")
-        return Answer("legal?", tab, f"no: {plural(len(errors), 'error')}", errors[0].message, NO)
+        note = f"{plural(len(errors), 'error')}, {code}"
+        return Answer("Is it legal?", tab, "No", note, NO, errors[0].message)
     kinds = ((severity, sum(f.severity == severity for f in findings)) for severity in ("warning", "note"))
     said = ", ".join(plural(n, kind) for kind, n in kinds if n)
     memory = report.memory
     every = "every rule passes"
     if memory and memory.severity != NOTE:
         every = f"every rule but that of memory passes: {memory.code}"
-    return Answer("legal?", "heads", "yes", said or every, YES)
+    return Answer("Is it legal?", "heads", "Yes", said or every)
 
 
-def _fits(report: Report) -> tuple[str, str, str]:
+def _fits(report: Report) -> tuple[str, str, str, str]:
     """Whether the worst stage fits the GPU. Raises LlamaparError."""
     found = load(report)
     memory, gpu = found.memory, report.job.gpu
     if gpu is None:
-        return f"{found.gib} GiB", "no GPU is chosen", UNSURE
+        return f"{found.gib} GiB", "no GPU is chosen", UNSURE, ""
     outcome = found.outcome(gpu)
     verdict = {FITS: YES, TOO_MUCH: NO}.get(outcome, UNSURE)
     if verdict == NO:
@@ -111,8 +118,10 @@ def _fits(report: Report) -> tuple[str, str, str]:
             verdict = UNSURE
     # Without a length the answer is of the one that "how fast?" takes too.
     length = "" if report.job.seq_len else f" with {sequence_of(report.job):,} tokens{_assumed(report.job)}"
-    where = f"{outcome}{length}; stage {memory.worst.stage} of {gpu}"
-    return f"{found.gib} of {memory.hbm_bytes / GIB:.1f} GiB", where, verdict
+    more = f"{found.gib} GiB, {outcome}{length}; stage {memory.worst.stage} of {gpu}"
+    low, expected, high = (f"{n / GIB:.1f}" for n in memory.figure())
+    note = f"{outcome}; {low} to {high}" if low != high else outcome
+    return f"{expected} of {memory.hbm_bytes / GIB:.1f} GiB", note, verdict, more
 
 
 # -- the one sequence length ---------------------------------------------------------------------
@@ -249,22 +258,28 @@ def layer_steps(report: Report, values: Values) -> LayerSteps:
     return found.at(min(values["step"] or 0, len(found.steps)))
 
 
-def _fast(report: Report) -> tuple[str, str]:
+def _fast(report: Report) -> tuple[str, str, str, str]:
     cost = step_cost(report.job, report.judge)
     idle = cost.seconds.get("pipeline idle", 0.0) / cost.step_seconds
     of = f"{cost.tokens // cost.seq_len:,} × {cost.seq_len:,} tokens{_assumed(report.job)}"
     takes = f"{cost.step_seconds:.3g} s ({cost.interval[0]:.3g} to {cost.interval[1]:.3g}) a step of {of}"
-    fast = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU · {cost.mfu:.0%} MFU"
-    return fast, f"{takes}; idle {idle:.0%} of it in the pipeline"
+    each = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU"
+    return f"{cost.mfu:.0%} MFU", each, YES, f"{takes}; idle {idle:.0%} of it in the pipeline"
 
 
-def _travels(report: Report, values: Values) -> tuple[str, str]:
+def _travels(report: Report, values: Values) -> tuple[str, str, str, str]:
     job, rank = report.job, values["rank"]
     found = traffic_of(job, report.judge, rank if isinstance(rank, int) else 0)
-    texts = [f"{axis.upper()} {human(n)}" for axis, n in found.by_axis.items()]
+    sent = found.by_axis
+    if not sent:
+        return "nothing", "no rank sends anything", YES, ""
+    texts = [f"{axis.upper()} {human(n)}" for axis, n in sent.items()]
+    most = max(sent, key=lambda axis: sent[axis])
     leaving = [axis.upper() for axis in AXES if job.leaves_node(axis)]
     where = f"{', '.join(leaving)} between nodes" if leaving else "all inside a node"
-    return " · ".join(texts) or "nothing", f"sent by rank {rank} in a step; {where}"
+    note = f"{most.upper()} sends {human(sent[most])}"
+    more = f"Rank {rank} sends {', '.join(texts)} in a step; {where}"
+    return f"{human(sum(sent.values()))} a step", note, YES, more
 
 
 def ranks_view(report: Report, values: Values) -> View:
@@ -285,10 +300,27 @@ def ranks_view(report: Report, values: Values) -> View:
     return View(*all_ranks(record, said, f"; nodes of a group: {counts}"))
 
 
-def block_view(report: Report, values: Values) -> RankGrid:
-    """The part of a step that the controls' rank works on. Raises LlamaparError."""
+def job_in_words(report: Report, published: str) -> str:
+    """The model and its GPUs, in a few words. published: the name of a published job, or ""."""
+    if published:
+        return f"Llama 3 405B as its paper ran it: {JOBS[published].short}"
+    job = report.job
+    gpu = f" {job.gpu.name}" if job.gpu else ""
+    return f"{job.model.name} on {job.gpus or job.layout.world:,}{gpu}"
+
+
+def sentence_of(report: Report, values: Values) -> list[tuple[str, str]]:
+    """What the controls' rank works on, or why the layout is refused, in pieces; each has its axis or ""."""
+    errors = [finding for finding in report.arithmetic if finding.severity == "error"]
+    if errors:
+        first = errors[0]
+        reason = first.message.removesuffix(f" ({report.job.model.name})")
+        if first.why:
+            reason += f": {first.why.partition(';')[0]}"
+        pieces = _DEGREE.split(f"{reason}.")
+        return [(piece, piece[:2] if _DEGREE.fullmatch(piece) else "") for piece in pieces]
     job, judge = report.job, report.judge
-    return ranks(
+    record = ranks(
         job.layout,
         values["rank"],
         model=job.model,
@@ -298,6 +330,8 @@ def block_view(report: Report, values: Values) -> RankGrid:
         layer_split=split_of(judge, job.layer_split),
         kv_replication=job.kv_replication or copies_heads(job, judge),
     )
+    assert record.share is not None  # of a model
+    return record.share.phrases(record.rank)
 
 
 def plain_finding(finding: Finding) -> dict[str, object]:

@@ -52,36 +52,28 @@ _EMPTY: dict[str, object] = {
     "fault": "",
     "beside": "",
     "job": "",
-    "tab": "block",
+    "tab": "heads",
 }
 DEFAULTS: dict[str, object] = {
     name: (_FIRST | _EMPTY).get(name, default(name)) for name in options_of("explorer")
 }
 """What the Explorer opens with: the table's defaults but for a first layout, and what is empty on a page."""
 
-TABS = {
-    "block": "Block",
+TIMES = {"time": "Step", "pipeline": "Pipeline", "layer": "In a layer", "plan": "Search"}
+"""The pictures of the tab Time."""
+
+MAIN_TABS = {
     "heads": "Heads",
     "vocab": "Vocabulary",
-    "sequence": "Sequence",
+    "sequence": "Tokens",
     "stages": "Layers",
     "ranks": "Ranks",
     "memory": "Memory",
     "time": "Time",
-    "pipeline": "Pipeline",
-    "layer": "In a layer",
-    "plan": "Plan",
     "run": "Run",
 }
+TABS = TIMES | MAIN_TABS
 """The pictures, by the value of the control `tab`."""
-
-DOORS = {
-    "who holds what": ("block", "heads", "vocab", "sequence", "stages", "ranks"),
-    "does it fit": ("memory",),
-    "how fast": ("time", "pipeline", "layer", "plan"),
-    "run it": ("run",),
-}
-"""A question → the pictures that answer it, the first of which it opens on."""
 
 _TITLES = {
     "local": "local: one process",
@@ -155,7 +147,7 @@ def _unsaid(name: str) -> Control:
 
 
 _PRESETS: Control = {"name": "preset", "label": "model", "kind": "choice", "help": ""}
-_PRESETS |= {"options": [*((name, name) for name in PRESETS), (CUSTOM, "custom")]}
+_PRESETS |= {"options": [*((name, name) for name in PRESETS), (CUSTOM, "no preset")]}
 _PAPER = "the Llama 3 paper"
 _SHORT_NAMES = {name: f.title if len(f.title) <= len(_PAPER) else name for name, f in FRAMEWORKS.items()}
 _JUDGES: Titles = {"": _PAPER, **_SHORT_NAMES}
@@ -168,24 +160,35 @@ _MODES |= {mode: mode for mode in OPTIONS["recompute"].choices}
 _AGAIN = choice("recompute", _MODES)
 _HOW: list[str | Control] = [_AGAIN, "schedule", _NC]
 
-_ELSEWHERE = ("gives", "tab")
+_ELSEWHERE = ("tab",)
 """Options of the Explorer that its page sets without a control."""
 
+_KNOBS = {"n_heads": "query heads", "n_kv_heads": "KV heads", "n_layers": "layers"}
+_KNOBS |= {"dim": "dim", "vocab_size": "vocabulary"}
+KNOBS = (*AXES, *_KNOBS)
+"""What has a slider."""
+
 EXPLORER: list[Group] = [
+    group("Cut", *(control(axis, kind="slider") for axis in AXES), row=True),
     group(
-        "Job",
+        "Model",
         _PRESETS,
-        control("gpus", placeholder="all ranks"),
-        control("gpu", label="of"),
-        control("seq_len", label="sequence"),
-        control("global_batch", label="batch", placeholder="not set"),
-        choice("framework", _JUDGES) | {"label": "for"},
+        *(control(name, kind="slider", label=label) for name, label in _KNOBS.items()),
         row=True,
     ),
-    group("Axes", *(control(axis, kind="axis", steps=12 if axis == "dp" else 8) for axis in AXES), row=True),
-    group("Model", choice("job", _PUBLISHED), own_model("or your own"), *DIMS),
+    group(
+        "Job",
+        control("gpus", label="GPUs", placeholder="all ranks"),
+        control("gpu", label="×"),
+        control("seq_len", label="tokens"),
+        control("global_batch", label="×", placeholder="batch"),
+        choice("framework", _JUDGES) | {"label": "trainer"},
+        row=True,
+    ),
+    group("More of the model", choice("job", _PUBLISHED), own_model("or your own"), "head_dim", "ffn_dim"),
     group(
         "Layout",
+        control("gives", kind="choice", label="gives GPUs"),
         "sequence_parallel",
         "kv_replication",
         "virtual_stages",

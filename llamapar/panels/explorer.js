@@ -1,7 +1,6 @@
 // The Explorer's face. Python says what to show (schema once, payload after every change); this file
 // draws it and says what was touched.
 
-const LIMIT_OPEN = 3; // findings that stand open; the rest folds
 const BEFORE = 60; // pixels of tabs that stay in sight before the one that is chosen, where they scroll
 
 // -- findings ----------------------------------------------------------------------------------
@@ -36,64 +35,66 @@ function findingFold(finding, opened, others) {
   return remembered(opened, finding.code, others.length ? `why, ${others.length} more` : "why", { class: "lp-more" }, more);
 }
 
-// Findings with the same best fix are one card. later: the node of what is tried after the picture is shown.
-function findingCard(group, opened, fix, later) {
-  const [[first, index], ...same] = group;
-  const [best, ...others] = fixes(first.fixes, "apply this fix", (k) => fix(index, k));
-  const line = (finding, ...rest) => make("div", { class: "lp-line lp-one" }, findingLine(finding), rest);
-  return make("div", { class: `lp-finding lp-${first.severity}`, "data-code": first.code },
-    line(first, first.later ? later : best ?? null, findingFold(first, opened, others)),
-    same.map(([finding]) => make("div", { "data-code": finding.code }, line(finding, findingFold(finding, opened, [])))));
+// fits: what opens the tab in which the fixes of memory stand.
+function findingCard(finding, index, opened, fix, fits) {
+  const [best, ...others] = fixes(finding.fixes, "apply this fix", (k) => fix(index, k));
+  const remedy = finding.later ? button("what makes it fit", { onclick: fits }) : best ?? null;
+  return make("div", { class: `lp-finding lp-${finding.severity}`, "data-code": finding.code },
+    make("div", { class: "lp-line lp-one" }, findingLine(finding), remedy, findingFold(finding, opened, others)));
 }
 
-function grouped(findings) {
-  const groups = new Map();
-  findings.forEach((finding, index) => {
-    const key = finding.fixes.length ? finding.fixes[0][0] : index;
-    groups.set(key, [...(groups.get(key) ?? []), [finding, index]]);
-  });
-  return [...groups.values()];
-}
-
-function drawFindings(box, { findings, problem, judged }, opened, fix, later, sentence) {
+function drawFindings(box, { findings, judged }, opened, fix, fits) {
   box.inert = !judged; // what was found before stays, dimmed, where nothing can be judged
   box.classList.toggle("lp-kept", !judged);
-  if (!judged) return;
-  refill(box, [findings, problem], () => { // a change of tab leaves them as they are
-    const cards = [...(problem ? [sentence(problem)] : []), ...grouped(findings).map((group) => findingCard(group, opened, fix, later))];
-    const rest = cards.splice(LIMIT_OPEN);
-    const title = `${rest.length} more finding${rest.length > 1 ? "s" : ""}`;
-    return rest.length ? [...cards, remembered(opened, "rest", title, { class: "lp-folded" }, () => rest)] : cards;
-  });
+  if (judged) refill(box, findings, () => findings.map((finding, index) => findingCard(finding, index, opened, fix, fits)));
 }
 
 // What makes it fit, once it is found; until then what was found before stands there, dimmed and inert.
-function drawRemedies(box, { offered, payload, apply, opened }) {
+function drawRemedies(box, { offered, payload, apply }) {
   const now = offered.seq === payload.seq;
-  box.hidden = payload.fits || (!now && !box.hasChildNodes());
   box.inert = !now;
-  box.classList.toggle("lp-stale", !now);
-  if (!now) return;
-  const words = offered.fixes.length ? "" : "one or two settings, axes or the GPU changed: nothing makes it fit";
-  const [best, ...others] = fixes(offered.fixes, "make this change", apply);
-  const more = others.length ? remembered(opened, "remedies", `${others.length} more`, {}, () => others) : "";
-  box.replaceChildren(words, best ?? "", more);
+  box.classList.toggle("lp-stale", !now && !payload.fits);
+  if (payload.fits) box.replaceChildren("It fits.");
+  else if (now) box.replaceChildren(offered.fixes.length ? "To make it fit: " : "No change of one or two settings, of an axis or of the GPU makes it fit.",
+    ...fixes(offered.fixes, "make this change", apply));
+}
+
+// -- the head ------------------------------------------------------------------------------------
+// One sentence: what the chosen rank works on. Where the layout is refused, the reason and the fixes take its place.
+
+const pieces = (sentence) => sentence.map(([text, axis]) => (axis ? make("span", { class: "lp-part", "data-axis": axis }, text) : text));
+
+function buildHead(send, fix, id) {
+  const sentence = make("h3", { class: "lp-sentence" });
+  const repairs = make("div", { class: "lp-repairs" });
+  const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite", tabindex: -1 });
+  const legend = make("div", { class: "lp-signs" }, ["yes", "unsure", "no"].map((verdict) => make("span", {}, state(verdict), WORDS[verdict])));
+  const node = make("div", { class: "lp-head" }, make("div", {}, sentence), make("div", { class: "lp-under" }, repairs, status, legend));
+  function draw({ sentence: said, problem, findings, about, gave }) {
+    const refused = problem ? -1 : findings.findIndex(({ severity, later }) => severity === "error" && !later);
+    refill(node.firstChild, [said, problem], () => [problem ? problemCard(problem, send, id) : (sentence.replaceChildren(...pieces(said)), sentence)]);
+    const offered = refused < 0 ? [] : findings[refused].fixes;
+    refill(repairs, [refused, offered], () => offered.flatMap(([text, effect], k) => [k ? "or" : "try",
+      button(text.split(" (")[0], { class: "lp-link", title: `apply this fix: ${text}, ${effect}`, onclick: () => fix(refused, k) })]));
+    refill(status, [about, gave], () => [gave || about]);
+    status.title = gave || about;
+  }
+  return { node, status, draw };
 }
 
 // -- the pictures --------------------------------------------------------------------------------
 
-// Tabs that the arrow keys walk; each is [key, title, attributes], and `pick` is told the key.
+// Tabs that the arrow keys walk; each is [key, title], and `pick` is told the key.
 function buildTabs(label, items, pick) {
-  const tabs = items.map(([key, title, attributes]) => button(title, { role: "tab", ...attributes, onclick: () => pick(key) }));
+  const tabs = items.map(([key, title]) => button(title, { role: "tab", "data-tab": key, onclick: () => pick(key) }));
   const node = make("div", { class: "lp-tabs", role: "tablist", "aria-label": label }, tabs);
   node.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const there = tabs.filter((tab) => !tab.hidden);
-    const at = there.findIndex(isActive);
+    const at = tabs.findIndex(isActive);
     if (!step || at < 0) return;
     event.preventDefault();
     event.stopPropagation();
-    const next = there[(at + step + there.length) % there.length];
+    const next = tabs[(at + step + tabs.length) % tabs.length];
     next.focus();
     next.click();
   });
@@ -105,24 +106,6 @@ function buildTabs(label, items, pick) {
     if (moved) node.scrollLeft = tab.offsetLeft - node.offsetLeft - BEFORE;
   });
   return { node, tabs, show };
-}
-
-// Four doors, each a question; behind a door its pictures, and it opens on the one that was last looked at.
-function buildDoors(doors, send) {
-  const last = new Map(doors.map(([door, [[first]]]) => [door, first]));
-  const questions = buildTabs("questions", doors.map(([door]) => [door, door, { "data-door": door }]), (door) => send({ tab: last.get(door) }));
-  const all = doors.flatMap(([door, pictures]) => pictures.map(([tab, title]) => [tab, title, { "data-tab": tab, "data-of": door }]));
-  const pictures = buildTabs("pictures", all, (tab) => send({ tab }));
-  pictures.node.classList.add("lp-pictures");
-  const show = (tab) => {
-    const [door, its] = doors.find(([, each]) => each.some(([name]) => name === tab)) ?? ["", []];
-    if (door) last.set(door, tab);
-    for (const one of pictures.tabs) one.hidden = one.dataset.of !== door;
-    pictures.node.hidden = its.length < 2;
-    questions.show(door);
-    pictures.show(tab);
-  };
-  return { node: make("div", { class: "lp-doors" }, questions.node, pictures.node), show };
 }
 
 // -- everything --------------------------------------------------------------------------------
@@ -138,43 +121,46 @@ function render({ model, el }) {
     if (tab === "layer") send({ step: Math.round(Number(y)) });
     if (tab === "pipeline") send({ time: Math.floor(Number(x)) });
   });
-  const { payload, send, ask, figure, status, listen } = panel;
+  const { payload, send, ask, figure, listen } = panel;
   const opened = new Set(); // what the reader unfolded
-  const sentence = (problem) => problemCard(problem, send, `${panel.uid}-problem`);
   const fix = (finding, k) => ask({ kind: "fix", finding, fix: k });
 
-  const doors = buildDoors(model.get("doors"), send);
+  const head = buildHead(send, fix, `${panel.uid}-problem`);
+  const times = model.get("times");
+  const tabs = buildTabs("pictures", model.get("tabs"), (tab) => send({ tab }));
+  const inner = buildTabs("pictures of a step", times, (tab) => send({ tab }));
+  inner.node.classList.add("lp-inner");
   const run = buildRun(ask, send);
   const plan = buildPlan(ask, send);
   const steps = buildSteps(panel.uid, send);
   const strip = buildAnswers(send, ask);
   const own = buildDrop(panel.uid, ask);
   const { column, rows } = panel.controls;
-  rows.Job.classList.add("lp-job");
-  rows.Axes.classList.add("lp-axes");
-  // GPUs are held: one axis gives where another moves, and each can be chosen for it.
-  const givers = [...rows.Axes.children].map((row) => {
-    const axis = row.dataset.control;
-    const title = `${axis.toUpperCase()} gives where another axis moves, so that the GPUs stay`;
-    const giver = button("⇄", { class: "lp-gives", title, "aria-label": title, onclick: () => send({ gives: axis }) });
-    row.append(giver);
-    return [axis, giver];
-  });
+  const product = make("p", { class: "lp-product" });
+  rows.Cut.append(product);
+  for (const name of ["Cut", "Model", "Job"]) {
+    const row = rows[name];
+    row.classList.add(`lp-of-${name.toLowerCase()}`);
+    row.prepend(make("h4", {}, `The ${name.toLowerCase()}`));
+    if (name === "Cut") continue;
+    // In a narrow window the model and the job are one line each, which unfolds.
+    const unfold = button("", { class: "lp-unfold", "aria-expanded": "false", onclick: () =>
+      unfold.setAttribute("aria-expanded", String(row.classList.toggle("lp-open"))) });
+    row.prepend(unfold);
+  }
+  const knobs = make("div", { class: "lp-side" }, rows.Cut, rows.Model, rows.Job);
   column.prepend(own.node);
-  const settings = fold("settings", { class: "lp-group lp-settings" }, column);
-  const remedies = make("div", { class: "lp-tries lp-remedies", hidden: true });
-  // In a narrow window the model, the axes, what fails and the picture stand alone: this unfolds the other findings.
-  const found = button("", { class: "lp-unfold", "aria-expanded": "false", onclick: () =>
-    found.setAttribute("aria-expanded", String(panel.columns.classList.toggle("lp-found"))) });
 
-  const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
-  const copies = model.get("exports").map((name) => button(name, { onclick: () => ask({ kind: "copy", name }) }));
-  const saves = ["SVG", "PNG"].map((name) => button(name, { title: "save the picture", onclick: () => figure.save(name.toLowerCase()) }));
+  const remedies = make("div", { class: "lp-tries lp-remedies" });
+  const found = fold("", { class: "lp-found" }, panel.cards, strip.ran);
   const line = make("input", { type: "text", class: "lp-state", spellcheck: "false", id: `${panel.uid}-line`, title: "lp.explorer and llamapar check take it too" });
   const open = openLink(model);
   line.addEventListener("change", () => ask({ kind: "restore", text: line.value }));
-  const copying = make("div", { class: "lp-copy" }, "copy as ", copies, "save as ", saves,
-    make("label", { for: line.id }, "this job as a line; paste one to bring it back"), line, open.node, text);
+  const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
+  const copies = model.get("exports").map((name) => button(name, { onclick: () => ask({ kind: "copy", name }) }));
+  const saves = ["SVG", "PNG"].map((name) => button(name, { title: "save the picture", onclick: () => figure.save(name.toLowerCase()) }));
+  const copying = fold("copy and save", { class: "lp-copy" }, make("div", { class: "lp-line" }, "copy as ", copies, "save the picture as ", saves),
+    make("label", { for: line.id }, "This job as a line. Paste one to bring it back."), line, open.node, text);
   const showCopied = async (message) => {
     if (message.kind !== "copied") return;
     text.hidden = false;
@@ -182,10 +168,11 @@ function render({ model, el }) {
     try { await navigator.clipboard.writeText(message.text); text.dataset.copied = "yes"; }
     catch { delete text.dataset.copied; } // no clipboard here: the text is there to select
   };
+  const foot = make("div", { class: "lp-foot" }, found, fold("more settings", { class: "lp-group lp-settings" }, column),
+    fold("compare", { class: "lp-compare" }, strip.pinned), copying, strip.steps);
   const picturing = Object.values(rows).filter((row) => row.dataset.tab); // the controls of a picture, above it
-  panel.main.append(doors.node, ...picturing, run.head, plan.head, steps.head, figure.node, run.tables, copying);
-  panel.columns.replaceChildren(rows.Job, rows.Axes, make("div", { class: "lp-top" }, status, found, settings, strip.steps),
-    strip.node, panel.cards, panel.main);
+  panel.main.append(tabs.node, inner.node, ...picturing, remedies, run.head, plan.head, steps.head, figure.node, run.tables);
+  panel.columns.replaceChildren(head.node, strip.node, make("div", { class: "lp-body" }, knobs, panel.main), foot);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
   let result = null;
@@ -214,7 +201,7 @@ function render({ model, el }) {
     if (inTab("plan")) drawFigure();
   };
   const showAnswers = () => {
-    strip.draw(model.get("answers"), payload().seq);
+    strip.draw(model.get("answers"), payload());
     const said = model.get("answers").line ?? "";
     if (!isActive(line)) line.value = said;
     open.show(said);
@@ -227,24 +214,30 @@ function render({ model, el }) {
     const more = running.result || running.state !== "running"; // than how far it is
     if (more && inRunTab()) drawFigure();
   };
-  const showRemedies = () =>
-    drawRemedies(remedies, { offered: model.get("offered"), payload: payload(), opened, apply: (k) => ask({ kind: "remedy", remedy: k }) });
+  const showRemedies = () => drawRemedies(remedies, { offered: model.get("offered"), payload: payload(), apply: (k) => ask({ kind: "remedy", remedy: k }) });
   const show = () => {
     const now = payload();
+    const { tab, preset, gpus, seq_len: tokens } = now.values;
     drawFigure(); // first: plotly measures the page, which the rest of this then changes, once
     panel.controls.show(now);
-    refill(status, [now.judged ? now.status : now.problem, now.gave], () => [now.judged ? make("b", {}, now.status) : sentence(now.problem),
-      now.gave ? make("span", { class: "lp-gave" }, ` ${now.gave}`) : ""]);
-    for (const [axis, giver] of givers) giver.setAttribute("aria-pressed", String(axis === now.values.gives));
-    status.dataset.ok = !now.ok ? "no" : now.fits ? "yes" : "unsure";
-    drawFindings(panel.cards, now, opened, fix, remedies, sentence);
-    if (now.judged) [found.disabled, found.textContent] = [!now.findings.length, now.findings.length === 1 ? "1 finding" : `${now.findings.length} findings`];
+    head.draw(now);
+    if (now.judged) {
+      product.textContent = now.status;
+      const count = now.findings.length;
+      found.firstChild.textContent = count ? `${count} finding${count > 1 ? "s" : ""}` : "no findings";
+    }
+    rows.Model.firstChild.textContent = `The model: ${preset === "custom" ? "no preset" : preset}`;
+    rows.Job.firstChild.textContent = `The job: ${inWords(gpus ?? "all")} GPUs, ${inWords(tokens ?? "?")} tokens`;
+    drawFindings(panel.cards, now, opened, fix, () => send({ tab: "memory" }));
+    remedies.hidden = tab !== "memory";
+    inner.node.hidden = !times.some(([name]) => name === tab);
+    tabs.show(inner.node.hidden ? tab : "time");
+    inner.show(tab);
     showRemedies();
     showAnswers();
-    doors.show(now.values.tab);
     text.hidden = true;
   };
-  const keeping = (draw) => () => keepFocus(panel.columns, status, draw);
+  const keeping = (draw) => () => keepFocus(panel.columns, head.status, draw);
   listen("change:payload", keeping(show));
   listen("change:running", showRun);
   listen("change:offered", keeping(showRemedies));

@@ -27,7 +27,7 @@ from llamapar.figures.plan import Mark
 from llamapar.rules.job_text import as_cli, exported
 from llamapar.rules.report import Report
 
-from .controls import DEFAULTS, DOORS, EXPLORER, TABS
+from .controls import DEFAULTS, EXPLORER, MAIN_TABS, TIMES
 from .line import PLAIN, is_line
 from .page import MOST_STEPS, Page, nth, source
 from .runner import Runner
@@ -51,9 +51,8 @@ class Explorer(Page[State]):
     _esm = source("page.js", "explorer.js", "run.js", "drop.js", "plan.js", "answers.js", "layer.js")
     _css = source("page.css")
     schema = traitlets.List(EXPLORER).tag(sync=True)
-    doors = traitlets.List([(door, [(tab, TABS[tab]) for tab in tabs]) for door, tabs in DOORS.items()]).tag(
-        sync=True
-    )
+    tabs = traitlets.List(list(MAIN_TABS.items())).tag(sync=True)
+    times = traitlets.List(list(TIMES.items())).tag(sync=True)
     exports = traitlets.List(list(EXPORT_TITLES.values())).tag(sync=True)
     running = traitlets.Dict().tag(sync=True)
     offered = traitlets.Dict().tag(sync=True)
@@ -232,7 +231,8 @@ class Explorer(Page[State]):
 
     def _now(self) -> View:
         outcome = self._state.outcome
-        lines = [str(outcome.report)] if outcome.report else []
+        lines = ["".join(text for text, _ in self._state.sentence)] if outcome.report else []
+        lines += [str(outcome.report)] if outcome.report else []
         lines += filter(None, (self.gave, self._state.published))
         if outcome.problem:
             lines.append(str(outcome.problem))

@@ -42,6 +42,14 @@ def ranks_in_words(values: Values) -> str:
     return f"{' · '.join(map(str, degrees.values()))} = {there}"
 
 
+def rank_within(rank: object, values: Values) -> object:
+    """`rank`, limited to a smaller layout; unchanged if the degrees are invalid."""
+    degrees = valid_degrees(values)
+    if degrees is None or not isinstance(rank, int) or rank < 0:
+        return rank
+    return rank % math.prod(degrees.values())
+
+
 @dataclass(frozen=True)
 class KeptNumbers:
     """The numbers to keep: the last valid layout, which a wrong number in a box does not change, and its
@@ -88,33 +96,34 @@ def also_changed(values: Values, changes: Values, last: KeptNumbers) -> Move:
     asked = gpus if "gpus" in changes and gpus else last.gpus
     if not axes and asked == last.gpus:
         return Move()
-    said = ", ".join(f"{axis} {last.degrees[axis]} → {degrees[axis]}" for axis in axes)
-    said = said or f"GPUs {last.gpus:,} → {asked:,}"
     more: Values = {}
     keeps = last.gpus
     others = math.prod(n for axis, n in degrees.items() if axis != giver)
+    blocked = giver not in changes and asked % others != 0
     if giver in changes:
         keeps = asked if "gpus" in changes else math.prod(degrees.values())
-    elif asked % others == 0:
+    elif not blocked:
         keeps = asked
         degrees[giver] = more[giver] = asked // others
-        if degrees[giver] != last.degrees[giver]:
-            said += f": {giver} {last.degrees[giver]} → {degrees[giver]}"
     before, world = (math.prod(each.values()) for each in (last.degrees, degrees))
-    if asked % others and giver not in changes:
+    if blocked:
         reason = f"at least {plural(others, 'GPU')}" if asked < others else f"a multiple of {others:,} GPUs"
+        moved = " and ".join(f"{axis.upper()} {degrees[axis]}" for axis in axes)
+        verb = "needs" if len(axes) == 1 else "need"
+        said = f"{moved} {verb} {reason}, so the job now has {world:,} instead of {asked:,}"
         if "gpus" in changes:
-            said += f", but {giver} can only give for {reason}"
-        else:
-            said += f" needs {reason}, so the job has {world:,} in place of {asked:,}"
-    elif axes and world == before:
-        said += f", still {world:,} GPUs"  # more than one, or no axis could have moved
-    elif axes:
-        said += f"; {before:,} → {plural(world, 'GPU')}"
+            said = f"{giver.upper()} cannot follow: the other axes need {reason}"
+    elif giver in more and degrees[giver] != last.degrees[giver]:
+        said = f"{giver.upper()} went from {last.degrees[giver]} to {degrees[giver]}, so the job "
+        said += f"{'keeps its' if world == before else 'now has'} {plural(world, 'GPU')}"
+    elif world == before:
+        said = f"The job keeps its {plural(world, 'GPU')}"
+    else:
+        said = f"The job now has {plural(world, 'GPU')} instead of {before:,}"
     if gpus is not None and "gpus" not in changes and world <= OPTIONS["gpus"].most:
         more["gpus"] = world
     batch, told = kept_batch(after, changes, last.degrees["dp"], degrees["dp"])
-    return Move(more | batch, said + told, keeps)
+    return Move(more | batch, f"{said}{told}.", keeps)
 
 
 def kept_batch(after: Values, changes: Container[str], before: int, dp: int) -> tuple[Values, str]:
@@ -127,11 +136,11 @@ def kept_batch(after: Values, changes: Container[str], before: int, dp: int) -> 
             continue
         if n * before % dp == 0:
             more[name] = n * before // dp
-            told += f"; {name} {n} → {more[name]}"
+            told += f"; {name} went from {n} to {more[name]}"
             continue
         each = 1 if name == "batch_per_dp" else after["micro_batch"] or 1
         more[name] = None
         if after["global_batch"] is None and is_count(each, "micro_batch"):
             more["global_batch"] = n * before * each
-        told += f"; {name} {n} would not be whole with dp {dp} and is emptied"
-    return more, told and f"{told}, still the same global batch"
+        told += f"; {name} {n} is not whole with DP {dp}, so it is empty now"
+    return more, told and f"{told}; the global batch stays"

@@ -18,7 +18,7 @@ from llamapar.place.schedule import fewer_micro_batches, schedule_of
 from llamapar.records.tables import Record, plural
 from llamapar.rules.report import Report
 
-from .answers import block_view, layer_steps, load, sequence_map
+from .answers import layer_steps, load, sequence_map
 
 MOST_OPERATIONS = 2**15
 """The Pipeline picture draws at most this many operations, which takes half a second."""
@@ -57,7 +57,6 @@ def pipeline(report: Report, values: Values) -> Record:
 
 
 RECORDS: dict[str, Callable[[Report, Values], Record]] = {
-    "block": block_view,
     "heads": lambda r, v: heads(r.job.model, r.job.layout, kv_replication=r.job.kv_replication),
     "vocab": lambda r, v: vocab(r.job.model, r.job.layout, padding=padding(r)),
     "sequence": sequence_map,

@@ -118,7 +118,14 @@ function keepFocus(root, next, draw) {
 
 // -- controls ----------------------------------------------------------------------------------
 
-const number = (text) => (/^-?\d{1,15}$/.test(text.trim()) ? Number(text) : text.trim() === "" ? null : text.trim());
+// A number as a box shows it is read back as that number; any other text goes to Python, which knows more forms.
+function number(text) {
+  const typed = text.trim();
+  const digits = typed.replaceAll(/(?<=^-?\d{1,3}(,\d{3})*),(?=\d{3}(,\d{3})*$)/g, "");
+  if (/^-?\d{1,15}$/.test(digits)) return Number(digits);
+  return typed === "" ? null : typed;
+}
+const inWords = (value) => (typeof value === "number" ? value.toLocaleString("en-US") : String(value ?? ""));
 const isActive = (node) => node.getRootNode().activeElement === node;
 
 function intControl(control, send, read = number, more = { inputmode: "numeric" }) {
@@ -126,7 +133,7 @@ function intControl(control, send, read = number, more = { inputmode: "numeric" 
   let value = null; // what belongs in the box, which keeps what is typed until the focus leaves it
   let timer = 0; // set while something typed is not sent yet
   const put = () => {
-    const text = value == null ? "" : String(value);
+    const text = inWords(value);
     if (input.value !== text) input.value = text;
   };
   const commit = () => {
@@ -152,22 +159,22 @@ function textControl(control, send) {
   return { ...built, nodes: [...built.nodes, list] };
 }
 
-function axisControl(control, send) {
+// A slider over steps that Python says, beside a box for any number.
+function sliderControl(control, send) {
   const box = intControl(control, send);
-  const slider = make("input", {
-    type: "range", min: 0, max: control.steps - 1, step: 1,
-    "aria-label": `${control.label} in powers of two`, "data-axis": control.name,
-  });
+  let steps = [];
+  const slider = make("input", { type: "range", min: 0, step: 1, "aria-label": `${control.label}, in steps`, "data-axis": control.name });
   slider.addEventListener("input", () => {
-    const value = 2 ** Number(slider.value);
+    const value = steps[slider.value];
     box.show(value);
     slider.setAttribute("aria-valuetext", String(value));
     send({ [control.name]: value });
   });
-  const show = (value) => {
+  const show = (value, now) => {
     box.show(value);
-    const step = Number.isInteger(value) && value > 0 ? Math.min(Math.round(Math.log2(value)), control.steps - 1) : 0;
-    if (Number(slider.value) !== step) slider.value = String(step);
+    steps = now.steps[control.name];
+    slider.max = steps.length - 1; // first: a slider holds no more than that
+    slider.value = Math.max(0, steps.findLastIndex((step) => step <= value));
     slider.setAttribute("aria-valuetext", String(value));
   };
   return { nodes: [slider, ...box.nodes], show };
@@ -216,7 +223,7 @@ function fileControl(control, load) {
 const WIDEST = 16; // characters of a choice that stand whole beside its label
 const isLong = ({ kind, options }) => kind === "choice" && options.some(([, label]) => label.length > WIDEST);
 
-const KINDS = { int: intControl, text: textControl, axis: axisControl, choice: choiceControl, bool: boolControl };
+const KINDS = { int: intControl, text: textControl, slider: sliderControl, choice: choiceControl, bool: boolControl };
 
 // Builds all groups; returns the column, its rows by name, and a function that shows values and marks the one that is wrong.
 function buildControls(schema, uid, send, load) {
@@ -236,8 +243,9 @@ function buildControls(schema, uid, send, load) {
     if (!row) return fold(group, { class: "lp-group", open, "data-tab": tab }, made);
     return rows[group] = make("div", { class: "lp-group lp-knobs", role: "group", "aria-label": group, "data-tab": tab }, made);
   });
-  const show = ({ values, problem }) => {
-    for (const [name, value] of Object.entries(values)) shows[name]?.forEach((put) => put(value));
+  const show = (now) => {
+    const { values, problem } = now;
+    for (const [name, value] of Object.entries(values)) shows[name]?.forEach((put) => put(value, now));
     for (const [name, box] of Object.entries(boxes).flatMap(([each, nodes]) => nodes.map((node) => [each, node])))
       for (const [key, value] of Object.entries(wrong)) name === problem?.field ? box.setAttribute(key, value) : box.removeAttribute(key);
     for (const group of groups) group.hidden = Boolean(group.dataset.tab) && group.dataset.tab !== values.tab;

@@ -29,16 +29,16 @@ from llamapar.rules.report import Report, check_job
 from llamapar.rules.severity import codes, severities_again
 from llamapar.rules.table import ERROR, WARNING
 
-from .answers import YES, Answer, answers, plain_finding, ranks_view, step_cost
+from .answers import YES, Answer, answers, job_in_words, plain_finding, ranks_view, sentence_of, step_cost
 from .bringing import controls_of
-from .comparing import compare_jobs
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_JOB, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .fitting import fitted, told
-from .holding import NOTHING, KeptNumbers, also_changed, ranks_in_words, valid_degrees
+from .holding import NOTHING, KeptNumbers, also_changed, rank_within, ranks_in_words
 from .line import PLAIN, read_line
 from .maps import RECORDS, padding
 from .runs import RunPlan, card, planned_run
 from .searching import question_of
+from .slider_steps import steps_of
 
 VIEW = ("tab", "rank", "time", "beside", "step", "gives")
 """Controls of what is looked at, or of what gives, which are no step to undo."""
@@ -132,7 +132,7 @@ class State:
         if "head_dim" not in changes and {"dim", "n_heads"} & changes.keys():
             values["head_dim"] = None
         if set(AXES) & changes.keys() and "rank" not in changes:
-            values["rank"] = _within(values["rank"], values)
+            values["rank"] = rank_within(values["rank"], values)
         if values["job"] and not _is_still(values, JOBS[values["job"]].job):
             values["job"] = ""
         after = replace(self, values=values, base=base, held=self.held.after(values))
@@ -159,7 +159,7 @@ class State:
         if after.base == meant.base:
             return after
         after = after.change(fitted(after.values, given, after.base.max_seq_len, after._errors))
-        gave = f"{after.base.name} in place of {meant.base.name}: {told(meant.values, after.values)}"
+        gave = f"{after.base.name} replaced {meant.base.name}: {told(meant.values, after.values)}."
         return replace(after, gave=gave, meant=meant if len(given) == 1 else None)
 
     def _errors(self, changes: Values) -> float:
@@ -297,19 +297,27 @@ class State:
             return ""
         _, memory, speed, _ = self.answers
         doubt = [] if memory.verdict == YES else [memory.text]  # it ran, so it fits
-        return JOBS[self.values["job"]].beside(", ".join([speed.text.rpartition(" · ")[2], *doubt]))
+        return JOBS[self.values["job"]].beside(", ".join([speed.text, *doubt]))
+
+    @cached_property
+    def sentence(self) -> list[tuple[str, str]]:
+        """What the chosen rank works on, or why the layout is refused, in pieces with their axes; empty
+        without a job.
+        """
+        report = self.outcome.report
+        try:
+            return sentence_of(report, self._read(("rank", "chunking"))) if report else []
+        except LlamaparError as problem:
+            return [(f"{problem.what}.", "")]
 
     @property
     def beside_pinned(self) -> Plain | None:
-        """The pinned job's answers, and their differences from this one."""
+        """The pinned job and its answers."""
         if not self.pinned:
             return None
-        other, report = self.pinned.outcome.report, self.outcome.report
+        other = self.pinned.outcome.report
         title = f"{other.job.model.name} {other.job.layout}" if other else self.pinned.status
-        shown: Plain = {"title": title, "differences": [], "why": ""}
-        if report and other:
-            shown |= compare_jobs((report, self.values), (other, self.pinned.values))
-        return shown | {"answers": [answer.as_dict() for answer in self.pinned.answers]}
+        return {"title": title, "answers": [answer.as_dict() for answer in self.pinned.answers]}
 
     def plan(self) -> RunPlan:
         """The plan of the Run tab, whichever tab is shown. Raises LlamaparError."""
@@ -334,6 +342,9 @@ class State:
             "ok": bool(report and report.ok and not problem),
             "status": ranks_in_words(self.values) if report else outcome.status,
             "gave": self.gave,
+            "about": job_in_words(report, self.values["job"]) if report else "",
+            "sentence": self.sentence,
+            "steps": steps_of(self.values, self.base),
             "judged": report is not None,
             "problem": card(problem, DEFAULTS) if problem else None,
             "findings": [plain_finding(f) for f in report.findings] if report else [],
@@ -382,11 +393,3 @@ def _is_still(values: Values, job: Job) -> bool:
     """Whether the controls still describe the job, whatever else they contain."""
     known = _settings(job) | _dims(job.model)
     return all(values[name] == value for name, value in known.items())
-
-
-def _within(rank: object, values: Values) -> object:
-    """`rank`, limited to a smaller layout; unchanged if the degrees are invalid."""
-    degrees = valid_degrees(values)
-    if degrees is None or not isinstance(rank, int) or rank < 0:
-        return rank
-    return rank % math.prod(degrees.values())

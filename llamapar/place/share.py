@@ -48,6 +48,20 @@ class Part:
         return self.whole // self.per
 
     @property
+    def count(self) -> str:
+        """Its size as a number of units: "16 of 128 query heads", "all 126 layers"; of a batch that is not
+        known "1/8 of the batch".
+        """
+        if self.word == BATCH_PART:
+            return self.text
+        word = f"query {self.word}" if self.axis == "tp" else self.word
+        whole = plural(self.size, word)
+        held = Fraction(sum(map(len, self.pieces)), self.per)
+        if held == self.size:
+            return whole if self.size == 1 else f"all {whole}"
+        return f"{int(held):,} of {whole}" if held.denominator == 1 else f"{float(held):.3g} of {whole}"
+
+    @property
     def text(self) -> str:
         """Its size in words: "1/8 of the heads", "8 of 126 layers", "all tokens", "the whole batch"."""
         # A Fraction compares exactly with 1 and 1/ways, and is printed as "1/8".
@@ -90,6 +104,20 @@ class Share:
     def parts(self) -> dict[str, Part]:
         """Axis → the rank's part of the dim that it cuts."""
         return {part.axis: part for part in (self.pp, self.tp, self.cp, self.dp)}
+
+    def phrases(self, rank: int) -> list[tuple[str, str]]:
+        """The sentence that says what the rank works on, in pieces, each with the axis that cuts it or ""."""
+        return [
+            (f"Rank {rank:,} computes ", ""),
+            (self.tp.count, "tp"),
+            (" in ", ""),
+            (self.pp.count, "pp"),
+            (", on ", ""),
+            (self.cp.count, "cp"),
+            (" of ", ""),
+            (self.dp.count, "dp"),
+            (".", ""),
+        ]
 
     @property
     def text(self) -> str:

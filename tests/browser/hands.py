@@ -92,13 +92,13 @@ def watch_agrees(notebook: Notebook, watched: Locator, name: str) -> bool:
 FOUND = """root => {
     const line = one => [one.querySelector("b"), one.querySelector(".lp-what"),
         one.querySelector(":scope > .lp-fix > button")].map(node => node?.textContent ?? "");
-    return [root.querySelector(".lp-status").dataset.ok, root.querySelector(".lp-state").value,
-        root.querySelector(".lp-unfold").textContent,
+    return [root.querySelector(".lp-state").value,
+        root.querySelector(".lp-found > summary").textContent,
         [...root.querySelectorAll(".lp-findings .lp-line.lp-one")].map(one =>
             [one.querySelector(".lp-mark").title, ...line(one)])];
 }"""
-ASKED = """(lambda p: [p.line, bool(p.payload["problem"]), p.offered.get("fixes", []), p.payload["findings"],
-    [a["text"] for a in p.answers["now"]]])(PANEL)"""
+ASKED = """(lambda p: [p.line, p.offered.get("fixes", []), p.payload["findings"],
+    [a["text"] + a["note"] for a in p.answers["now"]]])(PANEL)"""
 PARTS = ("code", "severity", "message", "why")
 ENDS = ("low_bytes", "high_bytes")
 Run = Callable[[str | list[str]], tuple[int, str, str]]
@@ -107,11 +107,11 @@ Run = Callable[[str | list[str]], tuple[int, str, str]]
 def check_agrees(panel: Panel, run: Run) -> bool:
     """What `llamapar check` and `llamapar memory` say of the panel's line; False where it has none.
 
-    Status, findings and fixes are those of the panel and of its page, and so are the bytes.
+    Findings and fixes are those of the panel and of its page, and so are the bytes.
     """
     asked = kernel(panel.notebook, ASKED.replace("PANEL", panel.name))
-    line, problem, offered, findings, answers = asked
-    ok, shown, many, lines = panel.root.evaluate(FOUND)
+    line, offered, findings, answers = asked
+    shown, many, lines = panel.root.evaluate(FOUND)
     refused = panel.answer.inner_text()  # a line that is refused stands in its box, to be mended
     assert shown == line or refused, f"the page shows the line {shown!r}, not {line!r}"
     if not line:
@@ -121,9 +121,9 @@ def check_agrees(panel: Panel, run: Run) -> bool:
     assert not err, f"{line}: {err}"
     told = json.loads(out)
     assert status == 1 - told["ok"]
-    assert (ok != "no") == (told["ok"] and not problem), f"{line}: the status is {ok}"
+    assert told["ok"] == ("error" not in [severity for severity, *_ in lines]), line
     count = len(told["findings"])
-    assert many == f"{count} finding{'s' * (count != 1)}", line
+    assert many == (f"{count} finding{'s' * (count != 1)}" if count else "no findings"), line
     own, theirs = ([[f[name] for name in PARTS] for f in each] for each in (findings, told["findings"]))
     assert own == theirs, line
     fixes = [[fix["text"] for fix in f["fixes"]] for f in told["findings"]]

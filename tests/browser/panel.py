@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import html
-import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from playwright.sync_api import Locator
 
 from browser.lab import Notebook, wait_until
-from llamapar.panels.controls import CLINIC, DOORS, EXPLORER
+from llamapar.panels.controls import CLINIC, EXPLORER, TIMES
 
 PATIENCE = 30.0
 """Seconds until a page that does not follow its kernel counts as frozen, on a machine that may be busy."""
@@ -46,23 +45,27 @@ SHOWN = """(root) => {
     const boxes = all("[data-control] :is(select, input:not([type=file]))").filter((node) => node !== typing);
     return {
         seq: Number(root.dataset.painted),
-        status: text("[role=status]"),
+        status: [text(".lp-product"), text("[role=status]")].join(" ").trim(),
+        head: text(".lp-head"),
+        sentence: text(".lp-sentence"),
         boxes: boxes.map((node) => [node.closest("[data-control]").dataset.control, node.type, shown(node)]),
-        tab: all(".lp-pictures [aria-selected=true]").map((tab) => tab.dataset.tab),
+        tab: all(".lp-tabs:not([hidden]) [aria-selected=true]").slice(-1).map((tab) => tab.dataset.tab),
         title: root.querySelector(".lp-heading")?.hidden ? "" : text(".lp-name"),
         codes: [...new Set(all(".lp-findings [data-code]").map((card) => card.dataset.code))],
         dimmed: Boolean(root.querySelector(".lp-findings.lp-kept")),
-        answers: all(".lp-answers .lp-part").map((part) => part.textContent),
+        answers: all(".lp-answers b").map((part) => part.textContent),
     };
 }"""
 KEPT = """(lambda p, a: {
     "judged": p.get("judged", True), "off": p["problem"] is not None,
     "values": p["values"], "seq": p["seq"],
-    "status": " ".join(filter(None, [p["status"], p.get("gave", "")])),
-    "said": [p["status"], p.get("gave", "")],
+    "status": " ".join(filter(None, [p["status"], p.get("gave") or p.get("about", "")])),
+    "said": [(p["problem"] or {}).get("what", ""), p.get("gave", "")],
+    "sentence": "" if p["problem"] else "".join(text for text, _ in p.get("sentence", [])),
+    "steps": p.get("steps", {}),
     "title": ((p["figure"] or {}).get("layout") or {}).get("title", {}).get("text", ""),
     "codes": [each["code"] for each in p.get("findings", []) if "code" in each],
-    "answers": [part for one in a.get("now", []) for part in one["text"].split(" · ")],
+    "answers": [one["text"] for one in a.get("now", [])],
 })(PANEL.get_state("payload")["payload"], PANEL.get_state().get("answers", {}))"""
 
 
@@ -74,17 +77,16 @@ FACES = {"lp-explorer": controls_of(EXPLORER), "lp-clinic": controls_of(CLINIC)}
 """By the kind of panel and the control's name how the page is told to show it."""
 
 
-def face(control: dict[str, Any], kind: str, value: Any) -> str:
-    """What a control shows of a value, by the kind of its element."""
+def face(control: dict[str, Any], kind: str, value: Any, steps: list[int]) -> str:
+    """What a control shows of a value, by the kind of its element. steps: of a slider."""
     if kind == "checkbox":
         return str(value is True).lower()
     if kind == "range":
-        if not isinstance(value, int) or value < 1:
-            return "0"
-        return str(min(round(math.log2(value)), control["steps"] - 1))
+        least = [k for k, step in enumerate(steps) if isinstance(value, int) and step <= value]
+        return str(least[-1] if least else 0)
     if kind == "select-one":
         return next((title for choice, title in control["options"] if choice == value), str(value))
-    return "" if value is None else str(value)
+    return "" if value is None else f"{value:,}" if type(value) is int else str(value)
 
 
 def plain(title: str) -> str:
@@ -93,11 +95,10 @@ def plain(title: str) -> str:
 
 
 def open_tab(root: Locator, tab: str) -> None:
-    """Through the door of a picture, and then by its own button, where the door has more than one."""
-    [door] = [question for question, tabs in DOORS.items() if tab in tabs]
-    root.locator(f'[data-door="{door}"]').click()
-    if len(DOORS[door]) > 1:
-        root.locator(f".lp-pictures [data-tab={tab}]").click()
+    """By the tab of a picture; those of a step stand in the tab Time."""
+    root.locator(f".lp-tabs [data-tab={'time' if tab in TIMES else tab}]").first.click()
+    if tab in TIMES:
+        root.locator(f".lp-inner [data-tab={tab}]").click()
 
 
 class Panel:
@@ -131,13 +132,14 @@ class Panel:
         wrong = [
             f"{name} shows {shown!r}, not {values[name]!r}"
             for name, kind, shown in page["boxes"]
-            if name in values and shown != face(self.faces[name], kind, values[name])
+            if name in values
+            and shown != face(self.faces[name], kind, values[name], kept["steps"].get(name, []))
         ]
         judged = kept["judged"]  # else what was said last stays, dimmed, and the status says why
-        unsaid = [said for said in kept["said"] if said not in page["status"]]
+        unsaid = [said for said in kept["said"] if said not in page["head"]]
         if not judged and (unsaid or not page["dimmed"]):
-            wrong.append(f"status is {page['status']!r}, without {unsaid}, or nothing is dimmed")
-        for part in ("seq", "status", "answers") if judged else ("seq",):
+            wrong.append(f"the head is {page['head']!r}, without {unsaid}, or nothing is dimmed")
+        for part in ("seq", "status", "sentence", "answers") if judged else ("seq",):
             if page[part] != kept[part]:
                 wrong.append(f"{part} is {page[part]!r}, not {kept[part]!r}")
         if page["tab"] and page["tab"] != [values["tab"]]:

@@ -71,12 +71,12 @@ def test_a_fix_then_the_open_tab_then_anything_else(explorer: Panel) -> None:
     box = explorer.control("tp")
     box.fill("16")
     explorer.settle("tp", lambda tp: tp == 16)
-    explorer.root.locator("[data-code=LP104]").get_by_title("apply this fix").first.click()
+    explorer.root.locator(".lp-repairs").get_by_title("apply this fix").first.click()
     explorer.settle("tp", lambda tp: tp == 8)
     explorer.open_tab("heads")
     explorer.control("preset", "select").select_option("llama3.1-8b")
     explorer.settle("preset", lambda preset: preset == "llama3.1-8b")
-    expect(explorer.root.get_by_role("status")).to_contain_text(re.compile("^8 · "))
+    expect(explorer.root.locator(".lp-product")).to_have_text(re.compile("^8 · "))
 
 
 def test_a_line_with_a_word_too_many_is_mended_by_its_button(explorer: Panel) -> None:

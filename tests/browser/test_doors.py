@@ -99,7 +99,7 @@ def test_the_course_of_a_wheel_opens_and_runs(installed: Environment, page: Page
 
 @pytest.mark.parametrize(
     ("words", "shows"),
-    [((), "16384"), (("llama3-70b", "--tp", "8", "--dp", "8", "--gpus", "64"), "64")],
+    [((), "16,384"), (("llama3-70b", "--tp", "8", "--dp", "8", "--gpus", "64"), "64")],
 )
 def test_the_explorer_of_a_wheel_opens_alone(
     installed: Environment, page: Page, words: tuple[str, ...], shows: str

@@ -139,11 +139,11 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     slider = page.locator("input[data-axis=tp]").first
     slider.press("ArrowRight")  # before Python is there: it waits
     watched.ready()
-    expect(page.locator(".lp-status").first).to_contain_text("16 · 16 · 16 · 4 = ", timeout=WAIT)
+    expect(page.locator(".lp-product")).to_have_text(re.compile("^16 · 16 · 16 · 4 = "), timeout=WAIT)
     slider.press("ArrowLeft")
-    expect(page.locator(".lp-status").first).to_contain_text("8 · 16 · 16 · 8 = ", timeout=WAIT)
+    expect(page.locator(".lp-product")).to_have_text(re.compile("^8 · 16 · 16 · 8 = "), timeout=WAIT)
     slider.press("ArrowLeft")
-    expect(page.locator(".lp-status").first).to_contain_text("4 · 16 · 16 · 16 = ", timeout=WAIT)
+    expect(page.locator(".lp-product")).to_have_text(re.compile("^4 · 16 · 16 · 16 = "), timeout=WAIT)
     expect(page).to_have_url(re.compile("--tp%204"))  # the line comes with the answers, after the picture
     open_tab(page.locator(".llamapar").first, "plan")
     search = page.locator(".lp-search")
@@ -156,7 +156,7 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     expect(page.locator(".lp-run")).to_contain_text("a run needs PyTorch and threads")
     assert watched.serious() == []
     page.reload()
-    expect(page.locator(".lp-status").first).to_contain_text("4 · 16 · 16 · 16 = ", timeout=WAIT)
+    expect(page.locator(".lp-product")).to_have_text(re.compile("^4 · 16 · 16 · 16 = "), timeout=WAIT)
 
     page.get_by_role("link", name="Clinic").click()
     watched.ready()
@@ -231,12 +231,12 @@ def test_a_link_shows_its_own_job_alone_or_says_that_it_cannot_be_read(
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.add_init_script(
         """window.seen = []; new MutationObserver(() => {
-            const status = document.querySelector("#panel:not([hidden]) .lp-status");
+            const status = document.querySelector("#panel:not([hidden]) .lp-product");
             if (status) window.seen.push(status.textContent);
         }).observe(document, { childList: true, subtree: true, attributes: true, characterData: true });"""
     )
     page.goto(f"{address}{LINK}")
-    said, status = page.locator("#python"), page.locator(".lp-status")
+    said, status = page.locator("#python"), page.locator(".lp-product")
     expect(said).to_have_text("Python is loading, and then what this link says")
     expect(status).to_be_visible(timeout=WAIT)
     expect(said).to_have_text("Python is ready")

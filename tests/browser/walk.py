@@ -83,7 +83,7 @@ def load(box: Locator, draw: Draw) -> None:
 
 
 KINDS: dict[str, list[tuple[str, Callable[[Locator, Draw], None]]]] = {
-    "axis": [("input[type=range]", slide), ("input[type=text]", type_in)],
+    "slider": [("input[type=range]", slide), ("input[type=text]", type_in)],
     "int": [("input[type=text]", type_in)],
     "text": [("input[type=text]", type_in)],
     "choice": [("select", choose)],
@@ -178,8 +178,8 @@ def acts() -> list[Act]:
         ("own files", "", ".lp-own input[type=file]", bring),
         ("own text", "", ".lp-own textarea", paste),
         ("line", "", ".lp-state", restore),
-        ("keys in the doors", "", ".lp-tabs [data-door][aria-selected=true]", walk_tabs),
-        ("keys in the pictures", "heads", ".lp-pictures [aria-selected=true]", walk_tabs),
+        ("keys in the tabs", "", ".lp-tabs [aria-selected=true]", walk_tabs),
+        ("keys in a step's", "layer", ".lp-inner [aria-selected=true]", walk_tabs),
     ]
     for tab in TABS:
         others += [(f"{act.__name__} in {tab}", tab, "", act) for act in (press, press, unfold, point)]
