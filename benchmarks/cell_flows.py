@@ -29,8 +29,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import torch.distributed
-
 import _page
 
 FLOWS = Path(__file__).with_suffix(".toml")
@@ -49,8 +47,6 @@ def answer(flow: Flow) -> tuple[dict[str, Any], float]:
 
     from llamapar import jupyter
 
-    if torch.distributed.is_initialized():  # an earlier flow's
-        torch.distributed.destroy_process_group()
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
     found: list[Any] = []

@@ -72,8 +72,7 @@ def test_a_row_has_names_that_exist_and_sources_that_can_be_read(name: str) -> N
     assert f.layer_split is None or f.layer_split in LAYER_SPLITS
     assert f.chunking is None or f.chunking in CHUNKINGS
     assert isinstance(f.padding, Padding)
-    assert set(f.zero) | set(f.zero_elsewhere) <= {0, 1, 2, 3}
-    assert not set(f.zero) & set(f.zero_elsewhere)
+    assert set(f.zero) <= {0, 1, 2, 3}
     assert set(f.axes) <= set(lp.AXES)
     fields = set(Habits.__dataclass_fields__) | set(Framework.__dataclass_fields__)
     for field, source in f.sources.items():

@@ -504,7 +504,7 @@ def test_layers_per_stage_may_be_given() -> None:
     [
         ({"tp": 16}, {}, r"tp=16 does not divide n_kv_heads=8(.|\n)*tp=8(.|\n)*kv_replication=True"),
         ({"pp": 4}, {"schedule": "zbv"}, r"^ZBV with virtual_stages=1\n  why  it has 2 on each rank"),
-        ({"pp": 4}, {"nc": 4}, r"^nc=4 with 1F1B"),
+        ({"pp": 4}, {"nc": 4}, r"^nc=4 with schedule=1f1b"),
         ({}, {"framework": "torchtitan@soon"}, r"'soon' is no date(.|\n)*torchtitan@2025-06-01"),
         ({}, {"regather": True}, r"argument='regather' is not known"),
         (

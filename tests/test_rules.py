@@ -397,6 +397,8 @@ def judged_as_the_framework_does(code: str, name: str) -> None:
         assert severity == ((speaks and (example.severity if lp.FRAMEWORKS[name].trains else NOTE)) or None)
     elif verdict.verdict == NA and code == "LP001":
         assert severity == WARNING  # it makes another dp of the GPUs, and runs
+    elif code in ("LP301", "LP303") and lp.FRAMEWORKS[name].layer_split == "equal":
+        assert severity == ERROR  # its split refuses layers that do not divide
     elif code == "LP502" and name == "distributed-llama":
         assert severity == NOTE  # its README promises, its code does not check
     elif (
@@ -418,7 +420,7 @@ def judged_as_the_framework_does(code: str, name: str) -> None:
         assert verdict.message or verdict.note
 
 
-OF_FACTS = ("LP002", "LP402", "LP404")
+OF_FACTS = ("LP002", "LP302", "LP401", "LP402", "LP403", "LP404")
 """Numbers that contradict one another, whoever is to run them."""
 
 

@@ -17,7 +17,7 @@ ROWS: dict[str, dict[str, str]] = {
         CLEAR: "LP203",
     },
     "torchtitan": {
-        CLEAR: "LP001 LP101 LP104 LP201 LP202 LP203 LP205 LP302 LP304 LP305 LP306",
+        CLEAR: "LP001 LP101 LP104 LP201 LP202 LP203 LP205 LP302 LP304 LP305 LP306 LP401",
         WORKS: "LP103 LP301 LP303",
         FORWARD: "LP105",
         NA: "LP106",

@@ -100,7 +100,8 @@ PLAIN: Mapping[str, Command] = {
         "--global-batch 2048 --recompute none --explain\n"
         "  llamapar cost --model llama3.1-8b --dp 8 --zero 3 --seq-len 8192 --gpu a100-80gb --json\n"
         "  llamapar cost --config train.toml --launch run.slurm",
-        exits="0 estimated, 1 the files leave facts open",
+        exits="0 estimated, 1 it does not fit the GPU, or the files leave facts open",
+        ok="fits",
         positional=MODEL_WORD,
         needs={"seq_len": _seq_len("cost", "the time of a step grows with it")},
         below=_reasons,

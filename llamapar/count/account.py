@@ -15,8 +15,9 @@ from llamapar.describe.job import Job
 from llamapar.describe.keywords import MemoryKeywords
 from llamapar.describe.layout import AXES, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
+from llamapar.describe.options import Values
 from llamapar.errors import Choice, LayoutError, one_of
-from llamapar.frameworks import FRAMEWORKS, Framework, habits_of, recompute_of, split_of
+from llamapar.frameworks import FRAMEWORKS, Framework, as_run, habits_of, recompute_of, split_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.place.orders import ORDERS
 
@@ -65,8 +66,8 @@ def memory(
     mode, dtype = recompute_of(judge, options["recompute"]), one_of("dtype", options["dtype"], TRAINED)
     seq_len, micro_batch = options["seq_len"], options["micro_batch"]
     found, held, padding = hardware(options["gpu"]), options["master_weights"], options["padding"]
-    batch = options["global_batch"]
-    job = Job.of(model, layout, seq_len=seq_len, micro_batch=micro_batch, global_batch=batch)
+    facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
+    job = as_run(judge, Job.of(model, layout, **facts))
     m, lay = job.model, job.layout
     many = micro_batches_of(job)
     how = f"seq_len={seq_len}, micro_batch={micro_batch}: exact accounting, recompute {mode}"
@@ -78,13 +79,13 @@ def memory(
             one,
             seq_len=seq_len,
             micro_batch=micro_batch,
-            kv_replication=options["kv_replication"],
+            kv_replication=job.kv_replication,
             padding=padded if padding is None else padding,
             layer_split=options["layer_split"] or split,
             cp_method=options["cp_method"] or method,
             dtype=dtype,
             regather=regather,
-            placement=ORDERS[options["schedule"]].placement,
+            placement=ORDERS[job.schedule].placement,
         )
     )
 
@@ -101,9 +102,9 @@ def memory(
             options["grad_dtype"] or (dtype if habits.grads_in_dtype or not wide else "float32"),
             really,
             options["kernels"] or habits.kernels,
-            options["schedule"],
+            job.schedule,
             many,
-            options["nc"],
+            job.nc,
             wide,
         )
         return one, exact(sizes, account, habits, some)
@@ -132,6 +133,10 @@ def memory(
         open_facts,
         saves=tuple(one_of("saves", one, SAVES) for one in options["saves"]),
     )
+
+
+_JOB = ("seq_len", "micro_batch", "global_batch", "kv_replication", "schedule", "nc")
+"""Options of `memory` that its job has as they are given."""
 
 
 @lru_cache(maxsize=64)

@@ -61,11 +61,13 @@ def state_terms(sizes: Sizes, hold: StageHold, account: Account, habits: Habits)
     shard = layout.dp_shard * layout.cp
     item, grad = sizes.item, BYTES[account.grad_dtype]
     fsdp = layout.zero == 3
+    # Its sharded parameters are then float32 themselves, so there is no second copy of them.
+    one_copy = fsdp and not habits.sharded_copies
     inputs = {
         "params": sizes.params(hold),
         # fully_shard cuts each tensor by rows; Megatron's and DeepSpeed's optimizers cut one flat buffer
         # of all.
-        "own": sizes.params(hold, shard, by_row=fsdp) if layout.zero else sizes.params(hold),
+        "own": sizes.params(hold, shard, by_row=one_copy) if layout.zero else sizes.params(hold),
         "item": item,
         "grad": grad,
         # States are as wide as the master weights, which are float32 or the parameters themselves.
@@ -79,15 +81,17 @@ def state_terms(sizes: Sizes, hold: StageHold, account: Account, habits: Habits)
         inputs["waiting"] = item if habits.unreduced_in_dtype else grad
         inputs["unreduced"] = unreduced_gradients(sizes, hold, account.schedule)
     inputs["buckets"] = item if layout.zero in habits.buckets and shard * layout.dp_replicate > 1 else 0
-    source = _FSDP if fsdp else _ZERO
-    # FSDP's sharded parameters are in float32 themselves, so it has no second copy of them.
-    master = item < 4 and not fsdp and account.master_weights
+    source = _FSDP if one_copy else _ZERO
+    master = item < 4 and not one_copy and account.master_weights
+    parameters = "params * item"
+    if fsdp:
+        parameters = "own * wide" if one_copy else "own * item"
     # A term that does not apply has the formula "0" and is dropped later, so the order is the same for
     # all trainers.
     rows = [
         (
             "parameters",
-            "own * wide" if fsdp else "params * item",
+            parameters,
             source if fsdp else "bytes of the dtype",
         ),
         ("gradients", "own * grad" if layout.zero >= 2 else "params * grad", source),

@@ -207,6 +207,7 @@ class Job(Fields, word="job field"):
             "tokens_got": (self.batch_per_dp or 0) * lay.dp * seq,
             "tokens_per_micro_batch": batch * seq,
             "batch_unit": lay.dp * batch,
+            "unit_tokens": lay.dp * batch * seq,
             "token_unit": self.token_unit,
             "vocab_padded": padded,
             "vocab_local": -(-padded // lay.tp),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import date
 
+from llamapar.describe.job import Job
 from llamapar.describe.options import offer
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.errors import LayoutError, one_of, shown
@@ -106,6 +107,26 @@ def recompute_of(judge: Framework | None, said: str | None) -> str:
 def split_of(judge: Framework | None, said: str | None = None) -> str:
     """How layers are divided over stages: what a call says, else as the framework does, else as the paper."""
     return said or (judge and judge.layer_split) or "balanced ends"
+
+
+def as_run(judge: Framework | None, job: Job) -> Job:
+    """The job that memory and time are counted of: what its trainer really runs.
+
+    That is with the DP that it derives, and with KV heads copied where it copies them. Unless
+    the trainer is known to refuse it, an interleaved pipeline takes any number of micro-batches, as Llama 3's
+    flexible schedule does.
+    """
+    ran = judge.as_run(job) if judge else job
+    lay, many = ran.layout, ran.n_micro_batches
+    if not many or ran.schedule != "1f1b" or lay.virtual_stages == 1 or lay.pp == 1:
+        return ran
+    in_rounds = many % max(1, many // lay.pp) == 0
+    refused = judge is not None and judge.case("LP306", ran) is not None
+    if in_rounds or refused:
+        return ran
+    # A last round that is shorter than the pipeline would make ranks wait for one another.
+    whole = next(n for n in range(lay.pp, many + 1) if many % n == 0 or many % n >= lay.pp)
+    return ran.replace(schedule="flexible", nc=whole)
 
 
 def padding_rule(value: str | Padding | None) -> Padding:

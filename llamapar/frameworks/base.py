@@ -30,6 +30,9 @@ UNKNOWN = "not known"
 VERDICTS = (WORKS, ADAPTS, CLEAR, INIT, FORWARD, SAVE, SILENT, NA, UNKNOWN)
 """All verdicts on a layout to which a rule applies, from best to worst; then the unknown."""
 
+_OF_SPLITS = ("LP301", "LP303")
+"""The rules on how layers divide over stages."""
+
 FAILS = frozenset((CLEAR, INIT, FORWARD, SAVE, SILENT))
 """Verdicts after which a run does not start or cannot be trusted."""
 
@@ -210,9 +213,8 @@ class Framework:
     order: its rank order, fastest axis first. chunking: how CP cuts the sequence.
     layer_split: a name of `splits.LAYER_SPLITS`; None without a pipeline, or if its rule is not one of those.
     axes: the axes that it can cut by. layer_splits: further splits that a setting selects. zero: its ZeRO
-    stages; zero_elsewhere: those of another engine of it, which a plan does not offer. interleaves: whether
-    a pipeline rank may have several stages. hsdp: whether groups of DP ranks may each hold all shards.
-    sources: of the row, by field name.
+    stages. interleaves: whether a pipeline rank may have several stages. hsdp: whether groups of DP ranks may
+    each hold all shards. sources: of the row, by field name.
     trains: False if it only serves, and so needs no memory for training.
     parts: folder → the part of the framework whose code it holds, if parts judge a layout separately.
     runs: the job that it really runs, if it silently changes the layout; LP001 reports that.
@@ -235,7 +237,6 @@ class Framework:
     layer_splits: tuple[str, ...] = ()
     axes: tuple[str, ...] = AXES
     zero: tuple[int, ...] = (0, 1, 2, 3)
-    zero_elsewhere: tuple[int, ...] = ()
     interleaves: bool = True
     hsdp: bool = True
     sources: Mapping[str, Source] = field(default_factory=dict)
@@ -255,7 +256,18 @@ class Framework:
 
         LP001 compares the given layout with the GPUs, so it judges the given one.
         """
-        return job if code == "LP001" else self.runs(job)
+        if code == "LP001":
+            return job
+        ran = self.runs(job)
+        if code in _OF_SPLITS and self.layer_split == "equal" and ran.layer_split is None:
+            return ran.replace(layer_split="equal")
+        return ran
+
+    def as_run(self, job: Job) -> Job:
+        """The job that memory and time are counted of: what really runs, with the KV heads that it copies."""
+        ran = self.runs(job)
+        case = self.case("LP104", ran) if ran.kv_replicas > 1 and not ran.kv_replication else None
+        return ran.replace(kv_replication=True) if case and case.verdict == ADAPTS else ran
 
     def as_paper(self, code: str) -> bool:
         """Whether the paper's own semantics judge a rule, because nothing is known of this framework's."""
@@ -268,9 +280,9 @@ class Framework:
 
     def settled(self, layout: Layout) -> Layout:
         """The layout as it runs: with a ZeRO stage that the trainer has, and without SP if it has none."""
-        # The largest stage up to the one that is asked for, if no other engine of it has that one. FSDP has
-        # no stage below 2; it keeps parameters gathered in a pipeline, and else gathers them again.
-        below = [stage for stage in (*self.zero, *self.zero_elsewhere) if stage <= layout.zero]
+        # The largest stage up to the one that is asked for. FSDP has no stage below 2; it keeps parameters
+        # gathered in a pipeline, and else gathers them again.
+        below = [stage for stage in self.zero if stage <= layout.zero]
         least = min(self.zero) if layout.pp > 1 else max(self.zero)
         sp = layout.sequence_parallel if self.habits.sp or not layout.sp else False
         return layout.replace(zero=max(below, default=least), sequence_parallel=sp)

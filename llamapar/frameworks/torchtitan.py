@@ -216,5 +216,21 @@ TORCHTITAN = trainer(
         ),
         LP305=TORCH_1F1B,
         LP306=(TORCH_ROUNDS, TORCH_ROUNDS_FIT),
+        LP401=(
+            Evidence(
+                CLEAR,
+                "training.num_tokens_per_train_step ({global_tokens}) must be divisible by the number of "
+                "tokens processed globally in one gradient accumulation iteration ({unit_tokens}).",
+                "torchtitan/trainer.py:419-425",
+                since=TOKENS,
+            ),
+            Evidence(
+                CLEAR,
+                "global batch size must be multiple of local batch size times data-parallel degree "
+                "({global_batch} % ({batch} * {dp}) != 0)",
+                "torchtitan/trainer.py `Trainer.__init__`",
+                at="8e879cb31d20de5d9872ec97c0f00eaa2c95be20",
+            ),
+        ),
     ),
 )

@@ -57,6 +57,8 @@ class Habits:
         layer travels as one.
     reduces: when gradients are reduced under ZeRO 2 and 3: EACH, LAST or LAST_IN_PIPELINE.
     unreduced_in_dtype: until then they have the dtype of parameters, not that of the sums.
+    sharded_copies: under ZeRO 3, shards of the parameters in their dtype stand beside those in float32, both
+        cut from flat buffers; else the float32 shards, of whole rows, are the parameters.
     sources: of these choices, by field name.
     """
 
@@ -87,6 +89,7 @@ class Habits:
     gathers_alone: int = 0
     reduces: str = LAST_IN_PIPELINE
     unreduced_in_dtype: bool = False
+    sharded_copies: bool = False
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False)
 
     def source(self, name: str) -> str:

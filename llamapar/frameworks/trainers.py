@@ -49,9 +49,8 @@ def _features(found: Framework) -> dict[str, tuple[Evidence, ...]]:
     def lacks(job: Job) -> bool:
         # ZeRO 1 is our default and not always a wish, so a trainer without it runs what it has.
         lay = job.layout
-        return (lay.zero > 1 and lay.zero not in (*found.zero, *found.zero_elsewhere)) or (
-            lay.virtual_stages > 1 and not found.interleaves
-        )
+        lacks_stage = lay.zero > 1 and lay.zero not in found.zero
+        return lacks_stage or (lay.virtual_stages > 1 and not found.interleaves)
 
     one = "" if found.interleaves else "; a pipeline rank has one stage"
     note = f"of ZeRO it has {', '.join(map(str, found.zero))}{one}"

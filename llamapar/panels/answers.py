@@ -23,12 +23,12 @@ from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures import View
 from llamapar.figures.rank_grid import all_ranks
-from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, split_of
+from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, as_run, split_of
 from llamapar.place import HeadMap, TradeMap, ranks, sequence
 from llamapar.place.schedule import MAX_ACTIONS, fewer_micro_batches, schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
 from llamapar.records.tables import Plain, human, plural
-from llamapar.rules.memory_rule import Load, account, copies_heads, load_of
+from llamapar.rules.memory_rule import Load, account, load_of
 from llamapar.rules.report import Finding, Report
 from llamapar.rules.table import MEMORY, NOTE
 from llamapar.timing.cost import Cost, cost_of
@@ -180,19 +180,18 @@ def _shorter_schedule(job: Job, operations: int) -> list[Choice]:
 @lru_cache(maxsize=512)
 def step_cost(job: Job, judge: Framework | None) -> Cost:
     """The time of a step, cached. Raises LlamaparError."""
-    copies = job.kv_replication or copies_heads(job, judge)
     return cost_of(
-        with_timed_schedule(job).replace(kv_replication=copies),
+        with_timed_schedule(as_run(judge, job)),
         Conditions.of_job(job, judge),
         split_of(judge, job.layer_split),
-        job.nc,
     )
 
 
 @lru_cache(maxsize=512)
 def traffic_of(job: Job, judge: Framework | None, rank: int) -> Traffic:
     """The bytes that a rank sends in a step, cached. Raises LlamaparError."""
-    job, lay = with_timed_schedule(job), job.layout
+    job = with_timed_schedule(as_run(judge, job))
+    lay = job.layout
     many = micro_batches_of(job)
     table = schedule_of(job.schedule, lay.pp, lay.virtual_stages, many, job.nc)
     return traffic(
@@ -202,7 +201,7 @@ def traffic_of(job: Job, judge: Framework | None, rank: int) -> Traffic:
         seq_len=sequence_of(job),
         global_batch=job.global_batch or many * lay.dp,
         dtype="bfloat16",
-        kv_replication=job.kv_replication or copies_heads(job, judge),
+        kv_replication=job.kv_replication,
         padding=job.padding or (judge.padding if judge else None),
         cp_method=job.cp_method or "all_gather",
         schedule=table,
@@ -237,7 +236,7 @@ def sequence_map(report: Report, values: Values) -> SequenceMap | TradeMap:
     apart = documents_of(values["documents"], seq_len)
     found = sequence(lay, seq_len, chunking=values["chunking"], documents=apart)  # type: ignore[arg-type]
     if CpMethod.of(job.cp_method or "all_gather", lay.cp).heads > 1:
-        copies = job.kv_replication or copies_heads(job, report.judge)
+        copies = as_run(report.judge, job).kv_replication
         return HeadMap(job.model, lay.tp, copies).traded(found, job.cp_method or "")
     step = values["step"] if job.cp_method == "ring" else 0
     return found.at(min(step, lay.cp) - 1) if step and lay.cp > 1 else found
@@ -252,7 +251,7 @@ def layer_steps(report: Report, values: Values) -> LayerSteps:
         sequence_of(job),
         job.micro_batch or 1,
         Conditions.of_job(job, judge),
-        job.kv_replication or copies_heads(job, judge),
+        as_run(judge, job).kv_replication,
         values["rank"],
     )
     return found.at(min(values["step"] or 0, len(found.steps)))
@@ -328,7 +327,7 @@ def sentence_of(report: Report, values: Values) -> list[tuple[str, str]]:
         global_batch=job.sequences,
         chunking=values["chunking"],
         layer_split=split_of(judge, job.layer_split),
-        kv_replication=job.kv_replication or copies_heads(job, judge),
+        kv_replication=as_run(judge, job).kv_replication,
     )
     assert record.share is not None  # of a model
     return record.share.phrases(record.rank)

@@ -17,7 +17,7 @@ from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, OFFERED, Gpu
 from llamapar.describe.job import Job
 from llamapar.describe.models import ModelConfig
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import ADAPTS, FRAMEWORKS, Framework
+from llamapar.frameworks import FRAMEWORKS, Framework, as_run
 from llamapar.records.tables import Plain, cut
 
 from .repairs import ERROR, NOTE, WARNING
@@ -34,7 +34,7 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
 
     Without a sequence length, the model's longest counts. Raises LayoutError.
     """
-    job = judge.runs(job) if judge else job
+    job = as_run(judge, job)
     # `memory` asks for a global batch, a Job may know its micro-batches instead; one follows from the
     # other.
     many, batch = job.n_micro_batches, job.micro_batch or 1
@@ -48,7 +48,7 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
         recompute=job.recompute,
         schedule=job.schedule,
         nc=job.nc,
-        kv_replication=job.kv_replication or copies_heads(job, judge),
+        kv_replication=job.kv_replication,
         padding=job.padding,
         layer_split=job.layer_split,
         grad_dtype=job.grad_dtype,
@@ -57,12 +57,6 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
         framework=judge,
         **settings,
     )
-
-
-def copies_heads(job: Job, judge: Framework | None) -> bool:
-    """Whether the judge holds KV heads on several ranks without being asked."""
-    case = judge.case("LP104", job) if judge and job.kv_replicas > 1 else None
-    return case is not None and case.verdict == ADAPTS
 
 
 @dataclass(frozen=True)
@@ -264,7 +258,7 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     several = f"by stage {', '.join(by_stage)} GiB; " if len(stages) > 1 else ""
     again = f"recompute={job.recompute}" if job.recompute else "no recompute given"
     counted = f"seq_len={job.seq_len} micro_batch={job.micro_batch or 1} {again}"
-    decides = found.memory.narrows or "an estimate is no nearer than that"
+    decides = _narrows(found)
     if "zero" in job.saves:
         decides = "the stage of ZeRO would decide it, in the file that sets it"
     serves = "" if judge is None or judge.trains else f", of training, which {judge.title} does not do"
@@ -279,11 +273,25 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     }
 
 
+def _narrows(found: Load) -> str:
+    """The open fact that narrows a range most."""
+    return found.memory.narrows or "an estimate is no nearer than that"
+
+
+WIDE = 2
+"""How many times its low end the high end of a range may be, for GPUs to be named that hold it."""
+
+
 def _there(found: Load, gpu: Gpu | None) -> str:
     """What the named GPU has, or which known GPUs would do."""
     if gpu is not None:
         return f"{gpu} has {gpu.hbm_bytes / GIB:.2f}"
     fits, perhaps = (", ".join(holding(found, outcome)) for outcome in (FITS, UNDECIDED))
+    if not fits and not perhaps:
+        return "no GPU that is known holds that"
+    figure = found.memory.figure()
+    if figure.high > WIDE * figure.low:
+        return f"that range is too wide to name GPUs: {_narrows(found)}"
     if fits:
         return f"that fits {fits}" + (f", perhaps {perhaps}" if perhaps else "")
-    return f"that may fit {perhaps}" if perhaps else "no GPU that is known holds that"
+    return f"that may fit {perhaps}"

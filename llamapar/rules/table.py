@@ -195,6 +195,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "embedding and head counted as a layer each, there is work for {effective_layers} stages",
         repairs=lambda j: [{"virtual_stages": 1}],
         layouts_first=True,
+        of_facts=True,
     ),
     Rule(
         "LP303",
@@ -278,6 +279,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         repairs=lambda j: multiples(
             "global_batch", j.global_batch, repairs.product(j.layout.dp, j.micro_batch)
         ),
+        of_facts=True,
     ),
     Rule(
         "LP402",
@@ -296,6 +298,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "batch_per_dp={batch_per_dp} is not a multiple of micro_batch={micro_batch}",
         "a DP group cuts its sequences into whole micro-batches",
         repairs=lambda j: multiples("batch_per_dp", j.batch_per_dp, j.micro_batch or 1),
+        of_facts=True,
     ),
     Rule(
         "LP404",

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Unpack
 
 from llamapar.count.flops import flops_a_token
-from llamapar.count.terms import Term
+from llamapar.count.terms import GIB, TOO_MUCH, Memory, Term
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.hardware import Gpu, hardware
 from llamapar.describe.job import Job
@@ -23,11 +23,13 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import Values, offer
 from llamapar.errors import LayoutError, real
+from llamapar.frameworks import as_run, habits_of, split_of
 from llamapar.frameworks import framework as find_framework
-from llamapar.frameworks import habits_of, split_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
+from llamapar.rules.memory_rule import memory_of
 from llamapar.rules.report import check_job
+from llamapar.rules.table import ERROR
 
 from .layer import FLASH, PRECISIONS, Conditions, Pass
 from .profiles import Spread, spread_of
@@ -48,12 +50,11 @@ offer("flash", ("fa3", *FLASH))
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The inputs of a step: a job under conditions, its layer split, and nc of the flexible schedule."""
+    """The inputs of a step: a job under conditions, and its layer split."""
 
     job: Job
     how: Conditions
     split: str | Sequence[int]
-    nc: int | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,6 +100,17 @@ class Cost(Record):
         alone = f"{slow:.3g} s if each parameter is gathered alone, as by {ONE_BY_ONE}"
         return "; ".join([self.spread.why] * bool(self.spread.why) + [alone] * (slow > self.interval[1]))
 
+    @cached_property
+    def memory(self) -> Memory:
+        """The memory of the same job on the same GPU. Raises LayoutError."""
+        trainer = self.asked.how.trainer
+        return memory_of(self.asked.job.replace(gpu=self.gpu), find_framework(trainer) if trainer else None)
+
+    @property
+    def fits(self) -> bool:
+        """False if the step cannot run, because eight of ten runs need more memory than the GPU has."""
+        return self.memory.outcome != TOO_MUCH
+
     @property
     def tokens_per_second_per_gpu(self) -> float:
         return self.tokens / self.step_seconds / self.layout.world
@@ -131,7 +143,7 @@ class Cost(Record):
         own = {name: value for name, value in changes.items() if name in Conditions.__dataclass_fields__}
         others = {name: value for name, value in changes.items() if name not in layout | own}
         job = job.replace(layout=job.layout.replace(**layout), **others)
-        return cost_of(job, replace(how, **own), self.asked.split, self.asked.nc, self.convention)  # type: ignore[arg-type]
+        return cost_of(job, replace(how, **own), self.asked.split, self.convention)  # type: ignore[arg-type]
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -152,12 +164,21 @@ class Cost(Record):
             f"a GPU, MFU {self.mfu:.1%} ({self.convention} FLOPs, {peak})"
         )
 
+    @property
+    def too_much(self) -> str:
+        """That the job does not fit, in one line; "" if it does or may."""
+        if self.fits:
+            return ""
+        needs, has = self.memory.figure(), self.memory.hbm_bytes / GIB
+        return f"it does not fit: a rank needs {needs} GiB of memory, and {self.gpu} has {has:.2f}"
+
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
         return {
             "step_seconds": self.step_seconds,
             "interval": list(self.interval),
             "caveat": self.caveat,
+            "fits": self.fits,
             "mfu": self.mfu,
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "terms": self.seconds,
@@ -172,7 +193,7 @@ class Cost(Record):
             share = f"{term.value / self.step_seconds:.1%}"
             rows.append([term.name, f"{term.value:.4g}", share, term.formula, inputs, term.source])
         head = ["term", "seconds", "share", "formula", "inputs", "source"]
-        return self.title, head, rows, "\n".join(filter(None, (self.verdict, self.caveat)))
+        return self.title, head, rows, "\n".join(filter(None, (self.verdict, self.too_much, self.caveat)))
 
 
 @takes_settings(CostSettings)
@@ -207,11 +228,13 @@ def cost(
     judge = None if options["framework"] is None else find_framework(options["framework"])
     usual = Conditions.of(judge, found, options["recompute"], options["profile"], options["cp_method"])
     facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
-    job = Job.of(model, layout, recompute=usual.recompute, **facts)
+    job = as_run(judge, Job.of(model, layout, recompute=options["recompute"], **facts))
     # The same words as `check` uses for this error, with its fixes.
     if job.gpus is not None and job.gpus != job.layout.world:
-        refused = next(finding for finding in check_job(job).arithmetic if finding.code == "LP001")
-        raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")
+        errors = (finding for finding in check_job(job, judge).arithmetic if finding.severity == ERROR)
+        refused = next((finding for finding in errors if finding.code == "LP001"), None)
+        if refused:
+            raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")
     how = replace(
         usual,
         precision=options["precision"],
@@ -221,11 +244,11 @@ def cost(
         imbalance=real("imbalance", options["imbalance"], 1 / MOST_UNEVEN, MOST_UNEVEN),
         low_gather=options["float8_all_gather"],
     )
-    split = options["layer_split"] or split_of(judge)
-    return cost_of(job, how, split, options["nc"], options["flops"])
+    split = split_of(judge, job.layer_split)
+    return cost_of(job, how, split, options["flops"])
 
 
-_JOB = ("gpus", "seq_len", "micro_batch", "global_batch", "schedule", "kv_replication")
+_JOB = ("gpus", "seq_len", "micro_batch", "global_batch", "schedule", "nc", "kv_replication", "layer_split")
 """Options of `cost` that its job has as they are given."""
 
 
@@ -233,11 +256,10 @@ def cost_of(
     job: Job,
     how: Conditions,
     split: str | Sequence[int] = "balanced ends",
-    nc: int | None = None,
     flops: str = "causal",
 ) -> Cost:
     """The cost of a Job under conditions. Raises LayoutError."""
-    step = Step.of(job, how, split, nc)
+    step = Step.of(job, how, split)
     m, lay, seq = job.model, job.layout, job.seq_len or job.model.max_seq_len
     tokens = step.many * (job.micro_batch or 1) * lay.dp * seq
     each = flops_a_token(m, seq, how.recompute if flops == "recomputed" else "none")
@@ -246,5 +268,5 @@ def cost_of(
         each += 6.0 * m.n_layers * seq * m.q_dim
     batch = f"{step.many} x {job.micro_batch or 1} sequences of {seq:,} a DP group"
     said = f"{batch}, {how.precision} on {how.gpu.name} of {how.gpu.watts:g} W, recompute {how.recompute}"
-    asked = StepInputs(job, how, split, nc)
+    asked = StepInputs(job, how, split)
     return Cost(m, lay, how.gpu, said, step.terms, step.layer, tokens, each * tokens, flops, asked)

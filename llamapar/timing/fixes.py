@@ -17,7 +17,7 @@ from itertools import chain, islice
 from llamapar.count.terms import TOO_MUCH
 from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, OFFERED
 from llamapar.describe.job import Job
-from llamapar.describe.layout import AXES
+from llamapar.describe.layout import AXES, divisors
 from llamapar.frameworks import Framework, recompute_of
 from llamapar.place.orders import ALL_FORWARD_FIRST
 from llamapar.rules import memory_rule
@@ -26,7 +26,7 @@ from llamapar.rules.severity import codes, says, severities_again, unproven
 from llamapar.rules.table import ARITHMETIC, ERROR, MEMORY, RULE_BY_CODE, WARNING, Rule
 
 from .layer import Conditions
-from .search import RECOMPUTE, Candidate, Degrees, candidates, degrees_of, of_degrees
+from .search import RECOMPUTE, Candidate, Degrees, candidates, degrees_of, of_degrees, splits_of
 
 MOST = 3
 """The most fixes offered for one finding."""
@@ -91,6 +91,8 @@ def _passing(
             continue
         # The cheapest test first: this rule alone, then all rules, then evidence; memory is counted last.
         if rule not in MEMORY and says(rule, made, judge) in (ERROR, WARNING):
+            continue
+        if judge and made.layer_split not in (None, job.layer_split, *splits_of(judge)):
             continue
         left = severities_again(made, judge)
         if codes(left, ERROR) or codes(left, WARNING) - warned or unproven(made, judge) - doubted:
@@ -171,7 +173,10 @@ def _elsewhere(job: Job, rule: Rule, judge: Framework | None, enough: Container[
         yield from islice(nearest(job.replace(gpu=gpu), rule, judge, enough), NEAR)
     gpus = job.gpus or job.layout.world
     others = list(_repaired(job, rule, judge))
-    for world in range(gpus - 1, max(0, gpus - 1 - _IDLE), -1):
+    few_idle = range(gpus - 1, max(0, gpus - 1 - _IDLE), -1)
+    # A trainer without some axes may run on a part of the GPUs alone.
+    parts = reversed(divisors(gpus)[:-1])
+    for world in dict.fromkeys((*few_idle, *parts)):
         others += islice(nearest(job, rule, judge, (), world), MOST)
     yield from sorted(others, key=lambda made: abs((made.gpus or made.layout.world) - gpus))
 
@@ -223,7 +228,7 @@ def nearest(
                             waiting, (distance(one), (2, *one[2:]), degrees, one.job(job, mode), True)
                         )
 
-    for least, degrees in sorted((far(one, AXES), one) for one in degrees_of(job, many)):
+    for least, degrees in sorted((far(one, AXES), one) for one in degrees_of(job, many, judge)):
         yield from ready(least)
         v = job.layout.virtual_stages if degrees.pp > 1 else 1
         copies = math.gcd(degrees.dp, job.layout.dp_replicate)

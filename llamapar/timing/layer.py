@@ -167,6 +167,13 @@ SUMS = "10 * weights / tp"
 One is read in 16 bits, the other read and written in 32.
 """
 
+MERGES = "merges * 6 * tokens * q / tp", "merges * 6 * tokens * (q + 2 * k) / tp"
+"""Bytes moved to add up what a ring's steps make: in a forward the output, in a backward the gradients.
+
+Each further step reads its own numbers, and reads and writes the sums, in 16 bits (NVIDIA/TransformerEngine
+@d0067d0da6cb, context_parallel.py `flash_attn_fwd_out_correction`).
+"""
+
 SOFTMAX = "20 * heads * seq * seq * batch / tp / cp"
 """Bytes that attention without a fused kernel moves.
 
@@ -254,6 +261,7 @@ def layer(how: Conditions, model: ModelConfig, layout: Layout, seq_len: int, bat
         "imbalance": how.imbalance,
         "attention_again": float("attention" in again),
         "moved_again": float(repeats),
+        "merges": CpMethod.of(how.cp_method, cp).ring - 1.0,
     }
     # The order is that of PARTS; "as fitted" comes last, because it is a share of the others.
     found = Pass()
@@ -314,6 +322,8 @@ def _moved(found: Pass, inputs: dict[str, float], how: Conditions) -> None:
     twice = f"((more + moved_again) * {moved} + {SUMS}) / memory"
     if how.precision == "float8":  # gradients of outputs are cast too, and inputs once more for weights
         once, twice = f"{once} + {CASTS} / memory", f"{twice} + (2 + moved_again) * {CASTS} / memory"
+    if inputs["merges"]:
+        once, twice = f"{once} + {MERGES[0]} / memory", f"{twice} + {MERGES[1]} / memory"
     source = "bytes through memory, each tensor read and written once a kernel"
     found.forward["elementwise"] = Term("elementwise", once, named, source)
     found.backward["elementwise"] = Term("elementwise", twice, named, source)

@@ -23,7 +23,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.errors import LlamaparError, real, whole
-from llamapar.frameworks import Framework, recompute_of, split_of
+from llamapar.frameworks import Framework, as_run, recompute_of, split_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import AsDict, Record
@@ -67,7 +67,7 @@ class PlanQuestion:
     def timed(self, job: Job) -> Cost:
         """The cost of a layout's step. Raises LlamaparError."""
         how = replace(self.how, recompute=recompute_of(self.judge, job.recompute))
-        return cost_of(job, how, split_of(self.judge, job.layer_split))
+        return cost_of(as_run(self.judge, job), how, split_of(self.judge, job.layer_split))
 
     def candidates(self) -> Iterator[Candidate]:
         """Every layout, for all schedules; without a pipeline schedules do not differ, so one is tried."""

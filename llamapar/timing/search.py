@@ -23,7 +23,7 @@ from llamapar.describe.layout import AXES, Layout, divisors
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import FRAMEWORKS, Framework, split_of
+from llamapar.frameworks import FRAMEWORKS, Framework, as_run, split_of
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import SEVERAL
 from llamapar.rules.memory_rule import layers_numel, least_bytes
@@ -198,22 +198,23 @@ def candidates(job: Job, how: Conditions, gpus: int, judge: Framework | None = N
     job: a model and a schedule, and if known seq_len and a batch; its layout gives what is not searched.
     judge: its layer splits, ZeRO stages, virtual stages and HSDP are tried; without one, all.
     """
-    for degrees in degrees_of(job, gpus):
+    for degrees in degrees_of(job, gpus, judge):
         yield from of_degrees(job, how, degrees, judge, judge.zero if judge else range(4))
 
 
-def degrees_of(job: Job, gpus: int) -> Iterator[Degrees]:
+def degrees_of(job: Job, gpus: int, judge: Framework | None = None) -> Iterator[Degrees]:
     """Degrees of TP, CP, PP and DP with the product `gpus` that divide heads, sequence and batch."""
     seq, batch, layout = job.seq_len, job.sequences, job.layout
     ways = divisors(gpus)
     heads, kv = job.model.n_heads, job.model.n_kv_heads
     # TP beyond the KV heads is tried only if they may be copied, each as often as the others.
-    whole = [tp for tp in ways if kv % tp == 0 or (job.kv_replication and heads % tp == tp % kv == 0)]
+    copies = as_run(judge, job.replace(layout=Layout(tp=2 * kv))).kv_replication
+    whole = [tp for tp in ways if kv % tp == 0 or (copies and heads % tp == tp % kv == 0)]
     whole = whole[:1] if job.model.norms_width else whole  # what TP sends of them is not known
     for tp, cp in itertools.product(whole, ways):
         unit = (1 if layout.sequence_parallel is False else tp) * (2 * cp if cp > 1 else 1)
         method = CpMethod.of(job.cp_method or "all_gather", cp)
-        if gpus % (tp * cp) or (seq and seq % unit) or method.refusal(job.model, tp, job.kv_replication):
+        if gpus % (tp * cp) or (seq and seq % unit) or method.refusal(job.model, tp, copies):
             continue
         for pp in divisors(gpus // (tp * cp)):
             dp = gpus // (tp * cp * pp)
@@ -327,8 +328,6 @@ def unsearched(
     """Why the search does not try a job that passes, in words; empty if it does."""
     lay, own = job.layout, asked.layout
     title = judge.title if judge else ""
-    if judge and lay.zero in judge.zero_elsewhere:
-        return f"ZeRO {lay.zero} of {title} is another engine, whose memory and time are not known here"
     if judge and lay.zero not in judge.zero and lay.dp_shard * lay.cp > 1:
         return f"{title} has no ZeRO {lay.zero}, but {', '.join(map(str, judge.zero))}"
     if judge and lay.dp_replicate > 1 and not judge.hsdp:
@@ -342,7 +341,7 @@ def unsearched(
     kept = [name for name in ("order", "sequence_parallel") if getattr(lay, name) != getattr(own, name)]
     if kept:
         return f"{kept[0]} stays {getattr(own, kept[0])} in the search"
-    heads = job.model.n_heads if job.kv_replication else job.model.n_kv_heads
+    heads = job.model.n_heads if as_run(judge, job).kv_replication else job.model.n_kv_heads
     if heads % lay.tp:
         return f"tp={lay.tp} does not divide {heads} KV heads, and kv_replication is off"
     degrees = Degrees(*(lay.size(axis) for axis in AXES))

@@ -265,7 +265,7 @@ class Step:
     many: int
 
     @classmethod
-    def of(cls, job: Job, how: Conditions, split: str | Sequence[int], nc: int | None = None) -> Step:
+    def of(cls, job: Job, how: Conditions, split: str | Sequence[int]) -> Step:
         """The step of a Job, with the timeline of its schedule. Raises LayoutError."""
         model, lay, batch = job.model, job.layout, job.micro_batch or 1
         seq = job.seq_len or model.max_seq_len
@@ -295,7 +295,7 @@ class Step:
             )
         busy = many * ranks.busy
         if lay.pp > 1:
-            terms += _pipeline(job, how, ranks, many, nc, tokens)
+            terms += _pipeline(job, how, ranks, many, tokens)
         numel, layers = _fullest(sizes)
         terms += Sharing.of(how, lay).terms(numel, named | {"layers": float(layers)}, phases)
         # The share was observed over many machines, so a single one gets none.
@@ -322,13 +322,11 @@ def _of_layers(name: str, each: Pass, named: dict[str, float]) -> Term:
     return Term(name, "micro_batches * layers * (forward + backward)", inputs, source)
 
 
-def _pipeline(
-    job: Job, how: Conditions, ranks: Ranks, many: int, nc: int | None, tokens: float
-) -> list[Term]:
+def _pipeline(job: Job, how: Conditions, ranks: Ranks, many: int, tokens: float) -> list[Term]:
     """What the pipeline adds to the busiest rank's work: its timeline with and without transfers."""
     lay = job.layout
     p2p = sent_to_next(how, job.model, lay, tokens)
-    shape = (job.schedule, lay.pp, lay.virtual_stages, many, nc)
+    shape = (job.schedule, lay.pp, lay.virtual_stages, many, job.nc)
     bare, sent = _ends(*shape, ranks.durations, p2p)
     source = f"the timeline of {schedule_walk(*shape)[0]}"
     return [

@@ -18,7 +18,7 @@ import torch
 from llamapar.records.frames import Held
 
 from .candidates import CUTS, SLIP
-from .child import on_fakes, run_apart, without_numbers
+from .child import run_apart
 from .degrees import RATIO, Degree
 from .editing import Edits, spans_of, total_cost
 from .failure import Facts
@@ -71,8 +71,7 @@ class Repair:
 
     @property
     def cost(self) -> float:
-        """That of its least meaningful edit, and a little for each one more."""
-        return max(edit.cost for edit in self.edits) + (len(self.edits) - 1) / 2
+        return total_cost(self.edits)
 
     @property
     def meant(self) -> bool:
@@ -82,14 +81,11 @@ class Repair:
 
 class Attempts:
     """The trials of one failure. one_process: "" if one process runs, what it says if it fails as well; None
-    if that is not known. shapes_only: why no number is read; "" where trials have numbers.
+    if that is not known.
     """
 
     def __init__(self, program: Program, error: BaseException, seconds: float) -> None:
         self.program, self.error = program, error
-        self.shapes_only = without_numbers()
-        if self.shapes_only:
-            on_fakes(partial(torch.empty, 1))  # Children inherit what this imports.
         self.begun, self.seconds = time.monotonic(), seconds
         self.tried = 0
         self.answers: list[Repair] = []
@@ -98,7 +94,7 @@ class Attempts:
         _ = program.assigned  # Children inherit what is worked out here.
         self.compared_with: dict[object, Outcome | str] = {}
         self.proofs = 0
-        self.control: Facts | str = self._control() or "it ends without an answer, or takes too long"
+        self.facts: Facts | str = self._control() or "it ends without an answer, or takes too long"
 
     def _control(self) -> Facts | str | None:
         """The facts of a run without an edit, or what else happens; None if it takes too long."""
@@ -107,13 +103,8 @@ class Attempts:
 
     def _retry(self, edits: Edits, level: int) -> Trial | None:
         """A run with edits; None if it takes too long."""
+        assert isinstance(self.facts, Facts)
         return self._apart(partial(retry, self.program, self.facts, edits, level))
-
-    @property
-    def facts(self) -> Facts:
-        """What the control run saw where it failed."""
-        assert isinstance(self.control, Facts)
-        return self.control
 
     @property
     def left(self) -> float:
@@ -121,23 +112,17 @@ class Attempts:
         return self.seconds - (time.monotonic() - self.begun)
 
     def _apart(self, work: Callable[[], Held]) -> Held:
-        if self.shapes_only:
-            work = partial(on_fakes, work)
         return run_apart(work, min(_EACH, max(0.1, self.left)))
 
     @property
     def same(self) -> bool:
         """Whether the control run failed as the cell did."""
-        if isinstance(self.control, str):
-            return False
-        chain = [self.error, self.error.__cause__, self.error.__context__]
-        if self.shapes_only:
-            # Of fake tensors some operations say in other words what does not fit.
-            return self.facts.kind in [type(each).__name__ for each in chain]
-        return self.facts.message[:80] in " ".join(map(str, chain))
+        said = " ".join(str(each) for each in _chain(self.error))
+        return isinstance(self.facts, Facts) and self.facts.message[:80] in said
 
     def run(self) -> None:
         """Try the edits."""
+        assert isinstance(self.facts, Facts)
         here = sorted(self.facts.here, key=total_cost)
         self._follow([edits for edits in here if edits[0].kind in CUTS])
         if not self._is_done():
@@ -176,16 +161,16 @@ class Attempts:
 
     def _prove(self, answer: Repair) -> None:
         """Compare an answer with one process, at the degree of the code and at a second one."""
+        assert isinstance(self.facts, Facts)
         degrees = (edit.degree for edit in answer.edits if edit.degree)
         degree = next(degrees, None) or next(iter(self.facts.degrees), None)
-        if degree is None or self.proofs >= _MOST_PROOFS or self.shapes_only:
+        if degree is None or self.proofs >= _MOST_PROOFS:
             return
         self.proofs += 1
-        n = degree.n if degree.n <= MOST_RANKS else 4
-        verdict = self._compare(answer.edits, degree, n)
+        verdict = self._compare(answer.edits, degree, degree.n)
         if verdict.state == PROVED and degree.axis != RATIO:
             # One local KV head hides which head it is, so a second degree must agree.
-            second = 2 if n > 2 else 4
+            second = 2 if degree.n > 2 else 4
             other = self._compare(answer.edits, degree, second)
             if other.state == DIFFERS:
                 verdict = Compared(DIFFERS, f"with {degree.text} = {second}, {other.why}")
@@ -206,6 +191,7 @@ class Attempts:
 
     def _compare(self, edits: Edits, degree: Degree, n: int) -> Compared:
         """One process beside n ranks with the edits."""
+        assert isinstance(self.facts, Facts)
         comparison = ProofRuns.of(self.program, degree, edits)
         if comparison is None:
             return Compared(OPEN, "no name of a degree to set to 1")
@@ -227,7 +213,7 @@ class Attempts:
             return Compared(PLAIN if same else OPEN, f"one process fails as well: {one}")
         tape, whole = one
         ranks: list[list[torch.Tensor]] = []
-        for rank in range(n):
+        for rank in range(n if n <= MOST_RANKS else 1):
             answer = self._apart(partial(comparison.run, edits, n, rank, tape)) or "it takes too long"
             if isinstance(answer, str):
                 return Compared(RUNS, f"rank {rank}: {answer}")
@@ -235,11 +221,7 @@ class Attempts:
             if len(drawn) != len(tape):
                 return Compared(RUNS, "a rank draws other random numbers than one process")
             ranks.append(made)
-        verdict = compare_ranks(whole, ranks, n)
-        if verdict.state == DIFFERS and (comparison.has_loop or degree.axis == "dp"):
-            # A sampler deals a batch in turn, and a cell may go over the ranks itself.
-            return Compared(RUNS, "other numbers than one process, whose parts may be dealt otherwise")
-        return verdict
+        return compare_ranks(whole, ranks, n)
 
     def _is_done(self) -> bool:
         return any(self._answers_it(answer) for answer in self.answers)
@@ -250,6 +232,7 @@ class Attempts:
             return False
         if answer.state in (PROVED, BIASED):
             return True
+        assert isinstance(self.facts, Facts)
         no_cut = bool(self.one_process) or not self.facts.near
         # Nothing can be proved without a degree to change, so all slips are looked at first.
         return answer.state == RUNS and answer.is_slip and no_cut and len(self.answers) > 8
@@ -261,3 +244,7 @@ class Attempts:
         elif any(edit.degree and edit.degree.axis == RATIO for edit in answer.edits):
             odd = 2.0
         return answer.cost + _AFTER[answer.state] + odd
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    return [each for each in (error, error.__cause__, error.__context__) if each is not None]

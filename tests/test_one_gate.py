@@ -1,0 +1,173 @@
+"""One gate: what `check` passes, every other door counts, whatever the trainer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import llamapar as lp
+from llamapar.describe.job import Job
+from llamapar.errors import LlamaparError
+from llamapar.frameworks import FRAMEWORKS, Framework, as_run, framework, split_of
+from llamapar.panels.answers import NO, answers
+from llamapar.panels.state import State
+from llamapar.rules.memory_rule import memory_of
+from llamapar.rules.report import Report, check_job
+from llamapar.timing.cost import cost_of
+from llamapar.timing.layer import Conditions
+
+MODELS = (
+    *("llama3-8b", "llama3-70b", "llama3.1-405b", "llama3.2-1b", "mistral-7b"),
+    *("qwen2.5-7b", "llama2-13b"),
+)
+
+
+def drawn(count: int, seed: int) -> Iterator[tuple[Job, Framework | None]]:
+    """Jobs at random, some of them impossible, each for a trainer or for none."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        trainer = draw.choice([None, *FRAMEWORKS])
+        pp = draw.choice([1, 1, 2, 3, 4, 8])
+        layout = lp.Layout(
+            tp=draw.choice([1, 2, 3, 4, 8, 16, 32]),
+            cp=draw.choice([1, 1, 1, 2, 3, 4]),
+            pp=pp,
+            dp=draw.choice([1, 2, 4, 8]),
+            virtual_stages=draw.choice([1, 1, 2, 4]) if pp > 1 else 1,
+            zero=draw.choice([0, 1, 1, 2, 3]),
+        )
+        job = Job.of(
+            draw.choice(MODELS),
+            layout,
+            gpus=layout.world * draw.choice([1, 1, 1, 2]),
+            seq_len=draw.choice([2048, 4096, 8192, 5000]),
+            micro_batch=draw.choice([1, 1, 2]),
+            global_batch=draw.choice([None, 8, 12, 16, 32, 64]),
+            kv_replication=draw.random() < 0.2,
+        )
+        yield job, framework(trainer) if trainer else None
+
+
+def doors(job: Job, judge: Framework | None) -> dict[str, Callable[[], object]]:
+    """What else is asked about a job that `check` passes."""
+    said = {"seq_len": job.seq_len, "micro_batch": job.micro_batch, "global_batch": job.global_batch}
+    said |= {"kv_replication": job.kv_replication, "layer_split": job.layer_split}
+    said |= {"cp_method": job.cp_method, "framework": judge and judge.name}
+    how = Conditions.of_job(job, judge)
+    return {
+        "lp.memory": lambda: lp.memory(job.model, as_run(judge, job).layout, **said),
+        "lp.cost": lambda: lp.cost(job.model, job.layout, gpus=job.gpus, **said),
+        "memory of a fix": lambda: memory_of(job, judge),
+        "time of a row of a plan": lambda: cost_of(as_run(judge, job), how, split_of(judge, job.layer_split)),
+        "ranks": lambda: lp.ranks(job.layout, model=job.model, seq_len=job.seq_len),
+    }
+
+
+def refusals(job: Job, judge: Framework | None) -> list[str]:
+    """The doors that refuse a job, with their words."""
+    found = []
+    for name, ask in doors(job, judge).items():
+        try:
+            ask()
+        except LlamaparError as refused:
+            found.append(f"{judge and judge.name}: {name}: {refused} for {job}")
+    return found
+
+
+def passes(report: Report) -> bool:
+    """Whether `check` passes a job, and nothing in it is what nobody has read in the trainer's code."""
+    return report.ok and not any(finding.unproven for finding in report.findings)
+
+
+def held(count: int, seed: int) -> None:
+    """What `check` passes is refused nowhere, nor are its fixes, and hardly a refusal has no way out."""
+    ways_out = []
+    for job, judge in drawn(count, seed):
+        report = check_job(job, judge)
+        errors = [finding for finding in report.findings if finding.severity == "error"]
+        if passes(report):
+            assert refusals(job, judge) == []
+        if errors:
+            ways_out.append(bool(errors[0].fixes))
+            for fix in errors[0].fixes[:1]:
+                assert not passes(check_job(fix.job, judge)) or refusals(fix.job, judge) == []
+    assert ways_out.count(False) <= 0.05 * len(ways_out)
+
+
+def test_what_check_passes_every_door_counts() -> None:
+    held(120, seed=1)
+
+
+@pytest.mark.soak
+def test_what_check_passes_every_door_counts_500() -> None:
+    held(500, seed=3)
+
+
+@pytest.mark.deep
+def test_what_check_passes_every_door_counts_2000() -> None:
+    held(2000, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "layout"),
+    [("vllm", {"tp": 16}), ("megatron-lm", {"tp": 16}), ("megatron-lm", {"dp": 8, "zero": 3})],
+)
+def test_the_explorer_answers_as_check_does(trainer: str, layout: dict[str, int]) -> None:
+    state = State.opened({"preset": "llama3-8b", "gpus": lp.Layout(**layout).world} | layout)
+    values = state.change({"framework": trainer, "seq_len": 8192}).values
+    report = lp.check("llama3-8b", layout, seq_len=8192, framework=trainer)
+    assert report.ok
+    assert [answer.text for answer in answers(report, values) if answer.text == "not known"] == []
+    assert all(answer.verdict != NO for answer in answers(report, values)[:1])
+
+
+def test_layers_that_a_trainer_refuses_are_refused_everywhere() -> None:
+    for trainer in ("flagscale", "megatron-deepspeed"):
+        assert not lp.check("llama3.1-405b", {"tp": 8, "pp": 8}, framework=trainer).ok
+        with pytest.raises(lp.LayoutError, match=r"126 layers do not divide over 8 stages"):
+            lp.memory("llama3.1-405b", {"tp": 8, "pp": 8}, seq_len=8192, framework=trainer)
+
+
+def test_a_batch_that_no_group_can_deal_is_refused_with_torchtitans_words() -> None:
+    asked = {"gpus": 8, "seq_len": 8192, "global_batch": 12, "micro_batch": 1}
+    report = lp.check("llama3-8b", {"dp": 8, "zero": 3}, framework="torchtitan", **asked)
+    (finding,) = [finding for finding in report.findings if finding.severity == "error"]
+    assert finding.code == "LP401"
+    assert finding.frameworks["torchtitan"].message == (
+        "training.num_tokens_per_train_step (98304) must be divisible by the number of tokens processed "
+        "globally in one gradient accumulation iteration (65536)."
+    )
+
+
+def test_megatrons_sharded_weights_are_counted_in_both_dtypes() -> None:
+    """Megatron-FSDP keeps bfloat16 shards beside float32 ones: 18 bytes a parameter over 8 ranks."""
+    found = lp.memory("llama3-8b", {"dp": 8, "zero": 3}, seq_len=8192, framework="megatron-lm")
+    terms = {term.name: term.bytes for term in found.worst.terms}
+    states = ("parameters", "gradients", "master weights", "optimizer states")
+    assert sum(terms[name] for name in states) == pytest.approx(18 * 8_030_261_248 / 8, rel=1e-6)
+    rows = lp.plan("llama3-8b", gpus=8, seq_len=8192, global_batch=128, framework="megatron-lm", top=9)
+    assert {row.layout.zero for row in rows.layouts} & {2, 3}
+
+
+def test_the_time_of_what_cannot_fit_says_so() -> None:
+    found = lp.cost("llama3.1-405b", {"tp": 8}, seq_len=8192, global_batch=8, micro_batch=1)
+    assert not found.fits
+    assert (
+        "it does not fit: a rank needs 917.4 (719.7 to 1327.9) GiB of memory, and h100-80gb has 79.65"
+        in str(found)
+    )
+
+
+def test_a_ring_is_not_free() -> None:
+    """Its steps' outputs are added up, so of equal tokens the fewest ranks are fastest."""
+    asked = {"seq_len": 8192, "global_batch": 128, "framework": "megatron-lm", "gpu": "gb200-nvl72"}
+    times = [
+        lp.cost(
+            "llama3-70b", {"tp": 2, "cp": cp, "dp": 32 // cp, "zero": 2}, micro_batch=cp, **asked
+        ).step_seconds
+        for cp in (1, 2, 4)
+    ]
+    assert times == sorted(times)
+    assert times[2] > 1.005 * times[0]
