@@ -11,7 +11,6 @@ from explaining import BATCHES, LOADED, MEET, PRODUCT, VIEW, ZERO, categories, f
 
 PADDED = "16064·8 = 128512 = 128256 + 256 pad rows"
 TOKENS, RATHER = "model.embed_tokens.weight", "[16064, 8192] rather than [128256, 8192]"
-GATHER = "expected index torch.Size([2, 16, 1]) to be no larger than self torch.Size([2, 0, 1000])"
 QUANT = "The input size is not aligned with the quantized weight shape. This can be caused by too large "
 QUANT += "tensor parallel size."
 INDEX = "IndexError: list index out of range"
@@ -23,7 +22,6 @@ STACK += "entry {}"
 MASK = "IndexError: The shape of the mask [1, 4096] at index 1 does not match the shape of the indexed "
 MASK += "tensor [1, 512, 64] at index 1"
 CHANNELS = "RuntimeError: Given groups=1, weight of size {}, expected input{} to have {} channels"
-QKV = VIEW.format([2, 8, 6, 288], 16 * 1844)
 UNPACK = "ValueError: not enough values to unpack (expected {}, got {})"
 EMPTY = "ValueError: optimizer got an empty parameter list"
 INDICES = "too many indices for tensor of dimension 1"
@@ -39,7 +37,7 @@ def case(what: Any, why: str = "", **known: Any) -> tuple[Any, str, dict[str, An
 # Megatron-core, DeepSpeed, Accelerate, transformers and JAX raise them, with numbers of our own.
 ANSWERS: dict[str, list[Any]] = {
     "sharding: checkpoint_tp_mismatch, likely": [
-        case(LOADED.format("attn.qkv_proj.weight", "[3072, 4096]", "[12288, 4096]"), "12288/3072 = 4", tp=4),
+        case(LOADED.format("attn.qkv_proj.weight", "[3072, 4096]", "[12288, 4096]"), "12288/4 = 3072", tp=4),
         case(MEET.format(262144, 349526, 0), "262144·8 = 2097152 ≈ 2097156", dp="6->8"),
         case(LOADED.format("lm_head.weight", "[16032, 4096]", "[128256, 4096]"), gpus=1),  # of the saving run
     ],
@@ -124,7 +122,6 @@ ANSWERS: dict[str, list[Any]] = {
     "sharding: heads_not_divisible, likely": [
         case(f"stack expects each tensor: {VIEW.format([2, 8, 3, 5, 64], 16384)}", n_heads=16, cp=3),
         case(VIEW.format([1, 128, 6, 5, 64], 128 * 32 * 64), cp=6, heads=32),
-        case(frame("qkv.view(2, 8, 6, 288)", QKV), tp=10, heads=64, head_dim=96),
         case(STACK.format("[2, 5, 64]", "[2, 5, 32]", 6), tp=16, heads=104, kv_heads=8, head_dim=64),
     ],
     "sharding: hidden_or_ffn_not_divisible, likely": [
@@ -152,15 +149,11 @@ ANSWERS: dict[str, list[Any]] = {
         case(frame("steps = n // len(loader)", ZERO), tp=16, model="llama3-8b"),
     ],
     "sharding: layers_not_divisible_pp, likely": [
-        case(VIEW.format([5, 2, -1], 61), "61/5 = 12.2", n_layers=61, pp=5),
         case(VIEW.format([5, 7, -1], 39 * 16), layers=39, pp=5),
         case(frame("assert n % p == 0, m", "AssertionError: 61 % 2 != 0"), pp=2, layers=61),
     ],
-    "sharding: lora_tp, possible": [
-        case("mat1 and mat2 shapes cannot be multiplied (8x2752 and 11008x16)", tp=4, ffn=11008),
-    ],
     "sharding: other / global_dim_not_localized, likely": [
-        case(VIEW.format("[1, 16, 8, 128]", 65536), "65536/16384 = 4", tp=4),
+        case(VIEW.format("[1, 16, 8, 128]", 65536), "65536/4 = 16384", tp=4),
         case(VIEW.format([-1, 152064], 19445184), "152064/8 = 19008", vocab_size=152064, tp=8),
         case(MEET.format(10, 30, 1), tp=3, dim=30),
         case(MASK, cp=8, seq=4096),
@@ -193,7 +186,6 @@ ANSWERS: dict[str, list[Any]] = {
         case(BATCHES.format(684, 680), cp=3, seq=1024),
     ],
     "sharding: seq_not_divisible, possible": [
-        case(f"RuntimeError: Size does not match at dimension 1 {GATHER}", "16 ≠ 0"),
         case(frame("order = balancer(seq_len, cp)", "AssertionError"), seq=1026, cp=4),
         case("IndexError: index 1000 is out of bounds for dimension 0 with size 1000", seq_len=1000, cp=6),
     ],
@@ -227,8 +219,6 @@ ANSWERS: dict[str, list[Any]] = {
     "not_sharding: other / model_config, likely": [
         case(LOADED.format("lm_head.weight", "[128256, 8192]", "[32000, 8192]"), "128256/32000 = 4.008"),
         LOADED.format("lm_head.weight", "[128256, 64]", "[50257, 64]"),
-        LOADED.format("score.weight", "[2, 4096]", "[1, 4096]"),
-        LOADED.format("norm.weight", "[4096]", "[5120]"),
     ],
     "not_sharding: other, possible": [
         case(LOADED.format("gate_proj.weight", "[14336, 4096]", "[11008, 4096]"), "14336/11008 = 1.30233"),
@@ -245,13 +235,9 @@ ANSWERS: dict[str, list[Any]] = {
     ],
     "unknown: heads_not_divisible, possible": [
         "pixel_unshuffle expects height to be divisible by downscale_factor, but 8 is not divisible by 3",
-        VIEW.format([6, 12, 128], 9600),
     ],
     "unknown: kv_heads_lt_tp, possible": [
         case(ZERO, "n_kv_heads"),
-    ],
-    "unknown: other, possible": [
-        case(MEET.format(4779, 4778, 2), model="llama3-8b", tp=4),
     ],
     "unknown: position/rope, likely": [
         frame("q = q * cos + rotate_half(q) * sin", MEET.format(937, 512, 1)),

@@ -79,10 +79,6 @@ class SizeCut:
         taken = {self.whole * self.degree} if self.whole in (a, b) and self.even else set()
         return a != b and {a, b} <= (self._sizes | taken if taken else self._sizes)
 
-    def scales(self, a: int, b: int) -> bool:
-        """Whether two differing shards have the same number of bytes for each unit."""
-        return any(a * t == b * s for s in self.shares for t in self.shares if s != t)
-
     def tears(self, a: int, b: int) -> bool:
         """Whether both are shards, or one is a shard and the other a unit that does not divide it."""
         return self.explains(a, b) or (b == self.columns > 1 and a in self.shares and a % b > 0)
@@ -229,9 +225,7 @@ def is_head_dim(n: int, least: int = 9) -> bool:
     return n >= least and n in _head_dims()
 
 
-def torn_head_cuts(
-    width: int, head_dim: int, known: Known, floor: int = 0, repeats: int = 0
-) -> list[tuple[SizeCut, bool]]:
+def torn_head_cuts(width: int, head_dim: int, known: Known, repeats: int = 0) -> list[tuple[SizeCut, bool]]:
     """The cuts of query heads and KV heads whose shard has this width, no whole number of heads.
 
     The usual cuts come first; the second result says whether nothing else can be meant. KV heads are to blame
@@ -249,7 +243,7 @@ def torn_head_cuts(
                 cut = SizeCut(fact, CATEGORY[fact], "tp", n, tp or 1, columns)
                 earliest = fact == "n_heads" or (heads % cut.degree == 0 and kv_heads < heads)
                 meant = heads == repeats * kv_heads if repeats else not cut.even and earliest
-                if meant and width in on_a_rank(cut.whole, cut.degree) and floor in (0, n // cut.degree):
+                if meant and width in on_a_rank(cut.whole, cut.degree):
                     # Rank a degree by how usual it is.
                     weights[cut] += common * (16 if tp in (2, 4, 8, 16) else 2)
     best: dict[str, SizeCut] = {}

@@ -187,6 +187,7 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 _CHECKPOINT = pattern("checkpoint")
 _TWO_LAYOUTS = pattern("two_layouts")
+_LAYER = re.compile(r"(?:missing|unexpected) key.{0,60}\blayers\.(\d{1,4})\.", re.DOTALL)
 _FILES = re.compile(r"mp_rank|zero_pp_rank|consolidated\.\d|shards?\b|\.pth")
 
 
@@ -198,12 +199,17 @@ def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
     axes = r.concepts & {"tp", "pp", "dp", "world", "cp"}
     if (axes or _FILES.search(r.low)) and _TWO_LAYOUTS.search(r.low):
         sizes = [t.number for t in r.terms if t.concept in axes and t.number]
+        level = LIKELY if len(sizes) > 1 else POSSIBLE
         sizes = sizes if len(sizes) > 1 else r.values
         if len({*sizes[:2]}) == 2 and min(sizes[:2]) > 0:
             cause = "the checkpoint was cut for another layout than the one that reads it"
-            level = POSSIBLE if "no such file" in r.low else LIKELY  # Its path may be wrong, too.
             yield found("checkpoint_tp_mismatch", level, cause, Comparison(sizes[0], "≠", sizes[1]))
             return
+    n_layers, pp = known.get("n_layers") or 0, known.get("pp") or 1
+    layer = _LAYER.search(r.low)
+    if layer and 0 < n_layers // pp <= int(layer[1]) < n_layers:
+        cause = f"layer {layer[1]} is none of the {n_layers // pp} that the first stage holds"
+        yield found("checkpoint_tp_mismatch", POSSIBLE, cause, Quotient(n_layers, pp))
     if changed := sorted(known.changes.keys() & {"tp", "pp", "dp", "world", "cp"}):
         old, new = known.changes[changed[0]]
         cause = f"the checkpoint was cut for {changed[0]}={old} and is read under {changed[0]}={new}"

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
+from llamapar.records.equations import Comparison, Product, Quotient
 
-from .cuts import HEADS, LEAST, SizeCut, assumed, cuts, given_as, quantised_groups, relates, uneven, widths
-from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, Hypothesis, Level, first, found
+from .cuts import HEADS, SizeCut, assumed, cuts, given_as, quantised_groups, relates, uneven, widths
+from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, Hypothesis, Level, found
 from .known import Known
 from .meetings import BATCH, DifferingSizes
 from .observations import LABELS, Matmul, Pair, ViewCall
@@ -33,25 +33,20 @@ def by_known_cuts(it: DifferingSizes) -> Found:
         yield from runs
         return
     named = it.name not in ("", LABELS)  # an even shard of it, see `_weight`
-    known_cuts = list(cuts(it.known)) if it.meetings else []
-    if it.name == LABELS:  # which count tokens or samples, whatever else has such a size
-        known_cuts = [cut for cut in known_cuts if cut.fact in ("seq_len", "global_batch")]
-    in_bytes = "nbytes" in it.r.low
     rows = [
         (cut, a, b)
         for a, b in it.meetings
-        for cut in known_cuts
-        if (cut.scales if in_bytes else cut.explains)(a, b) and not (cut.even and (named or cut.axis == "dp"))
+        for cut in cuts(it.known)
+        if cut.explains(a, b) and not (cut.even and (named or cut.axis == "dp"))
     ]
     if not rows:
         yield from _groups(it)
         return
-    of_file = it.dim == 0 and (it.name or it.r.loading or not it.r.code) and it.dims != 1
-    if of_file and any(cut.even and cut.fact == "vocab_size" for cut, _, _ in rows):
+    if it.dim == 0 and it.dims != 1 and any(cut.even and cut.fact == "vocab_size" for cut, _, _ in rows):
         return  # the rows of an embedding, see `_vocabulary`
+    # Tokens are cut over tp by sequence parallelism alone; of [batch, …] they are the second dim.
     batches = it.dims == 2 and it.shapes[0][0] <= BATCH
-    # tokens are cut over tp by sequence parallelism alone; of [batch, …] they are the second dim
-    rows.sort(key=lambda row: ((row[0].fact == "seq_len") ^ batches, max(row[1:]) < LEAST))
+    rows.sort(key=lambda row: (row[0].fact == "seq_len") ^ batches)
     even = [row for row in rows if row[0].even]
     # a slice beside the whole is none of two uneven shares, where a size that divides makes both
     odd = [row for row in rows if not row[0].even and not (even and row[0].whole in row[1:])]
@@ -68,7 +63,7 @@ def _two_runs(it: DifferingSizes) -> Found:
     for axis, change in it.known.changes.items():
         few, many = sorted(int(n) if n.isdecimal() else 0 for n in change)
         small, big = it.small, it.big
-        if few and small > many and 0 <= abs(small * many - big * few) < many:
+        if few and small > many and abs(small * many - big * few) < many:
             cause = f"{small} and {big} are shares of one size, cut for {axis}={many} and for {axis}={few}"
             numbers = Comparison(Product((small, many)), "≈", big * few)
             if it.dim or not (it.key in TABLES or "vocab_size" in widths(big, it.known)):  # see `tensors`
@@ -104,119 +99,79 @@ def _uneven(
 # -- one is a slice of the other -------------------------------------------------------------------
 
 _SHARDS = re.compile(r"shard|parallel|dtensor|mesh")
-_MOST_HEADS, _NARROW, _USUAL = 256, 64, 64
-"""At most: heads and columns of a head; an adapter's rank, as columns of a weight; a usual degree."""
+_USUAL = 64
+"""A usual degree, at most."""
+
+_ADAPTER = 64
+"""Rank of an adapter, at most."""
+
+TABLES = ("tok_embeddings", "output")
 
 
-def a_slice(it: DifferingSizes, small: int, big: int, cut: SizeCut | None = None, tokens: str = "") -> Found:
+def a_slice(
+    it: DifferingSizes, small: int, big: int, cut: SizeCut | None = None, tokens: bool = False
+) -> Found:
     """One of two sizes is 1/k of the other: a shard beside the whole, by a known or an assumed cut.
 
-    tokens: the number compared with a rank's tokens.
+    tokens: whether the two are lengths of sequences.
     """
-    r, k, view, weight = (
-        it.r,
-        cut.degree if cut else big // small,
-        isinstance(it.o, ViewCall),
-        it.key and not cut,
-    )
-    level, blame = (LIKELY, True) if cut else _degree(it, k, big, bool(tokens))
-    by = ("tp",) if it.key else ("tp", "cp", "dp", "ep", "world")
-    ours = [axis for axis in by if it.known.get(axis) == k]
-    if it.known.alone("tp") and not (cut or ours or it.r.loading):
+    k, known, weight = cut.degree if cut else big // small, it.known, bool(it.key) and not cut
+    level, blame = (LIKELY, True) if cut else _degree(it, k, big, tokens)
+    ours = [axis for axis in ("tp", "cp", "dp", "ep", "world") if known.get(axis) == k]
+    if known.alone("tp") and not (cut or ours or it.r.loading):
         return  # One process holds the whole tensor, but a file may come from another run's cut.
-    axis, needs = cut.axis if cut else next(iter(ours), "tp"), "cp, tp, seq_len" if tokens else "tp"
-    numbers: tuple[Quotient, ...] = (Quotient(big, k),)
+    axis = cut.axis if cut else next(iter(ours), "tp")
     counted = tokens or (cut and cut.fact in ("seq_len", "global_batch"))
-    share = f"{small} is 1/{k} of {big}"
-    rank = f"a rank's slice ({axis}={k})" + (f" of {cut.fact}" if cut and not view else "")
-    category, cause = LOCAL, f"{share}: {rank} meets the whole dim"
-    if not (cut or ours or r.parallel or weight):  # Nothing here mentions a second process.
-        rank, cause = f"something cut by {k}", f"{share}, as a rank's slice at {axis}={k} would be"
-    if counted and cut and cut.axis == "cp" and r.positions:
+    category, cause = LOCAL, f"{small} is 1/{k} of {big}: a rank's slice ({axis}={k}) meets the whole dim"
+    if not (cut or ours or it.r.parallel or weight):  # Nothing here mentions a second process.
+        cause = f"{small} is 1/{k} of {big}, as a rank's slice at {axis}={k} would be"
+    if counted and axis == "cp" and it.r.positions:
         category = "position/rope"
-        cause = f"a rank's {small} tokens ({cut}) meet positions or tables of all {big}"
-    elif weight or (r.loading and not counted and (cut or not view)):
-        category, numbers = "checkpoint_tp_mismatch", (Quotient(big, small),)
-        cause = f"{share}: a shard of a checkpoint cut for {axis}={k} against the whole weight"
-        level = POSSIBLE if cut else level  # of a file, or of this run's tensor
-    elif narrow := _narrow(it) if it.known.get("tp") == k else 0:
-        of = f"a weight of {big} rows and {narrow} columns, as of an uncut adapter"
-        yield found("lora_tp", POSSIBLE, f"{small} columns of a rank meet {of}", *numbers)
-        level = POSSIBLE
-    elif view:
-        cause = f"the tensor is 1/{k} of its target: {rank} is reshaped with the whole model's sizes"
-        if it.a == it.big:
-            whole = f"a whole tensor is reshaped with one rank's sizes ({cut or f'tp={k}'})"
-            cause = f"the tensor is {k} times its target: {whole}"
-        both = (Quotient(it.big, it.small),) if it.small else ()  # a target of 0 elements has no ratio
-        numbers = tuple(dict.fromkeys((*both, *numbers)))
-    elif tokens:
-        cause = f"{share}: a rank's tokens meet {tokens} of the whole sequence"
-    yield found(category, level, cause, *numbers, parallel=blame, needs=needs, facts={axis: k})
+    elif weight or (it.r.loading and not counted):
+        category, level = "checkpoint_tp_mismatch", POSSIBLE if cut else level
+        cause = (
+            f"{small} is 1/{k} of {big}: a shard of a checkpoint cut for {axis}={k} against the whole weight"
+        )
+    if isinstance(it.o, Matmul) and 1 < it.o.rest <= _ADAPTER:
+        level = min(level, POSSIBLE)  # Of so few columns may be an adapter's weight that is not cut.
+    needs = "cp, tp, seq_len" if tokens else "tp"
+    yield found(category, level, cause, Quotient(big, k), parallel=blame, needs=needs, facts={axis: k})
 
 
 def _degree(it: DifferingSizes, k: int, big: int, tokens: bool) -> tuple[Level, bool | None]:
     """The level of a slice of a size that nobody gave, and whether a cut is to blame."""
-    known, tp, weight, view = it.known, it.known.get("tp"), bool(it.key), isinstance(it.o, ViewCall)
-    others = first((tokens, ("cp",)), (weight, ()), otherwise=("world", "dp", "cp", "ep"))
-    ours = tp == k or (not (view and tp) and k in [known.get(axis) for axis in others])
-    stated = LIKELY if view or tokens or weight or given_as(big, known) else POSSIBLE
-    double = k & (k - 1) == 0 and k <= _USUAL and (weight or widths(big, known))
-    level = first(
-        (tokens, LIKELY if ours else POSSIBLE), (known.alone("tp"), WEAK), (ours, stated), (tp, WEAK),
-        (view or double, POSSIBLE), otherwise=WEAK,
-    )  # fmt: skip
-    own = known.model is not None and not widths(big // k, known)  # else KV heads may meet query heads
-    given = own and level is POSSIBLE and not tp and not known.alone("tp") and widths(big, known)
-    spoken = given or (level is POSSIBLE and not (view or tokens) and _SHARDS.search(it.r.low))
-    if weight:
-        return level, None if it.key in KV_WEIGHTS and tp is None else True
-    return level, True if (ours and level > WEAK) or spoken else None
-
-
-KV_WEIGHTS, TABLES = ("wk", "wv"), ("tok_embeddings", "output")
-
-
-def _narrow(it: DifferingSizes) -> int:
-    """Columns of the longer of two multiplied tensors, if they are few enough to be an adapter's."""
-    o = it.o
-    few = isinstance(o, Matmul) and o.b > o.a and 1 < o.rest <= _NARROW and o.rest != it.known.get("dim")
-    return o.rest if isinstance(o, Matmul) and few else 0
+    known, view = it.known, isinstance(it.o, ViewCall)
+    axes = ("tp",) if it.key else ("tp", "world", "dp", "cp", "ep")
+    ours = k in [known.get(axis) for axis in axes]
+    usual = k & (k - 1) == 0 and k <= _USUAL and (it.key or widths(big, known))
+    level = WEAK
+    if ours:
+        level = LIKELY if view or tokens or it.key or given_as(big, known) else POSSIBLE
+    elif tokens or (not known.get("tp") and (view or usual)):
+        level = POSSIBLE
+    spoken = level is POSSIBLE and not (view or tokens) and _SHARDS.search(it.r.low)
+    return level, True if it.key or ours or spoken else None
 
 
 def as_queries(it: DifferingSizes) -> Found:
     """KV heads in place of query heads, in code that does not support grouped queries."""
-    o, known, k, tp, weight = it.o, it.known, it.ratio, it.known.get("tp"), it.key in KV_WEIGHTS
-    heads, kv_heads = known.get("n_heads") or 0, known.get("n_kv_heads") or 0
-    what, maybe = f"{kv_heads} heads are read as {heads}", weight and tp is None
-    numbers: list[Equation] = [Quotient(it.big, it.small or 1)]
-    proven = k > 1 and heads == k * kv_heads > 0
-    if isinstance(o, ViewCall) and k > 1:
-        heads, size = (1, *o.target)[-2:]
-        by_head = len(o.target) > 3 or (len(o.target) == 3 and max(heads, size) <= _MOST_HEADS)
-        if o.numel == it.big or not by_head or heads % k:
-            return
-        proven = kv_heads == heads // k
-        maybe = known.alone("tp") or known.fits(n_heads=heads, n_kv_heads=heads // k)
-        what = f"{heads // k} heads of {size} are read as {heads}"
-        rows = it.small // (heads // k * size)
-        numbers = [Stated(f"{it.small} = {rows}·{heads // k}·{size}"), Quotient(heads, heads // k)]
-    elif weight:
-        what = f"{it.key} of {it.small} and {it.big} rows"
-    elif (heads, kv_heads) != (it.big, it.small) or tp == k:
-        return
-    if proven or (k > 1 and maybe):
-        why = (
-            "the whole K or V of a grouped-query model, in code that expects as many KV heads as query heads"
+    o, known, tp = it.o, it.known, it.known.get("tp")
+    asked, there, maybe = it.big, it.small, it.key in ("wk", "wv") and tp is None
+    if isinstance(o, ViewCall) and len(o.target) > 3 and o.numel == it.small:
+        asked, there = o.target[-2], o.target[-2] // it.ratio  # [batch, seq, heads, head_dim]
+        maybe = known.fits(n_heads=asked, n_kv_heads=there) and asked % it.ratio == 0
+    proven = (known.get("n_heads"), known.get("n_kv_heads")) == (asked, there) and tp != it.ratio
+    if proven or maybe:
+        cause = (
+            f"{there} heads or rows are read as {asked}: the whole K or V of a grouped-query model, in code "
         )
-        sure = (proven and tp != k) or (not proven and known.alone("tp"))
-        level, blame = (LIKELY, False) if sure else (POSSIBLE, None)
-        yield found("fused_qkv_layout", level, f"{what}: {why}", *numbers, parallel=blame)
+        cause += "that expects as many KV heads as query heads"
+        level, blame = (LIKELY, False) if proven else (POSSIBLE, None)
+        yield found("fused_qkv_layout", level, cause, Quotient(it.big, it.small), parallel=blame)
 
 
 # -- by cuts that are assumed ----------------------------------------------------------------------
 
-_WEIGHT = re.compile(r"fsdp|fully_shard|dtensor|unshard|param|weight")
 _NEAR, _WIDEST = 1024, 2**21
 """Of a degree, so that parts of one size are nearer; of a dim, and not the number of a weight's elements."""
 
@@ -226,38 +181,26 @@ def assumed_cut(it: DifferingSizes) -> Found:
     small, big = it.small, it.big
     if small < 1 or "nbytes" in it.r.low:
         return
-    if it.name == LABELS or (it.dim == 1 and it.dims > 2 and not it.key):
-        if it.ratio:
-            yield from a_slice(it, small, big, tokens=it.name if it.name == LABELS else "another tensor")
-            return
-        cause = "parts of a sequence that the ranks do not divide, or two sequences"
-        yield found("seq_not_divisible", POSSIBLE, f"{it.a} and {it.b}: {cause}", it.both, parallel=None)
-        return
+    tokens = it.name == LABELS or (it.dim == 1 and it.dims > 2 and not it.key)
     if it.ratio:
         yield from as_queries(it)
-        yield from a_slice(it, small, big)
+        yield from a_slice(it, small, big, tokens=tokens)
+    elif tokens:
+        cause = "parts of a sequence that the ranks do not divide, or two sequences"
+        yield found("seq_not_divisible", POSSIBLE, f"{it.a} and {it.b}: {cause}", it.both, parallel=None)
     else:
         yield from list(_shares(it)) or _unrelated(it)
-    if isinstance(it.o, Pair) and small > 1:
-        cause = f"{it.a} and {it.b} differ by no factor that a split would leave"
-        if it.ratio:
-            cause = f"two tensors or two models, one {it.ratio} times as wide as the other, and no cut"
-        blame = None if it.ratio else False
-        yield found("other", WEAK, cause, Quotient(big, small), parallel=blame, needs="model, layout")
 
 
 def _shares(it: DifferingSizes) -> Found:
     """Uneven shards of a width."""
-    small, big, known, spoken = it.small, it.big, it.known, bool(_SHARDS.search(it.r.low))
-    for cut in assumed(small, big, known):
-        padded = cut.whole == small
-        rows = padded and it.dim == 0 and cut.axis == "dp"  # else they may be samples
-        sure = rows and (it.name or _WEIGHT.search(f"{it.r.low} {it.r.line}"))
-        torn = cut.whole not in (small, big)
-        dealt = torn and known.get(cut.axis) == cut.degree
-        maybe = bool(rows or dealt or spoken or (cut.fact and not (padded or torn)))
-        level = first((sure, LIKELY), (maybe or torn, POSSIBLE), otherwise=WEAK)
-        yield from _uneven(cut, it.a, it.b, level, parallel=maybe or None)
+    for cut in assumed(it.small, it.big, it.known):
+        rows = cut.whole == it.small and it.dim == 0 and cut.axis == "dp"  # else they may be samples
+        dealt = cut.whole > it.big and it.known.get(cut.axis) == cut.degree
+        whole = cut.fact and cut.whole == it.big
+        maybe = bool(rows or dealt or whole or _SHARDS.search(it.r.low))
+        level = LIKELY if rows and it.name else POSSIBLE
+        yield from _uneven(cut, it.a, it.b, level if maybe else WEAK, parallel=maybe or None)
 
 
 def _unrelated(it: DifferingSizes) -> Found:

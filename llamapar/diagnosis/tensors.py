@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from llamapar.describe.placement import COUNTED_IN, PARAMETERS, REPLICATED, Shard
+from llamapar.describe.placement import COUNTED_IN, PARAMETERS, Shard
 from llamapar.records.equations import Equation, Multiples, Padded, Product, Quotient, Stated
-from llamapar.records.equations import rest as uneven_quotient
 
 from .cuts import is_vocabulary, rounded_up, shard_of, widths
 from .hypothesis import LIKELY, POSSIBLE, WEAK, first, first_heard, found
 from .known import Known
 from .meetings import DifferingSizes, key_of
-from .observations import LABELS, ZERO, LoneShape, Matmul, Pair, ViewCall, names
+from .observations import LABELS, LoneShape, Matmul, Pair, ViewCall, names
 from .reading import Reading
 from .slips import TABLES, Found, assumed_cut, by_known_cuts
 from .view_errors import explain_view
-from .words import pattern
 
 _MOST_RANKS = 512
 """Of an adapter, at most; a larger number is a base model's dim."""
@@ -25,19 +23,12 @@ _MOST_RANKS = 512
 _A_WEIGHT = re.compile(r"\bweight\b|lm_head|embed_tokens|\bparam\b")
 """A line of code that reads a weight by name, which is empty only where ZeRO-3 or FSDP holds it elsewhere."""
 
-_OF_NOBODY = pattern("cut_by_nobody")
-
 
 def _other_model(it: DifferingSizes) -> Found:
-    """A weight that differs in several dims, or that is whole in both: no axis makes its sizes."""
-    differ = sum(a != b for a, b in zip(*it.shapes, strict=False)) if it.shapes else 0
-    parts = it.ratio and it.known.get("world") in (None, it.ratio)  # which FSDP may make
-    whole = _OF_NOBODY.search(it.name.lower()) or (PARAMETERS.get(it.key) == REPLICATED and not parts)
-    if (it.name and differ > 1) or (it.r.loading and whole):
-        cause = f"{it.name} is whole on every rank: the weights of two models"
-        if differ > 1:
-            cause = f"{it.name} differs in more than one dim: two models, or one weight in two forms"
-        numbers = Stated(" ≠ ".join(str(list(shape)) for shape in it.shapes)) if it.shapes else it.both
+    """A weight that differs in several dims: no axis makes its sizes."""
+    if it.name and sum(a != b for a, b in zip(*it.shapes, strict=False)) > 1:
+        cause = f"{it.name} differs in more than one dim: two models, or one weight in two forms"
+        numbers = Stated(" ≠ ".join(str(list(shape)) for shape in it.shapes))
         yield found("other: model_config", LIKELY, cause, numbers, parallel=False)
 
 
@@ -45,46 +36,38 @@ def _adapter(it: DifferingSizes) -> Found:
     """Ranks of two adapters, one perhaps a shard; else widths that are cut differently."""
     small, big, tp, product = it.small, it.big, it.known.get("tp"), isinstance(it.o, Matmul)
     spoken = "lora" in it.r.evident or (not product and any(key_of(name) == "lora" for name in names(it.r)))
-    spoken = spoken or (not it.key and not product and "lora" in it.known.name.lower())
-    if not spoken or (product and small < 2) or (small < 1 and it.known.get("zero") == 3):
+    if not spoken or small < 1:
         return
     ours = it.ratio > 0 and tp in (None, it.ratio)
-    rank_dim = 1 if "lora_b" in it.name.lower() else 0
-    if big > _MOST_RANKS or not it.shapes or (it.name and (it.key != "lora" or it.dim != rank_dim)):
-        cause, even = "LoRA and base weights are cut or padded differently", it.ratio > 0 or small < 1
-        blame: bool | None = ((ours and tp is not None) if product else even) or None
-        level = LIKELY if even or product else POSSIBLE
-        yield found("lora_tp", level, cause, it.both, parallel=blame)
+    if big > _MOST_RANKS or not it.shapes or (it.name and it.key != "lora"):
+        cause = "LoRA and base weights are cut or padded differently"
+        blame: bool | None = bool(ours and tp) if product else it.ratio > 0
+        level = LIKELY if it.ratio or product else POSSIBLE
+        yield found("lora_tp", level, cause, it.both, parallel=blame or None)
     else:
         cause = f"LoRA ranks of {small} and {big}: two adapters"
         cause += f", or one that is cut over tp={it.ratio}" if ours else ""
         blame = first((not ours, False), (tp or it.known.changes, True), otherwise=None)
-        yield found("lora_tp", LIKELY, cause, Quotient(big, small or 1), parallel=blame)
+        yield found("lora_tp", LIKELY, cause, Quotient(big, small), parallel=blame)
 
 
 def _empty(it: DifferingSizes) -> Found:
-    """No element, or one, in place of tokens or a weight."""
-    loaded = {(0,), (1,)} & {*it.shapes} and it.r.loading
-    if it.small and not loaded and not (isinstance(it.o, Matmul) and (it.small == 1 or it.o.rest == 1)):
-        return
-    if not it.small and isinstance(it.o, Pair) and ("seq" in it.r.evident or (it.dim == 1 and it.dims > 2)):
+    """No element, or one in a file, in place of tokens or a weight."""
+    if not it.small and it.dim == 1 and it.dims > 2:
         cause = f"a rank holds none of the {it.big} tokens: they are cut into more parts than they fill"
         yield found("seq_not_divisible", LIKELY, cause, it.both)
-    elif loaded or (not it.small and it.name != LABELS and (not it.shapes or (0,) in it.shapes)):
+        return
+    loaded = {(0,), (1,)} & {*it.shapes} and it.r.loading
+    if loaded or (not it.small and it.name != LABELS and (not it.shapes or (0,) in it.shapes)):
         width = it.big in [it.known.get(fact) for fact in ("dim", "ffn_dim", "vocab_size")]
-        spoken = loaded or width or it.known.get("zero") == 3 or ZERO.search(it.r.low)
-        named = _A_WEIGHT.search(it.r.line) and not it.r.loading
+        spoken = loaded or width or it.known.get("zero") == 3
         cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
-        level, blame = LIKELY if spoken else POSSIBLE, bool(spoken or named) or None
+        level, blame = LIKELY if spoken else POSSIBLE, bool(spoken or _A_WEIGHT.search(it.r.line)) or None
         yield found("other: zero3_unmaterialised_param", level, cause, it.both, parallel=blame, needs="zero")
-    elif isinstance(it.o, Matmul) and (it.small == 1 or not it.ratio):
-        cause = "a packed (quantised) weight is used as if it were plain"
-        yield found("other", POSSIBLE, cause, parallel=False)
-        yield from assumed_cut(it) if it.small > 1 else ()
 
 
 def _positions(it: DifferingSizes) -> Found:
-    if isinstance(it.o, Pair) and (it.key == "position" or (not it.key and "position" in it.r.operands)):
+    if it.key == "position" or (not it.key and "position" in it.r.operands):
         cp = it.known.get("cp") or (1 if it.r.loading else None)  # No axis cuts the positions of a file.
         cause = (
             f"{it.a} and {it.b} meet at a position table: another sequence length, or other rotary columns"
@@ -94,22 +77,16 @@ def _positions(it: DifferingSizes) -> Found:
 
 # -- vocabularies ----------------------------------------------------------------------------------
 
-_VOCABULARY = 20000
-"""Rows from which on two sizes that nearly agree are vocabularies."""
-
 _PADS = re.compile(r"\bpad|divisible_by|evenly")
 
 
 def _vocabulary(it: DifferingSizes) -> Found:
-    small, big, r, known, named = it.small, it.big, it.r, it.known, bool(it.key)
+    small, big, r, known = it.small, it.big, it.r, it.known
     both, close = small % 64 == big % 64 == 0, small * 1.02 >= big
-    uneven = "evenly" in r.low and "shard" in r.low and big > 30000
-    tokens = it.dims > 2 and it.dim == 1  # [batch, seq, …]
-    maybe = (small > _VOCABULARY and both and close) or uneven or is_vocabulary(big, known)
-    spoken = named or "vocab" in r.evident or known.get("vocab_size") in (small, big)
-    seen = spoken or (r.loading and it.dim == 0)
+    spoken = bool(it.key) or "vocab" in r.evident or known.get("vocab_size") in (small, big)
     # A power of two can be any width or length, so it proves nothing.
-    maybe = maybe and (seen or big & (big - 1) > 0)
+    maybe = is_vocabulary(big, known) and (spoken or r.loading or big & (big - 1) > 0)
+    tokens = it.dims > 2 and it.dim == 1  # [batch, seq, …]
     if small < 1 or not isinstance(it.o, Pair) or not (it.key in TABLES or (maybe and not tokens)):
         return
     public = all("vocab_size" in widths(n, known) for n in (small, big))
@@ -131,7 +108,7 @@ def _vocabulary(it: DifferingSizes) -> Found:
     elif shards is None:
         numbers = Quotient(big, small)
         cause = f"{rows_of} of {small} and {big} rows are of two models: {numbers} is no shard"
-        sure = named or public  # else these may be the parts of anything
+        sure = it.key or public  # else these may be the parts of anything
         padded = small % 128 == big % 128 == 0 and small * 2 > big  # perhaps one of them, twice
         level, blame = LIKELY if sure else WEAK, False if sure and not padded else None
         yield found("other: model_config", level, cause, numbers, parallel=blame, needs="vocab_size")
@@ -140,25 +117,21 @@ def _vocabulary(it: DifferingSizes) -> Found:
 
 
 def _shard_of_vocabulary(it: DifferingSizes, k: int, padded_to: int) -> Found:
-    small, big, low, known = it.small, it.big, it.r.low, it.known
+    small, big, known, padded = it.small, it.big, it.known, padded_to != it.big
     ours = known.get("tp") == k or known.get("world") == 1 or "tp" in known.changes
-    loaded = bool(it.key) or it.r.loading  # else an embedding's output may meet that of a padded one
-    level, padded = LIKELY if ours and loaded else POSSIBLE, padded_to != big
-    table, file, padding = "embed_checkpoint_shape", "checkpoint_tp_mismatch", "vocab_padding"
-    rows = [(table, level), (padding, level if padded else min(level, POSSIBLE))]
-    if not padded and it.key and "checkpoint" in low:
+    # Else an embedding's output may meet that of a padded one.
+    level = LIKELY if ours and (it.key or it.r.loading) else POSSIBLE
+    rows = [("embed_checkpoint_shape", level), ("vocab_padding", level if padded else POSSIBLE)]
+    if not padded and it.key and "checkpoint" in it.r.low:
         # a run of one rank holds its own table whole; and is `big` a vocabulary at all?
-        rows.insert(known.get("world") != 1 and is_vocabulary(big, known), (file, level))
-    if padded and _PADS.search(low):
-        rows = [(padding, LIKELY), (table, level)]
+        rows.insert(known.get("world") != 1 and is_vocabulary(big, known), ("checkpoint_tp_mismatch", level))
+    if padded and _PADS.search(it.r.low):
+        rows = [("vocab_padding", LIKELY), ("embed_checkpoint_shape", level)]
     cause = f"{small} rows are one of {k} shards of a vocabulary of {big}"
     cause += f" padded to {padded_to}" if padded else ""
     numbers: Equation = Padded(small, k, big) if padded else Quotient(big, k)
-    facts, before = {"tp": k, "vocab_size": big}, f"padded to {padded_to} before they are cut over {k} ranks"
     for category, likely in rows:
-        told = f"{big} rows are {before}" if padded and category == padding else cause
-        needs = "tp, padding" if padded and category == table else ""
-        yield found(category, likely, told, numbers, needs=needs, facts=facts)
+        yield found(category, likely, cause, numbers, facts={"tp": k, "vocab_size": big})
 
 
 _TENSORS = (_other_model, _adapter, _empty, _positions, _vocabulary, assumed_cut)
@@ -179,35 +152,25 @@ def explain_place(o: ViewCall | Matmul | Pair, r: Reading, known: Known) -> Foun
 
 def explain_held(o: LoneShape, r: Reading, known: Known) -> Found:
     """One shape alone: whose tensor is it, in which model, and how is it cut?"""
-    key, shape, m = key_of(o.name), o.shape, known.model
-    uneven = uneven_quotient(sum(shape), len(shape))
-    if len(shape) > 2 and sum(shape) in r.values and len(shape) in r.values and uneven and len({*shape}) == 2:
-        cause = f"{sum(shape)} rows over {len(shape)} ranks are cut as {list(shape)}: not evenly"
-        yield found("fsdp_uneven", LIKELY, cause, uneven)
-        return
+    key, shape = key_of(o.name), o.shape
     if 0 in shape or shape == (1,):
         cause = f"{o.name or 'a weight'} is {list(shape)}: a ZeRO-3 placeholder, not the weight"
-        level = LIKELY if o.name or ZERO.search(r.low) else POSSIBLE
+        level = LIKELY if o.name else POSSIBLE
         yield found("other: zero3_unmaterialised_param", level, cause, needs="zero")
+    elif known.model and any(parameter.shape == shape for parameter in known.model.parameters()):
         return
-    if not key and m and (whole_ones := [p.key for p in m.parameters() if p.shape == shape]):
-        yield found("other", WEAK, f"{list(shape)} is the whole {whole_ones[0]} of {m.name}", parallel=False)
-    elif not key and m and len(shape) == 2:
+    elif not key and known.model and len(shape) == 2:
         for name in ("tok_embeddings", "w1", "wq"):
             yield from explain_held(LoneShape(name, shape), r, known)
     placed = PARAMETERS.get(key)
-    if not isinstance(placed, Shard) or placed.dim >= len(shape):
+    if not isinstance(placed, Shard) or len(shape) != 2 or min(shape) < 1:
         return
     rows, embedding = shape[placed.dim], key in TABLES
-    for model in known.models if rows > 0 else ():
+    for model in known.models:
         whole = int(getattr(model, COUNTED_IN[placed.unit]))
         tp, total = shard_of(rows, whole, known) or (_MOST + 1, 0)
-        if len(shape) == 2 and shape[1 - placed.dim] != model.dim:
-            continue
-        if whole == rows:
-            cause = f"{o.name} has its whole width of {rows} ({model.name})"
-            yield found("other", WEAK, cause, parallel=False)
-        elif tp <= _MOST and known.fits(tp=tp) and (embedding or total == whole):
+        ours = shape[1 - placed.dim] == model.dim and 1 < tp <= _MOST and known.fits(tp=tp)
+        if ours and (embedding or total == whole):
             equation: Equation = Padded(rows, tp, whole) if total != whole else Product((rows, tp))
             cause = f"{rows} rows are one of {tp} shards of {model.name}'s {placed.unit}s"
             cause += " after padding" if total != whole else ""
