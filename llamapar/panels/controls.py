@@ -222,11 +222,11 @@ EXPLORER: list[Group] = [
         "chunking",
         control("documents", options=[], placeholder="one"),
         "cp_method",
-        control("step", label="ring step"),
+        control("step", kind="slider", label="ring step"),
         row=True,
         tab="sequence",
     ),
-    group("In a layer", "step", "cp_method", "rank", row=True, tab="layer"),
+    group("In a layer", control("step", kind="slider"), "cp_method", "rank", row=True, tab="layer"),
     group("Memory", _AGAIN, "schedule", _ZERO, _unsaid("micro_batch"), row=True, tab="memory"),
     group(
         "Run",

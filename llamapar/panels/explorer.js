@@ -64,16 +64,19 @@ function drawRemedies(box, { offered, payload, apply }) {
 
 const pieces = (sentence) => sentence.map(([text, axis]) => (axis ? make("span", { class: "lp-part", "data-axis": axis }, text) : text));
 
+const FEW = 2; // fixes that stand beside a reason; the others fold with the finding
+
 function buildHead(send, fix, id) {
   const sentence = make("h3", { class: "lp-sentence" });
   const repairs = make("div", { class: "lp-repairs" });
   const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite", tabindex: -1 });
   const legend = make("div", { class: "lp-signs" }, ["yes", "unsure", "no"].map((verdict) => make("span", {}, state(verdict), WORDS[verdict])));
-  const node = make("div", { class: "lp-head" }, make("div", {}, sentence), make("div", { class: "lp-under" }, repairs, status, legend));
+  const node = make("div", { class: "lp-head" }, make("div", {}, sentence), make("div", { class: "lp-under" }, status, repairs, legend));
   function draw({ sentence: said, problem, findings, about, gave }) {
     const refused = problem ? -1 : findings.findIndex(({ severity, later }) => severity === "error" && !later);
     refill(node.firstChild, [said, problem], () => [problem ? problemCard(problem, send, id) : (sentence.replaceChildren(...pieces(said)), sentence)]);
-    const offered = refused < 0 ? [] : findings[refused].fixes;
+    sentence.title = sentence.textContent;
+    const offered = refused < 0 ? [] : findings[refused].fixes.slice(0, FEW);
     refill(repairs, [refused, offered], () => offered.flatMap(([text, effect], k) => [k ? "or" : "try",
       button(text.split(" (")[0], { class: "lp-link", title: `apply this fix: ${text}, ${effect}`, onclick: () => fix(refused, k) })]));
     refill(status, [about, gave], () => [gave || about]);
@@ -132,7 +135,6 @@ function render({ model, el }) {
   inner.node.classList.add("lp-inner");
   const run = buildRun(ask, send);
   const plan = buildPlan(ask, send);
-  const steps = buildSteps(panel.uid, send);
   const strip = buildAnswers(send, ask);
   const own = buildDrop(panel.uid, ask);
   const { column, rows } = panel.controls;
@@ -171,7 +173,7 @@ function render({ model, el }) {
   const foot = make("div", { class: "lp-foot" }, found, fold("more settings", { class: "lp-group lp-settings" }, column),
     fold("compare", { class: "lp-compare" }, strip.pinned), copying, strip.steps);
   const picturing = Object.values(rows).filter((row) => row.dataset.tab); // the controls of a picture, above it
-  panel.main.append(tabs.node, inner.node, ...picturing, remedies, run.head, plan.head, steps.head, figure.node, run.tables);
+  panel.main.append(tabs.node, inner.node, ...picturing, remedies, run.head, plan.head, figure.node, run.tables);
   panel.columns.replaceChildren(head.node, strip.node, make("div", { class: "lp-body" }, knobs, panel.main), foot);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
@@ -189,7 +191,6 @@ function render({ model, el }) {
     result = running.result ?? (running.state === "running" ? result : null);
     run.head.hidden = run.tables.hidden = !runs;
     plan.head.hidden = !plans;
-    steps.draw(payload());
     const planned = model.get("planned");
     const own = runs ? result : plans ? planned : null; // a picture that a thread of the kernel sends
     figure.node.hidden = Boolean(own ?? runs) && !own?.figure;

@@ -48,7 +48,7 @@ OTHER_DEFAULTS["explorer"] = DEFAULTS | PLAIN  # of a reader's own job that does
 class Explorer(Page[State]):
     """The Explorer panel. `set` moves controls from code; `snapshot` is a static View of what it shows."""
 
-    _esm = source("page.js", "explorer.js", "run.js", "drop.js", "plan.js", "answers.js", "layer.js")
+    _esm = source("page.js", "explorer.js", "run.js", "drop.js", "plan.js", "answers.js")
     _css = source("page.css")
     schema = traitlets.List(EXPLORER).tag(sync=True)
     tabs = traitlets.List(list(MAIN_TABS.items())).tag(sync=True)

@@ -173,6 +173,7 @@ function sliderControl(control, send) {
   const show = (value, now) => {
     box.show(value);
     steps = now.steps[control.name];
+    slider.hidden = steps.length < 2;
     slider.max = steps.length - 1; // first: a slider holds no more than that
     slider.value = Math.max(0, steps.findLastIndex((step) => step <= value));
     slider.setAttribute("aria-valuetext", String(value));

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llamapar.describe.layout import AXES, divisors
 from llamapar.describe.models import ModelConfig, public_models
 from llamapar.describe.options import Values
+from llamapar.figures import View
 
 from .holding import is_count
 
@@ -20,10 +21,10 @@ HEAD = range(16, 513, 2)
 LAYERS = (1, 2, *range(4, 161, 4))
 
 
-def steps_of(values: Values, base: ModelConfig) -> dict[str, list[int]]:
+def steps_of(values: Values, base: ModelConfig, view: View | None = None) -> dict[str, list[int]]:
     """The steps of each slider, in order; where a dim stands now is one of them.
 
-    base: the model whose dims stand in for a number that is none.
+    base: the model whose dims stand in for a number that is none. view: the picture, whose cursor may take steps.
     """
     dims = {}
     for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size"):
@@ -39,4 +40,12 @@ def steps_of(values: Values, base: ModelConfig) -> dict[str, list[int]]:
     }
     steps = {name: sorted({*found[name], now}) for name, now in dims.items()}
     powers = dict.fromkeys(AXES, POWERS) | {"dp": [*POWERS, *(2**k for k in range(8, 12))]}
-    return steps | powers
+    return steps | powers | {"step": [*range(_most_steps(values, view) + 1)]}
+
+
+def _most_steps(values: Values, view: View | None) -> int:
+    """How far the picture's cursor goes: through a layer, or around a ring."""
+    if values["tab"] == "sequence" and values["cp_method"] == "ring" and is_count(values["cp"], "cp"):
+        return int(values["cp"])
+    steps: int = view.spec.get("layout", {}).get("meta", {}).get("steps", 0) if view else 0
+    return steps

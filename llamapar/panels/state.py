@@ -344,7 +344,7 @@ class State:
             "gave": self.gave,
             "about": job_in_words(report, self.values["job"]) if report else "",
             "sentence": self.sentence,
-            "steps": steps_of(self.values, self.base),
+            "steps": steps_of(self.values, self.base, outcome.view),
             "judged": report is not None,
             "problem": card(problem, DEFAULTS) if problem else None,
             "findings": [plain_finding(f) for f in report.findings] if report else [],
