@@ -22,6 +22,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
 
@@ -32,6 +33,9 @@ DRAWN = re.compile(r'<img data-drawn-from="(\w+)"[^>]*base64,(?P<png>[^">]*)">')
 """In the HTML of an answer behind a guess: where its picture belongs, and the picture stored there."""
 
 PLOTLY, SVG = "application/vnd.plotly.v1+json", "image/svg+xml"
+STILL = re.compile(r'^<img [^>]* src="data:image/svg\+xml,([^"]*)">$')
+"""The HTML of a map: an image, for JupyterLab strips SVG from a notebook that it does not trust."""
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 PANEL = "llamapar"  # in the metadata of an output that is a panel
@@ -103,7 +107,7 @@ def says_the_same(new: Json, stored: Json) -> bool:
     if kind == "error":
         line = last_line(new)
         return line == last_line(stored) and stored["traceback"] in ([line], new["traceback"])
-    left_out = {"image/png"} if new["data"].keys() & {PLOTLY, SVG} else set()
+    left_out = {"image/png"} if new["data"].keys() & {PLOTLY, SVG} or still_in(new["data"]) else set()
     if is_panel(new) and "image/png" in stored["data"]:
         left_out |= {PLOTLY}
     new = as_saved(new)
@@ -112,6 +116,12 @@ def says_the_same(new: Json, stored: Json) -> bool:
         for output in (new, stored)
     )
     return said == told and new["metadata"] == stored["metadata"]
+
+
+def still_in(data: Json) -> str:
+    """The SVG of a map in an output's data; empty where there is none."""
+    found = STILL.match(as_text(data.get("text/html", "")))
+    return unquote(found.group(1)) if found else ""
 
 
 def undrawn(value: Any) -> Any:

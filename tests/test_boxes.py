@@ -21,7 +21,7 @@ from llamapar.course.boards import dealt, order_as_text, placed_operations
 from llamapar.course.boxes import Item, box
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
 from llamapar.course.questions import QUESTIONS, Quiz
-from llamapar.course.veils import veiled
+from llamapar.course.veils import covered, veiled
 from llamapar.panels.box_panel import Box, scale
 from llamapar.panels.page import for_browser
 from truths import WORKED_OUT
@@ -275,14 +275,14 @@ def test_a_wrong_prediction_is_drawn_beside_the_truth_and_the_first_guess_stands
     assert receive(panel, kind="guess", value="40, 55") is None
     assert panel.payload["verdict"]["value"] == [40, 55]
     assert panel.payload["verdict"]["answer"] == [48, 63]
-    frames = [(s["x0"], s["x1"], s["line"]["dash"]) for s in panel.payload["figure"]["layout"]["shapes"]]
-    assert frames == [(48, 64, "solid"), (40, 56, "dash")]
-    assert before["figure"]["layout"]["annotations"][0]["text"] == "?"
+    frames = [(one[5], 128 * one[1], 128 * one[2]) for one in panel.payload["figure"]["shapes"][-2:]]
+    assert frames == [("truth", 48, 64), ("guess", 40, 56)]
+    assert before["figure"]["labels"][-1][2] == "?"
     assert panel.payload["summary"].startswith("You said 40–55; it is 48–63.")
     assert panel.payload["verdict"]["drawn"] is True, "in the picture, so nowhere else"
     panel.set(guess=[48, 63])
     assert panel.verdict is not None
-    assert "shapes" not in panel.payload["figure"]["layout"], "nothing to draw beside the truth"
+    assert panel.payload["figure"]["shapes"][-1][5] == "tp1", "nothing to draw beside the truth"
     assert panel.verdict.says.startswith("That is it: [48, 63]. Your first guess was [40, 55].")
     assert json.loads(progress_file.read_text())["predictions"][FIRST] == {
         "right": False,
@@ -494,21 +494,22 @@ def test_a_board_of_a_schedule_reads_its_order_marks_what_is_wrong_and_spans_two
 # -- veils -----------------------------------------------------------------------------------------
 
 
-def test_a_veil_takes_out_all_points_under_it_and_no_other() -> None:
+def test_a_veil_takes_out_all_that_lies_under_it_and_nothing_else() -> None:
     view = lp.view(lp.heads("llama3.1-405b", tp=8))
-    under = veiled(view, (16, 128), (-0.9, 1.9))
-    hovers = [text for trace in under.spec["data"] for text in trace.get("hovertext", [])]
-    assert len(hovers) == 16 + 1
-    assert all(text.startswith("rank 0 ") for text in hovers)
-    numbers = [text for trace in under.spec["data"] for text in trace.get("text", [])]
-    assert numbers == ["0", "0"]
-    assert "subtitle" not in under.spec["layout"]["title"]
-    assert "48" not in under.summary
+    under = covered(view, lambda lane, x: x > 1 / 8, "Heads.")
+    assert {(one[0], one[1] < 1 / 8) for one in under.spec["shapes"][:-1]} == {
+        (lane, True) for lane in ("card", "q", "kv", "link")
+    }
+    assert [label[2] for label in under.spec["labels"]] == ["0", "0", "?"]
+    assert [rank[2] for rank in under.spec["ranks"]] == [f"rank {k}" for k in range(8)]
+    assert under.summary == under.spec["says"] == "Heads. A part is veiled until you guess."
+    assert "48" not in json.dumps([under.spec["labels"], under.spec["ranks"], under.summary])
     tiled = lp.view(lp.heads("llama3.1-405b", tp=16, kv_replication=True, interleave=False))
-    names = [t["name"] for t in veiled(tiled, (0, 128), (0.55, 1.9)).spec["data"] if "name" in t]
-    assert names == ["whole heads"], "nor does the legend say what lies under it"
-    whole = veiled(view, (200, 300), (-0.9, 1.9))
-    assert whole.spec["data"] == view.spec["data"]
+    kept = covered(tiled, lambda lane, x: lane in ("kv", "link"), "Tiled.").spec
+    assert {one[0] for one in kept["shapes"]} == {"card", "q", "veil"}
+    assert [words for _, words in kept["legend"]] == ["one KV group", "the next"], (
+        "nor does the legend say it"
+    )
     assert for_browser(under.spec) == json.loads(json.dumps(under.spec))
 
 
@@ -544,12 +545,9 @@ def test_the_peers_of_a_rank_are_veiled_and_it_stands_alone() -> None:
 @pytest.mark.parametrize("name", ["8 tokens in order: how many pairs does rank 1 make?", "last over first"])
 def test_the_work_of_ranks_is_veiled_and_nothing_else(name: str) -> None:
     before, after = item_of(name).veiled.spec, item_of(name).picture.spec
-    own = [trace for trace in before["data"] if trace.get("xaxis") == "x2"]
-    assert own == [{"x": [None], "y": [None], "xaxis": "x2", "yaxis": "y2"}]
-    others = [[trace for trace in spec["data"] if trace.get("xaxis") != "x2"] for spec in (before, after)]
-    assert others[0] == others[1]
-    assert before["layout"]["xaxis2"]["showticklabels"] is False
-    assert before["layout"]["shapes"][0]["xref"] == "x2 domain"
+    assert [one for one in after["shapes"] if one[0] != "work"] == before["shapes"][:-1]
+    assert {one[4][2] for one in after["shapes"] if one[0] == "work"} == {before["shapes"][-1][4][2]}
+    assert not any(label[1] > before["shapes"][-1][4][2] for label in before["labels"] if label[2] != "?")
 
 
 ROWS = "How many rows of the matrix does rank 1 hold at stage 3?"
@@ -558,13 +556,8 @@ ROWS = "How many rows of the matrix does rank 1 hold at stage 3?"
 @pytest.mark.parametrize(
     ("name", "guess", "true", "drawn"),
     [
-        ("128,256 rows, 8 ranks: who owns token 100,000?", 5, (96192, 112224), (80160, 96192)),
-        ("128,256 rows, 8 ranks: who owns token 100,000?", 9, (96192, 112224), None),
-        ("128,256 rows, 8 ranks: who owns token 100,000?", 5.5, (96192, 112224), None),
         (ROWS, 96, (32, 64), (32, 128)),
         (ROWS, 500, (32, 64), (0, 128)),  # stays in the matrix
-        ("At TP 16, how many of the 1,024 rows of wk does a rank get?", 128, (0, 8), (0, 16)),
-        (FIRST, [63, 48], (48, 64), None),
     ],
 )
 def test_a_guess_is_framed_beside_the_truth_where_it_stands_anywhere(
@@ -573,3 +566,21 @@ def test_a_guess_is_framed_beside_the_truth_where_it_stands_anywhere(
     shapes = item_of(name).marked(guess).spec["layout"]["shapes"]
     frames = [((shape["x0"], shape["x1"]), shape["line"]["dash"]) for shape in shapes]
     assert frames == [(true, "solid"), *([(drawn, "dash")] if drawn else [])]
+
+
+@pytest.mark.parametrize(
+    ("name", "guess", "true", "drawn"),
+    [
+        ("128,256 rows, 8 ranks: who owns token 100,000?", 5, (6 / 8, 7 / 8), (5 / 8, 6 / 8)),
+        ("128,256 rows, 8 ranks: who owns token 100,000?", 9, (6 / 8, 7 / 8), None),
+        ("128,256 rows, 8 ranks: who owns token 100,000?", 5.5, (6 / 8, 7 / 8), None),
+        ("At TP 16, how many of the 1,024 rows of wk does a rank get?", 128, (0, 1 / 16), (0, 1 / 8)),
+        (FIRST, [63, 48], (48 / 128, 64 / 128), None),
+    ],
+)
+def test_a_guess_is_framed_on_a_map_where_it_stands_anywhere(
+    name: str, guess: object, true: tuple[float, float], drawn: tuple[float, float] | None
+) -> None:
+    shapes = item_of(name).marked(guess).spec["shapes"]
+    frames = [(one[5], (one[1], one[2])) for one in shapes if one[5] in ("truth", "guess")]
+    assert frames == [("truth", true), *([("guess", drawn)] if drawn else [])]

@@ -76,7 +76,7 @@ def test_a_traceback_fills_the_fields() -> None:
     best = panel.payload["parts"]
     assert best["proof"] == ["8192 × 64 = 524288", "64 = 8·128/16 = half a head"]
     assert best["fixes"][0][0] == "tensor_parallel_degree=8 dp=2 (8·1·1·2 = 16 ranks)"
-    assert panel.payload["figure"]["layout"]["title"]["text"] == "llama3-8b: query and KV heads over tp=16"
+    assert panel.payload["figure"]["says"].startswith("TP 16 cuts through each of the 8 KV heads.")
 
 
 def test_what_numbers_imply_is_marked_and_what_is_typed_wins() -> None:

@@ -48,7 +48,7 @@ def test_an_empty_clinic_offers_three_real_messages() -> None:
             HEADS,
             "sharding",
             "a rank holds 64 columns, half a head of 128: 4 KV heads over tp=8",
-            "qwen3-30b-a3b: query and KV heads over tp=8",
+            "TP 8 cuts through each of the 4 KV heads. A rank has four query heads and 1/2 KV head.",
         ),
         (
             RANKS,
@@ -75,7 +75,7 @@ def test_a_press_of_an_example_gives_its_answer(
     assert payload["verdict"] == verdict
     assert payload["status"].endswith(cause)
     figure = payload["figure"]
-    assert (figure["layout"]["title"]["text"] if figure else None) == title
+    assert (figure["says"] if figure else None) == title
 
 
 # -- an exception ----------------------------------------------------------------------------------

@@ -47,7 +47,11 @@ def assert_shows(panel: Explorer) -> None:
     if payload["figure"] is None:
         assert payload["problem"]["what"]
     else:
-        assert payload["figure"]["data"] or payload["figure"]["layout"]["annotations"]
+        assert (
+            payload["figure"].get("shapes")
+            or payload["figure"]["data"]
+            or payload["figure"]["layout"]["annotations"]
+        )
         assert payload["summary"]
     assert payload["status"] or payload["problem"]
     assert for_browser(payload["figure"]) == payload["figure"]

@@ -311,7 +311,10 @@ def test_other_files_are_saved_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "shown",
-    [lp.explorer("tiny", tp=2), lp.clinic("shape '[4, 178, -1, 128]' is invalid for input of size 45568")],
+    [
+        lp.explorer("tiny", tp=2, tab="memory"),
+        lp.clinic("shape '[4, 178, -1, 128]' is invalid for input of size 45568"),
+    ],
     ids=repr,
 )
 def test_beside_a_panel_stand_its_figure_which_says_so_and_its_text(shown: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from fractions import Fraction
+import re
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from inputs import few
 from llamapar.errors import LlamaparError
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import watch_task, watched
-from llamapar.figures.block import small
+from llamapar.figures.block import held
 from llamapar.panels import watch_state
 from llamapar.panels.film import film
 from llamapar.panels.page import for_browser
@@ -62,17 +63,15 @@ def test_the_line_of_code_gives_the_same(program: str, arguments: dict[str, Any]
 
 
 def assert_lit(panel: Watch) -> None:
-    """Heads, tokens, layers and sequences of the whole, each computed by as many ranks as share them."""
-    layout, blocks = panel._state.layout, panel.film["blocks"]
-    assert [block["rank"] for block in blocks] == [f"rank {k} of {layout.world}" for k in range(layout.world)]
-    lit = {0: Fraction(), 1: Fraction()}
-    for block in blocks:
-        assert [len(panel["sides"]) for panel in block["panels"]] == [2, 2]
-        for k, rectangle in enumerate(block["panels"]):
-            for kind, *_, wide, high in rectangle["marks"]:
-                if kind in ("own", "all"):
-                    lit[k] += Fraction(wide).limit_denominator(64) * Fraction(high).limit_denominator(64)
-    assert lit == {0: layout.cp * layout.dp, 1: layout.tp * layout.pp}
+    """Heads and layers of the whole, and tokens and sequences, each on as many ranks as share them."""
+    layout, shares = panel._state.layout, panel.film["blocks"]
+    assert [each.partition(":")[0] for each in shares] == [
+        f"rank {k} of {layout.world}" for k in range(layout.world)
+    ]
+    same = layout.cp * layout.dp, layout.tp * layout.pp  # as many ranks work on the same heads and layers
+    for words, ranks in zip((r"layers? \S+|heads? \S+", r"tokens? [^·]+|sequences? \S+"), same, strict=True):
+        of = Counter(tuple(re.findall(words, each)) for each in shares)
+        assert set(of.values()) == {ranks}
 
 
 def test_without_a_layout_there_are_four_ranks() -> None:
@@ -95,19 +94,14 @@ def test_the_film_is_that_of_the_ranks_and_travels_as_it_is() -> None:
             assert step["caption"].replace("`", "") in words
 
 
-def test_the_small_block_is_the_picture_of_the_same_ranks() -> None:
+def test_beside_the_ranks_stands_what_the_lit_one_holds() -> None:
     panel = watch("llama", tp=2, pp=2, cp=2, chunking="contiguous")
     model = panel._state.task("", "").setting.model
     record = lp.ranks(panel._state.layout, 5, model=model, seq_len=16, global_batch=2, chunking="contiguous")
-    assert panel.film["blocks"][5] == small(record.share, 5, 8)
-    assert [each["held"] for each in panel.film["blocks"][5]["panels"]] == [
-        ["layer 1", "heads 2–3"],
-        ["tokens 0–7"],
-    ]
-    assert [each["sides"] for each in watch("mlp", dp=2, tp=1).film["blocks"][1]["panels"]] == [
-        [["pp", False, "1 layer"], ["tp", False, "8 heads"]],
-        [["dp", True, "DP 2 cuts 2 sequences"], ["cp", False, "16 tokens"]],
-    ]
+    assert record.share
+    assert panel.film["blocks"][5] == f"rank 5 of 8: {held(record.share)}"
+    assert panel.film["blocks"][5] == "rank 5 of 8: layer 1 · heads 2–3 · tokens 0–7"
+    assert watch("mlp", dp=2, tp=1).film["blocks"][1] == "rank 1 of 2: sequence 1"
 
 
 @pytest.mark.parametrize("name", few(BEGINS, 2, others="deep"))

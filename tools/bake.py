@@ -12,10 +12,9 @@ with any editor, then bake; commit what it wrote. For each notebook it
 - draws each plotly figure, and each panel as it first showed, with plotly's own bundle and stores
   the PNG beside the JSON (or, for a panel, beside its text; for a figure behind a guess, in the
   folded answer), so that GitHub and nbviewer show it; a figure has no paper, so the PNG brings a
-  white one and dark text; a small drawing as SVG is stored with a PNG, for JupyterLab shows no SVG in
-  a notebook that it does not trust;
-  a panel's picture says that it is one, and takes the place of its figure, which would hide it in
-  JupyterLab;
+  white one and dark text; a map, an image of SVG, has its PNG beside it, for pages that show none;
+  a panel's picture says that it is one, and takes the place of its chart, which would hide it in
+  JupyterLab; its map stays, for that has the colours of the page;
 - refuses an output over 40 KiB and a notebook over 250 KiB.
 
 A PNG carries the digest of what it was drawn from. While that stays the same the old PNG is kept, so
@@ -59,6 +58,7 @@ from saving import (  # noqa: E402
     is_box,
     last_line,
     merged,
+    still_in,
 )
 
 from browser.lab import chromium  # noqa: E402
@@ -213,8 +213,8 @@ def shown_in(output: NotebookNode) -> tuple[str, Any] | None:
         return ("figure", folded) if folded else None
     if WIDGET in data and "film" not in data[WIDGET]["state"]:  # of a film the sheet of all lines is stored
         return "panel", data[WIDGET]["state"]
-    if SVG in data:
-        return "svg", as_text(data[SVG])
+    if SVG in data or still_in(data):
+        return "svg", as_text(data[SVG]) if SVG in data else still_in(data)
     return ("figure", spec_of(data)) if PLOTLY in data else None
 
 

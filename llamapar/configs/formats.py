@@ -1,4 +1,71 @@
-"""The rows of `formats.toml`: by which marks files are recognised, and how a row's keys find settings."""
+"""The rows of `formats.toml`: by which marks files are recognised, and how a row's keys find settings.
+
+The formats of settings that are read, in the order in which they are tried: a special format stands before
+the general one that its files also fit. To read another trainer's settings, add a row.
+
+title, framework  what the format is called, and the framework whose rules judge it (none: the paper's)
+by                whose defaults count, with the place where they stand
+reader            "nobody": the format is recognised and refused, so that it is not taken for another one; or
+                  a
+                  function in `mapped.py:READERS`, where a row would be a program
+training          false: nothing is trained, so batch sizes are not asked for
+launch            false: what the scripts start is not the run
+variables         of a script, for the nodes and the ranks of each
+named             a command names the file of settings; without that file no default counts
+dashed            keys may have dashes for underscores; references: values may name other keys, as ${.key}
+before, beside    other formats whose files a run may have too, read before and after its own
+oddities          functions of `oddities.py`, `torchtitan.py` and `megatron.py`, for what a row cannot say
+
+recognised        marks, of which one is enough. All that a mark says has to hold:
+  keys            a file of settings has one of these keys, or a section of that name
+  flags           a command has one of these arguments
+  calls           a text calls the first of these classes
+  command         a pattern of some command or variable of a script, or several
+  text            a pattern of some Python file
+  beside          the same file, or some command, has one of these too
+  two             and two of these
+  merged          all files of settings are read as one
+  arguments       the section that holds the arguments of a command
+  base            what the file changes, which is not among the files: no default counts
+settings          where the settings stand (marks again), if not in what was recognised
+unseen            fact = "why it is unknown", if no settings are found; without it nothing is known then
+
+[format.fields]   fact = "key", or ["key", "older key"], or a table; of several tables the last that says
+                  something counts. "--name" is an argument of a command; where a field has one, a command is
+                  asked for no other name.
+  as              how the value is read:
+                  "count" (without `as`), "number", "text", "word" (text as it is written), "stage" (of ZeRO),
+                  "padding" (rows of a rank), "model" (a name), "hub" (a repository's name),
+                  "switch" (true and false become `on` and `off`), "on" (the same, of any word),
+                  "within" (the value of the first word that is part of the text), "values" (no other than
+                  these),
+                  "other" (whatever it is, `other`), "elsewhere" (it names a file that says it)
+  values          text = value, asked first; "none" is null. A value "" says nothing
+  absent          texts that mean "not given"
+  strip           what a text may begin with
+  default         the value where the key is absent; why: its reason
+  needs           the default counts only where one of these facts is known
+  missing         why the fact is unknown where the key is absent
+  fills           a degree that takes what is left of the GPUs where the key is absent
+  like            another fact whose value it has then; times: a factor; over: a key that divides it
+  product         the keys of two numbers
+  agrees          another value that was read before is a contradiction
+  else            only where no table before has said something
+  where           conditions, of which each has to hold: a key that is on; or with over (a number), not
+                  (texts),
+                  matches (a pattern), off. Texts are compared in lower case. default: the value of an absent
+                  key
+  open            fact = "why it is unknown", for a model that no table has
+[[format.refuse]] a condition, and what is then not counted; saves: as in `memory`; covered = false: the model
+                  is not covered; drops: nothing of it is kept
+[format.other_model]  signs of a model that is no Llama: conditions, each with `what`, asked once the width is
+                  known. One may be a fork's own setting; with two the model is not covered. unless: a key
+                  with
+                  which nothing is asked
+[format.fixed]    fact = [value, "why"]: what the trainer always does
+[format.unknown]  fact = "why": what its settings never say
+[format.ignored]  key = "why": what has no effect
+"""
 
 from __future__ import annotations
 

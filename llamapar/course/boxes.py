@@ -15,7 +15,7 @@ from html import escape
 from typing import Any
 
 import llamapar as lp
-from llamapar.figures import View
+from llamapar.figures import View, scenes
 from llamapar.panels.box_panel import Board, Box, BoxQuestion, GuessVerdict
 
 from .guesses import (
@@ -269,7 +269,10 @@ def folded(item: Item) -> tuple[dict[str, Any], dict[str, Any]]:
         text.append(item.say(item.truth))
         html.append(f"<p><b>{escape(text[-1])}</b></p>")
     record = item.shows if item.judged else item.truth
-    if item.picture and item.picture.spec["data"]:
+    drawn = item.picture is not None and item.picture.is_drawn
+    if item.picture and item.picture.is_map:
+        html.append(scenes.image(item.picture.spec))
+    elif item.picture and drawn:
         spec = item.picture.spec
         drawn_from = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
         html.append(f"<!--picture {drawn_from[:16]}-->")
@@ -279,6 +282,6 @@ def folded(item: Item) -> tuple[dict[str, Any], dict[str, Any]]:
         as_html = getattr(record, "_repr_html_", None)
         in_words = as_html() if as_html else f"<pre>{escape(text[-1])}</pre>"
         again = f"<details><summary>The same in words</summary>{in_words}</details>"
-        html.append(again if "picture" in metadata else in_words)
+        html.append(again if drawn else in_words)
     data = {"text/plain": "\n".join(text), "text/html": f"<details>{''.join(html)}</details>"}
     return data, {"llamapar": metadata}

@@ -14,12 +14,10 @@ from llamapar.panels.ladders_of_maps import MAPS
 
 from .boards import dealt, order_as_text, placed_operations
 from .boxes import Item
-from .veils import Span, marker, veiled
+from .veils import covered, framed
 
 _BIG = "llama3.1-405b"
 _EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu"}
-_QUERY_LANE, _KEY_LANE = (-0.9, 0.45), (0.55, 1.9)
-"""Where the lanes stand in the picture of heads, with the ranks above and the numbers of KV heads below."""
 
 
 @cache
@@ -33,9 +31,8 @@ def _first_and_last() -> Item:
     own, view = record.rank(3).q_heads, lp.view(record)
     ends = [own[0], own[-1]]
 
-    def place(heads: list[float]) -> tuple[Span, Span] | None:
-        known = len(heads) == 2 and 0 <= heads[0] <= heads[1] < 128
-        return ((heads[0], heads[1] + 1), _QUERY_LANE) if known else None
+    def place(heads: list[float]) -> tuple[str, float, float]:
+        return ("q", heads[0] / 128, (heads[1] + 1) / 128) if len(heads) == 2 else ("", 0, 0)
 
     return Item(
         "405B at TP 8: first and last query head of rank 3",
@@ -53,8 +50,8 @@ def _first_and_last() -> Item:
         ),
         why="Ranks 0 to 2 hold 3 · 16 heads, so rank 3 begins at 48.",
         shows=view,
-        veiled=veiled(view, (16, 128), (-0.9, 1.9)),
-        marked=marker(view, ends, place, lambda heads: "–".join(f"{n:g}" for n in heads)),
+        veiled=covered(view, lambda lane, x: x > 1 / 8, "Which query heads has rank 3?"),
+        marked=framed(view, ends, place, lambda heads: "–".join(f"{n:g}" for n in heads)),
     )
 
 
@@ -124,7 +121,7 @@ def _tiled() -> Item:
         ),
         why="14 of 16 ranks store a KV head that they do not read; every shape is right.",
         shows=view,
-        veiled=veiled(view, (0, record.model.n_heads), _KEY_LANE),
+        veiled=covered(view, lambda lane, x: lane in ("kv", "link"), "KV heads tiled over 16 ranks."),
     )
 
 

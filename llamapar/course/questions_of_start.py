@@ -10,13 +10,10 @@ from collections.abc import Callable
 import llamapar as lp
 
 from .boxes import Item
-from .veils import Span, marker, veiled
+from .veils import covered, framed
 
 _BIG = "llama3.1-405b"
 _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
-
-_KEY_LANE, _KEYS_AND_NUMBERS = (0.55, 1.45), (0.55, 1.9)
-"""Where the KV heads stand in the picture of heads, without and with the numbers under them."""
 
 
 def _rows_of_wk() -> Item:
@@ -24,9 +21,8 @@ def _rows_of_wk() -> Item:
     view, model = lp.view(record), record.model
     own = len(record.rank(0).kv_rows)
 
-    def place(rows: float) -> tuple[Span, Span] | None:
-        """The first rows of wk, in a picture that is as wide as the query heads."""
-        return ((0, min(rows / model.kv_dim, 1) * model.n_heads), _KEY_LANE) if rows > 0 else None
+    def place(rows: float) -> tuple[str, float, float]:
+        return "kv", 0, rows / model.kv_dim
 
     return Item(
         "At TP 16, how many of the 1,024 rows of wk does a rank get?",
@@ -43,8 +39,8 @@ def _rows_of_wk() -> Item:
         ),
         why="1,024 / 16 = 64, and a head has 128.",
         shows=view,
-        veiled=veiled(view, (0, model.n_heads), _KEYS_AND_NUMBERS),
-        marked=marker(view, own, place, "{:g}".format),
+        veiled=covered(view, lambda lane, x: lane in ("kv", "link"), "The query heads of 16 ranks."),
+        marked=framed(view, own, place, "{:g}".format),
     )
 
 

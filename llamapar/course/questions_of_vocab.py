@@ -12,7 +12,7 @@ from typing import Any
 import llamapar as lp
 
 from .boxes import Item, choices_of
-from .veils import Span, marker, veiled
+from .veils import covered, framed
 
 _MODEL = "llama3.1-70b"
 _TP = 8
@@ -31,9 +31,8 @@ def _owner() -> Item:
     owner = record.owner(100_000)
     view = lp.view(record)
 
-    def place(rank: float) -> tuple[Span, Span] | None:
-        rows = (16_032 * rank, 16_032 * (rank + 1))
-        return (rows, (rank - 0.45, rank + 0.45)) if rank in range(_TP) else None
+    def place(rank: float) -> tuple[str, float, float]:
+        return "rows", rank / _TP, (rank + 1) / _TP
 
     return Item(
         "128,256 rows, 8 ranks: who owns token 100,000?",
@@ -45,8 +44,8 @@ def _owner() -> Item:
         slips=((7, "Ranks count from 0: with 6 of them before it, it is rank 6."),),
         why="Rank 6 has rows 96,192 to 112,223.",
         shows=view,
-        veiled=veiled(view, (16_032, 128_256), (0.5, _TP - 0.5)),
-        marked=marker(view, owner, place, "rank {:g}".format),
+        veiled=covered(view, lambda lane, x: x > 1 / _TP, "128,256 rows over 8 ranks."),
+        marked=framed(view, owner, place, "rank {:g}".format),
     )
 
 

@@ -12,6 +12,8 @@ from llamapar.figures import View
 VEIL, GUESS, TRUTH = "#9A9A9A", "#D55E00", "#009E73"
 
 Span = tuple[float, float]
+Guess = Any
+"""An answer, of the type that its question asks for."""
 
 _ALL = (float("-inf"), float("inf"))
 
@@ -34,22 +36,70 @@ def veiled(view: View, x: Span, y: Span | None, title: str = "") -> View:
     return _veiled(kept, layout, title)
 
 
+def covered(view: View, hidden: Callable[[str, float], bool], title: str) -> View:
+    """The map without its shapes that are `hidden`, by their lane and left edge, which a veil covers.
+
+    What ranks hold in words goes as well, and so does the sentence: `title` stands in its place.
+    """
+    scene = view.spec
+    gone = [one[4] for one in scene["shapes"] if hidden(one[0], one[4][0])]
+    left, right = min(band[0] for band in gone), max(band[1] for band in gone)
+    top, bottom = min(band[2] for band in gone), max(band[5] for band in gone)
+
+    def lies_under(x: float, y: float) -> bool:
+        return left <= x <= right and top <= y <= bottom
+
+    veil = ["veil", 0, 1, 0, [left, right, top, left, right, bottom], "veil"]
+    mark = [(left + right) / 2, (top + bottom) / 2 + 8, "?", 1, "mark"]
+    told = {
+        "says": f"{title} A part is veiled until you guess.",
+        "warn": False,
+        "shapes": [*(one for one in scene["shapes"] if not hidden(one[0], one[4][0])), veil],
+        "labels": [*(one for one in scene["labels"] if not lies_under(one[0], one[1])), mark],
+        "cuts": [one for one in scene["cuts"] if not lies_under(one[0], one[1])],
+        "ranks": [[*one[:2], f"rank {one[3]}", one[3]] for one in scene["ranks"]],
+        "legend": scene["legend"][:2],
+    }
+    return View({**scene, **told}, told["says"])
+
+
+def framed(
+    view: View, truth: object, place: Callable[[Guess], tuple[str, float, float]], say: Callable[[Guess], str]
+) -> Callable[[Guess], View]:
+    """What draws a guess into a map: a dashed frame beside that of the truth, each with its words.
+
+    place: the lane and the part of it that a value stands for. say: a value in words.
+    """
+
+    def drawn(guess: object) -> View:
+        scene = view.spec
+        frames, words = list[list[object]](), list[list[object]]()
+        for value, look, said in ((truth, "truth", "it is"), (guess, "guess", "you said")):
+            lane, first, last = place(value)
+            bands = [
+                one[4] for one in scene["shapes"] if one[0] == lane and first < (one[1] + one[2]) / 2 < last
+            ]
+            if not bands:
+                continue
+            x0, x1 = bands[0][0], bands[-1][1]
+            top, bottom = bands[0][2], bands[0][5]
+            frames.append([look, first, last, 0, [x0, x1, top, x0, x1, bottom], look])
+            at = bottom + 3 if look == "truth" else top + 1
+            words.append([(x0 + x1) / 2, at, f"{said} {say(value)}", 1, "mark"])
+        spec = {**scene, "shapes": [*scene["shapes"], *frames], "labels": [*scene["labels"], *words]}
+        return View(spec, f"You said {say(guess)}; it is {say(truth)}.\n{view.summary}")
+
+    return drawn
+
+
 def without(view: View, hidden: Callable[[Mapping[str, Any]], bool]) -> View:
     """The picture without the traces that are `hidden`."""
     return _veiled([trace for trace in view.spec["data"] if not hidden(trace)], view.spec["layout"])
 
 
 def without_work(view: View) -> View:
-    """The picture of a sequence with a veil over its second part, the bars of each rank's work."""
-    kept = [trace for trace in view.spec["data"] if trace.get("xaxis") != "x2"]
-    # plotly drops axes without a trace, and their numbers might give the answer away.
-    kept.append({"x": [None], "y": [None], "xaxis": "x2", "yaxis": "y2"})
-    whole = view.spec["layout"]
-    part = {"xref": "x2 domain", "yref": "y2 domain"}
-    layout = {**whole, "xaxis2": {**whole["xaxis2"], "showticklabels": False}}
-    layout["shapes"] = [_VEIL | part | {"x0": 0, "x1": 1, "y0": 0, "y1": 1}]
-    layout["annotations"] = [_MARK | part | {"x": 0.5, "y": 0.5}]
-    return _veiled(kept, layout)
+    """The map of a sequence without the work of its ranks."""
+    return covered(view, lambda lane, x: lane == "work", "Who holds which tokens.")
 
 
 def _veiled(data: list[Any], layout: dict[str, Any], title: str = "") -> View:
@@ -96,8 +146,8 @@ def _cells_outside(trace: Mapping[str, Any], x: Span, y: Span) -> dict[str, Any]
 
 
 def marker(
-    view: View, truth: object, place: Callable[[Any], tuple[Span, Span] | None], say: Callable[[Any], str]
-) -> Callable[[Any], View]:
+    view: View, truth: object, place: Callable[[Guess], tuple[Span, Span] | None], say: Callable[[Guess], str]
+) -> Callable[[Guess], View]:
     """What draws a guess into a picture: a dashed frame beside that of the truth, each with its words.
 
     place: where a value stands along x and y; None where it stands nowhere. say: a value in words.

@@ -2,6 +2,28 @@
 
 keys.txt lists the covered keys. Any other key may stand for tensors that are not counted, so it raises an
 error, unless its value is null, false, 0 or empty.
+
+families.toml says which models of huggingface/transformers (v5.23.0) are read from a config.json, a table for
+each model_type, and
+the tensors of a layer. tests/oracles/make_families.py builds every one of them on the meta device;
+tests/test_families.py compares tensor by tensor.
+
+architectures  names of the class in a config.json; the first one is written. Another class is refused.
+fields         fields of a ModelConfig where the config.json leaves out their key: the defaults of the class
+               (without one, a size must be given), and what the class always has. `family` is "llama" if
+               fields
+               of a ModelConfig say all that differs from Llama; else it is the model_type.
+rope           the class's RoPE where the config.json says nothing about RoPE.
+flags          key of a config.json → the fields of a ModelConfig that it sets.
+keys           further keys that add no tensor. What is neither here nor in keys.txt is refused.
+must           keys that add or remove tensors → the only value that is counted.
+names          norm of a layer, and "norm" for the last one of the model → its name in Hugging Face's files,
+               and
+               other tensors that have another name than Llama's. A norm that is not here is not in the model.
+dims           tensor → its dims where they are not those of `tensors`: a QK norm over the whole width of Q
+               and K.
+lacks          what lp.run does not compute; it refuses the model and says this.
+wraps          model_types of the language model in "text_config"; the other tensors are not counted.
 """
 
 from __future__ import annotations

@@ -1,78 +1,71 @@
-"""The head map: query heads, and under them the KV heads that they read, with the cuts of TP.
+"""The head map: in each rank's column its query heads, under them its KV heads, and who reads what.
 
-Both lanes share one axis, counted in query heads: KV head j lies under the query heads that read it. This
-shows a cut through a KV head; a copy of a KV head lies under the query heads of its own rank.
+A shade is a KV group. A KV head that TP cuts has torn edges, and threads to the ranks that read it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 from llamapar.place.head_map import HeadMap, RankHeads
 from llamapar.records.tables import plural, units
 
 from . import draw, style
-from .draw import Bar, Rows
-from .style import Spec
+from .draw import Rows
+from .scenes import TORN, Drawing, Ends, Scene, middle, within
+from .wording import number_in_words, share
 
-QUERY, KEY_VALUE = 0, 1
-"""The lanes, top to bottom; the numbers of ranks stand above them, those of KV heads below."""
+QUERY, KEY_VALUE, HEIGHT = (32, 88), (150, 200), 209
+"""Where the lanes stand, in pixels from the top, and the whole."""
 
-_RANKS, _KV_HEADS = -0.66, 1.66
+NUMBER = 17
+"""Where the numbers of ranks stand."""
 
-_STILL = 1e-6
-"""Vertical step between bars of one lane. It should be 0, which plotly takes for 1; a list of y is longer."""
+SINGLE = 256
+"""Most query heads that are drawn one by one; of more, one band for each KV group."""
 
-NUMBERED = 16
-"""Most ranks, or KV heads, that are numbered."""
+FEW = 3
+"""Most threads from a rank to the other parts of a KV head that it reads."""
 
 JUDGED = 1024
 """Most ranks of which all are judged; past it only those drawn."""
 
-HEIGHT = 300
+GLYPHS = {Fraction(1, 2): "½", Fraction(1, 4): "¼", Fraction(1, 8): "⅛", Fraction(3, 4): "¾"}
+
+Held = dict[int, list[tuple[int, Ends]]]
+"""KV head → (rank, where its part stands) for each rank that is drawn and holds some of it."""
 
 
-class _Look(NamedTuple):
-    """The look of bars: their lane, a key of _LEGEND, and one of two shades."""
-
-    lane: int
-    kind: str
-    shade: int
-
-
-def picture(record: HeadMap) -> tuple[Spec, str]:
-    """Query heads above KV heads, with alternating shades for KV groups, and a line at each new rank."""
+def picture(record: HeadMap) -> tuple[Scene, str]:
+    """The scene, and the same as text."""
+    drawing = Drawing("heads", record.tp, HEIGHT)
+    ranks = [record.rank(r) for r in drawing.drawn]
+    held = _keys(record, ranks, drawing)
+    _queries(record, ranks, drawing, held)
     m = record.model
-    ranks = [record.rank(r) for r in range(min(record.tp, draw.SHOWN))]
-    end = max((rank.q_rows.stop for rank in ranks), default=0) / m.head_dim or m.n_heads
-    reason = _reason(record, ranks)
-    rest = f"drawn are the first {len(ranks)} of {plural(record.tp, 'rank')}" * (record.tp > len(ranks))
-    lanes = {_RANKS: "TP rank", QUERY: "query", KEY_VALUE: "key, value", _KV_HEADS: "KV head"}
-    layout = style.layout(
-        "heads",
-        f"{style.name_of(m)}: query and KV heads over tp={record.tp}",
-        "; ".join(filter(None, (reason, rest))) or _whole(record),
-        widest="key, value",
-        warn=bool(reason),
-        height=HEIGHT,
-        legend={"y": -0.36},  # of a plot that is lower than others
-        yaxis=draw.axis("", [2.05, -1], showgrid=False, **draw.ticks(list(lanes), list(lanes.values()))),
-        xaxis=_head_axis("query head (a shade is a KV group)", end, m.group_size),
+    copies = f"{m.n_kv_heads} × {record.replicas}" if record.replicas > 1 else plural(m.n_kv_heads, "head")
+    lanes: list[list[object]] = [
+        [NUMBER, "TP rank", ""],
+        [middle(QUERY), "query", plural(m.n_heads, "head")],
+        [middle(KEY_VALUE), "KV", copies],
+    ]
+    legend = [["tp0", "one KV group"], ["tp1", "the next"]]
+    if record.replicas > 1:
+        legend.append(["tp0 copy", "copy of a KV head"])
+    if any(look == "wrong" for *_, look in drawing.shapes):
+        legend.append(["wrong", "a KV head that the rank does not read"])
+    if any("far" in look for *_, look in drawing.links):
+        legend.append(["far", "needed from another rank"])
+    made = drawing.scene(
+        heads_in_words(record),
+        bool(_reason(record)),
+        lanes,
+        lambda r: f"TP {_line(record, record.rank(r))}",
+        legend,
     )
-    data = [*_heads(record, ranks), *_numbers(record, ranks), *_cuts(record, ranks)]
-    return {"data": data, "layout": layout}, _summary(record, reason)
-
-
-def _head_axis(title: str, end: float, group: int) -> Spec:
-    """Query heads from left to right, with a tick at the start of each group."""
-    groups = int(end) // group
-    size = group * draw.step(groups, 8) if groups >= 4 else draw.step(max(1, int(end)), 8)
-    return draw.axis(title, [0, end], tick0=0, dtick=size, showgrid=False)
-
-
-# -- bars ------------------------------------------------------------------------------------------
+    return made, _summary(record)
 
 
 def _pieces(rows: range, size: int) -> Iterator[tuple[int, int]]:
@@ -83,146 +76,143 @@ def _pieces(rows: range, size: int) -> Iterator[tuple[int, int]]:
         yield from itertools.pairwise(sorted({rows.start, rows.stop, *inner}))
 
 
-def _heads(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
-    """One trace for each look, with one entry in the legend."""
-    made: dict[_Look, list[Bar]] = {}
-    for rank in ranks:
-        for look, bar in itertools.chain(_queries(record, rank), _keys(record, rank)):
-            made.setdefault(look, []).append(bar)
-    named: set[str] = set()
-    for look, bars in made.items():
-        legend = {} if look.kind in named else draw.legend(_LEGEND[look.kind])
-        named.add(look.kind)
-        trace = draw.bars(bars, 2, _marker(look), legendgroup=look.kind, y0=look.lane, dy=_STILL, **legend)
-        del trace["y"]  # all bars of a look lie in one lane
-        yield trace
-
-
-def _queries(record: HeadMap, rank: RankHeads) -> Iterator[tuple[_Look, Bar]]:
-    """The query heads of a rank; if there are too many, one bar for each KV group."""
+def _keys(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing) -> Held:
+    """Draws the columns and their KV heads; returns who holds which."""
     m, width = record.model, record.model.head_dim
-    groups = m.group_size if m.n_kv_heads <= draw.SHOWN else m.n_heads
-    size = width * (1 if m.n_heads <= draw.SHOWN else groups)
-    for start, stop in _pieces(rank.q_rows, size):
-        whole = start % width == 0 and stop % width == 0
-        look = _Look(QUERY, "whole" if whole else "cut", start // width // m.group_size % 2)
-        heads = units("query head", range(start // width, -(-stop // width)))
-        yield look, _bar(rank, look, start / width, stop / width, heads, units("wq row", range(start, stop)))
+    # As many heads wide as the rank that holds most, so that a head is as wide on every rank; a part of one
+    # fills half a column, or among many ranks the whole.
+    most = max([len(rank.kv_rows) / width for rank in ranks]) or 1
+    if len(ranks) <= TORN:
+        most = max(1, most)
+    size = width if m.n_kv_heads <= draw.SHOWN else m.kv_dim
+    held: Held = {}
+    for i, rank in enumerate(ranks):
+        left, right = drawing.card(i, (0, HEIGHT - 1), NUMBER)
+        head_wide = (right - left) / most
+        copy = rank.rank % record.replicas if record.interleave else rank.rank // m.n_kv_heads
+        for start, stop in _pieces(rank.kv_rows, size):
+            head, part = start // width, Fraction(stop - start, width)
+            at = left + (start - rank.kv_rows.start) / width * head_wide
+            x = within((at, at + float(part) * head_wide), 0.14, 0.86)
+            shade = f"tp{head % 2}"
+            look = "wrong" if record.is_wrong(rank) else shade + " copy" * (record.replicas > 1)
+            drawing.box("kv", (start / m.kv_dim, stop / m.kv_dim), x, KEY_VALUE, look, copy)
+            name = f"{head} {GLYPHS.get(part, part)}" if part < 1 else f"{head}"
+            if size == width:
+                drawing.label(x, middle(KEY_VALUE) + 4, name, look)
+                held.setdefault(head, []).append((i, x))
+            for edge, row in zip(x, (start, stop), strict=True):
+                if row % width:
+                    drawing.tear(edge, KEY_VALUE)
+    return held
 
 
-def _keys(record: HeadMap, rank: RankHeads) -> Iterator[tuple[_Look, Bar]]:
-    """The KV heads of a rank; a copy lies under the rank's own query heads, whether they read it or not."""
+def _queries(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing, held: Held) -> None:
+    """Draws the query heads, and from those of each KV group bands to the KV head that they read."""
     m, width = record.model, record.model.head_dim
-    if record.replicas > 1:
-        if not len(rank.q_rows):
-            return
-        wrong = record.is_wrong(rank)
-        look = _Look(KEY_VALUE, "wrong" if wrong else "copy", 0 if wrong else rank.kv_heads.start % 2)
-        more = f" · {_needs(record, rank)}" if wrong else f" · one of {record.replicas} copies"
-        rows = units("wk, wv row", rank.kv_rows) + more
-        ends = rank.q_rows.start / width, rank.q_rows.stop / width
-        yield look, _bar(rank, look, *ends, units("KV head", rank.kv_heads), rows)
-        return
-    for start, stop in _pieces(rank.kv_rows, width * (1 if m.n_kv_heads <= draw.SHOWN else m.n_kv_heads)):
-        whole = start % width == 0 and stop % width == 0
-        look = _Look(KEY_VALUE, "whole" if whole else "cut", start // width % 2)
-        heads = units("KV head", range(start // width, -(-stop // width)))
-        ends = start * m.group_size / width, stop * m.group_size / width
-        yield look, _bar(rank, look, *ends, heads, units("wk, wv row", range(start, stop)))
+    group_rows = width * m.group_size
+    size = width
+    if m.n_heads > SINGLE:
+        size = group_rows if m.n_kv_heads <= draw.SHOWN else m.q_dim
+    most = max([len(rank.q_rows) for rank in ranks]) or 1
+    for i, rank in enumerate(ranks):
+        left, right = drawing.columns[i]
 
+        def across(
+            start: int, stop: int, rank: RankHeads = rank, left: float = left, right: float = right
+        ) -> Ends:
+            scale = (right - left) / most
+            return left + (start - rank.q_rows.start) * scale, left + (stop - rank.q_rows.start) * scale
 
-def _bar(rank: RankHeads, look: _Look, start: float, stop: float, heads: str, rows: str) -> Bar:
-    part = "a part of " if look.kind == "cut" else ""
-    return Bar(look.lane, draw.number(start), draw.number(stop), f"rank {rank.rank} · {part}{heads} · {rows}")
-
-
-def _marker(look: _Look) -> Spec:
-    patterns = {"cut": style.CUT_PATTERN, "copy": style.COPY_PATTERN, "wrong": style.COPY_PATTERN}
-    colour = style.WARN if look.kind == "wrong" else (style.COLOURS["tp"], style.TP_LIGHT)[look.shade]
-    pattern = {"pattern": patterns[look.kind]} if look.kind in patterns else {}
-    return {"color": colour, "line": {"width": 0.7, "color": "rgba(255,255,255,0.7)"}, **pattern}
-
-
-_LEGEND = {
-    "whole": "whole heads",
-    "cut": "part of a head (cut)",
-    "copy": "copy of a KV head",
-    "wrong": "wrong KV head",
-}
-
-
-# -- numbers and cuts ------------------------------------------------------------------------------
-
-
-def _numbers(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
-    """The number of each rank above its query heads, and of each KV head below it, where there is room."""
-    m = record.model
-    middles = [(rank.q_rows.start + rank.q_rows.stop) / 2 / m.head_dim for rank in ranks]
-    held = [rank for rank in ranks if len(rank.q_rows)]
-    above = [(middles[rank.rank], rank.rank) for rank in held]
-    if record.replicas > 1:
-        below = [(middles[rank.rank], rank.kv_heads.start) for rank in held if rank.kv_heads]
-    else:
-        heads = {head for rank in ranks for head in rank.kv_heads}
-        below = [((head + 0.5) * m.group_size, head) for head in sorted(heads)]
-    for y, numbers in ((_RANKS, above), (_KV_HEADS, below)):
-        some = numbers[:: draw.step(len(numbers), NUMBERED)]
-        x = [draw.number(place) for place, _ in some]
-        texts = [str(number) for _, number in some]
-        yield draw.scatter("text", x, [y] * len(some), text=texts, textfont={"size": 11}, hoverinfo="skip")
-
-
-def _cuts(record: HeadMap, ranks: list[RankHeads]) -> Iterator[Spec]:
-    """A line in each lane at each new rank; a thick coloured one where it cuts a head."""
-    width, group = record.model.head_dim, record.model.group_size
-    copied = record.replicas > 1
-    ends = {QUERY: [rank.q_rows.stop for rank in ranks[:-1]]}
-    ends[KEY_VALUE] = [rank.kv_rows.stop * group for rank in ranks[:-1]] if not copied else ends[QUERY]
-    named = False
-    for lane, stops in ends.items():
-        whole = group * width if lane == KEY_VALUE and not copied else width
-        for torn in (False, True):
-            places = sorted({stop for stop in stops if bool(stop % whole) == torn})
-            if (lane == KEY_VALUE and copied and torn) or not places:
-                continue
-            yield _lines([draw.number(stop / width) for stop in places], lane, torn, torn and not named)
-            named = named or torn
-
-
-def _lines(places: list[float], lane: int, torn: bool, named: bool) -> Spec:
-    """Vertical lines through a lane, as error bars, because these keep the lane's height at any picture
-    size.
-    """
-    colour, thickness = (style.WARN, 3) if torn else (style.LINE, 1.5)
-    line = {"type": "constant", "value": 0.5, "width": 0, "thickness": thickness, "color": colour}
-    mark = {"symbol": "line-ns-open", "size": 12, "color": colour, "line": {"width": thickness}}
-    legend = draw.legend("cut through a head") if named else {}
-    spec = {"type": "scatter", "mode": "markers", "x": places, "y0": lane, "dy": _STILL, "error_y": line}
-    return spec | {"marker": mark, "hoverinfo": "skip", **legend}
+        for start, stop in _pieces(rank.q_rows, size):
+            x = across(start, stop)
+            drawing.box("q", (start / m.q_dim, stop / m.q_dim), x, QUERY, f"tp{start // group_rows % 2}")
+            for edge, row in zip(x, (start, stop), strict=True):
+                if row % width:
+                    drawing.tear(edge, QUERY)
+        for head in record.kv_needed(rank.rank) if held else ():
+            rows = max(rank.q_rows.start, head * group_rows), min(rank.q_rows.stop, (head + 1) * group_rows)
+            part, x = (rows[0] / m.q_dim, rows[1] / m.q_dim), across(*rows)
+            holders = held.get(head, [])
+            own = [to for j, to in holders if j == i]
+            for to in own:
+                drawing.link(part, x, QUERY[1] + 3, to, KEY_VALUE[0] - 3)
+            # Another copy is read where the rank's own is a wrong one; of the parts of a head all are, but
+            # of many the nearest stand for the others.
+            most_threads = FEW if len(ranks) <= TORN else 1
+            if record.replicas > 1:
+                most_threads = 0 if own else 1
+            others = sorted((abs(j - i), j, to) for j, to in holders if j != i)[:most_threads]
+            for _, j, to in others:
+                thread = min(0.006, 0.1 * (x[1] - x[0]))
+                high, low = ((at - thread, at + thread) for at in (middle(x), middle(to)))
+                drawing.link(part, high, QUERY[1] + 3, low, KEY_VALUE[0] - 3, "link far", j - i)
 
 
 # -- words -------------------------------------------------------------------------------------
+
+
+def gives(record: HeadMap) -> str:
+    """A rank's part, in a few words: "2 KV heads", "1/2 KV head", "a copy, 1 of 2"."""
+    ranks = [record.rank(r) for r in Rows(record.tp).drawn]  # the first has most rows, and the last fewest
+    if record.model.n_heads % record.tp:
+        return _part_of_heads([rank.q_rows for rank in ranks], "wq", record, "query head")
+    if record.replicas > 1:
+        return f"a copy, 1 of {record.replicas}"
+    return _part_of_heads([rank.kv_rows for rank in ranks], "wk", record, "KV head")
+
+
+def _part_of_heads(rows: Sequence[range], weight: str, record: HeadMap, word: str) -> str:
+    """A rank's part: "2 KV heads", "1/2 KV head", or "169 to 171 rows of wk (128 a head)" if parts differ."""
+    width = record.model.head_dim
+    least, most = min(map(len, rows)), max(map(len, rows))
+    if least == most:
+        return share(most, width, word)
+    return f"{least:,} to {most:,} rows of {weight} ({width} a head)"
+
+
+def heads_in_words(record: HeadMap) -> str:
+    """What the cut does, in a sentence or two."""
+    m, tp = record.model, record.tp
+    if m.n_heads % tp:
+        return f"TP {tp} does not divide the {m.n_heads} query heads: a rank would hold {gives(record)}."
+    queries = number_in_words(m.n_heads // tp, "query head")
+    if record.tiled and _reason(record):
+        return f"The copies are tiled: {_reason(record)}, and every shape is right."
+    if record.replicas > 1:
+        return (
+            f"Each KV head is stored on {record.replicas} ranks, beside the query heads that read it. The "
+            f"gradient of a KV head is the sum over its {record.replicas} copies."
+        )
+    if m.n_kv_heads % tp:
+        torn = len(record.cut_kv_heads)
+        which = "each" if torn == m.n_kv_heads else f"{torn}"
+        return (
+            f"TP {tp} cuts through {which} of the {m.n_kv_heads} KV heads. A rank has {queries} and "
+            f"{gives(record)}."
+        )
+    if tp == 1:
+        return f"One rank holds all {m.n_heads} query heads and all {m.n_kv_heads} KV heads."
+    return (
+        f"Each of the {tp} ranks holds {queries} and the {number_in_words(m.n_kv_heads // tp, 'KV head')} "
+        "that they read: attention needs no other rank."
+    )
 
 
 def _needs(record: HeadMap, rank: RankHeads) -> str:
     return f"needs {units('KV head', record.kv_needed(rank.rank))}"
 
 
-def _reason(record: HeadMap, ranks: list[RankHeads]) -> str:
+def _reason(record: HeadMap) -> str:
     """The record's reason; for the drawn ranks only, if all ranks would take seconds."""
     if record.tp <= JUDGED or not record.tiled or record.model.n_heads % record.tp:
         return record.reason
-    wrong = sum(map(record.is_wrong, ranks))
-    return f"{wrong} of the {len(ranks)} ranks drawn hold a KV head that is not theirs" if wrong else ""
+    drawn = Rows(record.tp).drawn
+    wrong = sum(record.is_wrong(record.rank(r)) for r in drawn)
+    return f"{wrong} of the {len(drawn)} ranks drawn hold a KV head that is not theirs" if wrong else ""
 
 
-def _whole(record: HeadMap) -> str:
-    if record.replicas > 1:
-        return f"each KV head whole on {record.replicas} ranks"
-    return "every rank holds whole heads and the KV heads they need"
-
-
-def _summary(record: HeadMap, reason: str) -> str:
+def _summary(record: HeadMap) -> str:
     m, rows = record.model, Rows(record.tp)
     copies = f"each KV head is held whole by {record.replicas} ranks; its gradient is the sum over them"
     return draw.lines(
@@ -230,7 +220,7 @@ def _summary(record: HeadMap, reason: str) -> str:
         f"over tp={record.tp}, {plural(m.group_size, 'query head')} to a KV head",
         rows.listing(lambda r: _line(record, record.rank(r))),
         copies if record.replicas > 1 else "",
-        reason,
+        _reason(record),
         rows.left_out,
     )
 

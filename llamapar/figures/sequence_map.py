@@ -1,90 +1,136 @@
-"""The sequence map as a picture: each CP rank's share of the causal triangle, and its work."""
+"""The sequence map: who holds which tokens, how far back each of them looks, and the work of each CP rank.
+
+Above, tokens run to the right and the tokens that they look back at upwards: the causal triangle, whose area
+is work. Each part has its rank's shade. Under it, in each rank's column, its chunks and its work.
+"""
 
 from __future__ import annotations
 
-from llamapar.place.sequence_map import RankSequence, SequenceMap
+from collections.abc import Iterator, Sequence
+
+from llamapar.place.sequence_map import RankSequence, SequenceMap, in_runs
 from llamapar.records.tables import plural, span, units
 
-from . import draw, style
-from .chart import Chart
-from .draw import Bar, Rows
-from .style import Spec
+from . import draw
+from .draw import Rows
+from .scenes import Drawing, Ends, Scene, middle, within
+from .wording import sentence
+
+PAIRS, CHUNKS, WORK, HEIGHT = (4, 88), (128, 158), (166, 200), 209
+"""Where the lanes stand, in pixels from the top, and the whole."""
+
+CARD, NUMBER = 104, 121
+"""Where the ranks' columns begin, and their numbers stand."""
 
 DRAWN = 64
-"""Most CP ranks drawn, each a polygon and a bar."""
+"""Most CP ranks drawn."""
 
-OUTLINED = 32
-"""Most documents whose triangles are outlined."""
+PIECES = 512
+"""Most pieces of the triangle that are drawn; with more, as of very many documents, the first ones."""
 
 JUDGED = 2**13
 """Most CP ranks of which all are weighed; past it only those drawn."""
 
+Trapezoid = tuple[Ends, float, float, float]
+"""The tokens from and to, as fractions; then pixels: the upper edge left and right, and the lower edge."""
 
-def picture(record: SequenceMap) -> tuple[Spec, str]:
-    """Left, the causal triangle in each rank's shade; right, each rank's work relative to the mean."""
-    rows = Rows(record.cp, DRAWN)
-    ranks = [record.rank(r) for r in rows.drawn]
-    top = max(1.0, *(_ratio(record, rank) for rank in ranks))
-    documents = _documents_and_step(record)
+
+def picture(record: SequenceMap) -> tuple[Scene, str]:
+    """The scene, and the same as text."""
+    drawing = Drawing("sequence", record.cp, HEIGHT, DRAWN)
+    ranks = [record.rank(r) for r in drawing.drawn]
+    most_work = max([1.0, *(_ratio(record, rank) for rank in ranks)])
+    most_tokens = max([rank.tokens for rank in ranks]) or 1
+    pieces = 0
+    for i, rank in enumerate(ranks):
+        look, n = f"cp{rank.rank % 2}", len(ranks)
+        inside = within(drawing.card(i, (CARD, HEIGHT - 1), NUMBER), 0.06, 0.94)
+        for queries, keys in rank.meets:
+            for x, left, right, base in _trapezoids(queries, keys, record.seq_len):
+                pieces += 1
+                if pieces <= PIECES:
+                    drawing.slope("pairs", x, left, (x, base), right, look, keys.start)
+        at = inside[0]
+        for chunk in in_runs(rank.chunks):
+            part = chunk.start / record.seq_len, chunk.stop / record.seq_len
+            x = at, at + (inside[1] - inside[0]) * len(chunk) / most_tokens
+            at = x[1]
+            drawing.link(part, part, PAIRS[1] + 3, x, CHUNKS[0] - 3)
+            drawing.box("chunks", part, x, CHUNKS, look)
+            drawing.label(x, middle(CHUNKS) + 4, f"{chunk.start:,}", look)
+        ratio = _ratio(record, rank)
+        x = within(inside, 0, ratio / most_work)
+        drawing.box("work", (i / n, (i + 1) / n), x, WORK, look)
+        drawing.label(x, middle(WORK) + 4, f"{ratio:.2f}", look)
+    lanes: list[list[object]] = [
+        [middle(PAIRS), "look back", f"{record.seq_len:,}"],
+        [NUMBER, "CP rank", ""],
+        [middle(CHUNKS), "tokens", ""],
+        [middle(WORK), "work", "÷ mean"],
+    ]
+    legend = [["cp0", "even ranks"], ["cp1", "odd ranks"]]
+    summary = _summary(record, ranks)
+    if pieces > PIECES:
+        legend.append(["rest", f"the first {PIECES} of {pieces:,} pieces"])
+    made = drawing.scene(
+        tokens_in_words(record), bool(record.reason), lanes, lambda r: f"CP {_line(record, r)}", legend
+    )
+    return made, summary
+
+
+def _trapezoids(queries: range, keys: range, seq_len: int) -> Iterator[Trapezoid]:
+    """What queries see of keys under the causal mask: a slope, and a level part once all keys are seen."""
+
+    def pixel(key: int) -> float:
+        return PAIRS[1] - (PAIRS[1] - PAIRS[0]) * key / seq_len
+
+    first = max(queries.start, keys.start)  # queries above the first key see nothing
+    level = min(max(first, keys.stop), queries.stop)
+    for start, stop in ((first, level), (level, queries.stop)):
+        if start < stop:
+            ends = pixel(min(start, keys.stop)), pixel(min(stop, keys.stop))
+            yield (start / seq_len, stop / seq_len), *ends, pixel(keys.start)
+
+
+# -- words -------------------------------------------------------------------------------------
+
+
+def tokens_in_words(record: SequenceMap) -> str:
+    """Which tokens rank 0 holds, and who waits, in a sentence or two."""
+    if record.reason:
+        return sentence(record.reason)
+    chunks = " and ".join(span(chunk) for chunk in record.rank(0).chunks)
+    said = f"CP rank 0 holds tokens {chunks}. The busiest rank has {_busiest(record):.2f} times the mean work"
+    return f"{said}: the others wait for it." if _busiest(record) > 1.005 else f"{said}: nobody waits."
+
+
+def _busiest(record: SequenceMap) -> float:
+    """Work of the busiest rank over the mean; of very many ranks, among those that are drawn."""
     if record.cp <= JUDGED:
-        busiest = f"busiest rank {record.imbalance:.3f} × the mean work"
-    else:
-        most = max(_ratio(record, rank) for rank in ranks)
-        busiest = f"busiest of {len(ranks)} ranks {most:.3f} × the mean work"
+        return record.imbalance
+    return max(_ratio(record, record.rank(r)) for r in Rows(record.cp, DRAWN).drawn)
 
-    def line(r: int) -> str:
-        rank = record.rank(r)
-        sizes = f"{plural(rank.tokens, 'token')}, {plural(rank.pairs, 'pair')}"
-        return f"rank {rank.rank}: {_places(rank)}; {sizes}, {_ratio(record, rank):.3f} × the mean"
 
+def _summary(record: SequenceMap, ranks: Sequence[RankSequence]) -> str:
+    rows = Rows(record.cp, DRAWN)
+    whose = "busiest rank" if record.cp <= JUDGED else f"busiest of {len(ranks)} ranks"
     sp = f"sequence parallelism shares a CP rank's tokens among {record.sp} TP ranks" if record.sp > 1 else ""
-    mean = {**draw.rule("x", 1, "y2 domain", width=1.5, dash="dot", color=style.LINE), "xref": "x2"}
-    spec, text = Chart(
-        kind="sequence",
-        title=f"Sequence of {record.seq_len:,} over cp={record.cp}, {record.chunking}",
-        note="; ".join(filter(None, [documents, busiest, record.reason, rows.left_out])),
-        data=[*(_share(record, rank) for rank in ranks if rank.meets), _work(record)],
-        layout={
-            "widest": f"{record.seq_len:,}"[:9],
-            "warn": bool(record.reason),
-            "xaxis": _positions("key position", [0, record.seq_len], [0, 0.56]),
-            "yaxis": _positions("query position", [record.seq_len, 0], [0, 1]),
-            "xaxis2": draw.axis(
-                "causal pairs ÷ mean", [0, top * 1.08], domain=[0.68, 1], anchor="y2", nticks=5
-            ),
-            "yaxis2": {**draw.downward(rows.axis("CP rank")), "anchor": "x2"},
-            "shapes": [mean, *_documents(record)],
-        },
-        head=[
-            f"sequence of {record.seq_len} over cp={record.cp}, {record.chunking}: "
-            f"{record.pairs:,} causal (query, key) pairs",
-            documents,
-            busiest,
-        ],
-        remarks=[*rows.listing(line, most=6), record.reason, sp, rows.left_out],
-    ).drawn()
-    # What all polygons share stands once, in the template; an outline would cover narrow ones.
-    outline = {"width": 0.5 if record.cp <= 32 else 0, "color": "rgba(255,255,255,0.6)"}
-    shared = {"mode": "lines", "fill": "toself", "hoveron": "fills", "line": outline}
-    spec["layout"]["template"]["data"]["scatter"][0] |= shared
-    return spec, text
+    return draw.lines(
+        f"sequence of {record.seq_len} over cp={record.cp}, {record.chunking}: "
+        f"{record.pairs:,} causal (query, key) pairs",
+        _documents_and_step(record),
+        f"{whose} {_busiest(record):.3f} × the mean work",
+        rows.listing(lambda r: _line(record, r), most=6),
+        record.reason,
+        sp,
+        rows.left_out,
+    )
 
 
-def _positions(title: str, ends: list[int], domain: list[float]) -> Spec:
-    n = max(ends)
-    # Ticks at quarters fall on chunk borders, where plotly's own round numbers would not.
-    quarters = {} if n % 4 else {"tick0": 0, "dtick": n // 4}
-    return draw.positions(title, ends, domain=domain, **quarters)
-
-
-def _documents(record: SequenceMap) -> list[Spec]:
-    """The triangle of each document, if there are several and not too many."""
-    if not record.documents or len(record.documents) > OUTLINED:
-        return []
-    line = {"width": 1, "color": style.LINE, "dash": "dot"}
-    starts = [0, *record.ends[:-1]]
-    corners = zip(starts, record.ends, strict=True)
-    return [{"type": "path", "path": f"M{a},{a}L{a},{b}L{b},{b}Z", "line": line} for a, b in corners]
+def _line(record: SequenceMap, r: int) -> str:
+    rank = record.rank(r)
+    sizes = f"{plural(rank.tokens, 'token')}, {plural(rank.pairs, 'pair')}"
+    return f"rank {rank.rank}: {_places(rank)}; {sizes}, {_ratio(record, rank):.3f} × the mean"
 
 
 def _documents_and_step(record: SequenceMap) -> str:
@@ -94,38 +140,6 @@ def _documents_and_step(record: SequenceMap) -> str:
         whose = f"the keys of the rank {record.ring_step} before it" if record.ring_step else "its own keys"
         said.append(f"ring step {record.ring_step + 1} of {record.cp}: each rank meets {whose}")
     return "; ".join(said)
-
-
-def _share(record: SequenceMap, rank: RankSequence) -> Spec:
-    """A rank's queries with their keys: a polygon for each of its chunks and documents."""
-    x: list[int | None] = []
-    y: list[int | None] = []
-    for queries, keys in rank.meets:
-        # Queries above the first key see nothing. From there on the causal diagonal bounds the polygon,
-        # until all keys are seen.
-        top = max(queries.start, keys.start)
-        corners = [(keys.start, top), (min(keys.stop, top), top)]
-        if top < keys.stop < queries.stop:
-            corners.append((keys.stop, keys.stop))
-        corners += [(min(keys.stop, queries.stop), queries.stop), (keys.start, queries.stop), corners[0]]
-        x += [None] * bool(x) + [at for at, _ in corners]
-        y += [None] * bool(y) + [at for _, at in corners]
-    return {  # a scatter trace, which is plotly's default
-        "x": x,
-        "y": y,
-        "fillcolor": style.alternate("cp", rank.rank, record.cp),
-        "text": f"rank {rank.rank} · {_places(rank)}",
-    }
-
-
-def _work(record: SequenceMap) -> Spec:
-    made, shades = list[Bar](), list[str]()
-    for place, rank in Rows(record.cp, DRAWN).each(record.rank):
-        words = f"rank {rank.rank} · {plural(rank.pairs, 'causal pair')}"
-        made.append(Bar(place, 0, _ratio(record, rank), words))
-        shades.append(style.alternate("cp", rank.rank, record.cp))
-    trace = draw.bars(made, record.cp, {"color": shades}, xaxis="x2", yaxis="y2")
-    return {**trace, "base": 0, "hovertemplate": "%{hovertext}, %{x:.3f} × the mean<extra></extra>"}
 
 
 def _ratio(record: SequenceMap, rank: RankSequence) -> float:

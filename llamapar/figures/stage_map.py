@@ -1,4 +1,4 @@
-"""Layers of each pipeline stage: one bar for each stage, in its rank's shade if a rank has several."""
+"""The map of stages: the layers above, and in each PP rank's column those of its stages."""
 
 from __future__ import annotations
 
@@ -6,90 +6,113 @@ from llamapar.place.stage_map import Stage, StageMap
 from llamapar.records.tables import plural, units
 
 from . import draw, style
-from .chart import Chart
 from .draw import Rows
-from .style import Spec
+from .scenes import Drawing, Scene, middle, within
+from .wording import sentence
 
-LABELLED = 32
-"""Most stages whose number of layers is written on the bar."""
+WHOLE, LAYERS, ENDS, HEIGHT = (8, 36), (112, 172), (180, 200), 209
+"""Where the lanes stand, in pixels from the top, and the whole."""
+
+CARD, NUMBER = 82, 100
+"""Where the ranks' columns begin, and their numbers stand."""
+
+SINGLE = 256
+"""Most layers that are drawn one by one; of more, one band for each stage."""
+
+STAGES = 256
+"""Most stages that are drawn."""
 
 
-def picture(record: StageMap) -> tuple[Spec, str]:
-    """Stages from left to right in pipeline order; if the split refuses, its reason."""
-    name = style.name_of(record.model)
-    virtual = f" × {record.virtual_stages} virtual" if record.virtual_stages > 1 else ""
-    ways = f"pp={record.pp}{virtual}, {record.layer_split}"
-    title = f"{name}: layers over {ways}"
-    layers = plural(record.model.n_layers, "layer")
+def picture(record: StageMap) -> tuple[Scene, str]:
+    """The scene, and the same as text; if the split refuses, its reason alone."""
+    pp, n = record.pp, record.model.n_layers
+    drawing = Drawing("stages", pp, HEIGHT)
+    lanes: list[list[object]] = [
+        [middle(WHOLE), "all layers", f"{n:,}"],
+        [NUMBER, "PP rank", ""],
+        [middle(LAYERS), "layers", ""],
+        [middle(ENDS), "besides", ""],
+    ]
+    of_rank = {r: record.stages[r::pp] for r in drawing.drawn}
+    most = max(sum(len(stage.layers) for stage in stages) for stages in of_rank.values()) or 1
+    drawn = 0
+    for i, (r, stages) in enumerate(of_rank.items()):
+        inside = within(drawing.card(i, (CARD, HEIGHT - 1), NUMBER), 0.06, 0.94)
+        at, look, count = inside[0], f"pp{r % 2}", len(drawing.drawn)
+        for stage in stages:
+            drawn += 1
+            layers = stage.layers
+            if layers and drawn <= STAGES:
+                part = layers.start / n, layers.stop / n
+                drawing.box("whole", part, part, WHOLE, look)
+                width = (inside[1] - inside[0]) * len(layers) / most
+                drawing.link(part, part, WHOLE[1] + 3, (at, at + width), LAYERS[0] - 3)
+                each = [range(layer, layer + 1) for layer in layers] if n <= SINGLE else [layers]
+                for one in each:
+                    x = at, at + width / len(each)
+                    drawing.box("layers", (one.start / n, one.stop / n), x, LAYERS, look)
+                    at = x[1]
+                drawing.label((at - width, at), middle(LAYERS) + 4, f"{len(layers)}", f"{look} mark")
+        ends = _also(stages)
+        if ends:
+            drawing.box("ends", (i / count, (i + 1) / count), inside, ENDS, "pad")
+            drawing.label(inside, middle(ENDS) + 4, " + ".join(ends), "pad")
+    legend = [["pp0", "layers of a stage"], ["pad", "the embedding, the head"]]
+    if drawn > STAGES:
+        legend.append(["rest", f"the first {STAGES} of {drawn:,} stages"])
+    made = drawing.scene(
+        layers_in_words(record), bool(record.reason), lanes, lambda r: _words(record, r), legend
+    )
+    return made, _summary(record)
+
+
+def _also(stages: list[Stage]) -> list[str]:
+    """The embedding and the head, if one of the stages holds them besides its layers."""
+    found = []
+    if any(stage.embedding for stage in stages):
+        found.append("embedding")
+    if any(stage.head for stage in stages):
+        found.append("head")
+    return found
+
+
+# -- words -------------------------------------------------------------------------------------
+
+
+def layers_in_words(record: StageMap) -> str:
+    """How many layers each stage has, in a sentence."""
     if not record.counts:
-        unseen, font = {"visible": False, "range": [0, 1]}, {"size": 14, "color": style.WARN}
-        reason = draw.label(f"no such split\n{record.reason}", 0.5, 0.5, font=font)
-        return Chart(
-            kind="stages",
-            title=title,
-            data=[],
-            layout={"xaxis": unseen, "yaxis": dict(unseen), "annotations": [reason]},
-            head=f"{name}: {layers} over {ways}: no such split",
-            remarks=record.reason,
-        ).drawn()
-    rows, top = Rows(len(record.counts), word="stage"), max(record.counts)
+        return sentence(record.reason)
+    layers = plural(record.model.n_layers, "layer")
+    return f"{layers} over {plural(len(record.counts), 'stage')}: {_runs(record)}."
+
+
+def _runs(record: StageMap) -> str:
     each = [f"{n} × {count}" if n > 1 else str(count) for n, count in record.runs]
-    runs = ", ".join(each if len(each) <= 9 else [*each[:8], "…", each[-1]])
-    return Chart(
-        kind="stages",
-        title=title,
-        note=rows.left_out or f"{layers} as {runs}",
-        data=[_bars(record, rows)],
-        layout={
-            "widest": str(top),
-            "xaxis": _stage_axis(record, rows),
-            "yaxis": draw.axis("layers", [0, top * 1.12], dtick=draw.step(top, 8)),
-        },
-        head=f"{name}: {layers} over {ways}: {runs}",
-        rows=rows,
-        line=lambda s: _line(record.stages[s], ": "),
-    ).drawn()
+    return ", ".join(each if len(each) <= 9 else [*each[:8], "…", each[-1]])
 
 
-def _stage_axis(record: StageMap, rows: Rows) -> Spec:
-    """Stages from left to right; the embedding and the head are named under theirs."""
-    n, last = rows.n, rows.n - 1
-    if n <= rows.most:
-        every = record.pp if record.virtual_stages > 1 else 1
-        every *= draw.step(-(-n // every), 16)
-        # The last stage always has its tick, so one that would stand too close to it is left out.
-        drawn = [s for s in range(0, last, every) if last - s >= every / 2]
-    else:
-        every = rows.most // 8
-        drawn = list(range(0, rows.most - every // 2, every))
-    drawn.append(last)
-    names = [f"{s}{_also(record.stages[s], '<br>+ ', ' + ')}" for s in drawn]
-    ticks = draw.ticks([rows.place(s) for s in drawn], names)
-    title = "pipeline stage (= PP rank)"
-    if record.virtual_stages > 1:
-        title = f"pipeline stage (stage s on PP rank s mod {record.pp}; a shade is a PP rank)"
-    return draw.axis(title, [-0.5, rows.place(last) + 0.5], showgrid=False, **ticks)
+def _words(record: StageMap, r: int) -> str:
+    lines = [_line(stage) for stage in record.stages[r :: record.pp]]
+    return "; ".join(lines) or f"PP rank {r}: no stage"
 
 
-def _bars(record: StageMap, rows: Rows) -> Spec:
-    drawn = [record.stages[s] for s in rows.drawn]
-    colour: str | list[str] = style.COLOURS["pp"]
-    if record.virtual_stages > 1:  # a shade is a PP rank, and a rank has stages here and there
-        colour = [style.alternate("pp", stage.rank, record.pp) for stage in drawn]
-    layers = [len(stage.layers) for stage in drawn]
-    hover = [_line(stage, " · ") for stage in drawn]
-    trace = draw.columns(rows.places, layers, draw.bar_width(rows.n), {"color": colour}, hovertext=hover)
-    if rows.n <= LABELLED:
-        trace |= {"text": [str(count) for count in trace["y"]], "textposition": "outside"}
-    return trace
-
-
-def _also(stage: Stage, before: str, between: str) -> str:
-    """The embedding and the head, if a stage holds them besides its layers."""
-    ends = [word for word, on in (("embedding", stage.embedding), ("head", stage.head)) if on]
-    return before + between.join(ends) if ends else ""
-
-
-def _line(stage: Stage, colon: str) -> str:
+def _line(stage: Stage) -> str:
     where = f"stage {stage.stage} on PP rank {stage.rank}"
-    return f"{where}{colon}{units('layer', stage.layers)}{_also(stage, ' and the ', ' and the ')}"
+    also = "".join(f" and the {name}" for name in _also([stage])[:1])
+    if len(_also([stage])) == 2:
+        also = " and the embedding + head"
+    return f"{where}: {units('layer', stage.layers)}{also}"
+
+
+def _summary(record: StageMap) -> str:
+    name, rows = style.name_of(record.model), Rows(len(record.counts), word="stage")
+    virtual = f" × {record.virtual_stages} virtual" if record.virtual_stages > 1 else ""
+    head = (
+        f"{name}: {plural(record.model.n_layers, 'layer')} over pp={record.pp}{virtual}, {record.layer_split}"
+    )
+    if not record.counts:
+        return draw.lines(f"{head}: no such split", record.reason)
+    return draw.lines(
+        f"{head}: {_runs(record)}", rows.listing(lambda s: _line(record.stages[s])), rows.left_out
+    )

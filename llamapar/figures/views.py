@@ -32,6 +32,7 @@ from . import (
     pipeline,
     plan,
     rank_grid,
+    scenes,
     sequence_map,
     stage_map,
     tape,
@@ -52,16 +53,38 @@ MIME = "application/vnd.plotly.v1+json"
 class View:
     """A picture and the same as text.
 
-    spec: {"data": [...], "layout": {...}}, in the form of plotly.js. summary: the content of the picture, in
-    exact numbers.
+    spec: of a chart {"data": [...], "layout": {...}}, in the form of plotly.js; of a map its scene, which
+    `figures/scenes.py` describes. summary: the content of the picture, in exact numbers.
     """
 
     spec: Spec
     summary: str
 
     @property
+    def is_map(self) -> bool:
+        """Whether the picture is a map of who holds what, which plotly does not draw."""
+        return "shapes" in self.spec
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether there is a picture besides the text."""
+        return self.is_map or bool(self.spec["data"])
+
+    @property
+    def svg(self) -> str:
+        """The picture of a map as SVG. Raises LayoutError for a chart, which has a `figure`."""
+        if not self.is_map:
+            raise LayoutError("a chart has no SVG of its own", "plotly draws it", ["view.figure"])
+        return scenes.svg(self.spec)
+
+    @property
     def figure(self) -> go.Figure:
-        """The picture as plotly's own Figure, validated by plotly; imports plotly, which takes seconds."""
+        """A chart as plotly's own Figure, validated by plotly; imports plotly, which takes seconds.
+
+        Raises LayoutError for a map, which has an `svg`.
+        """
+        if self.is_map:
+            raise LayoutError("a map is no plotly figure", "it is drawn as SVG", ["view.svg"])
         try:
             import plotly.graph_objects as go
         except ModuleNotFoundError as problem:
@@ -73,6 +96,8 @@ class View:
         return self.summary
 
     def _repr_mimebundle_(self, **_: object) -> Spec:
+        if self.is_map:
+            return {"text/plain": self.summary, "text/html": scenes.image(self.spec)}
         return {"text/plain": self.summary, MIME: {**self.spec, "config": dict(CONFIG)}}
 
 

@@ -1,4 +1,4 @@
-"""The vocabulary map as a picture: rows per TP rank, and the pad rows from near."""
+"""The vocabulary map: the whole vocabulary above, and in each rank's column what it has of it."""
 
 from __future__ import annotations
 
@@ -6,93 +6,96 @@ from llamapar.place.vocab_map import RankVocab, VocabMap
 from llamapar.records.tables import plural, units
 
 from . import draw, style
-from .chart import Chart
-from .draw import Bar, Rows
-from .style import Spec
+from .draw import Rows
+from .scenes import Drawing, Ends, Scene, middle, within
 
-PADDED_RANKS = 8
-"""Most ranks that the panel of pad rows draws."""
+WHOLE, ROWS, HEIGHT = (8, 36), (112, 200), 209
+"""Where the lanes stand, in pixels from the top, and the whole."""
 
+CARD, NUMBER = 82, 100
+"""Where the ranks' columns begin, and their numbers stand."""
 
-def picture(record: VocabMap) -> tuple[Spec, str]:
-    """A bar per rank, real rows and pad rows; right, the ranks that hold pad rows enlarged."""
-    vocab, tp, rows = record.model.vocab_size, record.tp, Rows(record.tp)
-    name, padded, where = style.name_of(record.model), _padded_ranks(record), ""
-    data = _traces(rows.each(record.rank), tp)
-    layout: Spec = {
-        "widest": str(tp - 1),
-        "warn": not record.ok,
-        "yaxis": draw.downward(rows.axis("TP rank")),
-        "xaxis": draw.positions("vocabulary row", [0, record.padded], domain=[0, 0.66 if padded else 1]),
-    }
-    note = f"{vocab:,} rows, none of them padding"
-    if padded:
-        note = f"{vocab:,} rows padded to {record.padded:,}"
-        enlarged = list(enumerate(map(record.rank, padded)))
-        data += _traces(enlarged, len(padded), showlegend=False, xaxis="x2", yaxis="y2")
-        layout |= _enlarged(record, padded)
-        more = f", {PADDED_RANKS} of them enlarged" if len(padded) == PADDED_RANKS else ""
-        first = record.split.owner(vocab)
-        where = f"pad rows are on {units('rank', range(first, padded[-1] + 1))}{more}"
-
-    def line(r: int) -> str:
-        rank = record.rank(r)
-        pads = f", {plural(rank.pads, 'pad row')}" if rank.pads else ""
-        return f"rank {rank.rank}: {units('row', rank.rows)} ({len(rank.rows)}){pads}"
-
-    return Chart(
-        kind="vocab",
-        title=f"{name}: vocabulary over tp={tp}, {record.padding}",
-        note=record.reason or note,
-        data=data,
-        layout=layout,
-        head=f"{name}: vocabulary of {vocab} over tp={tp}, {record.padding}: "
-        f"{plural(record.padded, 'row')}, {record.pad_rows:,} of them pads",
-        rows=rows,
-        line=line,
-        remarks=[where, record.reason],
-    ).drawn()
+LEAST = 0.12
+"""Part of a column that pad rows fill at least: they are seen, however few they are."""
 
 
-def _padded_ranks(record: VocabMap) -> list[int]:
-    """The ranks that hold pad rows, the last ones where there are many; [] without padding."""
-    if not record.pad_rows:
-        return []
-    first = record.split.owner(record.model.vocab_size)
-    last = record.split.owner(record.padded - 1)
-    return list(range(max(first, last - PADDED_RANKS + 1), last + 1))
-
-
-def _traces(ranks: list[tuple[int, RankVocab]], n: int, **more: object) -> list[Spec]:
-    """Real rows and pad rows, each one trace; every rank comes with its place."""
-    real, pads = list[Bar](), list[Bar]()
-    for place, rank in ranks:
-        if len(rank.real):
-            words = f"{units('token', rank.real)} · {plural(len(rank.real), 'row')}"
-            real.append(Bar(place, rank.real.start, rank.real.stop, f"rank {rank.rank} · {words}"))
-        if rank.pads:
-            rows = rank.rows[len(rank.real) :]
-            words = f"{units('pad row', rows)} · {plural(rank.pads, 'row')} without a token"
-            pads.append(Bar(place, rows.start, rows.stop, f"rank {rank.rank} · {words}"))
-    looks = (
-        (real, {"color": style.COLOURS["tp"]}, "rows of tokens"),
-        (pads, {"color": style.PAD, "pattern": style.PAD_PATTERN}, "pad rows"),
+def picture(record: VocabMap) -> tuple[Scene, str]:
+    """The scene, and the same as text."""
+    drawing = Drawing("vocab", record.tp, HEIGHT)
+    ranks = [record.rank(r) for r in drawing.drawn]
+    most = max(len(rank.rows) for rank in ranks)
+    for i, rank in enumerate(ranks):
+        inside = within(drawing.card(i, (CARD, HEIGHT - 1), NUMBER), 0.06, 0.94)
+        _rows(record, rank, most, inside, drawing)
+    lanes: list[list[object]] = [
+        [middle(WHOLE), "whole", f"{record.padded:,}"],
+        [NUMBER, "TP rank", ""],
+        [middle(ROWS), "rows", f"{most:,}"],
+    ]
+    legend = [["tp0", "rows of tokens"]]
+    if record.pad_rows:
+        legend.append(["pad", f"{plural(record.pad_rows, 'pad row')}, not to scale"])
+    made = drawing.scene(
+        vocab_in_words(record), not record.ok, lanes, lambda r: f"TP {_line(record.rank(r))}", legend
     )
-    return [{**trace, "legendgroup": trace["name"]} for trace in draw.looks(looks, n, **more)]
+    return made, _summary(record)
 
 
-def _enlarged(record: VocabMap, ranks: list[int]) -> Spec:
-    """Axes and label of the second panel: the end of the vocabulary, as wide as its pad rows."""
-    vocab, padded, n = record.model.vocab_size, record.padded, len(ranks)
-    start = max(record.rank(ranks[0]).rows.start, vocab - record.pad_rows)
-    spare = max(0, 3 - n) * 0.5  # a lone rank is not drawn as tall as the panel
-    near = draw.axis("row, near the end", [start, padded], domain=[0.76, 1], anchor="y2", tickmode="array")
-    near["tickvals"] = sorted({vocab, padded} if start < vocab else {start, padded})
-    near["tickformat"] = draw.tick_format(padded)
-    side = draw.axis("TP rank", [n - 0.5 + spare, -0.5 - spare], anchor="x2", showgrid=False)
-    where = {"xref": "x2 domain", "yref": "y2 domain", "xanchor": "right", "yanchor": "bottom"}
-    return {
-        "xaxis2": near,
-        "yaxis2": side | draw.ticks(list(range(n)), ranks),
-        "annotations": [draw.label(plural(record.pad_rows, "pad row"), 1, 1, **where)],
-    }
+def _rows(record: VocabMap, rank: RankVocab, most: int, inside: Ends, drawing: Drawing) -> None:
+    """A rank's rows of tokens and its pad rows, above in the whole and below in its column."""
+    scale = (inside[1] - inside[0]) / max(1, most)
+    pads = range(rank.real.stop, rank.rows.stop) if rank.real else rank.rows
+    # Pads are drawn from the right, and take what they need from the tokens beside them.
+    end = inside[0] + len(rank.rows) * scale
+    pad_wide = max(len(pads) * scale, LEAST * (inside[1] - inside[0])) if pads else 0
+    split = max(inside[0], end - pad_wide)
+    for rows, x, look in ((rank.real, (inside[0], split), f"tp{rank.rank % 2}"), (pads, (split, end), "pad")):
+        if not len(rows):
+            continue
+        part = rows.start / record.padded, rows.stop / record.padded
+        drawing.box("whole", part, part, WHOLE, look)
+        drawing.link(part, part, WHOLE[1] + 3, x, ROWS[0] - 3)
+        drawing.box("rows", part, x, ROWS, look)
+        if look != "pad":
+            drawing.label(x, ROWS[0] + 20, f"{rows.start:,}", look)
+            drawing.label(x, ROWS[1] - 10, f"{rows.stop - 1:,}", look)
+
+
+# -- words -------------------------------------------------------------------------------------
+
+
+def vocab_in_words(record: VocabMap) -> str:
+    """What each rank holds, in a sentence or two."""
+    first, last = record.rank(0), record.rank(record.tp - 1)
+    if not record.ok:
+        return (
+            f"{record.padded:,} rows do not divide by {record.tp}: rank 0 holds {len(first.rows):,} rows and "
+            f"the last rank {len(last.rows):,}."
+        )
+    said = f"Each rank holds {len(first.rows):,} rows of the embedding"
+    if record.tp > 1:
+        said += f"; rank 1 holds {units('row', record.rank(1).rows)}"
+    if record.pad_rows:
+        return f"{said}. {plural(record.pad_rows, 'row')} at the end stand for no token."
+    return f"{said}."
+
+
+def _line(rank: RankVocab) -> str:
+    pads = f", {plural(rank.pads, 'pad row')}" if rank.pads else ""
+    return f"rank {rank.rank}: {units('row', rank.rows)} ({len(rank.rows)}){pads}"
+
+
+def _summary(record: VocabMap) -> str:
+    name, rows = style.name_of(record.model), Rows(record.tp)
+    where = ""
+    if record.pad_rows:
+        first, last = (record.split.owner(row) for row in (record.model.vocab_size, record.padded - 1))
+        where = f"pad rows are on {units('rank', range(first, last + 1))}"
+    return draw.lines(
+        f"{name}: vocabulary of {record.model.vocab_size} over tp={record.tp}, {record.padding}: "
+        f"{plural(record.padded, 'row')}, {record.pad_rows:,} of them pads",
+        rows.listing(lambda r: _line(record.rank(r))),
+        where,
+        record.reason,
+        rows.left_out,
+    )

@@ -1,4 +1,11 @@
-"""The rows of `trainers.toml` as frameworks: what a trainer can do, and what it does unasked."""
+"""The rows of `trainers.toml` as frameworks: what a trainer can do, and what it does unasked.
+
+Every field is one of `base.Framework` or of `trainer.Habits`, where it is explained. A row holds the usual
+value; a run's own settings may say otherwise. `like` takes what a row leaves out from another row.
+[NAME.sources] says where each field can be read: "path", "path @commit" or "owner/name: path @commit";
+without a commit it is the row's own. [[NAME.until]] says what held before a change, the newest first.
+How each trainer judges a layout stands in the modules beside this one.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 // An answer box: a question, an input for its kind of answer, hints, and a guess beside the truth. The truth
 // comes with the verdict on a guess, never before.
 
-// -- inputs: each has its nodes, and how to show the payload -------------------------------------
+// -- inputs: each has its nodes, and how to show the payload --
 
 // A line of text that is a guess once it is handed in.
 function typedInput(uid, { kind, unit }, guess) {
@@ -131,7 +131,7 @@ function boardInput(uid, payload, guess, put) {
 
 const INPUTS = { choice: choiceInput, board: boardInput };
 
-// -- a guess beside the truth --------------------------------------------------------------------
+// -- a guess beside the truth --
 
 // Two lists, the entries that differ marked.
 function lists(guess, truth) {
@@ -154,7 +154,7 @@ function beside({ verdict, scale, kind }) {
   return scale ? [line(scale, verdict)] : [];
 }
 
-// -- the box -------------------------------------------------------------------------------------
+// -- the box --
 
 function render({ model, el }) {
   const uid = `lp${Math.random().toString(36).slice(2)}`;

@@ -19,7 +19,7 @@ from llamapar.errors import LlamaparError, one_of, shown
 from llamapar.figures import View
 from llamapar.frameworks.settings import Settings
 
-from .page import Page, source
+from .page import Page, source, style
 
 KINDS = ("number", "list", "choice", "text", "board")
 
@@ -205,7 +205,7 @@ class BoxState:
             "gives_up": asked.reveal is not None and verdict is not None and not told and not verdict.right,
             "verdict": None,
             "board": self._drawn(verdict),
-            "figure": view.spec if view and view.spec["data"] else None,
+            "figure": view.spec if view and view.is_drawn else None,
             "summary": view.summary if view else "",
             "values": {"tab": asked.kind},
             "problem": None,
@@ -258,8 +258,8 @@ class Box(Page[BoxState]):
     still: the static form for a notebook without widgets, by MIME type, with its metadata.
     """
 
-    _esm = source("page.js", "box.js")
-    _css = source("page.css", "box.css")
+    _esm = source("page.js", "map.js", "box.js")
+    _css = style("box.css")
     layout = None  # ipywidgets' own repr has another id at each run.
     payload = traitlets.Dict().tag(sync=True)
 

@@ -39,7 +39,7 @@ from llamapar.rules.fix import Fix
 from .bringing import named_in
 from .controls import CLINIC, DIMS, names_of
 from .explorer_panel import Explorer
-from .page import Page, for_browser, nth, source
+from .page import Page, for_browser, nth, source, style
 from .runs import card
 
 LIMIT = 60_000
@@ -265,8 +265,8 @@ class Clinic(Page[Visit]):
     explorer: the Explorer that a fix opened; None before.
     """
 
-    _esm = source("page.js", "drop.js", "clinic.js")
-    _css = source("page.css", "clinic.css")
+    _esm = source("page.js", "map.js", "drop.js", "clinic.js")
+    _css = style("clinic.css")
     schema = traitlets.List(CLINIC).tag(sync=True)
     limit = traitlets.Int(LIMIT).tag(sync=True)
     text = traitlets.Unicode().tag(sync=True)

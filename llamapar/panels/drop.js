@@ -1,5 +1,5 @@
 
-// -- one's own files -----------------------------------------------------------------------------
+// -- one's own files --
 // Files are dropped, chosen or pasted as text; what they say comes back as the trait `told`. They are data.
 
 const MOST_FILE = 1 << 20; // characters of a file that travel: of a longer one, one more, so that it is refused

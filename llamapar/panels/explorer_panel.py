@@ -29,7 +29,7 @@ from llamapar.rules.report import Report
 
 from .controls import DEFAULTS, EXPLORER, MAIN_TABS, TIMES
 from .line import PLAIN, is_line
-from .page import MOST_STEPS, Page, nth, source
+from .page import MOST_STEPS, Page, nth, source, style
 from .runner import Runner
 from .runs import Run
 from .searching import Search, Searcher, mark, results_picture, search_as_dict, title_of, values_of_layout
@@ -48,8 +48,8 @@ OTHER_DEFAULTS["explorer"] = DEFAULTS | PLAIN  # of a reader's own job that does
 class Explorer(Page[State]):
     """The Explorer panel. `set` moves controls from code; `snapshot` is a static View of what it shows."""
 
-    _esm = source("page.js", "explorer.js", "run.js", "drop.js", "plan.js", "answers.js")
-    _css = source("page.css")
+    _esm = source("page.js", "map.js", "explorer.js", "run.js", "drop.js", "plan.js", "answers.js")
+    _css = style()
     schema = traitlets.List(EXPLORER).tag(sync=True)
     tabs = traitlets.List(list(MAIN_TABS.items())).tag(sync=True)
     times = traitlets.List(list(TIMES.items())).tag(sync=True)

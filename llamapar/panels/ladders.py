@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property, lru_cache
 
 from llamapar.describe.arguments import call_of
@@ -19,8 +18,9 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
 from llamapar.figures import View, view
+from llamapar.figures.wording import sentence
 from llamapar.records.calls import Call
-from llamapar.records.tables import Plain, Record, noun, plural
+from llamapar.records.tables import Plain, Record
 
 from .controls import rung_name
 
@@ -160,33 +160,3 @@ def degrees(most: int) -> list[int]:
 def of_model(field: str, most: int = 2**20) -> Steps:
     """Degrees up to a dimension of the model."""
     return lambda values: degrees(min(most, getattr(find_model(values["model"]), field)))
-
-
-# -- words -----------------------------------------------------------------------------------------
-
-
-def sentence(text: str) -> str:
-    """A reason as a sentence; the name of an argument stays as it is."""
-    first, *_ = text.split(maxsplit=1)
-    return f"{text if '=' in first else text[:1].upper() + text[1:]}."
-
-
-def number_in_words(n: int, word: str) -> str:
-    """ "eight KV heads", "128 query heads": small numbers as words."""
-    names = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-    return f"{names[n]} {noun(n, word)}" if n < len(names) else plural(n, word)
-
-
-def share(whole: int, ways: int, word: str) -> str:
-    """ "4 KV heads", "1/2 KV head", "2 2/3 KV heads" of a rank."""
-    part = Fraction(whole, ways)
-    full, rest = divmod(part.numerator, part.denominator)
-    left = f"{rest}/{part.denominator}" if rest else ""
-    said = " ".join(filter(None, (str(full) if full or not left else "", left)))
-    return f"{said} {noun(1 if part <= 1 else 2, word)}"
-
-
-def listed(parts: Sequence[str]) -> str:
-    """ "a, b and c"."""
-    *most, last = parts
-    return f"{', '.join(most)} and {last}" if most else last

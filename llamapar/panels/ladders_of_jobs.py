@@ -11,6 +11,7 @@ from llamapar.count.wire import PARTS, Traffic, traffic
 from llamapar.count.zero_map import ZeroMap, zero
 from llamapar.describe.hardware import DEFAULT_GPU
 from llamapar.describe.options import OPTIONS
+from llamapar.figures.wording import listed
 from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Schedule
 from llamapar.place.schedule import schedule
@@ -19,7 +20,7 @@ from llamapar.records.tables import human, plural
 from llamapar.timing.cost import Cost, cost
 from llamapar.timing.inside import BACKWARD, FORWARD, LayerSteps, inside
 
-from .ladders import Subject, degrees, listed, of_model
+from .ladders import Subject, degrees, of_model
 
 NAMED = 3
 """Terms of a step that a sentence names, the largest."""

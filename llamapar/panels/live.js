@@ -33,7 +33,7 @@ function render({ model, el }) {
   const root = make("div", { class: "llamapar lp-live", "data-what": payload().what }, note, knobs, stage);
   el.append(root);
 
-  // -- the knob ----------------------------------------------------------------------------------
+  // -- the knob --
 
   function step(value) {
     if (value === chosen) return;
@@ -115,7 +115,7 @@ function render({ model, el }) {
     scrolled = performance.now();
   }
 
-  // -- drawing -----------------------------------------------------------------------------------
+  // -- drawing --
 
   function draw() {
     const rung = at(looked) ?? at(chosen);

@@ -33,7 +33,7 @@ from .ladders import Rung, Subject, rung_at, same_value
 from .ladders_of_jobs import JOBS
 from .ladders_of_maps import MAPS
 from .line import read_arguments
-from .page import Undoing, source
+from .page import Undoing, source, style
 
 SUBJECTS = MAPS | JOBS
 """Name → what can be shown live: the name of its function, or "block" for `lp.ranks` with a model."""
@@ -138,8 +138,8 @@ class Live(Undoing[LiveState]):
     Pictures of the same job move together: a live picture with the same model and the same degree follows.
     """
 
-    _esm = source("page.js", "live.js")
-    _css = source("page.css", "live.css")
+    _esm = source("page.js", "map.js", "live.js")
+    _css = style("live.css")
     schema = traitlets.List(traitlets.Dict()).tag(sync=True)
     ladder = traitlets.List(traitlets.Dict()).tag(sync=True)
     layout = None  # ipywidgets' own repr has another id at each run, and so would the stored picture.

@@ -326,11 +326,14 @@ const ABOVE = 14; // pixels over the axes: the title stands above the plot, wher
 // The words of a plotly text, which is a little HTML; an inert document runs and fetches nothing.
 const plain = (text) => new DOMParser().parseFromString(text.replaceAll("<br>", " "), "text/html").body.textContent;
 
-function buildFigure(model, onRank, onPainted) {
+// A chart, which plotly draws, or a map, which `map.js` does. onPick: called with the rank of a map that is pressed.
+function buildFigure(model, onRank, onPainted, onPick) {
   const title = make("h3", { class: "lp-name" });
   const note = make("div", { class: "lp-subtitle" });
   const heading = make("div", { class: "lp-heading" }, title, note);
   const plot = make("div", { class: "lp-plot" });
+  const stage = make("div", { class: "lp-stage-map" });
+  let map = null; // there once a scene was drawn
   const reason = make("div", { class: "lp-reason" });
   const summary = make("pre", { class: "lp-summary", tabindex: 0 });
   let last = null;
@@ -347,9 +350,14 @@ function buildFigure(model, onRank, onPainted) {
     last = payload;
     summary.textContent = payload.summary;
     const { figure } = payload;
-    plot.hidden = heading.hidden = !figure;
+    const isMap = Boolean(figure?.shapes);
+    plot.hidden = heading.hidden = !figure || isMap;
+    stage.hidden = !isMap;
     reason.hidden = Boolean(figure);
-    if (figure) {
+    if (isMap) {
+      if (!map) map = drawMap(stage, figure, { pick: onPick, rank: payload.chosen });
+      else if (anew) map.update(figure, payload.chosen);
+    } else if (figure) {
       const { text, subtitle } = figure.layout.title;
       title.textContent = plain(text);
       note.textContent = plain(subtitle?.text ?? "");
@@ -377,24 +385,26 @@ function buildFigure(model, onRank, onPainted) {
   }
   // Fires when the plot comes onto the page, which may be after the first draw, and when it changes size.
   const resized = new ResizeObserver(() => {
-    if (!plot.clientWidth || !last?.figure) return;
+    if (!plot.clientWidth || !last?.figure?.data) return;
     if (plot.data) window.Plotly.Plots.resize(plot); else draw(last);
   });
   resized.observe(plot);
   const redraw = () => { color = ""; if (last) draw(last); };
   const theme = new MutationObserver(redraw);
   theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
-  const node = make("div", { class: "lp-figure", role: "tabpanel" }, heading, reason, make("div", { class: "lp-wide" }, plot),
+  const node = make("div", { class: "lp-figure", role: "tabpanel" }, heading, reason, stage, make("div", { class: "lp-wide" }, plot),
     fold("as text", {}, summary));
   const save = async (format) => { // on white paper, with its title
     if (!last?.figure) return;
+    if (last.figure.shapes) { map.save(model.get("_css")); return; }
     const Plotly = await loadPlotly(model);
     const { layout, data } = last.figure;
     const filename = plain(layout.title.text).replaceAll(/[^\w.=-]+/g, "-");
     const paper = { paper_bgcolor: "#fff", font: { ...layout.font, color: "#212121" }, width: 900 };
     await Plotly.downloadImage({ data, layout: { ...layout, ...paper } }, { format, filename, width: 900, height: layout.height, scale: format === "png" ? 2 : 1 });
   };
-  return { node, draw, save, close: () => { theme.disconnect(); resized.disconnect(); window.Plotly?.purge(plot); } };
+  const ahead = (scene) => map?.update(scene); // of a step whose answer is on its way
+  return { node, draw, ahead, save, close: () => { theme.disconnect(); resized.disconnect(); map?.close(); window.Plotly?.purge(plot); } };
 }
 
 // -- a panel -----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, shown
-from llamapar.figures import View
+from llamapar.figures import View, scenes
 from llamapar.frameworks.settings import Settings
 from llamapar.late import offered
 
@@ -43,12 +43,18 @@ BREATH = 0.005
 the interpreter a few times, and a thread that computes gives it up only every 5 ms."""
 
 A_PICTURE = "a still picture: live in JupyterLab"
-"""What the still picture of a panel says of itself."""
+A_STILL = "press Shift-Enter on this cell to move it"
+"""What the still picture of a panel says of itself, a chart and a map."""
 
 
 def source(*names: str) -> str:
     """The concatenated files beside this one."""
     return "".join((files(__package__) / name).read_text(encoding="utf-8") for name in names)
+
+
+def style(*names: str) -> str:
+    """The look of all panels, that of maps, and the files beside this one."""
+    return source("page.css", *names) + scenes.STYLE
 
 
 def for_browser(value: object, deep: int = DEEP) -> object:
@@ -154,7 +160,7 @@ class Page(anywidget.AnyWidget, Generic[State]):
         data, metadata = super()._repr_mimebundle_() or ({}, {})
         now = self._now()
         data["text/plain"] = now.summary
-        if now.spec["data"]:
+        if now.is_drawn:
             data |= still(now)._repr_mimebundle_()
         return {kind: for_browser(value) for kind, value in data.items()}, metadata | {"llamapar": "panel"}
 
@@ -272,6 +278,8 @@ def _unforeseen(message: Values, fault: BaseException) -> LlamaparError:
 
 def still(now: View) -> View:
     """The same figure, marked as a static picture."""
+    if now.is_map:
+        return View({**now.spec, "rest": A_STILL}, now.summary)
     layout = now.spec["layout"]
     says = {"text": f"<i>{A_PICTURE}</i>", "showarrow": False, "yshift": 6}
     corner = {"xref": "paper", "yref": "paper", "x": 1, "y": 1, "xanchor": "right", "yanchor": "bottom"}

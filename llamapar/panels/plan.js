@@ -1,5 +1,5 @@
 
-// -- the Plan tab ------------------------------------------------------------------------------
+// -- the Plan tab --
 // How far the search for layouts is. Python sends it as the trait `planned`; its points are adopted by a click.
 
 const LISTED = 20; // layouts that can be chosen without a mouse

@@ -1,5 +1,5 @@
 
-// -- the Run tab -------------------------------------------------------------------------------
+// -- the Run tab --
 // How far a run is, and what came of it. Python sends both as the trait `running`; two buttons answer.
 
 const STATES = { idle: "not run yet", cancelled: "cancelled: nothing came of this run" };

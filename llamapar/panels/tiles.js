@@ -181,7 +181,7 @@ function buildTiles(hear, follow) {
     follow(looked ?? chosen);
   }
 
-  // -- rows on their way -------------------------------------------------------------------------
+  // -- rows on their way --
 
   // Where rows of a picture stand, from the tiles' corner.
   function band({ canvas, size: [across, down] }, [top, bottom], [left, right]) {
@@ -248,7 +248,7 @@ function buildTiles(hear, follow) {
     for (const canvas of on) canvas.animate([{ opacity: 0.2 }, { opacity: 0.2, offset: 0.6 }, { opacity: 1 }], { duration: FLIGHT });
   }
 
-  // -- a step ------------------------------------------------------------------------------------
+  // -- a step --
 
   // moving: whether the rows fly, as when one steps there; else only arrows stand.
   function show(newFilm, newStep, moving) {

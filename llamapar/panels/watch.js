@@ -44,8 +44,8 @@ function render({ model, el }) {
   const event = make("div", { class: "lp-event" });
   const readout = make("div", { class: "lp-readout", "aria-live": "polite" });
   const scale = make("div", { class: "lp-scale" });
-  const block = buildBlock();
-  const tiles = buildTiles((cell) => pointed(cell), (rank) => { const cut = film().blocks[rank]; block.node.hidden = !cut; if (cut) block.show(cut); });
+  const share = make("div", { class: "lp-block" }); // what the lit rank holds
+  const tiles = buildTiles((cell) => pointed(cell), (rank) => { share.textContent = film().blocks[rank] ?? ""; });
   const dots = make("div", { class: "lp-dots", role: "group", "aria-label": "steps" });
   const place = make("span", { class: "lp-at" });
   const back = button("◀", { title: "the step before (←)", "aria-label": "the step before", onclick: () => { stop(); move(-1); } });
@@ -58,10 +58,10 @@ function render({ model, el }) {
     make("div", { class: "lp-left" }, code.node, side, fault, caption),
     bar, // above the tiles where they stand under the source
     make("div", { class: "lp-right" }, event, tiles.node, make("div", { class: "lp-foot" }, scale, readout)));
-  const root = make("div", { class: "llamapar lp-watch" }, note, make("div", { class: "lp-head" }, knobs, block.node), stage);
+  const root = make("div", { class: "llamapar lp-watch" }, note, make("div", { class: "lp-head" }, knobs, share), stage);
   el.append(root);
 
-  // -- steps -------------------------------------------------------------------------------------
+  // -- steps --
 
   // The line that a step belongs to: the next that is no helper's.
   const outer = (k) => { let to = k; while (film().steps[to]?.depth && to + 1 < film().steps.length) to += 1; return to; };
@@ -123,7 +123,7 @@ function render({ model, el }) {
     if (onDot) dots.querySelector("[aria-current=step]").focus();
   });
 
-  // -- cells -------------------------------------------------------------------------------------
+  // -- cells --
 
   const hasMakers = () => payload().makers !== false; // a page without an install does not work them out
   const isSame = (one, other) => ["tensor", "rank", "row", "column"].every((name) => one[name] === other[name]);
@@ -187,7 +187,7 @@ function render({ model, el }) {
       ` on rank ${cell.rank} is `, make("b", {}, say(cell.value)), `${far}${made}.`);
   }
 
-  // -- drawing -----------------------------------------------------------------------------------
+  // -- drawing --
 
   const ticked = (text) => text.split("`").map((part, k) => (k % 2 ? make("code", {}, part) : part));
   const badge = (axis) => make("span", { class: "lp-badge", "data-axis": axis }, axis.toUpperCase());

@@ -34,7 +34,7 @@ State = TypeVar("State", bound=WatchState)
 class Watch(Undoing[WatchState]):
     """Ranks under observation. `set` changes what runs; `snapshot` says in words what each line does."""
 
-    _esm = source("page.js", "pictures.js", "block.js", "tiles.js", "editor.js", "watch.js")
+    _esm = source("page.js", "pictures.js", "tiles.js", "editor.js", "watch.js")
     _css = source("page.css", "watch.css")
     schema = traitlets.List(traitlets.Dict()).tag(sync=True)
     film = traitlets.Dict().tag(sync=True)
