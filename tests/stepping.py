@@ -54,7 +54,7 @@ def step_through(program: Any, model: Any, layout: Any, *, number: int = 0, **op
     """
     task, _, _ = prepare(program, model, RunOptions(Layout.of(layout), **options))
     whole("number", number, 0, task.setting.micro_batches - 1)
-    require_room(task, "local", "cpu")
+    require_room(task, "local")
     task = of_micro_batch(task, number)
     with one_run:
         ranks = SteppedRanks(task.setting)

@@ -197,7 +197,7 @@ def test_a_cell_opens_in_watch(shell: Any) -> None:
     assert not large.values  # too many numbers to be sent
     panel = lp.watch(found)
     assert panel.record is found.tape
-    assert panel.film["source"] == found.cell.source
+    assert panel.film["source"] == found.cell.cell.source
     assert [step["line"] for step in panel.film["steps"]] == [1, 2, 3, 4]
     assert [step["made"] for step in panel.film["steps"]] == [[0], [1], [2], []]
     said = panel.snapshot().summary

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -271,64 +270,8 @@ def test_a_run_inside_a_run_is_refused() -> None:
         lp.run("mlp", MODEL, Layout(tp=4))
 
 
-def needed(layout: Layout, model: Any = MODEL, engine: str = "local", device: str = "cpu") -> str:
-    return f"{room.bytes_needed(execute.prepare('mlp', model, RunOptions(layout))[0], engine, device):,}"
-
-
-@pytest.fixture
-def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """On a machine with GPUs, as torch and nvidia-smi tell: what a run there says of its room."""
-
-    def told(words: str | None, engine: str, layout: Layout, gpus: int = 1, model: Any = MODEL) -> list[str]:
-        if words is not None:
-            smi = tmp_path / "nvidia-smi"
-            smi.write_text(f"#!/bin/sh\nprintf '{words}'\n")
-            smi.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        monkeypatch.setattr(compat, "gpus", lambda: gpus)
-        monkeypatch.setattr(room, "memory_available", lambda: 10**15)
-        task, _, _ = execute.prepare("mlp", model, RunOptions(layout))
-        return room.require_room(task, engine, "cuda")
-
-    return told
-
-
-SMALL_GPU, ALONE = "24564, Default\\n", "81559, Exclusive_Process\\n" * 2
-
-
-def test_ranks_that_share_a_gpu_need_room_there(nvidia: Callable[..., list[str]]) -> None:
-    many = Layout(tp=4, cp=4, dp=4)
-    said = (
-        f"64 of 64 ranks would take about {needed(many, MODEL, 'processes', 'cuda')} bytes of a GPU, "
-        "which has 25,757,220,864\n"
-        "  why  parameters, gradients, activations, and 536,870,912 bytes a process for CUDA, assumed\n"
-        "  try  device='cpu', or model='tiny'"
-    )
-    with pytest.raises(lp.LayoutError, match=exactly(said)):
-        nvidia(SMALL_GPU, "processes", many)
-    assert nvidia(SMALL_GPU, "local", many) == []  # one process
-    assert nvidia(SMALL_GPU * 8, "processes", many, gpus=8) == []  # eight each
-    with pytest.raises(lp.LayoutError, match=r"^8 of 8 ranks would take about"):
-        nvidia(SMALL_GPU, "local", Layout(tp=8), model="llama3.1-405b")
-
-
-def test_a_gpu_that_serves_one_process_is_not_shared(nvidia: Callable[..., list[str]]) -> None:
-    said = (
-        "4 ranks share 2 GPUs in EXCLUSIVE_PROCESS mode\n"
-        "  why  a GPU serves one process in it\n"
-        "  try  engine='local', or nvidia-smi -c DEFAULT, or device='cpu'"
-    )
-    with pytest.raises(lp.LayoutError, match=exactly(said)):
-        nvidia(ALONE, "processes", Layout(tp=4), gpus=2)
-    assert nvidia(ALONE, "processes", Layout(tp=2), gpus=2) == []
-    assert nvidia(ALONE, "local", Layout(tp=4), gpus=2) == []
-
-
-@pytest.mark.parametrize("words", [None, "[N/A], Default\\n", "no devices were found\\n", ""])
-def test_room_that_is_not_known_is_not_judged(words: str | None, nvidia: Callable[..., list[str]]) -> None:
-    assert nvidia(words, "processes", Layout(tp=4)) == [
-        "whether the GPUs have room was not judged: nvidia-smi does not say what they have"
-    ]
+def needed(layout: Layout, model: Any = MODEL, engine: str = "local") -> str:
+    return f"{room.bytes_needed(execute.prepare('mlp', model, RunOptions(layout))[0], engine):,}"
 
 
 # -- an end in time --------------------------------------------------------------------------------
@@ -403,7 +346,7 @@ def test_more_bytes_than_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(lp.LayoutError, match=exactly(said)):
             begin("mlp", model, layout)
     fitted = lp.shrink(lp.model(model), layout)  # what it says to try has room
-    room.require_room(execute.prepare("mlp", fitted.model, RunOptions(fitted.layout))[0], "local", "cpu")
+    room.require_room(execute.prepare("mlp", fitted.model, RunOptions(fitted.layout))[0], "local")
 
 
 def test_processes_need_room_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import resource
-import time
 from collections import OrderedDict
 from functools import partial
 from typing import Any
@@ -161,9 +159,6 @@ def test_fully_shard_on_real_ranks_and_its_refusal_elsewhere() -> None:
     ) as e:
         run(cases.Plain, {"dp": 2}, _zero)
     assert e.value.choose == ("engine='processes'",)
-    with pytest.raises(lp.LlamaparError, match=r"^engine='dry' cannot run this: RuntimeError: FSDP") as e:
-        run(cases.Plain, {"dp": 2}, _zero, engine="dry")
-    assert e.value.choose == ("engine='processes' with a small model",)
 
 
 def test_over_dp_each_rank_has_the_gradient_of_its_own_sequences() -> None:
@@ -244,12 +239,9 @@ def test_a_wrapper_that_make_puts_there_is_seen_through() -> None:
 
 
 def test_distributed_data_parallel_is_refused_where_it_cannot_run() -> None:
-    for engine in ("local", "dry"):
-        with pytest.raises(
-            lp.LlamaparError, match=f"^engine='{engine}' cannot run this: RuntimeError: "
-        ) as e:
-            run(cases.Decoder, {"dp": 2}, partial(_wrap, wrapper="DistributedDataParallel"), engine=engine)
-        assert e.value.choose[0].startswith("engine='processes'")
+    with pytest.raises(lp.LlamaparError, match=r"^engine='local' cannot run this: RuntimeError: ") as e:
+        run(cases.Decoder, {"dp": 2}, partial(_wrap, wrapper="DistributedDataParallel"))
+    assert e.value.choose[0].startswith("engine='processes'")
 
 
 # -- inputs and losses -----------------------------------------------------------------------------
@@ -358,36 +350,6 @@ def test_an_error_has_its_submodule_and_every_ranks_traceback() -> None:
         assert result.summary.endswith("raised RuntimeError in b")
 
 
-# -- dry -------------------------------------------------------------------------------------------
-
-
-def test_llama_3_8b_dry_takes_seconds_and_no_memory() -> None:
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    sizes: Any = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336}
-    sizes |= {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
-    layout, begin = lp.Layout(tp=8, dp=128), time.monotonic()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    options = {"engine": "dry", "rank": 1000, "seq_len": 8192, "dtype": "bfloat16"}
-    result = run(partial(_llama, **sizes), layout, "auto", **options)
-    assert time.monotonic() - begin < 60
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB; the weights take 2 GB
-    assert result.ok
-    assert result.reports[0].rank == 1000
-    assert row(result, "model.layers.31.mlp.down_proj.weight").here == (4096, 1792)
-    whole = lp.model("llama3-8b").n_params
-    norms = 65 * 4096
-    assert result.module.bytes_here == 2 * ((whole - norms) // 8 + norms)
-    assert result.trace.by_axis["tp"] > 2 * 8192 * 4096 * 64
-    assert "model.layers.*.mlp.down_proj.weight (32)" in result.text()
-
-
-def test_dry_says_what_a_cut_by_hand_holds() -> None:
-    result = run(cases.Decoder, {"tp": 2, "dp": 4}, engine="dry", rank=3)
-    assert row(result, "layers.0.mlp.w13.weight").placement == "dim 0: 48 of 96"
-    assert result.module.bytes_here == sum(8 * math.prod(row.here) for row in parameters(result))
-    assert result.summary.endswith("(rank 3 of 8, dry): 79.7 kB of parameters, 79.7 kB of gradients")
-
-
 # -- showing ---------------------------------------------------------------------------------------
 
 
@@ -419,8 +381,9 @@ def test_the_record_as_text_html_and_json() -> None:
         ({"layout": {"pp": 2}}, "pp=2 with a module", "pp=1 dp=2"),
         ({"layout": {"cp": 2}}, "cp=2 with a plan that is no function", "cp=1 dp=2"),
         ({"engine": "torchrun"}, "engine='torchrun' with a module", "engine='processes'"),
+        ({"engine": "dry"}, "engine='dry' with a module", "engine='processes'"),
         ({"device": "cuda"}, "device='cuda' with engine='local'", "engine='processes'"),
-        ({"layout": {"tp": 128}}, "128 ranks, and at most 64 run on one machine", "engine='dry'"),
+        ({"layout": {"tp": 128}}, "128 ranks, and at most 64 run on one machine", "a smaller layout"),
         ({"layout": {"dp": 3}}, "4 sequences over dp=3: they do not divide", "global_batch=6"),
         ({"padding": "megatron"}, "argument='padding' is not known", ""),
         ({"plan": "tp"}, "plan='tp': torch's dict, 'auto' or a function is needed", "a dict"),
@@ -447,8 +410,8 @@ def test_a_piece_of_the_output_needs_a_loss_of_its_own() -> None:
         for name in ("weight", "bias"):
             setattr(b, name, nn.Parameter(b.get_parameter(name).detach().narrow(0, at, n)))
 
-    with pytest.raises(lp.LlamaparError, match=r"^the output is \[4, 3, 4\] on a rank, and \[4, 3, 8\] of"):
-        run(Two, plan=halves, inputs=X)
+    cut = run(Two, plan=halves, inputs=X)
+    assert str(cut.errors[1]).startswith("the output is [4, 3, 4] on a rank, and [4, 3, 8] of"), cut
     result = run(Two, plan=halves, inputs=X, loss=lambda y: y.square().sum() / 96)
     assert result.rows[0].placement == "dim 2 by tp"
     assert row(result, "b.weight").placement == "dim 0 by tp"

@@ -75,7 +75,6 @@ class ClinicKeywords(TypedDict, total=False):
 class CompareKeywords(Degrees, total=False):
     seq_len: int | None
     global_batch: int | None
-    rank: int
     engine: str
     device: str
     dtype: str

@@ -162,7 +162,7 @@ TABLE = (
            python="str | Framework", metavar="NAME", hint="whose rules judge the layout"),
     # maps
     Option("rank", int, 0, "global rank",
-           "--ranks zero() traffic() inside() live() explorer() run compare()", least=0,
+           "--ranks zero() traffic() inside() live() explorer() run", least=0,
            label="rank shown",
            hint="in the Ranks tab, or click a cell there; whose group is drawn in a layer; of the engine "
            "dry"),

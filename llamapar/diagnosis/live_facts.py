@@ -9,6 +9,7 @@ part, that is the cause. Left out: what a sub-expression would return, because t
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import linecache
 import math
@@ -44,6 +45,9 @@ _MOST = 12
 
 _LONGEST = 200
 """Characters of the failing expression that are shown."""
+
+_KEPT = "llamapar_facts"
+"""Where an error that travels has the facts of its frame."""
 
 HEAD = ("name", "on this rank", "which is", "whole")
 """The head of the operands' table."""
@@ -151,8 +155,19 @@ class LiveFacts:
                 yield "·".join(names), {name: single[name] for name in names}
 
 
+def keep_facts(error: BaseException, *others: BaseException) -> None:
+    """Store the facts of an error's frame on it and on others, for where its frames are not: a rank dies."""
+    with contextlib.suppress(Exception):  # The error itself says more than an error of reading it.
+        facts = live_facts(error)
+        for each in (error, *others):
+            vars(each)[_KEPT] = facts
+
+
 def live_facts(error: BaseException) -> LiveFacts | None:
     """The facts of the innermost frame of user code; None without such a frame."""
+    kept = stored(error).get(_KEPT)
+    if type(kept) is LiveFacts:
+        return kept
     code = failing_code(error)
     if code is None:
         return None

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llamapar.count.exact import CONTEXT
 from llamapar.describe.layout import AXES
 from llamapar.describe.placement import PARAMETERS
 from llamapar.errors import Choice, LayoutError, LlamaparError, one_of
@@ -43,11 +41,8 @@ def choose_device(device: str, engine: str, ranks: int) -> tuple[str, str, str]:
     return "cuda", "gloo", f"device cuda over gloo: {ranks} ranks share {plural(gpus, 'GPU')}"
 
 
-def bytes_needed(task: Task, engine: str, device: str = "cpu") -> int:
+def bytes_needed(task: Task, engine: str) -> int:
     """Upper estimate of a run's bytes: pieces, gradients, reference, and activations.
-
-    device: "cuda" excludes the reference and its activations, which are in host memory, and includes CUDA's
-    context for each process, which is assumed (`count.exact.CONTEXT`). The result covers all GPUs together.
 
     Parameters: the reference and its gradient, and each rank's piece, gradient and sum. Activations: the
     residual stream, Q, K, V, the FFN and the logits of every token, eight tensors each.
@@ -65,8 +60,6 @@ def bytes_needed(task: Task, engine: str, device: str = "cpu") -> int:
     tokens = setting.global_batch * setting.seq_len
     pieces, kept = parameters * size * 3 * layout.cp * layout.dp, 8 * tokens * width * size * layers
     processes = layout.world if engine != "local" else 0
-    if device == "cuda":
-        return pieces + kept + CONTEXT * max(1, processes)
     return pieces + 2 * (parameters * size + kept) + RANK_BYTES * processes
 
 
@@ -87,43 +80,6 @@ def memory_available() -> int:
     return min(known) if known else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-def gpu_facts() -> tuple[int, bool] | None:
-    """(bytes of the largest GPU, whether every GPU allows only one process), from nvidia-smi; or None.
-
-    To ask torch would create a context on the GPU, which takes memory there. The free memory does not count,
-    because earlier runs of this process may keep memory there and reuse it.
-    """
-    asked = ["--query-gpu=memory.total,compute_mode", "--format=csv,noheader,nounits"]
-    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        asked += ["-i", visible]
-    try:
-        said = subprocess.run(["nvidia-smi", *asked], capture_output=True, text=True, check=True, timeout=20)
-        sizes, modes = zip(*(row.split(", ") for row in said.stdout.splitlines()), strict=True)
-        return max(map(int, sizes)) * 2**20, all("xclusive" in mode for mode in modes)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
-
-
-def _require_room_on_gpus(task: Task, engine: str) -> list[str]:
-    """Raise LayoutError if the GPUs cannot hold the run; else return a note if their memory is unknown."""
-    gpus, ranks, facts = compat.gpus(), task.setting.layout.world, gpu_facts()
-    if facts is None:
-        return ["whether the GPUs have room was not judged: nvidia-smi does not say what they have"]
-    size, alone = facts
-    on_one = ranks if engine == "local" else -(-ranks // gpus)
-    took = bytes_needed(task, engine, "cuda") * on_one // ranks
-    cpu, tiny = Choice.of(device="cpu"), Choice.of(model="tiny")
-    if alone and engine != "local" and on_one > 1:
-        what = f"{ranks} ranks share {plural(gpus, 'GPU')} in EXCLUSIVE_PROCESS mode"
-        why, local = "a GPU serves one process in it", Choice.of(engine="local")
-        raise LayoutError(what, why, [local, "nvidia-smi -c DEFAULT", cpu], "engine")
-    if took > size:
-        what = f"{on_one} of {ranks} ranks would take about {took:,} bytes of a GPU, which has {size:,}"
-        why = f"parameters, gradients, activations, and {CONTEXT:,} bytes a process for CUDA, assumed"
-        raise LayoutError(what, why, [cpu, tiny], "world")
-    return []
-
-
 def _halves(setting: Setting) -> Iterator[int]:
     """seq_len / 2, / 4, … as long as the ranks divide it."""
     layout, n = setting.layout, setting.seq_len
@@ -133,17 +89,12 @@ def _halves(setting: Setting) -> Iterator[int]:
         yield n
 
 
-def require_room(task: Task, engine: str, device: str) -> list[str]:
-    """Raise LayoutError if the machine cannot hold the run, with its need and the sizes that fit.
-
-    Returns a note if the memory of the device is unknown.
-    """
+def require_room(task: Task, engine: str) -> None:
+    """Raise LayoutError if the machine cannot hold the run, with its need and the sizes that fit."""
     setting, layout = task.setting, task.setting.layout
     ranks, needed, available = layout.world, bytes_needed(task, engine), memory_available()
-    if engine == "torchrun":
-        return []
-    if ranks <= MAX_RANKS and needed <= available:
-        return _require_room_on_gpus(task, engine) if device == "cuda" else []
+    if engine == "torchrun" or (ranks <= MAX_RANKS and needed <= available):
+        return
     small = shrink(setting.model, layout, padding=setting.padding, program=task.program.name)
     if ranks > MAX_RANKS:
         what = f"{ranks} ranks, and at most {MAX_RANKS} run on one machine"

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from llamapar.describe.layout import Layout
-from llamapar.diagnosis import Explanation
 from llamapar.errors import PeerError
 from llamapar.records.tables import plural
 from llamapar.records.trace import Place, Tape, TapeStep, Trace, grouped, some
 
 from .body import RankReport
-from .cells import CellReport, Line, LineDone, report_of
+from .cells import Cell, CellReport, Line, LineDone, report_of
 from .replies import RankAnswer
 
 SHOWN = 60
@@ -34,10 +33,13 @@ class CellLines:
     stayed there.
     """
 
-    layout: Layout
-    source: str
+    cell: Cell
     answers: tuple[RankAnswer, ...]
     not_copied: Mapping[str, str]
+
+    @property
+    def layout(self) -> Layout:
+        return self.cell.layout
 
     @cached_property
     def reports(self) -> dict[int, CellReport]:
@@ -97,7 +99,7 @@ class CellLines:
         steps += self._stopped()
         coords = {r: self.layout.coord_of(r)._asdict() for r in self.reports}
         world = self.layout.world
-        return Tape("cell", str(self.layout), tuple(steps), world, world, self.source, coords)
+        return Tape("cell", str(self.layout), tuple(steps), world, world, self.cell.source, coords)
 
     def _places(self, values: Mapping[int, Tensor]) -> dict[str, Place]:
         """axis → whether its ranks have copies, or each numbers of its own."""
@@ -149,15 +151,6 @@ class CellLines:
             return ""
         operands = "".join(f", {name}: {what}" for name, what in report.read.items())
         return f"\n       at {report.stopped.where}  {report.stopped.code}{operands}"
-
-    def explained(self, found: Explanation, rank: int) -> Explanation:
-        """The explanation of a rank's error, with the line at which it came and what that read."""
-        report = self.reports[rank]
-        operands = tuple((name, what, "", "") for name, what in report.read.items())
-        if report.stopped is None:
-            return replace(found, operands=operands)
-        line = f"{report.stopped.where}  {report.stopped.code}: {found.line}"
-        return replace(found, line=line, operands=operands)
 
     def report_of_rank(self, answer: RankAnswer) -> RankReport:
         """A rank's error and its collectives, as of any run."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import linecache
 from collections.abc import Mapping
 
 from llamapar.describe.layout import Layout
+from llamapar.diagnosis import Explanation
 from llamapar.records.trace import grouped, some
 
 from .capacity import choose_device
 from .cell_lines import CellLines
-from .cells import Cell, copied, own_sources, read_names, run_cell
+from .cells import Cell, copied, read_names, run_cell
 from .engines.pool import pool
 from .engines.processes import PRELOAD
 from .result import Result
@@ -25,13 +27,21 @@ def cell_on_ranks(source: str, layout: Layout, notebook: Mapping[str, object], t
     """
     names, refused = copied(read_names(source), notebook)
     used, backend, _ = choose_device("auto", "processes", layout.world)
-    cell = Cell(source, f"<cell on ranks {next(_cells)}>", layout, names, own_sources(notebook))
+    cell = Cell(source, f"<cell on ranks {next(_cells)}>", layout, names)
+    # Python's cache of lines goes to the ranks, so that errors there quote them.
+    linecache.cache[cell.file] = len(source), None, source.splitlines(keepends=True), cell.file
     ranks = pool(layout.world, device=used, backend=backend, preload=PRELOAD)
     answers = ranks.run(run_cell, cell, timeout=timeout, told=_waiting, keep=True)
-    ran = CellLines(layout, source, tuple(answers), refused)
+    ran = CellLines(cell, tuple(answers), refused)
     reports = tuple(map(ran.report_of_rank, answers))
     why = "a cell returns none", "result.out, the value of its last expression"
-    return Result("cell", ran, "processes", used, reports, no_tensors=why)
+    return Result("cell", ran, "processes", used, reports, no_tensors=why, repair=_repaired)
+
+
+def _repaired(result: Result, found: Explanation) -> Explanation:
+    from .repairing import repaired_cell  # which a cell that runs never needs
+
+    return repaired_cell(result, found)
 
 
 def _waiting(states: Mapping[int, str]) -> None:

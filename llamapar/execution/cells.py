@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import builtins
 import hashlib
-import linecache
 import pickle
 import sys
 from collections import Counter
@@ -23,6 +22,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
 from llamapar.describe.layout import Layout
@@ -75,20 +75,20 @@ class LineDone(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell for the ranks. names: pickled values of the notebook by name. sources: file → its lines."""
+    """A cell for the ranks. names: pickled values of the notebook by name."""
 
     source: str
     file: str
     layout: Layout
     names: Mapping[str, bytes]
-    sources: Mapping[str, list[str]]
 
 
 @dataclass(frozen=True)
 class CellReport:
     """What a cell did on a rank, in order. value: the last expression's, if it can be sent; text: its repr.
 
-    stopped: the line that raised, and read: what it read, by name.
+    stopped: the line that raised, and read: what it read, by name. kept: pickled values of names that earlier
+    cells left on the rank, of those that a cell which raised has read.
     """
 
     done: Mapping[Line, LineDone] = field(default_factory=dict)
@@ -96,6 +96,7 @@ class CellReport:
     text: str = ""
     stopped: Line | None = None
     read: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, bytes] = field(default_factory=dict)
 
 
 # -- in the kernel ---------------------------------------------------------------------------------
@@ -122,12 +123,6 @@ def copied(names: list[str], notebook: Mapping[str, object]) -> tuple[dict[str, 
             except Exception as problem:  # pickling calls the value's own code
                 refused[name] = f"{type(notebook[name]).__name__}: {problem}"
     return found, refused
-
-
-def own_sources(notebook: Mapping[str, object]) -> dict[str, list[str]]:
-    """File → lines, of the cells in which the notebook's functions and classes stand."""
-    files = {each.__code__.co_filename for value in [*notebook.values()] for each in _functions(value)}
-    return {file: linecache.getlines(file) for file in files if is_own(file)}
 
 
 def report_of(answer: RankAnswer) -> CellReport:
@@ -186,23 +181,31 @@ class CellRecorder(Untraced):
         self.at(line).events.append(event)
 
 
+def names_given(context: Context, mesh: DeviceMesh) -> dict[str, object]:
+    """The names that a cell has on this rank besides the notebook's and its own."""
+    return dict(zip(GIVEN, (context.rank, context.world, mesh, dist, torch), strict=True))
+
+
+def sent_value(data: bytes, given: Mapping[str, object]) -> object:
+    """A value of the notebook, whose functions see the names that are given to the cell."""
+    value = pickle.loads(data)
+    for function in _functions(value):
+        for name, own in given.items():
+            function.__globals__.setdefault(name, own)
+    return value
+
+
 def run_cell(context: Context, cell: Cell) -> CellReport:
     """Run the cell on this rank. An error carries the report of what came before it."""
     from .engines.processes import mesh_of  # which a page without processes does not have
 
     mesh = mesh_of(cell.layout, context.device.type)
-    given = {"rank": context.rank, "world": context.world, "mesh": mesh, "dist": dist, "torch": torch}
+    given = names_given(context, mesh)
     _names.update(given)
     for name, data in cell.names.items():
         digest = hashlib.sha256(data).digest()
         if _digests.get(name) != digest or name not in _names:
-            _digests[name], _names[name] = digest, pickle.loads(data)
-            for function in _functions(_names[name]):
-                for own, value in given.items():
-                    function.__globals__.setdefault(own, value)
-    texts = {**cell.sources, cell.file: cell.source.splitlines(keepends=True)}
-    linecache.cache.update({file: (1, None, lines, file) for file, lines in texts.items()})
-
+            _digests[name], _names[name] = digest, sent_value(data, given)
     recorder = CellRecorder(context)
     recorder.axes = compat.axis_names(mesh)
 
@@ -214,6 +217,7 @@ def run_cell(context: Context, cell: Cell) -> CellReport:
     def wanted(code: CodeType, frame: FrameType) -> bool:
         return is_own(code.co_filename)
 
+    before = dict(_names)
     follower, text, value = Follower(wanted, add, tick=context.moved, version=recorder.version), "", None
     body, last = _parts(cell)
 
@@ -226,7 +230,9 @@ def run_cell(context: Context, cell: Cell) -> CellReport:
         at, read = follower.ended_at(error), follower.read_at_end
         stopped = _line(at) if at.code else None
         operands = {name: described(t) for name, t in read.items()}
-        vars(error)["cell_report"] = CellReport(recorder.done, None, "", stopped, operands)
+        own = [name for name in read_names(cell.source) if name not in cell.names]
+        kept, _ = copied(own, before)
+        vars(error)["cell_report"] = CellReport(recorder.done, None, "", stopped, operands, kept)
         raise
     try:
         dumps(value)

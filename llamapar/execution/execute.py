@@ -231,7 +231,7 @@ def run(
     _require_possible(task, engine, rank, deadline, mutants)
     here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
     used, backend, why = choose_device(device, engine, here)
-    notes = (*notes, *require_room(task, engine, used))
+    require_room(task, engine)
 
     def result(
         reports: list[RankReport],

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from llamapar.records.tables import Plain, human, noun
+from llamapar.records.tables import Plain, noun
 
 from .module_reading import Culprit
 
@@ -31,10 +31,8 @@ class ModuleFacts:
 
     @property
     def summary(self) -> str:
-        """Why it is not compared, or what one rank of it holds."""
-        if self.drew:
-            return f"not compared, for {', '.join(self.drew)} draws random numbers"
-        return f"{human(self.bytes_here)} of parameters, {human(self.gradient_bytes)} of gradients"
+        """Why it is not compared."""
+        return f"not compared, for {', '.join(self.drew)} draws random numbers"
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""

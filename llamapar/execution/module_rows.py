@@ -10,7 +10,6 @@ from torch import Tensor
 
 from llamapar.spmd import compat
 
-from .against_reference import cut_in_words
 from .module_facts import ModuleFacts
 from .module_reading import FORWARD, TRAINER, TensorReading, gap, largest, part_of, parts_in_words, reading
 from .module_run import ModuleOutcome
@@ -31,9 +30,9 @@ def judged(
     result: Result, task: ModuleTask, one: ModuleOutcome, outcomes: Mapping[int, ModuleOutcome]
 ) -> Result:
     """The result with the ranks' parameters, gradients, output and loss beside the whole module's."""
-    dry, tolerance, first = result.engine == "dry", result.tolerance, outcomes[min(outcomes)]
+    tolerance, first = result.tolerance, outcomes[min(outcomes)]
     sizes = {n: t.numel() * t.element_size() for n, t in first.here.items() if n not in first.tied}
-    parameters = [_parameter(name, task, one, outcomes, dry, tolerance) for name in one.here]
+    parameters = [_parameter(name, task, one, outcomes, tolerance) for name in one.here]
     more = [name for name in first.here if name not in one.here]
     notes = [
         *result.notes,
@@ -52,7 +51,7 @@ def judged(
         summands=tuple(row.how for row in parameters if row.how.startswith("a summand")),
     )
     result = replace(result, rows=tuple(parameters), module=facts, notes=tuple(dict.fromkeys(notes)))
-    if one.drew or dry:
+    if one.drew:
         return result
     forward = _output(task, one, outcomes, tolerance), _loss(task, one, outcomes, tolerance)
     return replace(result, rows=(*forward, *parameters), against="the whole module")
@@ -93,7 +92,6 @@ def _parameter(
     task: ModuleTask,
     one: ModuleOutcome,
     outcomes: Mapping[int, ModuleOutcome],
-    dry: bool,
     tolerance: float,
 ) -> Row:
     """A parameter of the whole module, by one of its names, what ranks hold of it, and its gradient."""
@@ -104,8 +102,6 @@ def _parameter(
     row = replace(row, here=tuple(first.here[name].shape))
     if name in first.tied:
         return replace(row, placement=f"tied to {first.tied[name]}")
-    if dry:
-        return replace(row, placement=cut_in_words(row.whole, row.here))
     found = {rank: part_of(outcome.here[name], whole_of_it) for rank, outcome in outcomes.items()}
     parts = {rank: part for rank, part in found.items() if part is not None}
     row = replace(row, placement=parts_in_words(found, task.layout, row.whole), ok=len(parts) == len(found))

@@ -45,6 +45,10 @@ RAISED_IN = "raised in the forward of "
 """How the note on an error begins, before the name of the submodule."""
 
 
+class CutOutput(LlamaparError):
+    """The output is a piece of the whole on a rank, which the default loss cannot take."""
+
+
 class ModuleCall(NamedTuple):
     """A call of a submodule, with the floating-point tensors that it took and gave.
 
@@ -88,7 +92,7 @@ def run_module_rank(
     device: str = "cpu",
 ) -> dict[int, ModuleOutcome]:
     """Run this rank's module, or as LocalTensors those of all ranks of the recorder; without a mesh the whole
-    one, as rank 0's. The outcomes are in host memory or on the meta device.
+    one, as rank 0's. The outcomes are in host memory.
 
     Raises LlamaparError for a module that is not the whole one when it is made, and for an output that the
     default loss cannot take. An error of the module has the name of the submodule that was running as a note.
@@ -141,7 +145,7 @@ def run_module_rank(
         whole_of(loss),
         {name: of for name, of in tied.items() if name != of},
         buffers,
-        # The whole module's alone: on the meta device there are no numbers to compare.
+        # The whole module's alone.
         tuple(n for n, t in of_module.items() if mesh is None and not torch.equal(t, buffers[n])),
         tuple(drew),
         tuple(notes),
@@ -320,7 +324,7 @@ def _loss(
     sequences.
 
     Logits have a row for each of the tokens that went in. targets: one-hot tokens, or random numbers; without
-    any they are made for these outputs, which are the whole module's or those of a dry run.
+    any they are made for these outputs, which are the whole module's.
     """
     if task.loss is not None:
         args, kwargs = given
@@ -336,16 +340,16 @@ def _loss(
         generator = torch.Generator().manual_seed(task.seed + 1)
         for y in outputs:
             target = torch.empty_like(y)
-            if logits and not y.is_meta:
+            if logits:
                 rows = torch.randint(y.shape[-1], y.shape[:-1], generator=generator)
                 target = nn.functional.one_hot(rows, y.shape[-1]).to(y)
-            elif not y.is_meta:
+            else:
                 target = torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y)
             targets = (*targets, target)
     for y, target in zip(outputs[: 1 if logits else None], targets, strict=False):
         if y.shape != target.shape:
             there = f"{list(target.shape)} of the whole module's is its share"
-            raise LlamaparError(
+            raise CutOutput(
                 f"the output is {list(y.shape)} on a rank, and {there}",
                 "the default loss needs the output whole, but for dp's sequences",
                 ["a loss of the piece", "a plan that gathers the output"],

@@ -94,23 +94,23 @@ def in_dtype(t: Tensor, dtype: str) -> Tensor:
 
 
 def with_inputs(
-    task: ModuleTask, inputs: object, seq_len: int | None, global_batch: int | None, engine: str
+    task: ModuleTask, inputs: object, seq_len: int | None, global_batch: int | None
 ) -> tuple[ModuleTask, tuple[str, ...]]:
     """The task with its inputs, and the notes about them; arguments as in `lp.compare`.
 
     Raises LlamaparError for inputs that cannot be cut.
     """
-    # A dp rank takes two sequences, for one would hide a mistake about the batch; a dry run compares nothing.
+    # A dp rank takes two sequences, for one would hide a mistake about the batch.
     layout = task.layout
     dp = layout.dp
-    usual = dp * (1 if engine == "dry" else 2)
+    usual = dp * 2
     batch = usual if global_batch is None else whole("global_batch", global_batch)
     tokens = max(16, 2 * layout.cp * layout.tp) if seq_len is None else whole("seq_len", seq_len)
     given = inputs
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(task.seed)
         if given is None:
-            given = _tokens(task, batch, tokens, "meta" if engine == "dry" else "cpu")
+            given = _tokens(task, batch, tokens)
         elif callable(given):
             given = given()
     args, kwargs = ((), dict(given)) if isinstance(given, Mapping) else (given, {})
@@ -179,17 +179,17 @@ def require_possible(
             "loss",
         ),
         (
-            engine == "torchrun",
-            "engine='torchrun' with a module",
-            "modules run in one process or on ranks of this machine",
+            engine in ("torchrun", "dry"),
+            f"engine={engine!r} with a module",
+            "modules are compared by their numbers, in one process or on ranks of this machine",
             [real],
             "engine",
         ),
         (
-            engine != "dry" and layout.world > MAX_WORLD,
+            layout.world > MAX_WORLD,
             f"{layout.world} ranks, and at most {MAX_WORLD} run on one machine",
             "",
-            [Choice.of(engine="dry")],
+            ["a smaller layout"],
             "world",
         ),
         (
@@ -205,7 +205,7 @@ def require_possible(
             raise LlamaparError(what, why, choose, name)
 
 
-def _tokens(task: ModuleTask, batch: int, seq_len: int, device: str) -> dict[str, Tensor]:
+def _tokens(task: ModuleTask, batch: int, seq_len: int) -> dict[str, Tensor]:
     """Tokens [batch, seq_len] by the name that the module gives them, in which every sequence reads both edge
     rows of every rank's share of the embedding.
     """
@@ -227,8 +227,6 @@ def _tokens(task: ModuleTask, batch: int, seq_len: int, device: str) -> dict[str
             ['a dict, {"x": torch.randn(2, 16, 64)}', "a function that makes it"],
             "inputs",
         )
-    if device == "meta":
-        return {name: torch.empty(batch, seq_len, dtype=torch.int64, device="meta")}
     generator = torch.Generator().manual_seed(task.seed)
     # torch's shards, as of torch.chunk: all of the same size but the last.
     size = -(-rows // task.layout.tp)

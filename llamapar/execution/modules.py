@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Unpack
@@ -21,7 +21,8 @@ from llamapar import interrupts
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.keywords import CompareKeywords
 from llamapar.describe.layout import Layout, LayoutLike
-from llamapar.errors import Choice, LlamaparError, flag, one_of, real, whole
+from llamapar.diagnosis import Explanation
+from llamapar.errors import Choice, LlamaparError, flag, one_of, real
 from llamapar.records.trace import Trace
 from llamapar.spmd import compat
 from llamapar.spmd.setting import DTYPES
@@ -38,14 +39,12 @@ from .module_reading import (
     largest,
 )
 from .module_rows import judged, sequences
-from .module_run import ModuleOutcome, run_module_rank
+from .module_run import CutOutput, ModuleOutcome, run_module_rank
 from .module_task import Inputs, ModuleTask, Plan, require_possible, with_inputs
 from .recorder import Recorder
-from .replies import Cancelled
-from .result import NO_NUMBERS, Result, remembered
+from .result import Result, remembered
 from .rows import GRADIENT
 from .ticking import Ticking, few_threads, stopped_by, ticker
-from .wrappers import inner_module, parameters_of
 
 LOCAL_LACKS = (
     *("LocalInt", "SymInt", "SymNode", "LocalTensor", "resize_", "src_rank", "_local_tensor"),
@@ -77,7 +76,7 @@ def compare(
         sum times random numbers. eval_mode: call `module.eval()` first.
     dtype="float32": or "float64", "bfloat16". seq_len, global_batch: of the tokens; by default small numbers
         that divide. seed=0: of weights, tokens and random numbers. backward=True: also compare gradients.
-    engine, device, rank, timeout, deadline, cancel: as in `run`; torchrun runs no modules.
+    engine, device, timeout, deadline, cancel: as in `run`; torchrun and dry run no modules.
 
     Raises LlamaparError for what cannot work with a module, and RankFailure and Cancelled as `run` does. The
     result's `errors` has what ranks raise.
@@ -94,10 +93,10 @@ def compare(
         eval_mode=flag("eval_mode", eval_mode),
         backward=options["backward"],
     )
-    task, notes = with_inputs(task, inputs, options["seq_len"], options["global_batch"], engine)
+    task, notes = with_inputs(task, inputs, options["seq_len"], options["global_batch"])
     real("timeout", options["timeout"], 0.1, 1e6)
     cancelled = stopped_by(cancel, options["deadline"])
-    return remembered(_run(task, notes, engine, device, options["rank"], options["timeout"], cancelled))
+    return remembered(_run(task, notes, engine, device, options["timeout"], cancelled))
 
 
 def _run(
@@ -105,7 +104,6 @@ def _run(
     notes: tuple[str, ...],
     engine: str,
     device: str,
-    rank: int,
     timeout: float,
     cancelled: Callable[[], bool],
 ) -> Result:
@@ -118,20 +116,11 @@ def _run(
             return cancelled()
 
         tick, usual = ticker(given_up), DTYPES[task.dtype]
-        if engine == "dry":
-            module = task.made("meta")
-            reports = tuple(_reports_here(task, "meta", whole("rank", rank, 0, world - 1), tick))
-            name = type(inner_module(module)).__name__
-            found = Result(name, task, engine, "meta", reports, notes, tolerance=usual, no_tensors=NO_NUMBERS)
-            for outcome in _outcomes(reports).values():
-                one = outcome._replace(here=parameters_of(module))
-                found = judged(found, task, one, {rank: outcome})
-            return found
         used, backend, why = choose_device("cpu" if engine == "local" else device, engine, world)
 
         def ranks(of: ModuleTask) -> list[RankReport]:
             if engine == "local":
-                return _reports_here(of, used, None, tick)
+                return _reports_here(of, used, tick)
             answers = processes.rank_answers(run_module_here, of, world, used, backend, timeout, given_up)
             return processes.reports(answers)
 
@@ -148,14 +137,20 @@ def _run(
             raise LlamaparError(
                 f"{world} ranks would take up to {needed:,} bytes; {available:,} are free",
                 "every rank makes the whole module before the plan cuts it",
-                [Choice.of(engine="dry"), "fewer layers"],
+                ["fewer layers"],
                 "world",
             )
         with few_threads(t.shape for t in state.values()):
             reports = tuple(ranks(task))
             notes = (*notes, *one.notes, why)
-            found = Result(one.name, task, engine, used, reports, notes, tolerance=usual)
+            found = Result(one.name, task, engine, used, reports, notes, tolerance=usual, repair=_repaired)
             return _compared(found, task, one, ranks, alone) if _outcomes(reports) else found
+
+
+def _repaired(result: Result, found: Explanation) -> Explanation:
+    from .repairing import repaired_module  # which a comparison that is equal never needs
+
+    return repaired_module(result, found)
 
 
 # -- engines ---------------------------------------------------------------------------------------
@@ -190,45 +185,26 @@ def _report(
     return replace(report, outputs=outputs, gradients=outcome.gradient)
 
 
-def _reports_here(
-    task: ModuleTask, device: str, alone: int | None, tick: Callable[[], None]
-) -> list[RankReport]:
-    """Run the task in this process: on all ranks as LocalTensors, or on the rank `alone` on the meta device.
-
-    Raises LlamaparError for what only real ranks can do.
-    """
-    layout, first = task.layout, alone or 0
-    recorder = Recorder(first, world=layout.world if alone is None else 0, tick=tick)
-    recorder.places = {r: r for r in recorder.ranks}
+def _reports_here(task: ModuleTask, device: str, tick: Callable[[], None]) -> list[RankReport]:
+    """Run the task on all ranks as LocalTensors. Raises LlamaparError for what only real ranks can do."""
+    recorder = Recorder(world=task.layout.world, tick=tick, places={r: r for r in range(task.layout.world)})
     found, errors, text = dict[int, ModuleOutcome](), dict[int, Exception](), ""
-    with ExitStack() as stack:
-        if alone is None:
-            part = partial(sequences, task)
-            ranks = stack.enter_context(closing(local.LocalRanks(layout, part, device, aliased=True)))
-            mesh = stack.enter_context(ranks).mesh
-        else:
-            local.close_ranks()
-            stack.enter_context(compat.fake_world(layout.world, alone))
-            mesh = compat.make_mesh(layout, "cpu")
+    part = partial(sequences, task)
+    with closing(local.LocalRanks(task.layout, part, device, aliased=True)) as ranks, ranks:
 
         def share(t: Tensor) -> Tensor:
-            if alone is None:
-                return ranks.cut("", lambda: t).detach()
-            return sequences(task, "", t.to(device), layout.coord_of(first)._asdict())
+            return ranks.cut("", lambda: t).detach()
 
         try:
-            found = run_module_rank(task, mesh, share, recorder, device)
-        except (Cancelled, LlamaparError):
-            raise
+            found = run_module_rank(task, ranks.mesh, share, recorder, device)
         except Exception as error:
-            engine, why, when = "local", "torch's mode for all ranks in one process lacks it", ""
+            if isinstance(error, LlamaparError) and not isinstance(error, CutOutput):
+                raise
             lacks = isinstance(error, NotImplementedError) or any(word in str(error) for word in LOCAL_LACKS)
-            if alone is not None:
-                engine, why, when = "dry", "its tensors have no numbers", "with a small model"
-                lacks = "meta" in str(error)
             if lacks:  # Real ranks would not raise it.
-                what = f"engine={engine!r} cannot run this: {type(error).__name__}: {error}".splitlines()[0]
-                raise LlamaparError(what, why, [Choice.of(when, engine="processes")], "engine") from error
+                what = f"engine='local' cannot run this: {type(error).__name__}: {error}".splitlines()[0]
+                why = "torch's mode for all ranks in one process lacks it"
+                raise LlamaparError(what, why, [Choice.of(engine="processes")], "engine") from error
             errors, text = local.errors_of([recorder], error), "".join(traceback.format_exception(error))
     return [
         _report(r, found.get(r), trace, error=errors.get(r), traceback=text)

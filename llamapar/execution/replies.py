@@ -6,9 +6,7 @@ had replied or ended when the pool stopped waiting.
 
 from __future__ import annotations
 
-import linecache
 import pickle
-import re
 import signal
 import time
 from collections.abc import Iterable, Mapping
@@ -177,18 +175,9 @@ def unpack_reply(rank: int, reply: Reply) -> RankAnswer:
         error = RankError(reply.error or f"rank {rank} returned what cannot be read here: {problem!r}")
     if not reply.ok:
         value, error = None, error or value
-    trace = with_source(reply.traceback)
-    return RankAnswer(rank, value, error, trace, reply.at, reply.output, reply.stderr, reply.reusable)
-
-
-def with_source(trace: str) -> str:
-    """A rank's traceback, with the lines of notebook cells added, because only the kernel knows them."""
-
-    def add(frame: re.Match[str]) -> str:
-        line = linecache.getline(frame[1], int(frame[2])).strip()
-        return frame[0] + (f"    {line}\n" if line else "")
-
-    return re.sub(r'^  File "(.+)", line (\d+), in .+\n(?! {4})', add, trace, flags=re.MULTILINE)
+    return RankAnswer(
+        rank, value, error, reply.traceback, reply.at, reply.output, reply.stderr, reply.reusable
+    )
 
 
 def ending(code: int) -> str:

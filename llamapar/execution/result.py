@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation, newest
 from llamapar.diagnosis.known import Known
+from llamapar.diagnosis.live_facts import live_facts
 from llamapar.diagnosis.of_ranks import explain_difference, explain_ranks
 from llamapar.errors import Choice, LlamaparError, PeerError
 from llamapar.records.losses import LossCurve
@@ -56,6 +57,7 @@ class Result(Record):
     or for two roundings of this size. why: check refuses the layout. loss_curve: of training steps.
     mutants: the slips that the run would have noticed, if it was asked. module: more about a module. memory:
     of a dry run. cell: of `%%ranks`. no_tensors: why there are none, and where to get them.
+    repair: adds to an explanation the edit of the user's own code that mends it.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Result(Record):
     module: ModuleFacts | None = None
     memory: RankMemory | None = None
     no_tensors: tuple[str, object] | None = None
+    repair: Callable[[Result, Explanation], Explanation] | None = None
 
     # -- what ran --------------------------------------------------------------------------------
 
@@ -235,15 +238,18 @@ class Result(Record):
         failure.
         """
         if not self.errors:
-            return next((self._explained(row) for row in self.rows if not row.ok), None)
-        if self.cell is not None:
-            found = explain_ranks(self.errors, Known.of(None, self.layout, None, {}))
-            return self.cell.explained(found, next(iter(self.errors)))
+            off = next((row for row in self.rows if not row.ok), None)
+            return None if off is None else self._repaired(self._explained(off))
         texts = self.tracebacks
-        raised = {r: e if e.__traceback__ else texts[r] or e for r, e in self.errors.items()}
+        of_frame = {r: bool(e.__traceback__ or live_facts(e)) for r, e in self.errors.items()}
+        raised = {r: e if of_frame[r] else texts[r] or e for r, e in self.errors.items()}
         if isinstance(self.ran, Task):
             return tapes.explain_failure(self.ran, raised)
-        return explain_ranks(raised, Known.of(None, self.layout, None, {}))
+        return self._repaired(explain_ranks(raised, Known.of(None, self.layout, None, {})))
+
+    def _repaired(self, found: Explanation) -> Explanation:
+        """The explanation with the edit that repairs the user's own code or plan, where one can be tried."""
+        return found if self.repair is None else self.repair(self, found)
 
     def _explained(self, row: Row) -> Explanation:
         """The explanation of a row that differs."""
@@ -285,7 +291,7 @@ class Result(Record):
             return f"rank {rank} raised {type(error).__name__}{inside}"
         if self.memory is not None:
             return f"{readable_bytes(self.memory.peak_bytes)} at its peak"
-        if self.module is not None and (self.module.drew or self.engine == "dry"):
+        if self.module is not None and self.module.drew:
             return self.module.summary
         if not self.against:
             return "ran, nothing to compare with"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from llamapar.records.frames import LIBRARIES
+from llamapar.records.frames import is_library
 
 PACKAGE = Path(__file__).parent.parent
 CALLER = str(PACKAGE / "execution" / "engines" / "rank.py")
@@ -48,7 +48,7 @@ def place(calls: Iterable[PendingCall]) -> str:
             break
         of_program.append(call)
     programs = str(PACKAGE / "programs")
-    own = [c for c in of_program if c.file.startswith(programs) or not c.file.startswith(LIBRARIES)]
+    own = [c for c in of_program if c.file.startswith(programs) or not is_library(c.file)]
     if not of_program:
         return ""
     file, line, name = (own or of_program)[0]

@@ -9,7 +9,7 @@ that nothing separates are both shown. Left out: an edit of two statements that 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -202,10 +202,7 @@ class Attempts:
         edits = (*self.facts.watch, *edits)
         key = (rest, degree.axis, tuple(comparison.again))
         if key not in self.compared_with:
-            self.compared_with[key] = (
-                self._apart(partial(comparison.run, rest, 1, 0, None))
-                or "it ends without an answer, or takes too long"
-            )
+            self.compared_with[key] = next(self._outcomes(comparison, rest, 1, None))
         one = self.compared_with[key]
         if isinstance(one, str):
             kind, _, _message = one.partition(": ")
@@ -213,8 +210,7 @@ class Attempts:
             return Compared(PLAIN if same else OPEN, f"one process fails as well: {one}")
         tape, whole = one
         ranks: list[list[torch.Tensor]] = []
-        for rank in range(n if n <= MOST_RANKS else 1):
-            answer = self._apart(partial(comparison.run, edits, n, rank, tape)) or "it takes too long"
+        for rank, answer in enumerate(self._outcomes(comparison, edits, n, tape)):
             if isinstance(answer, str):
                 return Compared(RUNS, f"rank {rank}: {answer}")
             drawn, made = answer
@@ -222,6 +218,14 @@ class Attempts:
                 return Compared(RUNS, "a rank draws other random numbers than one process")
             ranks.append(made)
         return compare_ranks(whole, ranks, n)
+
+    def _outcomes(
+        self, comparison: ProofRuns, edits: Edits, n: int, tape: list[torch.Tensor] | None
+    ) -> Iterator[Outcome | str]:
+        """What each of n ranks makes with the edits."""
+        for rank in range(n if n <= MOST_RANKS else 1):
+            work = partial(comparison.run, edits, n, rank, tape)
+            yield self._apart(work) or "it ends without an answer, or takes too long"
 
     def _is_done(self) -> bool:
         return any(self._answers_it(answer) for answer in self.answers)

@@ -152,10 +152,15 @@ def _shut_in(answers: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _make_maps_private()
-    _restrict()
+    refuse_effects()
     if dist.is_available() and dist.is_initialized():
         # What fails may begin with this; the group is there.
         dist.init_process_group = dist.destroy_process_group = _nothing
+
+
+def refuse_effects() -> None:
+    """Refuse this process files, new connections and other processes, for the rest of its life."""
+    _restrict()
     sys.addaudithook(_audit)
     _without_workers()
 
@@ -214,7 +219,8 @@ def _restrict() -> None:
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    if event in _ENDS:
+    # A handle of a file that was open before can only read it, and a rank cuts its own log short.
+    if event in _ENDS and not (event == "os.truncate" and type(arguments[0]) is int):
         raise Stopped(f"{event}: {STOPPED}")
 
 

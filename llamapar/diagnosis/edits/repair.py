@@ -56,7 +56,7 @@ def repaired(program: Program, search: Attempts, found: Explanation) -> Explanat
         instead = facts if isinstance(facts, str) else f"{facts.kind}: {facts.message}"
         words = f"no edit was tried: run again, the line does not fail as it did: {printable(instead)[:160]}"
         return replace(found, rivals=(*found.rivals, words))
-    if refusal := impossible(program, search.error, facts):
+    if program.frames(search.error) and (refusal := impossible(program, search.error, facts)):
         what, reasons = refusal
         return replace(
             found, verdict=SHARDING, reason=what, what=what, diagnoses=(), level=Level.LIKELY, source=reasons

@@ -12,6 +12,7 @@ from typing import Self
 from torch import Tensor
 
 from llamapar.describe.layout import Layout
+from llamapar.diagnosis.live_facts import keep_facts
 from llamapar.errors import LlamaparError
 from llamapar.execution.body import (
     NO_PIPELINE,
@@ -117,6 +118,7 @@ def errors_of(recorders: Sequence[Recorder], error: Exception) -> dict[int, Exce
     where = compat.raising_rank(error)
     acting = next((recorder for recorder in recorders if recorder.raised), recorders[0])
     found = acting.errors or dict.fromkeys(acting.ranks if where is None else [where], error)
+    keep_facts(error, *found.values())
     return {acting.places[r]: raised for r, raised in found.items()}
 
 

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from llamapar.errors import Choice, LlamaparError, PeerError, one_of, real, whol
 from llamapar.execution.replies import Cancelled, RankAnswer, RankFailure, Scene
 from llamapar.execution.stacks import pending_calls, place
 
-from .rank import MAX_WORLD, Quiet, Reply, Slots, Spec, dumps, own_file, send, tail
+from .rank import MAX_WORLD, Quiet, Reply, Slots, Spec, cells_here, dumps, own_file, send, tail
 from .server import Server, frames
 
 POLL = 0.05  # seconds between two looks at the ranks
@@ -48,14 +48,13 @@ class Pool:
         device: str = "cpu",
         backend: str = "gloo",
         threads: int | None = None,
-        devices: Sequence[int] | None = None,
         preload: Iterable[str] = (),
     ):
-        """`threads`: torch's threads for each rank. `devices`: GPUs, which the ranks take in turn.
+        """`threads`: torch's threads for each rank, which takes the GPUs in turn.
 
         `preload`: modules that the server imports once, so that no rank has to.
         """
-        self.spec = _spec(world, device, backend, threads, devices)
+        self.spec = _spec(world, device, backend, threads)
         self.preload = tuple(preload)
         self.closed = False
         self._owner = os.getpid()
@@ -99,7 +98,7 @@ class Pool:
                     self._start(cancel)
                 for connection in self._connections:
                     with contextlib.suppress(OSError):  # a rank that died just now, as will be seen
-                        send(connection, (sys.path, os.getcwd(), data))
+                        send(connection, (sys.path, os.getcwd(), cells_here(), data))
                 answers = self._gather(timeout, cancel, told)
                 fatal = PeerError if keep else BaseException
                 if any(isinstance(a.error, fatal) or not a.reusable for a in answers):
@@ -234,7 +233,7 @@ class Pool:
         return {rank: place(pending_calls(file.read_text(errors="replace"))) for rank, file in found.items()}
 
 
-def _spec(world: int, device: str, backend: str, threads: int | None, devices: Sequence[int] | None) -> Spec:
+def _spec(world: int, device: str, backend: str, threads: int | None) -> Spec:
     """The requested ranks, if this machine can provide them."""
     if not hasattr(os, "fork"):
         raise LlamaparError("ranks as processes need Linux or macOS", "this system cannot fork")
@@ -250,24 +249,16 @@ def _spec(world: int, device: str, backend: str, threads: int | None, devices: S
             why = "NCCL moves tensors between GPUs only"
             what = "backend='nccl' with device='cpu'"
             raise LlamaparError(what, why, [Choice.of(backend="gloo")], "backend")
-        if devices:
-            what = f"devices={list(devices)} with device='cpu'"
-            raise LlamaparError(what, "they number GPUs", [Choice.of(device="cuda")], "devices")
         return Spec(world, device, backend, threads, ())
-    from llamapar.spmd.compat import gpus as found
+    from llamapar.spmd.compat import gpus
 
-    count = found()
+    count = gpus()
     if not count:
         raise LlamaparError("device='cuda': torch finds no GPU", "", [Choice.of(device="cpu")], "device")
-    gpus = tuple(range(count) if devices is None else devices)
-    for gpu in gpus:
-        whole("devices", gpu, 0, count - 1, LlamaparError)
-    if not gpus:
-        raise LlamaparError("devices=[] names no GPU", "", [Choice.of(devices=list(range(count)))], "devices")
-    if backend == "nccl" and len(set(gpus[:world])) < world:
-        what = f"backend='nccl' with {world} ranks on {len(set(gpus))} GPUs"
+    if backend == "nccl" and count < world:
+        what = f"backend='nccl' with {world} ranks on {count} GPUs"
         raise LlamaparError(what, "NCCL needs a GPU for each rank", [Choice.of(backend="gloo")], "backend")
-    return Spec(world, device, backend, threads, gpus)
+    return Spec(world, device, backend, threads, tuple(range(count)))
 
 
 # -- the ones that are kept ------------------------------------------------------------------------
@@ -295,12 +286,11 @@ def pool(
     backend: str = "gloo",
     *,
     threads: int | None = None,
-    devices: Sequence[int] | None = None,
     preload: Iterable[str] = (),
 ) -> Pool:
     """The pool kept between cells: the same processes for the same arguments, else new ones."""
     global _warm
-    asked = Pool(world, device=device, backend=backend, threads=threads, devices=devices, preload=preload)
+    asked = Pool(world, device=device, backend=backend, threads=threads, preload=preload)
     if _warm is None or _warm.closed or (_warm.spec, _warm.preload) != (asked.spec, asked.preload):
         close_pool()
         _warm = asked

@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import faulthandler
 import io
+import linecache
 import mmap
 import os
 import pickle
@@ -248,6 +249,9 @@ def replied(context: Context, function: Callable[[], object], capture: bool = Tr
         with heard(context.moved, printed if capture else sys.stdout):
             data = dumps(function())
     except BaseException as problem:
+        from llamapar.diagnosis.live_facts import keep_facts
+
+        keep_facts(problem)
         ok, error = False, "".join(traceback.format_exception_only(problem)).strip()
         frames = problem.__traceback__
         for _ in range(2):  # Our own writes are no sign of progress.
@@ -335,9 +339,20 @@ def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
         send(connection, replace(reply, reusable=before <= process_groups()))
 
 
-def _run(context: Context, path: list[str], directory: str, data: bytes) -> object:
-    """Run a job as if in the kernel: with its module path, and in its directory."""
+Cells = dict[str, tuple[int, None, list[str], str]]
+"""Entries of Python's cache of lines, by file."""
+
+
+def cells_here() -> Cells:
+    """The entries of Python's cache of lines that stand for no file, as those of a notebook's cells do."""
+    entries = linecache.cache.items()
+    return {file: (each[0], None, each[2], file) for file, each in entries if len(each) > 1 and not each[1]}
+
+
+def _run(context: Context, path: list[str], directory: str, cells: Cells, data: bytes) -> object:
+    """Run a job as if in the kernel: with its module path, its cells' lines, and in its directory."""
     sys.path[:] = path
+    linecache.cache.update(cells)
     with contextlib.suppress(OSError):  # The directory may have been deleted.
         os.chdir(directory)
     function, args = pickle.loads(data)
