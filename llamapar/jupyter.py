@@ -7,6 +7,7 @@ cause. Nothing of the user's is called, and no text is evaluated.
 
 from __future__ import annotations
 
+import ast
 import linecache
 import re
 import sys
@@ -32,6 +33,7 @@ from llamapar.frameworks import framework as find_framework
 
 if TYPE_CHECKING:
     from llamapar.execution.result import Result
+    from llamapar.panels.failure_card import FailureCard
 
 Failure = str | BaseException | newest.Failed
 """A text, an error, or a result that is not ok."""
@@ -42,12 +44,11 @@ _OPTION = rf"--(model|framework|{'|'.join(AXES)})[=\s]\s*(\S+)"
 _USAGE = f"%explain [{'] ['.join(f'--{name} N' for name in AXES)}] [--model M] [--framework F] [TEXT]"
 
 
-def show(found: Explanation, drawn: bool = True) -> None:
-    """Display the words; if `drawn`, below them a picture of the likeliest cause, where it has numbers."""
+def show(found: Explanation) -> None:
+    """Display the words, and below them a map of the likeliest cause, where it has one."""
     display({"text/plain": repr(found), "text/html": found._repr_html_()}, raw=True)
     try:
-        if drawn:
-            display(view(found))
+        display(view(found))
     except LayoutError:  # This cause has no numbers to draw, so the words stand alone.
         return
 
@@ -91,7 +92,8 @@ class LlamaparMagics(Magics):
     """The magics `%explain`, `%clinic`, `%debug_shapes`, `%%ranks`, and the hook that runs after every cell.
 
     names: what the notebook's names referred to before the last cell that failed. seen: the newest failure
-    before the cell that runs. on_ranks: what came of `%%ranks` in the cell that runs.
+    before the cell that runs. on_ranks: what came of `%%ranks` in the cell that runs. card: the newest card.
+    ends: cell → the line in which it failed, 0 for a cell that ran. runs: whether one runs now.
     """
 
     seen: object = None
@@ -100,20 +102,28 @@ class LlamaparMagics(Magics):
     def __init__(self, shell: InteractiveShell | None = None) -> None:
         super().__init__(shell)
         self.on_ranks: Result | None = None
+        self.card: FailureCard | None = None
+        self.runs = False
+        self.ends: dict[str, int] = {}
         self.names_now: Mapping[str, Callable[[], object]] = {}
 
     def before(self, info: object) -> None:
         """Hook for `pre_run_cell`: remember what the names refer to, without keeping it alive."""
         if self.shell is not None:
             self.names_now = snapshot(self.shell.user_ns)
+        self.runs = True
 
     def after(self, result: ExecutionResult) -> None:
         """Hook for `post_run_cell`: show a diagnosis or nothing; it never raises."""
+        self.runs = False
         try:
             error = result.error_in_exec
+            self._note_end(error)
             # An interrupt is no failure: the one before it is still the newest.
             if isinstance(error, Exception) and not isinstance(error, UsageError):
                 self.names = self.names_now
+                if self.card is not None:
+                    self.card.find = None  # With it goes the older error, and what its frames hold.
                 if result.info is not None:
                     _keep_timed(result.info.raw_cell)
                 # An assertion about a run that failed in this cell says less than the run.
@@ -126,7 +136,7 @@ class LlamaparMagics(Magics):
             if isinstance(error, _SHAPED) and not isinstance(error, LlamaparError):
                 found = explained(error)
                 if found.of_shapes:
-                    show(found, drawn=False)
+                    self._show(found, error)
         # The user already sees the traceback, and an error of this hook would only bury it.
         except (Exception, KeyboardInterrupt):
             return
@@ -189,7 +199,29 @@ class LlamaparMagics(Magics):
             seconds = real("seconds", words, 0.5, 600)
         except LlamaparError as problem:
             raise UsageError(str(problem)) from None
-        show(repair(self._program(error), error, seconds), drawn=False)
+        self._show(repair(self._program(error), error, seconds), error, seconds)
+
+    def _show(self, found: Explanation, error: BaseException, tried: float = 0) -> None:
+        """Display what is known of a cell's error, with buttons where a page may have widgets."""
+        data: Values = {"text/plain": repr(found), "text/html": found._repr_html_()}
+        if not hasattr(self.shell, "kernel"):
+            display(data, raw=True)
+            return
+        from llamapar.diagnosis.edits.repair import repair
+        from llamapar.panels.failure_card import FailureCard  # widgets, when they are first needed
+
+        def find(seconds: float) -> Explanation:
+            if self.runs:
+                raise LlamaparError("a cell is running: press again when it has ended")
+            if newest.newest() is not error:
+                raise LlamaparError("another cell has failed since: %debug_shapes is about that one")
+            return repair(self._program(error), error, seconds)
+
+        if self.card is not None:
+            self.card.find = None
+        self.card = FailureCard(found, find, tried)
+        widget, _ = self.card._repr_mimebundle_() or ({}, {})
+        display({**widget, **data}, metadata={"llamapar": "card"}, raw=True)
 
     def _program(self, error: BaseException) -> Program:
         """The cells up to the one that an error ended, in the order of their last runs."""
@@ -203,10 +235,29 @@ class LlamaparMagics(Magics):
         timed = [file for file in frames if file.startswith("<timed")]
         if timed and linecache.getlines(timed[0]):
             files[-1] = timed[0]  # What stands below `%%time` is the cell.
-        cells = {file: "".join(linecache.getlines(file)) for file in files}
+        cells = {file: self._ran(file) for file in files[:-1]}
+        cells[files[-1]] = "".join(linecache.getlines(files[-1]))
         names = self.names or self.names_now
         before = {name: value for name, kept in names.items() if (value := kept()) is not None}
         return Program(cells, self.shell.user_ns, before)
+
+    def _note_end(self, error: BaseException | None) -> None:
+        """Remember in which line the newest cell ended."""
+        assert self.shell is not None
+        runs = self.shell.compile._filename_map
+        cell = max(runs, key=runs.__getitem__, default="")
+        places = traceback.walk_tb(error.__traceback__) if error else ()
+        self.ends[cell] = next((line for frame, line in places if frame.f_code.co_filename == cell), 0)
+
+    def _ran(self, file: str) -> str:
+        """What of an earlier cell has run: the statements above the one that failed."""
+        source = "".join(linecache.getlines(file))
+        end = self.ends.get(file, 0)
+        if not end:
+            return source
+        whole = [each.end_lineno or 0 for each in ast.parse(source).body]
+        last = max((line for line in whole if line < end), default=0)
+        return "".join(source.splitlines(keepends=True)[:last])
 
     @no_var_expand
     @cell_magic

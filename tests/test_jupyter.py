@@ -129,7 +129,7 @@ def test_the_facts_stand_under_the_traceback(cell: Cell) -> None:
         "next   %debug_shapes finds the edit: it tries some in copies of the kernel",
     ]
     cell = '<td style="text-align:left">'
-    assert f"{cell}k</td>{cell}[1, 4, 64] float32</td>" in shown[0].data["text/html"]
+    assert f"{cell}<code>k</code></td>{cell}[1, 4, 64] float32</td>" in shown[0].data["text/html"]
 
 
 def test_the_frame_is_the_users_innermost_and_its_degrees_are_used(cell: Cell) -> None:
@@ -320,7 +320,7 @@ def test_markup_and_control_characters_are_shown_as_they_are(cell: Cell) -> None
     assert "<img src=x onerror=alert()>" in out.data["text/plain"]
     assert not {"\x1b", "\x07"} & set(out.data["text/plain"])
     (out,) = cell("import torch\nw = {'<b>': torch.zeros(6)}\nw['<b>'].view(4, 3)")[1]  # of a frame
-    assert ">w[&#x27;&lt;b&gt;&#x27;]</td>" in out.data["text/html"]
+    assert ">w[&#x27;&lt;b&gt;&#x27;]</code></td>" in out.data["text/html"]
     assert "       w['<b>']  [6] float32" in out.data["text/plain"].splitlines()
 
 
@@ -422,6 +422,7 @@ MENDED = "+ h.view(3, heads // tp, 4)"
     [
         ["nowhere", "torch.ones(2) @ torch.ones(3)", PART, ASKED],
         [PART, ASKED, ASKED],
+        [PART, f"for _ in (1,):\n    q = {ASKED}", "for _ in (1,):\n    q = h * 1", ASKED],
         [PART, ASKED, "g = h + 1"],
         [PART, ASKED, "x = = 3"],
         [PART, ASKED, "raise KeyboardInterrupt"],
@@ -430,7 +431,7 @@ MENDED = "+ h.view(3, heads // tp, 4)"
         [PART, f"%%time\n{ASKED}"],
         ["%unload_ext llamapar", PART, ASKED, "%load_ext llamapar"],
     ],
-    ids=["older", "twice", "success", "syntax", "interrupt", "usage", "cause", "timed", "late"],
+    ids=["older", "twice", "mended", "success", "syntax", "interrupt", "usage", "cause", "timed", "late"],
 )
 def test_the_failure_that_is_meant_gets_its_edit(cell: Cell, cells: list[str]) -> None:
     cell("import torch")
@@ -460,3 +461,76 @@ def test_what_time_runs_on_its_line_is_shown_with_the_line_that_is_there(cell: C
     cell("%time torch.ones(2, 3).view(4)")
     told = text_of(cell("%explain")[1])
     assert "where  line 1: get_ipython().run_line_magic('time', 'torch.ones(2, 3).view(4)')" in told
+
+
+# -- the card ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def press(ip: InteractiveShell, cell: Cell) -> Callable[..., dict[str, Any]]:
+    """Presses a button of the newest card, as a page does; what the card then shows, its HTML last."""
+    ip.kernel = object()  # type: ignore[attr-defined]
+    cell("import torch")
+
+    def pressed(card: Any = None, **content: object) -> dict[str, Any]:
+        ours: Any = ip.magics_manager.registry["LlamaparMagics"]
+        card = card or ours.card
+        before = card.payload["answer"]
+        with capture_output() as out:
+            card._receive(card, content, [])
+        assert (out.stdout, out.stderr, out.outputs) == ("", "", [])
+        assert card.payload["answer"] == before + 1
+        return dict(card.payload)
+
+    return pressed
+
+
+def test_a_press_finds_the_edit_and_a_saved_card_is_its_html(
+    ip: InteractiveShell, cell: Cell, press: Any
+) -> None:
+    cell(PART)
+    (shown,) = cell(ASKED)[1]
+    assert shown.metadata == {"llamapar": "card"}
+    assert {"text/plain", "text/html", "application/vnd.jupyter.widget-view+json"} == shown.data.keys()
+    card = ip.magics_manager.registry["LlamaparMagics"].card
+    assert [label for label, _ in card.payload["asks"]] == ["find the edit"]
+    assert "%debug_shapes" in shown.data["text/html"]
+    assert "%debug_shapes" not in card.payload["html"]
+    for _ in range(2):
+        found = press(seconds=20)
+        assert found["edits"] == [[ASKED, MENDED[2:]]]
+        assert (found["asks"], found["said"]) == ([], "")
+        assert "proved: equals one process" in found["html"]
+
+
+def test_what_cannot_be_answered_now_is_said(ip: InteractiveShell, cell: Cell, press: Any) -> None:
+    cell(PART)
+    cell(ASKED)
+    ours: Any = ip.magics_manager.registry["LlamaparMagics"]
+    old = ours.card
+    assert press(seconds="x")["said"].startswith("seconds='x': seconds must be a number from 0.5 to 600")
+    assert press()["said"].startswith("seconds=None: seconds must be a number")
+    ours.before(None)
+    assert press(seconds=3)["said"] == "a cell is running: press again when it has ended"
+    cell("nowhere")
+    assert press(seconds=3)["said"].startswith("another cell has failed since")
+    cell(ASKED)
+    assert press(old, seconds=3)["said"].startswith("another cell has failed since")
+    cell("del w, h")
+    told = press(seconds=3)
+    assert "no edit was tried: run again, the line does not fail as it did: NameError" in told["html"]
+    assert told["edits"] == []
+
+
+def test_the_diff_of_an_imported_file_names_it_and_is_put_nowhere(
+    cell: Cell, press: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "heads_of_mine.py").write_text("def split(h, heads, tp):\n    return h.view(3, heads, 4)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    cell(f"from heads_of_mine import split\n{PART}")
+    cell("split(h, heads, tp)")
+    found = press(seconds=20)
+    text = text_of(cell("%debug_shapes 20")[1]).splitlines()
+    at = text.index("in heads_of_mine.py:")
+    assert text[at + 1 : at + 3] == ["- return h.view(3, heads, 4)", "+ return h.view(3, heads // tp, 4)"]
+    assert (found["edits"], "in heads_of_mine.py:" in found["html"]) == ([], True)

@@ -208,6 +208,8 @@ class Artist:
 def shown_in(output: NotebookNode) -> tuple[str, Any] | None:
     """The kind of the picture that an output gets, and what it is drawn from; None for no picture."""
     data = output.get("data", {})
+    if output.get("metadata", {}).get("llamapar") == "card":
+        return None  # The explanation's HTML stands beside its buttons.
     if is_box(output):
         folded = folded_picture(output)
         return ("figure", folded) if folded else None

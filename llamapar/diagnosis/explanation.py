@@ -54,6 +54,10 @@ _FOLDED = {"else": "or else", "source": "who says so"}
 _COLOURS = {"-": "rgba(192,57,43,.18)", "+": "rgba(46,139,87,.22)"}
 """Behind the lines of a diff: they show in a light and in a dark theme."""
 
+_ANSWER = "padding:4px 8px;background:rgba(46,139,87,.12);margin:"
+_MARGINS = {"edit": "6px 0 0", "proof": "0 0 6px"}
+"""Of an edit and its proof, which stand in one box."""
+
 Row = tuple[str, ...]
 
 
@@ -333,16 +337,22 @@ def _html(name: str, rows: list[Row], links: Mapping[str, str]) -> str:
         return f"<p><b>{escape(rows[0][1])}</b></p>"
     if name == "operands":
         head, *cells = _without_empty(rows)
-        return html_rows([[*map(escape, row)] for row in cells], head, ' style="text-align:left"')
+        shown = [[f"<code>{escape(row[0])}</code>", *map(escape, row[1:])] for row in cells]
+        return html_rows(shown, head, ' style="text-align:left"')
     lines = []
     for label, text in rows:
         words = links.get(text) or escape(text)
-        if name in ("where", "edit", "proof") and label:
+        if label and name in ("where", "edit", "proof"):
             words = f"<code>{words}</code>"
         if not label:
             words = f'<code style="background:{_COLOURS.get(text[:1], "none")}">{words}</code>'
-        lines.append(words if name in ("where", "else", "source") or not label else f"{label} {words}")
-    body = f"<p>{'<br>'.join(lines)}</p>"
+        elif name not in ("where", "else", "source"):
+            words = f'<span style="opacity:.65">{label}</span> {words}'
+        lines.append(words)
+    style = ""
+    if name in _MARGINS and not rows[0][0]:
+        style = f' style="{_ANSWER}{_MARGINS[name]}"'
+    body = f"<p{style}>{'<br>'.join(lines)}</p>"
     return f"<details><summary>{_FOLDED[name]}</summary>{body}</details>" if name in _FOLDED else body
 
 

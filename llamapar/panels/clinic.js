@@ -57,13 +57,7 @@ const exampleRows = (examples, send) => examples.map(({ title, source: [name, pa
   path ? sources([[name, path]]) : make("div", { class: "lp-source" }, name)));
 
 function render({ model, el }) {
-  const picked = make("div", { class: "lp-picked", hidden: true, "aria-live": "polite" });
-  const pick = ({ points: [point] }) => { // what the pointer says, to stay and to be copied
-    const said = plain(point.hovertext ?? "").replaceAll(" · ", "\n");
-    picked.replaceChildren(make("pre", { tabindex: 0 }, said));
-    picked.hidden = !said;
-  };
-  const panel = buildPanel({ model, el }, "lp-clinic", pick);
+  const panel = buildPanel({ model, el }, "lp-clinic");
   const { uid, payload, send, ask, figure, status, cards, controls } = panel;
   const fix = (k) => ask({ kind: "fix", fix: k });
   const box = make("textarea", { class: "lp-box", id: `${uid}-text`, rows: 7, spellcheck: "false", autocomplete: "off", wrap: "off" });
@@ -80,7 +74,7 @@ function render({ model, el }) {
   const examples = make("div", { class: "lp-examples", hidden: true });
   const ranks = make("div", { class: "lp-why lp-ranks", hidden: true });
   const grid = buildFigure(model, null, () => {});
-  panel.main.append(status, cards, figure.node, picked, ranks, grid.node, examples);
+  panel.main.append(status, cards, figure.node, ranks, grid.node, examples);
   const below = make("div", { class: "lp-opened", hidden: true });
   el.append(below);
 
@@ -110,14 +104,13 @@ function render({ model, el }) {
     const now = payload();
     figure.draw({ ...now, problem: null }); // a wrong field costs no picture. First: plotly measures the page, which the rest of this then changes, once
     figure.node.classList.toggle("lp-none", !now.figure);
-    refill(picked, now.seq, () => { picked.hidden = true; return []; });
     controls.show(now);
     for (const row of controls.column.querySelectorAll("[data-control]")) row.dataset.origin = now.origins[row.dataset.control] ?? "";
     status.textContent = now.status;
     status.dataset.verdict = now.verdict;
     grid.draw({ ...now.where, seq: now.seq });
     grid.node.hidden = !now.where;
-    figure.node.hidden = !now.figure && Boolean(now.where || now.ranks || now.examples.length); // its reason would say nothing
+    figure.node.hidden = !now.figure && Boolean(now.where || now.ranks || now.examples.length); // no reason
     ranks.textContent = now.ranks;
     ranks.hidden = !now.ranks;
     examples.hidden = !now.examples.length;

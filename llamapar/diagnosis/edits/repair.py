@@ -128,6 +128,10 @@ class _Words:
         chosen = self._chosen()
         verdict = self._verdict(chosen)
         rivals = tuple(self._rivals(chosen))
+        more: tuple[str, ...] = ()
+        if self.search.left <= 0:
+            used = f"the {self.search.seconds:g} s for trials are used up"
+            more = (f"{used}: %debug_shapes 20, or seconds=20 of lp.debug, tries longer",)
         if not chosen:
             what = self._no_edit()
             reason = what or self.found.reason
@@ -135,8 +139,9 @@ class _Words:
             if self.is_plain:
                 diagnoses = tuple(each for each in diagnoses if each.parallel is False)
             return replace(
-                self.found, verdict=verdict, reason=reason, what=what, diagnoses=diagnoses, rivals=rivals
-            )
+                self.found, verdict=verdict, reason=reason, what=what, diagnoses=diagnoses,
+                rivals=rivals, next=more,
+            )  # fmt: skip
         best = chosen[0]
         level = Level.CERTAIN if best.state == PROVED else Level.POSSIBLE
         if best.state != PROVED and best.meant and len(chosen) == 1:
@@ -146,7 +151,7 @@ class _Words:
         proof = tuple(self._proof(answer, len(chosen) > 1) for answer in chosen)
         return replace(
             self.found, verdict=verdict, reason=what, what=what, diagnoses=(), edit=edit, proof=proof,
-            rivals=rivals, next=(), level=level,
+            rivals=rivals, next=more, level=level,
         )  # fmt: skip
 
     def _chosen(self) -> list[Repair]:
@@ -247,8 +252,6 @@ class _Words:
             yield f"{plural(self.search.tried, 'edit')} tried, {count} ran; {_NO_EFFECT}"
         else:
             yield "no edit was tried: nothing on this line can be cut, gathered or exchanged"
-        if self.search.left <= 0:
-            yield f"the {self.search.seconds:g} s for trials are used up: %debug_shapes 20 tries more"
 
     def _diff(self, answer: Repair) -> Iterable[str]:
         """The lines of the sources that an answer changes: "- old", "+ new"."""
@@ -258,6 +261,8 @@ class _Words:
                 self.program.source(file), [e for e in answer.edits if e.file == file]
             ).splitlines()
             changed = [(a.strip(), b.strip()) for a, b in zip(old, new, strict=True) if a != b]
+            if file in self.program.files:
+                yield f"in {file.rpartition('/')[2]}:"
             yield from (f"- {before}" for before, _ in changed)
             yield from (f"+ {after}" for _, after in changed)
 

@@ -1,0 +1,61 @@
+// The card under a failing cell, with buttons.
+
+// CodeMirror keeps a cell's editor beside the element with the text.
+const editorOf = (cell) => {
+  const text = cell.querySelector(".cm-content");
+  const own = text?.cmTile ?? text?.cmView;
+  return own?.root?.view ?? own?.rootView?.view;
+};
+
+// Puts new lines in place of old ones, in the nearest cell above that has them.
+function put(el, edits) {
+  const own = el.closest(".jp-CodeCell");
+  const cells = [...(own?.parentElement.querySelectorAll(":scope > .jp-CodeCell") ?? [])];
+  for (const view of cells.slice(0, cells.indexOf(own) + 1).reverse().map(editorOf)) {
+    const lines = view?.state.doc.toString().split("\n") ?? [];
+    const changes = edits.map(([old, insert]) => {
+      const at = lines.findIndex((line) => line.trim() === old);
+      const from = at < 0 ? -1 : view.state.doc.line(at + 1).from + lines[at].indexOf(old);
+      return { from, to: from + old.length, insert };
+    });
+    if (changes.some(({ from }) => from < 0)) continue;
+    view.dispatch({ changes });
+    return "the cell is changed: run it again";
+  }
+  return "no cell above has the old line: copy the new one";
+}
+
+function render({ model, el }) {
+  const row = document.createElement("p");
+  const status = document.createElement("span");
+  status.role = "status";
+  const button = (label, press) => {
+    const node = Object.assign(document.createElement("button"), { className: "jupyter-button", onclick: press });
+    node.style.cssText = "width:auto;margin:0 8px 4px 0";
+    row.append(node);
+    node.append(label);
+  };
+  const draw = () => {
+    const { html, edits, asks, said } = model.get("payload");
+    el.innerHTML = html; // escaped by the kernel
+    row.replaceChildren();
+    if (edits.length && el.closest(".jp-CodeCell")) {
+      button("put it into the cell", () => (status.textContent = put(el, edits)));
+    }
+    for (const [label, seconds] of asks) {
+      button(label, () => {
+        for (const node of row.querySelectorAll("button")) node.disabled = true;
+        status.textContent = "trying edits …";
+        model.send({ seconds });
+      });
+    }
+    status.textContent = said;
+    row.append(status);
+    el.firstChild.append(row);
+  };
+  model.on("change:payload", draw);
+  draw();
+  return () => model.off("change:payload", draw);
+}
+
+export default { render };
