@@ -94,7 +94,7 @@ def test_incident_3_in_full() -> None:
         "or     tp=8 cp=2 (8·2·1·1 = 16 ranks)",
         "or     tp=8 pp=2 (8·1·2·1 = 16 ranks)",
         "why    8192 × 64 = 524288",
-        "       64 = 8·128/16",
+        "       64 = 8·128/16 = half a head",
         "sure   likely",
         "source plain torch (DTensor): shape '[1, 8192, -1, 128]' is invalid for input of size 524288",
         "       (pytorch/pytorch: torch/distributed/tensor/parallel/style.py @v2.13.0)",

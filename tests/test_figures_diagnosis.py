@@ -204,7 +204,7 @@ def test_the_last_expression_of_a_cell_shows_words_and_picture(ip: InteractiveSh
     words, picture = shown(ip, f"import llamapar as lp\nlp.explain({KV!r}, 'llama3-8b', {{'tp': 16}})")
     html = words.data["text/html"]
     assert "half a head of 128: 8 KV heads over tp=16" in html
-    assert "<code>64 = 8·128/16</code>" in html
+    assert "<code>64 = 8·128/16 = half a head</code>" in html
     assert "<code>tp=8 dp=2 (8·1·1·2 = 16 ranks)</code>" in html
     assert words.data["text/plain"] == str(lp.explain(KV, "llama3-8b", {"tp": 16}))
     assert picture.data["text/plain"].startswith("llama3-8b: 32 query heads and 8 KV heads over tp=16")

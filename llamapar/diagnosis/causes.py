@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from llamapar.describe.models import public_models
-from llamapar.records.equations import Product, Quotient, rest
+from llamapar.records.equations import Quotient, rest
 
 from .cuts import widths
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first_heard, found
@@ -67,24 +67,18 @@ def _by_code(o: Divides, r: Reading) -> Divides:
 
 @dataclass(frozen=True)
 class Relation:
-    """A `Divides`, with the meaning of its numbers and words given the known facts.
-
-    misread: the divisor beside the words does divide, so the text means another number.
-    """
+    """A `Divides`, with the meaning of its numbers and words given the known facts."""
 
     o: Divides
     r: Reading
     known: Known
-    misread: bool = False
 
     @cached_property
     def by(self) -> frozenset[str]:
         """The name of the divisor: as the text says, or the axis whose known degree equals it."""
         divisor = self.o.divisor or 0
         by = self.o.by or self.o.beside & {*AXES}
-        by |= {axis for axis in AXES if divisor > 1 and self.known.numbers.get(axis) == divisor}
-        axes = [axis for axis in AXES if (self.known.get(axis) or 1) > 1]
-        return frozenset(axes) if by <= {"dimension"} and "mesh" in self.r.low and len(axes) == 1 else by
+        return by | {axis for axis in AXES if divisor > 1 and self.known.numbers.get(axis) == divisor}
 
     @cached_property
     def equation(self) -> Quotient | None:
@@ -92,16 +86,12 @@ class Relation:
         axis = next((_CUT_BY[axis] for axis in _CUT_BY if axis in self.by), "")
         number = self.o.number or self.known.get(_FACTS.get(self.o.subject, axis))
         divisors = [self.o.divisor] if self.o.divisor else [self.known.get(axis) for axis in sorted(self.by)]
-        if self.o.divisor is None and "cp" in self.by:
-            divisors.append(2 * (self.known.get("cp") or 0))  # each rank has a head and a tail
         return next(filter(None, (rest(number, divisor) for divisor in divisors)), None)
 
     @property
     def ranks(self) -> str:
         """The ranks over which it is cut, in words."""
-        named = " or ".join(sorted(self.by & {*AXES, "world"}))
-        divisor = Product(self.o.factors) if len(self.o.factors) > 1 else self.o.divisor
-        return str(divisor or named or ("their divisor" if self.misread else "the ranks"))
+        return str(self.o.divisor or " or ".join(sorted(self.by & {*AXES, "world"})) or "the ranks")
 
     @property
     def cause(self) -> str:
@@ -109,8 +99,8 @@ class Relation:
         return f"{number} {_WORDS.get(self.o.subject, 'units')} cannot be cut evenly over {self.ranks}"
 
     def found(self, category: str, cause: str = "", parallel: bool | None = True) -> Hypothesis:
-        level, way = POSSIBLE if self.misread else LIKELY, _REMEDIES.get((category, "cp" in self.by), "")
-        return found(category, level, cause or self.cause, self.equation, parallel=parallel, remedy=way)
+        way = _REMEDIES.get((category, "cp" in self.by), "")
+        return found(category, LIKELY, cause or self.cause, self.equation, parallel=parallel, remedy=way)
 
 
 def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis]:
@@ -118,19 +108,14 @@ def explain_divides(o: Divides, r: Reading, known: Known) -> Iterator[Hypothesis
     if _UNNAMED.search(r.low):
         return  # The text names no size that ranks cut.
     o = _by_code(o, r)
-    misread = None not in (o.number, o.divisor) and rest(o.number, o.divisor) is None
-    o = replace(o, divisor=None, factors=()) if misread else o
-    yield from first_heard(_IN_TURN, Relation(o, r, known, misread))
-
-
-_MOST_HEADS = 256
-"""Of a model; a larger number counts no heads."""
+    if o.number and o.divisor and rest(o.number, o.divisor) is None:
+        o = replace(o, divisor=None)  # It does divide, so the text means another number.
+    yield from first_heard(_IN_TURN, Relation(o, r, known))
 
 
 def _own_numbers(it: Relation) -> Iterator[Hypothesis]:
     """Width over heads, or heads over KV heads: numbers of the model that no axis cuts."""
-    width = it.o.subject in ("hidden", "dimension")
-    among = ("heads" in it.by and width) or (it.o.subject == "heads" and "kv" in it.by)
+    among = "heads" in it.by and it.o.subject in ("hidden", "dimension")
     if among and it.by.isdisjoint({"tp", "world"}):
         cause = (
             "the model's own width, heads and KV heads contradict each other; no parallelism is needed for it"
@@ -157,22 +142,17 @@ def _uneven_shards(it: Relation) -> Iterator[Hypothesis]:
 _HEADS = ("heads_not_divisible", "kv_heads_lt_tp")
 _REMEDIES = {(category, True): table("categories.toml")["remedies"]["traded"] for category in _HEADS}
 """Category, and whether CP is what cuts → advice. Only Ulysses cuts heads over CP."""
+
+
 _KV_WEIGHT = re.compile(r"\b[kv]_proj\b|\bw[kv]\b")
-
-
-def _category(it: Relation) -> str | None:
-    """The category of the words, or None."""
-    o, by = it.o, it.by
-    if o.subject in AXES and by & {"kv", "heads"}:  # tp % n_kv_heads: the rule of replicated KV heads
-        return "kv_heads_lt_tp" if "kv" in by else "heads_not_divisible"
-    if o.subject == "heads" and _KV_WEIGHT.search(it.r.low):
-        return "kv_heads_lt_tp"
-    return BY_CONCEPT.get(o.subject)
 
 
 def _explain_named_division(it: Relation) -> Iterator[Hypothesis]:
     """The dividend has a name, or the dividing axis has one."""
-    category = _category(it)
+    category = BY_CONCEPT.get(it.o.subject)
+    # tp % n_kv_heads is the rule of replicated KV heads.
+    if (it.o.subject in AXES and "kv" in it.by) or (category == _HEADS[0] and _KV_WEIGHT.search(it.r.low)):
+        category = "kv_heads_lt_tp"
     axis = next((axis for axis in _BY_AXIS if axis in it.by), None)
     if category:
         facts = {"tp": it.o.divisor} if it.o.divisor and category in _HEADS else {}
@@ -186,16 +166,11 @@ _NAMED = re.compile(r"\b[a-z]{2,30}_[a-z]{2,30}\b")
 
 
 def _bare(it: Relation) -> Iterator[Hypothesis]:
-    """Numbers without names, or not even numbers."""
-    if it.o.number is None:
-        cause = "a size that has to be cut is no multiple of the ranks; the text does not say which"
-        yield found("other", WEAK, cause, needs="model, tp")
-        return
-    for fact, where, level in _roles(it.o.number, it.known):
+    """Numbers without names."""
+    for fact, where, level in _roles(it.o.number, it.known) if it.o.number else ():
         word = {"dim": "width", "world": "number of ranks"}.get(fact, fact)
         cause = f"{it.o.number} ({word}, {where}) cannot be cut evenly over {it.ranks}"
-        level = level if it.equation else min(level, WEAK)
-        if not it.by and any((it.known.get(axis) or 1) > 1 for axis in AXES):
+        if not it.by:
             level = min(level, POSSIBLE)  # The divisor is none of the known degrees.
         other = _NAMED.search(it.r.low) and not it.r.concepts - {"dimension"} and not it.r.parallel
         blame = None if other and level < LIKELY else True

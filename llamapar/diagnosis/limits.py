@@ -124,7 +124,7 @@ def _unequal_pieces(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 _OOM = pattern("out_of_memory")
 _ASKED = pattern("memory_of_a_layout")
-_CAPACITY = re.compile(r"capaci?ty of (\d{1,4}\.\d\d) gib")
+_CAPACITY = re.compile(r"capaci?ty of (\d{1,4}\.\d\d) gib|(\d{1,4}\.\d\d) gib total capaci?ty")
 _GPU = 60 * 2**30
 """Bytes of weights that the largest GPUs barely hold beside the rest."""
 
@@ -147,7 +147,7 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
         numbers.append(Comparison(r.values[0], ">", r.values[1]))
     if m and m.n_params * 2 > _GPU * (known.get("world") or 1):
         numbers.append(Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights"))
-    cause = f"a rank holds more than its memory{f' of {there[1]} GiB' if there else ''}"
+    cause = f"a rank holds more than its memory{f' of {there[1] or there[2]} GiB' if there else ''}"
     cause += f": {numbers[0]}" if numbers else ""
     blame = bool(numbers or _ASKED.search(r.low) or known.changes) or None
     level = LIKELY if numbers else POSSIBLE

@@ -19,17 +19,13 @@ from .words import pattern
 
 @dataclass(frozen=True)
 class Divides:
-    """`number` of `subject` must be a multiple of `divisor`, a size of the concepts in `by`.
-
-    factors: the factors of the divisor, if the text multiplies: (8, 2) for "tp (8) x pp (2)".
-    """
+    """`number` of `subject` must be a multiple of `divisor`, a size of the concepts in `by`."""
 
     subject: str
     number: int | None
     by: frozenset[str]
     divisor: int | None
     beside: frozenset[str] = frozenset()
-    factors: Shape = ()
 
 
 @dataclass(frozen=True)
@@ -104,9 +100,6 @@ def _partitioned(r: Reading) -> Divides | None:
 
 def divides(r: Reading) -> Iterator[Divides]:
     """Every divisibility that the text states."""
-    # This is JAX's message about a reshape, which `shapes` reads.
-    if "product of specified axis sizes" in r.low:
-        return
     partitioned = _partitioned(r)
     if partitioned is not None:
         yield partitioned
@@ -130,7 +123,7 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     ranks = [t for t in ours if t.concept == "world"] or [t for t in ours if t.concept in AXES]
     # Of several sizes the one with a number counts: "the embedding's output … seq_len 1001 is not divisible".
     counted = [t for t in strong if t.number is not None]
-    subject = next(iter(counted[:: 1 if left > right else -1] + strong + widths + ranks + ours), None)
+    subject = next(iter(counted + strong + widths + ranks + ours), None)
     number = subject.number if subject else None
     nearest = -1 if left < right else 0  # If a side has several numbers, the one next to the relation counts.
     there = _FOUND.search(r.low, *right) if left < right else None
@@ -144,8 +137,6 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     named = r.beside(theirs[0].concept) if theirs and theirs[0].number is None else None
     if named and theirs[0].concept != concept:
         factors = (named,)
-    if concept == "world" and number and number % (math.prod(factors) or 1) == 0:
-        factors = tuple(t.number for t in theirs if t.concept in AXES and t.number)  # "tp 8 and pp 2"
     divisor = math.prod(factors) if factors else None
     inside = _counts(r, *right)
     if divisor is None:
@@ -154,16 +145,14 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
         None if subject and subject.number else _BOTH.search(r.low, *right)
     )
     if written:
-        number, divisor, factors = int(written[1]), int(written[2]), ()
+        number, divisor = int(written[1]), int(written[2])
     part = _DIM_OF.search(r.text, *left) or _DIM_OF.search(r.text, *right)
     shape = next((s for s, at in r.shapes if part and at == part.end()), ())
     dim = int(part.group(1)) if part else 0
     if dim < len(shape):  # "dim 1 of [1, 500, 3072]": of three dims the second is the sequence
         number, concept = shape[dim], "seq" if (len(shape), dim) == (3, 1) else concept
-    return Divides(
-        concept, number, frozenset(t.concept for t in theirs), divisor, frozenset(t.concept for t in ours),
-        factors,
-    )  # fmt: skip
+    by, beside = (frozenset(t.concept for t in terms) for terms in (theirs, ours))
+    return Divides(concept, number, by, divisor, beside)
 
 
 _REMAINDER = re.compile(r"\b(\d{1,20}) % \(?(\d{1,20})\b(?! ?\*)")
@@ -286,8 +275,6 @@ _INDEXED = re.compile(r"shape of the mask .{1,80}at index (\d) does not match")
 def _pairs(found: list[Shape], name: str, r: Reading) -> Iterator[Pair]:
     low = r.low
     for first, second in pairwise(found):
-        while len(second) > len(first) and second[-1] == 1:  # ggml writes every shape with four dims
-            second = second[:-1]
         if "broadcast" in low and (len(first) != len(second) or 1 in (*first, *second)):
             yield from _broadcast(first, second, name)
             return
