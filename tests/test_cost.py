@@ -242,6 +242,7 @@ def test_bad_hardware_is_told_by_field() -> None:
 
 def test_short_names_are_the_usual_variant(run: Any) -> None:
     usual = {"h100": "h100-80gb", "A100 80GB": "a100-80gb", "RTX_4090": "rtx-4090", "b200": "b200-180gb"}
+    usual |= {"gb300": "gb300-nvl72", "mi355x": "mi355x"}
     for name, found in usual.items():
         assert hardware(name) is HARDWARE[found]
     said = run("cost --model tiny --seq-len 128 --gpu 'A100 80GB'")
