@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import torch.distributed
+
 import _page
 
 FLOWS = Path(__file__).with_suffix(".toml")
@@ -48,6 +50,8 @@ def answer(flow: Flow) -> tuple[dict[str, Any], float]:
 
     from llamapar import jupyter
 
+    if torch.distributed.is_initialized():  # an earlier flow's
+        torch.distributed.destroy_process_group()
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
     found: list[Any] = []

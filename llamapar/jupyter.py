@@ -193,7 +193,7 @@ class LlamaparMagics(Magics):
             if error is None:
                 raise LlamaparError("no cell has failed", "", ["%debug_shapes after a traceback"])
             if not isinstance(error, BaseException):
-                show(explain(error), drawn=False)  # A result of ranks has tried its edits.
+                show(explain(error))  # A result of ranks has tried its edits.
                 return
             words = typed_numbers.parse_number("seconds", line.strip() or str(SECONDS)).value
             seconds = real("seconds", words, 0.5, 600)

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import llamapar as lp
 from llamapar.diagnosis.edits import child
 from llamapar.diagnosis.edits.candidates import Edit
 from llamapar.diagnosis.edits.program import Program
+from llamapar.diagnosis.edits.proof import DIFFERS, PROVED, compare_ranks
 from llamapar.diagnosis.edits.repair import repair, with_edits
 from llamapar.diagnosis.explanation import Explanation
 
@@ -46,6 +48,34 @@ def failing(*cells: str, **names: Any) -> tuple[Program, BaseException]:
 def repaired(*cells: str, **names: Any) -> Explanation:
     """What is said of cells whose last one fails."""
     return repair(*failing(*cells, **names), SECONDS)
+
+
+class Hostile:
+    """Every way in which reading an object could run code of its class."""
+
+    def __getattr__(self, name: str) -> object:
+        raise SystemExit("__getattr__ was called")
+
+    def __repr__(self) -> str:
+        raise SystemExit("__repr__ was called")
+
+    def __eq__(self, other: object) -> bool:
+        raise SystemExit("__eq__ was called")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def tp(self) -> int:
+        raise SystemExit("a property was called")
+
+
+ATTENTION = """class Attention(nn.Module):
+    def __init__(self, tp):
+        super().__init__()
+        self.n_heads = 8
+        self.wq = nn.Linear(24, 32 // tp, bias=False)
+    def forward(self, x):
+        return self.wq(x).view(2, 5, self.n_heads, 4)"""
 
 
 # -- nothing outside changes -----------------------------------------------------------------------
@@ -157,34 +187,45 @@ def test_the_parent_keeps_its_names_its_seed_and_its_tensors() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_where_a_fork_is_not_safe_the_facts_stand_and_the_reason_is_said(
-    monkeypatch: pytest.MonkeyPatch,
+ON_SHAPES = "tried on shapes alone: "
+
+
+@pytest.mark.parametrize(("cells", "edit"), [
+    (["tp, n = 4, 8\nw, x = torch.randn(32, 24), torch.ones(5, 24)",
+      "q = (x @ w.chunk(tp)[0].T).view(5, n, 4)"],
+     "+ q = (x @ w.chunk(tp)[0].T).view(5, n // tp, 4)"),
+    ([ATTENTION, "tp = 4", "attention = Attention(tp)", "y = attention(torch.randn(2, 5, 24))"],
+     "+ return self.wq(x).view(2, 5, self.n_heads // tp, 4)"),
+])  # fmt: skip
+def test_where_a_fork_is_not_safe_shapes_alone_are_tried(
+    cells: list[str], edit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    found = repaired("w = torch.ones(3, 4)", "torch.ones(2, 4) @ w")
-    assert found.edit == ()
+    found = repaired(*cells, hostile=Hostile(), config={"a": Hostile()})
+    assert edit in found.edit, str(found)
+    assert found.proof == ("runs; not proved: shapes only",)
+    assert found.rivals[-1] == f"{ON_SHAPES}CUDA is in use, and a fork cannot use it"
     assert found.live is not None
     assert found.live.operands
-    assert "no edit was tried: CUDA is in use, and a fork cannot use it" in found.rivals
 
 
-class Hostile:
-    """Every way in which reading an object could run code of its class."""
-
-    def __getattr__(self, name: str) -> object:
-        raise SystemExit("__getattr__ was called")
-
-    def __repr__(self) -> str:
-        raise SystemExit("__repr__ was called")
-
-    def __eq__(self, other: object) -> bool:
-        raise SystemExit("__eq__ was called")
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @property
-    def tp(self) -> int:
-        raise SystemExit("a property was called")
+def test_beside_a_thread_of_the_users_nothing_outside_changes(tmp_path: Path) -> None:
+    running = threading.Event()
+    # The function is a cell's, so the thread is no library's.
+    cells = ["def wait_here():\n    running.wait()", "w = torch.ones(3, 4)"]
+    last = "h = torch.ones(2, 4) @ w\nopen(place + '/new', 'w').close()"
+    space: dict[str, Any] = {"running": running}
+    exec(compile(cells[0], "<a cell>", "exec"), space)
+    thread = threading.Thread(target=space["wait_here"])
+    thread.start()
+    try:
+        found = repaired(*cells, last, place=str(tmp_path), running=running)
+    finally:
+        running.set()
+        thread.join()
+    assert "+ h = torch.ones(2, 4) @ w.T" in found.edit, str(found)
+    assert found.rivals[-1].startswith(f"{ON_SHAPES}wait_here runs in a thread of its own")
+    assert list(tmp_path.iterdir()) == []
 
 
 class HostileTensor(torch.Tensor):
@@ -207,13 +248,6 @@ def test_nothing_of_the_users_is_called_while_facts_are_read() -> None:
 
 # -- where code can stand --------------------------------------------------------------------------
 
-ATTENTION = """class Attention(nn.Module):
-    def __init__(self, tp):
-        super().__init__()
-        self.n_heads = 8
-        self.wq = nn.Linear(24, 32 // tp, bias=False)
-    def forward(self, x):
-        return self.wq(x).view(2, 5, self.n_heads, 4)"""
 PLACES = tomllib.loads(Path(__file__).with_name("edit_places.toml").read_text("utf-8"))
 
 
@@ -254,7 +288,7 @@ def test_eight_kv_heads_over_sixteen_ranks_have_no_edit() -> None:
     )
     assert found.edit == ()
     assert found.what == (
-        "tp = 16 does not divide 8 KV heads: a rank would have 1/2 of a KV head, "
+        "tp = 16 does not divide 8 KV heads: a rank would have a part of a KV head, "
         "so no edit of this line is right"
     )
     assert found.source == ("check: LP104 error  tp=16 does not divide n_kv_heads=8 (llama3-8b)",)
@@ -292,6 +326,27 @@ def test_a_cut_with_other_numbers_is_not_the_answer() -> None:
     assert found.edit == ()
     assert found.verdict == "sharding"
     assert found.what.startswith("no edit of this line is right: with H // tp and K // tp it runs, but")
+
+
+def test_what_is_right_on_rank_0_alone_is_no_proof() -> None:
+    whole = torch.arange(8.0)
+    part, other = whole[:4], whole[:4] + 1
+    # Code that takes part 0 on every rank has it on each; ranks that differ must each have their own.
+    assert compare_ranks([whole], [[part], [part]], 2).state == PROVED
+    assert compare_ranks([whole], [[part], [other]], 2).state == DIFFERS
+
+
+def test_an_object_of_an_earlier_cell_is_made_anew() -> None:
+    cache = """class Cache:
+    def __init__(self, n_kv):
+        self.k, self.v = torch.zeros(2, 9, n_kv, 4), torch.zeros(2, 9, n_kv, 4)
+    def put(self, k, v):
+        self.k[:, :5] = k
+        self.v[:, :5] = v"""
+    cells = ["tp, n_kv = 2, 8\nwk = torch.randn(n_kv * 4, 6).chunk(tp)[0]", "cache = Cache(n_kv)"]
+    last = "k = (torch.ones(2, 5, 6) @ wk.T).unflatten(-1, (-1, 4))\ncache.put(k, k)"
+    found = repaired(cache, "cache = Cache()", *cells, last)
+    assert "n_kv // tp" in " ".join(found.edit), str(found)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import torch
 from llamapar.records.frames import Held
 
 from .candidates import CUTS, SLIP
-from .child import run_apart
+from .child import on_fakes, run_apart, without_numbers
 from .degrees import RATIO, Degree
 from .editing import Edits, spans_of, total_cost
 from .failure import Facts
@@ -71,7 +71,8 @@ class Repair:
 
     @property
     def cost(self) -> float:
-        return total_cost(self.edits)
+        """That of its least meaningful edit, and a little for each one more."""
+        return max(edit.cost for edit in self.edits) + (len(self.edits) - 1) / 2
 
     @property
     def meant(self) -> bool:
@@ -81,11 +82,14 @@ class Repair:
 
 class Attempts:
     """The trials of one failure. one_process: "" if one process runs, what it says if it fails as well; None
-    if that is not known.
+    if that is not known. shapes_only: why no number is read; "" where trials have numbers.
     """
 
     def __init__(self, program: Program, error: BaseException, seconds: float) -> None:
         self.program, self.error = program, error
+        self.shapes_only = without_numbers()
+        if self.shapes_only:
+            on_fakes(partial(torch.empty, 1))  # Children inherit what this imports.
         self.begun, self.seconds = time.monotonic(), seconds
         self.tried = 0
         self.answers: list[Repair] = []
@@ -94,7 +98,7 @@ class Attempts:
         _ = program.assigned  # Children inherit what is worked out here.
         self.compared_with: dict[object, Outcome | str] = {}
         self.proofs = 0
-        self.facts: Facts | str = self._control() or "it ends without an answer, or takes too long"
+        self.control: Facts | str = self._control() or "it ends without an answer, or takes too long"
 
     def _control(self) -> Facts | str | None:
         """The facts of a run without an edit, or what else happens; None if it takes too long."""
@@ -103,8 +107,13 @@ class Attempts:
 
     def _retry(self, edits: Edits, level: int) -> Trial | None:
         """A run with edits; None if it takes too long."""
-        assert isinstance(self.facts, Facts)
         return self._apart(partial(retry, self.program, self.facts, edits, level))
+
+    @property
+    def facts(self) -> Facts:
+        """What the control run saw where it failed."""
+        assert isinstance(self.control, Facts)
+        return self.control
 
     @property
     def left(self) -> float:
@@ -112,17 +121,23 @@ class Attempts:
         return self.seconds - (time.monotonic() - self.begun)
 
     def _apart(self, work: Callable[[], Held]) -> Held:
+        if self.shapes_only:
+            work = partial(on_fakes, work)
         return run_apart(work, min(_EACH, max(0.1, self.left)))
 
     @property
     def same(self) -> bool:
         """Whether the control run failed as the cell did."""
-        said = " ".join(str(each) for each in _chain(self.error))
-        return isinstance(self.facts, Facts) and self.facts.message[:80] in said
+        if isinstance(self.control, str):
+            return False
+        chain = [self.error, self.error.__cause__, self.error.__context__]
+        if self.shapes_only:
+            # Of fake tensors some operations say in other words what does not fit.
+            return self.facts.kind in [type(each).__name__ for each in chain]
+        return self.facts.message[:80] in " ".join(map(str, chain))
 
     def run(self) -> None:
         """Try the edits."""
-        assert isinstance(self.facts, Facts)
         here = sorted(self.facts.here, key=total_cost)
         self._follow([edits for edits in here if edits[0].kind in CUTS])
         if not self._is_done():
@@ -161,16 +176,16 @@ class Attempts:
 
     def _prove(self, answer: Repair) -> None:
         """Compare an answer with one process, at the degree of the code and at a second one."""
-        assert isinstance(self.facts, Facts)
         degrees = (edit.degree for edit in answer.edits if edit.degree)
         degree = next(degrees, None) or next(iter(self.facts.degrees), None)
-        if degree is None or self.proofs >= _MOST_PROOFS:
+        if degree is None or self.proofs >= _MOST_PROOFS or self.shapes_only:
             return
         self.proofs += 1
-        verdict = self._compare(answer.edits, degree, degree.n)
+        n = degree.n if degree.n <= MOST_RANKS else 4
+        verdict = self._compare(answer.edits, degree, n)
         if verdict.state == PROVED and degree.axis != RATIO:
             # One local KV head hides which head it is, so a second degree must agree.
-            second = 2 if degree.n > 2 else 4
+            second = 2 if n > 2 else 4
             other = self._compare(answer.edits, degree, second)
             if other.state == DIFFERS:
                 verdict = Compared(DIFFERS, f"with {degree.text} = {second}, {other.why}")
@@ -191,7 +206,6 @@ class Attempts:
 
     def _compare(self, edits: Edits, degree: Degree, n: int) -> Compared:
         """One process beside n ranks with the edits."""
-        assert isinstance(self.facts, Facts)
         comparison = ProofRuns.of(self.program, degree, edits)
         if comparison is None:
             return Compared(OPEN, "no name of a degree to set to 1")
@@ -217,13 +231,17 @@ class Attempts:
             if len(drawn) != len(tape):
                 return Compared(RUNS, "a rank draws other random numbers than one process")
             ranks.append(made)
-        return compare_ranks(whole, ranks, n)
+        verdict = compare_ranks(whole, ranks, n)
+        if verdict.state == DIFFERS and (comparison.has_loop or degree.axis == "dp"):
+            # A sampler deals a batch in turn, and a cell may go over the ranks itself.
+            return Compared(RUNS, "other numbers than one process, whose parts may be dealt otherwise")
+        return verdict
 
     def _outcomes(
         self, comparison: ProofRuns, edits: Edits, n: int, tape: list[torch.Tensor] | None
     ) -> Iterator[Outcome | str]:
         """What each of n ranks makes with the edits."""
-        for rank in range(n if n <= MOST_RANKS else 1):
+        for rank in range(n):
             work = partial(comparison.run, edits, n, rank, tape)
             yield self._apart(work) or "it ends without an answer, or takes too long"
 
@@ -236,7 +254,6 @@ class Attempts:
             return False
         if answer.state in (PROVED, BIASED):
             return True
-        assert isinstance(self.facts, Facts)
         no_cut = bool(self.one_process) or not self.facts.near
         # Nothing can be proved without a degree to change, so all slips are looked at first.
         return answer.state == RUNS and answer.is_slip and no_cut and len(self.answers) > 8
@@ -248,7 +265,3 @@ class Attempts:
         elif any(edit.degree and edit.degree.axis == RATIO for edit in answer.edits):
             odd = 2.0
         return answer.cost + _AFTER[answer.state] + odd
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    return [each for each in (error, error.__cause__, error.__context__) if each is not None]

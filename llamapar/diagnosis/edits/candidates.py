@@ -18,13 +18,13 @@ from llamapar.records.frames import MISSING, Held, stored, tensor_shape, value_o
 from .degrees import AXIS, RATIO, Degree, named_degree, own_rank
 from .program import Program, Span, span_of
 
-SIZE, PART, UNCUT, GATHER, SLIP, WATCH = "size", "part", "uncut", "gather", "slip", "watch"
-"""Kinds: a size // degree, a tensor's part, a cut undone, all ranks' parts, an edit without a degree; and no
+SIZE, PART, GATHER, SLIP, WATCH = "size", "part", "gather", "slip", "watch"
+"""Kinds: a size // degree, a tensor's part, all ranks' parts, an edit without a degree; and no
 edit, but the value of the failing expression handed to `SEE`."""
 
 SEE = "__see__"
 
-CUTS = (SIZE, PART, UNCUT)
+CUTS = (SIZE, PART)
 
 _UNITS = {
     "tp": re.compile(r"head|kv|hidden|ffn|inter|mlp|vocab|rep|group|rows|\b[HKh]\b"),
@@ -46,8 +46,10 @@ _SLIPS = 12
 """Other names that are tried for one name, at most."""
 
 # Costs order the trials: below 4 an edit has a meaning of its own.
-COST = {SIZE: 1.0, PART: 2.0, UNCUT: 2.0, SLIP: 3.0, GATHER: 5.0}
+COST = {SIZE: 1.0, PART: 2.0, SLIP: 3.0, GATHER: 5.0}
 AGAINST_MEANING = 3.0
+_UNSEEN = 1.5
+"""What it costs that the code there does not know the degree by its name."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class Candidates:
         for text, nodes in self.groups.items():
             value = value_of(nodes[0], self.names)
             if isinstance(nodes[0], ast.BinOp):
-                self._uncut(text, nodes)
+                if ast.unparse(nodes[0].right) == "1":
+                    self._slip(nodes, text, ast.unparse(nodes[0].left), -0.5)
             elif value is MISSING and isinstance(nodes[0], ast.Name):
                 self._size(text, nodes, 0)  # A parameter of a call that has ended, as of __init__.
             elif type(value) is int:
@@ -143,10 +146,11 @@ class Candidates:
                 self._part(text, nodes, shape)
                 self._other_tensor(text, nodes, shape)
             if isinstance(nodes[0], ast.Attribute) and nodes[0].attr in ("T", "mT"):
-                self._add(nodes, text, ast.unparse(nodes[0].value), SLIP, None, 2.5)
+                self._slip(nodes, text, ast.unparse(nodes[0].value), -0.5)
             if isinstance(nodes[0], ast.Attribute) and nodes[0].attr == "view":
                 plain = f"{ast.unparse(nodes[0].value)}.reshape"
-                self._add(nodes, text, plain, SLIP, None, 3.5)
+                # Of a tensor that can be viewed it is the same, so where it runs, strides were wrong.
+                self._slip(nodes, text, plain, -2)
         return sorted(self.edits, key=lambda edit: edit.cost)
 
     def _add(
@@ -163,6 +167,8 @@ class Candidates:
     ) -> None:
         """Add an edit of all places of an expression; of a size or a slip also one of each place alone."""
         word, rank = own_rank(degree.axis if degree else "", self.names)
+        if degree and degree.root not in self.names:
+            cost += _UNSEEN
         run, new = run or new, new.replace("_rank_", word)
         places = [nodes]
         if len(nodes) > 1 and kind in (SIZE, SLIP):
@@ -173,6 +179,12 @@ class Candidates:
             self.edits.append(
                 Edit(self.file, spans, old, new, kind, degree, total, run, rank, meant and not self.far, note)
             )
+
+    def _slip(
+        self, nodes: list[ast.expr], old: str, new: str, more: float = 0.0, meant: bool = False
+    ) -> None:
+        """Add an edit without a degree. more: what it costs beyond a slip that is as likely as others."""
+        self._add(nodes, old, new, SLIP, None, COST[SLIP] + more, meant=meant)
 
     def _fit(self, name: str, degree: Degree) -> tuple[float, bool]:
         """What an edit costs by the meaning of a name, and whether the name speaks for the axis."""
@@ -229,17 +241,6 @@ class Candidates:
                 everything = f"all_gather({text}, {dim})"
                 self._add(nodes, text, everything, GATHER, degree, cost_of_all, gathered)
 
-    def _uncut(self, text: str, nodes: list[ast.expr]) -> None:
-        """A division by a degree taken back."""
-        node = nodes[0]
-        # Further away this would make everything whole, which is no sharding at all.
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv) and self.far < 1:
-            n = value_of(node.right, self.names)
-            for degree in self.degrees:
-                if n == degree.n and degree.axis != RATIO:
-                    note = f"{text} is cut once too often"
-                    self._add(nodes, text, ast.unparse(node.left), UNCUT, degree, COST[UNCUT], note=note)
-
     def _other_number(self, text: str, nodes: list[ast.expr], n: int) -> None:
         """A slip: another name of a size, or another axis."""
         node = nodes[0]
@@ -247,7 +248,7 @@ class Candidates:
             if abs(n) <= 4 and id(node) in self.axes and self.far < 1:
                 for axis in _AXES:
                     if axis != n:
-                        self._add(nodes[:1], text, str(axis), SLIP, None, COST[SLIP] + (axis < 0))
+                        self._slip(nodes[:1], text, str(axis), 1 if axis < 0 else 0)
             return
         if named_degree(node):
             return
@@ -262,28 +263,22 @@ class Candidates:
             if type(size) is int and size > 1 and size != n and name not in AXIS and not name.startswith("_")
         ]
         for other in others[:_SLIPS]:
-            self._add(nodes, text, prefix + other, SLIP, None, COST[SLIP])
+            self._slip(nodes, text, prefix + other)
 
     def _other_tensor(self, text: str, nodes: list[ast.expr], shape: tuple[int, ...]) -> None:
         """A slip: a transpose, two axes swapped, an axis added, a shift by one, another tensor."""
         if len(shape) == 2:
-            self._add(nodes, text, f"{text}.T", SLIP, None, 2.5)
+            self._slip(nodes, text, f"{text}.T", -0.5)
         else:
             for one, other in itertools.combinations(range(len(shape)), 2):
-                cost = COST[SLIP] + (0.5 if one != 1 else 0.0)
-                self._add(nodes, text, f"{text}.transpose({one}, {other})", SLIP, None, cost)
-        for added in ("[None]", "[:, None]", "[:, None, None]") if len(shape) > 1 else ("[None]",):
-            self._add(nodes, text, text + added, SLIP, None, COST[SLIP])
+                self._slip(nodes, text, f"{text}.transpose({one}, {other})", 0.5 if one != 1 else 0)
+        forms = ("[:, None]", "[..., None]", "[None]", "[:, None, None]")
+        for number, added in enumerate(forms if len(shape) > 1 else forms[::2]):
+            self._slip(nodes, text, text + added, number / 4)
         # Beside a part that lacks its last token, the other part lacks its first.
         shifts = ["[:, 1:]", "[:, :-1]"] if len(shape) > 1 else []
         shifts += ["[1:]", "[:-1]"] if shape else []
         for shift in shifts:
             partner = shift.replace("1:", ":-1") if "-1" not in shift else shift.replace(":-1", "1:")
             beside = partner in self.text and text + partner not in self.text
-            self._add(
-                nodes, text, text + shift, SLIP, None, 2.4 if beside else COST[SLIP] + 1.2, meant=beside
-            )
-        if isinstance(nodes[0], ast.Name):
-            others = [name for name, value in self.names.items() if tensor_shape(value) not in (None, shape)]
-            for name in [name for name in others if not name.startswith("_")][:8]:
-                self._add(nodes, text, name, SLIP, None, COST[SLIP] + 1)
+            self._slip(nodes, text, text + shift, -0.6 if beside else 1.2, beside)

@@ -3,7 +3,8 @@
 Landlock refuses every file, directory and TCP port, and RLIMIT_FSIZE what is written through a handle that
 was open before. Handles of sockets, pipes and terminals lead to /dev/null, shared memory becomes private,
 and an audit hook ends what connects, starts a process, sends a signal or changes a file's attributes. Where
-one of these is missing nothing is tried: the facts of the failure stand, and `unsafe` says why.
+one of these is missing nothing is tried: the facts of the failure stand, and `unsafe` says why. Where a
+forked child must not touch the tensors' numbers, they are fake in it: `without_numbers` says why.
 """
 
 from __future__ import annotations
@@ -80,8 +81,6 @@ def unsafe() -> str:
         return "edits are tried on Linux only: elsewhere a fork is not safe"
     if _LIBC.syscall(_CREATE_RULESET, None, 0, 1) < 1:
         return "this kernel has no Landlock, so a trial could write files"
-    if torch.cuda.is_initialized():
-        return "CUDA is in use, and a fork cannot use it"
     if (
         dist.is_available()
         and dist.is_initialized()
@@ -89,6 +88,13 @@ def unsafe() -> str:
         and dist.get_world_size() > 1
     ):
         return "other ranks wait for this one, and a trial cannot talk to them"
+    return ""
+
+
+def without_numbers() -> str:
+    """Why a child must leave the tensors' numbers alone; "" if it need not."""
+    if torch.cuda.is_initialized():
+        return "CUDA is in use, and a fork cannot use it"
     for ident, frame in sys._current_frames().items():
         place = frame if ident != threading.get_ident() else None
         while place is not None:
@@ -102,7 +108,7 @@ def run_apart(work: Callable[[], Held], seconds: float) -> Held:
     """What `work` returns, in a forked child; None if it hangs, dies or takes too long. It must pickle."""
     reads, writes = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns of threads; `unsafe` has looked at them.
+        warnings.simplefilter("ignore")  # Python 3.12 warns of threads; `without_numbers` has looked at them.
         child = os.fork()
     if not child:
         _in_child(work, writes)
@@ -163,6 +169,14 @@ def refuse_effects() -> None:
     _restrict()
     sys.addaudithook(_audit)
     _without_workers()
+
+
+def on_fakes(work: Callable[[], Held]) -> Held:
+    """What `work` returns where every tensor is fake: shapes and dtypes, no numbers, no kernel that runs."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # It imports sympy.
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return work()
 
 
 def _nothing(*given: object, **options: object) -> None:

@@ -24,7 +24,7 @@ _SPELLINGS = {
     "pp": "pp pp_size pp_degree pipeline_parallel_size n_stages num_stages",
     "ep": "ep ep_size expert_parallel_size",
 }
-AXIS = {name: axis for axis, names in _SPELLINGS.items() for name in names.split()}
+AXIS = {name: axis for axis, names in _SPELLINGS.items() for name in (*names.split(), *names.upper().split())}
 """Name of a number of ranks → its axis."""
 
 RATIO = "ratio"
@@ -39,6 +39,11 @@ class Degree(NamedTuple):
     text: str
     n: int
     axis: str
+
+    @property
+    def root(self) -> str:
+        """The name with which the code's text begins."""
+        return re.split(r"\W", self.text)[0]
 
 
 def holds_degrees(value: Held) -> list[str]:
@@ -86,7 +91,7 @@ def degrees_in_reach(
     """
     everything = [degree for names in scopes for degree in _in_names(names) if degree.n > 1]
     # Another number of ranks in a notebook has nothing to do with these lines.
-    mine = [degree for degree in everything if re.split(r"\W", degree.text)[0] in near]
+    mine = [degree for degree in everything if degree.root in near]
     found: dict[tuple[str, int], Degree] = {}
     for degree in mine or everything:
         found.setdefault((degree.axis, degree.n), degree)

@@ -38,6 +38,8 @@ class Editor(ast.NodeTransformer):
         if edit is None:
             return self.generic_visit(node)
         if edit.kind == WATCH:
+            if isinstance(getattr(node, "ctx", None), ast.Store):
+                return node  # What is stored into has no value yet.
             inner: Held = self.generic_visit(node)
             call = ast.Call(ast.Name(SEE, ast.Load()), [inner], [])
             return ast.fix_missing_locations(ast.copy_location(call, node))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from llamapar.records.frames import Held, stored, tensor_shape, value_of
 
-from .candidates import CUTS, GATHER, SIZE, WATCH, Candidates, Edit
+from .candidates import CUTS, GATHER, WATCH, Candidates, Edit
 from .degrees import Degree, degrees_in_reach, group_size, named_degree
 from .editing import Editor, Edits, spans_of, total_cost
 from .program import Program, around, assignments, fresh, names_in, own_parts
@@ -38,8 +38,8 @@ class Facts:
 
     here: sets of edits that make the statement run; elsewhere: edits outside it. whole: whether no cut made a
     tensor of the statement; near: whether a degree is among the names on which it rests. loop: a condition
-    that holds only in the pass of a loop that failed. sizes: of the tensors that the statement names. watch:
-    hands the value of the failing expression to a comparison.
+    that holds only in the pass of a loop that failed. watch: hands the value of the failing expression to a
+    comparison.
     """
 
     kind: str
@@ -54,7 +54,6 @@ class Facts:
     whole: bool
     near: bool
     loop: str
-    sizes: frozenset[int]
     watch: Edits
 
 
@@ -93,7 +92,6 @@ class Failure:
             self.whole,
             self.near,
             next(filter(None, map(self._this_pass, self.around)), ""),
-            self.sizes(),
             self.watch(),
         )
 
@@ -113,14 +111,13 @@ class Failure:
                 return f"{ast.unparse(loop.target)} is {ast.unparse(loop.iter)}[{number}]"
         return ""
 
-    def _candidates(self, part: ast.AST, far: float = 0.0) -> list[Edit]:
-        return Candidates(self.program, self.file, part, self.names, self.degrees, far).all()
-
     def here(self, most: int = _OF_EACH_KIND) -> list[Edits]:
-        """Sets of edits of the failing statement that make it run: one, or two or three sizes at once."""
+        """Sets of edits of the failing statement that make it run: one, or two cuts at once."""
         if isinstance(self.statement, ast.Assert | ast.Raise):
             return []  # A check that does not hold is not the mistake.
-        singles = [edit for part in own_parts(self.statement) for edit in self._candidates(part)]
+        given = self.names, self.degrees
+        parts = (Candidates(self.program, self.file, each, *given) for each in own_parts(self.statement))
+        singles = [edit for part in parts for edit in part.all()]
         if alone(self.statement, (), self.names) != str(self.error):
             # It does not fail by itself, as with a part of a loop: the whole cell has to try the edits.
             several = [edit for edit in singles if edit.kind != GATHER][:_MOST_ALONE]
@@ -134,14 +131,9 @@ class Failure:
 
         found: list[Edits] = list(running((edit,) for edit in singles))
         if not any(edits[0].kind in CUTS and edits[0].cost < 5 for edits in found):
-            sizes = [edit for edit in singles if edit.kind == SIZE and edit.cost < 4]
-            for count in (2, 3):
-                sets = itertools.combinations(sizes, count)
-                apart = (edits for edits in sets if len({*spans_of(edits)}) == len(spans_of(edits)))
-                before = len(found)
-                found += running(apart)
-                if len(found) > before:
-                    break
+            sizes = [edit for edit in singles if edit.kind in CUTS and edit.cost < 4]
+            pairs = itertools.combinations(sizes, 2)
+            found += running(edits for edits in pairs if len({*spans_of(edits)}) == len(spans_of(edits)))
         found.sort(key=lambda edits: total_cost(edits) + len({edit.degree for edit in edits}))
         by_kind: dict[str, list[Edits]] = {}
         for edits in found:
@@ -149,12 +141,8 @@ class Failure:
         return [edits for same in by_kind.values() for edits in same[:most]]
 
     def elsewhere(self) -> list[Edit]:
-        """Edits of headers around the statement, of its callers, and of assignments to what it reads."""
+        """Edits of the statement's callers, and of assignments to what it reads."""
         found: list[Edit] = []
-        for outer in self.around[1:]:
-            for part in own_parts(outer):
-                if not hasattr(part, "body"):
-                    found += self._candidates(part, 0.5)
         for frame, span in self.stack[1:]:
             file = frame.f_code.co_filename
             names = ChainMap(frame.f_locals, frame.f_globals)
@@ -193,12 +181,6 @@ class Failure:
     def watch(self) -> Edits:
         """What hands the value of the failing expression to a comparison."""
         return (Edit(self.file, (self.span,), "", "", WATCH, None, 0.0, ""),)
-
-    def sizes(self) -> frozenset[int]:
-        """The sizes of the tensors that the statement names."""
-        nodes = [node for node in ast.walk(self.statement) if isinstance(node, ast.Name | ast.Attribute)]
-        shapes = [tensor_shape(value_of(node, self.names)) or () for node in nodes]
-        return frozenset(n for shape in shapes for n in shape)
 
     def _slice(self) -> tuple[set[str], bool]:
         """The names on which the failing lines rest, and whether no cut made a tensor among them."""

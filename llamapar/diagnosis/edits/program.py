@@ -126,19 +126,23 @@ class Program:
             exec(code, self.names)
 
     def steps(self, changed: set[str], edited: Mapping[str, Sequence[Span]]) -> list[Step]:
-        """The statements of earlier cells that run again: they rest on changed names, or are edited."""
+        """The statements of all cells that run again: they rest on changed names, or are edited."""
         known: list[tuple[Step, ast.stmt, Names]] = []
         chosen: set[Step] = set()
         again = set(changed)
-        for file in self.cells:
-            for number, statement in enumerate(self.tree(file).body if file != self.last else ()):
+        for file in (*self.files, *self.cells):
+            for number, statement in enumerate(self.tree(file).body):
                 names = Names.of(statement)
-                known.append(((file, number), statement, names))
-                lines = {span[0] for span in edited.get(file, ())}
-                inside = any(statement.lineno <= n <= (statement.end_lineno or 0) for n in lines)
-                if inside and not hasattr(statement, "body"):
-                    chosen.add((file, number))
-                    again |= names.bound
+                if file in self.cells:
+                    known.append(((file, number), statement, names))
+                body = getattr(statement, "body", None)
+                # Functions get their new code in place, but an object of a class has to be made anew.
+                made = [each for each in body or () if getattr(each, "name", "") == "__init__"]
+                for part in [statement] if body is None else made:
+                    if any(part.lineno <= n <= (part.end_lineno or 0) for n, *_ in edited.get(file, ())):
+                        again |= names.bound
+                        if body is None:
+                            chosen.add((file, number))
         needed: set[str] = set()
         size = -1
         # What reads a changed name runs again, and so does all that makes or changes what these make.

@@ -12,18 +12,20 @@ import ast
 import builtins
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 
 import torch
+from torch.distributed import distributed_c10d as c10d
 from torch.overrides import TorchFunctionMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from llamapar.records.frames import Held
 
 from .candidates import SEE
-from .child import Stopped
-from .degrees import AXIS, RATIO, Degree, degree_in, holds_degrees
+from .degrees import AXIS, RATIO, Degree, degree_in, group_size, holds_degrees, named_degree
 from .editing import Edits, places, swap_code, with_edits_in
 from .program import Names, Program, Step, assignments
 
@@ -35,7 +37,7 @@ PLAIN, OPEN = "plain", "open"
 """One process fails in the same way; nothing to compare with."""
 
 MOST_RANKS = 8
-"""Ranks that are all run; of more than these rank 0 alone is."""
+"""Ranks that are all run; instead of more than these two and four are."""
 
 _CLOSE = 1e-5
 """Largest difference relative to the largest number, for float32; a sum's order changes less."""
@@ -79,14 +81,17 @@ class Draws(TorchFunctionMode):
 
 
 class _SetDegrees(ast.NodeTransformer):
-    """Degrees that the code itself sets, tp = 4 or Config(tp=4), set to others."""
+    """A degree that the code itself sets, tp = 4 or Config(tp=4), set to n. count: how often it does."""
 
-    def __init__(self, put: Callable[[str, Held], Held]) -> None:
-        self.put = put
+    def __init__(self, degree: Degree, n: int) -> None:
+        self.degree, self.n, self.count = degree, n, 0
 
     def _constant(self, name: object, value: ast.AST | None) -> None:
-        if name in AXIS and isinstance(value, ast.Constant):
-            value.value = self.put(str(name), value.value)
+        if not isinstance(value, ast.Constant) or name not in AXIS:
+            return
+        if _is_degree(str(name), value.value, self.degree):
+            value.value = self.n
+            self.count += 1
 
     def visit(self, node: ast.AST) -> Held:
         for target, value in assignments(node):
@@ -103,47 +108,46 @@ class _SetDegrees(ast.NodeTransformer):
 class ProofRuns:
     """A program beside itself in one process, under edits of one axis.
 
-    degree: as the code has it. roots: names that hold degrees. again: statements that rest on them.
+    degree: as the code has it. roots: names that hold degrees. again: statements that rest on them. has_loop:
+    whether the last cell goes over the ranks, so that its names are not those of one of them.
     """
 
     program: Program
     degree: Degree
     roots: list[str]
     again: list[Step]
+    has_loop: bool
 
     @classmethod
     def of(cls, program: Program, degree: Degree, edits: Edits) -> ProofRuns | None:
         """What has to run; None if no name of a degree can be set to 1."""
         roots = [name for name, value in program.before.items() if _is_root(name, value, degree)]
-        in_cell = Names.of(program.tree(program.last)).bound & AXIS.keys()
-        if not roots and not in_cell:
+        setter = _SetDegrees(degree, degree.n)
+        setter.visit(program.tree(program.last))
+        if not roots and not setter.count:
             return None
-        steps = program.steps(set(roots), places(edits))
+        steps = [step for step in program.steps(set(roots), places(edits)) if step[0] != program.last]
         again = []
         for file, number in steps:
             bound = Names.of(program.tree(file).body[number]).bound
             # One that binds the degree would set it back, and one that bound nothing failed when it ran.
             if not bound & set(roots) & AXIS.keys() and bound & program.before.keys():
                 again.append((file, number))
-        return cls(program, degree, roots, again)
+        return cls(program, degree, roots, again, _goes_over_ranks(program.tree(program.last)))
 
     def run(self, edits: Edits, n: int, rank: int, tape: list[torch.Tensor] | None) -> Outcome | str:
         """In a child: the program as a rank of n, or what it raises. n = 1: one process."""
         try:
             return self._run(edits, n, rank, tape)
-        except Stopped as stop:
-            return f"Stopped: {stop}"
         except BaseException as error:
             return f"{type(error).__name__}: {str(error)[:80]}"
 
-    def _put(self, n: int) -> Callable[[str, Held], Held]:
+    def _run(self, edits: Edits, n: int, rank: int, tape: list[torch.Tensor] | None) -> Outcome:
+        program = self.program
+
         def put(name: str, value: Held) -> Held:
             return n if _is_degree(name, value, self.degree) else value
 
-        return put
-
-    def _run(self, edits: Edits, n: int, rank: int, tape: list[torch.Tensor] | None) -> Outcome:
-        program, put = self.program, self._put(n)
         degree, names = self.degree._replace(n=n), program.names
         swap_code(program, edits, rank, degree)
         names.clear()
@@ -165,6 +169,7 @@ class ProofRuns:
                     names[name] = rank
 
         bind()
+        _regroup(self.degree.n, n, rank)
         seen: list[torch.Tensor] = []
 
         def see(value: Held) -> Held:
@@ -174,11 +179,12 @@ class ProofRuns:
         setattr(builtins, SEE, see)
         random.seed(0)
         torch.manual_seed(0)
-        setter = _SetDegrees(put)
+        setter = _SetDegrees(self.degree, n)
         with Draws(tape, rank, self.degree.n if n == 1 else n) as draws:
             for file, number in self.again:
                 body = with_edits_in(program, file, [number], edits, rank, degree)
-                program.execute(file, [setter.visit(statement) for statement in body])
+                with suppress(Exception):  # What failed when it ran fails again.
+                    program.execute(file, [setter.visit(statement) for statement in body])
                 bind()
             count = len(program.tree(program.last).body)
             body = with_edits_in(program, program.last, range(count), edits, rank, degree)
@@ -193,6 +199,18 @@ class ProofRuns:
         # A script's last line prints; then what the failing line made is compared.
         made = _made(body[-1:], names) or seen or _made(body, names)
         return draws.drawn, made
+
+
+def _regroup(ranks: int, n: int, rank: int) -> None:
+    """Of a fake process group, the one that a program of n ranks instead has."""
+    if (world := group_size()) > 1:
+        c10d.destroy_process_group()
+        c10d.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world // ranks * n or 1)
+
+
+def _goes_over_ranks(cell: ast.AST) -> bool:
+    loops = [node for node in ast.walk(cell) if isinstance(node, ast.For | ast.comprehension)]
+    return any(named_degree(node) for loop in loops for node in ast.walk(loop.iter))
 
 
 def _is_degree(name: str, value: Held, degree: Degree) -> bool:
@@ -245,32 +263,30 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def compare_ranks(whole: list[torch.Tensor], ranks: list[list[torch.Tensor]], n: int) -> Compared:
-    """The tensors of some or all of n ranks beside those of one process."""
+    """The tensors of n ranks beside those of one process."""
     if not whole or any(len(made) != len(whole) for made in ranks):
         return Compared(RUNS, "no tensors to compare")
     if any(each.is_meta for each in whole):
         return Compared(RUNS, "tensors without numbers, on which only shapes are tried")
-    every, farthest, words = len(ranks) == n, 0.0, []
+    farthest = 0.0
+    words: list[str] = []
     for one, *parts in zip(whole, *ranks, strict=True):
-        ways = dict(_ways(one, parts, n, every))
+        ways = dict(_ways(one, parts, n))
         size = max(1.0, float(one.to(torch.complex128).abs().amax()) if one.numel() else 0.0)
         near = max(_CLOSE, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else _CLOSE
         fits = [way for way, difference in ways.items() if difference <= near * size]
         if not fits:
-            if every and (excess := _bias(one, parts, near * size)):
+            if excess := _bias(one, parts, near * size):
                 return Compared(BIASED, excess)
-            if not every and parts[0].shape == one.shape:
-                return Compared(RUNS, "too many ranks to add up")
             shape = list(parts[0].shape)
             return Compared(DIFFERS, f"{shape} on a rank is no part of the {list(one.shape)} of one process")
         farthest = max(farthest, ways[fits[0]] / size)
         words.append(fits[0])
-    on = f"on {n} ranks" if every else f"on rank 0 of {n}"
     how = ", ".join(dict.fromkeys(words))
-    return Compared(PROVED, f"equals one process, largest difference {farthest:.0g}, {on}: {how}")
+    return Compared(PROVED, f"equals one process, largest difference {farthest:.0g}, on {n} ranks: {how}")
 
 
-def _ways(one: torch.Tensor, parts: list[torch.Tensor], n: int, every: bool) -> Iterable[tuple[str, float]]:
+def _ways(one: torch.Tensor, parts: list[torch.Tensor], n: int) -> Iterable[tuple[str, float]]:
     """The ways in which ranks' tensors may be one process's, and how far they are from it."""
     shape = list(parts[0].shape)
     for dim in range(one.dim() if one.dim() == len(shape) else 0):
@@ -278,10 +294,11 @@ def _ways(one: torch.Tensor, parts: list[torch.Tensor], n: int, every: bool) -> 
             wholes = one.chunk(n, dim)
             pairs = zip(parts, wholes, strict=False)
             yield f"each rank has its part of dim {dim}", max(apart(part, own) for part, own in pairs)
-            if every and len(wholes) == n:
+            # Code that takes part 0 on every rank computes rank 0's part everywhere.
+            if len(wholes) == n and not any(apart(part, parts[0]) for part in parts):
                 yield f"rank 0 has its part of dim {dim}", apart(parts[0], wholes[0])
     yield "every rank has the same", max(apart(part, one) for part in parts)
-    if every and one.is_floating_point() and all(part.shape == one.shape for part in parts):
+    if one.is_floating_point() and all(part.shape == one.shape for part in parts):
         total = torch.stack(parts).sum(0)
         yield "the ranks add up to it", apart(total, one)
         yield "the mean of the ranks is it", apart(total / n, one)

@@ -51,12 +51,12 @@ def repair(program: Program, error: BaseException, seconds: float = SECONDS) -> 
 
 def repaired(program: Program, search: Attempts, found: Explanation) -> Explanation:
     """The explanation with what the trials of a search say."""
-    facts = search.facts
-    if not search.same or isinstance(facts, str):
+    if not search.same:
+        facts = search.control
         instead = facts if isinstance(facts, str) else f"{facts.kind}: {facts.message}"
         words = f"no edit was tried: run again, the line does not fail as it did: {printable(instead)[:160]}"
         return replace(found, rivals=(*found.rivals, words))
-    if program.frames(search.error) and (refusal := impossible(program, search.error, facts)):
+    if program.frames(search.error) and (refusal := impossible(program, search.error, search.facts)):
         what, reasons = refusal
         return replace(
             found, verdict=SHARDING, reason=what, what=what, diagnoses=(), level=Level.LIKELY, source=reasons
@@ -72,7 +72,7 @@ def impossible(program: Program, error: BaseException, facts: Facts) -> tuple[st
     """Why no edit can be right: a rank would have part of a head. The sentence, and what `check` says."""
     frame, span = program.frames(error)[0]
     names: dict[str, Held] = {**program.names, **frame.f_globals, **frame.f_locals}
-    for name in ("self", *(re.split(r"\W", degree.text)[0] for degree in facts.degrees)):
+    for name in ("self", *(degree.root for degree in facts.degrees)):
         value = names.get(name)
         names = {**names, **(value if type(value) is dict else stored(value))}
     sizes = {FACTS[name]: n for name, n in names.items() if name in FACTS and type(n) is int and n > 0}
@@ -85,10 +85,9 @@ def impossible(program: Program, error: BaseException, facts: Facts) -> tuple[st
             n = sizes.get(fact, 0)
             if degree.axis != "tp" or n % degree.n == 0 or n * head_dim not in widths:
                 continue
-            part = "a part of a" if n > degree.n else f"1/{degree.n // n} of a"
             what = (
-                f"{degree.text} = {degree.n} does not divide {n} {head}s: a rank would have {part} {head}, "
-                "so no edit of this line is right"
+                f"{degree.text} = {degree.n} does not divide {n} {head}s: a rank would have a part of a "
+                f"{head}, so no edit of this line is right"
             )
             return what, tuple(_checked(sizes, degree))
     return None
@@ -113,7 +112,6 @@ class _Words:
     """An explanation of a search that has ended."""
 
     def __init__(self, program: Program, search: Attempts, found: Explanation) -> None:
-        assert isinstance(search.facts, Facts)
         self.program, self.search, self.found, self.facts = program, search, found, search.facts
         usable = [answer for answer in search.answers if answer.state != DIFFERS]
         self.answers = [answer for answer in usable if answer.edits[0].kind != GATHER]
@@ -206,14 +204,14 @@ class _Words:
     def _index(self) -> str:
         """An index of the whole beside this rank's part; "" if the message has none."""
         message = _INDEX.search(self.facts.message)
-        if message is None:
+        if message is None or self.found.live is None:
             return ""
         index = int(message[1])
         named = {name: n for name, n in self.program.names.items() if type(n) is int and name[0] != "_"}
         for degree in self.facts.degrees:
             for name, whole in named.items():
                 part = whole // degree.n
-                if whole % degree.n == 0 and part <= index < whole and part in self.facts.sizes:
+                if whole % degree.n == 0 and part <= index < whole and part in self.found.live.sizes:
                     return (
                         f"{index} counts all of {name} = {whole}, and this rank has {part} of them "
                         f"({degree.text} = {degree.n}): take the rank's first one off, or gather"
@@ -232,6 +230,8 @@ class _Words:
         why = answer.why if answer.state in (RUNS, BIASED) else ""
         if not why:
             why = self.search.one_process or "the line rests on no degree that could be set to 1"
+        if self.search.shapes_only:
+            why = "shapes only"
         if answer.state == BIASED:
             return f"runs; {why}"
         return f"{words}; not proved: {'undecided, ' if undecided else ''}{printable(why)[:200]}"
@@ -252,6 +252,8 @@ class _Words:
             yield f"{plural(self.search.tried, 'edit')} tried, {count} ran; {_NO_EFFECT}"
         else:
             yield "no edit was tried: nothing on this line can be cut, gathered or exchanged"
+        if self.search.shapes_only:
+            yield f"tried on shapes alone: {self.search.shapes_only}"
 
     def _diff(self, answer: Repair) -> Iterable[str]:
         """The lines of the sources that an answer changes: "- old", "+ new"."""

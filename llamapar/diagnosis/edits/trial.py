@@ -5,39 +5,40 @@ An edit that mends this failure and meets the next one goes on with that: a chai
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from .candidates import GATHER
 from .child import Stopped
-from .editing import Edits, places, swap_code, with_edits_in
+from .editing import Edits, places, swap_code, total_cost, with_edits_in
 from .failure import Facts, Failure
 from .program import Program
 
-_REFUSED = re.compile("permission denied|cannot be opened|file too large|code: 13", re.IGNORECASE)
-"""What libraries in C++ and Rust say of it."""
+# EPERM, EBADF, EACCES, EXDEV, EINVAL, EFBIG and ENOTSOCK; then what libraries in C++ and Rust say.
+_REFUSED = re.compile(
+    r"\[errno (1|9|13|18|22|27|88)\]|permission denied|cannot be opened|file too large|code: 13",
+    re.IGNORECASE,
+)
+"""What errors say with which a write outside ends in a child."""
 
 LONGEST_CHAIN = 4
-_OF_A_STOP = frozenset(
-    (errno.EACCES, errno.EPERM, errno.EBADF, errno.EFBIG, errno.EINVAL, errno.ENOTSOCK, errno.EXDEV)
-)
-"""Numbers of errors with which a write outside ends in a child."""
 
 
 def run_on(program: Program, start: int, edits: Edits) -> None:
     """Run the last cell on from a statement; from its beginning where an edit stands before that."""
     swap_code(program, edits)
     body = program.tree(program.last).body
-    again = program.steps(set(), places(edits))
-    line = body[start].lineno if body else 0
-    if again or any(edit.file == program.last and edit.spans[0][0] < line for edit in edits):
+    steps = program.steps(set(), places(edits))
+    again = [step for step in steps if step[0] != program.last]
+    if again or any(number < start for _, number in steps):
         start = 0
         program.names.clear()
         program.names.update(program.before)
     for file, number in again:
-        program.execute(file, with_edits_in(program, file, [number], edits))
+        with suppress(Exception):  # What failed when it ran fails again.
+            program.execute(file, with_edits_in(program, file, [number], edits))
     program.execute(program.last, with_edits_in(program, program.last, range(start, len(body)), edits))
 
 
@@ -78,8 +79,7 @@ def retry(program: Program, facts: Facts, edits: Edits, level: int) -> Trial:
     except Stopped as stop:
         return Trial(True, stop=str(stop))
     except BaseException as error:
-        refused = isinstance(error, OSError) and error.errno in _OF_A_STOP
-        if refused or _REFUSED.search(str(error)):
+        if _REFUSED.search(str(error)):
             return Trial(True, stop="a file would have been changed: stopped before that")
         if not program.frames(error):
             return Trial(False, message=str(error))
@@ -90,8 +90,9 @@ def retry(program: Program, facts: Facts, edits: Edits, level: int) -> Trial:
         message = f"{type(error).__name__}: {error}"
         if back or level >= LONGEST_CHAIN:
             return Trial(False, not back, message)
-        more = [edits for edits in failure.here(3) if edits[0].kind != GATHER]
-        return Trial(False, True, message, more=more)
+        more = [*failure.here(3), *((edit,) for edit in failure.elsewhere()[:3])]
+        more = [edits for edits in more if edits[0].kind != GATHER]
+        return Trial(False, True, message, more=sorted(more, key=total_cost))
     return Trial(True)
 
 
