@@ -27,7 +27,7 @@ const open = async (name) => {
 try {
   console.log(await browser.version());
   await open("explorer.html");
-  await page.waitForSelector(".js-plotly-plot .main-svg");
+  await page.waitForSelector(".lp-map");
   await page.focus("input[data-axis=tp]");
   await page.keyboard.press("ArrowLeft");
   await see(".lp-product", "4 · ");

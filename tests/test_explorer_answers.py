@@ -13,7 +13,7 @@ from llamapar.panels.explorer_panel import Explorer
 from llamapar.panels.slider_steps import steps_of
 from llamapar.panels.state import State
 from llamapar.records.tables import human
-from wire import AT_8K, receive
+from wire import AT_8K, customs, press, receive, unpacked
 
 SMALL: dict[str, Any] = {"tp": 2, "pp": 1, "dp": 2, "gpus": 4, "seq_len": 4096, "zero": 1}
 
@@ -359,6 +359,27 @@ def test_where_the_layout_is_refused_the_reason_stands_in_the_sentence_s_place()
     assert panel.snapshot().summary.startswith("tp=16 does not divide n_kv_heads=8: a rank would need half")
     panel.set(tp=8, rank=10**6)
     assert panel.payload["sentence"] == [("rank=1000000: rank must be a whole number from 0 to 16383.", "")]
+
+
+def test_the_maps_of_the_steps_beside_are_sent_ahead_and_a_rank_of_a_map_is_chosen() -> None:
+    panel = lp.explorer()
+    assert panel.payload["chosen"] == 3  # TP rank of 6,043
+    [ahead] = customs(press(panel, kind="ahead", knob="tp"), "ahead")
+    assert (ahead["seq"], [*ahead["scenes"]]) == (0, ["tp=4", "tp=16"])
+    [after] = customs(press(panel, kind="set", changes={"tp": 16}), "ahead")
+    assert unpacked(panel.payload["figure"]) == ahead["scenes"]["tp=16"]
+    assert (after["seq"], [*after["scenes"]]) == (1, ["tp=8", "tp=32"])
+    panel.set(tp=8, tab="stages")
+    assert receive(panel, kind="look", place=9) is None
+    assert panel.payload["chosen"] == 9
+    assert lp.Layout(**SIZES).coord_of(panel.payload["values"]["rank"]).pp == 9
+    assert receive(panel, kind="look", place=16) is not None
+    panel.set(tab="memory")
+    assert customs(press(panel, kind="ahead", knob="tp"), "ahead") == []
+    assert panel.payload["chosen"] is None
+
+
+SIZES = {"tp": 8, "cp": 16, "pp": 16, "dp": 8}
 
 
 def test_a_slider_s_steps_keep_a_model_whole() -> None:

@@ -37,7 +37,7 @@ with Lab() as lab:
         lap("the notebook is open")
         notebook.run("panel = lp.explorer(")
         panel = notebook.cell("panel = lp.explorer(").locator(".llamapar")
-        panel.locator(".js-plotly-plot .main-svg").first.wait_for()
+        panel.locator(".lp-map").first.wait_for()
         lap("the Explorer is drawn")
         panel.get_by_label("TP, in steps").press("ArrowRight")
         expect(panel.get_by_role("status")).to_contain_text("DP went from")

@@ -57,7 +57,7 @@ def opened(cell: str, height: int) -> Iterator[tuple[Page, Locator]]:
         with lab.open(path, width=1280, height=height) as notebook:
             notebook.run(0)
             panel = notebook.page.locator(".llamapar")
-            panel.locator(".js-plotly-plot .main-svg").first.wait_for()
+            panel.locator(".lp-map").first.wait_for()
             yield notebook.page, panel
 
 

@@ -60,7 +60,7 @@ function drawRemedies(box, { offered, payload, apply }) {
 }
 
 // -- the head ------------------------------------------------------------------------------------
-// One sentence: what the chosen rank works on. Where the layout is refused, the reason and the fixes take its place.
+// What the chosen rank works on; where the layout is refused, why, and what mends it.
 
 const pieces = (sentence) => sentence.map(([text, axis]) => (axis ? make("span", { class: "lp-part", "data-axis": axis }, text) : text));
 
@@ -123,7 +123,7 @@ function render({ model, el }) {
     if (tab === "plan" && data.mode === "markers" && event.points[0].curveNumber === 1) ask({ kind: "adopt", place: pointNumber });
     if (tab === "layer") send({ step: Math.round(Number(y)) });
     if (tab === "pipeline") send({ time: Math.floor(Number(x)) });
-  });
+  }, (place) => ask({ kind: "look", place }));
   const { payload, send, ask, figure, listen } = panel;
   const opened = new Set(); // what the reader unfolded
   const fix = (finding, k) => ask({ kind: "fix", finding, fix: k });
@@ -163,7 +163,17 @@ function render({ model, el }) {
   const saves = ["SVG", "PNG"].map((name) => button(name, { title: "save the picture", onclick: () => figure.save(name.toLowerCase()) }));
   const copying = fold("copy and save", { class: "lp-copy" }, make("div", { class: "lp-line" }, "copy as ", copies, "save the picture as ", saves),
     make("label", { for: line.id }, "This job as a line. Paste one to bring it back."), line, open.node, text);
+  // The kernel sends the maps one step to each side: a step is drawn before its answer comes.
+  let ahead = { scenes: {} };
+  knobs.addEventListener("focusin", ({ target }) => { if (target.dataset.axis) ask({ kind: "ahead", knob: target.dataset.axis }); });
+  knobs.addEventListener("input", ({ target }) => {
+    const { seq, steps } = payload();
+    const name = target.dataset.axis;
+    const scene = ahead.seq === seq && name && ahead.scenes[`${name}=${steps[name][target.value]}`];
+    if (scene) figure.ahead(scene);
+  }, true);
   const showCopied = async (message) => {
+    if (message.kind === "ahead") ahead = message;
     if (message.kind !== "copied") return;
     text.hidden = false;
     text.textContent = message.text;
@@ -225,7 +235,7 @@ function render({ model, el }) {
     if (now.judged) {
       product.textContent = now.status;
       const count = now.findings.length;
-      found.firstChild.textContent = count ? `${count} finding${count > 1 ? "s" : ""}` : "no findings";
+      found.firstChild.textContent = `${count || "no"} finding${count === 1 ? "" : "s"}`;
     }
     rows.Model.firstChild.textContent = `The model: ${preset === "custom" ? "no preset" : preset}`;
     rows.Job.firstChild.textContent = `The job: ${inWords(gpus ?? "all")} GPUs, ${inWords(tokens ?? "?")} tokens`;

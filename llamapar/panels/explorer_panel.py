@@ -27,8 +27,10 @@ from llamapar.figures.plan import Mark
 from llamapar.rules.job_text import as_cli, exported
 from llamapar.rules.report import Report
 
+from .ahead import scenes_ahead
 from .controls import DEFAULTS, EXPLORER, MAIN_TABS, TIMES
 from .line import PLAIN, is_line
+from .maps import MAP_AXES, rank_at
 from .page import MOST_STEPS, Page, nth, source, style
 from .runner import Runner
 from .runs import Run
@@ -63,6 +65,7 @@ class Explorer(Page[State]):
     def __init__(self, **values: Unpack[ExplorerKeywords]) -> None:
         self._runner = Runner(self._report)
         self._searcher = Searcher(self._show_search)
+        self._knob = ""
         self._past: list[State] = []
         self._future: list[State] = []
         self._first = State.opened(Values(values))
@@ -275,11 +278,22 @@ class Explorer(Page[State]):
         plan, now = self._state.outcome.plan, self._runner.now
         if plan and not (now and now.plan == plan):
             (self._runner.start if plan.quick else self._runner.offer)(plan)
+        self._send_ahead()
         question, search = state.outcome.question, self._searcher.now
         if question and not (search and search.question == question):
             self._searcher.start(question)
         elif question and search:
             self._show_search(search)
+
+    def _send_ahead(self) -> None:
+        """Send the maps one step to each side of the slider that the page holds."""
+        steps, state = self.payload["steps"].get(self._knob, []), self._state
+        now = state.values.get(self._knob)
+        if now in steps and state.values["tab"] in MAP_AXES:
+            at = steps.index(now)
+            around = [*steps[max(0, at - 1) : at], *steps[at + 1 : at + 2]]
+            scenes = scenes_ahead(state, {self._knob: around}, lambda each: each.outcome.view)
+            self.send({"kind": "ahead", "seq": self.payload["seq"], "scenes": scenes})
 
     def _marks(self) -> list[Mark]:
         """This layout and the pinned one, marked among those of a search."""
@@ -311,6 +325,12 @@ class Explorer(Page[State]):
             self.adopt(int(content["place"]))
         elif kind == "restore":
             self.restore(str(content["text"]))
+        elif kind == "look" and current:
+            rank = rank_at(self._state.values, self._state.layout(), int(content["place"]))
+            self._show(lambda state: state.change({"rank": rank}))
+        elif kind == "ahead":
+            self._knob = str(content["knob"])
+            self._send_ahead()
         elif kind in STEPS:
             STEPS[kind](self)
         elif kind == "copy" and self.report:

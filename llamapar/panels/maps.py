@@ -6,10 +6,12 @@ Left out: time and the grid of ranks, which are no records, and runs and searche
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
+from llamapar.describe.layout import Layout
 from llamapar.describe.options import Values
 from llamapar.describe.splits import NO_PADDING, Padding
-from llamapar.errors import LayoutError, one_of
+from llamapar.errors import LayoutError, LlamaparError, one_of
 from llamapar.frameworks import split_of
 from llamapar.place import heads, stages, vocab
 from llamapar.place.orders import ORDERS
@@ -54,6 +56,24 @@ def pipeline(report: Report, values: Values) -> Record:
     if values["beside"]:
         shown = first.beside(timeline(one_of("beside", values["beside"], ORDERS)))
     return shown if values["time"] is None else shown.at(min(values["time"], shown.end))
+
+
+MAP_AXES = {"heads": "tp", "vocab": "tp", "sequence": "cp", "stages": "pp"}
+"""A tab with a map → the axis whose ranks stand side by side in it."""
+
+
+def place_on_map(values: Values, layout: Layout) -> int | None:
+    """The chosen rank's place among those of the shown map; None without a map or such a rank."""
+    axis = MAP_AXES.get(values["tab"])
+    with suppress(LlamaparError):  # what is wrong with the rank the sentence says
+        return getattr(layout.coord_of(values["rank"]), axis) if axis else None
+    return None
+
+
+def rank_at(values: Values, layout: Layout, place: int) -> int:
+    """The rank at another place of the shown map, and else placed as the chosen one. Raises LlamaparError."""
+    at = layout.coord_of(values["rank"])._asdict() | {MAP_AXES[values["tab"]]: place}
+    return layout.rank_of(**at)
 
 
 RECORDS: dict[str, Callable[[Report, Values], Record]] = {

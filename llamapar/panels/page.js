@@ -411,12 +411,12 @@ function buildFigure(model, onRank, onPainted, onPick) {
 
 // What every panel has: controls, messages, a line of status, cards, a figure. A panel lays itself out by its
 // own width, so what is asked for its width stands around its columns. `listen` lasts until the view is closed.
-function buildPanel({ model, el }, kind, onRank) {
+function buildPanel({ model, el }, kind, onRank, onPick) {
   const uid = `lp${Math.random().toString(36).slice(2)}`; // one page holds more panels, one model more views
   const payload = () => model.get("payload");
   const { send, ask, note, close } = buildSender(model, uid, () => controls.show(payload()), (on) => columns.classList.toggle("lp-kept", on));
   const controls = buildControls(model.get("schema"), uid, send, (name, text) => ask({ kind: "load", name, text }));
-  const figure = buildFigure(model, onRank, (painted) => { root.dataset.painted = painted; });
+  const figure = buildFigure(model, onRank, (painted) => { root.dataset.painted = painted; }, onPick);
   const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite", tabindex: -1 });
   const cards = make("div", { class: "lp-findings" });
   const main = make("div", { class: "lp-main" });

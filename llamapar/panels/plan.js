@@ -11,17 +11,15 @@ function buildPlan(ask, send) {
   const title = make("span", { class: "lp-title" });
   const far = make("span", { class: "lp-title" });
   const cards = make("div", {});
-  const best = button("Take the fastest", { onclick: () => ask({ kind: "adopt", place: 0 }) });
   const found = make("select", { "aria-label": "a layout that was found, the fastest first" });
   const take = button("Take it", { onclick: () => ask({ kind: "adopt", place: found.selectedIndex }) });
   const listed = make("div", { class: "lp-line" }, found, take);
-  const head = make("div", { class: "lp-search" }, make("div", { class: "lp-line" }, best, again, stop, title),
+  const head = make("div", { class: "lp-search" }, make("div", { class: "lp-line" }, again, stop, title),
     make("div", { class: "lp-line lp-far" }, bar, far), make("div", { class: "lp-why" }, "click a point to take its layout, or choose one:"), listed, cards);
   function draw(planned) {
     const on = planned.state === "running";
     again.disabled = on;
     stop.disabled = !on;
-    best.disabled = !planned.figure;
     const names = planned.figure?.data[1].hovertext.slice(0, LISTED) ?? [];
     listed.hidden = !names.length;
     refill(found, names, () => names.map((name) => make("option", {}, plain(name))));

@@ -24,7 +24,7 @@ LAYERS = (1, 2, *range(4, 161, 4))
 def steps_of(values: Values, base: ModelConfig, view: View | None = None) -> dict[str, list[int]]:
     """The steps of each slider, in order; where a dim stands now is one of them.
 
-    base: the model whose dims stand in for a number that is none. view: the picture, whose cursor may take steps.
+    base: the model whose dims stand in for a number that is none. view: the picture, with its cursor.
     """
     dims = {}
     for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size"):

@@ -35,7 +35,7 @@ from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_JOB, FIRST_MO
 from .fitting import fitted, told
 from .holding import NOTHING, KeptNumbers, also_changed, rank_within, ranks_in_words
 from .line import PLAIN, read_line
-from .maps import RECORDS, padding
+from .maps import RECORDS, padding, place_on_map
 from .runs import RunPlan, card, planned_run
 from .searching import question_of
 from .slider_steps import steps_of
@@ -344,6 +344,7 @@ class State:
             "gave": self.gave,
             "about": job_in_words(report, self.values["job"]) if report else "",
             "sentence": self.sentence,
+            "chosen": place_on_map(self.values, report.job.layout) if report else None,
             "steps": steps_of(self.values, self.base, outcome.view),
             "judged": report is not None,
             "problem": card(problem, DEFAULTS) if problem else None,

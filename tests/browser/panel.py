@@ -50,7 +50,7 @@ SHOWN = """(root) => {
         sentence: text(".lp-sentence"),
         boxes: boxes.map((node) => [node.closest("[data-control]").dataset.control, node.type, shown(node)]),
         tab: all(".lp-tabs:not([hidden]) [aria-selected=true]").slice(-1).map((tab) => tab.dataset.tab),
-        title: root.querySelector(".lp-heading")?.hidden ? "" : text(".lp-name"),
+        title: [...all(".lp-name, .lp-map-says")].find((node) => node.checkVisibility())?.textContent ?? "",
         codes: [...new Set(all(".lp-findings [data-code]").map((card) => card.dataset.code))],
         dimmed: Boolean(root.querySelector(".lp-findings.lp-kept")),
         answers: all(".lp-answers b").map((part) => part.textContent),
@@ -63,7 +63,8 @@ KEPT = """(lambda p, a: {
     "said": [(p["problem"] or {}).get("what", ""), p.get("gave", "")],
     "sentence": "" if p["problem"] else "".join(text for text, _ in p.get("sentence", [])),
     "steps": p.get("steps", {}),
-    "title": ((p["figure"] or {}).get("layout") or {}).get("title", {}).get("text", ""),
+    "title": (p["figure"] or {}).get("says")
+        or (p["figure"] or {}).get("layout", {}).get("title", {}).get("text", ""),
     "codes": [each["code"] for each in p.get("findings", []) if "code" in each],
     "answers": [one["text"] for one in a.get("now", [])],
 })(PANEL.get_state("payload")["payload"], PANEL.get_state().get("answers", {}))"""

@@ -25,7 +25,7 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
     path = tmp_path_factory.mktemp("answers") / "panels.ipynb"
     with lab.open(scratch_notebook(path, OPENED, AGAIN, CLINIC), height=3600) as opened:
         opened.run(0)
-        opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
+        opened.page.locator(".llamapar .lp-map").first.wait_for()
         yield opened
         assert opened.console_errors() == []
 

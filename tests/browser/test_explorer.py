@@ -50,7 +50,7 @@ def notebook(opened: Notebook) -> Iterator[Notebook]:
     opened.page.set_viewport_size({"width": 1280, "height": HEIGHT})
     opened.set_theme("light")
     opened.run(CREATE)
-    opened.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
+    opened.page.locator(".llamapar .lp-map").first.wait_for()
     yield opened
     assert opened.console_errors() == []
 
@@ -60,7 +60,7 @@ def panel_of(notebook: Notebook) -> Locator:
 
 
 def status(notebook: Notebook) -> Locator:
-    return panel_of(notebook).get_by_role("status")
+    return panel_of(notebook).locator(".lp-status")
 
 
 def sentence(notebook: Notebook) -> Locator:
@@ -194,12 +194,33 @@ def test_a_click_on_the_timeline_puts_a_cursor_there(notebook: Notebook) -> None
     expect(panel.locator(".lp-summary").first).to_contain_text("at time")
 
 
+def test_a_press_on_a_map_s_rank_chooses_it_and_a_step_is_drawn_before_its_answer(notebook: Notebook) -> None:
+    panel = panel_of(notebook)
+    ranks = panel.locator(".lp-map [role=button]")
+    expect(ranks).to_have_count(8)
+    ranks.nth(5).click()
+    expect(sentence(notebook)).to_have_text(
+        re.compile("^Rank 6,045 computes")
+    )  # TP rank 3 of 6,043 is 5 there
+    slider = panel.get_by_label("TP, in steps")
+    slider.focus()
+    notebook.page.wait_for_timeout(1500)  # the scenes of the steps beside it come
+    seen = slider.evaluate("""slider => {
+        slider.value = Number(slider.value) + 1;
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+        return document.querySelectorAll(".lp-map [role=button]").length;
+    }""")
+    assert seen == 16
+    expect(sentence(notebook)).to_have_text(re.compile("^tp=16 does not divide"))
+    expect(ranks).to_have_count(16)
+
+
 def test_the_picture_follows_the_window(notebook: Notebook) -> None:
-    plot = panel_of(notebook).locator(".lp-plot .main-svg").first
-    wide = plot.bounding_box()
+    picture = panel_of(notebook).locator(".lp-map").first
+    wide = picture.bounding_box()
     notebook.page.set_viewport_size({"width": 1600, "height": 1000})
     notebook.page.wait_for_function(
-        "(was) => document.querySelector('.lp-plot .main-svg').getBoundingClientRect().width > was + 100",
+        "(was) => document.querySelector('.lp-map').getBoundingClientRect().width > was + 100",
         arg=wide["width"] if wide else 0,
     )
 
@@ -247,7 +268,7 @@ def test_a_number_as_people_write_it_is_understood_and_a_wrong_one_is_kept_and_a
     panel.get_by_label("TP, in steps").press("ArrowLeft")
     expect(told).to_have_count(1)
     expect(status(notebook)).to_contain_text("DP went from 128 to 256")  # what gave, beside what is wrong
-    kept = panel.locator(".lp-figure.lp-kept .main-svg").first
+    kept = panel.locator(".lp-figure.lp-kept .lp-map").first
     expect(kept).to_be_visible()  # dimmed
     notebook.set_theme("dark")  # draws the picture anew
     expect(kept).to_be_visible()
@@ -258,25 +279,17 @@ def test_a_number_as_people_write_it_is_understood_and_a_wrong_one_is_kept_and_a
     expect(panel.locator("[aria-invalid], .lp-kept")).to_have_count(0)
 
 
-def test_one_plotly_however_many_views_and_little_over_the_wire(notebook: Notebook, tmp_path: Path) -> None:
+def test_a_map_needs_no_plotly_and_little_over_the_wire(notebook: Notebook, tmp_path: Path) -> None:
     first = notebook.websocket_bytes()
-    assert first < 8_000_000
+    assert first < 8_000_000  # of several panels and their moves, with one plotly
     notebook.run(CREATE)
-    notebook.page.locator(".llamapar .js-plotly-plot .main-svg").first.wait_for()
+    notebook.page.locator(".llamapar .lp-map").first.wait_for()
     assert notebook.websocket_bytes() - first < 200_000
-    open_tab(panel_of(notebook), "heads")
-    panel_of(notebook).locator(".xtick text").first.wait_for()
     light = notebook.screenshot(tmp_path / "light.png").read_bytes()
     notebook.set_theme("dark")
-    color = "() => getComputedStyle(document.querySelector('.llamapar .xtick text')).fill"
+    color = "() => getComputedStyle(document.querySelector('.llamapar .lp-map text.lane')).fill"
     notebook.page.wait_for_function(f"({color})().match(/\\d+/g).slice(0, 3).every(c => c > 127)")
     assert notebook.screenshot(tmp_path / "dark.png").read_bytes() != light
-    title, note = (
-        panel_of(notebook).first.locator(name).bounding_box() for name in (".lp-name", ".lp-subtitle")
-    )
-    assert title is not None
-    assert note is not None
-    assert note["y"] >= title["y"] + title["height"]
 
 
 # -- its Run tab: a run at each move, a bar and a way out of a long one ----------------------------
@@ -320,7 +333,7 @@ def test_a_move_runs_and_the_genuine_error_stands_in_the_tape(runs: Notebook) ->
     assert box is not None
     assert box["x"] + box["width"] <= 1280
     open_tab(panel_of(runs), "heads")
-    expect(panel_of(runs).locator(".lp-name").first).to_contain_text("tp=16")
+    expect(panel_of(runs).locator(".lp-map-says").first).to_contain_text("TP 16")
     expect(tape).not_to_be_visible()
     expect(panel_of(runs).locator("[data-control=fault]")).not_to_be_visible()
 
@@ -349,4 +362,4 @@ def test_a_long_run_shows_how_far_it_is_and_is_cancelled(
     slider = panel_of(runs).get_by_label("DP, in steps")  # the page still answers
     slider.focus()
     runs.page.keyboard.press("ArrowLeft")
-    expect(panel_of(runs).get_by_role("status")).to_contain_text("The job now has 32 GPUs instead of 64.")
+    expect(status(runs)).to_contain_text("The job now has 32 GPUs instead of 64.")

@@ -135,7 +135,7 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     page.goto(f"{address}index.html")
     assert watched.serious() == []
     page.get_by_role("link", name="I am reading the paper").click()
-    page.locator(".js-plotly-plot .main-svg").first.wait_for(timeout=WAIT)
+    page.locator(".lp-map").first.wait_for(timeout=WAIT)
     slider = page.locator("input[data-axis=tp]").first
     slider.press("ArrowRight")  # before Python is there: it waits
     watched.ready()
@@ -168,7 +168,7 @@ def test_the_page_answers_and_asks_nobody_else(browser: Browser, address: str) -
     page.locator("[data-category] .lp-fix button").first.click(timeout=WAIT)
     opened = page.locator(".lp-opened .lp-explorer [data-control=preset] select")
     expect(opened).to_have_value("llama3-8b", timeout=WAIT)
-    page.locator(".lp-opened .js-plotly-plot .main-svg").first.wait_for(timeout=WAIT)
+    page.locator(".lp-opened .lp-map").first.wait_for(timeout=WAIT)
     assert page.title() != "owned"
     assert page.locator(".llamapar :is(img, script)").count() == 0
     assert watched.serious() == []

@@ -133,7 +133,7 @@ def unfold(panel: Panel, root: Locator, draw: Draw) -> None:
 
 
 PLACE = """(root, [drawn, x, y]) => {
-    const axes = [...root.querySelectorAll(".lp-plot .nsewdrag")]
+    const axes = [...root.querySelectorAll(".lp-plot .nsewdrag, .lp-map[role=group]")]
         .filter((node) => node.getClientRects().length);
     if (!axes.length) return null;
     const one = axes[Math.floor(drawn * axes.length)];
