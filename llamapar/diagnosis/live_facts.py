@@ -94,7 +94,7 @@ class LiveFacts:
     line: of the source; function: with its file, "" for a cell's own lines. numbers: the integers of the
     expression by their source. degrees: numbers of ranks above 1, as far as a mesh, a layout or a name in the
     frames tells. alone: one process, and nothing that is cut or would cut. facts: what else the frame says of
-    model and layout, as keywords of `explain`.
+    model and layout, as keywords of `explain`. outside: that a mesh leaves ranks out, "" if none does.
     """
 
     expression: str
@@ -107,6 +107,7 @@ class LiveFacts:
     facts: Values = field(default_factory=dict)
     degrees: Mapping[str, int] = field(default_factory=dict)
     function: str = ""
+    outside: str = ""
 
     @property
     def sizes(self) -> set[int]:
@@ -179,7 +180,8 @@ def live_facts(error: BaseException) -> LiveFacts | None:
     tensors = tensors or dict(itertools.islice(_tensors(called, nested=True), _MOST))
     numbers = {name: n for name, value in values.items() if (n := _whole(value)) is not None}
     seen = {name: value for frame in code.frames for name, value in _names(frame).items()}
-    mesh = next((m for m in map(mesh_axes, (*tensors.values(), *seen.values(), *_of_self(seen))) if m), {})
+    known = (*tensors.values(), *seen.values(), *_of_self(seen))
+    mesh = next((m for m in map(mesh_axes, known) if m), {})
     facts = _facts(seen, mesh)
     sizes = SizeNames(numbers, seen, facts, mesh)
     operands, cuts = [], []
@@ -195,7 +197,8 @@ def live_facts(error: BaseException) -> LiveFacts | None:
     held = any(DEGREE.search(str(name).lower()) and (_whole(n) or 1) != 1 for name, n in near)
     alone = single and not (cuts or degrees or held or facts.keys() & {"layout"})
     found = tuple(operands), numbers, process, tuple(cuts), alone, facts, degrees
-    return LiveFacts(code.text, code.line, *found, _function(code.frames[-1]))
+    outside = next(filter(None, map(_outside, known)), "")
+    return LiveFacts(code.text, code.line, *found, _function(code.frames[-1]), outside)
 
 
 # -- what a frame names ----------------------------------------------------------------------------
@@ -329,6 +332,22 @@ def _operand(name: str, tensor: Held, sizes: SizeNames) -> tuple[Operand, list[C
     placement = "a slice" if parts else ""
     names = sizes.named(shape, parts)
     return Operand(name, shape, dtype.removeprefix("torch."), placement, names, whole if parts else ()), parts
+
+
+def _outside(value: object) -> str:
+    """That a mesh leaves ranks out: "1·8 = 8 of 16 ranks are in the mesh; rank 15 is in none"."""
+    dist: Held = sys.modules.get("torch.distributed")
+    kind = torch_class("DeviceMesh", "torch.distributed.device_mesh")
+    if kind is None or type(value) is not kind or not dist.is_initialized():
+        return ""
+    # A mesh of one axis has part of the ranks; the mesh that it was taken from has them all.
+    mesh: Held = value
+    root = mesh._get_root_mesh()
+    sizes, world = tuple(root.shape), dist.get_world_size()
+    if math.prod(sizes) >= world:
+        return ""
+    words = f"{'·'.join(map(str, sizes))} = {math.prod(sizes)} of {world} ranks are in the mesh"
+    return words if root.get_coordinate() is not None else f"{words}; rank {dist.get_rank()} is in none"
 
 
 def _process(mesh: Mapping[str, int]) -> tuple[str, bool]:

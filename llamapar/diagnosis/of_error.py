@@ -9,6 +9,7 @@ from llamapar.describe.layout import AXES
 from llamapar.records.equations import Product
 from llamapar.records.frames import failing_code
 
+from .conclusions import concluded
 from .engine import explain_text
 from .explanation import Diagnosis, Explanation
 from .hypothesis import LIKELY, POSSIBLE
@@ -40,7 +41,8 @@ def explain_error(error: BaseException, known: Known) -> Explanation:
         found = replace(found, reason="the error names no sizes that could be compared")
     # The numbers themselves are at hand, so no option and no command asks for them.
     diagnoses = tuple(replace(each, needs=()) for each in found.diagnoses)
-    return _decided(replace(found, diagnoses=diagnoses, next=()), facts, words, known)
+    found = _decided(replace(found, diagnoses=diagnoses, next=()), facts, words, known)
+    return concluded(found, _first(error), facts)
 
 
 def _first(error: BaseException) -> BaseException:
