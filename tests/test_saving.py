@@ -313,7 +313,7 @@ def test_other_files_are_saved_as_they_are(tmp_path: Path) -> None:
     "shown",
     [
         lp.explorer("tiny", tp=2, tab="memory"),
-        lp.clinic("shape '[4, 178, -1, 128]' is invalid for input of size 45568"),
+        lp.live("ranks", tp=2),
     ],
     ids=repr,
 )

@@ -44,7 +44,7 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
     with lab.open(path, height=5200) as opened:
         for cell in range(len(CELLS)):
             opened.run(cell)
-        opened.cell(HEADS).locator(".main-svg").first.wait_for()
+        opened.cell(HEADS).locator(".lp-bands").first.wait_for()
         yield opened
         assert opened.console_errors() == []
 
@@ -70,7 +70,7 @@ def slot(notebook: Notebook, cell: int, row: int, column: int) -> Locator:
 
 def test_a_prediction_wrong_then_right(notebook: Notebook) -> None:
     heads = box(notebook, HEADS)
-    expect(heads.locator(".plotly")).to_contain_text("?")
+    expect(heads.locator(".lp-texts")).to_contain_text("?")
     assert heads.locator(".shapelayer path").count() == 1, "the veil"
     press(notebook, HEADS, "a hint")
     expect(heads.locator(".lp-hints li")).to_have_text(
@@ -84,8 +84,8 @@ def test_a_prediction_wrong_then_right(notebook: Notebook) -> None:
     heads.locator("input").fill("40, 55")
     heads.locator("input").press("Enter")
     expect(says(notebook, HEADS)).to_contain_text("Not quite: you said [40, 55], it is [48, 63].")
-    expect(heads.locator(".plotly")).to_contain_text("you said 40–55")
-    expect(heads.locator(".plotly")).to_contain_text("it is 48–63")
+    expect(heads.locator(".lp-texts")).to_contain_text("you said 40–55")
+    expect(heads.locator(".lp-texts")).to_contain_text("it is 48–63")
     expect(heads.locator(".lp-problem")).to_have_count(0)
     assert heads.locator(".shapelayer path").count() == 2
     heads.locator("input").fill("48–63")
@@ -103,7 +103,7 @@ def test_choices_are_marked_with_what_was_said_and_what_is(notebook: Notebook) -
     expect(box(notebook, LADDER).locator(".lp-choice").nth(1)).to_contain_text(
         "1 1/2 query heads ✕ tp=16 does"
     )
-    expect(box(notebook, TILED).locator(".lp-subtitle")).to_contain_text("14 of 16 ranks")
+    expect(box(notebook, TILED).locator(".lp-map-says")).to_contain_text("14 of 16 ranks")
 
 
 def test_heads_are_dealt_and_a_third_copy_is_refused(notebook: Notebook) -> None:
@@ -120,7 +120,7 @@ def test_heads_are_dealt_and_a_third_copy_is_refused(notebook: Notebook) -> None
     expect(says(notebook, DEAL)).to_contain_text("That is tiled")
     expect(deal.locator("[data-wrong=yes]")).to_have_count(14)
     assert deal.locator(".lp-true td").all_inner_texts() == [str(rank // 2) for rank in range(16)]
-    expect(deal.locator(".lp-subtitle")).to_contain_text("each KV head whole on 2 ranks")
+    expect(deal.locator(".lp-map-says")).to_contain_text("Each KV head is stored on 2 ranks")
 
 
 @pytest.mark.soak
@@ -163,7 +163,7 @@ def test_an_exercise_wrong_a_hint_then_right(notebook: Notebook) -> None:
     task.locator("input").fill("20–23")
     press(notebook, EXERCISE, "check")
     expect(says(notebook, EXERCISE)).to_contain_text("That is it: [20, 21, 22, 23].")
-    expect(task.locator(".lp-figure .main-svg").first).to_be_visible()
+    expect(task.locator(".lp-figure .lp-bands").first).to_be_visible()
     told = notebook.page.evaluate(ASK, "exercises.progress().rows[-1][1:3]")
     assert eval(told)[1].endswith("1 right")
 

@@ -62,7 +62,7 @@ def field(notebook: Notebook, name: str) -> Locator:
 
 
 def title(notebook: Notebook) -> Locator:
-    return clinic(notebook).locator(".lp-name").first
+    return clinic(notebook).locator(".lp-map-says").first
 
 
 def status(notebook: Notebook) -> Locator:
@@ -78,7 +78,7 @@ def test_from_a_traceback_to_a_mended_layout(notebook: Notebook) -> None:
         expect(field(notebook, name)).to_have_attribute("data-origin", "in the text")
     card = clinic(notebook).locator("[data-category=kv_heads_lt_tp]")
     expect(card).to_contain_text("64 = 8·128/16 = half a head")
-    expect(title(notebook)).to_have_text("llama3-8b: query and KV heads over tp=16")
+    expect(title(notebook)).to_contain_text("TP 16 cuts through each of the 8 KV heads.")
     card.get_by_role("button", name="tensor_parallel_degree=8 dp=2").click()
     opened = notebook.page.locator(".lp-opened")
     expect(opened.get_by_role("status")).to_contain_text("8 · 1 · 1 · 2 = 16 GPUs")
@@ -155,7 +155,7 @@ def test_code_fills_box_and_fields_in_every_view(notebook: Notebook) -> None:
     notebook.run(2)
     expect(clinic(notebook).locator("textarea")).to_have_value("embed_tokens.weight is [16064, 8192]")
     expect(field(notebook, "tp")).to_have_attribute("data-origin", "yours")
-    expect(title(notebook)).to_contain_text("vocabulary over tp=8, multiple of 64·tp")
+    expect(title(notebook)).to_contain_text("Each rank holds 16,064 rows of the embedding")
 
 
 def drop(notebook: Notebook, *paths: Path) -> None:

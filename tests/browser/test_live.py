@@ -34,7 +34,7 @@ def notebook(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
     with lab.open(path, height=HEIGHT) as opened:
         for cell in range(len(NAMES)):
             opened.run(cell)
-            opened.cell(cell).locator(".main-svg").first.wait_for()
+            opened.cell(cell).locator(".main-svg, .lp-bands").first.wait_for()
         yield opened
         assert opened.console_errors() == []
 

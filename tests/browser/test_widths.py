@@ -20,7 +20,7 @@ from test_bringing import FILES
 pytestmark = pytest.mark.browser
 
 PANEL = "import llamapar as lp\npanel = lp.explorer('llama3.1-405b', tp=16, pp=16, dp=64)\npanel"
-CELL = "lp.view(lp.heads('llama3.1-405b', {'tp': 16}))"
+CELL = "lp.view(lp.ranks(tp=16, rank=3))"
 LONG_TITLE = "lp.view(lp.memory('llama3.1-405b', {'tp': 8, 'pp': 16, 'dp': 128}, seq_len=8192))"
 CLINIC = "visit = lp.clinic('n_kv_heads (8) must be divisible by tp (16)', model='llama3-70b')\nvisit"
 BRING = f"""from llamapar.configs.reader import settings_of_texts as read
