@@ -7,7 +7,6 @@ answer.
 
     python benchmarks/rank_flows.py --only "%%ranks" --show   # some, with the answers
     python benchmarks/rank_flows.py --measure                 # all of them: writes rank_flows.json
-    python benchmarks/rank_flows.py --page                    # writes docs/accuracy.md
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import contextlib
 import io
 import json
 import os
-import statistics
 import tempfile
 import time
 import tomllib
@@ -35,7 +33,6 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-import _page
 import llamapar as lp
 from llamapar.diagnosis import newest
 from llamapar.execution.result import Result
@@ -170,30 +167,13 @@ def rows() -> list[tuple[str, dict[str, Any]]]:
     return [*(("flow", flow) for flow in flows), *(("plan", plan) for plan in own["plan"])]
 
 
-def tables() -> dict[str, list[str]]:
-    """The table of docs/accuracy.md, of the outcomes as they were measured."""
-    outcomes = json.loads(OUTCOMES.read_text("utf-8"))
-    lines = []
-    for kind, words in (("flow", "modules and cells"), ("plan", "plans with one wrong style")):
-        kinds = [said for of, said, _ in outcomes.values() if of == kind]
-        seconds = [time for of, _, time in outcomes.values() if of == kind]
-        counts = [kinds.count(each) for each in ("right", "open", "wrong")]
-        lines.append([words, len(kinds), *counts, f"{statistics.median(seconds):.1f}"])
-    head = ("what fails on ranks", "cases", "right", "open", "wrong", "seconds, median")
-    return {"rank_flows": _page.table(head, lines)}
-
-
 def main() -> None:
     """As the options ask."""
     asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     asked.add_argument("--only", default="", help="of those whose name begins so")
     asked.add_argument("--show", action="store_true")
     asked.add_argument("--measure", action="store_true")
-    asked.add_argument("--page", action="store_true", help="write docs/accuracy.md")
     given = asked.parse_args()
-    if given.page:
-        _page.write(tables())
-        return
     outcomes: dict[str, tuple[str, str, float]] = {}
     for kind, row in rows():
         if not row["name"].startswith(given.only):

@@ -262,7 +262,7 @@ class LlamaparMagics(Magics):
     @no_var_expand
     @cell_magic
     def ranks(self, line: str, cell: str) -> None:
-        """Run the cell on real ranks: %%ranks tp=4 [cp=2] [timeout=60].
+        """Run the cell on real ranks: %%ranks tp=4 [cp=2] [device=cpu] [timeout=60].
 
         It has `rank`, `world`, `mesh` and `dist`, torch.distributed, ready, and copies of those names of the
         notebook that it reads. What it names stays on the ranks. `ranks.out[3]` is the last value of rank 3.
@@ -272,25 +272,26 @@ class LlamaparMagics(Magics):
         try:
             from llamapar.execution.cell_run import cell_on_ranks  # torch, when it is first asked for
 
-            layout, timeout = _degrees(line)
-            found = cell_on_ranks(cell, layout, notebook, timeout)
+            layout, device, timeout = _degrees(line)
+            found = cell_on_ranks(cell, layout, notebook, device, timeout)
         except LlamaparError as problem:
             raise UsageError(str(problem)) from None
         notebook["ranks"] = self.on_ranks = found
         display(found)
 
 
-def _degrees(line: str) -> tuple[Layout, float]:
-    """The layout and the seconds of "tp=4 cp=2 timeout=60"."""
+def _degrees(line: str) -> tuple[Layout, str, float]:
+    """The layout, the device and the seconds of "tp=4 cp=2 device=cpu timeout=60"."""
     given: Values = {}
     for word in line.split():
         name, equals, value = word.partition("=")
-        if not equals or name not in (*AXES, "timeout"):
-            usage = "%%ranks tp=4 [cp=2] [dp=2] [timeout=60]"
+        if not equals or name not in (*AXES, "timeout", "device"):
+            usage = "%%ranks tp=4 [cp=2] [dp=2] [device=cpu] [timeout=60]"
             raise LlamaparError(f"{word} is no degree", "", [usage], "%%ranks")
-        given[name] = typed_numbers.parse_number(name, value).value
-    timeout = given.pop("timeout", 60)
-    return Layout.of({name: whole(name, n, 1, MAX_DEGREE) for name, n in given.items()}), float(timeout)
+        given[name] = value if name == "device" else typed_numbers.parse_number(name, value).value
+    device, timeout = given.pop("device", "auto"), given.pop("timeout", 60)
+    layout = Layout.of({name: whole(name, n, 1, MAX_DEGREE) for name, n in given.items()})
+    return layout, device, float(timeout)
 
 
 def register(ip: InteractiveShell) -> None:

@@ -20,6 +20,7 @@ SMALLEST = {
     "live_facts": "--only 55",
     "memory_rows": "",
     "paper_memory": "",
+    "rank_flows": "--only w3",
     "recipes": "--small",
     "settings_accuracy": "",
     "table4": "",

@@ -169,6 +169,7 @@ def test_a_rank_that_waits_is_named_with_its_line(shell: Any, capsys: pytest.Cap
     [
         ("tpp=2", "1", "tpp=2 is no degree"),
         ("tp=0", "1", "tp=0"),
+        ("tp=2 device=gpu", "1", "device='gpu' is not known"),
         ("tp=2", "x = (", "line 1 cannot be read"),
         ("tp=65", "1", "65"),
     ],

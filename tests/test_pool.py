@@ -774,16 +774,16 @@ def test_a_module_that_the_server_cannot_import_is_named() -> None:
 def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
     slots = Slots(str(tmp_path / "slots"), 64)
     reader = Slots(str(tmp_path / "slots"), 64)
-    assert reader.read(63) == (0, (), "")
-    slots.write(63, HERE, [1, 63])
-    assert reader.read(63) == (2, (1, 63), HERE)
+    assert reader.read(63) == (0, (), "", 0)
+    slots.write(63, HERE, [1, 63], 7)
+    assert reader.read(63) == (2, (1, 63), HERE, 7)
     slots.write(63, "×" * 500)
-    notes, ranks, text = reader.read(63)
+    notes, ranks, text, _ = reader.read(63)
     assert (notes, ranks) == (4, tuple(range(64)))
     assert set(text) == {"×"}
-    assert reader.read(62) == (0, (), "")
+    assert reader.read(62) == (0, (), "", 0)
     slots.move(63)
-    assert reader.read(63) == (5, ranks, text)
+    assert reader.read(63) == (5, ranks, text, 0)
 
 
 def test_notes_have_their_room_on_the_disk(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 
 from llamapar.describe.layout import AXES
@@ -12,7 +11,7 @@ from llamapar.describe.placement import PARAMETERS
 from llamapar.errors import Choice, LayoutError, LlamaparError, one_of
 from llamapar.records.tables import plural
 from llamapar.spmd import compat
-from llamapar.spmd.setting import Setting, kind
+from llamapar.spmd.setting import kind
 
 from .body import Task, asked_shapes
 from .shrinking import MAX_RANKS, shrink
@@ -80,15 +79,6 @@ def memory_available() -> int:
     return min(known) if known else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-def _halves(setting: Setting) -> Iterator[int]:
-    """seq_len / 2, / 4, … as long as the ranks divide it."""
-    layout, n = setting.layout, setting.seq_len
-    unit = 2 * layout.cp * (layout.tp if layout.sp else 1)
-    while n % (2 * unit) == 0:
-        n //= 2
-        yield n
-
-
 def require_room(task: Task, engine: str) -> None:
     """Raise LayoutError if the machine cannot hold the run, with its need and the sizes that fit."""
     setting, layout = task.setting, task.setting.layout
@@ -103,20 +93,12 @@ def require_room(task: Task, engine: str) -> None:
         what = f"{ranks} ranks would take about {needed:,} bytes; {available:,} are free"
         why = "parameters, gradients, activations and the unsharded reference are all held at once"
 
-    def fits(other: Setting) -> bool:
-        return (
-            other.layout.world <= MAX_RANKS
-            and bytes_needed(replace(task, setting=other), engine) <= available
-        )
-
     choose: list[Choice | str] = []
     sequences = small.layout.dp * setting.micro_batches
     in_small = replace(setting, layout=small.layout, global_batch=sequences)
-    if small.layout != layout and fits(in_small):
+    needed = bytes_needed(replace(task, setting=in_small), engine)
+    if small.layout != layout and small.layout.world <= MAX_RANKS and needed <= available:
         choose.append(Choice.of(**{axis: getattr(small.layout, axis) for axis in AXES}))
-    shorter = next((n for n in _halves(setting) if fits(replace(setting, seq_len=n))), None)
-    if shorter is not None:
-        choose.append(Choice.of(seq_len=shorter))
     if small.model != setting.model:
         choose.append(
             f"lp.shrink(model, layout): head_dim {small.model.head_dim}, dim {small.model.dim}, "

@@ -20,13 +20,17 @@ from .result import Result
 _cells = itertools.count(1)
 
 
-def cell_on_ranks(source: str, layout: Layout, notebook: Mapping[str, object], timeout: float) -> Result:
+def cell_on_ranks(
+    source: str, layout: Layout, notebook: Mapping[str, object], device: str, timeout: float
+) -> Result:
     """Run a notebook's cell on the ranks of a layout. Who waits is printed after 5 s without progress.
+
+    device: "auto", "cpu" or "cuda": where the ranks make their tensors, and where the notebook's arrive.
 
     Raises LlamaparError for a cell that is no Python; RankFailure if ranks die or wait for too long.
     """
     names, refused = copied(read_names(source), notebook)
-    used, backend, _ = choose_device("auto", "processes", layout.world)
+    used, backend, _ = choose_device(device, "processes", layout.world)
     cell = Cell(source, f"<cell on ranks {next(_cells)}>", layout, names)
     # Python's cache of lines goes to the ranks, so that errors there quote them.
     linecache.cache[cell.file] = len(source), None, source.splitlines(keepends=True), cell.file

@@ -14,6 +14,7 @@ import pickle
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType, FrameType, FunctionType
@@ -23,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from llamapar.describe.layout import Layout
 from llamapar.errors import LlamaparError
@@ -186,6 +187,16 @@ def names_given(context: Context, mesh: DeviceMesh) -> dict[str, object]:
     return dict(zip(GIVEN, (context.rank, context.world, mesh, dist, torch), strict=True))
 
 
+@cache
+def receive_on(device: torch.device) -> None:
+    """Let tensors that were on a GPU of the notebook's arrive on this rank's own device."""
+
+    def restored(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+        return storage.to(device=device) if location.startswith("cuda") else None
+
+    torch.serialization.register_package(0, lambda storage: None, restored)  # type: ignore[arg-type]
+
+
 def sent_value(data: bytes, given: Mapping[str, object]) -> object:
     """A value of the notebook, whose functions see the names that are given to the cell."""
     value = pickle.loads(data)
@@ -199,6 +210,7 @@ def run_cell(context: Context, cell: Cell) -> CellReport:
     """Run the cell on this rank. An error carries the report of what came before it."""
     from .engines.processes import mesh_of  # which a page without processes does not have
 
+    receive_on(context.device)
     mesh = mesh_of(cell.layout, context.device.type)
     given = names_given(context, mesh)
     _names.update(given)
@@ -222,7 +234,7 @@ def run_cell(context: Context, cell: Cell) -> CellReport:
     body, last = _parts(cell)
 
     try:
-        with recorder, follower:
+        with recorder, follower, context.device if context.device.type == "cuda" else nullcontext():
             exec(body, _names)
             value = eval(last, _names) if last is not None else None
         text = "" if value is None else repr(value)[:MOST_TEXT]
@@ -234,6 +246,7 @@ def run_cell(context: Context, cell: Cell) -> CellReport:
         kept, _ = copied(own, before)
         vars(error)["cell_report"] = CellReport(recorder.done, None, "", stopped, operands, kept)
         raise
+    value = tree_map_only(Tensor, Tensor.cpu, value)  # The notebook may have no such GPU.
     try:
         dumps(value)
     except Exception:  # it stays on the rank

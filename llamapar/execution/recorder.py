@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -113,7 +114,7 @@ class Recorder(TorchDispatchMode):
         self,
         rank: int = 0,
         world: int = 0,
-        note: Callable[[str, tuple[int, ...] | None], None] | None = None,
+        note: Callable[[str, tuple[int, ...] | None, int], None] | None = None,
         tick: Callable[[], None] | None = None,
         places: Mapping[int, int] | None = None,
         ledger: Ledger | None = None,
@@ -127,6 +128,7 @@ class Recorder(TorchDispatchMode):
         """Names of groups whose axis is known from a mesh → axis."""
         self.note, self.tick = note, tick
         self._last: tuple[str, tuple[int, ...] | None] = "", None
+        self._calls = Counter[tuple[int, ...] | None]()
         self._noted = ""
         self.phase: str | None = None
         """Set to name what follows; None tells forward from backward by itself."""
@@ -253,7 +255,9 @@ class Recorder(TorchDispatchMode):
                     rows = [compat.int_of_rank(n, r) for n in splits]
                     event = _uneven(event, rows, of_group.index(self._place(r)))
                 self._add(r, event)
-        self._set_note(*self._last)
+        text, group_now = self._last
+        self._calls[group_now] += 1
+        self._set_note(text, group_now, self._calls[group_now] if group_now else 0)
 
     def add_send(self, sent: Tensor, layout: Layout, to: int, phase: str) -> None:
         """Record that every rank sends its `sent` to the rank with the same place on PP rank `to`."""
@@ -279,11 +283,11 @@ class Recorder(TorchDispatchMode):
         self._events[first] += self._events[first][since[0] : until[0]]
         self._attention[first] += self._attention[first][since[1] : until[1]]
 
-    def _set_note(self, text: str, group: tuple[int, ...] | None = None) -> None:
+    def _set_note(self, text: str, group: tuple[int, ...] | None = None, call: int = 0) -> None:
         """Write the rank's position for the kernel, if somebody reads it and it has changed."""
-        if self.note is not None and text != self._noted:
+        if self.note is not None and (call or text != self._noted):
             self._noted = text
-            self.note(text, group)
+            self.note(text, group, call)
 
     def __exit__(self, *error: object) -> None:
         self.raised = error[0] is not None

@@ -96,15 +96,21 @@ class Scene:
             where = reply.where
         return f"waiting in {where}" if where else "computing"
 
-    def death(self, last_words: str) -> RankFailure:
-        """The error for ranks that ended; whatever the others raise afterwards is a consequence."""
+    def death(self, last_words: str, at: str) -> RankFailure:
+        """The error for ranks that ended; whatever the others raise afterwards is a consequence.
+
+        at: the line on which the first one aborted; "" where it left none.
+        """
         states = self.states(broken=True)
         first = next(iter(self.ended))
         killed = self.ended[first] == -signal.SIGKILL
         others = _by_state({rank: text for rank, text in states.items() if rank != first})
         why = ["the system kills a process that runs out of memory"] if killed else []
+        what = f"rank {first} {ending(self.ended[first])}"
+        if at:
+            what += f" on {at}" + (f", in {self.notes[first].text}" if self.notes[first].text else "")
         return RankFailure(
-            f"rank {first} {ending(self.ended[first])}",
+            what,
             "; ".join(filter(None, [*why, others])) + ("" if killed else last_words),
             ["smaller sizes", "fewer ranks"] if killed else [],
             states,

@@ -194,7 +194,8 @@ class Pool:
             if len(replies) == len(world) and (not failed or now - failed_at > 2 * POLL):
                 break
             if scene.ended:
-                raise scene.death(self._last_words(next(iter(scene.ended))))
+                first = next(iter(scene.ended))
+                raise scene.death(self._last_words(first), self._written_places().get(first, ""))
             if server.failed:
                 what, choose = "the process that starts the ranks ended", ["run again: a new one is started"]
                 raise RankFailure(what, server.failed, choose, scene.states())
@@ -224,12 +225,19 @@ class Pool:
         """Rank → its current line, for the ranks that report it in time."""
         assert self._server is not None
         self._server.look(self._folder)
-        files = [Path(own_file(self._folder, "stack", rank)) for rank in range(self.spec.world)]
+        files = self._stacks()
         end = time.monotonic() + LOOK
         while time.monotonic() < end and not all(file.exists() and file.stat().st_size for file in files):
             time.sleep(POLL)
         time.sleep(POLL)  # for the last of them to be written to its end
-        found = {rank: file for rank, file in enumerate(files) if file.exists()}
+        return self._written_places()
+
+    def _stacks(self) -> list[Path]:
+        return [Path(own_file(self._folder, "stack", rank)) for rank in range(self.spec.world)]
+
+    def _written_places(self) -> dict[int, str]:
+        """Rank → the line that it wrote down last: when it was asked, or when it aborted."""
+        found = {rank: file for rank, file in enumerate(self._stacks()) if file.exists()}
         return {rank: place(pending_calls(file.read_text(errors="replace"))) for rank, file in found.items()}
 
 

@@ -75,12 +75,14 @@ def receive(source: socket.socket) -> Any:
 class RankStatus(NamedTuple):
     """The position of a rank: `text` ("" while it computes), and the `ranks` it waits with.
 
-    notes: a counter that grows with each note and each sign of progress.
+    notes: a counter that grows with each note and each sign of progress. call: the number of the collective
+    among those of its group, from 1; 0 of anything else.
     """
 
     notes: int
     ranks: tuple[int, ...]
     text: str
+    call: int = 0
 
 
 class Slots:
@@ -90,7 +92,7 @@ class Slots:
     """
 
     SIZE = 256
-    HEAD = struct.Struct("<QQH")
+    HEAD = struct.Struct("<QQQH")
     MOVES = SIZE - WORD.size
 
     def __init__(self, path: str, world: int):
@@ -101,13 +103,13 @@ class Slots:
             self.memory = mmap.mmap(file.fileno(), world * self.SIZE)
         self.world = world
 
-    def write(self, rank: int, text: str, ranks: Iterable[int] | None = None) -> None:
+    def write(self, rank: int, text: str, ranks: Iterable[int] | None = None, call: int = 0) -> None:
         at, data = rank * self.SIZE, text.encode()[: self.MOVES - self.HEAD.size]
         count: int = WORD.unpack_from(self.memory, at)[0]
         mask = sum(1 << r for r in (range(self.world) if ranks is None else set(ranks)))
         WORD.pack_into(self.memory, at, count + 1)  # An odd count means that the note is being written.
         self.memory[at + self.HEAD.size : at + self.HEAD.size + len(data)] = data
-        self.HEAD.pack_into(self.memory, at, count + 1, mask, len(data))
+        self.HEAD.pack_into(self.memory, at, count + 1, mask, call, len(data))
         WORD.pack_into(self.memory, at, count + 2)
 
     def move(self, rank: int) -> None:
@@ -119,11 +121,12 @@ class Slots:
         at, count, moves = rank * self.SIZE, 0, 0
         for _ in range(100):  # A rank that is killed while it writes leaves an odd count for ever.
             data = self.memory[at : at + self.SIZE]
-            count, mask, length = self.HEAD.unpack_from(data)
+            count, mask, call, length = self.HEAD.unpack_from(data)
             moves = WORD.unpack_from(data, self.MOVES)[0]
             if count % 2 == 0 and count == WORD.unpack_from(self.memory, at)[0]:
                 text = data[self.HEAD.size : self.HEAD.size + length].decode(errors="ignore")
-                return RankStatus(count + moves, tuple(r for r in range(self.world) if mask >> r & 1), text)
+                ranks = tuple(r for r in range(self.world) if mask >> r & 1)
+                return RankStatus(count + moves, ranks, text, call)
         return RankStatus(count + moves, (), "")
 
 
@@ -158,6 +161,10 @@ class Spec:
     devices: tuple[int, ...]
 
 
+UNEVEN = ("all_to_all", "gather", "scatter", "send", "recv")
+"""How the notes of collectives begin in which ranks may give tensors of different shapes."""
+
+
 class Context:
     """The facts that a function on a rank receives: its `rank`, the `world`, its torch `device`."""
 
@@ -168,12 +175,23 @@ class Context:
         gpu = f":{spec.devices[rank % len(spec.devices)]}" if spec.devices else ""
         self.device = torch.device(f"{spec.device}{gpu}")
 
-    def note(self, text: str, ranks: Iterable[int] | None = None) -> None:
+    def note(self, text: str, ranks: Iterable[int] | None = None, call: int = 0) -> None:
         """Record that this rank now waits in `text`, with `ranks` (all of them if None); "" when it leaves.
 
         A collective that raises keeps its note: this is how a peer's death is told from an error of the rank.
+        call: see `RankStatus`. Raises LlamaparError if a rank that waits in the same call gives another
+        shape: what the backend makes of that is an abort, or wrong numbers.
         """
-        self._slots.write(self.rank, text, ranks)
+        self._slots.write(self.rank, text, ranks, call)
+        group = tuple(sorted(ranks or ())) if call else ()
+        given = {rank: self._slots.read(rank) for rank in group}
+        same = {rank: one.text for rank, one in given.items() if (one.ranks, one.call) == (group, call)}
+        if len({*same.values()}) > 1 and not text.startswith(UNEVEN):
+            from llamapar.errors import LlamaparError
+            from llamapar.records.trace import grouped, some
+
+            each = "; ".join(f"{some(of)}: {words}" for words, of in grouped(same))
+            raise LlamaparError(f"one collective is given different tensors: {each}")
 
     def moved(self) -> None:
         """Record that this rank made progress, wherever it is."""
@@ -237,6 +255,17 @@ class Reply:
     reusable: bool = True  # whether the process groups that it had are still there
 
 
+MOST_PRINTED = 200
+"""Lines of a rank's output that are kept."""
+
+
+def capped(text: str) -> str:
+    """What was printed; of many lines the first, and how many more there were."""
+    lines = text.splitlines(keepends=True)
+    more = len(lines) - MOST_PRINTED
+    return "".join(lines[:MOST_PRINTED]) + f"… {more:,} more lines\n" if more > 0 else text
+
+
 def replied(context: Context, function: Callable[[], object], capture: bool = True) -> Reply:
     """Call `function` and return its outcome; an error is an answer too.
 
@@ -263,7 +292,7 @@ def replied(context: Context, function: Callable[[], object], capture: bool = Tr
     if capture:
         sys.stderr.flush()
         stderr = os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
-    return Reply(ok, data, error, trace, at, where, printed.getvalue(), stderr)
+    return Reply(ok, data, error, trace, at, where, capped(printed.getvalue()), capped(stderr))
 
 
 STARTING = "the start of the process group"
@@ -324,6 +353,7 @@ def work(rank: int, spec: Spec, folder: str, connection: socket.socket) -> None:
     os.dup2(own, 2)  # below sys.stderr: what C++, loggers of before and child processes write is there too
     os.close(own)
     faulthandler.register(signal.SIGUSR2, stack, all_threads=False)
+    faulthandler.enable(stack, all_threads=False)  # What aborts in C++ leaves its line there, too.
     context = Context(rank, spec, Slots(os.path.join(folder, "slots"), spec.world))
     send(connection, replied(context, lambda: join(context, spec, folder)))
     from llamapar.spmd.compat import process_groups

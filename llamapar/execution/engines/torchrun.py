@@ -142,9 +142,9 @@ class _OwnNote(Slots):
     def __init__(self, world: int) -> None:
         self.world, self.now, self.moves = world, RankStatus(0, (), ""), 0
 
-    def write(self, rank: int, text: str, ranks: Iterable[int] | None = None) -> None:
+    def write(self, rank: int, text: str, ranks: Iterable[int] | None = None, call: int = 0) -> None:
         group = tuple(range(self.world) if ranks is None else ranks)
-        self.now = RankStatus(self.now.notes + 1, group, text)
+        self.now = RankStatus(self.now.notes + 1, group, text, call)
 
     def move(self, rank: int) -> None:
         self.moves += 1
