@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llamapar.records.frames import is_exactly, tensor_shape, torch_class
+from llamapar.records.frames import Held, is_exactly, tensor_shape, torch_class
 
 from .explanation import Explanation
 from .hypothesis import LIKELY
@@ -74,7 +74,8 @@ def _of_embedding(error: BaseException) -> tuple[int, int]:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     names = trace.tb_frame.f_locals if trace is not None else {}
-    ids, shape = names.get("input"), tensor_shape(names.get("weight"))
+    ids: Held = names.get("input")
+    shape = tensor_shape(names.get("weight"))
     name = trace.tb_frame.f_code.co_name if trace is not None else ""
     tensor = torch_class("Tensor")
     if name != "embedding" or not is_exactly(ids, tensor) or not shape:
