@@ -161,7 +161,6 @@ WORKED_OUT: dict[str, object] = {
     "what uint32 holds of the file": 235_530_158_080 % 2**32,
     # 12_shape_clinic
     # the count, and the degree that divides it
-    "How many facts must you add to that line before it has one cause?": 2,
     # 1,024 columns of K over 16 ranks
     "K of 8,192 tokens, in heads of 128: which size does the message call invalid?": 8192 * 1024 // 16,
     # d names two models' vocabularies

@@ -28,23 +28,6 @@ WILD = {
 """The eight messages from the wild."""
 
 
-def _facts_to_add() -> Item:
-    return Item(
-        "How many facts must you add to that line before it has one cause?",
-        len(lp.explain("ZeroDivisionError: integer division or modulo by zero").needs),
-        unit="facts",
-        hints=(
-            "Some count of the model was divided by the number of ranks that share it, and came out as 0.",
-            "The line says neither which count it was, nor how many ranks there were.",
-        ),
-        slips=(
-            (0, "No number of the model stands in it, and many counts can come out as 0."),
-            (1, "A count is 0 for every degree above it, and at a given degree every count below it is."),
-        ),
-        why="The count, here that of KV heads, and the degree that divides it.",
-    )
-
-
 @cache
 def _named_size() -> Item:
     stopped = lp.tape("attention", "llama3-8b", {"tp": 16}, seq_len=8192).errors[0]
@@ -123,7 +106,6 @@ def _columns() -> Item:
 
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {
-    "How many facts must you add to that line before it has one cause?": _facts_to_add,
     "K of 8,192 tokens, in heads of 128: which size does the message call invalid?": _named_size,
     "Which of the eight was caused by another model's configuration, and not by a layout?": _other_model,
 }

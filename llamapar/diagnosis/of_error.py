@@ -38,7 +38,7 @@ def explain_error(error: BaseException, known: Known) -> Explanation:
             used = ", ".join(f"{name}={getattr(n, 'name', n)}" for name, n in facts.facts.items())
             found = replace(better, source=(f"the failing frame: {used}",))
     if not found.diagnoses:
-        found = replace(found, reason="the error names no sizes that could be compared")
+        found = replace(found, reason="the words of the error decide nothing")
     # The numbers themselves are at hand, so no option and no command asks for them.
     diagnoses = tuple(replace(each, needs=()) for each in found.diagnoses)
     found = _decided(replace(found, diagnoses=diagnoses, next=()), facts, words, known)
