@@ -99,6 +99,9 @@ def tables() -> dict[str, list[str]]:
         counts = [kinds.count(kind) for kind in KINDS]
         median, longest = statistics.median(times), max(times[1:])
         rows.append([label, len(outcomes), *counts, f"{median:.1f}", f"{longest:.1f}"])
+    programs = json.loads(FLOWS.with_name("live_facts.json").read_text("utf-8"))["edits"]
+    kinds = list(programs.values())
+    rows.append(["programs above", len(kinds), *(kinds.count(kind) for kind in KINDS), "", ""])
     head = ("measured", "flows", *KINDS, "median s", "longest")
     return {"cell_flows": _page.table(head, rows)}
 

@@ -8,6 +8,7 @@ verdict is right, open or wrong.
 
     python benchmarks/live_facts.py --only 55   # some programs, with what is not as it is in truth
     python benchmarks/live_facts.py --measure   # all of them: writes live_facts.json
+    python benchmarks/live_facts.py --edits     # their edits, too: the same file
     python benchmarks/live_facts.py --page      # writes docs/accuracy.md
 """
 
@@ -22,21 +23,30 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import _page
 
 CELLS = Path(__file__).resolve().parent / "failing_cells"
 OUTCOMES = Path(__file__).with_suffix(".json")
+EDIT_SECONDS = 10.0
+"""For all trials of a program, which starts anew with each: more than the usual three."""
 Truth = dict[str, object]
 
 
-def answer(path: str) -> None:
-    """Run a program, and print what `lp.explain` says of its error as JSON."""
+def answer(path: str, edits: bool) -> None:
+    """Run a program, and print what `lp.explain`, or `llamapar debug`, says of its error as JSON."""
     import llamapar as lp
 
     try:
         runpy.run_path(path, run_name="__main__")
     except Exception as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename != path:
+            trace = trace.tb_next
+        if edits:
+            print(json.dumps(lp.debug(error.with_traceback(trace), seconds=EDIT_SECONDS).as_dict()))
+            return
         found = lp.explain(error)
         assert found.live is not None
         rows = []
@@ -100,6 +110,34 @@ def wrong(truth: dict[str, Truth], live: dict[str, object]) -> list[str]:
     return found + [f"process {live['process']}"] * (not str(live["process"]).startswith(said))
 
 
+def asked(name: str, *options: str) -> dict[str, Any]:
+    """What a program's own process answers."""
+    command = [sys.executable, __file__, *options, "--of", str(CELLS / f"{name}.py")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def edits(only: str) -> dict[str, str]:
+    """Program → whether its first edit is the true one, another that is not called proved, none, or wrong."""
+    truths = tomllib.loads((CELLS / "truth.toml").read_text())
+    due = tomllib.loads((CELLS / "edits.toml").read_text())
+    found = {}
+    for name in [name for name in truths if name.startswith(only)]:
+        said = asked(name, "--edits")
+        added = " ".join(line for line in said["edit"] if line.startswith("+ ")).replace("'", '"')
+        true = name in due and any(text in added for text in due[name].split(" || "))
+        proved = any(line.startswith("proved") for line in said["proof"])
+        against = said["verdict"] == ("not_sharding" if truths[name]["sharding"] else "sharding")
+        found[name] = "undecided" if added else "none"
+        if against or (proved and not true):
+            found[name] = "wrong"
+        elif true and not said["what"].startswith("Undecided"):
+            found[name] = "right"
+        print(f"{name:<28} {found[name]:<10} {said['what'][:90]}", *said["edit"], *said["proof"], flush=True)
+    return found
+
+
 def measured(only: str) -> dict[str, tuple[bool, str]]:
     """Program → whether its facts are right, and how its verdict is. only: the beginning of a name."""
     truths = tomllib.loads((CELLS / "truth.toml").read_text())
@@ -107,13 +145,7 @@ def measured(only: str) -> dict[str, tuple[bool, str]]:
     for name, truth in truths.items():
         if not name.startswith(only):
             continue
-        ran = subprocess.run(
-            [sys.executable, __file__, "--of", str(CELLS / f"{name}.py")],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        told = json.loads(ran.stdout.splitlines()[-1])
+        told = asked(name)
         faults = wrong(truth, told["live"])
         due = "sharding" if truth["sharding"] else "not_sharding"
         found[name] = not faults, {due: "right", "unknown": "open"}.get(told["verdict"], "wrong")
@@ -124,7 +156,9 @@ def measured(only: str) -> dict[str, tuple[bool, str]]:
 def tables() -> dict[str, list[str]]:
     """The table of docs/accuracy.md, of the outcomes as they were measured."""
     rows = []
-    for when, outcomes in json.loads(OUTCOMES.read_text()).items():
+    known = json.loads(OUTCOMES.read_text())
+    known.pop("edits")  # benchmarks/cell_flows.py shows them beside its own.
+    for when, outcomes in known.items():
         verdicts = [verdict for _, verdict in outcomes.values()]
         counts = [verdicts.count(verdict) for verdict in ("right", "open", "wrong")]
         rows.append([when, len(outcomes), sum(facts for facts, _ in outcomes.values()), *counts])
@@ -134,16 +168,22 @@ def tables() -> dict[str, list[str]]:
 
 def main() -> None:
     """As the options ask."""
-    asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    asked.add_argument("--only", default="", help="of programs whose name begins so")
-    asked.add_argument("--measure", action="store_true", help="of all programs: write live_facts.json")
-    asked.add_argument("--page", action="store_true", help="write docs/accuracy.md")
-    asked.add_argument("--of", help=argparse.SUPPRESS)
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default="", help="of programs whose name begins so")
+    parser.add_argument("--measure", action="store_true", help="of all programs: write live_facts.json")
+    parser.add_argument("--edits", action="store_true", help="which edits repair them")
+    parser.add_argument("--page", action="store_true", help="write docs/accuracy.md")
+    parser.add_argument("--of", help=argparse.SUPPRESS)
+    given = parser.parse_args()
     if given.of:
-        answer(given.of)
+        answer(given.of, given.edits)
     elif given.page:
         _page.write(tables())
+    elif given.edits:
+        by_program = edits(given.only)
+        if not given.only:
+            outcomes = json.loads(OUTCOMES.read_text()) | {"edits": by_program}
+            OUTCOMES.write_text(json.dumps(outcomes, indent=1) + "\n")
     else:
         found = measured("" if given.measure else given.only)
         if given.measure:

@@ -19,7 +19,7 @@ from llamapar.records.frames import Held
 
 from .candidates import CUTS, SLIP
 from .child import on_fakes, run_apart, without_numbers
-from .degrees import RATIO, Degree
+from .degrees import RATIO, Degree, group_size
 from .editing import Edits, spans_of, total_cost
 from .failure import Facts
 from .program import Program
@@ -232,9 +232,10 @@ class Attempts:
                 return Compared(RUNS, "a rank draws other random numbers than one process")
             ranks.append(made)
         verdict = compare_ranks(whole, ranks, n)
-        if verdict.state == DIFFERS and (comparison.has_loop or degree.axis == "dp"):
-            # A sampler deals a batch in turn, and a cell may go over the ranks itself.
-            return Compared(RUNS, "other numbers than one process, whose parts may be dealt otherwise")
+        # A sampler deals a batch in turn, a cell may go over its ranks, and a fake group adds up nothing.
+        dealt = comparison.has_loop or degree.axis == "dp" or group_size() > 1
+        if verdict.state == DIFFERS and dealt:
+            return Compared(RUNS, "other numbers than one process, which may be dealt or added up otherwise")
         return verdict
 
     def _outcomes(
