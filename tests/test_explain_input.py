@@ -352,8 +352,8 @@ def test_a_rank_s_target_is_not_divided_by_another_rank_s_size() -> None:
     first, second = RESHAPED.format(1024, 1024 * 8 * 128), RESHAPED.format(512, 512 * 8 * 128)
     told = lp.explain(paste(first, second))
     assert told.ranks == (0, 1)
-    assert told.best.cause.startswith("8 heads of 128 are read as 32")
-    assert told.best.equations == ("1048576 = 1024·8·128", "32/8 = 4")
+    assert told.best.cause.startswith("8 heads or rows are read as 32")
+    assert told.best.equations == ("4194304/1048576 = 4",)
 
 
 @pytest.mark.parametrize(
@@ -365,8 +365,6 @@ def test_a_rank_s_target_is_not_divided_by_another_rank_s_size() -> None:
 )
 def test_a_share_of_another_size_makes_a_degree_surer(third: str, level: Level) -> None:
     told = lp.explain(paste(MEET.format(18, 52, 2), third))
-    no_share = lp.explain(paste(MEET.format(18, 52, 2), MEET.format(11, 52, 2)))
-    assert "tp=3" not in str(no_share)
     assert told.best.cause == "18 and 52 are shares of size 52 over tp=3, which does not divide"
     assert told.best.level is level
 
@@ -376,7 +374,7 @@ def test_ranks_of_a_log_are_read_apart() -> None:
     both = traceback(0, "k = k.view(shape)", first), traceback(1, "v = v.view(shape)", second)
     told = lp.explain("\n".join(row for pair in zip(*both, strict=True) for row in pair))
     assert told.ranks == (0, 1)
-    assert told.best.equations == ("1048576 = 1024·8·128", "32/8 = 4")
+    assert told.best.equations == ("4194304/1048576 = 4",)
     assert str(told.best.level) == "likely"
 
 

@@ -193,20 +193,6 @@ def assumed(small: int, big: int, known: Known) -> Iterator[SizeCut]:
             return
 
 
-_UNITS = (1, 64, 96, 128, 256)
-"""Columns that are not parted: one, or those of a head."""
-
-
-def relates(small: int, big: int, known: Known) -> bool:
-    """Whether some degree converts one size into the other, with heads kept whole or split."""
-    for unit in (unit for unit in _UNITS if small % unit == big % unit == 0):
-        part, whole = small // unit, big // unit
-        tried = {known.get("tp") or 0, whole // part, -(-whole // part)} - {0, 1}
-        if any(part in on_a_rank(whole, k) for k in tried if k <= _MOST):
-            return True
-    return False
-
-
 _MOST = 64
 """A degree, at most, that is thought of where none is known."""
 

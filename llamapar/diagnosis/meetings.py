@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 
 from llamapar.records.equations import Comparison
 
-from .cuts import cuts, quantised_groups
 from .known import Known
 from .observations import LABELS, Matmul, Pair, ViewCall
 from .reading import Reading, Shape
@@ -74,22 +72,12 @@ class DifferingSizes:
         """The pairs of sizes that should be equal; for a view or labels, each dim is tried."""
         o, known = self.o, self.known
         if isinstance(o, ViewCall):
-            return list(_of_open_view(o, known) if o.target.count(-1) == 1 else _of_view(o, known))
+            return list(_of_view(o, known))
         if self.name != LABELS:
             return [(self.a, self.b)]
         # One dim contains the batch and its tokens.
         samples = range(1, BATCH + 1 if known.get("seq_len") else 0)
         return [(self.a // n, self.b // n) for n in samples if self.a % n == self.b % n == 0]
-
-
-def _of_open_view(o: ViewCall, known: Known) -> Iterator[tuple[int, int]]:
-    """The size of a shard in a view whose target dims do not divide the tensor."""
-    every = [*cuts(known), *quantised_groups(known)]
-    there = sorted(n for n in {n for cut in every for n in (*cut.shares, cut.whole)} if o.numel % n == 0)
-    for first, last in combinations(range(len(o.target) + 1), 2):
-        asked = math.prod(o.target[first:last])
-        if last - first < 3 and asked > 1 and o.numel % asked and asked != known.get("head_dim"):
-            yield from ((size, asked) for size in there if size != asked)
 
 
 def _of_view(o: ViewCall, known: Known) -> Iterator[tuple[int, int]]:

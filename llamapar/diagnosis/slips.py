@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from llamapar.records.equations import Comparison, Product, Quotient
 
-from .cuts import HEADS, SizeCut, assumed, cuts, given_as, quantised_groups, relates, uneven, widths
+from .cuts import HEADS, SizeCut, assumed, cuts, given_as, quantised_groups, uneven, widths
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, Hypothesis, Level, found
 from .known import Known
 from .meetings import BATCH, DifferingSizes
@@ -172,9 +172,6 @@ def as_queries(it: DifferingSizes) -> Found:
 
 # -- by cuts that are assumed ----------------------------------------------------------------------
 
-_NEAR, _WIDEST = 1024, 2**21
-"""Of a degree, so that parts of one size are nearer; of a dim, and not the number of a weight's elements."""
-
 
 def assumed_cut(it: DifferingSizes) -> Found:
     """Two lengths of a sequence, or two widths, one of which may be a shard of the other."""
@@ -189,7 +186,7 @@ def assumed_cut(it: DifferingSizes) -> Found:
         cause = "parts of a sequence that the ranks do not divide, or two sequences"
         yield found("seq_not_divisible", POSSIBLE, f"{it.a} and {it.b}: {cause}", it.both, parallel=None)
     else:
-        yield from list(_shares(it)) or _unrelated(it)
+        yield from _shares(it)
 
 
 def _shares(it: DifferingSizes) -> Found:
@@ -201,18 +198,6 @@ def _shares(it: DifferingSizes) -> Found:
         maybe = bool(rows or dealt or whole or _SHARDS.search(it.r.low))
         level = LIKELY if rows and it.name else POSSIBLE
         yield from _uneven(cut, it.a, it.b, level if maybe else WEAK, parallel=maybe or None)
-
-
-def _unrelated(it: DifferingSizes) -> Found:
-    """No degree converts one of the two sizes into the other.
-
-    Uneven shards of one width differ by less than the degree, so distant sizes are no such pair either.
-    """
-    small, big = it.small, it.big
-    near = big - small < min(_NEAR, small)
-    if not (_SHARDS.search(it.r.low) or near or big > _WIDEST or relates(small, big, it.known)):
-        cause = f"no usual degree cuts {big} into {small}, nor one width into both: no cut relates them"
-        yield found("other", POSSIBLE, cause, Quotient(big, small), parallel=False, needs="model, layout")
 
 
 # -- the known numbers alone -----------------------------------------------------------------------

@@ -62,7 +62,9 @@ def _torn(it: DifferingSizes, o: ViewCall) -> Found:
         share = "half a head" if 2 * width == unit else f"{width / unit:.4g} heads"
         cause = f"a rank holds {width} columns, {share} of {unit}: {of}"
         group = [Stated(f"{unit} = ({repeats} + 2)·{last}")] if repeats else []
-        end = "" if repeats or cut.whole % tp else f" = {share}"
+        end = "" if repeats else f" = {share}"
+        if cut.whole % tp:
+            end = " rounded"
         numbers = (at, *group, Stated(f"{width} = {n}·{unit}/{tp}{end}"))
         level = LIKELY if sure else POSSIBLE
         yield found(cut.category, level, cause, *numbers, facts={"tp": tp, cut.fact: n})
