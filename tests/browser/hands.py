@@ -57,7 +57,7 @@ LIVE = """panel => {
 
 def live_agrees(notebook: Notebook, panel: Locator, name: str) -> bool:
     """The code, the rungs, the chosen one, and the picture's title. name: of the panel, in the kernel."""
-    layout = f"{name}.snapshot().spec['layout']"
+    layout = f"{name}.snapshot().spec.get('layout', {{}})"
     code, values, chosen, said = kernel(
         notebook,
         f"[{name}.code, [str(r['value']) for r in {name}.ladder], {name}._state.rung.name, "

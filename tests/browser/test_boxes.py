@@ -71,7 +71,7 @@ def slot(notebook: Notebook, cell: int, row: int, column: int) -> Locator:
 def test_a_prediction_wrong_then_right(notebook: Notebook) -> None:
     heads = box(notebook, HEADS)
     expect(heads.locator(".lp-texts")).to_contain_text("?")
-    assert heads.locator(".shapelayer path").count() == 1, "the veil"
+    assert heads.locator(".lp-bands .veil").count() == 1, "the veil"
     press(notebook, HEADS, "a hint")
     expect(heads.locator(".lp-hints li")).to_have_text(
         "128 query heads are dealt to 8 ranks in order, the same number to each."
@@ -87,7 +87,7 @@ def test_a_prediction_wrong_then_right(notebook: Notebook) -> None:
     expect(heads.locator(".lp-texts")).to_contain_text("you said 40–55")
     expect(heads.locator(".lp-texts")).to_contain_text("it is 48–63")
     expect(heads.locator(".lp-problem")).to_have_count(0)
-    assert heads.locator(".shapelayer path").count() == 2
+    assert heads.locator(".lp-bands :is(.truth, .guess)").count() == 2
     heads.locator("input").fill("48–63")
     press(notebook, HEADS, "check")
     expect(says(notebook, HEADS)).to_contain_text("That is it: [48, 63]. Your first guess was [40, 55].")
