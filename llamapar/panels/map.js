@@ -53,7 +53,7 @@ function drawMap(root, first, { duration = SLIDE, pick = () => {}, rank = 0 } = 
   let frame = 0;
   let chosen = rank;
   let looked = null; // the rank that is pointed at
-  const wide = () => (node.clientWidth || UNSEEN) - GUTTER;
+  const wide = () => Math.max(1, (node.clientWidth || UNSEEN) - GUTTER);
 
   // -- motion --
 

@@ -170,7 +170,9 @@ def test_a_narrow_window_shows_the_picture_with_what_is_moved_most(notebook: Not
 
 MOVED = """root => {
     window.moved = [];
-    new PerformanceObserver(list => window.moved.push(...list.getEntries().map(one => one.value)))
+    const ours = ({ sources }) => sources.map(({ node }) => node).filter(node => root.contains(node));
+    const told = node => node.className?.baseVal ?? node.className ?? node.nodeName;
+    new PerformanceObserver(list => window.moved.push(...list.getEntries().flatMap(ours).map(told)))
         .observe({ type: "layout-shift", buffered: false });
     const figure = root.querySelector(".lp-figure");
     const box = () => ["x", "y", "width", "height"].map(side => figure.getBoundingClientRect()[side]);
