@@ -12,14 +12,10 @@ import shlex
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 
-from llamapar.describe.layout import AXES
-from llamapar.describe.options import Values
-from llamapar.errors import printable
 from llamapar.records.frames import Held
 from llamapar.records.trace import some
 
@@ -34,9 +30,6 @@ _TELLS = 0.5
 _KEY, _PAUSE = "llamapar/failed/{}", 0.05
 _OPERANDS = 4
 """Operands that are listed."""
-
-_MESSAGE = 160
-"""Characters of a message in the command that goes on."""
 
 
 def watch_errors(explained: Callable[[BaseException], Explanation] | None = None) -> None:
@@ -88,7 +81,9 @@ def report(
                 return []
             who = f"llamapar: rank {rank}"
     few = replace(found.live, operands=operands)
-    told = replace(found, live=few, next=(*found.next, _next(error, found)))
+    told = replace(found, live=few)
+    if explained is None and not failed:  # Beside other ranks no edit can be tried.
+        told = replace(told, next=(shlex.join(["llamapar", "debug", *sys.argv]),))
     return [who, *str(told).splitlines()]
 
 
@@ -122,11 +117,3 @@ def _ask(found: dict[int, list[str]], rank: int, world: int) -> None:
             time.sleep(_PAUSE)
     except Exception:  # The process that holds the store may have ended: then this rank speaks for itself.
         return
-
-
-def _next(error: BaseException, found: Explanation) -> str:
-    """The command that goes on from here."""
-    words = printable("".join(traceback.format_exception_only(error)).strip().splitlines()[0])[:_MESSAGE]
-    facts: Values = found.live.facts if found.live is not None else {}
-    known = [word for axis in AXES if axis in facts for word in (f"--{axis}", str(facts[axis]))]
-    return shlex.join(["llamapar", "explain", words, *known])
