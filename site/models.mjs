@@ -31,6 +31,15 @@ class Model {
   on(event, hear) { (this.heard[event] ??= new Set()).add(hear); }
   off(event, hear) { this.heard[event]?.delete(hear); }
   emit(event, ...rest) { for (const hear of [...(this.heard[event] ?? [])]) hear(...rest); }
+  set(name, value) {
+    if (this.state[name] === value) return;
+    this.unsaved = { ...this.unsaved, [name]: value };
+    this.take({ [name]: value });
+  }
+  save_changes() {
+    if (this.unsaved) tell({ to: this.id, state: this.unsaved });
+    this.unsaved = null;
+  }
   send(content) { tell({ to: this.id, content }); }
   take(state) {
     const changed = Object.keys(state).filter((name) => JSON.stringify(state[name]) !== JSON.stringify(this.state[name]));

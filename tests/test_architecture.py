@@ -35,7 +35,7 @@ CORE: dict[str, frozenset[str]] = {
     "programs": frozenset({"torch"}),
     "execution": frozenset({"torch", "cloudpickle"}),
     "figures": frozenset({"plotly"}),
-    "panels": frozenset({"anywidget", "traitlets"}),
+    "panels": frozenset({"anywidget", "ipywidgets", "traitlets"}),
     "cli": frozenset(),
     "jupyter": frozenset({"IPython"}),
     "__main__": frozenset(),

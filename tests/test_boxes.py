@@ -22,7 +22,7 @@ from llamapar.course.boxes import Item, box
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
 from llamapar.course.questions import QUESTIONS, Quiz
 from llamapar.course.veils import covered, veiled
-from llamapar.panels.box_panel import Box, scale
+from llamapar.panels.box_panel import Box
 from llamapar.panels.page import for_browser
 from truths import WORKED_OUT
 from wire import press, receive
@@ -362,18 +362,6 @@ def test_a_record_that_nobody_can_judge_is_shown_after_a_guess() -> None:
     assert panel.payload["verdict"]["right"] is None
     assert panel.payload["verdict"]["says"] == "You said three <b>. Compare for yourself."
     assert panel.payload["summary"] == str(record)
-
-
-def test_a_scale_has_both_and_is_logarithmic_where_they_are_far_apart() -> None:
-    assert scale(16, 24) == {"guess": 0.5797, "truth": 0.8696, "log": False}
-    far = scale(500, 8192)
-    assert far is not None
-    assert far["log"] is True
-    assert scale(0, 8192) == {"guess": 0.0, "truth": 0.8696, "log": False}
-    assert scale(-4, 8) == {"guess": 0.0, "truth": 0.8696, "log": False}
-    assert scale(0, 0) == {"guess": 0.0, "truth": 0.0, "log": False}
-    for guess in (True, None, "8", [1], float("inf")):
-        assert scale(guess, 8) is None
 
 
 def test_a_message_that_no_page_sends_changes_nothing() -> None:

@@ -32,9 +32,9 @@ def said(panel: Any, kind: str) -> list[str]:
 def test_files_fill_model_layout_and_job() -> None:
     panel = lp.explorer(micro_batches=7, kv_replication=True, zero=1)
     assert receive(panel, kind="settings", files=FILES) is None
-    assert panel.model == lp.PRESETS["llama3-70b"]
+    assert panel.job.model == lp.PRESETS["llama3-70b"]
     assert panel.payload["values"]["preset"] == "llama3-70b"
-    assert panel.layout.world == panel.payload["values"]["gpus"] == 64
+    assert panel.job.layout.world == panel.payload["values"]["gpus"] == 64
     assert panel.report.judge.name == "torchtitan"
     assert panel.payload["values"]["kv_replication"] is False
     assert ["tp", "8", "train.toml:8 parallelism.tensor_parallel_degree"] in panel.told["rows"]
@@ -93,7 +93,7 @@ def test_the_clinic_explains_with_the_files_and_opens_the_explorer_on_them() -> 
     assert (visit.payload["values"]["tp"], visit.payload["origins"]["tp"]) == (4, "yours")
     receive(visit, kind="open")
     assert visit.explorer is not None
-    assert visit.explorer.layout.tp == 8
+    assert visit.explorer.job.layout.tp == 8
     assert visit.explorer.told == visit.told
 
 

@@ -126,8 +126,8 @@ def test_every_fix_opens_an_explorer_where_nothing_is_wrong(
     for k, fix in enumerate(offered):
         opened = panel.open_fix(k)
         assert opened is panel.explorer
-        assert opened.layout == fix.layout
-        assert opened.model == fix.job.model
+        assert opened.job.layout == fix.layout
+        assert opened.job.model == fix.job.model
         wrong = {f.code for f in opened.report.errors} - {"LP511"}  # of a GPU the clinic was told nothing
         assert not wrong, (fix, opened.report)
         assert opened.payload["values"]["tab"] == tab
@@ -140,7 +140,7 @@ def test_a_button_does_the_same_and_a_wrong_one_says_so() -> None:
     receive(panel, kind="fix", fix=1, seq=panel.payload["seq"] - 1)
     assert panel.explorer is None, "a press means what stood there"
     receive(panel, kind="fix", fix=1)
-    assert str(panel.explorer.layout) == "tp=8 cp=2 pp=1 dp=1"
+    assert str(panel.explorer.job.layout) == "tp=8 cp=2 pp=1 dp=1"
     assert panel.explorer.payload["values"]["framework"] == "torchtitan"
     with pytest.raises(lp.LlamaparError, match="fix=9: there are 3"):
         panel.open_fix(9)
@@ -155,7 +155,7 @@ def test_a_model_of_ones_own() -> None:
     receive(panel, kind="load", name="config.json", text=json.dumps(CONFIG))
     assert panel.payload["origins"]["model"] == "yours"
     assert panel.payload["values"]["n_kv_heads"] == 10
-    assert panel.open_fix().model.n_kv_heads == 10
+    assert panel.open_fix().job.model.n_kv_heads == 10
     refused = receive(panel, kind="load", name="<img>.json", text="{")
     assert refused is not None
     assert refused["what"].startswith("'<img>.json' is not JSON")

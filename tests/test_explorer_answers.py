@@ -24,12 +24,12 @@ def texts(panel: Explorer, which: str = "now") -> list[str]:
 
 def test_four_answers_are_those_of_the_library() -> None:
     panel = lp.explorer(**AT_8K, micro_batch=1, global_batch=2048)
-    cost = lp.cost("llama3.1-405b", panel.layout, seq_len=8192, global_batch=2048)
-    memory = lp.memory("llama3.1-405b", panel.layout, seq_len=8192, global_batch=2048)
+    cost = lp.cost("llama3.1-405b", panel.job.layout, seq_len=8192, global_batch=2048)
+    memory = lp.memory("llama3.1-405b", panel.job.layout, seq_len=8192, global_batch=2048)
     sent = lp.traffic(
         "llama",
         "llama3.1-405b",
-        panel.layout,
+        panel.job.layout,
         seq_len=8192,
         global_batch=2048,
         micro_batches=16,
@@ -147,7 +147,7 @@ def test_the_time_tab_draws_the_pinned_layout_beside() -> None:
     one = panel.payload["figure"]
     panel.pin()
     panel.set(micro_batch=1, global_batch=2048)
-    cost = lp.cost("llama3.1-405b", panel.layout, seq_len=8192, global_batch=2048)
+    cost = lp.cost("llama3.1-405b", panel.job.layout, seq_len=8192, global_batch=2048)
     bars = [trace for trace in panel.payload["figure"]["data"] if trace["type"] == "bar"]
     assert sum(trace["x"][0] for trace in bars) == pytest.approx(cost.step_seconds)
     assert [len(trace["x"]) for trace in bars] == [2] * len(bars)
@@ -165,22 +165,22 @@ def test_steps_go_back_and_forth_and_keep_what_is_looked_at() -> None:
     panel.set(tab="time")
     assert panel.answers["undo"] == 0
     panel.set(tp=4)
-    panel.load(lp.PRESETS["llama3.1-8b"])
+    panel.set(model=lp.PRESETS["llama3.1-8b"])
     panel.set(tab="heads")
     for _ in range(3):  # one more than there is
         receive(panel, kind="undo")
-    assert (panel.layout.tp, panel.model.name, panel.payload["values"]["tab"]) == (
+    assert (panel.job.layout.tp, panel.job.model.name, panel.payload["values"]["tab"]) == (
         8,
         "llama3.1-405b",
         "heads",
     )
     receive(panel, kind="redo")
     receive(panel, kind="redo")
-    assert (panel.layout.tp, panel.model.name, panel.answers["redo"]) == (4, "llama3.1-8b", 0)
+    assert (panel.job.layout.tp, panel.job.model.name, panel.answers["redo"]) == (4, "llama3.1-8b", 0)
     receive(panel, kind="reset")
-    assert panel.layout == lp.explorer().layout
+    assert panel.job.layout == lp.explorer().job.layout
     receive(panel, kind="undo")
-    assert panel.layout.tp == 4
+    assert panel.job.layout.tp == 4
     panel.set(dp=2)
     assert panel.answers["redo"] == 0
 
@@ -200,7 +200,7 @@ def test_the_plan_tab_searches_beside_the_panel_and_adopts() -> None:
     place = len(said.layouts) - 1
     receive(panel, kind="adopt", place=place)
     chosen = said.layouts[place]
-    assert panel.layout.replace(sequence_parallel=None) == chosen.layout.replace(sequence_parallel=None)
+    assert panel.job.layout.replace(sequence_parallel=None) == chosen.layout.replace(sequence_parallel=None)
     assert panel.payload["values"]["micro_batch"] == chosen.job.micro_batch
     assert panel.wait(0)
     mark = panel.planned["figure"]["data"][2]
@@ -256,7 +256,7 @@ def test_a_line_brings_a_job_back(preset: str, soak: bool) -> None:
             changes[control["name"]] = draw.choice(
                 [n for n in choices if (n is True) == (control["kind"] == "bool")]
             )
-        dim = panel.model.dim if draw.random() < 0.5 else 8192
+        dim = panel.job.model.dim if draw.random() < 0.5 else 8192
         panel.set(
             **changes | {"seq_len": 4096, "micro_batch": 2, "dim": dim}
         )  # each set is a search for fixes
@@ -290,7 +290,7 @@ def test_a_line_that_says_nothing_is_refused(line: str, told: str) -> None:
     problem = receive(panel, kind="restore", text=line)
     assert problem is not None
     assert told in problem["what"]
-    assert panel.layout == lp.explorer().layout
+    assert panel.job.layout == lp.explorer().job.layout
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_a_word_too_many_or_misspelt_is_mended_by_a_button(line: str, mended: st
     assert problem is not None
     assert problem["choose"][0] == [mended, {"line": mended}]
     assert receive(panel, kind="restore", text=mended) is None
-    assert (panel.model.name, panel.layout.tp) == ("llama3-8b", 4)
+    assert (panel.job.model.name, panel.job.layout.tp) == ("llama3-8b", 4)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ PAPER = {"tp": 8, "cp": 16, "pp": 16, "dp": 8}
 
 
 def degrees(panel: Explorer) -> list[int]:
-    return [panel.layout.size(axis) for axis in AXES]
+    return [panel.job.layout.size(axis) for axis in AXES]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def degrees(panel: Explorer) -> list[int]:
         (
             {"tp": 3, "cp": 5},
             [3, 5, 16, 8],
-            "TP 3 and CP 5 need a multiple of 240 GPUs, so the job now has 1,920 instead of 16,384.",
+            "TP 3 with CP 5 needs a multiple of 240 GPUs, so the job now has 1,920 instead of 16,384.",
         ),
         ({"tp": 8}, [8, 16, 16, 8], ""),
         ({"seq_len": 65536}, [8, 16, 16, 8], ""),
@@ -113,13 +114,15 @@ def test_the_way_back_from_where_none_could_give_finds_the_gpus_again() -> None:
 @pytest.mark.parametrize("wrong", ["x", 0, -1, 2.5, None, 10**30, True])
 def test_a_slip_in_a_box_loses_no_gpus(wrong: Any) -> None:
     panel = lp.explorer(**AT_8K)
-    panel.set(tp=wrong)
+    with pytest.raises(lp.LayoutError, match=r"^tp"):
+        panel.set(tp=wrong)
     assert panel.payload["gave"] == ""
     panel.set(tp=4)
     assert degrees(panel) == [4, 1, 16, 256]
-    panel.set(gpus=wrong)
+    with nullcontext() if wrong is None else pytest.raises(lp.LayoutError, match=r"^gpus"):
+        panel.set(gpus=wrong)
     panel.set(tp=8)
-    assert panel.payload["values"]["dp"] == (128 if wrong is None else 256)
+    assert panel.payload["values"]["dp"] == 128
 
 
 def test_counts_of_a_dp_group_follow_so_that_the_batch_stays() -> None:
@@ -132,7 +135,7 @@ def test_counts_of_a_dp_group_follow_so_that_the_batch_stays() -> None:
     )
     assert panel.report.job.sequences == batch == 48
     panel.set(dp=32)
-    assert "micro_batches 12 is not whole with DP 32, so it is empty now" in panel.gave
+    assert "micro_batches went from 12 to nothing, for it would not be whole" in panel.gave
     assert panel.report.job.sequences == batch  # as global_batch, which no rule can meet then
     panel.set(dp=2, micro_batches=7)  # said: meant
     assert panel.payload["values"]["micro_batches"] == 7
@@ -149,7 +152,7 @@ def test_a_fix_a_step_back_and_a_tab_say_nothing_of_their_own() -> None:
     panel.set(tp=16)
     panel.apply_fix()
     assert panel.gave == ""
-    assert panel.layout.world == 16384
+    assert panel.job.layout.world == 16384
 
 
 @settings(deadline=None, max_examples=60)

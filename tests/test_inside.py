@@ -151,7 +151,7 @@ def test_the_explorer_steps_through_and_stays_in_the_layer() -> None:
     panel.set(tp=1, cp=1, seq_len=8192, pp=1, dp=1)
     assert "step 14 of 14" in panel.payload["summary"]  # the last there is
     panel.undo()
-    assert panel.layout.tp == 8
+    assert panel.job.layout.tp == 8
 
 
 def test_the_sequence_tab_has_documents_and_goes_around_a_ring() -> None:

@@ -91,7 +91,7 @@ for name, words in commands.items():
 
 panel = lp.explorer("tiny", tp=2)
 panel.set(tp=1, dp=2)
-answers["panel"] = str(panel.layout), panel.snapshot().summary
+answers["panel"] = str(panel.job.layout), panel.snapshot().summary
 sent = []
 panel.send = lambda content, buffers=None: sent.append(content)
 seq = panel.payload["seq"]

@@ -98,7 +98,7 @@ def test_the_panel_takes_a_published_job_and_lets_go_of_it() -> None:
     assert "published" not in panel.snapshot().summary
     assert panel.answers["published"] == ""
     panel.set(job="paper-131k-tokens", seq_len=65536)
-    assert (panel.payload["values"]["job"], panel.layout.cp) == ("", 16)
+    assert (panel.payload["values"]["job"], panel.job.layout.cp) == ("", 16)
     with pytest.raises(lp.LayoutError, match="job='none of them' is not known"):
         panel.set(job="none of them")
 

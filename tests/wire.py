@@ -56,6 +56,8 @@ def deliver(panel: Page[Any], content: Any) -> list[dict[str, Any]]:
     with listening(panel) as heard:
         panel._handle_msg({"content": {"data": {"method": "custom", "content": content}}, "buffers": []})
     (answer,) = customs(heard, "answered")
+    while heard[-1]["method"] == "update":  # of traits, which observers hear of once the panel is free
+        assert "payload" not in heard.pop()["state"]
     assert heard[-1]["content"] is answer
     assert answer["id"] == (content.get("id") if isinstance(content, dict) else None)
     assert answer["problem"] is None or answer["problem"]["what"]

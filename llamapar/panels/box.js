@@ -141,17 +141,19 @@ function lists(guess, truth) {
 }
 
 // A line from 0 with a mark for each.
-function line({ guess, truth, log }, verdict) {
+function line(guess, truth, verdict) {
   const mark_ = (at, kind, text) => make("div", { class: `lp-at lp-${kind}`, style: `left: ${at * 100}%`, "data-side": at > 0.5 ? "left" : null }, make("span", {}, text));
-  return make("div", { class: "lp-scale", role: "img", "aria-label": `on a ${log ? "logarithmic " : ""}line: you said ${verdict.guess}, it is ${verdict.truth}` },
+  return make("div", { class: "lp-scale", role: "img", "aria-label": `on a line: you said ${verdict.guess}, it is ${verdict.truth}` },
     mark_(truth, "truth", `it is ${verdict.truth}`), guess === truth ? null : mark_(guess, "guess", `you said ${verdict.guess}`),
-    make("div", { class: "lp-end" }, log ? "logarithmic" : "0"));
+    make("div", { class: "lp-end" }, "0"));
 }
 
-function beside({ verdict, scale, kind }) {
+function beside({ verdict, kind }) {
   if (!verdict || verdict.truth == null || verdict.right || verdict.drawn) return []; // a picture has both
   if (kind === "list" && Array.isArray(verdict.value) && Array.isArray(verdict.answer)) return [lists(verdict.value, verdict.answer)];
-  return scale ? [line(scale, verdict)] : [];
+  const { value, answer } = verdict;
+  const most = 1.15 * Math.max(value, answer);
+  return kind === "number" && Math.min(value, answer) >= 0 && most > 0 ? [line(value / most, answer / most, verdict)] : [];
 }
 
 // -- the box --
@@ -186,7 +188,7 @@ function render({ model, el }) {
     if (verdict && verdict.right != null) says.dataset.ok = verdict.right ? "yes" : "no"; else delete says.dataset.ok;
     says.textContent = verdict?.says ?? "";
     says.hidden = !verdict;
-    refill(drawn, [verdict, now.scale], () => beside(now));
+    refill(drawn, verdict, () => beside(now));
     figure.node.hidden = !now.figure;
     text.textContent = now.figure ? "" : now.summary;
     text.hidden = !text.textContent;

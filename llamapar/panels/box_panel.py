@@ -7,24 +7,16 @@ only with the verdict on a guess. Left out: storing guesses, which the caller do
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import traitlets
-
-from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import Values
-from llamapar.errors import LlamaparError, one_of, shown
+from llamapar.errors import LlamaparError, one_of, shown, whole
 from llamapar.figures import View
-from llamapar.frameworks.settings import Settings
 
 from .page import Page, source, style
 
 KINDS = ("number", "list", "choice", "text", "board")
-
-FAR = 10
-"""Times that a guess is above or below the truth, from which on the scale of both is logarithmic."""
 
 Cells = tuple[tuple[tuple[int, ...], ...], ...]
 """Of a board: by row and column the numbers of the things that stand there."""
@@ -139,6 +131,16 @@ class BoxState:
             return f"{self.asked.question} – not answered yet"
         return f"{self.asked.question} – {self.verdict.says}"
 
+    @property
+    def synced(self) -> Values:
+        """The trait: how many hints were taken."""
+        return {"hints": self.hints}
+
+    @property
+    def value(self) -> object:
+        """The guess as it was read; None before one."""
+        return self.verdict.value if self.verdict else None
+
     def change(self, changes: Values) -> BoxState:
         """The state after a guess, a hint, or a move on the board (row, column, thing); a fresh state without
         any.
@@ -171,21 +173,14 @@ class BoxState:
         """A row, a column and a thing of the board. Raises LlamaparError."""
         board = self.asked.board
         assert board is not None
-        ends = {"row": len(board.rows), "column": len(board.columns), "thing": len(board.things)}
         place = list(value) if isinstance(value, list | tuple) else []
-        if len(place) != len(ends) or any(type(n) is not int for n in place):
+        if len(place) != 3:
             raise LlamaparError(f"place={shown(value)}: a row, a column and a thing, as whole numbers")
-        for (name, end), n in zip(ends.items(), place, strict=True):
-            if not 0 <= n < end:
-                raise LlamaparError(f"place: {name} {n} is not there", f"the board has {end}, from 0")
-        row, column, thing = place
+        ends = ("row", board.rows), ("column", board.columns), ("thing", board.things)
+        row, column, thing = (
+            whole(name, n, 0, len(end) - 1, LlamaparError) for (name, end), n in zip(ends, place, strict=True)
+        )
         return row, column, thing
-
-    def load(self, model: ModelConfig) -> BoxState:
-        raise LlamaparError(f"a question takes no model: {model.name}")
-
-    def bring(self, settings: Settings) -> BoxState:
-        raise LlamaparError(f"a question takes no settings: {settings.framework}")
 
     def traits(self, seq: int) -> Values:
         """Everything that the page shows, as its payload number `seq`."""
@@ -213,7 +208,6 @@ class BoxState:
         if verdict is not None:
             own = ("right", "says", "guess", "truth", "value", "answer", "drawn")
             payload["verdict"] = {name: getattr(verdict, name) for name in own}
-            payload["scale"] = scale(verdict.value, verdict.answer) if asked.kind == "number" else None
         return {"payload": payload}
 
     def _drawn(self, verdict: GuessVerdict | None) -> Mapping[str, object] | None:
@@ -235,23 +229,6 @@ class BoxState:
         }
 
 
-def scale(guess: object, truth: object) -> dict[str, object] | None:
-    """The positions of a guess and the truth on a line: {"guess": 0.2, "truth": 0.8, "log": False}.
-
-    None if one is no number. The line starts at 0; it is logarithmic if one is over FAR times the other.
-    """
-    pair = [n for n in (guess, truth) if isinstance(n, int | float) and not isinstance(n, bool)]
-    if len(pair) < 2 or not all(map(math.isfinite, pair)):
-        return None
-    low, high = sorted(map(float, pair))
-    log = low > 0 and high > FAR * low
-    places = [math.log10(n) for n in pair] if log else list(map(float, pair))
-    start = math.log10(low) - 1 if log else min(0.0, low)
-    room = (max(places) - start) * 1.15 or 1.0
-    at = [round((place - start) / room, 4) for place in places]
-    return {"guess": at[0], "truth": at[1], "log": log}
-
-
 class Box(Page[BoxState]):
     """An answer box. `set` does from code what the page does: guess=, hint=, place=, clear=, give_up=.
 
@@ -260,8 +237,6 @@ class Box(Page[BoxState]):
 
     _esm = source("page.js", "map.js", "box.js")
     _css = style("box.css")
-    layout = None  # ipywidgets' own repr has another id at each run.
-    payload = traitlets.Dict().tag(sync=True)
 
     def __init__(self, asked: BoxQuestion, still: Callable[[], tuple[Values, Values]] | None = None) -> None:
         one_of("kind", asked.kind, KINDS)
@@ -271,10 +246,6 @@ class Box(Page[BoxState]):
             stands = asked.first is not None and asked.first.value is not None
             cells = asked.board.put(asked.first.value) if asked.first and stands else asked.board.empty
         super().__init__(BoxState(asked, cells, verdict=asked.first))
-
-    def set(self, **values: object) -> None:
-        """Answer, take a hint, or place something. Raises LlamaparError for an illegal move."""
-        self._show(lambda state: state.change(values))
 
     @property
     def verdict(self) -> GuessVerdict | None:

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Unpack
+from typing import Unpack, cast
 
 import traitlets
 
@@ -84,7 +84,12 @@ class Visit:
     settings: Settings | None = None
 
     def change(self, changes: Values) -> Visit:
-        """With changed text or fields; None or "" clears a field. Raises LlamaparError."""
+        """With changed text or fields; None or "" clears a field. Raises LlamaparError.
+
+        "settings" are a run's own files, whose facts give way to typed fields.
+        """
+        if "settings" in changes:
+            return replace(self, settings=cast("Settings", changes["settings"]))
         typed, own, text = dict(self.typed), self.own, changes.get("text", self.text)
         error = self.error if "text" not in changes else None
         if isinstance(text, BaseException):
@@ -101,14 +106,6 @@ class Visit:
                 typed[name] = read_typed(name, value) if name in _COUNTS else value
         text = text.encode("utf-8", "replace").decode()
         return replace(self, text=text, error=error, typed=typed, own=own)
-
-    def load(self, model: ModelConfig) -> Visit:
-        """With the reader's own model."""
-        return self.change({"model": model})
-
-    def bring(self, settings: Settings) -> Visit:
-        """With the facts in a run's own files; typed fields win over them."""
-        return replace(self, settings=settings)
 
     @cached_property
     def brought(self) -> Values:
@@ -191,6 +188,17 @@ class Visit:
         rows = {ARGUMENTS.get(n, n): (value, origin) for row, origin in layers for n, value in row.items()}
         return {name: rows[name] for name in FIELDS if name in rows}
 
+    @property
+    def synced(self) -> Values:
+        """The traits: the text as the box shows it, and the fields with what is known of each."""
+        known = {name: value for name, (value, _) in self.fields.items()}
+        return {"text": _cut(self.text)} | dict.fromkeys(FIELDS) | {"framework": ""} | known
+
+    @property
+    def value(self) -> Explanation | None:
+        """The explanation; None without a text."""
+        return None if self.explanation is NOTHING else self.explanation
+
     @cached_property
     def picture(self) -> View | LlamaparError:
         """The picture, or the reason why there is none."""
@@ -240,10 +248,10 @@ class Visit:
     def traits(self, seq: int) -> Values:
         """Everything for the page, as plain values. seq numbers it; buttons refer to this number."""
         explained, drawn, problem, where = self.explanation, self.picture, self.problem, self.where
-        values = dict.fromkeys(FIELDS) | {"framework": ""}
+        values = {name: value for name, value in self.synced.items() if name != "text"}
         payload = {
             "seq": seq,
-            "values": values | {name: value for name, (value, _) in self.fields.items()},
+            "values": values,
             "origins": {name: origin for name, (_, origin) in self.fields.items()},
             "status": self.status,
             "verdict": explained.verdict,
@@ -256,7 +264,7 @@ class Visit:
             "where": {"figure": where.spec, "summary": where.summary} if isinstance(where, View) else None,
             "ranks": where.what if isinstance(where, LlamaparError) else "",
         }
-        return {"text": _cut(self.text), "payload": payload}
+        return {"payload": payload}
 
 
 class Clinic(Page[Visit]):
@@ -269,10 +277,7 @@ class Clinic(Page[Visit]):
     _css = style("clinic.css")
     schema = traitlets.List(CLINIC).tag(sync=True)
     limit = traitlets.Int(LIMIT).tag(sync=True)
-    text = traitlets.Unicode().tag(sync=True)
     opened = traitlets.Unicode().tag(sync=True)
-    layout = None
-    """No box of ipywidgets' own: it would be one more model, with a random id."""
     explorer: Explorer | None = None
 
     @named_options("clinic")
@@ -280,15 +285,16 @@ class Clinic(Page[Visit]):
         super().__init__(Visit().change({"text": text, **values}))
 
     @named_options("clinic")
-    def set(self, *, text: str | BaseException | None = None, **values: Unpack[ClinicKeywords]) -> None:
+    def set(  # type: ignore[override]
+        self, *, text: str | BaseException | None = None, **values: Unpack[ClinicKeywords]
+    ) -> None:
         """Fill in text, model, framework, tp, cp, pp, dp, gpus, seq_len and the other fields; None clears
         one.
 
         text: a text, or an exception, which is kept with its frames until another text comes.
         Raises LayoutError for an unknown field.
         """
-        said = {} if text is None else {"text": text}
-        self._show(lambda visit: visit.change({**said, **values}))
+        self.move(Values(values) | ({} if text is None else {"text": text}))
 
     @property
     def explanation(self) -> Explanation:
@@ -303,7 +309,8 @@ class Clinic(Page[Visit]):
         mended = nth("fix", fix, offered, why)
         category = best.category if best else ""
         tab = next((t for start, t in _TABS.items() if category.startswith(start)), "heads")
-        return self._open(lambda explorer: explorer.take(mended.job, judge.name if judge else "", tab))
+        opened = {"value": mended.job, "framework": judge.name if judge else "", "tab": tab}
+        return self._open(lambda explorer: explorer.move(opened))
 
     def open_files(self) -> Explorer:
         """An Explorer on the job in the files. Raises LlamaparError without files."""

@@ -16,9 +16,7 @@ import traitlets
 
 from llamapar.describe.arguments import named_options
 from llamapar.describe.keywords import ExplorerKeywords
-from llamapar.describe.layout import Layout
-from llamapar.describe.models import ModelConfig, ModelLike
-from llamapar.describe.models import model as find_model
+from llamapar.describe.models import ModelLike
 from llamapar.describe.option_rows import OTHER_DEFAULTS
 from llamapar.describe.options import EXPORT_TITLES, Values
 from llamapar.errors import LlamaparError
@@ -31,7 +29,7 @@ from .ahead import scenes_ahead
 from .controls import DEFAULTS, EXPLORER, MAIN_TABS, TIMES
 from .line import PLAIN, is_line
 from .maps import MAP_AXES, rank_at
-from .page import MOST_STEPS, Page, nth, source, style
+from .page import Undoing, nth, source, style
 from .runner import Runner
 from .runs import Run
 from .searching import Search, Searcher, mark, results_picture, search_as_dict, title_of, values_of_layout
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 OTHER_DEFAULTS["explorer"] = DEFAULTS | PLAIN  # of a reader's own job that does not say them
 
 
-class Explorer(Page[State]):
+class Explorer(Undoing[State]):
     """The Explorer panel. `set` moves controls from code; `snapshot` is a static View of what it shows."""
 
     _esm = source("page.js", "map.js", "explorer.js", "run.js", "drop.js", "plan.js", "answers.js")
@@ -66,24 +64,27 @@ class Explorer(Page[State]):
         self._runner = Runner(self._report)
         self._searcher = Searcher(self._show_search)
         self._knob = ""
-        self._past: list[State] = []
-        self._future: list[State] = []
         self._first = State.opened(Values(values))
         super().__init__(self._first)
 
     # -- from code -------------------------------------------------------------------------------
 
     @named_options("explorer")
-    def set(self, **values: Unpack[ExplorerKeywords]) -> None:
-        """Set controls by name, like the mouse; an impossible value is shown with its reason.
+    def set(  # type: ignore[override]
+        self, *, model: ModelLike | None = None, **values: Unpack[ExplorerKeywords]
+    ) -> None:
+        """Set controls by name, like the mouse. A layout that the rules refuse is shown with its reason.
 
         GPUs and global batch stay constant: a degree that changes takes from DP, or from the axis in `gives`;
         degrees that are set together all keep their values. Another model keeps what it can of the job that
         was set before it. The status and `gave` say what changed.
 
-        Raises LayoutError for an unknown control.
+        Raises LlamaparError for an unknown control, and for a value that leaves no job: nothing changes then.
         """
-        self._show(lambda state: state.move(Values(values)))
+        self.move({**values, "model": model} if model else Values(values))
+
+    def move(self, changes: Values) -> None:
+        self._show(lambda state: state.move(changes))
 
     @property
     def gave(self) -> str:
@@ -92,24 +93,10 @@ class Explorer(Page[State]):
         """
         return self._state.gave
 
-    def load(self, source: ModelLike) -> None:
-        """Load a model from a config.json, params.json, dict or ModelConfig. Raises ModelError."""
-        model = find_model(source)
-        self._show(lambda state: state.load(model))
-
-    def take(self, job: Job, framework: str = "", tab: str = "heads") -> None:
-        """Load a whole job: model, layout and facts, such as a fix's."""
-        self._show(lambda state: state.take(job).change({"framework": framework, "tab": tab}))
-
     @property
-    def model(self) -> ModelConfig:
-        """The model of the controls. Raises ModelError if they describe none."""
-        return self._state.model()
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the controls. Raises LayoutError if they describe none."""
-        return self._state.layout()
+    def job(self) -> Job:
+        """The job of the controls. Raises ModelError or LayoutError if they describe none."""
+        return self._state.job()
 
     @property
     def report(self) -> Report | None:
@@ -120,8 +107,10 @@ class Explorer(Page[State]):
         """Press the button of a finding's fix."""
         findings = self.report.findings if self.report else ()
         fixes = nth("finding", finding, findings, count="there is no such finding").fixes
-        changes = dict(nth("fix", fix, fixes, count="the finding has {}").changes)
-        self._show(lambda state: state.apply(changes))
+        self._apply(nth("fix", fix, fixes, count="the finding has {}"))
+
+    def _apply(self, fix: Fix) -> None:
+        self._show(lambda state: state.apply(dict(fix.changes)))
 
     @property
     def remedies(self) -> tuple[Fix, ...]:
@@ -130,8 +119,7 @@ class Explorer(Page[State]):
 
     def apply_remedy(self, remedy: int = 0) -> None:
         """Press the button of a remedy."""
-        changes = dict(nth("remedy", remedy, self.remedies).changes)
-        self._show(lambda state: state.apply(changes))
+        self._apply(nth("remedy", remedy, self.remedies))
 
     def pin(self) -> None:
         """Keep this layout for comparison; a second call unpins it."""
@@ -141,46 +129,24 @@ class Explorer(Page[State]):
         """Move the pinned layout into the controls, and pin the current one."""
         self._show(State.swap)
 
-    def undo(self) -> None:
-        """Undo the last change; the view stays."""
-        self._step(self._past, self._future)
-
-    def redo(self) -> None:
-        """Redo the last undone change."""
-        self._step(self._future, self._past)
-
     @property
     def line(self) -> str:
         """The job as one line of text, for `restore`, `lp.explorer` and the command."""
         return self._state.line
 
-    def restore(self, line: str) -> None:
-        """Restore the job in a line of text. Raises LlamaparError for a line without a job."""
-        self._show(lambda state: state.restore(line))
+    def _read(self, line: str) -> State:
+        return self._state.restore(line)
 
     def reset(self) -> None:
         """Restore the state in which this Explorer opened."""
         self._show(lambda state: self._first.change({"tab": state.values["tab"]}))
 
-    def _step(self, back: list[State], forth: list[State]) -> None:
-        with self._lock:
-            if back:
-                state, now = back.pop(), self._state
-                forth.append(now)
-                looked = {name: now.values[name] for name in ("tab", "beside", "gives")}
-                super()._show(lambda _: replace(state, values=state.values | looked, gave=""))
+    def _again(self, state: State) -> State:
+        looked = {name: self._state.values[name] for name in ("tab", "beside", "gives")}
+        return replace(state, values=state.values | looked, gave="")
 
-    def _show(self, change: Callable[[State], State]) -> None:
-        with self._lock:
-            before = self._state
-            super()._show(lambda state: self._stepped(before, change(state)))
-
-    def _stepped(self, before: State, after: State) -> State:
-        """Remember a step that can be undone."""
-        if after.differs(before):
-            self._past = [*self._past[-MOST_STEPS:], replace(before)]  # without what was made of it
-            self._future = []
-        return after
+    def _differs(self, before: State, after: State) -> bool:
+        return after.differs(before)
 
     @property
     def found(self) -> Plan | None:
@@ -253,13 +219,6 @@ class Explorer(Page[State]):
 
     # -- to and from the browser -----------------------------------------------------------------
 
-    def _answer(self, kind: str, content: Values) -> None:
-        if kind == "set":
-            changes = dict(content["changes"])
-            self._show(lambda state: state.move(changes))
-        else:
-            super()._answer(kind, content)
-
     def _follow(self) -> None:
         """The work after the picture: slow results, remedies, a run if it is quick, a search."""
         state = self._state
@@ -272,6 +231,7 @@ class Explorer(Page[State]):
             "line": state.line,
             "published": state.published,
         }
+        super()._follow()
         if not self._state.outcome.fits:
             offered = [[remedy.text, remedy.effect.text] for remedy in self.remedies]
             self.offered = {"seq": self.payload["seq"], "fixes": offered}
@@ -323,8 +283,6 @@ class Explorer(Page[State]):
             self._searcher.start(self._state.outcome.question)
         elif kind == "adopt":
             self.adopt(int(content["place"]))
-        elif kind == "restore":
-            self.restore(str(content["text"]))
         elif kind == "look" and current:
             rank = rank_at(self._state.values, self._state.layout(), int(content["place"]))
             self._show(lambda state: state.change({"rank": rank}))
@@ -336,14 +294,14 @@ class Explorer(Page[State]):
         elif kind == "copy" and self.report:
             text = copied_text(str(content["name"]), self._state, self.report, self._state.outcome.view)
             self.send({"kind": "copied", "name": content["name"], "text": text})
+        else:
+            super()._press(kind, content, current)
 
 
 STEPS: dict[str, Callable[[Explorer], None]] = {
     "cancel": Explorer.cancel,
     "pin": Explorer.pin,
     "swap": Explorer.swap,
-    "undo": Explorer.undo,
-    "redo": Explorer.redo,
     "reset": Explorer.reset,
 }
 """Buttons that ask for no more than their name."""

@@ -10,6 +10,7 @@ import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 
+from llamapar.errors import whole
 from llamapar.figures.tape import rows_and_columns
 from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import CollectiveEvent, Tape, TapeStep, grouped, some
@@ -342,3 +343,24 @@ def _held(step: TapeStep, tape: Tape) -> str:
     for dim, _ in out_of_order(step, min(step.values)):
         words += f", with {unit(step, tape, dim)} in the order of the ranks that sent them"
     return f"{words}."
+
+
+def phase_of(step: Plain) -> str:
+    """ "forward" or "backward": the end of a step of training stands with its backward."""
+    return "forward" if step["phase"] == "forward" else "backward"
+
+
+def view_of(steps: list[Plain], before: Plain, changes: Plain, phase: str) -> Plain:
+    """The step that stands, and its phase: as asked; where a fault begins that is new; or else, in the phase,
+    the line that stood `before`, or the first.
+    """
+    begins = [n for n, step in enumerate(steps) if step["fault"] == "begins" and not step["depth"]]
+    if "step" in changes:
+        at = whole("step", changes["step"], 0, len(steps) - 1)
+    elif begins and changes.keys() & {"case", "source"}:
+        at = begins[0]
+    else:
+        own = [n for n, step in enumerate(steps) if not step["depth"] and step["code"] != "argument"]
+        own = [n for n in own if phase_of(steps[n]) == phase] or [0]
+        at = min(own, key=lambda n: [steps[n][name] != before.get(name) for name in ("code", "line")])
+    return {"step": at, "phase": phase_of(steps[at])}

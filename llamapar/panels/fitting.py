@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 
 from llamapar.describe.layout import divisors
 from llamapar.describe.options import Values
+from llamapar.figures.wording import listed
 
 from .controls import FACTS, LAYOUT, knob_title
 from .holding import is_count, kept_batch, valid_degrees
@@ -49,17 +50,6 @@ def fitted(values: Values, given: Collection[str], longest: int, errors: Callabl
 
 
 def told(before: Values, after: Values) -> str:
-    """What of a job another model has changed, in words: "TP 8 → 4, DP 8 → 16; the rest stays"."""
-    named = [
-        f"{knob_title(name)} {_in_words(before[name])} → {_in_words(after[name])}"
-        for name in (*LAYOUT, *FACTS, "rank")
-        if before[name] != after[name]
-    ]
-    kept = f"{', '.join(named)}; the rest stays" if named else "layout, GPUs, sequence and batch stay"
-    return f"{kept}; no longer the published job" if before["job"] else kept
-
-
-def _in_words(value: object) -> str:
-    if value is None:
-        return "not set"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    """What of a job another model has changed, in words: "TP, DP and sequence length changed with it"."""
+    names = [knob_title(name) for name in (*LAYOUT, *FACTS, "rank") if before[name] != after[name]]
+    return f"{listed(names)} changed with it" if names else "layout, GPUs, sequence and batch stay"

@@ -45,34 +45,20 @@ def ranks_in_words(values: Values) -> str:
 def rank_within(rank: object, values: Values) -> object:
     """`rank`, limited to a smaller layout; unchanged if the degrees are invalid."""
     degrees = valid_degrees(values)
-    if degrees is None or not isinstance(rank, int) or rank < 0:
+    if degrees is None or not isinstance(rank, int):
         return rank
     return rank % math.prod(degrees.values())
 
 
-@dataclass(frozen=True)
-class KeptNumbers:
-    """The numbers to keep: the last valid layout, which a wrong number in a box does not change, and its
-    GPUs.
+def kept_gpus(values: Values, before: int) -> int:
+    """The GPUs that a move keeps: those of the job, or else one for each rank.
 
-    gpus: the target of the compensating axis. If no axis could reach it, the layout has another number;
-    keeping the target lets the way back find it.
+    before: those of before, where the degrees are invalid.
     """
-
-    degrees: Mapping[str, int] = field(default_factory=dict)
-    gpus: int = 0
-
-    def after(self, values: Values) -> KeptNumbers:
-        """The numbers to keep after controls were set without a move: those of their layout, or the last
-        valid one.
-        """
-        degrees, gpus = valid_degrees(values), values["gpus"]
-        if degrees is None:
-            return self
-        return KeptNumbers(degrees, gpus if is_count(gpus, "gpus") else math.prod(degrees.values()))
-
-
-NOTHING = KeptNumbers()
+    degrees, gpus = valid_degrees(values), values["gpus"]
+    if degrees is None:
+        return before
+    return gpus if is_count(gpus, "gpus") else math.prod(degrees.values())
 
 
 @dataclass(frozen=True)
@@ -84,37 +70,40 @@ class Move:
     gpus: int = 0
 
 
-def also_changed(values: Values, changes: Values, last: KeptNumbers) -> Move:
-    """The controls that `changes` also change; none if no degree and no GPUs change."""
+def also_changed(values: Values, changes: Values, kept: int) -> Move:
+    """The controls that `changes` also change; none if no degree and no GPUs change.
+
+    kept: the GPUs to keep. If no axis could reach them, the layout has another number, and the way back finds
+    them again.
+    """
     after = values | changes
-    degrees, gpus, giver = valid_degrees(after), after["gpus"], after["gives"]
-    if degrees is None or not last.degrees or giver not in AXES or not {*AXES, "gpus"} & changes.keys():
+    now, degrees = valid_degrees(values), valid_degrees(after)
+    gpus, giver = after["gpus"], after["gives"]
+    if now is None or degrees is None or giver not in AXES or not {*AXES, "gpus"} & changes.keys():
         return Move()
     if gpus is not None and not is_count(gpus, "gpus"):
         return Move()
-    axes = [axis for axis in AXES if axis in changes and degrees[axis] != last.degrees[axis]]
-    asked = gpus if "gpus" in changes and gpus else last.gpus
-    if not axes and asked == last.gpus:
+    axes = [axis for axis in AXES if axis in changes and degrees[axis] != now[axis]]
+    asked = gpus if "gpus" in changes and gpus else kept
+    if not axes and asked == kept:
         return Move()
     more: Values = {}
-    keeps = last.gpus
     others = math.prod(n for axis, n in degrees.items() if axis != giver)
     blocked = giver not in changes and asked % others != 0
     if giver in changes:
-        keeps = asked if "gpus" in changes else math.prod(degrees.values())
+        kept = asked if "gpus" in changes else math.prod(degrees.values())
     elif not blocked:
-        keeps = asked
+        kept = asked
         degrees[giver] = more[giver] = asked // others
-    before, world = (math.prod(each.values()) for each in (last.degrees, degrees))
+    before, world = (math.prod(each.values()) for each in (now, degrees))
     if blocked:
         reason = f"at least {plural(others, 'GPU')}" if asked < others else f"a multiple of {others:,} GPUs"
-        moved = " and ".join(f"{axis.upper()} {degrees[axis]}" for axis in axes)
-        verb = "needs" if len(axes) == 1 else "need"
-        said = f"{moved} {verb} {reason}, so the job now has {world:,} instead of {asked:,}"
+        moved = " with ".join(f"{axis.upper()} {degrees[axis]}" for axis in axes)
+        said = f"{moved} needs {reason}, so the job now has {world:,} instead of {asked:,}"
         if "gpus" in changes:
             said = f"{giver.upper()} cannot follow: the other axes need {reason}"
-    elif giver in more and degrees[giver] != last.degrees[giver]:
-        said = f"{giver.upper()} went from {last.degrees[giver]} to {degrees[giver]}, so the job "
+    elif giver in more and degrees[giver] != now[giver]:
+        said = f"{giver.upper()} went from {now[giver]} to {degrees[giver]}, so the job "
         said += f"{'keeps its' if world == before else 'now has'} {plural(world, 'GPU')}"
     elif world == before:
         said = f"The job keeps its {plural(world, 'GPU')}"
@@ -122,8 +111,8 @@ def also_changed(values: Values, changes: Values, last: KeptNumbers) -> Move:
         said = f"The job now has {plural(world, 'GPU')} instead of {before:,}"
     if gpus is not None and "gpus" not in changes and world <= OPTIONS["gpus"].most:
         more["gpus"] = world
-    batch, told = kept_batch(after, changes, last.degrees["dp"], degrees["dp"])
-    return Move(more | batch, f"{said}{told}.", keeps)
+    batch, told = kept_batch(after, changes, now["dp"], degrees["dp"])
+    return Move(more | batch, f"{said}{told}.", kept)
 
 
 def kept_batch(after: Values, changes: Container[str], before: int, dp: int) -> tuple[Values, str]:
@@ -134,13 +123,10 @@ def kept_batch(after: Values, changes: Container[str], before: int, dp: int) -> 
         n = after[name]
         if dp == before or name in changes or not is_count(n, name):
             continue
-        if n * before % dp == 0:
-            more[name] = n * before // dp
-            told += f"; {name} went from {n} to {more[name]}"
-            continue
         each = 1 if name == "batch_per_dp" else after["micro_batch"] or 1
-        more[name] = None
-        if after["global_batch"] is None and is_count(each, "micro_batch"):
+        whole, rest = divmod(n * before, dp)
+        more[name] = None if rest else whole
+        if rest and after["global_batch"] is None and is_count(each, "micro_batch"):
             more["global_batch"] = n * before * each
-        told += f"; {name} {n} is not whole with DP {dp}, so it is empty now"
+        told += f"; {name} went from {n} to {more[name] or 'nothing, for it would not be whole'}"
     return more, told and f"{told}; the global batch stays"

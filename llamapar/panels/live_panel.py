@@ -8,7 +8,6 @@ changes.
 from __future__ import annotations
 
 import inspect
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,12 +18,11 @@ import traitlets
 
 from llamapar.describe.arguments import call_of, named_options
 from llamapar.describe.keywords import LiveKeywords
-from llamapar.describe.models import PRESETS, ModelConfig, ModelLike
+from llamapar.describe.models import PRESETS, ModelLike
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LayoutError, LlamaparError, one_of
 from llamapar.figures import View
-from llamapar.frameworks.settings import Settings
 from llamapar.records.calls import Call
 from llamapar.records.tables import Record
 
@@ -34,6 +32,7 @@ from .ladders_of_jobs import JOBS
 from .ladders_of_maps import MAPS
 from .line import read_arguments
 from .page import Undoing, source, style
+from .traits import as_traits
 
 SUBJECTS = MAPS | JOBS
 """Name → what can be shown live: the name of its function, or "block" for `lp.ranks` with a model."""
@@ -62,6 +61,16 @@ class LiveState:
         return rung_at(self.ladder, self.values[self.knob])
 
     @property
+    def synced(self) -> Values:
+        """The traits: the values, and which knob the ladder is of."""
+        return as_traits(self.values) | {"knob": self.knob}
+
+    @property
+    def value(self) -> Record | None:
+        """The record; None if the function refuses."""
+        return self.rung.record
+
+    @property
     def status(self) -> str:
         return str(self.rung.call)
 
@@ -86,20 +95,9 @@ class LiveState:
         assert made.rung  # what the function refuses is refused here
         return made
 
-    def load(self, model: ModelConfig) -> LiveState:
-        """With another model."""
-        return self.change({"model": model})
-
-    def bring(self, settings: Settings) -> LiveState:
-        """With the model of a run's own settings."""
-        return self.load(settings.model_config())
-
     def traits(self, seq: int) -> Values:
         """The ladder, with payload number `seq`: the knobs, and the values of everything that can be set."""
-        values = {
-            name: value if isinstance(value, str | float | int | None) else getattr(value, "name", str(value))
-            for name, value in ((name, self.values[name]) for name in self.subject.opens)
-        }
+        values = as_traits({name: self.values[name] for name in self.subject.opens})
         knobs = self.subject.knobs
         titles = [[name, knob_title(name), rung_name(name, values[name], True)] for name in knobs]
         shown = {"what": self.what, "knob": self.knob, "knobs": titles, "values": values, "line": self.line}
@@ -128,8 +126,6 @@ class LiveState:
 
 
 _shown: weakref.WeakSet[Live] = weakref.WeakSet()
-_together = threading.RLock()
-"""One lock for all live pictures, for a move of one may move another."""
 
 
 class Live(Undoing[LiveState]):
@@ -142,11 +138,10 @@ class Live(Undoing[LiveState]):
     _css = style("live.css")
     schema = traitlets.List(traitlets.Dict()).tag(sync=True)
     ladder = traitlets.List(traitlets.Dict()).tag(sync=True)
-    layout = None  # ipywidgets' own repr has another id at each run, and so would the stored picture.
 
     def __init__(self, state: LiveState) -> None:
         super().__init__(state)
-        self._lock = _together
+        self._follows = False
         _shown.add(self)
 
     @property
@@ -157,7 +152,7 @@ class Live(Undoing[LiveState]):
     @property
     def record(self) -> Record | None:
         """The record shown; None if the function refuses."""
-        return self._state.rung.record
+        return self._state.value
 
     def snapshot(self) -> View:
         """The picture, and the whole ladder as text."""
@@ -172,17 +167,17 @@ class Live(Undoing[LiveState]):
         by_place, by_name = read_arguments(line, "lp.live", _makers())
         return initial_live(*by_place, **by_name)  # type: ignore[arg-type]
 
-    def _changed(self, before: LiveState) -> bool:
-        return self._state.values != before.values  # another ladder of the same picture is no step
+    def _differs(self, before: LiveState, after: LiveState) -> bool:
+        return after.values != before.values  # another ladder of the same picture is no step
 
-    def _show(self, change: Callable[[LiveState], LiveState]) -> None:
-        with self._lock:
-            before = self._state
-            super()._show(change)
-            moved = {n: new for n, new in self._state.values.items() if before.values.get(n, new) != new}
-            for other in list(_shown):
-                if other is not self and moved:
-                    other._follow_job(before.values, moved)
+    def _tell(self, before: LiveState) -> None:
+        super()._tell(before)
+        if self._follows:
+            return
+        moved = {n: new for n, new in self._state.values.items() if before.values.get(n, new) != new}
+        for other in list(_shown):
+            if other is not self and moved:
+                other._follow_job(before.values, moved)
 
     def _follow_job(self, before: Values, moved: Values) -> None:
         """Follow a change of another picture, if both showed the same job before it."""
@@ -195,7 +190,9 @@ class Live(Undoing[LiveState]):
             state = own.change(changes)
         except LlamaparError:
             return  # what the other shows has no picture here
-        super()._show(lambda _: state)
+        self._follows = True  # and leads no third
+        self._show(lambda _: state)
+        self._follows = False
 
 
 @named_options("live")
@@ -235,18 +232,8 @@ def initial_live(
 ) -> LiveState:
     """The initial state of `live`."""
     given: Values = {}
-    if isinstance(what, Record | Call):
-        kind, call = type(what).__name__, what.call if isinstance(what, Record) else what
-        made = call.function.partition(".")[2] if call else ""
-        what = "block" if made == "ranks" and call and "model" in call.arguments else made
-        if not call or what not in SUBJECTS:
-            why = f"live pictures are made by {', '.join(_makers())}"
-            raise LayoutError(f"{kind} cannot be shown live", why, ["lp.live('heads', model, tp=8)"], "what")
-        # What the call leaves out is the function's default, not the value that a picture opens with.
-        usual = inspect.signature(SUBJECTS[what].make).parameters.values()
-        given = {one.name: one.default for one in usual if one.name in SUBJECTS[what].opens}
-        given = {name: value for name, value in given.items() if value is not inspect.Parameter.empty}
-        given |= call.arguments
+    if not isinstance(what, str):
+        what, given = _read_record(what)
     found = SUBJECTS[one_of("what", what, SUBJECTS)]
     values = found.opens | given
     if "model" in found.opens:
@@ -255,3 +242,20 @@ def initial_live(
     elif model is not None:
         raise LlamaparError(f"{what} takes no model: it is the same for all", field="model")
     return LiveState(what, values, knob or next(iter(found.knobs))).change(Values(arguments))
+
+
+def _read_record(shown: Record | Call) -> tuple[str, Values]:
+    """The name of a record's picture, and its values. Raises LayoutError if it has no live picture."""
+    call = shown.call if isinstance(shown, Record) else shown
+    what = call.function.partition(".")[2] if call else ""
+    if what == "ranks" and call and "model" in call.arguments:
+        what = "block"
+    if not call or what not in SUBJECTS:
+        why = f"live pictures are made by {', '.join(_makers())}"
+        what = f"{type(shown).__name__} cannot be shown live"
+        raise LayoutError(what, why, ["lp.live('heads', model, tp=8)"], "what")
+    # What the call leaves out is the function's default, not the value that a picture opens with.
+    usual = inspect.signature(SUBJECTS[what].make).parameters.values()
+    given = {one.name: one.default for one in usual if one.name in SUBJECTS[what].opens}
+    given = {name: value for name, value in given.items() if value is not inspect.Parameter.empty}
+    return what, {**given, **call.arguments}

@@ -88,6 +88,7 @@ function buildSender(model, uid, refused, dim) {
     if (!awaited) flush();
   };
   const onAnswer = ({ kind, id, problem }) => {
+    if (kind === "refused") showProblem(problem); // of a link in this page
     if (kind !== "answered" || !id?.startsWith(uid)) return;
     showProblem(problem);
     if (problem) refused();

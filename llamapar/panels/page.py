@@ -1,4 +1,7 @@
-"""The shared part of panels: page sources, plotly's bundle, and messages that each get one answer.
+"""The shared part of panels: traits, page sources, plotly's bundle, and messages that each get one answer.
+
+What a panel shows is a trait that reads the panel's state. Setting it moves the panel, as a message of the
+page does, so `observe`, `link`, `jslink` and `interactive` reach all of it.
 
 Python numbers what it shows: `payload["seq"]`, which no page ever increments. A page gives each message its
 own id and waits for the answer with that id. An answer is never a payload, because traitlets does not send a
@@ -9,19 +12,19 @@ from __future__ import annotations
 
 import math
 import numbers
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
 
 import anywidget
 import traitlets
+from ipywidgets import ValueWidget
 
 from llamapar.describe.configfile import parse_object
-from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, shown
@@ -30,7 +33,9 @@ from llamapar.frameworks.settings import Settings
 from llamapar.late import offered
 
 from .bringing import settings_for_browser
+from .ladders import same_value
 from .runs import card
+from .traits import TURN, Shown
 
 EXACT = 2**53 - 1
 """Largest whole number that a browser holds exactly."""
@@ -81,11 +86,17 @@ class Controls(Protocol):
     @property
     def status(self) -> str: ...
 
+    @property
+    def synced(self) -> Values:
+        """The traits that are set and observed by name."""
+        ...
+
+    @property
+    def value(self) -> object:
+        """What the panel gives: its job, its record, its answer; None if there is none."""
+        ...
+
     def change(self, changes: Values) -> Self: ...
-
-    def load(self, model: ModelConfig) -> Self: ...
-
-    def bring(self, settings: Settings) -> Self: ...
 
     def traits(self, seq: int) -> Values:
         """The traits for the page, in order; the payload has number `seq`."""
@@ -103,32 +114,85 @@ def nth(name: str, index: int, items: Sequence[Item], why: str = "", count: str 
     return items[index]
 
 
-class Page(anywidget.AnyWidget, Generic[State]):
+class Page(anywidget.AnyWidget, ValueWidget, Generic[State]):
     """A widget whose page sends each change, and gets all its consequences in one `payload`."""
+
+    value = Shown()
+    description = ""
+    """The name that `ipywidgets.interactive` gives a widget."""
 
     payload = traitlets.Dict().tag(sync=True)
     told = traitlets.Dict().tag(sync=True)
     """What a run's own files said."""
 
     def __init__(self, state: State) -> None:
-        self._lock = threading.RLock()
-        """JupyterLab's messages come in a thread of their own, beside the cells'."""
         self._state = state
         self._breath = 0.0
+        self._names = tuple(state.synced)
+        self.add_traits(**{name: Shown().tag(sync=True) for name in self._names})
         super().__init__(**state.traits(0))
         self.on_msg(self._receive)
         self._follow()
 
     def _show(self, change: Callable[[State], State]) -> None:
         """Apply a change and show its result; if anything raises, everything stays as it was."""
-        with self._lock:
-            state = change(self._state)
+        with TURN:
+            before, state = self._state, change(self._state)
             traits = state.traits(self.payload["seq"] + 1)
             self._state = state
+            self._remember(before)
             for name, value in traits.items():
                 setattr(self, name, value)
             time.sleep(self._breath)
             self._follow()
+            self._tell(before)
+
+    def _tell(self, before: State) -> None:
+        """Tell observers, and what is linked in the browser, how the state differs from `before`."""
+        now = self._state
+        moved = [(name, before.synced.get(name), new) for name, new in now.synced.items()]
+        if before.value is not now.value and self._differs(before, now):
+            moved.append(("value", before.value, now.value))
+        for name, old, new in moved:
+            if name == "value" or not same_value(old, new):
+                change = traitlets.Bunch(name=name, old=old, new=new, owner=self, type="change")
+                TURN.later.append(partial(self.notify_change, change))
+
+    def _differs(self, before: State, after: State) -> bool:
+        """Whether more than the view differs."""
+        return before != after
+
+    def value_of(self, name: str) -> object:
+        """What the panel shows under a trait's name."""
+        return self._state.value if name == "value" else self._state.synced[name]
+
+    def move(self, changes: Values) -> None:
+        """Change the controls. Raises LlamaparError for what cannot be shown, and nothing changes."""
+        self._show(lambda state: state.change(changes))
+
+    def take(self, traits: Values) -> None:
+        """Set traits. Values that are there already are no move. Raises LlamaparError."""
+        changes = {n: value for n, value in traits.items() if not same_value(self.value_of(n), value)}
+        if changes:
+            self.move(changes)
+
+    def set(self, **values: object) -> None:
+        """Change several controls at once. Raises LlamaparError for what cannot be shown."""
+        self.move(values)
+
+    def set_state(self, sync_data: Values) -> None:
+        """Take what the browser set, as a link there does. A refused value springs back, with its reason."""
+        own = {name: value for name, value in sync_data.items() if name in self._names}
+        with self._lock_property(**own):  # else a slider that is dragged gets its older values back
+            try:
+                self.take(own)
+            except LlamaparError as refused:
+                self.send_state([*own])
+                self.send({"kind": "refused", "problem": card(refused, self._names)})
+        super().set_state({name: value for name, value in sync_data.items() if name not in own})
+
+    def _remember(self, before: State) -> None:
+        """Keep what can be undone."""
 
     def _follow(self) -> None:
         """Work to do after the page has its payload."""
@@ -169,11 +233,10 @@ class Page(anywidget.AnyWidget, Generic[State]):
         if kind == "plotly":
             self.send({"kind": "plotly"}, buffers=[_plotly_js()])
         elif kind == "set":
-            changes = dict(content["changes"])
-            self._show(lambda state: state.change(changes))
+            self.move(dict(content["changes"]))
         elif kind == "load":
             model = find_model(parse_object(str(content["text"]), shown(str(content["name"]))))
-            self._show(lambda state: state.load(model))
+            self.move({"model": model})
         elif kind == "settings":
             self.bring(offered("configs", "settings_of_texts")(content["files"]))
         else:
@@ -186,7 +249,7 @@ class Page(anywidget.AnyWidget, Generic[State]):
             settings.model_config()
         except LlamaparError as missing:
             problem = missing
-        self._show(lambda state: state.bring(settings))
+        self.move({"settings": settings})
         self.told = settings_for_browser(settings, problem)
 
     def _press(self, kind: str, content: Values, current: bool) -> None:
@@ -200,7 +263,7 @@ class Page(anywidget.AnyWidget, Generic[State]):
         """
         message = content if isinstance(content, dict) else {}
         problem: LlamaparError | None = None
-        with self._lock:
+        with TURN:
             self._breath = BREATH
             try:
                 self._answer(str(message["kind"]), message)
@@ -210,7 +273,8 @@ class Page(anywidget.AnyWidget, Generic[State]):
                 problem = _unforeseen(message, fault)
             finally:
                 self._breath = 0.0
-                answer = {"id": message.get("id"), "problem": card(problem) if problem else None}
+                told = card(problem, self._names) if problem else None
+                answer = {"id": message.get("id"), "problem": told}
                 self.send({"kind": "answered", **answer})
 
 
@@ -226,11 +290,8 @@ class Undoing(Page[State]):
 
     def __init__(self, state: State) -> None:
         self._past: list[State] = []
+        self._future: list[State] = []
         super().__init__(state)
-
-    def set(self, **values: object) -> None:
-        """Change the controls. Raises LlamaparError for a state that cannot be shown."""
-        self._show(lambda state: state.change(values))
 
     def restore(self, line: str) -> None:
         """Show the state in a line of code from `line`. Raises LlamaparError."""
@@ -241,30 +302,37 @@ class Undoing(Page[State]):
 
     def undo(self) -> None:
         """Undo the last change."""
-        with self._lock:
-            if self._past:
-                before = self._past.pop()
-                self._show(lambda _: before)
-                self._keep(self._past[:-1])
+        self._step(self._past, self._future)
 
-    def _show(self, change: Callable[[State], State]) -> None:
-        with self._lock:
-            before = self._state
-            super()._show(change)
-            if self._changed(before):
-                self._keep([*self._past, before])
+    def redo(self) -> None:
+        """Redo the last undone change."""
+        self._step(self._future, self._past)
 
-    def _changed(self, before: State) -> bool:
-        """Whether the current state differs from `before` by a step that can be undone."""
-        return self._state != before
+    def _step(self, back: list[State], forth: list[State]) -> None:
+        with TURN:
+            if back:
+                forth.append(self._state)
+                state = self._again(back.pop())
+                self._show(lambda _: state)
 
-    def _keep(self, past: list[State]) -> None:
-        self._past = past[-MOST_STEPS:]
+    def _again(self, state: State) -> State:
+        """A state of before as it is shown again."""
+        return state
+
+    def _remember(self, before: State) -> None:
+        again = any(kept and kept[-1] is before for kept in (self._past, self._future))
+        if not again and self._differs(before, self._state):
+            self._past = [*self._past[1 - MOST_STEPS :], before]
+            self._future = []
+
+    def _follow(self) -> None:
         self.past = len(self._past)
 
     def _press(self, kind: str, content: Values, current: bool) -> None:
         if kind == "undo":
             self.undo()
+        elif kind == "redo":
+            self.redo()
         elif kind == "restore":
             self.restore(str(content["text"]))
 

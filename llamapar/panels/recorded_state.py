@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -12,7 +12,7 @@ from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import Tape
 
 from .controls import Control
-from .film import film
+from .film import film, view_of
 from .watch_state import WatchState
 
 
@@ -28,6 +28,8 @@ class RecordedState(WatchState):
     def tape(self) -> Tape:
         assert self.recorded is not None
         return self.recorded
+
+    value = tape
 
     @cached_property
     def film(self) -> Plain:
@@ -51,6 +53,9 @@ class RecordedState(WatchState):
         return []
 
     def change(self, changes: Values) -> Self:
+        if changes.keys() <= {"step", "phase"}:
+            view = view_of(self.film["steps"], {}, changes, changes.get("phase", "forward"))
+            return replace(self, values={**self.values, **view})
         what, why = "what ranks did in a cell cannot be changed here", "its numbers were recorded"
         raise LlamaparError(what, why, ["another %%ranks cell, and lp.watch(ranks)"])
 

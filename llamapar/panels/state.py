@@ -8,14 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from llamapar.describe.hardware import Gpu, hardware
+from llamapar.describe.hardware import hardware
 from llamapar.describe.job import Job
 from llamapar.describe.jobs import JOBS
 from llamapar.describe.layout import AXES, Layout
-from llamapar.describe.modelnames import preset_name
 from llamapar.describe.models import PRESETS, ModelConfig
-from llamapar.describe.models import model as find_model
-from llamapar.describe.options import OPTIONS, Values, as_argument
+from llamapar.describe.options import OPTIONS, Values
 from llamapar.describe.typed_numbers import parse_number, typed
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
@@ -33,7 +31,8 @@ from .answers import YES, Answer, answers, job_in_words, plain_finding, ranks_vi
 from .bringing import controls_of
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_JOB, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .fitting import fitted, told
-from .holding import NOTHING, KeptNumbers, also_changed, rank_within, ranks_in_words
+from .holding import also_changed, kept_gpus, rank_within, ranks_in_words
+from .job_controls import as_controls, dims_of, preset_of, settings_of_job, still_describes
 from .line import PLAIN, read_line
 from .maps import RECORDS, padding, place_on_map
 from .runs import RunPlan, card, planned_run
@@ -82,8 +81,8 @@ class State:
     base: ModelConfig
     pinned: State | None = None
     """A layout that stands beside this one."""
-    held: KeptNumbers = NOTHING
-    """The last layout that they made, and the GPUs that a move keeps."""
+    kept: int = 0
+    """The GPUs that a move keeps."""
     gave: str = ""
     """What gave in the last move."""
     meant: State | None = None
@@ -93,7 +92,7 @@ class State:
     def start(cls) -> State:
         """Llama 3.1 405B on 16,384 GPUs, sequence 8,192: the defaults for another model's controls."""
         base = PRESETS[FIRST_MODEL]
-        return cls(DEFAULTS | _dims(base), base)
+        return cls(DEFAULTS | dims_of(base), base)
 
     @classmethod
     def opened(cls, values: Values) -> State:
@@ -124,32 +123,51 @@ class State:
                 changes["gpu"] = hardware(changes["gpu"]).text  # type: ignore[arg-type]
         values, base = self.values | changes, self.base
         if "preset" in changes and changes["preset"] != CUSTOM:
-            base = _preset(changes["preset"])
-            values |= _dims(base) | {k: v for k, v in changes.items() if k in DIMS}
+            base = preset_of(changes["preset"])
+            values |= dims_of(base) | {k: v for k, v in changes.items() if k in DIMS}
             values["preset"] = base.name if PRESETS.get(base.name) == base else CUSTOM
-        if any(values[name] != value for name, value in _dims(base).items()):
+        if any(values[name] != value for name, value in dims_of(base).items()):
             values["preset"] = CUSTOM
         if "head_dim" not in changes and {"dim", "n_heads"} & changes.keys():
             values["head_dim"] = None
         if set(AXES) & changes.keys() and "rank" not in changes:
             values["rank"] = rank_within(values["rank"], values)
-        if values["job"] and not _is_still(values, JOBS[values["job"]].job):
+        if values["job"] and not still_describes(values, JOBS[values["job"]].job):
             values["job"] = ""
-        after = replace(self, values=values, base=base, held=self.held.after(values))
+        after = replace(self, values=values, base=base, kept=kept_gpus(values, self.kept))
         return after if changes.keys() <= {*VIEW} else replace(after, gave="", meant=None)
 
     def move(self, changes: Mapping[str, object]) -> State:
-        """The same for a user's change, which keeps GPUs and batch; a published job brings its own."""
+        """The same for a user's change, which keeps GPUs and batch; a published job brings its own.
+
+        "model" is the preset's other name, "value" a whole Job, "settings" a run's own files. Raises
+        LlamaparError for what is no value, and for what leaves no job.
+        """
+        after = self._moved(changes)
+        problem = None if after.outcome.report else after.outcome.problem
+        # Without a job before, as after a half-read file, one field is filled at a time.
+        if problem and "settings" not in changes and (self.outcome.report or problem.field in changes):
+            raise problem
+        return after
+
+    def _moved(self, changes: Mapping[str, object]) -> State:
+        if isinstance(settings := changes.get("settings"), Settings):
+            return self.bring(settings)
+        if isinstance(job := changes.get("value"), Job):
+            return self.take(job).change({name: value for name, value in changes.items() if name != "value"})
+        changes = {"preset" if name == "model" else name: value for name, value in changes.items()}
+        for name, value in changes.items():
+            one_of("control", name, self.values)
+            if value not in (None, ""):
+                OPTIONS[name].checked(typed(name, value) if name in COUNTS else value)
         if "job" in changes:
             return self.change(changes)
         if "preset" in changes:
             return self._fit(changes)
         read = {name: typed(name, v) if name in COUNTS else v for name, v in changes.items()}
-        move = also_changed(self.values, read, self.held)
+        move = also_changed(self.values, read, self.kept)
         after = self.change(read | move.more)
-        return (
-            replace(after, gave=move.gave, held=replace(after.held, gpus=move.gpus)) if move.gave else after
-        )
+        return replace(after, gave=move.gave, kept=move.gpus) if move.gave else after
 
     def _fit(self, given: Mapping[str, object]) -> State:
         """With another model, and what it can keep of the job that the reader has made."""
@@ -174,16 +192,12 @@ class State:
 
     def apply(self, changes: Mapping[str, object]) -> State:
         """With settings changed whose form can be that of a job or a fix, not the controls' own."""
-        return self.change(_controls(changes))
+        return self.change(as_controls(changes))
 
     def take(self, job: Job) -> State:
         """With a job's model, layout and facts in the controls."""
         state = self.change({"preset": job.model})
-        return state.change(_settings(job) | ({} if job.gpu else {"gpu": self.values["gpu"]}))
-
-    def load(self, model: ModelConfig) -> State:
-        """With another model, as a preset if it equals one, and what of the job it can keep."""
-        return self.move({"preset": model})
+        return state.change(settings_of_job(job) | ({} if job.gpu else {"gpu": self.values["gpu"]}))
 
     def bring(self, settings: Settings) -> State:
         """With the values in a run's own files; an incomplete model leaves the current one."""
@@ -231,7 +245,7 @@ class State:
     def model(self) -> ModelConfig:
         """The model of the controls. Raises ModelError."""
         dims = self._read(DIMS)
-        if dims == _dims(self.base):
+        if dims == dims_of(self.base):
             return self.base
         for name, value in dims.items():
             if value is None and name != "head_dim":
@@ -329,6 +343,22 @@ class State:
     # -- for the browser, as plain values --------------------------------------------------------
 
     @property
+    def synced(self) -> Values:
+        """The traits: every control, the model by its name, and its dims as they are."""
+        values = {name: value for name, value in self.values.items() if name not in ("job", "preset")}
+        model = self.value.model if self.value else None
+        return (
+            values
+            | (dims_of(model) if model else {})
+            | {"model": model.name if model else self.values["preset"]}
+        )
+
+    @property
+    def value(self) -> Job | None:
+        """The job; None if the controls describe none."""
+        return self.outcome.report.job if self.outcome.report else None
+
+    @property
     def status(self) -> str:
         """One line, with the compensating change."""
         return "; ".join(filter(None, (self.outcome.status, self.gave)))
@@ -354,43 +384,3 @@ class State:
             "fits": outcome.fits,
         }
         return {"payload": payload}
-
-
-def _preset(name: object) -> ModelConfig:
-    """The preset for a name, also a publisher's name, or the reader's own model. Raises ModelError."""
-    if isinstance(name, ModelConfig | Mapping):
-        return find_model(name)
-    known = preset_name(name) if isinstance(name, str) else ""
-    return PRESETS[known if known in PRESETS else one_of("preset", name, PRESETS, ModelError)]
-
-
-def _dims(model: ModelConfig) -> dict[str, int]:
-    return {name: getattr(model, name) for name in DIMS}
-
-
-def _controls(changes: Mapping[str, object]) -> Values:
-    """Settings of a job or a fix in the controls' form; settings without a control are left out."""
-    values = {c: v for k, v in changes.items() if (c := {"model": "preset"}.get(k, k)) in DEFAULTS}
-    if "padding" in values:
-        rule = values["padding"]
-        values["padding"] = OWN if rule is None else as_argument(rule)
-    if isinstance(gpu := changes.get("gpu"), Gpu):
-        values["gpu"] = gpu.text
-    if "layer_split" in values:
-        values["layer_split"] = values["layer_split"] or OWN
-    if "sequence_parallel" in values:
-        values["sequence_parallel"] = values["sequence_parallel"] is not False
-    return values
-
-
-def _settings(job: Job) -> Values:
-    """A job's layout and facts as control values."""
-    facts = (*FACTS, *STEP, "padding", "layer_split")
-    settings = {name: getattr(job.layout, name) for name in LAYOUT}
-    return _controls(settings | {name: getattr(job, name) for name in facts})
-
-
-def _is_still(values: Values, job: Job) -> bool:
-    """Whether the controls still describe the job, whatever else they contain."""
-    known = _settings(job) | _dims(job.model)
-    return all(values[name] == value for name, value in known.items())

@@ -15,8 +15,8 @@ function render({ model, el }) {
   const { send, ask, note, close } = buildSender(model, uid, refused, (on) => stage.classList.toggle("lp-kept", on || Boolean(payload().problem)));
 
   let pending = {}; // what is pressed and not confirmed
-  let phase = payload().values.phase;
-  let at = 0; // the step that stands, among all of the film
+  let phase = "forward"; // of the step that stands
+  let at = 0; // that step, among all of the film
   let seen = null; // the film that is shown
   let shown = ""; // the program and the case that are
   const opened = new Set(); // steps whose inner ones are shown
@@ -27,12 +27,17 @@ function render({ model, el }) {
 
   function change(changes) {
     stop();
+    if (changes.phase) { // the film has both
+      phase = changes.phase;
+      const all = visible();
+      go(all.find((k) => film().steps[k].line) ?? all[0] ?? at, false);
+      return;
+    }
     Object.assign(pending, changes);
-    if (changes.phase) { phase = changes.phase; settle(); draw(false); } // the film has both
     stage.classList.toggle("lp-stale", isStale());
     send(changes);
   }
-  const isStale = () => Object.keys(pending).some((name) => name !== "phase");
+  const isStale = () => Object.keys(pending).length > 0;
   const source = buildSource(change, uid, (line) => { const to = visible().find((k) => film().steps[k].line === line && !film().steps[k].depth); if (to !== undefined) go(to); });
   const knobs = make("div", { class: "lp-knobs" });
   const restore = button("restore", { title: "bring back the source that it began with", onclick: () => { source.forget(); change({ source: "" }); } });
@@ -75,8 +80,18 @@ function render({ model, el }) {
   function go(k, moving = true) {
     const far = Math.abs(k - at);
     at = k;
+    phase = phaseOf(film().steps[k]);
+    saveStep();
     draw(moving && far > 0);
   }
+
+  const saveStep = () => { model.set("step", at); model.save_changes(); };
+  const follow = () => { // a step that code or a link set
+    const to = model.get("step");
+    if (to === at || seen !== film()) return;
+    if (seen.steps[to].depth) opened.add(outer(to));
+    go(to);
+  };
 
   function move(by) {
     const all = visible();
@@ -86,7 +101,7 @@ function render({ model, el }) {
   }
 
   function toggle(k) {
-    if (opened.has(k)) { opened.delete(k); at = outer(at); } else opened.add(k);
+    if (opened.has(k)) { opened.delete(k); at = outer(at); saveStep(); } else opened.add(k);
     keepFocus(root, play, () => draw(false));
   }
 
@@ -268,29 +283,17 @@ function render({ model, el }) {
     root.dataset.step = at;
   }
 
-  // Another film stands where the one before stood; or where it begins to be wrong, if that is new.
+  // Another film begins where the kernel says.
   function settle() {
-    const { steps } = film();
-    const before = seen?.steps[at];
-    const wrong = steps.findIndex((step) => step.fault === "begins" && !step.depth);
-    if (seen !== film()) opened.clear();
-    if (wrong >= 0 && seen !== film() && JSON.stringify(seen?.steps.find((step) => step.fault === "begins")) !== JSON.stringify(steps[wrong])) {
-      phase = phaseOf(steps[wrong]);
-      at = wrong;
-    } else if (seen !== film()) {
-      const same = before ? steps.findIndex((step) => !step.depth && step.code === before.code && step.phase === before.phase) : -1;
-      const beside = before?.line ? steps.findIndex((step) => !step.depth && step.line === before.line && step.phase === before.phase) : -1; // where it was edited
-      const stays = same >= 0 ? same : beside;
-      at = stays >= 0 ? stays : steps.findIndex((step) => !step.depth && step.code !== "argument" && phaseOf(step) === phase);
-    }
-    if (!steps.some((step) => phaseOf(step) === phase)) phase = "forward"; // a film may have no backward
-    const all = visible();
-    if (!all.includes(at)) at = all[Math.max(0, all.findIndex((k) => film().steps[k].line))] ?? 0;
+    if (seen === film()) return;
+    opened.clear();
     seen = film();
+    at = payload().values.step;
+    phase = phaseOf(seen.steps[at] ?? { phase });
+    saveStep();
   }
 
   let built = [];
-  let told = phase; // by the kernel
   function show() {
     const { values, edited, code: line } = payload();
     for (const [name, value] of Object.entries(pending)) if (values[name] === value || (name === "source" && !source.waits)) delete pending[name];
@@ -307,8 +310,6 @@ function render({ model, el }) {
     });
     for (const { name, show: put } of built) put(pending[name] ?? values[name]);
     code.show(line, line);
-    if (values.phase !== told) phase = pending.phase ?? values.phase;
-    told = values.phase;
     const now = `${values.program} ${values.case}`;
     if (shown !== now) source.forget(); // what was typed was of another program
     if (shown !== now && payload().verdict) side.open = true; // where a line is to be written
@@ -329,6 +330,7 @@ function render({ model, el }) {
 
   const changed = () => keepFocus(root, play, show);
   model.on("change:payload", changed);
+  model.on("change:step", follow);
   model.on("msg:custom", onMessage);
   const folded = new ResizeObserver(([{ contentRect }]) => { // where the source stands above the tiles it is folded
     const narrow = contentRect.width < 560;
@@ -344,6 +346,7 @@ function render({ model, el }) {
     tiles.close();
     folded.disconnect();
     model.off("change:payload", changed);
+    model.off("change:step", follow);
     code.close();
     model.off("msg:custom", onMessage);
     close();

@@ -23,6 +23,7 @@ from llamapar.records.trace import Tape
 from .line import read_arguments
 from .page import Undoing, source
 from .recorded_state import RecordedState
+from .traits import TURN
 from .watch_state import LAYOUT, OPTIONS, WATCHED, WatchState, known_programs, usual
 
 if TYPE_CHECKING:  # torch is there when something is watched, and not before
@@ -38,7 +39,6 @@ class Watch(Undoing[WatchState]):
     _css = source("page.css", "watch.css")
     schema = traitlets.List(traitlets.Dict()).tag(sync=True)
     film = traitlets.Dict().tag(sync=True)
-    layout = None  # ipywidgets' own repr has another id at each run.
 
     @property
     def code(self) -> str:
@@ -55,6 +55,15 @@ class Watch(Undoing[WatchState]):
     def record(self) -> Tape:
         """The tape of the ranks: each line's tensors with their numbers."""
         return self._state.tape
+
+    def move(self, changes: Values) -> None:
+        if changes.keys() <= {"step", "phase"}:  # the page has the whole film, and gets no other payload
+            with TURN:
+                before = self._state
+                self._state = before.change(changes)
+                self._tell(before)
+        else:
+            super().move(changes)
 
     def snapshot(self) -> View:
         """Every line on every rank as one sheet, and what each line does as text."""
@@ -91,7 +100,8 @@ def watch(
     that cannot run.
     """
     if tape := _recorded(program):
-        return Watch(RecordedState(**vars(WatchState.blank()), recorded=tape))
+        blank = RecordedState(**vars(WatchState.blank()), recorded=tape)
+        return Watch(blank.change({"phase": "forward"}))
     return Watch(initial_watch(WatchState.blank(), program, model, layout, **options))
 
 

@@ -19,14 +19,14 @@ from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, flag, one_of, whole
 from llamapar.figures.block import of_each_rank
 from llamapar.figures.tape import rows_and_columns
-from llamapar.frameworks.settings import Settings
 from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import Tape
 
 from .controls import Control, choice, control
-from .film import film
+from .film import film, view_of
 from .page import nth
 from .runs import card
+from .traits import as_traits
 
 if TYPE_CHECKING:  # torch is there when something is watched, and not before
     from llamapar.execution.body import Task
@@ -55,7 +55,7 @@ LAYOUT = ("tp", "cp", "pp", "dp", "sequence_parallel", "zero", "dp_replicate")
 OPTIONS: Values = {"kv_replication": False, "cp_method": "all_gather", "chunking": "head-tail"}
 OPTIONS |= {"micro_batches": None, "documents": None, "global_batch": None}
 _RUN_WITH = ("program", "model", "data", *LAYOUT, *OPTIONS)
-_FIRST: Values = {"model": None, "data": "teaching", "case": "", "phase": "forward", "source": ""}
+_FIRST: Values = {"model": None, "data": "teaching", "case": "", "phase": "forward", "source": "", "step": 0}
 
 
 def _steps(name: str, titles: Plain) -> Control:
@@ -165,9 +165,16 @@ class WatchState:
     def tape(self) -> Tape:
         return self.shown.run(*self.broken)
 
+    value = tape
+
     @property
     def film(self) -> Plain:
         return self.shown.shoot(*self.broken)
+
+    @property
+    def synced(self) -> Values:
+        """The traits: what is watched, and the step that stands, by its number in the film."""
+        return as_traits({**self.values, "source": self.values["source"] or self.own})
 
     @property
     def status(self) -> str:
@@ -215,11 +222,8 @@ class WatchState:
             if not made.values["source"]:
                 raise
             return replace(made, problem=problem, before=self.shown)
-        begins = [step["phase"] for step in steps if step["fault"] == "begins"]
-        if begins and changes.keys() & {"case", "source"}:
-            phase = "forward" if begins[0] == "forward" else "backward"
-            made = replace(made, values={**made.values, "phase": phase})
-        return made
+        before: Plain = next(iter(self.film["steps"][self.values["step"] :]), {})  # of another program: none
+        return replace(made, values={**made.values, **view_of(steps, before, changes, made.values["phase"])})
 
     def _opened(self, values: Values, changes: Values) -> Values:
         """The values with which a case, or a program, begins: of a case the layout, options and model in
@@ -245,14 +249,6 @@ class WatchState:
         if self.programs[str(values["program"])].stage is None:  # is part of a stage
             values |= {"pp": 1, "micro_batches": None}
         return values
-
-    def load(self, model: ModelConfig) -> Self:
-        """With another model, which supplies the KV heads."""
-        return self.change({"model": model})
-
-    def bring(self, settings: Settings) -> Self:
-        """With the model of a run's own settings."""
-        return self.load(settings.model_config())
 
     @property
     def schema(self) -> list[Control]:

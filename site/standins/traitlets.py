@@ -5,43 +5,59 @@ from __future__ import annotations
 from typing import Any
 
 
-class Trait:
-    """An attribute with a default; `owner._send_trait(name)` is called where another value is set."""
+class TraitError(Exception):
+    """A value that a trait refuses."""
+
+
+class Bunch(dict[str, Any]):
+    """What changed."""
+
+
+class TraitType:
+    """An attribute with a default; its owner's `notify_change` is called where another value is set."""
 
     empty: object = None
+    sent = False
 
     def __init__(self, default: object = None) -> None:
         self.default = self.empty if default is None else default
 
-    def tag(self, *, sync: bool) -> Trait:
-        """All of the panels' traits are sent."""
-        assert sync
+    def tag(self, *, sync: bool) -> TraitType:
+        self.sent = sync
         return self
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
-        owner.traits_sent = (*getattr(owner, "traits_sent", ()), name)  # type: ignore[attr-defined]
+        if self.sent:
+            owner.traits_sent = (*getattr(owner, "traits_sent", ()), name)  # type: ignore[attr-defined]
+
+    def get(self, widget: Any, owner: type | None = None) -> Any:
+        return widget.trait_values.get(self.name, self.default)
+
+    def set(self, widget: Any, value: object) -> None:
+        old = self.get(widget)
+        if value != old:
+            widget.trait_values[self.name] = value
+            widget.notify_change(Bunch(name=self.name, old=old, new=value, owner=widget, type="change"))
 
     def __get__(self, widget: Any, owner: type) -> Any:
-        return self if widget is None else widget.trait_values.get(self.name, self.default)
+        return self if widget is None else self.get(widget, owner)
 
     def __set__(self, widget: Any, value: object) -> None:
-        if value != self.__get__(widget, type(widget)):
-            widget.trait_values[self.name] = value
-            widget._send_trait(self.name)
+        self.set(widget, value)
 
 
-class Dict(Trait):
+class Dict(TraitType):
     empty: object = {}
 
 
-class List(Trait):
+class List(TraitType):
     empty: object = []
 
 
-class Int(Trait):
+class Int(TraitType):
     empty: object = 0
 
 
-class Unicode(Trait):
+class Unicode(TraitType):
     empty: object = ""

@@ -43,6 +43,7 @@ class PageState(WatchState):
 
     recordings: Films | None = field(default=None, compare=False, repr=False)
     has_makers = False
+    value = None  # a recording is no tape
 
     def task(self, fault: str, text: str) -> Task:
         return replace(super().task(fault, text), backward=False)

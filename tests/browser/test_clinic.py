@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 HEIGHT = 1400
 
 CREATE = "import llamapar as lp\npanel = lp.clinic()\npanel"
-READ = "str(panel.explorer.layout), panel.explorer.report.ok"
+READ = "str(panel.explorer.job.layout), panel.explorer.report.ok"
 FILL = 'panel.set(text="embed_tokens.weight is [16064, 8192]", model="llama3.1-70b", tp=8)'
 PASTE = """([box, text]) => {
     box.focus();

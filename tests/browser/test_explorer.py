@@ -26,7 +26,7 @@ MISFIT = (
     "seq_len=8192, batch_tokens=2**16, batch_per_dp=4)"
 )
 """Six findings on few GPUs, where a search for fixes is soon over."""
-LAYOUT = "str(panel.layout)"
+LAYOUT = "str(panel.job.layout)"
 TINY = 'panel.set(preset="tiny", tp=2, cp=1, pp=1, dp=1, seq_len=1024)'
 KV_HEADS = 'panel.set(preset="llama3.1-8b", tp=16)'
 LONG = 'panel.set(preset="llama3.1-8b", tp=8, cp=4, dp=2, program="llama")'

@@ -37,7 +37,7 @@ KERNEL = {
     "wrong": "PANEL.set(tp=0)",
     "model": "PANEL.set(preset='llama3.1-8b', tp=DRAWN, pp=1, dp=OTHER)",
     "job": "PANEL.set(job='PUBLISHED')",
-    "load": f"PANEL.load({EIGHT_KV_HEADS!r})",
+    "load": f"PANEL.set(model={EIGHT_KV_HEADS!r})",
     "files": f"from llamapar.configs.reader import settings_of_texts as read\nPANEL.bring(read({FILES!r}))",
     "line": "PANEL.restore('llamapar check llama3-70b --tp 8 --pp 4 --dp DRAWN --seq-len 8192')",
     "fix": "PANEL.set(tp=16); PANEL.apply_fix(0, 0)",
