@@ -12,6 +12,7 @@ import builtins
 import linecache
 import pickle
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -24,6 +25,7 @@ from torch import Tensor
 from llamapar.describe.layout import Layout
 from llamapar.describe.options import Values
 from llamapar.diagnosis.edits.attempts import Attempts
+from llamapar.diagnosis.edits.candidates import Edit
 from llamapar.diagnosis.edits.child import refuse_effects, run_apart, unsafe
 from llamapar.diagnosis.edits.degrees import Degree
 from llamapar.diagnosis.edits.editing import Edits, swap_code
@@ -103,6 +105,7 @@ def _with_code(search: Attempts | None, found: Explanation) -> Explanation:
     """The explanation with the edit of the module's code, if its failure comes again."""
     if search is None or not search.same:
         return found
+    search.begun = time.monotonic()  # Styles of a plan may have been tried since its control run.
     return repaired(search.program, search, found)
 
 
@@ -147,6 +150,11 @@ def _mended_plan(task: ModuleTask, near: str) -> PlanEdit | None:
     return mended(exact, near, lambda task: not _differences(task, one), _SECONDS)
 
 
+def _of_any_rank(edit: Edit) -> Edit:
+    """An edit as code for every rank: a module names no rank, so that of the control run was written."""
+    return replace(edit, new=re.sub(r"(\.chunk\(\w+, \d+\))\[0\]$", r"\1[rank]", edit.new))
+
+
 class _ModuleProgram(Program):
     """A module as a program: to execute it is to run it on all ranks."""
 
@@ -179,7 +187,11 @@ class _OnLocalRanks(Attempts):
     def _control(self) -> Facts | str | None:
         # The group of its ranks has ended by the time of an error, so that their parts look whole.
         facts = super()._control()
-        return replace(facts, whole=False, near=True) if isinstance(facts, Facts) else facts
+        if not isinstance(facts, Facts):
+            return facts
+        here = [tuple(map(_of_any_rank, edits)) for edits in facts.here]
+        elsewhere = [_of_any_rank(edit) for edit in facts.elsewhere]
+        return replace(facts, whole=False, near=True, here=here, elsewhere=elsewhere)
 
     def _apart(self, work: Callable[[], Held]) -> Held:
         return run_apart(work, min(_EACH, max(0.1, self.left)))
