@@ -61,7 +61,7 @@ function buildSender(model, uid, refused, dim) {
   let timer = 0;
   const showProblem = (problem, silent = false) => {
     dim(silent);
-    note.replaceChildren(...(problem ? [problemCard(problem, ({ line }) => put({ kind: "restore", text: line }))] : []));
+    note.replaceChildren(...(problem ? [problemCard(problem, (changes) => put(changes.line ? { kind: "restore", text: changes.line } : { kind: "set", changes }))] : []));
   };
   const flush = () => {
     clearTimeout(timer);
