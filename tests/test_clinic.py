@@ -324,7 +324,7 @@ def test_random_use_never_raises(soak: bool) -> None:
             panel.set(**dict.fromkeys([*names, "model", "framework"]))
         assert_shows(panel)
         pictures += panel.payload["figure"] is not None
-    assert moves * 0.1 < pictures < moves
+    assert moves * 0.02 < pictures < moves
     assert panel.explorer is not None
 
 
