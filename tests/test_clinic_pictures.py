@@ -61,7 +61,7 @@ def test_an_empty_clinic_offers_three_real_messages() -> None:
             MEMORY,
             "sharding",
             "a rank holds more than its memory of 79.35 GiB: "
-            "wq, wk and wv: 10240·8192·2 = 167772160 B = 160.00 MiB at tp=1",
+            "68976648192 parameters × 2 B = 138 GB of weights",
             None,
         ),
     ],

@@ -145,7 +145,8 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
         numbers.append(Stated(f"{amounts[0][1]} > {amounts[-1][1]}"))
     elif not amounts and len(r.values) == 2 and r.values[0] > r.values[1] > 0:
         numbers.append(Comparison(r.values[0], ">", r.values[1]))
-    if m and m.n_params * 2 > _GPU * (known.get("world") or 1):
+    ranks = known.get("world") or (known.get("tp") or 1) * (known.get("pp") or 1)
+    if m and m.n_params * 2 > _GPU * ranks:
         numbers.append(Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights"))
     cause = f"a rank holds more than its memory{f' of {there[1] or there[2]} GiB' if there else ''}"
     cause += f": {numbers[0]}" if numbers else ""

@@ -131,7 +131,10 @@ def _shard_of_vocabulary(it: DifferingSizes, k: int, padded_to: int) -> Found:
     cause += f" padded to {padded_to}" if padded else ""
     numbers: Equation = Padded(small, k, big) if padded else Quotient(big, k)
     for category, likely in rows:
-        yield found(category, likely, cause, numbers, facts={"tp": k, "vocab_size": big})
+        told = cause
+        if padded and category == "vocab_padding":
+            told = f"{big} rows are padded to {padded_to} before they are cut over {k} ranks"
+        yield found(category, likely, told, numbers, facts={"tp": k, "vocab_size": big})
 
 
 _TENSORS = (_other_model, _adapter, _empty, _positions, _vocabulary, assumed_cut)
