@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise, takewhile
 
-from .reading import PRODUCT, Concept, Reading, Shape
+from .reading import Concept, Reading, Shape
 from .words import pattern
 
 
@@ -132,7 +132,7 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
         number = inside[nearest] if inside else None
     if number is None and subject:  # "num_heads must be divisible by tp, got num_heads=20 and tp=8"
         number = r.beside(subject.concept)
-    factors = _factors(r, theirs, right)
+    factors = _factors(r, theirs)
     concept = subject.concept if subject else ""
     named = r.beside(theirs[0].concept) if theirs and theirs[0].number is None else None
     if named and theirs[0].concept != concept:
@@ -163,15 +163,12 @@ _TIMES = re.compile(r"\D{0,3}\d{1,20}\W{0,3}(?:[*·×x]|times|multiplied by) ?\W
 """What stands between two names whose numbers are multiplied: "tp (8) x pp (2)", "tp=8 * pp=2"."""
 
 
-def _factors(r: Reading, terms: list[Concept], side: tuple[int, int]) -> Shape:
+def _factors(r: Reading, terms: list[Concept]) -> Shape:
     """The number that a side names, or each factor if the side is a product."""
     counted = [t for t in terms if t.number is not None and t.concept != "dimension"]
     first = counted[:1]
     more = takewhile(lambda pair: _TIMES.fullmatch(r.low, pair[0].end, pair[1].start), pairwise(counted))
-    named = tuple(t.number or 0 for t in [*first, *(after for _, after in more)])
-    written = PRODUCT.search(r.text, *side)
-    bare = tuple(map(int, _INT.findall(written[0]))) if written else ()
-    return bare if bare[:1] and named in ((), bare[:1]) else named
+    return tuple(t.number or 0 for t in [*first, *(after for _, after in more)])
 
 
 _DIM_OF = re.compile(
@@ -189,7 +186,6 @@ def _counts(r: Reading, start: int, end: int) -> list[int]:
 
 _VIEW = pattern("view")
 _UNFLATTEN = re.compile(r"multiply up to the size of dim \d \((\d{1,20})\)")
-_INPUT = re.compile(r"(?:input|array) of size (\d{1,32})")
 _CLOSED = re.compile(r"[\])]")
 _MATMUL = pattern("product")
 ZERO = re.compile(r"\bzero|deepspeed|\bds_")
@@ -225,11 +221,9 @@ def shape_observations(r: Reading) -> Iterator[Observation]:
         if width := _UNFLATTEN.search(r.low):
             yield ViewCall((1, *target), int(width.group(1)))
             return
-        size = _INPUT.search(r.low)
         ends = [(at, _CLOSED.search(r.text, at)) for _, at in r.shapes]
         free = [n for n, at in r.numbers if not any(a <= at < end.end() for a, end in ends if end)]
         numel = math.prod(wide[0]) if len(wide) > 1 else max(free, default=0)
-        numel = int(size.group(1)) if size else numel
         if numel > 0 or 0 in target:
             yield ViewCall(target, numel)
             return
@@ -268,7 +262,6 @@ def shape_observations(r: Reading) -> Iterator[Observation]:
         yield LoneShape(name, found[0])
 
 
-_AT = re.compile(r"(?:not match|mismatch\w{0,2}|differs?) (?:at|in|on) dim(?:ension)? (\d)")
 _INDEXED = re.compile(r"shape of the mask .{1,80}at index (\d) does not match")
 
 
@@ -280,8 +273,6 @@ def _pairs(found: list[Shape], name: str, r: Reading) -> Iterator[Pair]:
             return
         if len(first) == len(second) and first != second:
             off = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
-            at = _AT.search(low)
-            off = [i for i in off if at is None or i == int(at.group(1))] or off
             if len(off) > (2 if r.loading else 1):
                 continue
             dim = off[0]
