@@ -171,3 +171,12 @@ def test_a_ring_is_not_free() -> None:
     ]
     assert times == sorted(times)
     assert times[2] > 1.005 * times[0]
+
+
+def test_a_batch_that_follows_from_degrees_follows_other_degrees() -> None:
+    """torchtitan's own batch is local_batch_size·dp: with other degrees it is another one, and no error."""
+    text = "[model]\nname = 'llama3'\nflavor = '70B'\n[training]\nseq_len = 8192\nlocal_batch_size = 2\n"
+    run = lp.read_settings(text=f"{text}[parallelism]\ntensor_parallel_degree = 16\n", known={"gpus": 128})
+    assert run.job["global_batch"] == 16
+    assert lp.check(run, tp=8, dp=16).ok
+    assert not lp.check(run, tp=8, dp=16, global_batch=16).ok

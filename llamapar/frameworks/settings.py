@@ -209,6 +209,10 @@ class TakesSettings(Protocol[Given, Otherwise, Result]):
     def __call__(self, *args: Given.args, **given: Given.kwargs) -> Result: ...
 
 
+_IN_BATCH = {*AXES, "layout", "gpus", "micro_batch"}
+"""What a batch is derived from."""
+
+
 def takes_settings(
     otherwise: Callable[Otherwise, object],
 ) -> Callable[[Callable[Given, Result]], TakesSettings[Given, Otherwise, Result]]:
@@ -227,6 +231,9 @@ def takes_settings(
                 return cast("Callable[..., object]", function)(*args, **given)
             settings, said = args[0], dict(zip([*known][1:], args[1:], strict=False)) | given
             held = {name: value for name, value in settings.facts().items() if name in known}
+            # A batch that was worked out from degrees is that of these degrees alone.
+            if said.keys() & _IN_BATCH and settings.sources.get("job.global_batch", "").startswith("derived"):
+                held.pop("global_batch", None)
             # What the caller says wins over the files.
             held |= {"framework": settings.judge} | said
             if "layout" in known and held.get("layout") is None:
