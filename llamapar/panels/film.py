@@ -354,6 +354,8 @@ def view_of(steps: list[Plain], before: Plain, changes: Plain, phase: str) -> Pl
     """The step that stands, and its phase: as asked; where a fault begins that is new; or else, in the phase,
     the line that stood `before`, or the first.
     """
+    if not steps:
+        return {"step": 0, "phase": phase}
     begins = [n for n, step in enumerate(steps) if step["fault"] == "begins" and not step["depth"]]
     if "step" in changes:
         at = whole("step", changes["step"], 0, len(steps) - 1)

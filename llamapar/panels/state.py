@@ -158,8 +158,10 @@ class State:
         changes = {"preset" if name == "model" else name: value for name, value in changes.items()}
         for name, value in changes.items():
             one_of("control", name, self.values)
+            if name in COUNTS and isinstance(value, str):
+                value = parse_number(name, value).value
             if value not in (None, ""):
-                OPTIONS[name].checked(typed(name, value) if name in COUNTS else value)
+                OPTIONS[name].checked(value)
         if "job" in changes:
             return self.change(changes)
         if "preset" in changes:
