@@ -7,6 +7,16 @@ const editorOf = (cell) => {
   return own?.root?.view ?? own?.rootView?.view;
 };
 
+// The kernel's own HTML, without anything that could run or load.
+const shown = (html) => {
+  const { body } = new DOMParser().parseFromString(html, "text/html");
+  for (const node of body.querySelectorAll("*")) {
+    if (/^(SCRIPT|IFRAME|OBJECT|EMBED|LINK|IMG)$/.test(node.nodeName)) node.remove();
+    for (const { name } of [...node.attributes]) if (!/^(class|style|open)$/.test(name)) node.removeAttribute(name);
+  }
+  return body.childNodes;
+};
+
 // Puts new lines in place of old ones, in the nearest cell above that has them.
 function put(el, edits) {
   const own = el.closest(".jp-CodeCell");
@@ -37,7 +47,7 @@ function render({ model, el }) {
   };
   const draw = () => {
     const { html, edits, asks, said } = model.get("payload");
-    el.innerHTML = html; // escaped by the kernel
+    el.replaceChildren(...shown(html));
     row.replaceChildren();
     if (edits.length && el.closest(".jp-CodeCell")) {
       button("put it into the cell", () => (status.textContent = put(el, edits)));
