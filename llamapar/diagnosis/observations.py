@@ -137,6 +137,8 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     named = r.beside(theirs[0].concept) if theirs and theirs[0].number is None else None
     if named and theirs[0].concept != concept:
         factors = (named,)
+    if concept == "world" and number and number % (math.prod(factors) or 1) == 0:
+        factors = tuple(t.number for t in theirs if t.concept in AXES and t.number)  # "tp 8 and pp 2"
     divisor = math.prod(factors) if factors else None
     inside = _counts(r, *right)
     if divisor is None:
