@@ -123,5 +123,5 @@ def test_wrong_layouts_at_true_sizes(soak: bool) -> None:
     alone = [e for e in errors if not fair(lp.explain(e.traceback), e.category)]
     last_line = [e for e in errors if not fair(lp.explain(e.message), e.category)]
     assert len(given) <= 0.02 * n, Counter(e.message for e in given).most_common(3)
-    assert len(alone) <= 0.1 * n, Counter(e.message for e in alone).most_common(3)
-    assert len(last_line) <= 0.1 * n, Counter(e.message for e in last_line).most_common(3)
+    assert len(alone) <= 0.15 * n, Counter(e.message for e in alone).most_common(3)
+    assert len(last_line) <= 0.15 * n, Counter(e.message for e in last_line).most_common(3)

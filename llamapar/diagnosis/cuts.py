@@ -76,8 +76,7 @@ class SizeCut:
         return self.shares | self.gathered | {self.whole}
 
     def explains(self, a: int, b: int) -> bool:
-        taken = {self.whole * self.degree} if self.whole in (a, b) and self.even else set()
-        return a != b and {a, b} <= (self._sizes | taken if taken else self._sizes)
+        return a != b and {a, b} <= self._sizes
 
     def tears(self, a: int, b: int) -> bool:
         """Whether both are shards, or one is a shard and the other a unit that does not divide it."""

@@ -264,6 +264,7 @@ def shape_observations(r: Reading) -> Iterator[Observation]:
         yield LoneShape(name, found[0])
 
 
+_AT = re.compile(r"(?:not match|mismatch\w{0,2}|differs?) (?:at|in|on) dim(?:ension)? (\d)")
 _INDEXED = re.compile(r"shape of the mask .{1,80}at index (\d) does not match")
 
 
@@ -275,6 +276,8 @@ def _pairs(found: list[Shape], name: str, r: Reading) -> Iterator[Pair]:
             return
         if len(first) == len(second) and first != second:
             off = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
+            at = _AT.search(low)
+            off = [i for i in off if at is None or i == int(at.group(1))] or off
             if len(off) > (2 if r.loading else 1):
                 continue
             dim = off[0]

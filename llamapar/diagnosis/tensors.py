@@ -158,8 +158,7 @@ def explain_held(o: LoneShape, r: Reading, known: Known) -> Found:
     key, shape = key_of(o.name), o.shape
     if 0 in shape or shape == (1,):
         cause = f"{o.name or 'a weight'} is {list(shape)}: a ZeRO-3 placeholder, not the weight"
-        level = LIKELY if o.name else POSSIBLE
-        yield found("other: zero3_unmaterialised_param", level, cause, needs="zero")
+        yield found("other: zero3_unmaterialised_param", POSSIBLE, cause, needs="zero")
     elif known.model and any(parameter.shape == shape for parameter in known.model.parameters()):
         return
     elif not key and known.model and len(shape) == 2:
