@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from llamapar.describe.arguments import named_options
 from llamapar.describe.keywords import ExplainKeywords
@@ -80,8 +80,7 @@ def explain(
     for name, value in arguments.items():
         _refuse_unread(name, value, known)
     if isinstance(what, Path):
-        found: Explanation = offered("hangs", "explain_dumps")(what, known)
-        return found
+        return cast("Explanation", offered("hangs", "explain_dumps")(what, known))
     if hasattr(what, "explanation"):  # A Result, whose room may not be imported here.
         failed: Explanation = what.explanation or Explanation(UNKNOWN, "no rank raised anything")
         return failed

@@ -312,7 +312,9 @@ def build(
     verdict, reason = verdict_of(best, known, r.parallel)
     steps: tuple[str, ...] = ()
     if not best:
-        reason, steps = without_arithmetic(r, known, _of_unread_layer(r, known) or reason)
+        layer = other_layer(r, known)
+        reason = f"the text names {layer}, whose cuts are not read here" if layer else reason
+        reason, steps = without_arithmetic(r, known, reason)
     return Explanation(verdict, reason, diagnoses, line, ranks, known, next=steps)
 
 
@@ -328,11 +330,6 @@ def refused_sizes(known: Known, job: Job | None) -> Iterator[Hypothesis]:
     for category, message in refused.items():
         if message:
             yield Hypothesis(category, f"check refuses this layout: {message}", POSSIBLE, (Stated(message),))
-
-
-def _of_unread_layer(r: Reading, known: Known) -> str:
-    layer = other_layer(r, known)
-    return f"the text names {layer}, whose cuts are not read here" if layer else ""
 
 
 def other_layer(r: Reading, known: Known) -> str:

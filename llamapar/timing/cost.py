@@ -167,10 +167,12 @@ class Cost(Record):
     @property
     def too_much(self) -> str:
         """That the job does not fit, in one line; "" if it does or may."""
-        if self.fits:
-            return ""
-        needs, has = self.memory.figure(), self.memory.hbm_bytes / GIB
-        return f"it does not fit: a rank needs {needs} GiB of memory, and {self.gpu} has {has:.2f}"
+        has = f"{self.gpu} has {self.memory.hbm_bytes / GIB:.2f}"
+        return (
+            ""
+            if self.fits
+            else f"it does not fit: a rank needs {self.memory.figure()} GiB of memory, and {has}"
+        )
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
@@ -231,10 +233,9 @@ def cost(
     job = as_run(judge, Job.of(model, layout, recompute=options["recompute"], **facts))
     # The same words as `check` uses for this error, with its fixes.
     if job.gpus is not None and job.gpus != job.layout.world:
-        errors = (finding for finding in check_job(job, judge).arithmetic if finding.severity == ERROR)
-        refused = next((finding for finding in errors if finding.code == "LP001"), None)
-        if refused:
-            raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")
+        for refused in check_job(job, judge).arithmetic:
+            if refused.code == "LP001" and refused.severity == ERROR:
+                raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")
     how = replace(
         usual,
         precision=options["precision"],
