@@ -86,7 +86,7 @@ def test_colours_wide_digits_and_other_languages(text: str) -> None:
     assert lp.explain(text).best.category == "heads_not_divisible"
 
 
-TAGS = {"div", "p", "b", "br", "i", "code", "details", "summary", "table", "tr", "th", "td", "a"}
+TAGS = {"div", "span", "p", "b", "br", "i", "code", "details", "summary", "table", "tr", "th", "td", "a"}
 
 
 class Tags(HTMLParser):

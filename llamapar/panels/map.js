@@ -187,10 +187,10 @@ function drawMap(root, first, { duration = SLIDE, pick = () => {}, rank = 0 } = 
   // Saves it as SVG, with its style in it and on white paper.
   function save(css) {
     const [x, width, height] = [-GUTTER, wide() + GUTTER, scene.height];
-    const copy = put(picture.cloneNode(true), { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `${x} 0 ${width} ${height}` });
+    const copy = put(picture.cloneNode(true), { width, height, viewBox: `${x} 0 ${width} ${height}` });
     copy.lastChild.remove();
     copy.prepend(svgNode("style", {}, css.slice(css.indexOf(".lp-map{"))), svgNode("rect", { x, width, height, fill: "#fff" }));
-    const href = `data:image/svg+xml,${encodeURIComponent(copy.outerHTML)}`;
+    const href = `data:image/svg+xml,${encodeURIComponent(new XMLSerializer().serializeToString(copy))}`;
     make("a", { href, download: `${scene.kind}.svg` }).click();
   }
 
