@@ -8,13 +8,6 @@ const LETTER = 7; // pixels: of a digit, and a little more
 const UNSEEN = 700; // pixels: of a map that is not on the page yet
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
-const put = (node, attributes) => { for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value); return node; };
-function svgNode(tag, attributes = {}, ...children) {
-  const node = put(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes);
-  node.append(...children);
-  return node;
-}
-
 // The outline of a band in pixels; an edge that is not level has the height of its right end besides.
 function outlineOf([x0, x1, y0, X0, X1, y1, right], wide) {
   [x0, x1, X0, X1] = [x0, x1, X0, X1].map((x) => Math.round(x * wide * 10) / 10);

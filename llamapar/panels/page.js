@@ -16,6 +16,13 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
+const put = (node, attributes) => { for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value); return node; };
+function svgNode(tag, attributes = {}, ...children) {
+  const node = put(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes);
+  node.append(...children);
+  return node;
+}
+
 const button = (text, attributes) => make("button", { type: "button", ...attributes }, ...[text].flat());
 const fold = (title, attributes, ...children) => make("details", attributes, make("summary", {}, title), ...children);
 

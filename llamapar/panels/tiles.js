@@ -14,7 +14,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 // the rank that is followed.
 function buildTiles(hear, follow) {
   const grid = make("div", { class: "lp-mesh" });
-  const arrows = drawn("svg", { class: "lp-arrows", "aria-hidden": "true" });
+  const arrows = svgNode("svg", { class: "lp-arrows", "aria-hidden": "true" });
   const sky = make("div", { class: "lp-sky", "aria-hidden": "true" });
   const node = make("div", { class: "lp-tiles" }, grid, arrows, sky);
   let inks = null;
@@ -218,11 +218,11 @@ function buildTiles(hear, follow) {
     const few = step.event && step.event.groups.every((group) => group.length < 3);
     const parts = moves().map(({ from, to, start, end }) => {
       const [path, [x, y, way]] = curve(start, end);
-      const frame = ({ x: left, y: top, width, height }) => drawn("rect", { x: left - 1, y: top - 1, width: width + 2, height: height + 2 });
+      const frame = ({ x: left, y: top, width, height }) => svgNode("rect", { x: left - 1, y: top - 1, width: width + 2, height: height + 2 });
       const followed = few || to === rank;
       if (!followed && step.moves.length > MOST_ARROWS && !group.includes(to)) return null;
-      const arrow = drawn("g", { class: followed ? "lp-followed" : group.includes(to) ? "lp-faint" : "lp-far", "data-from": from, "data-to": to });
-      arrow.append(drawn("path", { d: path }), drawn("path", { class: "lp-head", d: `M${x + 8 * way} ${y} l${-10 * way} -5 v10 z` }));
+      const arrow = svgNode("g", { class: followed ? "lp-followed" : group.includes(to) ? "lp-faint" : "lp-far", "data-from": from, "data-to": to });
+      arrow.append(svgNode("path", { d: path }), svgNode("path", { class: "lp-head", d: `M${x + 8 * way} ${y} l${-10 * way} -5 v10 z` }));
       if (followed) arrow.append(frame(start), frame(end));
       return arrow;
     }).filter(Boolean);
