@@ -352,11 +352,12 @@ def bake(path: Path, page: Any) -> str:
         for output, picture in zip(cell.get("outputs", []), pictures, strict=True)
         if picture and "image/png" in output.data
     ]
-    while (over := len((text := written(notebook)).encode()) - WHOLE) > 0:  # the largest gives way
+    while (over := len((text := written(notebook)).encode()) - WHOLE) > 0:  # the largest gives way, in turn
         if not drawn:
             raise SystemExit(f"{path.name}: {over + WHOLE} bytes; at most {WHOLE}")
         data, picture = max(drawn, key=lambda found: len(found[0]["image/png"]))
-        data["image/png"] = artist.picture(*picture, len(data["image/png"]) - over)
+        has = len(data["image/png"])
+        data["image/png"] = artist.picture(*picture, has - min(over, has // 8))
     return text
 
 
