@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +56,19 @@ def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_i
     with lab.open(START) as notebook:
         assert not notebook.modified  # by being opened
         panel = notebook.cell(PANEL)
-        picture = panel.locator(".jp-RenderedImage img")
+        picture = panel.locator(".jp-OutputArea-output img")
         picture.wait_for()
-        assert picture.evaluate("async (image) => { await image.decode(); return image.naturalWidth; }") > 900
+        picture.evaluate("(image) => image.decode()")
+        assert picture.bounding_box()["width"] == 700
+        stored = outputs_in(START)[0][0]["data"]["image/png"]  # where no SVG is shown
+        assert int.from_bytes(b64decode(stored)[16:20]) > 900
         assert panel.locator(".llamapar").count() == 0
         assert notebook.save().read_bytes() == committed
 
         notebook.run_all()
         panel = notebook.cell(PANEL)
-        panel.locator(".llamapar .js-plotly-plot").wait_for()
-        assert panel.locator(".jp-RenderedImage").count() == 0
+        panel.locator(".llamapar .lp-map").first.wait_for()
+        assert panel.locator(".jp-OutputArea-output img").count() == 0
         assert notebook.save().read_bytes() == committed
         assert not notebook.modified
 
