@@ -20,7 +20,8 @@ IN_THE_SOAK = ("03_attention_heads", "08_memory", "12_shape_clinic")
 
 START = PROJECT / "notebooks" / "00_start_here.ipynb"
 PANEL = "lp.explorer("
-OURS = "import llamapar as lp\nlp.explorer('tiny', tp=2)"
+OURS = "import llamapar as lp\nlp.explorer('tiny', tp=2, tab='ranks')"
+A_MAP = "lp.explorer('tiny', tp=2)"
 ANOTHER_S = "import ipywidgets\nipywidgets.IntSlider(3)"
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -83,12 +84,16 @@ def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_i
 
 @pytest.mark.soak
 def test_a_new_panel_is_saved_as_its_figure_and_another_s_widget_as_it_is(lab: Lab, tmp_path: Path) -> None:
-    with lab.open(scratch_notebook(tmp_path / "panels.ipynb", OURS, ANOTHER_S)) as notebook:
+    with lab.open(scratch_notebook(tmp_path / "panels.ipynb", OURS, ANOTHER_S, A_MAP)) as notebook:
         notebook.run_all()
         notebook.cell(0).locator(".llamapar .js-plotly-plot").wait_for()
-        (ours,), (another_s,) = outputs_in(notebook.save())
+        notebook.cell(2).locator(".llamapar .lp-map").first.wait_for()
+        (ours,), (another_s,), (a_map,) = outputs_in(notebook.save())
+        assert set(a_map["data"]) == {"text/plain", "text/html"}
         assert set(ours["data"]) == {"text/plain", PLOTLY}
         assert set(another_s["data"]) == {"text/plain", WIDGET}
         with lab.open(notebook.file) as again:  # with a kernel that knows of no panel
             again.cell(0).locator(".js-plotly-plot").get_by_text(A_PICTURE).wait_for()
-            assert "widget" not in again.cell(0).inner_text()
+            again.cell(2).locator(".jp-OutputArea-output img").evaluate("(image) => image.decode()")
+            for cell in (0, 2):
+                assert "widget" not in again.cell(cell).inner_text()
