@@ -16,7 +16,7 @@ from llamapar.panels.controls import CLINIC, EXPLORER, TIMES
 PATIENCE = 30.0
 """Seconds until a page that does not follow its kernel counts as frozen, on a machine that may be busy."""
 
-OPEN = "(root) => root.querySelectorAll('.lp-group').forEach((group) => { group.open = true; })"
+OPEN = "(root) => root.querySelectorAll('.lp-group, .lp-copy').forEach((group) => { group.open = true; })"
 ASK = """async (code) => {
     const { kernel } = window.jupyterapp.shell.currentWidget.sessionContext.session;
     const future = kernel.requestExecute({ code, store_history: false });

@@ -80,7 +80,6 @@ def test_a_fix_then_the_open_tab_then_anything_else(explorer: Panel) -> None:
 
 
 def test_a_line_with_a_word_too_many_is_mended_by_its_button(explorer: Panel) -> None:
-    explorer.root.locator(".lp-copy > summary").click()
     line = explorer.root.locator(".lp-state")
     line.fill("llamapar check llama3-8b --tp 4 --dp 2")
     line.blur()
