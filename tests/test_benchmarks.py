@@ -18,6 +18,7 @@ SMALLEST = {
     "explain_accuracy": "--half even",
     "gpu": "--device cpu --small",
     "live_facts": "--only 55",
+    "maps": "",
     "memory_rows": "",
     "paper_memory": "",
     "rank_flows": "--only w3",

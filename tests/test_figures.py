@@ -489,9 +489,12 @@ def fonts(value: Any) -> list[int]:
     return own + [size for item in value.values() for size in fonts(item)]
 
 
-def layout_of_good_form(record: Any) -> Any:
+def layout_of_good_form(record: Any, kib: int) -> Any:
     """The layout of a picture that is plain, small, the same each time, readable, and plotly's too."""
     view = lp.view(record)
+    assert plain(view.spec)
+    assert stored_size(view) <= kib * 1024
+    assert view == lp.view(record)
     assert set(view.spec) == {"data", "layout"}
     assert len(view.figure.data) == len(view.spec["data"])
     full = {name: value for name, value in view.spec["layout"].items() if value != []}
@@ -529,7 +532,7 @@ def test_every_picture_has_a_good_form_and_follows_its_page(name: str) -> None:
     if view.is_map:
         is_good_scene(view)
         return
-    layout = layout_of_good_form(EVERY[name])
+    layout = layout_of_good_form(EVERY[name], 40 if name in REALISTIC else 80)
     shared = layout["template"]["layout"]
     assert shared["paper_bgcolor"] == shared["plot_bgcolor"] == "rgba(0,0,0,0)"
     assert shared["font"]["color"] == style.LINE

@@ -78,7 +78,7 @@ import sys
 for name in ("anywidget", "torch", "plotly"):
     sys.modules[name] = None  # as if it were not installed
 import llamapar as lp
-view = lp.view(lp.heads("tiny", tp=2))
+view = lp.view(lp.memory("llama3-8b", dp=8, seq_len=8192))
 for owner, name in ((lp, "explorer"), (lp, "run"), (view, "figure")):
     try:
         getattr(owner, name)

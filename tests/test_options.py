@@ -265,7 +265,7 @@ def test_a_control_is_an_option(panel: list[dict[str, Any]]) -> None:
         if name in ("preset", "config"):
             continue
         option = OPTIONS[name]
-        kinds = {"int": int, "axis": int, "bool": bool, "choice": str, "text": str}
+        kinds = {"int": int, "slider": int, "bool": bool, "choice": str, "text": str}
         assert kinds[control["kind"]] is option.kind or name in ("zero", "documents")
         if control["kind"] == "choice" and option.choices and name != "engine":
             offered = [value for value, _ in control["options"]]

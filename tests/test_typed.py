@@ -70,7 +70,7 @@ RIGHT = (
     'assert_type(lp.explain("text"), lp.Explanation)',
     'assert_type(lp.reconcile("tiny", seq_len=8), Reconciliation)',
     'assert_type(lp.checkpoint.shard("a", "b", tp=2), Checkpoint)',
-    'assert_type(lp.explorer("tiny").layout, lp.Layout)',
+    'assert_type(lp.explorer("tiny").job.layout, lp.Layout)',
 )
 
 WRONG = {

@@ -45,8 +45,8 @@ RAISED_IN = "raised in the forward of "
 """How the note on an error begins, before the name of the submodule."""
 
 
-class CutOutput(LlamaparError):
-    """The output is a piece of the whole on a rank, which the default loss cannot take."""
+CUT_OUTPUT = "output"
+"""The field of the error for an output that is a piece of the whole, which the default loss cannot take."""
 
 
 class ModuleCall(NamedTuple):
@@ -349,11 +349,11 @@ def _loss(
     for y, target in zip(outputs[: 1 if logits else None], targets, strict=False):
         if y.shape != target.shape:
             there = f"{list(target.shape)} of the whole module's is its share"
-            raise CutOutput(
+            raise LlamaparError(
                 f"the output is {list(y.shape)} on a rank, and {there}",
                 "the default loss needs the output whole, but for dp's sequences",
                 ["a loss of the piece", "a plan that gathers the output"],
-                "loss",
+                CUT_OUTPUT,
             )
     if not any(y.requires_grad for y in outputs):
         raise LlamaparError("no output depends on a parameter", "", ["a loss that does"], "loss")

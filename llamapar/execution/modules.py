@@ -39,7 +39,7 @@ from .module_reading import (
     largest,
 )
 from .module_rows import judged, sequences
-from .module_run import CutOutput, ModuleOutcome, run_module_rank
+from .module_run import CUT_OUTPUT, ModuleOutcome, run_module_rank
 from .module_task import Inputs, ModuleTask, Plan, require_possible, with_inputs
 from .recorder import Recorder
 from .result import Result, remembered
@@ -198,7 +198,7 @@ def _reports_here(task: ModuleTask, device: str, tick: Callable[[], None]) -> li
         try:
             found = run_module_rank(task, ranks.mesh, share, recorder, device)
         except Exception as error:
-            if isinstance(error, LlamaparError) and not isinstance(error, CutOutput):
+            if isinstance(error, LlamaparError) and error.field != CUT_OUTPUT:
                 raise
             lacks = isinstance(error, NotImplementedError) or any(word in str(error) for word in LOCAL_LACKS)
             if lacks:  # Real ranks would not raise it.
