@@ -66,7 +66,7 @@ def test_the_code_of_a_module_is_edited_and_proved_on_its_ranks() -> None:
     result = lp.compare(Heads, PLAN, {"tp": 2}, inputs={"x": torch.randn(2, 5, 20)}, device="cpu")
     found = result.explanation
     assert found is not None
-    assert found.edit[1] == "+ q = self.wq(x).view(*x.shape[:2], self.n_heads // tp, self.hd)"
+    assert found.edit[-1] == "+ q = self.wq(x).view(*x.shape[:2], self.n_heads // tp, self.hd)"
     assert found.proof == ("proved: equals one process on 2 ranks, output and gradients",)
     assert found.live is not None
     assert found.live.function == "test_repairing.py, Heads.forward"
