@@ -109,7 +109,7 @@ def says_the_same(new: Json, stored: Json) -> bool:
         return line == last_line(stored) and stored["traceback"] in ([line], new["traceback"])
     left_out = {"image/png"} if new["data"].keys() & {PLOTLY, SVG} or still_in(new["data"]) else set()
     if is_panel(new) and "image/png" in stored["data"]:
-        left_out |= {PLOTLY}
+        left_out |= {PLOTLY, "image/png"}
     new = as_saved(new)
     said, told = (
         {kind: undrawn(value) for kind, value in output["data"].items() if kind not in left_out}

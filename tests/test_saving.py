@@ -84,6 +84,10 @@ STANDS = {
         [panel("all is well")],
         [displayed(text="all is well", png="baked")],
     ),
+    "a panel without a figure keeps its stored picture": (
+        [panel("no map to draw", None)],
+        [displayed(text="no map to draw", png="baked")],
+    ),
     "a panel without a figure keeps its text": ([panel("no model", None)], [displayed(text="no model")]),
     "an error stays cut to its last line": (
         [new_output("error", ename="LayoutError", evalue="no", traceback=TRACE)],
