@@ -260,7 +260,7 @@ def test_a_number_as_people_write_it_is_understood_and_a_wrong_one_is_refused(
     panel.locator(".lp-settings > summary").click()
     wrong = panel.locator("[data-control=virtual_stages] input").last
     write(wrong, "1,02")
-    told = panel.locator(".lp-answer").get_by_text("virtual_stages='1,02': virtual_stages must be")
+    told = panel.locator(".lp-answer").get_by_text("virtual_stages='1,02': a whole number is needed")
     expect(told).to_have_count(1)
     expect(wrong).to_have_value("1")  # as it was: what is no number changes nothing
     picture = panel.locator(".lp-figure").bounding_box()
