@@ -186,7 +186,7 @@ def test_every_option_reaches_the_run(run: Any, seen: list[Any]) -> None:
         "--engine processes --device cpu --dtype bfloat16 --seq-len 64 --global-batch 6 --seed 5 "
         "--padding 128*tp --kv-replication "
         "--chunking contiguous --cp-method ring --documents 10,20,34 --pads-in-softmax "
-        "--fault tile_kv --force --timeout 2.5 --mutants"
+        "--fault tile_kv --force --timeout 2.5"
     )
     assert run(line)[0] == 2
     [(args, options)] = seen
@@ -195,13 +195,13 @@ def test_every_option_reaches_the_run(run: Any, seen: list[Any]) -> None:
     asked = {"engine": "processes", "device": "cpu", "dtype": "bfloat16", "seq_len": 64, "global_batch": 6}
     asked |= {"seed": 5, "padding": lp.Padding(128, per_tp=True), "chunking": "contiguous"}
     asked |= {"cp_method": "ring", "documents": (10, 20, 34), "fault": "tile_kv", "timeout": 2.5}
-    asked |= dict.fromkeys(("kv_replication", "pads_in_softmax", "force", "mutants"), True)
+    asked |= dict.fromkeys(("kv_replication", "pads_in_softmax", "force"), True)
     assert options == asked
 
 
 def test_what_is_not_given_is_left_to_the_run(run: Any, seen: list[Any]) -> None:
     run("run attention --model tiny")
-    switches = dict.fromkeys(("kv_replication", "pads_in_softmax", "force", "mutants"), False)
+    switches = dict.fromkeys(("kv_replication", "pads_in_softmax", "force"), False)
     assert seen == [(("attention", lp.model("tiny"), lp.Layout()), switches)]
 
 

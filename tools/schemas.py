@@ -38,7 +38,6 @@ from llamapar.diagnosis.hypothesis import Level  # noqa: E402
 from llamapar.frameworks.base import VERDICTS  # noqa: E402
 from llamapar.frameworks.settings import Contradiction  # noqa: E402
 from llamapar.nodes.loading import Loading, Node  # noqa: E402
-from llamapar.records.noticed import Mutants  # noqa: E402
 from llamapar.records.trace import CollectiveEvent, Tape, TapeStep, Trace  # noqa: E402
 from llamapar.rules.report import Finding, Report  # noqa: E402
 from llamapar.rules.table import SEVERITIES  # noqa: E402
@@ -55,7 +54,7 @@ ANSWERS: dict[str, list[str]] = {name: row["answers"] for name, row in TOLD.pop(
 
 _READ = (
     *(Report, Finding, Contradiction, ModelConfig, RopeScaling),
-    *(Memory, Plan, Loading, Node, Kept, Mutants, Tape, TapeStep, Trace, CollectiveEvent, Lesson),
+    *(Memory, Plan, Loading, Node, Kept, Tape, TapeStep, Trace, CollectiveEvent, Lesson),
 )
 RECORDS: dict[str, type] = {record.__name__: record for record in _READ}
 """The records that are read in the code."""

@@ -362,7 +362,6 @@ class RunKeywords(Degrees, total=False):
     seed: int
     documents: tuple[int, ...] | None
     fault: str | None
-    mutants: bool
     timeout: float
     deadline: float | None
     pads_in_softmax: bool

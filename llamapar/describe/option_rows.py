@@ -192,8 +192,6 @@ TABLE = (
     Option("case", str, None, "fault, puzzle or incident that a watched program opens with", "watch()"),
     Option("data", str, "teaching", "input of a watched program: {choices}", "watch()",
            choices=("teaching", "random")),
-    Option("mutants", bool, False, "if all is equal, try which faults the run would have noticed (60 s)",
-           "run"),
     Option("timeout", float, 60.0, "time without progress after which ranks are stopped",
            "run compare()", "seconds", metavar="SECONDS"),
     Option("deadline", float, None, "time limit of the whole run, even if it makes progress",

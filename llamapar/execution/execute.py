@@ -39,7 +39,6 @@ from .body import RankReport, Task, asked_shapes, state_shapes, unpiped
 from .capacity import choose_device, require_room
 from .engines import dry, processes, torchrun
 from .engines import local as local_engine
-from .mutants import mutants as tried
 from .rank_memory import RankMemory
 from .result import NO_NUMBERS, NOT_RANK_0, Result, remembered
 from .run_options import RunOptions
@@ -189,8 +188,6 @@ def run(
     device: "auto", "cpu" or "cuda". cancel: a function that stops the run once it returns true.
     timeout: the run fails if no rank enters or leaves a collective, prints, or ends for this many seconds.
     deadline: seconds for the whole run, whatever its progress; then Cancelled is raised. None means no limit.
-    mutants: if the run equals its reference, also try which faults it would have noticed, for up to 60 s: the
-        result's `mutants` lists them.
 
     Under torchrun every rank calls this. Rank 0 gets the full result, the others the same without tensors.
 
@@ -220,7 +217,7 @@ def run(
     """
     given = Values(options)
     engine, device, rank = given.pop("engine"), given.pop("device"), given.pop("rank")
-    timeout, deadline, mutants = given.pop("timeout"), given.pop("deadline"), given.pop("mutants")
+    timeout, deadline = given.pop("timeout"), given.pop("deadline")
     real("timeout", timeout, 0.1, 1e6)
     cancelled = stopped_by(cancel, deadline)
     _require_program(program)
@@ -228,7 +225,7 @@ def run(
     task, notes, report = prepare(program, model, RunOptions(Layout.of(layout), **given), each)
     if engine == "dry":
         return remembered(_dry(task, rank, device, ticker(cancelled), notes, _reason(report)))
-    _require_possible(task, engine, rank, deadline, mutants)
+    _require_possible(engine, rank, deadline)
     here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
     used, backend, why = choose_device(device, engine, here)
     require_room(task, engine)
@@ -259,8 +256,6 @@ def run(
                 made = result(processes.run(task, used, backend, timeout, given_up), given_up, alone.wait)
         else:
             made = result(local_engine.run(task, used, ticker(given_up)), given_up)
-        if mutants and made.ok:
-            made = replace(made, mutants=tried(task, used, given_up))
         return remembered(made)
 
 
@@ -281,7 +276,7 @@ def _require_program(program: object) -> None:
         )
 
 
-def _require_possible(task: Task, engine: str, rank: int, deadline: float | None, mutants: bool) -> None:
+def _require_possible(engine: str, rank: int, deadline: float | None) -> None:
     """Raise LlamaparError for what an engine cannot do."""
     if engine == "torchrun" and deadline is not None:
         what, choose = "deadline with engine='torchrun'", ["the job's own limit, as Slurm's --time"]
@@ -289,12 +284,6 @@ def _require_possible(task: Task, engine: str, rank: int, deadline: float | None
     if whole("rank", rank, 0):
         what, reason = f"rank={rank} with engine={engine!r}", "it runs all ranks; dry runs one of them alone"
         raise LlamaparError(what, reason, [Choice.of(engine="dry")], "rank")
-    if mutants and engine == "torchrun":
-        what = "mutants with engine='torchrun'"
-        raise LlamaparError(what, "one process tries them all", [Choice.of(engine="processes")], "mutants")
-    if mutants and task.program.reference is None:
-        what, choose = f"mutants of {task.program.name}", ["reference=…, the same on one device"]
-        raise LlamaparError(what, "nothing is there that a slip could differ from", choose, "mutants")
 
 
 def _without_effect(result: Result) -> list[str]:

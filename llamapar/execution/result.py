@@ -21,7 +21,6 @@ from llamapar.diagnosis.live_facts import live_facts
 from llamapar.diagnosis.of_ranks import explain_difference, explain_ranks
 from llamapar.errors import Choice, LlamaparError, PeerError
 from llamapar.records.losses import LossCurve
-from llamapar.records.noticed import Mutants
 from llamapar.records.tables import Plain, Record, fold, html_table, paragraphs, plural, readable_bytes
 from llamapar.records.trace import Tape, Trace, grouped, sent_in_words, some
 
@@ -55,8 +54,8 @@ class Result(Record):
     name: of the program or the module. ran: what the ranks ran. reports: one for each rank. against: what the
     rows compare with, "" where nothing is. tolerance: the largest error that counts as equal, for this dtype
     or for two roundings of this size. why: check refuses the layout. loss_curve: of training steps.
-    mutants: the slips that the run would have noticed, if it was asked. module: more about a module. memory:
-    of a dry run. cell: of `%%ranks`. no_tensors: why there are none, and where to get them.
+    module: more about a module. memory: of a dry run. cell: of `%%ranks`. no_tensors: why there are none, and
+    where to get them.
     repair: adds to an explanation the edit of the user's own code that mends it.
     """
 
@@ -71,7 +70,6 @@ class Result(Record):
     tolerance: float = 0.0
     why: str = ""
     loss_curve: LossCurve | None = None
-    mutants: Mutants | None = None
     module: ModuleFacts | None = None
     memory: RankMemory | None = None
     no_tensors: tuple[str, object] | None = None
@@ -268,8 +266,7 @@ class Result(Record):
     @property
     def details(self) -> tuple[Record, ...]:
         """What the command and the Run tab show below."""
-        found = (self.mutants, *(self.memory.details if self.memory is not None else ()))
-        return tuple(record for record in found if record is not None)
+        return self.memory.details if self.memory is not None else ()
 
     @property
     def summary(self) -> str:
@@ -323,7 +320,7 @@ class Result(Record):
         if self.loss_curve is not None:
             found["losses"] = in_json(self.loss_curve.losses)
             found["norms"] = in_json(self.loss_curve.norms)
-        parts = {"mutants": self.mutants, "module": self.module, "memory": self.memory}
+        parts = {"module": self.module, "memory": self.memory}
         return found | {name: part.as_dict() for name, part in parts.items() if part is not None}
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
@@ -370,10 +367,9 @@ class Result(Record):
     def _repr_html_(self) -> str:
         title, head, rows, foot = self._table()
         shapes = (2, 3) if self.module is not None else ()
-        tried = self.mutants._repr_html_() if self.mutants is not None else ""
         left = self.cell is not None
         why = self.explanation._repr_html_() if self.explanation is not None else ""
-        return html_table(title, head, rows, left=left, code=shapes) + paragraphs(foot) + tried + why
+        return html_table(title, head, rows, left=left, code=shapes) + paragraphs(foot) + why
 
 
 def remembered(result: Result) -> Result:

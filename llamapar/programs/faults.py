@@ -20,8 +20,7 @@ class Fault:
     program, layout: a run that shows it. needs: further options of that run. model: the fields of a model
     that are needed to show it. patch: owner and name of the right function, and the wrong one, which gets the
     right one before its arguments. changes: the fields of the Setting that the fault changes, if it changes
-    any; patch then names a function that only a program which reads them calls. matters: whether the fault
-    can change a run in a setting, besides that the axes of `layout` must have several ranks.
+    any; patch then names a function that only a program which reads them calls.
     """
 
     looks_fine: str
@@ -32,19 +31,12 @@ class Fault:
     needs: Plain = field(default_factory=dict)
     changes: Plain = field(default_factory=dict)
     model: Plain = field(default_factory=dict)
-    matters: Callable[[setting.Setting], bool] = lambda _: True
 
     @property
     def where(self) -> str:
         """The layout, model and options that show it: "tp=2, sequence_parallel=False"."""
         needed = (self.layout | self.model | self.needs).items()
         return ", ".join(f"{name}={value}" for name, value in needed) or "any layout"
-
-    def applies(self, setting: setting.Setting) -> bool:
-        """Whether it can change a run in this setting, if the run calls the function at all."""
-        degrees = {axis: n for axis, n in self.layout.items() if axis not in ("zero", "sequence_parallel")}
-        cut = all(getattr(setting.layout, axis) > 1 for axis in degrees)
-        return cut and self.matters(setting)
 
 
 _NO_SP = {"sequence_parallel": False}
@@ -113,7 +105,6 @@ FAULTS = Faults(
             needs={"kv_replication": True},
             changes={"interleave": False},
             patch=(attention, "rope", lambda right, *given: right(*given)),
-            matters=lambda s: s.heads.replicas > 1,
         ),
         "no_norm_grad_sum": Fault(
             "every shape, the forward, and the gradients of all matrices",
@@ -170,7 +161,6 @@ FAULTS = Faults(
             {"tp": 8},
             changes={"pads_in_softmax": True},
             patch=(collectives, "maximum", lambda right, *given: right(*given)),
-            matters=lambda s: s.vocab.pad_rows > 0,
         ),
         "tied_not_summed": Fault(
             "every shape, the loss, and all gradients but one",
@@ -190,7 +180,6 @@ FAULTS = Faults(
                 "targets_of",
                 lambda right, targets, s, n: right(targets, s, min(n ^ 1, s.micro_batches - 1)),
             ),
-            matters=lambda s: s.micro_batches > 1,
         ),
         "loss_not_divided": Fault(
             "every shape, the loss, and the direction of each gradient",
@@ -198,7 +187,6 @@ FAULTS = Faults(
             *_OVER_PP,
             needs=_PIPELINE,
             patch=(microbatches, "objective", lambda right, loss, setting: loss.sum() / setting.micro_batch),
-            matters=lambda s: s.micro_batches > 1,
         ),
         "gradients_too_early": Fault(
             "every shape, the loss, and that gradients are sums over micro-batches",
@@ -206,7 +194,6 @@ FAULTS = Faults(
             *_OVER_PP,
             needs=_PIPELINE,
             patch=(microbatches, "added", broken.added_but_the_last),
-            matters=lambda s: s.micro_batches > 1,
         ),
         "send_receive_crossed": Fault(
             "every rank has each operation once, and all bytes are right",
@@ -287,7 +274,6 @@ FAULTS = Faults(
             "mlp",
             {"tp": 2},
             patch=(collectives, "reduce_scatter", broken.own_slice_of_sum),
-            matters=lambda s: s.sp,
         ),
         "gather_not_summed_backward": Fault(
             "every shape and the whole forward, to the last bit",
@@ -295,7 +281,6 @@ FAULTS = Faults(
             "mlp",
             {"tp": 2},
             patch=(collectives, "all_gather", broken.gathered_without_sum),
-            matters=lambda s: s.sp,
         ),
         "scale_forgotten": Fault(
             "every shape; that rows of the softmax add up to one",
@@ -315,7 +300,6 @@ FAULTS = Faults(
             "forward: query heads read the KV heads of other groups",
             *_ANYWHERE,
             patch=(attention, "causal", broken.kv_heads_in_turn),
-            matters=lambda s: s.layout.tp < s.model.n_kv_heads < s.model.n_heads,
         ),
         "rope_by_halves": Fault(
             "every shape, and the size of every number",
@@ -339,7 +323,6 @@ FAULTS = Faults(
             *_OVER_CP,
             needs={"cp_method": "ulysses"},
             patch=(attention, "in_order", lambda right, t, now, wanted: t),
-            matters=lambda s: s.chunking == "head-tail" and (s.trading.gathers or s.trading.heads > 1),
         ),
         "heads_not_sent_home": Fault(
             "every shape, and the whole forward, to the last bit",
@@ -347,7 +330,6 @@ FAULTS = Faults(
             *_OVER_CP,
             needs={"cp_method": "ulysses"},
             patch=(collectives, "all_to_all", broken.traded_one_way),
-            matters=lambda s: s.trading.heads > 1,
         ),
         "documents_ignored": Fault(
             "every shape, and the whole first document",
@@ -355,7 +337,6 @@ FAULTS = Faults(
             *_ANYWHERE,
             needs={"documents": (3, 13), "seq_len": 16},
             patch=(kernels, "segments", lambda right, chunks, documents=None: right(chunks)),
-            matters=lambda s: len(s.documents or ()) > 1,
         ),
         "norm_without_eps": Fault(
             "every shape, and all tokens that are not near zero",
