@@ -234,7 +234,8 @@ class Fields:
     _error: ClassVar[type[LlamaparError]]
 
     def __init_subclass__(cls, word: str, error: type[LlamaparError] = LayoutError) -> None:
-        cls._word, cls._error = word, error
+        cls._word = word
+        cls._error = error
 
     # The check is in __new__ because the __init__ that a dataclass generates would raise a bare TypeError
     # first.
@@ -261,7 +262,8 @@ def is_slip(word: str, other: str) -> bool:
 
     Both have at least five letters, and differ by one letter or by two letters that changed places.
     """
-    most, least = max(len(word), len(other)), min(len(word), len(other))
+    most = max(len(word), len(other))
+    least = min(len(word), len(other))
     if word == other or least < 5 or most - least > 1:
         return False
     before = _alike(word, other)

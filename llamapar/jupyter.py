@@ -289,7 +289,8 @@ def _degrees(line: str) -> tuple[Layout, str, float]:
             usage = "%%ranks tp=4 [cp=2] [dp=2] [device=cpu] [timeout=60]"
             raise LlamaparError(f"{word} is no degree", "", [usage], "%%ranks")
         given[name] = value if name == "device" else typed_numbers.parse_number(name, value).value
-    device, timeout = given.pop("device", "auto"), given.pop("timeout", 60)
+    device = given.pop("device", "auto")
+    timeout = given.pop("timeout", 60)
     layout = Layout.of({name: whole(name, n, 1, MAX_DEGREE) for name, n in given.items()})
     return layout, device, float(timeout)
 

@@ -98,7 +98,8 @@ def reshard(
     _outside(Path(target), found.checkpoint.path)
     files = list(_files(found, wanted))
     beside = _beside(wanted, found.checkpoint, files)
-    values, sources = _values(found, wanted), found.checkpoint.files
+    values = _values(found, wanted)
+    sources = found.checkpoint.files
     write_checkpoint(Path(target), files, values, beside, wanted.as_dict(), sources, progress)
     return opened(target)
 
@@ -158,7 +159,8 @@ def _sound(found: Placement) -> None:
     """Raise for the first tensor that does not agree with the model, and explain it."""
     if not found.mismatches:
         return
-    first, more = found.mismatches[0], len(found.mismatches) - 1
+    first = found.mismatches[0]
+    more = len(found.mismatches) - 1
     what = f"{found.checkpoint.path} does not agree with its config: {first}{reason(first, found.sharding)}"
     why = f"{more} more tensors do not agree" if more else ""
     choose = ["the config of the model that was saved", "llamapar checkpoint inspect"]

@@ -109,7 +109,8 @@ def _states(sources: Sequence[Path]) -> list[tuple[int, int]]:
 
 
 def _need_space(folder: Path, files: Sequence[OutputFile]) -> None:
-    total, free = sum(file.nbytes for file in files), shutil.disk_usage(folder).free
+    total = sum(file.nbytes for file in files)
+    free = shutil.disk_usage(folder).free
     if total > free:
         what = f"{total:,} bytes are to be written, and {free:,} are free where it goes"
         raise CheckpointError(what, "nothing has been written; the old checkpoint is as it was")

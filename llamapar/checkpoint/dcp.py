@@ -119,35 +119,44 @@ def _parsed(value: object, folder: Path, where: str) -> tuple[dict[str, Stored],
     top = _state(value, "Metadata")
     places = dict[tuple[str, Shape], tuple[str, int, int]]()
     for key, stored in top["storage_data"].items():
-        index, info = _state(key, "MetadataIndex"), _state(stored, "_StorageInfo")
-        name, start = index["fqn"], index.get("offset")
+        index = _state(key, "MetadataIndex")
+        info = _state(stored, "_StorageInfo")
+        name = index["fqn"]
+        start = index.get("offset")
         if start is None:
             continue  # This entry is no tensor.
-        file, offset, length = info["relative_path"], info["offset"], info["length"]
+        file = info["relative_path"]
+        offset = info["offset"]
+        length = info["length"]
         if type(file) is not str or type(name) is not str or not _of_numbers(start, (offset, length)):
             raise TypeError
         if info.get("transform_descriptors"):
             what = f"{where}: the chunks of {shown(name)} are transformed"
             raise CheckpointError(what, "only plain ones are read")
         places[name, start] = file, offset, length
-    tensors, others, ends = dict[str, Stored](), list[str](), dict[str, int]()
+    tensors = dict[str, Stored]()
+    others = list[str]()
+    ends = dict[str, int]()
     for name, described in top["state_dict_metadata"].items():
         if type(name) is not str:
             raise TypeError
         if described.name.endswith(".BytesStorageMetadata"):
             others.append(name)
             continue
-        state, what = _state(described, "TensorStorageMetadata"), f"{where}: {shown(name)}"
+        state = _state(described, "TensorStorageMetadata")
+        what = f"{where}: {shown(name)}"
         properties = state["properties"].state
         named = (properties["dtype"] if isinstance(properties, dict) else properties[0]).name
         dtype = DTYPES.get(named, named)
         if not _of_numbers(state["size"]):
             raise TypeError
         shape = checked(what, dtype, state["size"])
-        chunks, covered = list[Chunk](), 0
+        chunks = list[Chunk]()
+        covered = 0
         for chunk in state["chunks"]:
             piece = _state(chunk, "ChunkStorageMetadata")
-            start, size = piece["offsets"], piece["sizes"]
+            start = piece["offsets"]
+            size = piece["sizes"]
             if not _of_numbers(start, size):
                 raise TypeError
             if any(s + n > full for s, n, full in zip(start, size, shape, strict=True)):

@@ -55,7 +55,8 @@ class Inspection(Record):
 
     def as_dict(self) -> Plain:
         """Plain values for JSON, with every tensor."""
-        made, placement = self.checkpoint, self.placement
+        made = self.checkpoint
+        placement = self.placement
         tensors = [
             {
                 "name": stored.name,
@@ -82,12 +83,14 @@ class Inspection(Record):
         }
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        made, names = self.checkpoint, ["no model known"]
+        made = self.checkpoint
+        names = ["no model known"]
         if self.placement:
             sharding = self.placement.sharding
             names = [sharding.model.name] if sharding.model.name != made.path.name else []
             names.append(str(sharding))
-        rows, count = _alike(made), len(list(made.tensors))
+        rows = _alike(made)
+        count = len(list(made.tensors))
         what = ", ".join([made.format, *names])
         title = f"{made.path.name}: {what}; {count:,} tensors, {made.nbytes:,} bytes"
         rows = [rows[i] for i in cut(len(rows))]
@@ -114,7 +117,8 @@ def inspect(path: str | Path, **options: Unpack[InspectKeywords]) -> Inspection:
 
 def _guess(checkpoint: Checkpoint) -> Placement | None:
     """The checkpoint with the first preset that fits every shape."""
-    shapes, n_layers = {stored.shape for stored in checkpoint.tensors}, len(_layers_of(checkpoint.tensors))
+    shapes = {stored.shape for stored in checkpoint.tensors}
+    n_layers = len(_layers_of(checkpoint.tensors))
     for preset in PRESETS.values():
         # A norm has shape [dim], whatever the sharding, so this rules most presets out without placing
         # their tensors.
@@ -159,7 +163,8 @@ def _spans(numbers: Iterable[int]) -> str:
 
 
 def _findings(found: Placement) -> Iterator[str]:
-    sharding, model = found.sharding, found.sharding.model
+    sharding = found.sharding
+    model = found.sharding.model
     copies = sharding.heads.replicas
     if copies > 1:
         yield (
@@ -171,7 +176,8 @@ def _findings(found: Placement) -> Iterator[str]:
     pads = sharding.vocab.pad_rows
     if pads and not found.mismatches:
         yield f"the vocabulary is padded to {sharding.vocab.padded} rows: {pads} of them stand for no token"
-    by_layer, groups = list[tuple[int, Mismatch]](), dict[tuple[object, ...], list[Mismatch]]()
+    by_layer = list[tuple[int, Mismatch]]()
+    groups = dict[tuple[object, ...], list[Mismatch]]()
     for odd in found.mismatches:
         layer = _layer(odd.name)
         # A wrong shape is told by its kind, once for all layers; missing and surplus layers by their
@@ -189,7 +195,9 @@ def _findings(found: Placement) -> Iterator[str]:
 
 def _layers(mismatches: Iterable[tuple[int, Mismatch]], n_layers: int) -> Iterator[str]:
     """Layers that are incomplete or missing, stored twice, or beyond the config's number of layers."""
-    missing, beyond, twice = list[int](), list[int](), list[int]()
+    missing = list[int]()
+    beyond = list[int]()
+    twice = list[int]()
     for layer, odd in mismatches:
         if odd.got is None:
             missing.append(layer)
@@ -224,8 +232,10 @@ def _part(got: tuple[int, ...], want: tuple[int, ...], key: str) -> str:
     placed = PARAMETERS[key]
     if not isinstance(placed, Shard) or len(got) != len(want):
         return ""
-    dim, of_vocabulary = placed.dim, placed.unit == "vocabulary row"
-    n, whole = got[dim], want[dim]
+    dim = placed.dim
+    of_vocabulary = placed.unit == "vocabulary row"
+    n = got[dim]
+    whole = want[dim]
     if not n or got[:dim] + got[dim + 1 :] != want[:dim] + want[dim + 1 :]:
         return ""
     what = {"tok_embeddings": "embedding", "output": "head"}.get(key, "tensor")

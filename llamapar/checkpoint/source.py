@@ -62,7 +62,8 @@ class Checkpoint:
     sharding: Sharding | None = None
 
     def __repr__(self) -> str:
-        count, files = sum(1 for _ in self.tensors), len(self.files)
+        count = sum(1 for _ in self.tensors)
+        files = len(self.files)
         what = f"{self.format}, {plural(files, 'file')}"
         return f"{self.path}: {what}, {count:,} tensors, {self.nbytes:,} bytes"
 
@@ -267,7 +268,8 @@ def compare_with_sharding(checkpoint: Checkpoint, sharding: Sharding) -> Placeme
     mismatches: list[Mismatch] = []
     tied_head = HEAD[sharding.naming] if sharding.model.tied else None
     for stage, rank in sharding:
-        shard, wanted = checkpoint.shards.get((stage, rank), {}), dict(sharding.tensors[stage])
+        shard = checkpoint.shards.get((stage, rank), {})
+        wanted = dict(sharding.tensors[stage])
         if tied_head and tied_head in shard:  # Older files store this tensor although nothing needs it.
             wanted.setdefault(tied_head, next(sharding.model.parameters()))
         for name, stored in shard.items():

@@ -34,9 +34,11 @@ def whole_state(result: Result) -> dict[str, Tensor]:
 
     Raises CheckpointError for a run that updated nothing, and on ranks of torchrun that hold no tensors.
     """
-    setting, shapes = result.task.setting, result.task.setting.weights()
+    setting = result.task.setting
+    shapes = result.task.setting.weights()
     if not any(result.state.values()):
-        what, choose = "the run holds no state of a training step", [Choice.of(program="step")]
+        what = "the run holds no state of a training step"
+        choose = [Choice.of(program="step")]
         raise CheckpointError(what, "weights were not updated, or this is not rank 0", choose)
     flat: dict[str, Tensor] = {}
     found: dict[str, Tensor] = {}
@@ -62,7 +64,8 @@ def save_state(result: Result, target: str | Path) -> None:
     Each subfolder is a whole checkpoint of the model, which `reshard` cuts for a layout. Raises
     CheckpointError as `whole_state` and `reshard` do.
     """
-    model, state = result.task.setting.model, whole_state(result)
+    model = result.task.setting.model
+    state = whole_state(result)
     config = json.dumps(config_json(model), indent=2)
     with new_folder(Path(target)) as work:
         for kind in (WEIGHTS, *STATES):
@@ -91,7 +94,8 @@ def load_state(source: str | Path) -> dict[str, Tensor]:
         if kind == "master" and not folder.is_dir():
             continue
         placement = understood(opened(folder))
-        model, naming = placement.sharding.model, placement.sharding.naming
+        model = placement.sharding.model
+        naming = placement.sharding.naming
         for parameter in model.parameters():
             whole = whole_parameter(placement, parameter)
             index = reordered(model, parameter, naming, "meta")

@@ -66,7 +66,8 @@ def verify(
 
     Raises CheckpointError for a checkpoint that cannot be read at all.
     """
-    found, against = understood(opened(path, options["model"])), options["against"]
+    found = understood(opened(path, options["model"]))
+    against = options["against"]
     problems = list(_odd(found))
     checks = [("tensors with the model's shapes", len(list(found.checkpoint.tensors)), 0)]
     if manifest := found.checkpoint.manifest:
@@ -107,7 +108,8 @@ def _compared(found: Placement, source: Placement, count: Counter) -> tuple[tupl
     stored_at = homes(found.sharding)
     for parameter in source.sharding.model.parameters():
         holders = found.by_parameter[parameter.name]
-        number, size = number + len(holders), size + sum(stored.nbytes for _, stored in holders)
+        number = number + len(holders)
+        size = size + sum(stored.nbytes for _, stored in holders)
         try:
             if found is source:
                 whole_parameter(source, parameter)

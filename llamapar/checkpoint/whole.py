@@ -66,7 +66,8 @@ def with_kv_heads(source: ModelConfig, target: ModelConfig, parameter: Parameter
     Copies lie side by side (0, 0, 1, 1, …), as in Meta's 405B for 16 ranks. Raises CheckpointError if the
     heads to merge are not equal.
     """
-    old, new = source.n_kv_heads, target.n_kv_heads
+    old = source.n_kv_heads
+    new = target.n_kv_heads
     if old == new or parameter.key not in KV_PARAMETERS:
         return whole
     shape = (new * source.head_dim, *whole.shape[1:])
@@ -95,7 +96,8 @@ def kv_target(source: ModelConfig, n_kv_heads: int | None) -> ModelConfig:
 
 def cut_shard(target: Sharding, parameter: Parameter, rank: int, whole: Bytes) -> Bytes:
     """The shard of TP rank `rank` of the target, cut from the whole parameter; pad rows are zeros."""
-    placement, span = target.placement(parameter.key), target.rows(parameter.key, rank)
+    placement = target.placement(parameter.key)
+    span = target.rows(parameter.key, rank)
     if not isinstance(placement, Shard) or span is None:
         return whole
     if placement.dim == 1:

@@ -17,7 +17,8 @@ _TARGET = ("target", "the new folder; it must not be there yet")
 
 def _look(given: Given) -> CommandAnswer:
     """`inspect` and `verify`: exit status 0 if the checkpoint is sound, 1 if a fault was found."""
-    checkpoint, action = with_torch(*_LIBRARY), given.command.rpartition(" ")[2]
+    checkpoint = with_torch(*_LIBRARY)
+    action = given.command.rpartition(" ")[2]
     bar = {"progress": sys.stderr.isatty()} if action == "verify" else {}
     return answer_of(given, returned(given, getattr(checkpoint, action), **bar))
 
@@ -25,7 +26,8 @@ def _look(given: Given) -> CommandAnswer:
 def _make(given: Given) -> CommandAnswer:
     """`shard`, `gather` and `reshard`: write a new checkpoint."""
     given.require()
-    action, choose = given.command.rpartition(" ")[2], [f"{given.command} {given['source']} NEW-FOLDER"]
+    action = given.command.rpartition(" ")[2]
+    choose = [f"{given.command} {given['source']} NEW-FOLDER"]
     target = given.needed(
         "target", f"{action} needs the folder to be made", "it must not be there yet", choose
     )

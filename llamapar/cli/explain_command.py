@@ -39,7 +39,10 @@ _LONGEST = 2**20
 
 def _answer(given: Given) -> CommandAnswer:
     """Status 0 for an explanation, of sharding or not; 1 if the cause cannot be decided."""
-    text, file, dumps, head = given["text"], given["file"], None, ""
+    text = given["text"]
+    file = given["file"]
+    dumps = None
+    head = ""
     asked = [name for name in ("text", "file") if given[name] is not None]
     if len(asked) != 1:
         what = f"a {' and a '.join(asked)} were given; one is explained" if asked else "a text is needed"
@@ -117,7 +120,9 @@ def _model(text: str) -> ModelConfig | str:
 
 def decoded_lines(pieces: Iterable[bytes]) -> Iterator[str]:
     """Bytes as lines of text: bad bytes are replaced, and a progress bar's returns end lines."""
-    pieces, head, rest = iter(pieces), b"", ""
+    pieces = iter(pieces)
+    head = b""
+    rest = ""
     while len(head) < 2 and (piece := next(pieces, b"")):
         head += piece
     text = codecs.getincrementaldecoder(encoding(head))("replace")
@@ -159,7 +164,8 @@ def _of_file(name: str, known: Values) -> Explanation:
 
 def _near(name: str) -> list[str]:
     """Files beside a missing one with similar names."""
-    path, beside = Path(name), list[str]()
+    path = Path(name)
+    beside = list[str]()
     with suppress(OSError, ValueError):
         beside = [other.name for other in path.parent.iterdir() if other.is_file()]
     near = difflib.get_close_matches(name.rpartition("/")[2][:100], beside[:1000], n=3)

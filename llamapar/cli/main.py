@@ -71,11 +71,13 @@ def _answer(argv: Sequence[str]) -> int:
         given = parsing.parse(argv, _TOP, _STATUS)
         options = {*given.about.options, *(name for name, _ in given.about.positional)}
         answered = given.about.answer(given)
-        status, text = int(not answered.ok), answered.written(given["json"])
+        status = int(not answered.ok)
+        text = answered.written(given["json"])
     except LlamaparError as problem:
         write_line(sys.stderr, as_text(f"llamapar: {in_flags(problem, options)}"))
         error = {"error": error_as_dict(problem, options)}
-        status, text = 2, CommandAnswer(False, str, lambda: error).written("--json" in argv)
+        status = 2
+        text = CommandAnswer(False, str, lambda: error).written("--json" in argv)
     if failure := write_line(sys.stdout, text):
         write_line(sys.stderr, f"llamapar: {failure}")
         return 2

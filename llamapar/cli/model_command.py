@@ -58,7 +58,8 @@ def _cell(value: object) -> str:
 
 def _inventory(model: ModelConfig, given: Given) -> tuple[list[dict[str, object]], list[Table]]:
     """Every tensor as plain values in the order of the forward pass, and the table of them."""
-    layout, padding = given.layout, given["padding"] or NO_PADDING
+    layout = given.layout
+    padding = given["padding"] or NO_PADDING
     staged = stages(model, layout, **given.of("layer_split"))
     if not staged.ok:
         raise LayoutError(staged.reason, f"{staged.layer_split} cannot place them", [Choice.of(pp=1)], "pp")

@@ -81,7 +81,8 @@ def _with_words(typed: Values) -> Values:
     """The values of options, including those given as bare words."""
     values = {name: value for name, value in typed.items() if not name.endswith(_WORD)}
     for name in (name for name in values if typed.get(name + _WORD) is not None):
-        word, flagged = typed[name + _WORD], values[name]
+        word = typed[name + _WORD]
+        flagged = values[name]
         if flagged is not None:
             what = f"{shown(word)} and {OPTIONS[name].flag} {shown(flagged)} both name a {name}"
             raise LlamaparError(what, "one of them is enough", [str(word)], name)

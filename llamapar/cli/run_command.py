@@ -34,7 +34,8 @@ _TORCHRUN = "execution.engines.torchrun"
 def _answer(given: Given) -> CommandAnswer:
     """Status 0 for a run equal to the reference; 1 for one that differs, raised, was refused or gave up."""
     with patience("importing torch"):
-        execute, answers = _torch("execution.execute"), _torch("execution.replies")
+        execute = _torch("execution.execute")
+        answers = _torch("execution.replies")
     options = given.of(*(name for name in given.about.options if name not in _OWN))
     if _torch(_TORCHRUN).launched() and options.setdefault("engine", "torchrun") != "torchrun":
         what = f"engine={options['engine']!r} under torchrun: each of its processes would run all ranks"
@@ -58,10 +59,15 @@ def _torch(module: str) -> ModuleType:
 
 def _run(run: Callable[..., Result], given: Given, options: Values) -> Result:
     given.require()
-    program, model, layout, notes = given["program"], given.model, given.layout, tuple[str, ...]()
+    program = given["program"]
+    model = given.model
+    layout = given.layout
+    notes = tuple[str, ...]()
     if given["shrink"]:
         small = shrink(model, layout, padding=options.get("padding"), program=program)
-        model, layout, notes = small.model, small.layout, small.notes
+        model = small.model
+        layout = small.layout
+        notes = small.notes
     many = "1 rank" if options.get("engine") == "dry" else f"{layout.world} ranks"
     try:
         with patience(f"running {program} of {model.name} on {many}; Ctrl-C ends it"):

@@ -27,7 +27,8 @@ def settle(draft: Draft) -> None:
 
 def _settle_ranks(draft: Draft) -> None:
     degrees = {axis: draft.number(axis) for axis in ("tp", "cp", "pp")}
-    gpus, dp = draft.number("gpus"), draft.number("dp")
+    gpus = draft.number("gpus")
+    dp = draft.number("dp")
     replicate = draft.number("dp_replicate")
     # Without all three degrees the GPUs that are left for dp cannot be counted, so a stated dp would
     # prove nothing.
@@ -85,8 +86,10 @@ def _settle_ranks(draft: Draft) -> None:
 
 def _settle_batch(draft: Draft) -> None:
     """global_batch = micro_batch · micro_batches · dp: derive any one from the others."""
-    dp, each = draft.number("dp"), draft.number("micro_batch")
-    many, whole = draft.number("micro_batches"), draft.number("global_batch")
+    dp = draft.number("dp")
+    each = draft.number("micro_batch")
+    many = draft.number("micro_batches")
+    whole = draft.number("global_batch")
     if many is None and each is not None and draft.number("batch_per_dp") is not None:
         many, left = divmod(draft.number("batch_per_dp") or 0, each)
         if left == 0:

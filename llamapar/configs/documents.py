@@ -17,7 +17,9 @@ from llamapar.errors import LlamaparError, install
 
 from .meter import Meter, numbered_matches
 
-MOST_BYTES, MOST_ENTRIES, DEEPEST = 2_000_000, 50_000, 60
+MOST_BYTES = 2_000_000
+MOST_ENTRIES = 50_000
+DEEPEST = 60
 
 OVERRIDE = -1
 """The line of what a command line says over a file."""
@@ -118,7 +120,8 @@ def flat(name: str, value: object, lines: Mapping[str, int], meter: Meter) -> It
 
 def _of_last(name: str, entries: Iterable[tuple[Entry, tuple[str, ...]]]) -> Document:
     """The document of entries, each with the paths above it, the last of each key."""
-    found, repeated = dict[str, Entry](), list[tuple[Entry, Entry]]()
+    found = dict[str, Entry]()
+    repeated = list[tuple[Entry, Entry]]()
     below = dict[str, list[str]]()  # the path of a mapping or a list → those of the values in it
     for entry, above in entries:
         # A mapping that comes after a scalar of the same key replaces it, and the other way round.
@@ -156,7 +159,9 @@ def read_toml(name: str, text: str, meter: Meter | None = None) -> Document:
         values = tomllib.loads(text)
     except (RecursionError, ValueError) as problem:
         raise _invalid(name, "TOML", problem) from None
-    lines, table, open_quotes = dict[str, int](), "", ""
+    lines = dict[str, int]()
+    table = ""
+    open_quotes = ""
     for number, row in enumerate(text.splitlines(), 1):
         if open_quotes:
             open_quotes = "" if open_quotes in row else open_quotes
@@ -210,7 +215,8 @@ def read_yaml(name: str, text: str, meter: Meter | None = None) -> Document:
         loader = yaml.SafeLoader(text)
         return _from_node(name, loader.get_single_node(), loader, meter or Meter(name, len(text)))
     except yaml.YAMLError as problem:
-        mark, at = getattr(problem, "problem_mark", None), getattr(problem, "position", 0)
+        mark = getattr(problem, "problem_mark", None)
+        at = getattr(problem, "position", 0)
         said = getattr(problem, "problem", None) or str(problem).partition("\n")[0]
         line = mark.line if mark else text.count("\n", 0, at)
         raise _refused(name, f"no YAML: {said}", line + 1) from None
@@ -238,7 +244,8 @@ def _from_node(name: str, root: object, loader: object, meter: Meter) -> Documen
 
     def entry(path: str, node: object) -> Entry:
         assert isinstance(node, yaml.ScalarNode)
-        tag, text = node.tag, node.value
+        tag = node.tag
+        text = node.value
         meter.spend(len(text))
         value: object = f"{tag} {text}" if tag.startswith("!") else text  # as !include, a program's own tag
         if not tag.startswith("!") and len(text) <= MOST_DIGITS:

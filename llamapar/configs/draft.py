@@ -310,7 +310,8 @@ class SettingsSource:
 
 def _resolved(document: Document, entry: Entry) -> Entry:
     """An entry with OmegaConf's references and products resolved, as far as numbers go."""
-    text, parent = str(entry.value), entry.path.rpartition(".")[0]
+    text = str(entry.value)
+    parent = entry.path.rpartition(".")[0]
     if "${" not in text:
         return entry
 

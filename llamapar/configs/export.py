@@ -38,7 +38,8 @@ def _rope(model: ModelConfig) -> str:
 
 def _off_batches(job: Job, *settled: str) -> list[str]:
     """Comments for batch sizes that do not follow from the sequences of a step and are not in `settled`."""
-    step, dp = job.sequences, job.layout.dp
+    step = job.sequences
+    dp = job.layout.dp
     implied = {
         "batch_tokens": _times(step, job.seq_len),
         "batch_per_dp": step // dp if step and step % dp == 0 else None,
@@ -52,7 +53,9 @@ def _off_batches(job: Job, *settled: str) -> list[str]:
 
 def _off(job: Job, name: str) -> list[str]:
     """Comments for facts of the job without a setting in the framework called `name`."""
-    lay, own, padding = job.layout, FRAMEWORKS[name].order or job.layout.order, FRAMEWORKS[name].padding
+    lay = job.layout
+    own = FRAMEWORKS[name].order or job.layout.order
+    padding = FRAMEWORKS[name].padding
     # Axes of one rank do not move any rank, so only the order of the others counts.
     there, here = ([a for a in order.split("-") if lay.size(a) > 1] for order in (own, lay.order))
     has_flag = (name, lay.order) == ("megatron-lm", "tp-cp-pp-dp")
@@ -103,7 +106,9 @@ def _titan_model(model: ModelConfig) -> tuple[list[str], str, list[str]]:
 
 def _titan_pipeline(job: Job) -> tuple[list[str], dict[str, object]]:
     """Comments and settings of a pipeline; torchtitan's default is 2 virtual stages."""
-    lay, split, layers = job.layout, job.layer_split, job.model.n_layers + 2
+    lay = job.layout
+    split = job.layer_split
+    layers = job.model.n_layers + 2
     virtual = f"virtual_stages={lay.virtual_stages}"
     if lay.pp == 1:
         return left_out((lay.virtual_stages > 1, virtual, "pp=1")), {}
@@ -131,7 +136,9 @@ def as_torchtitan(job: Job) -> str:
 
     pytorch/torchtitan, torchtitan/config/README.md and configs.py @b5bcd76c66d0acb1a08b176d9639425bc55e0b2a.
     """
-    lay, step, shared = job.layout, job.sequences, job.layout.zero > 0
+    lay = job.layout
+    step = job.sequences
+    shared = job.layout.zero > 0
     comments, base, chosen = _titan_model(job.model)
     function = re.sub(r"\W", "_", f"run_{plain_name(job.model.name)}_{str(lay).replace('=', '')}")
     values: dict[str, object] = {
@@ -176,7 +183,9 @@ def as_torchtitan(job: Job) -> str:
 
 def _megatron_layers(job: Job) -> tuple[list[str], dict[str, object]]:
     """Comments and flags for virtual stages and for the split of layers over stages."""
-    lay, n, split = job.layout, job.model.n_layers, job.layer_split
+    lay = job.layout
+    n = job.model.n_layers
+    split = job.layer_split
     flags: dict[str, object] = {
         "num-virtual-stages-per-pipeline-rank": lay.virtual_stages if lay.virtual_stages > 1 else None
     }
@@ -198,7 +207,9 @@ def _megatron_layers(job: Job) -> tuple[list[str], dict[str, object]]:
 
 def _megatron_padding(job: Job) -> tuple[list[str], dict[str, object]]:
     """Comments and the flag that gives Megatron's vocabulary the requested padding."""
-    tp, vocab, asked = job.layout.tp, job.model.vocab_size, job.padding
+    tp = job.layout.tp
+    vocab = job.model.vocab_size
+    asked = job.padding
     if asked is None:
         return [], {}
     # Megatron multiplies by tp itself, so ours has to be divided by it first; any multiple with the same
@@ -216,7 +227,9 @@ def as_megatron(job: Job) -> str:
     NVIDIA/Megatron-LM, megatron/training/arguments.py, megatron/training/config and the fields of
     TransformerConfig that become flags, @d98e8a64ddf34856e74b24714e3bedb2f5a39553.
     """
-    lay, m, scaling = job.layout, job.model, job.model.rope_scaling
+    lay = job.layout
+    m = job.model
+    scaling = job.model.rope_scaling
     known = scaling is not None and scaling == RopeScaling(scaling.factor)
     unruled = (scaling and not known) or m.rope_theta % 1
     gqa = m.n_kv_heads != m.n_heads
@@ -280,7 +293,8 @@ def as_transformers(job: Job) -> str:
     huggingface/transformers v5.23.0, src/transformers/distributed/configuration_utils.py and
     models/llama/configuration_llama.py; `tp_plan` outside DistributedConfig is deprecated there.
     """
-    lay, m = job.layout, job.model
+    lay = job.layout
+    m = job.model
     batches = [f"{name}={value}" for name, value in differing(job) if "batch" in name or name == "seq_len"]
     split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
     kind = family(m).architectures[0].replace("ForCausalLM", "Text" * m.family.endswith("_text") + "Config")

@@ -48,7 +48,8 @@ _HOLDS_ARGUMENTS = re.compile(r"arg|opt|flag|extra|param|overrid", re.I)
 
 def flags_of(words: Sequence[Word], name: str = "") -> Flags:
     """The arguments among words. name: of the script that they stand in."""
-    entries, values = dict[str, Entry](), dict[str, list[str]]()
+    entries = dict[str, Entry]()
+    values = dict[str, list[str]]()
     # What stands before the program, as `torchrun $LAUNCH train.py`, is not for the program.
     program = next((n for n, word in enumerate(words) if word.text.endswith(".py")), -1)
     unresolved: Word | None = None

@@ -140,7 +140,8 @@ def _filled(settings: Settings, values: Mapping[str, object]) -> Settings:
     if {*made} & {*DIMS}:
         model |= {name: made[name] for name in DIMS if name in made}
         model["head_dim"] = model.get("head_dim") or 128
-        heads, groups = int(str(model["n_heads"])), int(str(model["n_kv_heads"]))
+        heads = int(str(model["n_heads"]))
+        groups = int(str(model["n_kv_heads"]))
         # KV heads must divide query heads; whichever of the two is open gives way.
         if heads % groups and "n_heads" in made:
             model["n_heads"] = groups * (8 if heads == _TRIED["n_heads"][0] else 7)
@@ -189,7 +190,8 @@ def _memory(settings: Settings) -> str:
             ends.append(memory_of(job, report.judge))
         except LlamaparError:
             return ""
-    low, high = ends[0].low_bytes / GIB, ends[1].high_bytes / GIB
+    low = ends[0].low_bytes / GIB
+    high = ends[1].high_bytes / GIB
     between = " and ".join(
         f"{name} from {min(_LEAST_MOST[name]):,} to {max(_LEAST_MOST[name]):,}" for name in missing
     )

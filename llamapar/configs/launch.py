@@ -155,7 +155,8 @@ def take_world(draft: Draft, file: str, script: Script) -> None:
     """Set the number of GPUs that a script starts, or say why it is unknown."""
     batch = batch_of(script.directives)
     launch = _last_launch(script)
-    nodes, each = launch.nodes, launch.per_node
+    nodes = launch.nodes
+    each = launch.per_node
     # These take the number of nodes from the batch system; torchrun is told its own.
     if launch.who in ("mpirun", "mpiexec", "srun", "") or (nodes is not None and "$" in str(nodes.value)):
         nodes = batch.nodes or nodes

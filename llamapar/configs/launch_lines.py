@@ -125,8 +125,11 @@ def _tokens(text: str) -> Iterator[tuple[Word, bool]]:
     """The words and operators of a prepared text, each with whether it is an operator."""
     source = io.StringIO(text)
     lexer = shlex.shlex(source, posix=True, punctuation_chars=_OPERATORS)
-    lexer.whitespace, lexer.commenters, lexer.whitespace_split = f" \t{_WITHIN}", "", True
-    line, seen = 1, 0
+    lexer.whitespace = f" \t{_WITHIN}"
+    lexer.commenters = ""
+    lexer.whitespace_split = True
+    line = 1
+    seen = 0
     try:
         for token in lexer:
             # The lexer has read one character behind a word, and an operator's characters too.
@@ -194,7 +197,8 @@ class _Lines(dict[str, str]):
         super().__init__()
         self.words: dict[str, tuple[Word, ...]] = {name: (Word(t, 0),) for name, t in environment.items()}
         self.commands = list[ShellCommand]()
-        self.beside, self.meter = dict(beside), meter
+        self.beside = dict(beside)
+        self.meter = meter
         self.depth = 0
         self.sourced = False  # whether a file that is not at hand may have set variables
 
@@ -231,7 +235,8 @@ class _Lines(dict[str, str]):
     def assign(self, raw: Word, values: list[Word] | None = None, certain: bool = True) -> None:
         """NAME=value, NAME+=value, or with `values` an array. certain: whether it surely happens."""
         name, _, rest = raw.text.partition("=")
-        adds, name = name.endswith("+"), name.rstrip("+")
+        adds = name.endswith("+")
+        name = name.rstrip("+")
         before = self.words.get(name, ())
         itself = re.compile(rf"\$\{{?{name}(?:\[[@*]\])?\}}?(?!\w)")
         parts = [Word(rest, raw.line)] if values is None else values
@@ -294,7 +299,8 @@ class _Lines(dict[str, str]):
         """Take up every statement of a script."""
         prepared = _prepared(text)
         self.meter.spend(len(prepared))
-        words, certain = list[Word](), True
+        words = list[Word]()
+        certain = True
         array: Word | None = None
         items = list[Word]()
         for word, is_operator in _tokens(prepared):
@@ -303,7 +309,8 @@ class _Lines(dict[str, str]):
             elif array is not None:
                 if ")" in word.text:
                     self.assign(array, items, certain)
-                    array, items = None, []
+                    array = None
+                    items = []
             elif word.text.rstrip("\n") == "(" and words and re.fullmatch(r"\w+\+?=", words[-1].text):
                 array = words.pop()
             elif word.text in ("<", ">", ">>", ">&", "&>", "<<<"):
@@ -311,7 +318,8 @@ class _Lines(dict[str, str]):
             else:
                 tests = bool(words) and words[0].text in ("[", "[[", "test")
                 self.statement(words, certain)
-                words, certain = [], not ("||" in word.text or ("&&" in word.text and tests))
+                words = []
+                certain = not ("||" in word.text or ("&&" in word.text and tests))
 
 
 def read_lines(

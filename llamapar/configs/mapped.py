@@ -101,7 +101,8 @@ def _holds_where(source: SettingsSource, spec: Values) -> bool:
 
 def _take(source: SettingsSource, field: str, spec: Values) -> None:
     """Set a fact as a row's field says."""
-    draft, kind = source.draft, spec.get("as", "count")
+    draft = source.draft
+    kind = spec.get("as", "count")
     if not _holds_where(source, spec):
         return
     if product := spec.get("product"):
@@ -138,7 +139,8 @@ def _take(source: SettingsSource, field: str, spec: Values) -> None:
 
 
 def _default(source: SettingsSource, field: str, spec: Values, keys: list[str], given: bool) -> None:
-    draft, needs = source.draft, spec.get("needs")
+    draft = source.draft
+    needs = spec.get("needs")
     rest_is_open = source.base
     if rest_is_open and not given and keys and field not in draft.facts:
         draft.missing(field, f"{source.base} may say it, which is not in these files")

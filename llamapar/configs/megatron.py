@@ -27,7 +27,8 @@ def megatron_cp_method(source: SettingsSource, files: Files) -> None:
 def megatron_stages(source: SettingsSource, files: Files) -> None:
     """Virtual stages: given, or a rank's layers divided by the layers of one of its stages."""
     draft = source.draft
-    pp, n_layers = draft.number("pp"), source.count("num-layers")
+    pp = draft.number("pp")
+    n_layers = source.count("num-layers")
     per_stage = source.get("num-layers-per-virtual-pipeline-stage")
     size = whole_count(per_stage.value) if per_stage else None
     layout = source.get("pipeline-model-parallel-layout")
@@ -54,7 +55,8 @@ def _read_ends(source: SettingsSource, pp: int, n_layers: int) -> None:
     first = source.count("decoder-first-pipeline-num-layers")
     last = source.count("decoder-last-pipeline-num-layers")
     said = {stage: layers for stage, layers in ((0, first), (pp - 1, last)) if layers}
-    left, middle = n_layers - sum(said.values()), pp - len(said)
+    left = n_layers - sum(said.values())
+    middle = pp - len(said)
     if said and middle and left % middle == 0:
         counts = [said.get(stage, left // middle) for stage in range(pp)]
         source.draft.derive("layer_counts", counts, "first and last stage as given, the rest shared evenly")
@@ -75,7 +77,9 @@ def megatron_batch(source: SettingsSource, files: Files) -> None:
 def megatron_recomputation(source: SettingsSource, files: Files) -> None:
     """--recompute-activations sets the granularity after parsing; older names mean all of a layer."""
     older = ("checkpoint-activations", "deepspeed-activation-checkpointing")
-    old, granularity, again = source.get(*older), "recompute-granularity", "recompute-activations"
+    old = source.get(*older)
+    granularity = "recompute-granularity"
+    again = "recompute-activations"
     if source.unsettled("recompute", *older, granularity, again):
         return
     if old is not None:
@@ -101,7 +105,8 @@ def megatron_width(source: SettingsSource, files: Files) -> None:
 
 def megatron_kv_heads(source: SettingsSource, files: Files) -> None:
     """Groups are read only with --group-query-attention, which alone means one (argument_utils.py:330)."""
-    draft, own = source.draft, ("num-key-value-heads", "num-attention-heads-kv")
+    draft = source.draft
+    own = ("num-key-value-heads", "num-attention-heads-kv")
     heads = draft.number("n_heads")
     if source.unsettled("n_kv_heads", "group-query-attention", "num-query-groups", "attention-head-type"):
         return
@@ -124,7 +129,8 @@ _COUNTED = ("", "nulltokenizer", "nullmultimodaltokenizer", "tiktokenizer")
 
 def megatron_vocabulary(source: SettingsSource, files: Files) -> None:
     """The vocabulary's size counts where the tokenizer reads it."""
-    said, kind = source.get("vocab-size"), source.get("tokenizer-type")
+    said = source.get("vocab-size")
+    kind = source.get("tokenizer-type")
     if is_known(said) and source.text("tokenizer-type") in _COUNTED:
         source.take("vocab_size", "vocab-size")
     elif said is not None and kind is not None:

@@ -19,7 +19,8 @@ class Meter:
     """Counts the steps of reading texts of `size` characters. name: what a person calls these texts."""
 
     def __init__(self, name: str, size: int) -> None:
-        self.name, self.steps = name, 0
+        self.name = name
+        self.steps = 0
         self.limit = STEPS_OF_A_CHARACTER * size + STEPS_BESIDE
 
     def spend(self, steps: int) -> None:
@@ -31,7 +32,9 @@ class Meter:
 
 def numbered_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.Match[str]]]:
     """The matches of a pattern with the lines that they begin in, counted in one pass over the text."""
-    line, last = 1, 0
+    line = 1
+    last = 0
     for match in pattern.finditer(text):
-        line, last = line + text.count("\n", last, match.start()), match.start()
+        line = line + text.count("\n", last, match.start())
+        last = match.start()
         yield line, match

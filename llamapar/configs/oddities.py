@@ -33,7 +33,8 @@ from .flags import Flags, is_known
 
 def named_model(source: SettingsSource, entry: Entry, spec: Values) -> None:
     """Set the model from a name. As a "hub" name it may tell that the model is no Llama."""
-    draft, hub = source.draft, spec["as"] == "hub"
+    draft = source.draft
+    hub = spec["as"] == "hub"
     if not hub and not is_known(entry):
         return
     if not draft.take_model(str(entry.value), source.origin(entry)):
@@ -45,7 +46,8 @@ def named_model(source: SettingsSource, entry: Entry, spec: Values) -> None:
 
 def refuse_other_models(source: SettingsSource, entry: Entry) -> None:
     """Refuse a Hub model whose name tells that it is no dense Llama."""
-    draft, text = source.draft, scalar(entry.value)
+    draft = source.draft
+    text = scalar(entry.value)
     for pattern, why in (
         (r"mixtral|moe|-a\d+b|deepseek-v[23]|gpt-oss", "MoE"),
         (
@@ -98,7 +100,9 @@ def served_model(source: SettingsSource, files: Files) -> None:
 
 def distributed_llama(source: SettingsSource, files: Files) -> None:
     """The root computes beside its workers. A file's name says the model and the type of its weights."""
-    draft, model, workers = source.draft, source.get("model"), source.get("workers")
+    draft = source.draft
+    model = source.get("model")
+    workers = source.get("workers")
     text = source.text("model")
     many = len(source.held.values.get("workers", ())) if isinstance(source.held, Flags) else 0
     source.put("tp", 1 + many, "workers")
@@ -119,7 +123,8 @@ _GPT2 = 50257
 
 def nemo_vocabulary(source: SettingsSource, files: Files) -> None:
     """The tokenizer's vocabulary, where it is a public model's or GPT-2's."""
-    kind, file = source.get("model.tokenizer.type"), source.get("model.tokenizer.vocab_file")
+    kind = source.get("model.tokenizer.type")
+    file = source.get("model.tokenizer.vocab_file")
     if kind is None or "vocab_size" in source.draft.facts:
         return
     config = public(str(kind.value))
@@ -138,8 +143,10 @@ _GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
 
 def neox_width(source: SettingsSource, files: Files) -> None:
     """The MLP's inner width: what a gate leaves of intermediate_size, for the parameters stay as many."""
-    draft, dim = source.draft, source.draft.number("dim") or 0
-    inner, factor = source.count("intermediate_size"), source.get("expansion_factor")
+    draft = source.draft
+    dim = source.draft.number("dim") or 0
+    inner = source.count("intermediate_size")
+    factor = source.get("expansion_factor")
     if "ffn_dim" in draft.unknown or not (dim or inner):
         return
     if source.text("mlp_type") == "llama":
@@ -152,7 +159,8 @@ def neox_width(source: SettingsSource, files: Files) -> None:
             source.unreadable("ffn_dim", factor)
             return
         inner = int(many * dim)
-    wide, each = inner or 4 * dim, source.count("mlp_multiple_of") or 1
+    wide = inner or 4 * dim
+    each = source.count("mlp_multiple_of") or 1
     if source.text("activation") in _GATED:
         gated = math.ceil(int(wide * 2 / 3) / (2 * each)) * each
         how = f"{wide} is not the gated width: two thirds, up to a multiple of 2·{each}, halved"
@@ -169,7 +177,8 @@ def ulysses(source: SettingsSource, files: Files) -> None:
     """Ulysses' ranks share sequences, so they are an axis of their own and not part of dp."""
     ways = source.count("parallelism_config.parallelism_config_sp_size") or 1
     draft = source.draft
-    replicate, shard = draft.number("dp_replicate") or 1, draft.number("dp_shard")
+    replicate = draft.number("dp_replicate") or 1
+    shard = draft.number("dp_shard")
     gpus = draft.facts.get("gpus")
     # The product of the axes would otherwise not be the number of GPUs.
     if ways > 1 and shard is not None and gpus is not None and isinstance(gpus.value, int):
@@ -179,7 +188,8 @@ def ulysses(source: SettingsSource, files: Files) -> None:
 
 def accelerate_mesh(source: SettingsSource, files: Files) -> None:
     """FSDP's mesh has the dims dp_shard and cp, where they are over one (parallelism_config.py)."""
-    draft, tp = source.draft, source.draft.number("tp") or 1
+    draft = source.draft
+    tp = source.draft.number("tp") or 1
     many = tp * (draft.number("dp_replicate") or 1)
     shares = (draft.number("dp_shard") or 0) * (draft.number("cp") or 1)
     if many > 1 and shares == 1 and (draft.number("zero") or 0) > 0:
@@ -203,8 +213,11 @@ def trainer_sharding(source: SettingsSource, files: Files) -> None:
 
 def colossal_assertions(source: SettingsSource, files: Files) -> None:
     """What the plugin asserts (hybrid_parallel_plugin.py:1135 and above)."""
-    draft, zero, pp = source.draft, source.draft.number("zero") or 0, source.draft.number("pp") or 1
-    ways, asked = source.get("sp_size"), source.count("sp_size") or 1
+    draft = source.draft
+    zero = source.draft.number("zero") or 0
+    pp = source.draft.number("pp") or 1
+    ways = source.get("sp_size")
+    asked = source.count("sp_size") or 1
     if asked > 1 and ways is not None and source.says("enable_sequence_parallelism") is not True:
         where = f"{source.name}:{ways.line}"
         why = f"sp_size {asked} without enable_sequence_parallelism fails an assertion ({where})"
@@ -227,7 +240,9 @@ def colossal_ranks(source: SettingsSource, files: Files) -> None:
 
 def colossal_benchmark(source: SettingsSource, files: Files) -> None:
     """benchmark.py: -c is a size of Llama 2; without a pipeline a DP rank's batch goes through whole."""
-    draft, config, batch = source.draft, source.get("c", "config"), source.draft.number("batch_per_dp")
+    draft = source.draft
+    config = source.get("c", "config")
+    batch = source.draft.number("batch_per_dp")
     size = str(config.value) if config else "7b"
     name = f"llama2-{size}" if size in ("7b", "13b", "70b") else size
     draft.take_model(name, Origin(source.name, 0, "-c, 7b by default"))
@@ -252,7 +267,8 @@ _REST = {"ici_fsdp_parallelism": "-1", "dcn_data_parallelism": "-1"}
 
 def maxtext_axes(source: SettingsSource, files: Files) -> None:
     """An axis is its ways within a slice (ici) times those between (dcn); -1 takes the rest."""
-    draft, node = source.draft, 1
+    draft = source.draft
+    node = 1
     for field, names in _MAXTEXT.items():
         total = 1
         for key in (f"{where}_{name}_parallelism" for name in names for where in ("ici", "dcn")):
@@ -279,7 +295,8 @@ def maxtext_axes(source: SettingsSource, files: Files) -> None:
 
 def maxtext_batch(source: SettingsSource, files: Files) -> None:
     """A device's batch is that of the devices that share its sequences, too."""
-    draft, batch = source.draft, source.get("per_device_batch_size")
+    draft = source.draft
+    batch = source.get("per_device_batch_size")
     each = whole_count(positive_number(batch.value)) if batch else None
     if each and batch is not None:
         shared = math.prod(draft.number(axis) or 1 for axis in ("tp", "cp", "pp"))

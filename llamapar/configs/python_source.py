@@ -92,9 +92,11 @@ def keyword_literals(text: str, classes: tuple[str, ...], meter: Meter) -> dict[
     A computed value appears as its source, and so does a keyword with a different value in each call.
     """
     tree = _parsed(text)
-    nodes, names = _quoted(text, classes, meter), dict[str, Scalar]()
+    nodes = _quoted(text, classes, meter)
+    names = dict[str, Scalar]()
     if tree is not None:
-        nodes, names = ast.walk(tree), _assigned(tree)
+        nodes = ast.walk(tree)
+        names = _assigned(tree)
     found = dict[str, list[dict[str, Entry]]]()
     for node in nodes:
         if called := _called(node, classes):

@@ -44,7 +44,8 @@ def read_settings(
     """
     texts = dict[str, str]()
     for file in files:
-        name, held = Path(file).name, text_of(file)
+        name = Path(file).name
+        held = text_of(file)
         # Two files of one name from different folders are both kept.
         texts[name if name not in texts else f"{name} ({len(texts)})"] = held
     text = text.removeprefix("\ufeff")  # a byte order mark
@@ -179,7 +180,8 @@ def _take_known_model(draft: Draft, value: object) -> None:
     """A model that the person names fills what the files leave open; contradictions are reported."""
     config = value if isinstance(value, ModelConfig) else find_model(str(value))
     for name in (*DIMS, "head_dim", "max_seq_len", "rope_theta", "tied"):
-        old, new = draft.facts.get(name), getattr(config, name)
+        old = draft.facts.get(name)
+        new = getattr(config, name)
         if old is None:
             draft.put(name, new, Origin("you", 0, f"model={config.name}"))
         elif name in DIMS and old.value != new:

@@ -25,7 +25,8 @@ def _at(name: str) -> list[str]:
 
 def titan_zero(source: SettingsSource, files: Files) -> None:
     """FSDP shares over dp_shard · cp; whether it keeps parameters decides between stages 2 and 3."""
-    draft, pp = source.draft, source.draft.number("pp")
+    draft = source.draft
+    pp = source.draft.number("pp")
     reshard = source.get(*_at("fsdp_reshard_after_forward"))
     # "default" gathers again without a pipeline, and with one keeps parameters, which would be gathered
     # for every micro-batch.
@@ -43,7 +44,8 @@ def titan_zero(source: SettingsSource, files: Files) -> None:
 
 def titan_stages(source: SettingsSource, files: Files) -> None:
     """Virtual stages: one or two by the schedule, unless layers_per_stage says it."""
-    draft, pp = source.draft, source.draft.number("pp")
+    draft = source.draft
+    pp = source.draft.number("pp")
     if pp is None:
         draft.missing("virtual_stages", "the pipeline's degree would say it")
         return
@@ -53,7 +55,8 @@ def titan_stages(source: SettingsSource, files: Files) -> None:
     schedule = source.get(*_at("pipeline_parallel_schedule"))
     kind = str(schedule.value) if schedule else "1F1B"
     draft.put("schedule", kind, source.origin(schedule))
-    each, n_layers = source.count(*_at("pipeline_parallel_layers_per_stage")), _layers(source)
+    each = source.count(*_at("pipeline_parallel_layers_per_stage"))
+    n_layers = _layers(source)
     # The embedding and the output count as a layer each.
     stages = -(-(n_layers + 2) // each) if each and n_layers else 0
     if stages and stages % pp == 0:
@@ -78,7 +81,9 @@ def titan_version(source: SettingsSource, files: Files) -> None:
 
 def titan_batch(source: SettingsSource, files: Files) -> None:
     """With a pipeline the local batch is what a DP rank puts through it, cut into micro-batches."""
-    draft, each, pipelined = source.draft, source.draft.number("micro_batch"), source.draft.number("pp") != 1
+    draft = source.draft
+    each = source.draft.number("micro_batch")
+    pipelined = source.draft.number("pp") != 1
     if pipelined and each:
         draft.derive("batch_per_dp", each, "sequences of a DP rank")
         small = source.count(*_at("pipeline_parallel_microbatch_size")) or 1
@@ -132,13 +137,16 @@ def _preset(source: SettingsSource, flavour: str) -> str:
 
 def titan_model(source: SettingsSource, files: Files) -> None:
     """The model: a flavour of upstream's tables."""
-    draft, flavour = source.draft, source.get("model.flavor")
+    draft = source.draft
+    flavour = source.get("model.flavor")
     if flavour is None and source.base:
         draft.missing("model", f"{source.base} says it, which is not among these files")
         return
     where = source.origin(flavour)
-    family, size = source.text("model.name") or "llama3", str(flavour.value) if flavour else "debugmodel"
-    qwen, said = family == "qwen3", Origin(source.name, 0, f"model.flavor = {size}")
+    family = source.text("model.name") or "llama3"
+    size = str(flavour.value) if flavour else "debugmodel"
+    qwen = family == "qwen3"
+    said = Origin(source.name, 0, f"model.flavor = {size}")
     if preset := _preset(source, size):
         draft.put("preset", preset, where)
         draft.dims(PRESETS[preset], where)

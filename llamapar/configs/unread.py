@@ -49,9 +49,11 @@ _OFF = ("", "none", "null", "false", "no", "off", "0", "1", "-1", "disabled")
 
 def question(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
     """Open what the unread settings may say."""
-    asked, wanted = {_bare(path) for _, path, _ in draft.asked}, {key: _bare(key) for key in draft.wanted}
+    asked = {_bare(path) for _, path, _ in draft.asked}
+    wanted = {key: _bare(key) for key in draft.wanted}
     for name, entry in unread:
-        said, bare = f"{entry.path} {entry.value} ({name}:{entry.line})", _bare(entry.path)
+        said = f"{entry.path} {entry.value} ({name}:{entry.line})"
+        bare = _bare(entry.path)
         key = entry.path.rpartition(".")[2].lstrip("-+").replace("-", "_").lower()
         for field, names in _NAMES.items():
             if re.fullmatch(names, key):
@@ -75,7 +77,8 @@ def question(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
 
 def _open(draft: Draft, field: str, entry: Entry, said: str) -> None:
     """Open a fact, unless the setting says what is known, or nothing. Arguments have a file of their own."""
-    old, value = draft.facts.get(field), scalar(entry.value)
+    old = draft.facts.get(field)
+    value = scalar(entry.value)
     if field == "model":
         config = public(str(entry.value))
         names = {str(draft.get(name)) for name in ("preset", "hf", "name")}

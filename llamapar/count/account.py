@@ -64,11 +64,15 @@ def memory(
     """
     judge = None if options["framework"] is None else find_framework(options["framework"])
     mode, dtype = recompute_of(judge, options["recompute"]), one_of("dtype", options["dtype"], TRAINED)
-    seq_len, micro_batch = options["seq_len"], options["micro_batch"]
-    found, held, padding = hardware(options["gpu"]), options["master_weights"], options["padding"]
+    seq_len = options["seq_len"]
+    micro_batch = options["micro_batch"]
+    found = hardware(options["gpu"])
+    held = options["master_weights"]
+    padding = options["padding"]
     facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
     job = as_run(judge, Job.of(model, layout, **facts))
-    m, lay = job.model, job.layout
+    m = job.model
+    lay = job.layout
     many = micro_batches_of(job)
     how = f"seq_len={seq_len}, micro_batch={micro_batch}: exact accounting, recompute {mode}"
     # A trainer cuts a model alike in every mode of recomputation, so a rank is measured once for all modes.

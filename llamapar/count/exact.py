@@ -59,7 +59,8 @@ def state_terms(sizes: Sizes, hold: StageHold, account: Account, habits: Habits)
     """Parameters, gradients, master weights and optimizer states of a PP rank."""
     layout = sizes.layout
     shard = layout.dp_shard * layout.cp
-    item, grad = sizes.item, BYTES[account.grad_dtype]
+    item = sizes.item
+    grad = BYTES[account.grad_dtype]
     fsdp = layout.zero == 3
     # Its sharded parameters are then float32 themselves, so there is no second copy of them.
     one_copy = fsdp and not habits.sharded_copies
@@ -123,7 +124,8 @@ def unreduced_gradients(sizes: Sizes, hold: StageHold, schedule: str) -> int:
     If all forwards come first, the backwards of one stage end before those of the next begin; then one stage
     counts at a time.
     """
-    shard, last = sizes.layout.dp_shard * sizes.layout.cp, len(hold.layers) - 1
+    shard = sizes.layout.dp_shard * sizes.layout.cp
+    last = len(hold.layers) - 1
     # Otherwise stages alternate, and gradients of all of them wait at the same time.
     stages = [hold]
     if schedule in ALL_FORWARD_FIRST:
@@ -152,7 +154,8 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> 
         # DeepSpeed limits gathered parameters by number and not by layer (stage3_max_live_parameters).
         if habits.live:
             inputs["live"], inputs["all"] = habits.live, sizes.params(hold)
-            units, source = "min(live, all)", habits.source("live")
+            units = "min(live, all)"
+            source = habits.source("live")
         terms.append(Term("gathered parameters", f"({units}) * item", inputs, source))
     if layout.zero >= 2 and shared:  # under ZeRO 2 as under 3 a layer's gradients are whole until reduced
         units = "layer_params * (item + grad)"
@@ -193,7 +196,9 @@ def activations(
     inputs["layers"] = sum(n * count for n, count in zip(hold.layers, flying, strict=True))
     # The embedding is on the rank's first stage and the head on its last, each with its own chunks in flight.
     inputs["first"], inputs["last"] = flying[0], flying[-1]
-    kernels, recompute, model = account.kernels, account.recompute, sizes.model
+    kernels = account.kernels
+    recompute = account.recompute
+    model = sizes.model
     # Gate, up and their product, and SiLU's output if it is kept.
     inputs["kept"] = 4 if habits.silu_kept else 3
     again_cheaply = recompute == "none" and not habits.elementwise_kept
@@ -285,7 +290,8 @@ def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Te
         return [t for t in terms if t.name not in names and t.name.partition(":")[0] not in names]
 
     # Named is what is NOT there: `begins` before the backward, `steps` in the optimizer's step.
-    begins, steps = [STEP_COPY, STEP_GRADIENTS], [*passing, *kept, UNREDUCED]
+    begins = [STEP_COPY, STEP_GRADIENTS]
+    steps = [*passing, *kept, UNREDUCED]
     # A trainer that makes its own gradients for the step has freed the others by then.
     if any(t.name == STEP_GRADIENTS for t in terms):
         steps += ["gradients", "reduction buckets"]
@@ -312,7 +318,8 @@ def _of_the_last_layer(term: Term) -> Term:
 
 def exact(sizes: Sizes, account: Account, habits: Habits, fullest: bool = False) -> list[Breakdown]:
     """The breakdown of every PP rank; of ranks that hold the same, only the fullest where that is enough."""
-    layout, many = sizes.layout, account.micro_batches
+    layout = sizes.layout
+    many = account.micro_batches
     ranks: dict[tuple[StageHold, tuple[int, ...]], list[int]] = {}
     for rank, hold in enumerate(sizes.stages):
         flying = in_flight(account.schedule, rank, layout.pp, layout.virtual_stages, many, account.nc)

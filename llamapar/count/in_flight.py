@@ -33,7 +33,8 @@ def in_flight(
 
     Raises LayoutError if the schedule is not defined.
     """
-    v, m = virtual_stages, micro_batches
+    v = virtual_stages
+    m = micro_batches
     name = own_name(schedule, v)
     # Whether rounds are equal. If not, `schedule` refuses, and _peak below raises its error.
     equal = m % max(1, m // pp) == 0
@@ -62,7 +63,8 @@ def of_first_forwards(pp: int, virtual_stages: int, micro_batches: int, hops: in
 
     hops: 2(pp - rank - 1). On rank 0 with split backwards, which follow one another there, pp - 1.
     """
-    v, m = virtual_stages, micro_batches
+    v = virtual_stages
+    m = micro_batches
     rounds = max(1, m // pp)
     size = pp if m % rounds else m // rounds
     warm_up = min((v - 1) * size + hops + 1, m * v)

@@ -32,7 +32,8 @@ def megatron(
     inputs = _inputs(m, lay, seq_len, micro_batch, padding_rule("megatron").padded(m.vocab_size, lay.tp))
     inputs["m"] = micro_batches
     # The formulas keep each author's form, so that the totals are those that their own tools print.
-    matmuls, norms = "L * (3 * h * f + 2 * h * a * d * (1 + g / a))", "(2 * L + 1) * h"
+    matmuls = "L * (3 * h * f + 2 * h * a * d * (1 + g / a))"
+    norms = "(2 * L + 1) * h"
     ends = "2 * V * h" if lay.pp == 1 and not m.tied else "V * h"
     # 18 bytes a parameter: 2 weight, 4 gradient, 4 master, 8 Adam; the distributed optimizer cuts the
     # last 12 by dp.

@@ -152,7 +152,8 @@ def reconcile(
     Arguments: as in `memory`. Tools are listed for the configurations in `PEERS`.
     """
     exact = memory(model, layout, **options)
-    m, lay = exact.model, exact.layout
+    m = exact.model
+    lay = exact.layout
     ours = by_step(exact.worst)
     judge = None if options["framework"] is None else find_framework(options["framework"])
     mode = recompute_of(judge, options["recompute"])

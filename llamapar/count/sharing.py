@@ -40,7 +40,9 @@ class ParameterTraffic:
         The backward of an embedding and of a bias does not read them, so they are not gathered for it. Under
         ZeRO 1 and 2 a rank updates its shard, and the weights are gathered afterwards.
         """
-        layout, shards, key = self.cut.layout, self.cut.shards, p.key
+        layout = self.cut.layout
+        shards = self.cut.shards
+        key = p.key
         # A parameter that is whole on every TP rank gets partial gradients only under SP, where each saw
         # other tokens; a cut one only if its piece is held in copies.
         over_tp = layout.sp if isinstance(self.cut.placement(key), Replicate) else self.cut.copies(key) > 1

@@ -66,7 +66,8 @@ class Sizes:
         regather: bool = False,
         placement: str = "loop",
     ) -> None:
-        self.model, self.layout = model, layout
+        self.model = model
+        self.layout = layout
         self.seq_len = whole("seq_len", seq_len, 1, 2**31 - 1)
         self.batch = whole("micro_batch", micro_batch, 1, 2**31 - 1)
         OPTIONS["chunking"].chosen(chunking)
@@ -122,7 +123,8 @@ class Sizes:
     @cached_property
     def stages(self) -> list[StageHold]:
         """What each PP rank holds. Raises LayoutError if the layer split refuses."""
-        pp, problem = self.layout.pp, self.cut.stages.problem
+        pp = self.layout.pp
+        problem = self.cut.stages.problem
         if problem is not None and problem.field == "layer_split":
             raise problem
         if problem is not None:
@@ -142,7 +144,8 @@ class Sizes:
 
     def _local(self, key: str, gathered: bool = False) -> int:
         """Numbers of an activation on a rank. gathered: the residual stream as column-parallel input."""
-        row, cut = ACTIVATIONS[key], self.cut
+        row = ACTIVATIONS[key]
+        cut = self.cut
         dims = {"batch": self.batch, "seq": self.tokens_seq, "vocab_size": cut.vocab.padded}
         shape = [dims[d] if d in dims else getattr(self.model, d) for d in row.dims]
         # A gathered tensor is whole along the sequence again, as without SP.
@@ -165,7 +168,8 @@ class Sizes:
         copies).
         kept: tensors of ffn that SwiGLU and w2 keep. copies: of Q, K, V and attention's output.
         """
-        lay, m = self.layout, self.model
+        lay = self.layout
+        m = self.model
         found = {key: self._local(key) for key in ("tokens", "residual", "q", "k", "ffn", "logits")}
         gathered = self._local("residual", gathered=True)
         # Attention's K has a rank's own heads, copied for Ulysses, of as many tokens as it reads at once.

@@ -89,7 +89,8 @@ class Breakdown(Record):
         return title, ["term", "bytes", "formula", "inputs", "source"], rows, ""
 
 
-ALLOCATOR_TERM, CONTEXT_TERM = "allocator (assumed)", "CUDA context (assumed)"
+ALLOCATOR_TERM = "allocator (assumed)"
+CONTEXT_TERM = "CUDA context (assumed)"
 
 OUTSIDE = round(1.2 * GIB)
 """CUDA's context and NCCL's buffers, which torch's counters do not see (assumed)."""
@@ -185,7 +186,9 @@ class Memory(AsDict, Record):
     @property
     def verdict(self) -> str:
         """The expected figure, its interval and the GPU's HBM, in words; then what a run shows."""
-        expected, room, needs = self.expected_bytes / GIB, self.hbm_bytes / GIB, self.figure()
+        expected = self.expected_bytes / GIB
+        room = self.hbm_bytes / GIB
+        needs = self.figure()
         sign = "≤" if expected <= room else ">"
         most = "at most " if self.saves else ""
         told = (

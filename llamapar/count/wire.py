@@ -166,7 +166,9 @@ def sending(
     rank: int = 0,
 ) -> Sending:
     """What the parts of a program send. Arguments and errors: as in `traffic`."""
-    m, lay, rule = find_model(model), Layout.of(layout), padding_rule(padding)
+    m = find_model(model)
+    lay = Layout.of(layout)
+    rule = padding_rule(padding)
     one_of("program", program, PARTS)
     table = None
     trains = program == "step"
@@ -209,7 +211,8 @@ def sending(
         ("forward", "cp", "all_reduce", 1, sequences * wide, lay.cp),
     ]
     copies = method.copies(len(cut.along("n_kv_heads", 0)))
-    q, kv = tokens * len(cut.along("q_dim", 0)) * item, kv * copies
+    q = tokens * len(cut.along("q_dim", 0)) * item
+    kv = kv * copies
     trades = int(method.heads > 1)
     both = ("forward", "backward")
     # Q, K and V come as heads and go back as tokens' gradients; the output the other way.
@@ -270,9 +273,13 @@ def traffic(
 
     Raises LayoutError for bad input, and if heads, batch or seq_len do not divide.
     """
-    lay, rank = Layout.of(layout), options["rank"]
+    lay = Layout.of(layout)
+    rank = options["rank"]
     sent = sending(program, model, lay, **Values(options))
-    m, lay, table, rows = sent.cut.model, sent.cut.layout, sent.table, sent.rows
+    m = sent.cut.model
+    lay = sent.cut.layout
+    table = sent.table
+    rows = sent.rows
     # Without a table there is one micro-batch, and every phase runs once.
     works = [_Work(_parts(program, sent.cut), {"forward": 1, "backward": 1, "gradients": 1, ONCE: 1})]
     if table is not None:
@@ -312,7 +319,8 @@ def _parts(program: str, cut: Cut, stage: Stage | None = None) -> Counter[str]:
     if program in WHOLE:
         # Embedding, blocks, head: a tuple times False is empty, which drops an end that the stage does
         # not hold.
-        first, last = PARTS[program][:2], PARTS[program][2:]
+        first = PARTS[program][:2]
+        last = PARTS[program][2:]
         stage = stage or Stage(0, 0, range(m.n_layers), embedding=True, head=True)
         parts = Counter(first * stage.embedding + block_parts(m) * len(stage.layers) + last * stage.head)
         same = m.tied and stage.head and stage.embedding

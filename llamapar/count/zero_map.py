@@ -75,7 +75,9 @@ class ZeroMap(Record):
     @cached_property
     def parameters(self) -> list[Parameter]:
         """The parameters of the rank's stages; a tied head has a copy of the embedding."""
-        layout, model, own = self.layout, self.cut.model, self.coord.pp
+        layout = self.layout
+        model = self.cut.model
+        own = self.coord.pp
         held = [p for p in model.parameters() if self.cut.stage(p) % layout.pp == own]
         tied = model.tied and layout.pp > 1 and own == (layout.stages - 1) % layout.pp
         return held + [p for p in model.parameters() if tied and p.key == "tok_embeddings"]
@@ -83,7 +85,8 @@ class ZeroMap(Record):
     @cached_property
     def _sizes(self) -> Counter[int]:
         """Number of rows of a piece → numbers of all rows in pieces of that size, over `parameters`."""
-        sizes, own = Counter[int](), self.coord.tp
+        sizes = Counter[int]()
+        own = self.coord.tp
         for p in self.parameters:
             count, *columns = self.cut.local_shape(p, own)
             sizes[count] += math.prod(columns)
@@ -174,11 +177,13 @@ def zero(
     table; the stage's first such parameter is listed and drawn. Other arguments: as in `run`. Raises
     LayoutError for bad input, and for a stage without such a parameter.
     """
-    found, lay = find_model(model), Layout.of(layout)
+    found = find_model(model)
+    lay = Layout.of(layout)
     rank = whole("rank", options["rank"], 0, lay.world - 1)
     padding = padding_rule(options["padding"])
     cut = Cut(found, lay, padding=padding, kv_replication=options["kv_replication"])
-    any_one, dtype = next(found.parameters()), OPTIONS["dtype"].chosen(options["dtype"])
+    any_one = next(found.parameters())
+    dtype = OPTIONS["dtype"].chosen(options["dtype"])
     made = ZeroMap(cut, rank, any_one, dtype, options["reshard_after_forward"])
     by_key = {p.key: p for p in reversed(made.parameters)}
     found_there = replace(made, parameter=by_key[one_of("parameter", options["parameter"], by_key)])

@@ -64,7 +64,8 @@ def dealt(record: HeadMap) -> Board:
             raise lp.LlamaparError(what, f"the first is rank {empty[0]}; nothing was kept")
         return [cell[0] for cell in cells[0]]
 
-    names, tints = tuple(map(str, range(n))), tuple(head % 2 for head in range(n))
+    names = tuple(map(str, range(n)))
+    tints = tuple(head % 2 for head in range(n))
     columns = tuple(map(str, ranks))
     # The lane of query heads above the ranks; its tint is that of the KV head that they read.
     own = [record.rank(r).q_heads for r in ranks]
@@ -98,12 +99,14 @@ def placed_operations(asked: lp.Schedule, spare: int = SPARE) -> Board:
 
     def legal(cells: Cells) -> None:
         for rank in ranks:
-            end, before = 0, -1
+            end = 0
+            before = -1
             for thing, start in starts(cells, rank).items():
                 if start < end:
                     why = f"{names[before]} runs there until {end}"
                     raise _illegal(names[thing], rank, start, why, end)
-                end, before = start + spans[thing], thing
+                end = start + spans[thing]
+                before = thing
                 if end > len(columns):
                     why = f"the board ends at {len(columns)}, and it takes {spans[thing]}"
                     raise _illegal(names[thing], rank, start, why, None)

@@ -148,7 +148,8 @@ class Item:
 
     def told(self, guess: object, first: str = "", says: str = "") -> GuessVerdict:
         """The verdict that tells the truth. first: the guess that stands, where that is another one."""
-        right, truth = self.is_right(guess), self.say(self.truth) if self.judged else "below"
+        right = self.is_right(guess)
+        truth = self.say(self.truth) if self.judged else "below"
         said = next((label for value, label, _ in self.choices if as_guess(value) == first), first)
         again = f" Your first guess was {said}." if first and first != as_guess(guess) else ""
         if self.board:
@@ -174,7 +175,8 @@ def box(item: Item, kind: str, name: str, guess: object = None, *, tells: bool =
     """
 
     def judge(given: object) -> GuessVerdict:
-        own, notes = item.read(given), list[str]()
+        own = item.read(given)
+        notes = list[str]()
         right = item.is_right(own)
         entry = keep(kind, name, right, as_guess(own) if tells else None, say=notes.append)
         said = " ".join(notes)
@@ -255,7 +257,8 @@ def still_box(item: Item, answered: GuessVerdict | None) -> tuple[dict[str, Any]
     """What stands where no widget can live: the question, and its truth folded; or a verdict, open."""
     if answered is None:
         return folded(item)
-    text, seen = f"{item.text} – {answered.says}", answered.view if answered.truth else None
+    text = f"{item.text} – {answered.says}"
+    seen = answered.view if answered.truth else None
     html = f"<p><b>{escape(item.text)}</b> {escape(answered.says)}</p>"
     data = {"text/plain": "\n".join(map(str, filter(None, (text, seen)))), "text/html": html}
     return data, {"llamapar": {"box": True}}
@@ -263,7 +266,8 @@ def still_box(item: Item, answered: GuessVerdict | None) -> tuple[dict[str, Any]
 
 def folded(item: Item) -> tuple[dict[str, Any], dict[str, Any]]:
     """The question, and its truth folded. The metadata hold its figure, for the tool that stores it."""
-    text, html = [item.text], [f"<summary><b>{escape(item.text)}</b> {ASK}</summary>"]
+    text = [item.text]
+    html = [f"<summary><b>{escape(item.text)}</b> {ASK}</summary>"]
     metadata: dict[str, object] = {"box": True}
     if item.judged:
         text.append(item.say(item.truth))

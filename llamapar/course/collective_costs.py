@@ -62,7 +62,8 @@ class CollectiveCost(Record):
     @property
     def seconds(self) -> float:
         """Expected, as `lp.cost` counts it, with the ranks beside one another on their machines."""
-        gpu, ring = hardware(self.gpu), self._ring
+        gpu = hardware(self.gpu)
+        ring = self._ring
         alone = Ring(self.ranks, ring.inside if ring.inside == ring.size else 1)  # a send has one NIC
         rates = {"all-to-all": ring.trade_rate(gpu), "send": alone.rate(gpu)}
         one_hop = START + (HOP if ring.inside == ring.size else NET_HOP)
@@ -80,7 +81,8 @@ class CollectiveCost(Record):
 
     def picture(self) -> tuple[Spec, str]:
         """Bytes that one rank sends over the number of ranks, of every kind; this one is marked."""
-        places, top = list(range(len(RANKS))), 2.15 * self.mib
+        places = list(range(len(RANKS)))
+        top = 2.15 * self.mib
         data = []
         for kind, colour in KINDS.items():
             heights = [replace(self, kind=kind, ranks=n).sent_bytes / 2**20 for n in RANKS]

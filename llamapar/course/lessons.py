@@ -63,7 +63,8 @@ class LessonStep:
         """As plain values, without the picture."""
         if self.item is None:
             return {"cell": self.cell, "shows": self.words, "picture": bool(self.png)}
-        say, truth = self.item.say, self.item.truth
+        say = self.item.say
+        truth = self.item.truth
         noted = [(value, note) for value, _, note in self.item.choices if note and value != truth]
         return {
             "cell": self.cell,
@@ -78,7 +79,8 @@ class LessonStep:
 
     def text(self) -> str:
         """Its paragraphs in a script."""
-        said, lines = self.as_dict(), self.words.replace("`", "'").strip().splitlines()
+        said = self.as_dict()
+        lines = self.words.replace("`", "'").strip().splitlines()
         if self.item is None:
             return f"{'Show' if self.png else 'Run'} cell [{self.cell}]: `{lines[0] if lines else ''}`"
         paragraphs = [
@@ -157,11 +159,13 @@ class Lesson:
             "The room should know:" if self.needs else "",
             "\n".join(f"- `{name}`: {taken}" for name, taken in self.needs.items()),
         ]
-        parts, begins = dict(self.parts), accumulate((stop.minutes for stop in self.stops), initial=0)
+        parts = dict(self.parts)
+        begins = accumulate((stop.minutes for stop in self.stops), initial=0)
         for stop, begin in zip(self.stops, begins, strict=False):
             if stop.part in parts:
                 said += [f"## {stop.part}", parts.pop(stop.part)]
-            about, clock = stop.as_dict(), f"{begin // 60}:{begin % 60:02}"
+            about = stop.as_dict()
+            clock = f"{begin // 60}:{begin % 60:02}"
             said += [
                 f"{'###' if stop.part else '##'} {clock} {about['title']} ({stop.minutes} min)",
                 stop.part and f"In `{stop.notebook}`.",
@@ -190,7 +194,9 @@ class Lesson:
             )
             joins = False  # whether a question still fits on the slide before it
             for step in [step for step in stop.steps if step.png or step.item] or stop.steps:
-                said, words, png = step.as_dict(), escape(step.words), escape(step.png)
+                said = step.as_dict()
+                words = escape(step.words)
+                png = escape(step.png)
                 image = f'<img src="data:image/png;base64,{png}" alt="{words}">' if png else ""
                 at = f'<p class="at">{escape(stop.notebook)} [{step.cell}]</p>'
                 if step.item is None:

@@ -53,7 +53,8 @@ def course_copy(folder: str) -> CourseCopy:
     Raises LlamaparError if a file cannot be read or written, and before the first copy where a link, a
     named pipe or the like stands at a place of the course.
     """
-    source, target = shipped_folder(), Path(folder).expanduser().absolute()
+    source = shipped_folder()
+    target = Path(folder).expanduser().absolute()
     files = [file.relative_to(source) for pattern in COPIED for file in source.glob(pattern)]
     stored = {file: (source / file).read_bytes() for file in sorted(files)}
     folders = {above for file in stored for above in file.parents[:-1]}

@@ -167,7 +167,8 @@ def progress() -> Table | None:
 
 def _count(questions: list[tuple[str, str]], kind: str, entries: Entries) -> str:
     """ "4 of 7, 3 right", of the questions of a kind; empty where there are none."""
-    names, kept = [name for one, name in questions if one == kind], entries.get(kind, {})
+    names = [name for one, name in questions if one == kind]
+    kept = entries.get(kind, {})
     done = [kept[name] for name in names if name in kept]
     right = sum(entry["right"] is True for entry in done)
     return f"{len(done)} of {len(names)}, {right} right" if names else ""

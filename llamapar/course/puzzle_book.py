@@ -131,7 +131,8 @@ def _reduce_neighbours(given: list[Given]) -> list[Made]:
 
 def _zero_given() -> list[Given]:
     shards = parts(numbers("weight", WIDE, DIM))
-    x, dy = parts(numbers("batch", WORLD * 2, DIM)), parts(numbers("of the loss", WORLD * 2, WIDE))
+    x = parts(numbers("batch", WORLD * 2, DIM))
+    dy = parts(numbers("of the loss", WORLD * 2, WIDE))
     return list(zip(shards, x, dy, strict=True))
 
 
@@ -196,7 +197,8 @@ def _with_warm_up(first: Callable[[int], int]) -> Callable[[list[Given]], list[M
     def made(_: list[Given]) -> list[Made]:
         rows = []
         for rank in RANKS:
-            warm, row = first(rank), list[tuple[str, int]]()
+            warm = first(rank)
+            row = list[tuple[str, int]]()
             row += [("F", n) for n in range(warm)]
             for n in range(warm, MANY):
                 row += [("F", n), ("B", n - warm)]

@@ -43,8 +43,10 @@ class Comm:
     """
 
     def __init__(self, context: Context, calls: Sequence[str]) -> None:
-        self.rank, self.world = context.rank, context.world
-        self._context, self._calls = context, calls
+        self.rank = context.rank
+        self.world = context.world
+        self._context = context
+        self._calls = calls
 
     def send(self, t: Tensor, to: int) -> None:
         """Send a tensor to another rank."""
@@ -59,7 +61,8 @@ class Comm:
     def shift(self, t: Tensor) -> Tensor:
         """Round a ring: the tensor goes to the next rank, and that of the rank before comes."""
         got = torch.empty_like(t).contiguous()
-        there, here = (self.rank + 1) % self.world, (self.rank - 1) % self.world
+        there = (self.rank + 1) % self.world
+        here = (self.rank - 1) % self.world
 
         def both() -> None:
             sent = dist.isend(t.contiguous(), there)

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from .puzzle_forms import WORLD, Given, Made, Puzzle, alike, numbers, parts, summed, together
 
-TOKENS, DIM, WIDE = 6, 8, 12
+TOKENS = 6
+DIM = 8
+WIDE = 12
 VOCAB = 22
 """Rows of a vocabulary that four ranks cannot share evenly: 6, 6, 6 and 4."""
 
@@ -17,7 +19,9 @@ VOCAB = 22
 
 
 def _column_given() -> list[Given]:
-    x, w, dy = numbers("x", TOKENS, DIM), numbers("w", WIDE, DIM), numbers("dy", TOKENS, WIDE)
+    x = numbers("x", TOKENS, DIM)
+    w = numbers("w", WIDE, DIM)
+    dy = numbers("dy", TOKENS, WIDE)
     return [(x, w_own, dy_own) for w_own, dy_own in zip(parts(w), parts(dy, 1), strict=True)]
 
 
@@ -38,7 +42,9 @@ def _column_summed(given: list[Given]) -> list[Made]:
 
 
 def _row_given() -> list[Given]:
-    x, w, dy = numbers("x of rows", TOKENS, WIDE), numbers("w of rows", DIM, WIDE), numbers("dy", TOKENS, DIM)
+    x = numbers("x of rows", TOKENS, WIDE)
+    w = numbers("w of rows", DIM, WIDE)
+    dy = numbers("dy", TOKENS, DIM)
     return [(x_own, w_own, dy) for x_own, w_own in zip(parts(x, 1), parts(w, 1), strict=True)]
 
 

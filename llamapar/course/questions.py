@@ -50,7 +50,8 @@ class Quiz:
 
 
 def _heads(draw: Random) -> Item:
-    model, tp = lp.model(draw.choice(_MODELS)), draw.choice((2, 4, 8))
+    model = lp.model(draw.choice(_MODELS))
+    tp = draw.choice((2, 4, 8))
     group = model.n_heads // model.n_kv_heads
     return Item(
         f"{model.name} has {model.n_heads} query heads. How many does a rank hold at TP {tp}?",
@@ -83,7 +84,8 @@ def _enough(draw: Random) -> Item:
 
 
 def _copies(draw: Random) -> Item:
-    tp, head = draw.choice((16, 32)), draw.randrange(8)
+    tp = draw.choice((16, 32))
+    head = draw.randrange(8)
     held = lp.heads("llama3.1-405b", {"tp": tp}, kv_replication=True).shared()[head]
     return Item(
         f"405B has 8 KV heads. At TP {tp} each is stored more than once. Which TP ranks hold KV head {head}? "
@@ -137,7 +139,8 @@ def _coord(draw: Random) -> Item:
 
 
 def _peer(draw: Random) -> Item:
-    axis, rank = draw.choice(("cp", "pp", "dp")), draw.randrange(8)
+    axis = draw.choice(("cp", "pp", "dp"))
+    rank = draw.randrange(8)
     group = _PAPER.group(axis, rank)
     return Item(
         f"TP 8, CP 16, PP 16, DP 8, TP fastest. Rank {rank} is the first of its {axis.upper()} group. "
@@ -149,7 +152,8 @@ def _peer(draw: Random) -> Item:
 
 
 def _nodes(draw: Random) -> Item:
-    axis, tp = draw.choice(("cp", "dp")), draw.choice((2, 4))
+    axis = draw.choice(("cp", "dp"))
+    tp = draw.choice((2, 4))
     layout = lp.Layout(tp=tp, cp=4, dp=8)
     group = layout.group(axis, 0)
     return Item(
@@ -192,7 +196,8 @@ def _sums(draw: Random) -> Item:
 
 
 def _tokens(draw: Random) -> Item:
-    cp, seq_len = draw.choice((4, 8, 16)), draw.choice((8192, 32768, 131072))
+    cp = draw.choice((4, 8, 16))
+    seq_len = draw.choice((8192, 32768, 131072))
     rank = draw.randrange(1, cp - 1)
     chunks = lp.sequence({"cp": cp}, seq_len).rank(rank).chunks
     return Item(
@@ -214,7 +219,8 @@ def _tokens(draw: Random) -> Item:
 
 
 def _key_bytes(draw: Random) -> Item:
-    tp, seq_len = draw.choice((2, 4, 8)), draw.choice((16384, 65536))
+    tp = draw.choice((2, 4, 8))
+    seq_len = draw.choice((16384, 65536))
     layout = lp.Layout(tp=tp, cp=8)
     terms = lp.traffic("attention", "llama3-8b", layout, seq_len=seq_len, dtype="bfloat16").terms
     gathered = sum(t.count * t.payload for t in terms if (t.part, t.phase) == ("K and V", "forward"))

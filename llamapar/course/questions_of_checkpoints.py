@@ -36,7 +36,8 @@ def _trained() -> Iterator[tuple[Path, dict[str, torch.Tensor]]]:
     """A folder with the checkpoint `trained` of the tiny model, and its tensors."""
     import torch
 
-    model, random = lp.model("tiny"), torch.Generator().manual_seed(0)
+    model = lp.model("tiny")
+    random = torch.Generator().manual_seed(0)
     weights = {p.hf_name: torch.randn(p.shape, generator=random).bfloat16() for p in model.parameters()}
     with TemporaryDirectory() as name:
         _save(Path(name, "trained"), model, weights)
@@ -86,7 +87,8 @@ def _same_rows() -> Item:
     with _trained() as (room, weights):
         lp.checkpoint.gather(room / "trained", room / "meta", format="meta")
         meta = torch.load(room / "meta" / "consolidated.00.pth", weights_only=True)
-    wq, q_proj = meta["layers.0.attention.wq.weight"], weights["model.layers.0.self_attn.q_proj.weight"]
+    wq = meta["layers.0.attention.wq.weight"]
+    q_proj = weights["model.layers.0.self_attn.q_proj.weight"]
     same = {"the bytes": wq.equal(q_proj), "the rows": sorted(wq.tolist()) == sorted(q_proj.tolist())}
     return Item(
         "wq and q_proj have the same shape. What else is the same?",

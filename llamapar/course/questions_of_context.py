@@ -14,7 +14,9 @@ from .boxes import Item, choices_of
 from .veils import without_work
 
 _EXACT: dict[str, Any] = {"seq_len": 512, "dtype": "float64", "device": "cpu", "backward": False}
-_MORE, _LESS, _SAME = "more", "less", "as much"
+_MORE = "more"
+_LESS = "less"
+_SAME = "as much"
 
 
 def _in_order() -> Item:
@@ -61,7 +63,8 @@ def _head_tail() -> Item:
 
 def _width() -> Item:
     model = lp.model("llama3.1-405b")
-    q, kv = model.n_heads, model.n_kv_heads
+    q = model.n_heads
+    kv = model.n_kv_heads
     return Item(
         "405B: Q is how many times as wide as K and V together?",
         q // (2 * kv),

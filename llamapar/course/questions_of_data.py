@@ -55,7 +55,8 @@ def _most_memory() -> Item:
 
 def _rows_of_a_rank() -> Item:
     record = lp.zero("tiny", _COPIES.replace(zero=3))
-    own, view = len(record.rows("parameters", 1)), lp.view(record)
+    own = len(record.rows("parameters", 1))
+    view = lp.view(record)
 
     def place(rows: float) -> tuple[Span, Span] | None:
         """So many rows from rank 1's first on, further up where the matrix ends before."""

@@ -28,7 +28,8 @@ def _small(tp: int) -> lp.ModelConfig:
 
 def _first_and_last() -> Item:
     record = lp.heads(_BIG, tp=8)
-    own, view = record.rank(3).q_heads, lp.view(record)
+    own = record.rank(3).q_heads
+    view = lp.view(record)
     ends = [own[0], own[-1]]
 
     def place(heads: list[float]) -> tuple[str, float, float]:
@@ -58,7 +59,8 @@ def _first_and_last() -> Item:
 def _same_numbers() -> Item:
     layout = lp.Layout(tp=8, sequence_parallel=False)
     run = lp.run("attention", _small(8), layout, fault="drop_all_reduce", backward=False, **_EXACT)
-    a, b = run.outputs[0]["out"], run.outputs[1]["out"]
+    a = run.outputs[0]["out"]
+    b = run.outputs[1]["out"]
     return Item(
         "After wo, do ranks 0 and 1 have the same numbers?",
         bool(a.equal(b)),
@@ -187,7 +189,8 @@ def _ranks_of_a_head() -> Item:
 
 def _one_forward_one_backward() -> Item:
     shape = {"pp": 2, "micro_batches": 3}
-    asked, gpipe = lp.schedule("1f1b", **shape), lp.schedule("gpipe", **shape)
+    asked = lp.schedule("1f1b", **shape)
+    gpipe = lp.schedule("gpipe", **shape)
     return Item(
         "Two ranks, three micro-batches: place 1F1B",
         order_as_text(asked),

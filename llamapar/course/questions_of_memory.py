@@ -26,7 +26,8 @@ def _big(sequences: int = 2048) -> Memory:
 
 def _one_gpu() -> Item:
     alone = lp.memory("llama3.1-8b", {}, seq_len=8192)
-    weights, states = alone.worst.bytes("parameters"), alone.worst.bytes("optimizer states")
+    weights = alone.worst.bytes("parameters")
+    states = alone.worst.bytes("optimizer states")
     return Item(
         "Can one GPU of 80 GB train the 8B model?",
         alone.fits,
@@ -121,7 +122,8 @@ def _saves_more() -> Item:
 
 def _fullest() -> Item:
     big = _big()
-    first, second = big.stages[0], big.stages[1]
+    first = big.stages[0]
+    second = big.stages[1]
     return Item(
         "Which stage, 0 to 15, needs most memory?",
         big.worst.stage,

@@ -32,7 +32,8 @@ def _opened(schedule: lp.Schedule, until: int, end: int) -> View:
 
 def _small_gpipe() -> Item:
     shape = {"pp": 2, "micro_batches": 2}
-    asked, early = lp.schedule("gpipe", **shape), lp.schedule("1f1b", **shape)
+    asked = lp.schedule("gpipe", **shape)
+    early = lp.schedule("1f1b", **shape)
     backwards = [row.replace("B0 B1", "B1 B0") for row in order_as_text(asked)]
     return Item(
         "Two ranks, two micro-batches: place GPipe",
@@ -74,7 +75,8 @@ def _idle() -> Item:
 
 def _smaller() -> Item:
     both = [lp.schedule(name, **_FOUR) for name in ("gpipe", "1f1b")]
-    bubbles, flights = [s.timeline().bubble for s in both], [max(s.in_flight) for s in both]
+    bubbles = [s.timeline().bubble for s in both]
+    flights = [max(s.in_flight) for s in both]
     found = {"bubble": bubbles[1] < bubbles[0], "memory": flights[1] < flights[0]}
     return Item(
         "What does 1F1B make smaller: bubble, memory, or bubble and memory?",
@@ -95,7 +97,8 @@ def _smaller() -> Item:
 
 
 def _two_stages() -> Item:
-    one, two = lp.schedule("1f1b", **_FOUR), lp.schedule("interleaved-1f1b", **_FOUR, virtual_stages=2)
+    one = lp.schedule("1f1b", **_FOUR)
+    two = lp.schedule("interleaved-1f1b", **_FOUR, virtual_stages=2)
     return Item(
         "How many times smaller is the bubble with two stages on each GPU?",
         one.timeline().bubble / two.timeline().bubble,
@@ -217,7 +220,8 @@ def _chunks_of_your_own() -> Item:
         over = [rank for rank, allowed in enumerate(most) if found[rank] > allowed]
         if not over:
             return ""
-        rank, many = over[0], found[over[0]]
+        rank = over[0]
+        many = found[over[0]]
         return f"Rank {rank} has {many} chunks in flight at once, and {most[rank]} is the most allowed."
 
     return Item(

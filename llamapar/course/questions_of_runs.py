@@ -13,8 +13,10 @@ from .boxes import Item, choices_of
 
 
 def states(draw: Random) -> Item:
-    name, dp = draw.choice(("llama3-8b", "llama3.1-70b")), draw.choice((8, 16, 32))
-    model, layout = lp.model(name), lp.Layout(dp=dp, zero=1)
+    name = draw.choice(("llama3-8b", "llama3.1-70b"))
+    dp = draw.choice((8, 16, 32))
+    model = lp.model(name)
+    layout = lp.Layout(dp=dp, zero=1)
     own = lp.memory(model, layout, seq_len=8192).worst.bytes("optimizer states") / 1e9
     return Item(
         f"{name} has {model.n_params:,} parameters. Adam keeps two float32 numbers for each. With DP {dp} "
@@ -45,7 +47,8 @@ def layers(draw: Random) -> Item:
 
 
 def bubble(draw: Random) -> Item:
-    pp, micro_batches = draw.choice((4, 8)), draw.choice((8, 12, 16))
+    pp = draw.choice((4, 8))
+    micro_batches = draw.choice((8, 12, 16))
     bubble = lp.schedule("1f1b", pp=pp, micro_batches=micro_batches).timeline().bubble
     return Item(
         f"1F1B, {pp} stages, {micro_batches} micro-batches. How long does a stage wait, as a fraction of "
@@ -63,7 +66,8 @@ def bubble(draw: Random) -> Item:
 
 
 def flight(draw: Random) -> Item:
-    pp, stage = 8, draw.randrange(1, 7)
+    pp = 8
+    stage = draw.randrange(1, 7)
     flight = lp.schedule("1f1b", pp=pp, micro_batches=32).in_flight[stage]
     return Item(
         f"1F1B, {pp} stages (0 is the first), 32 micro-batches. Of how many micro-batches does stage "
@@ -135,7 +139,8 @@ def _message(draw: Random) -> tuple[str, str, lp.Layout, str]:
         text = f"size mismatch for embed_tokens.weight: copying a param with shape torch.Size([{rows}, 8192])"
         text += " from checkpoint, the shape in current model is torch.Size([128256, 8192])."
         return text, "llama3.1-70b", lp.Layout(tp=tp), "embed_checkpoint_shape"
-    tp, tokens = draw.choice((16, 32)), draw.choice((2048, 4096))
+    tp = draw.choice((16, 32))
+    tokens = draw.choice((2048, 4096))
     columns = len(lp.heads("llama3-8b", {"tp": tp}).rank(0).kv_rows)
     text = f"xk.view(1, {tokens}, -1, 128): shape '[1, {tokens}, -1, 128]' is invalid for input of size "
     text += f"{tokens * columns}"
@@ -190,7 +195,8 @@ def machine(draw: Random) -> Item:
         )
         if memory.expected_bytes <= memory.hbm_bytes:
             return ""
-        needs, has = memory.expected_bytes / 2**30, memory.hbm_bytes / 2**30
+        needs = memory.expected_bytes / 2**30
+        has = memory.hbm_bytes / 2**30
         return f"A rank is expected to need {needs:.2f} GiB, and the GPU has {has:.2f}."
 
     return Item(

@@ -18,7 +18,8 @@ _PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 
 def _rows_of_wk() -> Item:
     record = lp.heads(_BIG, tp=16)
-    view, model = lp.view(record), record.model
+    view = lp.view(record)
+    model = record.model
     own = len(record.rank(0).kv_rows)
 
     def place(rows: float) -> tuple[str, float, float]:

@@ -60,7 +60,8 @@ def _copies_counted() -> Item:
         dtype="float64", device="cpu",
     )  # fmt: skip
     assert run.loss_curve is not None
-    counted, one = run.loss_curve.norms[0], run.loss_curve.one_norms[0]
+    counted = run.loss_curve.norms[0]
+    one = run.loss_curve.one_norms[0]
     return Item(
         "With every copy counted: is the norm too large or too small?",
         "too large" if counted > one else "too small",

@@ -175,7 +175,8 @@ def _fourth_row() -> Item:
 
 
 def _seconds_of_a_step() -> Item:
-    flops, gpus = table_4()[_FIRST].flops, lp.JOBS[_FIRST].job.layout.world
+    flops = table_4()[_FIRST].flops
+    gpus = lp.JOBS[_FIRST].job.layout.world
     return Item(
         "A step of the first row is 4.23e19 FLOPs. How many seconds did it take, by what is printed?",
         round(flops / gpus / PRINTED[_FIRST] / 1e12, 1),

@@ -19,7 +19,8 @@ _SIZES = {0.5: "a half", 0.1: "a tenth", 0.01: "a hundredth", 0.001: "a thousand
 def _milliseconds() -> Item:
     tokens, weights = 8192, 218_103_808  # as the notebook's text gives them
     one = lp.cost("llama3-8b", lp.Layout(), seq_len=tokens, global_batch=1, recompute="none")
-    own, work = 1e3 * one.layer.forward["GEMMs"].value, 2 * tokens * weights
+    own = 1e3 * one.layer.forward["GEMMs"].value
+    work = 2 * tokens * weights
     return Item(
         "Milliseconds of matrix products in one layer?",
         own,

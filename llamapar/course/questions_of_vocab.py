@@ -17,7 +17,9 @@ from .veils import covered, framed
 _MODEL = "llama3.1-70b"
 _TP = 8
 _EXACT: dict[str, Any] = {"seq_len": 16, "dtype": "float64", "device": "cpu", "backward": False}
-_HIGH, _LOW, _RIGHT = "too high", "too low", "right"
+_HIGH = "too high"
+_LOW = "too low"
+_RIGHT = "right"
 
 
 @cache

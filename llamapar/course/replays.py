@@ -56,9 +56,11 @@ def _of_ranks(result: Result, expected: Callable[[Coord], Tensor], name: str) ->
     """Errors of ranks, or how their output compares with what is expected at each coordinate."""
     if result.errors:
         return _raised([*result.errors.values()], result.ranks)
-    layout, wrong = result.task.setting.layout, []
+    layout = result.task.setting.layout
+    wrong = []
     for rank in range(result.ranks):
-        own, right = result.outputs[rank][name], expected(layout.coord_of(rank))
+        own = result.outputs[rank][name]
+        right = expected(layout.coord_of(rank))
         if own.shape != right.shape:
             return False, f"rank {rank} has {list(own.shape)}, and {list(right.shape)} is needed"
         if not torch.allclose(own, right, rtol=0, atol=1e-9):
@@ -201,7 +203,8 @@ PARAMETERS = 64
 
 def resumed(saved_dp: int, resumed_dp: int, loads: str) -> Ran:
     """A step under ZeRO 2, its optimizer's files, and a second step on another number of ranks."""
-    weight, gradients = _random(PARAMETERS), [_random(dp, PARAMETERS) for dp in (saved_dp, resumed_dp)]
+    weight = _random(PARAMETERS)
+    gradients = [_random(dp, PARAMETERS) for dp in (saved_dp, resumed_dp)]
     if any(dp > MOST_RANKS or PARAMETERS % dp for dp in (saved_dp, resumed_dp)):
         return False, f"a DP of 1, 2, 4, 8 or {MOST_RANKS} is needed, for {PARAMETERS} parameters"
     whole = torch.nn.Parameter(weight.clone())
@@ -210,7 +213,8 @@ def resumed(saved_dp: int, resumed_dp: int, loads: str) -> Ran:
         whole.grad = gradient.mean(0)
         adam.step()
         # Under ZeRO 2 every rank has the whole weights; only gradients and the optimizer's state are cut.
-        before, weight = weight, whole.detach().clone()
+        before = weight
+        weight = whole.detach().clone()
     with tempfile.TemporaryDirectory() as folder, pool(saved_dp, threads=1) as ranks:
         first = ranks.run(_step_of_zero_2, folder, _random(PARAMETERS), gradients[0], [])
         assert all(answer.error is None for answer in first), first
@@ -275,7 +279,8 @@ def _filled(context: Context, whole: Tensor, by_tp: bool) -> Tensor:
     table = distribute_tensor(torch.zeros_like(whole), mesh, [Shard(0)])
     rows = table.shape[0] * (context.world if by_tp else 1)
     padded = torch.nn.functional.pad(whole, (0, 0, 0, rows - len(whole)))
-    own, sent = table.to_local(), padded.chunk(context.world)[context.rank]
+    own = table.to_local()
+    sent = padded.chunk(context.world)[context.rank]
     if own.shape != sent.shape:
         raise ValueError(f"expected {tuple(own.shape)}, got {tuple(sent.shape)}")
     own.copy_(sent)
@@ -296,7 +301,8 @@ def pipeline_pair(rank_0: str, rank_1: str) -> Ran:
 
 def _exchanged(context: Context, orders: tuple[str, str]) -> Tensor:
     """On a rank: the number of the other one, as it was sent."""
-    other, got = 1 - context.rank, torch.empty(())
+    other = 1 - context.rank
+    got = torch.empty(())
 
     for step in orders[context.rank].split(", "):
         context.note(f"a {step} {'to' if step == 'send' else 'from'} rank {other}", (context.rank, other))

@@ -73,7 +73,8 @@ def framed(
 
     def drawn(guess: object) -> View:
         scene = view.spec
-        frames, words = list[list[object]](), list[list[object]]()
+        frames = list[list[object]]()
+        words = list[list[object]]()
         for value, look, said in ((truth, "truth", "it is"), (guess, "guess", "you said")):
             lane, first, last = place(value)
             bands = [
@@ -81,8 +82,10 @@ def framed(
             ]
             if not bands:
                 continue
-            x0, x1 = bands[0][0], bands[-1][1]
-            top, bottom = bands[0][2], bands[0][5]
+            x0 = bands[0][0]
+            x1 = bands[-1][1]
+            top = bands[0][2]
+            bottom = bands[0][5]
             frames.append([look, first, last, 0, [x0, x1, top, x0, x1, bottom], look])
             at = bottom + 3 if look == "truth" else top + 1
             words.append([(x0 + x1) / 2, at, f"{said} {say(value)}", 1, "mark"])
@@ -131,7 +134,8 @@ def _outside(trace: Mapping[str, Any], x: Span, y: Span) -> dict[str, Any] | Non
 
 def _cells_outside(trace: Mapping[str, Any], x: Span, y: Span) -> dict[str, Any]:
     """A heatmap without its cells inside, and without what the mouse would read of them."""
-    packed, cells = trace["z"], trace["z"]
+    packed = trace["z"]
+    cells = trace["z"]
     if isinstance(packed, Mapping):  # as plotly packs an array of bytes
         _, width = map(int, packed["shape"].split(","))
         numbers = list(b64decode(packed["bdata"]))
@@ -154,7 +158,8 @@ def marker(
     """
 
     def drawn(guess: object) -> View:
-        shapes, notes = [], []
+        shapes = []
+        notes = []
         frames = ((truth, "it is", TRUTH, "solid", "bottom"), (guess, "you said", GUESS, "dash", "top"))
         for value, words, colour, dash, anchor in frames:
             rectangle = place(value)

@@ -119,7 +119,8 @@ def call_of(function: Callable[..., object], given: Mapping[str, object]) -> Cal
 
     Fields of a layout become arguments of their own (tp=8), except those at their defaults.
     """
-    known, said = inspect.signature(function).parameters, dict(given)
+    known = inspect.signature(function).parameters
+    said = dict(given)
     owner = getattr(said.pop("self", None), "call", None)
     if said.get("layout") is not None and "tp" in known:
         layout, usual = vars(Layout.of(said.pop("layout"))), vars(Layout())  # type: ignore[arg-type]

@@ -86,7 +86,8 @@ class CpMethod:
         """
         if self.problem or self.cp % self.heads:
             return self.problem or f"groups of {self.heads} ranks do not divide cp={self.cp}"
-        q, kv = model.n_heads // tp, max(1, model.n_kv_heads // tp)
+        q = model.n_heads // tp
+        kv = max(1, model.n_kv_heads // tp)
         copied = kv_replication and self.heads % kv == 0
         if model.n_heads % tp or not (q % self.heads or (kv % self.heads and not copied)):
             return ""

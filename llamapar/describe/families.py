@@ -205,7 +205,8 @@ def _object(value: object, key: str) -> Mapping[str, object]:
 
 def _model_type(raw: Mapping[str, object]) -> str:
     """The family named by model_type and architectures; "llama" if neither is given."""
-    kind, classes = raw.get("model_type"), raw.get("architectures")
+    kind = raw.get("model_type")
+    classes = raw.get("architectures")
     if not classes:
         return one_of("model_type", "llama" if kind is None else kind, FAMILIES, ModelError)
     # One class in a list is the usual form; anything else is compared whole and then refused.

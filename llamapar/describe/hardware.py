@@ -145,7 +145,8 @@ def _gpu(row: dict[str, str]) -> Gpu:
     """A Gpu from the cells of a row, by column name."""
     source = "; ".join(_SOURCES.get(word, word) for word in row["source"].split("; "))
     rates = {name: float(cell) * _UNITS.get(name, 1) for name, cell in row.items() if name in _RATES}
-    memory, domain = int(row["memory_mib"]) * 2**20, int(row["domain"])
+    memory = int(row["memory_mib"]) * 2**20
+    domain = int(row["domain"])
     return Gpu(row["name"], memory, domain=domain, source=source, **rates)
 
 
@@ -246,8 +247,10 @@ def _of_data(data: Mapping[str, object]) -> Gpu:
     """A GPU of one's own. Raises LlamaparError, naming the field."""
     # A copy: the keys are popped below, and the dict belongs to the caller.
     given = dict(data)
-    base, text = given.pop("base", None), given.pop("nccl_tests", None)
-    start, example = UNNAMED, HARDWARE[DEFAULT_GPU]
+    base = given.pop("base", None)
+    text = given.pop("nccl_tests", None)
+    start = UNNAMED
+    example = HARDWARE[DEFAULT_GPU]
     if base is not None:
         start = HARDWARE[one_of("base", SHORT_NAMES.get(str(base), base), HARDWARE, LayoutError)]
     if "memory_gib" in given:

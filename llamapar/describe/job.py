@@ -115,7 +115,9 @@ class Job(Fields, word="job field"):
     @property
     def sequences(self) -> int | None:
         """Sequences of a step, from whichever facts determine it; None if none does."""
-        dp, tokens, seq = self.layout.dp, self.batch_tokens, self.seq_len
+        dp = self.layout.dp
+        tokens = self.batch_tokens
+        seq = self.seq_len
         # The most direct fact first. If several are given and differ, a rule says so; here one of them
         # has to count.
         if self.global_batch or self.batch_per_dp:
@@ -127,14 +129,16 @@ class Job(Fields, word="job field"):
     @property
     def float8_sizes(self) -> dict[str, int]:
         """Sizes of a rank's float8 matmuls that are no multiple of FLOAT8_UNIT, by name."""
-        m, tp = self.model, self.layout.tp
+        m = self.model
+        tp = self.layout.tp
         of_rank = {"dim": m.dim, **{n: -(-getattr(m, n) // tp) for n in ("q_dim", "kv_dim", "ffn_dim")}}
         wide = {name: size for name, size in of_rank.items() if size % FLOAT8_UNIT}
         return wide if self.precision == "float8" else {}
 
     def leaves_node(self, axis: str) -> bool:
         """Whether some group of the axis spans several nodes. Nodes hold consecutive ranks."""
-        lay, node = self.layout, self.gpus_per_node
+        lay = self.layout
+        node = self.gpus_per_node
         # A group fits when whole groups fill a node. Fewer ranks than a node has GPUs never leave it.
         return lay.size(axis) > 1 and lay.world > node and node % (lay.stride(axis) * lay.size(axis)) != 0
 
@@ -176,13 +180,15 @@ class Job(Fields, word="job field"):
     @lru_cache(maxsize=256)  # noqa: B019  a Job is a small value, and 256 of them are few
     def numbers(self, padding: Padding | None = None) -> dict[str, object]:
         """Every number that message templates use, by name."""
-        m, lay = self.model, self.layout
+        m = self.model
+        lay = self.layout
         padding = self.padding or padding or NO_PADDING
         padded = padding.padded(m.vocab_size, lay.tp)
         seq = self.seq_len or m.max_seq_len
         batch = self.micro_batch or 1
         # Rounded up: rank 0's share, as torch.chunk gives it.
-        q_local, kv_local = -(-m.q_dim // lay.tp), -(-m.kv_dim // lay.tp)
+        q_local = -(-m.q_dim // lay.tp)
+        kv_local = -(-m.kv_dim // lay.tp)
         tokens = batch * (seq // lay.cp)
         return {
             **vars(m),

@@ -44,7 +44,8 @@ class PublishedJob:
 
     def beside(self, predicted: str) -> str:
         """What was published beside what is predicted, and what would decide between them, in one line."""
-        unknown, where = ", ".join((*self.open, *_UNTOLD)), self.source.partition(",")[0]
+        unknown = ", ".join((*self.open, *_UNTOLD))
+        where = self.source.partition(",")[0]
         return (
             f"published: it ran, at {self.mfu:.0%} MFU ({where}); predicted: {predicted}; "
             f"what we cannot know: {unknown}. The difference is our error."

@@ -107,7 +107,8 @@ class Layout(Fields, word="layout field"):
 
     def _within_reach(self) -> Choice:
         """A suggestion of at most MAX_WORLD ranks that lowers as few of the largest degrees as it can."""
-        lowered, world = dict[str, int](), self.world
+        lowered = dict[str, int]()
+        world = self.world
         for axis in sorted(AXES, key=lambda axis: -getattr(self, axis)):
             # dp has to stay a multiple of dp_replicate, so it cannot go below it.
             least = min(self.dp, self.dp_replicate) if axis == "dp" else 1

@@ -100,7 +100,9 @@ class _NameReader(pickle.Unpickler):
 
     def __init__(self, data: bytes, allowed: Collection[str], where: str, storages: bool):
         super().__init__(io.BytesIO(data))
-        self.allowed, self.where, self.storages = allowed, where, storages
+        self.allowed = allowed
+        self.where = where
+        self.storages = storages
 
     def find_class(self, module: str, name: str) -> Name:
         # Nothing is imported: the name alone goes on, and only if it is on the list.
@@ -170,7 +172,10 @@ _OPCODES = [op for op in pickletools.opcodes if op.name in _WRITTEN.split()]
 _SIZES = {ord(op.code): op.arg.n if op.arg else 0 for op in _OPCODES}
 """Opcode that torch writes → bytes of its argument; negative if the argument states its own length."""
 
-_STOP, _GLOBAL, _LONG, _PERSISTENT = pickle.STOP[0], pickle.GLOBAL[0], pickle.LONG1[0], pickle.BINPERSID[0]
+_STOP = pickle.STOP[0]
+_GLOBAL = pickle.GLOBAL[0]
+_LONG = pickle.LONG1[0]
+_PERSISTENT = pickle.BINPERSID[0]
 _PUTS = {pickle.BINPUT[0], pickle.LONG_BINPUT[0]}
 _INSTEAD = {
     pickle.EMPTY_DICT[0]: pickle.NONE + pickle.BINPERSID,  # asked for, so that it is a `Dict`
@@ -216,7 +221,8 @@ def _plain(data: bytes, where: str, storages: bool, instead: Mapping[int, bytes]
 
 def _told_size(data: bytes, at: int, where: str) -> int:
     """Bytes of the argument of an opcode at `at` that names something or states the length of a text."""
-    code, first = data[at], at + 1
+    code = data[at]
+    first = at + 1
     if code == _GLOBAL:
         # GLOBAL has two lines of text: a module and a name.
         return data.index(b"\n", data.index(b"\n", first) + 1) + 1 - first

@@ -142,7 +142,8 @@ def _compute(layers: int, stages: int, head: float = 0) -> list[int]:
     head: compute of the head, in layers. Source: huggingface/nanotron, src/nanotron/models/base.py:204-226
     @2411b022a7.
     """
-    counts, stage = [0] * stages, 0
+    counts = [0] * stages
+    stage = 0
     for done in range(1, layers + 1):
         counts[stage] += 1
         if done * stages > (layers + head) * (stage + 1) and stage < stages - 1:

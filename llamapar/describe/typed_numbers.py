@@ -38,7 +38,8 @@ def parse_number(field: str, text: str) -> Number:
     A fraction is returned as a float, for the library to judge. Raises LayoutError with the nearest readable
     forms.
     """
-    text, option = text.strip(), OPTIONS.get(field)
+    text = text.strip()
+    option = OPTIONS.get(field)
     if re.fullmatch(r"[+-]?\d+", text):
         # Python's int refuses texts of more than 4,300 digits; as a float the number is infinite, which is
         # refused later.

@@ -126,7 +126,9 @@ def _own_numbers(it: Relation) -> Iterator[Hypothesis]:
 def _tile(it: Relation) -> Iterator[Hypothesis]:
     """A quantised weight against a group or tile: does tp cut it, or is it already odd?"""
     if "quant" in it.o.beside | it.by:
-        number, tp, numbers = it.o.number or 0, it.known.get("tp"), f": {it.equation}" if it.equation else ""
+        number = it.o.number or 0
+        tp = it.known.get("tp")
+        numbers = f": {it.equation}" if it.equation else ""
         cause = f"a quantised weight, or a rank's slice of it, is no multiple of its group or tile{numbers}"
         whole = widths(number, it.known) or widths(number // 2, it.known)  # gate and up may lie in one
         yield it.found("quant_group_vs_tp", cause, tp > 1 if tp else (bool(numbers) and not whole) or None)

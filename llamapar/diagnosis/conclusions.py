@@ -52,7 +52,8 @@ def _mixed(facts: LiveFacts) -> Iterator[str]:
 def _index(error: BaseException, facts: LiveFacts) -> str:
     """An index against the length that it is past; "" without one."""
     if (message := _BEYOND.search(str(error))) is not None:
-        index, length = int(message[1]), int(message[2])
+        index = int(message[1])
+        length = int(message[2])
     elif isinstance(error, IndexError):
         index, length = _of_embedding(error)
     else:

@@ -92,14 +92,18 @@ class SizeCut:
 def cuts(known: Known) -> Iterator[SizeCut]:
     """Every cut of a known size by a known degree."""
     get = known.get
-    cp, batch, micro = get("cp"), get("global_batch"), get("micro_batch")
-    columns, heads = get("head_dim"), get("n_heads")
+    cp = get("cp")
+    batch = get("global_batch")
+    micro = get("micro_batch")
+    columns = get("head_dim")
+    heads = get("n_heads")
     ranks = get("world") if not any(map(get, ("tp", "cp", "pp", "dp"))) else None
     over = {axis: get(axis) or ranks or 1 for axis in ("tp", "cp", "pp", "dp")}
     over["2·cp"] = 2 * (cp or 0) or 1  # the head and the tail that balance the work of causal attention
     over["micro_batches"] = -(-(batch or 0) // (micro or batch or 1))  # the last one perhaps smaller
     for fact, category, axis in ((*row[:2], axis) for row in _SIZES for axis in row[2]):
-        count, degree = get(fact), over[axis]
+        count = get(fact)
+        degree = over[axis]
         if fact in HEADS and axis == "cp":  # as Ulysses deals them out
             degree = cp or 1
         if not count or degree == 1 or (fact == "n_kv_heads" and count == heads):  # Q is cut before
@@ -108,7 +112,8 @@ def cuts(known: Known) -> Iterator[SizeCut]:
             count = -(-count // (cp or 1))
         for unit in sorted({1, columns or 1}) if fact in HEADS else (1,):
             yield SizeCut(fact, category, axis, count, degree, unit)
-    own, stages = (batch or 0) // (get("dp") or 1), get("pp") or 1
+    own = (batch or 0) // (get("dp") or 1)
+    stages = get("pp") or 1
     if own and not micro and own % stages:  # as many micro-batches as stages, where nobody told
         yield SizeCut("a rank's batch of", "microbatch_divisibility", "pp", own, stages)
 
@@ -125,7 +130,9 @@ _GROUP = 128
 
 def quantised_groups(known: Known) -> list[SizeCut]:
     """The groups of a quantised FFN weight, by number and by columns."""
-    width, tp, group = known.get("ffn_dim"), known.get("tp") or 1, known.get("quant_group") or _GROUP
+    width = known.get("ffn_dim")
+    tp = known.get("tp") or 1
+    group = known.get("quant_group") or _GROUP
     # The groups must be whole before the cut; otherwise TP is not to blame.
     torn = width and tp > 1 and width % group == 0 and width // group % tp
     named = f"ffn_dim in groups of {group},", "quant_group_vs_tp", "tp"
@@ -217,7 +224,9 @@ def torn_head_cuts(width: int, head_dim: int, known: Known, repeats: int = 0) ->
     only if tp divides the query heads. repeats: query heads in a group that also holds its K and V.
     """
     counts = Counter((m.n_heads, m.n_kv_heads) for m in known.models if m.head_dim == head_dim)
-    heads, kv_heads, given = known.get("n_heads"), known.get("n_kv_heads"), known.get("tp")
+    heads = known.get("n_heads")
+    kv_heads = known.get("n_kv_heads")
+    given = known.get("tp")
     if not counts and (heads or kv_heads):  # the numbers that are known, of no public model
         counts[heads or (kv_heads or 1) * (given or 1), kv_heads or heads or 1] = 1
     weights: Counter[SizeCut] = Counter()
@@ -252,7 +261,8 @@ def rounded_up(rows: int, padded: int, known: Known, tp: int = 1) -> bool:
     There must be fewer pad rows than half of them.
     """
     changed = (int(n) for n in known.changes.get("tp", ()) if n.isdecimal())
-    pads, ranks = padded - rows, {1, tp, known.get("tp") or 1, *changed} - {0}
+    pads = padded - rows
+    ranks = {1, tp, known.get("tp") or 1, *changed} - {0}
     return 0 < 2 * pads < rows and any(-rows % (n * k) == pads for n in _PADS for k in ranks)
 
 

@@ -290,7 +290,9 @@ def build(
 ) -> Explanation:
     """Explain one message. others: the messages of other ranks about the same failure."""
     known = replace(known.also(dict(r.facts())), framework=known.framework or whose(r))
-    job, quoted, observed = known.job(), quotes(r, known.framework, bool(known.get("n_kv_heads"))), observe(r)
+    job = known.job()
+    quoted = quotes(r, known.framework, bool(known.get("n_kv_heads")))
+    observed = observe(r)
     of_text = [weigh(h, r, known) for h in hypotheses(r, observed, known)]
     refused = list(refused_sizes(known, job))
     # What text and check agree on comes before what check refuses and the text does not say.

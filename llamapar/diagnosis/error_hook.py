@@ -27,7 +27,8 @@ WAIT = 2.0
 _TELLS = 0.5
 """Seconds that the rank that tells has before another one ends: a launcher then ends them all."""
 
-_KEY, _PAUSE = "llamapar/failed/{}", 0.05
+_KEY = "llamapar/failed/{}"
+_PAUSE = 0.05
 _OPERANDS = 4
 """Operands that are listed."""
 
@@ -94,7 +95,8 @@ def _failed(shapes: list[str]) -> tuple[int, dict[int, list[str]]]:
     dist: Held = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_backend() == "fake":
         return 0, {}
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world = dist.get_world_size()
     found = {rank: shapes}
     # A store whose process is gone may block, so a thread asks it, and the process can end without it.
     asks = threading.Thread(target=_ask, args=(found, rank, world), daemon=True)

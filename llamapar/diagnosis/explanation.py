@@ -175,7 +175,8 @@ class Explanation:
     @property
     def of_shapes(self) -> bool:
         """Whether to show it to a user who did not ask: it has the failing tensors, or a cause of shapes."""
-        best, category = self.best, self.best.category if self.best else ""
+        best = self.best
+        category = self.best.category if self.best else ""
         if self.live is not None and self.live.operands:
             return category not in _NOT_SHAPES
         known = category not in _NOT_SHAPES and self.verdict != UNKNOWN
@@ -199,7 +200,8 @@ class Explanation:
         """One line: `what`, or the verdict and its reason, no surer than the diagnosis that it rests on."""
         if self.what:
             return self.what
-        words, best = _VERDICTS[self.verdict], self._headlined
+        words = _VERDICTS[self.verdict]
+        best = self._headlined
         if best is not None and self.verdict == UNKNOWN:
             return f"Not known; possibly {self.reason}"
         if best is not None and best.level < Level.LIKELY:

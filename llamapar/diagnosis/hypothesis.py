@@ -38,7 +38,9 @@ LOCAL = "other: global_dim_not_localized"
 WIDTH = "hidden_or_ffn_not_divisible"
 """Two categories that many readers name."""
 
-LIKELY, POSSIBLE, WEAK = Level.LIKELY, Level.POSSIBLE, Level.WEAK
+LIKELY = Level.LIKELY
+POSSIBLE = Level.POSSIBLE
+WEAK = Level.WEAK
 
 
 def first(*cases: tuple[object, _T], otherwise: _T) -> _T:

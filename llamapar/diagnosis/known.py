@@ -117,13 +117,15 @@ class Known:
             given: dict[str, Any] = {axis: getattr(layout, axis) for axis in AXES}
             given |= {"world": layout.world, "virtual_stages": layout.virtual_stages}
         else:
-            given, layout = dict(layout or {}), None
+            given = dict(layout or {})
+            layout = None
         for name, value in {**given, **context}.items():
             fact = FACTS.get(name)
             if fact is None or value is None:
                 continue
             if isinstance(value, str):
-                changed, first = _CHANGE.search(value[:60]), _FIRST.search(value[:60])
+                changed = _CHANGE.search(value[:60])
+                first = _FIRST.search(value[:60])
                 if changed and changed[1] != changed[2]:
                     changes[fact] = (changed.group(1), changed.group(2))
                 elif first and value.strip()[:1].isdigit() and " or " not in value:
@@ -195,7 +197,8 @@ class Known:
         """
         degrees = {axis: n for axis in AXES if (n := self.get(axis))}
         missing = [axis for axis in AXES if axis not in degrees]
-        world, product = self.get("world") or 0, math.prod(degrees.values())
+        world = self.get("world") or 0
+        product = math.prod(degrees.values())
         if world and (world == product or (len(missing) == 1 and world % product == 0)):
             degrees |= dict.fromkeys(missing, world // product)
         if self.layout is not None or len(degrees) < len(AXES) or math.prod(degrees.values()) != world:

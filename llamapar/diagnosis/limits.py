@@ -44,11 +44,15 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A count of KV heads per rank that rounds down to 0, where tp is larger than that count."""
     if not _ZERO.search(r.low) or (r.code and not r.counts_heads):
         return
-    tp, kv, gpus, rest = known.get("tp"), known.get("n_kv_heads"), known.get("world"), ""
+    tp = known.get("tp")
+    kv = known.get("n_kv_heads")
+    gpus = known.get("world")
+    rest = ""
     if kv and gpus and not tp and _BY_NO_HEADS.search(r.line):
         above = [degree for degree in divisors(gpus) if degree > kv]
         if len(above) == 1:
-            tp, rest = above[0], f"; no other tp of {gpus} GPUs does"
+            tp = above[0]
+            rest = f"; no other tp of {gpus} GPUs does"
     if tp and kv and tp > kv:
         cause = f"{kv} KV heads over tp={tp} leave {kv}//{tp} = 0 on a rank, which then divides{rest}"
         facts = {"tp": tp, "n_kv_heads": kv}
@@ -57,7 +61,8 @@ def _zero_division(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = "a divisor is 0, and the text does not name it; a count of KV heads per rank may round to 0"
         if r.counts_heads:
             cause = "a count per rank rounds down to 0 and then divides: usual where tp > n_kv_heads"
-        blame, needs = r.counts_heads or None, "tp, n_kv_heads"
+        blame = r.counts_heads or None
+        needs = "tp, n_kv_heads"
         yield found("kv_heads_lt_tp", POSSIBLE, cause, parallel=blame, needs=needs, quoted=True)
 
 
@@ -72,15 +77,18 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if past is None:
         return
     index, size = [*(int(n) for n in past.groups() if n), 0, 0][:2]
-    seq, most = known.get("seq_len") or 0, known.get("max_seq_len") or 2**40
+    seq = known.get("seq_len") or 0
+    most = known.get("max_seq_len") or 2**40
     if "position" in r.evident or seq > most:
         cause = "a position is past the rows of its table: of a rank, or of a shorter model"
         numbers = Comparison(index, "≥", size) if size else _of_rank(known, "seq_len", "cp")
         blame: bool | None = (known.get("cp") or 1) > 1 or None
         level = POSSIBLE
         if seq > most:
-            cause, numbers = f"{seq} positions are asked of a table of {most}", Comparison(seq, ">", most)
-            level, blame = LIKELY, False
+            cause = f"{seq} positions are asked of a table of {most}"
+            numbers = Comparison(seq, ">", most)
+            level = LIKELY
+            blame = False
         yield found("position/rope", level, cause, numbers, parallel=blame, needs="seq_len, max_seq_len, cp")
         return
     sizes = [cut for cut in cuts(known) if cut.axis != "dp" and cut.columns == 1 and size in cut.shares]
@@ -105,7 +113,8 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
 
 def _of_rank(known: Known, size: str, axis: str) -> Quotient | None:
     """A known size over a known degree."""
-    whole, degree = known.get(size), known.get(axis) or 1
+    whole = known.get(size)
+    degree = known.get(axis) or 1
     return Quotient(whole, degree) if whole and degree > 1 else None
 
 
@@ -136,7 +145,9 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """A failed allocation: is there less than is asked for, or are the weights alone too large?"""
     if not _OOM.search(r.low):
         return
-    m, there, numbers = known.model, _CAPACITY.search(r.low), list[Equation]()
+    m = known.model
+    there = _CAPACITY.search(r.low)
+    numbers = list[Equation]()
     amounts = [
         (float(n) * _UNIT[unit], f"{n} {unit.upper().replace('IB', 'iB')}")
         for n, unit in _AMOUNT.findall(r.low)
@@ -175,14 +186,16 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
         size = Product((m.vocab_size, m.dim, 4), "B")
         rest = f", read as {size.value % 2**32}"
         equations.append(Comparison(size, ">", 2**32, "2^32", "embedding ", rest))
-    cause, remedy = f"a size {'passes' if equations else 'may pass'} what 32 bits can count", ""
+    cause = f"a size {'passes' if equations else 'may pass'} what 32 bits can count"
+    remedy = ""
     reported = "missingbytes" in r.low  # b4rtaz/distributed-llama #169, mended by f8113c1
     if reported:
         cause += ", as in distributed-llama 0.12.0 to 0.12.6"
         remedy = "distributed-llama 0.12.7 or later"
     level = LIKELY if equations else POSSIBLE
     if equations or (reported and m is None):
-        kind, needs = "counter_overflow: scale_not_layout", "shapes and element size"
+        kind = "counter_overflow: scale_not_layout"
+        needs = "shapes and element size"
         yield found(kind, level, cause, *equations[:3], needs=needs, remedy=remedy, quoted=reported)
 
 
@@ -206,7 +219,8 @@ def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
             cause = "the checkpoint was cut for another layout than the one that reads it"
             yield found("checkpoint_tp_mismatch", level, cause, Comparison(sizes[0], "≠", sizes[1]))
             return
-    n_layers, pp = known.get("n_layers") or 0, known.get("pp") or 1
+    n_layers = known.get("n_layers") or 0
+    pp = known.get("pp") or 1
     layer = _LAYER.search(r.low)
     if layer and 0 < n_layers // pp <= int(layer[1]) < n_layers:
         cause = f"layer {layer[1]} is none of the {n_layers // pp} that the first stage holds"

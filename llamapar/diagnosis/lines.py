@@ -132,7 +132,8 @@ class CandidateLine:
 
 def strip(line: str) -> tuple[str, int | None]:
     """`line` without colours, timestamps and rank prefixes, and the rank that these named."""
-    text, rank = plain_text(line[:LIMIT]), None
+    text = plain_text(line[:LIMIT])
+    rank = None
     for _ in range(6):
         match = _PREFIX.match(text)
         if match is None or not match.end():
@@ -181,7 +182,8 @@ def line_blocks(lines: Iterable[str]) -> Iterator[str]:
         size += len(line)
         if size >= _BLOCK:
             yield "".join(block)
-            block, size = [], 0
+            block = []
+            size = 0
     if block:
         yield "".join(block)
 

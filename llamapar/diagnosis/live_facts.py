@@ -184,7 +184,8 @@ def live_facts(error: BaseException) -> LiveFacts | None:
     mesh = next((m for m in map(mesh_axes, known) if m), {})
     facts = _facts(seen, mesh)
     sizes = SizeNames(numbers, seen, facts, mesh)
-    operands, cuts = [], []
+    operands = []
+    cuts = []
     for name, tensor in tensors.items():
         operand, parts = _operand(name, tensor, sizes)
         operands.append(operand)
@@ -216,7 +217,8 @@ def _names(frame: FrameType) -> Values:
 
 def _function(frame: FrameType) -> str:
     """The file and the function of a frame, as far as they have names that a reader knows."""
-    file, name = frame.f_code.co_filename, frame.f_code.co_qualname.rpartition("<locals>.")[2]
+    file = frame.f_code.co_filename
+    name = frame.f_code.co_qualname.rpartition("<locals>.")[2]
     words = [] if file.startswith("<") or "ipykernel" in file else [file.rpartition("/")[2]]
     words += [] if name.startswith("<") else [name]
     return ", ".join(words)
@@ -308,11 +310,11 @@ def _operand(name: str, tensor: Held, sizes: SizeNames) -> tuple[Operand, list[C
     torch = sys.modules["torch"]
     if is_a(tensor, torch_class("DTensor", "torch.distributed.tensor")):
         spec = attribute(tensor, "_spec")
-        whole, local = (
-            tuple(spec.shape),
-            tuple(torch.Tensor.shape.__get__(attribute(tensor, "_local_tensor"))),
-        )
-        axes, cuts, words = list(mesh_axes(tensor).items()), [], []
+        whole = tuple(spec.shape)
+        local = tuple(torch.Tensor.shape.__get__(attribute(tensor, "_local_tensor")))
+        axes = list(mesh_axes(tensor).items())
+        cuts = []
+        words = []
         for (axis, ranks), placement in zip(axes, spec.placements, strict=True):
             dim = getattr(placement, "dim", None)
             kind = type(placement).__name__.strip("_") + ("" if dim is None else f"({dim})")
@@ -323,8 +325,10 @@ def _operand(name: str, tensor: Held, sizes: SizeNames) -> tuple[Operand, list[C
         dtype = str(spec.tensor_meta.dtype).removeprefix("torch.")
         return Operand(name, local, dtype, placement, sizes.named(local, cuts), whole), cuts
     with torch._C.DisableTorchFunctionSubclass():
-        dtype, base = str(torch.Tensor.dtype.__get__(tensor)), torch.Tensor._base.__get__(tensor)
-    shape, whole = tensor_shape(tensor) or (), tensor_shape(base) or ()
+        dtype = str(torch.Tensor.dtype.__get__(tensor))
+        base = torch.Tensor._base.__get__(tensor)
+    shape = tensor_shape(tensor) or ()
+    whole = tensor_shape(base) or ()
     parts = []
     if len(whole) == len(shape) and sum(a != b for a, b in zip(shape, whole, strict=True)) == 1:
         dim = next(i for i, (a, b) in enumerate(zip(shape, whole, strict=True)) if a != b)
@@ -343,7 +347,8 @@ def _outside(value: object) -> str:
     # A mesh of one axis has part of the ranks; the mesh that it was taken from has them all.
     mesh: Held = value
     root = mesh._get_root_mesh()
-    sizes, world = tuple(root.shape), dist.get_world_size()
+    sizes = tuple(root.shape)
+    world = dist.get_world_size()
     if math.prod(sizes) >= world:
         return ""
     words = f"{'·'.join(map(str, sizes))} = {math.prod(sizes)} of {world} ranks are in the mesh"
@@ -354,7 +359,8 @@ def _process(mesh: Mapping[str, int]) -> tuple[str, bool]:
     """What the process is, in words, and whether it is alone."""
     dist: Held = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
-        rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+        rank = os.environ.get("RANK", "")
+        world = os.environ.get("WORLD_SIZE", "")
         if rank.isdecimal() and world.isdecimal() and int(world) > 1:
             return (
                 f"rank {int(rank)} of {int(world)} by its environment, torch.distributed not initialised",

@@ -70,7 +70,8 @@ class DifferingSizes:
     @cached_property
     def meetings(self) -> list[tuple[int, int]]:
         """The pairs of sizes that should be equal; for a view or labels, each dim is tried."""
-        o, known = self.o, self.known
+        o = self.o
+        known = self.known
         if isinstance(o, ViewCall):
             return list(_of_view(o, known))
         if self.name != LABELS:

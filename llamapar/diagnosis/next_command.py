@@ -21,7 +21,8 @@ _QUESTION = re.compile(r"\?\s*$")
 def without_arithmetic(r: Reading, known: Known, reason: str) -> tuple[str, tuple[str, ...]]:
     """The reason with the product of the degrees, if they agree, and the commands that can go on."""
     degrees = {axis: n for axis in AXES if (n := known.numbers.get(axis))}
-    world, product = known.numbers.get("world"), math.prod(degrees.values())
+    world = known.numbers.get("world")
+    product = math.prod(degrees.values())
     if len(degrees) > 1 and world == product:
         reason = f"{'·'.join(map(str, degrees.values()))} = {world} agrees; {reason}"
     named = known if known.model else Known.of(model_named(r.text), None, None, known.numbers)

@@ -110,14 +110,16 @@ def divides(r: Reading) -> Iterator[Divides]:
             start = max((m.end() for m in stops if m.end() <= match.start()), default=0)
             end = min((m.start() for m in stops if m.start() >= match.end()), default=len(r.low))
             middle = match.start() + 1 if match.group().startswith("%") else match.end()
-            left, right = (start, match.start()), (middle, end)
+            left = (start, match.start())
+            right = (middle, end)
             if relation is _RIGHT:
                 left, right = right, left
             yield _divides(r, left, right)
 
 
 def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divides:
-    ours, theirs = r.within(*left), r.within(*right)
+    ours = r.within(*left)
+    theirs = r.within(*right)
     strong = [t for t in ours if t.concept not in {*AXES} | _WEAK | {"world"}]
     widths = [t for t in ours if t.concept == "hidden"]
     ranks = [t for t in ours if t.concept == "world"] or [t for t in ours if t.concept in AXES]
@@ -147,12 +149,14 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
         None if subject and subject.number else _BOTH.search(r.low, *right)
     )
     if written:
-        number, divisor = int(written[1]), int(written[2])
+        number = int(written[1])
+        divisor = int(written[2])
     part = _DIM_OF.search(r.text, *left) or _DIM_OF.search(r.text, *right)
     shape = next((s for s, at in r.shapes if part and at == part.end()), ())
     dim = int(part.group(1)) if part else 0
     if dim < len(shape):  # "dim 1 of [1, 500, 3072]": of three dims the second is the sequence
-        number, concept = shape[dim], "seq" if (len(shape), dim) == (3, 1) else concept
+        number = shape[dim]
+        concept = "seq" if (len(shape), dim) == (3, 1) else concept
     by, beside = (frozenset(t.concept for t in terms) for terms in (theirs, ours))
     return Divides(concept, number, by, divisor, beside)
 
@@ -230,7 +234,8 @@ def shape_observations(r: Reading) -> Iterator[Observation]:
             yield ViewCall(target, numel)
             return
     if _MATMUL.search(r.low) and len(wide) > 1:
-        a, b = wide[0], wide[1]
+        a = wide[0]
+        b = wide[1]
         if a[-1] != b[-2]:
             yield Matmul(a[-1], b[-2], b[-1])
             return

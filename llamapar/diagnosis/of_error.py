@@ -26,7 +26,8 @@ _LONGEST = 2**16
 def explain_error(error: BaseException, known: Known) -> Explanation:
     """Explain an exception: what its words say, and what the live facts decide."""
     words = "".join(traceback.format_exception_only(error))[:_LONGEST]
-    found, facts = _said(error, words, known), live_facts(_first(error))
+    found = _said(error, words, known)
+    facts = live_facts(_first(error))
     if facts is None:
         return found
     of_frame = Known.of(facts.facts.get("model"), facts.facts.get("layout"), None, facts.facts)

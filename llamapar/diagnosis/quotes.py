@@ -22,7 +22,8 @@ _NAMING = 16
 _FILLED = 160
 """Characters, at most, that stand where a message names a number."""
 
-_TORCH, _PYTHON = "dtensor", "integer division or modulo by zero"
+_TORCH = "dtensor"
+_PYTHON = "integer division or modulo by zero"
 
 _MOST = 3
 """Frameworks that are named beside one cause."""
@@ -72,7 +73,8 @@ def quotes(r: Reading, framework: Framework | None, heads: bool = False) -> list
     torch's own words count as torch's in any framework, except the known one. Python's words for a division
     by 0 count as a framework's only if the code or the given facts count heads (`heads`).
     """
-    found, text = [], r.text
+    found = []
+    text = r.text
     if r.low.rstrip(": ") == "zerodivisionerror":  # Python has one wording for it.
         text = f"{text}: {_PYTHON}"
     for speaker, code, case, pieces in _templates():

@@ -54,7 +54,8 @@ class SizeNames:
     """Names for sizes, from the integers of the expression, the frame, its object and its config."""
 
     def __init__(self, numbers: Values, seen: Values, facts: Values, mesh: Mapping[str, int]) -> None:
-        model, layout = facts.get("model"), facts.get("layout")
+        model = facts.get("model")
+        layout = facts.get("layout")
         own = {**numbers, **seen, **(stored(seen["self"]) if "self" in seen else {}), **facts}
         own |= {name: getattr(model, name) for name in MODEL_FIELDS} if model else {}
         whole: dict[str, int] = {}

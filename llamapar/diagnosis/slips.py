@@ -62,7 +62,8 @@ def _two_runs(it: DifferingSizes) -> Found:
     """Two shards of one size, cut for the two degrees of a change; a shard may be padded."""
     for axis, change in it.known.changes.items():
         few, many = sorted(int(n) if n.isdecimal() else 0 for n in change)
-        small, big = it.small, it.big
+        small = it.small
+        big = it.big
         if few and small > many and abs(small * many - big * few) < many:
             cause = f"{small} and {big} are shares of one size, cut for {axis}={many} and for {axis}={few}"
             numbers = Comparison(Product((small, many)), "≈", big * few)
@@ -75,7 +76,8 @@ _QUANTISED = re.compile(r"quant|gptq|\bawq|scales|zeros|group_?size")
 
 def _groups(it: DifferingSizes) -> Found:
     """The columns of a rank are no whole number of quantisation groups."""
-    spoken, o = it.known.get("quant_group") or _QUANTISED.search(it.r.whole), it.o
+    spoken = it.known.get("quant_group") or _QUANTISED.search(it.r.whole)
+    o = it.o
     meeting = list(it.meetings)
     if isinstance(o, ViewCall):  # view(rows, -1, group): a rank's columns and those of a group
         meeting.append((o.numel // abs(math.prod(o.target[:-2]) or 1), o.target[-1]))
@@ -90,7 +92,8 @@ def _uneven(
 ) -> Found:
     """Two sizes are uneven shards of one; where tensors meet, one of them perhaps gathered."""
     gathered = meet and {a, b} & cut.gathered - {cut.whole} and cut.fact != "seq_len"
-    numbers, facts = Quotient(cut.count, cut.degree), {cut.axis: cut.degree}
+    numbers = Quotient(cut.count, cut.degree)
+    facts = {cut.axis: cut.degree}
     cause = f"{a} and {b} are shares of {cut}, which does not divide"
     level = min(level, POSSIBLE) if gathered else level
     yield found(cut.category, level, cause, numbers, parallel=parallel, facts=facts)
@@ -115,20 +118,24 @@ def a_slice(
 
     tokens: whether the two are lengths of sequences.
     """
-    k, known, weight = cut.degree if cut else big // small, it.known, bool(it.key) and not cut
+    k = cut.degree if cut else big // small
+    known = it.known
+    weight = bool(it.key) and not cut
     level, blame = (LIKELY, True) if cut else _degree(it, k, big, tokens)
     ours = [axis for axis in ("tp", "cp", "dp", "ep", "world") if known.get(axis) == k]
     if known.alone("tp") and not (cut or ours or it.r.loading):
         return  # One process holds the whole tensor, but a file may come from another run's cut.
     axis = cut.axis if cut else next(iter(ours), "tp")
     counted = tokens or (cut and cut.fact in ("seq_len", "global_batch"))
-    category, cause = LOCAL, f"{small} is 1/{k} of {big}: a rank's slice ({axis}={k}) meets the whole dim"
+    category = LOCAL
+    cause = f"{small} is 1/{k} of {big}: a rank's slice ({axis}={k}) meets the whole dim"
     if not (cut or ours or it.r.parallel or weight):  # Nothing here mentions a second process.
         cause = f"{small} is 1/{k} of {big}, as a rank's slice at {axis}={k} would be"
     if counted and axis == "cp" and it.r.positions:
         category = "position/rope"
     elif weight or (it.r.loading and not counted):
-        category, level = "checkpoint_tp_mismatch", POSSIBLE if cut else level
+        category = "checkpoint_tp_mismatch"
+        level = POSSIBLE if cut else level
         cause = (
             f"{small} is 1/{k} of {big}: a shard of a checkpoint cut for {axis}={k} against the whole weight"
         )
@@ -140,7 +147,8 @@ def a_slice(
 
 def _degree(it: DifferingSizes, k: int, big: int, tokens: bool) -> tuple[Level, bool | None]:
     """The level of a slice of a size that nobody gave, and whether a cut is to blame."""
-    known, view = it.known, isinstance(it.o, ViewCall)
+    known = it.known
+    view = isinstance(it.o, ViewCall)
     axes = ("tp",) if it.key else ("tp", "world", "dp", "cp", "ep")
     ours = k in [known.get(axis) for axis in axes]
     usual = k & (k - 1) == 0 and k <= _USUAL and (it.key or widths(big, known))
@@ -155,8 +163,12 @@ def _degree(it: DifferingSizes, k: int, big: int, tokens: bool) -> tuple[Level, 
 
 def as_queries(it: DifferingSizes) -> Found:
     """KV heads in place of query heads, in code that does not support grouped queries."""
-    o, known, tp = it.o, it.known, it.known.get("tp")
-    asked, there, maybe = it.big, it.small, it.key in ("wk", "wv") and tp is None
+    o = it.o
+    known = it.known
+    tp = it.known.get("tp")
+    asked = it.big
+    there = it.small
+    maybe = it.key in ("wk", "wv") and tp is None
     if isinstance(o, ViewCall) and len(o.target) > 3 and o.numel == it.small:
         asked, there = o.target[-2], o.target[-2] // it.ratio  # [batch, seq, heads, head_dim]
         maybe = known.fits(n_heads=asked, n_kv_heads=there) and asked % it.ratio == 0
@@ -175,7 +187,8 @@ def as_queries(it: DifferingSizes) -> Found:
 
 def assumed_cut(it: DifferingSizes) -> Found:
     """Two lengths of a sequence, or two widths, one of which may be a shard of the other."""
-    small, big = it.small, it.big
+    small = it.small
+    big = it.big
     if small < 1 or "nbytes" in it.r.low:
         return
     tokens = it.name == LABELS or (it.dim == 1 and it.dims > 2 and not it.key)
@@ -205,7 +218,8 @@ def _shares(it: DifferingSizes) -> Found:
 
 def indivisible_sizes(known: Known) -> Found:
     """Every size among the known numbers that its degree does not divide."""
-    world, axes = known.get("world"), [known.get(axis) for axis in ("tp", "pp", "dp")]
+    world = known.get("world")
+    axes = [known.get(axis) for axis in ("tp", "pp", "dp")]
     ranks = math.prod(n or 1 for n in (*axes, known.get("cp")))
     if world and all(axes) and world != ranks:
         cause = f"the degrees that are given multiply to {ranks}, not to {world}"

@@ -34,7 +34,10 @@ def _other_model(it: DifferingSizes) -> Found:
 
 def _adapter(it: DifferingSizes) -> Found:
     """Ranks of two adapters, one perhaps a shard; else widths that are cut differently."""
-    small, big, tp, product = it.small, it.big, it.known.get("tp"), isinstance(it.o, Matmul)
+    small = it.small
+    big = it.big
+    tp = it.known.get("tp")
+    product = isinstance(it.o, Matmul)
     spoken = "lora" in it.r.evident or (not product and any(key_of(name) == "lora" for name in names(it.r)))
     if not spoken or small < 1:
         return
@@ -62,7 +65,8 @@ def _empty(it: DifferingSizes) -> Found:
         width = it.big in [it.known.get(fact) for fact in ("dim", "ffn_dim", "vocab_size")]
         spoken = loaded or width or it.known.get("zero") == 3
         cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
-        level, blame = LIKELY if spoken else POSSIBLE, bool(spoken or _A_WEIGHT.search(it.r.line)) or None
+        level = LIKELY if spoken else POSSIBLE
+        blame = bool(spoken or _A_WEIGHT.search(it.r.line)) or None
         yield found("other: zero3_unmaterialised_param", level, cause, it.both, parallel=blame, needs="zero")
 
 
@@ -81,8 +85,12 @@ _PADS = re.compile(r"\bpad|divisible_by|evenly")
 
 
 def _vocabulary(it: DifferingSizes) -> Found:
-    small, big, r, known = it.small, it.big, it.r, it.known
-    both, close = small % 64 == big % 64 == 0, small * 1.02 >= big
+    small = it.small
+    big = it.big
+    r = it.r
+    known = it.known
+    both = small % 64 == big % 64 == 0
+    close = small * 1.02 >= big
     spoken = bool(it.key) or "vocab" in r.evident or known.get("vocab_size") in (small, big)
     # A power of two can be any width or length, so it proves nothing.
     maybe = is_vocabulary(big, known) and (spoken or r.loading or big & (big - 1) > 0)
@@ -110,14 +118,18 @@ def _vocabulary(it: DifferingSizes) -> Found:
         cause = f"{rows_of} of {small} and {big} rows are of two models: {numbers} is no shard"
         sure = it.key or public  # else these may be the parts of anything
         padded = small % 128 == big % 128 == 0 and small * 2 > big  # perhaps one of them, twice
-        level, blame = LIKELY if sure else WEAK, False if sure and not padded else None
+        level = LIKELY if sure else WEAK
+        blame = False if sure and not padded else None
         yield found("other: model_config", level, cause, numbers, parallel=blame, needs="vocab_size")
     else:
         yield from _shard_of_vocabulary(it, *shards)
 
 
 def _shard_of_vocabulary(it: DifferingSizes, k: int, padded_to: int) -> Found:
-    small, big, known, padded = it.small, it.big, it.known, padded_to != it.big
+    small = it.small
+    big = it.big
+    known = it.known
+    padded = padded_to != it.big
     ours = known.get("tp") == k or known.get("world") == 1 or "tp" in known.changes
     # Else an embedding's output may meet that of a padded one.
     level = LIKELY if ours and (it.key or it.r.loading) else POSSIBLE
@@ -155,7 +167,8 @@ def explain_place(o: ViewCall | Matmul | Pair, r: Reading, known: Known) -> Foun
 
 def explain_held(o: LoneShape, r: Reading, known: Known) -> Found:
     """One shape alone: whose tensor is it, in which model, and how is it cut?"""
-    key, shape = key_of(o.name), o.shape
+    key = key_of(o.name)
+    shape = o.shape
     if 0 in shape or shape == (1,):
         cause = f"{o.name or 'a weight'} is {list(shape)}: a ZeRO-3 placeholder, not the weight"
         yield found("other: zero3_unmaterialised_param", POSSIBLE, cause, needs="zero")
@@ -167,7 +180,8 @@ def explain_held(o: LoneShape, r: Reading, known: Known) -> Found:
     placed = PARAMETERS.get(key)
     if not isinstance(placed, Shard) or len(shape) != 2 or min(shape) < 1:
         return
-    rows, embedding = shape[placed.dim], key in TABLES
+    rows = shape[placed.dim]
+    embedding = key in TABLES
     for model in known.models:
         whole = int(getattr(model, COUNTED_IN[placed.unit]))
         tp, total = shard_of(rows, whole, known) or (_MOST + 1, 0)

@@ -55,7 +55,9 @@ def _torn(it: DifferingSizes, o: ViewCall) -> Found:
     at = Stated(f"{rows} × {width} = {o.numel}")
     heads = torn_head_cuts(width, last, it.known, repeats)
     for cut, sure in heads:
-        n, tp, unit = cut.count, cut.degree, cut.columns
+        n = cut.count
+        tp = cut.degree
+        unit = cut.columns
         of = f"{n} {_WORD[cut.fact]} heads over tp={tp}"
         if not (it.known.get("tp") or it.known.get(cut.fact)):
             of = f"for example {of}"

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from .words import table
 
-SHARDING, NOT_SHARDING, UNKNOWN = "sharding", "not_sharding", "unknown"
+SHARDING = "sharding"
+NOT_SHARDING = "not_sharding"
+UNKNOWN = "unknown"
 VERDICTS = (SHARDING, NOT_SHARDING, UNKNOWN)
 
 

@@ -49,7 +49,8 @@ class _Distances:
         off = [rank for rank, apart in of_ranks.items() if not apart <= tolerance]
         agrees = "equal"
         if kind == WEIGHT:
-            off, agrees = sorted(self.beyond.get(name, ())), "as AdamW makes it"
+            off = sorted(self.beyond.get(name, ()))
+            agrees = "as AdamW makes it"
         return Row(
             kind,
             name,
@@ -73,7 +74,9 @@ def compared(result: Result, alone: Unsharded, tick: Callable[[], None]) -> Resu
 
     tick: called before each tensor; an exception from it stops the comparison.
     """
-    task, training, one = result.task, result.task.setting.training, alone.made
+    task = result.task
+    training = result.task.setting.training
+    one = alone.made
     found = _Distances()
     for report in result.reports:
         coord = task.setting.layout.coord_of(report.rank)._asdict()
@@ -92,7 +95,8 @@ def compared(result: Result, alone: Unsharded, tick: Callable[[], None]) -> Resu
     if training is not None:
         _add_steps(found, task, result.reports, training, alone.steps[0])
         curve = curve_of(task, result.reports, alone.steps)
-    tolerance, notes = DTYPES[task.setting.dtype], result.notes
+    tolerance = DTYPES[task.setting.dtype]
+    notes = result.notes
     kinds = (OUTPUT, GRADIENT, MEAN)
     worst = max((row.error or 0.0 for row in found.rows(kinds, tolerance)), default=0.0)
     if task.setting.dtype == "bfloat16" and tolerance < worst < 1:
@@ -125,10 +129,12 @@ def _add_steps(
     one_norm = torch.tensor([first.norm], dtype=torch.float64)
     limits = {name: allowed_distance(first, name, training, DTYPES[setting.dtype]) for name in first.states}
     for report in reports:
-        coord, rank = setting.layout.coord_of(report.rank)._asdict(), report.rank
+        coord = setting.layout.coord_of(report.rank)._asdict()
+        rank = report.rank
         found.note(OUTPUT, "norm", rank, report.curve["norms"][:1], one_norm, one_norm)
         for name in (name for name in first.states if name in report.first):
-            whole, mean = first.states[name].master.to(setting.torch_dtype), first.states[name].exp_avg
+            whole = first.states[name].master.to(setting.torch_dtype)
+            mean = first.states[name].exp_avg
             expected = setting.held(name, whole, coord, "parameters")
             limit = setting.held(name, limits[name], coord, "parameters")
             own = report.first[name]

@@ -259,7 +259,8 @@ def differentiated(
         if not y.requires_grad:
             continue
         if row is not None and row != "loss":
-            shape, device = task.setting.shape(row), "meta" if y.is_meta else "cpu"
+            shape = task.setting.shape(row)
+            device = "meta" if y.is_meta else "cpu"
             dy = cut(row, partial(task.setting.make, "cotangent", shape, device)).detach()
             if y.shape != dy.shape:
                 raise LlamaparError(

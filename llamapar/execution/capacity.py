@@ -50,14 +50,16 @@ def bytes_needed(task: Task, engine: str) -> int:
     size = setting.torch_dtype.itemsize
     found = asked_shapes(task)
     parameters = sum(math.prod(s) for n, s in found.items() if kind(n) in PARAMETERS)
-    layout, m = setting.layout, setting.model
+    layout = setting.layout
+    m = setting.model
     keys = {kind(n) for n in found}
     width = 4 * m.dim + (m.q_dim + 2 * m.kv_dim * layout.cp if "wq" in keys else 0)
     width += 3 * m.ffn_dim if "w1" in keys else 0
     width += 3 * m.vocab_size if "targets" in found else 0
     layers = m.n_layers if any(n.startswith("layers.") for n in found) else 1
     tokens = setting.global_batch * setting.seq_len
-    pieces, kept = parameters * size * 3 * layout.cp * layout.dp, 8 * tokens * width * size * layers
+    pieces = parameters * size * 3 * layout.cp * layout.dp
+    kept = 8 * tokens * width * size * layers
     processes = layout.world if engine != "local" else 0
     return pieces + 2 * (parameters * size + kept) + RANK_BYTES * processes
 
@@ -81,8 +83,11 @@ def memory_available() -> int:
 
 def require_room(task: Task, engine: str) -> None:
     """Raise LayoutError if the machine cannot hold the run, with its need and the sizes that fit."""
-    setting, layout = task.setting, task.setting.layout
-    ranks, needed, available = layout.world, bytes_needed(task, engine), memory_available()
+    setting = task.setting
+    layout = task.setting.layout
+    ranks = layout.world
+    needed = bytes_needed(task, engine)
+    available = memory_available()
     if engine == "torchrun" or (ranks <= MAX_RANKS and needed <= available):
         return
     small = shrink(setting.model, layout, padding=setting.padding, program=task.program.name)

@@ -116,7 +116,8 @@ def read_names(source: str) -> list[str]:
 
 def copied(names: list[str], notebook: Mapping[str, object]) -> tuple[dict[str, bytes], dict[str, str]]:
     """Name → pickled value, of those that the notebook has; and name → why it cannot be copied."""
-    found, refused = dict[str, bytes](), dict[str, str]()
+    found = dict[str, bytes]()
+    refused = dict[str, str]()
     for name in names:
         if name in notebook and name not in GIVEN:
             try:
@@ -230,7 +231,9 @@ def run_cell(context: Context, cell: Cell) -> CellReport:
         return is_own(code.co_filename)
 
     before = dict(_names)
-    follower, text, value = Follower(wanted, add, tick=context.moved, version=recorder.version), "", None
+    follower = Follower(wanted, add, tick=context.moved, version=recorder.version)
+    text = ""
+    value = None
     body, last = _parts(cell)
 
     try:
@@ -239,7 +242,8 @@ def run_cell(context: Context, cell: Cell) -> CellReport:
             value = eval(last, _names) if last is not None else None
         text = "" if value is None else repr(value)[:MOST_TEXT]
     except BaseException as error:
-        at, read = follower.ended_at(error), follower.read_at_end
+        at = follower.ended_at(error)
+        read = follower.read_at_end
         stopped = _line(at) if at.code else None
         operands = {name: described(t) for name, t in read.items()}
         own = [name for name in read_names(cell.source) if name not in cell.names]
@@ -286,7 +290,8 @@ def _functions(value: object) -> Iterator[FunctionType]:
 
 def _parts(cell: Cell) -> tuple[CodeType, CodeType | None]:
     """The cell, and its last expression apart, if it ends with one."""
-    tree, last = ast.parse(cell.source, cell.file), None
+    tree = ast.parse(cell.source, cell.file)
+    last = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
     body = compile(tree, cell.file, "exec")

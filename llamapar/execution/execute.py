@@ -59,7 +59,8 @@ def prepare(
     one_of("chunking", options.chunking, CHUNKINGS)
     if options.fault is not None:
         one_of("fault", options.fault, FAULTS)
-    chosen, config = find_program(program, options.reference, options.out), find_model(model)
+    chosen = find_program(program, options.reference, options.out)
+    config = find_model(model)
     if config.lacks:
         raise ModelError(
             f"lp.run does not compute {config.name}: {config.family} has {config.lacks}",
@@ -158,7 +159,8 @@ def _inputs(given: object, task: Task) -> dict[str, Tensor]:
                 "inputs are whole: each rank is given its piece of them",
                 field="inputs",
             )
-        counts, rows = kind(name) in ("tokens", "positions"), setting.model.vocab_size
+        counts = kind(name) in ("tokens", "positions")
+        rows = setting.model.vocab_size
         if counts == (tensor.is_floating_point() or tensor.is_complex()):
             need = "whole numbers are" if counts else "floating point is"
             raise LlamaparError(f"{what} is {tensor.dtype}, and {need} needed", field="inputs")
@@ -217,7 +219,8 @@ def run(
     """
     given = Values(options)
     engine, device, rank = given.pop("engine"), given.pop("device"), given.pop("rank")
-    timeout, deadline = given.pop("timeout"), given.pop("deadline")
+    timeout = given.pop("timeout")
+    deadline = given.pop("deadline")
     real("timeout", timeout, 0.1, 1e6)
     cancelled = stopped_by(cancel, deadline)
     _require_program(program)
@@ -279,10 +282,12 @@ def _require_program(program: object) -> None:
 def _require_possible(engine: str, rank: int, deadline: float | None) -> None:
     """Raise LlamaparError for what an engine cannot do."""
     if engine == "torchrun" and deadline is not None:
-        what, choose = "deadline with engine='torchrun'", ["the job's own limit, as Slurm's --time"]
+        what = "deadline with engine='torchrun'"
+        choose = ["the job's own limit, as Slurm's --time"]
         raise LlamaparError(what, "its ranks have no clock in common", choose, "deadline")
     if whole("rank", rank, 0):
-        what, reason = f"rank={rank} with engine={engine!r}", "it runs all ranks; dry runs one of them alone"
+        what = f"rank={rank} with engine={engine!r}"
+        reason = "it runs all ranks; dry runs one of them alone"
         raise LlamaparError(what, reason, [Choice.of(engine="dry")], "rank")
 
 

@@ -168,7 +168,8 @@ def follow(
     """Run the task on the ranks of its layout. then: called while the ranks exist. alone: as in
     `ranks_of`.
     """
-    setting, found = task.setting, Followed()
+    setting = task.setting
+    found = Followed()
     with ranks_of(task, alone) as (mesh, cut):
         recorder = Untraced(world=setting.of_one_stage.world, tick=tick)
         recorder.axes = group_axes(mesh, setting)
@@ -196,7 +197,8 @@ def follow(
             raising = compat.raising_rank(error)
             alike = dict.fromkeys(recorder.ranks if raising is None else [raising], error)
             found.errors = dict(recorder.errors or alike)
-            found.error_at, found.error_read = follower.ended_at(error), follower.read_at_end
+            found.error_at = follower.ended_at(error)
+            found.error_read = follower.read_at_end
     found.events = {rank: trace.events for rank, trace in recorder.traces.items()}
     return found
 
@@ -204,7 +206,8 @@ def follow(
 def backward(run: LiveRun) -> None:
     """Gradients of every tensor that has one, then of parameters after the sums over ranks."""
     task, mesh, cut, recorder, outputs, leaves, found = run
-    setting, terms = task.setting, []
+    setting = task.setting
+    terms = []
     for name, y in outputs.items():
         row = placement(task.program, name)
         if not y.requires_grad:
@@ -242,7 +245,8 @@ def backward(run: LiveRun) -> None:
     for i, gradient in gradients.items():
         name = next((name for name, leaf in leaves.items() if leaf is found.seen[i].value), "")
         if name and kind(name) in PARAMETERS:
-            since, scattered = recorder.length[0], setting.shards.cuts("parameters")
+            since = recorder.length[0]
+            scattered = setting.shards.cuts("parameters")
             [reduced] = reduce_gradients(mesh, setting, {name: gradient}, scattered).values()
             found.reduced[name] = reduced * setting.layout.dp, since, recorder.length[0]
 

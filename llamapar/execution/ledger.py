@@ -74,7 +74,8 @@ class Ledger:
         """Start an operation. holder: of tensors made in it that have no other known holder."""
         self.start = self.start or dict(self.by_holder)
         self._begin()
-        self._name, self._holder = name, holder
+        self._name = name
+        self._holder = holder
 
     def end(self) -> None:
         """End the operation that began last."""

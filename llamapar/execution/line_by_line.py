@@ -120,7 +120,11 @@ class Follower:
         tick: Callable[[], None] = lambda: None,
         version: Callable[[Tensor], object] = lambda t: None,
     ) -> None:
-        self.wanted, self.add, self.mark, self.tick, self.version = wanted, add, mark, tick, version
+        self.wanted = wanted
+        self.add = add
+        self.mark = mark
+        self.tick = tick
+        self.version = version
         self.calls: list[tuple[tuple[int, int], tuple[int, int]]] = []
         self._made: Counter[Key] = Counter()
         self._depth = -1
@@ -174,7 +178,8 @@ class Follower:
         def inside(frame: FrameType, event: str, arg: Any) -> Any:
             nonlocal last, since
             self.tick()
-            done, now = line_of(frame, last), found.get(last, NO_STATEMENT)
+            done = line_of(frame, last)
+            now = found.get(last, NO_STATEMENT)
             if event == "line" and len(now.lines) > 1 and frame.f_lineno in now.lines:
                 return inside  # The statement continues over several lines.
             named(done, moment(last), now.gives if event == "line" else frozenset())
@@ -187,7 +192,8 @@ class Follower:
                     self._add(line_of(frame, frame.f_lineno)._replace(name="return"), arg, moment(last))
                 self._depth -= 1
                 self.calls[call] = self.calls[call][0], self.mark()
-            last, since = frame.f_lineno, self.mark()
+            last = frame.f_lineno
+            since = self.mark()
             return inside
 
         named(Key(frame.f_code.co_name, 0, "argument"), moment(0))

@@ -13,7 +13,9 @@ from llamapar.place.pipeline import Schedule
 from llamapar.spmd import microbatches
 from llamapar.spmd.setting import TIED, Setting
 
-ACTIVATIONS, GRADIENTS, EMBEDDING = "activations", "gradients", "the embedding's gradient"
+ACTIVATIONS = "activations"
+GRADIENTS = "gradients"
+EMBEDDING = "the embedding's gradient"
 SQUARES = "the sum of squares of gradients"
 
 
@@ -64,7 +66,8 @@ def ends(setting: Setting, pp_rank: int) -> list[Message]:
     """The gradients of a tied embedding that a PP rank sends to the other end of the pipeline."""
     assert setting.schedule is not None
     last = setting.layout.stages - 1
-    first_rank, last_rank = setting.schedule.rank_of(0), setting.schedule.rank_of(last)
+    first_rank = setting.schedule.rank_of(0)
+    last_rank = setting.schedule.rank_of(last)
     if not setting.model.tied or first_rank == last_rank:
         return []
     there = Message(EMBEDDING, last, 0, first_rank, last_rank)

@@ -111,7 +111,8 @@ def part_of(own: Tensor, whole: Tensor, limit: float = 0.0) -> Part | None:
 
 def _rows(own: Tensor, whole: Tensor, dim: int, limit: float) -> Sequence[int] | None:
     """The indexes of `whole` along `dim` that `own` holds, contiguous where there is a choice; or None."""
-    n, size = own.shape[dim], whole.shape[dim]
+    n = own.shape[dim]
+    size = whole.shape[dim]
     if not own.numel():
         return range(n)
     width = own.numel() // n
@@ -139,7 +140,8 @@ def parts_in_words(parts: Parts, layout: Layout, whole: Sequence[int]) -> str:
     held = {rank: part for rank, part in parts.items() if part is not None}
     if lost := [rank for rank in parts if rank not in held]:
         return f"{some(lost)}: holds no part of the whole that can be found"
-    axes, words = [axis for axis in layout.axes if layout.size(axis) > 1], []
+    axes = [axis for axis in layout.axes if layout.size(axis) > 1]
+    words = []
     for dim, size in enumerate(whole):
         rows = {rank: tuple(part[dim]) for rank, part in held.items()}
         if all(len(own) == size for own in rows.values()):
@@ -183,7 +185,8 @@ def reading(
     parts: what each rank is to hold, for a gradient that of its parameter. Without them parts are searched,
     and count only if all ranks together hold the whole.
     """
-    size, nearest = largest(whole), math.inf
+    size = largest(whole)
+    nearest = math.inf
     axes = [axis for axis in ways if layout.size(axis) > 1]
     choices = itertools.product(*(("", *ways[axis]) for axis in axes))
     for choice in sorted(choices, key=lambda choice: len(axes) - choice.count("")):
@@ -236,7 +239,8 @@ class _Calls:
         layout: Layout,
         backward: bool,
     ) -> None:
-        self.layout, self.backward = layout, backward
+        self.layout = layout
+        self.backward = backward
         self.takes, self.gives = (
             ("output's gradient", "input's gradient") if backward else ("input", "output")
         )
@@ -251,7 +255,8 @@ class _Calls:
 
         less: a call inside it, whose tensors are subtracted first.
         """
-        sides, found = list[dict[int, Tensor]](), []
+        sides = list[dict[int, Tensor]]()
+        found = []
         for calls in (self.whole, *self.ranks.values()):
             tensors = calls[key].tensors.get(what, {})
             if less is not None:
@@ -277,11 +282,15 @@ class _Calls:
 
         last: the last submodule before it that is right.
         """
-        gave, inside, right, taker = self.read(at, self.gives), self.inside[at], list[Key](), None
+        gave = self.read(at, self.gives)
+        inside = self.inside[at]
+        right = list[Key]()
+        taker = None
         if gave.fits:
             return None
         for key, then in itertools.zip_longest(inside, inside[1:]):
-            given, took = self.read(key, self.gives), self.read(key, self.takes)
+            given = self.read(key, self.gives)
+            took = self.read(key, self.takes)
             if given.fits:
                 right.append(key)
             elif given.words and took.words and not took.fits:
@@ -294,7 +303,8 @@ class _Calls:
                     return found
         if not taker and not gave.words:
             return None
-        prefix, after = "backward: " if self.backward else "", ""
+        prefix = "backward: " if self.backward else ""
+        after = ""
         if right and self.read(right[-1], self.gives).summed:
             # In what is given the summand was added as it is, if the rest is right.
             rest = self.read(at, self.gives, less=right[-1])

@@ -30,7 +30,8 @@ def judged(
     result: Result, task: ModuleTask, one: ModuleOutcome, outcomes: Mapping[int, ModuleOutcome]
 ) -> Result:
     """The result with the ranks' parameters, gradients, output and loss beside the whole module's."""
-    tolerance, first = result.tolerance, outcomes[min(outcomes)]
+    tolerance = result.tolerance
+    first = outcomes[min(outcomes)]
     sizes = {n: t.numel() * t.element_size() for n, t in first.here.items() if n not in first.tied}
     parameters = [_parameter(name, task, one, outcomes, tolerance) for name in one.here]
     more = [name for name in first.here if name not in one.here]
@@ -61,11 +62,14 @@ def _output(
     task: ModuleTask, one: ModuleOutcome, outcomes: Mapping[int, ModuleOutcome], tolerance: float
 ) -> Row:
     """The row of all outputs, with the reading of the last one."""
-    layout, placement, error = task.layout, "", 0.0
+    layout = task.layout
+    placement = ""
+    error = 0.0
     for i, t in enumerate(one.outputs):
         owns = {r: dict(enumerate(of.outputs)).get(i, torch.empty(0)) for r, of in outcomes.items()}
         output = reading(owns, t, layout, tolerance, FORWARD)
-        off, placement = output.error, output.words if output.fits else ""
+        off = output.error
+        placement = output.words if output.fits else ""
         if output.summed or not output.fits:  # as far as it is from the whole, or from the rank's sequences
             shares = {r: sequences(task, "", t, layout.coord_of(r)._asdict()) for r in owns}
             off = max(min(gap(own, t), gap(own, shares[r])) for r, own in owns.items()) / largest(t)
@@ -95,7 +99,8 @@ def _parameter(
     tolerance: float,
 ) -> Row:
     """A parameter of the whole module, by one of its names, what ranks hold of it, and its gradient."""
-    first, whole_of_it = outcomes[min(outcomes)], one.here[name]
+    first = outcomes[min(outcomes)]
+    whole_of_it = one.here[name]
     row = Row(GRADIENT, name, None, tolerance, how="", whole=tuple(whole_of_it.shape))
     if any(name not in outcome.here for outcome in outcomes.values()):
         return replace(row, ok=False, placement="the cut module has no such parameter")
@@ -112,7 +117,8 @@ def _parameter(
     if row.ok and len(owns) == len(outcomes):
         ways = FORWARD | TRAINER
         fit = reading(owns, one.gradient[name], task.layout, tolerance, ways, parts)
-    words, ok = fit.words, fit.fits and "tp" not in fit.summed
+    words = fit.words
+    ok = fit.fits and "tp" not in fit.summed
     if fit.fits:
         summed = " and ".join(f"{way} over {axis}" for axis, way in fit.summed.items())
         words = f"a summand: {summed}" if summed else "in full"

@@ -97,7 +97,8 @@ def run_module_rank(
     Raises LlamaparError for a module that is not the whole one when it is made, and for an output that the
     default loss cannot take. An error of the module has the name of the submodule that was running as a note.
     """
-    module, notes = task.made(device), list[str]()
+    module = task.made(device)
+    notes = list[str]()
     made = type(inner_module(module)).__name__
     if task.state:
         _load(module, task.state)
@@ -112,7 +113,8 @@ def run_module_rank(
         texts = [str(w.message) for w in said if not issubclass(w.category, DeprecationWarning)]
         notes += dict.fromkeys(f"the plan warns: {text.partition(chr(10))[0]}" for text in texts)
 
-    parameters, of_module = parameters_of(module), buffers_of(module)
+    parameters = parameters_of(module)
+    of_module = buffers_of(module)
     first: dict[int, str] = {}
     tied = {name: first.setdefault(id(t), name) for name, t in parameters.items()}
     here = {name: _local(t).detach().clone() for name, t in parameters.items()}
@@ -180,7 +182,8 @@ def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 def _vary_constants(module: nn.Module, seed: int) -> list[str]:
     """Add random numbers to parameters that are one number throughout: in those a slip would not show."""
-    generator, found = torch.Generator().manual_seed(seed), []
+    generator = torch.Generator().manual_seed(seed)
+    found = []
     for name, t in parameters_of(module, twice=False).items():
         if t.numel() > 1 and bool((t == t.flatten()[0]).all()):
             t.data += (torch.randn(t.shape, generator=generator, dtype=torch.float64) * VARIED).to(t)
@@ -268,7 +271,8 @@ def followed_calls(
         def keep(t: Tensor) -> Tensor:
             if not t.is_floating_point():
                 return t
-            i, t = len(found), t.view_as(t)
+            i = len(found)
+            t = t.view_as(t)
             # Copies, because the module may change a tensor in place later; what was sent is waited for.
             found[i] = t.detach().clone()
             if t.requires_grad:
@@ -358,7 +362,8 @@ def _loss(
     if not any(y.requires_grad for y in outputs):
         raise LlamaparError("no output depends on a parameter", "", ["a loss that does"], "loss")
     if logits:
-        rows, expected = outputs[0].flatten(0, -2), targets[0].flatten(0, -2)
+        rows = outputs[0].flatten(0, -2)
+        expected = targets[0].flatten(0, -2)
         return nn.functional.cross_entropy(rows, expected), targets
     terms = [(y * target).sum() for y, target in zip(outputs, targets, strict=True)]
     return torch.stack(terms).sum() / max(1, outputs[0].shape[0] if outputs[0].dim() else 1), targets

@@ -81,7 +81,9 @@ def compare(
     Raises LlamaparError for what cannot work with a module, and RankFailure and Cancelled as `run` does. The
     result's `errors` has what ranks raise.
     """
-    own, engine, device = Layout.of(layout), options["engine"], options["device"]
+    own = Layout.of(layout)
+    engine = options["engine"]
+    device = options["device"]
     require_possible(make, plan, loss, engine, device, own)
     task = ModuleTask(
         make,
@@ -115,7 +117,8 @@ def _run(
             check()  # A Ctrl-C that was deferred is raised here.
             return cancelled()
 
-        tick, usual = ticker(given_up), DTYPES[task.dtype]
+        tick = ticker(given_up)
+        usual = DTYPES[task.dtype]
         used, backend, why = choose_device("cpu" if engine == "local" else device, engine, world)
 
         def ranks(of: ModuleTask) -> list[RankReport]:
@@ -188,7 +191,9 @@ def _report(
 def _reports_here(task: ModuleTask, device: str, tick: Callable[[], None]) -> list[RankReport]:
     """Run the task on all ranks as LocalTensors. Raises LlamaparError for what only real ranks can do."""
     recorder = Recorder(world=task.layout.world, tick=tick, places={r: r for r in range(task.layout.world)})
-    found, errors, text = dict[int, ModuleOutcome](), dict[int, Exception](), ""
+    found = dict[int, ModuleOutcome]()
+    errors = dict[int, Exception]()
+    text = ""
     part = partial(sequences, task)
     with closing(local.LocalRanks(task.layout, part, device, aliased=True)) as ranks, ranks:
 
@@ -205,7 +210,8 @@ def _reports_here(task: ModuleTask, device: str, tick: Callable[[], None]) -> li
                 what = f"engine='local' cannot run this: {type(error).__name__}: {error}".splitlines()[0]
                 why = "torch's mode for all ranks in one process lacks it"
                 raise LlamaparError(what, why, [Choice.of(engine="processes")], "engine") from error
-            errors, text = local.errors_of([recorder], error), "".join(traceback.format_exception(error))
+            errors = local.errors_of([recorder], error)
+            text = "".join(traceback.format_exception(error))
     return [
         _report(r, found.get(r), trace, error=errors.get(r), traceback=text)
         for r, trace in recorder.traces.items()
@@ -229,7 +235,8 @@ def _compared(
     alone: Callable[[ModuleTask], ModuleOutcome],
 ) -> Result:
     """The result with its rows and, where something differs, the first submodule that does."""
-    outcomes, exact_task = _outcomes(result.reports), task.in_float64()
+    outcomes = _outcomes(result.reports)
+    exact_task = task.in_float64()
     found = judged(result, task, one, outcomes)
     if found.ok or one.drew:
         return found

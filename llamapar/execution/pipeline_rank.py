@@ -71,10 +71,13 @@ class PipelineRank:
         return Work(tuple(self.operations), self.most)
 
     def __post_init__(self) -> None:
-        setting, program = self.task.setting, self.task.program
+        setting = self.task.setting
+        program = self.task.program
         assert setting.schedule is not None
         assert program.stage is not None
-        self.setting, self.program, self.schedule = setting, program.stage, setting.schedule
+        self.setting = setting
+        self.program = program.stage
+        self.schedule = setting.schedule
         self.stages = {stage.stage: stage for stage in setting.stages_on(self.pp_rank)}
         self.scatters = zero_group(self.mesh, setting) if setting.reduces_each else None
         self.trained = Trained(self.mesh, setting, self.pp_rank, self.given) if setting.training else None
@@ -169,7 +172,8 @@ class PipelineRank:
 
     def _forward(self, action: Action, arrived: Tensor | None) -> Tensor | None:
         _, number, micro_batch = action
-        stage, setting = self.stages[number], self.setting
+        stage = self.stages[number]
+        setting = self.setting
         if arrived is None:
             x = microbatches.tokens_of(self._batch_of("tokens"), setting, micro_batch)
         else:

@@ -21,7 +21,9 @@ from llamapar.describe.splits import Split
 from llamapar.records.trace import Place
 from llamapar.spmd.setting import Setting
 
-COPY, SUMMAND, OWN = Place("copy"), Place("summand"), Place("own")
+COPY = Place("copy")
+SUMMAND = Place("summand")
+OWN = Place("own")
 
 CLOSE = 1e-9
 """Largest difference, of float64 numbers and in parts of the larger one, that counts as equal."""
@@ -130,7 +132,8 @@ def _cut(
     ranges: tuple[range, ...], axis: str, setting: Setting, coord: Coord, tokens: bool
 ) -> tuple[range, ...]:
     """The ranges of a dim after one axis has cut it."""
-    size, index = sum(map(len, ranges)), getattr(coord, axis)
+    size = sum(map(len, ranges))
+    index = getattr(coord, axis)
     if axis == "cp" and size == setting.seq_len:
         return setting.sequence.rank(index).chunks
     if axis == "tp" and len(ranges) == 1 and not tokens:
@@ -143,7 +146,8 @@ def _cut(
 
 def _kept(ranges: tuple[range, ...], keep: range) -> tuple[range, ...]:
     """The parts of ranges whose indexes are in `keep`."""
-    left, first = [], 0
+    left = []
+    first = 0
     for part in ranges:
         own = range(max(keep.start - first, 0), min(keep.stop - first, len(part)))
         if len(own):

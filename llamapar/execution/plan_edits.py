@@ -24,8 +24,10 @@ Layouts = tuple[tuple[str, str], ...]
 The sequence is dim 1, as torch's own SequenceParallel has it.
 """
 
-_CUT, _WHOLE = "Shard(1)", "Replicate()"
-_IN, _OUT = "input_layouts", "output_layouts"
+_CUT = "Shard(1)"
+_WHOLE = "Replicate()"
+_IN = "input_layouts"
+_OUT = "output_layouts"
 _FAR = 0.4
 """What a step away from where the ranks part weighs, beside an argument of a style."""
 
@@ -108,7 +110,8 @@ def _styles(module: nn.Module) -> tuple[tuple[str, Layouts], ...]:
 
 def _distance(name: str, near: str) -> int:
     """How far an entry is from where the ranks part, in steps of its name."""
-    one, other = name.replace("*", "0").split("."), near.split(".")
+    one = name.replace("*", "0").split(".")
+    other = near.split(".")
     same = next(
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )

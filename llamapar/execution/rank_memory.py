@@ -103,7 +103,8 @@ class RankMemory:
 
         None for a rank without a layer, and for a layout that check refuses.
         """
-        setting, spans = self.task.setting, self.curve.spans
+        setting = self.task.setting
+        spans = self.curve.spans
         layers = len(self.stages[0].layers) if self.stages else 0
         if self.task.program.stage is None:
             layers = int(self.task.program.name == "block")
@@ -130,11 +131,13 @@ class RankMemory:
 
         None for a part of a model, for a layout that check refuses, and for a custom schedule.
         """
-        setting, schedule = self.task.setting, self.task.setting.schedule
+        setting = self.task.setting
+        schedule = self.task.setting.schedule
         unknown = schedule is not None and schedule.name not in ORDERS
         if self.task.program.stage is None or unknown or self.stopped:
             return None
-        columns, beside = [self._terms()], _BESIDE[setting.training is not None]
+        columns = [self._terms()]
+        beside = _BESIDE[setting.training is not None]
         for kernels in KERNELS:
             counted = memory(
                 setting.model,

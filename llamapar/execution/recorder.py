@@ -77,7 +77,8 @@ class _OperationFacts(NamedTuple):
 
 @cache
 def _known(func: OpOverload) -> _OperationFacts:
-    name, functional = func.overloadpacket.__name__, func.namespace == "_c10d_functional"
+    name = func.overloadpacket.__name__
+    functional = func.namespace == "_c10d_functional"
     sends = _CALLS.get(name) if func.namespace == "c10d" else None
     if functional and name in _FUNCTIONAL:
         sends = _FUNCTIONAL[name], 0
@@ -126,7 +127,8 @@ class Recorder(TorchDispatchMode):
         self.raised = False
         self.axes: dict[str, str] = {}
         """Names of groups whose axis is known from a mesh → axis."""
-        self.note, self.tick = note, tick
+        self.note = note
+        self.tick = tick
         self._last: tuple[str, tuple[int, ...] | None] = "", None
         self._calls = Counter[tuple[int, ...] | None]()
         self._noted = ""
@@ -296,7 +298,8 @@ class Recorder(TorchDispatchMode):
         super().__exit__(*error)
 
     def _add_attention(self, args: Arguments, kwargs: Plain) -> None:
-        q, k = args[0], args[1]
+        q = args[0]
+        k = args[1]
         causal = kwargs.get("is_causal", False) or any(a is True for a in args[3:])
         for (r, own_q), (_, own_k) in zip(self._parts(q), self._parts(k), strict=True):
             batch, heads, queries, _ = own_q.shape

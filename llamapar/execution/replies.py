@@ -85,7 +85,8 @@ class Scene:
         return {rank: self._state(rank, broken) for rank in range(len(self.notes))}
 
     def _state(self, rank: int, broken: bool) -> str:
-        reply, where = self.replies.get(rank), self.notes[rank].text
+        reply = self.replies.get(rank)
+        where = self.notes[rank].text
         if rank in self.ended:
             return ending(self.ended[rank]).removeprefix("was ")
         if reply is not None and reply.ok:
@@ -127,7 +128,10 @@ class Scene:
 
     def timeout(self, seconds: float, places: Mapping[int, str]) -> RankFailure:
         """The error for ranks without progress: which rank reached which collective, and the line of each."""
-        states, waiting, lines, absent = self.states(), self.waiting(), list[str](), list[int]()
+        states = self.states()
+        waiting = self.waiting()
+        lines = list[str]()
+        absent = list[int]()
         if not waiting:
             lines = [f"{_by_state(states)}; progress is to enter or leave a collective, to print, to end"]
             absent = [rank for rank in states if rank not in self.replies]
@@ -174,7 +178,8 @@ class Scene:
 
 def unpack_reply(rank: int, reply: Reply) -> RankAnswer:
     """The answer in a reply, whether or not its value can be rebuilt in this process."""
-    value, error = None, None
+    value = None
+    error = None
     try:
         value = pickle.loads(reply.data) if reply.data is not None else RankError(reply.error)
     except Exception as problem:  # Unpickling can run any code, so anything can be raised.

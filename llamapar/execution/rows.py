@@ -54,7 +54,8 @@ def table_of(rows: Iterable[Row], tolerance: float, shapes: bool) -> tuple[list[
     """Head and rows of the table; many that agree are grouped. shapes: with shapes and placements, and only
     what has the same ones in a group.
     """
-    rows, alike = list(rows), dict[object, list[Row]]()
+    rows = list(rows)
+    alike = dict[object, list[Row]]()
     agreeing = Counter(row.kind for row in rows if row.ok)
     for row in rows:
         key: tuple[object, ...] = (row.kind, row.how)
@@ -68,7 +69,8 @@ def table_of(rows: Iterable[Row], tolerance: float, shapes: bool) -> tuple[list[
         head[2:2] = ["whole", "here", "placement"]
     shown: list[list[object]] = []
     for group in alike.values():
-        row, held = group[0], list[object]()
+        row = group[0]
+        held = list[object]()
         if shapes:
             held = [list(row.whole), list(row.here), row.placement]
         shown.append([row.kind, _names(group), *held, _worst(group), _said(row)])

@@ -44,8 +44,10 @@ def shrink(
     a stage are kept. pp becomes 1 for a program that is part of a stage, because such a run covers the ranks
     of one stage.
     """
-    model, layout = find_model(model), Layout.of(layout)
-    tp, most = layout.tp, max(1, ranks // layout.tp)
+    model = find_model(model)
+    layout = Layout.of(layout)
+    tp = layout.tp
+    most = max(1, ranks // layout.tp)
     pp = max(d for d in divisors(layout.pp) if d <= most) if options["program"] in WHOLE else 1
     virtual_stages = layout.virtual_stages if pp > 1 else 1
     if pp > 1:

@@ -35,13 +35,15 @@ def follow_stages(
 
     alone: as in `following.ranks_of`. then: called while the ranks exist, with their graphs.
     """
-    log, recorders = Log(sums), local.recorders(task.setting, tick, Untraced)
+    log = Log(sums)
+    recorders = local.recorders(task.setting, tick, Untraced)
     watched = partial(WatchedRank, log=log, keeps=then is not None)
     with ranks_of(task, alone) as (mesh, cut):
         try:
             run_pipeline(mesh, task, recorders, cut, rank=watched)
         except RankFailure as failure:
-            log.error_at, log.why = Key("schedule", 0, failure.what), failure.what
+            log.error_at = Key("schedule", 0, failure.what)
+            log.why = failure.what
             log.errors = {
                 rank: state
                 for pp_rank, state in failure.ranks.items()
@@ -64,7 +66,8 @@ def follow_stages(
 
 def one_process(task: Task) -> Task:
     """The same schedule with one rank a stage; the sequences are in the order of the micro-batches."""
-    setting, layout = task.setting, task.setting.layout
+    setting = task.setting
+    layout = task.setting.layout
     one = Layout(
         pp=layout.pp, virtual_stages=layout.virtual_stages, sequence_parallel=layout.sequence_parallel
     )
@@ -78,7 +81,8 @@ def one_process(task: Task) -> Task:
 
 def stages_tape(task: Task, right: Tape | None, tick: Callable[[], None]) -> Tape:
     """The tape of a pipeline; arguments as in `watching.watched`."""
-    layout, sums = task.setting.layout, task.setting.of_one_stage.world > 1
+    layout = task.setting.layout
+    sums = task.setting.of_one_stage.world > 1
     alone = follow_stages(one_process(task), tick, sums, alone=True)
     here = follow_stages(task, tick, sums)
     coords = {rank: layout.coord_of(rank) for rank in range(layout.world)}
@@ -90,7 +94,8 @@ def stages_tape(task: Task, right: Tape | None, tick: Callable[[], None]) -> Tap
     at = {id(note): i for i, note in enumerate(notes)}
     steps = []
     for i, note in enumerate(notes):
-        other, reads = whole.get(names[i]), [at[id(here.notes[n])] for n in note.reads]
+        other = whole.get(names[i])
+        reads = [at[id(here.notes[n])] for n in note.reads]
         if other is None:  # one process has it already: it is what it was made of, held otherwise
             wholes.append(next((wholes[n] for n in reads if notes[n].name == note.name), None))
         elif note.phase == BACKWARD:  # The mean of a dp way covers only its own sequences.

@@ -119,7 +119,8 @@ class WatchedRank(PipelineRank):
     # -- what it does, as a rank that nobody watches -------------------------------------------
 
     def turns(self) -> Turns:
-        turns, content = super().turns(), None
+        turns = super().turns()
+        content = None
         while True:
             try:
                 with self.follower:
@@ -132,9 +133,13 @@ class WatchedRank(PipelineRank):
                 self._arrival(said, content)
 
     def do(self, action: Action, arrived: Tensor | None) -> Tensor | None:
-        self.action, self.arrived, self.taken, since = action, arrived, None, self._length
+        self.action = action
+        self.arrived = arrived
+        self.taken = None
+        since = self._length
         out = super().do(action, arrived)
-        key, at = Key(str(action), 0, action_in_words(action)), (action.stage, action.micro_batch)
+        key = Key(str(action), 0, action_in_words(action))
+        at = (action.stage, action.micro_batch)
         if action.kind == "F":
             parts = {n: of[at[1]] for n, of in self.outputs.items()} if out is None else {"x": out}
             self.made[at] = next(iter(parts.values()))
@@ -150,17 +155,20 @@ class WatchedRank(PipelineRank):
         return out
 
     def add(self, action: Action, name: str, own: Tensor) -> None:
-        before, since = self.sums.get((action.stage, name)), self._length
+        before = self.sums.get((action.stage, name))
+        since = self._length
         super().add(action, name, own)
         of = f"{name}.grad of micro-batch {action.micro_batch}"
         more: Plain = {"phase": BACKWARD, "depth": 1}
         if self.scatters is not None:  # what the reduce-scatter takes
             self._note(Key(str(action), 0, of), f"{name}.grad", own, **more)
-        key, reads = Key(str(action), 0, f"{name}.grad += {of}"), (before, own)
+        key = Key(str(action), 0, f"{name}.grad += {of}")
+        reads = (before, own)
         self._note(key, f"{name}.grad", self.sums[action.stage, name], since=since, reads=reads, **more)
 
     def _tie(self) -> Turns:
-        before, made = dict(self.sums), (yield from super()._tie())
+        before = dict(self.sums)
+        made = yield from super()._tie()
         for at, total in self.sums.items():
             if at[1] == TIED and self.task.backward and ends(self.setting, self.pp_rank):
                 key = Key("both_ends", 0, f"{TIED}.grad = both_ends({TIED}.grad, {TIED}.grad)")
@@ -209,7 +217,8 @@ class WatchedRank(PipelineRank):
         """Add a note for a tensor. since: where the step's collectives begin; without it the step has
         none.
         """
-        log, until = self.log, self._length
+        log = self.log
+        until = self._length
         within_limit(len(log.notes))
         known = [(log.numbers.get((self.pp_rank, id(t))), t) for t in reads if t is not None]
         read = tuple((n, t) for n, t in known if n is not None)
@@ -263,7 +272,8 @@ class WatchedRank(PipelineRank):
                 return  # the same at each operation
         if own in self.log.numbers:
             return
-        updates, name = self.action is None, key.name
+        updates = self.action is None
+        name = key.name
         if moment.parameter:
             name = _NAMES.get(key.name, "{}").format(moment.parameter)
         if key.function == "squares":

@@ -45,7 +45,10 @@ class Trained:
 
     def __init__(self, mesh: DeviceMesh, setting: Setting, pp_rank: int, given: Mapping[str, Tensor]) -> None:
         assert setting.training is not None
-        self.mesh, self.setting, self.pp_rank, self.training = mesh, setting, pp_rank, setting.training
+        self.mesh = mesh
+        self.setting = setting
+        self.pp_rank = pp_rank
+        self.training = setting.training
         shares = setting.layout.zero > 0 and setting.shards.ranks > 1
         self.group = zero_group(mesh, setting) if shares else None
         self.start = given["positions"].new_zeros(1, dtype=setting.sum_dtype)
@@ -95,7 +98,8 @@ class Trained:
         """One step, given the sums of squares of all PP ranks in order."""
         norm = update.over_stages(squares, self.pp_rank).sqrt()
         factor = update.clip_factor(norm, squares[self.pp_rank].sqrt(), self.training)
-        number, dtype = self.training.done + step + 1, self.setting.torch_dtype
+        number = self.training.done + step + 1
+        dtype = self.setting.torch_dtype
         for name, gradient in made.gradients.items():
             before = self.states[name]
             if self.group is not None and not self._shares("gradients"):
@@ -141,7 +145,8 @@ def reference_steps(task: Task) -> Iterator[ProcessStep]:
     Norm, clipping and update are torch's own clip_grad_norm_ and AdamW, which share nothing with
     `spmd.update`: an error there is an error on the ranks alone, and shows as a difference.
     """
-    setting, training = task.setting, task.setting.training
+    setting = task.setting
+    training = task.setting.training
     assert training is not None
     assert task.program.reference is not None
 
@@ -188,7 +193,8 @@ def allowed_distance(step: ProcessStep, name: str, training: Training, tolerance
     moves this by up to d/(|g| + eps), or by 2 if its sign is rounding noise. So 1e-15 becomes 1e-10 at lr =
     1e-3 and eps = 1e-8, and in float32 a gradient that is nearly zero moves its weight by 2·lr.
     """
-    state, number = step.states[name], training.done + 1
+    state = step.states[name]
+    number = training.done + 1
     size = state.exp_avg_sq.sqrt() / (1 - training.beta2**number) ** 0.5 + training.eps
     off = tolerance * step.made.gradients[name].abs().max().to(size.dtype) * step.factor
     moved = training.lr * (2 * off / size).clamp(max=2)

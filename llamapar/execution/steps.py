@@ -86,7 +86,9 @@ class Steps:
     def __init__(
         self, setting: Setting, coords: Mapping[int, Coord], right: Tape | None, exact: bool = False
     ) -> None:
-        self.setting, self.coords, self.exact = setting, coords, exact
+        self.setting = setting
+        self.coords = coords
+        self.exact = exact
         steps = right.steps if right is not None else ()
         self.right = {named: steps[n] for named, n in numbered([*map(_key, steps)]).items()}
         self.counted: Counter[Named] = Counter()
@@ -150,7 +152,8 @@ class Steps:
         )
 
     def _fault(self) -> str:
-        first, self.broken = not self.broken, True
+        first = not self.broken
+        self.broken = True
         return "begins" if first else "spreads"
 
     def _wrong(self, step: TapeStep, found: Placed) -> str:
@@ -185,7 +188,8 @@ def ends_alike(tape: Tape, right: Tape) -> bool:
     """Whether two runs of a program end with equal numbers: the last tensor, and the gradients of its
     inputs.
     """
-    found, wanted = _ends(tape), _ends(right)
+    found = _ends(tape)
+    wanted = _ends(right)
     return all(named in found and not _differ(found[named], own) for named, own in wanted.items())
 
 

@@ -66,8 +66,10 @@ def _with_layers(shapes: dict[Key, tuple[int, ...]], layers: int) -> dict[Key, t
     A layer goes from the first argument of its block to the line of the stage that names the block's result.
     A block that raised never comes to that line, and no layer follows it.
     """
-    block, stage = llama.block.__name__, llama.llama_stage.__name__
-    functions, steps = [key.function for key in shapes], list(shapes.items())
+    block = llama.block.__name__
+    stage = llama.llama_stage.__name__
+    functions = [key.function for key in shapes]
+    steps = list(shapes.items())
     begin = functions.index(block) if block in functions else len(functions)
     end = functions.index(stage, begin) + 1 if stage in functions[begin:] else begin
     # A layer makes each of its assignments once, so that its number is how often they were made before.
@@ -81,7 +83,8 @@ def _kind(task: Task, rank: int) -> Hashable:
     These ranks hold equal shapes. If CP ranks differ in their tokens, each is a kind of its own, because
     attention also needs the keys of the ranks before it.
     """
-    setting, coord = task.setting, task.setting.layout.coord_of(rank)
+    setting = task.setting
+    coord = task.setting.layout.coord_of(rank)
     own = inputs(task, cut_at(setting, coord._asdict()), "meta")
     even = len({part.tokens for part in setting.sequence.ranks}) == 1
     return tuple(t.shape for t in own.values()), 0 if even else coord.cp
@@ -105,7 +108,8 @@ def shape_tape(task: Task, why: str = "", places: Mapping[int, int] | None = Non
     why: the reason shown beside an error. places: the ranks to run with their names; the default is all
     ranks. Raises LlamaparError if the process already has a process group.
     """
-    setting, layout = task.setting, task.setting.layout
+    setting = task.setting
+    layout = task.setting.layout
     ours = task.program.function in [program.function for program in PROGRAMS.values()]
     model = setting.model.replace(n_layers=1) if ours else setting.model
     layers = setting.model.n_layers // model.n_layers

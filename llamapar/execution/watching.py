@@ -65,8 +65,11 @@ def watch_task(
     of the program, "" for its own. options: as in `lp.run`.
     """
     one_of("data", data, DATA)
-    chosen, laid, given = find_program(program), Layout.of(layout), dict(options or {})
-    layers, shape = 0, {"seq_len": even_tokens(laid), "padding": VOCAB_PADDING}
+    chosen = find_program(program)
+    laid = Layout.of(layout)
+    given = dict(options or {})
+    layers = 0
+    shape = {"seq_len": even_tokens(laid), "padding": VOCAB_PADDING}
     if chosen.stage is None:
         shape["global_batch"] = laid.dp
     else:  # Give each stage a layer; the head may count as one.
@@ -159,7 +162,10 @@ class _RunPairs:
     """Combines two runs: the steps of the ranks, each beside the tensor of one process."""
 
     def __init__(self, task: Task, alone: Followed, here: Followed, steps: Steps) -> None:
-        self.task, self.alone, self.here, self.steps = task, alone, here, steps
+        self.task = task
+        self.alone = alone
+        self.here = here
+        self.steps = steps
         numbers = {i: seen for seen, i in numbered([_named(seen) for seen in alone.seen]).items()}
         self.number = {i: seen for seen, i in numbered([_named(seen) for seen in here.seen]).items()}
         self.whole = {numbers[i]: seen.value for i, seen in enumerate(alone.seen)}
@@ -182,7 +188,8 @@ class _RunPairs:
         steps = []
         for i in self.shown:
             seen = self.here.seen[i]
-            span, whole = (seen.moment.since[0], seen.until[0]), self.whole.get(self.number[i])
+            span = (seen.moment.since[0], seen.until[0])
+            whole = self.whole.get(self.number[i])
             held = {"whole": whole, "reads": self.reads(seen, i), "depth": seen.moment.depth}
             steps.append(self._make("forward", seen.key, _shown_name(seen), seen.value, span, held))
         if self.here.errors:

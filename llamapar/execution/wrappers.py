@@ -31,7 +31,8 @@ def inner_module(module: nn.Module) -> nn.Module:
 
 def seen_through(module: nn.Module, name: str) -> str:
     """The name of a submodule, parameter or buffer, as it would be without wrappers."""
-    parts, at = list[str](), module
+    parts = list[str]()
+    at = module
     for part in name.split(".") if name else ():
         if part != wraps(at):
             parts.append(part)

@@ -66,7 +66,8 @@ def share_in_words(record: RankGrid) -> str:
 
 def of_each_rank(of: Cut, batch: int) -> list[str]:
     """What each rank of a layout holds, in words, for this number of sequences in a step."""
-    layout, maps = of.layout, (of.heads, of.sequence, of.stages, Split(batch, of.layout.dp))
+    layout = of.layout
+    maps = (of.heads, of.sequence, of.stages, Split(batch, of.layout.dp))
     shares = (share_of(layout.coord_of(rank), *maps, "sequence") for rank in range(layout.world))
     return [f"rank {rank:,} of {layout.world:,}: {held(share)}" for rank, share in enumerate(shares)]
 

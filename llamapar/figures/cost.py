@@ -38,7 +38,8 @@ def picture(record: Cost) -> tuple[Spec, str]:
 
 def cost_bars(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]:
     """A bar for each of some costs, to be compared, and above each its interval."""
-    first, places = records[0], list(range(len(records)))
+    first = records[0]
+    places = list(range(len(records)))
     longest = max(record.step_seconds for record in records)
     data = list[Spec]()
     for name in (term for term in TERMS if any(term in record.seconds for record in records)):

@@ -54,7 +54,8 @@ def failing_ranks(explained: Explanation, heard: Sequence[int]) -> Drawn:
 
     Raises LayoutError, with the ranks, unless the layout is known and has them all.
     """
-    known, layout = explained.known, explained.known.whole_layout()
+    known = explained.known
+    layout = explained.known.whole_layout()
     if layout is None or max(heard) >= layout.world:
         what = f"ranks with the error: {in_short(explained.ranks)}; fill in tp, cp, pp and dp to place them"
         raise LayoutError(what, "", field="record")
@@ -66,13 +67,17 @@ def failing_ranks(explained: Explanation, heard: Sequence[int]) -> Drawn:
 
 
 def _maps(explained: Explanation, best: Diagnosis) -> Iterator[Drawn]:
-    known, category = explained.known, best.category
-    judge, padding = known.framework, _padding(best)
+    known = explained.known
+    category = best.category
+    judge = known.framework
+    padding = _padding(best)
 
     def fact(name: str) -> int:
         return best.facts.get(name) or known.get(name) or 0
 
-    tp, pp, cp = fact("tp"), fact("pp"), fact("cp")
+    tp = fact("tp")
+    pp = fact("pp")
+    cp = fact("cp")
     dims = {name: fact(name) for name in ("n_heads", "n_kv_heads", "head_dim", "vocab_size", "n_layers")}
     if category in ("kv_heads_lt_tp", "heads_not_divisible") and tp > 1 and all(list(dims.values())[:3]):
         drawn = heads(_model(known.model, dims), {"tp": tp})
@@ -103,7 +108,8 @@ def _maps(explained: Explanation, best: Diagnosis) -> Iterator[Drawn]:
     # A server's memory is not that of a training step, which is what is counted.
     if category == _OOM and known.model and (judge is None or judge.trains):
         counted = known.also({"micro_batch": 1})
-        layout, seq_len = known.whole_layout(), fact("seq_len")
+        layout = known.whole_layout()
+        seq_len = fact("seq_len")
         if layout and seq_len:
             batch = counted.numbers["micro_batch"]
             account = memory(known.model, layout, seq_len=seq_len, micro_batch=batch, framework=judge)

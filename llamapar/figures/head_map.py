@@ -78,7 +78,8 @@ def _pieces(rows: range, size: int) -> Iterator[tuple[int, int]]:
 
 def _keys(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing) -> Held:
     """Draws the columns and their KV heads; returns who holds which."""
-    m, width = record.model, record.model.head_dim
+    m = record.model
+    width = record.model.head_dim
     # As many heads wide as the rank that holds most, so that a head is as wide on every rank; a part of one
     # fills half a column, or among many ranks the whole.
     most = max([len(rank.kv_rows) / width for rank in ranks]) or 1
@@ -91,7 +92,8 @@ def _keys(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing) -> Held
         head_wide = (right - left) / most
         copy = rank.rank % record.replicas if record.interleave else rank.rank // m.n_kv_heads
         for start, stop in _pieces(rank.kv_rows, size):
-            head, part = start // width, Fraction(stop - start, width)
+            head = start // width
+            part = Fraction(stop - start, width)
             at = left + (start - rank.kv_rows.start) / width * head_wide
             x = within((at, at + float(part) * head_wide), 0.14, 0.86)
             shade = f"tp{head % 2}"
@@ -109,7 +111,8 @@ def _keys(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing) -> Held
 
 def _queries(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing, held: Held) -> None:
     """Draws the query heads, and from those of each KV group bands to the KV head that they read."""
-    m, width = record.model, record.model.head_dim
+    m = record.model
+    width = record.model.head_dim
     group_rows = width * m.group_size
     size = width
     if m.n_heads > SINGLE:
@@ -132,7 +135,8 @@ def _queries(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing, held
                     drawing.tear(edge, QUERY)
         for head in record.kv_needed(rank.rank) if held else ():
             rows = max(rank.q_rows.start, head * group_rows), min(rank.q_rows.stop, (head + 1) * group_rows)
-            part, x = (rows[0] / m.q_dim, rows[1] / m.q_dim), across(*rows)
+            part = (rows[0] / m.q_dim, rows[1] / m.q_dim)
+            x = across(*rows)
             holders = held.get(head, [])
             own = [to for j, to in holders if j == i]
             for to in own:
@@ -165,7 +169,8 @@ def gives(record: HeadMap) -> str:
 def _part_of_heads(rows: Sequence[range], weight: str, record: HeadMap, word: str) -> str:
     """A rank's part: "2 KV heads", "1/2 KV head", or "169 to 171 rows of wk (128 a head)" if parts differ."""
     width = record.model.head_dim
-    least, most = min(map(len, rows)), max(map(len, rows))
+    least = min(map(len, rows))
+    most = max(map(len, rows))
     if least == most:
         return share(most, width, word)
     return f"{least:,} to {most:,} rows of {weight} ({width} a head)"
@@ -173,7 +178,8 @@ def _part_of_heads(rows: Sequence[range], weight: str, record: HeadMap, word: st
 
 def heads_in_words(record: HeadMap) -> str:
     """What the cut does, in a sentence or two."""
-    m, tp = record.model, record.tp
+    m = record.model
+    tp = record.tp
     if m.n_heads % tp:
         return f"TP {tp} does not divide the {m.n_heads} query heads: a rank would hold {gives(record)}."
     queries = number_in_words(m.n_heads // tp, "query head")
@@ -213,7 +219,8 @@ def _reason(record: HeadMap) -> str:
 
 
 def _summary(record: HeadMap) -> str:
-    m, rows = record.model, Rows(record.tp)
+    m = record.model
+    rows = Rows(record.tp)
     copies = f"each KV head is held whole by {record.replicas} ranks; its gradient is the sum over them"
     return draw.lines(
         f"{style.name_of(m)}: {plural(m.n_heads, 'query head')} and {plural(m.n_kv_heads, 'KV head')} "

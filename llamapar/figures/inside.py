@@ -44,8 +44,10 @@ class _Column:
 
 def picture(record: LayerSteps) -> tuple[Spec, str]:
     """The pass that contains the cursor; the forward without one."""
-    steps, columns = record.of(record.phase), _columns(record)
-    first, last = steps[0][0], steps[-1][0]
+    steps = record.of(record.phase)
+    columns = _columns(record)
+    first = steps[0][0]
+    last = steps[-1][0]
     longest = max(step.seconds for _, step in steps) * 1e3
     data = [trace for late in (False, True) for trace in _traces(record, steps, columns, late)]
     names = [f"{n}  {step.name}" for n, step in steps]
@@ -71,11 +73,13 @@ def picture(record: LayerSteps) -> tuple[Spec, str]:
 
 def _columns(record: LayerSteps) -> list[_Column]:
     """The rank and its neighbours."""
-    lay, here = record.layout, record.layout.coord_of(record.rank)
+    lay = record.layout
+    here = record.layout.coord_of(record.rank)
     each = DRAWN // 2 if min(lay.tp, lay.cp) > 1 else DRAWN
     near = {}
     for axis in ("tp", "cp"):
-        size, mine = lay.size(axis), getattr(here, axis)
+        size = lay.size(axis)
+        mine = getattr(here, axis)
         start = max(0, min(mine // each * each, size - each))
         near[axis] = range(start, min(start + each, size))
     return [_Column(lay.rank_of(tp, cp, here.pp, here.dp), tp, cp) for cp in near["cp"] for tp in near["tp"]]
@@ -90,7 +94,8 @@ def _note(record: LayerSteps, columns: list[_Column]) -> str:
         return (
             f"step {record.cursor} of {len(record.steps)}, {step.name}{sent}; waits for {step.waits}{quoted}"
         )
-    lay, said = record.layout, []
+    lay = record.layout
+    said = []
     for axis in ("tp", "cp"):
         shown = len({getattr(column, axis) for column in columns})
         if shown < lay.size(axis):
@@ -163,7 +168,9 @@ def _words(step: LayerStep, tp: int) -> str:
 
 def _arrows(steps: list[tuple[int, LayerStep]], columns: list[_Column], axis: str) -> Spec:
     """From each drawn rank to the ranks of its group; in a ring only to the next."""
-    x, y, sizes = list[float | None](), list[float | None](), list[int]()
+    x = list[float | None]()
+    y = list[float | None]()
+    sizes = list[int]()
     other = "cp" if axis == "tp" else "tp"
     for n, step in steps:
         for i, start in enumerate(columns):

@@ -30,7 +30,8 @@ def picture(record: Loading) -> tuple[Spec, str]:
     memory = record.memory_gib
     most = max(memory, record.nodes[0].total_bytes / GIB)
     rows = Rows(record.n_nodes, DRAWN)
-    nodes, wide = [record.nodes[i] for i in rows.drawn], min(0.82, 0.3 + 0.1 * len(rows.drawn))
+    nodes = [record.nodes[i] for i in rows.drawn]
+    wide = min(0.82, 0.3 + 0.1 * len(rows.drawn))
     data = list[Spec]()
     for name, colour in HOLDS.items():
         sizes = [n.weight_bytes if name == "weights" else n.kv_cache_bytes for n in nodes]

@@ -17,7 +17,8 @@ def picture(record: LossCurve) -> tuple[Spec, str]:
     one = [draw.number(loss) for loss in record.one_losses]
     line: Spec = {"color": style.COLOURS["dp"], "width": 2}
     ring: Spec = {"symbol": "circle-open", "size": 14, "color": style.COLOURS["tp"], "line": {"width": 2}}
-    low, high = min(own + one), max(own + one)
+    low = min(own + one)
+    high = max(own + one)
     margin = 0.08 * (high - low or 1)
     ends = [draw.number(low - margin), draw.number(high + margin)]
     fallen = f"loss {record.losses[0]:.4f} → {record.losses[-1]:.4f} in {plural(len(steps), 'step')}"

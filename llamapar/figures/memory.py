@@ -121,7 +121,8 @@ def _part(part: str, stages: list[Breakdown], rows: Rows) -> Spec:
     hover: Spec = {"hovertext": [_hover(stage, part, names) for stage in stages]}
     if rows.n > DRAWN // 2:  # too many for the terms of each
         hover = {"hoverinfo": "all", "hovertemplate": f"%{{x}} · {part} %{{y:.2f}} GiB<extra></extra>"}
-    heights, wide = [round(size / GIB, 4) for size in sizes], min(draw.bar_width(rows.n), 0.2 + 0.1 * rows.n)
+    heights = [round(size / GIB, 4) for size in sizes]
+    wide = min(draw.bar_width(rows.n), 0.2 + 0.1 * rows.n)
     return draw.columns(rows.places, heights, wide, marker, **hover, **draw.legend(part))
 
 

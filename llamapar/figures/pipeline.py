@@ -89,17 +89,20 @@ def _drawn(lines: Sequence[Timeline], moments: Sequence[Moment] = ()) -> tuple[S
     # All timelines share one time axis, so that lengths can be compared by eye.
     end = max(line.end for line in lines) or 1.0
     rows = [Rows(line.schedule.pp, DRAWN) for line in lines]
-    drawn, step = sum(len(each.drawn) for each in rows), min(map(_unit, lines))
+    drawn = sum(len(each.drawn) for each in rows)
+    step = min(map(_unit, lines))
     # Each rank takes two half rows above and one below; where the bytes do not suffice, first the lower
     # part gets coarser, and then all of it.
     fewer = FEWER if 3 * drawn * end / step > BYTES else 1
     step = max(step, (2 + 1 / fewer) * drawn * end / BYTES)
     data: list[Spec] = []
     axes: Spec = {}
-    tall, room = 1 / len(lines), 0.99 if len(lines) == 1 else 0.93
+    tall = 1 / len(lines)
+    room = 0.99 if len(lines) == 1 else 0.93
     for i, (line, each) in enumerate(zip(lines, rows, strict=True)):
         low = 1 - (i + 1) * tall
-        top, bottom = _axis("y", 2 * i), _axis("y", 2 * i + 1)
+        top = _axis("y", 2 * i)
+        bottom = _axis("y", 2 * i + 1)
         axes[_axis("yaxis", 2 * i)] = _side(each, "rank", [low + 0.42 * tall, low + room * tall])
         few = list(range(0, len(each.drawn), draw.step(len(each.drawn), 4)))
         side = _side(each, "in flight", [low + 0.06 * tall, low + 0.34 * tall])
@@ -180,11 +183,13 @@ def _boxes(line: Timeline, rows: Rows, step: float, axis: str) -> Spec:
     columns = max(1, round(line.end / step))
     values = []
     for rank in rows.drawn:
-        upper, lower = bytearray(columns), bytearray(columns)
+        upper = bytearray(columns)
+        lower = bytearray(columns)
         for action, start, end in line.runs(rank):
             # Neighbouring micro-batches alternate in shade, or a row of forwards would be one bar.
             odd = action.micro_batch % 2
-            first, past = round(start / step), round(end / step)
+            first = round(start / step)
+            past = round(end / step)
             above, below = (code + odd * (code != BUSY) for code in HALVES[action.kind])
             upper[first:past] = bytes([above]) * (past - first)
             lower[first:past] = bytes([below]) * (past - first)
@@ -251,7 +256,10 @@ def _numbers(line: Timeline, rows: Rows, axis: str) -> list[Spec]:
         return []
     found = []
     for forward, colour in ((True, style.TEXT), (False, "#FFFFFF")):
-        x, y, numbers, names = list[float](), list[float](), list[int](), list[str]()
+        x = list[float]()
+        y = list[float]()
+        numbers = list[int]()
+        names = list[str]()
         for rank in rows.drawn:
             for action, start, end in line.runs(rank):
                 if (action.kind == "F") == forward:

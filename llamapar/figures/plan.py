@@ -52,7 +52,8 @@ def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
     ]
     for mark, (symbol, colour) in zip(marks, LOOKS, strict=False):
         look = {"symbol": symbol, "size": 16, "color": colour, "line": {"width": 1.5, "color": style.PAPER}}
-        x, y = [draw.number(mark.held / GIB)], [draw.number(mark.seconds)]
+        x = [draw.number(mark.held / GIB)]
+        y = [draw.number(mark.seconds)]
         data.append(
             draw.scatter("markers", x, y, marker=look, hovertext=[mark.hover], **draw.legend(mark.name))
         )
@@ -95,7 +96,8 @@ def _place(one: Ranked) -> tuple[float, float]:
 
 def layout_label(one: Ranked) -> str:
     """A layout with the other choices of the search."""
-    lay, job = one.layout, one.job
+    lay = one.layout
+    job = one.job
     more = f", {lay.virtual_stages} virtual stages" if lay.virtual_stages > 1 else ""
     more += f", layers {job.layer_split}" if job.layer_split else ""
     return f"{lay}, micro-batch {job.micro_batch}, ZeRO {lay.zero}, recompute {job.recompute}{more}"

@@ -65,7 +65,8 @@ def all_ranks(record: RankGrid, said: Mapping[str, str], nodes: str = "") -> tup
         axis: "; ".join(filter(None, (_group(record, axis, drawn[axis]), said.get(axis)))) for axis in AXES
     }
     data = [*_cells(record, across, down), *peers, _chosen(record), *_numbers(record)]
-    lay, each = record.layout, plural(record.block, "rank")
+    lay = record.layout
+    each = plural(record.block, "rank")
     return Chart(
         kind="ranks",
         title=f"Rank {record.rank:,} of {lay.world:,}: {at_axes(record, record.rank, ' · ', UNBROKEN)}",
@@ -147,10 +148,13 @@ def _wide(layout: Layout) -> list[str]:
 
 def _bands(record: RankGrid) -> tuple[Bands, Bands]:
     """Bands across and down: by the slowest axis that changes inside a row, and by the slowest of all."""
-    lay, row = record.layout, record.block * record.cols
-    across, down = Bands(0, ""), Bands(0, "")
+    lay = record.layout
+    row = record.block * record.cols
+    across = Bands(0, "")
+    down = Bands(0, "")
     for axis in _wide(lay):
-        stride, past = lay.stride(axis), lay.stride(axis) * lay.size(axis)
+        stride = lay.stride(axis)
+        past = lay.stride(axis) * lay.size(axis)
         # The loop goes from the fastest axis to the slowest, so what is left at its end is the slowest
         # that fits.
         if stride < row and stride % record.block == 0 and row % stride == 0:
@@ -195,7 +199,8 @@ def _side(record: RankGrid, bands: Bands, cells: int, ranks: int, plain: str) ->
     """One side of the grid with `ranks` for each cell; ticks are indices of a mesh axis, else ranks."""
     wide = bands.width or 1
     ticks = range(0, cells, wide * bands.every)
-    title, named = plain, draw.ticks([cell * ranks for cell in ticks])
+    title = plain
+    named = draw.ticks([cell * ranks for cell in ticks])
     if bands.axis:  # an index is written in the middle of its band
         title = f"{bands.axis} index{_inside(record, bands, ranks)}"
         places = [draw.number(cell * ranks + (wide - 1) * ranks / 2) for cell in ticks]
@@ -205,7 +210,8 @@ def _side(record: RankGrid, bands: Bands, cells: int, ranks: int, plain: str) ->
 
 def _inside(record: RankGrid, bands: Bands, ranks: int) -> str:
     """The content of one band in words."""
-    lay, size = record.layout, bands.width * ranks
+    lay = record.layout
+    size = bands.width * ranks
     names = [a for a in _wide(lay) if ranks <= lay.stride(a) < size and a != bands.axis]
     if not names:
         return ""
@@ -245,7 +251,8 @@ def _numbers(record: RankGrid) -> list[Spec]:
         return []
     places = [_place(record, rank) for rank in range(record.layout.world)]
     texts = [f"\u2003{rank}" for rank in range(record.layout.world)]
-    font, look = {"size": 11}, {"textposition": "middle right", "hoverinfo": "skip", "showlegend": False}
+    font = {"size": 11}
+    look = {"textposition": "middle right", "hoverinfo": "skip", "showlegend": False}
     return [_scatter("text", places, text=texts, textfont=font, **look)]
 
 

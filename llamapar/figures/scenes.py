@@ -49,7 +49,8 @@ class Drawing:
     """A scene in the making: ranks side by side, each in its own column, and the lanes over them."""
 
     def __init__(self, kind: str, n: int, height: int, most: int = draw.SHOWN) -> None:
-        self.kind, self.height = kind, height
+        self.kind = kind
+        self.height = height
         self.rows = Rows(n, most)
         self.drawn = self.rows.drawn
         count = len(self.drawn)
@@ -65,7 +66,8 @@ class Drawing:
 
     def card(self, i: int, y: Ends, number_at: int) -> Ends:
         """The paper under a rank and its number; returns its column."""
-        x, n = self.columns[i], len(self.drawn)
+        x = self.columns[i]
+        n = len(self.drawn)
         self.cards.append(_shape("card", (i / n, (i + 1) / n), 0, _box(x, y), "card"))
         self.label(x, number_at, f"{self.drawn[i]}", "rank")
         return x
@@ -89,7 +91,8 @@ class Drawing:
 
     def label(self, x: Ends, y: float, text: str, look: str) -> None:
         """Words in the middle of x, which are left out where they have no room."""
-        middle, room = (x[0] + x[1]) / 2, x[1] - x[0]
+        middle = (x[0] + x[1]) / 2
+        room = x[1] - x[0]
         self.labels.append((round(middle, DECIMALS), y, text, round(room, DECIMALS), look))
 
     def tear(self, x: float, y: Ends) -> None:
@@ -175,7 +178,8 @@ _DARK = "@media(prefers-color-scheme:dark){.lp-map{--m-ink:#c9d1d9;--m-paper:#11
 
 def svg(scene: Scene, width: int = WIDTH) -> str:
     """The scene as an SVG that needs no script and no fonts; a page scales it as a whole."""
-    wide, high = width - GUTTER - 2, scene["height"]
+    wide = width - GUTTER - 2
+    high = scene["height"]
     of_look: dict[str, str] = {}  # one path for all shapes of a look, in the order in which they first stand
     for *_, band, look in scene["shapes"]:
         of_look[look] = of_look.get(look, "") + outline(band, wide)

@@ -43,7 +43,8 @@ def picture(record: SequenceMap) -> tuple[Scene, str]:
     most_tokens = max([rank.tokens for rank in ranks]) or 1
     pieces = 0
     for i, rank in enumerate(ranks):
-        look, n = f"cp{rank.rank % 2}", len(ranks)
+        look = f"cp{rank.rank % 2}"
+        n = len(ranks)
         inside = within(drawing.card(i, (CARD, HEIGHT - 1), NUMBER), 0.06, 0.94)
         for queries, keys in rank.meets:
             for x, left, right, base in _trapezoids(queries, keys, record.seq_len):

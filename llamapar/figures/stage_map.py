@@ -25,7 +25,8 @@ STAGES = 256
 
 def picture(record: StageMap) -> tuple[Scene, str]:
     """The scene, and the same as text; if the split refuses, its reason alone."""
-    pp, n = record.pp, record.model.n_layers
+    pp = record.pp
+    n = record.model.n_layers
     drawing = Drawing("stages", pp, HEIGHT)
     lanes: list[list[object]] = [
         [middle(WHOLE), "all layers", f"{n:,}"],
@@ -38,7 +39,9 @@ def picture(record: StageMap) -> tuple[Scene, str]:
     drawn = 0
     for i, (r, stages) in enumerate(of_rank.items()):
         inside = within(drawing.card(i, (CARD, HEIGHT - 1), NUMBER), 0.06, 0.94)
-        at, look, count = inside[0], f"pp{r % 2}", len(drawing.drawn)
+        at = inside[0]
+        look = f"pp{r % 2}"
+        count = len(drawing.drawn)
         for stage in stages:
             drawn += 1
             layers = stage.layers
@@ -106,7 +109,8 @@ def _line(stage: Stage) -> str:
 
 
 def _summary(record: StageMap) -> str:
-    name, rows = style.name_of(record.model), Rows(len(record.counts), word="stage")
+    name = style.name_of(record.model)
+    rows = Rows(len(record.counts), word="stage")
     virtual = f" × {record.virtual_stages} virtual" if record.virtual_stages > 1 else ""
     head = (
         f"{name}: {plural(record.model.n_layers, 'layer')} over pp={record.pp}{virtual}, {record.layer_split}"

@@ -54,7 +54,8 @@ TOP, BOTTOM, RIGHT = 68, 90, 34
 """Margins in pixels, the same in all pictures: where one replaces another and they change, or where
 plotly expands them, plotly.js 4.1 leaves axis titles where they were. On the right stands the toolbar."""
 
-TITLE_SIZE, NOTE_SIZE = 14, 12
+TITLE_SIZE = 14
+NOTE_SIZE = 12
 TITLE_WIDTH, NOTE_WIDTH = 44, 56
 """Most characters of a line: plotly wraps nothing, and a cell may be 380 pixels wide, less the toolbar."""
 
@@ -146,9 +147,11 @@ def layout(
     widest: the longest label of the y axis, which needs space. height: in pixels; title and note need a line
     each. legend_rows: number of legend rows in a narrow cell.
     """
-    titles, notes = _wrapped(title, TITLE_WIDTH), _wrapped(note, NOTE_WIDTH)
+    titles = _wrapped(title, TITLE_WIDTH)
+    notes = _wrapped(note, NOTE_WIDTH)
     wrapped = TITLE_SIZE * max(0, len(titles) - 1) + NOTE_SIZE * max(0, len(notes) - 1)
-    taller, legend = round(_LINE_HEIGHT * wrapped), _LEGEND_ROW * (legend_rows - 2)
+    taller = round(_LINE_HEIGHT * wrapped)
+    legend = _LEGEND_ROW * (legend_rows - 2)
     height += taller + legend
     above = _ABOVE + (_RAISED if len(titles) > 1 else 0)
     head: Spec = {"text": escaped(titles), "y": round(1 - above / height, 4)}

@@ -39,7 +39,8 @@ def picture(record: Tape) -> tuple[Spec, str]:
     sizes = {id(step): rows_and_columns(max(step.local.values(), key=math.prod)) for step in shown}
     wide = max(columns for _, columns in sizes.values()) + GAP
     z: list[list[int | None]] = []
-    middles, names = [], []
+    middles = []
+    names = []
     for step in shown:
         top = len(z)
         z += _band(step, ranks, sizes[id(step)][0], wide)

@@ -16,7 +16,8 @@ DRAWN = 32
 
 def picture(record: TradeMap) -> tuple[Spec, str]:
     """Positions across, query heads downwards: left stripes of tokens, right stripes of heads."""
-    rows, seq = Rows(record.sequence.cp, DRAWN, "CP rank"), record.sequence.seq_len
+    rows = Rows(record.sequence.cp, DRAWN, "CP rank")
+    seq = record.sequence.seq_len
     ends = [0, seq]
     heads = len(record.before(0).q_heads)
     axes: Spec = {}
@@ -54,7 +55,8 @@ def _stripes(held: Traded, r: int, cp: int, side: str) -> Spec:
     """A rank's tokens and heads: a rectangle for each run of its tokens."""
     x: list[int | None] = []
     y: list[int | None] = []
-    top, bottom = held.q_heads.start, held.q_heads.stop
+    top = held.q_heads.start
+    bottom = held.q_heads.stop
     for chunk in held.chunks:
         x += [None] * bool(x) + [chunk.start, chunk.stop, chunk.stop, chunk.start, chunk.start]
         y += [None] * bool(y) + [top, top, bottom, bottom, top]

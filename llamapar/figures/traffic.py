@@ -34,7 +34,8 @@ def picture(record: Traffic) -> tuple[Spec, str]:
         own = {axis: n for (phase, axis), n in record.by_phase.items() if phase == phases[row]}
         return f"{phases[row]}: {', '.join(f'{axis} {n:,} B' for axis, n in own.items())}"
 
-    chart, foot = _chart(record, record.title), f"in all: {record.axes_in_words or 'nothing'}"
+    chart = _chart(record, record.title)
+    foot = f"in all: {record.axes_in_words or 'nothing'}"
     return replace(chart, rows=Rows(len(phases)), line=line, remarks=foot).drawn()
 
 
@@ -49,7 +50,8 @@ def _chart(record: Traffic | Trace, title: str) -> Chart:
     """The bars, without the text beside them."""
     phases = _phases(record)
     longest = max(record.bytes(phase=phase) for phase in phases)
-    starts, data = dict.fromkeys(phases, 0), list[Spec]()
+    starts = dict.fromkeys(phases, 0)
+    data = list[Spec]()
     for axis in sorted(record.by_axis, key=_order):
         made = list[Bar]()
         for row, phase in enumerate(phases):

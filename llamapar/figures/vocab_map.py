@@ -66,7 +66,8 @@ def _rows(record: VocabMap, rank: RankVocab, most: int, inside: Ends, drawing: D
 
 def vocab_in_words(record: VocabMap) -> str:
     """What each rank holds, in a sentence or two."""
-    first, last = record.rank(0), record.rank(record.tp - 1)
+    first = record.rank(0)
+    last = record.rank(record.tp - 1)
     if not record.ok:
         return (
             f"{record.padded:,} rows do not divide by {record.tp}: rank 0 holds {len(first.rows):,} rows and "
@@ -86,7 +87,8 @@ def _line(rank: RankVocab) -> str:
 
 
 def _summary(record: VocabMap) -> str:
-    name, rows = style.name_of(record.model), Rows(record.tp)
+    name = style.name_of(record.model)
+    rows = Rows(record.tp)
     where = ""
     if record.pad_rows:
         first, last = (record.split.owner(row) for row in (record.model.vocab_size, record.padded - 1))

@@ -20,7 +20,9 @@ GAP = 0.09
 
 def picture(record: ZeroMap) -> tuple[Spec, str]:
     """Three panels, a bar for each rank in each: a slice where ZeRO shares, all rows where it does not."""
-    rows, data, axes = Rows(record.ways, DRAWN), list[Spec](), Spec()
+    rows = Rows(record.ways, DRAWN)
+    data = list[Spec]()
+    axes = Spec()
     wide = (1 - GAP * (len(SHARED_FROM) - 1)) / len(SHARED_FROM)
     for i, what in enumerate(SHARED_FROM):
         number = str(i + 1) if i else ""

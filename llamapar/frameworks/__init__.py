@@ -117,7 +117,8 @@ def as_run(judge: Framework | None, job: Job) -> Job:
     flexible schedule does.
     """
     ran = judge.as_run(job) if judge else job
-    lay, many = ran.layout, ran.n_micro_batches
+    lay = ran.layout
+    many = ran.n_micro_batches
     if not many or ran.schedule != "1f1b" or lay.virtual_stages == 1 or lay.pp == 1:
         return ran
     in_rounds = many % max(1, many // lay.pp) == 0

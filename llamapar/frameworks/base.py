@@ -89,7 +89,8 @@ def torn_heads(job: Job) -> bool:
 
 def torn_kv_heads(job: Job) -> bool:
     """Whether Q can be viewed as heads but K cannot, because rank 0's columns end inside a KV head."""
-    m, tp = job.model, job.layout.tp
+    m = job.model
+    tp = job.layout.tp
     return m.n_heads % tp == 0 and -(-m.kv_dim // tp) % m.head_dim != 0
 
 
@@ -336,7 +337,8 @@ class Framework:
             return Verdict(self.name, UNKNOWN)
         case, *older = cases
         numbers = job.numbers(self.padding)
-        message, note = case.message.format_map(numbers), case.note.format_map(numbers)
+        message = case.message.format_map(numbers)
+        note = case.note.format_map(numbers)
         verdict = Verdict(self.name, case.verdict, message, note, self.source(case), self.part(case))
         # The version in use certainly has this change, so earlier behaviour does not matter.
         if case.since is None or (self.since and case.since <= self.since):

@@ -30,7 +30,8 @@ class Source:
         found = list(_FILE.finditer(self.path))
         made = []
         for file in found:
-            text, lines = file.group().strip(), [n for n in file.group("first", "last") if n]
+            text = file.group().strip()
+            lines = [n for n in file.group("first", "last") if n]
             text = f"{self.repo}: {text}" if file is found[0] else text
             text = f"{text} @{self.at[:10]}" if file is found[-1] else f"{text};"
             anchor = "#" + "-".join(f"L{n}" for n in lines) if lines else ""

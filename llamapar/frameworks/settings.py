@@ -145,7 +145,8 @@ class Settings(Record):
             raise LlamaparError(
                 f"the model of these {self.format} settings is not covered", why, field="model"
             )
-        preset, given = self.model.get("preset"), {f: self.model.get(f) for f in DIMS}
+        preset = self.model.get("preset")
+        given = {f: self.model.get(f) for f in DIMS}
         missing = [name for name, value in given.items() if value is None]
         # A named preset supplies the dimensions; the files may change some of them.
         if isinstance(preset, str) and (not missing or preset in PRESETS):
@@ -229,7 +230,8 @@ def takes_settings(
         def call(*args: object, **given: object) -> object:
             if not args or not isinstance(args[0], Settings):
                 return cast("Callable[..., object]", function)(*args, **given)
-            settings, said = args[0], dict(zip([*known][1:], args[1:], strict=False)) | given
+            settings = args[0]
+            said = dict(zip([*known][1:], args[1:], strict=False)) | given
             held = {name: value for name, value in settings.facts().items() if name in known}
             # A batch that was worked out from degrees is that of these degrees alone.
             if said.keys() & _IN_BATCH and settings.sources.get("job.global_batch", "").startswith("derived"):

@@ -36,7 +36,8 @@ def differing_calls(groups: Mapping[str, Group], dumps: Mapping[int, Dump]) -> d
 
     Raises CannotCompare.
     """
-    found, calls = dict[str, str](), defaultdict[tuple[str, int], list[Plain]](list)
+    found = dict[str, str]()
+    calls = defaultdict[tuple[str, int], list[Plain]](list)
     for rank, dump in dumps.items():
         for call, number, _ in dump.calls:
             if not call.point:

@@ -24,7 +24,10 @@ def read_dumps(source: str | Path | Iterable[tuple[str, bytes]]) -> tuple[dict[i
 
     Raises LlamaparError for a file that is no dump, for a rank that has two, and where there is none.
     """
-    dumps, broken, names, known = dict[int, Dump](), dict[int, str](), dict[int, str](), SharedTables()
+    dumps = dict[int, Dump]()
+    broken = dict[int, str]()
+    names = dict[int, str]()
+    known = SharedTables()
     for name, data in _opened(Path(source)) if isinstance(source, str | Path) else source:
         number = _NUMBERED.fullmatch(name)
         if number is None:

@@ -127,7 +127,8 @@ class SharedTables:
         name = entry["profiling_name"]
         dtypes = (get("input_dtypes") or get("output_dtypes") or ())[:4]
         inputs, outputs = (_sizes(get(field) or []) for field in ("input_sizes", "output_sizes"))
-        words, sizes = (group, label, name, *dtypes), (*inputs, *outputs)
+        words = (group, label, name, *dtypes)
+        sizes = (*inputs, *outputs)
         plain = {*map(type, words)} == {str} and {type(n) for size in sizes for n in size} <= {int}
         if not plain or any(len(size) > MAX_DIMS for size in sizes):
             raise TypeError
@@ -167,7 +168,8 @@ def _sizes(tensors: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 def dump_of(value: Plain, where: str, known: SharedTables) -> Dump:
     """A rank's dump from plain values. Raises LlamaparError, with the reason, for one unlike torch's."""
-    version, entries = value.get("version"), value.get("entries", [])
+    version = value.get("version")
+    entries = value.get("entries", [])
     if not isinstance(version, str) or version.partition(".")[0] != str(VERSION):
         what = shown(version) if isinstance(version, str | int | float) else "missing"
         raise refused(where, f"its version is {what}, {VERSION}.x is read")

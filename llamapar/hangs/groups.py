@@ -56,7 +56,9 @@ def match_groups(
 
     broken: ranks whose dumps cannot be read. Raises LayoutError for a layout with fewer ranks than dumps.
     """
-    labels, members, callers = dict[str, str](), dict[str, Sequence[int]](), defaultdict[str, set[int]](set)
+    labels = dict[str, str]()
+    members = dict[str, Sequence[int]]()
+    callers = defaultdict[str, set[int]](set)
     for rank, dump in dumps.items():
         members |= dump.members
         # Equal calls are one object in a dump, so each group is looked at once and not thousands of times.

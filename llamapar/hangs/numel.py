@@ -92,7 +92,8 @@ def _of_model(
 
 def _as_many(tokens: int, width: int, cut_by: int, known: Known) -> bool:
     """Whether a rank can have so many tokens; one number a token is no evidence without their number."""
-    length, sequences = known.get("seq_len"), known.get("micro_batch")
+    length = known.get("seq_len")
+    sequences = known.get("micro_batch")
     if length is None:
         return width > 1
     own = length // cut_by * (sequences or 1)

@@ -38,7 +38,9 @@ from llamapar.timing.layer import Conditions
 MOST_OPERATIONS = 2**14
 """Of a schedule that is timed at each move: some 60 ms of a laptop."""
 
-YES, NO, UNSURE = "yes", "no", "unsure"
+YES = "yes"
+NO = "no"
+UNSURE = "unsure"
 
 _TABS = {"LP0": "ranks", "LP1": "heads", "LP2": "sequence", "LP3": "stages", "LP4": "pipeline"}
 _TABS |= {"LP105": "vocab", "LP106": "vocab"}
@@ -88,7 +90,8 @@ def answers(report: Report | None, values: Values) -> tuple[Answer, ...]:
 
 def legal(report: Report) -> Answer:
     """Whether the rules pass the layout, with the first rule that fails."""
-    errors, findings = [f for f in report.arithmetic if f.severity == "error"], report.arithmetic
+    errors = [f for f in report.arithmetic if f.severity == "error"]
+    findings = report.arithmetic
     if errors:
         code = errors[0].code
         tab = _TABS.get(code) or _TABS.get(code[:3], "heads")
@@ -106,7 +109,8 @@ def legal(report: Report) -> Answer:
 def _fits(report: Report) -> tuple[str, str, str, str]:
     """Whether the worst stage fits the GPU. Raises LlamaparError."""
     found = load(report)
-    memory, gpu = found.memory, report.job.gpu
+    memory = found.memory
+    gpu = report.job.gpu
     if gpu is None:
         return f"{found.gib} GiB", "no GPU is chosen", UNSURE, ""
     outcome = found.outcome(gpu)
@@ -148,7 +152,8 @@ def _assumed(job: Job) -> str:
 
 def with_batch(job: Job) -> Job:
     """The same job with its micro-batch, and with the sequences of a step if any fact gives them."""
-    many, batch = job.n_micro_batches, job.micro_batch or 1
+    many = job.n_micro_batches
+    batch = job.micro_batch or 1
     sequences = many * batch * job.layout.dp if many else job.sequences
     return job.replace(micro_batch=batch, global_batch=sequences)
 
@@ -156,7 +161,8 @@ def with_batch(job: Job) -> Job:
 def with_timed_schedule(job: Job) -> Job:
     """The same job with a schedule that can be timed at each move. Raises LayoutError."""
     job = with_batch(job)
-    lay, many = job.layout, micro_batches_of(job)
+    lay = job.layout
+    many = micro_batches_of(job)
     operations = 2 * lay.stages * many
     if operations > MOST_OPERATIONS:
         why = f"{plural(many, 'micro-batch')} through {plural(lay.stages, 'stage')} and back"
@@ -172,7 +178,8 @@ def _shorter_schedule(job: Job, operations: int) -> list[Choice]:
     """Fewer micro-batches, with more sequences each where the batch determines how many there are."""
     if job.micro_batches or not job.global_batch:
         return fewer_micro_batches(MOST_OPERATIONS // 2, job.layout.pp, job.layout.virtual_stages)
-    size, share = job.micro_batch or 1, job.global_batch // job.layout.dp
+    size = job.micro_batch or 1
+    share = job.global_batch // job.layout.dp
     enough = [n for n in divisors(share) if operations * size <= MOST_OPERATIONS * n]
     return [Choice.of(micro_batch=n) for n in enough[:1]]
 
@@ -231,7 +238,8 @@ def sequence_map(report: Report, values: Values) -> SequenceMap | TradeMap:
 
     For Ulysses, the tokens and heads that CP ranks trade.
     """
-    job, lay = report.job, report.job.layout
+    job = report.job
+    lay = report.job.layout
     seq_len = sequence_of(job)
     apart = documents_of(values["documents"], seq_len)
     found = sequence(lay, seq_len, chunking=values["chunking"], documents=apart)  # type: ignore[arg-type]
@@ -244,7 +252,8 @@ def sequence_map(report: Report, values: Values) -> SequenceMap | TradeMap:
 
 def layer_steps(report: Report, values: Values) -> LayerSteps:
     """The inside of a layer, for the group of the controls' rank, up to their step. Raises LlamaparError."""
-    job, judge = report.job, report.judge
+    job = report.job
+    judge = report.judge
     found = inside_of(
         job.model,
         job.layout,
@@ -267,7 +276,8 @@ def _fast(report: Report) -> tuple[str, str, str, str]:
 
 
 def _travels(report: Report, values: Values) -> tuple[str, str, str, str]:
-    job, rank = report.job, values["rank"]
+    job = report.job
+    rank = values["rank"]
     found = traffic_of(job, report.judge, rank if isinstance(rank, int) else 0)
     sent = found.by_axis
     if not sent:
@@ -283,7 +293,8 @@ def _travels(report: Report, values: Values) -> tuple[str, str, str, str]:
 
 def ranks_view(report: Report, values: Values) -> View:
     """The controls' rank among all ranks: the nodes of its groups, and the bytes on them if known."""
-    record, node = ranks(report.job.layout, values["rank"]), report.job.gpus_per_node
+    record = ranks(report.job.layout, values["rank"])
+    node = report.job.gpus_per_node
     try:
         sent = traffic_of(report.job, report.judge, record.rank).by_axis
     except LlamaparError:
@@ -318,7 +329,8 @@ def sentence_of(report: Report, values: Values) -> list[tuple[str, str]]:
             reason += f": {first.why.partition(';')[0]}"
         pieces = _DEGREE.split(f"{reason}.")
         return [(piece, piece[:2] if _DEGREE.fullmatch(piece) else "") for piece in pieces]
-    job, judge = report.job, report.judge
+    job = report.job
+    judge = report.judge
     record = ranks(
         job.layout,
         values["rank"],

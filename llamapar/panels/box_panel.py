@@ -56,7 +56,8 @@ class Board:
         """
         made = []
         for r, row in enumerate(cells):
-            line, taken = [], 0
+            line = []
+            taken = 0
             for c, things in enumerate(row):
                 if c < taken:
                     continue
@@ -184,7 +185,8 @@ class BoxState:
 
     def traits(self, seq: int) -> Values:
         """Everything that the page shows, as its payload number `seq`."""
-        asked, verdict = self.asked, self.verdict
+        asked = self.asked
+        verdict = self.verdict
         told = verdict is not None and verdict.truth is not None
         view = asked.view
         if verdict is not None and verdict.view is not None:

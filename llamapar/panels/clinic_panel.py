@@ -48,7 +48,10 @@ LIMIT = 60_000
 FIELDS = tuple(name for name in names_of(CLINIC) if name != "config")
 _COUNTS = frozenset(FIELDS) - {"model", "framework"}
 OTHER_DEFAULTS["clinic"] = dict.fromkeys(FIELDS)
-TYPED, STATED, IMPLIED, MODEL = "yours", "in the text", "implied", "the model's"
+TYPED = "yours"
+STATED = "in the text"
+IMPLIED = "implied"
+MODEL = "the model's"
 BROUGHT, LIVE = "your files", "in the frame"
 """Where a field's value is from."""
 
@@ -90,10 +93,13 @@ class Visit:
         """
         if "settings" in changes:
             return replace(self, settings=cast("Settings", changes["settings"]))
-        typed, own, text = dict(self.typed), self.own, changes.get("text", self.text)
+        typed = dict(self.typed)
+        own = self.own
+        text = changes.get("text", self.text)
         error = self.error if "text" not in changes else None
         if isinstance(text, BaseException):
-            error, text = text, "".join(traceback.format_exception(text, limit=-12))
+            error = text
+            text = "".join(traceback.format_exception(text, limit=-12))
         if not isinstance(text, str):
             raise LayoutError(f"text={shown(text)}: a text is needed", "", ["lp.explain"], "text")
         for name, value in changes.items():
@@ -133,7 +139,8 @@ class Visit:
     @cached_property
     def _known(self) -> tuple[Values, LlamaparError | None]:
         """Arguments for `explain`, and the first invalid field, which is left out."""
-        known, off = Values(), None
+        known = Values()
+        off = None
         for name, value in {**self.stated, **self.brought, **self.typed}.items():
             try:
                 if name == "framework":
@@ -174,7 +181,9 @@ class Visit:
     @cached_property
     def fields(self) -> dict[str, tuple[object, str]]:
         """Each known field as (value, its source)."""
-        known, best, read = self.explanation.known, self.explanation.best, self._read_model
+        known = self.explanation.known
+        best = self.explanation.best
+        read = self._read_model
         named = known.model if "model" in self.typed and "model" in self._known[0] else None
         layers: tuple[tuple[Mapping[str, object], str], ...] = (
             (best.facts if best else {}, IMPLIED),
@@ -247,7 +256,10 @@ class Visit:
 
     def traits(self, seq: int) -> Values:
         """Everything for the page, as plain values. seq numbers it; buttons refer to this number."""
-        explained, drawn, problem, where = self.explanation, self.picture, self.problem, self.where
+        explained = self.explanation
+        drawn = self.picture
+        problem = self.problem
+        where = self.where
         values = {name: value for name, value in self.synced.items() if name != "text"}
         payload = {
             "seq": seq,
@@ -303,7 +315,8 @@ class Clinic(Page[Visit]):
 
     def open_fix(self, fix: int = 0) -> Explorer:
         """Press a fix's button: opens an Explorer on the repaired layout, the same one each time."""
-        best, judge = self.explanation.best, self.explanation.known.framework
+        best = self.explanation.best
+        judge = self.explanation.known.framework
         offered = [one for one in (best.fixes if best else ()) if isinstance(one, Fix)]
         why = "" if offered else "a layout is mended where model and degrees are known"
         mended = nth("fix", fix, offered, why)
@@ -365,7 +378,8 @@ def _cut(text: str) -> str:
 
 def _parts(explained: Explanation) -> Values:
     """The parts of an explanation, with buttons for fixes, boxes for facts that are missing, and links."""
-    plain, best = explained.as_dict(), explained.best
+    plain = explained.as_dict()
+    best = explained.best
     fixes = [fix for fix in (best.fixes if best else ()) if isinstance(fix, Fix)]
     says = [[FRAMEWORKS[one.framework].title, one.message, one.source.links] for one in explained.speakers]
     return {name: plain[name] for name in _SHOWN} | {

@@ -31,7 +31,8 @@ OWN = "own"
 
 CUSTOM = "custom"
 
-FIRST_MODEL, FIRST_JOB = "llama3.1-405b", "paper-131k-tokens"
+FIRST_MODEL = "llama3.1-405b"
+FIRST_JOB = "paper-131k-tokens"
 _FIRST: dict[str, object] = {
     "preset": FIRST_MODEL,
     "tp": 8,

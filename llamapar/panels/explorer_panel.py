@@ -235,11 +235,13 @@ class Explorer(Undoing[State]):
         if not self._state.outcome.fits:
             offered = [[remedy.text, remedy.effect.text] for remedy in self.remedies]
             self.offered = {"seq": self.payload["seq"], "fixes": offered}
-        plan, now = self._state.outcome.plan, self._runner.now
+        plan = self._state.outcome.plan
+        now = self._runner.now
         if plan and not (now and now.plan == plan):
             (self._runner.start if plan.quick else self._runner.offer)(plan)
         self._send_ahead()
-        question, search = state.outcome.question, self._searcher.now
+        question = state.outcome.question
+        search = self._searcher.now
         if question and not (search and search.question == question):
             self._searcher.start(question)
         elif question and search:
@@ -247,7 +249,8 @@ class Explorer(Undoing[State]):
 
     def _send_ahead(self) -> None:
         """Send the maps one step to each side of the slider that the page holds."""
-        steps, state = self.payload["steps"].get(self._knob, []), self._state
+        steps = self.payload["steps"].get(self._knob, [])
+        state = self._state
         now = state.values.get(self._knob)
         if now in steps and state.values["tab"] in MAP_AXES:
             at = steps.index(now)

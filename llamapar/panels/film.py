@@ -117,7 +117,8 @@ def _tensor(step: TapeStep, tape: Tape) -> Plain:
 
 
 def _of_rank(step: TapeStep, tape: Tape, rank: int, scale: float) -> Plain:
-    t, at = step.values[rank], step.at.get(rank)
+    t = step.values[rank]
+    at = step.at.get(rank)
     rows, columns = rows_and_columns(t.shape)
     steps = (t.double().nan_to_num(0, 0, 0) / (scale or 1) * 127 + 128).round().clamp(0, 255)
     data = bytes(steps.byte().flatten().tolist())
@@ -209,7 +210,8 @@ def _parts(
 ) -> Iterator[Plain]:
     """The rectangles of `here`'s picture that lie in `there`'s, each with its place in both."""
     whole = source.global_shape or ()
-    first, second = _thumbnail(whole, source.at[here]), _thumbnail(whole, target.at[there])
+    first = _thumbnail(whole, source.at[here])
+    second = _thumbnail(whole, target.at[there])
     for rows, at in _common(first["rows"], second["rows"]):
         for columns, at_columns in _common(first["columns"], second["columns"]):
             place = {"rows": rows, "columns": columns, "at": at, "at_columns": at_columns}
@@ -230,9 +232,11 @@ def _common(
     for start, stop in ours:
         past = 0
         for other, end in theirs:
-            first, last = max(start, other), min(stop, end)
+            first = max(start, other)
+            last = min(stop, end)
             if first < last:
-                own, their = before + first - start, past + first - other
+                own = before + first - start
+                their = past + first - other
                 yield [own, own + last - first], [their, their + last - first]
             past += end - other
         before += stop - start
@@ -322,7 +326,8 @@ def _upper(text: str) -> str:
 def _computation(line: Sequence[TapeStep], reads: Sequence[TapeStep], names: str, who: str) -> str:
     if line[0].phase == "backward":
         return f"Backward: {names}, the gradient of `{line[0].name.removesuffix('.grad')}`."
-    operation, runs = line[0].where.removesuffix(":0"), "run" if who.startswith("ranks") else "runs"
+    operation = line[0].where.removesuffix(":0")
+    runs = "run" if who.startswith("ranks") else "runs"
     if line[0].code.startswith(f"{operation}, "):  # of a pipeline; its lines stand inside it
         return f"{_upper(who)} {runs} {line[0].code}."
     read = " and ".join(f"`{step.name}`" for step in reads)

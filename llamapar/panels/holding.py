@@ -32,7 +32,8 @@ def valid_degrees(values: Mapping[str, object]) -> dict[str, int] | None:
 
 def ranks_in_words(values: Values) -> str:
     """The product of the degrees, and the number of GPUs if it differs; empty for invalid degrees."""
-    degrees, gpus = valid_degrees(values), values["gpus"]
+    degrees = valid_degrees(values)
+    gpus = values["gpus"]
     if degrees is None:
         return ""
     world = math.prod(degrees.values())
@@ -55,7 +56,8 @@ def kept_gpus(values: Values, before: int) -> int:
 
     before: those of before, where the degrees are invalid.
     """
-    degrees, gpus = valid_degrees(values), values["gpus"]
+    degrees = valid_degrees(values)
+    gpus = values["gpus"]
     if degrees is None:
         return before
     return gpus if is_count(gpus, "gpus") else math.prod(degrees.values())
@@ -77,8 +79,10 @@ def also_changed(values: Values, changes: Values, kept: int) -> Move:
     them again.
     """
     after = values | changes
-    now, degrees = valid_degrees(values), valid_degrees(after)
-    gpus, giver = after["gpus"], after["gives"]
+    now = valid_degrees(values)
+    degrees = valid_degrees(after)
+    gpus = after["gpus"]
+    giver = after["gives"]
     if now is None or degrees is None or giver not in AXES or not {*AXES, "gpus"} & changes.keys():
         return Move()
     if gpus is not None and not is_count(gpus, "gpus"):

@@ -108,7 +108,8 @@ class Subject:
         return self._rung(values, knob)
 
     def _rung(self, values: Values, knob: str) -> Rung:
-        call, value = self.call(values, knob), values[knob]
+        call = self.call(values, knob)
+        value = values[knob]
         words = rung_name(knob, value), value
         try:
             record = self.make(**call.arguments)
@@ -116,7 +117,8 @@ class Subject:
             why = f": {refused.why}" if refused.why else ""
             return Rung(*words, "refused", refused.what, "", sentence(refused.what + why), call, None)
         gives = self.gives if callable(self.gives) else self.gives[knob]
-        problem, doubt = self.problem(record), self.doubt(record)
+        problem = self.problem(record)
+        doubt = self.doubt(record)
         return Rung(*words, gives(record), problem, doubt, self.says(record), call, record)
 
     def ladder(self, values: Values, knob: str) -> tuple[Rung, ...]:
@@ -124,7 +126,8 @@ class Subject:
 
         Raises LlamaparError if no rung gives a record, or if the function refuses a value between the steps.
         """
-        now, known = values[knob], self.knobs[knob]
+        now = values[knob]
+        known = self.knobs[knob]
         steps = list(known(values) if callable(known) else known)
         between = not any(same_value(step, now) for step in steps)
         if between:

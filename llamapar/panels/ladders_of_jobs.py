@@ -26,7 +26,9 @@ NAMED = 3
 """Terms of a step that a sentence names, the largest."""
 
 _TRAINED = {"model": "llama3-8b", "tp": 1, "cp": 1, "pp": 1, "dp": 1}
-_TP, _PP, _CP = of_model("n_heads", 64), of_model("n_layers", 64), degrees(64)
+_TP = of_model("n_heads", 64)
+_PP = of_model("n_layers", 64)
+_CP = degrees(64)
 
 
 # -- schedule --------------------------------------------------------------------------------------
@@ -54,13 +56,16 @@ def _memory_problem(record: Memory) -> str:
 def _memory_doubt(record: Memory) -> str:
     if record.outcome != UNDECIDED:
         return ""
-    low, high = record.low_bytes / GIB, record.high_bytes / GIB
+    low = record.low_bytes / GIB
+    high = record.high_bytes / GIB
     return f"{low:.1f} to {high:.1f} GiB, and {record.gpu} has {record.hbm_bytes / GIB:.1f} GiB"
 
 
 def _memory_says(record: Memory) -> str:
-    worst, parts = record.worst, by_step(record.worst)
-    states, activations = parts["states"] / GIB, parts["activations"] / GIB
+    worst = record.worst
+    parts = by_step(record.worst)
+    states = parts["states"] / GIB
+    activations = parts["activations"] / GIB
     ends = f" (eight of ten runs {record.low_bytes / GIB:.1f} to {record.high_bytes / GIB:.1f})"
     return (
         f"The fullest rank, in stage {worst.stage}, takes {worst.total_bytes / GIB:.1f} GiB{ends}: "

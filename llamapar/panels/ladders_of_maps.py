@@ -42,7 +42,8 @@ def _vocab_gives(record: VocabMap) -> str:
 def _stages_gives(record: StageMap) -> str:
     if not record.counts:
         return "no split"
-    fewest, most = min(record.counts), max(record.counts)
+    fewest = min(record.counts)
+    most = max(record.counts)
     return f"{fewest}–{most} layers" if fewest < most else plural(most, "layer")
 
 

@@ -35,7 +35,8 @@ def read_line(text: str) -> tuple[ModelConfig | None, Values]:
         words = words[1 if words[1:] and words[1].startswith("--") else 2 :]
     if not any(word.startswith("--") for word in words):
         raise LlamaparError(f"{shown(text)} sets nothing", "", ["--model llama3.1-8b --tp 8"], "line")
-    model, values = None, Values()
+    model = None
+    values = Values()
     while words:
         name, equals, value = words.pop(0).partition("=")
         if not name.startswith("--"):

@@ -40,7 +40,8 @@ def pipeline(report: Report, values: Values) -> Record:
     Raises LayoutError if a schedule is undefined, or has more operations than the tab draws.
     """
     layout = report.job.layout
-    pp, v = layout.pp, layout.virtual_stages
+    pp = layout.pp
+    v = layout.virtual_stages
     many = report.job.n_micro_batches or layout.usual_micro_batches
     if 2 * pp * v * many > MOST_OPERATIONS:
         what = f"{plural(many, 'micro-batch')} over pp·virtual_stages = {pp * v:,} stages"

@@ -137,7 +137,8 @@ class Page(anywidget.AnyWidget, ValueWidget, Generic[State]):
     def _show(self, change: Callable[[State], State]) -> None:
         """Apply a change and show its result; if anything raises, everything stays as it was."""
         with TURN:
-            before, state = self._state, change(self._state)
+            before = self._state
+            state = change(self._state)
             traits = state.traits(self.payload["seq"] + 1)
             self._state = state
             self._remember(before)

@@ -23,7 +23,8 @@ UNITS = {
 
 def dim_names(step: TapeStep, tape: Tape) -> list[str]:
     """The name of each dim of the whole tensor, from its size and position; "" for an unnamed dim."""
-    whole, sizes = step.global_shape or (), tape.sizes
+    whole = step.global_shape or ()
+    sizes = tape.sizes
     names = []
     for dim, n in enumerate(whole):
         if len(whole) == 4 and dim > 1:
@@ -52,7 +53,8 @@ def unit(step: TapeStep, tape: Tape, dim: int) -> str:
 
 def place_words(step: TapeStep, tape: Tape, rank: int) -> str:
     """How a rank holds the tensor: "summand over TP · piece: tokens 0–3, 12–15"."""
-    words, at = [], step.at.get(rank)
+    words = []
+    at = step.at.get(rank)
     for kind, numbers in grouped({n: p.kind for n, p in enumerate(step.places.values()) if p.dim is None}):
         over = "·".join(list(step.places)[n].upper() for n in numbers)
         words.append("numbers of its own" if kind == "own" else f"{kind} over {over}")

@@ -41,7 +41,8 @@ class RecordedState(WatchState):
 
     @property
     def status(self) -> str:
-        steps, ranks = plural(len(self.film["steps"]), "step"), plural(self.tape.world, "rank")
+        steps = plural(len(self.film["steps"]), "step")
+        ranks = plural(self.tape.world, "rank")
         return f"a cell, {self.tape.layout}: {steps}, {ranks}"
 
     @property
@@ -56,7 +57,8 @@ class RecordedState(WatchState):
         if changes.keys() <= {"step", "phase"}:
             view = view_of(self.film["steps"], {}, changes, changes.get("phase", "forward"))
             return replace(self, values={**self.values, **view})
-        what, why = "what ranks did in a cell cannot be changed here", "its numbers were recorded"
+        what = "what ranks did in a cell cannot be changed here"
+        why = "its numbers were recorded"
         raise LlamaparError(what, why, ["another %%ranks cell, and lp.watch(ranks)"])
 
     def lights(self, tensor: int, rank: int, row: int, column: int) -> tuple[float, list[Plain]]:

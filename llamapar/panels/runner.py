@@ -87,7 +87,8 @@ class Runner(Background[Run]):
         from llamapar.execution.run_options import RunOptions
         from llamapar.execution.ticking import Ticking, operations, ranks_ticked
 
-        asked, world = run.plan.arguments(), run.plan.layout.world
+        asked = run.plan.arguments()
+        world = run.plan.layout.world
         turns = world // run.plan.layout.pp  # ranks that the local engine does an operation for
         done, total, shown_at = 0, 0, time.monotonic()
         begun = time.monotonic()
@@ -114,11 +115,13 @@ class Runner(Background[Run]):
             tick()
         try:
             where = f"rank {asked['rank']} alone" if run.plan.engine == "dry" else f"{world} ranks"
-            run, done = replace(run, phase=f"running on {where}"), 0
+            run = replace(run, phase=f"running on {where}")
+            done = 0
             if run.plan.engine == "local" and not run.plan.quick:
                 options = RunOptions(run.plan.layout, **run.plan.options, force=True)
                 task = prepare(run.plan.program, run.plan.model, options)[0]
-                total, done = _expected(lambda: operations(task, tick)), 0
+                total = _expected(lambda: operations(task, tick))
+                done = 0
             begun = time.monotonic()
             result = execute(**asked, cancel=cancelled)
             run = replace(

@@ -211,7 +211,8 @@ class Run:
     @property
     def text(self) -> str:
         """The result as text that is equal on every machine: no device, timings or last digits."""
-        plan, result = self.plan, self.result
+        plan = self.plan
+        result = self.result
         lines = [f"{plan.title} (engine {plan.engine}): {self.state}", *plan.notes]
         lines += [str(self.problem)] if self.problem else []
         if result is None:

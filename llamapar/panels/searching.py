@@ -139,7 +139,8 @@ def search_as_dict(now: Search, marks: list[Mark]) -> Plain:
 def values_of_layout(found: Plan, place: int) -> Values:
     """The control values for a layout of a search."""
     one = found.layouts[place]
-    lay, job = one.layout, one.job
+    lay = one.layout
+    job = one.job
     settings: Values = {
         name: getattr(lay, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages", "zero")
     }

@@ -30,7 +30,9 @@ def steps_of(values: Values, base: ModelConfig, view: View | None = None) -> dic
     for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size"):
         value = values[name]
         dims[name] = value if is_count(value, name) else getattr(base, name)
-    dim, heads, kv_heads = dims["dim"], dims["n_heads"], dims["n_kv_heads"]
+    dim = dims["dim"]
+    heads = dims["n_heads"]
+    kv_heads = dims["n_kv_heads"]
     found: dict[str, list[int]] = {
         "dim": [heads * size for size in SIZES],
         "n_layers": [*LAYERS, base.n_layers],

@@ -121,7 +121,8 @@ class State:
         if "gpu" in changes:
             with suppress(LlamaparError):  # the page is told what is wrong with it
                 changes["gpu"] = hardware(changes["gpu"]).text  # type: ignore[arg-type]
-        values, base = self.values | changes, self.base
+        values = self.values | changes
+        base = self.base
         if "preset" in changes and changes["preset"] != CUSTOM:
             base = preset_of(changes["preset"])
             values |= dims_of(base) | {k: v for k, v in changes.items() if k in DIMS}
@@ -262,9 +263,11 @@ class State:
 
     def job(self) -> Job:
         """Model, layout and facts. Raises ModelError or LayoutError."""
-        model, layout = self.model(), self.layout()
+        model = self.model()
+        layout = self.layout()
         facts = {name: value for name, value in self._read((*FACTS, *STEP)).items() if value is not None}
-        rule, split = self.values["padding"], self.values["layer_split"]
+        rule = self.values["padding"]
+        split = self.values["layer_split"]
         if facts["schedule"] != "flexible":
             facts.pop("nc", None)
         facts["padding"] = None if rule == OWN else padding_rule(rule)
@@ -367,7 +370,9 @@ class State:
 
     def traits(self, seq: int) -> Values:
         """Everything for the page. seq numbers it; remedies and buttons refer to this number."""
-        outcome, report, problem = self.outcome, self.outcome.report, self.outcome.problem
+        outcome = self.outcome
+        report = self.outcome.report
+        problem = self.outcome.problem
         payload = {
             "seq": seq,
             "values": self.values,

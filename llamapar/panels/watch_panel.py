@@ -126,7 +126,8 @@ def initial_watch(
     from llamapar.programs import program as find_program
     from llamapar.programs.cases import BREAK, CASES
 
-    chosen, given = find_program(program), Values(options)
+    chosen = find_program(program)
+    given = Values(options)
     degrees = {name: given[name] for name in DEGREES if name in given}
     laid = Layout.of(layout, **(degrees if layout is not None or degrees else _OPENS))
     values = usual() | {name: getattr(laid, name) for name in LAYOUT}

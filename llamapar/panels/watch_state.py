@@ -158,7 +158,8 @@ class WatchState:
     @property
     def broken(self) -> tuple[str, str]:
         """The fault and the text that made the film."""
-        case, text = self.shown.case, str(self.shown.values["source"])
+        case = self.shown.case
+        text = str(self.shown.values["source"])
         return (case.fault, text or case.text) if case else ("", text)
 
     @property
@@ -235,7 +236,8 @@ class WatchState:
         back = ("program", "model", *LAYOUT, *OPTIONS)
         values = {**values, "source": "", **{name: self.clean[name] for name in back if name not in changes}}
         if values["case"]:
-            case, unsaid = CASES[one_of("case", values["case"], CASES)], usual()
+            case = CASES[one_of("case", values["case"], CASES)]
+            unsaid = usual()
             needs = {name: value for name, value in case.needs.items() if name in OPTIONS}
             if case.group == BREAK:  # on the ranks that are there, where they are enough
                 larger = {n: v for n, v in case.layout.items() if isinstance(v, bool) or values[n] < v}

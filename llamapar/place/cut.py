@@ -59,7 +59,8 @@ class Cut:
 
     @cached_property
     def sequence(self) -> SequenceMap:
-        layout, tokens = self.layout, self.seq_len or self.model.max_seq_len
+        layout = self.layout
+        tokens = self.seq_len or self.model.max_seq_len
         return SequenceMap(tokens, layout.cp, self.chunking, layout.tp if layout.sp else 1)
 
     @cached_property
@@ -119,7 +120,8 @@ class Cut:
 
     def local_shape(self, parameter: Parameter, rank: int = 0) -> tuple[int, ...]:
         """Shape of a parameter's piece on TP rank `rank`, with pad rows and KV copies included."""
-        placement, shape = self.placement(parameter.key), list(parameter.shape)
+        placement = self.placement(parameter.key)
+        shape = list(parameter.shape)
         rows = self.rows(parameter.key, rank)
         if isinstance(placement, Shard) and rows is not None:
             shape[placement.dim] = len(rows)

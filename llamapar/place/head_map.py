@@ -72,7 +72,8 @@ class HeadMap(Judged):
     def _heads(self, rows: range) -> tuple[range, bool]:
         width = self.model.head_dim
         # Rounded outwards: a head of which the rank holds one row counts as one that it holds.
-        first, past = rows.start // width, -(-rows.stop // width)
+        first = rows.start // width
+        past = -(-rows.stop // width)
         if not len(rows):
             return range(0), False
         return range(first, past), rows.start % width == 0 and rows.stop % width == 0
@@ -84,7 +85,8 @@ class HeadMap(Judged):
     @property
     def reason(self) -> str:
         """Why the cut does not work, in one line; empty if it does."""
-        m, tp = self.model, self.tp
+        m = self.model
+        tp = self.tp
         if m.n_heads % tp:
             return f"tp={tp} does not divide n_heads={m.n_heads}"
         if self.replicas == 1 and m.n_kv_heads % tp:
@@ -134,7 +136,8 @@ class HeadMap(Judged):
 
     def require(self, method: CpMethod) -> None:
         """Raises LayoutError if TP cuts through a head, or if CP ranks cannot trade the heads."""
-        m, tp = self.model, self.tp
+        m = self.model
+        tp = self.tp
         if self.reason:
             # The largest degree that divides both the given tp and the KV heads.
             near = [Choice.of(tp=gcd(tp, m.n_kv_heads))]
@@ -204,10 +207,13 @@ class TradeMap(Record):
     def after(self, r: int) -> Traded:
         """What CP rank r attends with: some heads of all tokens of the ranks that trade with it."""
         _, q_heads, kv_heads = self.before(r)
-        among, copies = self.method.heads, self.method.copies(len(kv_heads))
-        group, place = r // among * among, r % among
+        among = self.method.heads
+        copies = self.method.copies(len(kv_heads))
+        group = r // among * among
+        place = r % among
         chunks = [chunk for n in range(group, group + among) for chunk in self.sequence.rank(n).chunks]
-        q, kv = len(q_heads) // among, len(kv_heads) * copies // among
+        q = len(q_heads) // among
+        kv = len(kv_heads) * copies // among
         return Traded(
             in_runs(sorted(chunks, key=lambda chunk: chunk.start)),
             q_heads[place * q : (place + 1) * q],
@@ -225,7 +231,8 @@ class TradeMap(Record):
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []
         for r in cut(self.sequence.cp):
-            held, got = self.before(r), self.after(r)
+            held = self.before(r)
+            got = self.after(r)
             both = [", ".join(map(span, one.chunks)) for one in (held, got)]
             rows.append([r, both[0], span(held.q_heads), both[1], span(got.q_heads), span(got.kv_heads)])
         head = ["cp rank", "positions before", "query heads", "positions after", "query heads", "KV heads"]

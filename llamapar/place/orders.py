@@ -46,7 +46,8 @@ class ScheduleNumbers:
 
     def in_rounds(self, kind: str, stages: Iterable[int]) -> Row:
         """Operations round by round; within a round, stage by stage."""
-        many, held = self.micro_batches, list(stages)
+        many = self.micro_batches
+        held = list(stages)
         row: Row = []
         for first in range(0, many, self.round):
             for stage in held:
@@ -124,7 +125,8 @@ def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int)
     numbers = {"F0": 0, "F1": 0, "0": 0, "1": 0}  # next micro-batch: forwards F0, F1; backwards 0, 1
     waiting: dict[str, deque[tuple[int, int]]] = {"": deque(), "0": deque(), "1": deque()}
     for word in words:
-        kind, chunk = word[0], word[1:]
+        kind = word[0]
+        chunk = word[1:]
         if kind != "W":
             counted = word if kind == "F" else chunk
             one = stages[chunk == "1"], numbers[counted]
@@ -160,7 +162,8 @@ def _dualpipev(plan: ScheduleNumbers, rank: int) -> Row:
 
     A forward and a backward that overlap are two entries side by side.
     """
-    hops, half = plan.hops(rank), rank + 1
+    hops = plan.hops(rank)
+    half = rank + 1
     words = ["F0"] * (2 * hops) + ["F0", "F1"] * half + ["I1", "W", "F1"] * hops
     words += ["F0", "B1", "F1", "B0"] * (plan.micro_batches - 2 * plan.pp + half)
     words += ["B1", "F1", "B0"] * hops

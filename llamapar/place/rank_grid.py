@@ -60,7 +60,8 @@ class RankGrid(Record):
         return divmod(rank // self.block, self.cols)
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        lay, place = self.layout, self.coord
+        lay = self.layout
+        place = self.coord
         title = (
             f"rank {self.rank} of {lay.world} in order {lay.order} (fastest first): "
             f"tp={place.tp} cp={place.cp} pp={place.pp} dp={place.dp}"
@@ -104,7 +105,8 @@ def ranks(
     share = None
     if options["model"] is not None:
         found = find_model(options["model"])
-        global_batch, seq_len = options["global_batch"], options["seq_len"]
+        global_batch = options["global_batch"]
+        seq_len = options["seq_len"]
         # An unknown batch is counted in the parts of DP.
         batch = Split(layout.dp if global_batch is None else global_batch, layout.dp)
         held = heads(found, layout, kv_replication=options["kv_replication"])

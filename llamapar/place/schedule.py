@@ -129,7 +129,8 @@ def _planned(
 def _require_its_own(name: str, order: Order, pp: int, v: int, many: int) -> None:
     """Refuses numbers of stages and micro-batches that the schedule is not made for."""
     needed: dict[str, object] = {}
-    what, why = "", ""
+    what = ""
+    why = ""
     if name == "dualpipev" and many < 2 * pp:
         needed["micro_batches"] = 2 * pp
         what = f"{order.title} with {plural(many, 'micro-batch')} for {2 * pp} stages"
@@ -168,7 +169,9 @@ def _last_round_is_short(name: str, plan: ScheduleNumbers) -> bool:
 
 
 def _short_last_round(order: Order, plan: ScheduleNumbers) -> LayoutError:
-    pp, many, size = plan.pp, plan.micro_batches, plan.round
+    pp = plan.pp
+    many = plan.micro_batches
+    size = plan.round
     # Rounds that divide the micro-batches leave no short one; the two nearest to what was asked for are
     # offered.
     fitting = [n for n in range(pp, many + 1) if many % n == 0]

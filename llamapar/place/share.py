@@ -65,7 +65,8 @@ class Part:
     def text(self) -> str:
         """Its size in words: "1/8 of the heads", "8 of 126 layers", "all tokens", "the whole batch"."""
         # A Fraction compares exactly with 1 and 1/ways, and is printed as "1/8".
-        part, batch = Fraction(sum(map(len, self.pieces)), self.whole), self.axis == "dp"
+        part = Fraction(sum(map(len, self.pieces)), self.whole)
+        batch = self.axis == "dp"
         if part == 1:
             return "the whole batch" if batch else f"all {self.word}s"
         if part * self.ways == 1:
@@ -132,7 +133,8 @@ def share_of(
 
     batch: the batch over DP. word: the unit in which the batch is counted.
     """
-    model, stages = heads.model, [stage.layers for stage in layers.stages]
+    model = heads.model
+    stages = [stage.layers for stage in layers.stages]
     # Head-tail would cut even one rank's sequence in two, which a picture of an uncut axis should not
     # show.
     chunks = tokens.split if tokens.cp > 1 else Split(tokens.seq_len, 1)

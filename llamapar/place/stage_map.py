@@ -41,7 +41,8 @@ class StageMap(Judged):
 
     @cached_property
     def _made(self) -> tuple[list[int], LayoutError | None]:
-        n, stages = self.model.n_layers, self.pp * self.virtual_stages
+        n = self.model.n_layers
+        stages = self.pp * self.virtual_stages
         if not isinstance(self.layer_split, str):
             return _given(self.layer_split, n, stages)
         # Splits that count the embedding and the head as layers have n + 2 to deal out; past that no split
@@ -140,5 +141,6 @@ def stages(
     layer_split: a name of `splits.LAYER_SPLITS` or a framework's name. The default is the paper's: one layer
     fewer on the first and on the last stage. Raises LayoutError for a framework without a known rule.
     """
-    layout, split = Layout.of(layout), split_named(options["layer_split"])
+    layout = Layout.of(layout)
+    split = split_named(options["layer_split"])
     return StageMap(find_model(model), layout.pp, layout.virtual_stages, split)

@@ -78,7 +78,8 @@ class Walk:
         durations: for each stage of the pipeline, by kind. p2p: time from the end of an operation to its use
         on another rank; no rank is busy meanwhile.
         """
-        starts, ends = [0.0], [0.0]
+        starts = [0.0]
+        ends = [0.0]
         for before, other, takes in zip(self.before, self.other, self._takes(durations), strict=True):
             # A rank does one thing at a time, so the operation before is the floor, and the message from
             # another rank can only push it up.
@@ -91,10 +92,12 @@ class Walk:
 
     def ends(self, durations: Sequence[Mapping[str, float]], p2p: float) -> tuple[float, float]:
         """When everything is done: with instant transfers, and with transfers of p2p each, as in `times`."""
-        bare, sent = [0.0], [0.0]
+        bare = [0.0]
+        sent = [0.0]
         for before, other, takes in zip(self.before, self.other, self._takes(durations), strict=True):
             # Written out without max(): this runs for every layout that `plan` ranks.
-            at_once, later = bare[before], sent[before]
+            at_once = bare[before]
+            later = sent[before]
             if other:
                 arrived = bare[other]
                 if arrived > at_once:
@@ -120,13 +123,17 @@ def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -
     # By turn, the rank that took it. Turn 0 is the start, which no rank took.
     ran_by = [-1]
     walked = Walk([], [], [], [[] for _ in rows])
-    befores, others, works, missing = walked.before, walked.other, walked.works, walked.missing
+    befores = walked.before
+    others = walked.other
+    works = walked.works
+    missing = walked.missing
     # Each rank runs until it lacks something and is queued again by whoever makes that, so a row is read
     # once, not scanned at every step.
     ready = list(range(len(rows)))
     while ready:
         rank = ready.pop()
-        row, numbers = rows[rank], walked.rows[rank]
+        row = rows[rank]
+        numbers = walked.rows[rank]
         missing.pop(rank, None)
         before = numbers[-1] if numbers else 0
         # `numbers` has a turn for each operation already run, so its length is where the rank stopped.
@@ -262,7 +269,8 @@ def _refusal(what: str, why: str) -> LayoutError:
 
 def flying(row: Sequence[Operation]) -> list[int]:
     """Chunks in flight on a rank during each operation of its row."""
-    now, counts = 0, list[int]()
+    now = 0
+    counts = list[int]()
     for kind, _, _ in row:
         now += kind == "F"
         # Counted after a forward has begun and before a backward has ended, for both hold the chunk

@@ -46,7 +46,8 @@ def attention(
     v = split_heads(x @ wv.mT, setting.model.head_dim)
     if more:
         q, k, v = with_biases_and_norms(q, k, v, more, setting)
-    q, k = rope(q, positions, setting.model), rope(k, positions, setting.model)
+    q = rope(q, positions, setting.model)
+    k = rope(k, positions, setting.model)
     heads = causal(q, k, v, mesh, setting)  # [batch, seq, n_heads/tp, head_dim]
     partial = heads.flatten(2) @ wo.mT  # [batch, seq, dim], of the rank's own heads
     if "bo" in more:
@@ -71,7 +72,8 @@ def with_biases_and_norms(
 def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """Causal attention of a CP rank's queries to the whole sequence, by `setting.cp_method`."""
     each: kernels.Each = partial(compat.each_rank, mesh)
-    trading, documents = setting.trading, setting.documents
+    trading = setting.trading
+    documents = setting.documents
     if trading.gathers:
         ranks = setting.sequence.ranks
         k, v = whole_sequence(k, mesh, setting), whole_sequence(v, mesh, setting)  # [batch, all of seq, …]
@@ -80,7 +82,8 @@ def causal(q: Tensor, k: Tensor, v: Tensor, mesh: DeviceMesh, setting: Setting) 
         )
     if (copies := trading.copies(k.shape[2])) > 1:
         # More ranks trade than there are KV heads, and each rank needs one to attend with.
-        k, v = k.repeat_interleave(copies, 2), v.repeat_interleave(copies, 2)
+        k = k.repeat_interleave(copies, 2)
+        v = v.repeat_interleave(copies, 2)
     q, k, v = (tokens_to_heads(t, mesh, setting) for t in (q, k, v))  # [batch, more of seq, fewer heads, …]
     heads = kernels.ring_attend(
         q,
@@ -108,14 +111,16 @@ def tokens_to_heads(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
 
     The tokens of the result are in the order of the sequence. The same t where no rank trades.
     """
-    among, chunks = setting.trading.heads, _of_groups(setting)[0]
+    among = setting.trading.heads
+    chunks = _of_groups(setting)[0]
     traded = collectives.all_to_all(t, mesh, "cp", 2, 1, among)
     return in_order(traded, chunks, sorted(chunks, key=_start))
 
 
 def heads_to_tokens(t: Tensor, mesh: DeviceMesh, setting: Setting) -> Tensor:
     """The way back: [batch, seq/ring, heads/ulysses, …] → [batch, seq/cp, heads, …] of the rank's tokens."""
-    among, chunks = setting.trading.heads, _of_groups(setting)[0]
+    among = setting.trading.heads
+    chunks = _of_groups(setting)[0]
     return collectives.all_to_all(in_order(t, sorted(chunks, key=_start), chunks), mesh, "cp", 1, 2, among)
 
 
@@ -130,7 +135,8 @@ def in_order(t: Tensor, now: Sequence[range], wanted: Sequence[range]) -> Tensor
 def _of_groups(setting: Setting) -> list[list[range]]:
     """The chunks of each group of ranks that trade heads, as its ranks hold them, one after another."""
     # Chunks are equally long, and stand in the same order in every group.
-    ranks, among = setting.sequence.ranks, setting.trading.heads
+    ranks = setting.sequence.ranks
+    among = setting.trading.heads
     groups = [ranks[first : first + among] for first in range(0, len(ranks), among)]
     return [[chunk for rank in group for chunk in rank.chunks] for group in groups]
 
@@ -179,7 +185,8 @@ def meta_attention(
     wo: Tensor,
 ) -> Tensor:
     """Attention with head counts as Meta's code has them: models/llama3/model.py:112-116 @a9c89c4."""
-    model, tp = setting.model, setting.layout.tp
+    model = setting.model
+    tp = setting.layout.tp
     # These floor divisions are Meta's. With more ranks than KV heads the second one is 0, and the third
     # raises ZeroDivisionError: the incident that this program shows.
     n_local_heads = model.n_heads // tp
@@ -189,8 +196,10 @@ def meta_attention(
     q = (x @ wq.mT).view(*x.shape[:2], n_local_heads, model.head_dim)
     k = (x @ wk.mT).view(*x.shape[:2], n_local_kv_heads, model.head_dim)
     v = (x @ wv.mT).view(*x.shape[:2], n_local_kv_heads, model.head_dim)
-    q, k = rope(q, positions, model), rope(k, positions, model)
-    k, v = k.repeat_interleave(n_rep, 2), v.repeat_interleave(n_rep, 2)
+    q = rope(q, positions, model)
+    k = rope(k, positions, model)
+    k = k.repeat_interleave(n_rep, 2)
+    v = v.repeat_interleave(n_rep, 2)
     heads = causal(q, k, v, mesh, setting)
     partial = heads.flatten(2) @ wo.mT
     return row_output(partial, mesh, setting)

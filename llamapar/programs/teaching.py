@@ -68,9 +68,11 @@ def teaching_model(model: ModelConfig | None, layout: Layout, layers: int = 0) -
     whole. It takes two KV heads where TP allows it, and has room beside the letters, see `_llama`.
     """
     # The fewest KV heads that are enough for TP. Past eight they stay eight, and a larger TP tears them.
-    kv, group = next(n for n in ((2, 4, 8) if layers else (4, 8)) if layout.tp <= n or n == 8), 2
+    kv = next(n for n in ((2, 4, 8) if layers else (4, 8)) if layout.tp <= n or n == 8)
+    group = 2
     if model is not None:
-        kv, group = min(model.n_kv_heads, 8), min(model.group_size, 2)
+        kv = min(model.n_kv_heads, 8)
+        group = min(model.group_size, 2)
     heads = kv * group
     # The letters take WIDTH columns each. Beside them a whole model's stream says row and micro-batch;
     # the other inputs have a column for each token and one that all tokens share.
@@ -160,7 +162,8 @@ def _attention(setting: Setting) -> dict[str, Tensor]:
     A head's output at a token has to be the row of the letter that the token draws. So its values V solve
     A·V = rows, where A [seq, seq] is the head's attention. wo holds the letters.
     """
-    m, t = setting.model, setting.seq_len
+    m = setting.model
+    t = setting.seq_len
     wq = torch.zeros(m.q_dim, m.dim, dtype=torch.float64)
     wk = torch.zeros(m.kv_dim, m.dim, dtype=torch.float64)
     wv = torch.zeros(m.kv_dim, m.dim, dtype=torch.float64)
@@ -195,7 +198,8 @@ def _mlp(setting: Setting) -> dict[str, Tensor]:
 
     w3 says which row a token draws, w2 holds the letters.
     """
-    m, t = setting.model, setting.seq_len
+    m = setting.model
+    t = setting.seq_len
     w1 = torch.zeros(m.ffn_dim, m.dim, dtype=torch.float64)
     # The column that all tokens share holds 1, so every gate is silu(SILU_IS_ONE) = 1.
     w1[:, t] = SILU_IS_ONE
@@ -216,7 +220,8 @@ def _embedding(setting: Setting) -> dict[str, Tensor]:
 
 def _loss(setting: Setting) -> dict[str, Tensor]:
     """Logits are the word, written across the vocabulary; each token's target is a dot of its row."""
-    m, t = setting.model, setting.seq_len
+    m = setting.model
+    t = setting.seq_len
     logits = 4 * word(setting, m.vocab_size).sum(0)[_row_of(setting)]  # [seq, vocab]
     output = torch.zeros(m.vocab_size, m.dim, dtype=torch.float64)
     output[:, :t] = logits.T
@@ -277,8 +282,10 @@ def _llama(setting: Setting) -> dict[str, Tensor]:
         stream = stream + own.sum(0)
     written = 4 * word(setting, m.vocab_size).sum(0)  # [8, vocab]: logits of a token of each row
     found |= {"norm.weight": torch.ones(m.dim), "output.weight": written.T @ _rows_read(stream, setting)}
-    row, each = _row_of(setting), setting.global_batch // setting.layout.dp
-    tokens, targets = [], []
+    row = _row_of(setting)
+    each = setting.global_batch // setting.layout.dp
+    tokens = []
+    targets = []
     for sequence in range(setting.global_batch):
         # The micro-batch within the dp way, which the four marked columns of the embedding then show.
         number = sequence % each // setting.micro_batch

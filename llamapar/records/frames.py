@@ -143,7 +143,8 @@ def _sliced(tensor: object, index: object) -> Held:
     places: list[Held] = [*index] if type(index) is tuple else [index]
     if not is_exactly(tensor, torch_class("Tensor"), torch_class("Parameter", "torch.nn")):
         return MISSING
-    sizes, shape = tensor_shape(tensor) or (), list[int]()
+    sizes = tensor_shape(tensor) or ()
+    shape = list[int]()
     if len(places) > len(sizes) or not all(map(_is_place, places)):
         return MISSING
     for size, at in zip(sizes, places, strict=False):
@@ -195,7 +196,8 @@ def value_of(node: ast.AST | None, names: Mapping[str, Held]) -> Held:
 
 def _sum(node: ast.BinOp, names: Mapping[str, Held]) -> Held:
     """A sum, product or quotient of two integers; else MISSING."""
-    one, other = value_of(node.left, names), value_of(node.right, names)
+    one = value_of(node.left, names)
+    other = value_of(node.right, names)
     work = _SUMS.get(type(node.op))
     if work is None or not (type(one) is type(other) is int) or not abs(one) < 2**40 > abs(other):
         return MISSING
@@ -272,7 +274,8 @@ def failing_code(error: BaseException) -> FailingCode | None:
     own = [tb for tb in own if linecache.getlines(tb.tb_frame.f_code.co_filename)] or own
     if not own:
         return None
-    code, number = own[-1].tb_frame.f_code, own[-1].tb_lineno
+    code = own[-1].tb_frame.f_code
+    number = own[-1].tb_lineno
     # An instruction takes two bytes, so the byte offset halved is its number.
     where = next(islice(code.co_positions(), own[-1].tb_lasti // 2, None), (None,) * 4)
     source = "".join(linecache.getlines(code.co_filename))
@@ -299,7 +302,8 @@ def _at(source: str, where: tuple[int | None, ...]) -> ast.AST | None:
     for node in ast.walk(tree):
         parents.update((child, node) for child in ast.iter_child_nodes(node))
         if isinstance(node, ast.expr | ast.stmt):
-            starts, ends = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+            starts = (node.lineno, node.col_offset)
+            ends = (node.end_lineno, node.end_col_offset)
             if starts <= (first, begin) and ends >= (last, end):
                 best = node  # A walk goes from the outside in.
     above = parents.get(best) if best is not None else None

@@ -103,16 +103,20 @@ def fold(text: str, width: int | None) -> str:
 
 def _folded(text: str, width: int, indent: int = 0) -> list[str]:
     """The lines of a text, all but the first shorter by `indent`; a word longer than a line is broken."""
-    lines, line, most = list[str](), "", width
+    lines = list[str]()
+    line = ""
+    most = width
     for piece in _BREAKS.split(text):
         if line and len(line) + len(piece.rstrip()) > most:
             lines.append(line.rstrip())
-            line, most = "", width - indent
+            line = ""
+            most = width - indent
         line += piece
         # One word can be longer than the whole line: it is broken at the edge.
         while len(line.rstrip()) > most:
             lines.append(line[:most])
-            line, most = line[most:], width - indent
+            line = line[most:]
+            most = width - indent
     return [*lines, line.rstrip()]
 
 

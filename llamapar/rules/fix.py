@@ -43,7 +43,8 @@ class Effect:
         """
         if self.load is None or not self.load.matters:
             return ""
-        held, gpu = self.load.memory.expected_bytes, self.load.gpu
+        held = self.load.memory.expected_bytes
+        gpu = self.load.gpu
         doubtful = gpu is not None and held > gpu.hbm_bytes
         gib = f"{self.load.gib} GiB, may fit" if doubtful else f"{held / GIB:.2f} GiB"
         if self.serves:

@@ -58,7 +58,8 @@ def named_values(values: dict[str, object]) -> list[str]:
 
 def as_python(job: Job, framework: str | None = None) -> str:
     """A line for a training script: `lp.require`, which raises if the layout is not ok."""
-    model, lines = job.model, [job_title(job), "import llamapar as lp"]
+    model = job.model
+    lines = [job_title(job), "import llamapar as lp"]
     if PRESETS.get(model.name) == model:
         source = ascii(model.name)
     else:
@@ -76,7 +77,8 @@ def as_python(job: Job, framework: str | None = None) -> str:
 
 def as_cli(job: Job, framework: str | None = None, command: str = "check") -> str:
     """The `llamapar check` for the same job, or the `memory` that counts it, quoted for a shell."""
-    model, lines = job.model, [job_title(job)]
+    model = job.model
+    lines = [job_title(job)]
     words = ["llamapar", command, "--model", model.name]
     if PRESETS.get(model.name) != model:
         words[-1] = json.dumps(dict(differing(model, "rope_scaling")))

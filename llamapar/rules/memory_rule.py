@@ -37,7 +37,8 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
     job = as_run(judge, job)
     # `memory` asks for a global batch, a Job may know its micro-batches instead; one follows from the
     # other.
-    many, batch = job.n_micro_batches, job.micro_batch or 1
+    many = job.n_micro_batches
+    batch = job.micro_batch or 1
     settings: Plain = {"gpu": job.gpu or DEFAULT_GPU, **options}
     return memory(
         job.model,
@@ -185,7 +186,8 @@ def nothing_holds(job: Job, judge: Framework | None) -> str:
     """Why no layout of its GPUs holds the job's model, in words; empty if some layout may."""
     if job.gpu is None or job.saves or (judge is not None and not judge.trains):
         return ""
-    gpus, room = job.gpus or job.layout.world, job.gpu.hbm_bytes
+    gpus = job.gpus or job.layout.world
+    room = job.gpu.hbm_bytes
     # One copy of everything, summed over all GPUs: no layout can need less.
     least = least_bytes(layers_numel(job.model), 3, 1, judge)
     if least <= room * gpus:
@@ -250,7 +252,8 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
             "terms": f"weights, gradients and optimizer states of its layers alone are {least}",
             "counted": "the rest cannot be counted for this layout",
         }
-    worst, stages = found.memory.worst, found.memory.stages
+    worst = found.memory.worst
+    stages = found.memory.stages
     terms = sorted(worst.terms, key=lambda term: -term.bytes)[:LARGEST]
     largest = ", ".join(f"{term.name} {term.bytes / GIB:.2f}" for term in terms)
     by_stage = [f"{stages[i].total_bytes / GIB:.2f}" for i in cut(len(stages), SHOWN)]

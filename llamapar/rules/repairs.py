@@ -14,7 +14,9 @@ Changes = Mapping[str, object]
 
 Repairs = Callable[[Job], Iterable[Changes]]
 
-ERROR, WARNING, NOTE = "error", "warning", "note"
+ERROR = "error"
+WARNING = "warning"
+NOTE = "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
 
 
@@ -49,7 +51,8 @@ def products(total: str, factors: Sequence[str], changed: Sequence[str] = ()) ->
 
     def repairs(job: Job) -> Iterator[Changes]:
         values = {name: job.layout.dp if name == "dp" else getattr(job, name) for name in factors}
-        made, wanted = product(*values.values()), getattr(job, total)
+        made = product(*values.values())
+        wanted = getattr(job, total)
         if not (made and wanted):
             return
         for name in changed:
@@ -83,7 +86,8 @@ def tp_fastest(job: Job) -> Iterator[Changes]:
 
 def other_cp_methods(job: Job) -> Iterator[Changes]:
     """Heads traded by as many ranks as can, in a ring of such groups; else a ring alone."""
-    lay, kv = job.layout, max(1, job.model.n_kv_heads // job.layout.tp)
+    lay = job.layout
+    kv = max(1, job.model.n_kv_heads // job.layout.tp)
     heads = math.gcd(lay.cp, kv, max(1, job.model.n_heads // lay.tp))
     yield {"cp_method": f"ulysses:{heads}" if heads > 1 else "ring"}
     yield {"cp_method": "ring"}
@@ -102,14 +106,16 @@ def off_the_unit(job: Job, _: Padding) -> bool:
     """Whether CP and TP each divide the sequence, but not one inside the other."""
     # LP201 and LP202 speak of each cut alone. This is what is left: both divide, the chunks within do
     # not.
-    lay, seq = job.layout, job.seq_len
+    lay = job.layout
+    seq = job.seq_len
     even = bool(seq and lay.cp > 1 and seq % (2 * lay.cp) == 0)
     return even and (job.micro_batch or 1) * (seq or 0) % job.token_unit != 0 and not sequence_sp(job, _)
 
 
 def ends_do_not_fit(job: Job, _: Padding) -> bool:
     """Whether the layers divide, but not when embedding and head count as layers, as was asked for."""
-    layers, stages = job.model.n_layers, job.layout.stages
+    layers = job.model.n_layers
+    stages = job.layout.stages
     counted = job.layer_split == "balanced ends" and job.layout.pp > 1
     return counted and layers % stages == 0 and (layers + 2) % stages != 0
 
@@ -125,5 +131,6 @@ def more_micro_batches(job: Job) -> Iterator[Changes]:
 
 
 def sequence_sp(job: Job, _: Padding) -> bool:
-    lay, seq = job.layout, job.seq_len
+    lay = job.layout
+    seq = job.seq_len
     return bool(seq and lay.sp and seq % lay.cp == 0 and seq // lay.cp % lay.tp)

@@ -55,7 +55,8 @@ class Finding(AsDict):
 
     @cached_property
     def _numbers(self) -> Plain:
-        job, judge = self.job, self.judge
+        job = self.job
+        judge = self.judge
         numbers = judge.job_of(self.code, job).numbers(judge.padding) if judge else job.numbers()
         numbers["reductions"] = habits_of(judge).reductions(job.layout.pp, job.layout.zero)
         return numbers | memory_rule.template_values(job, judge) if self.rule in MEMORY else numbers

@@ -27,7 +27,8 @@ class Exchange(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, forward: Collective, backward: Collective, *args: object) -> Tensor:
         # No tensor is saved: the gradient of a sum, a copy or a join does not depend on the values that
         # went in.
-        ctx.back, ctx.args = backward, args
+        ctx.back = backward
+        ctx.args = args
         return forward(x, *args)
 
     @staticmethod

@@ -116,7 +116,8 @@ def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str, hop: int = 1) -> Tensor:
         return [_where(at, i, n) for i in range(ranks)]
 
     # From the rank before, to the rank after.
-    received, sent = splits(-hop), splits(hop)
+    received = splits(-hop)
+    sent = splits(hop)
     flat = t.contiguous().flatten()
     return _sent(_ops.all_to_all_single.default, flat, mesh, axis, received, sent).view(t.shape)
 

@@ -92,15 +92,18 @@ def _asker() -> tuple[FrameType, str, bool]:
     Slices of tensors compare numbers too, in C++ and rightly, and no operator's frame stands between.
     """
     # Frame 0 is this function and 1 the patch that asks, so 2 is whoever called the patch.
-    frame, is_operator = sys._getframe(2), False
+    frame = sys._getframe(2)
+    is_operator = False
     while frame.f_back is not None and frame.f_globals.get("__name__") in _OPERATORS:
-        frame, is_operator = frame.f_back, True
+        frame = frame.f_back
+        is_operator = True
     return frame, str(frame.f_globals.get("__name__", "")), is_operator
 
 
 def _one_python(frame: FrameType, why: str) -> LlamaparError:
     """The refusal of a frame's line, which it shows: "train.py:12  if rank:"."""
-    file, line = frame.f_code.co_filename, frame.f_lineno
+    file = frame.f_code.co_filename
+    line = frame.f_lineno
     name = "cell" if "ipykernel_" in file else os.path.basename(file)
     what = f"a branch on the rank: {name}:{line}  {linecache.getline(file, line).strip()}"
     reason = f"{why}; the local engine runs one Python for all ranks, so a line goes one way for all of them"
@@ -137,7 +140,8 @@ def _one_number(self: LocalIntNode) -> int:
 
 def _rank_of_each(group: dist.ProcessGroup | None = None) -> int | torch.SymInt:
     """dist.get_rank of the local engine, where torch has 0 for all ranks: a number for each of them."""
-    mode, first = enabled_local_tensor_mode(), _get_rank(group)
+    mode = enabled_local_tensor_mode()
+    first = _get_rank(group)
     if mode is None:
         return first
     frame, module, _ = _asker()

@@ -87,7 +87,9 @@ def adamw(state: ParameterState, gradient: Tensor, training: Training, step: int
 
     Written like torch.optim.AdamW: the step size and the denominator contain the bias corrections.
     """
-    lr, beta1, beta2 = training.lr, training.beta1, training.beta2
+    lr = training.lr
+    beta1 = training.beta1
+    beta2 = training.beta2
     exp_avg = state.exp_avg * beta1 + gradient * (1 - beta1)
     exp_avg_sq = state.exp_avg_sq * beta2 + gradient * gradient * (1 - beta2)
     denominator = exp_avg_sq.sqrt() / math.sqrt(1 - beta2**step) + training.eps

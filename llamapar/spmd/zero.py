@@ -173,7 +173,9 @@ class Gathered(Mapping[str, Tensor]):
     """
 
     def __init__(self, group: ZeroGroup, shards: Mapping[str, Tensor], late: bool = False) -> None:
-        self._group, self._shards, self._late = group, shards, late
+        self._group = group
+        self._shards = shards
+        self._late = late
         self._again = group.setting.reshard_after_forward
         self.told: Callable[[str, Tensor], None] = lambda what, t: None
         """Told of each tensor that is "gathered", and of each that autograd has "kept"."""
@@ -216,7 +218,9 @@ class Gathered(Mapping[str, Tensor]):
         """The same mapping for some of the names."""
         some = Gathered(self._group, {name: self._shards[name] for name in names}, self._late)
         # Shared, not copied: a stage's part of the mapping must know what the whole has gathered.
-        some._kept, some._dropped, some.told = self._kept, self._dropped, self.told
+        some._kept = self._kept
+        some._dropped = self._dropped
+        some.told = self.told
         return some
 
     def forward(self) -> AbstractContextManager[object]:

@@ -138,7 +138,8 @@ class Cost(Record):
         """The cost with some fields of layout, job or conditions changed. Raises LayoutError."""
         # A name that Job and Conditions share, such as `recompute`, is set in the Conditions, by which
         # the step is timed.
-        job, how = self.asked.job, self.asked.how
+        job = self.asked.job
+        how = self.asked.how
         layout = {name: value for name, value in changes.items() if name in Layout.__dataclass_fields__}
         own = {name: value for name, value in changes.items() if name in Conditions.__dataclass_fields__}
         others = {name: value for name, value in changes.items() if name not in layout | own}
@@ -261,7 +262,9 @@ def cost_of(
 ) -> Cost:
     """The cost of a Job under conditions. Raises LayoutError."""
     step = Step.of(job, how, split)
-    m, lay, seq = job.model, job.layout, job.seq_len or job.model.max_seq_len
+    m = job.model
+    lay = job.layout
+    seq = job.seq_len or job.model.max_seq_len
     tokens = step.many * (job.micro_batch or 1) * lay.dp * seq
     each = flops_a_token(m, seq, how.recompute if flops == "recomputed" else "none")
     if flops == "full":

@@ -232,7 +232,8 @@ def nearest(
         yield from ready(least)
         v = job.layout.virtual_stages if degrees.pp > 1 else 1
         copies = math.gcd(degrees.dp, job.layout.dp_replicate)
-        size, zero = job.micro_batch or 1, job.layout.zero
+        size = job.micro_batch or 1
+        zero = job.layout.zero
         plain = Candidate(False, 0.0, *degrees, size, v, zero, mode, job.schedule, "", copies).job(job, mode)
         if not _refused(plain, rule, judge):
             heapq.heappush(waiting, (least, (0, *degrees), degrees, plain, True))

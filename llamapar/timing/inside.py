@@ -30,7 +30,8 @@ from llamapar.records.tables import Record, human
 
 from .layer import Conditions, Pass, block_traffic, layer
 
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD = "forward"
+BACKWARD = "backward"
 BEFORE = {FORWARD: "the layer before", BACKWARD: "the layer after"}
 
 
@@ -259,7 +260,8 @@ def _shapes(
     cut: Cut, seq_len: int, batch: int, tp: int, method: CpMethod
 ) -> dict[str, dict[str, tuple[int, ...]]]:
     """What a row makes → tensor → its shape on a TP rank."""
-    m, lay = cut.model, cut.layout
+    m = cut.model
+    lay = cut.layout
     seq = seq_len // lay.cp
     # Only the residual stream is cut by SP; inside attention and MLP every rank has all tokens of its CP
     # rank.
@@ -270,7 +272,8 @@ def _shapes(
         return dict.fromkeys(("k", "v"), (batch, tokens, kv, m.head_dim))
 
     q = {"q": (batch, seq, heads, m.head_dim)}
-    among, copied = method.heads, kv * method.copies(kv)
+    among = method.heads
+    copied = kv * method.copies(kv)
     traded = {"q": (batch, seq * among, heads // among, m.head_dim)}
     return {
         "residual": {"x": (batch, mine, m.dim)},
@@ -330,7 +333,8 @@ def _seconds(step: LayerStep, steps: Sequence[LayerStep], timed: Pass, numel: Ma
     if step.sent:  # the collectives of an axis in a pass share its seconds by their bytes
         together = sum(other.bytes for other in steps if (other.axis, other.phase) == (step.axis, step.phase))
         return terms[f"exposed {step.axis.upper()}"].value * step.bytes / together
-    by, every = step.row.by, terms["GEMMs"].inputs
+    by = step.row.by
+    every = terms["GEMMs"].inputs
     if by == ("attention",):
         return terms["attention"].value
     norms = sum(row.by == by for row in ROWS)  # of two, each has half

@@ -78,7 +78,8 @@ class Conditions:
         profile, cp_method: None means the framework's own, if it has one. Raises LayoutError for an unknown
         one.
         """
-        name, habits = judge.name if judge else "", habits_of(judge)
+        name = judge.name if judge else ""
+        habits = habits_of(judge)
         own = OPTIONS["profile"].chosen(profile or (name if name in PROFILES else "none"))
         return cls(
             gpu,
@@ -321,9 +322,11 @@ def _moved(found: Pass, inputs: dict[str, float], how: Conditions) -> None:
     once = f"({moved}) / memory"
     twice = f"((more + moved_again) * {moved} + {SUMS}) / memory"
     if how.precision == "float8":  # gradients of outputs are cast too, and inputs once more for weights
-        once, twice = f"{once} + {CASTS} / memory", f"{twice} + (2 + moved_again) * {CASTS} / memory"
+        once = f"{once} + {CASTS} / memory"
+        twice = f"{twice} + (2 + moved_again) * {CASTS} / memory"
     if inputs["merges"]:
-        once, twice = f"{once} + {MERGES[0]} / memory", f"{twice} + {MERGES[1]} / memory"
+        once = f"{once} + {MERGES[0]} / memory"
+        twice = f"{twice} + {MERGES[1]} / memory"
     source = "bytes through memory, each tensor read and written once a kernel"
     found.forward["elementwise"] = Term("elementwise", once, named, source)
     found.backward["elementwise"] = Term("elementwise", twice, named, source)

@@ -136,7 +136,8 @@ class Plan(AsDict, Record):
 
         Arguments that are not given are taken from the fastest layout.
         """
-        best, judge = self.best, self.asked.judge
+        best = self.best
+        judge = self.asked.judge
         size = best.job.micro_batch if micro_batch is None else micro_batch
         job = self.asked.job.replace(
             layout=Layout.of(layout),
@@ -168,7 +169,8 @@ class Plan(AsDict, Record):
         """How many of the shown layouts may not fit or are tight, in words; empty if none."""
         open_ones = [one for one in self.layouts if one.outcome == UNDECIDED]
         facts = " or ".join(dict.fromkeys(fact for one in open_ones for fact in one.held.open_facts))
-        tight, many = sum(one.outcome == TIGHT for one in self.layouts), len(self.layouts)
+        tight = sum(one.outcome == TIGHT for one in self.layouts)
+        many = len(self.layouts)
         until = f" until {facts} is known" if facts else ""
         told = f"; {len(open_ones)} of {many} may not fit{until}" if open_ones else ""
         kept = (
@@ -182,7 +184,8 @@ class Plan(AsDict, Record):
         splits = any(one.job.layer_split for one in self.layouts)
         copies = any(one.layout.dp_replicate > 1 for one in self.layouts)
         for one in self.layouts:
-            lay, job = one.layout, one.job
+            lay = one.layout
+            job = one.job
             rows.append(
                 [
                     one.place,

@@ -206,7 +206,8 @@ def degrees_of(job: Job, gpus: int, judge: Framework | None = None) -> Iterator[
     """Degrees of TP, CP, PP and DP with the product `gpus` that divide heads, sequence and batch."""
     seq, batch, layout = job.seq_len, job.sequences, job.layout
     ways = divisors(gpus)
-    heads, kv = job.model.n_heads, job.model.n_kv_heads
+    heads = job.model.n_heads
+    kv = job.model.n_kv_heads
     # TP beyond the KV heads is tried only if they may be copied, each as often as the others.
     copies = as_run(judge, job.replace(layout=Layout(tp=2 * kv))).kv_replication
     whole = [tp for tp in ways if kv % tp == 0 or (copies and heads % tp == tp % kv == 0)]
@@ -326,7 +327,8 @@ def unsearched(
     job: Job, asked: Job, how: Conditions, schedules: tuple[str, ...], judge: Framework | None
 ) -> str:
     """Why the search does not try a job that passes, in words; empty if it does."""
-    lay, own = job.layout, asked.layout
+    lay = job.layout
+    own = asked.layout
     title = judge.title if judge else ""
     if judge and lay.zero not in judge.zero and lay.dp_shard * lay.cp > 1:
         return f"{title} has no ZeRO {lay.zero}, but {', '.join(map(str, judge.zero))}"

@@ -139,7 +139,8 @@ class Sharing:
     def of(cls, how: Conditions, layout: Layout) -> Sharing:
         """The Sharing of a layout under conditions."""
         shards, copies = sharing(how, layout)
-        zero, habits = layout.zero, how.habits
+        zero = layout.zero
+        habits = how.habits
         # Float8 weights are one byte each.
         gathered = 1 if how.low_gather and zero == 3 else ITEM
         # Copies of the shards all-reduce them: twice the ring, but only a shard each.
@@ -149,11 +150,17 @@ class Sharing:
         once = habits.reduces_once(layout.pp)
         # ZeRO 2 that reduces once a step communicates like ZeRO 1.
         like = 1 if once and zero == 2 else zero
-        exposed, slowed, tensors = EXPOSED_DP[like], SLOWED_DP[like], 0
+        exposed = EXPOSED_DP[like]
+        slowed = SLOWED_DP[like]
+        tensors = 0
         if habits.reduces_after and zero == 1:
-            exposed, slowed, tensors = EXPOSED_AFTER, "", habits.reduces_after
+            exposed = EXPOSED_AFTER
+            slowed = ""
+            tensors = habits.reduces_after
         if habits.gathers_alone and zero == 3:
-            exposed, slowed, tensors = EXPOSED_ALONE, "", habits.gathers_alone
+            exposed = EXPOSED_ALONE
+            slowed = ""
+            tensors = habits.gathers_alone
         if shards.size * copies.size == 1:
             exposed = slowed = ""
         named = {
@@ -167,7 +174,8 @@ class Sharing:
             # What is recomputed is gathered once more.
             "gathers": 3 if how.recompute == "full" else 2,
         }
-        own, memory = shards.size if zero else 1, how.gpu.hbm_rate * STREAM
+        own = shards.size if zero else 1
+        memory = how.gpu.hbm_rate * STREAM
         sent = along * grad + between, along * gathered
         return cls(own, *sent, memory, exposed, slowed, named, once)
 
@@ -210,7 +218,8 @@ Both use the same memory and cores. It is an average over models trained on A100
 beside their compute.
 """
 
-_WEIGHTS, _LAST = "(gather + layers * latency)", "(gather + scatter + 2 * layers * latency)"
+_WEIGHTS = "(gather + layers * latency)"
+_LAST = "(gather + scatter + 2 * layers * latency)"
 EXPOSED_DP = {
     # twice the ring, beside the last micro-batch's backward
     0: "max((scatter + gather) / layers, scatter + gather - backward) + latency",
@@ -267,7 +276,9 @@ class Step:
     @classmethod
     def of(cls, job: Job, how: Conditions, split: str | Sequence[int]) -> Step:
         """The step of a Job, with the timeline of its schedule. Raises LayoutError."""
-        model, lay, batch = job.model, job.layout, job.micro_batch or 1
+        model = job.model
+        lay = job.layout
+        batch = job.micro_batch or 1
         seq = job.seq_len or model.max_seq_len
         many = micro_batches_of(job)
         sizes = Sizes(

@@ -86,11 +86,13 @@ class Attempts:
     """
 
     def __init__(self, program: Program, error: BaseException, seconds: float) -> None:
-        self.program, self.error = program, error
+        self.program = program
+        self.error = error
         self.shapes_only = without_numbers()
         if self.shapes_only:
             on_fakes(partial(torch.empty, 1))  # Children inherit what this imports.
-        self.begun, self.seconds = time.monotonic(), seconds
+        self.begun = time.monotonic()
+        self.seconds = seconds
         self.tried = 0
         self.answers: list[Repair] = []
         self.one_process: str | None = None
@@ -196,7 +198,8 @@ class Attempts:
         elif verdict.state != OPEN:
             self.one_process = ""
             if not answer.is_slip:
-                answer.state, answer.why = verdict.state, verdict.why
+                answer.state = verdict.state
+                answer.why = verdict.why
 
     def _prove_slips(self) -> None:
         """Learn from a slip whether one process fails as well; it is no proof of the slip."""

@@ -108,8 +108,12 @@ class Candidates:
         degrees: list[Degree],
         far: float = 0.0,
     ) -> None:
-        self.program, self.file, self.site = program, file, site
-        self.names, self.degrees, self.far = names, degrees, far
+        self.program = program
+        self.file = file
+        self.site = site
+        self.names = names
+        self.degrees = degrees
+        self.far = far
         self.edits: list[Edit] = []
         self.groups: dict[str, list[ast.expr]] = {}
         for node in ast.walk(site):
@@ -169,7 +173,8 @@ class Candidates:
         word, rank = own_rank(degree.axis if degree else "", self.names)
         if degree and degree.root not in self.names:
             cost += _UNSEEN
-        run, new = run or new, new.replace("_rank_", word)
+        run = run or new
+        new = new.replace("_rank_", word)
         places = [nodes]
         if len(nodes) > 1 and kind in (SIZE, SLIP):
             places += [[node] for node in nodes]
@@ -209,9 +214,11 @@ class Candidates:
             if not n and not meant:  # Not even whether it is a size is known.
                 continue
             if _HEAD_DIM.search(name):
-                cost, meant = cost + 2 * AGAINST_MEANING, False
+                cost = cost + 2 * AGAINST_MEANING
+                meant = False
             cost += COST[SIZE] if name else COST[SIZE] + 2
-            new, run = f"{text} // {degree.text}", f"{text} // _deg_"
+            new = f"{text} // {degree.text}"
+            run = f"{text} // _deg_"
             sizes = f"{text} = {n}" if n and name else text
             part = n // degree.n or "its part"
             note = f"{sizes} is all of them, and this rank has {part} ({_is(degree)})"
@@ -252,9 +259,11 @@ class Candidates:
             return
         if named_degree(node):
             return
-        prefix, pool = "", self.names
+        prefix = ""
+        pool = self.names
         if isinstance(node, ast.Attribute):
-            prefix, pool = f"{ast.unparse(node.value)}.", stored(value_of(node.value, self.names))
+            prefix = f"{ast.unparse(node.value)}."
+            pool = stored(value_of(node.value, self.names))
         elif not isinstance(node, ast.Name):
             return
         others = [

@@ -31,14 +31,17 @@ from torch.utils.data import dataloader
 
 from llamapar.records.frames import Held, is_library
 
-_PR_SET_NO_NEW_PRIVS, _CREATE_RULESET, _RESTRICT_SELF = 38, 444, 446
+_PR_SET_NO_NEW_PRIVS = 38
+_CREATE_RULESET = 444
+_RESTRICT_SELF = 446
 _FILES = 0x1FF2
 """Landlock's rights to write, remove and make, without those to read."""
 
 _REFER, _TRUNCATE = 1 << 13, 1 << 14  # From versions 2 and 3 on.
 _TCP = 0b11  # From version 4 on: bind, connect.
 _SCOPES = 0b11  # From version 6 on: abstract sockets, signals to processes outside.
-_PROT_READ_WRITE, _MAP_PRIVATE_FIXED_ANONYMOUS = 3, 0x32
+_PROT_READ_WRITE = 3
+_MAP_PRIVATE_FIXED_ANONYMOUS = 0x32
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 _ENDS = frozenset(

@@ -30,7 +30,8 @@ class Editor(ast.NodeTransformer):
 
     def __init__(self, edits: Iterable[Edit], rank: int | None = None, degree: Degree | None = None) -> None:
         self.at = {span: edit for edit in edits for span in edit.spans}
-        self.rank, self.degree = rank, degree
+        self.rank = rank
+        self.degree = degree
 
     def visit(self, node: ast.AST) -> Held:
         """The node, or what an edit puts in its place."""

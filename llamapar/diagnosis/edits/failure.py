@@ -64,7 +64,8 @@ class Failure:
         while error.__cause__ is not None and program.frames(error.__cause__):
             error = error.__cause__
         program.read_files(error)
-        self.program, self.error = program, error
+        self.program = program
+        self.error = error
         self.stack = program.frames(error)
         self.frame, self.span = self.stack[0]
         self.file = self.frame.f_code.co_filename
@@ -191,7 +192,8 @@ class Failure:
         # In a process group a tensor may be a rank's, whatever made it.
         whole = not any(map(_cuts, blocks)) and group_size() == 1
         wanted = names_in(*blocks)
-        names, open_names = set(wanted), set(wanted)
+        names = set(wanted)
+        open_names = set(wanted)
         for file in reversed(program.cells):
             for statement in reversed(list(ast.walk(program.tree(file)))):
                 for target, value in assignments(statement):

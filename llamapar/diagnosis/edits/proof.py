@@ -63,7 +63,9 @@ class Draws(TorchFunctionMode):
 
     def __init__(self, whole: list[torch.Tensor] | None, rank: int, ranks: int) -> None:
         super().__init__()
-        self.whole, self.rank, self.ranks = whole, rank, ranks
+        self.whole = whole
+        self.rank = rank
+        self.ranks = ranks
         self.drawn: list[torch.Tensor] = []
 
     def __torch_function__(self, func: Held, types: object, args: Held = (), kwargs: Held = None) -> Held:
@@ -84,7 +86,9 @@ class _SetDegrees(ast.NodeTransformer):
     """A degree that the code itself sets, tp = 4 or Config(tp=4), set to n. count: how often it does."""
 
     def __init__(self, degree: Degree, n: int) -> None:
-        self.degree, self.n, self.count = degree, n, 0
+        self.degree = degree
+        self.n = n
+        self.count = 0
 
     def _constant(self, name: object, value: ast.AST | None) -> None:
         if not isinstance(value, ast.Constant) or name not in AXIS:
@@ -148,7 +152,8 @@ class ProofRuns:
         def put(name: str, value: Held) -> Held:
             return n if _is_degree(name, value, self.degree) else value
 
-        degree, names = self.degree._replace(n=n), program.names
+        degree = self.degree._replace(n=n)
+        names = program.names
         swap_code(program, edits, rank, degree)
         names.clear()
         names.update(program.before)

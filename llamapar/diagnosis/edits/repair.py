@@ -112,7 +112,10 @@ class _Words:
     """An explanation of a search that has ended."""
 
     def __init__(self, program: Program, search: Attempts, found: Explanation) -> None:
-        self.program, self.search, self.found, self.facts = program, search, found, search.facts
+        self.program = program
+        self.search = search
+        self.found = found
+        self.facts = search.facts
         usable = [answer for answer in search.answers if answer.state != DIFFERS]
         self.answers = [answer for answer in usable if answer.edits[0].kind != GATHER]
         self.gathers = [answer for answer in usable if answer.edits[0].kind == GATHER]
@@ -278,7 +281,8 @@ def with_edits(source: str, edits: Iterable[Edit]) -> str:
             continue  # An expression over several lines is shown as it is.
         line = lines[first - 1]
         new = f"{edit.new} if {edit.only} else {edit.old}" if edit.only else edit.new
-        plain, safe = ([*lines], [*lines])
+        plain = [*lines]
+        safe = [*lines]
         plain[first - 1] = line[:begin] + new.encode() + line[end:]
         safe[first - 1] = line[:begin] + f"({new})".encode() + line[end:]
         lines = plain if _same(plain, safe) else safe

@@ -47,7 +47,9 @@ class Carrier:
     """Sends and receives of one rank. Receives begin in the order in which their sender sends."""
 
     def __init__(self, lanes: Lanes, setting: Setting, context: Context) -> None:
-        self.lanes, self.setting, self.context = lanes, setting, context
+        self.lanes = lanes
+        self.setting = setting
+        self.context = context
         self.coord = compat.coord_of(lanes.later, context.rank)
         self.ahead = {
             pp_rank: deque(m for m in posts(setting, pp_rank) if m.to == self.coord["pp"])
@@ -79,7 +81,8 @@ class Carrier:
             self._wait(work, f"sending the {message.name} to rank {self._place(message.to)}", message.to)
 
     def _begin(self, message: Message) -> None:
-        shape, dtype = shape_of(self.setting, message, self.coord), dtype_of(self.setting, message)
+        shape = shape_of(self.setting, message, self.coord)
+        dtype = dtype_of(self.setting, message)
         empty = torch.empty(shape, dtype=dtype, device=self.context.device)
         content = self._carried(empty)
         work = dist.irecv(content, group=self.lanes.group(message), group_src=message.source)
@@ -106,7 +109,8 @@ def run_stages(
     lanes: Lanes, task: Task, recorder: Recorder, cut: Cut, context: Context
 ) -> tuple[Results, Work]:
     """Run this rank's row of the pipeline."""
-    mesh, setting = lanes.later, task.setting
+    mesh = lanes.later
+    setting = task.setting
     with breaking.injected(task.fault), groups_kept():
         # All ranks call this, even those without layers, because it is collective.
         gradients.kv_copy_mesh(mesh, setting)

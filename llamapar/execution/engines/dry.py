@@ -47,8 +47,10 @@ from llamapar.spmd.zero import Gathered, group_axes, leaves_of
 
 from . import local
 
-MESSAGES, ENDS = "messages", "stage's input and output"
-SUMS, UPDATE = "sums of gradients over ranks", "norm, clipping and AdamW"
+MESSAGES = "messages"
+ENDS = "stage's input and output"
+SUMS = "sums of gradients over ranks"
+UPDATE = "norm, clipping and AdamW"
 
 Pattern = tuple[int, str, bool]
 """A stage, a micro-batch's operations on it in order, and whether it is the first in the sums."""
@@ -121,7 +123,8 @@ class DryRank(PipelineRank):
         return None if sent is None else torch.empty(sent, dtype=self.setting.torch_dtype, device="meta")
 
     def _run(self, name: str, action: Action, arrived: Tensor | None) -> _OperationResult:
-        since, ledger = self.recorder.length, self.ledger
+        since = self.recorder.length
+        ledger = self.ledger
         with ledger.span(name):
             if arrived is not None:
                 arrived = torch.empty_like(arrived)
@@ -161,14 +164,16 @@ class DryRank(PipelineRank):
 
     def alone(self) -> Results:
         """Run the whole row; every message is answered with a tensor of its shape."""
-        turns, content = self.turns(), None
+        turns = self.turns()
+        content = None
         coord = self.setting.layout.coord_of(self.recorder.ranks[0])._asdict()
         try:
             while True:
                 said = turns.send(content)
                 content = None
                 if not isinstance(said, Post):
-                    shape, dtype = shape_of(self.setting, said, coord), dtype_of(self.setting, said)
+                    shape = shape_of(self.setting, said, coord)
+                    dtype = dtype_of(self.setting, said)
                     content = torch.empty(shape, dtype=dtype, device="meta")
         except StopIteration as end:
             results: Results = end.value
@@ -205,7 +210,8 @@ def run(
             except Cancelled:
                 raise
             except Exception as raised:
-                error, text = raised, traceback.format_exc()
+                error = raised
+                text = traceback.format_exc()
     trace = recorder.traces[rank]
     report = RankReport(rank=rank, trace=trace, error=error, traceback=text, **vars(made))
     title = f"{task.program.name}, {task.setting.layout}: memory of rank {rank} over its operations"
@@ -216,7 +222,8 @@ def _count(ledger: Ledger, given: Mapping[str, Tensor]) -> None:
     """Set the holders of a rank's tensors and of their future gradients; under ZeRO 3 the rank has shards."""
     own = given
     if isinstance(given, Gathered):
-        given.told, own = ledger.told, given.shards
+        given.told = ledger.told
+        own = given.shards
     for name, t in own.items():
         holder = MESSAGES if t.requires_grad else "inputs"
         ledger.take(t, "parameters" if kind(name) in PARAMETERS else holder)
@@ -229,7 +236,8 @@ def _worked(
     mesh: DeviceMesh, task: Task, recorder: Recorder, given: dict[str, Tensor], cut: Cut, every: bool
 ) -> Results:
     """Run the rank's row of the pipeline, or a program without one: forward, backward, sums of gradients."""
-    setting, ledger = task.setting, recorder.ledger
+    setting = task.setting
+    ledger = recorder.ledger
     assert ledger is not None
     if setting.schedule is not None:
         pp_rank = setting.layout.coord_of(recorder.ranks[0]).pp

@@ -50,7 +50,9 @@ class LocalRanks:
         global _open
         _require_no_other("it would end the ranks that it runs on")
         close_ranks()
-        self.layout, self.part, self.device = layout, part, device
+        self.layout = layout
+        self.part = part
+        self.device = device
         self._stack = ExitStack()
         self._stack.enter_context(compat.fake_world(layout.world))
         self.mesh = compat.make_mesh(layout, "cpu")
@@ -104,7 +106,8 @@ def recorders(
     setting: Setting, tick: Callable[[], None] | None = None, made: type[Recorder] = Recorder
 ) -> list[Recorder]:
     """One recorder for the ranks of each PP rank, with their global ranks."""
-    layout, one = setting.layout, setting.of_one_stage
+    layout = setting.layout
+    one = setting.of_one_stage
     found = []
     for pp_rank in range(layout.pp):
         coords = [one.coord_of(r)._replace(pp=pp_rank) for r in range(one.world)]
@@ -127,7 +130,8 @@ def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None)
 
     The stages of a pipeline take turns on the ranks of one stage. Raises RankFailure if none can continue.
     """
-    layout, written = task.setting.layout, recorders(task.setting, tick)
+    layout = task.setting.layout
+    written = recorders(task.setting, tick)
 
     def cut(name: str, make: Callable[[], Tensor]) -> Tensor:
         if tick is not None:

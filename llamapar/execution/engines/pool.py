@@ -141,7 +141,8 @@ class Pool:
         if bad:
             first = min(bad, key=lambda answer: answer.at)
             ranks = {answer.rank: f"raised {answer.error!r}" for answer in bad}
-            what, choose = f"rank {first.rank} could not start", []
+            what = f"rank {first.rank} could not start"
+            choose = []
             if "busy or unavailable" in str(first.error):
                 choose = ["nvidia-smi -c DEFAULT, if its GPU is in EXCLUSIVE_PROCESS mode and taken"]
             raise RankFailure(what, str(first.error), choose, ranks, first.rank) from first.error
@@ -197,7 +198,8 @@ class Pool:
                 first = next(iter(scene.ended))
                 raise scene.death(self._last_words(first), self._written_places().get(first, ""))
             if server.failed:
-                what, choose = "the process that starts the ranks ended", ["run again: a new one is started"]
+                what = "the process that starts the ranks ended"
+                choose = ["run again: a new one is started"]
                 raise RankFailure(what, server.failed, choose, scene.states())
             try:
                 if cancel is not None and cancel():
@@ -205,7 +207,8 @@ class Pool:
             except Cancelled as given_up:
                 raise scene.cancelled(given_up) from None
             if told is not None and quiet > QUIET and not failed:
-                places, states = self._places(), scene.states()
+                places = self._places()
+                states = scene.states()
                 told({r: f"{states[r]} at {places[r]}" if places.get(r) else states[r] for r in world})
                 told = None
             left = len(world) - len(replies)
@@ -346,7 +349,9 @@ def _forget() -> None:
     if _server is not None:
         _server.control.close()
         _server.process.returncode = 0  # not a child of this process
-    _server, _warm, _busy = None, None, threading.RLock()
+    _server = None
+    _warm = None
+    _busy = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # where processes fork

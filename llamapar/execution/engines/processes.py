@@ -49,7 +49,8 @@ def forget_meshes() -> None:
 
 def run_here(context: Context, task: Task) -> RankReport:
     """Run the task on this rank."""
-    setting, device = task.setting, context.device.type
+    setting = task.setting
+    device = context.device.type
     mesh = mesh_of(setting.layout, device)
     own = cut_at(setting, compat.coord_of(mesh, context.rank), str(context.device))
     recorder = Recorder(context.rank, note=context.note)
@@ -63,7 +64,8 @@ def run_here(context: Context, task: Task) -> RankReport:
     elif setting.schedule is not None:
         ((made, work),) = run_pipeline(mesh, task, [recorder], cut)
     else:
-        made, work = run_rank(mesh, task, recorder, cut), NO_PIPELINE
+        made = run_rank(mesh, task, recorder, cut)
+        work = NO_PIPELINE
     return RankReport.of(context.rank, made, recorder.traces[context.rank], work)
 
 

@@ -104,7 +104,8 @@ class Slots:
         self.world = world
 
     def write(self, rank: int, text: str, ranks: Iterable[int] | None = None, call: int = 0) -> None:
-        at, data = rank * self.SIZE, text.encode()[: self.MOVES - self.HEAD.size]
+        at = rank * self.SIZE
+        data = text.encode()[: self.MOVES - self.HEAD.size]
         count: int = WORD.unpack_from(self.memory, at)[0]
         mask = sum(1 << r for r in (range(self.world) if ranks is None else set(ranks)))
         WORD.pack_into(self.memory, at, count + 1)  # An odd count means that the note is being written.
@@ -139,9 +140,11 @@ class Quiet:
     def look(self, progress: object) -> float:
         """The seconds, given the current `progress`."""
         now = time.monotonic()
-        passed, self._looked = now - self._looked, now
+        passed = now - self._looked
+        self._looked = now
         if progress != self._seen:
-            self._seen, self.seconds = progress, 0.0
+            self._seen = progress
+            self.seconds = 0.0
         elif passed < STOPPED:
             self.seconds += passed
         return self.seconds
@@ -202,7 +205,8 @@ class Heard:
     """A stream that calls `told` for each write."""
 
     def __init__(self, stream: TextIO, told: Callable[[], None]):
-        self._stream, self._told = stream, told
+        self._stream = stream
+        self._told = told
 
     def write(self, text: str) -> int:
         self._told()
@@ -271,7 +275,12 @@ def replied(context: Context, function: Callable[[], object], capture: bool = Tr
 
     Its prints count as progress. capture: put the printed text into the reply, stderr as a file.
     """
-    ok, data, error, trace, printed, stderr = True, None, "", "", io.StringIO(), ""
+    ok = True
+    data = None
+    error = ""
+    trace = ""
+    printed = io.StringIO()
+    stderr = ""
     if capture:
         os.ftruncate(2, 0)
     try:
@@ -281,14 +290,16 @@ def replied(context: Context, function: Callable[[], object], capture: bool = Tr
         from llamapar.diagnosis.live_facts import keep_facts
 
         keep_facts(problem)
-        ok, error = False, "".join(traceback.format_exception_only(problem)).strip()
+        ok = False
+        error = "".join(traceback.format_exception_only(problem)).strip()
         frames = problem.__traceback__
         for _ in range(2):  # Our own writes are no sign of progress.
             frames = frames.tb_next if frames else None
         trace = "".join(traceback.format_exception(type(problem), problem, frames))
         with contextlib.suppress(Exception):
             pickle.loads(data := dumps(problem))
-    at, where = time.monotonic(), context._slots.read(context.rank).text
+    at = time.monotonic()
+    where = context._slots.read(context.rank).text
     if capture:
         sys.stderr.flush()
         stderr = os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")

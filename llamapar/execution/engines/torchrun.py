@@ -83,7 +83,8 @@ def run(
     `timeout` seconds no rank entered or left a collective, printed, or ended. Raises LlamaparError if
     torchrun did not start the ranks of the layout.
     """
-    world, started = task.setting.layout.world, launched()
+    world = task.setting.layout.world
+    started = launched()
     if started is None:
         raise LlamaparError(
             "engine='torchrun', but torchrun did not start this process",
@@ -161,7 +162,8 @@ class Meeting:
         patience = datetime.timedelta(seconds=START)
         self.base, _, _ = next(rendezvous("env://", timeout=patience))
         # A connection of its own: a process group that waits in the store keeps the other one busy.
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        host = os.environ["MASTER_ADDR"]
+        port = int(os.environ["MASTER_PORT"])
         own = TCPStore(host, port, is_master=False, timeout=patience)
         self.store = PrefixStore(f"llamapar/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", own)
         self.runs = 0
@@ -203,7 +205,8 @@ class Meeting:
         now = time.monotonic()
         if now - self._looked < PULSE:
             return self._lost
-        self._looked, self._lost = now, []
+        self._looked = now
+        self._lost = []
         for rank in [0] if self.rank else range(self.world):
             count = self.store.add(f"alive/{rank}", 0)
             seen, since = self._counts.get(rank, (-1, now))
@@ -226,7 +229,8 @@ class _Progress:
 
     def quiet(self, own: object) -> float:
         """The seconds, given this rank's own current progress."""
-        moved, self._own = own != self._own, own
+        moved = own != self._own
+        self._own = own
         if moved or time.monotonic() - self._looked >= self._every:
             self._looked = time.monotonic()
             self._still.look(self._store.add("progress", int(moved)))
@@ -237,7 +241,9 @@ class _Run:
     """One run, with the messages between its ranks."""
 
     def __init__(self, meeting: Meeting, number: int) -> None:
-        self.rank, self.world, self.meeting = meeting.rank, meeting.world, meeting
+        self.rank = meeting.rank
+        self.world = meeting.world
+        self.meeting = meeting
         self.store = PrefixStore(f"run/{number}", meeting.store)
         self.group_store = PrefixStore(f"llamapar/groups/{number}", meeting.base)
         self.worker: threading.Thread | None = None
@@ -247,7 +253,8 @@ class _Run:
         gpus = compat.gpus() if device == "cuda" else 0
         devices = (int(os.environ.get("LOCAL_RANK", 0)) % gpus,) if gpus else ()
         spec = Spec(self.world, device, backend, 0, devices)
-        note, replies = _OwnNote(self.world), list[Reply]()
+        note = _OwnNote(self.world)
+        replies = list[Reply]()
         context = Context(self.rank, spec, note)
 
         def in_group() -> RankReport:
@@ -262,7 +269,9 @@ class _Run:
             daemon=True,
         )
         self.worker.start()
-        failed, at, progress = False, "", _Progress(self.store, min(PULSE, timeout / 4))
+        failed = False
+        at = ""
+        progress = _Progress(self.store, min(PULSE, timeout / 4))
         while self.worker.is_alive() and not failed:
             self.worker.join(POLL)
             limit = max(timeout, START) if note.now.text == STARTING else timeout
@@ -281,7 +290,9 @@ class _Run:
 
     def scene(self) -> tuple[Scene, dict[int, str]]:
         """Every rank's report and its line; empty for ranks that are gone."""
-        notes, replies, places = [RankStatus(0, (), "")] * self.world, dict[int, Reply](), dict[int, str]()
+        notes = [RankStatus(0, (), "")] * self.world
+        replies = dict[int, Reply]()
+        places = dict[int, str]()
         missing = set(range(self.world))
         while missing:
             for rank in sorted(missing):
