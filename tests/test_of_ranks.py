@@ -6,8 +6,7 @@ import pytest
 
 import llamapar as lp
 from explaining import frame
-from llamapar.diagnosis import Level
-from llamapar.diagnosis.of_ranks import explain_difference, explain_ranks
+from llamapar.diagnosis.of_ranks import explain_ranks
 
 HALF = "RuntimeError: shape '[1, 4, -1, 128]' is invalid for input of size 256"
 PEER = lp.PeerError("rank 3 was waiting in all_reduce when rank 1 raised")
@@ -39,14 +38,3 @@ def test_the_first_that_raised_is_the_cause() -> None:
     assert told.best.category == "heads_not_divisible"
     assert told.ranks == (5,)
     assert told.rivals[-1] == f"ranks 0–1: {HALF}"
-
-
-def test_a_difference_has_both_numbers_and_where_it_is() -> None:
-    told = explain_difference("gradient", "wk", 0.31, 1e-5, "dim 0 by tp", "heads 2–3", (2, 3))
-    assert str(told).splitlines() == [
-        "A sharding problem: the gradient of wk differs from one process by 3.1e-01 of its largest value; "
-        "1e-05 is allowed",
-        "where  gradient wk, dim 0 by tp, heads 2–3  (ranks 2–3)",
-        "sure   likely",
-    ]
-    assert told.level is Level.LIKELY

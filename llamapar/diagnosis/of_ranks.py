@@ -1,4 +1,4 @@
-"""What ranks raised, and numbers that differ from those of one process, explained.
+"""What ranks raised, explained.
 
 Ranks that raised the same words are one group. The first that raised is the cause; errors of ranks that were
 only stopped because another one raised come last, as what else was seen.
@@ -6,7 +6,7 @@ only stopped because another one raised come last, as what else was seen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from llamapar.errors import PeerError
@@ -14,11 +14,9 @@ from llamapar.records.trace import grouped, some
 
 from .engine import explain_text
 from .explanation import Explanation
-from .hypothesis import LIKELY
 from .known import Known
 from .lines import score, strip
 from .of_error import explain_error
-from .vocabulary import SHARDING
 
 _MOST = 4
 """Other groups of ranks that are listed."""
@@ -53,28 +51,3 @@ def _words(error: BaseException | str) -> str:
 def _follows(error: BaseException | str, words: str) -> bool:
     """Whether an error follows from another rank's."""
     return isinstance(error, PeerError) or (isinstance(error, str) and score(words) < _CONSEQUENCE)
-
-
-def explain_difference(
-    of: str,
-    name: str,
-    error: float,
-    tolerance: float,
-    placement: str = "",
-    where: str = "",
-    ranks: Sequence[int] = (),
-) -> Explanation:
-    """Explain the first number that differs between the ranks and one process.
-
-    of: "output", "gradient", …. error: max|Δ| / max|reference|, of which `tolerance` is allowed. placement:
-    how the tensor is cut; where: the part that differs.
-    """
-    reason = f"the {of} of {name} differs from one process by {error:.1e} of its largest value"
-    reason += f"; {tolerance:.0e} is allowed"
-    return Explanation(
-        SHARDING,
-        reason,
-        line=", ".join(filter(None, (f"{of} {name}", placement, where))),
-        ranks=tuple(ranks),
-        level=LIKELY,
-    )

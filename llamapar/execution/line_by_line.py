@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from llamapar.programs import PROGRAMS, llama, vocab
+from llamapar.programs import PROGRAMS, breaking, broken, llama, vocab
 from llamapar.spmd.zero import Gathered
 
 from .stepping import Trained
@@ -93,11 +93,15 @@ OF_PARAMETERS = (GATHER, Trained.update.__code__)
 
 
 def with_helpers(function: Callable[..., object]) -> Frames:
-    """The function, its module, every function of the programs, and the code that gathers shards."""
+    """The function, its module, every function of the programs, and the code that gathers shards; not the
+    wrong ones that a fault puts in.
+    """
     names = function.__globals__
 
     def wanted(code: CodeType, frame: FrameType) -> bool:
         module = str(frame.f_globals.get("__name__"))
+        if module in (breaking.__name__, broken.__name__):
+            return False
         return frame.f_globals is names or module.startswith("llamapar.programs.") or code is GATHER
 
     return wanted

@@ -171,14 +171,14 @@ def _agree(
         groups.setdefault((rest, at[rank]), []).append(rank)
     for ranks in groups.values():
         total = sum((local[rank] for rank in ranks[1:]), local[ranks[0]])
-        expected = _taken(whole, at[ranks[0]])
+        expected = taken_at(whole, at[ranks[0]])
         pads = expected.isnan() & ~total.isnan()
         if not torch.allclose(total[~pads], expected[~pads], rtol=CLOSE, atol=CLOSE):
             return False
     return True
 
 
-def _taken(whole: Tensor, at: At) -> Tensor:
+def taken_at(whole: Tensor, at: At) -> Tensor:
     """The piece of the whole at these ranges; rows beyond its end are pad rows, filled with NaN."""
     for dim, ranges in enumerate(at):
         rows = [i for part in ranges for i in part]

@@ -6,7 +6,6 @@ does not have says why when it is asked for.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation, newest
 from llamapar.diagnosis.known import Known
 from llamapar.diagnosis.live_facts import live_facts
-from llamapar.diagnosis.of_ranks import explain_difference, explain_ranks
+from llamapar.diagnosis.of_ranks import explain_ranks
 from llamapar.errors import Choice, LlamaparError, PeerError
 from llamapar.records.losses import LossCurve
 from llamapar.records.tables import Plain, Record, fold, html_table, paragraphs, plural, readable_bytes
@@ -28,6 +27,7 @@ from . import tape as tapes
 from .body import RankReport, Task, Work, unpiped
 from .cell_lines import CellLines, LinesOfRanks
 from .coverage import untouched
+from .differences import explain_numbers
 from .module_facts import ModuleFacts
 from .module_run import RAISED_IN
 from .module_task import ModuleTask
@@ -236,8 +236,11 @@ class Result(Record):
         failure.
         """
         if not self.errors:
-            off = next((row for row in self.rows if not row.ok), None)
-            return None if off is None else self._repaired(self._explained(off))
+            if all(row.ok for row in self.rows):
+                return None
+            culprit = self.module.culprit if self.module is not None else None
+            line = culprit.words if culprit is not None else ""
+            return self._repaired(explain_numbers(self.ran, self.rows, self.where, line))
         texts = self.tracebacks
         of_frame = {r: bool(e.__traceback__ or live_facts(e)) for r, e in self.errors.items()}
         raised = {r: e if of_frame[r] else texts[r] or e for r, e in self.errors.items()}
@@ -248,13 +251,6 @@ class Result(Record):
     def _repaired(self, found: Explanation) -> Explanation:
         """The explanation with the edit that repairs the user's own code or plan, where one can be tried."""
         return found if self.repair is None else self.repair(self, found)
-
-    def _explained(self, row: Row) -> Explanation:
-        """The explanation of a row that differs."""
-        culprit = self.module.culprit if self.module is not None else None
-        where = f"{culprit.name or 'the module itself'}: {culprit.words}" if culprit is not None else ""
-        error = math.inf if row.error is None else row.error
-        return explain_difference(row.kind, row.name, error, row.tolerance, row.placement, where, row.ranks)
 
     @cached_property
     def untouched(self) -> tuple[str, ...]:

@@ -125,6 +125,8 @@ class Steps:
             events={rank: tuple(sent) for rank, sent in events.items() if sent},
             depth=depth,
             phase=phase,
+            whole=one,
+            agrees=found.agrees,
         )
         why = self._wrong(step, found)
         return replace(step, why=why, fault=self._fault()) if why else step

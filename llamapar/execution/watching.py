@@ -7,10 +7,8 @@ should be placed. All runs are local, so the numbers of every rank are available
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-
-from torch import Tensor
 
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelLike
@@ -21,21 +19,19 @@ from llamapar.programs import Program, ProgramLike
 from llamapar.programs import program as find_program
 from llamapar.programs.teaching import even_tokens, teaching_inputs, teaching_model
 from llamapar.records.tables import Plain
-from llamapar.records.trace import Tape, TapeStep
+from llamapar.records.trace import Tape
 from llamapar.spmd import collectives, compat
 
 from .body import Task, asked_shapes
 from .engines import local
 from .execute import prepare
-from .following import Followed, LiveRun, Seen, backward, edited, follow
-from .line_by_line import NOWHERE, Key
+from .following import Followed, LiveRun, edited, follow
+from .line_by_line import NOWHERE
 from .run_options import RunOptions
+from .run_pairs import MOST_RANKS, RunPairs, run_pairs
 from .scheduling import pipeline_of
 from .stage_tape import stage_lights, stages_tape
-from .steps import Named, Steps, made_of, numbered, values_of
-
-MOST_RANKS = 16
-"""Ranks whose numbers are kept."""
+from .steps import Steps, made_of
 
 DATA = ("teaching", "random")
 """What a watched program computes with."""
@@ -110,15 +106,7 @@ def watched(
         )
     if task.setting.schedule is not None:
         return stages_tape(task, right, tick)
-    alone_in = Layout(
-        sequence_parallel=layout.sequence_parallel, zero=layout.zero
-    )  # ZeRO's own lines are on the tape as well.
-    one = replace(task.setting, layout=alone_in)
-    then = backward if task.backward else None
-    alone = follow(replace(task, setting=one, fault=None), tick, then, alone=True)
-    here = follow(task, tick, then)
-    coords = {rank: layout.coord_of(rank) for rank in range(layout.world)}
-    return _RunPairs(task, alone, here, Steps(task.setting, coords, right, exact)).tape()
+    return run_pairs(task, right, tick, exact).tape()
 
 
 def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, list[int]]]:
@@ -132,7 +120,7 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
     found: dict[int, dict[int, list[int]]] = {}
 
     def look(run: LiveRun) -> None:
-        reader = _RunPairs(run.task, Followed(), run.found, Steps(run.task.setting, {}, None))
+        reader = RunPairs(run.task, Followed(), run.found, Steps(run.task.setting, {}, None))
         seen = run.found.seen[reader.shown[number]]
         reads = reader.reads(seen, reader.shown[number])
         tensors = [run.found.seen[reader.shown[n]].value for n in reads]
@@ -156,104 +144,3 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
     if run.errors and run.error_at is NOWHERE:
         raise next(iter(run.errors.values()))  # not the program's: what is asked here
     return found
-
-
-class _RunPairs:
-    """Combines two runs: the steps of the ranks, each beside the tensor of one process."""
-
-    def __init__(self, task: Task, alone: Followed, here: Followed, steps: Steps) -> None:
-        self.task = task
-        self.alone = alone
-        self.here = here
-        self.steps = steps
-        numbers = {i: seen for seen, i in numbered([_named(seen) for seen in alone.seen]).items()}
-        self.number = {i: seen for seen, i in numbered([_named(seen) for seen in here.seen]).items()}
-        self.whole = {numbers[i]: seen.value for i, seen in enumerate(alone.seen)}
-        of_tensor = {id(alone.seen[i].value): g for i, (g, *_) in alone.gradients.items()}
-        self.whole_gradients = {
-            numbers[i]: of_tensor[id(seen.value)]  # A tensor can have several names.
-            for i, seen in enumerate(alone.seen)
-            if id(seen.value) in of_tensor
-        }
-        communicates = [before < after for (before, _), (after, _) in here.calls]
-        self.shown = [
-            i
-            for i, seen in enumerate(here.seen)
-            if not seen.moment.depth or (communicates[seen.moment.call] and seen.key.line)
-        ]
-        """Of the lines in helpers those of calls that communicate, without their arguments."""
-
-    def tape(self) -> Tape:
-        at = {i: n for n, i in enumerate(self.shown)}
-        steps = []
-        for i in self.shown:
-            seen = self.here.seen[i]
-            span = (seen.moment.since[0], seen.until[0])
-            whole = self.whole.get(self.number[i])
-            held = {"whole": whole, "reads": self.reads(seen, i), "depth": seen.moment.depth}
-            steps.append(self._make("forward", seen.key, _shown_name(seen), seen.value, span, held))
-        if self.here.errors:
-            words = {rank: f"{type(error).__name__}: {error}" for rank, error in self.here.errors.items()}
-            reads = self._read(self.here.error_read, 0, len(self.here.seen))  # 0: the program's own call
-            steps.append(self.steps.error(self.here.error_at, words, reads=reads))
-        gradients: dict[str, int] = {}
-        made: dict[int, int] = {}  # a step → that of its gradient
-        forward = len(steps)
-        for i, (gradient, since, until) in self.here.gradients.items():
-            if i not in at:
-                continue
-            seen = self.here.seen[i]
-            name = f"{_shown_name(seen)}.grad"
-            readers = [made[n] for n, step in enumerate(steps[:forward]) if at[i] in step.reads and n in made]
-            gradients[name] = made[at[i]] = len(steps)
-            reads = tuple(readers) or (at[i],)  # a gradient is made from those of what read the tensor
-            whole = self.whole_gradients.get(self.number[i])
-            held = {"whole": whole, "reads": reads, "depth": seen.moment.depth}
-            span = since, until
-            steps.append(self._make("backward", seen.key, name, gradient, span, held))
-        for name, (gradient, since, until) in self.here.reduced.items():
-            alone = self.alone.reduced.get(name)
-            code = f"{name}.grad = reduce_gradients({name}.grad)"
-            key = Key("reduce_gradients", 0, code, f"{name}.grad")
-            reads = (gradients[key.name],) if key.name in gradients else ()
-            held = {"whole": None if alone is None else alone[0], "reads": reads}
-            steps.append(self._make("gradients", key, key.name, gradient, (since, until), held))
-        return self.steps.tape(self.task, steps, self.task.program.function)
-
-    def _make(
-        self, phase: str, key: Key, name: str, value: Tensor, span: tuple[int, int], held: Plain
-    ) -> TapeStep:
-        """A step. Its collectives are those between two lengths of each rank's trace."""
-        own = values_of(value, range(self.task.setting.layout.world))
-        events = {rank: sent[slice(*span)] for rank, sent in self.here.events.items()}
-        return self.steps.make(key, name, own, phase=phase, events=events, **held)
-
-    def reads(self, seen: Seen, i: int) -> tuple[int, ...]:
-        """The steps whose tensors a line read."""
-        return self._read(seen.moment.read, seen.moment.call, i)
-
-    def _read(self, read: Mapping[str, Tensor], call: int, i: int) -> tuple[int, ...]:
-        """For each tensor, the last step before `i` that has it, in the same call if possible."""
-        found = []
-        for name, t in read.items():
-            same = [n for n, k in enumerate(self.shown) if k < i and self.here.seen[k].value is t]
-            others = [self.here.seen[self.shown[n]] for n in same]
-            own = [
-                n
-                for n, other in zip(same, others, strict=True)
-                if (other.key.name, other.moment.call) == (name, call)
-            ]
-            found += (own or same)[-1:]
-        return tuple(dict.fromkeys(found))
-
-
-def _shown_name(seen: Seen) -> str:
-    """The name shown: "out" for a returned tensor, as in a run; the parameter's name for a tensor that ZeRO
-    gathers.
-    """
-    return "out" if seen.key.name == "return" else seen.moment.parameter or seen.key.name
-
-
-def _named(seen: Seen) -> Named:
-    """Function and name of a tensor."""
-    return seen.key.function, seen.key.name

@@ -230,7 +230,7 @@ class WatchState:
         """The values with which a case, or a program, begins: of a case the layout, options and model in
         which it shows. Without a case what stood before it is back.
         """
-        from llamapar.execution.watching import MOST_RANKS
+        from llamapar.execution.run_pairs import MOST_RANKS
         from llamapar.programs.cases import BREAK, CASES
 
         back = ("program", "model", *LAYOUT, *OPTIONS)

@@ -200,7 +200,8 @@ class TapeStep(AsDict):
     error: rank → the genuine error that the line raised. why: the verdict of `check` on the layout, or what
     is wrong with the tensor. cause: the error's cause and its arithmetic, by `lp.explain`.
 
-    If the run kept numbers: values: rank → its tensor. at: rank → for each dim, the ranges of the whole
+    If the run kept numbers: values: rank → its tensor. whole: one process's tensor. agrees: whether the ranks
+    together hold that, as `places` say. at: rank → for each dim, the ranges of the whole
     tensor that the rank holds. reads: indexes of the steps whose tensors the line read. events: rank →
     collectives of the line. depth: 0 in the program itself, 1 in a helper that it calls. phase: one of
     PHASES.
@@ -225,6 +226,8 @@ class TapeStep(AsDict):
     depth: int = 0
     phase: str = PHASES[0]
     fault: str = ""
+    whole: Any = field(default=None, compare=False, repr=False)
+    agrees: bool = False
 
     @property
     def cut(self) -> dict[int, tuple[str, ...]]:
