@@ -16,7 +16,7 @@ PYTEST := $(PY) -m pytest -n $(JOBS)
 help:
 	@echo "make lab          open the workbook in JupyterLab (LAB_ARGS: options of jupyter lab)"
 	@echo "make test         ruff, mypy, pytest, every notebook, JupyterLab in a real browser"
-	@echo "make lint         ruff and mypy alone"
+	@echo "make lint         ruff, mypy and the check of plain code alone"
 	@echo "make soak         the property tests and samples of 'make test' at their full counts, and most benchmarks"
 	@echo "make deep         what the soak has no time for, and slips made in the core that tests must notice"
 	@echo "make bench        run the measurements in benchmarks/"
@@ -35,6 +35,7 @@ test: lint
 lint: $(VENV)/.test-installed
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) tools/plain.py
 	$(PY) -m mypy
 
 soak: $(VENV)/.test-installed $(VENV)/.docs-installed

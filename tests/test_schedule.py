@@ -126,11 +126,6 @@ def test_stages_lie_in_a_loop_or_a_v() -> None:
     assert v.stages_of(1) == [1, 6]
 
 
-def test_all_generators_are_short() -> None:
-    source = Path(lp.__file__).parent / "place" / "orders.py"
-    assert len(source.read_text().splitlines()) <= 200
-
-
 def test_chunks_in_flight() -> None:
     flying = {"1f1b": (4, 3, 2, 1), "gpipe": (8,) * 4}
     flying |= {"interleaved-1f1b": (11, 9, 7, 5), "looped-bfs": (16,) * 4}

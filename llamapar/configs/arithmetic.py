@@ -133,7 +133,9 @@ def _say_unknown(draft: Draft) -> None:
     """List every field that a run needs and no file gives."""
     if not draft.covered:
         return
-    wanted = ["seq_len", *["micro_batch", "global_batch"] * draft.training]
+    wanted = ["seq_len"]
+    if draft.training:
+        wanted += ["micro_batch", "global_batch"]
     if any(name in draft.facts for name in (*DIMS, "preset")):
         wanted = [*DIMS, *wanted]
     else:

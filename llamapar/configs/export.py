@@ -163,13 +163,15 @@ def as_torchtitan(job: Job) -> str:
         (not shared and lay.cp > 1, "zero=0", "CP ranks always share parameters"),
         (uncounted, "batch sizes", "it counts tokens, and seq_len is not given"),
     )
-    comments += [*more, *_off_batches(job, *["micro_batches"] * (lay.pp > 1)), *_off(job, "torchtitan")]
+    batches = ["micro_batches"] if lay.pp > 1 else []
+    comments += [*more, *_off_batches(job, *batches), *_off(job, "torchtitan")]
+    registry = ["from torchtitan.models.llama3 import model_registry"] if chosen else []
     lines = [
         job_title(job),
         "# torchtitan @b5bcd76c66 (torchtitan/config/README.md); save as my_runs.py and start",
         f"# {_torchrun(lay.world, job)} -m torchtitan.train --module my_runs --config {function}",
         *comments,
-        *["from torchtitan.models.llama3 import model_registry"] * bool(chosen),
+        *registry,
         f"from torchtitan.models.llama3.config_registry import {base}",
         "\n",
         f"def {function}():",
@@ -316,8 +318,11 @@ def as_transformers(job: Job) -> str:
         (split, f"layer_split={job.layer_split!r}", "its last stage takes the remainder"),
     )
     loaded = ['"folder-or-hub-name"', "config=config", "distributed_config=parallel"]
-    refused = ["Combining FSDP with pipeline parallelism is not supported yet."] * (lay.pp > 1 and lay.dp > 1)
-    refused += [f"hidden size {m.dim} is not a multiple of {m.n_heads} heads"] * (m.dim % m.n_heads > 0)
+    refused = []
+    if lay.pp > 1 and lay.dp > 1:
+        refused.append("Combining FSDP with pipeline parallelism is not supported yet.")
+    if m.dim % m.n_heads:
+        refused.append(f"hidden size {m.dim} is not a multiple of {m.n_heads} heads")
     lines = [
         job_title(job),
         "# Hugging Face transformers 5.23.0 (src/transformers/distributed/configuration_utils.py)",

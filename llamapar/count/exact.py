@@ -149,7 +149,10 @@ def buffers(sizes: Sizes, hold: StageHold, account: Account, habits: Habits) -> 
         # Two layers: the one that computes and the next one, which is prefetched meanwhile.
         inputs["gathered_layers"] = 2
         units = "gathered_layers * layer_params"
-        units += " + embedding_params" * hold.embedding + " + head_params" * hold.head
+        if hold.embedding:
+            units += " + embedding_params"
+        if hold.head:
+            units += " + head_params"
         source = f"{_FSDP}; the next layer prefetched"
         # DeepSpeed limits gathered parameters by number and not by layer (stage3_max_live_parameters).
         if habits.live:

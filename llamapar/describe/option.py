@@ -91,7 +91,7 @@ def as_argument(value: object) -> str:
     if isinstance(value, Gpu):
         return value.text
     if isinstance(value, Padding):
-        return f"{value.multiple}{'*tp' * value.per_tp}"
+        return f"{value.multiple}*tp" if value.per_tp else str(value.multiple)
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return f"{value:.12g}" if isinstance(value, float) else str(value).replace(" ", "-")

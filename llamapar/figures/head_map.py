@@ -97,7 +97,9 @@ def _keys(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing) -> Held
             at = left + (start - rank.kv_rows.start) / width * head_wide
             x = within((at, at + float(part) * head_wide), 0.14, 0.86)
             shade = f"tp{head % 2}"
-            look = "wrong" if record.is_wrong(rank) else shade + " copy" * (record.replicas > 1)
+            look = shade if record.replicas == 1 else f"{shade} copy"
+            if record.is_wrong(rank):
+                look = "wrong"
             drawing.box("kv", (start / m.kv_dim, stop / m.kv_dim), x, KEY_VALUE, look, copy)
             name = f"{head} {GLYPHS.get(part, part)}" if part < 1 else f"{head}"
             if size == width:

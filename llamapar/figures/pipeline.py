@@ -148,8 +148,10 @@ def _note(line: Timeline, idle: bool = True) -> str:
     each = line.durations
     split = any(action.kind == "W" for row in line.schedule.ranks for action in row)
     said = [f"forward {each['F']:g}", f"backward {each['B']:g}"]
-    said += [f"its halves {each['I']:g} and {each['W']:g}"] * split
-    said += [f"sending {line.p2p:g}"] * bool(line.p2p)
+    if split:
+        said.append(f"its halves {each['I']:g} and {each['W']:g}")
+    if line.p2p:
+        said.append(f"sending {line.p2p:g}")
     most = plural(max(line.schedule.in_flight), "chunk")
     more = f"; idle {line.idle_share:.2%} of the time; at most {most} in flight"
     return ", ".join(said) + more * idle

@@ -93,8 +93,12 @@ def failing(record: RankGrid, failed: Sequence[int], heard: Sequence[int], assum
     shared = [f"{axis} {min(at)}" for axis, at in indices.items() if len(at) == 1 < len(failed)]
     others = sorted({*heard} - {*failed})
     silent = lay.world - len(failed) - len(others)
-    note = f"{plural(len(others), 'other rank')} in the log{f', {silent} not in it' * bool(silent)}; order "
-    note += f"{lay.order}, fastest first{', assumed: no framework is known' * (assumed and len(indices) > 1)}"
+    note = f"{plural(len(others), 'other rank')} in the log"
+    if silent:
+        note += f", {silent} not in it"
+    note += f"; order {lay.order}, fastest first"
+    if assumed and len(indices) > 1:
+        note += ", assumed: no framework is known"
     looks = (
         (failed, "with the error", {"symbol": "x", "size": 11, "color": style.WARN}),
         (others, "in the log, without it", {"symbol": "circle-open", "size": 9, "color": style.LINE}),
@@ -112,10 +116,12 @@ def failing(record: RankGrid, failed: Sequence[int], heard: Sequence[int], assum
         for found, words, marker in looks
         if found
     ]
+    title = f"{plural(len(failed), 'rank')} of {lay.world:,} with the error: {in_short(failed)}"
+    if shared:
+        title += f", all at {', '.join(shared)}"
     return Chart(
         kind="ranks",
-        title=f"{plural(len(failed), 'rank')} of {lay.world:,} with the error: {in_short(failed)}"
-        + f", all at {', '.join(shared)}" * bool(shared),
+        title=title,
         note=note,
         data=[*_cells(record, across, down), *marks, *_numbers(record)],
         layout=_sides(record, across, down),

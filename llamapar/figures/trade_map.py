@@ -58,8 +58,11 @@ def _stripes(held: Traded, r: int, cp: int, side: str) -> Spec:
     top = held.q_heads.start
     bottom = held.q_heads.stop
     for chunk in held.chunks:
-        x += [None] * bool(x) + [chunk.start, chunk.stop, chunk.stop, chunk.start, chunk.start]
-        y += [None] * bool(y) + [top, top, bottom, bottom, top]
+        if x:  # a gap, so that no line joins two rectangles
+            x.append(None)
+            y.append(None)
+        x += [chunk.start, chunk.stop, chunk.stop, chunk.start, chunk.start]
+        y += [top, top, bottom, bottom, top]
     look = {"fill": "toself", "fillcolor": style.alternate("cp", r, cp), "line": {"width": 0}}
     words = f"CP rank {r}<br>{held}<br>{_keys(held)}"
     return draw.scatter(

@@ -372,8 +372,12 @@ def of_version(framework: Framework, since: Change | None, before: Change | None
     """A framework as it was from one change on and until another; None leaves that end open."""
     if not (since or before):
         return framework
-    between = " ".join([f"since {since}"] * bool(since) + [f"before {before}"] * bool(before))
-    said = f"of {since.day}" if since and since == before else between
+    days = []
+    if since:
+        days.append(f"since {since}")
+    if before:
+        days.append(f"before {before}")
+    said = f"of {since.day}" if since and since == before else " ".join(days)
     habits = framework.habits
     for change, old in framework.until:
         if before and before <= change:

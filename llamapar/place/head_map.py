@@ -223,10 +223,11 @@ class TradeMap(Record):
     @property
     def title(self) -> str:
         """One line: who trades what."""
-        among = self.method.heads
-        groups = f" in groups of {among}, and a ring of {self.method.ring}" * (self.method.ring > 1)
         of = f"{self.heads.model.name}, tp={self.heads.tp} cp={self.sequence.cp}"
-        return f"Tokens traded for heads: {of}{groups}"
+        title = f"Tokens traded for heads: {of}"
+        if self.method.ring > 1:
+            title += f" in groups of {self.method.heads}, and a ring of {self.method.ring}"
+        return title
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []
@@ -236,7 +237,8 @@ class TradeMap(Record):
             both = [", ".join(map(span, one.chunks)) for one in (held, got)]
             rows.append([r, both[0], span(held.q_heads), both[1], span(got.q_heads), span(got.kv_heads)])
         head = ["cp rank", "positions before", "query heads", "positions after", "query heads", "KV heads"]
-        return self.title, head, rows, "attention then works as if there were no CP" * (self.method.ring == 1)
+        note = "attention then works as if there were no CP" if self.method.ring == 1 else ""
+        return self.title, head, rows, note
 
 
 @checked_options

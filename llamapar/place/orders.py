@@ -151,7 +151,8 @@ def _zbv(plan: ScheduleNumbers, rank: int) -> Row:
     left, many = plan.pp - rank, max(2 * plan.pp - 1, plan.micro_batches)  # 2·pp - 1 fill the V
     words = ["F0"] * (2 * left - 1) + ["F1", "F0"] * rank + ["F1", "I1", "W1"] * left
     for turn in range(many - plan.pp):
-        words += ["F0"] * (turn < many - plan.pp - left + 1)
+        if turn < many - plan.pp - left + 1:
+            words.append("F0")
         words += ["I0", "W0", "F1", "I1", "W1"]
     words += ["I0", "I1"] * rank + ["I0", "W0"] * left + ["W1"] * rank + ["W0"] * rank
     return _numbered(words, (rank, 2 * plan.pp - 1 - rank), plan.micro_batches)  # down the V, and up

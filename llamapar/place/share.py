@@ -83,8 +83,11 @@ class Part:
         spans = [span(range(p.start // self.per, -(-p.stop // self.per))) for p in self.pieces[:LISTED]]
         if len(self.pieces) > LISTED:
             spans[-1:] = ["…", span(self.pieces[-1])]
-        several = "s" if len(self.pieces) > 1 or any(len(piece) > self.per for piece in self.pieces) else ""
-        return f"{self.word}{several} {', '.join(spans)}{' (cut)' * cut}" if spans else f"no {self.word}s"
+        if not spans:
+            return f"no {self.word}s"
+        several = len(self.pieces) > 1 or any(len(piece) > self.per for piece in self.pieces)
+        words = f"{self.word}{'s' if several else ''} {', '.join(spans)}"
+        return f"{words} (cut)" if cut else words
 
 
 @dataclass(frozen=True)
