@@ -52,7 +52,7 @@ def test_code_a_link_and_the_browser_set_one_trait(name: str) -> None:
     assert panel.get_state("tp") == {"tp": 1}
 
 
-@pytest.mark.parametrize("name", [name for name in PANELS if name != "clinic"])
+@pytest.mark.parametrize("name", PANELS)
 @pytest.mark.parametrize("wrong", [0, 2.5, "x", True])
 def test_no_value_is_refused_in_the_words_of_set_and_nothing_changes(name: str, wrong: Any) -> None:
     panel = PANELS[name]()
@@ -91,10 +91,29 @@ def test_value_is_the_job_the_record_the_tape_and_the_explanation() -> None:
     ipywidgets.link((explorer, "value"), (other, "value"))
     explorer.pp = 2
     assert other.job == explorer.job
-    with pytest.raises(TraitError, match="'value' is not known"):
-        live.value = lp.heads("llama3-8b", tp=4)
+    live.value = lp.heads("llama3-8b", tp=8)
+    assert (live.tp, live.value) == (8, lp.heads("llama3-8b", tp=8))
+    for wrong, said in (
+        (3, "int cannot be shown live"),
+        (lp.vocab("llama3-8b", tp=2), "what='vocab' is not known"),
+    ):
+        with pytest.raises(TraitError, match=said):
+            live.value = wrong
     watch, clinic = PANELS["watch"](), lp.clinic("tp 4: 8 heads")
     assert (watch.value, clinic.value) == (watch.record, clinic.explanation)
+    for panel in (watch, clinic):
+        with pytest.raises(TraitError, match=f"the value of {type(panel).__name__} cannot be set"):
+            panel.value = 3
+
+
+def test_a_directional_link_drives_a_panel_and_is_not_driven() -> None:
+    slider, panel = ipywidgets.IntSlider(4, 1, 8), lp.explorer("llama3-8b", tp=2)
+    ipywidgets.dlink((slider, "value"), (panel, "tp"))
+    assert panel.tp == 4
+    panel.tp = 8
+    assert slider.value == 4
+    slider.value = 1
+    assert panel.job.layout.tp == 1
 
 
 def test_observers_are_called_once_the_panel_is_free() -> None:

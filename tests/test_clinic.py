@@ -236,8 +236,8 @@ def test_another_verdict_than_sharding_is_shown_like_any_other() -> None:
 @pytest.mark.parametrize(("name", "most"), [("tp", 2**20), ("gpus", 2**24), ("dim", 2**31 - 1)])
 def test_a_field_has_the_bounds_of_its_option(name: str, most: int) -> None:
     assert lp.clinic(KV, **{name: most}).payload["problem"] is None
-    problem = lp.clinic(KV, **{name: most + 1}).payload["problem"]
-    assert problem["what"] == f"{name}={shown(most + 1)}: {name} must be a whole number from 1 to {most}"
+    with pytest.raises(lp.LayoutError, match=f"{name}={shown(most + 1)}: {name} must be .* from 1 to {most}"):
+        lp.clinic(KV, **{name: most + 1})
     with pytest.raises(lp.LayoutError, match=f"argument='{name}s' is not known"):
         lp.clinic().set(**{f"{name}s": 4})
 
@@ -334,6 +334,6 @@ def test_numbers_and_names_as_people_type_them() -> None:
     values = panel.payload["values"]
     assert (values["model"], values["tp"], values["seq_len"]) == ("llama3.1-8b", 16, 8192)
     assert panel.payload["problem"] is None
-    receive(panel, kind="set", seq=2, changes={"seq_len": "8,19"})
-    assert panel.payload["values"]["seq_len"] == "8,19"
-    assert panel.payload["problem"]["what"] == "seq_len='8,19': a whole number is needed"
+    refused = receive(panel, kind="set", seq=2, changes={"seq_len": "8,19"})
+    assert refused["what"] == "seq_len='8,19': a whole number is needed"
+    assert panel.payload["values"]["seq_len"] == 8192

@@ -201,11 +201,20 @@ def test_the_memory_of_the_run_is_drawn() -> None:
     assert figure.spec["data"] == account.spec["data"]
 
 
-@pytest.mark.parametrize("left_out", ["model", "tp", "seq_len"])
-def test_an_account_is_drawn_of_a_known_run_alone_and_not_of_a_server(left_out: str) -> None:
-    known = {name: value for name, value in (RUN | {"tp": 1, "pp": 1}).items() if name != left_out}
+@pytest.mark.parametrize(
+    ("known", "missing"),
+    [
+        ({}, "model, tp, cp, pp or dp and seq_len"),
+        ({"model": "llama3-8b"}, "tp, cp, pp or dp and seq_len"),
+        ({"model": "llama3-8b", "tp": 8}, "seq_len"),
+    ],
+)
+def test_an_account_says_what_it_needs_and_is_not_drawn_of_a_server(known: Any, missing: str) -> None:
     panel = lp.clinic(OOM.format("2.00 GiB"), **known)
-    said = "a rank's memory in training is drawn from its model, tp, cp, pp, dp and seq_len"
+    said = f"fill in {missing} to draw the memory of a rank in training"
     assert (panel.payload["figure"], panel.payload["reason"]) == (None, said)
-    with pytest.raises(lp.LayoutError, match="a rank's memory in training is drawn from"):
+    panel.set(model="llama3-8b", tp=8, seq_len=8192)
+    title = panel.payload["figure"]["layout"]["title"]
+    assert title["subtitle"]["text"].startswith("Degrees that nobody gave are drawn as 1. ")
+    with pytest.raises(lp.LayoutError, match="this cause has no map to draw"):
         lp.view(lp.explain(OOM.format("2.00 GiB"), framework="vllm", **RUN | {"tp": 1, "pp": 1}))

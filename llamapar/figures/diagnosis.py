@@ -25,11 +25,11 @@ from . import stage_map as stages_picture
 from . import vocab_map as vocab_picture
 from .rank_grid import failing
 from .style import Spec
+from .wording import listed
 
 Drawn = tuple[Spec, str]
 
 _OOM = "memory_oom_layout"
-_MEMORY_TAKES = "a rank's memory in training is drawn from its model, tp, cp, pp, dp and seq_len"
 _ROWS = ("vocab_not_divisible", "vocab_padding", "embed_checkpoint_shape")
 """Categories of vocabulary rows."""
 
@@ -44,7 +44,12 @@ def picture(explained: Explanation) -> Drawn:
     except LlamaparError:  # Numbers that make no model or layout have no map.
         drawn = None
     if drawn is None:
-        what = _MEMORY_TAKES if best.category == _OOM else "this cause has no map to draw"
+        what = "this cause has no map to draw"
+        if best.category == _OOM:
+            known = explained.known
+            there = {"model": known.model, "tp, cp, pp or dp": known.job(), "seq_len": known.get("seq_len")}
+            missing = [name for name, value in there.items() if value is None]
+            what = f"fill in {listed(missing)} to draw the memory of a rank in training" if missing else what
         raise LayoutError(what, best.cause, field="record")
     return drawn
 
@@ -110,10 +115,19 @@ def _maps(explained: Explanation, best: Diagnosis) -> Iterator[Drawn]:
         counted = known.also({"micro_batch": 1})
         layout = known.whole_layout()
         seq_len = fact("seq_len")
-        if layout and seq_len:
+        job = known.job()
+        if job and seq_len:
             batch = counted.numbers["micro_batch"]
-            account = memory(known.model, layout, seq_len=seq_len, micro_batch=batch, framework=judge)
-            yield memory_picture.picture(account)
+            account = memory(
+                known.model, layout or job.layout, seq_len=seq_len, micro_batch=batch, framework=judge
+            )
+            spec, words = memory_picture.picture(account)
+            if layout is None:
+                assumed = "Degrees that nobody gave are drawn as 1."
+                note = spec["layout"]["title"]["subtitle"]
+                note["text"] = f"{assumed} {note['text']}"
+                words = f"{words}\n{assumed}"
+            yield spec, words
 
 
 def _model(given: ModelConfig | None, dims: dict[str, int]) -> ModelConfig:

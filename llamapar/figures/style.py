@@ -26,11 +26,11 @@ TP_LIGHT = "#56B4E9"
 RAMPS = {"cp": ("#F7D28B", "#8A5200"), "pp": ("#9BDCC4", "#00614A")}
 """Lightest and darkest shade of an axis, where each of its ranks has its own."""
 
-STEP_DARK = 0.55
-"""Part of a ramp that lies between neighbours that are told apart."""
-
 LIT = "#7A6BD8"
 """The rank that is looked at, and no axis: a violet that shows on a light and on a dark page."""
+
+STEP_DARK = 0.55
+"""Part of a ramp that lies between neighbours that are told apart."""
 
 WARN = "#D55E00"
 PAD = "#9A9A9A"
@@ -46,7 +46,6 @@ FONT = '-apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif'
 
 _STROKE = "rgba(255,255,255,0.85)"
 PAD_PATTERN = {"shape": "/", "fgcolor": _STROKE, "size": 7, "solidity": 0.25, "fillmode": "overlay"}
-CUT_PATTERN = {"shape": "x", "fgcolor": _STROKE, "size": 5, "solidity": 0.3, "fillmode": "overlay"}
 COPY_PATTERN = {"shape": ".", "fgcolor": _STROKE, "size": 6, "solidity": 0.35, "fillmode": "overlay"}
 
 HEIGHT = 420

@@ -13,18 +13,18 @@ function typedInput(uid, { kind, unit }, guess) {
   input.classList.add("lp-typed");
   input.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); event.stopPropagation(); guess(input.value); } });
   const check = button("check", { class: "lp-check", onclick: () => guess(input.value) });
-  return { node: make("div", { class: "lp-form" }, ...built.nodes, unit ? make("span", { class: "lp-unit" }, unit) : null, check), tools: [], show: () => {} };
+  return { node: make("div.lp-form", ...built.nodes, unit ? make("span.lp-unit", unit) : null, check), tools: [], show: () => {} };
 }
 
 // Buttons: a press is the guess. What each gives stands on it as soon as the truth is told.
 function choiceInput(uid, payload, guess) {
-  const node = make("div", { class: "lp-choose", role: "group", "aria-label": "your guess" });
+  const node = make("div.lp-choose", { role: "group", "aria-label": "your guess" });
   const show = ({ choices, verdict }) => refill(node, [choices, verdict], () => choices.map(([value, label, note]) => {
     const same = (other) => verdict && other != null && JSON.stringify(other) === JSON.stringify(value);
     const [own, right] = [same(verdict?.value), same(verdict?.answer)];
     const marks = [right ? "✓ it is" : null, own && !right ? `${verdict.right === false ? "✕ " : ""}you said` : null, own && right ? " · you said" : null];
     const marked = marks.filter(Boolean).join("");
-    return button([make("b", {}, label), make("span", { class: "lp-gives" }, note), make("span", { class: "lp-said" }, marked)], {
+    return button([make("b", label), make("span.lp-gives", note), make("span.lp-said", marked)], {
       class: "lp-choice", "data-value": JSON.stringify(value), "aria-pressed": String(Boolean(own)), "data-right": right ? "yes" : own && verdict.right === false ? "no" : null,
       onclick: () => guess(value),
     });
@@ -36,11 +36,11 @@ function choiceInput(uid, payload, guess) {
 function boardInput(uid, payload, guess, put) {
   let thing = 0;
   let at = "0-0"; // the cell that the Tab key reaches
-  const things = make("div", { class: "lp-things", role: "radiogroup", "aria-label": "what you place" });
-  const table = make("table", { class: "lp-board" });
+  const things = make("div.lp-things", { role: "radiogroup", "aria-label": "what you place" });
+  const table = make("table.lp-board");
   const check = button("check", { class: "lp-check", onclick: () => guess(null) });
   const clear = button("clear", { title: "take everything off", onclick: () => put("clear", true) });
-  const node = make("div", { class: "lp-placed" }, things, make("div", { class: "lp-wide" }, table));
+  const node = make("div.lp-placed", things, make("div.lp-wide", table));
   let shown = null;
 
   const pick = (k) => { thing = k; drawThings(); };
@@ -50,13 +50,9 @@ function boardInput(uid, payload, guess, put) {
       one.tabIndex = k === thing ? 0 : -1;
     }
   }
-  things.addEventListener("keydown", (event) => {
-    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    const all = things.querySelectorAll("button");
-    if (!by || !all[thing + by]) return;
-    event.preventDefault();
-    pick(thing + by);
-    all[thing].focus();
+  walkKeys(things, () => things.querySelectorAll("button").length, () => thing, (to) => {
+    pick(to);
+    things.querySelectorAll("button")[to].focus();
   });
   table.addEventListener("keydown", (event) => {
     const [down, right] = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key] ?? [0, 0];
@@ -93,20 +89,20 @@ function boardInput(uid, payload, guess, put) {
 
   function show({ board }) {
     follow(board);
-    refill(things, board.things, () => (board.things.length < 2 ? [make("span", {}, "place "), thingButton(board.things[0], 0)] : board.things.map(thingButton)));
+    refill(things, board.things, () => (board.things.length < 2 ? [make("span", "place "), thingButton(board.things[0], 0)] : board.things.map(thingButton)));
     drawThings();
     check.disabled = board.left.every((n) => !n);
     clear.disabled = check.disabled;
     const focus = table.contains(table.getRootNode().activeElement);
     refill(table, board, () => [
-      make("thead", {}, make("tr", {}, make("th", { scope: "row" }, board.across), ...board.columns.map((name) => make("th", { scope: "col" }, name)))),
-      make("tbody", {},
-        ...board.above.map(([label, cells]) => make("tr", { class: "lp-above" }, make("th", { scope: "row" }, label), ...cells.map(([text, tint]) => tinted("td", { text, tint })))),
+      make("thead", make("tr", make("th", { scope: "row" }, board.across), ...board.columns.map((name) => make("th", { scope: "col" }, name)))),
+      make("tbody",
+        ...board.above.map(([label, cells]) => make("tr.lp-above", make("th", { scope: "row" }, label), ...cells.map(([text, tint]) => tinted("td", { text, tint })))),
         ...board.cells.flatMap((cells, r) => {
           const own = make("tr", { "data-row": r }, make("th", { scope: "row" }, board.rows[r]), ...cells.map((cell) => slot(board, r, cell)));
           const true_ = board.true?.[r];
           if (!true_) return [own];
-          return [own, make("tr", { class: "lp-true" }, make("th", { scope: "row" }, "it is"), ...true_.map((cell) => tinted("td", cell)))];
+          return [own, make("tr.lp-true", make("th", { scope: "row" }, "it is"), ...true_.map((cell) => tinted("td", cell)))];
         })),
     ]);
     const reached = table.querySelector(`button[data-at="${at}"]`) ?? table.querySelector("button[data-at]");
@@ -120,7 +116,7 @@ function boardInput(uid, payload, guess, put) {
       class: "lp-slot", "data-at": `${r}-${column}`, "data-tint": tint, "data-wrong": wrong ? "yes" : null, "aria-label": label,
       onclick: ({ currentTarget }) => { reach(currentTarget); put("place", [r, column, thing]); },
     });
-    return make("td", { class: "lp-cell", colspan: span > 1 ? span : null }, press);
+    return make("td.lp-cell", { colspan: span > 1 ? span : null }, press);
   }
 
   function thingButton([name, tint], k) {
@@ -135,17 +131,17 @@ const INPUTS = { choice: choiceInput, board: boardInput };
 
 // Two lists, the entries that differ marked.
 function lists(guess, truth) {
-  const row = (label, list, other) => make("tr", {}, make("th", { scope: "row" }, label),
+  const row = (label, list, other) => make("tr", make("th", { scope: "row" }, label),
     ...list.map((entry, k) => make("td", { "data-wrong": JSON.stringify(entry) === JSON.stringify(other[k]) ? null : "yes" }, String(entry))));
-  return make("div", { class: "lp-wide" }, make("table", { class: "lp-lists" }, make("tbody", {}, row("you said", guess, truth), row("it is", truth, guess))));
+  return make("div.lp-wide", make("table.lp-lists", make("tbody", row("you said", guess, truth), row("it is", truth, guess))));
 }
 
 // A line from 0 with a mark for each.
 function line(guess, truth, verdict) {
-  const mark_ = (at, kind, text) => make("div", { class: `lp-at lp-${kind}`, style: `left: ${at * 100}%`, "data-side": at > 0.5 ? "left" : null }, make("span", {}, text));
-  return make("div", { class: "lp-scale", role: "img", "aria-label": `on a line: you said ${verdict.guess}, it is ${verdict.truth}` },
+  const mark_ = (at, kind, text) => make("div", { class: `lp-at lp-${kind}`, style: `left: ${at * 100}%`, "data-side": at > 0.5 ? "left" : null }, make("span", text));
+  return make("div.lp-scale", { role: "img", "aria-label": `on a line: you said ${verdict.guess}, it is ${verdict.truth}` },
     mark_(truth, "truth", `it is ${verdict.truth}`), guess === truth ? null : mark_(guess, "guess", `you said ${verdict.guess}`),
-    make("div", { class: "lp-end" }, "0"));
+    make("div.lp-end", "0"));
 }
 
 function beside({ verdict, kind }) {
@@ -159,21 +155,21 @@ function beside({ verdict, kind }) {
 // -- the box --
 
 function render({ model, el }) {
-  const uid = `lp${Math.random().toString(36).slice(2)}`;
+  const uid = newName();
   const payload = () => model.get("payload");
   const { ask, note, close } = buildSender(model, uid, () => {}, (on) => stage.classList.toggle("lp-kept", on));
   const put = (kind, value) => ask({ kind, value });
-  const question = make("h3", { class: "lp-asks", id: `${uid}-asked` }, payload().question);
+  const question = make("h3.lp-asks", { id: `${uid}-asked` }, payload().question);
   const input = (INPUTS[payload().kind] ?? typedInput)(uid, payload(), (value) => put("guess", value), put);
   const hint = button("", { class: "lp-hint", onclick: () => put("hint", true) });
   const giveUp = button("show the answer", { class: "lp-give-up", onclick: () => put("give_up", true) });
-  const hints = make("ol", { class: "lp-hints", "aria-live": "polite" });
-  const says = make("div", { class: "lp-verdict", role: "status", "aria-live": "polite" });
-  const drawn = make("div", { class: "lp-beside" });
+  const hints = make("ol.lp-hints", { "aria-live": "polite" });
+  const says = make("div.lp-verdict", { role: "status" });
+  const drawn = make("div.lp-beside");
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
-  const text = make("pre", { class: "lp-told", tabindex: "0" }); // of a record that has no picture
-  const stage = make("div", {}, make("div", { class: "lp-form" }, input.node, ...input.tools, hint, giveUp), hints, says, drawn, figure.node, text);
-  const root = make("div", { class: "llamapar lp-quiz", role: "group", "aria-labelledby": question.id }, question, note, stage);
+  const text = make("pre.lp-told", { tabindex: "0" }); // of a record that has no picture
+  const stage = make("div", make("div.lp-form", input.node, ...input.tools, hint, giveUp), hints, says, drawn, figure.node, text);
+  const root = make("div.llamapar.lp-quiz", { role: "group", "aria-labelledby": question.id }, question, note, stage);
   el.append(root);
 
   function show() {
@@ -184,7 +180,7 @@ function render({ model, el }) {
     hint.textContent = now.more === 1 && now.hints.length ? "the last hint" : one;
     hint.hidden = !now.more || verdict?.truth != null;
     giveUp.hidden = !now.gives_up;
-    refill(hints, now.hints, () => now.hints.map((text) => make("li", {}, text)));
+    refill(hints, now.hints, () => now.hints.map((text) => make("li", text)));
     if (verdict && verdict.right != null) says.dataset.ok = verdict.right ? "yes" : "no"; else delete says.dataset.ok;
     says.textContent = verdict?.says ?? "";
     says.hidden = !verdict;

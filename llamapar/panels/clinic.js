@@ -23,13 +23,13 @@ function nextSteps({ next, asks }, send) {
     const size = field === "model" ? 16 : 7;
     const give = (event) => send({ [field]: event.target.value.trim() || null });
     const onkeydown = (event) => { if (event.key === "Enter") give(event); };
-    return make("label", {}, need, make("input", { type: "text", "data-tell": field, size, onchange: give, onkeydown }));
+    return make("label", need, make("input", { type: "text", "data-tell": field, size, onchange: give, onkeydown }));
   };
   const boxes = asks.filter(([, field]) => field).map(box);
   const others = asks.filter(([, field]) => !field).map(([need]) => need);
   const steps = next.filter((text) => !text.startsWith("pass "));
-  return [...steps.map((text) => make("div", {}, make("code", {}, text))),
-    asks.length ? make("div", { class: "lp-why lp-asked" }, ...(boxes.length ? ["fill in ", ...boxes, " to narrow this down"] : []),
+  return [...steps.map((text) => make("div", make("code", text))),
+    asks.length ? make("div.lp-why.lp-asked", ...(boxes.length ? ["fill in ", ...boxes, " to narrow this down"] : []),
       others.length ? `${boxes.length ? " also of use: " : "of use: "}${others.join(", ")}` : null) : null];
 }
 
@@ -39,43 +39,43 @@ const block = (lines) => (lines.length ? make("pre", { tabindex: 0 }, lines.join
 function explanationCard(parts, fix, send) {
   const { where, operands, edit, proof, source } = parts;
   const [head, ...cells] = operands.map((row) => row.map((cell) => [cell]));
-  const says = parts.says.map(([framework, message, links]) => [framework, [make("code", {}, message), sources(links)]]);
+  const says = parts.says.map(([framework, message, links]) => [framework, [make("code", message), sources(links)]]);
   const diff = edit.filter((line) => /^[-+] /.test(line));
   const words = edit.filter((line) => !diff.includes(line));
-  return card("error", { "data-category": parts.category }, where.map((line) => make("div", {}, make("code", {}, line))),
+  return card("error", { "data-category": parts.category }, where.map((line) => make("div", make("code", line))),
     head ? frameworksTable(cells, head) : null,
     block(diff), tries(fixes(parts.fixes, "open the Explorer on this layout", fix)),
-    words.length ? make("div", {}, `try ${words.join(", or ")}`) : null, block(proof),
+    words.length ? make("div", `try ${words.join(", or ")}`) : null, block(proof),
     parts.else.length ? fold("or else", { class: "lp-folded" }, parts.else.map(why)) : null,
-    ...nextSteps(parts, send), parts.sure ? make("div", { class: "lp-sure" }, parts.sure) : null, ...source.map(why),
+    ...nextSteps(parts, send), parts.sure ? make("div.lp-sure", parts.sure) : null, ...source.map(why),
     says.length ? fold("who says so", { class: "lp-more" }, frameworksTable(says)) : null);
 }
 
 // Real messages to press, while nothing else is there.
-const exampleRows = (examples, send) => examples.map(({ title, source: [name, path], fields }) => make("div", { class: "lp-line" },
+const exampleRows = (examples, send) => examples.map(({ title, source: [name, path], fields }) => make("div.lp-line",
   button(title, { title: "fill in this message and what its source says of the run", onclick: () => send(fields) }),
-  path ? sources([[name, path]]) : make("div", { class: "lp-source" }, name)));
+  path ? sources([[name, path]]) : make("div.lp-source", name)));
 
 function render({ model, el }) {
   const panel = buildPanel({ model, el }, "lp-clinic");
   const { uid, payload, send, ask, figure, status, cards, controls } = panel;
   const fix = (k) => ask({ kind: "fix", fix: k });
-  const box = make("textarea", { class: "lp-box", id: `${uid}-text`, rows: 7, spellcheck: "false", autocomplete: "off", wrap: "off" });
+  const box = make("textarea.lp-box", { id: `${uid}-text`, rows: 7, spellcheck: "false", autocomplete: "off" });
   const label = make("label", { for: box.id }, "Paste an error, a traceback or a log; drop its file here, or the run's settings");
-  const left = make("div", { class: "lp-why", hidden: true });
-  const told = make("div", { class: "lp-told", hidden: true, "aria-live": "polite" });
+  const left = make("div.lp-why", { hidden: true });
+  const told = make("div.lp-told", { hidden: true, "aria-live": "polite" });
   const open = button("open the Explorer on it", { hidden: true, onclick: () => ask({ kind: "open" }) });
   const asSettings = button("read the text as settings", { onclick: () => { if (box.value.trim()) ask({ kind: "settings", files: [["", box.value]] }); } });
   const paste = (text) => { if (text.length <= model.get("limit")) box.value = text; commit(text); };
   const read = (files) => readRun(files, ask, paste);
-  const drop = make("div", { class: "lp-ask" }, label, box, left, make("div", { class: "lp-line lp-files" }, buildFiles(uid, ask, read), asSettings), told, open);
+  const drop = make("div.lp-ask", label, box, left, make("div.lp-line.lp-files", buildFiles(uid, ask, read), asSettings), told, open);
   panel.columns.prepend(drop);
   takeDrops(drop, ask, read);
-  const examples = make("div", { class: "lp-examples", hidden: true });
-  const ranks = make("div", { class: "lp-why lp-ranks", hidden: true });
+  const examples = make("div.lp-examples", { hidden: true });
+  const ranks = make("div.lp-why.lp-ranks", { hidden: true });
   const grid = buildFigure(model, null, () => {});
   panel.main.append(status, cards, figure.node, ranks, grid.node, examples);
-  const below = make("div", { class: "lp-opened", hidden: true });
+  const below = make("div.lp-opened", { hidden: true });
   el.append(below);
 
   let sent = ""; // what this page sent last: only another text, set from code or cut, takes the box's place
@@ -114,7 +114,7 @@ function render({ model, el }) {
     ranks.textContent = now.ranks;
     ranks.hidden = !now.ranks;
     examples.hidden = !now.examples.length;
-    refill(examples, now.examples, () => [make("b", {}, "Or press a real message:"), ...exampleRows(now.examples, send)]);
+    refill(examples, now.examples, () => [make("b", "Or press a real message:"), ...exampleRows(now.examples, send)]);
     refill(cards, [now.parts, now.problem], () =>
       [now.problem && problemCard(now.problem, send, `${uid}-problem`), now.parts && explanationCard(now.parts, fix, send)].filter(Boolean));
   };

@@ -12,6 +12,7 @@ import json
 import re
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Unpack, cast
@@ -25,7 +26,6 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.option_rows import OTHER_DEFAULTS
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.describe.typed_numbers import parse_number
-from llamapar.describe.typed_numbers import typed as read_typed
 from llamapar.diagnosis import UNKNOWN, Explanation, explain
 from llamapar.diagnosis.known import ARGUMENTS, model_named
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
@@ -46,7 +46,6 @@ LIMIT = 60_000
 """Most characters of a text that the box shows; any are read."""
 
 FIELDS = tuple(name for name in names_of(CLINIC) if name != "config")
-_COUNTS = frozenset(FIELDS) - {"model", "framework"}
 OTHER_DEFAULTS["clinic"] = dict.fromkeys(FIELDS)
 TYPED = "yours"
 STATED = "in the text"
@@ -87,7 +86,7 @@ class Visit:
     settings: Settings | None = None
 
     def change(self, changes: Values) -> Visit:
-        """With changed text or fields; None or "" clears a field. Raises LlamaparError.
+        """With changed text or fields; None or "" clears a field. Raises LlamaparError for what is no value.
 
         "settings" are a run's own files, whose facts give way to typed fields.
         """
@@ -109,7 +108,7 @@ class Visit:
             if name == "model":
                 own = None if value is None or isinstance(value, str) else find_model(value)
             if value not in (None, "") and not (name == "model" and own):
-                typed[name] = read_typed(name, value) if name in _COUNTS else value
+                typed[name] = _checked(name, value)
         text = text.encode("utf-8", "replace").decode()
         return replace(self, text=text, error=error, typed=typed, own=own)
 
@@ -118,9 +117,12 @@ class Visit:
         """Fields whose values come from the files."""
         if self.settings is None:
             return {}
-        known: Values = {name: n for name, n in self.settings.known().items() if name in FIELDS}
-        if self.settings.framework:
-            known["framework"] = self.settings.framework
+        known: Values = {}
+        read = self.settings.known() | {"framework": self.settings.framework or None}
+        for name, value in read.items():
+            if name in FIELDS and value is not None:
+                with suppress(LlamaparError):  # what the files say of themselves tells of it
+                    known[name] = _checked(name, value)
         return known
 
     @cached_property
@@ -137,31 +139,17 @@ class Visit:
         return named_in(self.text)
 
     @cached_property
-    def _known(self) -> tuple[Values, LlamaparError | None]:
-        """Arguments for `explain`, and the first invalid field, which is left out."""
-        known = Values()
-        off = None
-        for name, value in {**self.stated, **self.brought, **self.typed}.items():
-            try:
-                if name == "framework":
-                    find_framework(value)
-                elif name != "model":
-                    count = parse_number(name, value).value if isinstance(value, str) else value
-                    whole(name, count, 1, OPTIONS[name].most)
-                elif not (isinstance(value, str) and model_named(value)):
-                    one_of("model", value, PRESETS, ModelError)
-                known[name] = value
-            except LlamaparError as problem:
-                off = off or problem
+    def _known(self) -> Values:
+        """Arguments for `explain`."""
         model = self.own or (None if "model" in self.typed else self._read_model)
-        return known | ({"model": model} if model else {}), off
+        return {**self.stated, **self.brought, **self.typed} | ({"model": model} if model else {})
 
     @cached_property
     def _explained(self) -> tuple[Explanation, LlamaparError | None]:
         try:
             if not self.text.strip():
                 return NOTHING, None
-            return explain(self.error or self.text, **self._known[0]), None
+            return explain(self.error or self.text, **self._known), None
         except LlamaparError as refused:
             return Explanation(UNKNOWN, refused.what, ()), refused
         except Exception as fault:  # An error of our own must not lose the reader's text.
@@ -175,8 +163,8 @@ class Visit:
 
     @property
     def problem(self) -> LlamaparError | None:
-        """The problem with a field (the other fields still count), or with the text."""
-        return self._explained[1] or self._known[1]
+        """The problem with the text and the fields together."""
+        return self._explained[1]
 
     @cached_property
     def fields(self) -> dict[str, tuple[object, str]]:
@@ -184,7 +172,7 @@ class Visit:
         known = self.explanation.known
         best = self.explanation.best
         read = self._read_model
-        named = known.model if "model" in self.typed and "model" in self._known[0] else None
+        named = known.model if "model" in self.typed else None
         layers: tuple[tuple[Mapping[str, object], str], ...] = (
             (best.facts if best else {}, IMPLIED),
             (_sizes(known.model, *DIMS), MODEL),
@@ -291,6 +279,7 @@ class Clinic(Page[Visit]):
     limit = traitlets.Int(LIMIT).tag(sync=True)
     opened = traitlets.Unicode().tag(sync=True)
     explorer: Explorer | None = None
+    given_by = "an explanation is of the text and the fields: set those"
 
     @named_options("clinic")
     def __init__(self, *, text: str | BaseException = "", **values: Unpack[ClinicKeywords]) -> None:
@@ -359,6 +348,19 @@ def clinic(text: str | BaseException = "", **values: Unpack[ClinicKeywords]) -> 
     text: a text, or an exception, of which the live facts are shown; a cell's last one is `sys.last_value`.
     """
     return Clinic(text=text, **values)
+
+
+def _checked(name: str, value: object) -> object:
+    """The value of a field, a number as a number. Raises LlamaparError for what is none."""
+    if name == "framework":
+        find_framework(str(value))
+    elif name == "model":
+        if not (isinstance(value, str) and model_named(value)):
+            one_of("model", value, PRESETS, ModelError)
+    else:
+        count = parse_number(name, value).value if isinstance(value, str) else value
+        value = whole(name, count, 1, OPTIONS[name].most)
+    return value
 
 
 def _sizes(model: ModelConfig | None, *names: str) -> Values:

@@ -21,8 +21,6 @@ FACTS = (
     *("batch_tokens", "kv_replication", "quant_group"),
 )
 STEP = ("gpu", "recompute", "schedule", "nc")
-PIPELINE = ("beside", "time", "step", "documents")
-RUN = ("program", "engine", "dtype", "cp_method", "fault")
 ENGINES = ("local", "processes", "dry")
 """The engines of the Run tab: a kernel is not started by torchrun."""
 
@@ -166,9 +164,6 @@ _ELSEWHERE = ("tab",)
 
 _KNOBS = {"n_heads": "query heads", "n_kv_heads": "KV heads", "n_layers": "layers"}
 _KNOBS |= {"dim": "dim", "vocab_size": "vocabulary"}
-KNOBS = (*AXES, *_KNOBS)
-"""What has a slider."""
-
 EXPLORER: list[Group] = [
     group("Cut", *(control(axis, kind="slider") for axis in AXES), row=True),
     group(

@@ -2,10 +2,8 @@
 // -- one's own files --
 // Files are dropped, chosen or pasted as text; what they say comes back as the trait `told`. They are data.
 
-const MOST_FILE = 1 << 20; // characters of a file that travel: of a longer one, one more, so that it is refused
-
-const readFiles = async (files, ask) => files.length && ask({ kind: "settings", files: await Promise.all([...files].map(async (file) =>
-  [file.name, file.size > MOST_FILE ? " ".repeat(MOST_FILE + 1) : await file.text()])) });
+const readFiles = async (files, ask) => files.length && ask({ kind: "settings",
+  files: await Promise.all([...files].map(async (file) => [file.name, await textOf(file)])) });
 
 // Takes what is dropped on a node; `read` takes files. Where there is none, or only a folder, the kernel says so.
 function takeDrops(node, ask, read = readFiles) {
@@ -21,9 +19,9 @@ function takeDrops(node, ask, read = readFiles) {
 }
 
 function buildFiles(uid, ask, read = readFiles) {
-  const input = make("input", { type: "file", multiple: true, id: `${uid}-files`, "aria-label": "settings and launch scripts" });
-  input.addEventListener("change", async () => { await read([...input.files], ask); input.value = ""; });
-  return make("div", { class: "lp-file" }, input);
+  const onchange = async () => { await read([...input.files], ask); input.value = ""; };
+  const input = make("input", { type: "file", multiple: true, id: `${uid}-files`, "aria-label": "settings and launch scripts", onchange });
+  return make("div.lp-file", input);
 }
 
 // What the files said: a fact a line with its source, and what contradicts, is unknown or not covered.
@@ -31,18 +29,18 @@ function drawTold(box, { title, head, rows, said }) {
   box.hidden = !title;
   if (!title) return;
   refill(box, [title, rows, said], () => [
-    make("b", {}, title),
-    make("ul", { class: "lp-notes" }, said.map(([kind, text]) => make("li", { "data-said": kind }, make("b", {}, `${kind}: `), text))),
+    make("b", title),
+    make("ul.lp-notes", said.map(([kind, text]) => make("li", { "data-said": kind }, make("b", `${kind}: `), text))),
     fold(`${rows.length} facts and where they stand`, { class: "lp-more" }, frameworksTable(rows.map((cells) => cells.map((cell) => [cell])), head))]);
 }
 
 function buildDrop(uid, ask) {
-  const text = make("textarea", { class: "lp-box", rows: 3, spellcheck: "false", wrap: "off", "aria-label": "settings as text",
+  const text = make("textarea.lp-box", { rows: 3, spellcheck: "false", wrap: "off", "aria-label": "settings as text",
     placeholder: "drop files of settings and launch scripts here, or paste their text" });
   const send = () => { if (text.value.trim()) ask({ kind: "settings", files: [["", text.value]] }); };
   text.addEventListener("paste", () => setTimeout(send));
-  const told = make("div", { class: "lp-told", hidden: true, "aria-live": "polite" });
-  const line = make("div", { class: "lp-line" }, buildFiles(uid, ask), button("Read", { title: "read the text as settings", onclick: send }));
+  const told = make("div.lp-told", { hidden: true, "aria-live": "polite" });
+  const line = make("div.lp-line", buildFiles(uid, ask), button("Read", { title: "read the text as settings", onclick: send }));
   const node = fold("Your own run", { class: "lp-group lp-own" }, text, line, told);
   takeDrops(node, ask);
   return { node, draw: (answer) => { drawTold(told, answer); if (answer.title) node.open = true; } };

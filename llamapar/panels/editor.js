@@ -5,7 +5,7 @@ const GUTTER = 34; // pixels: of the line numbers
 
 // Values as buttons side by side, one of them pressed.
 function segments(control, send) {
-  const box = make("div", { class: "lp-segments", role: "radiogroup", "aria-label": control.label });
+  const box = make("div.lp-segments", { role: "radiogroup", "aria-label": control.label || control.name });
   let values = [];
   const put = (value, focus) => {
     for (const [k, node] of [...box.children].entries()) {
@@ -18,14 +18,7 @@ function segments(control, send) {
   const one = ([value, label]) => button(label, { role: "radio", title: control.help || null, onclick: () => press(value) });
   values = control.options.map(([value]) => value);
   box.append(...control.options.map(one));
-  box.addEventListener("keydown", (event) => {
-    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    const to = values[[...box.children].findIndex((node) => node === event.target) + (by ?? NaN)];
-    if (to === undefined) return;
-    event.preventDefault();
-    event.stopPropagation();
-    press(to, true);
-  });
+  walkKeys(box, () => values.length, ({ target }) => [...box.children].indexOf(target), (to) => press(values[to], true));
   const show = (value) => {
     if (!values.includes(value)) { values.push(value); box.append(one([value, String(value)])); }
     put(value);
@@ -33,11 +26,13 @@ function segments(control, send) {
   return { nodes: [box], show };
 }
 
+KINDS.steps = segments;
+
 // The source as a text box, over a copy of it that carries the marks: what runs, what communicates, what is wrong.
 function buildSource(send, uid, goTo) {
-  const copy = make("div", { class: "lp-copy-of-source", "aria-hidden": "true" });
-  const box = make("textarea", { class: "lp-text", id: `${uid}-source`, "aria-label": "source", spellcheck: "false", autocapitalize: "off", autocomplete: "off", wrap: "off" });
-  const node = make("div", { class: "lp-source-box" }, make("div", { class: "lp-layers" }, copy, box));
+  const copy = make("div.lp-copy-of-source", { "aria-hidden": "true" });
+  const box = make("textarea.lp-text", { id: `${uid}-source`, "aria-label": "source", spellcheck: "false", autocapitalize: "off", autocomplete: "off", wrap: "off" });
+  const node = make("div.lp-source-box", make("div.lp-layers", copy, box));
   let sent = null; // what was sent last and is not answered
   let timer = 0;
   let marks = { axes: {}, line: 0, faults: {}, errors: {} };
@@ -76,11 +71,11 @@ function buildSource(send, uid, goTo) {
     const lines = box.value.split("\n").map((text, k) => {
       const number = k + 1;
       const [, code, comment] = text.match(/^((?:[^#"']|"[^"]*"|'[^']*')*)(#.*)?$/) ?? [null, text, ""];
-      const axes = (marks.axes[number] ?? []).map((axis) => make("span", { class: "lp-badge", "data-axis": axis }, axis.toUpperCase()));
+      const axes = (marks.axes[number] ?? []).map((axis) => make("span.lp-badge", { "data-axis": axis }, axis.toUpperCase()));
       const error = marks.errors[number];
       const data = { "data-line": number, "data-fault": marks.faults[number] ?? null, "data-wrong": error ? "yes" : null };
-      return make("div", data, code, comment ? make("i", {}, comment) : null, text ? null : "\u200b",
-        axes.length ? make("span", { class: "lp-badges" }, axes) : null, error ? make("span", { class: "lp-lens" }, `✕ ${error}`) : null);
+      return make("div", data, code, comment ? make("i", comment) : null, text ? null : "\u200b",
+        axes.length ? make("span.lp-badges", axes) : null, error ? make("span.lp-lens", `✕ ${error}`) : null);
     });
     copy.replaceChildren(...lines);
   }

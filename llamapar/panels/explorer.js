@@ -7,9 +7,9 @@ const BEFORE = 60; // pixels of tabs that stay in sight before the one that is c
 
 function verdictTable({ verdicts, unknown }) {
   const rows = verdicts.map(([title, verdict, message, note, links]) =>
-    [title, verdict, [message && make("code", {}, message), note && make("div", {}, note), sources(links)].filter(Boolean)]);
+    [title, verdict, [message && make("code", message), note && make("div", note), sources(links)].filter(Boolean)]);
   const made = frameworksTable(rows, ["framework", "verdict", "what it says or does"]);
-  if (unknown.length) made.firstChild.append(make("tr", {}, make("td", { colspan: 3, class: "lp-source" }, `not known: ${unknown.join(", ")}`)));
+  if (unknown.length) made.firstChild.append(make("tr", make("td", { colspan: 3, class: "lp-source" }, `not known: ${unknown.join(", ")}`)));
   return made;
 }
 
@@ -25,12 +25,12 @@ function remembered(opened, name, title, attributes, build) {
   return details;
 }
 
-const findingLine = ({ severity, code, message }) => [mark(severity), make("b", {}, code), make("span", { class: "lp-what", title: message }, message)];
+const findingLine = ({ severity, code, message }) => [mark(severity), make("b", code), make("span.lp-what", { title: message }, message)];
 
 // Why, the other fixes and what the frameworks do: folded behind the finding's one line.
 function findingFold(finding, opened, others) {
   const judged = finding.verdicts.length || finding.unknown.length;
-  const more = () => [why(finding.why), others.length ? make("div", { class: "lp-tries" }, "or ", others) : null,
+  const more = () => [why(finding.why), others.length ? make("div.lp-tries", "or ", others) : null,
     judged ? verdictTable(finding) : null].filter(Boolean);
   return remembered(opened, finding.code, others.length ? `why, ${others.length} more` : "why", { class: "lp-more" }, more);
 }
@@ -40,13 +40,7 @@ function findingCard(finding, index, opened, fix, fits) {
   const [best, ...others] = fixes(finding.fixes, "apply this fix", (k) => fix(index, k));
   const remedy = finding.later ? button("what makes it fit", { onclick: fits }) : best ?? null;
   return make("div", { class: `lp-finding lp-${finding.severity}`, "data-code": finding.code },
-    make("div", { class: "lp-line lp-one" }, findingLine(finding), remedy, findingFold(finding, opened, others)));
-}
-
-function drawFindings(box, { findings, judged }, opened, fix, fits) {
-  box.inert = !judged; // what was found before stays, dimmed, where nothing can be judged
-  box.classList.toggle("lp-kept", !judged);
-  if (judged) refill(box, findings, () => findings.map((finding, index) => findingCard(finding, index, opened, fix, fits)));
+    make("div.lp-line.lp-one", findingLine(finding), remedy, findingFold(finding, opened, others)));
 }
 
 // What makes it fit, once it is found; until then what was found before stands there, dimmed and inert.
@@ -62,16 +56,16 @@ function drawRemedies(box, { offered, payload, apply }) {
 // -- the head ------------------------------------------------------------------------------------
 // What the chosen rank works on; where the layout is refused, why, and what mends it.
 
-const pieces = (sentence) => sentence.map(([text, axis]) => (axis ? make("span", { class: "lp-part", "data-axis": axis }, text) : text));
+const pieces = (sentence) => sentence.map(([text, axis]) => (axis ? make("span.lp-part", { "data-axis": axis }, text) : text));
 
 const FEW = 2; // fixes that stand beside a reason; the others fold with the finding
 
 function buildHead(send, fix, id) {
-  const sentence = make("h3", { class: "lp-sentence" });
-  const repairs = make("div", { class: "lp-repairs" });
-  const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite", tabindex: -1 });
-  const legend = make("div", { class: "lp-signs" }, ["yes", "unsure", "no"].map((verdict) => make("span", {}, state(verdict), WORDS[verdict])));
-  const node = make("div", { class: "lp-head" }, make("div", {}, sentence), make("div", { class: "lp-under" }, status, repairs, legend));
+  const sentence = make("h3.lp-sentence");
+  const repairs = make("div.lp-repairs");
+  const status = make("div.lp-status", { role: "status", tabindex: -1 });
+  const legend = make("div.lp-signs", ["yes", "unsure", "no"].map((verdict) => make("span", state(verdict), WORDS[verdict])));
+  const node = make("div.lp-head", make("div", sentence), make("div.lp-under", status, repairs, legend));
   function draw({ sentence: said, problem, findings, about, gave }) {
     const refused = problem ? -1 : findings.findIndex(({ severity, later }) => severity === "error" && !later);
     refill(node.firstChild, [said, problem], () => [problem ? problemCard(problem, send, id) : (sentence.replaceChildren(...pieces(said)), sentence)]);
@@ -90,16 +84,10 @@ function buildHead(send, fix, id) {
 // Tabs that the arrow keys walk; each is [key, title], and `pick` is told the key.
 function buildTabs(label, items, pick) {
   const tabs = items.map(([key, title]) => button(title, { role: "tab", "data-tab": key, onclick: () => pick(key) }));
-  const node = make("div", { class: "lp-tabs", role: "tablist", "aria-label": label }, tabs);
-  node.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const at = tabs.findIndex(isActive);
-    if (!step || at < 0) return;
-    event.preventDefault();
-    event.stopPropagation();
-    const next = tabs[(at + step + tabs.length) % tabs.length];
-    next.focus();
-    next.click();
+  const node = make("div.lp-tabs", { role: "tablist", "aria-label": label }, tabs);
+  walkKeys(node, () => tabs.length, ({ target }) => tabs.indexOf(target), (to) => {
+    tabs[to].focus();
+    tabs[to].click();
   });
   const show = (chosen) => tabs.forEach((tab, k) => {
     const on = items[k][0] === chosen;
@@ -138,30 +126,30 @@ function render({ model, el }) {
   const strip = buildAnswers(send, ask);
   const own = buildDrop(panel.uid, ask);
   const { column, rows } = panel.controls;
-  const product = make("p", { class: "lp-product" });
+  const product = make("p.lp-product");
   rows.Cut.append(product);
   for (const name of ["Cut", "Model", "Job"]) {
     const row = rows[name];
     row.classList.add(`lp-of-${name.toLowerCase()}`);
-    row.prepend(make("h4", {}, `The ${name.toLowerCase()}`));
+    row.prepend(make("h4", `The ${name.toLowerCase()}`));
     if (name === "Cut") continue;
     // In a narrow window the model and the job are one line each, which unfolds.
     const unfold = button("", { class: "lp-unfold", "aria-expanded": "false", onclick: () =>
       unfold.setAttribute("aria-expanded", String(row.classList.toggle("lp-open"))) });
     row.prepend(unfold);
   }
-  const knobs = make("div", { class: "lp-side" }, rows.Cut, rows.Model, rows.Job);
+  const knobs = make("div.lp-side", rows.Cut, rows.Model, rows.Job);
   column.prepend(own.node);
 
-  const remedies = make("div", { class: "lp-tries lp-remedies" });
+  const remedies = make("div.lp-tries.lp-remedies");
   const found = fold("", { class: "lp-found" }, panel.cards, strip.ran);
-  const line = make("input", { type: "text", class: "lp-state", spellcheck: "false", id: `${panel.uid}-line`, title: "lp.explorer and llamapar check take it too" });
+  const line = make("input.lp-state", { type: "text", spellcheck: "false", id: `${panel.uid}-line`, title: "lp.explorer and llamapar check take it too",
+    onchange: () => ask({ kind: "restore", text: line.value }) });
   const open = openLink(model);
-  line.addEventListener("change", () => ask({ kind: "restore", text: line.value }));
-  const text = make("pre", { class: "lp-copied", hidden: true, tabindex: 0 });
+  const text = make("pre.lp-copied", { hidden: true, tabindex: 0 });
   const copies = model.get("exports").map((name) => button(name, { onclick: () => ask({ kind: "copy", name }) }));
   const saves = ["SVG", "PNG"].map((name) => button(name, { title: "save the picture", onclick: () => figure.save(name.toLowerCase()) }));
-  const copying = fold("copy and save", { class: "lp-copy" }, make("div", { class: "lp-line" }, "copy as ", copies, "save the picture as ", saves),
+  const copying = fold("copy and save", { class: "lp-copy" }, make("div.lp-line", "copy as ", copies, "save the picture as ", saves),
     make("label", { for: line.id }, "This job as a line. Paste one to bring it back."), line, open.node, text);
   // The kernel sends the maps one step to each side: a step is drawn before its answer comes.
   let ahead = { scenes: {} };
@@ -180,11 +168,11 @@ function render({ model, el }) {
     try { await navigator.clipboard.writeText(message.text); text.dataset.copied = "yes"; }
     catch { delete text.dataset.copied; } // no clipboard here: the text is there to select
   };
-  const foot = make("div", { class: "lp-foot" }, found, fold("more settings", { class: "lp-group lp-settings" }, column),
+  const foot = make("div.lp-foot", found, fold("more settings", { class: "lp-group lp-settings" }, column),
     fold("compare", { class: "lp-compare" }, strip.pinned), copying, strip.steps);
   const picturing = Object.values(rows).filter((row) => row.dataset.tab); // the controls of a picture, above it
   panel.main.append(tabs.node, inner.node, ...picturing, remedies, run.head, plan.head, figure.node, run.tables);
-  panel.columns.replaceChildren(head.node, strip.node, make("div", { class: "lp-body" }, knobs, panel.main), foot);
+  panel.columns.replaceChildren(head.node, strip.node, make("div.lp-body", knobs, panel.main), foot);
 
   // The Run tab has a picture once something ran, and keeps it, dimmed, until the next run has one.
   let result = null;
@@ -232,14 +220,12 @@ function render({ model, el }) {
     drawFigure(); // first: plotly measures the page, which the rest of this then changes, once
     panel.controls.show(now);
     head.draw(now);
-    if (now.judged) {
-      product.textContent = now.status;
-      const count = now.findings.length;
-      found.firstChild.textContent = `${count || "no"} finding${count === 1 ? "" : "s"}`;
-    }
+    const { findings, status } = now;
+    product.textContent = status;
+    found.firstChild.textContent = `${findings.length || "no"} finding${findings.length === 1 ? "" : "s"}`;
     rows.Model.firstChild.textContent = `The model: ${preset === "custom" ? "no preset" : preset}`;
     rows.Job.firstChild.textContent = `The job: ${inWords(gpus ?? "all")} GPUs, ${inWords(tokens ?? "?")} tokens`;
-    drawFindings(panel.cards, now, opened, fix, () => send({ tab: "memory" }));
+    refill(panel.cards, findings, () => findings.map((finding, index) => findingCard(finding, index, opened, fix, () => send({ tab: "memory" }))));
     remedies.hidden = tab !== "memory";
     inner.node.hidden = !times.some(([name]) => name === tab);
     tabs.show(inner.node.hidden ? tab : "time");

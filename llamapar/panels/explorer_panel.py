@@ -25,7 +25,6 @@ from llamapar.figures.plan import Mark
 from llamapar.rules.job_text import as_cli, exported
 from llamapar.rules.report import Report
 
-from .ahead import scenes_ahead
 from .controls import DEFAULTS, EXPLORER, MAIN_TABS, TIMES
 from .line import PLAIN, is_line
 from .maps import MAP_AXES, rank_at
@@ -49,7 +48,7 @@ class Explorer(Undoing[State]):
     """The Explorer panel. `set` moves controls from code; `snapshot` is a static View of what it shows."""
 
     _esm = source("page.js", "map.js", "explorer.js", "run.js", "drop.js", "plan.js", "answers.js")
-    _css = style()
+    _css = style("explorer.css")
     schema = traitlets.List(EXPLORER).tag(sync=True)
     tabs = traitlets.List(list(MAIN_TABS.items())).tag(sync=True)
     times = traitlets.List(list(TIMES.items())).tag(sync=True)
@@ -248,14 +247,22 @@ class Explorer(Undoing[State]):
             self._show_search(search)
 
     def _send_ahead(self) -> None:
-        """Send the maps one step to each side of the slider that the page holds."""
+        """Send the maps one step to each side of the slider that the page holds.
+
+        A round trip to the kernel is most of what a step of a slider costs. The page draws a scene as soon as
+        its step is taken, and the answer then finds the picture standing as it is.
+        """
         steps = self.payload["steps"].get(self._knob, [])
         state = self._state
         now = state.values.get(self._knob)
         if now in steps and state.values["tab"] in MAP_AXES:
             at = steps.index(now)
             around = [*steps[max(0, at - 1) : at], *steps[at + 1 : at + 2]]
-            scenes = scenes_ahead(state, {self._knob: around}, lambda each: each.outcome.view)
+            scenes = {}
+            for step in around:
+                view = state.change({self._knob: step}).outcome.view
+                if view and view.is_map:
+                    scenes[f"{self._knob}={step}"] = view.spec
             self.send({"kind": "ahead", "seq": self.payload["seq"], "scenes": scenes})
 
     def _marks(self) -> list[Mark]:

@@ -5,7 +5,7 @@ const SETTLING = 250; // ms after a scroll in which the mouse enters rungs witho
 const PACE = 1100; // ms that a rung stands while the ladder plays
 
 function render({ model, el }) {
-  const uid = `lp${Math.random().toString(36).slice(2)}`;
+  const uid = newName();
   const payload = () => model.get("payload");
   const rungs = () => model.get("ladder");
   const knob = () => payload().knob;
@@ -21,16 +21,16 @@ function render({ model, el }) {
   let seq = 0; // of the pictures: one ladder shows many
   const at = (value) => rungs().find((rung) => rung.value === value);
 
-  const knobs = make("div", { class: "lp-knobs" });
-  const whose = make("div", { class: "lp-whose", role: "group", "aria-label": "ladder of" });
-  const ladder = make("div", { class: "lp-ladder", role: "radiogroup" });
-  const legend = make("p", { class: "lp-legend" }, payload().legend);
-  const says = make("p", { class: "lp-says", role: "status", "aria-live": "polite" });
+  const knobs = make("div.lp-knobs");
+  const whose = make("div.lp-whose", { role: "group", "aria-label": "ladder of" });
+  const ladder = make("div.lp-ladder", { role: "radiogroup" });
+  const legend = make("p.lp-legend", payload().legend);
+  const says = make("p.lp-says", { role: "status" });
   const code = buildCode(model, ask, (draw) => keepFocus(root, play, draw));
   const play = button("", { class: "lp-play", onclick: () => (playing ? stop() : start()) });
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
-  const stage = make("div", { class: "lp-stage" }, whose, ladder, legend, says, figure.node);
-  const root = make("div", { class: "llamapar lp-live", "data-what": payload().what }, note, knobs, stage);
+  const stage = make("div.lp-stage", whose, ladder, legend, says, figure.node);
+  const root = make("div.llamapar.lp-live", { "data-what": payload().what }, note, knobs, stage);
   el.append(root);
 
   // -- the knob --
@@ -68,12 +68,7 @@ function render({ model, el }) {
     play.textContent = playing ? "■ stop" : `▶ play ${title()}`;
   }
 
-  ladder.addEventListener("keydown", (event) => {
-    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    const to = { Home: 0, End: rungs().length - 1 }[event.key] ?? rungs().findIndex(({ value }) => value === chosen) + by;
-    if (!rungs()[to]) return;
-    event.preventDefault();
-    event.stopPropagation();
+  walkKeys(ladder, () => rungs().length, () => rungs().findIndex(({ value }) => value === chosen), (to) => {
     stop();
     step(rungs()[to].value);
     ladder.querySelector("[aria-checked=true]").focus();
@@ -88,7 +83,7 @@ function render({ model, el }) {
   };
 
   function rungButton({ name, value, gives, problem, doubt, figure: drawn }) {
-    return button([make("b", { class: "lp-part", "data-axis": knob() }, name), make("span", { class: "lp-gives" }, drawn ? gives : problem)], {
+    return button([make("b.lp-part", { "data-axis": knob() }, name), make("span.lp-gives", drawn ? gives : problem)], {
       class: "lp-rung", role: "radio", "data-value": String(value), "data-broken": problem ? "yes" : null, "data-doubt": doubt ? "yes" : null, "data-refused": drawn ? null : "yes", title: problem || doubt || null,
       onclick: () => { stop(); looked = undefined; step(value); draw(); },
       onpointerenter: ({ pointerType }) => { if (pointerType === "mouse") look(value); },
@@ -98,7 +93,7 @@ function render({ model, el }) {
 
   // With several knobs, one of them has its ladder here; the others wait with their values.
   function knobButton([name, , shown]) {
-    return button(make("span", { class: "lp-part", "data-axis": name }, shown), {
+    return button(make("span.lp-part", { "data-axis": name }, shown), {
       "data-knob": name, "aria-pressed": String(name === knob()), title: "what each value of this gives",
       onclick: () => { stop(); looked = undefined; send({ knob: name }); },
     });
@@ -141,13 +136,7 @@ function render({ model, el }) {
     chosen = pending ? pending.value : values[knob()]; // what was pressed since then stays
     if (!at(looked)) looked = undefined;
     refill(knobs, model.get("schema"), () => {
-      built = model.get("schema").map((spec) => {
-        const control = { ...spec, id: `${uid}-${spec.name}` };
-        const made = KINDS[control.kind](control, send);
-        const label = make("label", { for: control.id, title: control.help }, control.label);
-        const row = make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, control.kind === "bool" ? [...made.nodes, label] : [label, ...made.nodes]);
-        return { name: control.name, row, show: made.show };
-      });
+      built = model.get("schema").map((spec) => controlRow(spec, uid, send));
       return [...built.map(({ row }) => row), ...(several() ? [] : [play]), code.node];
     });
     for (const { name, show: put } of built) put(values[name]);

@@ -81,8 +81,14 @@ class LiveState:
         return f"lp.live({self.rung.call}{knob})"
 
     def change(self, changes: Values) -> LiveState:
-        """With changed values, or another "knob". Raises LlamaparError if the function refuses."""
+        """With changed values, another "knob", or those of a record, "value". Raises LlamaparError if the
+        function refuses.
+        """
         changes = dict(changes)
+        if "value" in changes:
+            what, given = _read_record(changes.pop("value"))
+            one_of("what", what, (self.what,))
+            changes = given | changes
         knob = str(one_of("knob", changes.pop("knob", self.knob), self.subject.knobs))
         for name in changes:
             one_of("argument", name, self.values)
@@ -244,13 +250,13 @@ def initial_live(
     return LiveState(what, values, knob or next(iter(found.knobs))).change(Values(arguments))
 
 
-def _read_record(shown: Record | Call) -> tuple[str, Values]:
+def _read_record(shown: object) -> tuple[str, Values]:
     """The name of a record's picture, and its values. Raises LayoutError if it has no live picture."""
     call = shown.call if isinstance(shown, Record) else shown
-    what = call.function.partition(".")[2] if call else ""
-    if what == "ranks" and call and "model" in call.arguments:
+    what = call.function.partition(".")[2] if isinstance(call, Call) else ""
+    if what == "ranks" and isinstance(call, Call) and "model" in call.arguments:
         what = "block"
-    if not call or what not in SUBJECTS:
+    if not isinstance(call, Call) or what not in SUBJECTS:
         why = f"live pictures are made by {', '.join(_makers())}"
         what = f"{type(shown).__name__} cannot be shown live"
         raise LayoutError(what, why, ["lp.live('heads', model, tp=8)"], "what")

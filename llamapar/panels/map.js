@@ -36,10 +36,10 @@ function drawMap(root, first, { duration = SLIDE, pick = () => {}, rank = 0 } = 
   const [bands, texts, hits] = ["bands", "texts", "hits"].map((name) => svgNode("g", { class: `lp-${name}` }));
   const tears = svgNode("path", { class: "tear" });
   const picture = svgNode("svg", { class: "lp-map", role: "group" }, bands, tears, texts, hits);
-  const says = make("h3", { class: "lp-map-says" });
-  const exact = make("p", { class: "lp-exact", role: "status" });
-  const legend = make("p", { class: "lp-looks" });
-  const node = make("div", { class: "lp-map-box" }, says, picture, exact, legend);
+  const says = make("h3.lp-map-says");
+  const exact = make("p.lp-exact", { role: "status" });
+  const legend = make("p.lp-looks");
+  const node = make("div.lp-map-box", says, picture, exact, legend);
   let scene = null;
   let standing = new Map(); // key → { node, lane, from, to, copy, now, start, end, fade }
   let leaving = [];
@@ -148,13 +148,13 @@ function drawMap(root, first, { duration = SLIDE, pick = () => {}, rank = 0 } = 
   }
 
   picture.addEventListener("pointerleave", () => look(null));
+  const at = () => indexOf(looked ?? chosen);
+  walkKeys(picture, () => hits.children.length, at, (to) => hits.children[to].focus());
   picture.addEventListener("keydown", (event) => {
-    const at = indexOf(looked ?? chosen);
-    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: scene.ranks.length - 1 }[event.key];
-    if (event.key === "Enter" || event.key === " ") press(scene.ranks[at][3]); else if (!hits.children[to]) return;
+    if (event.key !== "Enter" && event.key !== " ") return;
+    press(scene.ranks[at()][3]);
     event.preventDefault();
     event.stopPropagation();
-    hits.children[to]?.focus();
   });
 
   function update(next, number = chosen) {

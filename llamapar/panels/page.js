@@ -1,10 +1,14 @@
 // What the panels' pages share: elements, plotly, controls, cards, the figure. Texts only ever become
 // text nodes, never markup.
 
-const KEYED = new Set(["input", "select", "textarea", "button", "summary", "pre"]);
+const KEYED = new Set(["input", "select", "textarea", "button", "summary", "pre", "canvas"]);
 
-function make(tag, attributes = {}, ...children) {
+// make("div.lp-line", { id }, ...children): an element of some classes. It may have no attributes.
+function make(kind, ...children) {
+  const [tag, ...classes] = kind.split(".");
   const node = document.createElement(tag);
+  if (classes.length) node.className = classes.join(" ");
+  const attributes = children[0]?.constructor === Object ? children.shift() : {};
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (value === true) node.setAttribute(name, "");
@@ -23,8 +27,16 @@ function svgNode(tag, attributes = {}, ...children) {
   return node;
 }
 
+// One page holds more panels, and one model more views: each has names of its own.
+const newName = () => `lp${Math.random().toString(36).slice(2)}`;
+function onTheme(changed) {
+  const observer = new MutationObserver(changed);
+  observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
+  return observer;
+}
+
 const button = (text, attributes) => make("button", { type: "button", ...attributes }, ...[text].flat());
-const fold = (title, attributes, ...children) => make("details", attributes, make("summary", {}, title), ...children);
+const fold = (title, attributes, ...children) => make("details", attributes, make("summary", title), ...children);
 
 // Fills a box where what it shows is new, so that what stands open in it stays open.
 function refill(box, shown, build) {
@@ -61,7 +73,7 @@ const PATIENCE = 5000; // ms until a page without an answer says so, and sends o
 // `note` tells what was refused, and `refused` puts the controls back; or that no answer comes, and then
 // `dim` is called, until something comes from the kernel again.
 function buildSender(model, uid, refused, dim) {
-  const note = make("div", { class: "lp-answer", "aria-live": "polite" });
+  const note = make("div.lp-answer", { "aria-live": "polite" });
   const waiting = [];
   let count = 0;
   let awaited = null; // the id of the message on its way
@@ -114,6 +126,18 @@ function buildSender(model, uid, refused, dim) {
     },
     close: () => { model.off("msg:custom", onAnswer); model.off("change:payload", clear); model.off("comm_live_update", gone); clearTimeout(timer); },
   };
+}
+
+// Arrow keys, Home and End walk `count()` things: `go` is told the index of the next one. at: says where a key was pressed.
+function walkKeys(node, count, at, go) {
+  node.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const to = { Home: 0, End: count() - 1 }[event.key] ?? at(event) + by;
+    if (!(to >= 0 && to < count())) return;
+    event.preventDefault();
+    event.stopPropagation();
+    go(to, event);
+  });
 }
 
 // Draws anew, and hands the focus on where what had it went away or can no longer be pressed.
@@ -171,13 +195,13 @@ function textControl(control, send) {
 function sliderControl(control, send) {
   const box = intControl(control, send);
   let steps = [];
-  const slider = make("input", { type: "range", min: 0, step: 1, "aria-label": `${control.label}, in steps`, "data-axis": control.name });
-  slider.addEventListener("input", () => {
+  const oninput = () => {
     const value = steps[slider.value];
     box.show(value);
     slider.setAttribute("aria-valuetext", String(value));
     send({ [control.name]: value });
-  });
+  };
+  const slider = make("input", { type: "range", min: 0, step: 1, "aria-label": `${control.label}, in steps`, "data-axis": control.name, oninput });
   const show = (value, now) => {
     box.show(value);
     steps = now.steps[control.name];
@@ -202,7 +226,7 @@ function choiceControl(control, send) {
   const select = make("select", { id: control.id, title: control.help });
   for (const [, label, group] of control.options) { // those of a group stand together
     if (group && select.lastChild?.label !== group) select.append(make("optgroup", { label: group }));
-    (group ? select.lastChild : select).append(make("option", {}, label));
+    (group ? select.lastChild : select).append(make("option", label));
   }
   const values = control.options.map(([value]) => value);
   select.addEventListener("change", () => send({ [control.name]: values[select.selectedIndex] }));
@@ -214,57 +238,64 @@ function choiceControl(control, send) {
 }
 
 function boolControl(control, send) {
-  const input = make("input", { type: "checkbox", id: control.id });
-  input.addEventListener("change", () => send({ [control.name]: input.checked }));
+  const input = make("input", { type: "checkbox", id: control.id, onchange: () => send({ [control.name]: input.checked }) });
   return { nodes: [input], show: (value) => { input.checked = value === true; } };
 }
 
-function fileControl(control, load) {
-  const input = make("input", { type: "file", accept: ".json,application/json", id: control.id, title: control.help });
-  input.addEventListener("change", async () => {
+const MOST_FILE = 1 << 20; // characters of a file that travel: of a longer one, one more, so that it is refused
+const textOf = async (file) => (file.size > MOST_FILE ? " ".repeat(MOST_FILE + 1) : file.text());
+
+function fileControl(control, send, load) {
+  const onchange = async () => {
     const file = input.files[0];
-    if (file) load(file.name, file.size > 1 << 20 ? " ".repeat((1 << 20) + 1) : await file.text());
+    if (file) load(file.name, await textOf(file));
     input.value = ""; // so that the same file can be loaded again
-  });
+  };
+  const input = make("input", { type: "file", accept: ".json,application/json", id: control.id, title: control.help, onchange });
   return { nodes: [input], show: () => {} };
 }
 
 const WIDEST = 16; // characters of a choice that stand whole beside its label
 const isLong = ({ kind, options }) => kind === "choice" && options.some(([, label]) => label.length > WIDEST);
 
-const KINDS = { int: intControl, text: textControl, slider: sliderControl, choice: choiceControl, bool: boolControl };
+const KINDS = { int: intControl, text: textControl, slider: sliderControl, choice: choiceControl, bool: boolControl, file: fileControl };
+
+// A control beside its label; `show` puts a value into it. load: gets the name and the text of a file.
+function controlRow(spec, uid, send, load) {
+  const control = { ...spec, id: `${uid}-${spec.name}` };
+  const { name, kind, label, help } = control;
+  const { nodes, show } = KINDS[kind](control, send, load);
+  const field = nodes.find(({ id }) => id === control.id);
+  const called = label ? make(field ? "label.lp-called" : "span.lp-called", { for: field?.id, title: help }, label) : null;
+  return { name, field, show, row: make("div", { class: `lp-row lp-${kind}${isLong(control) ? " lp-long" : ""}`, "data-control": name }, called, ...nodes) };
+}
 
 // Builds all groups; returns the column, its rows by name, and a function that shows values and marks the one that is wrong.
 function buildControls(schema, uid, send, load) {
-  const shows = {};
-  const boxes = {};
+  const all = [];
   const wrong = { "aria-invalid": "true", "aria-describedby": `${uid}-problem` };
   const rows = {}; // groups without a fold, which a panel places itself
   const groups = schema.map(({ group, open, row, tab, controls }) => {
-    const made = controls.map((spec) => {
-      const control = { ...spec, id: `${uid}-${group}-${spec.name}` };
-      const built = control.kind === "file" ? fileControl(control, load) : KINDS[control.kind](control, send);
-      (shows[control.name] ??= []).push(built.show);
-      (boxes[control.name] ??= []).push(built.nodes.find(({ id }) => id === control.id));
-      const label = make("label", { for: control.id, title: control.help }, control.label);
-      return make("div", { class: `lp-row lp-${control.kind}${isLong(control) ? " lp-long" : ""}`, "data-control": control.name }, label, ...built.nodes);
-    });
+    const built = controls.map((spec) => controlRow(spec, `${uid}-${group}`, send, load));
+    const made = built.map(({ row }) => row);
+    all.push(...built);
     if (!row) return fold(group, { class: "lp-group", open, "data-tab": tab }, made);
-    return rows[group] = make("div", { class: "lp-group lp-knobs", role: "group", "aria-label": group, "data-tab": tab }, made);
+    return rows[group] = make("div.lp-group.lp-knobs", { role: "group", "aria-label": group, "data-tab": tab }, made);
   });
   const show = (now) => {
     const { values, problem } = now;
-    for (const [name, value] of Object.entries(values)) shows[name]?.forEach((put) => put(value, now));
-    for (const [name, box] of Object.entries(boxes).flatMap(([each, nodes]) => nodes.map((node) => [each, node])))
-      for (const [key, value] of Object.entries(wrong)) name === problem?.field ? box.setAttribute(key, value) : box.removeAttribute(key);
+    for (const { name, field, show } of all) {
+      if (name in values) show(values[name], now);
+      for (const [key, value] of Object.entries(wrong)) name === problem?.field ? field.setAttribute(key, value) : field.removeAttribute(key);
+    }
     for (const group of groups) group.hidden = Boolean(group.dataset.tab) && group.dataset.tab !== values.tab;
   };
-  return { column: make("div", { class: "lp-controls" }, ...groups), rows, show };
+  return { column: make("div.lp-controls", ...groups), rows, show };
 }
 
 // A link to the page that shows this state alone, where there is such a page: its address ends with the line.
 function openLink(model) {
-  const node = model.address ? make("a", { class: "lp-open" }, "open this state") : null;
+  const node = model.address ? make("a.lp-open", "open this state") : null;
   return { node, show: (line) => { if (node) node.href = model.address(line); } };
 }
 
@@ -282,7 +313,7 @@ function buildCode(model, ask, keep, ...more) {
   const showUndo = () => keep(() => { undo.disabled = !model.get("past"); });
   model.on("change:past", showUndo);
   return {
-    node: make("div", { class: "lp-code" }, code, copy, undo, ...more, open.node),
+    node: make("div.lp-code", code, copy, undo, ...more, open.node),
     show: (text, line) => { code.textContent = text; open.show(line); },
     begin: showUndo,
     close: () => model.off("change:past", showUndo),
@@ -292,16 +323,16 @@ function buildCode(model, ask, keep, ...more) {
 // -- cards -------------------------------------------------------------------------------------
 
 const MARKS = { error: "✕", warning: "!", note: "i" };
-const mark = (kind) => make("span", { class: "lp-mark", title: kind, role: "img", "aria-label": kind }, MARKS[kind]);
-const why = (text) => (text ? make("div", { class: "lp-why" }, text) : null);
+const mark = (kind) => make("span.lp-mark", { title: kind, role: "img", "aria-label": kind }, MARKS[kind]);
+const why = (text) => (text ? make("div.lp-why", text) : null);
 
 // What there is to do: buttons that do it, each beside what that gains and costs; `press` is told which.
-const fixes = (offered, title, press) => offered.map(([text, effect], k) => make("div", { class: "lp-fix" },
-  button(text, { title: effect ? `${title}: ${effect}` : title, onclick: () => press(k) }), effect ? make("span", { class: "lp-price", title: effect }, make("span", {}, effect)) : null));
+const fixes = (offered, title, press) => offered.map(([text, effect], k) => make("div.lp-fix",
+  button(text, { title: effect ? `${title}: ${effect}` : title, onclick: () => press(k) }), effect ? make("span.lp-price", { title: effect }, make("span", effect)) : null));
 const tries = (parts, more = "") => (parts.length ? make("div", { class: `lp-tries ${more}` }, "try ", parts) : null);
 
 // A card: its first line, and what stands under it.
-const card = (kind, data, line, ...rest) => make("div", { class: `lp-finding lp-${kind}`, ...data }, make("div", { class: "lp-line" }, line), rest);
+const card = (kind, data, line, ...rest) => make("div", { class: `lp-finding lp-${kind}`, ...data }, make("div.lp-line", line), rest);
 
 // id: of the sentence, by which a box says what is wrong with it.
 function problemCard({ what, why: reason, choose }, send, id) {
@@ -312,9 +343,9 @@ function problemCard({ what, why: reason, choose }, send, id) {
 
 // What frameworks do or say: rows of cells, each a list of what stands in it.
 function frameworksTable(rows, head = []) {
-  const top = head.length ? make("tr", {}, head.map((text) => make("th", {}, text))) : null;
-  const lines = rows.map((cells) => make("tr", {}, cells.map((cell) => make("td", {}, cell))));
-  return make("div", { class: "lp-wide" }, make("table", { class: "lp-frameworks" }, top, lines));
+  const top = head.length ? make("tr", head.map((text) => make("th", text))) : null;
+  const lines = rows.map((cells) => make("tr", cells.map((cell) => make("td", cell))));
+  return make("div.lp-wide", make("table.lp-frameworks", top, lines));
 }
 
 // Where evidence stands: links whose long paths break after a slash, never inside a word.
@@ -322,7 +353,7 @@ function sources(links) {
   const broken = (text) => text.split(/(?<=\/)/).flatMap((part, k) => (k ? [make("wbr"), part] : [part]));
   const address = (path) => `https://github.com/${path}`; // nowhere else, whatever is sent
   const made = links.flatMap(([text, path]) => [make("a", { href: address(path), target: "_blank", rel: "noopener" }, broken(text)), " "]);
-  return make("div", { class: "lp-source" }, made);
+  return make("div.lp-source", made);
 }
 
 // -- the figure --------------------------------------------------------------------------------
@@ -336,14 +367,14 @@ const plain = (text) => new DOMParser().parseFromString(text.replaceAll("<br>", 
 
 // A chart, which plotly draws, or a map, which `map.js` does. onPick: called with the rank of a map that is pressed.
 function buildFigure(model, onRank, onPainted, onPick) {
-  const title = make("h3", { class: "lp-name" });
-  const note = make("div", { class: "lp-subtitle" });
-  const heading = make("div", { class: "lp-heading" }, title, note);
-  const plot = make("div", { class: "lp-plot" });
-  const stage = make("div", { class: "lp-stage-map" });
+  const title = make("h3.lp-name");
+  const note = make("div.lp-subtitle");
+  const heading = make("div.lp-heading", title, note);
+  const plot = make("div.lp-plot");
+  const stage = make("div.lp-stage-map");
   let map = null; // there once a scene was drawn
-  const reason = make("div", { class: "lp-reason" });
-  const summary = make("pre", { class: "lp-summary", tabindex: 0 });
+  const reason = make("div.lp-reason");
+  const summary = make("pre.lp-summary", { tabindex: 0 });
   let last = null;
   let color = ""; // of text: the theme's, read once
   let drawn = ""; // the kind of picture that stands there
@@ -397,10 +428,8 @@ function buildFigure(model, onRank, onPainted, onPick) {
     if (plot.data) window.Plotly.Plots.resize(plot); else draw(last);
   });
   resized.observe(plot);
-  const redraw = () => { color = ""; if (last) draw(last); };
-  const theme = new MutationObserver(redraw);
-  theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
-  const node = make("div", { class: "lp-figure", role: "tabpanel" }, heading, reason, stage, make("div", { class: "lp-wide" }, plot),
+  const theme = onTheme(() => { color = ""; if (last) draw(last); });
+  const node = make("div.lp-figure", { role: "tabpanel" }, heading, reason, stage, make("div.lp-wide", plot),
     fold("as text", {}, summary));
   const save = async (format) => { // on white paper, with its title
     if (!last?.figure) return;
@@ -420,15 +449,15 @@ function buildFigure(model, onRank, onPainted, onPick) {
 // What every panel has: controls, messages, a line of status, cards, a figure. A panel lays itself out by its
 // own width, so what is asked for its width stands around its columns. `listen` lasts until the view is closed.
 function buildPanel({ model, el }, kind, onRank, onPick) {
-  const uid = `lp${Math.random().toString(36).slice(2)}`; // one page holds more panels, one model more views
+  const uid = newName();
   const payload = () => model.get("payload");
   const { send, ask, note, close } = buildSender(model, uid, () => controls.show(payload()), (on) => columns.classList.toggle("lp-kept", on));
   const controls = buildControls(model.get("schema"), uid, send, (name, text) => ask({ kind: "load", name, text }));
   const figure = buildFigure(model, onRank, (painted) => { root.dataset.painted = painted; }, onPick);
-  const status = make("div", { class: "lp-status", role: "status", "aria-live": "polite", tabindex: -1 });
-  const cards = make("div", { class: "lp-findings" });
-  const main = make("div", { class: "lp-main" });
-  const columns = make("div", { class: "lp-columns" }, controls.column, main);
+  const status = make("div.lp-status", { role: "status", tabindex: -1 });
+  const cards = make("div.lp-findings");
+  const main = make("div.lp-main");
+  const columns = make("div.lp-columns", controls.column, main);
   const root = make("div", { class: `llamapar ${kind}`.trim() }, note, columns);
   el.append(root);
   const handlers = [];

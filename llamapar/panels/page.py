@@ -118,6 +118,9 @@ class Page(anywidget.AnyWidget, ValueWidget, Generic[State]):
     """A widget whose page sends each change, and gets all its consequences in one `payload`."""
 
     value = Shown()
+    given_by = ""
+    """Why `value` cannot be set; empty where it can."""
+
     description = ""
     """The name that `ipywidgets.interactive` gives a widget."""
 
@@ -174,6 +177,10 @@ class Page(anywidget.AnyWidget, ValueWidget, Generic[State]):
     def take(self, traits: Values) -> None:
         """Set traits. Values that are there already are no move. Raises LlamaparError."""
         changes = {n: value for n, value in traits.items() if not same_value(self.value_of(n), value)}
+        if "value" in changes and self.given_by:
+            raise LlamaparError(
+                f"the value of {type(self).__name__} cannot be set", self.given_by, field="value"
+            )
         if changes:
             self.move(changes)
 

@@ -74,32 +74,13 @@ function paint({ canvas, own, size: [across, down], seams }, inks, lit, ring) {
   pen.globalAlpha = 1;
   pen.strokeStyle = inks.text;
   if (lit) {
-    pen.lineWidth = 1.5;
-    outline(pen, lit, across, down);
+    pen.lineWidth = 1;
+    if (across >= 4) for (const [row, column] of lit) pen.strokeRect(column * across, row * down, across, down);
   }
   if (ring) {
     pen.lineWidth = 2;
     pen.strokeRect(ring[1] * across - 2, ring[0] * down - 2, across + 4, down + 4);
   }
-}
-
-// A line around cells, not between two of them.
-function outline(pen, cells, across, down) {
-  const all = new Set(cells.map(([row, column]) => `${row},${column}`));
-  pen.beginPath();
-  for (const [row, column] of cells) {
-    const [left, top, right, bottom] = [column * across, row * down, (column + 1) * across, (row + 1) * down];
-    const edge = (by, beside, ...ends) => {
-      if (all.has(`${row + by},${column + beside}`)) return;
-      pen.moveTo(ends[0], ends[1]);
-      pen.lineTo(ends[2], ends[3]);
-    };
-    edge(-1, 0, left, top + 0.5, right, top + 0.5);
-    edge(1, 0, left, bottom - 0.5, right, bottom - 0.5);
-    edge(0, -1, left + 0.5, top, left + 0.5, bottom);
-    edge(0, 1, right - 0.5, top, right - 0.5, bottom);
-  }
-  pen.stroke();
 }
 
 // Where a picture has a seam: between chunks of tokens that are no neighbours, and between heads.
@@ -125,7 +106,7 @@ function thumbnail(tensor, own) {
 }
 
 // "seq/cp" with the axis in its colour.
-const dimName = (dim) => dim.split("/").map((part, k) => (k ? make("span", { class: "lp-part", "data-axis": part }, `/${part}`) : part));
+const dimName = (dim) => dim.split("/").map((part, k) => (k ? make("span.lp-part", { "data-axis": part }, `/${part}`) : part));
 const listed = (items) => ["[", ...items.flatMap((item, k) => (k ? [", ", item] : [item])).flat(), "]"];
 const isWeight = ({ dims }) => !dims.some((dim) => /^(batch|seq)/.test(dim));
 

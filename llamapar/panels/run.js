@@ -7,25 +7,36 @@ const STATES = { idle: "not run yet", cancelled: "cancelled: nothing came of thi
 function runTable({ name, title, head, rows, wrong }) {
   const cells = (tag, texts) => texts.map((text) => make(tag, {}, text));
   const lines = rows.map((row, i) => make("tr", { class: wrong.includes(i) ? "lp-wrong" : null }, ...cells("td", row)));
-  return make("section", {},
-    make("h4", {}, title),
-    make("div", { class: "lp-scroll", role: "region", "aria-label": title, tabindex: 0, "data-lm-suppress-shortcuts": "true" },
-      make("table", { "data-table": name }, make("thead", {}, make("tr", {}, ...cells("th", head))), make("tbody", {}, ...lines))));
+  return make("section",
+    make("h4", title),
+    make("div.lp-scroll", { role: "region", "aria-label": title, tabindex: 0, "data-lm-suppress-shortcuts": "true" },
+      make("table", { "data-table": name }, make("thead", make("tr", ...cells("th", head))), make("tbody", ...lines))));
+}
+
+// Two buttons, and how far work in a thread of the kernel is; `draw` is told whether it goes on.
+function buildWork(label, ...buttons) {
+  const bar = make("progress", { max: 1, "aria-label": label });
+  const title = make("span.lp-title");
+  const far = make("span.lp-phase");
+  const draw = (on, { title: text, fraction }, words) => {
+    title.textContent = text ?? "";
+    bar.hidden = !on;
+    if (fraction == null) bar.removeAttribute("value"); else bar.value = fraction;
+    far.textContent = words ?? "";
+  };
+  return { lines: [make("div.lp-line", ...buttons, title), make("div.lp-line.lp-far", bar, far)], draw };
 }
 
 // head stands above the figure, tables below it; draw fills both.
 function buildRun(ask, send) {
   const start = button("Run", { class: "lp-start", onclick: () => ask({ kind: "run" }) });
   const stop = button("Cancel", { onclick: () => ask({ kind: "cancel" }) });
-  const bar = make("progress", { max: 1, "aria-label": "progress of the run" });
-  const phase = make("span", { class: "lp-phase" });
-  const title = make("span", { class: "lp-title" });
-  const verdict = make("div", { class: "lp-verdict", "aria-live": "polite" });
-  const cards = make("div", {});
-  const notes = make("ul", { class: "lp-notes" });
-  const head = make("div", { class: "lp-run" },
-    make("div", { class: "lp-line" }, start, stop, title), make("div", { class: "lp-line lp-far" }, bar, phase), verdict, cards, notes);
-  const tables = make("div", { class: "lp-tables" });
+  const work = buildWork("progress of the run", start, stop);
+  const verdict = make("div.lp-verdict", { "aria-live": "polite" });
+  const cards = make("div");
+  const notes = make("ul.lp-notes");
+  const head = make("div.lp-run", ...work.lines, verdict, cards, notes);
+  const tables = make("div.lp-tables");
   let shown = ""; // what stands there: a run that goes on leaves the last result in place, dimmed
 
   function draw(running) {
@@ -36,13 +47,10 @@ function buildRun(ask, send) {
     start.disabled = on;
     stop.disabled = !busy;
     if (focused && (on || !busy)) (on ? stop : start).focus();
-    title.textContent = running.title;
-    bar.hidden = !busy;
-    if (running.fraction == null) bar.removeAttribute("value"); else bar.value = running.fraction;
     const far = running.fraction == null ? "" : `${Math.floor(100 * running.fraction)} %`;
     const left = running.left ? `${running.left} left` : on ? running.expects : "";
     const when = running.quick ? "quick: runs at each move of a control" : "long: runs when you press Run";
-    phase.textContent = (running.phase ? [running.phase, far, left] : [when, running.expects]).filter(Boolean).join(" · ");
+    work.draw(busy, running, (running.phase ? [running.phase, far, left] : [when, running.expects]).filter(Boolean).join(" · "));
     for (const part of [verdict, cards, notes, tables]) part.classList.toggle("lp-stale", on && !result && tables.hasChildNodes());
     const now = JSON.stringify([running.state, result, running.problem, running.notes]);
     if (shown === now || (on && !result && tables.hasChildNodes())) return;
@@ -51,7 +59,7 @@ function buildRun(ask, send) {
     verdict.dataset.ok = result ? (result.ok ? "yes" : "no") : "";
     verdict.hidden = !verdict.textContent;
     cards.replaceChildren(...[...(result?.cards ?? []), ...(running.problem ? [running.problem] : [])].map((problem) => problemCard(problem, send)));
-    notes.replaceChildren(...(result ? result.notes : running.notes).map((text) => make("li", {}, text)));
+    notes.replaceChildren(...(result ? result.notes : running.notes).map((text) => make("li", text)));
     tables.replaceChildren(...(result ? result.tables : []).map(runTable));
     for (const box of tables.querySelectorAll(".lp-scroll")) {
       const row = box.querySelector(".lp-wrong");

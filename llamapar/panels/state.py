@@ -383,7 +383,6 @@ class State:
             "sentence": self.sentence,
             "chosen": place_on_map(self.values, report.job.layout) if report else None,
             "steps": steps_of(self.values, self.base, outcome.view),
-            "judged": report is not None,
             "problem": card(problem, DEFAULTS) if problem else None,
             "findings": [plain_finding(f) for f in report.findings] if report else [],
             "figure": outcome.view.spec if outcome.view else None,

@@ -6,17 +6,16 @@ const NARROW = 130; // pixels: no tile is narrower
 const MOST = 7; // pixels: of a cell's width
 const WEIGHT = 72; // pixels: of a weight's height at most
 const MOST_ARROWS = 60; // that are all drawn; of more only those of the group that is followed
-const MOST_KEPT = 1600; // pictures that are not made again
 const FLIGHT = 900; // ms that rows are on their way
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 // The ranks' tiles; `hear` is called with the cell that is pointed at, and its value, or with null; `follow` with
 // the rank that is followed.
 function buildTiles(hear, follow) {
-  const grid = make("div", { class: "lp-mesh" });
+  const grid = make("div.lp-mesh");
   const arrows = svgNode("svg", { class: "lp-arrows", "aria-hidden": "true" });
-  const sky = make("div", { class: "lp-sky", "aria-hidden": "true" });
-  const node = make("div", { class: "lp-tiles" }, grid, arrows, sky);
+  const sky = make("div.lp-sky", { "aria-hidden": "true" });
+  const node = make("div.lp-tiles", grid, arrows, sky);
   let inks = null;
   let film = null;
   let step = null;
@@ -24,27 +23,23 @@ function buildTiles(hear, follow) {
   let looked = null; // the one that is pointed at
   let tiles = new Map(); // rank → { tile, body }
   let shown = new Map(); // "tensor rank" → { canvas, own, size, seams, tensor, rank }
-  let kept = new Map(); // what was drawn of this film, by tensor, rank, kind and size
   let lights = new Map(); // "tensor rank" → cells
   let pointed = null; // { tensor, rank, row, column }
   let wide = 0; // pixels that the tiles have
-  let room = 0; // pixels that a tile has
   let frame = 0;
-  let idle = 0;
-  let ahead = []; // steps, and ranks, that are not drawn yet
   let waiting = null; // what is shown as soon as the tiles are on the page
   const key = (tensor, rank) => `${tensor} ${rank}`;
 
   function build() {
     const names = Object.keys(film.axes).filter((axis) => film.axes[axis] > 1);
     tiles = new Map(film.ranks.map(({ rank, coord }) => {
-      const where = names.map((axis) => make("span", { class: "lp-part", "data-axis": axis }, `${axis} ${coord[axis]}`));
-      const head = button([make("b", {}, `rank ${rank}`), make("span", { class: "lp-coord" }, where)], {
+      const where = names.map((axis) => make("span.lp-part", { "data-axis": axis }, `${axis} ${coord[axis]}`));
+      const head = button([make("b", `rank ${rank}`), make("span.lp-coord", where)], {
         class: "lp-rank", "aria-pressed": "false", title: "follow this rank's rows", onclick: () => choose(rank),
       });
-      const body = make("div", { class: "lp-body" });
-      const tile = make("div", {
-        class: "lp-tile", role: "group", "aria-label": `rank ${rank}`, "data-rank": rank,
+      const body = make("div.lp-body");
+      const tile = make("div.lp-tile", {
+        role: "group", "aria-label": `rank ${rank}`, "data-rank": rank,
         onpointerenter: ({ pointerType }) => { if (pointerType === "mouse") look(rank); }, onpointerleave: () => look(focused()),
         onfocusin: () => look(rank), onfocusout: () => look(null),
       }, head, body);
@@ -76,69 +71,35 @@ function buildTiles(hear, follow) {
     return new Map(all.map(([n, tensor]) => [n, isWeight(tensor) ? [small(tensor), small(tensor)] : [large, high]]));
   }
 
-  function madeOnce(n, rank, made, size) {
-    const name = [n, rank, made, ...size].join(" ");
-    if (!kept.has(name)) kept.set(name, newNode(n, rank, made, size));
-    return kept.get(name);
-  }
-
-  // What other steps show is drawn while nothing else is to do, so that a step there is quick.
-  function warm(deadline) {
-    while (ahead.length && kept.size < MOST_KEPT && deadline.timeRemaining() > 5) {
-      const [next, rank] = ahead.shift();
-      const size = sizes(room, next);
-      for (const n of next.reads) madeOnce(n, rank, false, size.get(n));
-      for (const n of next.made) madeOnce(n, rank, true, size.get(n));
-    }
-    idle = ahead.length && kept.size < MOST_KEPT ? requestIdleCallback(warm) : 0;
-  }
-
-  function lookAhead() {
-    const at = film.steps.indexOf(step);
-    ahead = [...film.steps.slice(at + 1), ...film.steps.slice(0, at)].filter(({ depth }) => !depth)
-      .flatMap((next) => film.ranks.map(({ rank }) => [next, rank]));
-    if (!idle && window.requestIdleCallback) idle = requestIdleCallback(warm);
-  }
-
   function tensorNode(n, rank, made, size) {
-    const { node: found, picture } = madeOnce(n, rank, made, size);
-    if (picture) {
-      shown.set(key(n, rank), picture);
-      picture.canvas.tabIndex = rank === chosen ? 0 : -1;
-    }
-    return found;
-  }
-
-  function newNode(n, rank, made, size) {
     const tensor = film.tensors[n];
     const own = tensor.ranks[rank];
-    if (!own) return { node: null };
-    let picture = null;
+    if (!own) return null;
     const single = own.rows * own.columns === 1;
     const shape = `[${own.shape.join(", ")}]`;
-    const canvas = single ? null : make("canvas", {
-      class: "lp-values", role: "img", "data-lm-suppress-shortcuts": "true",
+    const canvas = single ? null : make("canvas.lp-values", {
+      role: "img", tabindex: rank === chosen ? 0 : -1,
       "aria-label": `${tensor.name} ${shape} on rank ${rank}, ${own.place}. Arrow keys point at a cell.`,
+      onpointermove: ({ offsetX, offsetY }) => point(n, rank, Math.floor(offsetY / size[1]), Math.floor(offsetX / size[0])),
+      onpointerleave: () => hear(null),
+      onblur: () => hear(null),
+      onkeydown: (event) => walk(event, n, rank),
     });
     if (canvas) {
-      picture = { canvas, own, size, seams: seamsOf(own), tensor: n, rank };
+      const picture = { canvas, own, size, seams: seamsOf(own), tensor: n, rank };
+      shown.set(key(n, rank), picture);
       paint(picture, inks);
-      canvas.addEventListener("pointermove", (event) => point(n, rank, Math.floor(event.offsetY / size[1]), Math.floor(event.offsetX / size[0])));
-      canvas.addEventListener("pointerleave", () => hear(null));
-      canvas.addEventListener("blur", () => hear(null));
-      canvas.addEventListener("keydown", (event) => walk(event, n, rank));
     }
     const words = own.place.split(" · ").map((part, k, all) => (all.slice(0, k).some((before) => before.startsWith("piece:")) ? part.replace("piece: ", "") : part));
     const [word, ...rest] = words.join(" · ").split(/(?= )/);
-    const whole = (text) => make("span", { class: "lp-whole" }, text); // never broken into two lines
-    const named = (name, made) => name.split(/(?<=\.)/).flatMap((part, k) => [k ? make("wbr") : null, whole([made && !k ? "→ " : "", make("b", {}, part)])]); // a long one after a dot
-    const built = make("div", { class: `lp-tensor ${made ? "lp-made" : "lp-read"}`, "data-tensor": n, "data-differs": own.differs ? "yes" : null, style: `flex: 1 1 ${Math.max(own.columns * size[0] + 2, 120)}px` },
+    const whole = (text) => make("span.lp-whole", text); // never broken into two lines
+    const named = (name, made) => name.split(/(?<=\.)/).flatMap((part, k) => [k ? make("wbr") : null, whole([made && !k ? "→ " : "", make("b", part)])]); // a long one after a dot
+    return make("div", { class: `lp-tensor ${made ? "lp-made" : "lp-read"}`, "data-tensor": n, "data-differs": own.differs ? "yes" : null, style: `flex: 1 1 ${Math.max(own.columns * size[0] + 2, 120)}px` },
       thumbnail(tensor, own),
-      make("div", { class: "lp-what" }, named(tensor.name, made), " ", whole(shape)),
-      make("div", { class: "lp-dims" }, listed(tensor.dims.map(dimName))),
-      make("div", { class: "lp-place" }, make("b", {}, word), rest.map((part) => (part.includes("–") ? [" ", whole(part.trim())] : part)).flat()),
-      single ? make("div", { class: "lp-number" }, say(own.number ?? valueOf(tensor, own, 0, 0))) : canvas);
-    return { node: built, picture };
+      make("div.lp-what", named(tensor.name, made), " ", whole(shape)),
+      make("div.lp-dims", listed(tensor.dims.map(dimName))),
+      make("div.lp-place", make("b", word), rest.map((part) => (part.includes("–") ? [" ", whole(part.trim())] : part)).flat()),
+      single ? make("div.lp-number", say(own.number ?? valueOf(tensor, own, 0, 0))) : canvas);
   }
 
   const valueOf = (tensor, own, row, column) => ((bytesOf(own)[row * own.columns + column] - 128) / 127) * tensor.scale;
@@ -170,12 +131,16 @@ function buildTiles(hear, follow) {
   const focused = () => { const at = grid.querySelector(":scope > :focus-within"); return at && Number(at.dataset.rank); };
   const look = (rank) => { if (looked !== rank) { looked = rank; drawArrows(); follow(looked ?? chosen); } };
 
+  function showChosen() {
+    for (const [rank, { tile, head }] of tiles) {
+      head.setAttribute("aria-pressed", String(rank === chosen));
+      tile.classList.toggle("lp-chosen", rank === chosen);
+    }
+  }
+
   function choose(rank) {
     chosen = rank;
-    for (const [each, { tile, head }] of tiles) {
-      head.setAttribute("aria-pressed", String(each === rank));
-      tile.classList.toggle("lp-chosen", each === rank);
-    }
+    showChosen();
     for (const { canvas, rank: each } of shown.values()) canvas.tabIndex = each === rank ? 0 : -1;
     drawArrows();
     follow(looked ?? chosen);
@@ -236,7 +201,7 @@ function buildTiles(hear, follow) {
     const on = new Set();
     for (const { source, target, start, end, rows, columns } of moves()) {
       const [across, down] = [columns[1] - columns[0], rows[1] - rows[0]];
-      const rowsOf = make("canvas", { class: "lp-flying", width: across, height: down });
+      const rowsOf = make("canvas.lp-flying", { width: across, height: down });
       rowsOf.getContext("2d").putImageData(imageOf(source.own, inks, across, down, rows, columns), 0, 0);
       Object.assign(rowsOf.style, { width: `${start.width}px`, height: `${start.height}px` });
       sky.append(rowsOf);
@@ -254,7 +219,6 @@ function buildTiles(hear, follow) {
   function show(newFilm, newStep, moving) {
     waiting = node.isConnected ? null : [newFilm, newStep];
     if (waiting) return; // no theme and no width yet
-    if (film !== newFilm || kept.size > MOST_KEPT) kept = new Map();
     if (lights.size || pointed) light([], null);
     const anew = film?.ranks.map(({ rank }) => rank).join() !== newFilm.ranks.map(({ rank }) => rank).join() || JSON.stringify(film.axes) !== JSON.stringify(newFilm.axes);
     film = newFilm;
@@ -262,19 +226,15 @@ function buildTiles(hear, follow) {
     inks ??= mixInks(node);
     if (anew) build();
     follow(looked ?? chosen);
-    const before = room;
-    room = lay();
-    const size = sizes(room, step);
-    if (!kept.size || room !== before) lookAhead();
+    const size = sizes(lay(), step);
     shown = new Map();
-    for (const [rank, { tile, head, body }] of tiles) {
+    for (const [rank, { body }] of tiles) {
       const error = step.error[rank];
       const all = [...step.reads.map((n) => [n, false]), ...step.made.map((n) => [n, true])];
       const order = [...all.filter(([n, made]) => !made && !isWeight(film.tensors[n])), ...all.filter(([n, made]) => !made && isWeight(film.tensors[n])), ...all.filter(([, made]) => made)];
-      body.replaceChildren(...order.map(([n, made]) => tensorNode(n, rank, made, size.get(n))).filter(Boolean), ...(error ? [make("div", { class: "lp-raised" }, error)] : []));
-      head.setAttribute("aria-pressed", String(rank === chosen));
-      tile.classList.toggle("lp-chosen", rank === chosen);
+      body.replaceChildren(...order.map(([n, made]) => tensorNode(n, rank, made, size.get(n))).filter(Boolean), ...(error ? [make("div.lp-raised", error)] : []));
     }
+    showChosen();
     node.dataset.fault = step.fault;
     arrows.replaceChildren();
     sky.replaceChildren();
@@ -295,11 +255,10 @@ function buildTiles(hear, follow) {
     show(film, step, false);
   });
   resized.observe(node);
-  const theme = new MutationObserver(() => { inks = mixInks(node); kept = new Map(); if (film) show(film, step, false); });
-  theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
+  const theme = onTheme(() => { inks = mixInks(node); if (film) show(film, step, false); });
 
   return {
     node, show, light,
-    close: () => { ahead = []; cancelAnimationFrame(frame); resized.disconnect(); theme.disconnect(); },
+    close: () => { cancelAnimationFrame(frame); resized.disconnect(); theme.disconnect(); },
   };
 }

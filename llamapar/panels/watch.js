@@ -8,7 +8,7 @@ const REST = 90; // ms that a pointer rests on a cell until its makers are asked
 const phaseOf = ({ phase }) => (phase === "forward" ? "forward" : "backward");
 
 function render({ model, el }) {
-  const uid = `lp${Math.random().toString(36).slice(2)}`;
+  const uid = newName();
   const payload = () => model.get("payload");
   const film = () => model.get("film");
   const refused = () => { source.forget(); pending = {}; show(); };
@@ -39,31 +39,31 @@ function render({ model, el }) {
   }
   const isStale = () => Object.keys(pending).length > 0;
   const source = buildSource(change, uid, (line) => { const to = visible().find((k) => film().steps[k].line === line && !film().steps[k].depth); if (to !== undefined) go(to); });
-  const knobs = make("div", { class: "lp-knobs" });
+  const knobs = make("div.lp-knobs");
   const restore = button("restore", { title: "bring back the source that it began with", onclick: () => { source.forget(); change({ source: "" }); } });
   const code = buildCode(model, ask, (draw) => keepFocus(root, play, draw), restore);
-  const fault = make("div", { class: "lp-answer", "aria-live": "polite" });
-  const caption = make("div", { class: "lp-caption", role: "status", "aria-live": "polite" });
-  const summary = make("summary", {}, "source");
-  const side = make("details", { class: "lp-side", open: true, ontoggle: () => source.reveal() }, summary, source.node);
-  const event = make("div", { class: "lp-event" });
-  const readout = make("div", { class: "lp-readout", "aria-live": "polite" });
-  const scale = make("div", { class: "lp-scale" });
-  const share = make("div", { class: "lp-block" }); // what the lit rank holds
+  const fault = make("div.lp-answer", { "aria-live": "polite" });
+  const caption = make("div.lp-caption", { role: "status" });
+  const summary = make("summary", "source");
+  const side = make("details.lp-side", { open: true, ontoggle: () => source.reveal() }, summary, source.node);
+  const event = make("div.lp-event");
+  const readout = make("div.lp-readout", { "aria-live": "polite" });
+  const scale = make("div.lp-scale");
+  const share = make("div.lp-block"); // what the lit rank holds
   const tiles = buildTiles((cell) => pointed(cell), (rank) => { share.textContent = film().blocks[rank] ?? ""; });
-  const dots = make("div", { class: "lp-dots", role: "group", "aria-label": "steps" });
-  const place = make("span", { class: "lp-at" });
+  const dots = make("div.lp-dots", { role: "group", "aria-label": "steps" });
+  const place = make("span.lp-at");
   const back = button("◀", { title: "the step before (←)", "aria-label": "the step before", onclick: () => { stop(); move(-1); } });
   const next = button("▶", { title: "the next step (→)", "aria-label": "the next step", onclick: () => { stop(); move(1); } });
   const play = button("", { class: "lp-play", onclick: () => (playing ? stop() : start()) });
   const inner = button("", { class: "lp-inner", onclick: () => toggle(outer(at)) });
   const phases = make("div");
-  const bar = make("div", { class: "lp-bar" }, dots, make("div", { class: "lp-buttons" }, phases, back, next, play, inner, place));
-  const stage = make("div", { class: "lp-stage" },
-    make("div", { class: "lp-left" }, code.node, side, fault, caption),
+  const bar = make("div.lp-bar", dots, make("div.lp-buttons", phases, back, next, play, inner, place));
+  const stage = make("div.lp-stage",
+    make("div.lp-left", code.node, side, fault, caption),
     bar, // above the tiles where they stand under the source
-    make("div", { class: "lp-right" }, event, tiles.node, make("div", { class: "lp-foot" }, scale, readout)));
-  const root = make("div", { class: "llamapar lp-watch" }, note, make("div", { class: "lp-head" }, knobs, share), stage);
+    make("div.lp-right", event, tiles.node, make("div.lp-foot", scale, readout)));
+  const root = make("div.llamapar.lp-watch", note, make("div.lp-head", knobs, share), stage);
   el.append(root);
 
   // -- steps --
@@ -126,15 +126,10 @@ function render({ model, el }) {
 
   const drawPlay = () => { play.textContent = playing ? "■ stop" : "▶▶ play"; };
 
-  bar.addEventListener("keydown", (event) => {
-    const all = visible();
-    const to = { ArrowLeft: all[all.indexOf(at) - 1], ArrowRight: all[all.indexOf(at) + 1], Home: all[0], End: all.at(-1) }[event.key];
-    if (to === undefined) return;
-    event.preventDefault();
-    event.stopPropagation();
+  walkKeys(bar, () => visible().length, () => visible().indexOf(at), (to, event) => {
     const onDot = event.target.classList.contains("lp-dot");
     stop();
-    go(to);
+    go(visible()[to]);
     if (onDot) dots.querySelector("[aria-current=step]").focus();
   });
 
@@ -198,20 +193,20 @@ function render({ model, el }) {
     const whole = own.at && [inWhole(own.at.rows, cell.row), inWhole(own.at.columns, cell.column)];
     const far = whole?.every((k) => k !== null) ? `, of the whole [${index(tensor.whole, whole[0] * tensor.columns + whole[1])}]` : "";
     const made = lights?.length ? `, made of ${countLights(lights)}` : "";
-    readout.replaceChildren(make("b", {}, `${tensor.name}[${index(own.shape, cell.row * own.columns + cell.column)}]`),
-      ` on rank ${cell.rank} is `, make("b", {}, say(cell.value)), `${far}${made}.`);
+    readout.replaceChildren(make("b", `${tensor.name}[${index(own.shape, cell.row * own.columns + cell.column)}]`),
+      ` on rank ${cell.rank} is `, make("b", say(cell.value)), `${far}${made}.`);
   }
 
   // -- drawing --
 
-  const ticked = (text) => text.split("`").map((part, k) => (k % 2 ? make("code", {}, part) : part));
-  const badge = (axis) => make("span", { class: "lp-badge", "data-axis": axis }, axis.toUpperCase());
+  const ticked = (text) => text.split("`").map((part, k) => (k % 2 ? make("code", part) : part));
+  const badge = (axis) => make("span.lp-badge", { "data-axis": axis }, axis.toUpperCase());
   const label = (k) => { const { line, code: text, axis, fault: broken } = film().steps[k]; return `${line ? `line ${line}: ` : ""}${text}${axis ? `, ${axis.toUpperCase()} communicates` : ""}${broken ? `, differs: ${broken}` : ""}`; };
 
   function dot(k) {
     const step = film().steps[k];
     const inside = insides(k).length && !opened.has(k);
-    return button(make("span", {}, inside ? "+" : ""), {
+    return button(make("span", inside ? "+" : ""), {
       class: `lp-dot${step.depth ? " lp-deep" : ""}`, "data-step": k, "data-axis": step.axis || null, "data-fault": step.fault || null,
       title: label(k), "aria-label": label(k),
       onclick: () => { stop(); go(k); },
@@ -220,18 +215,18 @@ function render({ model, el }) {
 
   function drawEvent(step) {
     const { event: sent, axis } = step;
-    if (!sent) { event.replaceChildren(make("span", { class: "lp-quiet" }, step.line || step.depth ? "nothing is sent" : "")); return; }
+    if (!sent) { event.replaceChildren(make("span.lp-quiet", step.line || step.depth ? "nothing is sent" : "")); return; }
     const groups = sent.groups.slice(0, 4).map((group) => `{${group.join(", ")}}`).join(" ") + (sent.groups.length > 4 ? " …" : "");
     const inner = step.moves.length ? "" : " · inside this line: open it below";
-    event.replaceChildren(badge(axis), make("b", {}, sent.kind.replaceAll("_", "-")), ` between ranks ${groups} · a rank sends ${sent.bytes.toLocaleString("en")} B${insides(at).length ? inner : ""}`);
+    event.replaceChildren(badge(axis), make("b", sent.kind.replaceAll("_", "-")), ` between ranks ${groups} · a rank sends ${sent.bytes.toLocaleString("en")} B${insides(at).length ? inner : ""}`);
   }
 
   function drawScale(step) {
     scale.hidden = !step.reads.length && !step.made.length;
     const all = [...new Set([...step.reads, ...step.made])].map((n) => film().tensors[n]);
     const most = [...new Map(all.map((tensor) => [`${tensor.name} ${say(tensor.scale)}`, tensor])).values()];
-    scale.replaceChildren("−", make("span", { class: "lp-ramp", role: "img", "aria-label": "colours of values, from minus the largest through 0 to the largest" }), "+ up to",
-      ...most.map((tensor) => make("span", {}, make("b", {}, tensor.name), ` ±${say(tensor.scale)}`)));
+    scale.replaceChildren("−", make("span.lp-ramp", { role: "img", "aria-label": "colours of values, from minus the largest through 0 to the largest" }), "+ up to",
+      ...most.map((tensor) => make("span", make("b", tensor.name), ` ±${say(tensor.scale)}`)));
   }
 
   function draw(moving) {
@@ -255,9 +250,9 @@ function render({ model, el }) {
     source.mark({ axes, line: runs.line, faults, errors });
     summary.textContent = runs.line ? `source · line ${runs.line}: ${runs.code}` : "source";
     const cut = step.caption.search(/[.:]( |$)/) + 1; // what the line does, and how its tensors are held then
-    const where = step.depth ? [make("div", { class: "lp-inside" }, "in ", make("code", {}, step.where.split(":")[0]), ": ", make("code", {}, step.code))] : [];
-    caption.replaceChildren(...where, make("p", { "data-fault": step.fault || null }, make("b", {}, ticked(step.caption.slice(0, cut))), ticked(step.caption.slice(cut))),
-      payload().says && !verdict ? make("p", {}, ticked(payload().says)) : "");
+    const where = step.depth ? [make("div.lp-inside", "in ", make("code", step.where.split(":")[0]), ": ", make("code", step.code))] : [];
+    caption.replaceChildren(...where, make("p", { "data-fault": step.fault || null }, make("b", ticked(step.caption.slice(0, cut))), ticked(step.caption.slice(cut))),
+      payload().says && !verdict ? make("p", ticked(payload().says)) : "");
     built.find(({ name }) => name === "phase")?.show(phase); // it may be the film's choice: where a fault begins
     const all = visible();
     refill(dots, [all, all.map(label), [...opened]], () => all.map(dot));
@@ -298,15 +293,10 @@ function render({ model, el }) {
     const { values, edited, code: line } = payload();
     for (const [name, value] of Object.entries(pending)) if (values[name] === value || (name === "source" && !source.waits)) delete pending[name];
     refill(knobs, model.get("schema"), () => {
-      built = model.get("schema").map((spec) => {
-        const control = { ...spec, id: `${uid}-${spec.name}` };
-        const made = (control.kind === "steps" ? segments : KINDS[control.kind])(control, change);
-        if (!control.label) made.nodes[0].setAttribute("aria-label", control.name);
-        const name = make(control.kind === "steps" ? "span" : "label", { for: control.kind === "steps" ? null : control.id, class: "lp-called", title: control.help }, control.label);
-        return { name: control.name, row: make("div", { class: `lp-row lp-${control.kind}`, "data-control": control.name }, control.label ? name : null, ...made.nodes), show: made.show };
-      });
-      phases.replaceChildren(...built.filter(({ name }) => name === "phase").map(({ row }) => row));
-      return built.filter(({ name }) => name !== "phase").map(({ row }) => row);
+      built = model.get("schema").map((spec) => controlRow(spec, uid, change));
+      const [below, above] = [true, false].map((is) => built.filter(({ name }) => (name === "phase") === is).map(({ row }) => row));
+      phases.replaceChildren(...below);
+      return above;
     });
     for (const { name, show: put } of built) put(pending[name] ?? values[name]);
     code.show(line, line);
@@ -318,7 +308,7 @@ function render({ model, el }) {
     restore.hidden = !edited;
     const { problem } = payload();
     const { verdict, says } = payload();
-    const task = verdict && make("div", { class: "lp-task", "data-right": verdict.right ? "yes" : "no" }, make("p", {}, ticked(says)), make("p", {}, make("b", {}, verdict.text)));
+    const task = verdict && make("div.lp-task", { "data-right": verdict.right ? "yes" : "no" }, make("p", ticked(says)), make("p", make("b", verdict.text)));
     fault.replaceChildren(...(problem ? [problemCard(problem, send)] : []), ...(task ? [task] : []));
     stage.classList.toggle("lp-kept", Boolean(problem));
     stage.classList.toggle("lp-stale", isStale());

@@ -39,6 +39,7 @@ class Watch(Undoing[WatchState]):
     _css = source("page.css", "watch.css")
     schema = traitlets.List(traitlets.Dict()).tag(sync=True)
     film = traitlets.Dict().tag(sync=True)
+    given_by = "a tape is of a program on its ranks: set those"
 
     @property
     def code(self) -> str:

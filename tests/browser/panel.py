@@ -46,21 +46,18 @@ SHOWN = """(root) => {
     return {
         seq: Number(root.dataset.painted),
         status: [text(".lp-product"), text("[role=status]")].join(" ").trim(),
-        head: text(".lp-head"),
         sentence: text(".lp-sentence"),
         boxes: boxes.map((node) => [node.closest("[data-control]").dataset.control, node.type, shown(node)]),
         tab: all(".lp-tabs:not([hidden]) [aria-selected=true]").slice(-1).map((tab) => tab.dataset.tab),
         title: [...all(".lp-name, .lp-map-says")].find((node) => node.checkVisibility())?.textContent ?? "",
         codes: [...new Set(all(".lp-findings [data-code]").map((card) => card.dataset.code))],
-        dimmed: Boolean(root.querySelector(".lp-findings.lp-kept")),
         answers: all(".lp-answers b").map((part) => part.textContent),
     };
 }"""
 KEPT = """(lambda p, a: {
-    "judged": p.get("judged", True), "off": p["problem"] is not None,
+    "off": p["problem"] is not None,
     "values": p["values"], "seq": p["seq"],
     "status": " ".join(filter(None, [p["status"], p.get("gave") or p.get("about", "")])),
-    "said": [(p["problem"] or {}).get("what", ""), p.get("gave", "")],
     "sentence": "" if p["problem"] else "".join(text for text, _ in p.get("sentence", [])),
     "steps": p.get("steps", {}),
     "title": (p["figure"] or {}).get("says")
@@ -136,11 +133,7 @@ class Panel:
             if name in values
             and shown != face(self.faces[name], kind, values[name], kept["steps"].get(name, []))
         ]
-        judged = kept["judged"]  # else what was said last stays, dimmed, and the status says why
-        unsaid = [said for said in kept["said"] if said not in page["head"]]
-        if not judged and (unsaid or not page["dimmed"]):
-            wrong.append(f"the head is {page['head']!r}, without {unsaid}, or nothing is dimmed")
-        for part in ("seq", "status", "sentence", "answers") if judged else ("seq",):
+        for part in ("seq", "status", "sentence", "answers"):
             if page[part] != kept[part]:
                 wrong.append(f"{part} is {page[part]!r}, not {kept[part]!r}")
         if page["tab"] and page["tab"] != [values["tab"]]:
@@ -152,7 +145,7 @@ class Panel:
         ):
             wrong.append(f"title is {page['title']!r}, not {kept['title']!r}")
         told, codes = set(kept["codes"]), set(page["codes"])
-        if judged and (not codes <= told or bool(codes) != bool(told)):
+        if not codes <= told or bool(codes) != bool(told):
             wrong.append(f"findings are {page['codes']}, not {kept['codes']}")
         return wrong
 
