@@ -58,7 +58,7 @@ OPEN = TITAN.replace("tensor_parallel_degree = 8", "")
 EXAMPLES = {
     "model ModelAnswer": "model tiny --inventory --tp 2",
     "check CheckAnswer": "check --config train.toml --gpus 64 -- --parallelism.tensor_parallel_degree 16",
-    "check PartlyJudged": "check --config open.toml",
+    "check NotJudged": "check --config open.toml",
     "check Settings": "check --config train.toml --settings",
     "ranks RankGrid": "ranks --tp 2 --dp 2 --rank 3",
     "run Result": "run step tiny --tp 2 --seq-len 16 --steps 1 --device cpu --tape --trace",

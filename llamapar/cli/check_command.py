@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
-from llamapar.late import offered
 
-from .commands import MODEL_WORD, Command, CommandAnswer, Given, answered, plain, returned
+from .commands import MODEL_WORD, Command, CommandAnswer, Given, answered, plain
 
 
 def _whole(given: Given, *settings: Settings) -> CommandAnswer:
@@ -20,7 +19,7 @@ def _whole(given: Given, *settings: Settings) -> CommandAnswer:
 
 
 def _check(given: Given) -> CommandAnswer:
-    """The verdict; if the files are incomplete, what is missing and what is certain."""
+    """The verdict; if the files leave facts open, what is missing."""
     if given["settings"] and not given.files:
         raise LlamaparError(
             "no file of settings is named",
@@ -28,13 +27,7 @@ def _check(given: Given) -> CommandAnswer:
             ["--config FILE", "--launch FILE"],
             "config",
         )
-    # Files that leave facts open are judged by the rules that rest on none of them.
-    return answered(
-        given,
-        _whole,
-        in_part=lambda given, settings: returned(given, offered("configs", "judge_incomplete"), settings),
-        findings=[],
-    )
+    return answered(given, _whole)
 
 
 COMMAND = Command(

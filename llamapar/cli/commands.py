@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -146,17 +145,8 @@ def noted(given: Given, found: object) -> list[str]:
     return [given.note] if given.note else []
 
 
-def answered(
-    given: Given,
-    make: Callable[..., CommandAnswer] = plain,
-    in_part: Callable[[Given, Settings], FoldableRecord | None] = lambda given, settings: None,
-    **nothing: object,
-) -> CommandAnswer:
-    """The made answer; if files of settings are named, what they say with the answer made from them below.
-
-    in_part: the function that answers as far as it goes, if the files are too incomplete for more.
-    nothing: the data's value if there is no answer.
-    """
+def answered(given: Given, make: Callable[..., CommandAnswer] = plain) -> CommandAnswer:
+    """The made answer; if files of settings are named, what they say with the answer made from them below."""
     if not given.files:
         return make(given)
     if typed := given.of(*LAYOUT):
@@ -170,10 +160,7 @@ def answered(
     try:
         below = make(given, settings)
     except LlamaparError as problem:
-        part = None
-        with suppress(LlamaparError):
-            part = in_part(given, settings)
-        below = _too_little(problem, part, nothing)
+        below = _not_judged(problem)
     if below.ok and given.of("export"):  # The output is settings to run with, so add nothing around them.
         return below
     return CommandAnswer(
@@ -183,11 +170,12 @@ def answered(
     )
 
 
-def _too_little(problem: LlamaparError, part: FoldableRecord | None, nothing: Values) -> CommandAnswer:
+def _not_judged(problem: LlamaparError) -> CommandAnswer:
+    """The answer about files that leave facts open."""
     return CommandAnswer(
         False,
-        lambda: f"not judged as a whole: {problem}\n\n{as_text(part)}" if part else f"not judged: {problem}",
-        lambda: {"ok": None, **nothing, "error": error_as_dict(problem), **(part.as_dict() if part else {})},
+        lambda: f"not judged: {problem}",
+        lambda: {"ok": None, "error": error_as_dict(problem)},
     )
 
 

@@ -6,7 +6,6 @@ turns entries into facts (`draft`). `reading` is the entry point.
 
 OFFERS = {
     "EXPORTS": "export",
-    "judge_incomplete": "incomplete",
     "settings_of_texts": "reader",
 }
 """What the doors get from this room → its module."""
