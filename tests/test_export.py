@@ -119,7 +119,7 @@ def test_hostile_names_stay_names(title: str, name: str) -> None:
     assert plain.fullmatch(text.splitlines()[0])
     assert text.isascii() or title == "Megatron-LM"
     assert all(line.isprintable() for line in text.split("\n"))
-    if title in ("torchtitan", "Hugging Face"):
+    if title == "torchtitan":
         compile(text, title, "exec")
     if title == "Python":
         assert from_python(text).job.model == model
@@ -130,7 +130,6 @@ def test_hostile_names_stay_names(title: str, name: str) -> None:
 LEFT_OUT = {
     "torchtitan": ["zero=1", "order tp-cp-pp-dp", "padding multiple of 64", "kv_replication"],
     "Megatron-LM": ["padding multiple of 100", "kv_replication", "gpus=8", "quant_group=32"],
-    "Hugging Face": ["cp=2", "virtual_stages=2", "zero=2", "seq_len=4096 micro_batch=2", "sequence_parallel"],
 }
 
 
@@ -140,8 +139,6 @@ def test_nothing_is_dropped_in_silence() -> None:
     texts = [EXPORTS["torchtitan"](lp.Job.of("llama3-8b", layout, **known))]
     known |= {"padding": lp.Padding(100), "gpus": 8, "quant_group": 32}
     texts.append(EXPORTS["Megatron-LM"](lp.Job.of("llama3-8b", layout, **known)))
-    job = lp.Job.of("llama3-8b", layout.replace(zero=2), seq_len=4096, micro_batch=2)
-    texts.append(EXPORTS["Hugging Face"](job))
     for text, expected in zip(texts, LEFT_OUT.values(), strict=True):
         for what in expected:
             assert f"\n# left out: {what} (" in text, (what, text)
@@ -335,38 +332,7 @@ def test_megatron_405b_needs_the_account_for_flags() -> None:
     assert not any("order" in comment for comment in comments(text))
 
 
-# -- Hugging Face --------------------------------------------------------------------------------
-
-
 def test_qk_norms_in_settings() -> None:
     job = lp.Job.of("qwen3-8b", {"tp": 2})
     assert "# left out: QK norms (its Llama 3 has none)" in EXPORTS["torchtitan"](job)
     assert "--qk-layernorm \\\n" in EXPORTS["Megatron-LM"](job)
-    assert "config = Qwen3Config(" in EXPORTS["Hugging Face"](job)
-
-
-@given(jobs())
-def test_transformers_settings(asked: dict[str, Any]) -> None:
-    job, _ = job_of(asked)
-    lay, names = job.layout, dict[str, Any]()
-    stub = types.ModuleType("transformers")
-    stub.__dict__.update(
-        dict.fromkeys(
-            ("LlamaConfig", "Qwen2Config", "Qwen3Config", "Gemma2Config", "DistributedConfig"), dict
-        )
-    )
-    stub.AutoModelForCausalLM = types.SimpleNamespace(from_pretrained=lambda *a, **k: k)  # type: ignore[attr-defined]
-    text = export.as_transformers(job)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "transformers", stub)
-        exec(text, names)
-    (kind,) = re.findall(r"import AutoModelForCausalLM, DistributedConfig, (\w+)Config", text)
-    again = lp.ModelConfig.from_hf({**names["config"], "model_type": kind.lower()}, name=job.model.name)
-    assert again == job.model
-    sizes = names["model"]["distributed_config"]
-    shared = (lay.dp_replicate, lay.dp_shard) if lay.zero else (lay.dp, 1)
-    assert (sizes["tp_size"], sizes["pp_size"]) == (lay.tp, lay.pp)
-    assert (sizes["dp_replicate_size"], sizes["fsdp_size"]) == shared
-    assert sizes.get("tp_plan") == ("auto" if lay.tp > 1 else None)
-    assert (lay.cp > 1) == (f"# left out: cp={lay.cp} (it has no such axis)" in comments(text))
-    assert (lay.pp > 1 < lay.dp) == ("Combining FSDP with pipeline parallelism is not supported yet." in text)

@@ -44,7 +44,7 @@ def reference(setting, x):
 layout = lp.Layout(tp=TP, sequence_parallel=False)
 for _ in range(TIMES):
     try:
-        result = lp.run(body, "tiny", layout, engine="torchrun", timeout=3.0, seq_len=8, reference=reference)
+        result = lp.run(body, "tiny", layout, engine="torchrun", timeout=10.0, seq_len=8, reference=reference)
         told = [result.summary, *(f"{rank}: {error}" for rank, error in result.errors.items())]
         held = len(result.outputs[0]) if hasattr(result, "outputs") else "rank 0 alone"
         told.append(f"outputs of {held}, {len(result.trace.events)} events")
@@ -230,11 +230,11 @@ def test_a_rank_that_raises(tmp_path: Path, few: range, world: int) -> None:
 def test_a_rank_that_never_comes(tmp_path: Path, few: range, world: int) -> None:
     arrived = "rank 0" if world == 2 else "ranks 0, 2, 3"
     text = (
-        "RankFailure: time-out: no rank made progress for 3 s\n"
+        "RankFailure: time-out: no rank made progress for 10 s\n"
         f"  why  {HERE}: {arrived} arrived; rank 1 never did, it is computing\n"
         f"       {arrived} stand{'' if world > 2 else 's'} on line 14 of body.py, in mean: return {SUM}\n"
         "       rank 1 stands on line 10 of body.py, in body: time.sleep(100)\n"
-        "  try  timeout=6 if a rank only computes for long\n"
+        "  try  timeout=20 if a rank only computes for long\n"
     )
     for _ in few:
         told = ranks(tmp_path, world, "time.sleep(100)")
@@ -244,21 +244,19 @@ def test_a_rank_that_never_comes(tmp_path: Path, few: range, world: int) -> None
 
 @pytest.mark.soak
 def test_ranks_that_never_end(tmp_path: Path, few: range, world: int) -> None:
-    """Printing puts the time-out off; then nobody waits for anybody, and it comes."""
-    fault = "[(print(step), time.sleep(0.7)) for step in range(6)]\n    while True: pass"
+    """Nobody waits for anybody, and the time-out comes."""
+    fault = "pass\n    while True: pass"
     numbers = ", ".join(map(str, range(world)))
     text = (
-        "RankFailure: time-out: no rank made progress for 3 s\n"
+        "RankFailure: time-out: no rank made progress for 10 s\n"
         f"  why  ranks {numbers}: computing; "
-        "progress is to enter or leave a collective, to print, to end\n"
+        "progress is to enter or leave a collective, or to end\n"
         f"       ranks {numbers} stand on line 11 of body.py, in body: while True: pass\n"
-        "  try  timeout=6 if a rank only computes for long\n"
+        "  try  timeout=20 if a rank only computes for long\n"
     )
-    steps = "".join(f"{step}\n" for step in range(6))
     for _ in few:
         told = ranks(tmp_path, world, fault)
-        expected = [(1, steps * (rank == 1) + text) for rank in range(world)]
-        assert [(status, out) for status, out, _ in told] == expected, told
+        assert [(status, out) for status, out, _ in told] == [(1, text)] * world, told
 
 
 @pytest.mark.soak

@@ -12,13 +12,12 @@ from collections.abc import Callable
 
 from llamapar.describe.job import Job
 from llamapar.describe.layout import divisors
-from llamapar.describe.modelfile import as_hf, family
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.rope import RopeScaling
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
 from llamapar.errors import LayoutError
 from llamapar.frameworks import FRAMEWORKS
-from llamapar.rules.job_text import call_text, differing, job_title, left_out, named_values, plain_name
+from llamapar.rules.job_text import differing, job_title, left_out, named_values, plain_name
 
 
 def _times(a: int | None, b: int | None) -> int | None:
@@ -289,59 +288,8 @@ def as_megatron(job: Job) -> str:
     return "\n".join([job_title(job), *comments, " \\\n".join(lines)]) + "\n"
 
 
-def as_transformers(job: Job) -> str:
-    """The model's config and the DistributedConfig that `from_pretrained` takes.
-
-    huggingface/transformers v5.23.0, src/transformers/distributed/configuration_utils.py and
-    models/llama/configuration_llama.py; `tp_plan` outside DistributedConfig is deprecated there.
-    """
-    lay = job.layout
-    m = job.model
-    batches = [f"{name}={value}" for name, value in differing(job) if "batch" in name or name == "seq_len"]
-    split = lay.pp > 1 and job.layer_split not in (None, "remainder last")
-    kind = family(m).architectures[0].replace("ForCausalLM", "Text" * m.family.endswith("_text") + "Config")
-    sizes: dict[str, object] = {
-        "tp_size": lay.tp,
-        "tp_plan": "auto" if lay.tp > 1 else None,
-        "pp_size": lay.pp,
-        "fsdp_size": lay.dp_shard if lay.zero else 1,
-        "dp_replicate_size": lay.dp_replicate if lay.zero else lay.dp,
-    }
-    off = left_out(
-        (m.o_bias and not m.qkv_bias, "o_bias", "attention_bias adds all four biases or none"),
-        (m.qk_norm and m.qkv_bias and not m.o_bias, "qkv_bias", "attention_bias adds all four or none"),
-        (lay.cp > 1, f"cp={lay.cp}", "it has no such axis"),
-        (lay.sp, "sequence_parallel", "enable_sequence_parallel is not wired up yet"),
-        (lay.virtual_stages > 1, f"virtual_stages={lay.virtual_stages}", "its stages are not interleaved"),
-        (lay.zero in (1, 2) and lay.dp > 1, f"zero={lay.zero}", "fsdp_size shares parameters too, stage 3"),
-        (batches, " ".join(batches), "the training script says it"),
-        (split, f"layer_split={job.layer_split!r}", "its last stage takes the remainder"),
-    )
-    loaded = ['"folder-or-hub-name"', "config=config", "distributed_config=parallel"]
-    refused = []
-    if lay.pp > 1 and lay.dp > 1:
-        refused.append("Combining FSDP with pipeline parallelism is not supported yet.")
-    if m.dim % m.n_heads:
-        refused.append(f"hidden size {m.dim} is not a multiple of {m.n_heads} heads")
-    lines = [
-        job_title(job),
-        "# Hugging Face transformers 5.23.0 (src/transformers/distributed/configuration_utils.py)",
-        f"# {_torchrun(lay.tp * lay.pp * lay.dp, job)} this_file.py",
-        *(f"# it refuses this: {reason}" for reason in refused),
-        *off,
-        *_off(job, "transformers"),
-        f"from transformers import AutoModelForCausalLM, DistributedConfig, {kind}",
-        "",
-        call_text(f"config = {kind}", named_values(as_hf(m))),
-        call_text("parallel = DistributedConfig", named_values(sizes)),
-        call_text("model = AutoModelForCausalLM.from_pretrained", loaded),
-    ]
-    return "\n".join(lines) + "\n"
-
-
 EXPORTS: dict[str, Callable[[Job], str]] = {
     "torchtitan": as_torchtitan,
     "Megatron-LM": as_megatron,
-    "Hugging Face": as_transformers,
 }
 """Framework's title → its settings of a job."""

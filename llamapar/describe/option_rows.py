@@ -18,7 +18,7 @@ from .layout import AXES, MAX_WORLD, ORDERS, PAPER_ORDER
 from .option import Option
 from .splits import LAYER_SPLITS
 
-_EXPORTED = ("Python", "CLI", "torchtitan", "Megatron-LM", "Hugging Face")
+_EXPORTED = ("Python", "CLI", "torchtitan", "Megatron-LM")
 EXPORT_TITLES = {title.lower().replace(" ", "-"): title for title in _EXPORTED}
 """Export format → its title on a button; `configs` writes these settings."""
 

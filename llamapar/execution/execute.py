@@ -188,7 +188,7 @@ def run(
     engine: "local" (all ranks in this process), "processes" (one process a rank), "torchrun", or "dry":
         `rank` alone, of up to 2²⁰, on the meta device: the result has its `memory` and no numbers.
     device: "auto", "cpu" or "cuda". cancel: a function that stops the run once it returns true.
-    timeout: the run fails if no rank enters or leaves a collective, prints, or ends for this many seconds.
+    timeout: the run fails if no rank enters or leaves a collective or ends for this many seconds.
     deadline: seconds for the whole run, whatever its progress; then Cancelled is raised. None means no limit.
 
     Under torchrun every rank calls this. Rank 0 gets the full result, the others the same without tensors.

@@ -133,7 +133,7 @@ class Scene:
         lines = list[str]()
         absent = list[int]()
         if not waiting:
-            lines = [f"{_by_state(states)}; progress is to enter or leave a collective, to print, to end"]
+            lines = [f"{_by_state(states)}; progress is to enter or leave a collective, or to end"]
             absent = [rank for rank in states if rank not in self.replies]
         for place in dict.fromkeys((note.text, note.ranks) for note in waiting.values()):
             text, group = place

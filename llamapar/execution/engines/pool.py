@@ -75,7 +75,7 @@ class Pool:
         """Call `function(context, *args)` on every rank and return the answers in rank order.
 
         An answer contains any error that its rank raised. Raises RankFailure if a rank died, or if for
-        `timeout` seconds no rank made progress (entered or left a collective, printed, or finished);
+        `timeout` seconds no rank made progress (entered or left a collective, or finished);
         Cancelled once `cancel()` returns true, which is asked some twenty times a second. told: called once
         if for 5 s no rank made progress, with what each does and its line. keep: ranks that raise
         stay, unless one of them was left waiting.

@@ -21,10 +21,10 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -88,7 +88,7 @@ class RankStatus(NamedTuple):
 class Slots:
     """One note for each rank, written by the rank and read by the kernel at any time.
 
-    The last word of a slot is a separate progress counter, because threads may print while a note is written.
+    The last word of a slot is a separate progress counter, because threads may move while a note is written.
     """
 
     SIZE = 256
@@ -201,49 +201,6 @@ class Context:
         self._slots.move(self.rank)
 
 
-class Heard:
-    """A stream that calls `told` for each write."""
-
-    def __init__(self, stream: TextIO, told: Callable[[], None]):
-        self._stream = stream
-        self._told = told
-
-    def write(self, text: str) -> int:
-        self._told()
-        return self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-class Imports:
-    """A finder of modules that finds none and calls `told`, because the first use of torch imports for
-    seconds.
-    """
-
-    def __init__(self, told: Callable[[], None]):
-        self._told = told
-
-    def find_spec(self, *_: object) -> None:
-        self._told()
-
-
-@contextlib.contextmanager
-def heard(told: Callable[[], None], out: TextIO) -> Iterator[None]:
-    """Call `told` whenever this process prints, to `out` as it is now, or imports."""
-    imports, err = Imports(told), sys.stderr  # A process without standard streams has None here.
-    sys.meta_path.insert(0, imports)
-    try:
-        with (
-            contextlib.redirect_stdout(out and Heard(out, told)),
-            contextlib.redirect_stderr(err and Heard(err, told)),
-        ):
-            yield
-    finally:
-        with contextlib.suppress(ValueError):  # The program may have replaced the list.
-            sys.meta_path.remove(imports)
-
-
 @dataclass(frozen=True)
 class Reply:
     """A rank's message after its start and after each job; `data` is the pickled value or error."""
@@ -273,7 +230,7 @@ def capped(text: str) -> str:
 def replied(context: Context, function: Callable[[], object], capture: bool = True) -> Reply:
     """Call `function` and return its outcome; an error is an answer too.
 
-    Its prints count as progress. capture: put the printed text into the reply, stderr as a file.
+    capture: put the printed text into the reply, stderr as a file.
     """
     ok = True
     data = None
@@ -284,7 +241,7 @@ def replied(context: Context, function: Callable[[], object], capture: bool = Tr
     if capture:
         os.ftruncate(2, 0)
     try:
-        with heard(context.moved, printed if capture else sys.stdout):
+        with contextlib.redirect_stdout(printed) if capture else contextlib.nullcontext():
             data = dumps(function())
     except BaseException as problem:
         from llamapar.diagnosis.live_facts import keep_facts
@@ -293,7 +250,7 @@ def replied(context: Context, function: Callable[[], object], capture: bool = Tr
         ok = False
         error = "".join(traceback.format_exception_only(problem)).strip()
         frames = problem.__traceback__
-        for _ in range(2):  # Our own writes are no sign of progress.
+        for _ in range(2):  # Those of this function and of what calls the program are no news.
             frames = frames.tb_next if frames else None
         trace = "".join(traceback.format_exception(type(problem), problem, frames))
         with contextlib.suppress(Exception):

@@ -8,7 +8,7 @@ asks CUDA for anything.
 Nothing outlives the kernel. The server reads a socket whose other end only the kernel holds, even while it
 imports torch. When that end closes, however the kernel died, the server kills the ranks and exits. Each rank
 watches a pipe whose other end only the server holds, and dies with it. The server has its own session, so an
-interrupt of the kernel does not reach the ranks. Processes that a rank starts die with it (`children`).
+interrupt of the kernel does not reach the ranks. Processes of a rank's own group die with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from typing import Any, NoReturn
 
 from llamapar.execution.replies import Cancelled, RankFailure, ending
 
-from .children import adopt, children_now, end_children, kill
 from .rank import MAX_WORLD, WORD, Quiet, Spec, receive, send, tail, work
 
 STOP = 10.0  # seconds within which the server has to end ranks, or itself
@@ -113,7 +112,6 @@ def run_server(control: socket.socket, preload: Iterable[str]) -> None:
         return
     gc.collect()
     gc.freeze()  # The ranks share these pages until a garbage collection writes to them.
-    adopt()
     children: dict[int, tuple[str, int]] = {}  # pid → folder of its pool, rank
     with contextlib.suppress(EOFError, OSError):
         send(control, ("ready", ""))
@@ -123,7 +121,12 @@ def run_server(control: socket.socket, preload: Iterable[str]) -> None:
     for pid, (folder, _) in children.items():
         os.waitpid(pid, 0)
         shutil.rmtree(folder, ignore_errors=True)
-    end_children()
+
+
+def kill(pid: int) -> None:
+    """End the process group of the rank `pid`."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -151,7 +154,6 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
 
 def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
     """Start and stop ranks on request, and report each that ended."""
-    of_preload = children_now()
     lifeline, kept_open = os.pipe()  # Only the server holds this end.
     bell, ringer = socket.socketpair()
     for end in (bell, ringer):
@@ -162,7 +164,6 @@ def serve(control: socket.socket, children: dict[int, tuple[str, int]]) -> None:
 
     def ended(pid: int, status: int) -> None:
         kill(pid)  # End what the rank started.
-        end_children({*of_preload, *children})  # End also what had left the rank's group.
         send(control, ("ended", *children.pop(pid), os.waitstatus_to_exitcode(status)))
 
     while True:
@@ -215,12 +216,10 @@ def become_rank(
 
     def watch() -> None:
         os.read(lifeline, 1)  # The read returns when the server is gone.
-        end_children()
         os.killpg(0, signal.SIGKILL)
 
     try:
         os.setpgid(0, 0)
-        adopt()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)

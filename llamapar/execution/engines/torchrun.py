@@ -3,8 +3,8 @@
 The idea: a thread of each rank runs the task, and the main thread watches it. A rank that raises, or that
 sees no rank make progress for too long, says so in the store that torchrun's ranks share. The others read
 this within a moment, report where they are, and stop, so no rank waits for one that never comes. Rank 0
-combines the reports as for a pool, and all ranks return or raise the same. Each rank also increments a
-counter in the store while it lives: a rank whose counter stands still is gone.
+combines the reports as for a pool, and all ranks return or raise the same. Left out: whether a rank lives.
+torchrun watches that itself, and ends the other ranks.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ import atexit
 import contextlib
 import datetime
 import functools
+import itertools
 import os
 import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
+from torch.distributed.elastic.utils.store import barrier
 
 from llamapar.errors import Choice, LlamaparError
 from llamapar.execution.body import RankReport, Task
@@ -48,15 +50,15 @@ from .rank import (
 T = TypeVar("T")
 
 POLL = 0.05  # seconds between two looks at the store
-PULSE = 1.0  # seconds between two counts of a living rank
-LOST = 10.0  # seconds without a count after which a rank is gone
 START = 120.0  # seconds within which every rank has to be there
 SETTLE = 1.0  # seconds in which the other ranks may raise too, once one has
-LAST = 10.0  # seconds that ranks wait for one another when all is told
+LAST = 10.0  # seconds that ranks wait for one another when one has failed, or when all is told
 
-PIECE = 4 * 2**20  # bytes of a value in the store
+PIECE = 4 * 2**20  # bytes of a value in the store, which takes at most 8 MiB
 
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+_runs = itertools.count(1)
 
 
 def launched() -> int | None:
@@ -80,11 +82,10 @@ def run(
     """The result of `finish`, on rank 0, for the reports of all ranks; the others return its `lighter` form.
 
     Raises, on every rank alike, what `finish` raises, and RankFailure for a rank that is gone, or if for
-    `timeout` seconds no rank entered or left a collective, printed, or ended. Raises LlamaparError if
+    `timeout` seconds no rank entered or left a collective, or ended. Raises LlamaparError if
     torchrun did not start the ranks of the layout.
     """
-    world = task.setting.layout.world
-    started = launched()
+    world, started = task.setting.layout.world, launched()
     if started is None:
         raise LlamaparError(
             "engine='torchrun', but torchrun did not start this process",
@@ -100,33 +101,35 @@ def run(
     if dist.is_initialized():
         what = "torch.distributed has a process group in this process already"
         raise LlamaparError(what, "", ["torch.distributed.destroy_process_group()"], "engine")
-    here = meeting().next()
+    here = _Run(timeout)
     try:
+        if here.rank == 0:
+            here.work(task, device, backend)
+            return here.publish(lambda: finish(here.reports()), lighter)
         try:
-            here.work(task, device, backend, timeout)
-            if here.rank:
-                return here.outcome()
-            scene, places = here.scene()
+            here.work(task, device, backend)
+            return here.outcome()
         except RuntimeError as problem:  # out of the store, where it was rank 0's own
             raise RankFailure("rank 0 is gone", str(problem).partition("\n")[0], (), {}, 0) from problem
-        lost = here.meeting.lost()
-        return here.publish(lambda: finish(_reports(scene, places, lost, timeout)), lighter)
     finally:
         here.end()
 
 
-def _reports(scene: Scene, places: Mapping[int, str], lost: list[int], timeout: float) -> list[RankReport]:
-    """A report from each rank, or RankFailure."""
-    absent = [rank for rank in lost if rank not in scene.replies]
-    if absent:
-        raise scene.gone(absent, LOST)
-    if all(reply.ok for reply in scene.replies.values()) and len(scene.replies) < len(scene.notes):
-        raise scene.timeout(timeout, places)
-    return processes.reports(scene.answers())
+@functools.cache
+def _stores() -> tuple[Store, Store]:
+    """The store in which the ranks meet: a connection for their process groups, and one for all else.
+
+    A process group that waits in the store keeps its connection busy.
+    """
+    patience = datetime.timedelta(seconds=START)
+    for_groups, _, _ = next(rendezvous("env://", timeout=patience))
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    own = TCPStore(host, port, is_master=False, timeout=patience)
+    return for_groups, PrefixStore(f"llamapar/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", own)
 
 
 def _put(store: Store, key: str, data: bytes) -> None:
-    """Set a value of any size in several parts, because a store takes at most 8 MiB at once."""
+    """Set a value of any size, in several parts."""
     pieces = [data[i : i + PIECE] for i in range(0, len(data), PIECE)]
     for i, piece in enumerate(pieces):
         store.set(f"{key}/{i}", piece)  # type: ignore[arg-type]
@@ -135,6 +138,12 @@ def _put(store: Store, key: str, data: bytes) -> None:
 
 def _get(store: Store, key: str) -> bytes:
     return b"".join(store.get(f"{key}/{i}") for i in range(int(store.get(key))))
+
+
+def _meet(store: Store, where: str) -> None:
+    """Wait until every rank is here, for LAST seconds at most."""
+    with contextlib.suppress(RuntimeError):  # A store that is gone was rank 0's, which has ended.
+        barrier(store, int(os.environ["WORLD_SIZE"]), where, LAST)
 
 
 class _OwnNote(Slots):
@@ -154,108 +163,24 @@ class _OwnNote(Slots):
         return self.now
 
 
-class Meeting:
-    """The meeting point of the ranks: the store, and this rank's counter in it."""
-
-    def __init__(self) -> None:
-        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        patience = datetime.timedelta(seconds=START)
-        self.base, _, _ = next(rendezvous("env://", timeout=patience))
-        # A connection of its own: a process group that waits in the store keeps the other one busy.
-        host = os.environ["MASTER_ADDR"]
-        port = int(os.environ["MASTER_PORT"])
-        own = TCPStore(host, port, is_master=False, timeout=patience)
-        self.store = PrefixStore(f"llamapar/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", own)
-        self.runs = 0
-        self.stuck = False  # whether a thread of this process hangs in a collective for good
-        self._over = threading.Event()
-        self._pulse = threading.Thread(target=self._live, name="llamapar pulse", daemon=True)
-        self._pulse.start()
-        self._counts: dict[int, tuple[int, float]] = {}
-        self._looked = 0.0
-        self._lost: list[int] = []
-
-    def _live(self) -> None:
-        with contextlib.suppress(RuntimeError):  # The store is gone, so nobody reads the counter any more.
-            while True:
-                self.store.add(f"alive/{self.rank}", 1)
-                if self._over.wait(PULSE):
-                    return
-
-    def leave(self) -> None:
-        """Called at exit: a thread that is still inside torch would abort the process."""
-        if self.stuck:
-            self.end(1)
-        self._over.set()
-        self._pulse.join()
-
-    def end(self, status: int) -> None:
-        """End this process at once, although a thread of it hangs in a collective for good."""
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(status)
-
-    def next(self) -> _Run:
-        self.runs += 1
-        return _Run(self, self.runs)
-
-    def lost(self) -> list[int]:
-        """Ranks that are gone, checked once every PULSE: rank 0 watches all, the others watch rank 0."""
-        now = time.monotonic()
-        if now - self._looked < PULSE:
-            return self._lost
-        self._looked = now
-        self._lost = []
-        for rank in [0] if self.rank else range(self.world):
-            count = self.store.add(f"alive/{rank}", 0)
-            seen, since = self._counts.get(rank, (-1, now))
-            if count != seen:
-                self._counts[rank] = count, now
-            elif now - since > (LOST if count else START):
-                self._lost.append(rank)
-        return self._lost
-
-
-class _Progress:
-    """The time without progress of any rank; each counts in the store, which is read once in `every`
-    seconds.
-    """
-
-    def __init__(self, store: Store, every: float) -> None:
-        self._store, self._every, self._still = store, every, Quiet()
-        self._own: object = None
-        self._looked = 0.0
-
-    def quiet(self, own: object) -> float:
-        """The seconds, given this rank's own current progress."""
-        moved = own != self._own
-        self._own = own
-        if moved or time.monotonic() - self._looked >= self._every:
-            self._looked = time.monotonic()
-            self._still.look(self._store.add("progress", int(moved)))
-        return self._still.seconds
-
-
 class _Run:
     """One run, with the messages between its ranks."""
 
-    def __init__(self, meeting: Meeting, number: int) -> None:
-        self.rank = meeting.rank
-        self.world = meeting.world
-        self.meeting = meeting
-        self.store = PrefixStore(f"run/{number}", meeting.store)
-        self.group_store = PrefixStore(f"llamapar/groups/{number}", meeting.base)
+    def __init__(self, timeout: float) -> None:
+        self.rank, self.world, self.timeout = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), timeout
+        for_groups, store = _stores()
+        number = next(_runs)
+        self.store = PrefixStore(f"run/{number}", store)
+        self.group_store = PrefixStore(f"llamapar/groups/{number}", for_groups)
+        self.note = _OwnNote(self.world)
         self.worker: threading.Thread | None = None
 
-    def work(self, task: Task, device: str, backend: str, timeout: float) -> None:
+    def work(self, task: Task, device: str, backend: str) -> None:
         """Run the task here until all is done or some rank fails, and put the outcome into the store."""
         gpus = compat.gpus() if device == "cuda" else 0
         devices = (int(os.environ.get("LOCAL_RANK", 0)) % gpus,) if gpus else ()
-        spec = Spec(self.world, device, backend, 0, devices)
-        note = _OwnNote(self.world)
+        context = Context(self.rank, Spec(self.world, device, backend, 0, devices), self.note)
         replies = list[Reply]()
-        context = Context(self.rank, spec, note)
 
         def in_group() -> RankReport:
             enter_group(context, backend, self.group_store)
@@ -263,38 +188,44 @@ class _Run:
             context.note("")
             return processes.run_here(context, task)
 
-        self.worker = threading.Thread(
-            target=lambda: replies.append(replied(context, in_group, capture=False)),
-            name="llamapar rank",
-            daemon=True,
-        )
-        self.worker.start()
-        failed = False
+        def reply() -> None:
+            replies.append(replied(context, in_group, capture=False))
+
+        worker = self.worker = threading.Thread(target=reply, name="llamapar rank", daemon=True)
+        worker.start()
         at = ""
-        progress = _Progress(self.store, min(PULSE, timeout / 4))
-        while self.worker.is_alive() and not failed:
-            self.worker.join(POLL)
-            limit = max(timeout, START) if note.now.text == STARTING else timeout
-            stuck = progress.quiet((note.now.notes, note.moves)) > limit
-            failed = stuck or self.store.check(["failed"]) or (self.rank == 0 and bool(self.meeting.lost()))
-        self.store.add("progress", 1)  # Finishing counts as progress.
-        if failed:
+        if not self._watch(lambda: not worker.is_alive()):
             self.store.set("failed", "")
-            at = place(of_thread(self.worker.ident))
-            self.worker.join(SETTLE)
+            at = place(of_thread(worker.ident))
+            worker.join(SETTLE)
         own = replies[0] if replies else None
         if own is not None and not own.ok:
             self.store.set("failed", "")  # Clocks differ between machines, so the order in the store decides.
             own = replace(own, at=float(self.store.add("raised", 1)))
-        _put(self.store, f"notes/{self.rank}", pickle.dumps((note.now, own, at)))
+        _put(self.store, f"notes/{self.rank}", pickle.dumps((self.note.now, own, at)))
+        self.store.add("progress", 1)  # Finishing counts as progress.
+        self.store.add("done", 1)
+        if self.rank == 0 and not self._watch(lambda: self.store.add("done", 0) == self.world):
+            self.store.set("failed", "")
 
-    def scene(self) -> tuple[Scene, dict[int, str]]:
-        """Every rank's report and its line; empty for ranks that are gone."""
-        notes = [RankStatus(0, (), "")] * self.world
-        replies = dict[int, Reply]()
-        places = dict[int, str]()
-        missing = set(range(self.world))
-        while missing:
+    def _watch(self, done: Callable[[], bool]) -> bool:
+        """Wait until it is done; False once a rank has failed, or none has made progress for too long."""
+        still, seen = Quiet(), (0, 0)
+        while not done():
+            time.sleep(POLL)
+            own = self.note.now.notes, self.note.moves
+            quiet = still.look(self.store.add("progress", int(own != seen)))
+            seen = own
+            limit = max(self.timeout, START) if self.note.now.text == STARTING else self.timeout
+            if quiet > limit or self.store.check(["failed"]):
+                return False
+        return True
+
+    def reports(self) -> list[RankReport]:
+        """A report from each rank, or RankFailure."""
+        notes, replies, places = [RankStatus(0, (), "")] * self.world, dict[int, Reply](), dict[int, str]()
+        missing, end = set(range(self.world)), time.monotonic() + LAST
+        while missing and time.monotonic() < end:
             for rank in sorted(missing):
                 if self.store.check([f"notes/{rank}"]):
                     told = pickle.loads(_get(self.store, f"notes/{rank}"))
@@ -302,9 +233,13 @@ class _Run:
                     missing.discard(rank)
                     if reply is not None:
                         replies[rank] = reply
-            missing -= set(self.meeting.lost())
-            time.sleep(POLL if missing else 0)
-        return Scene(notes, replies, {}), dict(sorted(places.items()))
+            time.sleep(POLL)
+        scene = Scene(notes, replies, {})
+        if missing:
+            raise scene.gone(sorted(missing), LAST)
+        if all(reply.ok for reply in replies.values()) and len(replies) < self.world:
+            raise scene.timeout(self.timeout, dict(sorted(places.items())))
+        return processes.reports(scene.answers())
 
     def publish(self, make: Callable[[], T], lighter: Callable[[T], T]) -> T:
         """Put the result or error of `make` into the store for the other ranks, then return or raise it
@@ -317,27 +252,19 @@ class _Run:
             words: tuple[object, ...] = (RankFailure, f"rank 0 raised {problem!r}", "", ())
             if isinstance(problem, LlamaparError):
                 words = (type(problem), problem.what, problem.why, problem.choose)
-            self._publish(pickle.dumps((None, words)))
+            data = pickle.dumps((None, words))
             raise
-        self._publish(data)
+        finally:
+            _put(self.store, "outcome", data)
+            _meet(self.store, "received")
         return made
-
-    def _publish(self, data: bytes) -> None:
-        _put(self.store, "outcome", data)
-        end = time.monotonic() + LAST
-        while (missing := self.world - 1 - self.store.add("received", 0)) > 0 and time.monotonic() < end:
-            if len(self.meeting.lost()) >= missing:
-                break
-            time.sleep(POLL)
 
     def outcome(self) -> Any:
         """The result of rank 0, or the error that it raised."""
         while not self.store.check(["outcome"]):
-            if self.meeting.lost():
-                raise RankFailure("rank 0 is gone", f"no sign of life for {LOST:g} s", (), {}, 0)
             time.sleep(POLL)
         data = _get(self.store, "outcome")
-        self.store.add("received", 1)
+        _meet(self.store, "received")
         made, error = pickle.loads(data)
         if error is not None:
             kind, *words = error
@@ -350,18 +277,19 @@ class _Run:
             return
         self.worker.join(SETTLE)
         if self.worker.is_alive():
-            self.meeting.stuck = True
+            # A thread that is still inside torch as Python ends would abort the process.
+            atexit.register(_end, 1)
         elif dist.is_initialized():
             processes.forget_meshes()
             dist.destroy_process_group()
 
 
-@functools.cache
-def meeting() -> Meeting:
-    """The only meeting of this process."""
-    made = Meeting()
-    atexit.register(made.leave)
-    return made
+def _end(status: int) -> None:
+    """End this process at once."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def part(status: int) -> int:
@@ -369,18 +297,5 @@ def part(status: int) -> int:
 
     torchrun kills the other ranks as soon as one ends with a nonzero status.
     """
-    with contextlib.suppress(RuntimeError):  # the store is gone: it was rank 0's, which has written
-        here = meeting()
-        if here.rank == 0:
-            here.store.set("written", "")
-            end = time.monotonic() + LAST  # the store may be this process's
-            while here.store.add("parted", 0) < here.world - 1 and time.monotonic() < end:
-                time.sleep(POLL)
-        else:
-            end = time.monotonic() + START
-            while not here.store.check(["written"]) and not here.lost() and time.monotonic() < end:
-                time.sleep(POLL)
-            here.store.add("parted", 1)
-    if meeting.cache_info().currsize and meeting().stuck:
-        meeting().end(status)
+    _meet(_stores()[1], "written")
     return status
