@@ -187,7 +187,7 @@ def test_two_agents_take_training_steps_through_a_pipeline() -> None:
 
 @pytest.mark.soak
 def test_two_agents_tell_of_a_pipeline_that_stands_still() -> None:
-    pipeline = "--tp 2 --pp 2 --micro-batches 4 --seq-len 8 --fault send_receive_crossed --timeout 3"
+    pipeline = "--tp 2 --pp 2 --micro-batches 4 --seq-len 8 --fault send_receive_crossed --timeout 12"
     why = told_by_two(f"llama --model tiny --device cpu {pipeline}", expected=1)["error"]["why"]
     assert "the gradients of micro-batch 0 for stage 0 from rank 2: rank 0 arrived" in why
     assert "the activations of micro-batch 0 for stage 1 from rank 0: rank 2 arrived" in why

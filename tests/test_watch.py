@@ -382,6 +382,10 @@ def test_what_made_a_number_lights_up_on_every_rank() -> None:
     assert lights(task, at["wq"], 0, 0) == {}
 
 
+def test_in_a_pipeline_nothing_lights_up() -> None:
+    assert lights(watch_task("llama", None, Layout(pp=2)), 0, 0, 0) == {}
+
+
 # -- the page's data ---------------------------------------------------------------------------
 
 

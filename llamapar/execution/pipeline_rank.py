@@ -63,8 +63,6 @@ class PipelineRank:
     """The most micro-batches of stages in flight at once."""
     step: int = 0
     """The step of the run, from 0."""
-    keeps: bool = False
-    """Whether graphs are there after their backward."""
 
     @property
     def work(self) -> Work:
@@ -216,7 +214,7 @@ class PipelineRank:
             flight.out,
             [*inputs, *wanted.values()],
             incoming,
-            retain_graph=self.keeps or kind == "I",
+            retain_graph=kind == "I",
         )
         if self.scatters is not None:
             self.recorder.phase = "gradients"

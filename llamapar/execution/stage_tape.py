@@ -1,4 +1,4 @@
-"""The tape of a followed pipeline, and the inputs of one of its numbers."""
+"""The tape of a followed pipeline."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from llamapar.spmd.setting import kind
 from .body import Task, asked_shapes, inputs, uncut, unpiped
 from .engines import local
 from .following import Untraced, ranks_of
-from .line_by_line import GATHER, NOWHERE, Key
+from .line_by_line import NOWHERE, Key
 from .pipeline_rank import run_pipeline
 from .replies import RankFailure
-from .staging import BACKWARD, FORWARD, Log, Received, WatchedRank
-from .steps import Steps, made_of, numbered, values_of
+from .staging import BACKWARD, Log, Received, WatchedRank
+from .steps import Steps, numbered, values_of
 
 
 def follow_stages(
@@ -29,15 +29,14 @@ def follow_stages(
     tick: Callable[[], None],
     sums: bool,
     alone: bool = False,
-    then: Callable[[Log], None] | None = None,
 ) -> Log:
     """Run the task's pipeline on the ranks of a stage.
 
-    alone: as in `following.ranks_of`. then: called while the ranks exist, with their graphs.
+    alone: as in `following.ranks_of`.
     """
     log = Log(sums)
     recorders = local.recorders(task.setting, tick, Untraced)
-    watched = partial(WatchedRank, log=log, keeps=then is not None)
+    watched = partial(WatchedRank, log=log)
     with ranks_of(task, alone) as (mesh, cut):
         try:
             run_pipeline(mesh, task, recorders, cut, rank=watched)
@@ -59,8 +58,6 @@ def follow_stages(
         for recorder in recorders:
             traces = recorder.traces
             log.events.append({place: traces[r].events for r, place in recorder.places.items()})
-        if then is not None:
-            then(log)
     return log
 
 
@@ -122,52 +119,11 @@ def stages_tape(task: Task, right: Tape | None, tick: Callable[[], None]) -> Tap
     return maker.tape(task, steps, function)
 
 
-def stage_lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, list[int]]]:
-    """As `watching.lights`, for a line of a stage, a stage's forward, and a message from another stage."""
-    found: dict[int, dict[int, list[int]]] = {}
-
-    def look(log: Log) -> None:
-        notes = _in_time(log)
-        note, step_of = notes[number], {id(note): n for n, note in enumerate(notes)}
-        if note.phase != FORWARD:
-            return
-        places = list(log.events[note.pp_rank])
-        if note.span.pp_rank != note.pp_rank:  # The tensor was sent unchanged.
-            sender = list(log.events[note.span.pp_rank])[places.index(rank)]
-            found.update({step_of[id(log.notes[n])]: {sender: [at]} for n in note.reads})
-            return
-        if note.key.function.endswith(GATHER.co_name):  # its graph ends at a stand-in for the shards
-            holder, cell = _held_by(note, log, task, rank, at)
-            found.update({step_of[id(log.notes[n])]: {holder: [cell]} for n in note.reads})
-            return
-        value = log.graphs.get(id(note.value), note.value)
-        tensors = [t for _, t in note.read]
-        for (n, _), by_rank in zip(note.read, made_of(value, tensors, places.index(rank), at), strict=True):
-            if by_rank:
-                found[step_of[id(log.notes[n])]] = {places[r]: cells for r, cells in by_rank.items()}
-
-    follow_stages(task, lambda: None, task.setting.of_one_stage.world > 1, then=look)
-    return found
-
-
 def _read_at_end(log: Log, at: Mapping[int, int]) -> tuple[int, ...]:
     """The steps whose tensors the raising line read. at: id of a note → its step."""
     pairs = [(pp_rank, t) for pp_rank, f in enumerate(log.followers) for t in f.read_at_end.values()]
     found = (log.numbers.get((pp_rank, id(t))) for pp_rank, t in pairs)
     return tuple(dict.fromkeys(at[id(log.notes[n])] for n in found if n is not None))
-
-
-def _held_by(note: Received, log: Log, task: Task, rank: int, at: int) -> tuple[int, int]:
-    """For a gathered parameter: the rank whose shard contains a number, and the index in that shard."""
-    whole = values_of(note.value, list(log.events[note.pp_rank]))[rank]
-    row, rest = divmod(at, whole[0].numel())
-    for event in _events(note, log)[rank]:
-        for other in event.group:
-            coord = task.setting.layout.coord_of(other)._asdict()
-            rows = task.setting.shards.rows(len(whole), coord)
-            if row in rows:
-                return other, (row - rows.start) * whole[0].numel() + rest
-    return rank, at
 
 
 def _in_time(log: Log) -> list[Received]:

@@ -45,7 +45,7 @@ class Received(NamedTuple):
 
     reads: the numbers of the notes it was made from. time: the step of the run, and the start of its
     operation in the schedule. Notes are sorted by time, because ranks take turns here but work in parallel in
-    a run. read: the tensors that the line read, by number, with their graph at that moment.
+    a run.
     """
 
     pp_rank: int
@@ -57,7 +57,6 @@ class Received(NamedTuple):
     reads: tuple[int, ...]
     span: CollectiveSpan
     time: tuple[int, float]
-    read: tuple[tuple[int, Tensor], ...] = ()
 
     @property
     def named(self) -> Named:
@@ -68,15 +67,14 @@ class Received(NamedTuple):
 class Log:
     """The notes of all PP ranks of a run, and how the run ended.
 
-    sums: whether gradients are summed over ranks. numbers: (PP rank, id of a tensor) → its note. graphs: id
-    of a tensor that a forward sent → the same with its graph. kept: tensors without a note, kept alive so
-    that no other tensor gets their ids. events: PP rank → rank → collectives.
+    sums: whether gradients are summed over ranks. numbers: (PP rank, id of a tensor) → its note. kept:
+    tensors without a note, kept alive so that no other tensor gets their ids. events: PP rank → rank →
+    collectives.
     """
 
     sums: bool
     notes: list[Received] = field(default_factory=list)
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
-    graphs: dict[int, Tensor] = field(default_factory=dict)
     posted: dict[Message, tuple[Tensor, CollectiveSpan]] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)
     followers: list[Follower] = field(default_factory=list)
@@ -143,8 +141,6 @@ class WatchedRank(PipelineRank):
         if action.kind == "F":
             parts = {n: of[at[1]] for n, of in self.outputs.items()} if out is None else {"x": out}
             self.made[at] = next(iter(parts.values()))
-            if at in self.flying:  # of the head the mean, of one sequence, in place of the losses
-                self.log.graphs[id(self.made[at])] = self.flying[at].out
             for name, t in parts.items():
                 self._note(key, name, t, since=since, reads=(self.taken,))
         elif out is not None or action.kind != "I":  # on the first stage it ends at a parameter
@@ -220,8 +216,7 @@ class WatchedRank(PipelineRank):
         log = self.log
         until = self._length
         within_limit(len(log.notes))
-        known = [(log.numbers.get((self.pp_rank, id(t))), t) for t in reads if t is not None]
-        read = tuple((n, t) for n, t in known if n is not None)
+        known = (log.numbers.get((self.pp_rank, id(t))) for t in reads if t is not None)
         log.numbers[self.pp_rank, id(value)] = len(log.notes)
         log.notes.append(
             Received(
@@ -231,10 +226,9 @@ class WatchedRank(PipelineRank):
                 value,
                 phase,
                 depth,
-                (*(n for n, _ in read), *(() if source is None else (source,))),
+                (*(n for n in known if n is not None), *(() if source is None else (source,))),
                 span or CollectiveSpan(self.pp_rank, until if since is None else since, until),
                 (self.step, self.times.get(self.action, math.inf) if time is None else time),
-                read,
             )
         )
 

@@ -30,7 +30,7 @@ from .line_by_line import NOWHERE
 from .run_options import RunOptions
 from .run_pairs import MOST_RANKS, RunPairs, run_pairs
 from .scheduling import pipeline_of
-from .stage_tape import stage_lights, stages_tape
+from .stage_tape import stages_tape
 from .steps import Steps, made_of
 
 DATA = ("teaching", "random")
@@ -115,9 +115,11 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
 
     number: of a forward step. rank, at: the tensor's rank, and the index in the tensor. The indexes come from
     the line's gradient, with collectives whose gradient reaches every participating rank. Empty for a step of
-    the backward, for integers and for an argument. A tensor from another stage ends at its arrival.
+    the backward, for integers, for an argument, and for every step of a pipeline.
     """
     found: dict[int, dict[int, list[int]]] = {}
+    if task.setting.schedule is not None:
+        return found
 
     def look(run: LiveRun) -> None:
         reader = RunPairs(run.task, Followed(), run.found, Steps(run.task.setting, {}, None))
@@ -136,8 +138,6 @@ def lights(task: Task, number: int, rank: int, at: int) -> dict[int, dict[int, l
                     x, compat.all_reduce, compat.all_reduce, mesh, axis
                 )
                 collectives.copy = lambda x, mesh, axis: x
-            if task.setting.schedule is not None:
-                return stage_lights(task, number, rank, at)
             run = follow(task, lambda: None, look)
         finally:
             collectives.all_reduce, collectives.copy = right

@@ -85,7 +85,8 @@ def run(
     `timeout` seconds no rank entered or left a collective, or ended. Raises LlamaparError if
     torchrun did not start the ranks of the layout.
     """
-    world, started = task.setting.layout.world, launched()
+    world = task.setting.layout.world
+    started = launched()
     if started is None:
         raise LlamaparError(
             "engine='torchrun', but torchrun did not start this process",
@@ -150,7 +151,9 @@ class _OwnNote(Slots):
     """The note of this rank, in its own memory."""
 
     def __init__(self, world: int) -> None:
-        self.world, self.now, self.moves = world, RankStatus(0, (), ""), 0
+        self.world = world
+        self.now = RankStatus(0, (), "")
+        self.moves = 0
 
     def write(self, rank: int, text: str, ranks: Iterable[int] | None = None, call: int = 0) -> None:
         group = tuple(range(self.world) if ranks is None else ranks)
@@ -167,7 +170,9 @@ class _Run:
     """One run, with the messages between its ranks."""
 
     def __init__(self, timeout: float) -> None:
-        self.rank, self.world, self.timeout = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), timeout
+        self.rank = int(os.environ["RANK"])
+        self.world = int(os.environ["WORLD_SIZE"])
+        self.timeout = timeout
         for_groups, store = _stores()
         number = next(_runs)
         self.store = PrefixStore(f"run/{number}", store)
@@ -210,7 +215,8 @@ class _Run:
 
     def _watch(self, done: Callable[[], bool]) -> bool:
         """Wait until it is done; False once a rank has failed, or none has made progress for too long."""
-        still, seen = Quiet(), (0, 0)
+        still = Quiet()
+        seen = 0, 0
         while not done():
             time.sleep(POLL)
             own = self.note.now.notes, self.note.moves
@@ -223,8 +229,11 @@ class _Run:
 
     def reports(self) -> list[RankReport]:
         """A report from each rank, or RankFailure."""
-        notes, replies, places = [RankStatus(0, (), "")] * self.world, dict[int, Reply](), dict[int, str]()
-        missing, end = set(range(self.world)), time.monotonic() + LAST
+        notes = [RankStatus(0, (), "")] * self.world
+        replies: dict[int, Reply] = {}
+        places: dict[int, str] = {}
+        missing = set(range(self.world))
+        end = time.monotonic() + LAST
         while missing and time.monotonic() < end:
             for rank in sorted(missing):
                 if self.store.check([f"notes/{rank}"]):
