@@ -68,11 +68,14 @@ def chapter(name: str, source: str, alive: Alive) -> tuple[str, str]:
     return titled(body.replace(alive.still, "Unfold the answer.") if alive.still else body)
 
 
-def anchored(body: str) -> str:
-    """With an id at each heading, the one that JupyterLab gives it, so that a link leads there."""
+def anchored(body: str, page: bool = False) -> str:
+    """With an id at each heading, so that a link leads there: JupyterLab's, or for a page GitHub's."""
 
     def named(heading: re.Match[str]) -> str:
-        words = re.sub("<[^>]+>", "", heading[2]).replace(" ", "-").replace('"', "&quot;")
+        words = re.sub("<[^>]+>", "", heading[2])
+        if page:
+            words = re.sub(r"[^\w\- ]", "", html.unescape(words).lower())
+        words = words.replace(" ", "-").replace('"', "&quot;")
         return f'<h{heading[1]} id="{words}">{heading[2]}</h{heading[1]}>'
 
     return re.sub(r"<h([2-6])>(.*?)</h\1>", named, body)
@@ -103,11 +106,11 @@ def titled(body: str) -> tuple[str, str]:
         name, notebooks = Path(path).name, PROJECT / "notebooks"
         own = GUIDE.get(name, notebooks / name)
         if not own.is_file():
-            return link[2]
+            return link[3]
         folder = "docs" if name in GUIDE else "notebooks"
-        return f'<a href="../{folder}/{own.stem}.html{"#" * bool(place)}{place}">{link[2]}</a>'
+        return f'<a href="../{folder}/{own.stem}.html{"#" * bool(place)}{place}"{link[2] or ""}>{link[3]}</a>'
 
-    body = re.sub(r'<a href="([^"]*)">(.*?)</a>', lead, body, flags=re.DOTALL)
+    body = re.sub(r'<a href="([^"]*)"( title="[^"]*")?>(.*?)</a>', lead, body, flags=re.DOTALL)
     title = re.search(r"<h1>(.*?)</h1>", body)
     return html.unescape(re.sub("<[^>]+>", "", title[1])) if title else "", body
 
@@ -142,7 +145,7 @@ def write_course(site: Path, notebooks: Sequence[Path], alive: Alive) -> None:
     for folder in ("notebooks", "docs"):
         (site / folder).mkdir()
     for path in GUIDE.values():
-        title, body = titled(MARKDOWN.render(path.read_text()))
+        title, body = titled(anchored(MARKDOWN.render(path.read_text()), page=True))
         (site / "docs" / f"{path.stem}.html").write_text(page(title, body, STATIC, root="../"))
     made = {path.stem: chapter(path.stem, path.read_text(), alive) for path in notebooks}
     names, rows = list(made), []

@@ -34,7 +34,7 @@ def test_an_empty_clinic_offers_three_real_messages() -> None:
     assert panel.payload["examples"] == []
     panel.set(text="")
     assert panel.payload["examples"] == EXAMPLES
-    course = (Path(__file__).parents[1] / "notebooks" / "12_shape_clinic.ipynb").read_text("utf-8")
+    course = (Path(__file__).parents[1] / "notebooks" / "12_shape_debugger.ipynb").read_text("utf-8")
     assert HEADS["text"].removeprefix("RuntimeError: ") in course
     assert EXAMPLES[0]["source"][1] in course
     assert RANKS["text"] in messages("raised_again")

@@ -224,3 +224,6 @@ def test_a_heading_of_the_course_has_the_id_that_a_link_names() -> None:
     assert made == (
         '<h1>Words</h1>\n<h2 id="KV-head">KV head</h2>\n<h2 id="1.-wq,-cut">1. <code>wq</code>, cut</h2>'
     )
+    assert chapters.anchored("<h2>KV head</h2>", page=True) == '<h2 id="kv-head">KV head</h2>'
+    _, told = chapters.titled('<a href="../docs/glossary.md#kv-head" title="A head of keys.">KV</a>')
+    assert told == '<a href="../docs/glossary.html#kv-head" title="A head of keys.">KV</a>'

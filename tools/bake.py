@@ -15,7 +15,7 @@ with any editor, then bake; commit what it wrote. For each notebook it
   white one and dark text; a map, an image of SVG, has its PNG beside it, for pages that show none;
   a panel's picture says that it is one, and takes the place of its chart, which would hide it in
   JupyterLab; its map stays, for that has the colours of the page;
-- refuses an output over 40 KiB and a notebook over 250 KiB.
+- refuses an output over 40 KiB and a notebook over 250 KB.
 
 A PNG carries the digest of what it was drawn from. While that stays the same the old PNG is kept, so
 baking twice, or with other fonts, changes nothing. Its colours are reduced until it fits, and those of the
@@ -66,7 +66,7 @@ from llamapar.panels.page import A_PICTURE  # noqa: E402
 
 KIB = 1024
 MOST = 40 * KIB  # of one output, as JSON
-WHOLE = 250 * KIB
+WHOLE = 250_000
 WIDTH, PANEL_WIDTH = 760, 960  # CSS pixels; a figure says its own height
 COLOURS = (240, 120, 60, 32, 20, 16, 12, 8)
 FEWEST = 7  # of a picture that is too large in eight

@@ -18,16 +18,13 @@ from . import (
     questions_of_collectives,
     questions_of_context,
     questions_of_data,
-    questions_of_gpus,
     questions_of_heads,
     questions_of_loading,
     questions_of_memory,
     questions_of_messages,
     questions_of_pipelines,
-    questions_of_settings,
     questions_of_start,
     questions_of_steps,
-    questions_of_table,
     questions_of_time,
     questions_of_vocab,
 )
@@ -50,10 +47,7 @@ _LESSONS = (
     questions_of_time,
     questions_of_checkpoints,
     questions_of_messages,
-    questions_of_settings,
-    questions_of_gpus,
     questions_of_loading,
-    questions_of_table,
 )
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from llamapar.cli.serving import shipped_folder
 from llamapar.errors import Choice, LlamaparError, install, one_of, shown
-from llamapar.records.tables import Plain
+from llamapar.records.tables import Plain, plural
 
 from .notebook_cells import (
     SECONDS_TO_RUN,
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 _TAKEAWAY = re.compile(r"\*\*Takeaway: (.+?)\*\*", re.DOTALL)
 _PICTURE = re.compile(r'src="data:image/png;base64,([A-Za-z0-9+/=]+)"')
+
+ROOM = 2
+"""How many times as long as a reader a room takes for a section, for it talks: an assumption of ours."""
 
 _FOLDER = Path(__file__).parent
 LESSONS, NOTES = (
@@ -87,7 +90,7 @@ class LessonStep:
             f"**Ask** (cell [{self.cell}]): {said['ask']}",
             " · ".join(said["choices"]),
             said["wrong"] and "You will hear:",
-            "\n".join(f"- {each['guess']} → {each['reply']}" for each in said["wrong"]),
+            "\n".join(f"- “{each['guess']}” → {each['reply']}" for each in said["wrong"]),
             said["hints"] and f"If nobody speaks: {' '.join(said['hints'])}",
             f"**It is {said['truth']}.** {said['why']}".rstrip(),
             said["note"] and f"> For you: {said['note']}",
@@ -99,7 +102,8 @@ class LessonStep:
 class Stop:
     """A section of a notebook. part: the heading of the paper that it stands under; place: its number there.
 
-    minutes: its share of the session; of homework, those to read it. steps: empty for homework.
+    minutes: its share of the session; of homework, those to read it. steps: empty for homework. slide: of a
+    part without a section, whose notebook is "", the lines that stand on it.
     """
 
     notebook: str
@@ -109,6 +113,7 @@ class Stop:
     part: str = ""
     minutes: int = 0
     steps: tuple[LessonStep, ...] = ()
+    slide: tuple[str, ...] = ()
 
     def as_dict(self) -> Plain:
         """As plain values. asks: its questions by name; writes: its puzzles, which are always homework."""
@@ -118,6 +123,7 @@ class Stop:
             "title": self.title if self.place or self.part else "Opening",
             "part": self.part,
             "minutes": self.minutes,
+            "slide": list(self.slide),
             "asks": [name for cell in self.cells for _, name in cell.asks],
             "writes": [name for cell in self.cells for how, name in cell.calls if how == "puzzle"],
             "steps": [step.as_dict() for step in self.steps],
@@ -129,7 +135,8 @@ class Stop:
 class Lesson:
     """A session: its stops, which take its minutes, and what does not fit, as homework.
 
-    parts: the paper's heading → what it says. needs, leads_to: other notebooks → what is taken along.
+    parts: the paper's heading → what it says. needs, leads_to: other notebooks → what is taken along. slack:
+    those of the minutes that no stop takes.
     """
 
     name: str
@@ -140,6 +147,7 @@ class Lesson:
     stops: tuple[Stop, ...]
     homework: tuple[Stop, ...]
     leads_to: dict[str, str]
+    slack: int = 0
 
     def as_dict(self) -> Plain:
         """As plain values, without the pictures."""
@@ -151,21 +159,26 @@ class Lesson:
         said = [
             f"# {self.title}",
             f"A script for a session of {self.minutes} minutes. Before it, open "
-            + ", ".join(f"`{name}`" for name in dict.fromkeys(stop.notebook for stop in self.stops))
+            + ", ".join(f"`{name}`" for name in dict.fromkeys(stop.notebook for stop in self.stops) if name)
             + " and run all cells; a number such as [3] is a cell's. Let everybody guess before a box is "
             "answered.",
             "Each section has one minute, and of the others its share by the time to read it: words, code, "
             "pictures and questions as docs/course.md counts them.",
+            f"The last {plural(self.slack, 'minute')} are for what runs late." if self.slack else "",
             "The room should know:" if self.needs else "",
             "\n".join(f"- `{name}`: {taken}" for name, taken in self.needs.items()),
         ]
         parts = dict(self.parts)
         begins = accumulate((stop.minutes for stop in self.stops), initial=0)
         for stop, begin in zip(self.stops, begins, strict=False):
-            if stop.part in parts:
-                said += [f"## {stop.part}", parts.pop(stop.part)]
             about = stop.as_dict()
             clock = f"{begin // 60}:{begin % 60:02}"
+            if not stop.notebook:  # a part that is told
+                said += [f"## {clock} {stop.part} ({stop.minutes} min)", parts.pop(stop.part)]
+                said += ["\n".join(f"- {line}" for line in stop.slide)]
+                continue
+            if stop.part in parts:
+                said += [f"## {stop.part}", parts.pop(stop.part)]
             said += [
                 f"{'###' if stop.part else '##'} {clock} {about['title']} ({stop.minutes} min)",
                 stop.part and f"In `{stop.notebook}`.",
@@ -188,6 +201,10 @@ class Lesson:
         """The slides, in HTML: a picture, with the question that follows it, then its answer."""
         slides = [f"<h1>{escape(self.title)}</h1>\n<p>{self.minutes} minutes</p>"]
         for stop in self.stops:
+            if not stop.notebook:
+                lines = "".join(f"<li>{escape(line)}</li>" for line in stop.slide)
+                slides += [f"<h2>{escape(stop.part)}</h2>\n<ul>{lines}</ul>"] if lines else []
+                continue
             head = (
                 f'<p class="part">{escape(stop.part)}</p>\n'
                 f"<h2>{escape(stop.as_dict()['title'].replace('`', ''))}</h2>"
@@ -259,21 +276,22 @@ def lesson(name: str, minutes: int | None = None) -> Lesson:
         LlamaparError,
     )
     about = LESSONS.get(name, {})
-    stops = [
-        replace(found[one_of("section", heading, found, LlamaparError)], place=place, part=part["heading"])
-        for part in about.get("parts", [])
-        for place, (notebook, heading) in enumerate(part["sections"])
-        for found in [_read(folder, notebook)]
-    ] or [*_read(folder, name).values()]
-    times = [minutes_to_read(stop.cells) + (i == 0) * SECONDS_TO_RUN / 60 for i, stop in enumerate(stops)]
+    stops, times = _walk(folder, about["parts"]) if "parts" in about else _notebook(folder, name)
+    told = {i: stop.minutes for i, stop in enumerate(stops) if not stop.notebook}
 
-    # The order in which sections are kept: the first ones of every part, then the second ones.
+    # The order in which sections are kept: what is told, the first ones of every part, then the second ones.
     order = sorted(
         (i for i, stop in enumerate(stops) if not stop.as_dict()["writes"]), key=lambda i: stops[i].place
     )
     needed = [max(n, round(sum(times[i] for i in order[:n]))) for n in range(1, len(order) + 1)] or [1]
     least = next((n for i, n in zip(order, needed, strict=False) if stops[i].as_dict()["asks"]), needed[-1])
-    minutes = max(needed[-1], round(sum(times))) if minutes is None else minutes
+    slack = about.get("slack", 0)  # of every so many minutes, one
+    if slack:
+        least += -(-least // (slack - 1))
+    if minutes is None:
+        minutes = max(needed[-1], round(sum(times)))
+        if slack:
+            minutes += -(-minutes // (slack - 1))
     if not isinstance(minutes, int) or minutes < least:
         raise LlamaparError(
             f"minutes={shown(minutes)}: minutes must be a whole number, at least {least}",
@@ -281,24 +299,58 @@ def lesson(name: str, minutes: int | None = None) -> Lesson:
             [Choice.of(minutes=least)],
             "minutes",
         )
-    kept = sorted(order[: sum(most <= minutes for most in needed)])
+    left_over = minutes // slack if slack else 0
+    kept = sorted(order[: sum(most <= minutes - left_over for most in needed)])
 
-    reached = [*accumulate((times[i] for i in kept), initial=0.0)]
-    ends = [round((minutes - len(kept)) * reach / (reached[-1] or 1)) for reach in reached]
-    shares = {i: 1 + end - start for i, (start, end) in zip(kept, pairwise(ends), strict=True)}
+    seen = [i for i in kept if i not in told]
+    reached = [*accumulate((times[i] for i in seen), initial=0.0)]
+    shared = minutes - left_over - sum(told.values()) - len(seen)
+    ends = [round(shared * reach / (reached[-1] or 1)) for reach in reached]
+    shares = {i: 1 + end - start for i, (start, end) in zip(seen, pairwise(ends), strict=True)} | told
     return Lesson(
         name,
         about.get("title") or (stops[0].title if stops else name),
         minutes,
         {part["heading"]: part["says"] for part in about.get("parts", [])},
         about.get("needs", {}),
-        tuple(replace(stops[i], minutes=n, steps=(*_steps(stops[i].cells),)) for i, n in shares.items()),
+        tuple(replace(stops[i], minutes=shares[i], steps=(*_steps(stops[i].cells),)) for i in kept),
         tuple(
             replace(stop, minutes=max(1, round(times[i]))) for i, stop in enumerate(stops) if i not in shares
         ),
         about.get("leads_to")
         or {other: row["needs"][name] for other, row in LESSONS.items() if name in row.get("needs", {})},
+        left_over,
     )
+
+
+def _notebook(folder: Path, name: str) -> tuple[list[Stop], list[float]]:
+    """The sections of a notebook, and the minutes that each takes."""
+    stops = [*_read(folder, name).values()]
+    times = [minutes_to_read(stop.cells) for stop in stops]
+    if times:
+        times[0] += SECONDS_TO_RUN / 60
+    return stops, times
+
+
+def _walk(folder: Path, parts: list[Plain]) -> tuple[list[Stop], list[float]]:
+    """What is told and the sections of a walk, and the minutes that each takes.
+
+    A part's `sections` belong to every session, and those of `more` to a longer one.
+    """
+    stops: list[Stop] = []
+    for part in parts:
+        heading = part["heading"]
+        if "minutes" in part:
+            slide = tuple(part.get("slide", ()))
+            stops.append(Stop("", heading, [], -1, heading, part["minutes"], slide=slide))
+        rows = [(0, row) for row in part.get("sections", ())]
+        rows += [(place, row) for place, row in enumerate(part.get("more", ()), 1)]
+        for place, (notebook, title) in rows:
+            known = _read(folder, notebook)
+            section = known[one_of("section", title, known, LlamaparError)]
+            stops.append(replace(section, place=place, part=heading))
+    times = [stop.minutes or ROOM * minutes_to_read(stop.cells) for stop in stops]
+    return stops, times
 
 
 def _read(folder: Path, notebook: str) -> dict[str, Stop]:

@@ -286,6 +286,6 @@ LESSONS: dict[str, tuple[str, ...]] = {
     "07_pipeline": ("layers of a stage", "waiting", "micro-batches in flight", "micro-batches of a step"),
     "08_memory": ("bytes of Adam", "the stage that overflows"),
     "10_time_and_plan": ("a layout for a machine",),
-    "12_shape_clinic": ("TP from a message", "cause of a message"),
+    "12_shape_debugger": ("TP from a message", "cause of a message"),
 }
 """Notebook → the questions that it teaches, so that a miss leads back."""

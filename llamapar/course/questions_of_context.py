@@ -123,8 +123,8 @@ def _documents() -> Item:
     run = lp.run("attention", "tiny", {"cp": 4}, documents=(384, 64, 64), **_EXACT)
     pairs = [trace.pairs() for trace in run.traces.values()]
     return Item(
-        "384 + 64 + 64 over CP 4: is the work even?",
-        max(pairs) == min(pairs),
+        "384 + 64 + 64 over CP 4: does a rank work more than another?",
+        max(pairs) > min(pairs),
         hints=(
             "Head and tail balance one triangle of pairs, which goes over the whole sequence.",
             "The first document is pieces 0 to 5 of 8. Rank 0 holds pieces 0 and 7, rank 2 pieces 2 and 5.",
@@ -177,7 +177,7 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "405B: Q is how many times as wide as K and V together?": _width,
     "The third token on rank 1: which position in the text?": _third_token,
     "Forward, does the ring send more, less, or as much?": _ring,
-    "384 + 64 + 64 over CP 4: is the work even?": _documents,
+    "384 + 64 + 64 over CP 4: does a rank work more than another?": _documents,
 }
 """By the question itself."""
 

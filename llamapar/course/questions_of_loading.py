@@ -1,4 +1,4 @@
-"""What the notebook on loading 405B asks: each question with its truth and hints.
+"""What the notebook on memory asks of a model that fits and does not load: questions with truths and hints.
 
 Every truth is computed by the library when the question is asked; the words state what the question fixes.
 """
@@ -24,26 +24,6 @@ _WRAP = 2**32
 def _incident() -> Loading:
     """The report: the first release, on four machines of 64 GiB."""
     return lp.loading("llama3.1-405b-mp16", format="q40", nodes=4, memory_gib=64, seq_len=1024)
-
-
-def _file() -> Item:
-    size = _incident().file_bytes
-    published = lp.loading("llama3.1-405b").file_bytes
-    model = lp.model("llama3.1-405b-mp16")
-    return Item(
-        "GB of the file with 16 KV heads?",
-        size / 1e9,
-        unit="GB",
-        hints=(
-            "410 billion weights, of which 32 take 18 bytes.",
-            "That is 231 GB; the embedding's 2.1 billion take 4 bytes.",
-        ),
-        slips=(
-            (2 * model.n_params / 1e9, "That is bfloat16; here 32 weights take 18 bytes."),
-            (model.n_params / 2e9, "A block has 16 bytes for 32 weights, and a scale of 2 bytes."),
-        ),
-        why=f"With 8 KV heads it would be {published / 1e9:.1f} GB.",
-    )
 
 
 def _root() -> Item:
@@ -84,29 +64,6 @@ def _left() -> Item:
     )
 
 
-def _wrong_sizes() -> Item:
-    incident = _incident()
-    sizes = [incident.bytes(tensor) for tensor in incident.tensors]
-    wrong = sum(wrapped_count(size, "uint32") != size for size in sizes)
-    return Item(
-        "How many of the 1,137 sizes are wrong in 32 bits?",
-        wrong,
-        unit="of the 1,137",
-        hints=(
-            "Which tensors take more than 4,294,967,296 bytes?",
-            "After the embedding, the largest tensor takes 1,182,007,296 bytes.",
-        ),
-        slips=(
-            (
-                1137,
-                "A size below 2³² is counted rightly; where the tensor is looked for is another matter.",
-            ),
-            (2, "The output head has as many weights as the embedding, but 32 of them take 18 bytes."),
-        ),
-        why="Only the embedding is larger than 2³² bytes.",
-    )
-
-
 def _mended() -> Item:
     whole = prod(_FACTORS)
     held = {"the result": wrapped_count(whole, "uint32"), "a factor": wrapped_count(whole, "int64")}
@@ -119,25 +76,6 @@ def _mended() -> Item:
             "A product of 32-bit numbers has 32 bits, and only then is it put into the wide one.",
         ),
         why="A product wraps while it is computed, so the width of its factors decides.",
-    )
-
-
-def _seventy() -> Item:
-    smaller = lp.loading("llama3.1-70b", nodes=4, memory_gib=64)
-    share = smaller.bytes(smaller.tensors[0]) / _WRAP
-    return Item(
-        "70B's embedding, as a fraction of 2^32 bytes?",
-        share,
-        hints=(
-            "70B has as many rows and half as many columns, 8,192.",
-            "128,256 · 8,192 · 4 over 2³² is 128,256 over 131,072.",
-        ),
-        slips=(
-            (2 * share, "That is 405B's; 70B has half as many columns."),
-            (share / 2, "The embedding is float32, 4 bytes a number."),
-            (100 * share, "As a fraction it is below 1."),
-        ),
-        why="128,256 / 131,072: it just fits.",
     )
 
 
@@ -177,60 +115,15 @@ def _first_that_wraps() -> Item:
     )
 
 
-def _sixteen_gib() -> Item:
-    smallest = lp.loading("llama3.1-70b", memory_gib=16).smallest_nodes
-    half = lp.loading("llama3.1-70b", memory_gib=16, nodes=2)
-    sizes = [node.total_bytes / 2**30 for node in half.nodes]
-    too_little = f"a worker takes {sizes[1]:.1f} GiB, and the root {sizes[0]:.1f}."
-    return Item(
-        "70B in Q40: the smallest number of machines of 16 GB",
-        smallest,
-        unit="machines",
-        hints=(
-            "The root holds the whole embedding besides its share.",
-            f"On 2 machines {too_little}",
-        ),
-        slips=(
-            (2, f"There {too_little}"),
-            (3, "Machines are TP ranks: the number must divide the heads."),
-            (8, "4 are enough, for the root with the whole embedding, too."),
-        ),
-        why="On 2 not even a worker fits, and 3 does not divide the heads.",
-    )
-
-
-def _end_of_file() -> Item:
-    size = lp.loading("llama3.1-405b").file_bytes
-    return Item(
-        "A uint32 counts all bytes of the file with 8 KV heads: what does it hold at the end?",
-        wrapped_count(size, "uint32"),
-        unit="bytes",
-        hints=(
-            f"The file has {size:,} bytes.",
-            f"It wraps {size // _WRAP} times; what is left?",
-        ),
-        slips=(
-            (size - _WRAP, f"It wraps more than once: {size // _WRAP} times."),
-            (wrapped_count(prod(_FACTORS), "uint32"), "That is what is left of the embedding alone."),
-        ),
-        why=f"{size:,} − {size // _WRAP} · 2³².",
-    )
-
-
 PREDICTIONS: dict[str, Callable[[], Item]] = {
-    "GB of the file with 16 KV heads?": _file,
     "How many GB does the root need?": _root,
     "What does an unsigned 32-bit number hold of the product?": _left,
-    "How many of the 1,137 sizes are wrong in 32 bits?": _wrong_sizes,
     "Make the result 64 bits wide, or one of the factors: which gives the right size?": _mended,
-    "70B's embedding, as a fraction of 2^32 bytes?": _seventy,
     "Machines of 32 GB: on how many of them does it run?": _thirty_two,
 }
 """By the question itself."""
 
 EXERCISES: dict[str, Callable[[], Item]] = {
     "first vocabulary that wraps": _first_that_wraps,
-    "70B on 16 GB machines": _sixteen_gib,
-    "what uint32 holds of the file": _end_of_file,
 }
 """By the name of the exercise."""

@@ -19,9 +19,9 @@ _GIB = 2**30
 _PAPER = lp.Layout(tp=8, pp=16, dp=128)
 
 
-def _big(sequences: int = 2048) -> Memory:
-    """405B as in the notebook: so many sequences a step."""
-    return lp.memory("llama3.1-405b", _PAPER, seq_len=8192, global_batch=sequences, recompute="selective")
+def _big() -> Memory:
+    """405B as in the notebook."""
+    return lp.memory("llama3.1-405b", _PAPER, seq_len=8192, global_batch=2048, recompute="selective")
 
 
 def _one_gpu() -> Item:
@@ -141,21 +141,6 @@ def _fullest() -> Item:
     )
 
 
-def _one_micro_batch() -> Item:
-    single = _big(_PAPER.dp)
-    full = _big().worst
-    flying = in_flight("1f1b", full.stage, pp=_PAPER.pp, virtual_stages=1, micro_batches=16)[0]
-    return Item(
-        "Counting one micro-batch: does such a planner say that it fits?",
-        single.fits,
-        hints=(
-            "What is left of the activations of the fullest stage?",
-            f"{full.bytes('activations') / _GIB:.0f} GiB of stage {full.stage} are {flying} micro-batches.",
-        ),
-        why=f"It counts {single.worst.total_bytes / _GIB:.1f} GiB for the fullest stage.",
-    )
-
-
 def _own_bytes() -> Item:
     rank = lp.memory("llama3.1-70b", lp.Layout(dp=64, zero=3), seq_len=8192).worst
     own = rank.bytes("parameters", "gradients", "optimizer states")
@@ -220,7 +205,6 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "How many tensors does the MLP keep for its backward?": _tensors,
     "Which saves more alone: SP, or selective recomputation?": _saves_more,
     "Which stage, 0 to 15, needs most memory?": _fullest,
-    "Counting one micro-batch: does such a planner say that it fits?": _one_micro_batch,
 }
 """By the question itself."""
 

@@ -1,7 +1,8 @@
 """What the notebook on shapes and messages asks: each question with its truth and hints.
 
 Every truth is found by the library when the question is asked: from programs on shapes alone, from the
-maps of heads and vocabulary, and from what `lp.explain` says of messages. `WILD` holds the notebook's own.
+maps of heads and vocabulary, and from what `lp.explain` says of messages. `WILD` and `TRAIN` hold the
+notebook's own texts; `tests/test_questions.py` compares both copies.
 """
 
 from __future__ import annotations
@@ -26,6 +27,20 @@ WILD = {
     "h": "RuntimeError: shape '[1, 21, 32, 128]' is invalid for input of size 43008",
 }
 """The eight messages from the wild."""
+
+TRAIN = """
+[model]
+name = "llama3"
+flavor = "70B"
+
+[training]
+seq_len = 8192
+local_batch_size = 2
+
+[parallelism]
+tensor_parallel_degree = 16
+"""
+"""The settings of a run."""
 
 
 @cache
@@ -61,6 +76,25 @@ def _other_model() -> Item:
             "Padding may stand between: 32,000 and 32,256 are both multiples of 64.",
         ),
         why="128,256 rows are no whole number of times 32,000, and no padding makes them so.",
+    )
+
+
+def _largest_tp() -> Item:
+    run = lp.read_settings(text=TRAIN, known={"gpus": 128})
+    works = [n for n in range(1, 65) if 128 % n == 0 and lp.check(run, tp=n, dp=128 // n).ok]
+    return Item(
+        "Which is the largest tensor_parallel_degree with which torchtitan runs it?",
+        max(works),
+        hints=(
+            "16 slices of 64 query heads are whole. And of the KV heads?",
+            "torchtitan stores no copies of KV heads, so each GPU needs a whole one of its own.",
+        ),
+        slips=(
+            (16, "8 KV heads over 16 GPUs are 0.5 on each."),
+            (64, "So many query heads there are, but the KV heads are fewer."),
+        ),
+        why="8 KV heads give whole heads to at most so many GPUs.",
+        shows=lp.check(run).errors[0],
     )
 
 
@@ -108,6 +142,7 @@ def _columns() -> Item:
 PREDICTIONS: dict[str, Callable[[], Item]] = {
     "K of 8,192 tokens, in heads of 128: which size does the message call invalid?": _named_size,
     "Which of the eight was caused by another model's configuration, and not by a layout?": _other_model,
+    "Which is the largest tensor_parallel_degree with which torchtitan runs it?": _largest_tp,
 }
 """By the question itself."""
 

@@ -15,7 +15,7 @@ from llamapar.panels.page import A_PICTURE
 pytestmark = pytest.mark.browser
 
 NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
-IN_THE_SOAK = ("03_attention_heads", "08_memory", "12_shape_clinic")
+IN_THE_SOAK = ("03_attention_heads", "08_memory", "12_shape_debugger")
 """Figures alone, an Explorer, a clinic."""
 
 START = PROJECT / "notebooks" / "00_start_here.ipynb"
