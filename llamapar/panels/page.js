@@ -245,7 +245,7 @@ function boolControl(control, send) {
 const MOST_FILE = 1 << 20; // characters of a file that travel: of a longer one, one more, so that it is refused
 const textOf = async (file) => (file.size > MOST_FILE ? " ".repeat(MOST_FILE + 1) : file.text());
 
-function fileControl(control, send, load) {
+function fileControl(control, load) {
   const onchange = async () => {
     const file = input.files[0];
     if (file) load(file.name, await textOf(file));
@@ -258,15 +258,16 @@ function fileControl(control, send, load) {
 const WIDEST = 16; // characters of a choice that stand whole beside its label
 const isLong = ({ kind, options }) => kind === "choice" && options.some(([, label]) => label.length > WIDEST);
 
-const KINDS = { int: intControl, text: textControl, slider: sliderControl, choice: choiceControl, bool: boolControl, file: fileControl };
+const KINDS = { int: intControl, text: textControl, slider: sliderControl, choice: choiceControl, bool: boolControl };
 
 // A control beside its label; `show` puts a value into it. load: gets the name and the text of a file.
 function controlRow(spec, uid, send, load) {
   const control = { ...spec, id: `${uid}-${spec.name}` };
   const { name, kind, label, help } = control;
-  const { nodes, show } = KINDS[kind](control, send, load);
+  const { nodes, show } = kind === "file" ? fileControl(control, load) : KINDS[kind](control, send);
   const field = nodes.find(({ id }) => id === control.id);
   const called = label ? make(field ? "label.lp-called" : "span.lp-called", { for: field?.id, title: help }, label) : null;
+  if (!label) nodes[0].setAttribute("aria-label", name);
   return { name, field, show, row: make("div", { class: `lp-row lp-${kind}${isLong(control) ? " lp-long" : ""}`, "data-control": name }, called, ...nodes) };
 }
 
