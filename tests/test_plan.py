@@ -22,7 +22,7 @@ from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.job import Job
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import schedule_of, walk_of
-from llamapar.rules.memory_rule import layers_numel, least_bytes, memory_of
+from llamapar.rules.memory_rule import least_bytes, memory_of
 from llamapar.rules.severity import codes, severities
 from llamapar.rules.table import ERROR
 from llamapar.timing.layer import Conditions
@@ -108,7 +108,7 @@ def test_no_account_of_memory_is_below_the_least(data: st.DataObject) -> None:
     split = found.layer_split or splits_of(judge)[0]
     counts = lp.stages(job.model, made.layout, layer_split=split).counts
     shards, many = found.cp * found.dp, 64 // found.dp // found.micro_batch
-    numel = sum(counts[:: found.pp]) * layers_numel(job.model) / job.model.n_layers / found.tp
+    numel = sum(counts[:: found.pp]) * job.model.layer_params / found.tp
     least = least_bytes(numel, found.zero, shards, judge)
     flying = chunks_of("1f1b", found.pp, found.virtual_stages, many)
     assert flying is not None

@@ -145,6 +145,20 @@ EXAMPLES = {
         "torch's float8 matmul refuses other sizes",
         {"precision": "bfloat16"},
     ),
+    "LP109": Example(
+        {
+            "model": lp.model("tiny").replace(
+                experts={"count": 8, "active": 2, "width": 128}, name="mixed", vocab_size=1000
+            ),
+            "tp": 2,
+        },
+        NOTE,
+        "not judged: FFNs with 8 experts of width 128, 2 for a token, in 4 of 4 layers: "
+        "1,576,960 of 2,030,720 parameters (mixed)",
+        "which rank holds an expert, and which tokens travel to it, depends on the trainer; everything else "
+        "is judged as of a dense model",
+        {"model": "tiny"},
+    ),
     "LP201": Example(
         {"model": B8, "cp": 4, "seq_len": 8188},
         ERROR,

@@ -53,6 +53,7 @@ tensor_parallel_degree = 8
 [training]
 seq_len = 8192
 """
+MIXTURE = json.dumps(vars(lp.model("tiny")) | {"experts": {"count": 8, "active": 2, "width": 32}})
 OPEN = TITAN.replace("tensor_parallel_degree = 8", "")
 
 EXAMPLES = {
@@ -66,6 +67,7 @@ EXAMPLES = {
     "run RefusedRun": "run mlp tiny --tp 3",
     "run LostRun": "run step tiny --tp 2 --device cpu --steps 99 --deadline 0.1",
     "memory Memory": "memory tiny --seq-len 512",
+    "memory MemoryOfMixture": f"memory --model {shlex.quote(MIXTURE)} --seq-len 512",
     "cost CostAnswer": "cost --config train.toml --gpus 8",
     "cost NotJudged": "cost --config open.toml",
     "plan PlanAnswer": "plan --config train.toml --gpus 8 --global-batch 8 --top 2",

@@ -439,13 +439,14 @@ def test_a_default_does_not_count_where_something_else_may_say_it() -> None:
 
 
 def test_a_file_that_the_command_names_may_say_what_the_command_does_not() -> None:
-    command = "python3 -m maxtext.trainers.pre_train.train configs/llama2_7b.yml ici_fsdp_parallelism=8"
+    command = "torchrun -m torchtitan.train --job.config_file train/llama3_8b.toml"
+    text = "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nseq_len = 4096\n"
     alone = settings_of(Files({"run.sh": command}), {})
     assert "seq_len" not in alone.job
-    assert alone.unknown["seq_len"] == "llama2_7b.yml may say it, which is not in these files"
-    both = settings_of(Files({"run.sh": command, "llama2_7b.yml": "max_target_length: 4096\n"}), {})
+    assert alone.unknown["seq_len"] == "llama3_8b.toml may say it, which is not in these files"
+    both = settings_of(Files({"run.sh": command, "llama3_8b.toml": text}), {})
     assert both.job["seq_len"] == 4096
-    assert str(both.sources["job.seq_len"]) == "llama2_7b.yml:1 max_target_length"
+    assert str(both.sources["job.seq_len"]) == "llama3_8b.toml:5 training.seq_len"
 
 
 def test_the_last_repetition_of_a_flag_counts() -> None:

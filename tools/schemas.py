@@ -31,6 +31,7 @@ from llamapar.cli.main import Commands  # noqa: E402
 from llamapar.count.keeping import Kept  # noqa: E402
 from llamapar.count.terms import FITS, TOO_MUCH, UNDECIDED, Memory  # noqa: E402
 from llamapar.course.lessons import Lesson  # noqa: E402
+from llamapar.describe.experts import Experts  # noqa: E402
 from llamapar.describe.models import ModelConfig  # noqa: E402
 from llamapar.describe.rope import RopeScaling  # noqa: E402
 from llamapar.diagnosis import vocabulary  # noqa: E402
@@ -53,7 +54,7 @@ ANSWERS: dict[str, list[str]] = {name: row["answers"] for name, row in TOLD.pop(
 """Command → the records that it answers with; checkpoint's commands as "checkpoint-verify"."""
 
 _READ = (
-    *(Report, Finding, Contradiction, ModelConfig, RopeScaling),
+    *(Report, Finding, Contradiction, ModelConfig, Experts, RopeScaling),
     *(Memory, Plan, Loading, Node, Kept, Tape, TapeStep, Trace, CollectiveEvent, Lesson),
 )
 RECORDS: dict[str, type] = {record.__name__: record for record in _READ}

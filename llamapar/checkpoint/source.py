@@ -103,6 +103,8 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
             config = find_model(beside) if described else None
             if config and _shares_head(checkpoint):  # params.json has no such field.
                 config = config.replace(tied=True)
+        if config:
+            config.require_judged("the checkpoint")
         return replace(checkpoint, model=config or checkpoint.model)
     except OSError as problem:
         raise CheckpointError(f"{problem.filename or place}: {problem.strerror}") from None

@@ -27,6 +27,7 @@ def _answer(given: Given) -> CommandAnswer:
         "name": dims.pop("name"),
         **dims,
         "parameters": model.n_params,
+        "parameters_active": model.active_params,
         "parameters_per_layer": model.layer_params,
         "parameters_embedding": model.vocab_size * model.dim,
         **({"inventory": tensors} if tensors else {}),
@@ -40,13 +41,15 @@ def _text(model: ModelConfig, dims: dict[str, object]) -> str:
         dims = dims | {"rope_scaling": f"{scaling.kind}, factor {scaling.factor:g}"}
     embedding = f"{model.vocab_size * model.dim:,}"
     rows = [
-        *((f"  {name}", _cell(value)) for name, value in dims.items()),
+        *((f"  {name}", _cell(value)) for name, value in dims.items() if name != "experts"),
         ("parameters", f"{model.n_params:,}"),
         ("  layers", f"{model.n_layers} x {model.layer_params:,}"),
         ("  embedding", embedding),
         ("  output head", "the embedding's" if model.tied else embedding),
         ("  final norm", f"{model.final_norm:,}"),
     ]
+    if model.experts:
+        rows += [("  of a token", f"{model.active_params:,}"), ("not judged", model.unjudged)]
     return "\n".join([model.name, *aligned(rows)])
 
 

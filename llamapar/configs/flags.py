@@ -12,7 +12,7 @@ from .launch_lines import Script, Word
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.:-]*")
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w.]*")
-"""What stands before "=" where arguments are key=value, as torchtune and MaxText take them."""
+"""What stands before "=" where arguments are key=value, as torchtune takes them."""
 
 
 def _plain(name: str) -> str:

@@ -23,7 +23,6 @@ from .draft import (
     public,
     scalar,
     section_of,
-    whole_count,
 )
 from .files import Files
 from .flags import Flags, is_known
@@ -248,58 +247,3 @@ def colossal_benchmark(source: SettingsSource, files: Files) -> None:
     draft.take_model(name, Origin(source.name, 0, "-c, 7b by default"))
     if draft.number("pp") == 1 and batch:
         draft.derive("micro_batch", batch, "no pipeline: the batch of a DP rank goes through whole")
-
-
-# -- MaxText ---------------------------------------------------------------------------------------
-
-_MAXTEXT = {
-    "tp": ("tensor", "tensor_sequence"),
-    "cp": ("context", "sequence"),
-    "pp": ("pipeline",),
-    "dp_replicate": ("data",),
-    "dp_shard": ("fsdp",),
-}
-"""Degree → the axes of MaxText's mesh whose product it is."""
-
-_REST = {"ici_fsdp_parallelism": "-1", "dcn_data_parallelism": "-1"}
-"""The axes that take the rest of the devices by default, within a slice and between slices (base.yml)."""
-
-
-def maxtext_axes(source: SettingsSource, files: Files) -> None:
-    """An axis is its ways within a slice (ici) times those between (dcn); -1 takes the rest."""
-    draft = source.draft
-    node = 1
-    for field, names in _MAXTEXT.items():
-        total = 1
-        for key in (f"{where}_{name}_parallelism" for name in names for where in ("ici", "dcn")):
-            entry = source.get(key)
-            text = scalar(entry.value) if entry else _REST.get(key, "1")
-            ways = whole_count(text)
-            if text == "-1":
-                # The rest for data between slices is one where all of fsdp is given.
-                given = source.get("ici_fsdp_parallelism") and source.get("dcn_fsdp_parallelism")
-                draft.fills = draft.fills if given and entry is None else "dp"
-            elif ways is None and entry is not None:
-                source.unreadable(field, entry)
-                break
-            total *= ways or 1
-            node *= (ways or 1) if key.startswith("ici") else 1
-        else:
-            draft.derive(field, total, f"ici · dcn {names[0]}")
-    if "dp_shard" in draft.facts:
-        shares = draft.number("dp_shard") != 1 or draft.fills
-        draft.derive("zero", 3 if shares else 0, "fsdp axes share parameters")
-    if node > 1:
-        draft.derive("gpus_per_node", node, "the product of the ici degrees")
-
-
-def maxtext_batch(source: SettingsSource, files: Files) -> None:
-    """A device's batch is that of the devices that share its sequences, too."""
-    draft = source.draft
-    batch = source.get("per_device_batch_size")
-    each = whole_count(positive_number(batch.value)) if batch else None
-    if each and batch is not None:
-        shared = math.prod(draft.number(axis) or 1 for axis in ("tp", "cp", "pp"))
-        how = f"{batch.path} {each} · {shared} devices that share sequences"
-        draft.put("micro_batch", each * shared, source.origin(batch, how))
-        draft.derive("micro_batches", 1, "one batch a step")

@@ -60,6 +60,8 @@ def memory(
     layer_split: as in `stages`, or layers of each stage; by default the framework's, else "balanced ends".
 
     ZeRO and sequence parallelism come from the layout: by default ZeRO 1, and on if tp > 1.
+    Of a mixture of experts everything else is counted, so that the figure is a lower bound.
+
     Raises LayoutError for bad input, if tp cuts through a head, and if the layer split refuses.
     """
     judge = None if options["framework"] is None else find_framework(options["framework"])
@@ -126,6 +128,8 @@ def memory(
     lay, stages = count(judge, mode, False)
     if judge is not None:
         how += f", as {judge.title}" + (f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else "")
+    if m.experts:
+        how += ", without experts and attention" if m.experts.latent else ", without experts"
     open_facts = tuple(name for name in ("recompute", "framework") if options[name] is None)
     return Memory(
         m,

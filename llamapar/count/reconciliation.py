@@ -153,6 +153,7 @@ def reconcile(
     """
     exact = memory(model, layout, **options)
     m = exact.model
+    m.require_judged("all of the memory")
     lay = exact.layout
     ours = by_step(exact.worst)
     judge = None if options["framework"] is None else find_framework(options["framework"])

@@ -78,7 +78,7 @@ _QK_NORMS = {
 k / q: KV heads per query head.
 """
 
-_SELECTIVE = (
+_SELECTIVE: tuple[Saved, ...] = (
     Saved("layer inputs", "residual * item", FULL_SOURCE),
     Saved(
         "attention", "(2 * q + k + back) * item + lse * wide + residual * item * (gathered > residual)", ""
@@ -96,14 +96,21 @@ _ENDS = {
 
 @cache
 def kept_of_layer(kernels: str, recompute: str, model: ModelConfig | None = None) -> tuple[Saved, ...]:
-    """What is kept of one layer, part by part; without a model of one that has Llama's two norms."""
+    """What is kept of one layer, part by part; without a model of one that has Llama's two norms.
+
+    Of a mixture, without its experts, and without MLA.
+    """
     if recompute == "full":
         return _SELECTIVE[:1]
+    judged = slice(3)
+    if model and model.experts:
+        judged = slice(1 if model.experts.latent else 2)
     if recompute == "selective":
-        return tuple(row._replace(source=row.source or SELECTIVE_SOURCE) for row in _SELECTIVE)
+        return tuple(row._replace(source=row.source or SELECTIVE_SOURCE) for row in _SELECTIVE[judged])
     # OLMo's norms have no weights and keep their inputs all the same.
     norms = (layer_numel(model)["norm"] // model.dim if model else 0) or 2
-    every = _SAVED[kernels][0]._replace(formula=f"{norms} * ({_NORM[kernels]})"), *_SAVED[kernels][1:]
+    first, *others = _SAVED[kernels][judged]
+    every = first._replace(formula=f"{norms} * ({_NORM[kernels]})"), *others
     return (*every, _QK_NORMS[kernels, model.norms_width]) if model and model.qk_norm else every
 
 

@@ -171,6 +171,8 @@ class Sizes:
         lay = self.layout
         m = self.model
         found = {key: self._local(key) for key in ("tokens", "residual", "q", "k", "ffn", "logits")}
+        if m.experts:
+            found["ffn"] = 0  # what experts keep is not judged
         gathered = self._local("residual", gathered=True)
         # Attention's K has a rank's own heads, copied for Ulysses, of as many tokens as it reads at once.
         keys = found["k"] * self.method.copies(len(self.cut.along("n_kv_heads", 0)))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from llamapar.describe.hardware import Gpu
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
-from llamapar.records.tables import AsDict, Plain, Record, cut
+from llamapar.records.tables import AsDict, Plain, Record, cut, plain_value
 
 GIB = 2**30
 
@@ -124,6 +124,9 @@ SAVES = {
 }
 """What a run may do that is not counted → the terms that it makes smaller, or removes."""
 
+STATE_BYTES = 6
+"""Bytes of a 16-bit weight and its two moments in 16 bits: no trainer here has less for a parameter."""
+
 VALUES = 4
 """How many values of an open fact are listed."""
 
@@ -191,6 +194,9 @@ class Memory(AsDict, Record):
         needs = self.figure()
         sign = "≤" if expected <= room else ">"
         most = "at most " if self.saves else ""
+        if self.not_counted:
+            least = f"at least {self.low_bytes / GIB:.2f} GiB of {room:.2f} GiB of {self.gpu}: {self.outcome}"
+            return f"worst: stage {self.worst.stage}, {least}\nnot counted: {self.not_counted}"
         told = (
             f"worst: stage {self.worst.stage}, {most}{expected:.2f} GiB {sign} {room:.2f} GiB of {self.gpu}: "
             f"{self.outcome}"
@@ -201,6 +207,18 @@ class Memory(AsDict, Record):
         shows = ", ".join(f"{name} {figure}" for name, figure in self.counters.items())
         saved = f"not counted: what {', '.join(self.saves)} saves" if self.saves else ""
         return "\n".join(filter(None, [told, f"a run shows: {shows}", self.narrows, saved]))
+
+    @property
+    def not_counted(self) -> str:
+        """What of a mixture of experts is not counted, so that the figures are lower bounds; else empty."""
+        return self.model.unjudged
+
+    def as_dict(self) -> Plain:
+        """Plain values for JSON; of a mixture of experts without a total, for there is none."""
+        if self.not_counted:
+            known = ("stages", "outcome", "low_bytes", "not_counted")
+            return {name: plain_value(getattr(self, name)) for name in known}
+        return super().as_dict()
 
     @property
     def hbm_bytes(self) -> int:
@@ -245,6 +263,10 @@ class Memory(AsDict, Record):
         # Weights, gradients and states are counted to the byte, so no run needs less.
         states = [stage.bytes(*STATES) for stage in stages]
         found[0] = max(found[0], min(held - less for held, less in zip(states, freed, strict=True)))
+        if self.not_counted:
+            # Each expert's weight and two moments are on some rank, so the fullest has at least its share.
+            of_experts = 0 if self.saves else STATE_BYTES * self.model.expert_params
+            return Figure(*[max(found[0], of_experts // self.layout.world)] * 3)
         # The allocator gives back what it does not use before it fails, so a run that fits shows no more.
         most = self.hbm_bytes if shows != "needs" and totals[0] <= self.hbm_bytes else max(found)
         return Figure(*(min(one, most) for one in found))
@@ -287,7 +309,7 @@ class Memory(AsDict, Record):
     def within(self, room: int) -> str:
         """The outcome for a memory of `room` bytes."""
         # The cheap test first: the interval may need every trainer counted.
-        if self.expected_bytes <= room and self.high_bytes <= room:
+        if self.expected_bytes <= room and self.high_bytes <= room and not self.not_counted:
             return FITS
         return UNDECIDED if self.low_bytes <= room else TOO_MUCH
 

@@ -177,6 +177,9 @@ def sending(
             why = "micro_batches are of the whole model's pipeline"
             raise LayoutError(f"{program} has no stages", why, [Choice.of(program="llama")], "program")
         table, lay = of_layout(schedule, lay, micro_batches, nc, global_batch)
+    latent = m.experts is not None and m.experts.latent
+    if program in WHOLE or "w1" in PARTS[program] or ("wq" in PARTS[program] and latent):
+        m.require_judged(f"traffic of {program}", Choice.of(program="embedding" if latent else "attention"))
     if lay.tp > 1 and m.norms_width:
         raise LayoutError(
             f"tp={lay.tp}: what it sends is not known for {m.family}, whose norms span the width of Q and K",

@@ -178,6 +178,7 @@ def zero(
     LayoutError for bad input, and for a stage without such a parameter.
     """
     found = find_model(model)
+    found.require_judged("what ZeRO shares")
     lay = Layout.of(layout)
     rank = whole("rank", options["rank"], 0, lay.world - 1)
     padding = padding_rule(options["padding"])

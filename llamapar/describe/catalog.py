@@ -2,7 +2,7 @@
 
 Dimensions come from the config.json that each model was published with (Hugging Face, 2025); Llama's come
 from llama-models, sku_list.py @8c88b8c0. Columns: kind is the model_type if all parameters are counted, else
-"mixture" or "other": then only the dimensions are known. others: further names of models with the same
+"mixture" or "other": then only the dimensions are known here. others: further names of models with the same
 dimensions, for explain. An empty cell means ModelConfig's default.
 """
 

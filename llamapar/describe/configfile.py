@@ -106,6 +106,13 @@ def required(raw: Mapping[str, object], key: str, where: str) -> object:
     return raw[key]
 
 
+def object_of(value: object, key: str) -> Mapping[str, object]:
+    """The value of a key, which must be an object. Raises ModelError."""
+    if not isinstance(value, Mapping):
+        raise ModelError(f"{key}={shown(value)}: an object is needed", field=key)
+    return value
+
+
 def given(raw: Mapping[str, object], key: str, default: object) -> object:
     value = raw.get(key)
     return default if value is None else value

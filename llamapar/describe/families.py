@@ -17,13 +17,15 @@ rope           the class's RoPE where the config.json says nothing about RoPE.
 flags          key of a config.json → the fields of a ModelConfig that it sets.
 keys           further keys that add no tensor. What is neither here nor in keys.txt is refused.
 must           keys that add or remove tensors → the only value that is counted.
-names          norm of a layer, and "norm" for the last one of the model → its name in Hugging Face's files,
-               and
+names          norm of a layer, and "norm" for the model's last one → its name in Hugging Face's files, and
                other tensors that have another name than Llama's. A norm that is not here is not in the model.
+               Or a row of [norms], which says so of several families.
 dims           tensor → its dims where they are not those of `tensors`: a QK norm over the whole width of Q
                and K.
 lacks          what lp.run does not compute; it refuses the model and says this.
 wraps          model_types of the language model in "text_config"; the other tensors are not counted.
+experts        of a mixture: field of `Experts` → its key, or its value. `dense` is the key of the width of
+               layers without experts, where it is not intermediate_size.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ from pathlib import Path
 
 from llamapar.errors import Choice, ModelError, flag, one_of, real, shown, whole
 
-from .configfile import Values, given, required
+from .configfile import Values, given, object_of, required
+from .experts import LATENT, experts_from
 from .rope import RopeScaling
 
 MAX_DIM = 2**24
@@ -59,16 +62,24 @@ class Family:
     dims: Mapping[str, str]
     lacks: str
     wraps: Sequence[str]
+    experts: Values
 
 
 _DATA = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 
-FAMILIES = {
-    name: Family(
-        name, **(_DATA["usual"] | row | {"fields": _DATA["usual"]["fields"] | row.get("fields", {})})
-    )
-    for name, row in _DATA["families"].items()
-}
+
+def _family(name: str, row: Values) -> Family:
+    """A row of families.toml, with what it leaves out, and with the norms of which it gives the place."""
+    usual = _DATA["usual"]
+    names = row.get("names", usual["names"])
+    named = {
+        "fields": usual["fields"] | row.get("fields", {}),
+        "names": _DATA["norms"][names] if isinstance(names, str) else names,
+    }
+    return Family(name, **(usual | row | named))
+
+
+FAMILIES = {name: _family(name, row) for name, row in _DATA["families"].items()}
 """model_type → its class in transformers."""
 
 TENSORS: dict[str, list[str]] = _DATA["tensors"]
@@ -89,7 +100,10 @@ HF_SIZES = {
 }
 """Field of a ModelConfig → its key in a config.json."""
 
-MIXTURE = "a mixture of experts, and only dense models are counted here"
+LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
+"""Values of layer_types: which tokens a layer attends to, which changes no tensor."""
+
+MIXTURE = "experts of a form that is not counted here"
 _EXPERTS = re.compile(r"(^|_)(moe|experts?|router)(_|$)")
 _QUANTISED = re.compile(r"quant.*|compression_config")
 
@@ -104,7 +118,9 @@ def from_config_json(raw: Mapping[str, object], name: str = "") -> Values:
     if unread.pop("mlp_bias", None):
         raise ModelError("mlp_bias=true: biases in the MLP are not laid out here", field="mlp_bias")
     # A key that only some classes know stays unread for the others, and a true value is refused.
-    own = {*family.keys.split(), *family.flags, *family.must}
+    own = {*family.keys.split(), *family.flags, *family.must, *map(str, family.experts.values())}
+    if "latent" in family.experts:
+        own |= {*LATENT}
     _refuse({key: value for key, value in unread.items() if key not in own}, "config.json")
     for key in [key for key, value in family.must.items() if raw.get(key, value) is not value]:
         raise ModelError(
@@ -113,18 +129,18 @@ def from_config_json(raw: Mapping[str, object], name: str = "") -> Values:
             field=key,
         )
     if family.wraps:
-        text = _object(raw.get("text_config"), "text_config")
+        text = object_of(raw.get("text_config"), "text_config")
         kind = one_of("model_type", text.get("model_type", family.wraps[0]), family.wraps, ModelError)
         inner = {"tie_word_embeddings": raw.get("tie_word_embeddings"), **text, "model_type": kind}
         return from_config_json(inner, f"{name or family.name} (text)")
     layers = raw.get("layer_types") or ()
     for layer in layers if isinstance(layers, (list, tuple)) else (layers,):
-        one_of("layer_types", layer, ("full_attention", "sliding_attention"), ModelError)
+        one_of("layer_types", layer, LAYER_TYPES, ModelError)
     # transformers 5 writes rope_parameters, earlier versions rope_scaling, with rope_theta beside it.
     usual = {} if "rope_theta" in raw else family.rope
-    rope = _object(raw.get("rope_parameters") or raw.get("rope_scaling") or usual, "rope_scaling")
+    rope = object_of(raw.get("rope_parameters") or raw.get("rope_scaling") or usual, "rope_scaling")
     # Where layers with a sliding window have a RoPE of their own, that of the others counts.
-    rope = _object(rope.get("full_attention", rope), "rope_scaling")
+    rope = object_of(rope.get("full_attention", rope), "rope_scaling")
     fields = dict(family.fields)
     for key, wanted in family.flags.items():
         if key in raw:
@@ -136,10 +152,15 @@ def from_config_json(raw: Mapping[str, object], name: str = "") -> Values:
         field: given(raw, key, known[field]) if field in known else required(raw, key, "config.json")
         for field, key in HF_SIZES.items()
     }
+    experts = dict(family.experts)
+    dense = experts.pop("dense", HF_SIZES["ffn_dim"])
+    if experts:
+        sizes["ffn_dim"] = required(raw, dense, "config.json")
     return {
         "family": family.name,
         **fields,
         **sizes,
+        "experts": experts_from(raw, experts),
         "name": name or family.name,
         "rope_theta": given(
             rope, "rope_theta", given(raw, "rope_theta", family.rope.get("rope_theta", 10000.0))
@@ -196,13 +217,6 @@ def ffn_dim_from(dim: int, multiplier: object, multiple_of: object) -> int:
     return multiple * math.ceil(width / multiple)
 
 
-def _object(value: object, key: str) -> Mapping[str, object]:
-    """The value of a key, which must be an object. Raises ModelError."""
-    if not isinstance(value, Mapping):
-        raise ModelError(f"{key}={shown(value)}: an object is needed", field=key)
-    return value
-
-
 def _model_type(raw: Mapping[str, object]) -> str:
     """The family named by model_type and architectures; "llama" if neither is given."""
     kind = raw.get("model_type")
@@ -237,10 +251,7 @@ def _covered(where: str) -> re.Pattern[str]:
 
 
 def _unread(raw: Mapping[str, object], where: str) -> Values:
-    """The keys that are not covered, with their values.
-
-    Raises ModelError for a mixture of experts or a quantised model, and for an array, which no JSON has.
-    """
+    """The keys that are not covered, with their values. Raises ModelError for an array, which no JSON has."""
     plain = (bool, int, float, str, list, dict, tuple, type(None))
     for key, value in raw.items():
         # An array of several numbers is neither true nor false, so nothing below could ask it.
@@ -249,11 +260,21 @@ def _unread(raw: Mapping[str, object], where: str) -> Values:
             raise ModelError(f"{shown(key)}={shown(value)}: {kind} is no value of a {where}", field=str(key))
     # An empty value says nothing, so a key with null, false, 0 or "" needs no cover.
     says = {str(key)[:60]: v for key, v in raw.items() if v or not isinstance(v, plain)}
-    unread = {name: value for name, value in says.items() if not _covered(where).fullmatch(name)}
+    return {name: value for name, value in says.items() if not _covered(where).fullmatch(name)}
+
+
+def _refuse(unread: Values, where: str) -> None:
+    """Raises ModelError for experts, for a quantised model, and for the first key that is not covered.
+
+    An object that holds nothing but texts passes: it is a comment.
+    """
     # Experts before quantisation: another file of the same model mends the second and not the first.
     for name, value in unread.items():
         if _EXPERTS.search(name):
-            raise ModelError(f"{name}={shown(value)}: {MIXTURE}", field=name)
+            mixtures = ", ".join(name for name, family in FAMILIES.items() if family.experts)
+            raise ModelError(
+                f"{name}={shown(value)}: {MIXTURE}", f"mixtures of experts are read of {mixtures}", field=name
+            )
     for name, value in unread.items():
         if _QUANTISED.fullmatch(name):
             method = value.get("quant_method") if isinstance(value, Mapping) else None
@@ -263,14 +284,6 @@ def _unread(raw: Mapping[str, object], where: str) -> Values:
                 ["the config.json of the model before it was quantised"],
                 name,
             )
-    return unread
-
-
-def _refuse(unread: Values, where: str) -> None:
-    """Raises ModelError for the first key that is not covered.
-
-    An object that holds nothing but texts passes: it is a comment.
-    """
     for name, value in unread.items():
         if isinstance(value, Mapping) and all(isinstance(text, str) for text in value.values()):
             continue

@@ -131,7 +131,8 @@ class Job(Fields, word="job field"):
         """Sizes of a rank's float8 matmuls that are no multiple of FLOAT8_UNIT, by name."""
         m = self.model
         tp = self.layout.tp
-        of_rank = {"dim": m.dim, **{n: -(-getattr(m, n) // tp) for n in ("q_dim", "kv_dim", "ffn_dim")}}
+        names = ("q_dim", "kv_dim") if m.experts else ("q_dim", "kv_dim", "ffn_dim")
+        of_rank = {"dim": m.dim, **{n: -(-getattr(m, n) // tp) for n in names}}
         wide = {name: size for name, size in of_rank.items() if size % FLOAT8_UNIT}
         return wide if self.precision == "float8" else {}
 
@@ -195,6 +196,7 @@ class Job(Fields, word="job field"):
             **vars(lay),
             **vars(self),
             "model": m.name,
+            "unjudged": m.unjudged,
             "q_dim": m.q_dim,
             "kv_dim": m.kv_dim,
             "qkv_dim": m.q_dim + 2 * m.kv_dim,

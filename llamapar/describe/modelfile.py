@@ -13,6 +13,7 @@ from .rope import RopeScaling
 
 def as_hf(model: ModelConfig) -> dict[str, object]:
     """The dimensions as keys of a config.json (huggingface/transformers v5.23.0, configuration_llama.py)."""
+    model.require_judged("the config.json")
     own = family(model)
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": model.rope_theta}
     if s := model.rope_scaling:

@@ -1,8 +1,8 @@
 """A Llama-style model as numbers: dimensions, presets, readers and the parameter inventory.
 
 Field names are Meta's and torchtitan's (`dim`, `n_kv_heads`, …). A ModelConfig is always consistent in
-itself; whether a layout can cut it is for `lp.check` to say. Mixtures of experts and quantised models are not
-covered.
+itself; whether a layout can cut it is for `lp.check` to say. The experts of a mixture are numbers beside it
+(`Experts`); quantised models are not covered.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from pathlib import Path
 from llamapar.errors import MAX_SIZE, Choice, Fields, ModelError, flag, one_of, real, shown, whole
 
 from .catalog import entries
-from .configfile import Values, exists, is_json, read_object, required
-from .families import FAMILIES, MAX_DIM, MIXTURE, OWN, TENSORS, from_config_json, from_params_json
+from .configfile import Values, exists, is_json, object_of, read_object, required
+from .experts import Experts
+from .families import FAMILIES, MAX_DIM, OWN, TENSORS, from_config_json, from_params_json
 from .modelnames import preset_name
 from .rope import RopeScaling
 
 MAX_VOCAB = 2**27
 MAX_HEADS = 2**16
 MAX_LAYERS = 2**14
+
+
+_OF_THE_REST = "lp.check, lp.memory and lp.ranks, which are of the rest"
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ModelConfig(Fields, word="model field", error=ModelError):
-    """Dimensions of a dense Llama-style transformer.
+    """Dimensions of a Llama-style transformer.
 
     dim: width of the residual stream. ffn_dim: width of the SwiGLU hidden layer.
     n_kv_heads: key/value heads (GQA), each shared by n_heads / n_kv_heads query heads.
@@ -59,6 +63,7 @@ class ModelConfig(Fields, word="model field", error=ModelError):
     qk_norm: norms of the queries and keys, over each head (Qwen3) or over their whole width (OLMo 2).
     family: the model_type of transformers whose norms it has, a row of families.toml; "llama" for all models
     that the other fields describe, Mistral and Qwen among them.
+    experts: of a mixture, or None. Its layers' FFNs are then in `n_params` and not in `parameters`.
 
     Raises ModelError, naming the field, for dimensions that no such model can have.
     """
@@ -79,6 +84,7 @@ class ModelConfig(Fields, word="model field", error=ModelError):
     o_bias: bool = False
     qk_norm: bool = False
     family: str = "llama"
+    experts: Experts | None = None
     name: str = "custom"
 
     def __post_init__(self) -> None:
@@ -110,6 +116,9 @@ class ModelConfig(Fields, word="model field", error=ModelError):
                 [Choice.of(n_kv_heads=n) for n in (*fewer, self.n_heads)],
                 "n_kv_heads",
             )
+        experts: object = self.experts
+        if experts is not None and not isinstance(experts, Experts):
+            put(self, "experts", Experts(**Values(object_of(experts, "experts"))))
         for field in ("tied", "qkv_bias", "o_bias", "qk_norm"):
             flag(field, getattr(self, field), ModelError)
         one_of("family", self.family, OWN, ModelError)
@@ -162,13 +171,43 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         """Whether its QK norms are over the whole width of Q and K instead of over each head."""
         return "q_norm" in FAMILIES[self.family].dims
 
+    # -- a mixture of experts --------------------------------------------------------------------
+
+    @property
+    def unjudged(self) -> str:
+        """What of a mixture is counted in parameters and not judged, in words; empty for a dense model."""
+        if self.experts is None:
+            return ""
+        own = self.experts
+        attention = "multi-head latent attention (MLA), and " if own.latent else ""
+        layers = f"{len(own.layers(self.n_layers))} of {self.n_layers} layers"
+        shared = f" and {own.shared} shared" if own.shared else ""
+        each = f"{own.count} experts{shared} of width {own.width:,}, {own.active} for a token"
+        share = f"{self.expert_params:,} of {self.n_params:,} parameters"
+        return f"{attention}FFNs with {each}, in {layers}: {share}"
+
+    def require_judged(self, what: str, instead: object = _OF_THE_REST) -> None:
+        """Raises ModelError for a mixture, of which `what` would be without its experts."""
+        if self.experts:
+            raise ModelError(
+                f"{what} of {self.name} is not known, because it is a mixture of experts",
+                f"not judged: {self.unjudged}",
+                [instead],
+                "model",
+            )
+
     # -- the inventory -------------------------------------------------------------------------
 
     def _layer_tensors(self) -> list[tuple[str, str, str, tuple[int, ...]]]:
         """(key, Meta name, HF name, shape) of every tensor in one layer."""
         own = FAMILIES[self.family]
         found: list[tuple[str, str, str, tuple[int, ...]]] = []
+        beside: tuple[str, ...] = ()
+        if self.experts:
+            beside = ("feed_forward.", "attention.") if self.experts.latent else ("feed_forward.",)
         for meta, (key, hf, dims, where) in TENSORS.items():
+            if meta.startswith(beside):
+                continue
             # A norm comes with its name in the family's row, a bias or a QK norm with a field of the model.
             if where in own.names or getattr(self, where, not where):
                 renamed = own.names.get(meta.split(".")[-2])
@@ -177,7 +216,10 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         return found
 
     def parameters(self) -> Iterator[Parameter]:
-        """Every tensor, in the order of the forward pass; a tied head is not listed again."""
+        """Every tensor, in the order of the forward pass; a tied head is not listed again.
+
+        Of a mixture, those that are judged: without the FFNs of its layers, and without MLA.
+        """
         vocab = (self.vocab_size, self.dim)
         yield Parameter("tok_embeddings.weight", "model.embed_tokens.weight", vocab, "tok_embeddings")
         for i in range(self.n_layers):
@@ -190,8 +232,21 @@ class ModelConfig(Fields, word="model field", error=ModelError):
 
     @cached_property
     def layer_params(self) -> int:
-        """Parameters of one transformer layer."""
+        """Parameters of one transformer layer; of a mixture, those that are judged."""
         return sum(math.prod(shape) for *_, shape in self._layer_tensors())
+
+    @cached_property
+    def expert_params(self) -> int:
+        """Parameters of a mixture that are counted and not judged; 0 for a dense model."""
+        return self.experts.numel(self.dim, self.ffn_dim, self.n_layers) if self.experts else 0
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that compute one token: without the experts that the router does not choose for it."""
+        if self.experts is None:
+            return self.n_params
+        active = self.experts.numel(self.dim, self.ffn_dim, self.n_layers, active=True)
+        return self.n_params - self.expert_params + active
 
     @property
     def final_norm(self) -> int:
@@ -202,7 +257,7 @@ class ModelConfig(Fields, word="model field", error=ModelError):
     def n_params(self) -> int:
         """Parameters of the whole model; a tied embedding counts once."""
         ends = self.vocab_size * self.dim * (1 if self.tied else 2)
-        return self.n_layers * self.layer_params + self.final_norm + ends
+        return self.n_layers * self.layer_params + self.expert_params + self.final_norm + ends
 
     def replace(self, **changes: object) -> ModelConfig:
         """A copy with some fields changed; head_dim follows dim and n_heads unless it is given."""
@@ -218,7 +273,7 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         """A model from a Hugging Face `config.json`: a path, a folder that holds one, or its dict.
 
         A text that starts with "{" is read as JSON. Raises ModelError for a broken file, a missing or
-        impossible field, or a model that is not a dense Llama-style one.
+        impossible field, or a model that is not a Llama-style one.
         """
         raw, found = read_object(source, "config.json")
         return cls(**from_config_json(raw, name or found))
@@ -313,11 +368,9 @@ def _public(name: str) -> ModelConfig | None:
         return None
     if entry.counted:
         return PRESETS.get(name) or public_models()[name]
-    if entry.kind == "mixture":
-        raise ModelError(f"{name} is {MIXTURE}", field="model")
     raise ModelError(
         f"of {name} only the dimensions are known here, for lp.explain",
-        "its tensors are of no family that is read, or its RoPE is not in the table",
+        "its tensors are of no family that is read, or the table lacks its experts or its RoPE",
         ["its config.json"],
         "model",
     )

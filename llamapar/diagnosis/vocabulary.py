@@ -15,7 +15,13 @@ VERDICTS = (SHARDING, NOT_SHARDING, UNKNOWN)
 
 @dataclass(frozen=True)
 class Category:
-    """A kind of cause: a row of categories.toml, which explains its fields."""
+    """A kind of cause: a row of categories.toml.
+
+    what: the cause in words. rules: codes of `rules.RULES` that say the same of a layout; the first category
+    that has a rule is its main one. axes: of which one must be larger than 1 for it to be a matter of
+    sharding; none where it is not about an axis. needs: facts that would prove it. remedy: a way out in
+    words, where no layout can be computed.
+    """
 
     what: str
     rules: tuple[str, ...] = ()

@@ -1,4 +1,17 @@
-"""The words of messages: lists of patterns in words.toml, compiled for the first text."""
+"""The words of messages: lists of patterns in words.toml, compiled for the first text.
+
+Of a list one pattern has to be found, in lower case where nothing else is said. Every pattern is linear: no
+repeat inside a repeat over the same characters, and every repeat bounded.
+
+concepts   what a word of a message speaks of. At each place of a text the first concept that fits wins, so a
+           longer wording stands above the shorter one that it contains. {axis} stands for what may follow the
+           name of an axis ("parallel", "_model_parallel"), {size} for what may follow that ("_world_size").
+names      what the name of a tensor means: a row of `describe.placement.PARAMETERS`, or "lora", "position"
+           and "fused". The first one that fits wins.
+sentences  of torch, NCCL, JAX and trainers that say which of their rules is broken, but never by which cut.
+           The first one that fits is told, as possible. Each is quoted from a source or a run, without its
+           names and numbers. open: a cut need not be the cause.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def prepare(
     if config.lacks:
         raise ModelError(
             f"lp.run does not compute {config.name}: {config.family} has {config.lacks}",
-            "its tensors are counted, cut and checked all the same",
+            config.unjudged or "its tensors are counted, cut and checked all the same",
             field="model",
         )
 

@@ -86,9 +86,10 @@ def picture(record: Memory) -> tuple[Spec, str]:
         each = ", ".join(f"{part} {size:.2f}" for part, size in sizes.items() if size)
         return f"stage {stage.stage}: {_gib(stage.total_bytes)}: {each}"
 
+    without = ", but its experts" if record.not_counted else ""
     return Chart(
         kind="memory",
-        title=f"{style.name_of(record.model)}, {record.layout}: memory of a rank by stage",
+        title=f"{style.name_of(record.model)}, {record.layout}: memory of a rank by stage{without}",
         note=record.verdict,
         data=data,
         layout={

@@ -24,11 +24,13 @@ class Habits:
     sp: whether it has sequence parallelism. kernels: of norms and RoPE, as `kernels` of `memory`.
     regather: under sequence parallelism, the backward gathers the inputs of column-parallel matmuls again
         instead of keeping them.
-    silu_kept: the backward of SwiGLU keeps SiLU's output instead of computing it again.
+    silu_kept: the backward of SwiGLU keeps SiLU's output, as torch does (torch/nn/functional.py @v2.13.0),
+        instead of computing it again.
     elementwise_kept: outputs of norms and SwiGLU's product are kept for the matmuls that read them, instead
         of being computed again.
     gradients_stay: gradients are buffers that persist between steps; else the first micro-batch of a step
-        allocates them while activations are freed.
+        allocates them while activations are freed, for torch's optimizers free them
+        (torch/optim/optimizer.py @v2.13.0).
     step_copies: how many copies of the size of its parameters the optimizer's step makes; torch's foreach
         makes one.
     loss: one of `cross_entropy.LOSSES`; `tp_loss` replaces it if tp > 1.

@@ -285,6 +285,7 @@ def loading(model: ModelLike, **options: Unpack[LoadingKeywords]) -> Loading:
     another family than Llama's in a file of distributed-llama.
     """
     m = find_model(model)
+    m.require_judged("the file")
     format = one_of("format", options["format"], BLOCKS)
     weights = BLOCKS[format][0]
     odd = next((p for p in m.parameters() if len(p.shape) > 1 and p.shape[-1] % weights), None)

@@ -99,6 +99,8 @@ def legal(report: Report) -> Answer:
         return Answer("Is it legal?", tab, "No", note, NO, errors[0].message)
     kinds = ((severity, sum(f.severity == severity for f in findings)) for severity in ("warning", "note"))
     said = ", ".join(plural(n, kind) for kind, n in kinds if n)
+    if report.job.model.experts:
+        said = "its experts are not judged"
     memory = report.memory
     every = "every rule passes"
     if memory and memory.severity != NOTE:
@@ -123,8 +125,12 @@ def _fits(report: Report) -> tuple[str, str, str, str]:
     # Without a length the answer is of the one that "how fast?" takes too.
     length = "" if report.job.seq_len else f" with {sequence_of(report.job):,} tokens{_assumed(report.job)}"
     more = f"{found.gib} GiB, {outcome}{length}; stage {memory.worst.stage} of {gpu}"
+    if memory.not_counted and outcome != TOO_MUCH:
+        return "not known", f"{found.gib} GiB, without its experts", UNSURE, memory.not_counted
     low, expected, high = (f"{n / GIB:.1f}" for n in memory.figure())
     note = f"{outcome}; {low} to {high}" if low != high else outcome
+    if memory.not_counted:
+        expected = found.gib
     return f"{expected} of {memory.hbm_bytes / GIB:.1f} GiB", note, verdict, more
 
 

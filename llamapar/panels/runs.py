@@ -77,6 +77,7 @@ class RunPlan:
 
 def planned_run(job: Job, padding: Padding, values: Values) -> RunPlan:
     """The run that the controls describe, at a size that fits. Raises LlamaparError for an invalid choice."""
+    job.model.require_judged("a run")
     program = OPTIONS["program"].chosen(values["program"])
     engine = one_of("engine", values["engine"], ENGINES)
     if engine == "dry":

@@ -34,6 +34,7 @@ STEP = 0.15
 def question_of(report: Report) -> Values:
     """The arguments of `lp.plan` that ask for the job's layout, whatever it is. Raises LlamaparError."""
     job = with_batch(report.job)
+    job.model.require_judged("a plan")
     return {
         "model": job.model,
         "gpus": job.gpus or job.layout.world,

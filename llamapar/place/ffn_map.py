@@ -39,4 +39,6 @@ class FfnMap(Judged):
 @checked_options
 def ffn(model: ModelLike, layout: LayoutLike | None = None, **degrees: Unpack[Degrees]) -> FfnMap:
     """The FFN columns of each TP rank. Never refuses a layout: uneven shards are shown as torch cuts them."""
-    return FfnMap(find_model(model), Layout.of(layout).tp)
+    found = find_model(model)
+    found.require_judged("the FFN")
+    return FfnMap(found, Layout.of(layout).tp)

@@ -80,6 +80,8 @@ def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
     idle = max(0, (old.gpus or old.layout.world) - new.layout.world)
     if judge is not None and not judge.trains:  # `memory` and `cost` count training.
         return Effect(serving_load_of(new, judge), None, idle, serves=True)
+    if new.model.experts:
+        return Effect(None, None, idle)
     return Effect(load_of(new, judge), late("times_longer")(old, new, judge), idle)
 
 

@@ -81,7 +81,7 @@ def as_cli(job: Job, framework: str | None = None, command: str = "check") -> st
     lines = [job_title(job)]
     words = ["llamapar", command, "--model", model.name]
     if PRESETS.get(model.name) != model:
-        words[-1] = json.dumps(dict(differing(model, "rope_scaling")))
+        words[-1] = json.dumps(dict(differing(model, "rope_scaling")), default=vars)  # of experts
         lines += left_out((model.rope_scaling, "rope_scaling", "no rule asks for it"))
     for name, value in (*differing(job.layout, always=AXES), *differing(job, "model", "layout")):
         words += OPTIONS[name].words(value)
@@ -100,5 +100,6 @@ def exported(title: str, job: Job, framework: str | None = None) -> str:
     """
     if title in _OWN:
         return _OWN[title](job, framework)
+    job.model.require_judged(f"{title}'s settings")
     text: str = offered("configs", "EXPORTS")[title](job)
     return text

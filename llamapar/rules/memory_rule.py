@@ -15,7 +15,6 @@ from llamapar.count.account import memory
 from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED, Breakdown, Memory
 from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, OFFERED, Gpu
 from llamapar.describe.job import Job
-from llamapar.describe.models import ModelConfig
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import FRAMEWORKS, Framework, as_run
 from llamapar.records.tables import Plain, cut
@@ -74,7 +73,8 @@ class Load:
     @property
     def matters(self) -> bool:
         """Whether a GPU is named, or some GPU that is proposed has too little memory."""
-        return self.gpu is not None or self.memory.high_bytes > OFFERED[0].hbm_bytes
+        offers = self.memory.high_bytes > OFFERED[0].hbm_bytes and not self.memory.not_counted
+        return self.gpu is not None or offers
 
     def outcome(self, gpu: Gpu) -> str:
         """FITS, UNDECIDED or TOO_MUCH."""
@@ -82,7 +82,9 @@ class Load:
 
     @property
     def gib(self) -> str:
-        """The expected figure in GiB, with its interval: "61.3 (55.2 to 70.5)"."""
+        """The expected figure in GiB, with its interval: "61.3 (55.2 to 70.5)"; or a lower bound."""
+        if self.memory.not_counted:
+            return f"at least {self.memory.low_bytes / GIB:.1f}"
         return str(self.memory.figure())
 
 
@@ -168,17 +170,11 @@ def _has_masters(judge: Framework | None, zero: int) -> bool:
     return all(one.habits.master_weights for one in every)
 
 
-@lru_cache(maxsize=256)
-def layers_numel(model: ModelConfig) -> int:
-    """Parameters of all layers."""
-    return sum(p.numel for p in model.parameters() if p.layer is not None)
-
-
 def least_of(job: Job, judge: Framework | None) -> float:
     """A lower bound on a rank's bytes, of its layers' states alone: it stands even where tp cuts a head."""
     lay = job.layout
     # Embedding and head are left out, for which stage holds them is the split's affair.
-    numel = layers_numel(job.model) / lay.tp / lay.pp
+    numel = job.model.n_layers * job.model.layer_params / lay.tp / lay.pp
     return least_bytes(numel, lay.zero, lay.dp_shard * lay.cp, judge)
 
 
@@ -189,7 +185,8 @@ def nothing_holds(job: Job, judge: Framework | None) -> str:
     gpus = job.gpus or job.layout.world
     room = job.gpu.hbm_bytes
     # One copy of everything, summed over all GPUs: no layout can need less.
-    least = least_bytes(layers_numel(job.model), 3, 1, judge)
+    numel = job.model.n_layers * job.model.layer_params + job.model.expert_params
+    least = least_bytes(numel, 3, 1, judge)
     if least <= room * gpus:
         return ""
     return (
@@ -230,6 +227,8 @@ def finding_of(job: Job, judge: Framework | None = None) -> tuple[str, str] | No
     if job.gpu is None:
         return (TOO_LITTLE_MEMORY, NOTE) if found.matters else None
     outcome = found.outcome(job.gpu)
+    if outcome == UNDECIDED and found.memory.not_counted:
+        return None  # LP109 says that nobody knows
     if outcome == FITS:
         return None if found.whole else (NO_ACTIVATIONS, NOTE)
     if outcome == TOO_MUCH:

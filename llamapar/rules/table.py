@@ -66,7 +66,7 @@ ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP103",
         "FFN columns",
-        lambda j, _: j.model.ffn_dim % j.layout.tp != 0,
+        lambda j, _: j.model.ffn_dim % j.layout.tp != 0 and not j.model.experts,
         "tp={tp} does not divide ffn_dim={ffn_dim} ({model})",
         "a rank would need {ffn_each} FFN columns",
         axis="tp",
@@ -106,7 +106,9 @@ ARITHMETIC: tuple[Rule, ...] = (
         "LP107",
         "quantisation groups",
         lambda j, _: (
-            j.model.ffn_dim % j.layout.tp == 0 and indivisible(j.model.ffn_dim // j.layout.tp, j.quant_group)
+            j.model.ffn_dim % j.layout.tp == 0
+            and indivisible(j.model.ffn_dim // j.layout.tp, j.quant_group)
+            and not j.model.experts
         ),
         "ffn_dim/tp = {ffn_dim}/{tp} = {ffn_exact} is not a multiple of the quantisation group {quant_group}",
         "a group of weights shares one scale and cannot lie on two ranks",
@@ -120,6 +122,15 @@ ARITHMETIC: tuple[Rule, ...] = (
         "torch's float8 matmul refuses other sizes",
         repairs=lambda j: [{"precision": "bfloat16"}],
         layouts_first=True,
+    ),
+    Rule(
+        "LP109",
+        "experts",
+        lambda j, _: j.model.experts is not None,
+        "not judged: {unjudged} ({model})",
+        "which rank holds an expert, and which tokens travel to it, depends on the trainer; "
+        "everything else is judged as of a dense model",
+        severity=lambda j: NOTE,
     ),
     Rule(
         "LP201",

@@ -260,7 +260,8 @@ def cost_of(
     split: str | Sequence[int] = "balanced ends",
     flops: str = "causal",
 ) -> Cost:
-    """The cost of a Job under conditions. Raises LayoutError."""
+    """The cost of a Job under conditions. Raises LayoutError, and ModelError for a mixture of experts."""
+    job.model.require_judged("the time of a step")
     step = Step.of(job, how, split)
     m = job.model
     lay = job.layout

@@ -118,6 +118,8 @@ def _passing(
 
 def _doubt(job: Job, rule: Rule, judge: Framework | None, made: Job) -> int:
     """0 if a job fits as surely as can be asked, 1 if its estimate does, 2 if it may, 3 if it is refused."""
+    if rule in MEMORY and job.model.experts:
+        return 3  # whether another layout would hold the experts is not known
     if judge is not None and not judge.trains:
         weights = memory_rule.serving_load_of(made, judge)
         return 3 if weights and made.gpu and weights.outcome(made.gpu) == TOO_MUCH else 0
@@ -158,7 +160,7 @@ def _near(job: Job, rule: Rule, judge: Framework | None, enough: Container[objec
 
 def _fastest(job: Job, rule: Rule, judge: Framework | None, enough: Container[object]) -> Iterator[Job]:
     """Layouts in the order of a plan."""
-    if job.gpu and job.seq_len and job.sequences:
+    if job.gpu and job.seq_len and job.sequences and not job.model.experts:
         yield from (
             one.job(job, recompute_of(judge, job.recompute))
             for one in heapq.nsmallest(
@@ -221,7 +223,7 @@ def nearest(
             _, _, degrees, made, last = heapq.heappop(waiting)
             if last:
                 yield made
-            elif made not in enough:
+            elif made not in enough and not job.model.experts:  # whose step is not timed
                 for order in orders:
                     for one in of_degrees(order, how, degrees, judge, zeros):
                         heapq.heappush(

@@ -60,6 +60,9 @@ class PlanQuestion:
     schedules: tuple[str, ...]
     headroom: int
 
+    def __post_init__(self) -> None:
+        self.job.model.require_judged("a plan")
+
     @property
     def gpus(self) -> int:
         return self.job.gpus or 1

@@ -26,7 +26,7 @@ from llamapar.errors import LlamaparError
 from llamapar.frameworks import FRAMEWORKS, Framework, as_run, split_of
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import SEVERAL
-from llamapar.rules.memory_rule import layers_numel, least_bytes
+from llamapar.rules.memory_rule import least_bytes
 
 from .layer import Conditions, layer
 from .step import Sharing, head
@@ -251,7 +251,7 @@ def of_degrees(
         for copies in (divisors(dp) if zero and (judge is None or judge.hsdp) else (1,))
         if copies in (1, job.layout.dp_replicate) or copies < cp * dp
     ]
-    numel = layers_numel(model) / model.n_layers / tp
+    numel = model.layer_params / tp
     sizes = {*divisors(min(sequences, MOST_MICRO_BATCH)), job.micro_batch or 1}
     for batch in sorted(n for n in sizes if sequences % n == 0):
         many = sequences // batch

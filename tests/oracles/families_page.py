@@ -42,6 +42,23 @@ projector are not counted.
 Without `tie_word_embeddings` in either config the language model's own default counts, as in the published
 weights of Mistral Small 3.1, which have a head of their own.
 
+## Mixtures of experts
+
+Everything but the experts is judged as of a dense model: heads, KV heads, the vocabulary, the sequence,
+stages, and the memory and traffic of attention. The FFNs of a mixture, with their experts and routers, are
+counted in parameters, and no other number holds them: `lp.check` says so (LP109), `lp.memory` gives a lower
+bound, `lp.traffic` is of attention, embedding and loss. What would need the experts names them and refuses:
+`lp.run`, `lp.cost`, `lp.plan`, `lp.zero`, `lp.loading`, checkpoints and settings for a trainer.
+
+| model_type | class | experts are the key | in layers | attention |
+|---|---|---|---|---|
+{mixtures}
+
+A test compares all parameters of each class with transformers, and the totals of published models with what
+their publishers say. Weights that a publisher quantised, as gpt-oss's and DeepSeek-V3's, are counted as they
+were before. MLA has no KV heads of its own: that TP cuts whole heads is judged, its memory and traffic are
+not. DeepSeek-V3's layer that predicts a second token is not counted.
+
 ## Refused
 
 transformers has {all} causal model types. The {refused} that stand in no table above are refused by
@@ -71,7 +88,10 @@ def page(cases: list[dict[str, Any]], version: str = "5.23.0") -> str:
     far = [case for case in others if case not in alike and case not in near]
     return HEAD.format(
         version=version,
-        rows="\n".join(_row(family) for family in FAMILIES.values() if not family.wraps),
+        rows="\n".join(
+            _row(family) for family in FAMILIES.values() if not family.wraps and not family.experts
+        ),
+        mixtures="\n".join(_mixture(family) for family in FAMILIES.values() if family.experts),
         wrapped="\n".join(
             f"| `{family.name}` | `{family.architectures[0]}` | {_codes(family.wraps)} |"
             for family in FAMILIES.values()
@@ -107,6 +127,24 @@ def _row(family: Family) -> str:
         "; ".join(biases),
         "yes" if family.fields["tied"] else "",
         f"no: {family.lacks}" if family.lacks else "yes",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _mixture(family: Family) -> str:
+    step = family.experts.get("step")
+    first = family.experts.get("first")
+    layers = f"every `{step}`" if step else "all"
+    if first:
+        layers = f"from `{first}` on"
+    kept = "MLA, of its own kind" if "latent" in family.experts else "as of a dense model"
+    sinks = ", with sinks" if "beside" in family.experts else ""
+    cells = [
+        f"`{family.name}`",
+        f"`{family.architectures[0]}`",
+        f"`{family.experts['count']}`",
+        layers,
+        kept + sinks,
     ]
     return f"| {' | '.join(cells)} |"
 

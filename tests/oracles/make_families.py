@@ -5,7 +5,8 @@
 
 Nothing is downloaded: models are built on the meta device. A family is built with the class's defaults and
 two layers, with nothing but sizes, so that the class's defaults count, with every switch the other way round,
-and with nulls. Of a model that wraps a language model, the tensors beside it are left out.
+and with nulls. Of a model that wraps a language model, the tensors beside it are left out. Of a mixture of
+experts all parameters are counted, and those outside its MLPs are listed, which for MLA are norms and ends.
 
 The survey builds every causal model_type with its defaults and compares the first layer and the ends with
 Llama's: `more` are tensors that Llama does not have, `fewer` those that only Llama has; up to four of each.
@@ -36,6 +37,7 @@ SIZES |= {"num_attention_heads": 160, "vocab_size": 200_000}
 SWITCHES = ("tie_word_embeddings", "attention_bias", "attention_out_bias")
 HIDDEN = ("_name_or_path", "transformers_version", "architectures", "vision_config")
 LAYER = "model.layers.0."
+BESIDE = r"\.(mlp|block_sparse_moe|feed_forward)\.|\.sinks$"
 
 
 def built(config: Any, auto: Any = AutoModelForCausalLM) -> torch.nn.Module:
@@ -113,6 +115,72 @@ def cases(kind: str) -> list[dict[str, Any]]:
     return found
 
 
+MIXTURES = tomllib.loads("""
+qwen3_moe = [
+    { num_experts = 6, num_experts_per_tok = 2, moe_intermediate_size = 24, decoder_sparse_step = 1 },
+    { num_experts = 6, num_experts_per_tok = 2, moe_intermediate_size = 24, decoder_sparse_step = 2 },
+]
+mixtral = [{ num_local_experts = 3, num_experts_per_tok = 2 }]
+gpt_oss = [
+    { num_local_experts = 3, num_experts_per_tok = 2, attention_bias = true },
+    { num_local_experts = 3, num_experts_per_tok = 2, attention_bias = false },
+]
+[[deepseek_v3]]
+n_routed_experts = 16
+n_shared_experts = 2
+num_experts_per_tok = 2
+n_group = 4
+moe_intermediate_size = 24
+first_k_dense_replace = 1
+q_lora_rank = 40
+kv_lora_rank = 28
+qk_nope_head_dim = 10
+qk_rope_head_dim = 6
+v_head_dim = 14
+num_key_value_heads = 4
+[[llama4_text]]
+num_local_experts = 3
+num_experts_per_tok = 1
+intermediate_size_mlp = 80
+interleave_moe_layer_step = 1
+no_rope_layers = [1, 1, 1, 0, 1]
+[[llama4_text]]
+num_local_experts = 3
+num_experts_per_tok = 1
+intermediate_size_mlp = 80
+interleave_moe_layer_step = 2
+no_rope_layers = [1, 1, 1, 0, 1]
+""")
+"""Type of a mixture → what its configs say beside the sizes."""
+
+
+def mixtures() -> list[dict[str, Any]]:
+    """Mixtures with five layers, and Llama 4's a second time inside the model that wraps it."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 4, "intermediate_size": 48}
+    sizes |= {"num_key_value_heads": 2, "vocab_size": 210_000, "max_position_embeddings": 4096}
+    found = []
+    for kind, several in MIXTURES.items():
+        for own in several:
+            given = sizes | ({} if kind == "deepseek_v3" else {"head_dim": 16}) | own
+            model = built(CONFIG_MAPPING[kind](**given))
+            shapes = tensors(model)
+            judged = {name: shape for name, shape in shapes.items() if not re.search(BESIDE, name)}
+            if kind == "deepseek_v3":
+                judged = {name: shape for name, shape in judged.items() if "self_attn" not in name}
+            config = given | {"model_type": kind, "architectures": [type(model).__name__]}
+            numel = sum(p.numel() for p in model.parameters())
+            layer = {n.removeprefix(LAYER): s for n, s in judged.items() if n.startswith(LAYER)}
+            other = {n: s for n, s in judged.items() if ".layers." not in n}
+            assert len(judged) == 5 * len(layer) + len(other)  # every layer has the judged ones of the first
+            row = {"mixture": kind, "numel": numel, "layer": sorted(layer.items())}
+            row["other"] = sorted(other.items())
+            found.append(row | {"config_json": config})
+            if kind == "llama4_text":
+                wrapped = {"model_type": "llama4", "text_config": config}
+                found.append(row | {"mixture": "llama4", "config_json": wrapped})
+    return found
+
+
 def survey() -> list[dict[str, Any]]:
     """How every causal model_type of transformers differs from Llama in its first layer and its ends."""
 
@@ -137,6 +205,7 @@ def survey() -> list[dict[str, Any]]:
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
-    made = [one for kind in ROWS for one in cases(kind)] + survey()
+    dense = [kind for kind, row in ROWS.items() if "experts" not in row and kind != "llama4"]
+    made = [one for kind in dense for one in cases(kind)] + mixtures() + survey()
     write(__file__, made, packages=("torch", "transformers"))
     DOCS.joinpath("families.md").write_text(page(made, transformers.__version__), encoding="utf-8")

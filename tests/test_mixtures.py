@@ -1,0 +1,295 @@
+"""Mixtures of experts: counted in parameters, judged in everything but the experts, and never totalled."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llamapar as lp
+from inputs import oracle
+from llamapar.panels.answers import answers
+from llamapar.panels.state import State
+from llamapar.rules.job_text import exported
+
+ROWS = [row for row in oracle("families") if "mixture" in row]
+
+CONFIGS = """
+# Each config.json on Hugging Face, without what says how it is trained, run or sampled.
+[QWEN3]
+# Qwen/Qwen3-235B-A22B
+model_type = "qwen3_moe"
+architectures = ["Qwen3MoeForCausalLM"]
+size = [4096, 94, 64, 4, 128, 12288, 151936]
+num_experts = 128
+num_experts_per_tok = 8
+moe_intermediate_size = 1536
+decoder_sparse_step = 1
+norm_topk_prob = true
+mlp_only_layers = []
+rope_theta = 1000000.0
+
+[MIXTRAL]
+# mistralai/Mixtral-8x7B-v0.1
+model_type = "mixtral"
+size = [4096, 32, 32, 8, 128, 14336, 32000]
+num_local_experts = 8
+num_experts_per_tok = 2
+
+[GPT_OSS]
+# openai/gpt-oss-120b
+model_type = "gpt_oss"
+size = [2880, 36, 64, 8, 64, 2880, 201088]
+num_local_experts = 128
+num_experts_per_tok = 4
+experts_per_token = 4
+swiglu_limit = 7.0
+attention_bias = true
+quantization_config = { quant_method = "mxfp4" }
+
+[DEEPSEEK]
+# deepseek-ai/DeepSeek-V3
+model_type = "deepseek_v3"
+size = [7168, 61, 128, 128, 128, 18432, 129280]
+n_routed_experts = 256
+n_shared_experts = 1
+num_experts_per_tok = 8
+moe_intermediate_size = 2048
+moe_layer_freq = 1
+first_k_dense_replace = 3
+q_lora_rank = 1536
+kv_lora_rank = 512
+qk_nope_head_dim = 128
+qk_rope_head_dim = 64
+v_head_dim = 128
+num_nextn_predict_layers = 1
+quantization_config = { quant_method = "fp8" }
+
+[LLAMA4]
+# meta-llama/Llama-4-Scout-17B-16E, its text_config
+model_type = "llama4_text"
+size = [5120, 48, 40, 8, 128, 8192, 202048]
+intermediate_size_mlp = 16384
+num_local_experts = 16
+num_experts_per_tok = 1
+interleave_moe_layer_step = 1
+attention_chunk_size = 8192
+use_qk_norm = true
+"""
+KEYS = "hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim intermediate_size"
+ROWS_OF_CONFIGS = tomllib.loads(CONFIGS).values()
+QWEN3, MIXTRAL, GPT_OSS, DEEPSEEK, LLAMA4 = (
+    {**dict(zip([*KEYS.split(), "vocab_size"], row.pop("size"), strict=True)), **row}
+    for row in ROWS_OF_CONFIGS
+)
+WIDER = {"hidden_size": 6144, "num_hidden_layers": 56, "num_attention_heads": 48}
+EVERY_SECOND = {"num_local_experts": 128, "interleave_moe_layer_step": 2, "moe_layers": [*range(1, 48, 2)]}
+
+PUBLISHED: dict[str, tuple[dict[str, Any], int, str, float, float]] = {
+    # The config.json on Hugging Face; its weights' number of parameters where the card has one; the total
+    # and what one token uses, in billions: from the model cards, for gpt-oss from arXiv:2508.10925 table 1,
+    # which leaves the embedding (0.58 billion) out of the second.
+    "Qwen3-235B-A22B": (QWEN3, 235_093_634_560, "model card", 235, 22),
+    "Mixtral-8x7B": (MIXTRAL, 46_702_792_704, "mistral.ai/news/mixtral-of-experts", 46.7, 12.9),
+    "Mixtral-8x22B": (
+        MIXTRAL | WIDER | {"intermediate_size": 16384, "vocab_size": 32768},
+        0,
+        "mistral.ai/news/mixtral-8x22b",
+        141,
+        39,
+    ),
+    "gpt-oss-120b": (GPT_OSS, 0, "arXiv:2508.10925", 116.83, 5.13 + 0.58),
+    "gpt-oss-20b": (
+        GPT_OSS | {"num_hidden_layers": 24, "num_local_experts": 32},
+        0,
+        "arXiv:2508.10925",
+        20.91,
+        3.61 + 0.58,
+    ),
+    "DeepSeek-V3": (DEEPSEEK, 0, "arXiv:2412.19437", 671, 37),
+    "Llama-4-Scout": (LLAMA4, 0, "model card, with a vision tower of 1.1 billion", 108, 17),
+    "Llama-4-Maverick": (LLAMA4 | EVERY_SECOND, 0, "model card", 400, 17),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_what_the_publisher_says(name: str) -> None:
+    config, exact, _, total, active = PUBLISHED[name]
+    model = lp.model(config)
+    assert exact in (0, model.n_params)
+    assert model.n_params / 1e9 == pytest.approx(total, rel=0.005)
+    assert model.active_params / 1e9 == pytest.approx(active, rel=0.03)
+
+
+def test_parameters_by_hand() -> None:
+    """Qwen3's: Q, O, K, V, the norms of heads, two norms; experts of three matrices, and a router."""
+    layer = 2 * 4096 * 8192 + 2 * 4096 * 512 + 2 * 128 + 2 * 4096
+    experts = 128 * 3 * 4096 * 1536 + 128 * 4096
+    assert lp.model(QWEN3).n_params == 94 * (layer + experts) + 2 * 151936 * 4096 + 4096
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row["mixture"] for row in ROWS])
+def test_a_mixture_has_the_parameters_that_transformers_builds(row: dict[str, Any]) -> None:
+    model = lp.model(row["config_json"])
+    theirs = dict(row["other"])
+    for i in range(5):
+        theirs |= {f"model.layers.{i}.{name}": shape for name, shape in row["layer"]}
+    assert {p.hf_name: list(p.shape) for p in model.parameters()} == theirs
+    assert model.n_params == row["numel"]
+
+
+def test_what_a_config_may_not_say() -> None:
+    for config, said, field in (
+        (QWEN3, {"mlp_only_layers": [3]}, "mlp_only_layers"),
+        (QWEN3, {"num_experts": None}, "num_experts"),
+        (QWEN3, {"num_experts": 0}, "experts.count"),
+        (LLAMA4 | EVERY_SECOND, {"moe_layers": [0, 1]}, "moe_layers"),
+        (DEEPSEEK, {"moe_layer_freq": 2}, "moe_layer_freq"),
+        (DEEPSEEK, {"q_lora_rank": None}, "q_lora_rank"),
+        (MIXTRAL, {"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+    ):
+        with pytest.raises(lp.ModelError, match=field.rpartition(".")[2]) as refusal:
+            lp.model(config | said)
+        assert refusal.value.field == field
+    with pytest.raises(lp.ModelError, match=r"^experts=8: an object is needed"):
+        lp.model("tiny").replace(experts=8)
+    with pytest.raises(lp.ModelError, match=r"^field of experts='number' is not known"):
+        lp.model("tiny").replace(experts={"number": 8})
+
+
+# -- what is judged ------------------------------------------------------------------------------------
+
+
+def test_heads_vocabulary_sequence_and_stages_are_judged() -> None:
+    asked: dict[str, Any] = {"cp": 3, "pp": 100, "seq_len": 8000, "global_batch": 7, "micro_batch": 2}
+    found = {f.code: f for f in lp.check(QWEN3, tp=8, **asked).findings}
+    assert {"LP104", "LP109", "LP201", "LP301", "LP302", "LP401"} <= found.keys()
+    assert found["LP104"].message == "tp=8 does not divide n_kv_heads=4 (qwen3_moe)"
+    assert found["LP109"].severity == "note"
+    (first, *_) = lp.check(QWEN3, tp=8, dp=32, gpus=256, gpu="h100-80gb", seq_len=8192).errors[0].fixes
+    assert first.text.startswith("tp=4 dp=64")
+    assert first.effect.text == ""  # no bytes and no time, for both would be without the experts
+    # 1,000 divides no width of an FFN; nobody knows how experts are cut.
+    assert not {f.code for f in lp.check(QWEN3, tp=4, quant_group=1000).findings} & {"LP103", "LP107"}
+
+
+def dense(config: dict[str, Any]) -> lp.ModelConfig:
+    """A dense model with a mixture's attention."""
+    return lp.model(config).replace(family="llama", qk_norm=False, experts=None)
+
+
+def test_attention_is_counted_as_that_of_a_dense_model() -> None:
+    asked: dict[str, Any] = {"tp": 4, "cp": 2, "seq_len": 4096}
+    mixed, whole = (lp.traffic("attention", m, **asked) for m in (MIXTRAL, dense(MIXTRAL)))
+    assert mixed.terms == whole.terms
+    asked |= {"pp": 2, "recompute": "none", "framework": "megatron-lm"}
+    mine, theirs = (lp.memory(m, **asked).worst for m in (MIXTRAL, dense(MIXTRAL)))
+    terms, others = ({t.name: t.bytes for t in stage.terms} for stage in (mine, theirs))
+    for name in ("activations: norms", "activations: attention", "activations: embedding"):
+        assert terms.get(name) == others.get(name)
+    ffn = 3 * 4096 * 14336 * 16 // 4  # of a stage's 16 layers, over tp
+    assert others["parameters"] - terms["parameters"] == 2 * ffn
+    assert "activations: MLP" not in terms
+
+
+def test_memory_is_a_lower_bound_and_has_no_total() -> None:
+    found = lp.memory(QWEN3, tp=4, dp=16, seq_len=8192)
+    assert found.outcome == "undecided"
+    assert not found.fits
+    assert found.as_dict().keys() == {"stages", "outcome", "low_bytes", "not_counted"}
+    first, last = found.verdict.splitlines()
+    assert first == "worst: stage 0, at least 19.83 GiB of 79.65 GiB of h100-80gb: undecided"
+    assert last == f"not counted: {lp.model(QWEN3).unjudged}"
+    # Over eight GPUs the experts' weights and moments alone, at 6 bytes, are more than one holds.
+    few = lp.check(QWEN3, tp=4, dp=2, gpus=8, gpu="h100-80gb", seq_len=8192)
+    (error,) = few.errors
+    assert error.message == "stage 0 needs at least 158.7 GiB a rank, and h100-80gb has 79.65"
+    assert error.why.endswith("at least 22 GPUs are needed")
+    assert error.fixes == ()
+    assert lp.memory(QWEN3, tp=4, dp=2, seq_len=8192, gpu="h100-80gb").outcome == "does not fit"
+    assert lp.check(QWEN3, tp=4, dp=16, gpus=64, gpu="h100-80gb", seq_len=8192).ok
+
+
+def test_latent_attention_is_named_as_not_judged() -> None:
+    found = lp.memory(DEEPSEEK, tp=8, pp=16, dp=16, seq_len=4096)
+    assert "multi-head latent attention (MLA)" in found.not_counted
+    assert not [term for stage in found.stages for term in stage.terms if "attention" in term.name]
+    with pytest.raises(lp.ModelError, match=r"^traffic of attention of deepseek_v3 is not known") as refusal:
+        lp.traffic("attention", DEEPSEEK, tp=8, seq_len=4096)
+    assert [str(choice) for choice in refusal.value.choose] == ["program='embedding'"]
+    assert lp.traffic("embedding", DEEPSEEK, tp=8, seq_len=4096).by_axis["tp"]
+
+
+# -- what is refused -----------------------------------------------------------------------------------
+
+REFUSED: dict[str, Callable[[lp.ModelConfig], object]] = {
+    "the time of a step": lambda m: lp.cost(m, tp=4, dp=2, seq_len=4096),
+    "a plan": lambda m: lp.plan(m, gpus=8, seq_len=4096, global_batch=8),
+    "traffic of llama": lambda m: lp.traffic("llama", m, tp=4, seq_len=4096),
+    "traffic of mlp": lambda m: lp.traffic("mlp", m, tp=4, seq_len=4096),
+    "the FFN": lambda m: lp.ffn(m, tp=4),
+    "what ZeRO shares": lambda m: lp.zero(m, dp=4),
+    "the file": lambda m: lp.loading(m, format="bf16"),
+    "the config.json": lambda m: lp.checkpoint.config_json(m),
+    "Megatron-LM's settings": lambda m: exported("Megatron-LM", lp.Job.of(m, tp=4)),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_needs_the_experts_is_refused_by_name(what: str) -> None:
+    with pytest.raises(lp.ModelError, match=f"^{what} of mixtral is not known") as refusal:
+        REFUSED[what](lp.model(MIXTRAL))
+    assert refusal.value.why == (
+        "not judged: FFNs with 8 experts of width 14,336, 2 for a token, in 32 of 32 layers: "
+        "45,098,205,184 of 46,702,792,704 parameters"
+    )
+
+
+@pytest.mark.parametrize("engine", ["local", "dry"])
+def test_a_run_is_refused_by_name(engine: str) -> None:
+    for config in (QWEN3, {"model_type": "llama4", "text_config": LLAMA4}):
+        with pytest.raises(lp.ModelError, match=r"has experts") as refusal:
+            lp.run("attention", config, tp=4, engine=engine)
+        assert refusal.value.why == lp.model(config).unjudged
+
+
+def test_a_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    with pytest.raises(lp.ModelError, match=r"^the checkpoint of .* is not known"):
+        lp.checkpoint.inspect(tmp_path)
+
+
+# -- the other doors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [QWEN3, DEEPSEEK], ids=["qwen3", "deepseek"])
+def test_the_explorer_says_what_is_not_judged(config: dict[str, Any]) -> None:
+    model = lp.model(config)
+    state = State.opened({"preset": model, "tp": 4, "dp": 64, "gpus": 256, "seq_len": 8192})
+    legal, fits, fast, travels = answers(state.outcome.report, state.values)
+    assert (legal.text, legal.note) == ("Yes", "its experts are not judged")
+    assert {fits.text, fast.text, travels.text} == {"not known"}
+    assert fits.note.endswith("GiB, without its experts")
+    assert model.unjudged in fast.more
+    for tab in ("heads", "vocab", "sequence", "stages", "memory", "ranks", "pipeline"):
+        assert state.change({"tab": tab}).outcome.problem is None
+    for tab in ("time", "run", "plan"):
+        problem = state.change({"tab": tab}).outcome.problem
+        assert problem is not None
+        assert "because it is a mixture of experts" in problem.what
+    assert state.restore(state.line).model() == model.replace(rope_scaling=None)
+
+
+def test_copied_python_and_command_are_the_same_model() -> None:
+    model = lp.model(QWEN3)
+    job = lp.Job.of(model, tp=4)
+    made: dict[str, Any] = {}
+    exec(exported("Python", job), made)
+    assert made["report"].job.model == model
+    assert "'experts': " not in exported("CLI", job)
+    assert '"experts": {"count": 128' in exported("CLI", job)
