@@ -219,14 +219,6 @@ def test_no_such_gpu(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert err == "llamapar: device='cuda': torch sees no CUDA device\n  try  --device cpu\n"
 
 
-def test_a_deadline_gives_up(run: Any) -> None:
-    status, out, err = run("run llama --model tiny --tp 4 --deadline 0.1 --device cpu")
-    assert (status, err) == (1, "")
-    assert out == (
-        "the run took longer than its deadline of 0.1 s\n  try  --deadline 0.2 if it may take longer\n"
-    )
-
-
 # -- other machines ------------------------------------------------------------------------------
 
 

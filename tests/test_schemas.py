@@ -65,7 +65,7 @@ EXAMPLES = {
     "run Result": "run step tiny --tp 2 --seq-len 16 --steps 1 --device cpu --tape --trace",
     "run Result.dry": "run llama tiny --engine dry --tp 2 --pp 2 --dp 2 --rank 3 --tape --trace",
     "run RefusedRun": "run mlp tiny --tp 3",
-    "run LostRun": "run step tiny --tp 2 --device cpu --steps 99 --deadline 0.1",
+    "run LostRun": "run llama tiny --pp 2 --micro-batches 4 --fault send_receive_crossed --device cpu",
     "memory Memory": "memory tiny --seq-len 512",
     "memory MemoryOfMixture": f"memory --model {shlex.quote(MIXTURE)} --seq-len 512",
     "cost CostAnswer": "cost --config train.toml --gpus 8",

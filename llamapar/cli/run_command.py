@@ -95,7 +95,7 @@ def _refused(report: Report) -> CommandAnswer:
 
 
 def _given_up(problem: RankFailure | Cancelled) -> CommandAnswer:
-    """A run without a result: a rank was killed or never arrived, or the deadline passed."""
+    """A run without a result: a rank was killed or never arrived."""
     ranks = {str(rank): text for rank, text in getattr(problem, "ranks", {}).items()}
     error = {**error_as_dict(problem), "ranks": ranks}
     return CommandAnswer(

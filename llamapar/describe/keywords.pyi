@@ -80,7 +80,6 @@ class CompareKeywords(Degrees, total=False):
     dtype: str
     seed: int
     timeout: float
-    deadline: float | None
     backward: bool
 
 class CostOptions(Degrees, total=False):
@@ -363,7 +362,6 @@ class RunKeywords(Degrees, total=False):
     documents: tuple[int, ...] | None
     fault: str | None
     timeout: float
-    deadline: float | None
     pads_in_softmax: bool
     reshard_after_forward: bool
     force: bool

@@ -194,8 +194,6 @@ TABLE = (
            choices=("teaching", "random")),
     Option("timeout", float, 60.0, "time without progress after which ranks are stopped",
            "run compare()", "seconds", metavar="SECONDS"),
-    Option("deadline", float, None, "time limit of the whole run, even if it makes progress",
-           "run compare()", "seconds", metavar="SECONDS"),
     Option("pads_in_softmax", bool, False, "include the vocabulary's pad rows in the loss", "run tape()"),
     Option("reshard_after_forward", bool, True, "with ZeRO 3, gather parameters again for the backward",
            "zero() traffic() run tape()"),

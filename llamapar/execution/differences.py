@@ -19,7 +19,7 @@ from .engines import local
 from .first_line import first_wrong, followed_steps
 from .replies import Cancelled
 from .rows import GRADIENT, Row
-from .ticking import stopped_by, ticker
+from .ticking import after, ticker
 
 SECONDS = 2.0
 """Most time that an explanation takes."""
@@ -31,7 +31,7 @@ def explain_numbers(task: object, rows: Sequence[Row], where: str, line: str) ->
     what = f"{where} differs from one process"
     if isinstance(task, Task):
         with suppress(Cancelled, LlamaparError), local.one_run:
-            steps = followed_steps(task.in_float64(), ticker(stopped_by(None, SECONDS)))
+            steps = followed_steps(task.in_float64(), ticker(after(SECONDS)))
             at = first_wrong(steps)
             if at is not None:
                 # A gradient is made by the backward of the line that read the tensor.

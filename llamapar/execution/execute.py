@@ -43,8 +43,8 @@ from .rank_memory import RankMemory
 from .result import NO_NUMBERS, NOT_RANK_0, Result, remembered
 from .run_options import RunOptions
 from .scheduling import pipeline_of
-from .ticking import few_threads, stopped_by, ticker
-from .unsharded import Meanwhile, Unsharded, unsharded
+from .ticking import few_threads, never, ticker
+from .unsharded import unsharded
 
 
 def prepare(
@@ -189,7 +189,6 @@ def run(
         `rank` alone, of up to 2²⁰, on the meta device: the result has its `memory` and no numbers.
     device: "auto", "cpu" or "cuda". cancel: a function that stops the run once it returns true.
     timeout: the run fails if no rank enters or leaves a collective or ends for this many seconds.
-    deadline: seconds for the whole run, whatever its progress; then Cancelled is raised. None means no limit.
 
     Under torchrun every rank calls this. Rank 0 gets the full result, the others the same without tensors.
 
@@ -220,30 +219,28 @@ def run(
     given = Values(options)
     engine, device, rank = given.pop("engine"), given.pop("device"), given.pop("rank")
     timeout = given.pop("timeout")
-    deadline = given.pop("deadline")
     real("timeout", timeout, 0.1, 1e6)
-    cancelled = stopped_by(cancel, deadline)
+    cancelled = cancel or never
     _require_program(program)
     each = 1 if engine == "dry" else 2
     task, notes, report = prepare(program, model, RunOptions(Layout.of(layout), **given), each)
     if engine == "dry":
         return remembered(_dry(task, rank, device, ticker(cancelled), notes, _reason(report)))
-    _require_possible(engine, rank, deadline)
+    if whole("rank", rank, 0):
+        what = f"rank={rank} with engine={engine!r}"
+        reason = "it runs all ranks; dry runs one of them alone"
+        raise LlamaparError(what, reason, [Choice.of(engine="dry")], "rank")
     here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
     used, backend, why = choose_device(device, engine, here)
     require_room(task, engine)
 
-    def result(
-        reports: list[RankReport],
-        given_up: Callable[[], bool] = cancelled,
-        alone: Callable[[Callable[[], None]], Unsharded] | None = None,
-    ) -> Result:
+    def result(reports: list[RankReport], given_up: Callable[[], bool] = cancelled) -> Result:
         told = (*notes, why)
         made = Result(task.program.name, task, engine, used, tuple(reports), told, why=_reason(report))
         if made.errors or task.program.reference is None:
             return made
         tick = ticker(given_up)
-        made = compared(made, alone(tick) if alone is not None else unsharded(task, tick), tick)
+        made = compared(made, unsharded(task, tick), tick)
         return replace(made, notes=(*made.notes, *_without_effect(made)))
 
     if engine == "torchrun":
@@ -255,8 +252,7 @@ def run(
             return cancelled()
 
         if engine == "processes":
-            with Meanwhile(task) as alone:
-                made = result(processes.run(task, used, backend, timeout, given_up), given_up, alone.wait)
+            made = result(processes.run(task, used, backend, timeout, given_up), given_up)
         else:
             made = result(local_engine.run(task, used, ticker(given_up)), given_up)
         return remembered(made)
@@ -277,18 +273,6 @@ def _require_program(program: object) -> None:
             ["lp.compare(make, plan, layout)"],
             "program",
         )
-
-
-def _require_possible(engine: str, rank: int, deadline: float | None) -> None:
-    """Raise LlamaparError for what an engine cannot do."""
-    if engine == "torchrun" and deadline is not None:
-        what = "deadline with engine='torchrun'"
-        choose = ["the job's own limit, as Slurm's --time"]
-        raise LlamaparError(what, "its ranks have no clock in common", choose, "deadline")
-    if whole("rank", rank, 0):
-        what = f"rank={rank} with engine={engine!r}"
-        reason = "it runs all ranks; dry runs one of them alone"
-        raise LlamaparError(what, reason, [Choice.of(engine="dry")], "rank")
 
 
 def _without_effect(result: Result) -> list[str]:

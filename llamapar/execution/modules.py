@@ -44,7 +44,7 @@ from .module_task import Inputs, ModuleTask, Plan, require_possible, with_inputs
 from .recorder import Recorder
 from .result import Result, remembered
 from .rows import GRADIENT
-from .ticking import Ticking, few_threads, stopped_by, ticker
+from .ticking import Ticking, few_threads, never, ticker
 
 LOCAL_LACKS = (
     *("LocalInt", "SymInt", "SymNode", "LocalTensor", "resize_", "src_rank", "_local_tensor"),
@@ -76,7 +76,7 @@ def compare(
         sum times random numbers. eval_mode: call `module.eval()` first.
     dtype="float32": or "float64", "bfloat16". seq_len, global_batch: of the tokens; by default small numbers
         that divide. seed=0: of weights, tokens and random numbers. backward=True: also compare gradients.
-    engine, device, timeout, deadline, cancel: as in `run`; torchrun and dry run no modules.
+    engine, device, timeout, cancel: as in `run`; torchrun and dry run no modules.
 
     Raises LlamaparError for what cannot work with a module, and RankFailure and Cancelled as `run` does. The
     result's `errors` has what ranks raise.
@@ -97,7 +97,7 @@ def compare(
     )
     task, notes = with_inputs(task, inputs, options["seq_len"], options["global_batch"])
     real("timeout", options["timeout"], 0.1, 1e6)
-    cancelled = stopped_by(cancel, options["deadline"])
+    cancelled = cancel or never
     return remembered(_run(task, notes, engine, device, options["timeout"], cancelled))
 
 

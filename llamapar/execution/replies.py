@@ -40,7 +40,7 @@ class RankFailure(LlamaparError):
 
 
 class Cancelled(LlamaparError):
-    """The run was stopped because its `cancel` returned true or its `deadline` had passed."""
+    """The run was stopped because its `cancel` returned true."""
 
 
 class RankError(RuntimeError):

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from llamapar.errors import Choice, real
 from llamapar.records.tables import Plain
 from llamapar.spmd import compat
 from llamapar.spmd.compat import Arguments, OpOverload
@@ -53,20 +52,15 @@ def ticker(cancelled: Callable[[], bool]) -> Callable[[], None]:
     return tick
 
 
-def stopped_by(cancel: Callable[[], bool] | None, deadline: float | None) -> Callable[[], bool]:
-    """`cancel`, or never; the function also raises Cancelled after `deadline` seconds from now."""
-    asked = cancel or (lambda: False)
-    if deadline is None:
-        return asked
-    end = time.monotonic() + real("deadline", deadline, 0.1, 1e6)
+def never() -> bool:
+    """In place of a `cancel` that was not given."""
+    return False
 
-    def given_up() -> bool:
-        if time.monotonic() > end:
-            choose = [Choice.of("if it may take longer", deadline=2 * deadline)]
-            raise Cancelled(f"the run took longer than its deadline of {deadline:g} s", "", choose)
-        return asked()
 
-    return given_up
+def after(seconds: float) -> Callable[[], bool]:
+    """In place of a `cancel`: true once so many seconds have passed from now."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
 
 
 def ranks_ticked(world: int) -> int:
