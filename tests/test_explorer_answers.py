@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import pytest
 
 import llamapar as lp
+from llamapar.figures.wording import listed
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer
 from llamapar.panels.slider_steps import steps_of
@@ -46,13 +48,13 @@ def test_four_answers_are_those_of_the_library() -> None:
         f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU",
     )
     assert (
-        f"{cost.step_seconds:.3g} s ({cost.interval[0]:.3g} to {cost.interval[1]:.3g}) a step" in fast["more"]
+        f"A step of 2,048 × 8,192 tokens takes {cost.step_seconds:.3g} s "
+        f"({cost.interval[0]:.3g} to {cost.interval[1]:.3g})" in fast["more"]
     )
-    assert "of 2,048 × 8,192 tokens" in fast["more"]
     assert travels["text"] == f"{human(sum(sent.by_axis.values()))} a step"
     assert travels["note"] == f"TP sends {sent.bytes('tp') / 1e9:.3g} GB"
-    said = ", ".join(f"{axis.upper()} {human(n)}" for axis, n in sent.by_axis.items())
-    assert travels["more"] == f"Rank 0 sends {said} in a step; PP, DP between nodes"
+    said = listed([f"{axis.upper()} {human(n)}" for axis, n in sent.by_axis.items()])
+    assert travels["more"] == f"Rank 0 sends {said} in a step; PP and DP leave the node"
     assert panel.payload["status"] == "8 · 1 · 16 · 128 = 16,384 GPUs"
     panel.set(gpus=8192, dp=128)
     assert panel.payload["status"] == "8 · 1 · 16 · 128 = 16,384 of 8,192 GPUs"
@@ -77,7 +79,9 @@ def test_the_ranks_tab_says_what_each_group_carries() -> None:
     panel = lp.explorer(**AT_8K, tab="ranks", rank=4000)
     sent = panel.answers["now"][3]["more"].partition(" in a step")[0].removeprefix("Rank 4000 sends ")
     for axis, words in (("TP", "4007; in 1 node"), ("DP", "16288; in 128 nodes")):
-        bytes_sent = next(part for part in sent.split(", ") if part.startswith(axis)).removeprefix(f"{axis} ")
+        bytes_sent = next(part for part in re.split(", | and ", sent) if part.startswith(axis)).removeprefix(
+            f"{axis} "
+        )
         assert f"{words}, {bytes_sent} sent a step" in panel.payload["summary"]
     panel.set(micro_batches=100_000)  # what travels is not known then, and the groups are
     assert "4007; in 1 node\n" in panel.payload["summary"]
@@ -106,7 +110,7 @@ def test_a_schedule_too_long_to_time_says_why_and_the_way_out() -> None:
     panel.set(micro_batch=2)
     assert panel.payload["problem"] is None
     assert panel.report.job.sequences == 128
-    assert " of 128 × 131,072 tokens; " in panel.answers["now"][2]["more"]
+    assert "A step of 128 × 131,072 tokens takes " in panel.answers["now"][2]["more"]
 
 
 def test_all_answers_take_one_sequence_length() -> None:
@@ -115,15 +119,15 @@ def test_all_answers_take_one_sequence_length() -> None:
         panel, said = lp.explorer(model, tab="memory"), lp.explorer(model, tab="memory", seq_len=longest)
         assert texts(panel) == texts(said)
         assert panel.payload["summary"] == said.payload["summary"]
-        assumed = f"{longest:,} tokens, the model's longest as no sequence is set; "
+        assumed = " (no length is set: the model's longest)"
         fits, fast = (answer["more"] for answer in panel.answers["now"][1:3])
-        assert fits.endswith(f" GiB, does not fit with {assumed}stage 0 of h100-80gb")
-        assert assumed in fast
-        assert fast.replace(assumed, f"{longest:,} tokens; ") == said.answers["now"][2]["more"]
+        assert fits.endswith(f" GiB with {longest:,} tokens{assumed}: it does not fit an h100-80gb")
+        assert f" {longest:,} tokens{assumed} takes" in fast
+        assert fast.replace(assumed, "") == said.answers["now"][2]["more"]
     assert panel.answers["now"][1]["verdict"] == "no"  # weights and states alone are too much
     panel = lp.explorer("llama3.2-1b")
     _, fits, *_ = panel.answers["now"]
-    assert " does not fit with 131,072 tokens, " in fits["more"]
+    assert " GiB with 131,072 tokens (no length" in fits["more"]
     assert fits["verdict"] == "unsure"  # a shorter one may fit
     panel.set(seq_len=131072)
     assert panel.answers["now"][1]["verdict"] == "no"

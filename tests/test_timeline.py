@@ -230,4 +230,4 @@ def test_a_bubble_is_a_share_of_compute_wherever_a_percentage_stands_beside_the_
         ]
     )
     assert set(re.findall(r"bubble [^;\n]*?%( of compute)?", said)) == {" of compute"}
-    assert re.search(r"idle \d+% of it in the pipeline", said)
+    assert re.search(r"a rank is idle for \d+% of it", said)

@@ -23,6 +23,7 @@ from llamapar.execution.following import source_of
 from llamapar.execution.watching import lights, watch_task, watched
 from llamapar.panels import watch_state
 from llamapar.panels.film import film
+from llamapar.panels.folds import folds
 from llamapar.panels.watch_state import WatchState
 from llamapar.programs import FAULTS, PROGRAMS
 from llamapar.programs.teaching import teaching_model, word
@@ -445,19 +446,23 @@ def test_a_backward_says_what_its_own_collectives_do() -> None:
     """Those of a forward read backwards: what was gathered is summed and scattered, and so on."""
     said = captions(GRID["tp=2 cp=2"], "backward")
     assert said == {
-        "partial.grad": "Backward: `partial.grad`, the gradient of `partial`. All-gather over TP: each rank "
+        "partial.grad": "The backward makes `partial.grad`, the gradient of `partial`. "
+        "All-gather over TP: each rank "
         "has a piece of `out.grad`, and the group puts the pieces together. A rank sends 1,536 bytes. "
         "Each rank has its own tokens (CP) of `partial.grad`, the same as the other ranks of TP.",
-        "k.grad": "Backward: `k.grad`, the gradient of `k`. Reduce-scatter over CP: `gathered.grad` is a "
+        "k.grad": "The backward makes `k.grad`, the gradient of `k`. "
+        "Reduce-scatter over CP: `gathered.grad` is a "
         "summand on each rank, and the sum over the group completes it. A rank sends 1,024 bytes. "
         "Each rank has its own tokens (CP) and its own KV heads (TP) of `k.grad`.",
-        "x.grad": "Backward: `x.grad`, the gradient of `x`. Reduce-scatter over TP: `x.grad` is a summand on "
+        "x.grad": "The backward makes `x.grad`, the gradient of `x`. "
+        "Reduce-scatter over TP: `x.grad` is a summand on "
         "each rank, and the sum over the group completes it. A rank sends 1,536 bytes. Each rank has its own "
         "tokens (CP·TP) of `x.grad`.",
     }
     traded = captions(Layout(cp=2), "backward", cp_method="ulysses")
     assert traded["k.grad"].startswith(
-        "Backward: `k.grad`, the gradient of `k`. All-to-all over CP: each rank cuts `traded.grad` into a "
+        "The backward makes `k.grad`, the gradient of `k`. "
+        "All-to-all over CP: each rank cuts `traded.grad` into a "
         "piece for each rank, and joins the pieces it gets. A rank sends 2,048 bytes."
     )
 
@@ -472,7 +477,8 @@ def test_what_a_gather_and_a_ring_send_is_the_same_in_their_films() -> None:
     gathered = captions(Layout(cp=3), "forward", cp_method="all_gather")["heads"]
     assert "A rank sends 6,144 bytes." in gathered
     assert captions(Layout(cp=3), "backward", cp_method="ring")["k.grad"].startswith(
-        "Backward: `k.grad`, the gradient of `k`. Ring over CP: each rank sends to the next one, 10 times. "
+        "The backward makes `k.grad`, the gradient of `k`. "
+        "Ring over CP: each rank sends to the next one, 10 times. "
         "A rank sends 15,360 bytes."
     )
 
@@ -484,6 +490,17 @@ def test_captions_speak_of_what_is_seen() -> None:
         "Each rank makes `partial` from `wo` and `heads`, and sends nothing. "
         "Each rank has its own tokens (CP) of `partial`, as a summand over TP."
     )
+    assert by_code["q = rope(q, positions, setting.model)"].startswith(
+        "Each rank makes a new `q` from the old one and `positions`, and sends nothing. "
+    )
+    assert made["folds"] == [
+        {"first": 2, "last": 10, "words": "9 arguments"},
+        {"first": 12, "last": 16, "words": "docstring"},
+        {"first": 21, "last": 22, "words": "if more: no rank takes it"},
+        {"first": 27, "last": 28, "words": 'if "bo" in more: no rank takes it'},
+    ]
+    taken = folds("def f(x):\n    if x:\n        x = g(x)\n    return x", {3})
+    assert taken == folds("x = (", ()) == []
     assert by_code["q = split_heads(x @ wq.mT, setting.model.head_dim)"].endswith(
         "Each rank has its own tokens (CP) and its own heads (TP) of `q`."
     )

@@ -5,7 +5,7 @@ The parts use Paul Tol's muted colours (colour-blind-safe); the axes' colours ar
 
 from __future__ import annotations
 
-from llamapar.count.terms import GIB, Breakdown, Memory
+from llamapar.count.terms import FITS, GIB, TOO_MUCH, Breakdown, Memory
 
 from . import draw, style
 from .chart import Chart
@@ -90,7 +90,7 @@ def picture(record: Memory) -> tuple[Spec, str]:
     return Chart(
         kind="memory",
         title=f"{style.name_of(record.model)}, {record.layout}: memory of a rank by stage{without}",
-        note=record.verdict,
+        note=_note(record),
         data=data,
         layout={
             "widest": f"{max(hbm, highest):,.0f}",
@@ -108,6 +108,20 @@ def picture(record: Memory) -> tuple[Spec, str]:
         line=line,
         remarks=record.verdict,
     ).drawn()
+
+
+def _note(record: Memory) -> str:
+    """What the worst stage needs of its GPU, in sentences; the text says what a run shows."""
+    if record.not_counted:
+        return record.verdict
+    ends = {FITS: "and fits", TOO_MUCH: "which is too much"}.get(record.outcome, "which may be too much")
+    most = "at most " if record.saves else ""
+    told = f"Stage {record.worst.stage} needs {most}{record.expected_bytes / GIB:.1f} GiB of the "
+    told += f"{record.hbm_bytes / GIB:.1f} GiB of {record.gpu}, {ends}."
+    if record.published:
+        return told
+    needs = record.figure()
+    return f"{told} Eight of ten runs need {needs.low / GIB:.1f} to {needs.high / GIB:.1f} GiB."
 
 
 def _part(part: str, stages: list[Breakdown], rows: Rows) -> Spec:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 from llamapar.count.account import micro_batches_of
-from llamapar.count.terms import FITS, GIB, TOO_MUCH
+from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED
 from llamapar.count.wire import Traffic, traffic
 from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.job import Job
@@ -23,6 +23,7 @@ from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures import View
 from llamapar.figures.rank_grid import all_ranks
+from llamapar.figures.wording import listed
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, as_run, split_of
 from llamapar.place import HeadMap, TradeMap, ranks, sequence
 from llamapar.place.schedule import MAX_ACTIONS, fewer_micro_batches, schedule_of
@@ -35,6 +36,8 @@ from llamapar.timing.cost import Cost, cost_of
 from llamapar.timing.inside import LayerSteps, inside_of
 from llamapar.timing.layer import Conditions
 
+from .controls import CUSTOM
+
 MOST_OPERATIONS = 2**14
 """Of a schedule that is timed at each move: some 60 ms of a laptop."""
 
@@ -45,6 +48,8 @@ UNSURE = "unsure"
 _TABS = {"LP0": "ranks", "LP1": "heads", "LP2": "sequence", "LP3": "stages", "LP4": "pipeline"}
 _TABS |= {"LP105": "vocab", "LP106": "vocab"}
 """The beginning of a rule's code → the tab that shows what it is about."""
+
+_ENDS = {FITS: "fits", TOO_MUCH: "does not fit", UNDECIDED: "may not fit"}
 
 _DEGREE = re.compile(r"\b((?:tp|cp|pp|dp)=\d+)\b")
 
@@ -124,7 +129,7 @@ def _fits(report: Report) -> tuple[str, str, str, str]:
             verdict = UNSURE
     # Without a length the answer is of the one that "how fast?" takes too.
     length = "" if report.job.seq_len else f" with {sequence_of(report.job):,} tokens{_assumed(report.job)}"
-    more = f"{found.gib} GiB, {outcome}{length}; stage {memory.worst.stage} of {gpu}"
+    more = f"Stage {memory.worst.stage} needs {found.gib} GiB{length}: it {_ENDS[outcome]} an {gpu}"
     if memory.not_counted and outcome != TOO_MUCH:
         return "not known", f"{found.gib} GiB, without its experts", UNSURE, memory.not_counted
     low, expected, high = (f"{n / GIB:.1f}" for n in memory.figure())
@@ -150,7 +155,7 @@ def load(report: Report) -> Load:
 
 def _assumed(job: Job) -> str:
     """What stands behind the tokens of a sequence that the job does not say."""
-    return "" if job.seq_len else ", the model's longest as no sequence is set"
+    return "" if job.seq_len else " (no length is set: the model's longest)"
 
 
 # -- time and traffic --------------------------------------------------------------------------
@@ -276,9 +281,10 @@ def _fast(report: Report) -> tuple[str, str, str, str]:
     cost = step_cost(report.job, report.judge)
     idle = cost.seconds.get("pipeline idle", 0.0) / cost.step_seconds
     of = f"{cost.tokens // cost.seq_len:,} × {cost.seq_len:,} tokens{_assumed(report.job)}"
-    takes = f"{cost.step_seconds:.3g} s ({cost.interval[0]:.3g} to {cost.interval[1]:.3g}) a step of {of}"
+    takes = f"A step of {of} takes {cost.step_seconds:.3g} s "
+    takes += f"({cost.interval[0]:.3g} to {cost.interval[1]:.3g})"
     each = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU"
-    return f"{cost.mfu:.0%} MFU", each, YES, f"{takes}; idle {idle:.0%} of it in the pipeline"
+    return f"{cost.mfu:.0%} MFU", each, YES, f"{takes}; a rank is idle for {idle:.0%} of it"
 
 
 def _travels(report: Report, values: Values) -> tuple[str, str, str, str]:
@@ -291,9 +297,11 @@ def _travels(report: Report, values: Values) -> tuple[str, str, str, str]:
     texts = [f"{axis.upper()} {human(n)}" for axis, n in sent.items()]
     most = max(sent, key=lambda axis: sent[axis])
     leaving = [axis.upper() for axis in AXES if job.leaves_node(axis)]
-    where = f"{', '.join(leaving)} between nodes" if leaving else "all inside a node"
+    where = "all of it stays inside a node"
+    if leaving:
+        where = f"{listed(leaving)} {'leave' if leaving[1:] else 'leaves'} the node"
     note = f"{most.upper()} sends {human(sent[most])}"
-    more = f"Rank {rank} sends {', '.join(texts)} in a step; {where}"
+    more = f"Rank {rank} sends {listed(texts)} in a step; {where}"
     return f"{human(sum(sent.values()))} a step", note, YES, more
 
 
@@ -319,10 +327,11 @@ def ranks_view(report: Report, values: Values) -> View:
 def job_in_words(report: Report, published: str) -> str:
     """The model and its GPUs, in a few words. published: the name of a published job, or ""."""
     if published:
-        return f"Llama 3 405B as its paper ran it: {JOBS[published].short}"
+        return f"Llama 3 405B trains as its paper ran it: {JOBS[published].short}."
     job = report.job
-    gpu = f" {job.gpu.name}" if job.gpu else ""
-    return f"{job.model.name} on {job.gpus or job.layout.world:,}{gpu}"
+    gpu = f" ({job.gpu.name})" if job.gpu else ""
+    name = "A model without a preset" if job.model.name == CUSTOM else job.model.name
+    return f"{name} trains on {plural(job.gpus or job.layout.world, 'GPU')}{gpu}."
 
 
 def sentence_of(report: Report, values: Values) -> list[tuple[str, str]]:

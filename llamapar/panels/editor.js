@@ -5,7 +5,7 @@ const GUTTER = 34; // pixels: of the line numbers
 
 // Values as buttons side by side, one of them pressed.
 function segments(control, send) {
-  const box = make("div.lp-segments", { role: "radiogroup", "aria-label": control.label || control.name });
+  const box = make("div.lp-segments", { role: "radiogroup", "aria-label": control.label });
   let values = [];
   const put = (value, focus) => {
     for (const [k, node] of [...box.children].entries()) {
@@ -35,7 +35,8 @@ function buildSource(send, uid, goTo) {
   const node = make("div.lp-source-box", make("div.lp-layers", copy, box));
   let sent = null; // what was sent last and is not answered
   let timer = 0;
-  let marks = { axes: {}, line: 0, faults: {}, errors: {} };
+  let marks = { axes: {}, line: 0, faults: {}, errors: {}, folds: [] };
+  let open = false; // until one edits, lines in which no rank does anything are folded
   const commit = () => {
     clearTimeout(timer);
     timer = 0;
@@ -54,6 +55,8 @@ function buildSource(send, uid, goTo) {
     const line = box.value.slice(0, box.selectionStart).split("\n").at(-1);
     document.execCommand("insertText", false, `\n${line.match(/^ */)[0]}`);
   });
+  box.addEventListener("focus", () => { open = true; draw(); });
+  box.addEventListener("pointerdown", (event) => { if (event.offsetX <= GUTTER) event.preventDefault(); });
   box.addEventListener("click", (event) => { // on a line's number
     if (event.offsetX > GUTTER) return;
     const hit = [...copy.children].findIndex((line) => line.offsetTop + line.offsetHeight > event.offsetY);
@@ -62,7 +65,7 @@ function buildSource(send, uid, goTo) {
   let drawn = ""; // the text and its marks
   function draw() {
     for (const line of copy.querySelectorAll("[data-runs]")) delete line.dataset.runs;
-    const now = JSON.stringify([box.value, { ...marks, line: 0 }]);
+    const now = JSON.stringify([open, box.value, { ...marks, line: 0 }]);
     if (now !== drawn) build();
     drawn = now;
     if (copy.children[marks.line - 1]) copy.children[marks.line - 1].dataset.runs = "yes";
@@ -70,6 +73,8 @@ function buildSource(send, uid, goTo) {
   function build() {
     const lines = box.value.split("\n").map((text, k) => {
       const number = k + 1;
+      const folded = !open && marks.folds.find(({ first, last }) => first <= number && number <= last);
+      if (folded) return make("div", { hidden: number > folded.first }, make("i", `${text.match(/^ */)[0]}⋯ ${folded.words}`));
       const [, code, comment] = text.match(/^((?:[^#"']|"[^"]*"|'[^']*')*)(#.*)?$/) ?? [null, text, ""];
       const axes = (marks.axes[number] ?? []).map((axis) => make("span.lp-badge", { "data-axis": axis }, axis.toUpperCase()));
       const error = marks.errors[number];
@@ -99,6 +104,7 @@ function buildSource(send, uid, goTo) {
       box.value = text;
       draw();
     },
+    fold: (closed) => { open = !closed; draw(); },
     forget: () => { clearTimeout(timer); timer = 0; sent = null; }, // what was typed
     mark: (now) => { marks = now; draw(); if (!timer) requestAnimationFrame(reveal); },
     reveal: () => { if (!timer) reveal(); }, // it was folded away, and has lost its place

@@ -12,9 +12,11 @@ from itertools import permutations
 
 from llamapar.errors import whole
 from llamapar.figures.tape import rows_and_columns
+from llamapar.figures.wording import listed
 from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import CollectiveEvent, Tape, TapeStep, grouped, some
 
+from .folds import folds
 from .piece_words import dims, out_of_order, place_words, unit
 
 KINDS = {
@@ -65,6 +67,7 @@ def film(tape: Tape) -> Plain:
         "world": tape.world,
         "axes": axes,
         "source": tape.source,
+        "folds": folds(tape.source, {step["line"] for step in steps}),
         "tensors": tensors,
         "steps": steps,
     }
@@ -261,7 +264,7 @@ def caption(tape: Tape, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> 
     who = "each rank" if len(step.values) in (0, len(tape.coords)) else some(sorted(step.values))
     if step.code == "argument" and step.phase == "forward":
         verb = "are" if who.startswith("ranks") else "is"
-        given = f"What {who} {verb} given: {', '.join(f'`{other.name}`' for other in line)}."
+        given = f"{_upper(who)} {verb} given {listed([f'`{other.name}`' for other in line])}."
         return " ".join([given, *wrong])
     event = next((other.event for other in line if other.event), None)
     words = []
@@ -325,14 +328,21 @@ def _upper(text: str) -> str:
 
 def _computation(line: Sequence[TapeStep], reads: Sequence[TapeStep], names: str, who: str) -> str:
     if line[0].phase == "backward":
-        return f"Backward: {names}, the gradient of `{line[0].name.removesuffix('.grad')}`."
+        return f"The backward makes {names}, the gradient of `{line[0].name.removesuffix('.grad')}`."
     operation = line[0].where.removesuffix(":0")
     runs = "run" if who.startswith("ranks") else "runs"
     if line[0].code.startswith(f"{operation}, "):  # of a pipeline; its lines stand inside it
         return f"{_upper(who)} {runs} {line[0].code}."
-    read = " and ".join(f"`{step.name}`" for step in reads)
+    made = [step.name for step in line]
+    read = [f"`{step.name}`" for step in reads if step.name not in made]
+    new = ""
+    if len(read) < len(reads):  # `q = rope(q)`
+        several = len(line) > 1
+        new = "new " if several else "a new "
+        read.insert(0, "the old ones" if several else "the old one")
+    source = f" from {listed(read)}" if read else ""
     makes, sends = ("make", "send") if who.startswith("ranks") else ("makes", "sends")
-    return f"{_upper(who)} {makes} {names}{f' from {read}' if read else ''}, and {sends} nothing."
+    return f"{_upper(who)} {makes} {new}{names}{source}, and {sends} nothing."
 
 
 def _held(step: TapeStep, tape: Tape) -> str:

@@ -247,7 +247,7 @@ function render({ model, el }) {
     if (verdict?.line) faults[verdict.line] = "begins";
     if (problem?.line) errors[problem.line] = problem.what;
     const runs = outside.line ? outside : step; // a pipeline's operation has no line, and the steps inside it have
-    source.mark({ axes, line: runs.line, faults, errors });
+    source.mark({ axes, line: runs.line, faults, errors, folds: film().folds });
     summary.textContent = runs.line ? `source · line ${runs.line}: ${runs.code}` : "source";
     const cut = step.caption.search(/[.:]( |$)/) + 1; // what the line does, and how its tensors are held then
     const where = step.depth ? [make("div.lp-inside", "in ", make("code", step.where.split(":")[0]), ": ", make("code", step.code))] : [];
@@ -301,8 +301,11 @@ function render({ model, el }) {
     for (const { name, show: put } of built) put(pending[name] ?? values[name]);
     code.show(line, line);
     const now = `${values.program} ${values.case}`;
-    if (shown !== now) source.forget(); // what was typed was of another program
-    if (shown !== now && payload().verdict) side.open = true; // where a line is to be written
+    if (shown !== now) {
+      source.forget(); // what was typed was of another program
+      source.fold(!edited && !payload().verdict);
+      if (payload().verdict) side.open = true; // where a line is to be written
+    }
     shown = now;
     source.show(values.source);
     restore.hidden = !edited;

@@ -340,7 +340,7 @@ def test_a_long_run_shows_how_far_it_is_and_is_cancelled(
         runs.page.keyboard.press("Enter")
         bar = panel_of(runs).get_by_role("progressbar")
         bar.wait_for()
-        expect(panel_of(runs).locator(".lp-phase")).to_contain_text("%", timeout=SLOW)
+        expect(panel_of(runs).locator(".lp-run .lp-phase")).to_contain_text("%", timeout=SLOW)
         assert bar.evaluate(REACHED, share) == "Cancel"
         runs.page.keyboard.press("Enter")
         expect(panel_of(runs).locator(".lp-run:not(.lp-search)")).to_contain_text("cancelled", timeout=10_000)
