@@ -62,7 +62,23 @@ def doors(job: Job, judge: Framework | None) -> dict[str, Callable[[], object]]:
         "memory of a fix": lambda: memory_of(job, judge),
         "time of a row of a plan": lambda: cost_of(as_run(judge, job), how, split_of(judge, job.layer_split)),
         "ranks": lambda: lp.ranks(job.layout, model=job.model, seq_len=job.seq_len),
+        "Explorer": lambda: explorer(job, judge),
+        **({} if judge else {"lp.run": lambda: dry(job)}),
     }
+
+
+def explorer(job: Job, judge: Framework | None) -> None:
+    """Raise what the Explorer does not know of a job that `check` passes."""
+    for answer in answers(check_job(job, judge), State.opened({}).values | {"rank": 0}):
+        # At each move of a slider no schedule of more than some 16,000 operations is timed.
+        if answer.text == "not known" and "operations" not in answer.note:
+            raise LlamaparError(f"{answer.question} {answer.note}")
+
+
+def dry(job: Job) -> None:
+    """Run rank 0 of a job's attention without numbers. Raises LlamaparError if `lp.run` refuses it."""
+    asked = {name: getattr(job, name) for name in ("seq_len", "kv_replication")}
+    lp.run("attention", job.model, job.layout, engine="dry", **asked)
 
 
 def refusals(job: Job, judge: Framework | None) -> list[str]:

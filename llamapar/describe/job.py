@@ -205,6 +205,7 @@ class Job(Fields, word="job field"):
             "stages": lay.stages,
             "world": lay.world,
             "model_ranks": lay.tp * lay.cp * lay.pp,
+            "model_ranks_filled": (self.gpus or 0) // (lay.tp * lay.cp * lay.pp) * lay.tp * lay.cp * lay.pp,
             "model_ranks_there": min(lay.tp, self.gpus or lay.tp) * lay.cp * lay.pp,
             "there_are_gpus": "there is 1 GPU" if self.gpus == 1 else f"there are {self.gpus} GPUs",
             "seq_len": seq,

@@ -67,7 +67,12 @@ def evidence(**cases: Evidence | tuple[Evidence, ...]) -> dict[str, tuple[Eviden
 
 def tp_alone(path: str) -> dict[str, Evidence]:
     """Evidence for a framework in which every rank is a TP rank: rules of other axes do not apply."""
-    none = Evidence(NA, path=path, note="cuts by TP alone: cp, pp and dp do not exist there")
+    none = Evidence(
+        NA,
+        path=path,
+        note="cuts by TP alone: cp, pp and dp do not exist there",
+        when=lambda job: job.layout.world > job.layout.tp,
+    )
     return dict.fromkeys(("LP201", "LP202", "LP301", "LP302", "LP303", "LP304", "LP501"), none)
 
 

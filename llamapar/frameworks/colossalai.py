@@ -52,6 +52,11 @@ COLOSSALAI = trainer(
                 note="DP is not asked for: it becomes {gpus} / {model_ranks}",
                 when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.pp * j.layout.cp) == 0,
             ),
+            Evidence(
+                CLEAR,
+                "The product of the size({model_ranks_filled}) must be equal to the world size({gpus}).",
+                "colossalai/cluster/process_group_mesh.py:44-46",
+            ),
         ),
         LP101=Evidence(
             CLEAR,

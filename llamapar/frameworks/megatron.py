@@ -281,7 +281,7 @@ MEGATRON = trainer(
         LP401=Evidence(
             CLEAR,
             "global batch size ({global_batch}) is not divisible by micro batch size "
-            "({micro_batch}) times data parallel size ({dp})",
+            "({batch}) times data parallel size ({dp})",
             "megatron/core/num_microbatches_calculator.py:381-386",
         ),
     ),

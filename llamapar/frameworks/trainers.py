@@ -15,9 +15,10 @@ from pathlib import Path
 
 from llamapar.describe.configfile import Values
 from llamapar.describe.job import Job
+from llamapar.describe.layout import AXES
 from llamapar.describe.splits import Padding
 
-from .base import NA, Evidence, Framework, evidence
+from .base import NA, UNKNOWN, Evidence, Framework, evidence
 from .citation import Change, source_from
 from .trainer import Habits
 
@@ -48,10 +49,18 @@ ROWS = _read()
 
 
 def _features(found: Framework) -> dict[str, tuple[Evidence, ...]]:
-    """Evidence on what a trainer does not have, for the rule on its features (LP503)."""
+    """Evidence on what a trainer does not have, and on axes of which nobody has read how it cuts by them."""
+    cases = evidence(
+        LP501=Evidence(
+            UNKNOWN,
+            path="README.md",
+            note=f"read was how it cuts by {', '.join(found.axes)}",
+            when=lambda job: any(job.layout.size(axis) > 1 for axis in AXES if axis not in found.axes),
+        )
+    )
     where = found.sources.get("zero") or found.sources.get("interleaves")
     if where is None:
-        return {}
+        return cases
 
     def lacks(job: Job) -> bool:
         # ZeRO 1 is our default and not always a wish, so a trainer without it runs what it has.
@@ -61,7 +70,7 @@ def _features(found: Framework) -> dict[str, tuple[Evidence, ...]]:
 
     one = "" if found.interleaves else "; a pipeline rank has one stage"
     note = f"of ZeRO it has {', '.join(map(str, found.zero))}{one}"
-    return evidence(LP503=Evidence(NA, "", where.path, note, lacks, where.repo, where.at))
+    return cases | evidence(LP503=Evidence(NA, "", where.path, note, lacks, where.repo, where.at))
 
 
 def trainer(name: str, **rules: object) -> Framework:

@@ -284,12 +284,10 @@ ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP401",
         "global batch",
-        lambda j, _: indivisible(j.global_batch, repairs.product(j.layout.dp, j.micro_batch)),
-        "global_batch={global_batch} is not a multiple of dp·micro_batch = {dp}·{micro_batch} = {batch_unit}",
+        lambda j, _: indivisible(j.global_batch, j.layout.dp * (j.micro_batch or 1)),
+        "global_batch={global_batch} is not a multiple of dp·micro_batch = {dp}·{batch} = {batch_unit}",
         "every DP group must run the same whole number of micro-batches",
-        repairs=lambda j: multiples(
-            "global_batch", j.global_batch, repairs.product(j.layout.dp, j.micro_batch)
-        ),
+        repairs=lambda j: multiples("global_batch", j.global_batch, j.layout.dp * (j.micro_batch or 1)),
         of_facts=True,
     ),
     Rule(
@@ -324,8 +322,8 @@ ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP501",
         "axes of the framework",
-        lambda j, _: j.layout.cp > 1 or j.layout.pp > 1 or j.layout.dp > 1,
-        "cp={cp} pp={pp} dp={dp}: the framework does not offer all of these axes together",
+        lambda j, _: j.layout.world > 1,
+        "tp={tp} cp={cp} pp={pp} dp={dp}: not every framework offers all of these axes together",
         "a layout can only use the axes that are there",
         severity=lambda j: None,
         repairs=lambda j: [{"cp": 1}, {"cp": 1, "pp": 1, "dp": 1}],
