@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 _RUN = "torchrun --nproc_per_node 8 x.py --tensor-model-parallel-size 2 --num-layers 8\n"
 _TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n'
 _NEOX = "pipe_parallel_size: 1\nmodel_parallel_size: 2\nnum_layers: 8\nhidden_size: 64\n"
-_PLUGIN = "plugin = HybridParallelPlugin(tp_size=x, pp_size=1)\n"
 
 
 def _repeated(size: int, unit: str, start: str = "", end: str = "") -> str:
@@ -173,22 +172,9 @@ GROWING: dict[str, Callable[[int], dict[str, str]]] = {
         "model:\n  tensor_model_parallel_size: 1\n  encoder_seq_length: 8\n  micro_batch_size: ",
     ),
     "a long name of a model": _named("a.yaml", "llama-", "base_model: ", "\nsequence_len: 8\n"),
-    # Python
+    # Python, which is only looked through for names of recipes
     "functions": _named("a.py", "def f§(): return g()\n"),
     "calls of a plugin": _named("a.py", "HybridParallelPlugin(a§=1)\n", "HybridParallelPlugin(tp_size=1)\n"),
-    "calls of a plugin in prose": _named("a.txt", "HybridParallelPlugin(a§=1)\n"),
-    "calls without an end": _named("a.txt", "HybridParallelPlugin("),
-    "calls with ends": _named("a.txt", "HybridParallelPlugin(=))))))))\n"),
-    "a long keyword": _split(
-        "a.py", "a", "k§=1, ", start="HybridParallelPlugin(tp_size=1, ", middle="=dict(x={", end="}))\n"
-    ),
-    "signs": _named("a.py", "-", _PLUGIN + "x = ", "1\n"),
-    "parentheses": _named("a.py", "(", _PLUGIN + "x = "),
-    "calls in calls": _named("a.py", "f(", _PLUGIN + "x = "),
-    "dicts in dicts": _named("a.py", "{1:", _PLUGIN + "x = "),
-    "texts side by side": _named("a.py", "'a' ", _PLUGIN + "x = ", "\n"),
-    "a line of # in Python": _named("a.py", "#", _PLUGIN),
-    "constants": _named("a.py", "A§ = 1\n", _PLUGIN),
 }
 """What is repeated → the files of about so many characters."""
 
@@ -285,7 +271,6 @@ def _strange() -> Iterable[tuple[str, dict[str, str]]]:
         "a.toml": f"{_TITAN}x = ",
         "a.json": '{"zero_optimization": {"stage": ',
         "a.yaml": f"{_NEOX}x: ",
-        "a.py": f"{_PLUGIN}x = ",
     }
     for name, start in starts.items():
         for piece in SPOILT:

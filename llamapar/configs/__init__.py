@@ -1,6 +1,6 @@
 """A run's own settings: files and launch scripts as model, layout and job, each fact with its source.
 
-`documents`, `shell` and `python_source` turn texts into entries with lines. One module for each framework
+`documents` and `launch_lines` turn texts into entries with lines. One module for each framework
 turns entries into facts (`draft`). `reading` is the entry point.
 """
 

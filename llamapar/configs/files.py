@@ -20,7 +20,6 @@ from .flags import Flags, as_one, flags_of, is_launch, script_flags
 from .launch import batch_of, take_world
 from .launch_lines import Script, ShellCommand, Word, directives_of, read_lines
 from .meter import Meter
-from .python_source import keyword_literals
 
 
 @dataclass(frozen=True)
@@ -106,14 +105,6 @@ class Files:
                 if re.search(r"\.(?:toml|ya?ml)$", name) and name not in (*self.texts, "base.yml"):
                     return name
         return ""
-
-    def calls(self, *classes: str) -> Document | None:
-        """The keywords of calls of some classes, in the first text that calls the first of them."""
-        for name, text in self.texts.items():
-            found = keyword_literals(text, classes, self.meter) if f"{classes[0]}(" in text else {}
-            if classes[0] in found:
-                return Document(name, tuple(itertools.chain.from_iterable(found.values())))
-        return None
 
     def with_key(self, *paths: str) -> Document | None:
         """The first file of settings with one of these keys, or a key below it."""

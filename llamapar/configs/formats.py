@@ -19,7 +19,6 @@ oddities          functions of `oddities.py`, `torchtitan.py` and `megatron.py`,
 recognised        marks, of which one is enough. All that a mark says has to hold:
   keys            a file of settings has one of these keys, or a section of that name
   flags           a command has one of these arguments
-  calls           a text calls the first of these classes
   command         a pattern of some command or variable of a script, or several
   text            a pattern of some Python file
   beside          the same file, or some command, has one of these too
@@ -85,7 +84,7 @@ ROWS: list[Values] = tomllib.loads(Path(__file__).with_name("formats.toml").read
 
 
 def settings_at(files: Files, mark: Values) -> Document | None:
-    """The file, command or call that a mark describes."""
+    """The file or command that a mark describes."""
     if keys := mark.get("keys"):
         found = files.with_key(*keys)
         if found is not None and "arguments" in mark:
@@ -99,7 +98,7 @@ def settings_at(files: Files, mark: Values) -> Document | None:
         return found
     if "flags" in mark:
         return files.flags(*mark["flags"])
-    return files.calls(*mark["calls"]) if "calls" in mark else None
+    return None
 
 
 def _arguments(document: Document, section: str) -> Flags:
@@ -112,7 +111,7 @@ def _arguments(document: Document, section: str) -> Flags:
 def bears(files: Files, mark: Values) -> bool:
     """Whether the files bear a mark: all that it says holds."""
     found = settings_at(files, mark)
-    if found is None and mark.keys() & {"keys", "flags", "calls"}:
+    if found is None and mark.keys() & {"keys", "flags"}:
         return False
     if found is not None and (beside := mark.get("beside")):
         also = files.flags(*beside) if "flags" in mark else found.get(*beside)

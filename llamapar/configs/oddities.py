@@ -210,22 +210,6 @@ def trainer_sharding(source: SettingsSource, files: Files) -> None:
 # -- ColossalAI ------------------------------------------------------------------------------------
 
 
-def colossal_assertions(source: SettingsSource, files: Files) -> None:
-    """What the plugin asserts (hybrid_parallel_plugin.py:1135 and above)."""
-    draft = source.draft
-    zero = source.draft.number("zero") or 0
-    pp = source.draft.number("pp") or 1
-    ways = source.get("sp_size")
-    asked = source.count("sp_size") or 1
-    if asked > 1 and ways is not None and source.says("enable_sequence_parallelism") is not True:
-        where = f"{source.name}:{ways.line}"
-        why = f"sp_size {asked} without enable_sequence_parallelism fails an assertion ({where})"
-        draft.contradictions.append(Contradiction("sequence_parallel", (asked, False), why))
-    if zero >= 2 and pp > 1:
-        why = f"zero_stage {zero} with pp_size > 1 fails an assertion (line 1135)"
-        draft.contradictions.append(Contradiction("zero", (zero, 1), why))
-
-
 def colossal_ranks(source: SettingsSource, files: Files) -> None:
     """A command that says every degree says the number of GPUs."""
     draft = source.draft

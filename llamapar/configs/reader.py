@@ -35,7 +35,7 @@ def read_settings(
 ) -> Settings:
     """Read model, layout and job from files of settings and launch scripts; nothing in them is run.
 
-    files: TOML, YAML, JSON, Python or launch scripts of one job, read together. text: the same, pasted.
+    files: TOML, YAML, JSON or launch scripts of one job, read together. text: the same, pasted.
     overrides: words in the form of the framework's command, which win. known: further facts that you know, as
     {"gpus": 64, "model": "llama3.1-70b"}.
 
