@@ -19,7 +19,7 @@ import llamapar as lp
 from llamapar.describe.hardware import HARDWARE, hardware
 from llamapar.timing.cost import Cost
 from llamapar.timing.layer import Conditions, Ring, layer
-from llamapar.timing.step import sharing
+from llamapar.timing.step import rings_of
 
 PAPER = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=8)
 STEP: dict[str, Any] = {"seq_len": 8192, "global_batch": 2048, "recompute": "none"}
@@ -112,7 +112,7 @@ def test_zero_moves_what_its_paper_says() -> None:
     model = lp.model("llama3-8b")
     found = lp.cost(model, lp.Layout(dp=64), seq_len=8192, global_batch=64)
     term = next(term for term in found.terms if term.name == "exposed DP")
-    shards, copies = sharing(Conditions(HARDWARE["h100-80gb"]), lp.Layout(dp=64))
+    shards, copies = rings_of(Conditions(HARDWARE["h100-80gb"]), lp.Layout(dp=64), 1)
     assert (shards.size, shards.inside, copies.size) == (64, 8, 1)
     rate = shards.rate(HARDWARE["h100-80gb"])
     assert term.inputs["scatter"] == pytest.approx(4 * model.n_params * 63 / 64 / rate)

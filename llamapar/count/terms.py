@@ -27,6 +27,12 @@ def _compiled(formula: str) -> CodeType:
     return compile(formula, "<formula>", "eval")
 
 
+def evaluated(formula: str, inputs: Mapping[str, float]) -> float:
+    """The value of Python arithmetic on `inputs`."""
+    # Formulas are literals of this library, never input; the empty __builtins__ keeps them to arithmetic.
+    return eval(_compiled(formula), _NAMES, inputs)
+
+
 @dataclass(frozen=True)
 class Term:
     """One named part of a whole: the value of `formula`, Python arithmetic on `inputs`; bytes or seconds."""
@@ -39,8 +45,7 @@ class Term:
     @cached_property
     def value(self) -> float:
         """The value of the formula."""
-        # Formulas are literals of this library, never input; the empty __builtins__ keeps them to arithmetic.
-        return eval(_compiled(self.formula), _NAMES, self.inputs)
+        return evaluated(self.formula, self.inputs)
 
     @cached_property
     def bytes(self) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from itertools import starmap
 from typing import Unpack
 
@@ -19,6 +22,9 @@ from .pipeline import Schedule, rank_of
 from .walk import Walk, walk
 
 __all__ = ["MAX_ACTIONS", "Action", "Schedule", "schedule", "schedule_of"]
+
+SETTLED = 4
+"""Rounds after which each further one makes a pipeline later by the same time."""
 
 MAX_ACTIONS = 2**20
 """The most operations in a table: a few hundred MB of Python objects."""
@@ -97,8 +103,42 @@ def walk_of(
     order, plan = _planned(own, pp, virtual_stages, micro_batches, nc)
     if _last_round_is_short(own, plan):
         return order.title, schedule_of(name, pp, virtual_stages, micro_batches, nc).walked
-    rows = [order.row(plan, rank) for rank in range(pp)]
-    return order.title, walk(rows, pp * virtual_stages, micro_batches)
+    return order.title, _walked(own, plan)
+
+
+@lru_cache(maxsize=16)
+def _walked(name: str, plan: ScheduleNumbers) -> Walk:
+    rows = [ORDERS[name].row(plan, rank) for rank in range(plan.pp)]
+    return walk(rows, plan.pp * plan.virtual_stages, plan.micro_batches)
+
+
+def ends_of(
+    name: str,
+    pp: int,
+    virtual_stages: int,
+    micro_batches: int,
+    nc: int | None,
+    durations: Sequence[Mapping[str, float]],
+    p2p: float,
+) -> tuple[float, float]:
+    """When `schedule_of`'s table is done: with instant transfers, and with transfers of p2p each.
+
+    durations: for each stage, by kind of operation. Of many rounds only some are walked. Raises LayoutError.
+    """
+    own = own_name(name, virtual_stages)
+    plan = _planned(own, pp, virtual_stages, micro_batches, nc)[1]
+    rounds = plan.micro_batches // plan.round
+    if rounds > 2 * SETTLED + 1 and not _last_round_is_short(own, plan):
+        shorter = [plan.micro_batches - (rounds - n) * plan.round for n in (SETTLED, SETTLED + 1)]
+        few, more = (_walked(own, replace(plan, micro_batches=n)).ends(durations, p2p) for n in shorter)
+        later = [other - one for one, other in zip(few, more, strict=True)]
+        work = [0.0] * pp
+        for stage, takes in enumerate(durations):
+            work[rank_of(stage, pp, ORDERS[own].placement)] += plan.round * (takes["F"] + takes["B"])
+        # The busiest rank works without a pause from then on, or else the rest is no repetition.
+        if all(math.isclose(one, max(work), rel_tol=1e-6) for one in later):
+            return few[0] + (rounds - SETTLED) * later[0], few[1] + (rounds - SETTLED) * later[1]
+    return walk_of(name, pp, virtual_stages, micro_batches, nc)[1].ends(durations, p2p)
 
 
 def _planned(

@@ -161,12 +161,9 @@ def _near(job: Job, rule: Rule, judge: Framework | None, enough: Container[objec
 def _fastest(job: Job, rule: Rule, judge: Framework | None, enough: Container[object]) -> Iterator[Job]:
     """Layouts in the order of a plan."""
     if job.gpu and job.seq_len and job.sequences and not job.model.experts:
-        yield from (
-            one.job(job, recompute_of(judge, job.recompute))
-            for one in heapq.nsmallest(
-                NEAR, candidates(job, _conditions(job, judge), job.gpus or job.layout.world, judge)
-            )
-        )
+        every = candidates(job, _conditions(job, judge), job.gpus or job.layout.world, judge)
+        for one in heapq.nsmallest(NEAR, every):
+            yield one.job(job, recompute_of(judge, job.recompute))
 
 
 def _elsewhere(job: Job, rule: Rule, judge: Framework | None, enough: Container[object]) -> Iterator[Job]:

@@ -9,7 +9,7 @@ What tensor and context parallelism send comes from `count.wire`.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -163,10 +163,7 @@ DELAYS = ("megatron-lm",)
 """Frameworks that take float8 scales from earlier steps: Transformer Engine's default recipe."""
 
 SUMS = "10 * weights / tp"
-"""Bytes moved to add a micro-batch's gradients to their float32 sums.
-
-One is read in 16 bits, the other read and written in 32.
-"""
+"""Bytes moved to add a micro-batch's gradients in 16 bits to their sums, which are read and written in 32."""
 
 MERGES = "merges * 6 * tokens * q / tp", "merges * 6 * tokens * (q + 2 * k) / tp"
 """Bytes moved to add up what a ring's steps make: in a forward the output, in a backward the gradients.
@@ -176,10 +173,7 @@ Each further step reads its own numbers, and reads and writes the sums, in 16 bi
 """
 
 SOFTMAX = "20 * heads * seq * seq * batch / tp / cp"
-"""Bytes that attention without a fused kernel moves.
-
-Scores are written, scaled, masked, put through softmax and dropout, each read and written in 16 bits.
-"""
+"""Bytes of unfused attention: scores written, scaled, masked, softmax and dropout, each in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -213,8 +207,7 @@ class Ring:
     @property
     def latency(self) -> float:
         """Seconds until the last rank has the first byte."""
-        # A ring that crosses machines has one hop over the network for each of them and fast ones
-        # between.
+        # A ring that crosses machines has one hop over the network for each of them, and fast ones between.
         nodes = -(-self.size // self.inside)
         return START + (self.size - nodes) * HOP + (nodes if nodes > 1 else 0) * NET_HOP
 
@@ -229,10 +222,7 @@ class Pass:
     @property
     def seconds(self) -> tuple[float, float]:
         """Seconds of the forward and of the backward."""
-        return (
-            sum(term.value for term in self.forward.values()),
-            sum(term.value for term in self.backward.values()),
-        )
+        return _total(self.forward), _total(self.backward)
 
 
 @lru_cache(maxsize=4096)
@@ -240,9 +230,8 @@ def layer(how: Conditions, model: ModelConfig, layout: Layout, seq_len: int, bat
     """The terms of one layer and a micro-batch of `batch` sequences. LayoutError if shards do not divide."""
     gpu, tp, cp = how.gpu, layout.tp, layout.cp
     numel = layer_numel(model)
-    again = AGAIN[how.recompute]
-    if how.recompute == "selective" and how.habits.selective == "attention":
-        again = frozenset({"attention"})
+    only_attention = how.recompute == "selective" and how.habits.selective == "attention"
+    again = frozenset({"attention"}) if only_attention else AGAIN[how.recompute]
     repeats = bool(again) and again != {"attention"}  # norms and SwiGLU are computed again with matmuls
     inputs: dict[str, float] = {
         "tokens": batch * seq_len / cp,
@@ -274,6 +263,10 @@ def layer(how: Conditions, model: ModelConfig, layout: Layout, seq_len: int, bat
     return found
 
 
+def _total(terms: dict[str, Term]) -> float:
+    return sum(term.value for term in terms.values())
+
+
 def _as_fitted(found: Pass, how: Conditions, launched: float) -> None:
     """Adds a profile's term. launched: operations of a backward over those of a forward."""
     fitted = PROFILES[how.profile]
@@ -281,12 +274,11 @@ def _as_fitted(found: Pass, how: Conditions, launched: float) -> None:
         return
     for terms, over in ((found.forward, 1.0), (found.backward, launched)):
         named = {
-            "busy": sum(term.value for term in terms.values()),
+            "busy": _total(terms),
             "slower": fitted.slower,
             "host": fitted.host * over,
         }
-        # Either the GPU is slower than the formulas, or it waits for the host to launch: the worse of the
-        # two.
+        # Either the GPU is slower than the formulas, or it waits for the host to launch: the worse of both.
         formula = "max((slower - 1) * busy, host - busy)"
         terms["as fitted"] = Term("as fitted", formula, named, "fitted to published runs: timing.profiles")
 
@@ -336,7 +328,7 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
     """Adds the collectives of tp and cp, exposed unless they run beside matmuls or, in a ring, attention."""
     if layout.tp == layout.cp == 1:
         return
-    sent = block_traffic(model, layout, int(inputs["seq"]), int(inputs["batch"]), how.cp_method)
+    sent = _sent_by_axis(model, _of_block(layout), int(inputs["seq"]), how.cp_method)
     method, stride = CpMethod.of(how.cp_method, layout.cp), layout.stride("cp")
     trade = Ring.of(how.gpu, method.heads, stride)
     rings = {
@@ -346,20 +338,18 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
     for axis, ring in rings.items():
         if layout.size(axis) == 1:
             continue
-        totals = defaultdict[str, Counter[str]](Counter)
-        for term in (term for term in sent.terms if term.axis == axis):
-            size, count = ("traded", "trades") if term.part in TRADES else ("sent", "count")
-            totals[term.phase] += Counter({size: term.sent, count: term.count})
+        totals = dict(sent[axis])
         # Full recomputation runs the forward again in the backward, its collectives included. Selective
         # keeps the results of collectives.
         if how.recompute == "full":
-            totals["backward"] += totals["forward"]
+            totals["backward"] = totals["backward"] + totals["forward"]
         # A ring sends the next keys while attention works on the present ones; only what takes longer is
         # exposed. Nothing hides an all-to-all: attention needs the heads, and wo the tokens.
         hidden = axis == "cp" and method.ring > 1
         for phase, terms in (("forward", found.forward), ("backward", found.backward)):
             named = {
                 **totals[phase],
+                **{size: inputs["batch"] * totals[phase][size] for size in ("sent", "traded")},
                 "link": ring.rate(how.gpu),
                 "latency": ring.latency,
                 "exposed": EXPOSED if axis == "tp" and how.overlap_tp else 1.0,
@@ -378,20 +368,30 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
             terms[name] = Term(name, formula or "0", named, f"{_RING}; {_LATENCY}")
 
 
+def _of_block(layout: Layout) -> Layout:
+    """What matters of a layout for a block, so that layouts share an entry of a cache."""
+    return layout.replace(pp=1, dp=1, dp_replicate=1, virtual_stages=1, zero=0)
+
+
+@lru_cache(maxsize=1024)
+def _sent_by_axis(
+    model: ModelConfig, layout: Layout, seq_len: int, cp_method: str
+) -> dict[str, dict[str, Counter[str]]]:
+    """Axis → phase → what tp and cp send of one sequence in one block, by the names in the formulas."""
+    found = {axis: {phase: Counter[str]() for phase in ("forward", "backward")} for axis in ("tp", "cp")}
+    for term in block_traffic(model, layout, seq_len, 1, cp_method).terms:
+        if term.phase in found[term.axis]:
+            size, count = ("traded", "trades") if term.part in TRADES else ("sent", "count")
+            found[term.axis][term.phase] += Counter({size: term.sent, count: term.count})
+    return found
+
+
 def block_traffic(model: ModelConfig, layout: Layout, seq_len: int, batch: int, cp_method: str) -> Traffic:
     """What tp and cp send for a micro-batch in one block. All of a model's blocks send the same."""
-    # Only what matters for a block stays in the key of the cache, so that thousands of layouts share one
-    # entry.
-    own = layout.replace(pp=1, dp=1, dp_replicate=1, virtual_stages=1, zero=0)
-    return _block_traffic(model.replace(n_layers=1), own, seq_len, batch, cp_method)
-
-
-@lru_cache(maxsize=4096)
-def _block_traffic(model: ModelConfig, layout: Layout, seq_len: int, batch: int, cp_method: str) -> Traffic:
     return traffic(
         "block",
-        model,
-        layout,
+        model.replace(n_layers=1),
+        _of_block(layout),
         seq_len=seq_len,
         global_batch=batch,
         dtype="bfloat16",

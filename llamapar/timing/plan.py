@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop
+from itertools import islice
 from typing import Unpack, cast
 
-from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED
+from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED, Memory
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.hardware import Gpu, hardware
 from llamapar.describe.job import Job
@@ -34,7 +36,7 @@ from llamapar.rules.table import ERROR
 
 from .cost import Cost, cost_of
 from .layer import Conditions
-from .ranking import TIGHT, Ranked, losses_and_gains, placed
+from .ranking import TIGHT, Ranked, losses_and_gains, outcome_of, placed
 from .search import EVERY_SCHEDULE, Candidate, Degrees, candidates, splits_of, unsearched
 
 JUDGED, MOST_JUDGED = 24, 200
@@ -45,6 +47,9 @@ ALIKE = 2
 
 SLOW = 1.5
 """How many times the fastest layout's step is judged; nobody chooses a slower one."""
+
+STEP = 500
+"""How many layouts are estimated between two looks at whether to stop."""
 
 Progress = Callable[[int, int], object]
 """Called with the number of layouts judged, and how many of them pass."""
@@ -75,9 +80,9 @@ class PlanQuestion:
     def candidates(self) -> Iterator[Candidate]:
         """Every layout, for all schedules; without a pipeline schedules do not differ, so one is tried."""
         for name in self.schedules:
-            for one in candidates(self.job.replace(schedule=name), self.how, self.gpus, self.judge):
-                if name == self.schedules[0] or one.pp > 1:
-                    yield one
+            every = candidates(self.job.replace(schedule=name), self.how, self.gpus, self.judge)
+            first = name == self.schedules[0]
+            yield from every if first else (one for one in every if one.pp > 1)
 
     def ranked(self, job: Job) -> Ranked:
         """A job with its time and memory. Raises LlamaparError."""
@@ -286,26 +291,30 @@ def searching(
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Generator[None, None, Plan]:
-    """The same, one layout at a time, for callers with other work in between."""
+    """The same, one step at a time, for callers with other work in between."""
     started = time.perf_counter()
     every: list[Candidate] = []
-    for candidate in asked.candidates():
+    searched = asked.candidates()
+    while several := list(islice(searched, STEP)):
+        every += several
         if cancel is not None and cancel():
             break
-        every.append(candidate)
         yield
+    considered = len(every)
     # Those that are expected to fit first, by estimated seconds. Judging stops after enough of them, so the
     # order has to be right enough before the exact functions see it.
-    every.sort()
+    heapify(every)
     passing: list[Ranked] = []
+    tight: list[tuple[Job, Memory]] = []
     complete = cancel is None or not cancel()
     try:
-        for judged, one in enumerate(_judged(every, asked), 1):
+        for judged, one in enumerate(_judged(every, asked, tight), 1):
             passing += [] if one is None else [one]
+            many = len(passing) + len(tight)
             if progress is not None:
-                progress(judged, len(passing))
-            distinct = len({one.degrees for one in passing if one.outcome != TIGHT})
-            if len(passing) >= JUDGED and (distinct >= top or len(passing) >= MOST_JUDGED):
+                progress(judged, many)
+            distinct = len({one.degrees for one in passing})
+            if many >= JUDGED and (distinct >= top or many >= MOST_JUDGED):
                 break
             if cancel is not None and cancel():
                 complete = False
@@ -313,7 +322,11 @@ def searching(
             yield
     except KeyboardInterrupt:
         complete = False
-    # Whoever wants memory to stay free takes a slower layout for it, so those without headroom come last.
+    # Whoever wants memory to stay free takes a slower layout for it, so those without headroom come last, and
+    # are timed only if there is a place for them.
+    for job, held in tight if len({one.degrees for one in passing}) < top else ():
+        with suppress(LlamaparError):
+            passing.append(Ranked(job, asked.timed(job), held, asked.headroom))
     passing.sort(key=lambda one: (one.outcome == TIGHT, one.cost.step_seconds))
     # Of equal degrees, the fastest and the fastest that surely fits; the other variants would fill the list.
     first: dict[Degrees, Ranked] = {}
@@ -329,14 +342,20 @@ def searching(
         replace(one, why=losses_and_gains(one.cost, kept[0].cost) if place else "the fastest")
         for place, one in enumerate(placed(kept[:top]))
     ]
-    return Plan(asked, tuple(shown), len(every), time.perf_counter() - started, complete)
+    return Plan(asked, tuple(shown), considered, time.perf_counter() - started, complete)
 
 
-def _judged(every: list[Candidate], asked: PlanQuestion) -> Iterator[Ranked | None]:
-    """Each candidate judged by the full functions; None if it does not pass or does not fit."""
+def _judged(
+    every: list[Candidate], asked: PlanQuestion, tight: list[tuple[Job, Memory]]
+) -> Iterator[Ranked | None]:
+    """Each candidate judged by the full functions; None if it does not pass or does not fit.
+
+    It is None, too, where a layout is tight, which goes to `tight`.
+    """
     passed: Counter[tuple[object, ...]] = Counter()
     fastest = math.inf
-    for candidate in every:
+    while every:
+        candidate = heappop(every)
         if candidate.seconds > SLOW * fastest:
             continue
         kind = (*candidate[2:6], candidate.recompute)
@@ -347,11 +366,15 @@ def _judged(every: list[Candidate], asked: PlanQuestion) -> Iterator[Ranked | No
         found = None
         if not codes(severities(one, asked.judge), ERROR):
             with suppress(LlamaparError):  # a schedule that is not defined for it
-                ranked = Ranked(one, asked.timed(one), memory_of(one, asked.judge), asked.headroom)
-                outcome = ranked.outcome
-                if outcome != TOO_MUCH:
-                    found = ranked
-                    passed[(*kind, candidate.zero, TIGHT) if outcome == TIGHT else kind] += 1
+                # Memory first, because a step's timeline takes longer.
+                held = memory_of(one, asked.judge)
+                outcome = outcome_of(held, asked.headroom)
+                if outcome == TIGHT:
+                    tight.append((one, held))
+                    passed[*kind, candidate.zero, TIGHT] += 1
+                elif outcome != TOO_MUCH:
+                    found = Ranked(one, asked.timed(one), held, asked.headroom)
+                    passed[kind] += 1
                     # A slower layout that leaves the headroom is worth more than a tight one.
-                    fastest = min(fastest, math.inf if outcome == TIGHT else found.cost.step_seconds)
+                    fastest = min(fastest, found.cost.step_seconds)
         yield found

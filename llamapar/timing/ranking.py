@@ -48,11 +48,7 @@ class Ranked:
     @cached_property
     def outcome(self) -> str:
         """FITS; TIGHT if it is expected to take from the headroom; UNDECIDED; or TOO_MUCH."""
-        room = self.cost.gpu.hbm_bytes
-        if self.memory_bytes <= room - self.headroom:
-            return self.held.within(room)
-        # Where facts are open, some trainer may need less; counting all of them would take most of a search.
-        return TIGHT if self.held.open_facts or self.held.low_bytes <= room else TOO_MUCH
+        return outcome_of(self.held, self.headroom)
 
     @property
     def gib(self) -> str:
@@ -85,6 +81,15 @@ class Ranked:
             "place": self.place,
             "why": self.why,
         }
+
+
+def outcome_of(held: Memory, headroom: int) -> str:
+    """The outcome of a layout by its memory: see Ranked."""
+    room = held.hbm_bytes
+    if held.expected_bytes <= room - headroom:
+        return held.within(room)
+    # Where facts are open, some trainer may need less; counting all of them would take most of a search.
+    return TIGHT if held.open_facts or held.low_bytes <= room else TOO_MUCH
 
 
 NAMED = 2

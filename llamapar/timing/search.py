@@ -1,40 +1,34 @@
 """Every layout of some GPUs with an estimate of its step, by which `plan` ranks them first.
 
 Layers, data parallelism and the optimizer use `step`'s own formulas. Two things are closed forms. One is the
-bubble of equal stages (arXiv:2104.04473 section 2.2). The other is a lower bound on `lp.memory`: parameters,
-gradients and states, shared by ZeRO as evenly as possible, and what the first rank's layers keep of the
-micro-batches in flight.
+bubble, in `stagings`. The other is a lower bound on `lp.memory`: parameters, gradients and states, shared by
+ZeRO as evenly as possible, and what the layers of rank 0 or 1 keep of the micro-batches in flight.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from llamapar.count.account import memory
-from llamapar.count.in_flight import in_flight
+from llamapar.count.exact import ALLOCATOR, CONTEXT
 from llamapar.count.terms import SHARES
 from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES, Layout, divisors
 from llamapar.describe.models import ModelConfig
-from llamapar.describe.splits import LAYER_SPLITS
-from llamapar.errors import LlamaparError
 from llamapar.frameworks import FRAMEWORKS, Framework, as_run, split_of
-from llamapar.place.orders import ORDERS
-from llamapar.place.schedule import SEVERAL
 from llamapar.rules.memory_rule import least_bytes
 
 from .layer import Conditions, layer
-from .step import Sharing, head
+from .stagings import SPLIT, Staging, stagings_of, waits_of
+from .step import GRAD, ITEM, Sharing, head
 
 RECOMPUTE = ("none", "selective", "full")
-SPLIT = ("interleaved-zero-bubble", "zbv", "dualpipev")
-"""Schedules that split backwards."""
-
 EVERY_SCHEDULE = ("1f1b", "gpipe", *SPLIT)
 """The schedules that differ in a search.
 
@@ -44,9 +38,6 @@ the pipeline's length is interleaved 1F1B.
 
 MOST_MICRO_BATCH = 16
 """The most sequences of a micro-batch that are tried."""
-
-HIDDEN = 0.005
-"""A pipeline's bubble, as a share of the step, below which no more virtual stages are tried."""
 
 HEADROOM = 0.08
 """The share of a GPU's memory that should stay free: allocators keep more than is in use."""
@@ -111,31 +102,6 @@ class Candidate(NamedTuple):
         )
 
 
-@dataclass(frozen=True)
-class Stages:
-    """Layers of a pipeline. longest: of the longest stage. rank: of the rank with the most.
-
-    last: of the rank with the head. first: of each of rank 0's stages, which keep the most activations.
-    """
-
-    longest: int
-    rank: int
-    last: int
-    first: tuple[int, ...]
-
-
-@lru_cache(maxsize=4096)
-def stages_of(model: ModelConfig, pp: int, virtual_stages: int, split: str) -> Stages | None:
-    """The Stages of a split; None if the split refuses."""
-    try:
-        counts = LAYER_SPLITS[split](model.n_layers, pp * virtual_stages, model.head_layers)
-    except LlamaparError:
-        return None
-    # Loop placement: every pp-th stage lies on the same rank.
-    ranks = [sum(counts[rank::pp]) for rank in range(pp)]
-    return Stages(max(counts), max(ranks), ranks[-1], tuple(counts[::pp]))
-
-
 @lru_cache(maxsize=256)
 def kept_bytes(
     model: ModelConfig, tp: int, seq: int, recompute: str, copies: bool, judge: Framework | None
@@ -159,47 +125,15 @@ def kept_bytes(
     return min(kept), kept[0]
 
 
-def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
-    """The bubble of 1F1B and GPipe in forwards plus backwards of a stage, with any number of stages a rank.
-
-    It is pp - 1. With fewer micro-batches than ranks, every further stage of a rank also waits until the
-    round is full.
-    """
-    return pp - 1 + (virtual_stages - 1) * max(0, pp - many)
-
-
-def waits_of(
-    schedule: str, pp: int, virtual_stages: int, many: int, forward: float, backward: float
-) -> float:
-    """Seconds that ranks wait for a pipeline with stages of `forward` and `backward` seconds.
-
-    With split backwards, a full pipeline waits for one forward for each further rank, or for one half of a
-    backward if that is longer. The schedule's table says the same if they are equal.
-    """
-    # A V has two stages a rank and is full with twice as many micro-batches.
-    full = 2 * pp if ORDERS[schedule].placement == "v" else pp
-    if schedule in SPLIT and many >= full:
-        return (pp - 1) * max(forward, backward / 2)
-    return bubble_of(pp, virtual_stages, many) * (forward + backward)
-
-
-@lru_cache(maxsize=4096)
-def chunks_of(schedule: str, pp: int, virtual_stages: int, many: int) -> tuple[int, ...] | None:
-    """Micro-batches in flight on each of rank 0's stages; None if the schedule is not defined."""
-    try:
-        return in_flight(schedule, 0, pp, virtual_stages, many)
-    except LlamaparError:
-        return None
-
-
 def candidates(job: Job, how: Conditions, gpus: int, judge: Framework | None = None) -> Iterator[Candidate]:
     """Layouts of exactly `gpus` ranks with even shards, and with weights and states that a GPU may hold.
 
     job: a model and a schedule, and if known seq_len and a batch; its layout gives what is not searched.
     judge: its layer splits, ZeRO stages, virtual stages and HSDP are tried; without one, all.
     """
-    for degrees in degrees_of(job, gpus, judge):
-        yield from of_degrees(job, how, degrees, judge, judge.zero if judge else range(4))
+    zeros = judge.zero if judge else range(4)
+    every = degrees_of(job, gpus, judge)
+    return chain.from_iterable(of_degrees(job, how, degrees, judge, zeros) for degrees in every)
 
 
 def degrees_of(job: Job, gpus: int, judge: Framework | None = None) -> Iterator[Degrees]:
@@ -224,103 +158,149 @@ def degrees_of(job: Job, gpus: int, judge: Framework | None = None) -> Iterator[
                 yield Degrees(tp, cp, pp, dp)
 
 
+class Shares(NamedTuple):
+    """A ZeRO stage with a number of copies of its shards, and bytes of a parameter on a rank.
+
+    least: a lower bound. held: the same after a backward. likely: as expected, with float32 states and sums.
+    """
+
+    zero: int
+    copies: int
+    least: float
+    held: float
+    likely: float
+    sharing: Sharing
+
+
+class Kind(NamedTuple):
+    """A mode of recomputation: bytes that a layer keeps, the least and as expected, and its seconds."""
+
+    recompute: str
+    least: float
+    expected: float
+    forward: float
+    backward: float
+    ends: float
+    """Of the head."""
+
+
 def of_degrees(
     job: Job, how: Conditions, degrees: Degrees, judge: Framework | None, zeros: Collection[int]
-) -> Iterator[Candidate]:
+) -> list[Candidate]:
     """Every micro-batch size, number of virtual stages, ZeRO stage, HSDP and recomputation of degrees."""
-    model, (tp, cp, pp, dp) = job.model, degrees
-    # TP and CP alone decide a layer's time, so layouts that differ only in the rest share a cache entry.
-    own = job.layout.replace(tp=tp, cp=cp, pp=1, dp=1, virtual_stages=1, dp_replicate=1, zero=1)
-    # Where neither the length nor the batch is known, the least that the layout can take.
-    seq = job.seq_len or tp * 2 * cp
+    tp, cp, pp, dp = degrees
+    own = job.layout.replace(tp=tp, cp=cp, pp=pp, dp=dp, virtual_stages=1, dp_replicate=1, zero=1)
+    # Where the batch is not known, the least that the layout can take.
     sequences = job.sequences // dp if job.sequences else 2 * pp * (job.micro_batch or 1)
-    room = how.gpu.hbm_bytes
     # Nothing is shared with one rank, so ZeRO's stages are one and the same; one stands for all.
     if cp * dp == 1:
         zeros = [job.layout.zero if job.layout.zero in zeros else min(1, max(zeros))]
     splits = tuple(dict.fromkeys((split_of(judge, job.layer_split), *splits_of(judge))))
-    splits = splits if pp > 1 else splits[:1]
-    shared = [
-        (
-            zero,
-            copies,
-            cp * dp // copies,
-            Sharing.of(how, own.replace(pp=pp, dp=dp, zero=zero, dp_replicate=copies)),
-        )
-        for zero in zeros
-        for copies in (divisors(dp) if zero and (judge is None or judge.hsdp) else (1,))
-        if copies in (1, job.layout.dp_replicate) or copies < cp * dp
-    ]
-    numel = model.layer_params / tp
     sizes = {*divisors(min(sequences, MOST_MICRO_BATCH)), job.micro_batch or 1}
+    found: list[Candidate] = []
+    shares: dict[bool, list[Shares]] = {}
     for batch in sorted(n for n in sizes if sequences % n == 0):
         many = sequences // batch
-        # Filled at most once for each micro-batch size: name, bytes kept, and seconds forward, backward
-        # and of the head.
-        kinds: list[tuple[str, tuple[float, float], float, float, float]] = []
-        exposed: dict[tuple[int, int, int, str], float] = {}
-        for v, split, made in _stagings(job, pp, many, splits, judge):
-            flying = chunks_of(job.schedule, pp, v, many)
-            if flying is None:
+        if (many > 1) not in shares:
+            shares[many > 1] = shares_of(job, how, judge, own, zeros, many > 1)
+        one = OfBatch(job, how, judge, own, batch, many, shares[many > 1])
+        for staging in stagings_of(job, pp, many, splits if pp > 1 else splits[:1], judge):
+            found += one.candidates(staging)
+    return found
+
+
+def shares_of(
+    job: Job, how: Conditions, judge: Framework | None, own: Layout, zeros: Collection[int], several: bool
+) -> list[Shares]:
+    """Each ZeRO stage with each number of copies. several: whether a step has several micro-batches."""
+    grad = ITEM if how.habits.grads_in_dtype else GRAD
+    waits = several and how.habits.reduces_once(own.pp)
+    found = []
+    for zero in zeros:
+        for copies in divisors(own.dp) if zero and (judge is None or judge.hsdp) else [1]:
+            shards = own.cp * own.dp // copies
+            if shards == 1 and copies not in (1, job.layout.dp_replicate):
                 continue
-            chunks = sum(layers * n for layers, n in zip(made.first, flying, strict=True)) * batch / cp
-            named = {"micro_batches": many, "layers": made.rank}
-            params = int(made.rank * numel)
-            # Seconds without what ZeRO sends, which the ZeRO stages below share.
-            alone: dict[str, float] = {}
+            least = least_bytes(1.0, zero, shards, judge)
+            held = least_bytes(1.0, zero, shards, judge, several)
+            # Where no trainer is named, states are expected in float32, as nearly all have them.
+            states = least_bytes(1.0, zero, shards, judge or FRAMEWORKS["torchtitan"], reduced=False)
+            likely = states + grad / (shards if zero >= 2 and not waits else 1)
+            found.append(Shares(zero, copies, least, held, likely, Sharing.of(how, own, zero, copies)))
+    return found
+
+
+@dataclass
+class OfBatch:
+    """The layouts of some degrees and a micro-batch size. many: micro-batches of a step.
+
+    sent: (layers, recompute) → seconds of what each of the shares sends, which virtual stages have in common.
+    """
+
+    job: Job
+    how: Conditions
+    judge: Framework | None
+    own: Layout
+    batch: int
+    many: int
+    shares: list[Shares]
+    sent: dict[tuple[int, str], dict[int, float]] = field(default_factory=dict)
+
+    def candidates(self, staging: Staging) -> Iterator[Candidate]:
+        """The layouts of a pipeline's stages."""
+        own, many, layout = self.own, self.many, self.job.layout
+        v, split, stages, kept, layers = staging
+        room = self.how.gpu.hbm_bytes
+        numel = self.job.model.layer_params / own.tp
+        params = int(stages.rank * numel)
+        # Without layers no bytes are there, so any number of parameters does.
+        held_params = layers * numel or 1.0
+        # All tests of memory are lower bounds, so a layout that fails one certainly does not fit; the exact
+        # count comes later. Layers are counted only if some layout passes the first.
+        shares = [each for each in enumerate(self.shares) if each[1].least * stages.rank * numel <= room]
+        for kind in self.kinds if shares else ():
+            phases = kind.forward, kind.backward
+            # The busiest rank has most layers, or fewer and the head. What ZeRO sends comes on top.
+            busy = many * max(stages.rank * sum(phases), stages.last * sum(phases) + kind.ends)
+            longest = stages.longest * kind.forward, stages.longest * kind.backward
+            alone = busy + waits_of(self.job.schedule, own.pp, v, many, *longest)
+            # Bytes that are there for a parameter, at most and as expected.
+            most = min(room, room / SHARES["needs"][0] - kept * kind.least) / held_params
+            free = (room * (1 - HEADROOM) - ALLOCATOR - CONTEXT - kept * kind.expected) / held_params
+            sent = self.sent.setdefault((stages.rank, kind.recompute), {})
             # Copies of the shards take memory, so more of them are kept only where they are faster.
-            fastest: dict[tuple[int, str], float] = {}
-            for zero, copies, shards, sharing in shared:
-                # Both tests are lower bounds, so a layout that fails one certainly does not fit; the
-                # exact count comes later.
-                if least_bytes(made.rank * numel, zero, shards, judge) > room:
+            fastest: dict[int, float] = {}
+            for place, (zero, copies, _, held, likely, sharing) in shares:
+                if held > most:
                     continue
-                states = sum(made.first) * numel, zero, shards
-                # Where no trainer is named, states are expected in float32, as nearly all have them.
-                likely = least_bytes(*states, judge or FRAMEWORKS["torchtitan"])
-                held = least_bytes(*states, judge, many > 1)
-                # Made only if some layout survives the bound on states, because counting a layer is the slow
-                # part.
-                kinds = kinds or [
-                    (
-                        name,
-                        kept_bytes(model, tp, seq, name, job.kv_replication, judge),
-                        *_seconds(how, name, model, own, seq, batch),
+                if place not in sent:
+                    sent[place] = sharing.seconds(params, many, stages.rank, phases)
+                seconds = alone + sent[place]
+                before = fastest.setdefault(zero, seconds)
+                if copies == 1 or seconds < before or copies == layout.dp_replicate:
+                    fastest[zero] = min(before, seconds)
+                    yield Candidate(
+                        likely > free,
+                        seconds,
+                        *(own.tp, own.cp, own.pp, own.dp, self.batch, v, zero),
+                        *(kind.recompute, self.job.schedule, split, copies),
                     )
-                    for name in RECOMPUTE
-                ]
-                for name, kept, forward, backward, ends in kinds:
-                    least, expected = (chunks * each for each in kept)
-                    if max(held, (held + least) * SHARES["needs"][0]) > room:
-                        continue
-                    if name not in alone:
-                        each = forward + backward
-                        # The busiest rank has most layers, or fewer and the head.
-                        busy = many * max(made.rank * each, made.last * each + ends)
-                        alone[name] = busy + waits_of(
-                            job.schedule, pp, v, many, made.longest * forward, made.longest * backward
-                        )
-                    alike = zero, copies, made.rank, name
-                    if alike not in exposed:
-                        terms = sharing.terms(params, named, (forward, backward))
-                        exposed[alike] = sum(term.value for term in terms)
-                    seconds = alone[name] + exposed[alike]
-                    before = fastest.setdefault((zero, name), seconds)
-                    if copies == 1 or seconds < before or copies == job.layout.dp_replicate:
-                        fastest[zero, name] = min(before, seconds)
-                        other = "" if split == splits[0] else split
-                        yield Candidate(
-                            likely + expected > room * (1 - HEADROOM),
-                            seconds,
-                            *degrees,
-                            batch,
-                            v,
-                            zero,
-                            name,
-                            job.schedule,
-                            other,
-                            copies,
-                        )
+
+    @cached_property
+    def kinds(self) -> list[Kind]:
+        """Each mode of recomputation."""
+        job, own = self.job, self.own
+        # Where the length is not known, the least that the layout can take.
+        seq = job.seq_len or own.tp * 2 * own.cp
+        # TP and CP alone decide a layer's time, so layouts that differ only in the rest share a cache entry.
+        alike = own.replace(pp=1, dp=1)
+        found = []
+        for name in RECOMPUTE:
+            kept = kept_bytes(job.model, own.tp, seq, name, job.kv_replication, self.judge)
+            least, expected = (each * self.batch / own.cp for each in kept)
+            seconds = _seconds(self.how, name, job.model, alike, seq, self.batch)
+            found.append(Kind(name, least, expected, *seconds))
+        return found
 
 
 def unsearched(
@@ -346,47 +326,15 @@ def unsearched(
     heads = job.model.n_heads if as_run(judge, job).kv_replication else job.model.n_kv_heads
     if heads % lay.tp:
         return f"tp={lay.tp} does not divide {heads} KV heads, and kv_replication is off"
-    degrees = Degrees(*(lay.size(axis) for axis in AXES))
-    found = of_degrees(job.replace(layout=own), how, degrees, judge, [lay.zero])
+    left = of_degrees(job.replace(layout=own), how, Degrees(*map(lay.size, AXES)), judge, [lay.zero])
     key = (job.micro_batch, lay.virtual_stages, lay.zero, job.recompute, lay.dp_replicate)
-    there = any((c.micro_batch, c.virtual_stages, c.zero, c.recompute, c.dp_replicate) == key for c in found)
+    there = any((c.micro_batch, c.virtual_stages, c.zero, c.recompute, c.dp_replicate) == key for c in left)
     return "" if there else "another layout of these degrees takes less memory or stages and is as fast"
 
 
 def splits_of(judge: Framework | None) -> tuple[str, ...]:
     """How a trainer may split layers over stages, its own way first."""
     return split_of(judge), *(judge.layer_splits if judge else ())
-
-
-def _stagings(
-    job: Job, pp: int, many: int, splits: tuple[str, ...], judge: Framework | None
-) -> Iterator[tuple[int, str, Stages]]:
-    """Numbers of virtual stages with layer splits.
-
-    Uneven stages are left out where neither the longest of them nor the fullest rank has fewer layers.
-    """
-    own = ORDERS[job.schedule].virtual_stages
-    ways: Iterable[int] = range(1, max(1, (job.model.n_layers + 2) // pp) + 1)
-    if own is not None and job.schedule not in SEVERAL:
-        # ZBV and DualPipeV fix two stages a rank. 1f1b and gpipe fix one, but have looped forms for several.
-        ways = (own,)
-    elif pp == 1 or many % max(1, many // pp) or (judge and not judge.interleaves):
-        ways = (1,)
-    for split in splits:
-        found: list[Stages] = []
-        hidden = 1
-        for v in ways:
-            made = stages_of(job.model, pp, v, split)
-            if made is None:
-                continue
-            # The bubble is (pp - 1) / (v · many) of the step; once a smaller v hides it, more gain nothing.
-            shorter = all(made.longest < old.longest or made.rank < old.rank for old in found)
-            gains = not found or (pp - 1) > HIDDEN * hidden * many
-            even = any(layers % (pp * v) == 0 for layers in (job.model.n_layers, job.model.n_layers + 2))
-            if ((shorter or even) and gains) or v == job.layout.virtual_stages:
-                found.append(made)
-                hidden = v
-                yield v, split, made
 
 
 @lru_cache(maxsize=8192)

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from llamapar.count.account import micro_batches_of
 from llamapar.count.sizes import Sizes, StageHold
-from llamapar.count.terms import Term
+from llamapar.count.terms import Term, evaluated
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.place.orders import ORDERS
-from llamapar.place.schedule import walk_of
-from llamapar.place.walk import Walk
+from llamapar.place.schedule import ends_of, own_name
 
 from .layer import HOP, NET_HOP, PARTS, START, STREAM, Conditions, Pass, Ring, layer
 
@@ -44,6 +43,9 @@ come on top.
 
 GRAD, ITEM = 4, 2
 """Bytes of a gradient when ranks sum it, and of a parameter when it is gathered."""
+
+OfRank = tuple[int, float, float, tuple[float, float]]
+"""A rank's parameters before ZeRO, micro-batches, layers, and a layer's forward and backward seconds."""
 
 _ZERO = "arXiv:1910.02054 section 7; exposed: Scaling Llama 3 Training, ISCA 2025, section 7.3"
 
@@ -93,12 +95,6 @@ def head(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> 
     return Term("head", once, inputs, "2 FLOPs a weight"), Term("head", twice, inputs, "2 FLOPs a weight")
 
 
-@lru_cache(maxsize=16)
-def schedule_walk(name: str, pp: int, virtual_stages: int, many: int, nc: int | None) -> tuple[str, Walk]:
-    """A schedule's title and its walk, unchecked: every table that `schedule_of` makes can run."""
-    return walk_of(name, pp, virtual_stages, many, nc)
-
-
 def sent_to_next(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> float:
     """Seconds from the end of a stage to its use on the next rank."""
     # Two neighbours of the pipeline: a ring of two, on the fast link only if both are in its domain.
@@ -107,14 +103,12 @@ def sent_to_next(how: Conditions, model: ModelConfig, layout: Layout, tokens: fl
     return tokens * model.dim * ITEM / (layout.tp if layout.sp else 1) / ring.rate(how.gpu) + START + hop
 
 
-def sharing(how: Conditions, layout: Layout) -> tuple[Ring, Ring]:
+def rings_of(how: Conditions, layout: Layout, copies: int) -> tuple[Ring, Ring]:
     """Two rings of ranks with the same parameters: those with other shards, and those with copies of one."""
-    gpu = how.gpu
-    inside = Ring.of(gpu, layout.cp, layout.stride("cp")).inside
-    inside *= Ring.of(gpu, layout.dp_shard, layout.stride("dp")).inside
+    gpu, ways, stride = how.gpu, layout.dp // copies, layout.stride("dp")
+    inside = Ring.of(gpu, layout.cp, layout.stride("cp")).inside * Ring.of(gpu, ways, stride).inside
     # The joint axis is on fast links as far as both of its parts are.
-    shards = Ring(layout.cp * layout.dp_shard, inside)
-    return shards, Ring.of(gpu, layout.dp_replicate, layout.stride("dp") * layout.dp_shard)
+    return Ring(layout.cp * ways, inside), Ring.of(gpu, copies, stride * ways)
 
 
 @dataclass(frozen=True)
@@ -135,11 +129,15 @@ class Sharing:
     named: Mapping[str, float]
     once: bool
 
+    @cached_property
+    def together(self) -> str:
+        """The formula of their sum."""
+        return " + ".join(filter(None, (self.exposed, self.slowed, _OPTIMIZER)))
+
     @classmethod
-    def of(cls, how: Conditions, layout: Layout) -> Sharing:
-        """The Sharing of a layout under conditions."""
-        shards, copies = sharing(how, layout)
-        zero = layout.zero
+    def of(cls, how: Conditions, layout: Layout, zero: int, replicas: int) -> Sharing:
+        """The Sharing of a layout's degrees under conditions, with a ZeRO stage and copies of its shards."""
+        shards, copies = rings_of(how, layout, replicas)
         habits = how.habits
         # Float8 weights are one byte each.
         gathered = 1 if how.low_gather and zero == 3 else ITEM
@@ -179,17 +177,27 @@ class Sharing:
         sent = along * grad + between, along * gathered
         return cls(own, *sent, memory, exposed, slowed, named, once)
 
-    def terms(self, numel: int, named: Mapping[str, float], phases: tuple[float, float]) -> list[Term]:
-        """What its collectives cost, beside compute and by slowing it; and AdamW's step over a rank's share.
+    def seconds(self, *of_rank: *OfRank) -> float:
+        """The sum of `terms`."""
+        return evaluated(self.together, self._inputs(*of_rank))
 
-        numel: parameters of a rank before ZeRO. named: "layers" of the rank, "micro_batches". phases: forward
-        and backward seconds of a layer.
-        """
-        layers = named["layers"]
-        inputs = {
+    def terms(self, *of_rank: *OfRank) -> list[Term]:
+        """What its collectives cost, beside compute and by slowing it; AdamW's step over a rank's share."""
+        inputs = self._inputs(*of_rank)
+        rows = (
+            ("exposed DP", self.exposed, _ZERO),
+            ("slowed by DP", self.slowed, "arXiv:2507.03114"),
+            ("optimizer", _OPTIMIZER, "AdamW's states, read and written"),
+        )
+        return [Term(name, formula, inputs, source) for name, formula, source in rows if formula]
+
+    def _inputs(
+        self, numel: int, micro_batches: float, layers: float, phases: tuple[float, float]
+    ) -> dict[str, float]:
+        return {
             **self.named,
-            "micro_batches": named["micro_batches"],
-            "reductions": 1.0 if self.once else named["micro_batches"],
+            "micro_batches": micro_batches,
+            "reductions": 1.0 if self.once else micro_batches,
             "scatter": self.scatter * numel,
             "gather": self.gather * numel,
             "forward": layers * phases[0],
@@ -200,12 +208,6 @@ class Sharing:
             "shards": float(self.shards),
             "memory": self.memory,
         }
-        rows = (
-            ("exposed DP", self.exposed, _ZERO),
-            ("slowed by DP", self.slowed, "arXiv:2507.03114"),
-            ("optimizer", _OPTIMIZER, "AdamW's states, read and written"),
-        )
-        return [Term(name, formula, inputs, source) for name, formula, source in rows if formula]
 
 
 _OPTIMIZER = f"{STATES} * numel / shards / memory"
@@ -308,7 +310,8 @@ class Step:
         if lay.pp > 1:
             terms += _pipeline(job, how, ranks, many, tokens)
         numel, layers = _fullest(sizes)
-        terms += Sharing.of(how, lay).terms(numel, named | {"layers": float(layers)}, phases)
+        sharing = Sharing.of(how, lay, lay.zero, lay.dp_replicate)
+        terms += sharing.terms(numel, float(many), float(layers), phases)
         # The share was observed over many machines, so a single one gets none.
         if lay.world > how.gpu.domain:
             inputs = {"busy": busy, "share": STRAGGLING}
@@ -339,7 +342,7 @@ def _pipeline(job: Job, how: Conditions, ranks: Ranks, many: int, tokens: float)
     p2p = sent_to_next(how, job.model, lay, tokens)
     shape = (job.schedule, lay.pp, lay.virtual_stages, many, job.nc)
     bare, sent = _ends(*shape, ranks.durations, p2p)
-    source = f"the timeline of {schedule_walk(*shape)[0]}"
+    source = f"the timeline of {ORDERS[own_name(job.schedule, lay.virtual_stages)].title}"
     return [
         Term("pipeline idle", "end - busy", {"end": bare, "busy": many * ranks.busy}, source),
         Term("exposed P2P", "with_transfers - end", {"with_transfers": sent, "end": bare}, source),
@@ -362,4 +365,4 @@ def _ends(
     """
     # A split backward is taken as two equal halves: matmuls compute as much for inputs as for weights.
     kinds = [{"F": forward, "B": back, "I": back / 2, "W": back / 2} for forward, back in durations]
-    return schedule_walk(name, pp, virtual_stages, many, nc)[1].ends(kinds, p2p)
+    return ends_of(name, pp, virtual_stages, many, nc, kinds, p2p)
