@@ -58,12 +58,6 @@ def test_a_rank_of_the_papers_long_context_layout() -> None:
     assert sum(found.memory.curve.alive.values()) == found.memory.peak_bytes
     account = lp.memory("llama3.1-405b", PAPER, seq_len=131072)
     assert found.memory.curve.start["parameters"] == account.stages[0].bytes("parameters")
-    rows = {str(row[0]): row[1:4] for row in found.memory.account.rows}
-    assert rows["parameters"] == ["5.68", "5.68", "5.68"]
-    ours, eager, fused = (float(str(size)) for size in rows["in all"])
-    assert ours == pytest.approx(eager, rel=0.01)
-    assert ours > 1.1 * fused
-    assert list(rows)[-1] == "CUDA context (assumed)", "what no forward and backward has is not in the sum"
 
 
 @pytest.mark.parametrize(
@@ -157,8 +151,6 @@ def test_a_training_step_goes_through_the_update(zero: int) -> None:
         ends = {name: n for name, n in _at_the_end(found.memory.curve).items() if name in begins}
         assert ends == begins
         assert found.notes[0] == "one of 2 steps was run: the others are alike"
-        assert found.memory.account is not None
-        assert "no optimizer runs" not in str(found.memory.account)
 
 
 def _at_the_end(curve: MemoryCurve) -> Counter[str]:
@@ -279,15 +271,6 @@ def test_what_is_alive_at_the_peak_is_named() -> None:
 # -- what is shown and what is refused -------------------------------------------------------------
 
 
-def test_the_tape_is_of_the_ranks_own_stage() -> None:
-    first, last = (run(rank=rank).tape for rank in (0, 5))
-    assert {step.name for step in first.steps} >= {"local", "heads", "hidden"}
-    assert "logits" not in {step.name for step in first.steps}
-    assert last.step("logits").local == {5: (1, 32, 512)}
-    assert last.step("logits").cut == {0: ("dp",), 1: ("cp",), 2: ("tp",)}
-    assert (last.ranks, last.world) == (1, 16)
-
-
 def test_json_has_what_the_command_promises() -> None:
     told = run(rank=5, micro_batches=2).as_dict()
     found = told["memory"] | {name: told[name] for name in ("collectives", "bytes")}
@@ -324,7 +307,7 @@ def test_a_layout_that_check_refuses_is_refused_and_forced() -> None:
     forced = run("meta_attention", "llama3-8b", lp.Layout(tp=16), force=True, rank=7)
     assert not forced.ok
     assert "ZeroDivisionError" in str(forced)
-    assert (forced.memory.kept, forced.memory.account) == (None, None)
+    assert forced.memory.kept is None
 
 
 def test_ctrl_c_and_cancel_end_it() -> None:

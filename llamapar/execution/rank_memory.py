@@ -2,56 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
-from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
-
-from llamapar.count.account import memory
 from llamapar.count.keeping import Kept, compare_kept
-from llamapar.count.saved import KERNELS
 from llamapar.describe.layout import AXES, Coord, Layout
-from llamapar.place.orders import ORDERS
 from llamapar.place.stage_map import Stage
-from llamapar.programs import Program
-from llamapar.programs.llama import llama_stage
 from llamapar.records.curve import MemoryCurve
-from llamapar.records.tables import Plain, Record, Table, unit_of
-from llamapar.records.trace import Tape
-from llamapar.spmd.setting import Setting
+from llamapar.records.tables import Plain, Record
 
-from . import tape as tapes
-from .body import Task, unpiped
-
-_TERMS = {
-    "activations: logits and loss": "logits and loss",
-    "messages": "pipeline buffers",
-    "stage's input and output": "pipeline buffers",
-}
-"""Holder → the term of `lp.memory` that counts it, where the names differ."""
-
-_WHY = {
-    "inputs": "tokens and positions, which the account leaves out",
-    "gradients": "the account's are all there; these as far as the backward has come, beside their sums",
-    "parameters": "fully_shard's shards are in float32, and the master weights; these are in the dtype",
-    "master weights": "these programs share whole rows, and keep the ones that they update by themselves",
-    "optimizer states": "these programs share whole rows",
-    "pipeline buffers": "these programs keep a stage's input and output of each micro-batch in flight",
-    "backward workspace": "the account's is of the worst layer, this of the moment of the peak",
-}
-"""Term → why the two may differ."""
-
-_GONE = "part of a backward is done at the peak, and what it kept is gone"
-
-_NO_TENSOR = {"allocator (assumed)": "no tensor", "CUDA context (assumed)": "no tensor"}
-_BESIDE = {
-    False: {"optimizer states": "no optimizer runs", "master weights": "no optimizer runs", **_NO_TENSOR},
-    True: _NO_TENSOR,
-}
-"""Whether an optimizer runs → terms that the run does not have, told below the sum → why."""
+from .body import Task
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,83 +85,10 @@ class RankMemory:
             cp_method=setting.cp_method,
         )
 
-    @cached_property
-    def account(self) -> Table | None:
-        """The peak, term by term, beside `lp.memory` with unfused and with fused kernels, without
-        recomputation.
-
-        None for a part of a model, for a layout that check refuses, and for a custom schedule.
-        """
-        setting = self.task.setting
-        schedule = self.task.setting.schedule
-        unknown = schedule is not None and schedule.name not in ORDERS
-        if self.task.program.stage is None or unknown or self.stopped:
-            return None
-        columns = [self._terms()]
-        beside = _BESIDE[setting.training is not None]
-        for kernels in KERNELS:
-            counted = memory(
-                setting.model,
-                setting.layout,
-                seq_len=setting.seq_len,
-                micro_batch=setting.micro_batch,
-                global_batch=setting.global_batch,
-                recompute="none",
-                schedule=schedule.name if schedule else "1f1b",
-                dtype=setting.dtype,
-                grad_dtype=str(setting.sum_dtype).removeprefix("torch."),
-                kernels=kernels,
-                kv_replication=setting.kv_replication,
-                padding=setting.padding,
-                cp_method=setting.cp_method,
-            )
-            columns.append({term.name: term.bytes for term in counted.stages[self.coord.pp].terms})
-        unit, size_of = unit_of(self.peak_bytes)
-        rows: list[list[object]] = []
-        last: list[list[object]] = []
-        for name in dict.fromkeys(name for column in columns for name in column):
-            sizes = [column.get(name, 0) for column in columns]
-            why = "" if sizes[0] == sizes[1] else (_WHY | beside).get(name, _GONE)
-            (last if name in beside else rows).append(
-                [name, *(f"{size / size_of:.2f}" for size in sizes), why]
-            )
-        sums = [sum(n for name, n in column.items() if name not in beside) for column in columns]
-        rows += [["in all", *(f"{n / size_of:.2f}" for n in sums), ""], *last]
-        title = f"the peak of rank {self.rank}, {self.curve.peak}, beside lp.memory, {unit}"
-        return Table(title, ["term", "at the peak", "eager", "fused", "why they differ"], rows)
-
-    def _terms(self) -> dict[str, int]:
-        """Term of `lp.memory` → bytes alive at the peak."""
-        found: Counter[str] = Counter()
-        for holder, size in self.curve.alive.items():
-            name = "backward workspace" if holder.startswith("workspace: ") else holder
-            found[_TERMS.get(name, name)] += size
-        return dict(found)
-
     @property
     def details(self) -> tuple[Record, ...]:
-        """Memory over the rank's operations, and both reconciliations if available."""
-        return tuple(record for record in (self.curve, self.kept, self.account) if record is not None)
-
-    # -- shapes ----------------------------------------------------------------------------------
-
-    @cached_property
-    def tape(self) -> Tape:
-        """Shapes after each assignment in the rank's first stage, for one of its layers."""
-        task = unpiped(self.task)
-        one = task.setting.layout
-        at = one.rank_of(**(self.coord._asdict() | {"pp": 0}))
-        if self.task.program.stage is not None and self.stages:
-            task = _of_stage(task, self.stages[0])
-        made = tapes.shape_tape(task, self.why, {at: self.rank})
-        steps = tuple(step for step in made.steps if not step.where.startswith(f"{_first_stage}:"))
-        return replace(
-            made,
-            program=self.task.program.name,
-            layout=str(self.layout),
-            steps=steps,
-            world=self.layout.world,
-        )
+        """Memory over the rank's operations, and what a layer keeps beside `lp.memory` if available."""
+        return (self.curve,) if self.kept is None else (self.curve, self.kept)
 
     # -- showing ---------------------------------------------------------------------------------
 
@@ -250,26 +138,3 @@ def _listed(group: range) -> str:
     if len(group) <= 4:
         return ", ".join(map(str, group))
     return f"{group[0]}, {group[1]}, … {group[-1]}"
-
-
-_first_stage = "first_stage"
-
-
-def _of_stage(task: Task, stage: Stage) -> Task:
-    """The task as one pipeline stage with one of its layers; its input is what the previous stage would
-    send.
-    """
-    own = Stage(0, 0, range(min(1, len(stage.layers))), stage.embedding, stage.head)
-    setting = replace(task.setting, model=task.setting.model.replace(n_layers=1))
-
-    def first_stage(
-        mesh: DeviceMesh,
-        setting: Setting,
-        tokens: Tensor,
-        x: Tensor,
-        positions: Tensor,
-        weights: Mapping[str, Tensor],
-    ) -> Tensor | dict[str, Tensor]:
-        return llama_stage(mesh, setting, own, tokens if own.embedding else x, positions, tokens, weights)
-
-    return Task(Program(first_stage), setting, task.fault, backward=task.backward)

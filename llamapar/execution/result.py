@@ -156,8 +156,6 @@ class Result(Record):
         """
         if self.cell is not None:
             return self.cell.tape
-        if self.memory is not None:
-            return self.memory.tape
         if isinstance(self.ran, Task):
             return tapes.shape_tape(unpiped(self.ran), self.why)
         raise Absent("tape: absent from this result", "a module's lines are not followed", ["%%ranks"])

@@ -102,11 +102,10 @@ def explain_failure(task: Task, errors: Mapping[int, BaseException | str]) -> Ex
     return explain_ranks(errors, Known.of(setting.model, setting.layout, None, given))
 
 
-def shape_tape(task: Task, why: str = "", places: Mapping[int, int] | None = None) -> Tape:
+def shape_tape(task: Task, why: str = "") -> Tape:
     """The shapes on each rank after each assignment of the program, up to a line that raises.
 
-    why: the reason shown beside an error. places: the ranks to run with their names; the default is all
-    ranks. Raises LlamaparError if the process already has a process group.
+    why: the reason shown beside an error. Raises LlamaparError if the process already has a process group.
     """
     setting = task.setting
     layout = task.setting.layout
@@ -118,7 +117,7 @@ def shape_tape(task: Task, why: str = "", places: Mapping[int, int] | None = Non
     def under(other: Layout) -> _Note:
         return _dry(replace(one, setting=replace(one.setting, layout=other)), 0, layers)
 
-    ranks = places or {r: r for r in _ranks(layout)}
+    ranks = _ranks(layout)
     with local.one_run:
         local.close_ranks()
         uncut = under(Layout())
@@ -130,7 +129,7 @@ def shape_tape(task: Task, why: str = "", places: Mapping[int, int] | None = Non
         kinds = {r: _kind(one, r) if ours else r for r in ranks}
         chosen = {kind: r for r, kind in kinds.items()}  # any rank of the kind
         found = {kind: _dry(one, r, layers) for kind, r in chosen.items()}
-        notes = {name: found[kinds[r]] for r, name in ranks.items()}
+        notes = {r: found[kind] for r, kind in kinds.items()}
 
     def step(key: Key, local: Mapping[int, tuple[int, ...]]) -> TapeStep:
         whole = uncut.shapes.get(key)
