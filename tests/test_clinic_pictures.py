@@ -60,7 +60,7 @@ def test_an_empty_clinic_offers_three_real_messages() -> None:
         (
             MEMORY,
             "sharding",
-            "a rank holds more than its memory of 79.35 GiB: "
+            "a rank needs more than its memory of 79.35 GiB: "
             "68976648192 parameters × 2 B = 138 GB of weights",
             None,
         ),
@@ -139,17 +139,8 @@ def test_any_exception_is_taken(text: str | None) -> None:
 # -- the ranks of a log ----------------------------------------------------------------------------
 
 
-def test_the_ranks_with_the_error_are_drawn_on_the_grid() -> None:
-    where = lp.clinic(**RANKS).payload["where"]
-    assert where["summary"] == (
-        "2 ranks of 4 with the error: 1, 3\n2 other ranks in the log; order tp-cp-pp-dp, fastest first"
-    )
-    marked = {trace["name"]: trace["x"] for trace in where["figure"]["data"] if "name" in trace}
-    assert marked == {"with the error": [1, 3], "in the log, without it": [0, 2]}
-
-
 @pytest.mark.parametrize(
-    ("known", "drawn"),
+    ("known", "placed"),
     [
         ({"tp": 4, "gpus": 4}, True),
         ({"tp": 2, "cp": 1, "pp": 1, "dp": 2}, True),
@@ -161,11 +152,11 @@ def test_the_ranks_with_the_error_are_drawn_on_the_grid() -> None:
         ({"tp": 2, "gpus": 2}, False),  # rank 3 speaks
     ],
 )
-def test_a_grid_is_drawn_only_of_a_layout_that_is_known(known: dict[str, int], drawn: bool) -> None:
-    payload = lp.clinic(RANKS["text"], **known).payload
-    assert bool(payload["where"]) == drawn
-    told = "ranks with the error: 1, 3; fill in tp, cp, pp and dp to place them"
-    assert payload["ranks"] == ("" if drawn else told)
+def test_ranks_are_placed_only_in_a_layout_that_is_known(known: dict[str, int], placed: bool) -> None:
+    ranks = lp.clinic(RANKS["text"], **known).payload["ranks"]
+    told = "Ranks 1, 3 report the error; fill in tp, cp, pp and dp to see what they share."
+    assert (ranks == told) is not placed
+    assert not placed or ranks.startswith("The error is on 2 ranks of ")
 
 
 def test_the_index_that_failing_ranks_share_is_said() -> None:
@@ -174,16 +165,16 @@ def test_the_index_that_failing_ranks_share_is_said() -> None:
         for rank in (1, 5, 9, 13)
     )
     panel = lp.clinic(f"{log}\n[rank2]: waits", framework="torchtitan", tp=4, cp=1, pp=2, dp=2)
-    title, note = panel.payload["where"]["summary"].splitlines()
-    assert title == "4 ranks of 16 with the error: 1, 5, 9, 13, all at tp 1"
-    assert note == "1 other rank in the log, 11 not in it; order tp-cp-dp-pp, fastest first"  # torchtitan's
+    said = "The error is on 4 ranks of 16: 1, 5, 9, 13, all at tp 1"
+    assert panel.payload["ranks"] == f"{said}. The log has lines of 5 ranks."
+    assert panel.payload["ranks"] in str(panel.snapshot())
     panel.set(framework=None)
-    note = panel.payload["where"]["summary"].splitlines()[-1]
-    assert note.endswith("order tp-cp-pp-dp, fastest first, assumed: no framework is known")
-    one = lp.clinic(f"{log.splitlines()[0]}\n[rank2]: waits", tp=4, gpus=4).payload["where"]["summary"]
-    assert one.startswith("1 rank of 4 with the error: 1\n")
+    assumed = ", if the order of ranks is tp-cp-pp-dp. The log"
+    assert panel.payload["ranks"].startswith(f"{said}{assumed}")
+    one = lp.clinic(f"{log.splitlines()[0]}\n[rank2]: waits", tp=4, gpus=4).payload["ranks"]
+    assert one.startswith("The error is on 1 rank of 4: 1. ")
     alone = lp.clinic("[rank0]: RuntimeError: 25 is not divisible by 4", tp=4, gpus=4).payload
-    assert (alone["where"], alone["ranks"]) == (None, "")
+    assert alone["ranks"] == ""
 
 
 # -- memory that ran out ---------------------------------------------------------------------------

@@ -272,7 +272,7 @@ def test_an_unknown_model_of_a_context_is_named_in_the_answer() -> None:
 def test_an_allocation_is_compared_with_the_free_memory_and_the_weights_with_the_gpus() -> None:
     text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity "
     text += "of 79.11 GiB of which 3.20 GiB is free."
-    cause = "a rank holds more than its memory of 79.11 GiB: {}"
+    cause = "a rank needs more than its memory of 79.11 GiB: {}"
     more = lp.explain(text.format("7.83"), "llama3-8b", seq_len=4096)
     assert (more.best.cause, more.best.equations) == (
         cause.format("7.83 GiB > 3.20 GiB"),

@@ -461,7 +461,7 @@ def test_a_run_is_expected_to_take_what_one_like_it_took() -> None:
     small, twice, far = (lp.explorer(**TINY | {"tp": tp})._state.plan() for tp in (2, 4, 64))
     other = lp.explorer(**TINY | {"program": "mlp"})._state.plan()
     assert (twice.work, far.work) == (2 * small.work, 32 * small.work)
-    unknown = "how long is not known yet: no run like it was measured"
+    unknown = "no run like it was timed yet"
     assert expected_duration(small, []) == unknown
     assert expected_duration(small, [(small, 9.0), (small, 4.2)]) == "about 4 s, as the last time"
     assert expected_duration(twice, [(small, 4.2)]) == "about 8 s, by one of 2 ranks that took 4.2 s"

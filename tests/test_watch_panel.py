@@ -86,7 +86,7 @@ def test_the_film_is_that_of_the_ranks_and_travels_as_it_is() -> None:
     assert shown == own
     assert panel.get_state("film")["film"] == for_browser(panel.film)
     assert json.loads(json.dumps(panel.get_state("payload"), allow_nan=False))
-    assert repr(panel) == "Watch: attention, tp=4 cp=2: 9 steps forward, 18 backward, 8 ranks"
+    assert repr(panel) == "Watch: attention, tp=4 cp=2: 10 steps forward, 18 backward, 8 ranks"
     words = panel.snapshot().summary
     for step in own["steps"]:
         if not step["depth"]:
@@ -152,7 +152,7 @@ def test_a_text_that_is_no_program_leaves_the_last_film() -> None:
     broken = own.replace("return row_output(partial", "return row_output((partial")
     panel.set(source=broken)
     problem = panel.payload["problem"]
-    assert problem["what"].startswith("line 28 cannot be read: '(' was never closed")
+    assert problem["what"].startswith("line 29 cannot be read: '(' was never closed")
     assert problem["line"] == 28
     assert (panel.film, source(panel)) == (before, broken)
     panel.set(tp=4)

@@ -159,7 +159,7 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
     ranks = known.get("world") or (known.get("tp") or 1) * (known.get("pp") or 1)
     if m and m.n_params * 2 > _GPU * ranks:
         numbers.append(Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights"))
-    cause = f"a rank holds more than its memory{f' of {there[1] or there[2]} GiB' if there else ''}"
+    cause = f"a rank needs more than its memory{f' of {there[1] or there[2]} GiB' if there else ''}"
     cause += f": {numbers[0]}" if numbers else ""
     blame = bool(numbers or _ASKED.search(r.low) or known.changes) or None
     level = LIKELY if numbers else POSSIBLE

@@ -7,23 +7,24 @@ table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from llamapar.count import memory
+from llamapar.describe.layout import AXES
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.diagnosis import Diagnosis, Explanation
 from llamapar.errors import LayoutError, LlamaparError
-from llamapar.place import heads, ranks, sequence, stages, vocab
+from llamapar.place import heads, sequence, stages, vocab
 from llamapar.place.rank_grid import in_short
 from llamapar.records.equations import Padded, Quotient
+from llamapar.records.tables import plural
 
 from . import head_map as heads_picture
 from . import memory as memory_picture
 from . import sequence_map as sequence_picture
 from . import stage_map as stages_picture
 from . import vocab_map as vocab_picture
-from .rank_grid import failing
 from .style import Spec
 from .wording import listed
 
@@ -54,18 +55,27 @@ def picture(explained: Explanation) -> Drawn:
     return drawn
 
 
-def failing_ranks(explained: Explanation, heard: Sequence[int]) -> Drawn:
-    """The ranks with the error on the rank grid; heard: all ranks that the log has lines of.
+def failing_ranks(explained: Explanation, heard: Collection[int]) -> str:
+    """Which ranks report the error, and the index of each axis that all of them share, in a sentence.
 
-    Raises LayoutError, with the ranks, unless the layout is known and has them all.
+    heard: all ranks that the log has lines of.
     """
+    failed = explained.ranks
     known = explained.known
-    layout = explained.known.whole_layout()
+    layout = known.whole_layout()
     if layout is None or max(heard) >= layout.world:
-        what = f"ranks with the error: {in_short(explained.ranks)}; fill in tp, cp, pp and dp to place them"
-        raise LayoutError(what, "", field="record")
-    assumed = known.layout is None and not (known.framework and known.framework.order)
-    return failing(ranks(layout), explained.ranks, heard, assumed)
+        return f"Ranks {in_short(failed)} report the error; fill in tp, cp, pp and dp to see what they share."
+    words = f"The error is on {plural(len(failed), 'rank')} of {layout.world:,}: {in_short(failed)}"
+    shared = []
+    for axis in AXES:
+        indices = {getattr(layout.coord_of(rank), axis) for rank in failed}
+        if len(indices) == 1 < min(len(failed), layout.size(axis)):
+            shared.append(f"{axis} {min(indices)}")
+    if shared:
+        words += f", all at {', '.join(shared)}"
+        if known.layout is None and not (known.framework and known.framework.order):
+            words += f", if the order of ranks is {layout.order}"
+    return f"{words}. The log has lines of {plural(len(heard), 'rank')}."
 
 
 # -- maps of what is known -------------------------------------------------------------------------

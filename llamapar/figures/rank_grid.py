@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from llamapar.describe.layout import AXES, Layout
-from llamapar.place.rank_grid import RankGrid, in_short
+from llamapar.place.rank_grid import RankGrid
 from llamapar.records.tables import plural
 
 from . import block, draw, style
@@ -79,53 +79,6 @@ def all_ranks(record: RankGrid, said: Mapping[str, str], nodes: str = "") -> tup
             f"{plural(record.rows, 'row')} of {plural(record.cols, 'cell')}, {each} to a cell",
         ],
         remarks=[f"  {axis.upper()} group: {words}" for axis, words in groups.items()],
-    ).drawn()
-
-
-def failing(record: RankGrid, failed: Sequence[int], heard: Sequence[int], assumed: bool) -> tuple[Spec, str]:
-    """The same cells, with the ranks that report an error, and the others that a log has lines of.
-
-    The title says which index all failing ranks share, on each axis on which they do. assumed: whether the
-    order of ranks is.
-    """
-    lay, (across, down) = record.layout, _bands(record)
-    indices = {axis: {getattr(lay.coord_of(rank), axis) for rank in failed} for axis in _wide(lay)}
-    shared = [f"{axis} {min(at)}" for axis, at in indices.items() if len(at) == 1 < len(failed)]
-    others = sorted({*heard} - {*failed})
-    silent = lay.world - len(failed) - len(others)
-    note = f"{plural(len(others), 'other rank')} in the log"
-    if silent:
-        note += f", {silent} not in it"
-    note += f"; order {lay.order}, fastest first"
-    if assumed and len(indices) > 1:
-        note += ", assumed: no framework is known"
-    looks = (
-        (failed, "with the error", {"symbol": "x", "size": 11, "color": style.WARN}),
-        (others, "in the log, without it", {"symbol": "circle-open", "size": 9, "color": style.LINE}),
-    )
-    marks = [
-        _scatter(
-            "markers",
-            [_place(record, rank) for rank in found],
-            cliponaxis=False,
-            text=[_words(record, rank) for rank in found],
-            hovertemplate=f"rank %{{text}} · {words}<extra></extra>",
-            marker=marker,
-            **draw.legend(words),
-        )
-        for found, words, marker in looks
-        if found
-    ]
-    title = f"{plural(len(failed), 'rank')} of {lay.world:,} with the error: {in_short(failed)}"
-    if shared:
-        title += f", all at {', '.join(shared)}"
-    return Chart(
-        kind="ranks",
-        title=title,
-        note=note,
-        data=[*_cells(record, across, down), *marks, *_numbers(record)],
-        layout=_sides(record, across, down),
-        remarks=note,
     ).drawn()
 
 

@@ -16,7 +16,7 @@ from llamapar.nodes.loading import Loading
 from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, TradeMap, VocabMap
 from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.losses import LossCurve
-from llamapar.records.trace import Tape, Trace
+from llamapar.records.trace import Trace
 from llamapar.timing.cost import Cost
 from llamapar.timing.inside import LayerSteps
 from llamapar.timing.plan import Plan
@@ -35,7 +35,6 @@ from . import (
     scenes,
     sequence_map,
     stage_map,
-    tape,
     trade_map,
     traffic,
     vocab_map,
@@ -112,7 +111,6 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     ZeroMap: zero_map.picture,
     Traffic: traffic.picture,
     Trace: traffic.trace,
-    Tape: tape.picture,
     Memory: memory.picture,
     Cost: cost.picture,
     Plan: plan.picture,
@@ -125,7 +123,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, TradeMap, StageMap, LayerSteps, RankGrid,
-    ZeroMap, Traffic, Trace, Tape, Memory, Loading, Cost, Plan, Explanation, LossCurve, Schedule, Timeline,
+    ZeroMap, Traffic, Trace, Memory, Loading, Cost, Plan, Explanation, LossCurve, Schedule, Timeline,
     Timelines or Moment.
 
     A run's result and the value of `with lp.record()` are drawn as their `trace`.

@@ -72,9 +72,8 @@ function render({ model, el }) {
   panel.columns.prepend(drop);
   takeDrops(drop, ask, read);
   const examples = make("div.lp-examples", { hidden: true });
-  const ranks = make("div.lp-why.lp-ranks", { hidden: true });
-  const grid = buildFigure(model, null, () => {});
-  panel.main.append(status, cards, figure.node, ranks, grid.node, examples);
+  const ranks = make("div.lp-ranks", { hidden: true });
+  panel.main.append(status, cards, ranks, figure.node, examples);
   const below = make("div.lp-opened", { hidden: true });
   el.append(below);
 
@@ -108,9 +107,7 @@ function render({ model, el }) {
     for (const row of controls.column.querySelectorAll("[data-control]")) row.dataset.origin = now.origins[row.dataset.control] ?? "";
     status.textContent = now.status;
     status.dataset.verdict = now.verdict;
-    grid.draw({ ...now.where, seq: now.seq });
-    grid.node.hidden = !now.where;
-    figure.node.hidden = !now.figure && Boolean(now.where || now.ranks || now.examples.length); // no reason
+    figure.node.hidden = !now.figure && Boolean(now.ranks || now.examples.length); // no reason
     ranks.textContent = now.ranks;
     ranks.hidden = !now.ranks;
     examples.hidden = !now.examples.length;
@@ -142,7 +139,6 @@ function render({ model, el }) {
   showTold();
   return () => {
     panel.end();
-    grid.close();
     shown?.then((view) => view.remove());
   };
 }

@@ -206,16 +206,13 @@ class Visit:
         except Exception as fault:  # of ours, too
             return LlamaparError(f"the picture failed: {type(fault).__name__}: {fault}")
 
-    @cached_property
-    def where(self) -> View | LlamaparError | None:
-        """For a log of several ranks, those with the error on the rank grid, or the reason why not."""
+    @property
+    def ranks(self) -> str:
+        """For a log of several ranks, those with the error, and what they share."""
         heard = {*self.explanation.ranks, *map(int, _RANK.findall(self.text))}
         if len(heard) < 2 or not self.explanation.ranks:
-            return None
-        try:
-            return View(*failing_ranks(self.explanation, sorted(heard)))
-        except LlamaparError as none:
-            return none
+            return ""
+        return failing_ranks(self.explanation, heard)
 
     @property
     def _figure(self) -> Values | None:
@@ -238,7 +235,7 @@ class Visit:
             str(self.problem or ""),
             text,
             str(drawn),
-            str(self.where or ""),
+            self.ranks,
         )
         return "\n".join(filter(None, parts))
 
@@ -247,7 +244,6 @@ class Visit:
         explained = self.explanation
         drawn = self.picture
         problem = self.problem
-        where = self.where
         values = {name: value for name, value in self.synced.items() if name != "text"}
         payload = {
             "seq": seq,
@@ -261,8 +257,7 @@ class Visit:
             "summary": drawn.summary if isinstance(drawn, View) else "",
             "reason": "" if isinstance(drawn, View) else drawn.what,
             "examples": EXAMPLES if explained is NOTHING else [],
-            "where": {"figure": where.spec, "summary": where.summary} if isinstance(where, View) else None,
-            "ranks": where.what if isinstance(where, LlamaparError) else "",
+            "ranks": self.ranks,
         }
         return {"payload": payload}
 

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 
 from llamapar.errors import whole
-from llamapar.figures.tape import rows_and_columns
 from llamapar.figures.wording import listed
 from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import CollectiveEvent, Tape, TapeStep, grouped, some
 
 from .folds import folds
-from .piece_words import dims, out_of_order, place_words, unit
+from .piece_words import dims, out_of_order, place_words, rows_and_columns, unit
 
 KINDS = {
     "all_reduce": "all-reduce",

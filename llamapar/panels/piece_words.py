@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from llamapar.records.tables import span
@@ -19,6 +20,12 @@ UNITS = {
     "dim": "columns",
 }
 """Name of a dim → what a piece along it is made of."""
+
+
+def rows_and_columns(shape: tuple[int, ...]) -> tuple[int, int]:
+    """The picture of a tensor: rows are batch and sequence, columns are the other dims."""
+    down = min(2, max(0, len(shape) - 1))
+    return math.prod(shape[:down]), math.prod(shape[down:])
 
 
 def dim_names(step: TapeStep, tape: Tape) -> list[str]:

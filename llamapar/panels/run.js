@@ -2,7 +2,7 @@
 // -- the Run tab --
 // How far a run is, and what came of it. Python sends both as the trait `running`; two buttons answer.
 
-const STATES = { idle: "not run yet", cancelled: "cancelled: nothing came of this run" };
+const STATES = { idle: "Nothing has run yet.", cancelled: "The run was cancelled: nothing came of it." };
 
 function runTable({ name, title, head, rows, wrong }) {
   const cells = (tag, texts) => texts.map((text) => make(tag, {}, text));
@@ -49,7 +49,7 @@ function buildRun(ask, send) {
     if (focused && (on || !busy)) (on ? stop : start).focus();
     const far = running.fraction == null ? "" : `${Math.floor(100 * running.fraction)} %`;
     const left = running.left ? `${running.left} left` : on ? running.expects : "";
-    const when = running.quick ? "quick: runs at each move of a control" : "long: runs when you press Run";
+    const when = running.quick ? "It is quick and runs at each move of a control" : "It is long and runs when you press Run";
     work.draw(busy, running, (running.phase ? [running.phase, far, left] : [when, running.expects]).filter(Boolean).join(" · "));
     for (const part of [verdict, cards, notes, tables]) part.classList.toggle("lp-stale", on && !result && tables.hasChildNodes());
     const now = JSON.stringify([running.state, result, running.problem, running.notes]);

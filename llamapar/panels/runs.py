@@ -146,7 +146,7 @@ def expected_duration(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) 
     ]
     apart, earlier, seconds = min(alike, key=lambda each: each[0], default=(ALIKE + 1, plan, 0.0))
     if apart > ALIKE:
-        return "how long is not known yet: no run like it was measured"
+        return "no run like it was timed yet"
     ranks = plural(earlier.layout.world, "rank")
     return f"{about(seconds * plan.work / earlier.work)}, by one of {ranks} that took {seconds:.2g} s"
 

@@ -18,13 +18,13 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, flag, one_of, whole
 from llamapar.figures.block import of_each_rank
-from llamapar.figures.tape import rows_and_columns
 from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import Tape
 
 from .controls import Control, choice, control
 from .film import film, view_of
 from .page import nth
+from .piece_words import rows_and_columns
 from .runs import card
 from .traits import as_traits
 

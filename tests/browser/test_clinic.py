@@ -95,8 +95,7 @@ def test_a_press_of_an_example_draws_the_ranks_that_fail(notebook: Notebook) -> 
     assert offered.locator("button").count() == 3
     offered.get_by_role("button", name="a log of four ranks").click()
     expect(clinic(notebook).locator("textarea")).to_have_value(re.compile(r"^\[rank0\]: Traceback"))
-    pictures = clinic(notebook).locator(".lp-name:visible")
-    expect(pictures).to_have_text(["2 ranks of 4 with the error: 1, 3"])
+    expect(clinic(notebook).locator(".lp-ranks")).to_contain_text("The error is on 2 ranks of 4: 1, 3")
     expect(status(notebook)).to_contain_text("a token is past the rows of the table")
     expect(offered).to_be_hidden()
 

@@ -130,7 +130,7 @@ def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> N
             continue
         summary = panel.locator(".lp-summary").first
         if name == "run":  # 405B is not quick: nothing runs before it is asked for
-            expect(panel.locator(".lp-verdict")).to_have_text("not run yet")
+            expect(panel.locator(".lp-verdict")).to_have_text("Nothing has run yet.")
             continue
         if name == "layer":
             walk = panel.locator(".lp-main").get_by_label("cursor at step, in steps")
@@ -334,7 +334,7 @@ def test_a_long_run_shows_how_far_it_is_and_is_cancelled(
 ) -> None:
     runs.run(LONG)
     verdict = panel_of(runs).locator(".lp-verdict")
-    expect(verdict).to_have_text("not run yet", timeout=SLOW)
+    expect(verdict).to_have_text("Nothing has run yet.", timeout=SLOW)
     for share in sample([0, 0.1, 0.2, 0.4, 0.6], 1):
         button(runs, "Run").focus()
         runs.page.keyboard.press("Enter")
