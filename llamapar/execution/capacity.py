@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import replace
 
-from llamapar.describe.layout import AXES
 from llamapar.describe.placement import PARAMETERS
 from llamapar.errors import Choice, LayoutError, LlamaparError, one_of
 from llamapar.records.tables import plural
@@ -14,7 +12,7 @@ from llamapar.spmd import compat
 from llamapar.spmd.setting import kind
 
 from .body import Task, asked_shapes
-from .shrinking import MAX_RANKS, shrink
+from .shrinking import MAX_RANKS
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -82,31 +80,17 @@ def memory_available() -> int:
 
 
 def require_room(task: Task, engine: str) -> None:
-    """Raise LayoutError if the machine cannot hold the run, with its need and the sizes that fit."""
-    setting = task.setting
+    """Raise LayoutError, with the run's need, if the machine cannot hold it."""
     layout = task.setting.layout
     ranks = layout.world
     needed = bytes_needed(task, engine)
     available = memory_available()
     if engine == "torchrun" or (ranks <= MAX_RANKS and needed <= available):
         return
-    small = shrink(setting.model, layout, padding=setting.padding, program=task.program.name)
     if ranks > MAX_RANKS:
         what = f"{ranks} ranks, and at most {MAX_RANKS} run on one machine"
         why = f"they would take about {needed:,} bytes; {available:,} are free"
     else:
         what = f"{ranks} ranks would take about {needed:,} bytes; {available:,} are free"
         why = "parameters, gradients, activations and the unsharded reference are all held at once"
-
-    choose: list[Choice | str] = []
-    sequences = small.layout.dp * setting.micro_batches
-    in_small = replace(setting, layout=small.layout, global_batch=sequences)
-    needed = bytes_needed(replace(task, setting=in_small), engine)
-    if small.layout != layout and small.layout.world <= MAX_RANKS and needed <= available:
-        choose.append(Choice.of(**{axis: getattr(small.layout, axis) for axis in AXES}))
-    if small.model != setting.model:
-        choose.append(
-            f"lp.shrink(model, layout): head_dim {small.model.head_dim}, dim {small.model.dim}, "
-            f"{small.model.vocab_size} tokens"
-        )
-    raise LayoutError(what, why, [*choose, Choice.of(model="tiny")], "world")
+    raise LayoutError(what, why, ["lp.shrink(model, layout)", Choice.of(model="tiny")], "world")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from llamapar.errors import Choice, LlamaparError, PeerError, one_of, real, whole
+from llamapar.errors import LlamaparError, PeerError, real, whole
 from llamapar.execution.replies import Cancelled, RankAnswer, RankFailure, Scene
 from llamapar.execution.stacks import pending_calls, place
 
@@ -249,27 +249,14 @@ def _spec(world: int, device: str, backend: str, threads: int | None) -> Spec:
     if not hasattr(os, "fork"):
         raise LlamaparError("ranks as processes need Linux or macOS", "this system cannot fork")
     whole("world", world, 1, MAX_WORLD, LlamaparError)
-    one_of("device", device, ("cpu", "cuda"), LlamaparError)
-    one_of("backend", backend, ("gloo", "nccl"), LlamaparError)
     if threads is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = max(1, cores // world)
-    whole("threads", threads, 1, 1024, LlamaparError)
     if device == "cpu":
-        if backend == "nccl":
-            why = "NCCL moves tensors between GPUs only"
-            what = "backend='nccl' with device='cpu'"
-            raise LlamaparError(what, why, [Choice.of(backend="gloo")], "backend")
         return Spec(world, device, backend, threads, ())
     from llamapar.spmd.compat import gpus
 
-    count = gpus()
-    if not count:
-        raise LlamaparError("device='cuda': torch finds no GPU", "", [Choice.of(device="cpu")], "device")
-    if backend == "nccl" and count < world:
-        what = f"backend='nccl' with {world} ranks on {count} GPUs"
-        raise LlamaparError(what, "NCCL needs a GPU for each rank", [Choice.of(backend="gloo")], "backend")
-    return Spec(world, device, backend, threads, tuple(range(count)))
+    return Spec(world, device, backend, threads, tuple(range(gpus())))
 
 
 # -- the ones that are kept ------------------------------------------------------------------------
