@@ -153,7 +153,7 @@ def test_a_text_that_is_no_program_leaves_the_last_film() -> None:
     panel.set(source=broken)
     problem = panel.payload["problem"]
     assert problem["what"].startswith("line 29 cannot be read: '(' was never closed")
-    assert problem["line"] == 28
+    assert problem["line"] == 29
     assert (panel.film, source(panel)) == (before, broken)
     panel.set(tp=4)
     assert panel.payload["problem"]["line"] == 28

@@ -13,7 +13,7 @@ function typedInput(uid, { kind, unit }, guess) {
   input.classList.add("lp-typed");
   input.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); event.stopPropagation(); guess(input.value); } });
   const check = button("check", { class: "lp-check", onclick: () => guess(input.value) });
-  return { node: make("div.lp-form", ...built.nodes, unit ? make("span.lp-unit", unit) : null, check), tools: [], show: () => {} };
+  return { node: make("div.lp-form", ...built.nodes, unit ? make("span", unit) : null, check), tools: [], show: () => {} };
 }
 
 // Buttons: a press is the guess. What each gives stands on it as soon as the truth is told.
@@ -24,7 +24,7 @@ function choiceInput(uid, payload, guess) {
     const [own, right] = [same(verdict?.value), same(verdict?.answer)];
     const marks = [right ? "✓ it is" : null, own && !right ? `${verdict.right === false ? "✕ " : ""}you said` : null, own && right ? " · you said" : null];
     const marked = marks.filter(Boolean).join("");
-    return button([make("b", label), make("span.lp-gives", note), make("span.lp-said", marked)], {
+    return button([make("b", label), make("span.lp-gives", note), make("span", marked)], {
       class: "lp-choice", "data-value": JSON.stringify(value), "aria-pressed": String(Boolean(own)), "data-right": right ? "yes" : own && verdict.right === false ? "no" : null,
       onclick: () => guess(value),
     });
@@ -162,10 +162,10 @@ function render({ model, el }) {
   const question = make("h3.lp-asks", { id: `${uid}-asked` }, payload().question);
   const input = (INPUTS[payload().kind] ?? typedInput)(uid, payload(), (value) => put("guess", value), put);
   const hint = button("", { class: "lp-hint", onclick: () => put("hint", true) });
-  const giveUp = button("show the answer", { class: "lp-give-up", onclick: () => put("give_up", true) });
+  const giveUp = button("show the answer", { onclick: () => put("give_up", true) });
   const hints = make("ol.lp-hints", { "aria-live": "polite" });
   const says = make("div.lp-verdict", { role: "status" });
-  const drawn = make("div.lp-beside");
+  const drawn = make("div");
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
   const text = make("pre.lp-told", { tabindex: "0" }); // of a record that has no picture
   const stage = make("div", make("div.lp-form", input.node, ...input.tools, hint, giveUp), hints, says, drawn, figure.node, text);

@@ -46,7 +46,7 @@ function explanationCard(parts, fix, send) {
     head ? frameworksTable(cells, head) : null,
     block(diff), tries(fixes(parts.fixes, "open the Explorer on this layout", fix)),
     words.length ? make("div", `try ${words.join(", or ")}`) : null, block(proof),
-    parts.else.length ? fold("or else", { class: "lp-folded" }, parts.else.map(why)) : null,
+    parts.else.length ? fold("or else", {}, parts.else.map(why)) : null,
     ...nextSteps(parts, send), parts.sure ? make("div.lp-sure", parts.sure) : null, ...source.map(why),
     says.length ? fold("who says so", { class: "lp-more" }, frameworksTable(says)) : null);
 }

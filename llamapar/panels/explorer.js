@@ -1,5 +1,5 @@
-// The Explorer's face. Python says what to show (schema once, payload after every change); this file
-// draws it and says what was touched.
+// The Explorer's face. Python says what to show (schema once, payload after every change); this draws it
+// and says what was touched.
 
 const BEFORE = 60; // pixels of tabs that stay in sight before the one that is chosen, where they scroll
 
@@ -148,8 +148,7 @@ function render({ model, el }) {
   const open = openLink(model);
   const text = make("pre.lp-copied", { hidden: true, tabindex: 0 });
   const copies = model.get("exports").map((name) => button(name, { onclick: () => ask({ kind: "copy", name }) }));
-  const saves = ["SVG", "PNG"].map((name) => button(name, { title: "save the picture", onclick: () => figure.save(name.toLowerCase()) }));
-  const copying = fold("copy and save", { class: "lp-copy" }, make("div.lp-line", "copy as ", copies, "save the picture as ", saves),
+  const copying = fold("copy and save", { class: "lp-copy" }, make("div.lp-line", "copy as ", copies, button("save the picture", { title: "maps as SVG, charts as PNG", onclick: figure.save })),
     make("label", { for: line.id }, "This job as a line. Paste one to bring it back."), line, open.node, text);
   // The kernel sends the maps one step to each side: a step is drawn before its answer comes.
   let ahead = { scenes: {} };
@@ -166,7 +165,7 @@ function render({ model, el }) {
     text.hidden = false;
     text.textContent = message.text;
     try { await navigator.clipboard.writeText(message.text); text.dataset.copied = "yes"; }
-    catch { delete text.dataset.copied; } // no clipboard here: the text is there to select
+    catch { delete text.dataset.copied; } // no clipboard: the text is there to select
   };
   const foot = make("div.lp-foot", found, fold("more settings", { class: "lp-group lp-settings" }, column),
     fold("compare", { class: "lp-compare" }, strip.pinned), copying, strip.steps);

@@ -163,7 +163,7 @@ function drawMap(root, first, { duration = SLIDE, pick = () => {}, rank = 0 } = 
     chosen = number;
     says.textContent = scene.says;
     says.classList.toggle("lp-warned", scene.warn);
-    const key = ([name, words]) => [svgNode("svg", { class: "lp-map" }, svgNode("path", { class: name, d: "M0 0h14v14h-14z" })), ` ${words} `];
+    const key = ([name, words]) => [make("span.lp-key", svgNode("svg", { class: "lp-map" }, svgNode("path", { class: name, d: "M0 0h14v14h-14z" })), ` ${words}`), " "];
     legend.replaceChildren(...scene.legend.flatMap(key), scene.rest);
     put(picture, { height: scene.height, "aria-label": scene.says });
     drawBands();

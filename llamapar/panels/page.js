@@ -268,7 +268,7 @@ function controlRow(spec, uid, send, load) {
   const field = nodes.find(({ id }) => id === control.id);
   const called = label ? make(field ? "label.lp-called" : "span.lp-called", { for: field?.id, title: help }, label) : null;
   if (!label) nodes[0].setAttribute("aria-label", name);
-  return { name, field, show, row: make("div", { class: `lp-row lp-${kind}${isLong(control) ? " lp-long" : ""}`, "data-control": name }, called, ...nodes) };
+  return { name, field, show, row: make("div", { class: `lp-row lp-${kind}${isLong(control) ? " lp-long" : ""}`, "data-control": name, "data-axis": /^[tcpd]p$/.test(name) ? name : null }, called, ...nodes) };
 }
 
 // Builds all groups; returns the column, its rows by name, and a function that shows values and marks the one that is wrong.
@@ -306,7 +306,7 @@ function buildCode(model, ask, keep, ...more) {
   const code = make("code");
   const copy = button("copy", { title: "copy this line of code", onclick: async () => {
     try { await navigator.clipboard.writeText(code.textContent); copy.textContent = "copied"; }
-    catch { getSelection().selectAllChildren(code); } // no clipboard here: the line is selected
+    catch { getSelection().selectAllChildren(code); } // no clipboard: the line is selected
     setTimeout(() => { copy.textContent = "copy"; }, 1500);
   } });
   const open = openLink(model);
@@ -372,7 +372,7 @@ function buildFigure(model, onRank, onPainted, onPick) {
   const note = make("div.lp-subtitle");
   const heading = make("div.lp-heading", title, note);
   const plot = make("div.lp-plot");
-  const stage = make("div.lp-stage-map");
+  const stage = make("div");
   let map = null; // there once a scene was drawn
   const reason = make("div.lp-reason");
   const summary = make("pre.lp-summary", { tabindex: 0 });
@@ -423,7 +423,7 @@ function buildFigure(model, onRank, onPainted, onPick) {
     }
     requestAnimationFrame(() => onPainted(seq));
   }
-  // Fires when the plot comes onto the page, which may be after the first draw, and when it changes size.
+  // Fires when the plot comes onto the page, maybe after the first draw, and when it is resized.
   const resized = new ResizeObserver(() => {
     if (!plot.clientWidth || !last?.figure?.data) return;
     if (plot.data) window.Plotly.Plots.resize(plot); else draw(last);
@@ -432,14 +432,14 @@ function buildFigure(model, onRank, onPainted, onPick) {
   const theme = onTheme(() => { color = ""; if (last) draw(last); });
   const node = make("div.lp-figure", { role: "tabpanel" }, heading, reason, stage, make("div.lp-wide", plot),
     fold("as text", {}, summary));
-  const save = async (format) => { // on white paper, with its title
+  const save = async () => { // on white paper, with its title
     if (!last?.figure) return;
     if (last.figure.shapes) { map.save(model.get("_css")); return; }
     const Plotly = await loadPlotly(model);
     const { layout, data } = last.figure;
     const filename = plain(layout.title.text).replaceAll(/[^\w.=-]+/g, "-");
     const paper = { paper_bgcolor: "#fff", font: { ...layout.font, color: "#212121" }, width: 900 };
-    await Plotly.downloadImage({ data, layout: { ...layout, ...paper } }, { format, filename, width: 900, height: layout.height, scale: format === "png" ? 2 : 1 });
+    await Plotly.downloadImage({ data, layout: { ...layout, ...paper } }, { format: "png", filename, width: 900, height: layout.height, scale: 2 });
   };
   const ahead = (scene) => map?.update(scene); // of a step whose answer is on its way
   return { node, draw, ahead, save, close: () => { theme.disconnect(); resized.disconnect(); map?.close(); window.Plotly?.purge(plot); } };
