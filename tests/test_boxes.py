@@ -354,16 +354,6 @@ def test_a_file_of_somebody_else_is_said_in_the_box(progress_file: Path) -> None
     assert progress_file.read_text() == "{"
 
 
-def test_a_record_that_nobody_can_judge_is_shown_after_a_guess() -> None:
-    record = lp.ranks(lp.Layout(tp=2, cp=2), 0)
-    panel = box(Item("the groups", record), "predictions", "the groups")
-    assert panel.payload["summary"] == ""
-    panel.set(guess="three <b>")
-    assert panel.payload["verdict"]["right"] is None
-    assert panel.payload["verdict"]["says"] == "You said three <b>. Compare for yourself."
-    assert panel.payload["summary"] == str(record)
-
-
 def test_a_message_that_no_page_sends_changes_nothing() -> None:
     panel = asked(DEAL)
     before = panel.payload
@@ -536,24 +526,6 @@ def test_the_work_of_ranks_is_veiled_and_nothing_else(name: str) -> None:
     assert [one for one in after["shapes"] if one[0] != "work"] == before["shapes"][:-1]
     assert {one[4][2] for one in after["shapes"] if one[0] == "work"} == {before["shapes"][-1][4][2]}
     assert not any(label[1] > before["shapes"][-1][4][2] for label in before["labels"] if label[2] != "?")
-
-
-ROWS = "How many rows of the matrix does rank 1 hold at stage 3?"
-
-
-@pytest.mark.parametrize(
-    ("name", "guess", "true", "drawn"),
-    [
-        (ROWS, 96, (32, 64), (32, 128)),
-        (ROWS, 500, (32, 64), (0, 128)),  # stays in the matrix
-    ],
-)
-def test_a_guess_is_framed_beside_the_truth_where_it_stands_anywhere(
-    name: str, guess: object, true: tuple[int, int], drawn: tuple[int, int] | None
-) -> None:
-    shapes = item_of(name).marked(guess).spec["layout"]["shapes"]
-    frames = [((shape["x0"], shape["x1"]), shape["line"]["dash"]) for shape in shapes]
-    assert frames == [(true, "solid"), *([(drawn, "dash")] if drawn else [])]
 
 
 @pytest.mark.parametrize(

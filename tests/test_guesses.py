@@ -224,13 +224,6 @@ def test_what_is_no_layout_is_refused(text: object) -> None:
         read_layout(text)
 
 
-def test_a_question_that_nobody_can_judge_takes_words() -> None:
-    item = Item("the groups", lp.ranks(lp.Layout(tp=2), 0))
-    assert item.read("three <b>") == "three <b>"
-    with pytest.raises(lp.LlamaparError, match="there is no answer yet"):
-        item.read(" ")
-
-
 def test_a_long_text_for_a_schedule_is_refused_at_once() -> None:
     """A search from every letter would take minutes."""
     with pytest.raises(lp.LlamaparError, match="a text for each of 2 ranks"):
@@ -238,6 +231,4 @@ def test_a_long_text_for_a_schedule_is_refused_at_once() -> None:
 
 
 def test_no_is_an_answer_that_the_page_marks() -> None:
-    """As 0 is: only a record has none."""
     assert [Item("?", truth).answer for truth in (False, 0, 1.5, (1, 2))] == [False, 0, 1.5, [1, 2]]
-    assert Item("the groups", lp.ranks(lp.Layout(tp=2), 0)).answer is None

@@ -143,7 +143,8 @@ def test_cells_are_few_and_short_and_import_the_library_and_nothing_below(notebo
     for cell in cells:
         source = re.sub(r"^\s*[%!].*", "", cell.source, flags=re.MULTILINE)
         for node in ast.walk(ast.parse(source)):
-            assert not isinstance(node, ast.ClassDef), "classes belong in the library"
+            own = isinstance(node, ast.ClassDef) and [ast.unparse(base) for base in node.bases]
+            assert own in (False, ["nn.Module"]), "other classes belong in the library"
             if isinstance(node, ast.ImportFrom):
                 package, _, module = (node.module or "").partition(".")
                 assert package != "llamapar" or module.partition(".")[0] == "course", cell.source

@@ -19,7 +19,6 @@ from llamapar.figures import View, scenes
 from llamapar.panels.box_panel import Board, Box, BoxQuestion, GuessVerdict
 
 from .guesses import (
-    JUDGED,
     as_guess,
     difference,
     is_right,
@@ -44,11 +43,11 @@ def choices_of(*words: str) -> tuple[tuple[str, str, str], ...]:
 class Item:
     """A question of the course.
 
-    truth: what is right, or a record that nobody can judge. choices: (value, label, note), whose note stands
-    there once the truth is told. hints: from a nudge to nearly the answer. slips: usual wrong answers, each
-    with what is wrong with it. why: the sentence after the truth. shows: the truth as a record or picture.
-    veiled: the picture before a guess. marked: the picture with a guess drawn in it. judge: what is wrong
-    with an answer, where several are right.
+    truth: what is right. choices: (value, label, note), whose note stands there once the truth is told.
+    hints: from a nudge to nearly the answer. slips: usual wrong answers, each with what is wrong with it.
+    why: the sentence after the truth. shows: the truth as a record or picture. veiled: the picture before a
+    guess. marked: the picture with a guess drawn in it. judge: what is wrong with an answer, where several
+    are right.
     """
 
     text: str
@@ -114,30 +113,22 @@ class Item:
         """What is said of a wrong guess: its slip, or where it leaves the truth, and a hint."""
         return self.wrong(guess) or " ".join([f"{difference(guess, self.truth)}.", *self.hints[:1]])
 
-    def is_right(self, guess: object) -> bool | None:
-        """None where nothing can judge."""
+    def is_right(self, guess: object) -> bool:
+        """Whether a guess is the truth, or one of several that are right."""
         return not self.judge(guess) if self.judge else is_right(guess, self.truth)
 
     @property
-    def judged(self) -> bool:
-        """Whether a guess can be held against the truth."""
-        return self.judge is not None or isinstance(self.truth, JUDGED)
-
-    @property
     def answer(self) -> object:
-        """The truth for the page; None where it is a record."""
-        if isinstance(self.truth, tuple | range):
-            return list(self.truth)
-        return self.truth if self.judged else None
+        """The truth for the page."""
+        return list(self.truth) if isinstance(self.truth, tuple | range) else self.truth
 
     @property
     def picture(self) -> View | None:
         """What is shown with the truth: a picture, or a record's text."""
-        record = self.shows if self.judged else self.truth
-        if record is None or isinstance(record, View):
-            return record
-        spec = getattr(record, "spec", None) or {"data": [], "layout": {}}
-        return View(spec, str(record))
+        if self.shows is None or isinstance(self.shows, View):
+            return self.shows
+        spec = getattr(self.shows, "spec", None) or {"data": [], "layout": {}}
+        return View(spec, str(self.shows))
 
     def say(self, value: object) -> str:
         """A value in words: by its label where there are choices, with the unit where it is a number."""
@@ -149,15 +140,13 @@ class Item:
     def told(self, guess: object, first: str = "", says: str = "") -> GuessVerdict:
         """The verdict that tells the truth. first: the guess that stands, where that is another one."""
         right = self.is_right(guess)
-        truth = self.say(self.truth) if self.judged else "below"
+        truth = self.say(self.truth)
         said = next((label for value, label, _ in self.choices if as_guess(value) == first), first)
         again = f" Your first guess was {said}." if first and first != as_guess(guess) else ""
         if self.board:
             line = "That is it." if right else "Not quite: the true one stands under yours."
         elif right:
             line = f"That is it: {truth}."
-        elif right is None:
-            line = f"You said {self.say(guess)}. Compare for yourself."
         else:
             line = f"Not quite: you said {self.say(guess)}, it is {truth}."
         line = " ".join(filter(None, (line + again, "" if right else self.wrong(guess), self.why, says)))
@@ -228,7 +217,7 @@ def pose(item: Item, kind: str, name: str, answer: object) -> None:
         print("not answered yet")
         return
     own = item.read(answer)
-    right = bool(item.is_right(own))
+    right = item.is_right(own)
     keep(kind, name, right=right)
     print("right" if right else f"wrong: {item.fault(own)}")
 
@@ -269,10 +258,9 @@ def folded(item: Item) -> tuple[dict[str, Any], dict[str, Any]]:
     text = [item.text]
     html = [f"<summary><b>{escape(item.text)}</b> {ASK}</summary>"]
     metadata: dict[str, object] = {"box": True}
-    if item.judged:
-        text.append(item.say(item.truth))
-        html.append(f"<p><b>{escape(text[-1])}</b></p>")
-    record = item.shows if item.judged else item.truth
+    text.append(item.say(item.truth))
+    html.append(f"<p><b>{escape(text[-1])}</b></p>")
+    record = item.shows
     drawn = item.picture is not None and item.picture.is_drawn
     if item.picture and item.picture.is_map:
         html.append(scenes.image(item.picture.spec))

@@ -13,9 +13,6 @@ from typing import Any
 import llamapar as lp
 from llamapar.errors import Choice, shown
 
-JUDGED = (bool, int, float, str, list, tuple, range)
-"""What a truth can be for a guess to be held against it."""
-
 MOST = 4096
 """Numbers of the longest range that is read."""
 
@@ -170,10 +167,8 @@ def read_layout(answer: object) -> lp.Layout:
 # -- the truth ---------------------------------------------------------------------------------------
 
 
-def is_right(guess: Any, truth: object) -> bool | None:
-    """Whether a guess is the truth, a fraction to within a twentieth; None where nothing can judge."""
-    if not isinstance(truth, JUDGED):
-        return None
+def is_right(guess: Any, truth: object) -> bool:
+    """Whether a guess is the truth, a fraction to within a twentieth."""
     if isinstance(truth, float):
         return bool(abs(guess - truth) <= abs(truth) / 20)
     return not difference(guess, truth)

@@ -87,29 +87,6 @@ def _ring_with(
 _ring_added = _ring_with(lambda out, lse, new, of_new: (out + new, torch.logaddexp(lse, of_new)))
 _ring_mean = _ring_with(lambda out, lse, new, of_new: ((out + new) / 2, torch.logaddexp(lse, of_new)))
 
-COPIES = 2
-
-
-def _kv_given() -> list[Given]:
-    return [(own, COPIES) for own in parts(numbers("gradients", WORLD * 2, DIM))]
-
-
-def _kv_truth(given: list[Given]) -> list[Made]:
-    return [(given[r // COPIES * COPIES][0] + given[r // COPIES * COPIES + 1][0],) for r in RANKS]
-
-
-def _kv_own(given: list[Given]) -> list[Made]:
-    return [(own,) for own, _ in given]
-
-
-def _kv_everything(given: list[Given]) -> list[Made]:
-    return alike(summed([own for own, _ in given]))
-
-
-def _kv_tiled(given: list[Given]) -> list[Made]:
-    return [(given[r % COPIES][0] + given[r % COPIES + COPIES][0],) for r in RANKS]
-
-
 # -- data parallelism ------------------------------------------------------------------------------
 
 
@@ -236,13 +213,6 @@ PUZZLES = {
             ("k", "v", "out", "lse"),
             ("shift",),
             {"added": _ring_added, "mean": _ring_mean},
-        ),
-        "KV gradient over copies": Puzzle(
-            _kv_given,
-            _kv_truth,
-            ("gradient",),
-            ("all_gather",),
-            {"not summed": _kv_own, "all summed": _kv_everything, "tiled": _kv_tiled},
         ),
         "all-reduce from sends": Puzzle(
             _reduce_given,

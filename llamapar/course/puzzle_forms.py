@@ -37,7 +37,8 @@ class Puzzle:
     calls: the messages that may be used. slips: what usual mistakes make, by their names; of_slips: the hint
     for each. hints: for a first wrong try, a second, and so on. when: the hint where ranks gave one
     collective UNEVEN shapes, or where numbers are NOT_FINITE. judge: what is wrong with all ranks' answers,
-    "" for nothing, where other answers than the truth are right; right: the words for one.
+    "" for nothing, where other answers than the truth are right; right: the words for one. backward: whether
+    what is returned is one tensor, after which the gradients of all that were given are compared, too.
     """
 
     given: Callable[[], list[Given]]
@@ -49,6 +50,7 @@ class Puzzle:
     of_slips: Mapping[str, str] = field(default_factory=dict)
     when: Mapping[str, str] = field(default_factory=dict)
     judge: Callable[[Sequence[Made]], str] | None = None
+    backward: bool = False
     right: str = f"all {WORLD} ranks have what one process computes"
 
 
@@ -76,3 +78,10 @@ def numbers(name: str, *shape: int) -> Tensor:
     """Random numbers that are always the same for a name and a shape."""
     seed = sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 2**31
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def with_gradients(out: Tensor, given: Sequence[object]) -> Made:
+    """An output, and the gradients of all tensors that it was made of."""
+    out.backward(numbers("gradient", *out.shape))
+    tensors = [t for t in given if isinstance(t, Tensor)]
+    return out.detach(), *(torch.zeros_like(t) if t.grad is None else t.grad for t in tensors)

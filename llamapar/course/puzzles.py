@@ -23,7 +23,7 @@ from llamapar.execution.engines.rank import Context
 
 from .progress import keep
 from .puzzle_book import PUZZLES
-from .puzzle_forms import NOT_FINITE, UNEVEN, WORLD, Given, Made, Puzzle
+from .puzzle_forms import NOT_FINITE, UNEVEN, WORLD, Given, Made, Puzzle, with_gradients
 
 TOLERANCE = 1e-9
 """Of the largest number of the truth: the tensors are in float64."""
@@ -101,6 +101,17 @@ class Comm:
         )
         return own
 
+    def summed(self, t: Tensor) -> Tensor:
+        """The sum of the ranks' tensors, on every rank. Its backward passes the gradient on as it is."""
+        return t + (self.all_reduce(t.detach()) - t).detach()
+
+    def copied(self, t: Tensor, copies: int = WORLD) -> Tensor:
+        """The tensor as it is. Its backward sums the gradients of so many neighbours that hold a copy."""
+        first = self.rank // copies * copies
+        t = t.view_as(t)
+        t.register_hook(lambda own: self.all_gather(own[None])[first : first + copies].sum(0))
+        return t
+
     def _do(
         self,
         name: str,
@@ -166,13 +177,16 @@ def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str 
     given = chosen.given()
     expected = chosen.truth(given)
     try:
-        answers = pool(WORLD, threads=1).run(_on_rank, function, given, chosen.calls, timeout=WAIT)
+        answers = pool(WORLD, threads=1).run(
+            _on_rank, function, given, chosen.calls, chosen.backward, timeout=WAIT
+        )
     except lp.RankFailure as failure:
         where = "\n       ".join(line.strip() for line in failure.why.splitlines()[:WORLD])
         return f"it does not end. {where}", ""
     for answer in answers:
         print("".join(f"rank {answer.rank}: {line}\n" for line in answer.output.splitlines()), end="")
-    for answer in answers:
+    # A rank that was waiting when another raised says only that.
+    for answer in sorted(answers, key=lambda answer: isinstance(answer.error, lp.PeerError)):
         if answer.error is not None:
             hint = chosen.when.get(UNEVEN) if isinstance(answer.error, UnevenShapes) else None
             return f"rank {answer.rank} raised {type(answer.error).__name__}: {answer.error}", hint
@@ -194,12 +208,18 @@ def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str 
 
 
 def _on_rank(
-    context: Context, function: Callable[..., object], given: list[Given], calls: tuple[str, ...]
+    context: Context,
+    function: Callable[..., object],
+    given: list[Given],
+    calls: tuple[str, ...],
+    backward: bool,
 ) -> object:
-    """On a rank: what the function makes of the rank's own tensors, or a text that says it is no tensor."""
-    own = [t.clone() if isinstance(t, Tensor) else t for t in given[context.rank]]
+    """On a rank: what the function makes of the rank's own tensors; with `backward` their gradients, too."""
+    own = [t.clone().requires_grad_(backward) if isinstance(t, Tensor) else t for t in given[context.rank]]
     try:
         made = function(Comm(context, calls), *own)
+        if backward and isinstance(made, Tensor):
+            made = with_gradients(made, own)
     except Exception as error:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.name == function.__name__]
         first = inspect.unwrap(function).__code__.co_firstlineno

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .puzzle_forms import WORLD, Given, Made, Puzzle, alike, numbers, parts, summed, together
+from .puzzle_forms import WORLD, Given, Made, Puzzle, alike, numbers, parts, summed, together, with_gradients
 
 TOKENS = 6
 DIM = 8
@@ -63,6 +65,71 @@ def _row_twice(given: list[Given]) -> list[Made]:
     y = summed([x @ w.mT for x, w, _ in given])
     return [(y, WORLD * dy @ w) for _, w, dy in given]
 
+
+# -- attention -------------------------------------------------------------------------------------
+
+HEAD_DIM = 4
+QUERY_HEADS = 2 * WORLD
+COPIES = 2
+"""Of each KV head, where there are half as many as ranks."""
+
+
+def attended_in_groups(x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor) -> Tensor:
+    """Causal attention of grouped queries. x: [batch, tokens, dim]; wq, wk, wv: rows of heads, dim."""
+    q, k, v = ((x @ w.mT).unflatten(-1, (-1, HEAD_DIM)).transpose(1, 2) for w in (wq, wk, wv))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return out.transpose(1, 2).flatten(2) @ wo.mT
+
+
+def _attention_given(copies: int = 1) -> list[Given]:
+    """Each rank's weights: with `copies`, so many neighbours have the same KV head."""
+    x = numbers("tokens", 2, TOKENS, DIM)
+    wq = parts(numbers("wq", QUERY_HEADS * HEAD_DIM, DIM))
+    wo = parts(numbers("wo", DIM, QUERY_HEADS * HEAD_DIM), 1)
+    wk = numbers("wk", WORLD * HEAD_DIM, DIM).split(HEAD_DIM)
+    wv = numbers("wv", WORLD * HEAD_DIM, DIM).split(HEAD_DIM)
+    return [
+        (x, wq[r], wk[r // copies], wv[r // copies], wo[r], *([copies] if copies > 1 else []))
+        for r in range(WORLD)
+    ]
+
+
+def _attention_truth(given: list[Given]) -> list[Made]:
+    copies = given[0][5] if len(given[0]) > 5 else 1
+    x = given[0][0].clone()
+    wq = together(given, 1)
+    wk = together(given[::copies], 2)
+    wv = together(given[::copies], 3)
+    wo = together(given, 4, 1)
+    whole = [t.requires_grad_() for t in (x, wq, wk, wv, wo)]
+    out, dx, dq, dk, dv, do = with_gradients(attended_in_groups(*whole), whole)
+    kv = [(k, v) for k, v in zip(dk.split(HEAD_DIM), dv.split(HEAD_DIM), strict=True) for _ in range(copies)]
+    own = zip(parts(dq), kv, parts(do, 1), strict=True)
+    return [(out, dx, q, k, v, o) for q, (k, v), o in own]
+
+
+def _attention_alone(given: list[Given]) -> list[Made]:
+    """Nobody speaks, neither forward nor backward."""
+    made: list[Made] = []
+    for own in given:
+        tensors = [t.clone().requires_grad_() for t in own[:5]]
+        made.append(with_gradients(attended_in_groups(*tensors), tensors))
+    return made
+
+
+def _attention_x_alone(given: list[Given]) -> list[Made]:
+    """The output is summed, and the gradient of x is the rank's own."""
+    pairs = zip(_attention_truth(given), _attention_alone(given), strict=True)
+    return [(right[0], alone[1], *right[2:]) for right, alone in pairs]
+
+
+def _attention_kv_alone(given: list[Given]) -> list[Made]:
+    """The gradients of wk and wv are those of the rank's own copy."""
+    pairs = zip(_attention_truth(given), _attention_alone(given), strict=True)
+    return [(*right[:3], *alone[3:5], right[5]) for right, alone in pairs]
+
+
+_OF_ATTENTION = ("out", "dx", "dwq", "dwk", "dwv", "dwo")
 
 # -- the vocabulary --------------------------------------------------------------------------------
 
@@ -167,6 +234,22 @@ OF_TENSORS = {
         ("y", "dx"),
         ("all_reduce",),
         {"not summed": _row_alone, "dx summed": _row_twice},
+    ),
+    "attention over TP": Puzzle(
+        _attention_given,
+        _attention_truth,
+        _OF_ATTENTION,
+        ("copied", "summed", "all_gather", "all_reduce"),
+        {"not summed": _attention_alone, "x not summed": _attention_x_alone},
+        backward=True,
+    ),
+    "attention with copied KV heads": Puzzle(
+        partial(_attention_given, COPIES),
+        _attention_truth,
+        _OF_ATTENTION,
+        ("copied", "summed", "all_gather", "all_reduce"),
+        {"x not summed": _attention_x_alone, "copies not summed": _attention_kv_alone},
+        backward=True,
     ),
     "vocabulary-parallel lookup": Puzzle(
         _lookup_given,

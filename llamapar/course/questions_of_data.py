@@ -11,7 +11,6 @@ from typing import Any
 import llamapar as lp
 
 from .boxes import Item
-from .veils import Span, marker
 
 _EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu", "seq_len": 32}
 _COPIES = lp.Layout(dp=4, zero=0)
@@ -56,13 +55,6 @@ def _most_memory() -> Item:
 def _rows_of_a_rank() -> Item:
     record = lp.zero("tiny", _COPIES.replace(zero=3))
     own = len(record.rows("parameters", 1))
-    view = lp.view(record)
-
-    def place(rows: float) -> tuple[Span, Span] | None:
-        """So many rows from rank 1's first on, further up where the matrix ends before."""
-        start = max(0, min(32, 128 - rows))
-        return ((start, min(start + rows, 128)), (0.55, 1.45)) if rows > 0 else None
-
     return Item(
         "How many rows of the matrix does rank 1 hold at stage 3?",
         own,
@@ -73,8 +65,7 @@ def _rows_of_a_rank() -> Item:
         ),
         slips=((128, "That is the whole matrix, as each rank holds it at stage 0."),),
         why="128 / 4 = 32: rows 32–63.",
-        shows=view,
-        marked=marker(view, own, place, "{:g}".format),
+        shows=lp.view(record),
     )
 
 

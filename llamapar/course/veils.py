@@ -9,7 +9,7 @@ from typing import Any
 
 from llamapar.figures import View
 
-VEIL, GUESS, TRUTH = "#9A9A9A", "#D55E00", "#009E73"
+VEIL = "#9A9A9A"
 
 Span = tuple[float, float]
 Guess = Any
@@ -147,32 +147,3 @@ def _cells_outside(trace: Mapping[str, Any], x: Span, y: Span) -> dict[str, Any]
         for row, row_hidden in zip(cells, down, strict=True)
     ]
     return {**{k: v for k, v in trace.items() if k not in ("hovertext", "text", "customdata")}, "z": z}
-
-
-def marker(
-    view: View, truth: object, place: Callable[[Guess], tuple[Span, Span] | None], say: Callable[[Guess], str]
-) -> Callable[[Guess], View]:
-    """What draws a guess into a picture: a dashed frame beside that of the truth, each with its words.
-
-    place: where a value stands along x and y; None where it stands nowhere. say: a value in words.
-    """
-
-    def drawn(guess: object) -> View:
-        shapes = []
-        notes = []
-        frames = ((truth, "it is", TRUTH, "solid", "bottom"), (guess, "you said", GUESS, "dash", "top"))
-        for value, words, colour, dash, anchor in frames:
-            rectangle = place(value)
-            if rectangle is None:
-                continue
-            x, y = rectangle
-            ends = {"x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1]}
-            shapes.append({"type": "rect", **ends, "line": {"color": colour, "width": 3, "dash": dash}})
-            note = {"x": sum(x) / 2, "y": max(y) if anchor == "top" else min(y), "yanchor": anchor}
-            note |= {"text": f"<b>{words} {say(value)}</b>", "showarrow": False, "font": {"color": "#111111"}}
-            notes.append(note | {"bgcolor": "rgba(255,255,255,0.85)"})
-        layout = {**view.spec["layout"], "shapes": shapes, "annotations": notes}
-        said = f"You said {say(guess)}; it is {say(truth)}."
-        return View({"data": view.spec["data"], "layout": layout}, f"{said}\n{view.summary}")
-
-    return drawn

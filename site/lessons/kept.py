@@ -26,14 +26,11 @@ def keep(item: Item) -> Kept:
     if item.judge or item.board:
         raise ValueError(f"{item.text}: it is judged by a function or placed on a board")
     said = {name: getattr(item, name) for name in PLAIN}
-    if not item.judged:
-        said["truth"] = None
     text = repr(said)
     if ast.literal_eval(text) != said:
         raise ValueError(f"{item.text}: its values are not plain")
     return {
         "said": text,
-        "judged": item.judged,
         "picture": _plain(item.picture),
         "veiled": _plain(item.veiled),
     }
@@ -47,8 +44,7 @@ def kept_items(path: Path) -> dict[str, Item]:
 
 def _item(kept: Mapping[str, object]) -> Item:
     said = ast.literal_eval(str(kept["said"]))
-    shown = "shows" if kept["judged"] else "truth"
-    return Item(**(said | {shown: _view(kept["picture"])}), veiled=_view(kept["veiled"]))
+    return Item(**said, shows=_view(kept["picture"]), veiled=_view(kept["veiled"]))
 
 
 def _plain(view: View | None) -> object:
