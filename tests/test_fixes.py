@@ -357,6 +357,9 @@ def test_a_fix_as_plain_values() -> None:
     assert padded.as_dict()["padding"] == "multiple of 32·tp"
     assert str(padded) == f"{padded.text}: {padded.effect.text}"
     assert [padded.as_dict()[axis] for axis in AXES] == [8, 1, 1, 1]
+    small = lp.check(B8, tp=2, gpus=2, virtual_stages=2, gpu="h100-80gb", seq_len=8192, global_batch=128)
+    larger = [fix.as_dict().get("gpu") for found in small.findings for fix in found.fixes]
+    assert "h100-96gb" in larger
 
 
 def test_apply_changes_a_job_or_its_layout_and_refuses_quietly() -> None:

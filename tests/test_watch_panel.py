@@ -156,7 +156,7 @@ def test_a_text_that_is_no_program_leaves_the_last_film() -> None:
     assert problem["line"] == 29
     assert (panel.film, source(panel)) == (before, broken)
     panel.set(tp=4)
-    assert panel.payload["problem"]["line"] == 28
+    assert panel.payload["problem"]["line"] == 29
     assert panel.film == before
     panel.set(source=own.replace("heads.flatten(2) @ wo.mT", "heads @ wo.mT"))
     assert panel.payload["problem"] is None

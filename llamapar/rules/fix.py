@@ -141,8 +141,9 @@ class Fix:
     def as_dict(self) -> Plain:
         """Plain values for JSON: the whole layout, all other changes, and their effect."""
         others = {name: value for name, value in self.changes if name not in AXES}
-        if "padding" in others:
-            others["padding"] = str(others["padding"])
+        for name in ("padding", "gpu"):
+            if name in others:
+                others[name] = str(others[name])
         degrees = {axis: getattr(self.layout, axis) for axis in AXES}
         return degrees | others | {"text": self.text, "effect": self.effect.as_dict()}
 
