@@ -255,7 +255,7 @@ def test_a_gpu_of_ones_own_is_the_same_data_everywhere(tmp_path: Path, run: Any)
     assert (own.hbm_bytes, own.watts, own.name) == (79.5 * 2**30, 600, "h100-80gb of one's own")
     assert hardware(own.text) == own
     known = vars(HARDWARE["h100-80gb"]) | {"name": "no float8"}
-    bare = {name: value for name, value in known.items() if "float8" not in name}
+    bare = {name: value for name, value in known.items() if value and "float8" not in name}
     assert hardware(hardware(bare).text) == hardware(bare)
     assert json.loads(own.text) == {"base": "h100-80gb", "hbm_bytes": own.hbm_bytes, "watts": 600.0}
     (tmp_path / "own.json").write_text(json.dumps(data))
@@ -283,6 +283,39 @@ def test_what_is_not_said_of_a_gpu_is_unknown_without_a_base() -> None:
             timed()
     with pytest.raises(lp.LlamaparError, match=r"^gpu=a100-80gb: float8, gemm_float8 are not known"):
         paper(gpu="a100", precision="float8")
+    for gpu, precision, known in (("h100-80gb", "nvfp4", FP4), ("mi355x", "mxfp8", f"b200-180gb, {FP4}")):
+        why = f"the time of a step needs these rates; {precision} has some on {known}\n"
+        with pytest.raises(lp.LlamaparError, match=f"^gpu={gpu}: {precision} is not known\n  why  {why}"):
+            paper(gpu=gpu, precision=precision)
+
+
+FP4 = "gb200-nvl72, gb300-nvl72"
+
+BRIDGE = """
+h100-80gb   float8 1024 8 8 2 8 1536 311 326 328
+gb200-nvl72 float8 256 4 16 1 4 1536 793 818 843 864
+gb300-nvl72 float8 256 4 8 1 4 1536 988 1024 1036 1048
+b200-180gb  mxfp8 128 4  8 2 8   64 624  622
+gb200-nvl72 mxfp8 256 4 16 1 8 1536 775  786  793  800
+gb200-nvl72 nvfp4 256 4 16 1 8 1536 1076 1136 1166 1184
+gb300-nvl72 mxfp8 256 2  8 2 4 1536 931  949  960  968
+gb300-nvl72 nvfp4 256 4  8 1 4 1536 1333 1358 1413 1440
+"""
+"""Llama 3.1 405B of 8,192 tokens: GPU, precision, GPUs, TP, PP, CP, virtual stages, sequences of a step, and
+tokens/s of a GPU in several releases (NVIDIA-NeMo/Megatron-Bridge docs/performance-archive.md @067f987d).
+"""
+
+
+@pytest.mark.parametrize("row", BRIDGE.split("\n")[1:-1])
+def test_a_precision_is_as_fast_as_what_they_were_fitted_to(row: str) -> None:
+    gpu, precision, *numbers = row.split()
+    gpus, tp, pp, cp, virtual_stages, batch, *measured = map(int, numbers)
+    layout = lp.Layout(tp=tp, pp=pp, cp=cp, dp=gpus // (tp * pp * cp), virtual_stages=virtual_stages)
+    asked: dict[str, Any] = {"global_batch": batch, "micro_batch": 1, "seq_len": 8192, "gpu": gpu}
+    asked |= {"framework": "megatron-lm", "layer_split": "balanced ends", "overlap_tp": True}
+    found = lp.cost("llama3.1-405b", layout, precision=precision, **asked)
+    assert found.tokens_per_second_per_gpu == pytest.approx(sum(measured) / len(measured), rel=0.05)
+    assert found.step_seconds < lp.cost("llama3.1-405b", layout, **asked).step_seconds
 
 
 @pytest.mark.parametrize(

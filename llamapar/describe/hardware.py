@@ -22,6 +22,12 @@ DEFAULT_GPU = "h100-80gb"
 """The default GPU: the paper's (arXiv:2407.21783, section 3.3.1)."""
 
 
+_NEEDED = {"bfloat16": (), "float8": ("float8", "gemm_float8"), "mxfp8": ("mxfp8",), "nvfp4": ("nvfp4",)}
+"""Precision → what the time of a step needs to know of a GPU beyond _TIMED."""
+
+PRECISIONS = tuple(_NEEDED)
+
+
 @dataclass(frozen=True, repr=False)
 class Gpu:
     """What a GPU can do, and what connects it. Rates are per second and in one direction.
@@ -32,6 +38,7 @@ class Gpu:
     reaches its peaks.
     gemm, gemm_float8: share of the peak that the best matmul shapes reach at full_watts.
     sustained, sustained_float8: share of that rate that the matmuls of a training step sustain.
+    mxfp8, nvfp4: FLOP/s that those matmuls sustain in these, as fitted to a trainer's runs.
     attention, attention_backward: share of the bfloat16 peak that fused attention reaches.
     link, net: share of the link rates that large collectives reach. source: of these numbers.
 
@@ -56,6 +63,8 @@ class Gpu:
     net: float = 0.95
     sustained: float = 0.79
     sustained_float8: float = 0.89
+    mxfp8: float = 0.0
+    nvfp4: float = 0.0
     source: str = ""
 
     def __str__(self) -> str:
@@ -80,14 +89,15 @@ class Gpu:
 
     def unknown_rates(self, precision: str = "bfloat16") -> list[str]:
         """What the time of a step needs in a precision and this GPU does not say."""
-        needed = (*_TIMED, "float8", "gemm_float8") if precision == "float8" else _TIMED
-        return [name for name in needed if not getattr(self, name)]
+        return [name for name in (*_TIMED, *_NEEDED[precision]) if not getattr(self, name)]
 
     def require_rates(self, precision: str) -> None:
         """Raises LlamaparError if anything is unknown that the time of a step needs in a precision."""
         if missing := self.unknown_rates(precision):
             what = f"gpu={self.name}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not known"
-            why = "the time of a step needs these rates, and a GPU without float8 has none for it"
+            why = "the time of a step needs these rates"
+            if _NEEDED[precision]:
+                why += f"; {precision} has some on {', '.join(_that_know(precision))}"
             raise LlamaparError(what, why, ['"base": the name of a GPU with similar rates'], missing[0])
 
     @property
@@ -106,6 +116,9 @@ class Gpu:
         """FLOP/s that the matmuls of a training step sustain in a dtype."""
         if dtype == "float8":
             return self.float8 * self.gemm_float8 * self.sustained_float8 * self.throttle
+        if dtype in ("mxfp8", "nvfp4"):
+            fitted: float = getattr(self, dtype)
+            return fitted * self.throttle
         return self.bfloat16 * self.gemm * self.sustained * self.capped
 
 
@@ -118,6 +131,10 @@ was found; it is taken as proportional, which agrees with NVIDIA's runs at 700 W
 
 _SOURCES = {
     "NVIDIA": "peaks and rates: NVIDIA's, where they were read: docs/time.md",
+    "BRIDGE": (
+        "float8, MXFP8, NVFP4: fitted to NVIDIA's runs of Llama 3.1 405B, NVIDIA-NeMo/Megatron-Bridge, "
+        "docs/performance-archive.md @067f987d"
+    ),
     "AMD": "peaks and rates: AMD's, where they were read: docs/time.md",
     "MAMF": (
         "matmuls: stas00/ml-engineering, compute/accelerator/README.md, maximum achievable matmul FLOPS"
@@ -128,7 +145,7 @@ _SOURCES = {
 }
 """The names of sources in gpus.csv."""
 
-_UNITS = {"bfloat16": 1e12, "float8": 1e12, "hbm_rate": 1e9, "link_rate": 1e9, "net_rate": 1e9}
+_UNITS = {"hbm_rate": 1e9, "link_rate": 1e9, "net_rate": 1e9} | dict.fromkeys(PRECISIONS, 1e12)
 """Column of gpus.csv → what it counts; a column that is not here is in the field's own unit."""
 
 
@@ -168,9 +185,19 @@ which `cost` gives 20.3 with 0.89, and 21.7 with 0.79.
 link and net: nccl-tests, 366 GB/s of bus bandwidth of 450 in a node of H100, 386 GB/s of 8·50 over eight
 nodes (coreweave/nccl-tests).
 
+sustained_float8, mxfp8, nvfp4 of a B200, GB200 and GB300: the medians of 2 to 7 runs of 405B (BRIDGE) for
+each GPU and precision, as `cost` has them with framework="megatron-lm" and overlap_tp. The same way gives an
+H100 0.892. `cost` gives 5 to 13 % more tokens a second than eleven runs of 8B, which were not fitted.
+
 Memory is the total of nvidia-smi or rocm-smi; the driver's share counts as part of CUDA's context. Where each
 was read: docs/time.md.
 """
+
+
+def _that_know(precision: str) -> list[str]:
+    """The GPUs of which a precision's rates are known."""
+    return [name for name, gpu in HARDWARE.items() if not gpu.unknown_rates(precision)]
+
 
 SHORT_NAMES = {short: row["name"] for row in _ROWS for short in row["also"].split()}
 """A short name that people type → the usual variant: "h100" → "h100-80gb"."""

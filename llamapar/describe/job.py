@@ -42,7 +42,7 @@ class Job(Fields, word="job field"):
     quant_group: weights that share a quantisation scale along the input dim.
     layer_split: a name of `splits.LAYER_SPLITS`; None means the chosen framework's own.
     gpu: the job must fit its memory; `of` takes it as `hardware` does.
-    precision: of the layers' matmuls, "bfloat16" or "float8".
+    precision: of the layers' matmuls, one of `hardware.PRECISIONS`.
     grad_dtype, saves, recompute, schedule, nc: as in `memory`.
     cp_method: how CP ranks share attention, as in `run`; None means the chosen framework's own.
     """

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from llamapar.errors import MAX_DEGREE
 
-from .hardware import DEFAULT_GPU, HARDWARE
+from .hardware import DEFAULT_GPU, HARDWARE, PRECISIONS
 from .layout import AXES, MAX_WORLD, ORDERS, PAPER_ORDER
 from .option import Option
 from .splits import LAYER_SPLITS
@@ -138,7 +138,7 @@ TABLE = (
     Option("gpu", str, None, _GPU, f"{_COUNTED} cost plan live() inside()", choices=tuple(HARDWARE),
            python="GpuLike", label="GPU", hint="whose HBM must hold it"),
     Option("precision", str, "bfloat16", "precision of the layers' matmuls: {choices}",
-           "Job() check require() --report --memory --explorer cost plan", choices=("bfloat16", "float8"),
+           "Job() check require() --report --memory --explorer cost plan", choices=PRECISIONS,
            metavar="NAME"),
     Option("grad_dtype", str, None, "dtype of gradient sums: {names} (default: the trainer's)",
            "Job() check require() --report memory reconcile() --explorer plan",

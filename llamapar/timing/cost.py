@@ -31,7 +31,7 @@ from llamapar.rules.memory_rule import memory_of
 from llamapar.rules.report import check_job
 from llamapar.rules.table import ERROR
 
-from .layer import FLASH, PRECISIONS, Conditions, Pass
+from .layer import FLASH, Conditions, Pass
 from .profiles import Spread, spread_of
 from .step import Step
 
@@ -44,7 +44,6 @@ offer("flops", CONVENTIONS)
 ONE_BY_ONE = "megatron-deepspeed@2021-04-09"
 """A trainer that gathers parameters one by one: that of arXiv:2104.04473 table 2."""
 
-offer("precision", PRECISIONS)
 offer("flash", ("fa3", *FLASH))
 
 
@@ -215,8 +214,8 @@ def cost(
     framework: a trainer, whose usual recompute, kernels and cp_method hold where they are not given.
     gpu: a name of `HARDWARE` ("h100" is "h100-80gb"), or your own: a dict {"base": a name, "memory_gib": its
         memory, field: value, "nccl_tests": its output}, that as JSON text, or a .toml or .json file with it.
-    precision: of the layers' matmuls, "bfloat16" or "float8". kernels: of everything else, "fused" or
-        "eager".
+    precision: of the layers' matmuls: "bfloat16", "float8", or on GPUs with measured runs "mxfp8" or
+        "nvfp4". kernels: of everything else, "fused" or "eager".
     flash: attention's kernel: "fa3" (or cuDNN's; on other GPUs their own), "fa2", or "unfused".
     overlap_tp: collectives of tensor parallelism run beside matmuls, which leaves half of their time.
     imbalance: attention work of the busiest rank over an even share of whole sequences: above 1 if document

@@ -29,8 +29,6 @@ from .profiles import PROFILES
 
 MATMULS = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 
-PRECISIONS = ("bfloat16", "float8")
-
 PARTS = ("GEMMs", "attention", "elementwise", "exposed TP", "exposed CP", "as fitted")
 """The terms of a layer, by what a rank does."""
 
@@ -39,11 +37,11 @@ PARTS = ("GEMMs", "attention", "elementwise", "exposed TP", "exposed CP", "as fi
 class Conditions:
     """How a job runs on its GPUs.
 
-    precision: of the layers' matmuls, "bfloat16" or "float8". kernels: "fused", as by torch.compile and
+    precision: of the layers' matmuls. kernels: "fused", as by torch.compile and
     Transformer Engine, or "eager". flash: a kernel of FLASH, or "fa3". recompute: as in `memory`.
     overlap_tp: TP's collectives run beside matmuls. imbalance: attention work of the busiest rank over an
     even share of whole causal sequences. low_gather: ZeRO 3 gathers weights in float8. cast: bytes moved to
-    cast a number to float8, DYNAMIC or DELAYED. trainer: its name, or "" if unknown. habits: of the trainer.
+    cast a number to 8 bits, DYNAMIC or DELAYED. trainer: its name, or "" if unknown. habits: of the trainer.
     profile: a name of PROFILES.
     """
 
@@ -313,7 +311,7 @@ def _moved(found: Pass, inputs: dict[str, float], how: Conditions) -> None:
     named = inputs | {"more": more, "cast": float(how.cast)}
     once = f"({moved}) / memory"
     twice = f"((more + moved_again) * {moved} + {SUMS}) / memory"
-    if how.precision == "float8":  # gradients of outputs are cast too, and inputs once more for weights
+    if how.precision != "bfloat16":  # gradients of outputs are cast too, and inputs once more for weights
         once = f"{once} + {CASTS} / memory"
         twice = f"{twice} + (2 + moved_again) * {CASTS} / memory"
     if inputs["merges"]:

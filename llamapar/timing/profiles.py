@@ -59,7 +59,7 @@ LONG = 16384
 """Tokens of a sequence above which attention's kernels decide a step more than the trainer does."""
 
 SPREADS = {
-    "a trainer is named": Spread(0.90, 1.15),
+    "a trainer is named": Spread(0.90, 1.11),
     UNNAMED: Spread(0.90, 1.32, "no trainer is named; each keeps and sends in its own way"),
     "long sequences": Spread(
         0.88, 1.59, "attention's kernels differ most in sequences of over 16,384 tokens"
