@@ -1,13 +1,17 @@
-"""Slips in sharded code that nobody put into the table of faults, and whether `lp.run` notices each.
+"""Slips in sharded code that nobody put into the table of faults: whether `lp.run` notices and explains each.
 
     python benchmarks/unseen_slips.py --only rope-turns-back   # one slip, with what its runs say
     python benchmarks/unseen_slips.py --measure                # all of them: writes unseen_slips.json
+    python benchmarks/unseen_slips.py --explain "sixty slips"  # how they are explained: explained_slips.json
     python benchmarks/unseen_slips.py --page                   # writes docs/accuracy.md
 
 A slip of `unseen_slips.toml` is one edit, made in a temporary copy of the package. There a new process runs
 the slip's program as a user does, with defaults, in float64 and with both engines. A slip is noticed if the
 run differs from its reference or raises an error; it is unseen if the run says that it is equal. Every run is
 first made without its slip, and must be equal. The page shows the outcomes as they were measured, once.
+
+An explanation says a place, a pattern and a line, each or none. A slip's own columns say what is right of
+each; what is said besides misleads. A line alone counts as neither place nor pattern.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -34,7 +39,13 @@ import _page
 PROJECT = Path(__file__).resolve().parent.parent
 SLIPS = Path(__file__).with_suffix(".toml")
 OUTCOMES = Path(__file__).with_suffix(".json")
+EXPLAINED = Path(__file__).with_name("explained_slips.json")
+"""A set of slips → slip → how it was explained."""
+
 ENGINES = ("local", "processes")
+PARTS = ("place", "pattern", "line")
+"""What an explanation may say of a difference."""
+
 FORK = multiprocessing.get_context("fork")
 """A fork has torch, which takes longer to import than most of the runs take, and no llamapar yet."""
 LIMIT = 400
@@ -49,6 +60,7 @@ class Slip:
     """`old` → `new` in `file` under llamapar/, and the run of `program` that should notice it.
 
     what: what the engineer did. unseen: why the run did not notice it, found out after the measurement.
+    place, pattern, line: what a right explanation may say, as regular expressions; "" for nothing.
     """
 
     id: str
@@ -60,6 +72,9 @@ class Slip:
     what: str
     options: dict[str, Any] = field(default_factory=dict)
     unseen: str = ""
+    place: str = ""
+    pattern: str = ""
+    line: str = ""
 
     @property
     def run(self) -> str:
@@ -79,15 +94,23 @@ class Slip:
         return text
 
 
-def slips() -> list[Slip]:
-    """The slips of the file, in its order."""
-    return [Slip(**entry) for entry in tomllib.loads(SLIPS.read_text(encoding="utf-8"))["slip"]]
+def slips(file: Path = SLIPS) -> list[Slip]:
+    """The slips of a file, in its order."""
+    return [Slip(**entry) for entry in tomllib.loads(file.read_text(encoding="utf-8"))["slip"]]
 
 
-def outcome(package: Path, slip: Slip, engines: Sequence[str]) -> Outcome:
+def judged(slip: Slip, said: dict[str, str]) -> dict[str, str]:
+    """Of place, pattern and line: "right", "wrong", or "" where nothing is said."""
+    return {
+        part: ("right" if wanted and re.search(wanted, words) else "wrong") if words else ""
+        for part, words, wanted in ((part, said[part], getattr(slip, part)) for part in PARTS)
+    }
+
+
+def outcome(package: Path, slip: Slip, engines: Sequence[str], explain: bool = False) -> Outcome:
     """What the runs of a slip say, in a process of their own, with the package as it stands in the copy."""
     here, there = FORK.Pipe()
-    process = FORK.Process(target=_run, args=(there, package, slip, engines))
+    process = FORK.Process(target=_run, args=(there, package, slip, engines, explain))
     process.start()
     there.close()
     try:
@@ -102,7 +125,7 @@ def outcome(package: Path, slip: Slip, engines: Sequence[str]) -> Outcome:
     return found
 
 
-def _run(answer: Connection, package: Path, slip: Slip, engines: Sequence[str]) -> None:
+def _run(answer: Connection, package: Path, slip: Slip, engines: Sequence[str], explain: bool) -> None:
     """In a fork: import the changed package, run the slip's program, and send what the runs say."""
     os.chdir(package.parent)
     sys.path.insert(0, str(package.parent))
@@ -125,6 +148,14 @@ def _run(answer: Connection, package: Path, slip: Slip, engines: Sequence[str]) 
             raised = (f"rank {rank} raises {_first_line(error)}" for rank, error in run.errors.items())
             says = [next(raised, run.where)]
         found[engine] = {"noticed": not run.ok, "says": says}
+        if explain and run.difference is not None:
+            why = run.difference
+            found[engine]["explained"] = {
+                "what": why.explanation.what,
+                "place": "; ".join(filter(None, [why.place, why.wrong_place])),
+                "pattern": "; ".join(filter(None, [why.pattern, why.wrong_pattern])),
+                "line": why.line,
+            }
     answer.send(found)
 
 
@@ -132,13 +163,15 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
-def measured(chosen: Sequence[Slip], engines: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+def measured(
+    chosen: Sequence[Slip], engines: Sequence[str], explain: bool = False
+) -> Iterator[tuple[str, Outcome]]:
     """Each slip's id, and what its runs say. Exits if a run without a slip is not equal to its reference."""
     with tempfile.TemporaryDirectory(prefix="slips-") as folder:
         package = Path(folder).resolve() / "llamapar"
         shutil.copytree(PROJECT / "llamapar", package)
         texts = {slip.id: slip.changed(package) for slip in chosen}
-        for slip in {slip.run: slip for slip in chosen}.values():
+        for slip in () if explain else {slip.run: slip for slip in chosen}.values():
             sound = outcome(package, slip, engines)
             print(f"without a slip: {slip.run}: {_in_words(sound)}", flush=True)
             if any(of["noticed"] for of in sound.values()):
@@ -147,7 +180,7 @@ def measured(chosen: Sequence[Slip], engines: Sequence[str]) -> Iterator[tuple[s
             file = package / slip.file
             right = file.read_text(encoding="utf-8")
             file.write_text(texts[slip.id], encoding="utf-8")
-            found = outcome(package, slip, engines)
+            found = outcome(package, slip, engines, explain)
             file.write_text(right, encoding="utf-8")
             print(f"{slip.id}: {_in_words(found)}", flush=True)
             yield slip.id, found
@@ -171,7 +204,33 @@ def tables() -> dict[str, list[str]]:
     found: dict[str, Outcome] = json.loads(OUTCOMES.read_text(encoding="utf-8"))["outcomes"]
     seen = [sum(of[engine]["noticed"] for of in found.values()) for engine in ENGINES]
     head = ("slips", *(f"noticed, {engine}" for engine in ENGINES))
-    return {"slips": _page.table(head, [(len(found), *seen)])}
+    rows = [score(name, of) for name, of in json.loads(EXPLAINED.read_text(encoding="utf-8")).items()]
+    columns = ("slips", "wrong numbers", "place or pattern", "pattern", "first wrong line", "misleading")
+    return {"slips": _page.table(head, [(len(found), *seen)]), "explained": _page.table(columns, rows)}
+
+
+def score(name: str, explained: dict[str, dict[str, str]]) -> tuple[object, ...]:
+    """The row of a set of slips. explained: id → what was said, and how it was judged."""
+    judgements = [[of[f"{part} is"] for part in PARTS] for of in explained.values()]
+    return (
+        name,
+        len(judgements),
+        sum("right" in of[:2] and "wrong" not in of[:2] for of in judgements),
+        sum(of[1] == "right" for of in judgements),
+        sum(of[2] == "right" for of in judgements),
+        sum("wrong" in of[:2] for of in judgements),
+    )
+
+
+def explained(chosen: Sequence[Slip]) -> dict[str, dict[str, str]]:
+    """id → what the local engine's explanation says of it, and whether that is right; of wrong numbers."""
+    found = {}
+    for (name, outcome), slip in zip(measured(chosen, ENGINES[:1], explain=True), chosen, strict=True):
+        said = outcome[ENGINES[0]].get("explained")
+        if said is not None:
+            found[name] = said | {f"{part} is": how for part, how in judged(slip, said).items()}
+            print("   ", found[name], flush=True)
+    return found
 
 
 def main() -> None:
@@ -181,15 +240,23 @@ def main() -> None:
     parser.add_argument("--only", metavar="ID", action="append", help="this slip (may be given again)")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     parser.add_argument("--measure", action="store_true", help="write unseen_slips.json")
+    parser.add_argument("--explain", metavar="NAME", help="write their explanations to the JSON by this name")
+    parser.add_argument("--slips", type=Path, default=SLIPS, help="the file with the slips")
     parser.add_argument("--page", action="store_true", help="write docs/accuracy.md")
     args = parser.parse_args()
     if args.page:
         _page.write(tables())
         return
-    known = slips()
+    known = slips(args.slips)
     chosen = [slip for slip in known if not args.only or slip.id in args.only]
     if unknown := set(args.only or ()) - {slip.id for slip in chosen}:
         parser.error(f"no such slip: {', '.join(sorted(unknown))}")
+    if args.explain:
+        sets = json.loads(EXPLAINED.read_text(encoding="utf-8")) if EXPLAINED.exists() else {}
+        sets[args.explain] = explained(chosen)
+        EXPLAINED.write_text(json.dumps(sets, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(score(args.explain, sets[args.explain]))
+        return
     if args.measure and (len(chosen) < len(known) or tuple(args.engines) != ENGINES):
         parser.error("--measure is of all slips and of both engines")
     found: dict[str, Outcome] = {}

@@ -1,47 +1,125 @@
-"""Numbers that differ: the tensors, the first wrong line, and the axes over which ends are summands still."""
+"""Numbers that differ: the tensors, where in them, by which pattern, and the first wrong line."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 import llamapar as lp
-from llamapar.programs import FAULTS
+from llamapar.execution import patterns
+from llamapar.execution.patterns import Axis, Pieces
+from llamapar.programs import FAULTS, attention, vocab
+from llamapar.spmd import collectives
 
 TOLD = {
-    "drop_all_reduce": ("output out differs", "own summand of the sum over tp", ""),
-    "drop_backward_all_reduce": ("gradient x differs", "own summand of the sum over tp", ""),
-    "sum_twice": ("gradient x, w1, w2 …", "is the first that is wrong", "row_output"),
-    "no_kv_grad_sum": ("gradient wk, wv differs", "own summand of the sum over tp", ""),
-    "no_context_grad_sum": ("gradient wq, wk, wv …", "own summand of the sum over cp", ""),
-    "no_data_grad_sum": ("gradient w1, w2, w3", "own summand of the sum over dp", ""),
-    "contiguous_positions": ("output out", "q is the first that is wrong", "rope(q, positions"),
-    "maximum_not_shared": ("output loss", "top is the first that is wrong", "top = collectives.maximum"),
-    "slices_not_summed": ("output out", "out is the first that is wrong", "row_output(partial"),
-    "gather_not_summed_backward": ("gradient x", "x.grad is the first that is wrong", "column_input"),
-    "scale_forgotten": ("output out", "heads is the first that is wrong", "heads = causal(q, k, v"),
-    "norm_without_eps": ("output out", "normed is the first that is wrong", "normed = rms_norm"),
+    "drop_all_reduce": ("Output out: each rank has its own summand of the sum over tp", ""),
+    "sum_twice": ("Gradient of x, w1, w2 and 1 more: 2 × the right one (2 = tp", "row_output"),
+    "no_kv_grad_sum": ("wk, wv: each rank has its own summand of the sum over tp of ranks with the same", ""),
+    "no_context_grad_sum": ("wq, wk, wv and 1 more: each rank has its own summand of the sum over cp", ""),
+    "contiguous_positions": ("Output out, tokens 16–63: differs", "rope(q, positions"),
+    "maximum_not_shared": (
+        "top is the first that is wrong: each rank has its own; right is their max",
+        "maximum(",
+    ),
+    "slices_not_summed": (
+        "on rank 0 what rank 0 has of partial, where the sum over ranks 0–1",
+        "row_output(",
+    ),
+    "shards_out_of_order": ("columns in another order: rank 0 has 192–383 where 0–191", "self._shards"),
+    "last_row_missed": ("Output out: zero where it differs", "F.embedding"),
+    "scale_forgotten": ("heads is the first that is wrong, tokens 1–63", "causal(q, k, v"),
+    "norm_forgets_pp": ("Output norm: it is the norm of each rank's own gradients", ""),
+    "clipped_per_rank": ("gradients are clipped by the norm of each rank's own gradients", ""),
+    "weights_late": ("the weights of before the step", ""),
+    "decay_in_gradient": ("the decay went through the mean", ""),
 }
-"""A fault → parts of its sentence, and of the first wrong line."""
+"""A fault → a part of its sentence, and of the first wrong line."""
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_a_fault_is_told_by_tensors_and_the_first_wrong_line(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_is_told_by_tensors_place_and_pattern(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llamapar.execution.differences.SECONDS", 60.0)  # on a machine with other work, too
-    fault, (*said, line) = FAULTS[name], TOLD[name]
+    fault = FAULTS[name]
     run = lp.run(fault.program, "tiny", fault.layout, fault=name, dtype="float64", **fault.needs)
-    told = run.explanation
-    assert all(words in told.reason for words in said)
-    assert line in told.line
-    assert bool(line) == bool(told.line)
+    said, line = TOLD[name]
+    assert said in run.explanation.what
+    assert line in run.explanation.line
+    assert bool(line) == bool(run.explanation.line)
+
+
+def test_a_wrong_collective_is_told_by_the_ranks_that_it_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llamapar.execution.differences.SECONDS", 60.0)
+    monkeypatch.setattr(
+        vocab, "row_output", lambda partial, mesh, _: collectives.all_reduce(partial, mesh, "cp")
+    )
+    run = lp.run("embedding", "tiny", dict(tp=2, cp=2, sequence_parallel=False), dtype="float64")
+    assert str(run.explanation).splitlines() == [
+        "Output out: differs from one process; what it returns is the first that is wrong: on rank 0 the sum "
+        "over ranks 0, 2 of partial, where the sum over ranks 0–1 should be",
+        "where  embedding:7: return row_output(partial, mesh, setting)  (ranks 0–3)",
+        "       name     on this rank  which is                        whole",
+        "       partial  [2, 32, 128]  piece over cp, summand over tp  [2, 64, 128]",
+        "       out      [2, 32, 128]  wrong                           [2, 64, 128]",
+        "sure   likely",
+    ]
+
+
+def test_what_one_process_does_wrong_alone_is_no_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llamapar.execution.differences.SECONDS", 60.0)
+    rope = attention.rope
+    monkeypatch.setattr(attention, "rope", lambda t, positions, model: rope(t, 2 * positions, model))
+    found = lp.run("attention", "tiny", dict(tp=2), dtype="float64").explanation
+    assert found.verdict == "not_sharding"
+    assert found.what.startswith(
+        "Output out, tokens 1–63: differs from one process; q is the first that the reference"
+    )
+    assert found.rivals[-1] == "one process alone makes the same mistake: no cut is to blame"
+
+
+def of_two_ranks(change: dict[int, torch.Tensor]) -> Pieces:
+    """Sixteen rows of eight heads, eight of each rank, as they should be apart from `change`."""
+    whole = torch.randn(16, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    parts = {rank: (range(8 * rank, 8 * rank + 8), range(5)) for rank in (0, 1)}
+    owns = {rank: whole[8 * rank : 8 * rank + 8] + change.get(rank, torch.zeros(8, 5)) for rank in (0, 1)}
+    return Pieces("gradient", "wq", whole, [Axis("head", 2), Axis("channel")], owns, parts)
+
+
+@pytest.mark.parametrize(
+    ("rank", "rows", "words"),
+    [
+        (1, range(8), "on rank 1, heads 4–7, all that rank 1 has"),
+        (1, range(2, 4), "on rank 1, head 5"),
+        (0, range(2), "on rank 0, head 0"),
+        (0, [0, 1, 4, 5], "on rank 0"),  # heads 0 and 2 are no regular place
+    ],
+)
+def test_a_place_is_said_in_units_and_by_whose_they_are(rank: int, rows: list[int], words: str) -> None:
+    change = torch.zeros(8, 5)
+    change[list(rows)] = 1
+    assert patterns.place_in_words(of_two_ranks({rank: change})) == words
+
+
+def test_a_pattern_is_said_only_where_it_fits_to_rounding() -> None:
+    t = of_two_ranks({})
+    own = {rank: side.clone() for rank, (side, _) in t.pairs.items()}
+
+    def said(owns: dict[int, torch.Tensor]) -> str:
+        names = {"tp": 2.0, "cp": 2.0}
+        return patterns.pattern_of(
+            Pieces(t.kind, t.name, t.whole, t.axes, owns, t.parts), lp.Layout(tp=2), names
+        )
+
+    assert said({0: own[0] * 2, 1: own[1] * 2}) == "2 × the right one (2 = tp = cp)"
+    assert said({0: own[0] / 2, 1: own[1] / 2}) == "1/2 of the right one (2 = tp = cp)"
+    assert said({0: own[0] * 2, 1: own[1] * 2 + 1e-6}) == ""
+    assert said({0: own[1], 1: own[0]}) == "heads in another order: rank 0 has 4–7 where 0–3 should be"
+    assert said({0: own[0], 1: own[1] + 1}) == ""
+    assert said(own) == ""
 
 
 def test_a_result_that_is_equal_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[object] = []
-    monkeypatch.setattr(
-        "llamapar.execution.differences.followed_steps", lambda *given: followed.append(given)
-    )
+    monkeypatch.setattr("llamapar.execution.result.of_program", lambda *given: followed.append(given))
     run = lp.run("mlp", "tiny", dict(tp=2))
     assert run.ok
     assert run.explanation is None

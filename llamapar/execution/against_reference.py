@@ -6,61 +6,53 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from llamapar.records.losses import LossCurve
 from llamapar.spmd.setting import DTYPES
-from llamapar.spmd.training import Training
 
-from .body import RankReport, Results, Task, inputs, piece, reference, uncut
+from .body import Results, Task, inputs, reference, uncut
+from .ends import End, end_tensors
+from .module_reading import gap, largest
 from .result import Result
 from .rows import GRADIENT, LOSS, MEAN, OUTPUT, WEIGHT, Row
-from .stepping import LIKE, ProcessStep, allowed_distance, curve_of
+from .stepping import LIKE, allowed_distance, curve_of
 from .ticking import Ticking
 from .unsharded import Unsharded
 
+KINDS = (OUTPUT, GRADIENT, MEAN, WEIGHT)
+"""Of rows, in their order."""
 
-class _Distances:
-    """The distances of ranks' tensors from their pieces of one process's: kind, name → rank → distance."""
 
-    def __init__(self) -> None:
-        self.found: dict[tuple[str, str], dict[int, float]] = {}
-        self.scales: dict[tuple[str, str], float] = {}
-        self.cuts: dict[tuple[str, str], str] = {}
-        self.beyond: dict[str, set[int]] = {}
+def _row(end: End, tolerance: float, limit: Tensor | None) -> Row:
+    """The row of a tensor. limit: of an updated weight, the allowed distance number by number."""
+    scale = largest(end.whole.double())
+    rights = {rank: end.take(end.whole, rank) for rank in end.owns}
+    apart = {
+        rank: math.inf if own is None else gap(own.double(), rights[rank].double()) / scale
+        for rank, own in end.owns.items()
+    }
+    off = [rank for rank, distance in apart.items() if not distance <= tolerance]
+    agrees = "equal"
+    if limit is not None:
+        off = [
+            rank for rank, own in end.owns.items() if not _within(own, rights[rank], end.take(limit, rank))
+        ]
+        agrees = "as AdamW makes it"
+    return Row(
+        end.kind,
+        end.name,
+        max(apart.values()),
+        tolerance,
+        not off,
+        "DIFFERS" if off else agrees,
+        placement=cut_in_words(end.whole.shape, next(iter(rights.values())).shape),
+        ranks=tuple(off),
+    )
 
-    def note(
-        self, kind: str, name: str, rank: int, own: Tensor | None, expected: Tensor, whole: Tensor
-    ) -> None:
-        """Add a rank's tensor. whole: of which `expected` is a piece."""
-        key = kind, name
-        if key not in self.found:
-            self.found[key], self.scales[key] = {}, _scale(whole)
-            self.cuts[key] = cut_in_words(whole.shape, expected.shape)
-        self.found[key][rank] = _distance(own, expected, self.scales[key])
 
-    def rows(self, kinds: Sequence[str], tolerance: float) -> list[Row]:
-        """The rows of some kinds, in the order of `kinds`."""
-        return [self._row(*key, tolerance) for kind in kinds for key in self.found if key[0] == kind]
-
-    def _row(self, kind: str, name: str, tolerance: float) -> Row:
-        of_ranks = self.found[kind, name]
-        off = [rank for rank, apart in of_ranks.items() if not apart <= tolerance]
-        agrees = "equal"
-        if kind == WEIGHT:
-            off = sorted(self.beyond.get(name, ()))
-            agrees = "as AdamW makes it"
-        return Row(
-            kind,
-            name,
-            max(of_ranks.values()),
-            tolerance,
-            not off,
-            "DIFFERS" if off else agrees,
-            placement=self.cuts[kind, name],
-            ranks=tuple(off),
-        )
+def _within(own: Tensor | None, right: Tensor, limit: Tensor) -> bool:
+    return own is not None and own.shape == right.shape and bool(((own - right).abs() <= limit).all())
 
 
 def cut_in_words(whole: Sequence[int], here: Sequence[int]) -> str:
@@ -75,39 +67,39 @@ def compared(result: Result, alone: Unsharded, tick: Callable[[], None]) -> Resu
     tick: called before each tensor; an exception from it stops the comparison.
     """
     task = result.task
-    training = result.task.setting.training
-    one = alone.made
-    found = _Distances()
-    for report in result.reports:
-        coord = task.setting.layout.coord_of(report.rank)._asdict()
-        sides = ((OUTPUT, one.outputs, report.outputs), (GRADIENT, one.gradients, report.gradients))
-        for kind, wholes, own in sides:
-            for name, whole in wholes.items():
-                tick()
-                if not task.setting.holds(name, coord["pp"]):
-                    continue
-                expected = piece(task, name, whole, coord)
-                if expected is not None and kind == GRADIENT:
-                    expected = task.setting.gradient(name, expected, coord)
-                if expected is not None:
-                    found.note(kind, name, report.rank, own.get(name), expected, whole)
+    training = task.setting.training
+    tolerance = DTYPES[task.setting.dtype]
+    ends = [end for end in end_tensors(task, result.reports, alone) if end.owns]
+    ends.sort(key=lambda end: KINDS.index(end.kind))
+    limits = dict[str, Tensor]()
     curve = None
     if training is not None:
-        _add_steps(found, task, result.reports, training, alone.steps[0])
+        first = alone.steps[0]
+        limits = {name: allowed_distance(first, name, training, tolerance) for name in first.states}
         curve = curve_of(task, result.reports, alone.steps)
-    tolerance = DTYPES[task.setting.dtype]
+
+    def rows() -> list[Row]:
+        found = list[Row]()
+        for end in ends:
+            tick()
+            found.append(_row(end, tolerance, limits.get(end.name) if end.kind == WEIGHT else None))
+        return found
+
+    made = rows()
     notes = result.notes
-    kinds = (OUTPUT, GRADIENT, MEAN)
-    worst = max((row.error or 0.0 for row in found.rows(kinds, tolerance)), default=0.0)
+    worst = max((row.error or 0.0 for row in made if row.kind != WEIGHT), default=0.0)
     if task.setting.dtype == "bfloat16" and tolerance < worst < 1:
         with Ticking(tick):
-            off = _rounding(task, one)
+            off = _rounding(task, alone.made)
         tolerance = max(tolerance, 2 * off)
+        made = rows()
         note = f"one process in bfloat16 is off by {off:.0e} of itself in float64"
         notes = (*notes, f"{note}: a layout may be, the other way")
-    rows = (*found.rows((*kinds, WEIGHT), tolerance), *_later_steps(curve, tolerance))
+    made += _later_steps(curve, tolerance)
     against = "the reference"
-    return replace(result, rows=rows, tolerance=tolerance, notes=notes, loss_curve=curve, against=against)
+    return replace(
+        result, rows=tuple(made), tolerance=tolerance, notes=notes, loss_curve=curve, against=against
+    )
 
 
 def _rounding(task: Task, one: Results) -> float:
@@ -118,31 +110,7 @@ def _rounding(task: Task, one: Results) -> float:
     """
     exact = reference(replace(task, given=inputs(task, uncut)).in_float64())
     pairs = ((one.outputs, exact.outputs), (one.gradients, exact.gradients))
-    return max(_distance(own[name], t, _scale(t)) for own, whole in pairs for name, t in whole.items())
-
-
-def _add_steps(
-    found: _Distances, task: Task, reports: Sequence[RankReport], training: Training, first: ProcessStep
-) -> None:
-    """Add the norm of the first step, AdamW's mean of the clipped gradients, and the updated weights."""
-    setting = task.setting
-    one_norm = torch.tensor([first.norm], dtype=torch.float64)
-    limits = {name: allowed_distance(first, name, training, DTYPES[setting.dtype]) for name in first.states}
-    for report in reports:
-        coord = setting.layout.coord_of(report.rank)._asdict()
-        rank = report.rank
-        found.note(OUTPUT, "norm", rank, report.curve["norms"][:1], one_norm, one_norm)
-        for name in (name for name in first.states if name in report.first):
-            whole = first.states[name].master.to(setting.torch_dtype)
-            mean = first.states[name].exp_avg
-            expected = setting.held(name, whole, coord, "parameters")
-            limit = setting.held(name, limits[name], coord, "parameters")
-            own = report.first[name]
-            found.note(WEIGHT, name, rank, own, expected, whole)
-            if own.shape != expected.shape or not bool(((own - expected).abs() <= limit).all()):
-                found.beyond.setdefault(name, set()).add(rank)
-            expected = setting.held(name, mean, coord, "optimizer state")
-            found.note(MEAN, name, rank, report.first[f"exp_avg.{name}"], expected, mean)
+    return max(gap(own[name].double(), t) / largest(t) for own, whole in pairs for name, t in whole.items())
 
 
 def _later_steps(curve: LossCurve | None, tolerance: float) -> list[Row]:
@@ -152,20 +120,3 @@ def _later_steps(curve: LossCurve | None, tolerance: float) -> list[Row]:
     limit = tolerance**LIKE
     ok = curve.distance <= limit
     return [Row(LOSS, "of each step", curve.distance, limit, ok, "equal" if ok else "DIFFERS")]
-
-
-def _scale(whole_one: Tensor) -> float:
-    """max|whole|, the unit of differences."""
-    return (whole_one.double().abs().max().item() if whole_one.numel() else 0.0) or 1.0
-
-
-def _distance(own: Tensor | None, expected: Tensor, scale: float) -> float:
-    """max|own - expected| / scale; infinite for a missing tensor, another shape, or a number that is not
-    finite.
-    """
-    if own is None or own.shape != expected.shape:
-        return float("inf")
-    if not own.numel():
-        return 0.0
-    apart = (own.double() - expected.double()).abs().max().item()
-    return apart / scale if math.isfinite(apart) else float("inf")

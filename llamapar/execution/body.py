@@ -387,13 +387,14 @@ def reference(task: Task) -> Results:
     return computed(task, function, inputs(task, uncut), task.setting.global_batch, uncut)
 
 
-def piece(task: Task, name: str, whole: Tensor, coord: dict[str, int]) -> Tensor | None:
-    """The piece of a global output or gradient that a rank should have; None where no table says."""
-    row = placement(task.program, name)
-    if row is None:
-        try:
-            kind(name)
-        except LlamaparError:
-            return None
-        row = name
-    return task.setting.part(row, whole, coord)
+def is_placed(task: Task, name: str) -> bool:
+    """Whether the placement table says of a global output or gradient which piece a rank should have."""
+    try:
+        return bool(placement(task.program, name) or kind(name))
+    except LlamaparError:
+        return False
+
+
+def piece(task: Task, name: str, whole: Tensor, coord: dict[str, int]) -> Tensor:
+    """The piece of a global output or gradient that a rank should have."""
+    return task.setting.part(placement(task.program, name) or name, whole, coord)

@@ -1,49 +1,239 @@
-"""Numbers that differ from one process's, explained: which tensors, and the line that made them wrong.
+"""Numbers of a program that differ from one process's, explained: which tensors, where in them, and why.
 
 The first kind of tensor that differs is explained, in the order of a step; what comes after it follows from
-it. The program runs once more in float64, line by line, when the explanation is read. What two seconds do not
-suffice for is left out.
+it. Everything is computed when the explanation is read, in float64: the ranks and the reference run again,
+and after that the program line by line. What two seconds do not suffice for is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from llamapar.diagnosis import Explanation
-from llamapar.diagnosis.vocabulary import SHARDING
+from llamapar.diagnosis.hypothesis import LIKELY
+from llamapar.diagnosis.vocabulary import NOT_SHARDING, SHARDING
 from llamapar.errors import LlamaparError
+from llamapar.records.trace import TapeStep
 
-from .body import Task
+from .body import RankReport, Task
+from .ends import End, axes_in, end_tensors, pieces_of
 from .engines import local
-from .first_line import first_wrong, followed_steps
+from .first_line import FirstLine, first_line
+from .module_reading import taken
+from .patterns import Pieces, pattern_of, place_in_words, sum_in_words, weights
+from .placing import taken_at
 from .replies import Cancelled
-from .rows import GRADIENT, Row
-from .ticking import after, ticker
+from .rows import GRADIENT, LOSS, MEAN, OUTPUT, WEIGHT, Row
+from .step_patterns import norm_pattern, update_pattern
+from .unsharded import unsharded
 
 SECONDS = 2.0
-"""Most time that an explanation takes."""
+"""Most time of its thread that an explanation takes; on an idle machine that is the time that passes."""
+
+MOST_NAMES = 3
+"""Names of tensors that a sentence lists."""
 
 
-def explain_numbers(task: object, rows: Sequence[Row], where: str, line: str) -> Explanation:
-    """Explain rows that differ. task: what ran. where: the tensors; line: what is known of the place."""
-    first = next(row for row in rows if not row.ok)
-    what = f"{where} differs from one process"
-    if isinstance(task, Task):
-        with suppress(Cancelled, LlamaparError), local.one_run:
-            steps = followed_steps(task.in_float64(), ticker(after(SECONDS)))
-            at = first_wrong(steps)
-            if at is not None:
-                # A gradient is made by the backward of the line that read the tensor.
-                of_line = [*steps[at].reads, at] if steps[at].phase == "backward" else [at]
-                made = steps[of_line[0]]
-                what += f": {steps[at].name} is the first that is wrong"
-                line = f"{made.where}: {made.code}"
-            name = f"{first.name}.grad" if first.kind == GRADIENT else first.name
-            for end in [step for step in steps if step.name == name and not line][-1:]:
-                summed = [
-                    axis for axis, place in end.places.items() if end.agrees and place.kind == "summand"
-                ]
-                if summed:
-                    what += f": each rank has its own summand of the sum over {' and '.join(summed)}"
-    return Explanation(SHARDING, what, line=line, ranks=first.ranks)
+@dataclass
+class Difference:
+    """How numbers differ. tensors: those of one pattern, by name. place: where in them; pattern: what
+    happened to the numbers. line: the first wrong one; wrong: what it made, with its own place and pattern.
+    Each is "" where it is not known.
+    """
+
+    tensors: str
+    place: str = ""
+    pattern: str = ""
+    line: str = ""
+    wrong: str = ""
+    wrong_place: str = ""
+    wrong_pattern: str = ""
+    alone: bool = False
+    ranks: tuple[int, ...] = ()
+    operands: list[tuple[str, ...]] = field(default_factory=list)
+    more: list[str] = field(default_factory=list)
+
+    @property
+    def explanation(self) -> Explanation:
+        named = ", ".join(filter(None, [self.tensors, self.place]))
+        what = f"{named}: {self.pattern or 'differs from one process'}"
+        if self.wrong:
+            how = "the reference does not compute" if self.alone else "is wrong"
+            first = ", ".join(filter(None, [f"{self.wrong} is the first that {how}", self.wrong_place]))
+            again = "" if self.wrong_pattern == self.pattern else self.wrong_pattern
+            what += "; " + ": ".join(filter(None, [first, again]))
+        return Explanation(
+            NOT_SHARDING if self.alone else SHARDING,
+            what,
+            what=what[:1].upper() + what[1:],
+            line=self.line,
+            ranks=self.ranks,
+            operands=tuple(self.operands),
+            rivals=tuple(self.more),
+            level=LIKELY,
+        )
+
+
+def first_kind(rows: Iterable[Row]) -> list[Row]:
+    """The rows that differ and follow from no other ones. A norm follows from gradients."""
+    off = [row for row in rows if not row.ok]
+    order = (OUTPUT, GRADIENT, "norm", MEAN, WEIGHT, LOSS)
+    kinds = [row.name if row.name == "norm" else row.kind for row in off]
+    first = min(kinds, key=order.index, default="")
+    return [row for row, of in zip(off, kinds, strict=True) if of == first]
+
+
+def of_program(task: Task, reports: Sequence[RankReport], rows: Sequence[Row]) -> Difference:
+    """How the rows of a program that differ do so."""
+    end = time.thread_time() + SECONDS
+
+    def tick() -> None:
+        if time.thread_time() > end:
+            raise Cancelled("the explanation took long")
+
+    first = first_kind(rows)
+    story = Difference(f"{first[0].kind} {few_names(first)}", ranks=first[0].ranks)
+    others = {f"{row.kind}s" for row in rows if not row.ok and row.kind != first[0].kind}
+    if others:
+        story.more.append(f"{' and '.join(sorted(others))} differ as well: they are made from it")
+    with suppress(Cancelled, LlamaparError), local.one_run:
+        _look(story, task, reports, first, tick)
+    return story
+
+
+def _look(
+    story: Difference,
+    task: Task,
+    reports: Sequence[RankReport],
+    first: Sequence[Row],
+    tick: Callable[[], None],
+) -> None:
+    """Fill the story, the cheapest first."""
+    if task.setting.dtype != "float64":
+        task = task.in_float64()
+        reports = local.run(task, "cpu", tick)
+    alone = unsharded(task, tick)
+    names = factors(task)
+    wanted = {(row.kind, row.name) for row in first}
+    found = list[tuple[Pieces, str]]()
+    for end in end_tensors(task, reports, alone):
+        if (end.kind, end.name) not in wanted:
+            continue
+        tick()
+        t = pieces_of(end, axes_in(task, end))
+        pattern = ""
+        if end.name == "norm":
+            pattern = norm_pattern(task, end, reports)
+        elif end.kind in (MEAN, WEIGHT):
+            pattern = update_pattern(task, end, alone, reports)
+        if t.ranks:
+            found.append((t, pattern or pattern_of(t, task.layout, names)))
+    tell(story, found)
+    # What comes after the gradients is on no tape.
+    if first[0].kind in (OUTPUT, GRADIENT) and first[0].name != "norm":
+        line = first_line(task, tick)
+        if line is not None:
+            _tell_line(story, task, line)
+
+
+def factors(task: Task) -> dict[str, float]:
+    """The numbers that a mistake may multiply with, by name."""
+    setting = task.setting
+    layout = setting.layout
+    return {axis: layout.size(axis) for axis in layout.axes} | {
+        "dp_replicate": layout.dp_replicate if layout.dp_replicate < layout.dp else 1,
+        "ranks that share a shard": setting.shards.ranks if setting.shards.cuts("gradients") else 1,
+        "micro-batches": setting.micro_batches,
+        "sequences of a micro-batch": setting.micro_batch,
+        "copies of a KV head": setting.heads.replicas,
+        "sqrt(head_dim)": setting.model.head_dim**0.5,
+        "sqrt(dp)": layout.dp**0.5,
+    }
+
+
+def tell(story: Difference, found: Sequence[tuple[Pieces, str]]) -> None:
+    """Tell of the tensors with one pattern in one place, of those that say most."""
+    groups = dict[tuple[str, str], list[Pieces]]()
+    for t, pattern in found:
+        # AdamW moves a weight whose gradient is rounding either way, so where weights differ says nothing.
+        groups.setdefault((pattern, "" if t.kind == WEIGHT else place_in_words(t)), []).append(t)
+    if groups:
+        told = max(groups, key=lambda group: (bool(group[0]), bool(group[1]), len(groups[group])))
+        tensors = groups[told]
+        of = "gradient of" if tensors[0].kind == GRADIENT else tensors[0].kind
+        story.tensors = f"{of} {few_names(tensors)}"
+        story.pattern, story.place = told
+        story.ranks = tensors[0].ranks
+
+
+def _tell_line(story: Difference, task: Task, line: FirstLine) -> None:
+    """Add the first wrong line, with where and why what it made is wrong."""
+    made = line.made
+    # A gradient is made by the backward of the line that read the tensor.
+    at = line.reads[0] if line.reads and made.phase == "backward" else made
+    story.line = f"{at.where}: {at.code}"
+    story.alone = line.like is not None
+    story.wrong = "what it returns" if made.name == "out" and made.code.startswith("return") else made.name
+    story.operands = [_operand(step) for step in (*line.reads, made)]
+    names = factors(task)
+    if line.like is not None:
+        story.more.append("one process alone makes the same mistake: no cut is to blame")
+        patterns = (pattern_of(_of_step(task, line, whole), task.layout, names) for whole in line.like)
+        story.wrong_pattern = next(filter(None, patterns), "")
+    elif made.at:
+        t = _of_step(task, line)
+        story.wrong_place = place_in_words(t)
+        story.wrong_pattern = pattern_of(t, task.layout, names) or _sum_of_ranks(t, line.reads)
+
+
+def _of_step(task: Task, line: FirstLine, like: Tensor | None = None) -> Pieces:
+    """What a line made on the ranks beside one process's, or one process's beside another one."""
+    made = line.made
+    # Shapes alone may allow several cuts; that of a tensor that the line read, and is right, is likelier.
+    alike = [
+        r.at for r in line.reads if r.agrees and r.local == made.local and r.global_shape == made.global_shape
+    ]
+    at = [*alike, made.at][0]
+
+    def take(t: Tensor, rank: int) -> Tensor:
+        return taken_at(t, at[rank]).nan_to_num(0)
+
+    end = End(made.phase, made.name, made.whole, made.values, take)
+    if like is not None:
+        right = like.reshape(made.whole.shape)
+        end = End(made.phase, made.name, right, {0: made.whole}, lambda t, rank: t)
+    return pieces_of(end, axes_in(task, end))
+
+
+def _sum_of_ranks(t: Pieces, reads: Sequence[TapeStep]) -> str:
+    """What a line made as another sum than it should be of what the ranks have of a tensor that it read."""
+    for read in reads:
+        for rank, (own, right) in t.pairs.items():
+            columns = [of_rank.double() for of_rank in read.values.values()]
+            if columns[0].shape == t.whole.shape:
+                columns = [taken(column, t.parts[rank]) for column in columns]
+            got = weights(own, columns, t.limit)
+            should = weights(right, columns, t.limit)
+            if got is not None and should is not None and got != should:
+                words = f"on rank {rank} {sum_in_words(got, 'rank')} of {read.name}"
+                return f"{words}, where {sum_in_words(should, 'rank')} should be"
+    return ""
+
+
+def _operand(step: TapeStep) -> tuple[str, ...]:
+    """The row of a tensor in the table of operands."""
+    own = step.local[min(step.local)]
+    held = ", ".join(f"{how.kind} over {axis}" for axis, how in step.places.items() if how.kind != "copy")
+    return step.name, str(list(own)), held if step.agrees else "wrong", str(list(step.global_shape or ()))
+
+
+def few_names(tensors: Sequence[Row] | Sequence[Pieces]) -> str:
+    """The names of tensors, those of all layers once."""
+    names = [*dict.fromkeys(t.name.removeprefix("layers.").lstrip("0123456789.") for t in tensors)]
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

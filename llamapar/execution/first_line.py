@@ -1,36 +1,97 @@
 """The first line of a program that makes something wrong of what is right, found on a watched tape.
 
-A tensor is right if all ranks together hold the one process's, in pieces or as summands. What only looks
-strange, as rows that are masked later, is right if something right was made of it. Gradients come after the
-forward, and are searched in the same way.
+A tensor is right if all ranks together hold the one process's, in pieces or as summands; where one process
+makes the same mistake alone, if the reference computes the same numbers somewhere. What only looks strange,
+as rows that are masked later, is right if something right was made of it. Gradients come after the forward,
+and are searched in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from llamapar.records.tables import Plain
 from llamapar.records.trace import TapeStep
+from llamapar.spmd.compat import Arguments, OpOverload
 
-from .body import Task, inputs, uncut, unpiped
+from .body import Task, inputs, reference, uncut, unpiped
+from .module_reading import gap, largest
+from .patterns import FIT
 from .run_pairs import MOST_RANKS, run_pairs
 
 
-def followed_steps(task: Task, tick: Callable[[], None]) -> Sequence[TapeStep]:
-    """The steps of a program on the ranks of one stage; () if it does not run in this way, or on too many."""
+class FirstLine(NamedTuple):
+    """The step of the first wrong tensor, and the steps that its line read.
+
+    like: where one process makes the same mistake alone, what the reference computes of as many numbers.
+    """
+
+    made: TapeStep
+    reads: tuple[TapeStep, ...]
+    like: Sequence[Tensor] | None
+
+
+class _Computed(TorchDispatchMode):
+    """Keeps every tensor that is computed."""
+
+    def __init__(self, found: list[Tensor]) -> None:
+        super().__init__()
+        self.found = found
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Arguments = (), kwargs: Plain | None = None
+    ) -> object:
+        out = func(*args, **(kwargs or {}))
+        made = out if isinstance(out, tuple | list) else [out]
+        self.found += [t.detach() for t in made if isinstance(t, Tensor)]
+        return out
+
+
+def _is_among(t: Tensor, others: Iterable[Tensor]) -> bool:
+    """Whether a tensor has the numbers of another one, in whatever shape."""
+    return any(gap(t.flatten(), other.flatten()) <= FIT * largest(t) for other in others)
+
+
+def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
+    """The first wrong line of a program in float64, on the ranks of one stage; None if it does not run in
+    this way, or on too many.
+    """
     task = unpiped(task)
     if task.layout.world > MOST_RANKS:
-        return ()
+        return None
     # Random tokens depend on the layout's shards, so both runs are given the same ones.
     given = {name: t.detach() for name, t in inputs(task, uncut).items()}
-    pairs = run_pairs(replace(task, given=given), None, tick, padded=False)
-    return () if pairs.here.errors else pairs.tape().steps
+    task = replace(task, given=given)
+    pairs = run_pairs(task, None, tick, padded=False)
+    if pairs.alone.errors or pairs.here.errors:
+        return None
+    steps = pairs.tape().steps
+    computed = [*given.values()]
+    with _Computed(computed):
+        reference(task)
+    at = _first_wrong(steps, [step.agrees for step in steps])
+    alone = at is None
+    if at is None:
+        at = _first_wrong(
+            steps, [step.whole is not None and _is_among(step.whole, computed) for step in steps]
+        )
+    if at is None:
+        return None
+    made = steps[at]
+    like = [t for t in computed if t.numel() == made.whole.numel() and t.is_floating_point()]
+    return FirstLine(made, tuple(steps[n] for n in made.reads), like if alone else None)
 
 
-def first_wrong(steps: Sequence[TapeStep]) -> int | None:
-    """The first wrong tensor of which no line made something right; None without one."""
-    told = [step.whole is not None and step.whole.is_floating_point() for step in steps]
-    fine = [known and step.agrees for known, step in zip(told, steps, strict=True)]
+def _first_wrong(steps: Sequence[TapeStep], right: Sequence[bool]) -> int | None:
+    """The first wrong tensor of which no line made something right. right: of each step."""
+    wholes = [step.whole for step in steps]
+    told = [t is not None and t.is_floating_point() for t in wholes]
+    fine = [known and agrees for known, agrees in zip(told, right, strict=True)]
     for i in reversed(range(len(steps))):
         lines: dict[str, list[bool]] = {}
         for n in range(i + 1, len(steps)):
@@ -38,4 +99,4 @@ def first_wrong(steps: Sequence[TapeStep]) -> int | None:
                 lines.setdefault(steps[n].where, []).append(fine[n])
         # Of a line that makes several tensors, one may be right whatever became of the others.
         fine[i] = fine[i] or any(all(made) for made in lines.values())
-    return next((i for i, right in enumerate(fine) if told[i] and not right), None)
+    return next((i for i, known in enumerate(told) if known and not fine[i]), None)

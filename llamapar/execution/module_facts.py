@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from llamapar.records.tables import Plain, noun
 
+from .differences import Difference
 from .module_reading import Culprit
 
 
@@ -16,7 +17,8 @@ class ModuleFacts:
     """A module: its ties, its buffers with their shapes, those that the forward changes, and what it draws.
 
     bytes_here: of the first rank's parameters; gradient_bytes: of their gradients. drew: submodules that draw
-    random numbers, which make a comparison impossible. culprit: the first submodule that differs. summands:
+    random numbers, which make a comparison impossible. culprit: the first submodule that differs;
+    difference: how it does. summands:
     how ranks hold gradients that are summands still.
     """
 
@@ -27,6 +29,7 @@ class ModuleFacts:
     bytes_here: int = 0
     gradient_bytes: int = 0
     culprit: Culprit | None = None
+    difference: Difference | None = None
     summands: tuple[str, ...] = ()
 
     @property

@@ -6,24 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from torch import Tensor
-
-from llamapar.spmd import compat
 
 from .module_facts import ModuleFacts
 from .module_reading import FORWARD, TRAINER, TensorReading, gap, largest, part_of, parts_in_words, reading
 from .module_run import ModuleOutcome
-from .module_task import ModuleTask
+from .module_task import ModuleTask, sequences
 from .result import Result
 from .rows import GRADIENT, LOSS, OUTPUT, Row
-
-
-def sequences(task: ModuleTask, _: str, whole_input: Tensor, coord: compat.Coord) -> Tensor:
-    """A rank's sequences of an input; one whose dim 0 is not the batch stays whole."""
-    if not whole_input.dim() or whole_input.shape[0] != task.batch:
-        return whole_input.clone()
-    own = task.batch // task.layout.dp
-    return whole_input.narrow(0, coord["dp"] * own, own).clone()
 
 
 def judged(

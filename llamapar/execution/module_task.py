@@ -137,6 +137,14 @@ def with_inputs(
     return replace(task, given=own, batch=batch), notes
 
 
+def sequences(task: ModuleTask, _: str, whole_input: Tensor, coord: Mapping[str, int]) -> Tensor:
+    """A rank's sequences of an input; one whose dim 0 is not the batch stays whole."""
+    if not whole_input.dim() or whole_input.shape[0] != task.batch:
+        return whole_input.clone()
+    own = task.batch // task.layout.dp
+    return whole_input.narrow(0, coord["dp"] * own, own).clone()
+
+
 def require_possible(
     make: object, plan: object, loss: object, engine: str, device: str, layout: Layout
 ) -> None:

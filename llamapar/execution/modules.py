@@ -31,6 +31,7 @@ from .body import RankReport
 from .capacity import choose_device, memory_available
 from .engines import local, processes
 from .engines.rank import Context
+from .module_difference import module_difference
 from .module_reading import (
     FIT,
     Culprit,
@@ -38,9 +39,9 @@ from .module_reading import (
     gap,
     largest,
 )
-from .module_rows import judged, sequences
+from .module_rows import judged
 from .module_run import CUT_OUTPUT, ModuleOutcome, run_module_rank
-from .module_task import Inputs, ModuleTask, Plan, require_possible, with_inputs
+from .module_task import Inputs, ModuleTask, Plan, require_possible, sequences, with_inputs
 from .recorder import Recorder
 from .result import Result, remembered
 from .rows import GRADIENT
@@ -262,6 +263,7 @@ def _compared(
             words = f"outputs and their gradients are right, the gradient of {wrong.name} is not: "
             culprit = Culprit(wrong.name.rpartition(".")[0], words + (wrong.how or wrong.placement))
         if not again.ok and found.module is not None:
-            return replace(found, module=replace(found.module, culprit=culprit))
+            how = module_difference(task, again.rows, exact, in_float64, culprit)
+            return replace(found, module=replace(found.module, culprit=culprit, difference=how))
         note = f"in float64 nothing differs: {task.dtype} rounds that much here"
     return replace(found, notes=(*found.notes, note))

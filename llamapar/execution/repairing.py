@@ -46,9 +46,9 @@ from .engines import local, processes
 from .engines.pool import Pool
 from .engines.rank import Context, cells_here
 from .module_reading import FIT, largest
-from .module_rows import judged, sequences
+from .module_rows import judged
 from .module_run import ModuleOutcome, run_module_rank
-from .module_task import ModuleTask
+from .module_task import ModuleTask, sequences
 from .plan_edits import PlanEdit, mended
 from .recorder import Recorder
 from .result import Result

@@ -27,7 +27,7 @@ from . import tape as tapes
 from .body import RankReport, Task, Work, unpiped
 from .cell_lines import CellLines, LinesOfRanks
 from .coverage import untouched
-from .differences import explain_numbers
+from .differences import Difference, few_names, first_kind, of_program
 from .module_facts import ModuleFacts
 from .module_run import RAISED_IN
 from .module_task import ModuleTask
@@ -212,10 +212,8 @@ class Result(Record):
             return self._raised_in(rank) or f"rank {rank} raises {type(error).__name__}"
         if self.module is not None and self.module.culprit is not None:
             return self.module.culprit.name or "the module itself"
-        off = [row for row in self.rows if not row.ok]
-        names = [row.name for row in off if row.kind == off[0].kind]
-        more = " …" if len(names) > 3 else ""
-        return f"{off[0].kind} {', '.join(names[:3])}{more}".strip() if off else ""
+        off = first_kind(self.rows)
+        return f"{off[0].kind} {few_names(off)}".strip() if off else ""
 
     def _raised_in(self, rank: int) -> str:
         """The submodule in which a rank raised; "" where none is known."""
@@ -234,17 +232,23 @@ class Result(Record):
         failure.
         """
         if not self.errors:
-            if all(row.ok for row in self.rows):
-                return None
-            culprit = self.module.culprit if self.module is not None else None
-            line = culprit.words if culprit is not None else ""
-            return self._repaired(explain_numbers(self.ran, self.rows, self.where, line))
+            return None if self.difference is None else self._repaired(self.difference.explanation)
         texts = self.tracebacks
         of_frame = {r: bool(e.__traceback__ or live_facts(e)) for r, e in self.errors.items()}
         raised = {r: e if of_frame[r] else texts[r] or e for r, e in self.errors.items()}
         if isinstance(self.ran, Task):
             return tapes.explain_failure(self.ran, raised)
         return self._repaired(explain_ranks(raised, Known.of(None, self.layout, None, {})))
+
+    @cached_property
+    def difference(self) -> Difference | None:
+        """How the numbers differ from one process's, looked for when it is read; None if they do not."""
+        if self.errors or all(row.ok for row in self.rows):
+            return None
+        if isinstance(self.ran, Task):
+            return of_program(self.ran, self.reports, self.rows)
+        found = self.module.difference if self.module is not None else None
+        return found or Difference(self.where)
 
     def _repaired(self, found: Explanation) -> Explanation:
         """The explanation with the edit that repairs the user's own code or plan, where one can be tried."""
