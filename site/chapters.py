@@ -24,6 +24,9 @@ MARKDOWN = MarkdownIt("commonmark").enable("table")
 NOT_HERE = "Its ranks run on PyTorch, in JupyterLab: make lab."
 """Under a cell in which one writes code that the page cannot run."""
 
+AFTER = "After your guess"
+"""Over what would spoil a question: folded in a notebook's text, and the outputs that JupyterLab hides."""
+
 RECORDED = "A recorded run of four ranks with the answer that is folded below:"
 
 
@@ -58,12 +61,16 @@ def chapter(name: str, source: str, alive: Alive) -> tuple[str, str]:
         if recorded := said.get(str(number)):
             parts.append(f'<p class="said">{RECORDED}</p><pre class="cell">{html.escape(recorded)}</pre>')
             continue
+        outputs = []
         for output in cell.get("outputs", ()):
             data = ""
             if own and (output["output_type"] == "display_data" or is_panel(output, panels[own[0]])):
                 key = own.pop(0)
                 data = f' data-key="{key}" data-kind="{panels[key]}"'
-            parts.append(f'<div class="out"{data}>{shown(output)}</div>')
+            outputs.append(f'<div class="out"{data}>{shown(output)}</div>')
+        if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):
+            outputs = [f"<details><summary>{AFTER}</summary>", *outputs, "</details>"]
+        parts += outputs
     body = "\n".join(parts)
     return titled(body.replace(alive.still, "Unfold the answer.") if alive.still else body)
 

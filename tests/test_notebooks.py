@@ -23,6 +23,7 @@ import ast
 import json
 import re
 import statistics
+import tomllib
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -263,6 +264,45 @@ def test_only_tagged_cells_depend_on_the_machine(notebook: NotebookNode) -> None
             for what, pattern in MACHINE_DEPENDENT.items():
                 match = pattern.search(text)
                 assert match is None, f"{what} ({match}) in the {kind} after {cell.source!r}"
+
+
+SPOILERS = tomllib.loads((FOLDER.parent / "tests" / "spoilers.toml").read_text(encoding="utf-8"))
+FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
+
+
+def in_sight(cell: NotebookNode, own: bool) -> str:
+    """What a reader sees of a cell before a guess. own: whether it is the cell that asks."""
+    if cell.cell_type == "markdown":
+        return FOLDED.sub("", cell.source)
+    seen = [] if own else [cell.source]
+    if not cell.metadata.get("jupyter", {}).get("outputs_hidden"):
+        for output in cell.outputs:
+            data = output.get("data", {})
+            html = as_text(data.get("text/html", ""))
+            if "unfold the answer" not in html:
+                seen += [as_text(output.get("text", "")), as_text(data.get("text/plain", ""))]
+                seen += [output.get("evalue", ""), re.sub("<[^>]+>", " ", FOLDED.sub("", html))]
+    return "\n".join(seen)
+
+
+def test_the_three_cells_after_a_question_do_not_spoil_it(notebook: NotebookNode) -> None:
+    for place, cell in enumerate(notebook.cells):
+        for question in re.findall(r'predict\(\s*"((?:[^"\\]|\\.)*)"', cell.source):
+            assert SPOILERS[question], question
+            for after, other in enumerate(notebook.cells[place : place + 4]):
+                seen = in_sight(other, own=after == 0)
+                assert [phrase for phrase in SPOILERS[question] if phrase in seen] == [], (question, after)
+
+
+def test_every_list_of_spoilers_is_of_a_question_and_what_it_folds_can_be_unfolded() -> None:
+    cells = [cell for path in PATHS for cell in read(path).cells]
+    asked = {q for cell in cells for q in re.findall(r'predict\(\s*"((?:[^"\\]|\\.)*)"', cell.source)}
+    assert asked == set(SPOILERS)
+    folded = [cell.source for cell in cells if "After your guess" in cell.source]
+    assert len(folded) > 20
+    for source in folded:
+        assert source.startswith("<details><summary>After your guess</summary>\n\n"), "one click, then text"
+        assert len(FOLDED.findall(source)) == 1
 
 
 def test_exercises_are_open_and_have_one_folded_solution(notebook: NotebookNode) -> None:

@@ -219,6 +219,20 @@ def test_a_small_block_of_the_course_is_shown_as_svg() -> None:
     assert 'src="data:image/png;base64,AAAA"' in chapters.shown({"data": data})
 
 
+def test_what_would_spoil_a_question_is_folded_on_the_page() -> None:
+    output = {"output_type": "stream", "text": ["8,192"]}
+    cell = {"cell_type": "code", "source": ["1"], "outputs": [output]}
+    for metadata, begins in (
+        ({}, ""),
+        ({"jupyter": {"outputs_hidden": True}}, "<details><summary>After your guess</summary>\n"),
+    ):
+        _, body = chapters.chapter(
+            "x", json.dumps({"cells": [cell | {"metadata": metadata}]}), chapters.Alive()
+        )
+        assert f'{begins}<div class="out"><pre' in body
+        assert ("<details>" in body) is bool(begins)
+
+
 def test_a_heading_of_the_course_has_the_id_that_a_link_names() -> None:
     made = chapters.anchored("<h1>Words</h1>\n<h2>KV head</h2>\n<h2>1. <code>wq</code>, cut</h2>")
     assert made == (

@@ -140,7 +140,7 @@ def tidy(notebook: NotebookNode) -> None:
     """Take out whatever differs between machines or runs."""
     notebook.metadata = NotebookNode(kernelspec=KERNEL, language_info={"name": "python"})
     for cell in notebook.cells:
-        cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k == "tags"})
+        cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in ("tags", "jupyter")})
         if cell.cell_type == "code":
             cell.outputs = [clean(output, cell.source) for output in merged(cell.outputs)]
 

@@ -31,8 +31,8 @@ SECONDS = {
 SECONDS_TO_RUN = 60
 """What the notebooks promise at most."""
 
-_UNREAD = re.compile(r"<details>.*?</details>|(?<=\])\([^)]*\)", re.DOTALL)
-"""What is folded, and where a link leads."""
+_UNREAD = re.compile(r"<details>(?!<summary>After your).*?</details>|(?<=\])\([^)]*\)", re.DOTALL)
+"""What is folded and not read after a guess, and where a link leads."""
 
 _HEADING = re.compile(r"^(?=##? )", re.MULTILINE)
 _ASKED = re.compile(r'(?<!lp\.)\b(predict|check|ask|puzzle)\(\s*("(?:[^"\\]|\\.)*")')
