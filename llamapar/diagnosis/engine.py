@@ -7,7 +7,7 @@ decides on the verdict. It reads no numbers itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -141,28 +141,6 @@ def merged(found: Iterable[Hypothesis]) -> list[Hypothesis]:
     return list(best.values())
 
 
-def shared_by_ranks(
-    found: list[Hypothesis], r: Reading, others: Sequence[Reading], known: Known
-) -> list[Hypothesis]:
-    """The hypotheses that every other rank's message also leads to; all of `found` if there are none.
-
-    Each other message is read with the layout that the hypothesis implies. If its sizes differ, the shared
-    hypothesis rises by one level.
-    """
-
-    def agrees(h: Hypothesis, other: Reading) -> bool:
-        told = hypotheses(other, observe(other), known.also(h.facts))
-        same = (o for o in told if (o.category, o.subtype) == (h.category, h.subtype))
-        return any(h.facts.items() <= {**h.facts, **o.facts}.items() for o in same)
-
-    kept = [h for h in found if all(agrees(h, other) for other in others)]
-    if any({*other.values} != {*r.values} for other in others):
-        # A weak hypothesis gains only if the messages share a fact, such as a degree.
-        surer = {WEAK: POSSIBLE, POSSIBLE: LIKELY, LIKELY: LIKELY}
-        kept = [replace(h, level=surer[h.level]) if h.facts or h.level > WEAK else h for h in kept]
-    return kept or found
-
-
 def by_likelihood(found: list[Hypothesis], saying: set[str], quoted: set[str]) -> list[Hypothesis]:
     """The hypotheses, likeliest first: by level, then by a framework's own message, then in the order found.
 
@@ -255,12 +233,9 @@ def _of_candidates(
             break  # What only follows from a cause says nothing of it.
         around = Reading.of(candidate.before[-_SHORT:])
         stated = {fact: n for fact, n in around.facts() if fact in ("tp", "pp", "cp")}
-        message, *others = (
-            Reading.of(other.message, code or other.code, other.raised_in)
-            for other in [candidate, *filter(candidate.alike, candidates)][: _TRIED + 1]
-        )
+        message = Reading.of(candidate.message, code or candidate.code, candidate.raised_in)
         ranks = candidate.ranks.union(*(other.ranks for other in filter(candidate.alike, candidates)))
-        found = build(message, known.also(stated), candidate.line, tuple(sorted(ranks)), others)
+        found = build(message, known.also(stated), candidate.line, tuple(sorted(ranks)))
         if found.diagnoses:
             notes = [_by_itself(other, found, known) for other in candidates if _beside(other, candidate)]
             if not is_watchdog(candidate.line) and any(is_watchdog(other.line) for other in candidates):
@@ -285,10 +260,8 @@ def _by_itself(other: CandidateLine, first: Explanation, known: Known) -> str:
     return f"by itself, {other.line[:_QUOTED]}: {words}"
 
 
-def build(
-    r: Reading, known: Known, line: str, ranks: tuple[int, ...], others: Sequence[Reading] = ()
-) -> Explanation:
-    """Explain one message. others: the messages of other ranks about the same failure."""
+def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explanation:
+    """Explain one message."""
     known = replace(known.also(dict(r.facts())), framework=known.framework or whose(r))
     job = known.job()
     quoted = quotes(r, known.framework, bool(known.get("n_kv_heads")))
@@ -308,7 +281,7 @@ def build(
     # Their order is kept, because the order of a set is arbitrary.
     found += [Hypothesis(name, row.what, POSSIBLE) for name, row in CATEGORIES.items() if name in missing]
     found = [h for h in map(as_sure_as_shown, found) if h.equations or h.quoted or h.category in said]
-    best = by_likelihood(shared_by_ranks(found, r, others, known), saying, named)
+    best = by_likelihood(found, saying, named)
     best = [replace(h, needs=_needs(h, best, known)) for h in best]
     diagnoses = tuple(_diagnosis(h, known, job, quoted) for h in best)
     verdict, reason = verdict_of(best, known, r.parallel)
