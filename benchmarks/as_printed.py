@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import _page
 from llamapar.cli.main import main as command
+from llamapar.describe.models import PRESETS
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import framework
@@ -426,10 +427,61 @@ def ultrascale() -> Iterator[Told]:
         yield Told(name, group, "ultrascale", half, told, facts, "tokens_per_second_per_gpu", rate)
 
 
+DGX = {
+    "DGX-H100": "h100-80gb",
+    "DGX-B200": "b200-180gb",
+    "DGX-GB200": "gb200-nvl72",
+    "DGX-GB300": "gb300-nvl72",
+}
+PRECISIONS = {"FP8": "float8", "FP8-CS": "float8", "FP8-MX": "mxfp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
+"""NVIDIA's word → ours."""
+
+
+def nvidia() -> Iterator[Told]:
+    """NVIDIA's tables of 2026. Its recipes overlap TP, and count embedding and head as layers."""
+    file = json.loads((ORACLES / "steps_nvidia.json").read_text())
+    for values in file["rows"]:
+        row = dict(zip(file["columns"], values, strict=True))
+        ways = row["tp"] * row["pp"] * row["cp"]
+        model = PRESETS[row["model"]]
+        facts: dict[str, Any] = MEGATRON | {
+            "gpu": DGX[row["system"]],
+            "recompute": "none",
+            "overlap_tp": True,
+        }
+        facts |= {
+            name: row[name] for name in ("tp", "pp", "cp", "gpus", "global_batch", "micro_batch", "seq_len")
+        }
+        facts |= {"dp": row["gpus"] // ways, "zero": 3 if row["fsdp"] else 1}
+        facts["precision"] = PRECISIONS.get(row["precision"])
+        if row["pp"] > 1:
+            facts |= {"virtual_stages": row["vp"] or 1, "layer_split": "balanced ends"}
+        dims = {name: getattr(model, name) for name in NAMES}
+        half = "seen" if model.name == "llama3.1-405b" else "unseen"
+        name = "-".join(str(row[key]) for key in ("release", "model", "system", "precision", "gpus", "pp"))
+        why = "" if facts["precision"] else f"no rate is known for {row['precision']}"
+        rate = row["tokens_per_s_gpu"]
+        yield Told(
+            f"nvidia-{name}",
+            "NVIDIA, 2026",
+            "nvidia",
+            half,
+            dims,
+            facts,
+            "tokens_per_second_per_gpu",
+            rate,
+            why,
+        )
+
+
+NAMES = ("name", "dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size", "tied", "max_seq_len")
+"""The fields of a row's model."""
+
 TIME: dict[str, Callable[[], Iterator[Told]]] = {
     "published": published,
     "foundry": foundry,
     "ultrascale": ultrascale,
+    "nvidia": nvidia,
 }
 """The files of measured steps."""
 

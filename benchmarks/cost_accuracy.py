@@ -124,7 +124,8 @@ def main() -> None:
             low, high = ends(seen[kind])
             held = [spread.low <= ratio <= spread.high for ratio in unseen[kind]]
             share = f"{statistics.mean(held):.0%} of {len(held)} others" if held else "no others"
-            print(f"{kind}: {low:.3f} to {high:.3f} of {len(seen[kind])}; {spread.low} to ", end="")
+            print(f"{kind}: {low:.3f} to {high:.3f} of {len(seen[kind])}, {spread.readings} kept; ", end="")
+            print(f"{spread.low} to ", end="")
             print(f"{spread.high} hold {share}")
 
 

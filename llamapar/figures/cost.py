@@ -72,7 +72,7 @@ def cost_bars(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]
             [place - 0.36 for place in places],
             marker={"size": 7, "color": style.LINE},
             error_x={**ends, "array": more, "arrayminus": less},
-            hovertext=["8 of 10 runs: {:.3g} to {:.3g} s".format(*record.interval) for record in records],
+            hovertext=[record.spread.told(record.step_seconds) for record in records],
             **draw.legend("what it may be"),
         )
     )

@@ -96,12 +96,11 @@ def _zero_says(record: ZeroMap) -> str:
 
 
 def _cost_says(record: Cost) -> str:
-    low, high = record.interval
     shares = Counter({name: n / record.step_seconds for name, n in record.seconds.items()})
     most = listed([f"{name} {part:.0%}" for name, part in shares.most_common(NAMED)])
     return (
         f"A step of {record.tokens:,} tokens takes {record.step_seconds:.3g} s on "
-        f"{plural(record.layout.world, 'GPU')} (8 of 10 runs: {low:.3g} to {high:.3g} s): {most}."
+        f"{plural(record.layout.world, 'GPU')} ({record.spread.told(record.step_seconds)}): {most}."
     )
 
 

@@ -81,13 +81,14 @@ class Cost(Record):
 
     @property
     def spread(self) -> Spread:
-        """How far eight of ten measured steps of this kind are from the expected ones."""
+        """How far measured steps of this kind are from the expected ones, and how many they are."""
         how = self.asked.how
-        return spread_of(how.trainer, how.profile, self.layout, self.seq_len)
+        rate = how.precision, how.gpu.name
+        return spread_of(how.trainer, how.profile, self.layout, self.seq_len, rate)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Seconds between which eight of ten runs of this kind are."""
+        """Seconds between which the runs of this kind are that `spread` tells of."""
         return self.step_seconds * self.spread.low, self.step_seconds * self.spread.high
 
     @property
@@ -157,9 +158,9 @@ class Cost(Record):
     @property
     def verdict(self) -> str:
         """The step in one line."""
-        peak, (low, high) = f"of {self.gpu.bfloat16 / 1e12:g} TFLOP/s", self.interval
+        peak = f"of {self.gpu.bfloat16 / 1e12:g} TFLOP/s"
         return (
-            f"{self.step_seconds:.3g} s expected, 8 of 10 runs within {low:.3g} to {high:.3g} s; "
+            f"{self.step_seconds:.3g} s expected, {self.spread.told(self.step_seconds)}; "
             f"{self.tokens_per_second_per_gpu:,.0f} tokens/s and {self.flops_per_second / 1e12:.0f} TFLOP/s "
             f"a GPU, MFU {self.mfu:.1%} ({self.convention} FLOPs, {peak})"
         )
@@ -179,6 +180,7 @@ class Cost(Record):
         return {
             "step_seconds": self.step_seconds,
             "interval": list(self.interval),
+            "readings": self.spread.readings,
             "caveat": self.caveat,
             "fits": self.fits,
             "mfu": self.mfu,

@@ -46,11 +46,26 @@ offer("profile", PROFILES)
 
 @dataclass(frozen=True)
 class Spread:
-    """Measured steps over expected ones: eight of ten lie between low and high. why: it is so wide."""
+    """Measured steps over expected ones: of `readings` eight in ten lie between low and high. why: so wide.
+
+    Of fewer readings than FEW all do, and nothing is said of how many further ones would.
+    """
 
     low: float
     high: float
+    readings: int
     why: str = ""
+
+    def told(self, seconds: float) -> str:
+        """The interval of an expected step, in words."""
+        within = f"within {self.low * seconds:.3g} to {self.high * seconds:.3g} s"
+        if self.readings < FEW:
+            return f"{self.readings} readings {within}"
+        return f"8 of 10 runs {within} by {self.readings} readings"
+
+
+FEW = 10
+"""The fewest readings from which a share can be told."""
 
 
 UNNAMED = "no trainer is named"
@@ -59,21 +74,27 @@ LONG = 16384
 """Tokens of a sequence above which attention's kernels decide a step more than the trainer does."""
 
 SPREADS = {
-    "a trainer is named": Spread(0.90, 1.11),
-    UNNAMED: Spread(0.90, 1.32, "no trainer is named; each keeps and sends in its own way"),
+    "a trainer is named": Spread(0.90, 1.11, 78),
+    "8 bits on Blackwell": Spread(0.96, 1.18, 18),
+    "8 bits on Blackwell Ultra": Spread(1.0, 1.06, 11),
+    "4 bits on Blackwell": Spread(0.98, 1.08, 5),
+    "4 bits on Blackwell Ultra": Spread(1.0, 1.09, 5),
+    UNNAMED: Spread(0.90, 1.32, 33, "no trainer is named; each keeps and sends in its own way"),
     "long sequences": Spread(
-        0.88, 1.59, "attention's kernels differ most in sequences of over 16,384 tokens"
+        0.88, 1.59, 12, "attention's kernels differ most in sequences of over 16,384 tokens"
     ),
-    "nanotron": Spread(0.94, 1.32),
+    "nanotron": Spread(0.94, 1.32, 66),
     "nanotron in a pipeline": Spread(
         0.91,
         10.4,
+        195,
         "a quarter of nanotron's measured runs with a pipeline took 0.3 to 1.5 s more for every micro-batch, "
         "whatever the model, and nobody says why",
     ),
     "nanotron on more": Spread(
         1.0,
         44.0,
+        165,
         "nanotron's measured runs on more than 256 GPUs, or with TP over several machines, took 1.6 to 44 "
         "times as long as the formulas say, and nobody says why",
     ),
@@ -85,8 +106,21 @@ Found on one half of the rows by split conformal prediction, and scored on the o
 """
 
 
-def spread_of(trainer: str, profile: str, layout: Layout, seq_len: int) -> Spread:
-    """The Spread of a step. trainer: its name, or "". profile: the one in use."""
+GENERATIONS = {
+    "b200": "Blackwell",
+    "gb200": "Blackwell",
+    "b300": "Blackwell Ultra",
+    "gb300": "Blackwell Ultra",
+}
+"""Beginning of a GPU's name → its generation, where that has intervals of its own."""
+
+
+BITS = {"float8": "8 bits", "mxfp8": "8 bits", "nvfp4": "4 bits"}
+"""Precisions whose readings stand together behind an interval."""
+
+
+def spread_of(trainer: str, profile: str, layout: Layout, seq_len: int, rate: tuple[str, str]) -> Spread:
+    """The Spread of a step. trainer: its name, or "". profile: the one in use. rate: precision, and GPU."""
     kind = "a trainer is named" if trainer and (trainer == profile or trainer not in PROFILES) else UNNAMED
     if trainer == "nanotron" and (layout.tp > 8 or layout.world > 256):
         kind = "nanotron on more"
@@ -96,4 +130,7 @@ def spread_of(trainer: str, profile: str, layout: Layout, seq_len: int) -> Sprea
         kind = "long sequences"
     elif profile == "nanotron":
         kind = profile
+    elif kind != UNNAMED:
+        of_gpu = f"{BITS.get(rate[0])} on {GENERATIONS.get(rate[1].partition('-')[0])}"
+        kind = of_gpu if of_gpu in SPREADS else kind
     return SPREADS[kind]
