@@ -140,6 +140,9 @@ def test_a_mixture_has_the_parameters_that_transformers_builds(row: dict[str, An
         theirs |= {f"model.layers.{i}.{name}": shape for name, shape in row["layer"]}
     assert {p.hf_name: list(p.shape) for p in model.parameters()} == theirs
     assert model.n_params == row["numel"]
+    if row["mixture"] == "llama4_text":
+        wrapped = lp.model({"model_type": "llama4", "text_config": row["config_json"]})
+        assert wrapped == model.replace(name="llama4 (text)")
 
 
 def test_what_a_config_may_not_say() -> None:

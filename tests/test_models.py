@@ -165,7 +165,7 @@ def refused(source: Any, read: Callable[[Any], Any] = lp.model) -> lp.ModelError
         read(source)
     assert refusal.value.field
     assert "\n" not in refusal.value.what
-    assert len(str(refusal.value)) < 900
+    assert len(str(refusal.value)) < 1000
     return refusal.value
 
 

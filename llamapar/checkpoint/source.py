@@ -105,6 +105,10 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
                 config = config.replace(tied=True)
         if config:
             config.require_judged("the checkpoint")
+            names = [p.hf_name for p in config.replace(n_layers=1).parameters()]
+            if len({*names}) < len(names):
+                what = f"{place}: {config.family} has several projections in one tensor"
+                raise CheckpointError(what, "what is cut here are projections with a tensor of their own")
         return replace(checkpoint, model=config or checkpoint.model)
     except OSError as problem:
         raise CheckpointError(f"{problem.filename or place}: {problem.strerror}") from None

@@ -187,7 +187,7 @@ nodes (coreweave/nccl-tests).
 
 sustained_float8, mxfp8, nvfp4 of a B200, GB200 and GB300: the medians of 2 to 7 runs of 405B (BRIDGE) for
 each GPU and precision, as `cost` has them with framework="megatron-lm" and overlap_tp. The same way gives an
-H100 0.892. `cost` gives 5 to 13 % more tokens a second than eleven runs of 8B, which were not fitted.
+H100 0.892. `cost` gives 5 to 13 % more tokens a second than ten runs of 8B, which were not fitted.
 
 Memory is the total of nvidia-smi or rocm-smi; the driver's share counts as part of CUDA's context. Where each
 was read: docs/time.md.
