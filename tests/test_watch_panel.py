@@ -162,7 +162,7 @@ def test_a_text_that_is_no_program_leaves_the_last_film() -> None:
     assert panel.payload["problem"] is None
     assert panel.film["world"] == 8
     (failed,) = [step for step in panel.film["steps"] if step["error"]]
-    assert failed["line"] == 25
+    assert failed["line"] == 26
     assert "cannot be multiplied" in failed["error"]["7"]
 
 
