@@ -213,8 +213,9 @@ def shown_in(output: NotebookNode) -> tuple[str, Any] | None:
     if is_box(output):
         folded = folded_picture(output)
         return ("figure", folded) if folded else None
-    if WIDGET in data and "film" not in data[WIDGET]["state"]:  # of a film the sheet of all lines is stored
-        return "panel", data[WIDGET]["state"]
+    state = data.get(WIDGET, {}).get("state", {})
+    if "_esm" in state and "film" not in state:  # of a film, and of a box of widgets, the text is stored
+        return "panel", state
     if SVG in data or still_in(data):
         return "svg", as_text(data[SVG]) if SVG in data else still_in(data)
     return ("figure", spec_of(data)) if PLOTLY in data else None
