@@ -1,23 +1,18 @@
-"""`llamapar report`: what an issue needs to say, and nothing private.
+"""`llamapar report`: what an issue needs to say of a machine, and nothing private.
 
 Versions come from the metadata of packages and the names of GPUs from the driver's files, so nothing is
-imported. A model or a GPU of one's own is told by its numbers alone, because its name may come from a path.
+imported.
 """
 
 from __future__ import annotations
 
 import platform
-from dataclasses import replace
 from importlib import import_module, metadata
 from pathlib import Path
 
-from llamapar.describe.hardware import HARDWARE
-from llamapar.describe.models import PRESETS
 from llamapar.records.tables import aligned
-from llamapar.rules.job_text import as_cli
-from llamapar.rules.report import Report, check
 
-from .commands import MODEL_WORD, Command, CommandAnswer, Given, returned
+from .commands import Command, CommandAnswer, Given
 from .output import as_text
 
 _PACKAGES = ("torch", "numpy", "cloudpickle", "jupyterlab", "ipywidgets", "anywidget", "plotly", "pyyaml")
@@ -27,7 +22,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def _answer(given: Given) -> CommandAnswer:
-    """Versions and GPUs; of a model also the line that checks the same, and the findings by their codes."""
+    """Versions and GPUs."""
     told: dict[str, object] = {
         "llamapar": import_module(__name__.partition(".")[0]).__version__,
         "python": platform.python_version(),
@@ -40,22 +35,8 @@ def _answer(given: Given) -> CommandAnswer:
             if line.startswith("Model:")
         ],
     }
-    if any(given[name] for name in given.about.options):
-        report = returned(given, check, *([given.settings()] if given.files else []))
-        told |= {"check": _line(report), "findings": {f.code: f.severity for f in report.findings}}
     lines = aligned(_row(name, value) for name, value in told.items())
     return CommandAnswer(True, lambda: "\n".join(map(as_text, lines)), lambda: told)
-
-
-def _line(report: Report) -> str:
-    """The `llamapar check` of the same job, without the names that people and their files gave."""
-    job = report.job
-    if PRESETS.get(job.model.name) != job.model:
-        job = job.replace(model=job.model.replace(name="custom"))
-    if job.gpu and HARDWARE.get(job.gpu.name) != job.gpu:
-        job = job.replace(gpu=replace(job.gpu, name="custom", source=""))
-    judge = report.judge.name if report.judge else None
-    return as_cli(job, judge).splitlines()[-1]
 
 
 def _row(name: str, value: object) -> tuple[str, str]:
@@ -67,12 +48,9 @@ def _row(name: str, value: object) -> tuple[str, str]:
 
 
 COMMAND = Command(
-    "versions, GPUs, a layout and its findings, to paste into an issue; nothing private",
+    "versions and GPUs, to paste into an issue; nothing private",
     "report",
-    "llamapar report\n  llamapar report llama3-8b --tp 16 --gpus 16\n"
-    "  llamapar report --config train.toml --launch run.slurm --json",
+    "llamapar report\n  llamapar report --json",
     exits="0 written",
-    positional=MODEL_WORD,
     answer=_answer,
-    calls="check",
 )

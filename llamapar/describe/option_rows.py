@@ -32,11 +32,11 @@ chunk_at_the_start tokens_as_they_came heads_not_sent_home documents_ignored nor
 never_clipped means_not_corrected decay_in_gradient"""
 _PROGRAMS = ("attention", "embedding", "loss", "mlp", "block", "llama", "step")
 _LAYOUT = (
-    "Layout() check require() --report cost memory reconcile() heads() vocab() sequence() stages() ffn() "
+    "Layout() check require() cost memory reconcile() heads() vocab() sequence() stages() ffn() "
     "zero() traffic() inside() run compare() tape() watch() shrink() explorer"
 )
-_JOB = "Job() check require() --report --memory explorer"
-_COUNTED = "Job() check require() --report memory reconcile() explorer"
+_JOB = "Job() check require() --memory explorer"
+_COUNTED = "Job() check require() memory reconcile() explorer"
 """Who takes every degree of a layout; every fact of a job; and every fact that memory is counted from."""
 
 _MODEL = "a preset's name, a config.json or params.json, the folder that holds one, or JSON text"
@@ -62,9 +62,9 @@ _CONTEXT = 'other known facts: {"tp": 8, "heads": 32, "kv_heads": 8, ...}'
 # fmt: off
 TABLE = (
     Option("model", str, None, _MODEL,
-           "--check --report --memory --cost --plan --run --loading --explorer --explain clinic() "
+           "--check --memory --cost --plan --run --loading --explorer --explain clinic() "
            "ranks() inspect verify shard gather reshard", python="ModelLike"),
-    Option("job", str, None, _PUBLISHED, "--check --report --memory explorer", label="the paper's jobs",
+    Option("job", str, None, _PUBLISHED, "--check --memory explorer", label="the paper's jobs",
            hint="what the Llama 3 paper ran, with all its settings"),
     Option("inventory", bool, False, "list every tensor and where it is stored", "--model"),
     Option("preset", str, None, "the Explorer's model, by name or as a file", "explorer()",
@@ -138,12 +138,12 @@ TABLE = (
     Option("gpu", str, None, _GPU, f"{_COUNTED} cost plan live() inside()", choices=tuple(HARDWARE),
            python="GpuLike", label="GPU", hint="whose HBM must hold it"),
     Option("precision", str, "bfloat16", "precision of the layers' matmuls: {choices}",
-           "Job() check require() --report --memory --explorer cost plan", choices=PRECISIONS,
+           "Job() check require() --memory --explorer cost plan", choices=PRECISIONS,
            metavar="NAME"),
     Option("grad_dtype", str, None, "dtype of gradient sums: {names} (default: the trainer's)",
-           "Job() check require() --report memory reconcile() --explorer plan",
+           "Job() check require() memory reconcile() --explorer plan",
            choices=("float32", "bfloat16", "float16")),
-    Option("saves", tuple, (), _SAVES, "Job() check require() --report memory reconcile() --explorer",
+    Option("saves", tuple, (), _SAVES, "Job() check require() memory reconcile() --explorer",
            choices=("lora", "8-bit-adam", "offload", "4-bit", "zero"), python="Sequence[str]",
            metavar="NAME,NAME,..."),
     Option("recompute", str, None, "what the backward recomputes: {names} (default: the trainer's)",
@@ -158,7 +158,7 @@ TABLE = (
            choices=("all_gather", "ring", "ulysses"), metavar="NAME", label="CP attention",
            hint="how CP ranks share attention", is_open=True),
     Option("framework", str, None, _FRAMEWORK,
-           "check require() --report memory reconcile() explorer cost plan live() clinic() --explain",
+           "check require() memory reconcile() explorer cost plan live() clinic() --explain",
            python="str | Framework", metavar="NAME", hint="whose rules judge the layout"),
     # maps
     Option("rank", int, 0, "global rank",
@@ -256,9 +256,9 @@ TABLE = (
            "--course --explorer", most=65535),
     Option("shrink", bool, False, _SHRINK, "--run"),
     Option("config", list, None, "settings file of your run: TOML, YAML, JSON or Python; repeatable",
-           "--check --report --cost --plan --explain", metavar="FILE"),
+           "--check --cost --plan --explain", metavar="FILE"),
     Option("launch", list, None, "script that starts your run; repeatable",
-           "--check --report --cost --plan --explain", metavar="FILE"),
+           "--check --cost --plan --explain", metavar="FILE"),
     Option("settings", bool, False, "show what the files say: sources, unknown fields, contradictions",
            "--check"),
     Option("tape", bool, False, "show every assignment of the program with its shape on each rank",
