@@ -214,7 +214,7 @@ def shown_in(output: NotebookNode) -> tuple[str, Any] | None:
         folded = folded_picture(output)
         return ("figure", folded) if folded else None
     state = data.get(WIDGET, {}).get("state", {})
-    if "_esm" in state and "film" not in state:  # of a film, and of a box of widgets, the text is stored
+    if "_esm" in state:  # a box of widgets has none, and its text is stored
         return "panel", state
     if SVG in data or still_in(data):
         return "svg", as_text(data[SVG]) if SVG in data else still_in(data)
