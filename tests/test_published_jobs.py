@@ -36,6 +36,10 @@ def test_a_job_that_ran_fits_wherever_it_is_asked_for(name: str, run: Any) -> No
     assert (status, err) == (0, "")
     assert not [f["code"] for f in json.loads(out)["findings"] if f["code"].startswith("LP51")]
     assert f"| `{name}` | `{found.figure()}` |" in PAGE
+    # One job under one trainer has one figure at every door, README's picture among them.
+    assert f"memory: {found.figure()} GiB a rank fit h100-80gb\n" in run(f"check --job {name}")[1]
+    assert run(f"plan --job {name} --top 1")[1].endswith(f" s, {found.figure()} GiB\n")
+    assert f"{found.expected_bytes / 2**30:.1f}" in lp.explorer(job=name, tab="memory").snapshot().summary
 
 
 @pytest.mark.parametrize("name", JOBS)

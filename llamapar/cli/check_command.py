@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
+from llamapar.rules.memory_rule import load_of
+from llamapar.rules.report import Report
 
-from .commands import MODEL_WORD, Command, CommandAnswer, Given, answered, plain
+from .commands import MODEL_WORD, Command, CommandAnswer, Given, answered, noted, plain
 
 
 def _whole(given: Given, *settings: Settings) -> CommandAnswer:
@@ -30,6 +32,14 @@ def _check(given: Given) -> CommandAnswer:
     return answered(given, _whole)
 
 
+def _below(given: Given, report: Report) -> list[str]:
+    """What a rank needs of the named GPU where it fits, in which case no finding says it; and the note."""
+    load = load_of(report.job, report.judge) if report.job.gpu and not report.memory else None
+    if load is None:
+        return noted(given, report)
+    return [f"memory: {load.gib} GiB a rank fit {report.job.gpu}", *noted(given, report)]
+
+
 COMMAND = Command(
     "judge a layout: what is wrong, why, what would pass, and what each framework does",
     "check",
@@ -38,5 +48,6 @@ COMMAND = Command(
     exits="0 no errors, 1 errors, or the files leave facts open or contradict each other",
     ok="ok",
     positional=MODEL_WORD,
+    below=_below,
     answer=_check,
 )

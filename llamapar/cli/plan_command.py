@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from llamapar.describe.jobs import JOBS
 from llamapar.describe.options import EXPORT_TITLES, OPTIONS
 from llamapar.errors import LlamaparError
 from llamapar.frameworks.settings import Settings
@@ -33,15 +34,21 @@ def _planned(given: Given, *settings: Settings) -> CommandAnswer:
                 found.as_dict,
             )
     planned = answer_of(given, found)
-    if not settings:
+    if not settings and not given.note:
         return planned
+    who = "as the files say"
     try:
-        own = returned(given, cost, *settings)
+        if settings:
+            own = returned(given, cost, *settings)
+        else:
+            who = "as published"
+            own = found.asked.timed(JOBS[given["job"]].job)
+        said = f"{who}: {own.layout}, {own.step_seconds:.4g} s, {own.memory.figure()} GiB"
     except LlamaparError:
         return planned
     return CommandAnswer(
         planned.ok,
-        lambda: f"{planned.text()}\nas the files say: {own.layout}, {own.step_seconds:.4g} s",
+        lambda: f"{planned.text()}\n{said}",
         lambda: {**planned.data(), "as_said": own.as_dict()},
     )
 

@@ -64,7 +64,7 @@ TABLE = (
     Option("model", str, None, _MODEL,
            "--check --memory --cost --plan --run --loading --explorer --explain clinic() "
            "ranks() inspect verify shard gather reshard", python="ModelLike"),
-    Option("job", str, None, _PUBLISHED, "--check --memory explorer", label="the paper's jobs",
+    Option("job", str, None, _PUBLISHED, "--check --memory --cost --plan explorer", label="the paper's jobs",
            hint="what the Llama 3 paper ran, with all its settings"),
     Option("inventory", bool, False, "list every tensor and where it is stored", "--model"),
     Option("preset", str, None, "the Explorer's model, by name or as a file", "explorer()",
