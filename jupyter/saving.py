@@ -40,6 +40,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 PANEL = "llamapar"  # in the metadata of an output that is a panel
 KEPT_TAG = "nbval-ignore-output"  # of a cell whose output depends on the machine
+AFTER_GUESS = "after-guess"  # of a cell whose output would spoil a question, and is hidden in the file
+HIDDEN = ("collapsed", "jupyter")  # how JupyterLab says so
 KERNEL = ("python3", "python")  # this environment's own, and its language
 
 
@@ -149,6 +151,10 @@ def saved_cell(new: Json, stored: list[Json]) -> Json:
             metadata = dict(new["metadata"])
             if "execution" not in old["metadata"]:
                 metadata.pop("execution", None)  # when it ran
+            if AFTER_GUESS in old["metadata"].get(
+                "tags", []
+            ):  # running a cell shows what was hidden in the file
+                metadata |= {name: old["metadata"][name] for name in HIDDEN if name in old["metadata"]}
             if not same:
                 metadata.pop("trusted", None)  # what is put back did not come from running the cell
             result = {name: old[name] for name in ("outputs", "execution_count")}

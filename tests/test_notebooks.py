@@ -298,6 +298,10 @@ def test_every_list_of_spoilers_is_of_a_question_and_what_it_folds_can_be_unfold
     cells = [cell for path in PATHS for cell in read(path).cells]
     asked = {q for cell in cells for q in re.findall(r'predict\(\s*"((?:[^"\\]|\\.)*)"', cell.source)}
     assert asked == set(SPOILERS)
+    hidden = [cell.metadata for cell in cells if {"collapsed", "jupyter"} & cell.metadata.keys()]
+    for metadata in hidden:  # else JupyterLab would change the file
+        assert "after-guess" in metadata.tags
+        assert (metadata.collapsed, metadata.jupyter) == (True, {"outputs_hidden": True})
     folded = [cell.source for cell in cells if "After your guess" in cell.source]
     assert len(folded) > 20
     for source in folded:

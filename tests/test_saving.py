@@ -186,6 +186,18 @@ def test_a_tagged_cell_keeps_its_stored_output_and_loses_the_trust_of_what_was_r
     assert changed["outputs"] == plain([displayed(text="now", plotly=FIGURE)])
 
 
+def test_what_would_spoil_a_question_stays_hidden_in_the_file_and_nothing_else_does() -> None:
+    """JupyterLab shows the output of a cell that is run, and forgets that it was hidden."""
+    hidden = {"collapsed": True, "jupyter": {"outputs_hidden": True}}
+    for tags, kept in ((["after-guess"], True), (["other"], False)):
+        stored = cell(displayed(html="64 rows"), tags=tags)
+        stored["metadata"] |= hidden
+        ran = cell(displayed(html="64 rows"), tags=tags)
+        assert (saved(ran, stored)["metadata"] == stored["metadata"]) is kept
+        changed = cell(displayed(html="128 rows"), tags=tags)
+        assert saved(changed, stored)["metadata"] == changed["metadata"]
+
+
 def test_a_save_in_the_middle_of_a_run_does_not_lose_what_its_end_says_again() -> None:
     baked = cell(displayed(text="1", plotly=FIGURE, png="baked"))
     waiting, done = cell(count=None), cell(displayed(text="1", plotly=FIGURE), count=3)

@@ -66,6 +66,9 @@ from llamapar.panels.page import A_PICTURE  # noqa: E402
 
 KIB = 1024
 MOST = 40 * KIB  # of one output, as JSON
+KEPT_METADATA = ("tags", "jupyter", "collapsed")
+"""Of a cell; the last two hide an output that would spoil a question, and JupyterLab writes both."""
+
 WHOLE = 250_000
 WIDTH, PANEL_WIDTH = 760, 960  # CSS pixels; a figure says its own height
 COLOURS = (240, 120, 60, 32, 20, 16, 12, 8)
@@ -140,7 +143,7 @@ def tidy(notebook: NotebookNode) -> None:
     """Take out whatever differs between machines or runs."""
     notebook.metadata = NotebookNode(kernelspec=KERNEL, language_info={"name": "python"})
     for cell in notebook.cells:
-        cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in ("tags", "jupyter")})
+        cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in KEPT_METADATA})
         if cell.cell_type == "code":
             cell.outputs = [clean(output, cell.source) for output in merged(cell.outputs)]
 

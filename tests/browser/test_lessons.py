@@ -17,6 +17,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.deep]
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 ROWS = "At TP 16, how many of the 1,024 rows of wk does a rank get?"
+OPEN_AFTER_GUESSES = (
+    "() => document.querySelectorAll('details').forEach("
+    "(d) => { if (d.firstElementChild.textContent === 'After your guess') d.open = true; })"
+)
+"""What stands behind a guess is made once it is in sight."""
 
 
 def test_a_lesson_comes_alive_keeps_its_guesses_and_asks_nobody_else(browser: Browser, address: str) -> None:
@@ -34,6 +39,7 @@ def test_a_lesson_comes_alive_keeps_its_guesses_and_asks_nobody_else(browser: Br
     kept = json.loads(page.evaluate("localStorage.getItem('llamapar.progress')"))
     assert kept["predictions"][ROWS] == {"right": False, "guess": "128"}
 
+    page.evaluate(OPEN_AFTER_GUESSES)
     page.mouse.move(2, 2)
     for _ in range(40):  # down to the end, so that all of it was in sight
         page.mouse.wheel(0, 700)
@@ -100,6 +106,7 @@ def test_every_lesson_s_panels_come_alive(browser: Browser, address: str) -> Non
         watched.page.goto(f"{address}notebooks/{name}.html")
         there = watched.page.locator("[data-key]").count()
         assert there, name
+        watched.page.evaluate(OPEN_AFTER_GUESSES)
         for _ in range(30):
             watched.page.mouse.wheel(0, 3000)
             watched.page.wait_for_timeout(60)
