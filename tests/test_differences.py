@@ -8,6 +8,7 @@ import torch
 import llamapar as lp
 from llamapar.execution import patterns
 from llamapar.execution.patterns import Axis, Pieces
+from llamapar.execution.watching import watch_task, watched
 from llamapar.programs import FAULTS, attention, vocab
 from llamapar.spmd import collectives
 
@@ -124,3 +125,28 @@ def test_a_result_that_is_equal_is_not_followed(monkeypatch: pytest.MonkeyPatch)
     assert run.ok
     assert run.explanation is None
     assert followed == []
+
+
+def test_two_runs_part_at_the_first_line_that_differs() -> None:
+    one = lp.run("attention", "tiny", dict(tp=2), dtype="float64")
+    other = lp.run("attention", "tiny", dict(cp=2), fault="contiguous_positions", dtype="float64")
+    parted = lp.compare(one, other)
+    assert parted is not None
+    assert parted.what.endswith("part: q is wrong on the ranks of tp=1 cp=2 pp=1 dp=1")
+    assert parted.line == "attention:22: q = rope(q, positions, setting.model)"
+    assert [row[2] for row in parted.operands] == ["piece over tp", "wrong"]
+    assert lp.compare(one, lp.run("attention", "tiny", dict(cp=2), dtype="float64")) is None
+    with pytest.raises(lp.LlamaparError, match="a run is not compared with int"):
+        lp.compare(one, 2)
+
+
+def test_two_tapes_part_where_the_ranks_of_one_are_wrong() -> None:
+    one, other = (watched(watch_task("mlp", None, dict(tp=tp))) for tp in (2, 4))
+    assert lp.compare(one, other) is None
+    twice = watched(watch_task("mlp", None, dict(tp=2, sequence_parallel=False), fault="sum_twice"))
+    parted = lp.compare(one, twice)
+    assert parted is not None
+    assert "part: partial.grad is wrong on the ranks" in parted.what
+    assert parted.line == "mlp:4: partial = hidden @ w2.mT"
+    half = watched(watch_task("mlp", None, dict(dp=2)))
+    assert lp.compare(one, half).what.endswith("part: x has another shape")

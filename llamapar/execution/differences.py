@@ -179,7 +179,7 @@ def _tell_line(story: Difference, task: Task, line: FirstLine) -> None:
     story.line = f"{at.where}: {at.code}"
     story.alone = line.like is not None
     story.wrong = "what it returns" if made.name == "out" and made.code.startswith("return") else made.name
-    story.operands = [_operand(step) for step in (*line.reads, made)]
+    story.operands = [operand(step) for step in (*line.reads, made)]
     names = factors(task)
     if line.like is not None:
         story.more.append("one process alone makes the same mistake: no cut is to blame")
@@ -225,7 +225,7 @@ def _sum_of_ranks(t: Pieces, reads: Sequence[TapeStep]) -> str:
     return ""
 
 
-def _operand(step: TapeStep) -> tuple[str, ...]:
+def operand(step: TapeStep) -> tuple[str, ...]:
     """The row of a tensor in the table of operands."""
     own = step.local[min(step.local)]
     held = ", ".join(f"{how.kind} over {axis}" for axis, how in step.places.items() if how.kind != "copy")

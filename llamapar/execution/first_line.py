@@ -74,21 +74,22 @@ def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
     computed = [*given.values()]
     with _Computed(computed):
         reference(task)
-    at = _first_wrong(steps, [step.agrees for step in steps])
-    alone = at is None
-    if at is None:
-        at = _first_wrong(
-            steps, [step.whole is not None and _is_among(step.whole, computed) for step in steps]
-        )
-    if at is None:
+    right = right_steps(steps, [step.agrees for step in steps])
+    alone = all(right)
+    if alone:
+        computes = [step.whole is not None and _is_among(step.whole, computed) for step in steps]
+        right = right_steps(steps, computes)
+    if all(right):
         return None
-    made = steps[at]
+    made = steps[right.index(False)]
     like = [t for t in computed if t.numel() == made.whole.numel() and t.is_floating_point()]
     return FirstLine(made, tuple(steps[n] for n in made.reads), like if alone else None)
 
 
-def _first_wrong(steps: Sequence[TapeStep], right: Sequence[bool]) -> int | None:
-    """The first wrong tensor of which no line made something right. right: of each step."""
+def right_steps(steps: Sequence[TapeStep], right: Sequence[bool]) -> list[bool]:
+    """Which steps are right: of themselves, as `right` says, because a line made something right of them, or
+    because that cannot be told.
+    """
     wholes = [step.whole for step in steps]
     told = [t is not None and t.is_floating_point() for t in wholes]
     fine = [known and agrees for known, agrees in zip(told, right, strict=True)]
@@ -99,4 +100,4 @@ def _first_wrong(steps: Sequence[TapeStep], right: Sequence[bool]) -> int | None
                 lines.setdefault(steps[n].where, []).append(fine[n])
         # Of a line that makes several tensors, one may be right whatever became of the others.
         fine[i] = fine[i] or any(all(made) for made in lines.values())
-    return next((i for i, known in enumerate(told) if known and not fine[i]), None)
+    return [is_fine or not known for is_fine, known in zip(fine, told, strict=True)]

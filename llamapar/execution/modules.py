@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Unpack
+from typing import Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from llamapar.describe.keywords import CompareKeywords
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.diagnosis import Explanation
 from llamapar.errors import Choice, LlamaparError, flag, one_of, real
-from llamapar.records.trace import Trace
+from llamapar.records.trace import Tape, Trace
 from llamapar.spmd import compat
 from llamapar.spmd.setting import DTYPES
 
@@ -46,6 +46,7 @@ from .recorder import Recorder
 from .result import Result, remembered
 from .rows import GRADIENT
 from .ticking import Ticking, few_threads, never, ticker
+from .two_runs import first_parting
 
 LOCAL_LACKS = (
     *("LocalInt", "SymInt", "SymNode", "LocalTensor", "resize_", "src_rank", "_local_tensor"),
@@ -54,7 +55,11 @@ LOCAL_LACKS = (
 """What an error says if torch's mode for all ranks in one process lacks an operation."""
 
 
-@checked_options
+@overload
+def compare(make: Result | Tape, plan: Result | Tape) -> Explanation | None: ...
+
+
+@overload
 def compare(
     make: Callable[[], nn.Module],
     plan: Plan,
@@ -65,7 +70,21 @@ def compare(
     eval_mode: bool = False,
     cancel: Callable[[], bool] | None = None,
     **options: Unpack[CompareKeywords],
-) -> Result:
+) -> Result: ...
+
+
+@checked_options
+def compare(
+    make: Callable[[], nn.Module] | Result | Tape,
+    plan: Plan | Result | Tape,
+    layout: LayoutLike | None = None,
+    *,
+    inputs: Inputs | None = None,
+    loss: Callable[..., Tensor] | None = None,
+    eval_mode: bool = False,
+    cancel: Callable[[], bool] | None = None,
+    **options: Unpack[CompareKeywords],
+) -> Result | Explanation | None:
     """Run a module of your own whole and cut by `plan`, and compare output, loss and every gradient.
 
     make: a function without arguments that returns the whole `nn.Module`. plan: a dict for torch's
@@ -79,9 +98,13 @@ def compare(
         that divide. seed=0: of weights, tokens and random numbers. backward=True: also compare gradients.
     engine, device, timeout, cancel: as in `run`; torchrun and dry run no modules.
 
+    Of two results, or two tapes with numbers, of one program: the first line where they part, or None.
+
     Raises LlamaparError for what cannot work with a module, and RankFailure and Cancelled as `run` does. The
     result's `errors` has what ranks raise.
     """
+    if isinstance(make, Result | Tape) or isinstance(plan, Result | Tape):
+        return first_parting(make, plan)
     own = Layout.of(layout)
     engine = options["engine"]
     device = options["device"]
