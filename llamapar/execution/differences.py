@@ -28,7 +28,7 @@ from .module_reading import taken
 from .patterns import Pieces, pattern_of, place_in_words, sum_in_words, weights
 from .placing import taken_at
 from .replies import Cancelled
-from .rows import GRADIENT, LOSS, MEAN, OUTPUT, WEIGHT, Row
+from .rows import GRADIENT, LINE, LOSS, MEAN, OUTPUT, WEIGHT, Row
 from .step_patterns import norm_pattern, update_pattern
 from .unsharded import unsharded
 
@@ -82,7 +82,7 @@ class Difference:
 def first_kind(rows: Iterable[Row]) -> list[Row]:
     """The rows that differ and follow from no other ones. A norm follows from gradients."""
     off = [row for row in rows if not row.ok]
-    order = (OUTPUT, GRADIENT, "norm", MEAN, WEIGHT, LOSS)
+    order = (OUTPUT, GRADIENT, "norm", MEAN, WEIGHT, LOSS, LINE)
     kinds = [row.name if row.name == "norm" else row.kind for row in off]
     first = min(kinds, key=order.index, default="")
     return [row for row, of in zip(off, kinds, strict=True) if of == first]

@@ -37,7 +37,7 @@ class FirstLine(NamedTuple):
 
 
 class _Computed(TorchDispatchMode):
-    """Keeps every tensor that is computed."""
+    """Keeps every tensor of floating-point numbers that is computed."""
 
     def __init__(self, found: list[Tensor]) -> None:
         super().__init__()
@@ -48,12 +48,14 @@ class _Computed(TorchDispatchMode):
     ) -> object:
         out = func(*args, **(kwargs or {}))
         made = out if isinstance(out, tuple | list) else [out]
-        self.found += [t.detach() for t in made if isinstance(t, Tensor)]
+        self.found += [t.detach() for t in made if isinstance(t, Tensor) and t.is_floating_point()]
         return out
 
 
-def _is_among(t: Tensor, others: Iterable[Tensor]) -> bool:
+def _is_among(t: Tensor | None, others: Iterable[Tensor]) -> bool:
     """Whether a tensor has the numbers of another one, in whatever shape."""
+    if t is None or not t.is_floating_point():
+        return False
     return any(gap(t.flatten(), other.flatten()) <= FIT * largest(t) for other in others)
 
 
@@ -77,8 +79,7 @@ def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
     right = right_steps(steps, [step.agrees for step in steps])
     alone = all(right)
     if alone:
-        computes = [step.whole is not None and _is_among(step.whole, computed) for step in steps]
-        right = right_steps(steps, computes)
+        right = right_steps(steps, [_is_among(step.whole, computed) for step in steps])
     if all(right):
         return None
     made = steps[right.index(False)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Unpack, overload
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from llamapar.describe.keywords import CompareKeywords
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.diagnosis import Explanation
 from llamapar.errors import Choice, LlamaparError, flag, one_of, real
-from llamapar.records.trace import Tape, Trace
+from llamapar.records.trace import Trace
 from llamapar.spmd import compat
 from llamapar.spmd.setting import DTYPES
 
@@ -46,7 +46,7 @@ from .recorder import Recorder
 from .result import Result, remembered
 from .rows import GRADIENT
 from .ticking import Ticking, few_threads, never, ticker
-from .two_runs import first_parting
+from .two_runs import parted
 
 LOCAL_LACKS = (
     *("LocalInt", "SymInt", "SymNode", "LocalTensor", "resize_", "src_rank", "_local_tensor"),
@@ -55,28 +55,10 @@ LOCAL_LACKS = (
 """What an error says if torch's mode for all ranks in one process lacks an operation."""
 
 
-@overload
-def compare(make: Result | Tape, plan: Result | Tape) -> Explanation | None: ...
-
-
-@overload
-def compare(
-    make: Callable[[], nn.Module],
-    plan: Plan,
-    layout: LayoutLike | None = None,
-    *,
-    inputs: Inputs | None = None,
-    loss: Callable[..., Tensor] | None = None,
-    eval_mode: bool = False,
-    cancel: Callable[[], bool] | None = None,
-    **options: Unpack[CompareKeywords],
-) -> Result: ...
-
-
 @checked_options
 def compare(
-    make: Callable[[], nn.Module] | Result | Tape,
-    plan: Plan | Result | Tape,
+    make: Callable[[], nn.Module] | Result,
+    plan: Plan | Result,
     layout: LayoutLike | None = None,
     *,
     inputs: Inputs | None = None,
@@ -84,7 +66,7 @@ def compare(
     eval_mode: bool = False,
     cancel: Callable[[], bool] | None = None,
     **options: Unpack[CompareKeywords],
-) -> Result | Explanation | None:
+) -> Result:
     """Run a module of your own whole and cut by `plan`, and compare output, loss and every gradient.
 
     make: a function without arguments that returns the whole `nn.Module`. plan: a dict for torch's
@@ -98,13 +80,13 @@ def compare(
         that divide. seed=0: of weights, tokens and random numbers. backward=True: also compare gradients.
     engine, device, timeout, cancel: as in `run`; torchrun and dry run no modules.
 
-    Of two results, or two tapes with numbers, of one program: the first line where they part, or None.
+    Of two results of one program: the second beside the first, with the first line where they part.
 
     Raises LlamaparError for what cannot work with a module, and RankFailure and Cancelled as `run` does. The
     result's `errors` has what ranks raise.
     """
-    if isinstance(make, Result | Tape) or isinstance(plan, Result | Tape):
-        return first_parting(make, plan)
+    if isinstance(make, Result) or isinstance(plan, Result):
+        return parted(make, plan)
     own = Layout.of(layout)
     engine = options["engine"]
     device = options["device"]

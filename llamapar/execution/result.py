@@ -56,7 +56,7 @@ class Result(Record):
     or for two roundings of this size. why: check refuses the layout. loss_curve: of training steps.
     module: more about a module. memory: of a dry run. cell: of `%%ranks`. no_tensors: why there are none, and
     where to get them.
-    repair: adds to an explanation the edit of the user's own code that mends it.
+    repair: adds to an explanation the edit of the user's own code that mends it. parted: where two runs part.
     """
 
     name: str
@@ -74,6 +74,7 @@ class Result(Record):
     memory: RankMemory | None = None
     no_tensors: tuple[str, object] | None = None
     repair: Callable[[Result, Explanation], Explanation] | None = None
+    parted: Difference | None = None
 
     # -- what ran --------------------------------------------------------------------------------
 
@@ -245,6 +246,8 @@ class Result(Record):
         """How the numbers differ from one process's, looked for when it is read; None if they do not."""
         if self.errors or all(row.ok for row in self.rows):
             return None
+        if self.parted is not None:
+            return self.parted
         if isinstance(self.ran, Task):
             return of_program(self.ran, self.reports, self.rows)
         found = self.module.difference if self.module is not None else None

@@ -16,6 +16,9 @@ MOST_ROWS = 10
 OUTPUT, LOSS, GRADIENT, MEAN, WEIGHT = "output", "loss", "gradient", "AdamW's mean", "updated weight"
 """Kinds of rows, in the order of a step."""
 
+LINE = "line"
+"""The kind of a row where two runs part."""
+
 
 @dataclass(frozen=True)
 class Row:

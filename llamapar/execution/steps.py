@@ -90,7 +90,7 @@ class Steps:
         self.coords = coords
         self.exact = exact
         steps = right.steps if right is not None else ()
-        self.right = {named: steps[n] for named, n in numbered([*map(key_of, steps)]).items()}
+        self.right = {named: steps[n] for named, n in numbered([*map(step_key, steps)]).items()}
         self.counted: Counter[Named] = Counter()
         self.broken = False
 
@@ -160,7 +160,7 @@ class Steps:
 
     def _wrong(self, step: TapeStep, found: Placed) -> str:
         """The difference from the correct program's tensor at this step; "" for none."""
-        named = key_of(step)
+        named = step_key(step)
         before = self.right.get((*named, self.counted[named]))
         self.counted[named] += 1
         if before is None:
@@ -212,7 +212,7 @@ def _differ(values: Mapping[int, Tensor], others: Mapping[int, Tensor]) -> bool:
     )
 
 
-def key_of(step: TapeStep) -> Named:
+def step_key(step: TapeStep) -> Named:
     """Function and name of a step, with its phase."""
     return f"{step.where.partition(':')[0]} {step.phase}", step.name
 

@@ -4,69 +4,52 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor
-
-from llamapar.diagnosis import Explanation
-from llamapar.diagnosis.vocabulary import UNKNOWN
 from llamapar.errors import LlamaparError
-from llamapar.records.trace import Tape
 
 from .body import inputs, uncut, unpiped
-from .differences import operand
+from .differences import Difference, operand
 from .first_line import right_steps
 from .module_reading import gap, largest
 from .patterns import FIT
 from .result import Result
+from .rows import LINE, Row
 from .run_pairs import run_pairs
-from .steps import key_of, numbered
+from .steps import numbered, step_key
 
 
-def first_parting(one: object, other: object) -> Explanation | None:
-    """The first line where two runs, or two tapes with numbers, part; None if they do not.
+def parted(one: object, other: object) -> Result:
+    """The other result beside the one: equal, or with the first line where they part.
 
-    Results are followed once more, in float64 and with the inputs of the first. A tensor parts if its whole
-    has other numbers, or if the ranks of one run hold it and those of the other do not.
+    Both are followed once more, in float64 and with the inputs of the one. A tensor parts if its whole has
+    other numbers, or if the ranks of one run hold it and those of the other do not.
     """
-    if not isinstance(one, Result | Tape) or not isinstance(other, Result | Tape):
-        what = f"a run is not compared with {type(other).__name__}"
-        raise LlamaparError(what, "two results or two tapes are compared", field="plan")
-    given = {}
-    if isinstance(one, Result):
-        given = {name: t.detach() for name, t in inputs(one.task, uncut).items()}
-    tapes = [_tape(each, given) for each in (one, other)]
-    steps = [tape.steps for tape in tapes]
+    if not isinstance(one, Result) or not isinstance(other, Result):
+        what = f"a result is not compared with {type(other).__name__}"
+        raise LlamaparError(what, "two results of one program are compared", field="plan")
+    given = {name: t.detach() for name, t in inputs(one.task, uncut).items()}
+    steps = []
+    for run in (one, other):
+        task = unpiped(replace(run.task, given=given)).in_float64()
+        steps.append(run_pairs(task, None, lambda: None, padded=False).tape().steps)
     right = [right_steps(of, [step.agrees for step in of]) for of in steps]
-    places = [numbered([key_of(step) for step in of]) for of in steps]
-    for key, i in places[0].items():
-        j = places[1].get(key, -1)
+    places = numbered([step_key(step) for step in steps[1]])
+    found = replace(other, rows=(), tolerance=FIT, against=f"the run of {one.layout}")
+    for key, i in numbered([step_key(step) for step in steps[0]]).items():
         mine = steps[0][i]
+        j = places.get(key, -1)
         its = steps[1][j]
         if j < 0 or mine.whole is None or its.whole is None:
             continue
-        apart = gap(mine.whole.double(), its.whole.double())
+        apart = gap(mine.whole.double(), its.whole.double()) / largest(mine.whole.double())
         words = ""
-        if apart > FIT * largest(mine.whole.double()):
-            words = f"has other numbers, by up to {apart:.1e}"
-            if mine.global_shape != its.global_shape:
-                words = "has another shape"
+        if apart > FIT:
+            words = "has other numbers"
         elif right[0][i] != right[1][j]:
-            wrong = tapes[int(right[0][i])]
-            words = f"is wrong on the ranks of {wrong.layout}"
+            words = f"is wrong on the ranks of {other.layout if right[0][i] else one.layout}"
         if words:
-            what = f"{tapes[0].layout} and {tapes[1].layout} part: {mine.name} {words}"
-            return Explanation(
-                UNKNOWN,
-                what,
-                what=what,
-                line=f"{its.where}: {its.code}",
-                operands=(operand(mine), operand(its)),
-            )
-    return None
-
-
-def _tape(run: Result | Tape, given: dict[str, Tensor]) -> Tape:
-    """The tape of a run with its numbers."""
-    if isinstance(run, Tape):
-        return run
-    task = unpiped(replace(run.task, given=given)).in_float64()
-    return run_pairs(task, None, lambda: None, padded=False).tape()
+            story = Difference(f"{mine.name} {words}", line=f"{its.where}: {its.code}")
+            story.pattern = f"there {one.layout} and {other.layout} part"
+            story.operands = [operand(mine), operand(its)]
+            row = Row(LINE, f"{its.where}: {mine.name}", apart, FIT, False, "DIFFERS")
+            return replace(found, rows=(row,), parted=story)
+    return found
