@@ -313,6 +313,9 @@ def test_what_takes_from_the_headroom_comes_last_and_is_marked() -> None:
         tight = [one.outcome == "tight" for one in found.layouts]
         assert tight == sorted(tight)
     assert "tight" not in {one.outcome for one in small(headroom=0.0).layouts}
+    narrow = small(headroom=50.0, framework="torchtitan", top=60)
+    below = [one for one in narrow.layouts if one.why.endswith(" faster; below, because it is tight")]
+    assert below == [o for o in narrow.layouts if o.cost.step_seconds < narrow.best.cost.step_seconds] != []
     with pytest.raises(lp.LayoutError, match=r"^headroom=-1: headroom must be a number"):
         small(headroom=-1)
 

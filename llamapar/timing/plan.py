@@ -339,10 +339,17 @@ def searching(
             sure.setdefault(one.degrees, one)
     kept = [one for one in passing if one in (first.get(one.degrees), sure.get(one.degrees))]
     shown = [
-        replace(one, why=losses_and_gains(one.cost, kept[0].cost) if place else "the fastest")
+        replace(one, why=_why(one, kept[0]) if place else "the fastest")
         for place, one in enumerate(placed(kept[:top]))
     ]
     return Plan(asked, tuple(shown), considered, time.perf_counter() - started, complete)
+
+
+def _why(one: Ranked, best: Ranked) -> str:
+    """What a layout loses to the first one; of a faster one also why it stands below."""
+    faster = one.cost.step_seconds < best.cost.step_seconds
+    below = "; below, because it is tight" if faster else ""
+    return losses_and_gains(one.cost, best.cost) + below
 
 
 def _judged(
