@@ -204,13 +204,13 @@ def tables() -> dict[str, list[str]]:
     found: dict[str, Outcome] = json.loads(OUTCOMES.read_text(encoding="utf-8"))["outcomes"]
     seen = [sum(of[engine]["noticed"] for of in found.values()) for engine in ENGINES]
     head = ("slips", *(f"noticed, {engine}" for engine in ENGINES))
-    rows = [score(name, of) for name, of in json.loads(EXPLAINED.read_text(encoding="utf-8")).items()]
-    columns = ("slips", "wrong numbers", "place or pattern", "pattern", "first wrong line", "misleading")
-    return {"slips": _page.table(head, [(len(found), *seen)]), "explained": _page.table(columns, rows)}
+    return {"slips": _page.table(head, [(len(found), *seen)])}
 
 
 def score(name: str, explained: dict[str, dict[str, str]]) -> tuple[object, ...]:
-    """The row of a set of slips. explained: id → what was said, and how it was judged."""
+    """Of a set of slips: how many gave wrong numbers, were told by place or pattern, by pattern, by the first
+    wrong line, and in a misleading way. explained: id → what was said, and how it was judged.
+    """
     judgements = [[of[f"{part} is"] for part in PARTS] for of in explained.values()]
     return (
         name,
