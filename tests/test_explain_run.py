@@ -83,7 +83,7 @@ def test_numbers_that_differ_are_explained_and_are_the_newest_failure() -> None:
     result = lp.run("attention", "tiny", layout, fault="drop_all_reduce", dtype="float64")
     assert (result.where, result.rows[0].ranks) == ("output out", (0, 1))
     assert result.explanation.ranks == (0, 1)
-    assert result.explanation.line == "output out, copy"
+    assert result.explanation.what == "Output out: each rank has its own summand of the sum over tp"
     assert str(result).endswith(str(result.explanation))
     assert newest.newest() is result
     assert result.as_dict()["explanation"] == result.explanation.as_dict()

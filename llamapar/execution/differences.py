@@ -233,7 +233,9 @@ def operand(step: TapeStep) -> tuple[str, ...]:
 
 
 def few_names(tensors: Sequence[Row] | Sequence[Pieces]) -> str:
-    """The names of tensors, those of all layers once."""
-    names = [*dict.fromkeys(t.name.removeprefix("layers.").lstrip("0123456789.") for t in tensors)]
+    """The names of tensors; those of several layers once, without the layers."""
+    short = [t.name.removeprefix("layers.").lstrip("0123456789.") for t in tensors]
+    pairs = zip(tensors, short, strict=True)
+    names = [*dict.fromkeys(name if short.count(name) > 1 else t.name for t, name in pairs)]
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
