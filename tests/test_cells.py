@@ -111,6 +111,21 @@ def test_what_each_collective_of_torch_sends(shell: Any) -> None:
     ]
 
 
+def test_ranks_in_different_calls_of_one_group_are_not_compared(shell: Any) -> None:
+    """Rank 0 rests after a scatter, in which only it gives tensors, and the others wait in the next call."""
+    found = ran(
+        shell,
+        "tp=2",
+        "x = torch.empty(3)",
+        "parts = [torch.zeros(3), torch.ones(3)] if rank == 0 else None",
+        "dist.scatter(x, parts, group=mesh.get_group('tp'))",
+        "__import__('time').sleep(0.5 if rank == 0 else 0)",
+        "dist.broadcast(torch.ones(5), 0, group=mesh.get_group('tp'))",
+        "x.sum().item()",
+    )
+    assert found.out == {0: 0.0, 1: 3.0}, found
+
+
 def test_what_ranks_print_is_told_by_rank(shell: Any) -> None:
     found = ran(
         shell, "tp=4", "import sys", "print('even' if rank % 2 == 0 else 'odd')", "sys.stderr.write('!')"

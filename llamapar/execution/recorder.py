@@ -258,8 +258,10 @@ class Recorder(TorchDispatchMode):
                     event = _uneven(event, rows, of_group.index(self._place(r)))
                 self._add(r, event)
         text, group_now = self._last
-        self._calls[group_now] += 1
-        self._set_note(text, group_now, self._calls[group_now] if group_now else 0)
+        # A rank that gives nothing, as all but the first in a scatter, takes part in the call as well.
+        group_called = group_now or members[self.ranks[0]]
+        self._calls[group_called] += 1
+        self._set_note(text, group_now, self._calls[group_called] if group_now else 0)
 
     def add_send(self, sent: Tensor, layout: Layout, to: int, phase: str) -> None:
         """Record that every rank sends its `sent` to the rank with the same place on PP rank `to`."""
