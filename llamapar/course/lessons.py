@@ -299,7 +299,9 @@ def lesson(name: str, minutes: int | None = None) -> Lesson:
             [Choice.of(minutes=least)],
             "minutes",
         )
-    left_over = minutes // slack if slack else 0
+    left_over = 0
+    if slack:
+        left_over = minutes // slack
     kept = sorted(order[: sum(most <= minutes - left_over for most in needed)])
 
     seen = [i for i in kept if i not in told]

@@ -179,12 +179,16 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         if self.experts is None:
             return ""
         own = self.experts
-        attention = "multi-head latent attention (MLA), and " if own.latent else ""
         layers = f"{len(own.layers(self.n_layers))} of {self.n_layers} layers"
-        shared = f" and {own.shared} shared" if own.shared else ""
-        each = f"{own.count} experts{shared} of width {own.width:,}, {own.active} for a token"
+        each = f"{own.count} experts"
+        if own.shared:
+            each += f" and {own.shared} shared"
+        each += f" of width {own.width:,}, {own.active} for a token"
         share = f"{self.expert_params:,} of {self.n_params:,} parameters"
-        return f"{attention}FFNs with {each}, in {layers}: {share}"
+        text = f"FFNs with {each}, in {layers}: {share}"
+        if own.latent:
+            return f"multi-head latent attention (MLA), and {text}"
+        return text
 
     def require_judged(self, what: str, instead: object = _OF_THE_REST) -> None:
         """Raises ModelError for a mixture, of which `what` would be without its experts."""

@@ -178,7 +178,9 @@ def _tell_line(story: Difference, task: Task, line: FirstLine) -> None:
     at = line.reads[0] if line.reads and made.phase == "backward" else made
     story.line = f"{at.where}: {at.code}"
     story.alone = line.like is not None
-    story.wrong = "what it returns" if made.name == "out" and made.code.startswith("return") else made.name
+    story.wrong = made.name
+    if made.name == "out" and made.code.startswith("return"):
+        story.wrong = "what it returns"
     story.operands = [operand(step) for step in (*line.reads, made)]
     names = factors(task)
     if line.like is not None:
@@ -237,5 +239,7 @@ def few_names(tensors: Sequence[Row] | Sequence[Pieces]) -> str:
     short = [t.name.removeprefix("layers.").lstrip("0123456789.") for t in tensors]
     pairs = zip(tensors, short, strict=True)
     names = [*dict.fromkeys(name if short.count(name) > 1 else t.name for t, name in pairs)]
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
+    text = ", ".join(names[:MOST_NAMES])
+    if len(names) > MOST_NAMES:
+        text += f" and {len(names) - MOST_NAMES} more"
+    return text

@@ -148,7 +148,8 @@ def parts_in_words(parts: Parts, layout: Layout, whole: Sequence[int]) -> str:
             continue
         missing = sorted(set(range(size)).difference(*rows.values()))
         text = ": " + "; ".join(f"{some(of)} {runs_in_words(own)}" for own, of in grouped(rows))
-        text += f"; no rank has {runs_in_words(missing)}" if missing else ""
+        if missing:
+            text += f"; no rank has {runs_in_words(missing)}"
         for order in (order for n in range(len(axes)) for order in itertools.permutations(axes, n + 1)):
             regular = {rank: range(size) for rank in rows}
             for axis in order:

@@ -250,7 +250,9 @@ def sum_in_words(got: Sequence[float], of: str) -> str:
     shares = {got[n] for n in has}
     if len(shares) > 1:
         return " + ".join(f"{got[n]:g} × {of} {n}'s" for n in has)
-    times = "" if shares <= {1.0} else f"{shares.pop():g} × "
+    times = ""
+    if not shares <= {1.0}:
+        times = f"{shares.pop():g} × "
     if len(has) == 1:
         return f"{times}what {of} {has[0]} has"
     return f"{times}the sum over {of}s {runs_in_words(has)}"
