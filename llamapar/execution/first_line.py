@@ -23,6 +23,7 @@ from .body import Task, inputs, reference, uncut, unpiped
 from .module_reading import gap, largest
 from .patterns import FIT
 from .run_pairs import MOST_RANKS, run_pairs
+from .ticking import Ticking
 
 
 class FirstLine(NamedTuple):
@@ -56,7 +57,9 @@ def _is_among(t: Tensor | None, others: Iterable[Tensor]) -> bool:
     """Whether a tensor has the numbers of another one, in whatever shape."""
     if t is None or not t.is_floating_point():
         return False
-    return any(gap(t.flatten(), other.flatten()) <= FIT * largest(t) for other in others)
+    flat = t.flatten()
+    limit = FIT * largest(t)
+    return any(gap(flat, other.flatten()) <= limit for other in others if other.numel() == t.numel())
 
 
 def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
@@ -74,12 +77,16 @@ def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
         return None
     steps = pairs.tape().steps
     computed = [*given.values()]
-    with _Computed(computed):
+    with Ticking(tick), _Computed(computed):
         reference(task)
     right = right_steps(steps, [step.agrees for step in steps])
     alone = all(right)
     if alone:
-        right = right_steps(steps, [_is_among(step.whole, computed) for step in steps])
+        among = list[bool]()
+        for step in steps:
+            tick()
+            among.append(_is_among(step.whole, computed))
+        right = right_steps(steps, among)
     if all(right):
         return None
     made = steps[right.index(False)]
