@@ -236,9 +236,10 @@ def operand(step: TapeStep) -> tuple[str, ...]:
 
 def few_names(tensors: Sequence[Row] | Sequence[Pieces]) -> str:
     """The names of tensors; those of several layers once, without the layers."""
-    short = [t.name.removeprefix("layers.").lstrip("0123456789.") for t in tensors]
-    pairs = zip(tensors, short, strict=True)
-    names = [*dict.fromkeys(name if short.count(name) > 1 else t.name for t, name in pairs)]
+    whole = [t.name for t in tensors]
+    short = [name.removeprefix("layers.").lstrip("0123456789.") for name in whole]
+    pairs = zip(whole, short, strict=True)
+    names = [*dict.fromkeys(name if short.count(name) > 1 else full for full, name in pairs)]
     text = ", ".join(names[:MOST_NAMES])
     if len(names) > MOST_NAMES:
         text += f" and {len(names) - MOST_NAMES} more"
