@@ -71,7 +71,7 @@ def drawable(told: Any) -> bool:
         lp.view(told)
     except lp.LayoutError as none:
         return not re.search(
-            "nothing to draw$|has no map to draw$|^a rank's memory in training is drawn from", none.what
+            "nothing to draw$|has no map to draw$|^fill in .* to draw the memory of a rank", none.what
         )
     return True
 

@@ -53,7 +53,8 @@ tensor_parallel_degree = 8
 [training]
 seq_len = 8192
 """
-MIXTURE = json.dumps(vars(lp.model("tiny")) | {"experts": {"count": 8, "active": 2, "width": 32}})
+SIZES = {field.name: getattr(lp.model("tiny"), field.name) for field in fields(lp.ModelConfig)}
+MIXTURE = json.dumps(SIZES | {"experts": {"count": 8, "active": 2, "width": 32}})
 OPEN = TITAN.replace("tensor_parallel_degree = 8", "")
 
 EXAMPLES = {

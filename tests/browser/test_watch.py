@@ -66,7 +66,7 @@ def settle(notebook: Notebook, *cells: int) -> None:
 def test_dots_and_keys_go_through_the_lines(notebook: Notebook) -> None:
     four = panel(notebook, 0)
     dots = four.locator(".lp-dot")
-    assert dots.count() == 9
+    assert dots.count() == 10
     dots.first.click()
     settle(notebook, 0)
     for _ in range(3):
@@ -77,11 +77,11 @@ def test_dots_and_keys_go_through_the_lines(notebook: Notebook) -> None:
     expect(four.get_by_label("the next step")).to_be_disabled()
     settle(notebook, 0)
     four.get_by_role("button", name="open this line").click()
-    expect(dots).to_have_count(10)
+    expect(dots).to_have_count(11)
     four.get_by_label("the step before").click()
     expect(four.locator(".lp-inside")).to_contain_text("in row_output: return collectives.reduce_scatter")
     four.get_by_role("button", name="close this line").click()
-    expect(dots).to_have_count(9)
+    expect(dots).to_have_count(10)
     four.get_by_role("radio", name="backward").click()
     expect(four.locator(".lp-at")).to_contain_text("backward")
     four.get_by_role("radio", name="forward").click()
