@@ -77,6 +77,8 @@ def broken(model: str, layout: lp.Layout, seq: int, error: BaseException) -> str
     codes = [f.code for f in lp.check(model, layout, seq_len=seq).errors]
     if re.search(r"shape \[\d+, 0, ", str(error)):  # a rank without tokens
         wanted: tuple[str, ...] = SEQ
+    elif any("rope(" in line for line in lines):
+        wanted = SEQ
     elif any(line.startswith("q = ") for line in lines):
         wanted = (HEADS,)
     elif any(line.startswith(("k = ", "v = ", "n_rep", "return _Attention")) for line in lines):

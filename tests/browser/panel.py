@@ -6,9 +6,10 @@ import ast
 import html
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from playwright.sync_api import Locator
+from playwright.sync_api import Locator, TimeoutError
 
 from browser.lab import Notebook, wait_until
 from llamapar.panels.controls import CLINIC, EXPLORER, TIMES
@@ -94,9 +95,15 @@ def plain(title: str) -> str:
 
 def open_tab(root: Locator, tab: str) -> None:
     """By the tab of a picture; those of a step stand in the tab Time."""
-    root.locator(f".lp-tabs [data-tab={'time' if tab in TIMES else tab}]").first.click()
+    outer = root.locator(f".lp-tabs [data-tab={'time' if tab in TIMES else tab}]").first
+    outer.click()
     if tab in TIMES:
-        root.locator(f".lp-inner [data-tab={tab}]").click()
+        inner = root.locator(f".lp-inner [data-tab={tab}]")
+        with suppress(TimeoutError):  # a press that came while the panel took another job
+            inner.wait_for(timeout=10_000)
+        if not inner.is_visible():
+            outer.click()
+        inner.click()
 
 
 class Panel:
