@@ -6,10 +6,9 @@ import ast
 import html
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from playwright.sync_api import Locator, TimeoutError
+from playwright.sync_api import Locator
 
 from browser.lab import Notebook, wait_until
 from llamapar.panels.controls import CLINIC, EXPLORER, TIMES
@@ -95,14 +94,10 @@ def plain(title: str) -> str:
 
 def open_tab(root: Locator, tab: str) -> None:
     """By the tab of a picture; those of a step stand in the tab Time."""
-    outer = root.locator(f".lp-tabs [data-tab={'time' if tab in TIMES else tab}]").first
-    outer.click()
+    root.locator(f".lp-tabs [data-tab={'time' if tab in TIMES else tab}]").first.click()
     if tab in TIMES:
         inner = root.locator(f".lp-inner [data-tab={tab}]")
-        with suppress(TimeoutError):  # a press that came while the panel took another job
-            inner.wait_for(timeout=10_000)
-        if not inner.is_visible():
-            outer.click()
+        inner.wait_for(timeout=90_000)  # a job that was just brought is still being judged on a busy machine
         inner.click()
 
 
