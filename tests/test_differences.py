@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -140,3 +142,24 @@ def test_two_runs_part_at_the_first_line_that_differs() -> None:
     assert lp.compare(*seeds).where == "line mlp:5: out.grad"  # the inputs are those of the first
     with pytest.raises(lp.LlamaparError, match="a result is not compared with int"):
         lp.compare(one, 2)
+
+
+@pytest.mark.parametrize(
+    ("program", "model", "options", "why"),
+    [
+        ("mlp", "tiny", dict(tp=2), "of one program and one model"),
+        ("attention", lp.model("tiny").replace(norm_eps=1e-3), dict(tp=2), "of one program and one model"),
+        ("attention", "tiny", dict(tp=2, engine="dry", rank=1), "a dry run has no numbers"),
+        ("attention", "tiny", dict(tp=4, dp=8), "at most 16 ranks are followed"),
+    ],
+)
+def test_two_runs_that_have_nothing_in_common_are_refused(
+    program: str, model: Any, options: dict[str, Any], why: str
+) -> None:
+    one = lp.run("attention", "tiny", dict(tp=2))
+    layout = {axis: options.pop(axis) for axis in ("tp", "dp") if axis in options}
+    with pytest.raises(
+        lp.LlamaparError, match=f"^{program} of tp=.* is not compared with the first run"
+    ) as told:
+        lp.compare(one, lp.run(program, model, layout, **options))
+    assert why in told.value.why

@@ -11,9 +11,9 @@ from .differences import Difference, operand
 from .first_line import right_steps
 from .module_reading import gap, largest
 from .patterns import FIT
-from .result import Result
+from .result import NO_NUMBERS, Result
 from .rows import LINE, Row
-from .run_pairs import run_pairs
+from .run_pairs import MOST_RANKS, run_pairs
 from .steps import numbered, step_key
 
 
@@ -22,10 +22,13 @@ def parted(one: object, other: object) -> Result:
 
     Both are followed once more, in float64 and with the inputs of the one. A tensor parts if its whole has
     other numbers, or if the ranks of one run hold it and those of the other do not.
+
+    Raises LlamaparError where nothing can be compared.
     """
     if not isinstance(one, Result) or not isinstance(other, Result):
         what = f"a result is not compared with {type(other).__name__}"
         raise LlamaparError(what, "two results of one program are compared", field="plan")
+    _require_comparable(one, other)
     given = {name: t.detach() for name, t in inputs(one.task, uncut).items()}
     steps = []
     for run in (one, other):
@@ -53,3 +56,17 @@ def parted(one: object, other: object) -> Result:
             row = Row(LINE, f"{its.where}: {mine.name}", apart, FIT, False, "DIFFERS")
             return replace(found, rows=(row,), parted=story)
     return found
+
+
+def _require_comparable(one: Result, other: Result) -> None:
+    """Raises LlamaparError unless two runs compute one program's numbers, on ranks that can be followed."""
+    why = ""
+    if "dry" in (one.engine, other.engine):
+        why = NO_NUMBERS[0]
+    elif one.name != other.name or one.task.setting.model != other.task.setting.model:
+        why = "two results of one program and one model are compared"
+    elif max(one.layout.world, other.layout.world) > MOST_RANKS:
+        why = f"at most {MOST_RANKS} ranks are followed line by line"
+    if why:
+        what = f"{other.name} of {other.layout} is not compared with the first run"
+        raise LlamaparError(what, why, field="plan")
