@@ -10,7 +10,7 @@ PY := $(VENV)/bin/python
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq -c constraints.txt
 PYTEST := $(PY) -m pytest -n $(JOBS)
 
-.PHONY: help lab test lint soak deep bench docs site constraints clean
+.PHONY: help lab test lint soak deep bench oracles docs site constraints clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make soak         the property tests and samples of 'make test' at their full counts, and most benchmarks"
 	@echo "make deep         what the soak has no time for, and slips made in the core that tests must notice"
 	@echo "make bench        run the measurements in benchmarks/"
+	@echo "make oracles      the fixtures of tests/oracles anew that torch and transformers alone can make"
 	@echo "make docs         build/docs: these pages as a site with search and versions, and docs/api anew from the docstrings"
 	@echo "make site         build/site: Explorer, watch, clinic and course as pages that need no install (npm)"
 	@echo "make constraints  pin anew: the newest releases that pyproject.toml allows"
@@ -47,6 +48,10 @@ deep: $(VENV)/.test-installed
 
 bench: $(VENV)/.test-installed
 	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; PYTHONPATH=tests $(PY) $$script; done
+
+# The heads of the other scripts in oracles/ say which clones and packages they take.
+oracles: $(VENV)/.test-installed
+	@set -e; for name in chunks configs families headtail parameters schedules; do $(PY) oracles/make_$$name.py; done
 
 # The site is made of links to what lies here: a link between two pages is the same there and on GitHub.
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md CODE_OF_CONDUCT.md CITATION.cff LICENSE docs notebooks

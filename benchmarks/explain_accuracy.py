@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "oracles")]
+sys.path[:0] = [str(ROOT), str(ROOT / "oracles")]
 
 import _page  # noqa: E402
 import llamapar as lp  # noqa: E402

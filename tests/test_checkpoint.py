@@ -560,7 +560,7 @@ def test_torch_loads_a_reshard_and_places_it_alike(whole: Whole, tmp_path: Path)
 
 
 def test_fairscales_layers_hold_these_bytes(tmp_path: Path) -> None:
-    """tests/oracles/make_fairscale_load.py loaded such files into fairscale's layers on real ranks."""
+    """oracles/make_fairscale_load.py loaded such files into fairscale's layers on real ranks."""
     cases = oracle("fairscale_load")
     assert len(cases) == 3
     for i, case in enumerate(cases):

@@ -1,6 +1,6 @@
 """Texts whose cause is known: their form and their labels, and how `explain` answers every set of them.
 
-raised.jsonl was made by tests/oracles/make_raised.py of the recipes in raised.toml; reported.jsonl is cited.
+raised.jsonl was made by oracles/make_raised.py of the recipes in raised.toml; reported.jsonl is cited.
 The two of the name *_again came later, in two halves by a hash of the id: one to learn from, one that was
 scored before anybody looked. Those of the names *_third and *_fourth were kept whole until then, and halved
 by the same hash after it: the fourth's half "unseen" was scored once more, and nobody has read its texts yet.
@@ -61,7 +61,7 @@ def test_labels_are_words_of_the_vocabulary(cases: list[dict]) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SETS if name.startswith("raised")])
 def test_every_text_has_its_recipe_and_its_library(name: str) -> None:
-    recipes = tomllib.loads((ORACLES / f"{name}.toml").read_text("utf-8"))["text"]
+    recipes = tomllib.loads((ORACLES.parents[1] / "oracles" / f"{name}.toml").read_text("utf-8"))["text"]
     assert [recipe["id"] for recipe in recipes] == [case["id"] for case in SETS[name]]
     for recipe, case in zip(recipes, SETS[name], strict=True):
         assert (recipe["category"], recipe["verdict"]) == (case["category"], case["verdict"]), case["id"]

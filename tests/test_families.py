@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import llamapar as lp
+from families_page import page
 from inputs import oracle
 from llamapar.configs.export import as_megatron
 from llamapar.count.saved import kept_of_layer
@@ -20,7 +21,6 @@ from llamapar.describe.families import FAMILIES, OWN
 from llamapar.describe.modelfile import config_json, params_json
 from llamapar.describe.placement import PARAMETERS
 from llamapar.place.cut import Cut
-from oracles.families_page import page
 from weights import save_hf
 
 ROWS = oracle("families")

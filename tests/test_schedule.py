@@ -32,7 +32,7 @@ def refused(message: str) -> bool:
 
 
 def test_tables_are_torchs(sample: Callable[[Any, int], Any]) -> None:
-    """Its listing of Schedule1F1B corrected, as tests/oracles/make_schedules.py says."""
+    """Its listing of Schedule1F1B corrected, as oracles/make_schedules.py says."""
     cases = [case for case in ORACLE if not refused(case[-1])]
     assert len(cases) > 1400
     for n, (name, pp, v, many, told) in enumerate(sample(cases, 160)):

@@ -1,10 +1,12 @@
-"""Our arithmetic beside that of the real tools: fixtures in oracles/, made by the code they name."""
+"""Our arithmetic beside that of the real tools: tests/oracles, which the scripts of oracles/ have made."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +23,19 @@ from llamapar.frameworks import JUDGES, framework
 from llamapar.records.trace import causal_pairs
 from llamapar.spmd import compat
 
+PROJECT = Path(__file__).parent.parent
+
 
 def name_of(case: dict[str, Any]) -> str:
     """The scalars of a case, for a test's name."""
     return "-".join(str(v) for k, v in case.items() if isinstance(v, (str, int)) and k != "message")
+
+
+def test_a_fixture_names_the_script_that_makes_it() -> None:
+    texts = [fixture.read_text("utf-8") for fixture in (PROJECT / "tests" / "oracles").glob("*.js*[ln]")]
+    scripts = set(re.findall(r"\boracles/\w+\.(?:py|toml)", "".join(texts)))
+    assert len(scripts) >= 14
+    assert [script for script in scripts if not (PROJECT / script).is_file()] == []
 
 
 # -- torch: chunks, head-tail, masks ---------------------------------------------------------------

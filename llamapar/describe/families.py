@@ -5,7 +5,7 @@ error, unless its value is null, false, 0 or empty.
 
 families.toml says which models of huggingface/transformers (v5.23.0) are read from a config.json, a table for
 each model_type, and
-the tensors of a layer. tests/oracles/make_families.py builds every one of them on the meta device;
+the tensors of a layer. oracles/make_families.py builds every one of them on the meta device;
 tests/test_families.py compares tensor by tensor.
 
 architectures  names of the class in a config.json; the first one is written. Another class is refused.

@@ -3,7 +3,7 @@
     pip install torch==2.13.0 fairscale==0.4.13 megatron-core==0.16.1 (--no-deps for the last two)
     git clone NVIDIA/Megatron-LM and hpcaitech/ColossalAI (commits in fixture.py)
     pip download --no-deps vllm==0.33.0
-    python tests/oracles/make_vocab.py --megatron PATH --colossalai PATH --vllm WHEEL
+    python oracles/make_vocab.py --megatron PATH --colossalai PATH --vllm WHEEL
 
 tool "fairscale": `VocabUtility.vocab_range_from_global_vocab_size`, unpadded, or its refusal.
 tool "megatron": the size from Megatron-LM's `vocab_size_with_padding` and, on that size,

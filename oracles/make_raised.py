@@ -3,8 +3,8 @@
     pip install torch==2.13.0 transformers==5.23.0 peft==0.21.2 accelerate==1.15.0 safetensors==0.8.0
     pip install --no-deps fairscale==0.4.13 torchtitan==0.3.0 spmd_types==0.2.3 megatron-core==0.16.1 \
         deepspeed==0.19.8 (with tyro docstring_parser typeguard shtab triton einops hjson msgpack pydantic)
-    python tests/oracles/make_raised.py torch
-    python tests/oracles/make_raised.py jax     (in another environment: jax[cpu]==0.10.2)
+    python oracles/make_raised.py torch
+    python oracles/make_raised.py jax     (in another environment: jax[cpu]==0.10.2)
 
 raised_again.jsonl came later and in two halves (--halved --recipes raised_again.toml --out ...); it wants
 also, without their dependencies: gguf==0.19.0 compressed-tensors==0.20.0 torchao==0.18.0 datasets==5.2.0
@@ -60,6 +60,8 @@ from pathlib import Path
 from queue import Empty
 from random import Random
 from typing import Any
+
+from fixture import FIXTURES
 
 HERE = Path(__file__).resolve()
 FRAMES, LINES, WIDTH = 5, 16, 900  # of a traceback: frames kept; of a message: lines and characters a line
@@ -281,7 +283,7 @@ def case(recipe: Recipe, text: str) -> dict[str, Any]:
         "id": recipe["id"],
         "framework": recipe["library"],
         "library": versioned(recipe["library"]),
-        "command": f"python tests/oracles/make_raised.py {recipe['env']}",
+        "command": f"python oracles/make_raised.py {recipe['env']}",
         "item": recipe["item"],
         "message": text,
         "message_kind": "raised",
@@ -303,7 +305,7 @@ def main() -> None:
     )
     parser.add_argument("env", choices=("torch", "jax"))
     parser.add_argument("--recipes", type=Path, default=HERE.with_name("raised.toml"))
-    parser.add_argument("--out", type=Path, default=HERE.with_name("raised.jsonl"))
+    parser.add_argument("--out", type=Path, default=FIXTURES / "raised.jsonl")
     parser.add_argument("--halved", action="store_true", help="mark the half that each case falls into")
     parser.add_argument("--new", action="store_true", help="only recipes without a text")
     parser.add_argument("--only", help="ids that match this pattern; printed, not written")

@@ -1,7 +1,7 @@
 """ranks.json: the process groups of each axis, by Megatron-core and by torch's DeviceMesh.
 
     pip install torch==2.13.0 megatron-core==0.16.1 (--no-deps will do, with packaging and pyyaml)
-    python tests/oracles/make_ranks.py
+    python oracles/make_ranks.py
 
 Both are asked for the same layouts in three rank orders, written fastest first:
 "tp-cp-pp-dp" (the Llama 3 paper, fairscale, picotron; Megatron's tp-cp-ep-pp-dp),

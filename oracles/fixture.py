@@ -19,6 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+FIXTURES = Path(__file__).resolve().parents[1] / "tests" / "oracles"
+"""Where the tests read them."""
+
 # The commits that shared names such as "torchtitan" stand for: `git clone` of each repository
 # (a bare one is enough), given to a script as --torchtitan DIRECTORY and so on.
 COMMITS = {
@@ -106,7 +109,7 @@ def write(
     packages: tuple[str, ...] = (),
     tools: tuple[str, ...] = (),
 ) -> None:
-    """Write NAME.json beside the script make_NAME.py. Local versions (+cpu) are cut off."""
+    """Write NAME.json for the script make_NAME.py. Local versions (+cpu) are cut off."""
     here = Path(script)
     versions = {package: version(package).split("+")[0] for package in packages}
     if "vllm" in tools:
@@ -114,7 +117,7 @@ def write(
     commits = {COMMITS[tool][0]: COMMITS[tool][1] for tool in tools if tool != "vllm"}
     paths = [f"--{tool} PATH" for tool in tools]
     made_by: dict[str, Any] = {
-        "command": " ".join(["python", f"tests/oracles/{here.name}", *paths]),
+        "command": " ".join(["python", f"oracles/{here.name}", *paths]),
         "tool": ", ".join([*versions, *commits]),
         "version": versions,
         "commit": commits,
@@ -124,12 +127,12 @@ def write(
     if len(text) > LIMIT:
         raise SystemExit(f"{here.name}: {len(text):,} bytes, the limit is {LIMIT:,}")
     name = here.stem.removeprefix("make_") + ".json"
-    here.with_name(name).write_text(text)
+    (FIXTURES / name).write_text(text)
     print(f"{name}: {len(cases)} cases, {len(text):,} bytes", file=sys.stderr)
 
 
 def write_tables(name: str, command: str, tables: dict[str, Any]) -> None:
-    """Write `name` beside this file: tables of rows, a row a line."""
+    """Write `name`: tables of rows, a row a line."""
     parts = [f'"made_by": {json.dumps({"command": command})}']
     for key, value in tables.items():
         if isinstance(value, list):
@@ -137,7 +140,7 @@ def write_tables(name: str, command: str, tables: dict[str, Any]) -> None:
             parts.append(f'"{key}": [\n{lines}\n]')
         else:
             parts.append(f'"{key}": {json.dumps(value, separators=(",", ":"))}')
-    Path(__file__).with_name(name).write_text("{" + ",\n".join(parts) + "}\n")
+    (FIXTURES / name).write_text("{" + ",\n".join(parts) + "}\n")
 
 
 @contextmanager

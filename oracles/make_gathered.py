@@ -1,6 +1,6 @@
 """peaks_gathered.json: measured peaks from public repositories, each with its file and commit.
 
-    python tests/oracles/make_gathered.py --clones FOLDER
+    python oracles/make_gathered.py --clones FOLDER
 
 FOLDER holds clones named "owner+name" of the repositories in SOURCES. `seq_len` of a fine-tuning run is its
 tokens over its samples a second; what a script sets for all of its runs is said beside each reader.
@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+from fixture import FIXTURES
+
 FMS = ("foundation-model-stack/fms-acceleration", "876e2ed6fc4e966785e3f4315f5ee3cdf8e3d097")
 PRIME = ("PrimeIntellect-ai/prime-rl", "559b44772e471d1538537b8805cc77f3824a5e64")
 TITAN = ("pytorch/torchtitan", "b5bcd76c66d0acb1a08b176d9639425bc55e0b2a")
@@ -127,8 +128,8 @@ def main() -> None:
     rows = [*fine_tuned(clones), *prime(clones), *titan(clones)]
     rows = [{k: v for k, v in row.items() if v is not None} for row in rows]
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
-    made = json.dumps({"command": "python tests/oracles/make_gathered.py --clones FOLDER"})
-    (HERE / "peaks_gathered.json").write_text(f'{{"made_by": {made},\n"rows": [\n{lines}\n]}}\n')
+    made = json.dumps({"command": "python oracles/make_gathered.py --clones FOLDER"})
+    (FIXTURES / "peaks_gathered.json").write_text(f'{{"made_by": {made},\n"rows": [\n{lines}\n]}}\n')
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     git clone meta-llama/llama3, pytorch/torchtitan, huggingface/picotron, hpcaitech/ColossalAI and
         NVIDIA/Megatron-LM (commits in fixture.py)
     pip download --no-deps vllm==0.33.0
-    python tests/oracles/make_messages.py --llama3 PATH --torchtitan PATH --picotron PATH \\
+    python oracles/make_messages.py --llama3 PATH --torchtitan PATH --picotron PATH \\
         --colossalai PATH --megatron PATH --vllm WHEEL
 
 Each case: framework, condition, numbers, error (its class) and message, from running the code that

@@ -1,7 +1,7 @@
 """headtail.json: which positions a CP rank holds, and how much causal attention that gives it.
 
     pip install torch==2.13.0
-    python tests/oracles/make_headtail.py
+    python oracles/make_headtail.py
 
 "positions": torch's own `_HeadTailLoadBalancer`, its index cut into cp equal parts (or the error it
 raises), with the balancer that the public `context_parallel` would pick by default (null: none, it

@@ -1,7 +1,7 @@
 """parameters.json: every parameter of the preset models, by Hugging Face transformers.
 
     pip install torch==2.13.0 transformers==5.23.0
-    python tests/oracles/make_parameters.py
+    python oracles/make_parameters.py
 
 Each model is built from its published config.json fields on the meta device. `total` counts
 tied weights once; `layer` lists one layer's parameters and `other` those outside the layers, as

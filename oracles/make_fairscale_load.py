@@ -1,7 +1,7 @@
 """fairscale_load.json: what fairscale's layers hold on real ranks after loading a reshard of ours.
 
     pip install torch==2.13.0 fairscale==0.4.13 numpy (--no-deps for fairscale)
-    python tests/oracles/make_fairscale_load.py
+    python oracles/make_fairscale_load.py
 
 Each case is a small model, resharded by llamapar to `tp` ranks under `padding`. As many gloo processes build
 fairscale's VocabParallelEmbedding, ColumnParallelLinear and RowParallelLinear, load their own
@@ -30,8 +30,8 @@ from torch import nn
 
 from fixture import write
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from llamapar import checkpoint
 from llamapar.frameworks import padding_rule

@@ -1,7 +1,7 @@
 """flights.jsonl.gz: flight records of hangs that were raised on purpose, on real ranks over gloo.
 
-    python tests/oracles/make_flights.py            # all of them, about ten minutes of two cores
-    python tests/oracles/make_flights.py NAME …     # those whose name begins so, kept beside the others
+    python oracles/make_flights.py            # all of them, about ten minutes of two cores
+    python oracles/make_flights.py NAME …     # those whose name begins so, kept beside the others
 
 Each case runs a small training step (tensor, context and data parallel collectives, a pipeline of pairs) with
 one fault: what, on which rank, before which collective. So the culprit is known from the fault, not from the
@@ -33,7 +33,9 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.device_mesh import init_device_mesh
 
-FILE = Path(__file__).parent / "flights.jsonl.gz"
+from fixture import FIXTURES
+
+FILE = FIXTURES / "flights.jsonl.gz"
 PATIENCE = 2.5  # seconds after the start at which every rank that lives dumps; a healthy run takes a tenth
 TITLES = {
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",

@@ -1,7 +1,7 @@
 """families.json: tensors of each family of families.toml by transformers, and a survey; docs/families.md.
 
     pip install torch==2.13.0 transformers==5.23.0
-    python tests/oracles/make_families.py
+    python oracles/make_families.py
 
 Nothing is downloaded: models are built on the meta device. A family is built with the class's defaults and
 two layers, with nothing but sizes, so that the class's defaults count, with every switch the other way round,
@@ -28,9 +28,9 @@ from families_page import page
 from fixture import write
 
 ROWS = tomllib.loads(
-    (Path(__file__).parents[2] / "llamapar" / "describe" / "families.toml").read_text(encoding="utf-8")
+    (Path(__file__).parents[1] / "llamapar" / "describe" / "families.toml").read_text(encoding="utf-8")
 )["families"]
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[1] / "docs"
 SIZES = {"hidden_size": 320, "num_hidden_layers": 2, "intermediate_size": 96}
 # Every class's default number of KV heads divides 160, and its pad token is below 200,000.
 SIZES |= {"num_attention_heads": 160, "vocab_size": 200_000}

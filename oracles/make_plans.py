@@ -1,6 +1,6 @@
 """plans.json: where the optimizer of zhebrak/llm-cluster-simulator ends, for some jobs, from several starts.
 
-    python tests/oracles/make_plans.py --simulator PATH --esbuild PATH
+    python oracles/make_plans.py --simulator PATH --esbuild PATH
 
 --simulator is a clone of the repository, --esbuild the program of npm's package, which puts its TypeScript
 and the lines below together; node runs them. None of its code is kept here.
@@ -15,7 +15,7 @@ from pathlib import Path
 from fixture import write_tables
 
 COMMIT = "1db1341"
-COMMAND = "python tests/oracles/make_plans.py --simulator PATH --esbuild PATH"
+COMMAND = "python oracles/make_plans.py --simulator PATH --esbuild PATH"
 JOBS = [  # model, theirs and ours; machines of eight H100; sequence length; sequences of a step
     ("llama3-8b", "llama3-8b", 1, 8192, 64),
     ("llama3-8b", "llama3-8b", 8, 8192, 512),

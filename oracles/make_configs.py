@@ -1,6 +1,6 @@
 """Parameters of published models as transformers' own classes count them, in total and tensor by tensor.
 
-    python tests/oracles/make_configs.py          needs torch and transformers
+    python oracles/make_configs.py          needs torch and transformers
 
 The numbers of each config.json stand in configs.txt with where they were read: files in public repositories,
 by repository, commit and path; litgpt's table of the models that it converts; or the model's own page

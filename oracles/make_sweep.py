@@ -6,7 +6,7 @@
         torchdata==0.11.0
     git clone facebookresearch/fairscale, meta-llama/llama-models, pytorch/torchtitan and
         NVIDIA/Megatron-LM (commits in fixture.py), each with its files checked out
-    SWEEP/bin/python tests/oracles/make_sweep.py --fairscale PATH --llama-models PATH \\
+    SWEEP/bin/python oracles/make_sweep.py --fairscale PATH --llama-models PATH \\
         --torchtitan PATH --megatron PATH --seed 2026
 
 The fixture has what seed 2026 made, and what 2027 made in 15 minutes of torchtitan, of transformers and of
@@ -41,9 +41,9 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from fixture import FIXTURES
 from sweep_tools import TOOLS, Asked, Tool
 
-HERE = Path(__file__)
 MANY = {"dtensor": 500, "torchtitan": 1000}
 """Layouts of a tool, where not 2,000: real ranks and whole steps are slow."""
 WAIT = timedelta(seconds=20)
@@ -220,7 +220,7 @@ if __name__ == "__main__":
         parser.add_argument(f"--{place}", type=Path, required=True, metavar="PATH", help="clone")
     parser.add_argument("--only", choices=TOOLS, action="append")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=HERE.with_name("sweep.jsonl.gz"))
+    parser.add_argument("--out", type=Path, default=FIXTURES / "sweep.jsonl.gz")
     parser.add_argument("--many", type=int, help="layouts of each tool")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of each tool, at most")
     args = parser.parse_args()

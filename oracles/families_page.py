@@ -7,7 +7,7 @@ from llamapar.describe.families import FAMILIES, Family
 HEAD = """# Families of models
 
 Which models `lp.model` reads from a config.json, and what it knows about each.
-`tests/oracles/make_families.py` writes this page from `llamapar/describe/families.toml`. It builds every
+`oracles/make_families.py` writes this page from `llamapar/describe/families.toml`. It builds every
 class with transformers {version} on the meta device, and a test compares the names and shapes of all
 parameters with the model's own inventory.
 

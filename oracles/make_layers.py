@@ -3,7 +3,7 @@
     pip install torch==2.13.0 megatron-core==0.16.1 (--no-deps, with packaging and pyyaml)
     git clone pytorch/torchtitan, huggingface/picotron, hpcaitech/ColossalAI (commits in fixture.py)
     pip download --no-deps vllm==0.33.0
-    python tests/oracles/make_layers.py --torchtitan PATH --picotron PATH --colossalai PATH \\
+    python oracles/make_layers.py --torchtitan PATH --picotron PATH --colossalai PATH \\
         --vllm WHEEL
 
 torchtitan `_generate_llm_fqn_per_model_part` (weights 1 and 1, its defaults); picotron

@@ -2,7 +2,7 @@
 
     pip install torch==2.13.0 fairscale==0.4.13 torchtitan==0.3.0 (--no-deps for the last two, and with
         them spmd_types==0.2.3 tyro docstring_parser typeguard shtab triton)
-    python tests/oracles/make_genuine.py
+    python oracles/make_genuine.py
 
 Each case: framework, model, layout and seq (what was run), categories (of the fault that was injected, in
 the words of llamapar.diagnosis), error, message, and code (the last lines of source of the traceback). One

@@ -1,6 +1,6 @@
 """positions.jsonl.gz: flight records of ranks that stopped at a known place of a Llama step.
 
-    python tests/oracles/make_positions.py        # four minutes of two cores
+    python oracles/make_positions.py        # four minutes of two cores
 
 Forwards and backwards of the project's "llama" on four real ranks over gloo. In the last of them one rank
 stops before a collective that is drawn. What that belongs to is known from the code that calls it, not from
@@ -21,10 +21,11 @@ import time
 from pathlib import Path
 
 import llamapar as lp
+from fixture import FIXTURES
 from llamapar.programs import PROGRAMS
 
 PATIENCE = 3.5  # seconds after which every rank dumps; a run takes a tenth on idle cores
-FILE = Path(__file__).parent / "positions.jsonl.gz"
+FILE = FIXTURES / "positions.jsonl.gz"
 PARTS = {
     "attention": "attention",
     "mlp": "MLP",

@@ -1,7 +1,7 @@
 """chunks.json: how torch cuts n rows into k shards that need not be equal.
 
     pip install torch==2.13.0
-    python tests/oracles/make_chunks.py
+    python oracles/make_chunks.py
 
 `Shard.local_shard_size_and_offset`, which DTensor uses, for every rank; the script stops if
 torch.chunk does not cut the same sizes (it leaves the empty ones out). An empty shard has offset n.

@@ -1,7 +1,7 @@
 """schedules.json: the order of operations of torch's pipeline schedules, a digest for each case.
 
     pip install torch==2.13.0
-    python tests/oracles/make_schedules.py
+    python oracles/make_schedules.py
 
 Each schedule class of torch.distributed.pipelining is made with stages that hold nothing, as rank 0 makes it,
 and its table of actions for all ranks is read. Pauses and the closing REDUCE_GRAD are left out, an overlapped
