@@ -136,7 +136,7 @@ INSIDE: Mapping[str, str] = {
 
 OPTIONAL: Mapping[str, str] = {
     "checkpoint": "inspects, reshards and verifies checkpoints",
-    "configs": "reads the settings of a run, and writes them for other trainers",
+    "configs": "reads the settings of a run",
     "course": "has the lessons of the course and the incidents that they replay",
     "hangs": "reads the flight records of a run that hangs",
 }

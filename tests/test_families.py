@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 import llamapar as lp
 from families_page import page
 from inputs import oracle
-from llamapar.configs.export import as_megatron
 from llamapar.count.saved import kept_of_layer
 from llamapar.count.wire import PARTS, block_parts
 from llamapar.describe.families import FAMILIES, OWN
 from llamapar.describe.modelfile import config_json, params_json
 from llamapar.describe.placement import PARAMETERS
 from llamapar.place.cut import Cut
+from llamapar.rules.job_text import as_python
 from weights import save_hf
 
 ROWS = oracle("families")
@@ -353,7 +353,7 @@ def test_a_file_of_distributed_llama_is_of_llamas_family() -> None:
 
 def test_settings_say_what_they_leave_out() -> None:
     model = models()["granite"].replace(name="it")
-    text = as_megatron(lp.Job.of(model, tp=2))
+    text = as_python(lp.Job.of(model, tp=2))
     assert f"# granite has {FAMILIES['granite'].lacks}: nothing here says so" in text.splitlines()
 
 

@@ -238,7 +238,6 @@ REFUSED: dict[str, Callable[[lp.ModelConfig], object]] = {
     "what ZeRO shares": lambda m: lp.zero(m, dp=4),
     "the file": lambda m: lp.loading(m, format="bf16"),
     "the config.json": lambda m: lp.checkpoint.config_json(m),
-    "Megatron-LM's settings": lambda m: exported("Megatron-LM", lp.Job.of(m, tp=4)),
 }
 
 

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar.configs.export import EXPORTS
 from llamapar.count.in_flight import in_flight
 from llamapar.count.terms import SHARES
 from llamapar.describe.hardware import HARDWARE
@@ -463,9 +462,6 @@ def test_megatrons_flags_for_both_ends_are_tried() -> None:
     assert "balanced ends" in str(found)
     own = lp.Layout(tp=8, cp=2, pp=16, dp=64, virtual_stages=8)
     assert re.search(r" s: \d\.\d% (slower|faster), a tie$", found.why(own, 1, "none"))
-    flags = EXPORTS["Megatron-LM"](deep.job)
-    assert "--account-for-loss-in-pipeline-split" in flags
-    assert "--account-for-embedding-in-pipeline-split" in flags
 
 
 def test_what_is_not_given_is_named() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.configs import documents, export, flags, launch, launch_lines, mapped
+from llamapar.configs import documents, flags, launch, launch_lines, mapped
 from llamapar.configs.draft import as_list
 from llamapar.configs.files import Files
 from llamapar.configs.formats import ROWS
@@ -151,36 +151,6 @@ def test_every_row_is_recognised_as_its_format() -> None:
         assert name in RECIPES or name[:2] not in wanted or read(row).format.startswith(wanted[name[:2]]), (
             name
         )
-
-
-# -- what the project writes it reads back ---------------------------------------------------------
-
-
-def _random_job(draw: random.Random) -> lp.Job:
-    pp, dp, each = draw.choice((1, 2, 4)), draw.choice((1, 2, 4, 8)), draw.choice((1, 2))
-    copies = draw.choice([d for d in (1, 2, 4, 8) if dp % d == 0])
-    virtual = draw.choice((1, 2)) if pp > 1 else 1
-    layout = lp.Layout(tp=draw.choice((1, 2, 4, 8)), cp=draw.choice((1, 2, 4)), pp=pp, dp=dp)
-    layout = layout.replace(dp_replicate=copies, virtual_stages=virtual, zero=draw.choice((0, 1, 2, 3)))
-    model = draw.choice(("llama3.1-8b", "llama3.1-70b", "llama3.1-405b", "llama3.2-1b"))
-    batch = each * dp * draw.choice((4, 8, 16))
-    facts = {"seq_len": draw.choice((4096, 8192)), "micro_batch": each, "global_batch": batch}
-    return lp.Job.of(model, layout, gpus=layout.world, **facts)
-
-
-def test_what_is_exported_is_read_back(counts: Any) -> None:
-    draw = random.Random(7)
-    for _ in range(counts(40, 200, 1000)):
-        job = _random_job(draw)
-        settings = settings_of(Files({"run.sh": export.as_megatron(job)}), {})
-        lay, found = job.layout, {**settings.model, **settings.layout, **settings.job}
-        wanted: dict[str, object] = {n: getattr(lay, n) for n in ("tp", "cp", "pp", "dp", "zero")}
-        sizes = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
-        wanted |= {n: getattr(job.model, n) for n in sizes}
-        wanted |= {"sequence_parallel": lay.sp, "virtual_stages": lay.virtual_stages}
-        wanted |= {n: getattr(job, n) for n in ("seq_len", "micro_batch", "global_batch")}
-        assert {n: found.get(n) for n in wanted} == wanted, export.as_megatron(job)
-        assert settings.contradictions == ()
 
 
 # -- launch lines ----------------------------------------------------------------------------------
@@ -689,7 +659,7 @@ def test_settings_are_planned_for_and_timed(tmp_path: Path, run: Command) -> Non
     status, out, _ = run(f"plan --config {path} --top 1 --json")
     data = json.loads(out)
     assert (status, data["settings"]["layout"]["tp"], data["as_said"]["step_seconds"]) == (0, 2, seconds)
-    status, out, _ = run(f"plan --config {path} --top 1 --export megatron-lm")
+    status, out, _ = run(f"plan --config {path} --top 1 --export cli")
     assert (status, "settings of" in out) == (0, False)
     status, out, _ = run(f"cost --config {path}")
     assert (status, "settings of nanotron" in out) == (0, True)

@@ -5,7 +5,6 @@ turns entries into facts (`draft`). `reading` is the entry point.
 """
 
 OFFERS = {
-    "EXPORTS": "export",
     "settings_of_texts": "reader",
 }
 """What the doors get from this room → its module."""

@@ -1,7 +1,7 @@
 """The table of options: a row is everything that is declared of an option.
 
-Flags and help of the command, keywords of public functions with their checks and types, the panels' controls,
-exported settings and the reading of typed numbers are made from it. Some choices belong to another room
+Flags and help of the command, keywords of public functions with their checks and types, the panels' controls
+and the reading of typed numbers are made from it. Some choices belong to another room
 (frameworks, schedules, file formats): that room hands them in with `options.offer` when it is imported.
 Choices of optional rooms, and of rooms that need torch, are written out here, because asking them would
 import them; a test compares them.
@@ -18,9 +18,8 @@ from .layout import AXES, MAX_WORLD, ORDERS, PAPER_ORDER
 from .option import Option
 from .splits import LAYER_SPLITS
 
-_EXPORTED = ("Python", "CLI", "torchtitan", "Megatron-LM")
-EXPORT_TITLES = {title.lower().replace(" ", "-"): title for title in _EXPORTED}
-"""Export format → its title on a button; `configs` writes these settings."""
+EXPORT_TITLES = {"python": "Python", "cli": "CLI"}
+"""Export format → its title on a button."""
 
 _FAULTS = """drop_all_reduce drop_backward_all_reduce sum_twice no_kv_grad_sum tile_kv no_norm_grad_sum
 contiguous_positions no_context_grad_sum no_data_grad_sum shards_not_summed replicas_not_summed
@@ -231,7 +230,7 @@ TABLE = (
     Option("explain", bool, False, "add the Llama 3 papers' arguments for a layout, with these numbers",
            "--cost"),
     Option("top", int, 10, "layouts to show", "plan", "layouts", most=1000),
-    Option("export", str, None, "print the settings of the fastest layout for {choices}", "--plan",
+    Option("export", str, None, "print the fastest layout as a text to copy: {choices}", "--plan",
            choices=tuple(EXPORT_TITLES)),
     Option("all_schedules", bool, False, "try the other pipeline schedules too", "plan"),
     # Nine of ten measured peaks are within 8 % of what `memory` says (MARGIN in count/terms.py).

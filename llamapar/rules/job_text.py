@@ -1,4 +1,4 @@
-"""A job as text to copy: a line of Python or a command that checks it, and what other texts of it need.
+"""A job as text to copy: lines of Python, or a command, that check it.
 
 Names come from people and files, so they are quoted in code, and reduced to plain letters elsewhere.
 """
@@ -16,7 +16,6 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.options import OPTIONS
 from llamapar.frameworks import framework as find_framework
-from llamapar.late import offered
 
 
 def plain_name(name: str) -> str:
@@ -90,16 +89,9 @@ def as_cli(job: Job, framework: str | None = None, command: str = "check") -> st
     return "\n".join([*lines, shlex.join(words)]) + "\n"
 
 
-_OWN: Mapping[str, Callable[[Job, str | None], str]] = {"Python": as_python, "CLI": as_cli}
+_TEXTS: Mapping[str, Callable[[Job, str | None], str]] = {"Python": as_python, "CLI": as_cli}
 
 
 def exported(title: str, job: Job, framework: str | None = None) -> str:
-    """The job as the text of a title in `EXPORT_TITLES`. framework: the one that judges, for our own texts.
-
-    Raises LlamaparError for another framework's settings without the room that writes them.
-    """
-    if title in _OWN:
-        return _OWN[title](job, framework)
-    job.model.require_judged(f"{title}'s settings")
-    text: str = offered("configs", "EXPORTS")[title](job)
-    return text
+    """The job as the text of a title in `EXPORT_TITLES`. framework: the one that judges."""
+    return _TEXTS[title](job, framework)
