@@ -493,7 +493,7 @@ def test_a_veil_takes_out_all_that_lies_under_it_and_nothing_else() -> None:
 
 def test_a_veil_over_a_schedule_takes_cells_numbers_and_its_end() -> None:
     view = lp.view(lp.schedule("gpipe", pp=4, micro_batches=8))
-    under = veiled(view, (4, 48), None, title="GPipe")
+    under = veiled(view, (4, 48), "GPipe")
     maps = [trace for trace in under.spec["data"] if trace["type"] == "heatmap"]
     assert [len(trace["z"]) for trace in maps] == [8, 4], "half rows of four ranks, and their chunks"
     for trace in maps:

@@ -273,3 +273,22 @@ TABLE = MEET.format(131072, 8192, 3)
 def test_a_cause_is_told_only_where_something_speaks_for_it(told: Any, other: Any, category: str) -> None:
     assert told is None or category in categories(told[0], **told[2])
     assert category not in categories(other[0], **other[2])
+
+
+def test_a_table_that_is_not_as_wide_as_the_model_is_noticed() -> None:
+    """Reported of a 70B: the rows are padded as said, and the width is that of the 8B."""
+    text = "pads the vocabulary: shape before sharding [128256, 4096], after sharding [16064, 4096]"
+    wide = "[128256, 4096] is 4,096 wide, and llama3.1-70b is 8,192 wide"
+    assert wide in " ".join(str(lp.explain(text, model="llama3.1-70b")).split())
+    alone = lp.explain("embed_tokens.weight is [128256, 5120]", model="llama3.1-70b")
+    assert (
+        alone.summary
+        == "Not known: [128256, 5120] is 5,120 wide, and llama3.1-70b is 8,192 wide: a table of another model"
+    )
+    for model in (None, "llama3.1-8b"):
+        assert "wide" not in str(lp.explain(text, model=model))
+    for width, verdict in ((8192, "unknown"), (5120, "not_sharding")):
+        loaded = LOADED.format("tok_embeddings.weight", "[128256, 4096]", f"[128256, {width}]")
+        found = lp.explain(loaded)
+        assert (found.verdict, found.best.subtype) == (verdict, "model_config")
+        assert f"is 4,096 wide in one and {width:,} in the other: two models" in found.best.cause

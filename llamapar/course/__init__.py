@@ -6,14 +6,18 @@ judges, `puzzles` runs what a reader wrote on real ranks, and `progress` keeps w
 makes a script for a reading group of the notebooks, which `notebook_cells` reads.
 """
 
+from importlib import import_module
+
 OFFERS = {"COURSE_COMMANDS": "course_commands"}
 """What the doors get from this room → its module."""
 
 
-def __getattr__(name: str) -> object:
-    """`course.collective`, imported when it is used: the commands lie here as well, without widgets."""
-    if name != "collective":
-        raise AttributeError(f"llamapar.course has no {name!r}")
-    from .collective_costs import collective
+PICTURES = {"collective": "collective_costs", "overlap": "overlap_pictures", "roofline": "overlap_pictures"}
+"""Pictures with knobs that lessons import → their modules."""
 
-    return collective
+
+def __getattr__(name: str) -> object:
+    """A picture of PICTURES, imported when it is used: the commands lie here as well, without widgets."""
+    if name not in PICTURES:
+        raise AttributeError(f"llamapar.course has no {name!r}")
+    return getattr(import_module(f".{PICTURES[name]}", __name__), name)

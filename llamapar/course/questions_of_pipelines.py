@@ -25,7 +25,7 @@ def _opened(schedule: lp.Schedule, until: int, end: int) -> View:
     """The picture of a schedule up to a time; the rest is veiled, on an axis that says no end."""
     view = lp.view(schedule)
     title = f"{schedule.title}: the first {until} columns"
-    under = veiled(view, (until, end), None, title=title)
+    under = veiled(view, (until, end), title)
     axis = {**view.spec["layout"]["xaxis"], "range": [0, end]}
     return View({**under.spec, "layout": {**under.spec["layout"], "xaxis": axis}}, under.summary)
 

@@ -15,25 +15,21 @@ Span = tuple[float, float]
 Guess = Any
 """An answer, of the type that its question asks for."""
 
-_ALL = (float("-inf"), float("inf"))
-
 _VEIL = {"type": "rect", "layer": "below", "fillcolor": VEIL, "opacity": 0.35, "line": {"width": 0}}
 _MARK = {"text": "?", "showarrow": False, "font": {"size": 22}}
 """What lies over a veiled part, but for its place."""
 
 
-def veiled(view: View, x: Span, y: Span | None, title: str = "") -> View:
-    """The picture without what it has inside x and y, which are covered; in words it says only that.
+def veiled(view: View, x: Span, title: str = "") -> View:
+    """The picture without what it has inside x, at any height, which is covered; in words it says only that.
 
-    Points are taken out rather than covered alone, or the mouse would read them. y: None for the whole
-    height, over all vertical axes. title: in place of the picture's own, where that says too much.
+    Points are taken out rather than covered alone, or the mouse would read them. title: in place of the
+    picture's own, where that says too much.
     """
-    kept = [made for trace in view.spec["data"] if (made := _outside(trace, x, y or _ALL))]
-    down = {"y0": y[0], "y1": y[1]} if y else {"y0": 0, "y1": 1, "yref": "paper"}
-    middle = {"y": sum(y) / 2} if y else {"y": 0.5, "yref": "paper"}
-    layout = {**view.spec["layout"], "shapes": [_VEIL | {"x0": x[0], "x1": x[1]} | down]}
-    layout["annotations"] = [_MARK | {"x": sum(x) / 2} | middle]
-    return _veiled(kept, layout, title)
+    kept = [made for trace in view.spec["data"] if (made := _outside(trace, x))]
+    veil = _VEIL | {"x0": x[0], "x1": x[1], "y0": 0, "y1": 1, "yref": "paper"}
+    mark = _MARK | {"x": sum(x) / 2, "y": 0.5, "yref": "paper"}
+    return _veiled(kept, {**view.spec["layout"], "shapes": [veil], "annotations": [mark]}, title)
 
 
 def covered(view: View, hidden: Callable[[str, float], bool], title: str) -> View:
@@ -114,36 +110,27 @@ def _veiled(data: list[Any], layout: dict[str, Any], title: str = "") -> View:
     return View({"data": data, "layout": {**layout, "title": told}}, says)
 
 
-def _outside(trace: Mapping[str, Any], x: Span, y: Span) -> dict[str, Any] | None:
+def _outside(trace: Mapping[str, Any], x: Span) -> dict[str, Any] | None:
     """A trace without its points inside; None where none is left."""
     if trace["type"] == "heatmap":
-        return _cells_outside(trace, x, y)
+        return _cells_outside(trace, x)
     n = len(trace["x"])
     base = trace.get("base", [0] * n)
     across = [b + w / 2 if "base" in trace else w for b, w in zip(base, trace["x"], strict=True)]
-    down = trace.get("y", [trace.get("y0", 0)] * n)
-    stay = [
-        a is None or not (x[0] <= a <= x[1] and y[0] <= d <= y[1])  # None ends a line
-        for a, d in zip(across, down, strict=True)
-    ]
+    stay = [a is None or not x[0] <= a <= x[1] for a in across]  # None ends a line
     if not any(stay):
         return None
     cut = {k: list(compress(v, stay)) for k, v in trace.items() if isinstance(v, list) and len(v) == n}
     return {**trace, **cut}
 
 
-def _cells_outside(trace: Mapping[str, Any], x: Span, y: Span) -> dict[str, Any]:
+def _cells_outside(trace: Mapping[str, Any], x: Span) -> dict[str, Any]:
     """A heatmap without its cells inside, and without what the mouse would read of them."""
-    packed = trace["z"]
-    cells = trace["z"]
-    if isinstance(packed, Mapping):  # as plotly packs an array of bytes
-        _, width = map(int, packed["shape"].split(","))
-        numbers = list(b64decode(packed["bdata"]))
-        cells = [numbers[start : start + width] for start in range(0, len(numbers), width)]
-    across = [x[0] <= trace["x0"] + k * trace["dx"] <= x[1] for k in range(len(cells[0]))]
-    down = [y[0] <= trace["y0"] + k * trace["dy"] <= y[1] for k in range(len(cells))]
-    z = [
-        [None if hidden and row_hidden else cell for cell, hidden in zip(row, across, strict=True)]
-        for row, row_hidden in zip(cells, down, strict=True)
-    ]
+    packed = trace["z"]  # as plotly packs an array of bytes
+    _, width = map(int, packed["shape"].split(","))
+    numbers: list[int | None] = list(b64decode(packed["bdata"]))
+    for at in range(len(numbers)):
+        if x[0] <= trace["x0"] + at % width * trace["dx"] <= x[1]:
+            numbers[at] = None
+    z = [numbers[start : start + width] for start in range(0, len(numbers), width)]
     return {**{k: v for k, v in trace.items() if k not in ("hovertext", "text", "customdata")}, "z": z}

@@ -208,6 +208,9 @@ _CODE = re.compile(
 )
 """A frame of a traceback with its line of source, whose numbers mislead."""
 
+_TABLE = re.compile(r"\[([1-9]\d{0,8}), ?([1-9]\d{0,8})\]")
+"""A shape of two dims."""
+
 _QUOTED = 120
 """Characters of another error line that are quoted."""
 
@@ -240,11 +243,27 @@ def _of_candidates(
             notes = [_by_itself(other, found, known) for other in candidates if _beside(other, candidate)]
             if not is_watchdog(candidate.line) and any(is_watchdog(other.line) for other in candidates):
                 notes.append(_LATE)
-            return replace(found, rivals=tuple(notes))
+            return replace(found, rivals=(*found.rivals, *notes))
         silent = silent or found
     code = code or next((one.code for one in candidates), ())
     found = build(Reading.of(_CODE.sub("", head), code), known, "", ())
     return found if found.diagnoses or silent is None else silent
+
+
+def _tables_noticed(found: Explanation, r: Reading) -> Explanation:
+    """With notes on tables as high as the model's vocabulary that are not as wide as the model."""
+    model = found.known.model
+    if model is None:
+        return found
+    notes = list[str]()
+    for rows, width in sorted(set(_TABLE.findall(r.text))):
+        if int(rows) == model.vocab_size and int(width) != model.dim:
+            wide = f"{int(width):,} wide, and {model.name} is {model.dim:,} wide"
+            cut = ", or its columns are cut" if model.dim % int(width) == 0 else ""
+            notes.append(f"[{rows}, {width}] is {wide}: a table of another model{cut}")
+    if notes and not found.diagnoses:
+        return replace(found, reason=notes[0])
+    return replace(found, rivals=tuple(notes))
 
 
 def _beside(other: CandidateLine, first: CandidateLine) -> bool:
@@ -290,7 +309,7 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
         layer = other_layer(r, known)
         reason = f"the text names {layer}, whose cuts are not read here" if layer else reason
         reason, steps = without_arithmetic(r, known, reason)
-    return Explanation(verdict, reason, diagnoses, line, ranks, known, next=steps)
+    return _tables_noticed(Explanation(verdict, reason, diagnoses, line, ranks, known, next=steps), r)
 
 
 def refused_sizes(known: Known, job: Job | None) -> Iterator[Hypothesis]:

@@ -30,6 +30,12 @@ def _other_model(it: DifferingSizes) -> Found:
         cause = f"{it.name} differs in more than one dim: two models, or one weight in two forms"
         numbers = Stated(" ≠ ".join(str(list(shape)) for shape in it.shapes))
         yield found("other: model_config", LIKELY, cause, numbers, parallel=False)
+    elif it.key in TABLES and it.dim == 1 and it.dims == 2:
+        cause = f"{it.name} is {it.a:,} wide in one and {it.b:,} in the other: two models"
+        cause += f", or columns cut over {it.ratio} ranks" if it.ratio else ""
+        level = POSSIBLE if it.ratio else LIKELY
+        widths_of = Quotient(it.big, it.small)
+        yield found("other: model_config", level, cause, widths_of, parallel=None if it.ratio else False)
 
 
 def _adapter(it: DifferingSizes) -> Found:
