@@ -22,8 +22,7 @@ function nextSteps({ next, asks }, send) {
   const box = ([need, field]) => {
     const size = field === "model" ? 16 : 7;
     const give = (event) => send({ [field]: event.target.value.trim() || null });
-    const onkeydown = (event) => { if (event.key === "Enter") give(event); };
-    return make("label", need, make("input", { type: "text", "data-tell": field, size, onchange: give, onkeydown }));
+    return make("label", need, make("input", { type: "text", "data-tell": field, size, onchange: give }));
   };
   const boxes = asks.filter(([, field]) => field).map(box);
   const others = asks.filter(([, field]) => !field).map(([need]) => need);

@@ -102,7 +102,10 @@ function buildSender(model, uid, refused, dim) {
     const why = "It was restarted or shut down. What stands below is its last answer: run this cell again.";
     showProblem({ what: "the kernel of this panel is gone", why, choose: [] }, true);
   };
+  // Maps ahead are of the last knob alone, and wait until changes went together.
+  const ahead = () => (waiting.at(-1)?.kind === "ahead" ? waiting.pop() : null);
   const put = (message) => {
+    ahead();
     waiting.push({ ...message, seq: model.get("payload").seq }); // what stood there when this was pressed
     if (!awaited) flush();
   };
@@ -121,8 +124,10 @@ function buildSender(model, uid, refused, dim) {
     note,
     ask: put,
     send: (changes) => {
+      const maps = ahead();
       const last = waiting.at(-1);
       if (last?.kind === "set") Object.assign(last.changes, changes); else put({ kind: "set", changes: { ...changes } });
+      if (maps) waiting.push(maps);
     },
     close: () => { model.off("msg:custom", onAnswer); model.off("change:payload", clear); model.off("comm_live_update", gone); clearTimeout(timer); },
   };
@@ -359,7 +364,7 @@ function sources(links) {
 
 // -- the figure --------------------------------------------------------------------------------
 
-const CONFIG = { responsive: false, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage", "sendChartToCloud"] };
+const CONFIG = { responsive: false, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage"] };
 const TOUCH = matchMedia("(pointer: coarse)").matches; // a finger scrolls what a mouse zooms
 const ABOVE = 14; // pixels over the axes: the title stands above the plot, where it wraps
 

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from browser.hands import Run, check_agrees, in_time
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
-from browser.panel import RESTART, Panel
+from browser.panel import ASK, RESTART, Panel
 from browser.walk import BAD_CONFIG, OPENED, Walk
 
 pytestmark = pytest.mark.browser
@@ -94,6 +94,17 @@ def test_a_turn_is_pressed_right_after_typing(explorer: Panel) -> None:
     # the focus leaves the box as the press begins
     explorer.root.get_by_title("make this change").first.click(delay=200)
     wait_until(lambda: explorer.kernel("panel.payload['fits']") == "True", what="a job that fits", seconds=10)
+
+
+def test_knobs_that_move_while_the_kernel_is_busy_go_together(explorer: Panel) -> None:
+    """The focus of each asks for maps ahead, which must not keep the changes apart."""
+    before = explorer.kept()["seq"]
+    explorer.notebook.page.evaluate(f"code => void ({ASK})(code)", "import time; time.sleep(3)")
+    for knob in ("TP", "PP", "layers", "dim", "vocabulary"):
+        explorer.root.get_by_label(f"{knob}, in steps").press("ArrowLeft")
+    explorer.settle("vocab_size", lambda size: size < 128256)
+    assert explorer.kept()["seq"] <= before + 2
+    assert explorer.value("tp") == 4
 
 
 @pytest.mark.soak

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, expect
 from browser.access import serious, unreached
 from browser.hands import kernel
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
-from browser.panel import OPEN, OUTSIDE, open_tab
+from browser.panel import OPEN, OUTSIDE, PATIENCE, open_tab
 from inputs import few
 from llamapar.panels.controls import TABS
 from test_bringing import FILES
@@ -185,6 +185,10 @@ MOVED = """root => {
     window.counted = () => [":not(.lp-figure *)", "*"].map(which => root.querySelectorAll(which).length);
 }"""
 
+RESTS = """(root, seq) => root.dataset.painted >= seq
+    && root.querySelector('.lp-texts').getAttribute('opacity') === '1'"""
+"""Whether a payload or a later one is painted, and its map has stopped."""
+
 
 @pytest.mark.soak
 def test_the_picture_stands_still_while_knobs_move(notebook: Notebook, counts: Any) -> None:
@@ -195,10 +199,30 @@ def test_the_picture_stands_still_while_knobs_move(notebook: Notebook, counts: A
     resize(notebook, 1280, False)
     panel = notebook.cell(0).locator(".llamapar")
     open_tab(panel, "heads")
+    kernel(notebook, "panel.wait()")  # for a search of the tab Plan, which lists what it found
     panel.evaluate(MOVED)
+    start = kernel(notebook, "panel.line")
+
+    def settled() -> bool:
+        """With the first job, no move on its way, and the picture where it goes."""
+        seq = kernel(notebook, f"panel.restore({start!r}) or panel.payload['seq']")
+        wait_until(lambda: bool(panel.evaluate(RESTS, seq)), what=f"payload {seq}", seconds=PATIENCE)
+        return bool(kernel(notebook, "panel.payload['seq']") == seq)
+
+    def counted() -> list[int]:
+        wait_until(settled, what="a page that rests", seconds=2 * PATIENCE)
+        return panel.evaluate("() => window.counted()")  # type: ignore[no-any-return]
+
+    def memory() -> tuple[int, ...]:
+        """Bytes of the heap, and nodes and listeners, those that are no longer on the page too."""
+        devtools.send("HeapProfiler.collectGarbage")
+        kept = devtools.send("Memory.getDOMCounters")
+        return devtools.send("Runtime.getHeapUsage")["usedSize"], kept["nodes"], kept["jsEventListeners"]
+
+    devtools = notebook.page.context.new_cdp_session(notebook.page)
+
+    first, heap, nodes = counted(), memory(), []
     knobs = ["TP", "KV heads", "DP", "query heads", "PP", "layers", "CP", "dim", "vocabulary"]
-    start, nodes = kernel(notebook, "panel.line"), []
-    first = panel.evaluate("() => window.counted()")
     for move in range(counts(20, 300, 300)):
         key = "ArrowRight" if move // len(knobs) % 2 == 0 else "ArrowLeft"
         before = panel.get_attribute("data-painted")
@@ -209,17 +233,12 @@ def test_the_picture_stands_still_while_knobs_move(notebook: Notebook, counts: A
         panel.evaluate("() => window.look()")
         if move % (2 * len(knobs)) == 0:
             nodes.append(panel.evaluate("() => window.counted()")[0])
-    notebook.page.wait_for_timeout(600)
+    last, after = counted(), memory()
     assert notebook.page.evaluate("window.moved") == []
     assert len({tuple(map(round, place)) for place in notebook.page.evaluate("window.place")}) == 1
     assert max(nodes) <= 1.2 * first[0], nodes
-
-    def as_before() -> bool:
-        kernel(notebook, f"panel.restore({start!r})")  # again, where a move was still on its way
-        notebook.page.wait_for_timeout(500)
-        return bool(panel.evaluate("() => window.counted()")[1] == first[1])
-
-    wait_until(as_before, what="as many nodes as before")
+    assert last == first
+    assert all(now <= 1.05 * then for now, then in zip(after, heap, strict=True)), (heap, after)
 
 
 @pytest.mark.parametrize(("width", "files"), [(1280, True), (390, False)])
