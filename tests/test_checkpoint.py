@@ -17,6 +17,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch.distributed.checkpoint import format_utils
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor import Shard as TorchShard
 
@@ -405,22 +406,17 @@ def test_an_embedding_cut_by_columns_as_metas_llama_2_has_it(tmp_path: Path) -> 
     assert alike(together(tmp_path / "back"), values(model))
 
 
-@pytest.mark.parametrize("naming", ["hf", "meta"])
-def test_a_folder_of_torch_distributed_checkpoint(tmp_path: Path, naming: str) -> None:
-    model = tiny()
-    held = values(model)
-    if naming == "meta":
-        held = {p.name: in_meta_order(model, p, held[p.hf_name]) for p in model.parameters()}
+def test_a_folder_of_torch_distributed_checkpoint_becomes_a_file_by_torch(tmp_path: Path) -> None:
+    folder = tmp_path / "dcp"
     with warnings.catch_warnings():  # no process group is there
         warnings.simplefilter("ignore")
-        dcp.save({"model": held, "step": 17}, checkpoint_id=tmp_path / "dcp", no_dist=True)
-    found = checkpoint.inspect(tmp_path / "dcp", model=model)
-    assert found.ok, str(found)
-    assert found.checkpoint.format == "dcp"
-    checkpoint.gather(tmp_path / "dcp", tmp_path / "back", model=model)
-    assert alike(together(tmp_path / "back"), values(model))
-    checkpoint.shard(tmp_path / "dcp", tmp_path / "cut", model=model, tp=4, padding="megatron", format="meta")
-    assert checkpoint.verify(tmp_path / "cut", against=tmp_path / "back").ok
+        dcp.save({"model": values(tiny()), "step": 17}, checkpoint_id=folder, no_dist=True)
+    with pytest.raises(CheckpointError, match=r"torch\.distributed\.checkpoint") as refusal:
+        checkpoint.inspect(folder, model=tiny())
+    (convert,) = refusal.value.choices
+    assert str(convert).split()[2:] == [format_utils.__name__, "dcp_to_torch", str(folder), "model.pt"]
+    format_utils.dcp_to_torch_save(folder, tmp_path / "model.pt")
+    assert checkpoint.inspect(tmp_path / "model.pt", model=tiny()).ok
 
 
 def test_names_that_wrappers_put_before(whole: Whole, tmp_path: Path) -> None:

@@ -434,7 +434,7 @@ def test_a_file_that_is_missing(kind: tuple[str, Path], tmp_path: Path) -> None:
     listed = "which is not there\n  why  a checkpoint's files lie in its own folder, " + str(folder)
     told = {
         "foreign hf": f"{folder} holds no checkpoint\n  why  looked for: llamapar.json, "
-        "model.safetensors.index.json, consolidated.00.pth, .metadata, .safetensors and .pth files",
+        "model.safetensors.index.json, consolidated.00.pth, .safetensors and .pth files",
         "foreign meta": "consolidated.00.pth is missing: 1 shards are there, the last is 01\n"
         f"  why  all of them are looked for in {folder}",
         "own hf": f"llamapar.json names the file 'tp00-pp00.safetensors', {listed}",
@@ -545,7 +545,7 @@ def test_what_verify_says_of_damage(tmp_path: Path) -> None:
     folder = own_hf(tmp_path / "it")
     file = folder / "tp01-pp00.safetensors"
     stored = safetensors.read_safetensors(file)["model.layers.1.mlp.down_proj.weight"]
-    flip(file, stored.boxes[0].offset + 3, bit=2)
+    flip(file, stored.offset + 3, bit=2)
     told = f"{file.name} is not as it was written, llamapar.json says"
     found = checkpoint.verify(folder)
     assert found.problems == (told,)
@@ -563,7 +563,7 @@ def test_what_verify_says_of_a_damaged_file_of_torch(tmp_path: Path) -> None:
     file = folder / "consolidated.01.pth"
     stored = pth.read_pth(file)["layers.1.feed_forward.w2.weight"]
     crc = zlib.crc32(stored.read())
-    flip(file, stored.boxes[0].offset + 3, bit=2)
+    flip(file, stored.offset + 3, bit=2)
     told = f"{file.name}: the bytes of {stored.name} are not those that were written"
     assert checkpoint.verify(folder).problems == (told,)
     damaged = f"{told}\n  why  their crc32 is not the stored {crc:08x}; the file is damaged"

@@ -76,9 +76,9 @@ def test_what_torch_wrote_is_read(tmp_path: Path) -> None:
         assert (pth.DTYPES[str(tensor.dtype)], tuple(tensor.shape)) == (found[name].dtype, found[name].shape)
         if tensor.numel():
             assert raw(found[name]) == bits(tensor)
-    assert found["tied"].boxes == found["a"].boxes
-    assert found["a"].boxes[0].crc32 == zlib.crc32(bits(state["a"]))
-    assert found["later rows"].boxes[0].crc32 is None, "the checksum is that of all rows"
+    assert found["tied"].place == found["a"].place
+    assert found["a"].crc32 == zlib.crc32(bits(state["a"]))
+    assert found["later rows"].crc32 is None, "the checksum is that of all rows"
 
 
 def test_a_checksum_that_was_not_computed_is_not_known(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_checksum_that_was_not_computed_is_not_known(tmp_path: Path) -> None:
         path = saved(tmp_path / "a.pth", some())
     finally:
         set_crc32_options(True)
-    assert {stored.boxes[0].crc32 for stored in pth.read_pth(path).values()} == {None}
+    assert {stored.crc32 for stored in pth.read_pth(path).values()} == {None}
 
 
 def test_a_state_dict_inside_is_found_and_two_are_not_guessed(tmp_path: Path) -> None:
@@ -283,8 +283,7 @@ def answers(path: Path, folder: Path) -> bool:
     finally:
         assert sorted(p.name for p in folder.iterdir()) == ["a.pth", "b.pth"]
     for stored in found.values():
-        (box,) = stored.boxes
-        assert 0 <= box.offset <= box.offset + stored.nbytes <= path.stat().st_size
+        assert 0 <= stored.offset <= stored.offset + stored.nbytes <= path.stat().st_size
     return True
 
 
@@ -342,7 +341,7 @@ def filled(path: Path, state: dict[str, torch.Tensor], shared: dict[str, str]) -
     assert list(found) == [*state, *shared]
     with path.open("r+b") as out:
         for name, tensor in state.items():
-            out.seek(found[name].boxes[0].offset)
+            out.seek(found[name].offset)
             out.write(bits(tensor))
 
 
@@ -369,8 +368,8 @@ def test_what_is_laid_out_is_what_torch_loads(tmp_path: Path) -> None:
         assert not found[name].numel() or bits(found[name]) == bits(tensor)
     assert found["head"].data_ptr() == found["z"].data_ptr()
     ours = pth.read_pth(path)
-    assert ours["head"].boxes == ours["z"].boxes
-    assert ours["b"].boxes[0].crc32 is None, "torch computes no checksum of a hole"
+    assert ours["head"].place == ours["z"].place
+    assert ours["b"].crc32 is None, "torch computes no checksum of a hole"
     filled(tmp_path / "another name.pth", state, {"head": "z"})
     assert (tmp_path / "another name.pth").read_bytes() == path.read_bytes()
 
@@ -387,7 +386,7 @@ def test_records_past_4_gib(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert path.stat().st_blocks * 512 < 2**20 < 2**33 < path.stat().st_size
     with path.open("r+b") as out:
-        out.seek(found["last"].boxes[0].offset)
+        out.seek(found["last"].offset)
         out.write(bits(torch.ones(2, 2)))
     assert torch.load(path, weights_only=True, mmap=True)["last"].tolist() == [[1, 1], [1, 1]]
     assert raw(pth.read_pth(path)["last"]) == bits(torch.ones(2, 2))

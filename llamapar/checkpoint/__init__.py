@@ -2,8 +2,8 @@
 
 `inspect` reads only headers. `gather`, `shard` and `reshard` stream bytes from files into a new folder, which
 appears complete or not at all. `verify` reads every byte of a checkpoint. All of them read Hugging Face
-safetensors, Meta's consolidated.NN.pth and torch.distributed.checkpoint folders, and write the first two.
-Nothing in a file is ever executed. torch.distributed.checkpoint folders are not written.
+safetensors and Meta's consolidated.NN.pth, and write both. Nothing in a file is ever executed. Folders of
+torch.distributed.checkpoint are left out: torch makes one file of them.
 """
 
 from __future__ import annotations

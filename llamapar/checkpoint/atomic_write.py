@@ -132,13 +132,12 @@ def _fill(work: Path, files: Sequence[OutputFile], values: Values, progress: Pro
 def _write(stored: Stored, data: Bytes) -> None:
     """Write a tensor to its place in a laid-out file, and read it back."""
     left = np.ascontiguousarray(data).reshape(-1).data
-    box = stored.boxes[0]
-    with box.file.open("r+b", buffering=0) as out:
-        out.seek(box.offset)
+    with stored.path.open("r+b", buffering=0) as out:
+        out.seek(stored.offset)
         while left:
             left = left[out.write(left) :]
     if not np.array_equal(stored.read(), data):
-        what = f"{box.file.name}: {stored.name} is not what was written, read back from the disk"
+        what = f"{stored.file}: {stored.name} is not what was written, read back from the disk"
         raise CheckpointError(what, "the disk or its driver is faulty; the old checkpoint is as it was")
 
 

@@ -27,7 +27,7 @@ from llamapar.describe.dtypes import SAFETENSORS
 from llamapar.describe.pickles import PickledCall
 from llamapar.errors import CheckpointError, shown
 
-from .stored import Stored, StoredPiece, checked
+from .stored import Stored, checked
 
 DTYPES = {f"torch.{name}": stored for name, stored in SAFETENSORS.items()}
 """safetensors' names of torch's dtypes."""
@@ -62,7 +62,7 @@ class _Opened(io.FileIO):
 
 
 @contextmanager
-def opened_file(path: Path) -> Iterator[BinaryIO]:
+def _opened_file(path: Path) -> Iterator[BinaryIO]:
     """A regular file, open for reading. Raises CheckpointError."""
     try:
         # Asked before it is opened: a pipe would wait for a writer.
@@ -129,7 +129,7 @@ def _records(file: BinaryIO, where: str) -> dict[str, ZipRecord]:
     return found
 
 
-def unpickled(file: BinaryIO, where: str) -> tuple[object, dict[str, ZipRecord]]:
+def _unpickled(file: BinaryIO, where: str) -> tuple[object, dict[str, ZipRecord]]:
     """The pickle of a torch.save'd zip as data (`pickles.load_pickle`), and the records of the zip."""
     records = _records(file, where)
     if "data.pkl" not in records:
@@ -149,8 +149,8 @@ def unpickled(file: BinaryIO, where: str) -> tuple[object, dict[str, ZipRecord]]
     return pickles.load_pickle(data, _NAMES, where, storages=True), records
 
 
-def loaded(source: BinaryIO, where: str) -> object:
-    """What torch.load makes of a file whose pickle `unpickled` has let pass, with tensors that hold no data.
+def _loaded(source: BinaryIO, where: str) -> object:
+    """What torch.load makes of a file whose pickle `_unpickled` has let pass, with tensors that hold no data.
 
     Raises CheckpointError.
     """
@@ -165,25 +165,26 @@ def loaded(source: BinaryIO, where: str) -> object:
         raise CheckpointError(f"{where}: torch.load(weights_only=True) refuses it", first_line) from None
 
 
-def is_tensor(value: object) -> TypeGuard[PickledCall]:
-    """Whether a value from `unpickled` stands for a tensor."""
+def _is_tensor(value: object) -> TypeGuard[PickledCall]:
+    """Whether a value from `_unpickled` stands for a tensor."""
     return type(value) is PickledCall and value.name in _REBUILD and value.state is None
 
 
-def place_of(
-    path: Path, where: str, tensor: Tensor, made: PickledCall, records: Mapping[str, ZipRecord]
-) -> tuple[str, StoredPiece]:
-    """Dtype and place of a tensor that torch has loaded. made: the same tensor from `unpickled`.
+def _stored(
+    path: Path, name: str, tensor: Tensor, made: PickledCall, records: Mapping[str, ZipRecord]
+) -> Stored:
+    """A tensor that torch has loaded, with its place. made: the same tensor from `_unpickled`.
 
     Raises CheckpointError for one that does not lie in its record row by row.
     """
+    where = f"{path}: {shown(name)}"
     dtype = DTYPES.get(str(tensor.dtype), str(tensor.dtype))
     shape = checked(where, dtype, tuple(tensor.shape))
     if not tensor.is_contiguous():
         why = "only rows that lie one after another are read; save tensor.contiguous()"
         raise CheckpointError(f"{where} is a view with strides {list(tensor.stride())} of {list(shape)}", why)
     storage = made
-    while is_tensor(storage):
+    while _is_tensor(storage):
         storage = storage.args[0]
     record = records.get(f"data/{storage.args[2]}", ZipRecord(0, 0, 0))
     first = int(tensor.storage_offset()) * tensor.itemsize
@@ -195,7 +196,7 @@ def place_of(
         )
     # A checksum is that of the whole record; 0 means that torch did not compute one.
     crc = record.crc32 if tensor.nbytes == record.size else 0
-    return dtype, StoredPiece(path, record.start + first, (0,) * len(shape), shape, crc or None)
+    return Stored(name, dtype, shape, path, record.start + first, crc or None)
 
 
 def read_pth(path: Path) -> dict[str, Stored]:
@@ -203,13 +204,13 @@ def read_pth(path: Path) -> dict[str, Stored]:
 
     Of {"model": {…}} the state dict inside is read.
     """
-    with opened_file(path) as file:
-        value, records = unpickled(file, str(path))
-        state = loaded(file, str(path))
+    with _opened_file(path) as file:
+        value, records = _unpickled(file, str(path))
+        state = _loaded(file, str(path))
     if not isinstance(value, dict) or not isinstance(state, dict):
         raise CheckpointError(f"{path} holds no state dict", "a dict of names and tensors is needed")
-    inner = [k for k, v in value.items() if isinstance(v, dict) and any(map(is_tensor, v.values()))]
-    if inner and not any(map(is_tensor, value.values())):
+    inner = [k for k, v in value.items() if isinstance(v, dict) and any(map(_is_tensor, v.values()))]
+    if inner and not any(map(_is_tensor, value.values())):
         if len(inner) > 1:
             what = f"{path} holds {len(inner)} state dicts: {shown(inner)}"
             raise CheckpointError(what, "save one of them")
@@ -218,10 +219,9 @@ def read_pth(path: Path) -> dict[str, Stored]:
     tensors = dict[str, Stored]()
     for name, made in value.items():
         # A name that is no text is no name of a model's tensor.
-        if not is_tensor(made) or type(name) is not str:
+        if not _is_tensor(made) or type(name) is not str:
             continue
-        dtype, piece = place_of(path, f"{path}: {shown(name)}", state[name], made, records)
-        tensors[name] = Stored(name, dtype, piece.shape, (piece,))
+        tensors[name] = _stored(path, name, state[name], made, records)
     return tensors
 
 

@@ -17,7 +17,7 @@ from llamapar.describe.dtypes import STORED_BYTES
 from llamapar.errors import CheckpointError, shown
 from llamapar.records.tables import Plain
 
-from .stored import Stored, StoredPiece, checked, json_object
+from .stored import Stored, checked, json_object
 
 INDEX = "model.safetensors.index.json"
 MAX_INDEX = 2**26
@@ -34,8 +34,7 @@ def read_safetensors(path: Path) -> dict[str, Stored]:
                 header = file.get_slice(name)
                 dtype = header.get_dtype()
                 shape = checked(f"{path.name}: {name[:100]}", dtype, header.get_shape())
-                piece = StoredPiece(path, end, (0,) * len(shape), shape)
-                found[name] = Stored(name, dtype, shape, (piece,))
+                found[name] = Stored(name, dtype, shape, path, end)
                 end += found[name].nbytes
     except (SafetensorError, OSError) as problem:
         what = f"{path.name}: safetensors refuses it: {str(problem)[:200]}"

@@ -23,7 +23,7 @@ from llamapar.errors import CheckpointError, Choice, shown
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.records.tables import Plain, plural
 
-from . import dcp, pth, safetensors
+from . import pth, safetensors
 from .sharding import COMPUTED, HEAD, Sharding, unwrapped
 from .stored import Stored, json_object
 
@@ -48,7 +48,7 @@ Shards = Mapping[tuple[int, int], Mapping[str, Stored]]
 class Checkpoint:
     """A checkpoint as its headers describe it.
 
-    format: "safetensors", "meta" (consolidated.NN.pth), "torch" (other .pth, .pt and .bin files) or "dcp".
+    format: "safetensors", "meta" (consolidated.NN.pth) or "torch" (other .pth, .pt and .bin files).
     model: the given one, or from a config beside the files; None without either. notes: what was left out.
     manifest: the folder's own list, if it has one. sharding: how the model lies, according to that list.
     """
@@ -73,13 +73,12 @@ class Checkpoint:
 
     @property
     def files(self) -> list[Path]:
-        return sorted({box.file for stored in self.tensors for box in stored.boxes})
+        return sorted({stored.path for stored in self.tensors})
 
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors; a tensor with two names counts once."""
-        # Keyed by place: two names of one storage have equal boxes.
-        return sum({s.boxes[:1]: s.nbytes for s in self.tensors}.values())
+        return sum({stored.place: stored.nbytes for stored in self.tensors}.values())
 
 
 @uncollected()
@@ -140,8 +139,10 @@ def _foreign(path: Path) -> Checkpoint:
     # From the most telling sign to the least: torch's metadata, an index, Meta's names, and last any files
     # at all.
     if (path / ".metadata").is_file():
-        tensors, notes = dcp.read_dcp(path)
-        return Checkpoint(path, "dcp", {(0, 0): tensors}, notes=tuple(notes))
+        what = f"{path} is a folder of torch.distributed.checkpoint, which is not read"
+        why = "torch makes one file of it, but runs what the folder's pickle says: convert only your own"
+        convert = f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {path} model.pt"
+        raise CheckpointError(what, why, [convert], "path")
     if (path / safetensors.INDEX).is_file():
         return replace(_file(path / safetensors.INDEX), path=path)
     shards = {int(m[1]): file for file in path.iterdir() if (m := _CONSOLIDATED.fullmatch(file.name))}
@@ -158,7 +159,7 @@ def _foreign(path: Path) -> Checkpoint:
         # By numbers and not by text, so that rank 10 comes after rank 9.
         by_number = sorted(files, key=lambda f: ([int(n) for n in re.findall(r"\d{1,9}", f.name)], f.name))
         return _several(path, by_number)
-    wanted = f"{MANIFEST}, {safetensors.INDEX}, consolidated.00.pth, .metadata, .safetensors and .pth files"
+    wanted = f"{MANIFEST}, {safetensors.INDEX}, consolidated.00.pth, .safetensors and .pth files"
     raise CheckpointError(f"{path} holds no checkpoint", f"looked for: {wanted}", field="path")
 
 
@@ -221,7 +222,7 @@ def changed_files(checkpoint: Checkpoint) -> list[str]:
 
 def _shares_head(checkpoint: Checkpoint) -> bool:
     shard = checkpoint.shards[0, 0]
-    ends = [shard[n].boxes for n in ("tok_embeddings.weight", "output.weight") if n in shard]
+    ends = [shard[n].place for n in ("tok_embeddings.weight", "output.weight") if n in shard]
     return len(ends) == 2 and ends[0] == ends[1]
 
 
@@ -288,7 +289,7 @@ def compare_with_sharding(checkpoint: Checkpoint, sharding: Sharding) -> Placeme
                 by_parameter[parameter.name].append((rank, stored))
             elif not name.endswith(COMPUTED):
                 mismatches.append(Mismatch(name, stored.shape, None, stored.file))
-        file = next((s.file for s in shard.values() if s.boxes), "")
+        file = next((stored.file for stored in shard.values()), "")
         for name, parameter in wanted.items():
             if name != tied_head:
                 shape = sharding.local_shape(parameter, rank)

@@ -30,33 +30,22 @@ MAX_READ = 2**33
 
 
 @dataclass(frozen=True)
-class StoredPiece:
-    """A contiguous piece of a tensor: its corner and shape in the tensor, and the place of its bytes in a
-    file.
-
-    crc32: checksum of the bytes, if known.
-    """
-
-    file: Path
-    offset: int
-    start: tuple[int, ...]
-    shape: tuple[int, ...]
-    crc32: int | None = None
-
-    @property
-    def located(self) -> StoredPiece:
-        """The piece with the place of its bytes; one whose header has to be read first overrides this."""
-        return self
-
-
-@dataclass(frozen=True)
 class Stored:
-    """One named tensor of a checkpoint. boxes: one, or several that cover the tensor without overlap."""
+    """One named tensor of a checkpoint, whose bytes lie in `path` from `offset` on. crc32: their checksum, if
+    known.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    boxes: tuple[StoredPiece, ...]
+    path: Path
+    offset: int
+    crc32: int | None = None
+
+    @property
+    def place(self) -> tuple[Path, int, tuple[int, ...]]:
+        """Where it lies: two names of one tensor have the same place."""
+        return self.path, self.offset, self.shape
 
     @property
     def itemsize(self) -> int:
@@ -64,8 +53,7 @@ class Stored:
 
     @property
     def file(self) -> str:
-        """Name of the file that contains its first byte; empty for a tensor without elements."""
-        return self.boxes[0].file.name if self.boxes else ""
+        return self.path.name
 
     @property
     def nbytes(self) -> int:
@@ -73,45 +61,22 @@ class Stored:
 
     def read(self) -> Bytes:
         """Its bytes as [*shape, itemsize]. Raises CheckpointError if they do not have their checksum."""
-        _check_size(f"{self.file}: {self.name}", self.nbytes)
-        whole = np.empty((*self.shape, self.itemsize), np.uint8)
-        seen = np.zeros(self.shape, bool)
-        for piece in self.boxes:
-            box = piece.located
-            data = bytes_of(box.file, box.offset, math.prod(box.shape) * self.itemsize)
-            if box.crc32 is not None and zlib.crc32(data.data) != box.crc32:
-                what = f"{box.file.name}: the bytes of {self.name} are not those that were written"
-                why = f"their crc32 is not the stored {box.crc32:08x}; the file is damaged"
-                raise CheckpointError(what, why)
-            data = data.reshape(*box.shape, self.itemsize)
-            if box.shape == self.shape:
-                return data
-            place = tuple(slice(s, s + n) for s, n in zip(box.start, box.shape, strict=True))
-            # Equal sums prove nothing by themselves: one overlap may hide one hole.
-            if seen[place].any():
-                why = "as many elements are missing elsewhere"
-                raise CheckpointError(f"{self.name}: its chunk at {list(box.start)} overlaps another", why)
-            seen[place] = True
-            whole[place] = data
-        return whole
-
-
-def _check_size(what: str, nbytes: int) -> None:
-    if nbytes > MAX_READ:
-        raise CheckpointError(f"{what} has {nbytes:,} bytes", f"at most {MAX_READ:,} are read")
-
-
-def bytes_of(file: Path, offset: int, size: int) -> Bytes:
-    """A span of bytes of the file. Raises CheckpointError."""
-    _check_size(f"{file.name}: a part of it", size)
-    try:
-        # The file is not mapped: a read past a file that shrinks meanwhile would kill the process.
-        data = np.fromfile(file, np.uint8, size, offset=offset)
-    except OSError as problem:
-        raise CheckpointError(f"{file}: {problem.strerror}") from None
-    if len(data) < size:
-        raise CheckpointError(f"{file.name} became shorter while it was read")
-    return data
+        if self.nbytes > MAX_READ:
+            what = f"{self.file}: {self.name} has {self.nbytes:,} bytes"
+            raise CheckpointError(what, f"at most {MAX_READ:,} are read")
+        try:
+            # The file is not mapped: a read past a file that shrinks meanwhile would kill the process.
+            data = np.fromfile(self.path, np.uint8, self.nbytes, offset=self.offset)
+        except OSError as problem:
+            raise CheckpointError(f"{self.path}: {problem.strerror}") from None
+        if len(data) < self.nbytes:
+            raise CheckpointError(f"{self.file} became shorter while it was read")
+        if self.crc32 is not None and zlib.crc32(data.data) != self.crc32:
+            what = f"{self.file}: the bytes of {self.name} are not those that were written"
+            raise CheckpointError(
+                what, f"their crc32 is not the stored {self.crc32:08x}; the file is damaged"
+            )
+        return data.reshape(*self.shape, self.itemsize)
 
 
 def json_object(path: Path, limit: int = MAX_CONFIG_BYTES) -> Plain:

@@ -11,7 +11,7 @@ from .commands import Command, CommandAnswer, CommandGroup, Given, answer_of, re
 from .output import as_text, write_line
 
 _LIBRARY = ("checkpoint", "reading checkpoints")
-_SOURCE = ("source", "a folder or file: safetensors, consolidated.NN.pth, or torch.distributed.checkpoint")
+_SOURCE = ("source", "a folder or file: safetensors, or consolidated.NN.pth")
 _TARGET = ("target", "the new folder; it must not be there yet")
 
 

@@ -2,7 +2,7 @@
 
 Python's own unpickler imports and calls what a file names. torch's `weights_only` still calls what is on its
 list (`UntypedStorage(2**40)` allocates) and hashes any tuple that a file gives it (nested ones never end).
-Here a first pass accepts only the opcodes that `torch.save` and torch.distributed.checkpoint write (protocols
+Here a first pass accepts only the opcodes that `torch.save` and torch's flight recorder write (protocols
 2 to 5), each within the file. Then Python's unpickler builds the value, with names instead of classes and
 functions, and records instead of calls. A pickle cannot make it allocate more than a fixed multiple of the
 bytes that the file really holds.
