@@ -260,108 +260,11 @@ def test_an_example_of_a_help_works(
     assert out
 
 
-# -- refusals ------------------------------------------------------------------------------------
-
-REFUSALS = [
-    ("check --model tiny --tp 0", "tp=0: tp must be a whole number from 1 to 1048576", "--tp 1"),
-    ("check --model tiny --dp many", "dp='many': a whole number is needed", "--dp 1"),
-    ("check --model tiny --gpus 16.384", "gpus='16.384': a whole number is needed", "--gpus 16384"),
-    ("check --model tiny --seq-len 16kb", "seq_len='16kb': a whole number is needed", "--seq-len 16384"),
-    ("check --model tiny --micro-batch 2k", "micro_batch='2k': a whole number is", "--micro-batch 2000"),
-    ("check --model tiny --tp=", "tp is empty: a whole number is needed", "--tp 1"),
-    ("check --model tiny --tp=--", "'--tp=--': a value is needed", "llamapar check --help"),
-    ("check --model=-- --tp=8", "'--model=--': a value is needed", "llamapar check --help"),
-    ("check --model tiny --tp 1000000 --dp 128", "tp·cp·pp·dp = 1000000·1·1·128 =", "--tp 131072"),
-    ("check --model tiny --gpus nan", "gpus=nan: gpus must be a whole number from 1 to 16777216", "--gpus 1"),
-    (f"check --model tiny --tp {'9' * 5000}", "tp=inf: tp must be a whole number", "--tp 1048576"),
-    ("check --model tiny --gpus-per-node 0", "gpus_per_node=0: gpus_per_node", "--gpus-per-node 1"),
-    ("check --model tiny --padding 0", "padding=0: padding must be a whole number", "--padding 1"),
-    ("check --model tiny --padding 1*tp6", "padding='1*tp6' is not known", "64*tp"),
-    ("check --model tiny --layer-split equals", "layer_split='equals' is not known", "equal"),
-    ("check --model tiny --order tp-cp-pp", "order='tp-cp-pp' is not known", "--order tp-cp-pp-dp"),
-    ("check --model tiny --order dtensor", "order=dtensor is not known", "--order tp-cp-pp-dp"),
-    ("check --model tiny --framework torchtitn", "framework='torchtitn' is not known", "torchtitan"),
-    ("check --model tiny --dp 4 --dp-replicate 3", "dp_replicate=3 does not divide dp=4", "--dp-replicate 2"),
-    ("check --model llama3-9b", "model='llama3-9b' is neither a preset nor a file", "llama3-8b"),
-    ("check --tp 8", "a model is needed", "llama3.1-405b"),
-    ("check llama3-8b tiny", "'tiny' is one word too many", "llamapar check --help"),
-    ("check llama3-8b --model tiny", "'llama3-8b' and --model 'tiny' both name a model", "llama3-8b"),
-    ("check --model tiny --tpp 8", "'--tpp' is not an option of llamapar check", "--tp"),
-    ("check --model tiny --gpu-per-node=8", "'--gpu-per-node=8' is not an option", "--gpus-per-node"),
-    ("check --model tiny --tp", "argument --tp: expected one argument", "llamapar check --help"),
-    ("model tiny --tp 8", "--tp places tensors and needs --inventory", "--inventory --tp …"),
-    ("model tiny --inventory --pp 9", "pp·virtual_stages = 9 stages for 4 layers", "--pp 1"),
-    ("ranks --tp 8 --rank 8", "rank=8: rank must be a whole number from 0 to 7", "--rank 7"),
-    ("chek --model tiny", "command='chek' is not known", "check"),
-    ("", "a command is needed first", "model"),
-    ("--tp 8", "a command is needed first", "model"),
-    ("memory --model tiny", "a sequence length is needed", "--seq-len 8192"),
-    ("memory --model tiny --seq-len 8e3", "seq_len='8e3': a whole number is needed", "--seq-len 8000"),
-    ("memory --model tiny --seq-len 8 --recompute selctive", "recompute='selctive' is not", "selective"),
-    ("memory --model llama3-8b --tp 16 --seq-len 8", "tp=16 does not divide n_kv_heads=8", "--tp 8"),
-    (f"{JOB} --global-batch 100", "global_batch=100 is no whole number", "--global-batch 128"),
-    ("loading", "a model is needed", "llamapar loading --help"),
-    ("loading --model tiny --format q41", "format='q41' is not known", "q40"),
-    ("loading --model tiny --memory-gib 64GB", "memory_gib='64GB': a", "--memory-gib 64"),
-    ("loading --model tiny --memory-gib nan", "memory_gib=nan: memory_gib must be a number", "--memory-gib"),
-    ("run --model tiny", "a program is needed", "llamapar run attention"),
-    ("run attention", "a model is needed", "llamapar run --help"),
-    ("run attention tiny llama3-8b", "'llama3-8b' is one word too many", "llamapar run --help"),
-    ("run attenton --model tiny", "program='attenton' is not known", "attention"),
-    ("run meta_attention --model qwen2.5-7b --shrink", "small qwen2.5-7b has biases", "--program attention"),
-    ("run attention --model tiny --gpus 3", "'--gpus' is not an option of llamapar run", "--tp"),
-    ("run attention --model tiny --engine mpi", "engine='mpi' is not known", "local"),
-    ("run attention --model tiny --seq-len 0", "seq_len=0: seq_len must be a whole number", "--seq-len 1"),
-    ("run attention --model tiny --seed -1", "seed=-1: seed must be a whole number from 0", "--seed 0"),
-    ("run attention --model tiny --documents 10,x", "documents='x': a whole number is needed", "documents"),
-    ("run attention --model tiny --documents 10,0", "documents=0: documents must be a whole", "documents"),
-    ("run attention --model tiny --fault tile", "fault='tile' is not known", "tile_kv"),
-    ("run mlp --model tiny --timeout 0", "timeout=0: timeout must be a number from 0.1", "--timeout 0.1"),
-    ("run attention --model tiny --engine torchrun", "engine='torchrun', but torchrun did not", "--nproc"),
-    ("schedule", "a schedule is needed", "llamapar schedule 1f1b, or llamapar schedule interleaved-1f1b"),
-    ("schedule 1f1b --pp 4", "a number of micro-batches is needed", "--micro-batches 8"),
-    ("schedule zbvv --pp 4 --micro-batches 8", "schedule='zbvv' is not known", "zbv"),
-    ("schedule 1f1b 4 --micro-batches 8", "'4' is one word too many", "--pp 4"),
-]
+# -- refusals: those of tests/texts/commands.txt, and -----------------------------------------------
 
 
-@pytest.mark.parametrize(("command", "what", "choice"), REFUSALS, ids=[row[1][:40] for row in REFUSALS])
-def test_refusal(refused: Any, command: str, what: str, choice: str) -> None:
-    refused(command, what, choice)
-
-
-@pytest.mark.parametrize(
-    ("command", "field", "message", "why", "choose"),
-    [
-        (
-            "check --model tiny --tp 2.5",
-            "tp",
-            "tp=2.5: tp must be a whole number from 1 to 1048576",
-            "a fraction of it cannot be placed",
-            ["--tp 2", "--tp 3"],
-        ),
-        (
-            "schedule 1f1b --pp 4 --virtual-stages 2 --micro-batches 8",
-            "virtual_stages",
-            "1F1B with virtual_stages=2",
-            "it has 1 on each rank",
-            ["--virtual-stages 1", "interleaved-1f1b"],
-        ),
-        (
-            "run attention --model tiny --seq-len 64 --documents 10,20,35",
-            "documents",
-            "documents of 65 tokens in all for seq_len=64",
-            "each is at least one token, and together they are the sequence",
-            [],
-        ),
-    ],
-)
-def test_refusal_whole(run: Any, command: str, field: str, message: str, why: str, choose: list[str]) -> None:
-    status, out, err = run(f"{command} --json")
-    tries = f"  try  {', or '.join(choose)}\n" if choose else ""
-    assert err == f"llamapar: {message}\n  why  {why}\n{tries}"
-    error = {"field": field, "message": message, "why": why, "choose": choose}
-    assert (status, json.loads(out)) == (2, {"schema": 2, "error": error})
+def test_a_number_of_5000_digits_is_refused(refused: Any) -> None:
+    refused(f"check --model tiny --tp {'9' * 5000}", "tp=inf: tp must be a whole number", "--tp 1048576")
 
 
 HOSTILE = {

@@ -318,27 +318,6 @@ def test_a_precision_is_as_fast_as_what_they_were_fitted_to(row: str) -> None:
     assert found.step_seconds < lp.cost("llama3.1-405b", layout, **asked).step_seconds
 
 
-@pytest.mark.parametrize(
-    ("given", "message", "field"),
-    [
-        ({"watts": 500}, "memory_gib is not given", "memory_gib"),
-        ({"base": "h10", "watts": 500}, "base='h10' is not known", "base"),
-        ({"memory_gib": "80"}, "memory_gib='80': memory_gib must be a number over 0", "memory_gib"),
-        ('{"base": ', "gpu='{\"base\": ' cannot be read: Expecting value", "gpu"),
-        ("[1]", r"gpu='\[1\]': an object of a GPU's fields is needed", "gpu"),
-        ("no-such.toml", "gpu='no-such.toml' cannot be read: .*No such file", "gpu"),
-        ("h10", "gpu='h10' is not known", "gpu"),
-        ({"wats": 500}, "field of a GPU='wats' is not known", "field of a GPU"),
-        ({"base": "h100", "nccl_tests": "hello"}, "no line of nccl-tests was found", "nccl_tests"),
-    ],
-)
-def test_bad_data_of_a_gpu_names_the_field(given: Any, message: str, field: str) -> None:
-    for asked in (lambda: hardware(given), lambda: lp.check("tiny", tp=1, gpu=given)):
-        with pytest.raises(lp.LlamaparError, match=f"^{message}") as refusal:
-            asked()
-        assert refusal.value.field == field
-
-
 # -- what must hold --------------------------------------------------------------------------------
 
 LAYOUTS = st.builds(

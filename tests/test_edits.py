@@ -158,13 +158,13 @@ def test_a_trial_has_no_effect_outside(effect: str, tmp_path: Path) -> None:
     os.close(writes)
 
 
-def test_the_process_survives_two_hundred_trials_and_prints_nothing(
-    capfd: pytest.CaptureFixture[str],
+def test_the_process_survives_its_trials_and_prints_nothing(
+    capfd: pytest.CaptureFixture[str], counts: Any
 ) -> None:
     # Forkservers of other tests may be children of this process, too.
     children = Path("/proc/self/task", str(os.getpid()), "children")
     handles, others = len(os.listdir("/proc/self/fd")), children.read_text()
-    for _ in range(100):
+    for _ in range(counts(20, 100, 100)):
         assert child.run_apart(lambda: (print("seen"), os.write(1, b"seen")), SECONDS) == (None, 4)
         assert child.run_apart(lambda: sys.exit(3), SECONDS) is None
     assert len(os.listdir("/proc/self/fd")) == handles

@@ -228,27 +228,6 @@ def test_an_exception_is_explained_with_its_traceback() -> None:
     assert told.line.startswith("ZeroDivisionError: ")
 
 
-@pytest.mark.parametrize("text", [None, "ZeroDivisionError"])
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"model": "nonsense-77b"}, r"^model='nonsense-77b' is neither a preset nor a file\n"),
-        ({"framework": "nonsense"}, r"^framework='nonsense' is not known\n"),
-        ({"gpus": "h100"}, r"^gpus='h100': gpus must be a whole number from 1 to 16777216\n"),
-        ({"n_heads": "many"}, r"^n_heads='many': n_heads must be a whole number"),
-        ({"ep": "none"}, r"^ep='none': ep must be a whole number"),
-        ({"layout": {"tp": "x"}}, r"^tp='x': tp must be a whole number"),
-        ({"layout": {"nope": 3}}, r"^layout='nope' is not known\n"),
-        ({"layout": "tp=8"}, r"^layout='tp=8': a layout is needed\n"),
-    ],
-)
-def test_an_argument_of_which_nothing_can_be_read_is_refused(
-    text: str | None, arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(lp.LlamaparError, match=message):
-        lp.explain(text, **arguments)
-
-
 def test_arguments_may_be_partial_changed_or_zero() -> None:
     known = lp.explain(
         "x", "Llama-2-70b-hf", {"tp": 4, "order": "tp-cp-pp-dp"}, gpus="8", dp="1->2", zero=0

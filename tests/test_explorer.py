@@ -19,7 +19,7 @@ from jupyter_client.session import json_packer
 from traitlets import TraitError
 
 import llamapar as lp
-from inputs import TEN_KV_HEADS
+from inputs import TEN_KV_HEADS, few
 from llamapar.cli import main as cli
 from llamapar.configs.reader import settings_of_texts as read
 from llamapar.describe.hardware import hardware
@@ -175,7 +175,7 @@ def test_what_is_set_beside_a_model_stays_as_it_is_set() -> None:
     assert panel.report.ok
 
 
-@pytest.mark.parametrize("preset", lp.PRESETS)
+@pytest.mark.parametrize("preset", few(lp.PRESETS, 3))
 def test_every_preset_has_every_picture(preset: str) -> None:
     panel = lp.explorer(preset)
     panel.set(tp=math.gcd(8, panel.job.model.n_kv_heads), pp=2)  # a rank is able to compute
@@ -680,7 +680,7 @@ def test_every_copied_command_line_runs(
 ) -> None:
     draw, seen = random.Random(5), list[str]()
     panel = Explorer()
-    for step in range(counts(36, 72, 1000)):
+    for step in range(counts(24, 72, 1000)):
         if step % 12 == 0:
             panel = Explorer()
         change = random_change(draw, panel) | {"tab": draw.choice(["memory", "memory", *MAPS])}

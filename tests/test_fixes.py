@@ -57,6 +57,7 @@ def assert_fixes_hold(arguments: dict[str, Any]) -> None:
     assert report.fixes == next((f.fixes for f in report.findings if f.fixes), ())
 
 
+@pytest.mark.soak
 @given(jobs())
 def test_every_fix_passes_check_and_ends_its_finding(arguments: dict[str, Any]) -> None:
     assert_fixes_hold(arguments)

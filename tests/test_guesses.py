@@ -180,26 +180,6 @@ def test_a_comma_is_what_the_question_makes_it() -> None:
     assert read_numbers("16–19", 2, ends=True) == [16, 19]
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("2,105,185", {"many": 2}, "'2,105,185' can be read in two ways\n  why  nothing was kept\n"
-         "  try  2; 105; 185, or 2105185"),
-        ("", {}, "there is no answer yet\n  why  nothing was kept\n"
-         "  try  0.25, or 1/4, or 25 %"),
-        ("8.192", {"whole": True}, "'8.192' is not a whole number\n  why  nothing was kept\n"
-         "  try  16, or 8,192"),
-        ("35.3 MB", {"unit": "GB"}, "'35.3 MB' is not a number (GB)\n  why  nothing was kept\n"
-         "  try  0.25, or 1/4, or 25 %"),
-        ("a few", {"many": 2}, "'a few' is not a list of numbers\n  why  nothing was kept\n"
-         "  try  0, 15, or 16–19"),
-    ],
-)  # fmt: skip
-def test_a_refusal_says_which_forms_are_read(text: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(lp.LlamaparError, match=f"^{re.escape(message)}$"):
-        read_numbers(text, **options)
-
-
 def test_a_label_is_read_whatever_joins_its_words_and_no_part_of_it() -> None:
     choices = (("tp", "TP", ""), ("both", "TP and PP", ""), ("high", "too high", ""))
     assert [read_choice(text, choices) for text in ("tp", "Too-high", "tp and pp")] == ["tp", "high", "both"]

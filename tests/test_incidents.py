@@ -123,22 +123,6 @@ def test_how_an_incident_and_its_replay_read() -> None:
     assert "author&#x27;s" in page
 
 
-@pytest.mark.parametrize(
-    ("number", "changes", "message"),
-    [
-        (1, {}, "nothing is changed"),
-        (1, {"tpp": 8}, "setting='tpp' is not known"),
-        (1, {"tp": 0}, "tp must be a whole number from 1 to 4096"),
-        (1, {"copies": "twice"}, "copies='twice' is not known"),
-        (3, {"kv_replication": "yes"}, "kv_replication must be True or False"),
-        (9, {}, "incident=9: incident must be a whole number from 1 to 8"),
-    ],
-)
-def test_a_change_that_is_none_is_refused(number: int, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(lp.LlamaparError, match=re.escape(message)):
-        lp.incidents[number].repair(**changes)
-
-
 @pytest.mark.parametrize("number", HAPPENED)
 def test_the_words_agree_with_the_library(number: int) -> None:
     """Each number that the table tells is one that the library computes, or that a report has."""

@@ -42,34 +42,6 @@ def test_every_count_refuses_what_is_none(field: str) -> None:
             assert lp.check(B8, {}, schedule="flexible", **{field: int(choice.split("=")[1])}).job is not None
 
 
-@pytest.mark.parametrize(
-    ("known", "text"),
-    [
-        (
-            {"kv_replication": "yes"},
-            "kv_replication='yes': kv_replication must be True or False\n"
-            "  try  kv_replication=True, or kv_replication=False",
-        ),
-        (
-            {"nc": 4},
-            "nc=4 with schedule=1f1b\n"
-            "  why  nc is of the flexible schedule; the others choose their rounds themselves\n"
-            "  try  flexible",
-        ),
-        (
-            {"layer_split": "even"},
-            "layer_split='even' is not known\n"
-            "  why  known are balanced ends, equal, remainder first, remainder last, remainder middle, "
-            "remainder before last, equal compute\n  try  balanced ends, or equal, or remainder first",
-        ),
-    ],
-)
-def test_refusals_whole(known: dict[str, Any], text: str) -> None:
-    with pytest.raises(lp.LayoutError, match=next(iter(known))) as refusal:
-        lp.check(B8, {}, **known)
-    assert str(refusal.value) == text
-
-
 def test_paddings_are_paddings_or_names() -> None:
     for value in (3, 2.5, ["none"], Hostile(), "nothing", float("nan")):
         with pytest.raises(lp.LayoutError, match=r"padding=.* is not known"):

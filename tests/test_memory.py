@@ -17,7 +17,6 @@ import llamapar as lp
 from llamapar.count.exact import ALLOCATOR, CONTEXT
 from llamapar.count.in_flight import in_flight
 from llamapar.count.terms import CONTEXT_TERM, OUTSIDE, SHARES, STATES, Figure, Term
-from llamapar.errors import LayoutError
 from llamapar.frameworks import FRAMEWORKS, USUAL, Framework
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import schedule_of
@@ -497,27 +496,3 @@ def test_layers_per_stage_may_be_given() -> None:
 
 
 # -- bad input -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("layout", "options", "message"),
-    [
-        ({"tp": 16}, {}, r"tp=16 does not divide n_kv_heads=8(.|\n)*tp=8(.|\n)*kv_replication=True"),
-        ({"pp": 4}, {"schedule": "zbv"}, r"^ZBV with virtual_stages=1\n  why  it has 2 on each rank"),
-        ({"pp": 4}, {"nc": 4}, r"^nc=4 with schedule=1f1b"),
-        ({}, {"framework": "torchtitan@soon"}, r"'soon' is no date(.|\n)*torchtitan@2025-06-01"),
-        ({}, {"regather": True}, r"argument='regather' is not known"),
-        (
-            {"dp": 8},
-            {"global_batch": 12, "micro_batch": 1},
-            r"global_batch=12 is no whole number of micro-batches(.|\n)*global_batch=8(.|\n)*=16",
-        ),
-        ({"pp": 5}, {"layer_split": "equal"}, r"32 layers do not divide over 5 stages"),
-        ({"pp": 2}, {"layer_split": [30, 3]}, r"layer_split=\[30, 3\]: 2 stages of 32 layers in all"),
-        ({"pp": 2}, {"layer_split": 64}, r"layer_split=64 is not known"),
-        ({"pp": 40}, {}, r"pp·virtual_stages = 40 stages for 32 layers"),
-    ],
-)
-def test_bad_input(layout: dict[str, int], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(LayoutError, match=message):
-        lp.memory(B8, layout, **{"seq_len": 8192} | options)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
+from inputs import few
 from llamapar.late import OPTIONAL, PUBLIC, imported
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -77,6 +78,7 @@ os.execv = left  # a server would replace this process
 
 import llamapar as lp
 from llamapar.cli.main import main
+from inputs import few
 from llamapar.late import PUBLIC
 
 assert lp.__file__.startswith(os.getcwd()), lp.__file__
@@ -158,7 +160,7 @@ def answers_without(room: str, folder: Path) -> dict[str, Any]:
     return answers
 
 
-@pytest.mark.parametrize("room", OPTIONAL)
+@pytest.mark.parametrize("room", few(OPTIONAL, 2))
 def test_the_others_work_without_a_room_and_its_doors_say_how_to_get_it(room: str, tmp_path: Path) -> None:
     answers, missing = answers_without(room, tmp_path), refusal(room)
     for name, (status, _) in (README | OTHERS).items():

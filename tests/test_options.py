@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -131,24 +130,6 @@ def test_whoever_takes_an_option_is_there() -> None:
     assert {name.removeprefix("--") for name in taken if name.startswith("--")} <= commands
     assert {name for name in taken if name.isalpha()} <= public & commands
     assert [option.name for option in OPTIONS.values() if not option.takers] == ["json"]
-
-
-@pytest.mark.parametrize(
-    ("call", "refusal"),
-    [
-        (
-            lambda: lp.heads("tiny", kv_replication=1),
-            "kv_replication=1: kv_replication must be True or False",
-        ),  # type: ignore[arg-type]
-        (lambda: lp.cost("tiny", seq_len=8, flash="fa4"), "flash='fa4' is not known"),
-        (lambda: lp.memory("tiny", seq_len=0), "seq_len=0: seq_len must be a whole number from 1 to "),
-        (lambda: lp.zero("tiny", rank=-1), "rank=-1: rank must be a whole number from 0 to "),
-        (lambda: lp.plan("tiny", 8, seq_len=8, global_batch=8, top=1001), "top=1001: top must be a whole "),
-    ],
-)
-def test_a_row_refuses_what_it_does_not_allow(call: Callable[[], object], refusal: str) -> None:
-    with pytest.raises(lp.LayoutError, match=f"^{re.escape(refusal)}"):
-        call()
 
 
 OF_A_LAYOUT = [name for name in FUNCTIONS if "layout" in inspect.signature(FUNCTIONS[name]).parameters]

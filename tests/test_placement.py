@@ -105,32 +105,6 @@ def test_every_split_places_every_layer_or_refuses(name: str, layers: int, stage
         assert max(work) - min(work) <= (name != "equal")
 
 
-@pytest.mark.parametrize(
-    ("name", "layers", "stages", "text"),
-    [
-        (
-            "equal",
-            126,
-            16,
-            "126 layers do not divide over 16 stages\n"
-            "  why  this split gives every stage the same number of layers\n  try  14 stages",
-        ),
-        (
-            "balanced ends",
-            4,
-            7,
-            "7 stages for 4 layers\n"
-            "  why  with the embedding and the head counted as one layer each there are 6\n"
-            "  try  at most 6 stages",
-        ),
-    ],
-)
-def test_refused_splits_say_why(name: str, layers: int, stages: int, text: str) -> None:
-    with pytest.raises(lp.LayoutError, match=f"{stages} stages") as refusal:
-        LAYER_SPLITS[name](layers, stages)
-    assert str(refusal.value) == text
-
-
 # -- the placement table ---------------------------------------------------------------------------
 
 

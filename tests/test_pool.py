@@ -691,18 +691,6 @@ def test_the_ranks_listen_on_loopback_only() -> None:
 # -- wrong use -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("world", "text"),
-    [
-        (0, "world=0: world must be a whole number from 1 to 64\n  try  world=1"),
-        (65, "world=65: world must be a whole number from 1 to 64\n  try  world=64"),
-    ],
-)
-def test_a_wrong_number_of_ranks_is_refused(world: int, text: str) -> None:
-    with pytest.raises(LlamaparError, match=exactly(text)):
-        Pool(world)
-
-
 def test_gpus_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llamapar.spmd.compat.gpus", lambda: 2)
     assert Pool(4, device="cuda").spec.devices == (0, 1)

@@ -10,7 +10,6 @@ import pytest
 import llamapar as lp
 from inputs import drawn
 from llamapar.count.wire import PARTS, WHOLE, Traffic
-from llamapar.errors import LayoutError
 from llamapar.records.trace import PHASES, sent_bytes
 from sent import agree, check_sent, said_of
 
@@ -259,32 +258,3 @@ def test_it_shows_itself_as_a_table() -> None:
         "tp 864 B, cp 4,612 B",
     ]
     assert said._repr_html_().count("<tr>") == 6
-
-
-@pytest.mark.parametrize(
-    ("options", "what", "choices"),
-    [
-        (
-            {"layout": {"cp": 4}, "seq_len": 30},
-            "4 ranks do not divide seq_len=30",
-            ["seq_len=28", "seq_len=32"],
-        ),
-        ({"layout": {"tp": 4, "cp": 2}, "seq_len": 4}, "8 ranks do not divide seq_len=4", ["seq_len=8"]),
-        (
-            {"layout": {"dp": 2}, "global_batch": 3},
-            "2 ranks do not divide global_batch=3",
-            ["global_batch=2", "global_batch=4"],
-        ),
-        ({"program": "block", "layout": {"tp": 4}}, "tp=4 does not divide n_kv_heads=2", ["tp=2"]),
-        (
-            {"program": "attention", "layout": {"tp": 3}, "kv_replication": True},
-            "tp=3 does not divide n_heads=4",
-            ["tp=1"],
-        ),
-    ],
-)
-def test_bad_input(options: dict[str, Any], what: str, choices: list[str]) -> None:
-    given = {"program": "mlp", "model": SMALL, "layout": {"tp": 2}, "seq_len": 48} | options
-    with pytest.raises(LayoutError, match=what) as raised:
-        lp.traffic(**given)
-    assert list(raised.value.choose)[: len(choices)] == choices

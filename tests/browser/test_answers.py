@@ -66,6 +66,7 @@ def test_a_hand_that_moves_at_random_is_followed_and_says_what_check_says(
     print(walk, dict(compared))
 
 
+@pytest.mark.soak
 def test_a_fix_then_the_open_tab_then_anything_else(explorer: Panel) -> None:
     box = explorer.control("tp")
     box.fill("16")
@@ -78,6 +79,7 @@ def test_a_fix_then_the_open_tab_then_anything_else(explorer: Panel) -> None:
     expect(explorer.root.locator(".lp-product")).to_have_text(re.compile("^8 · "))
 
 
+@pytest.mark.soak
 def test_a_line_with_a_word_too_many_is_mended_by_its_button(explorer: Panel) -> None:
     line = explorer.root.locator(".lp-state")
     line.fill("llamapar check llama3-8b --tp 4 --dp 2")
@@ -87,6 +89,7 @@ def test_a_line_with_a_word_too_many_is_mended_by_its_button(explorer: Panel) ->
     expect(explorer.answer).to_be_empty()
 
 
+@pytest.mark.soak
 def test_a_turn_is_pressed_right_after_typing(explorer: Panel) -> None:
     explorer.kernel("panel.set(tab='memory')")
     explorer.control("micro_batch").fill("2")

@@ -93,6 +93,7 @@ def test_a_prediction_wrong_then_right(notebook: Notebook) -> None:
     expect(says(notebook, HEADS)).to_contain_text("That is it: [48, 63]. Your first guess was [40, 55].")
 
 
+@pytest.mark.soak
 def test_choices_are_marked_with_what_was_said_and_what_is(notebook: Notebook) -> None:
     for cell, wrong, right in ((LINE, 1, 2), (TILED, 0, 1), (LADDER, 1, 2)):
         choices = box(notebook, cell).locator(".lp-choice")
@@ -106,6 +107,7 @@ def test_choices_are_marked_with_what_was_said_and_what_is(notebook: Notebook) -
     expect(box(notebook, TILED).locator(".lp-map-says")).to_contain_text("14 of 16 ranks")
 
 
+@pytest.mark.soak
 def test_heads_are_dealt_and_a_third_copy_is_refused(notebook: Notebook) -> None:
     deal = box(notebook, DEAL)
     for rank in range(16):
@@ -168,6 +170,7 @@ def test_an_exercise_wrong_a_hint_then_right(notebook: Notebook) -> None:
     assert eval(told)[1].endswith("1 right")
 
 
+@pytest.mark.soak
 def test_a_number_is_marked_on_a_line_and_words_stay_words(notebook: Notebook) -> None:
     number = box(notebook, NUMBER)
     number.locator("input").fill("500")

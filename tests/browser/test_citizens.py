@@ -57,6 +57,7 @@ def widths(notebook: Notebook, cell: int) -> Any:
     return notebook.cell(cell).evaluate(WIDTHS)
 
 
+@pytest.mark.soak
 def test_panels_share_a_row_and_fill_a_column(notebook: Notebook) -> None:
     found = {}
     for cell, name in enumerate(BOXES, 1):

@@ -127,6 +127,7 @@ def test_what_is_typed_wins_and_an_empty_field_falls_back(notebook: Notebook) ->
     expect(clinic(notebook).locator("textarea")).to_have_value(KV)
 
 
+@pytest.mark.soak
 def test_typing_keeps_its_keys_from_jupyterlab(notebook: Notebook) -> None:
     box = clinic(notebook).locator("textarea")
     box.click()
@@ -153,6 +154,7 @@ def test_markup_is_shown_as_text(notebook: Notebook) -> None:
     assert "owned" not in notebook.page.title()
 
 
+@pytest.mark.soak
 def test_code_fills_box_and_fields_in_every_view(notebook: Notebook) -> None:
     paste(notebook, "something else")
     expect(status(notebook)).to_contain_text("Not known")
@@ -175,6 +177,7 @@ def drop(notebook: Notebook, *paths: Path) -> None:
     session.detach()
 
 
+@pytest.mark.soak
 def test_what_is_dropped_and_holds_nothing_is_told(notebook: Notebook, tmp_path: Path) -> None:
     (tmp_path / "dumps").mkdir()
     (tmp_path / "dumps" / "rank_0").write_bytes(b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R.")

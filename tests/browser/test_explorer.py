@@ -95,6 +95,7 @@ def test_a_slider_moves_by_keyboard_and_a_click_mends_the_layout(notebook: Noteb
     assert notebook.outputs(LAYOUT)[0]["data"]["text/plain"] == "'tp=8 cp=2 pp=16 dp=64'"
 
 
+@pytest.mark.soak
 def test_dims_move_in_steps_and_the_model_is_no_preset_then(notebook: Notebook) -> None:
     panel = panel_of(notebook)
     preset = panel.locator("[data-control=preset] select")
@@ -168,6 +169,7 @@ def test_a_click_makes_it_fit(notebook: Notebook) -> None:
     expect(recompute).not_to_be_visible()
 
 
+@pytest.mark.soak
 def test_a_click_on_the_grid_shows_that_rank(notebook: Notebook) -> None:
     open_tab(panel_of(notebook), "ranks")
     title = panel_of(notebook).locator(".lp-name").first
@@ -184,6 +186,7 @@ def test_a_click_on_the_grid_shows_that_rank(notebook: Notebook) -> None:
     assert abs(column - 0.61 * 128) <= 2
 
 
+@pytest.mark.soak
 def test_a_click_on_the_timeline_puts_a_cursor_there(notebook: Notebook) -> None:
     panel = panel_of(notebook)
     open_tab(panel, "pipeline")
@@ -215,6 +218,7 @@ def test_a_press_on_a_map_s_rank_chooses_it_and_a_step_is_drawn_before_its_answe
     expect(ranks).to_have_count(16)
 
 
+@pytest.mark.soak
 def test_the_picture_follows_the_window(notebook: Notebook) -> None:
     picture = panel_of(notebook).locator(".lp-map").first
     wide = picture.bounding_box()
@@ -225,6 +229,7 @@ def test_the_picture_follows_the_window(notebook: Notebook) -> None:
     )
 
 
+@pytest.mark.soak
 def test_findings_fold_under_the_picture_with_what_trainers_say(notebook: Notebook) -> None:
     notebook.run(MISFIT)
     panel = panel_of(notebook)
@@ -245,6 +250,7 @@ def test_findings_fold_under_the_picture_with_what_trainers_say(notebook: Notebo
     expect(verdicts).to_contain_text("pytorch/torchtitan: torchtitan/distributed/parallel_dims.py")
 
 
+@pytest.mark.soak
 def test_a_number_as_people_write_it_is_understood_and_a_wrong_one_is_refused(
     notebook: Notebook,
 ) -> None:
@@ -269,6 +275,7 @@ def test_a_number_as_people_write_it_is_understood_and_a_wrong_one_is_refused(
     assert panel.locator(".lp-figure").bounding_box() == picture  # what was told stood over the head
 
 
+@pytest.mark.soak
 def test_a_map_needs_no_plotly_and_little_over_the_wire(notebook: Notebook, tmp_path: Path) -> None:
     first = notebook.websocket_bytes()
     assert first < 8_000_000  # of several panels and their moves, with one plotly

@@ -107,6 +107,7 @@ def test_play_goes_once_through_the_ladder_and_halts_where_it_breaks(notebook: N
     settle(notebook)
 
 
+@pytest.mark.soak
 def test_a_value_that_is_refused_says_why_and_stands(notebook: Notebook) -> None:
     layer = live(notebook, NAMES.index("layer"))
     rung(layer, 16).click()

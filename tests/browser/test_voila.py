@@ -221,6 +221,7 @@ def test_no_other_site_frames_it(browser: Browser, server: Server) -> None:
 # -- how long a kernel lives ---------------------------------------------------------------------
 
 
+@pytest.mark.soak
 @pytest.mark.browser
 def test_a_page_that_is_left_ends_its_kernel(opened: Opened, server: Server) -> None:
     page, first = opened()
@@ -238,6 +239,7 @@ def test_a_page_that_is_left_ends_its_kernel(opened: Opened, server: Server) -> 
     assert [name for name in names if name in " ".join(culled)] == []  # The page itself asked for it.
 
 
+@pytest.mark.soak
 @pytest.mark.browser
 def test_a_kernel_without_a_page_ends_and_that_of_an_idle_page_stays(opened: Opened, server: Server) -> None:
     """The idle page is the oldest, so nobody has touched it for longer than any other."""

@@ -114,6 +114,7 @@ def test_a_picture_has_each_number_in_its_place(notebook: Notebook) -> None:
     assert (blue > red) == (values[0][0] > 0), "the two signs have two inks"
 
 
+@pytest.mark.soak
 def test_arrows_join_the_ranks_between_which_rows_move(notebook: Notebook) -> None:
     four = panel(notebook, 0)
     four.locator(".lp-dot").last.click()
@@ -134,6 +135,7 @@ def test_arrows_join_the_ranks_between_which_rows_move(notebook: Notebook) -> No
     assert four.locator(".lp-flying").count() == 0, "reduced motion: arrows stand for what moves"
 
 
+@pytest.mark.soak
 def test_rows_fly_where_motion_is_welcome(notebook: Notebook) -> None:
     notebook.page.emulate_media(reduced_motion="no-preference")
     four = panel(notebook, 0)
@@ -144,6 +146,7 @@ def test_rows_fly_where_motion_is_welcome(notebook: Notebook) -> None:
     notebook.page.emulate_media(reduced_motion="reduce")
 
 
+@pytest.mark.soak
 def test_pointing_at_a_number_says_what_made_it(notebook: Notebook) -> None:
     four = panel(notebook, 0)
     four.locator(".lp-dot").last.click()
@@ -169,6 +172,7 @@ def test_pointing_at_a_number_says_what_made_it(notebook: Notebook) -> None:
     expect(readout).to_contain_text("Point at a cell")
 
 
+@pytest.mark.soak
 def test_the_share_of_the_rank_that_is_looked_at_stands_there_and_nothing_moves(notebook: Notebook) -> None:
     """The one under the pointer, else the one with the focus, else the one that is followed."""
     four = panel(notebook, 0)
@@ -199,6 +203,7 @@ def test_the_share_of_the_rank_that_is_looked_at_stands_there_and_nothing_moves(
     assert len(tops) == 1
 
 
+@pytest.mark.soak
 def test_a_fault_is_outlined_where_it_begins(notebook: Notebook) -> None:
     two = panel(notebook, 1)
     two.locator("[data-control=case] select").select_option(label="sum twice")

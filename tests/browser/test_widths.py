@@ -137,6 +137,7 @@ def test_the_panel_is_in_sight_after_the_first_shift_enter(lab: Lab, tmp_path: P
         assert panel.evaluate(OUTSIDE) == []
 
 
+@pytest.mark.soak
 def test_a_narrow_window_shows_the_picture_with_what_is_moved_most(notebook: Notebook) -> None:
     panel = notebook.cell(0).locator(".llamapar")
     heads, tokens = (
@@ -241,6 +242,7 @@ def test_the_picture_stands_still_while_knobs_move(notebook: Notebook, counts: A
     assert all(now <= 1.05 * then for now, then in zip(after, heap, strict=True)), (heap, after)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("width", "files"), [(1280, True), (390, False)])
 def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
     notebook: Notebook, width: int, files: bool
@@ -257,6 +259,7 @@ def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
     assert cause["height"] < 3 * 16 + 8  # 16 px a line: not a narrow column beside the title
 
 
+@pytest.mark.soak
 def test_text_reads_in_both_themes_and_is_alike_in_cell_and_panel(notebook: Notebook, tmp_path: Path) -> None:
     def colour(found: Locator, what: str) -> list[float]:
         text = found.evaluate(f"node => getComputedStyle(node)['{what}']")

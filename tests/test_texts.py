@@ -1,0 +1,84 @@
+"""What the library says, whole: tests/texts holds commands and expressions with all that they print.
+
+`python tests/test_texts.py` writes it anew; read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from llamapar.cli import main as cli
+from llamapar.cli import output
+
+PAGES = sorted((Path(__file__).parent / "texts").glob("*.txt"))
+ASKS = ("$ llamapar ", ">>> ")
+
+
+def entries(page: Path) -> list[tuple[str, str]]:
+    """What is asked on a page, and what is printed then."""
+    found: list[tuple[str, str]] = []
+    for line in page.read_text("utf-8").splitlines(keepends=True):
+        if line.startswith(ASKS):
+            found.append((line, ""))
+        else:
+            found[-1] = (found[-1][0], found[-1][1] + line)
+    return found
+
+
+def said_by_command(words: list[str]) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    wide, patient = patch.dict(os.environ, COLUMNS="110"), patch.object(output, "PATIENCE", 3600.0)
+    with wide, patient, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = cli.main(words)
+    return status, out.getvalue(), err.getvalue()
+
+
+def said_by_python(code: str, names: dict[str, Any]) -> str:
+    try:
+        value = eval(compile(code, "<text>", "eval"), names)
+    except SyntaxError:
+        exec(code, names)
+        return ""
+    except Exception as error:
+        of = f" of {field}" if (field := getattr(error, "field", "")) else ""
+        return f"{type(error).__name__}{of}: {error}\n"
+    return "" if value is None else f"{value}\n"
+
+
+def answer(asked: str, names: dict[str, Any]) -> str:
+    if asked.startswith(">>> "):
+        return said_by_python(asked.removeprefix(">>> "), names)
+    words = shlex.split(asked.removeprefix("$ llamapar "))
+    status, out, err = said_by_command(words)
+    if status == 2:  # the same is said as JSON
+        assert out == ""
+        told = json.loads(said_by_command([*words, "--json"])[1])["error"]
+        assert " ".join(err.split()).startswith(f"llamapar: {' '.join(told['message'].split())}")
+    return f"{out}{err}" + (f"exit {status}\n" if status else "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_text_is_as_it_stands(page: Path) -> None:
+    names: dict[str, Any] = {}
+    for asked, printed in entries(page):
+        assert answer(asked, names).rstrip() == printed.rstrip(), asked
+
+
+def write() -> None:
+    for page in PAGES:
+        names: dict[str, Any] = {}
+        told = [f"{asked}{answer(asked, names)}" for asked, _ in entries(page)]
+        page.write_text("".join(told), "utf-8")
+
+
+if __name__ == "__main__":
+    write()
