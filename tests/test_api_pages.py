@@ -14,8 +14,11 @@ from types import SimpleNamespace
 
 import griffe
 import pytest
+from playwright.sync_api import expect
 
 import llamapar as lp
+from browser.lab import chromium, find_chromium
+from browser.test_site import served
 
 PROJECT = Path(__file__).resolve().parent.parent
 FOLDER = PROJECT / "docs" / "api"
@@ -28,6 +31,15 @@ LISTED = {
 
 PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="docs/api/rules.md"))
 TOOL = runpy.run_path(str(PROJECT / "tools" / "api.py"), run_name="api")
+WORDS = runpy.run_path(str(PROJECT / "tools" / "search_words.py"))["WORDS"]
+FIRST = {word: page for page, words in WORDS.items() for word in words}
+"""What is typed into the search of the site → the page that stands first."""
+
+
+def test_a_page_has_the_words_by_which_it_is_found() -> None:
+    assert {*FIRST} >= {"OOM", "FSDP", "hang", "half a head", "MoE"}
+    for word, page in FIRST.items():
+        assert word.lower() in (PROJECT / page).read_text("utf-8").lower(), word
 
 
 def test_the_pages_are_those_that_the_tool_writes() -> None:
@@ -77,6 +89,8 @@ def test_a_name_of_the_reference_leads_to_its_entry_on_the_site() -> None:
 @pytest.mark.soak
 def test_make_docs_makes_a_site_that_asks_no_other_host() -> None:
     """`--strict` refuses a link, a heading and a name of the reference that are not there."""
+    if find_chromium() is None:
+        pytest.skip("no Chromium")
     for name in ("mkdocs", "mike"):
         pytest.importorskip(name, reason=f"no {name} here: make docs installs it")
     command = ["make", "docs", f"PY={sys.executable}", "-o", ".venv/.docs-installed"]
@@ -96,6 +110,13 @@ def test_make_docs_makes_a_site_that_asks_no_other_host() -> None:
         loaded = re.findall(r"<(?:script|img|iframe)\b[^>]*\ssrc=\"?(https?:[^\" >]*)", text)
         loaded += re.findall(r"<link\b[^>]*rel=\"?stylesheet[^>]*href=\"?(https?:[^\" >]*)", text)
         assert loaded == [], page
+    with served(site) as address, chromium() as browser:
+        for word, wanted in FIRST.items():
+            page = browser.new_page()
+            page.goto(f"{address}index.html?q={word}")
+            best, at = page.locator(".md-search-result__link").first, re.compile(Path(wanted).stem)
+            expect(best).to_have_attribute("href", at, timeout=60_000)
+            page.close()
     graph = (site / "docs/map.html").read_text("utf-8")
     if (site / "mermaid.min.js").is_file():  # npm was there; without our own, the theme would ask a CDN
         assert '<pre class="mermaid">' in graph

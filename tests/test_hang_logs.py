@@ -111,7 +111,7 @@ def test_the_numbers_of_one_line_are_read_against_the_model_and_the_layout() -> 
     assert alone.best.equations == ("all_reduce of 1 = a norm, a loss or a flag",)
     assert alone.best.needs == ("model", "tp")
     assert "pass --model, --tp to narrow this down" in str(alone)
-    assert alone.next == ("flight records of every rank: docs/hangs.md says how to record them",)
+    assert alone.next == ("flight records of every rank: docs/explain.md says how to record them",)
 
 
 def test_a_layout_of_fewer_ranks_is_not_used() -> None:

@@ -131,7 +131,7 @@ def test_llms_txt_has_its_form_and_the_pages_of_readme() -> None:
     [
         ("[a](README.md) `[b](gone.md)`", []),
         ("[a](gone.md)", ["no such file"]),
-        ("[a](README.md#new-here) ![b](docs/explorer.png)", []),
+        ("[a](README.md#my-cell-failed) ![b](docs/explorer.png)", []),
         ("[a](README.md#gone)", ["no such heading"]),
         ("[a](../elsewhere.md)", ["leads out of the project"]),
         ("[a](https://github.com/pytorch/pytorch) <https://arxiv.org/abs/2407.21783>", []),

@@ -196,7 +196,7 @@ def test_the_others_work_without_a_room_and_its_doors_say_how_to_get_it(room: st
 def test_every_command_of_readme_is_tried() -> None:
     text = (PROJECT / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"(?:`|\$ )llamapar ([a-z]+)", text))
-    assert named == {name.partition(" ")[0] for name in (README | README_OF_ROOMS)}
+    assert named <= {name.partition(" ")[0] for name in (README | README_OF_ROOMS)}
 
 
 def test_only_a_room_is_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:

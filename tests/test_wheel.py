@@ -117,7 +117,7 @@ def test_the_metadata_of_the_wheel(wheel: Path) -> None:
     assert isinstance(body, str)
     relative = [link for link in links(body) if not re.match(r"https?:|#", link)]
     assert relative == []  # on a package index they would lead nowhere
-    assert "See, check and run how a Llama-style transformer is cut" in body
+    assert "You write once how a Llama-style transformer is cut" in body
 
 
 def test_readme_leads_to_the_repository_once_it_has_an_address() -> None:

@@ -35,7 +35,7 @@ _MOST = 6
 
 _GOING_ON = "records of a run that still goes on look the same"
 _OPEN = "not known: why a rank did not come, or came with another call"
-_RECORD = "flight records of every rank: docs/hangs.md says how to record them"
+_RECORD = "flight records of every rank: docs/explain.md says how to record them"
 _LOOK = "the stack of every rank that is behind (py-spy dump)"
 _COMPARE = "one order of calls on every rank of a group: look for a branch, or a loop that ends early"
 

@@ -74,6 +74,7 @@ def test_panels_share_a_row_and_fill_a_column(notebook: Notebook) -> None:
     assert min(found["tab"] + found["accordion"]) > whole - 80
 
 
+@pytest.mark.soak
 def test_a_link_in_the_browser_moves_a_panel_and_springs_back(notebook: Notebook) -> None:
     cell = len(BOXES) + 1
     notebook.run(cell)

@@ -138,6 +138,7 @@ def test_nothing_sticks_out_and_the_chosen_rung_is_in_sight(notebook: Notebook, 
     notebook.page.set_viewport_size({"width": 1280, "height": HEIGHT})
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("theme", few(["light", "dark"], 1))
 def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme(theme)
@@ -145,6 +146,7 @@ def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme("light")
 
 
+@pytest.mark.soak
 def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
     for cell in range(len(NAMES)):
         assert unreached(live(notebook, cell)) == []

@@ -190,6 +190,7 @@ def test_a_foreign_origin_neither_talks_to_a_kernel_nor_ends_it(opened: Opened, 
     server.wait_for_the_end_of(kernels)
 
 
+@pytest.mark.soak
 @pytest.mark.browser
 def test_a_page_asks_its_own_server_and_nobody_else(opened: Opened, server: Server) -> None:
     page, _ = opened()

@@ -319,6 +319,7 @@ def test_nothing_sticks_out(notebook: Notebook, width: int) -> None:
     notebook.page.set_viewport_size({"width": 1280, "height": 2600})
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("theme", few(["light", "dark"], 1))
 def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme(theme)
@@ -328,10 +329,12 @@ def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme("light")
 
 
+@pytest.mark.soak
 def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
     assert unreached(panel(notebook, 0)) == []
 
 
+@pytest.mark.soak
 def test_a_cell_of_real_ranks_opens_in_watch(notebook: Notebook) -> None:
     for cell in range(len(NAMES), len(NAMES) + len(OF_A_CELL)):
         notebook.run(cell)
