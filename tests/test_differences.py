@@ -11,6 +11,7 @@ import llamapar as lp
 from llamapar.execution import patterns
 from llamapar.execution.patterns import Axis, Pieces
 from llamapar.programs import FAULTS, attention, vocab
+from llamapar.records.trace import Tape, TapeStep
 from llamapar.spmd import collectives
 
 TOLD = {
@@ -139,9 +140,51 @@ def test_two_runs_part_at_the_first_line_that_differs() -> None:
     assert found.explanation.line == "attention:22: q = rope(q, positions, setting.model)"
     assert [row[2] for row in found.explanation.operands] == ["piece over tp", "wrong"]
     seeds = [lp.run("mlp", "tiny", dict(tp=2), seed=seed) for seed in (0, 1)]
-    assert lp.compare(*seeds).where == "line mlp:5: out.grad"  # the inputs are those of the first
-    with pytest.raises(lp.LlamaparError, match="a result is not compared with int"):
+    found = lp.compare(*seeds)
+    assert found.where == "line mlp:5: out.grad"  # the inputs are those of the first
+    assert found.explanation.what == "Out.grad has other numbers: there the first run and the second one part"
+    with pytest.raises(lp.LlamaparError, match=r"^Result is not compared with int"):
         lp.compare(one, 2)
+
+
+WATCHED = (None, dict(tp=2)), (None, dict(cp=2)), ("slices_not_summed", dict(tp=2))
+
+
+def test_two_tapes_part_at_the_first_line_with_other_numbers_or_shapes() -> None:
+    right, one, broken = (lp.watch("mlp", case=case, **layout).record for case, layout in WATCHED)
+    assert lp.compare(right, one).summary.endswith("equal to the run of tp=2 cp=1 pp=1 dp=1")
+    found = lp.compare(right, broken)
+    assert (found.where, found.rows[0].error) == ("line mlp:5: out", None)
+    assert found.explanation.what.startswith("Out is wrong on the ranks of the second one: there")
+    assert found.tape is broken
+    assert [row[2] for row in found.explanation.operands] == ["piece over tp", "wrong"]
+    shapes = [lp.tape("attention", "tiny", dict(tp=2), seq_len=seq) for seq in (64, 64, 128)]
+    assert lp.compare(*shapes[:2]).ok
+    found = lp.compare(*shapes[1:])
+    assert found.explanation.what.startswith("X is [1, 64, 128] whole, and then [1, 128, 128]: there")
+    assert "wrong" not in {row[2] for row in found.explanation.operands}
+    stopped = lp.compare(
+        *(lp.tape("attention", "llama3-8b", dict(tp=tp, sequence_parallel=False)) for tp in (8, 16))
+    )
+    assert stopped.explanation.what.startswith("K raises on ranks 0–15: RuntimeError: shape")
+    with pytest.raises(lp.LlamaparError, match=r"^the tapes of attention and mlp have no tensor in common"):
+        lp.compare(shapes[0], right)
+
+
+def test_two_cells_part_where_what_all_ranks_hold_alike_differs() -> None:
+    """A cell's tape has no whole: its copies are compared, or on equal ranks each rank's own."""
+
+    def tape(layout: str, own: dict[int, float], total: float) -> Tape:
+        made = [("h", own), ("y", dict.fromkeys(own, total))]
+        values = [(name, {r: torch.tensor([n]) for r, n in of.items()}) for name, of in made]
+        shapes = dict.fromkeys(own, (1,))
+        steps = [TapeStep("cell:1", name, name, None, shapes, values=of) for name, of in values]
+        return Tape("cell", layout, tuple(steps), len(own), len(own))
+
+    one = tape("tp=2", {0: 1.0, 1: 2.0}, 3.0)
+    assert lp.compare(one, tape("tp=1", {0: 3.0}, 3.0)).ok  # h is different on each rank of one
+    assert lp.compare(one, tape("tp=1", {0: 3.0}, 4.0)).where == "line cell:1: y"
+    assert lp.compare(one, tape("tp=2", {0: 2.0, 1: 1.0}, 3.0)).where == "line cell:1: h"
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,12 @@ def operand(step: TapeStep) -> tuple[str, ...]:
     """The row of a tensor in the table of operands."""
     own = step.local[min(step.local)]
     held = ", ".join(f"{how.kind} over {axis}" for axis, how in step.places.items() if how.kind != "copy")
-    return step.name, str(list(own)), held if step.agrees else "wrong", str(list(step.global_shape or ()))
+    return (
+        step.name,
+        str(list(own)),
+        held if step.agrees or step.whole is None else "wrong",
+        str(list(step.global_shape or ())),
+    )
 
 
 def few_names(tensors: Sequence[Row] | Sequence[Pieces]) -> str:

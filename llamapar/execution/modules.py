@@ -23,7 +23,7 @@ from llamapar.describe.keywords import CompareKeywords
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.diagnosis import Explanation
 from llamapar.errors import Choice, LlamaparError, flag, one_of, real
-from llamapar.records.trace import Trace
+from llamapar.records.trace import Tape, Trace
 from llamapar.spmd import compat
 from llamapar.spmd.setting import DTYPES
 
@@ -57,8 +57,8 @@ LOCAL_LACKS = (
 
 @checked_options
 def compare(
-    make: Callable[[], nn.Module] | Result,
-    plan: Plan | Result,
+    make: Callable[[], nn.Module] | Result | Tape,
+    plan: Plan | Result | Tape,
     layout: LayoutLike | None = None,
     *,
     inputs: Inputs | None = None,
@@ -80,12 +80,13 @@ def compare(
         that divide. seed=0: of weights, tokens and random numbers. backward=True: also compare gradients.
     engine, device, timeout, cancel: as in `run`; torchrun and dry run no modules.
 
-    Of two results of one program: the second beside the first, with the first line where they part.
+    Of two results of one program, or of two tapes: the second beside the first, with the first line where
+    they part.
 
     Raises LlamaparError for what cannot work with a module, and RankFailure and Cancelled as `run` does. The
     result's `errors` has what ranks raise.
     """
-    if isinstance(make, Result) or isinstance(plan, Result):
+    if isinstance(make, Result | Tape) or isinstance(plan, Result | Tape):
         return parted(make, plan)
     own = Layout.of(layout)
     engine = options["engine"]

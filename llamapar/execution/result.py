@@ -60,7 +60,7 @@ class Result(Record):
     """
 
     name: str
-    ran: Task | ModuleTask | CellLines
+    ran: Task | ModuleTask | CellLines | Tape
     engine: str
     device: str
     reports: tuple[RankReport, ...]
@@ -91,6 +91,9 @@ class Result(Record):
 
     @property
     def layout(self) -> Layout:
+        if isinstance(self.ran, Tape):
+            degrees = (part.split("=") for part in self.ran.layout.split())
+            return Layout.of({axis: int(degree) for axis, degree in degrees})
         return self.ran.layout
 
     @property
@@ -157,6 +160,8 @@ class Result(Record):
         """
         if self.cell is not None:
             return self.cell.tape
+        if isinstance(self.ran, Tape):
+            return self.ran
         if isinstance(self.ran, Task):
             return tapes.shape_tape(unpiped(self.ran), self.why)
         raise Absent("tape: absent from this result", "a module's lines are not followed", ["%%ranks"])
@@ -346,7 +351,7 @@ class Result(Record):
         for part in (self.module, self.memory, self.cell):
             if part is not None:
                 yield from part.sentences()
-        if self.rows:
+        if self.rows and self.traces:
             yield sent_in_words(self.trace)
         yield from (f"not exercised: {what}" for what in self.untouched)
         yield from self.notes
