@@ -136,8 +136,9 @@ def test_valid_with_kernel_name_and_cell_ids_and_run_once_from_the_top(notebook:
 
 def test_cells_are_few_and_short_and_import_the_library_and_nothing_below(notebook: NotebookNode) -> None:
     cells = code_cells(notebook)
-    puzzles = [cell for cell in cells if "puzzle" in tags(cell) or "puzzle(" in cell.source]
-    assert 15 <= len(cells) - len(puzzles) <= 25
+    heads = [place for place, cell in enumerate(notebook.cells) if cell.source.startswith("## Write it")]
+    end = heads[0] if heads else len(notebook.cells)
+    assert 15 <= sum(cell.cell_type == "code" for cell in notebook.cells[:end]) <= 25
     lines = [sum(bool(line.strip()) for line in cell.source.splitlines()) for cell in cells]
     assert statistics.median(lines) <= 5
     assert max(lines) <= 15
@@ -145,7 +146,9 @@ def test_cells_are_few_and_short_and_import_the_library_and_nothing_below(notebo
         source = re.sub(r"^\s*[%!].*", "", cell.source, flags=re.MULTILINE)
         for node in ast.walk(ast.parse(source)):
             own = isinstance(node, ast.ClassDef) and [ast.unparse(base) for base in node.bases]
-            assert own in (False, ["nn.Module"]), "other classes belong in the library"
+            assert own in (False, ["nn.Module"], ["torch.autograd.Function"]), (
+                "other classes belong in the library"
+            )
             if isinstance(node, ast.ImportFrom):
                 package, _, module = (node.module or "").partition(".")
                 assert package != "llamapar" or module.partition(".")[0] == "course", cell.source

@@ -171,6 +171,10 @@ def digest_of(kind: str, shown: Any) -> str:
     return hashlib.sha256(drawn_from.encode()).hexdigest()
 
 
+class TooLarge(SystemExit):
+    """A picture that the fewest colours do not make small enough."""
+
+
 class Artist:
     """Draws in one Chromium page, or takes the picture that was there."""
 
@@ -188,7 +192,7 @@ class Artist:
             made = base64.b64encode(png(*quantised(pixels, colours), digest)).decode()
             if len(made) <= room:
                 return made
-        raise SystemExit(f"a picture takes {len(made)} bytes in {FEWEST} colours; {room} are left")
+        raise TooLarge(f"a picture takes {len(made)} bytes in {FEWEST} colours; {room} are left")
 
     def _figure(self, spec: Any) -> np.ndarray:
         return self._pixels(self.page.evaluate(FIGURE, [spec, WIDTH]))
@@ -356,12 +360,17 @@ def bake(path: Path, page: Any) -> str:
         for output, picture in zip(cell.get("outputs", []), pictures, strict=True)
         if picture and "image/png" in output.data
     ]
-    while (over := len((text := written(notebook)).encode()) - WHOLE) > 0:  # the largest gives way, in turn
+    while (over := len((text := written(notebook)).encode()) - WHOLE) > 0:
+        # The largest gives way, in turn, as far as it can.
         if not drawn:
             raise SystemExit(f"{path.name}: {over + WHOLE} bytes; at most {WHOLE}")
-        data, picture = max(drawn, key=lambda found: len(found[0]["image/png"]))
+        largest = max(drawn, key=lambda found: len(found[0]["image/png"]))
+        data, picture = largest
         has = len(data["image/png"])
-        data["image/png"] = artist.picture(*picture, has - min(over, has // 8))
+        try:
+            data["image/png"] = artist.picture(*picture, has - min(over, has // 8))
+        except TooLarge:
+            drawn.remove(largest)
     return text
 
 

@@ -205,14 +205,17 @@ PUZZLES = {
             (),
             {"in order": _chunks_straight, "not turned round": _chunks_next},
             judge=_unbalanced,
+            axis="cp",
             right="each position is on one rank, and all ranks have the same work",
         ),
         "a ring step": Puzzle(
             _ring_given,
             _ring_truth,
             ("k", "v", "out", "lse"),
-            ("shift",),
+            ("send", "recv"),
             {"added": _ring_added, "mean": _ring_mean},
+            axis="cp",
+            cuts={"out": 0, "lse": 0},
         ),
         "all-reduce from sends": Puzzle(
             _reduce_given,
@@ -227,6 +230,8 @@ PUZZLES = {
             ("y", "gradient"),
             ("all_gather", "reduce_scatter"),
             {"sum": _zero_summed, "own tokens": _zero_own},
+            axis="dp",
+            cuts={"y": 0, "gradient": 0},
         ),
         "a 1F1B table": Puzzle(
             _table_given,
@@ -238,6 +243,7 @@ PUZZLES = {
                 "turned round": _with_warm_up(lambda rank: rank),
                 "one too many": _with_warm_up(lambda rank: WORLD - rank),
             },
+            axis="pp",
         ),
         "the global norm": Puzzle(
             _norm_given,

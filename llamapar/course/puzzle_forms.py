@@ -16,7 +16,7 @@ WORLD = 4
 RANKS = range(WORLD)
 
 Given = tuple[Any, ...]
-"""What one rank's function is called with, after the Comm."""
+"""What one rank's function is called with."""
 
 Made = tuple[Tensor, ...]
 """What it returns: one tensor, or several."""
@@ -34,11 +34,13 @@ class Puzzle:
     """What is to be written.
 
     given: what each rank has. truth: what each rank should have. names: of the tensors that are returned.
-    calls: the messages that may be used. slips: what usual mistakes make, by their names; of_slips: the hint
-    for each. hints: for a first wrong try, a second, and so on. when: the hint where ranks gave one
+    calls: the kinds of messages that may be sent. axis: what the ranks are. cuts: the dim along which a
+    tensor is cut over them, by its name. slips: what usual mistakes make, by their names; of_slips: the
+    hint for each. hints: for a first wrong try, a second, and so on. when: the hint where ranks gave one
     collective UNEVEN shapes, or where numbers are NOT_FINITE. judge: what is wrong with all ranks' answers,
-    "" for nothing, where other answers than the truth are right; right: the words for one. backward: whether
-    what is returned is one tensor, after which the gradients of all that were given are compared, too.
+    "" for nothing, where other answers than the truth are right; right: the words for one. backward:
+    whether what is returned is one tensor, after which the gradients of all that were given are compared,
+    too.
     """
 
     given: Callable[[], list[Given]]
@@ -51,6 +53,8 @@ class Puzzle:
     when: Mapping[str, str] = field(default_factory=dict)
     judge: Callable[[Sequence[Made]], str] | None = None
     backward: bool = False
+    axis: str = "tp"
+    cuts: Mapping[str, int] = field(default_factory=dict)
     right: str = f"all {WORLD} ranks have what one process computes"
 
 

@@ -17,55 +17,6 @@ VOCAB = 22
 """Rows of a vocabulary that four ranks cannot share evenly: 6, 6, 6 and 4."""
 
 
-# -- tensor parallelism ----------------------------------------------------------------------------
-
-
-def _column_given() -> list[Given]:
-    x = numbers("x", TOKENS, DIM)
-    w = numbers("w", WIDE, DIM)
-    dy = numbers("dy", TOKENS, WIDE)
-    return [(x, w_own, dy_own) for w_own, dy_own in zip(parts(w), parts(dy, 1), strict=True)]
-
-
-def _column_truth(given: list[Given]) -> list[Made]:
-    x = given[0][0].clone().requires_grad_()
-    y = F.linear(x, together(given, 1))
-    (dx,) = torch.autograd.grad(y, x, together(given, 2, 1))
-    return [(own, dx) for own in parts(y.detach(), 1)]
-
-
-def _column_alone(given: list[Given]) -> list[Made]:
-    return [(x @ w.mT, dy @ w) for x, w, dy in given]
-
-
-def _column_summed(given: list[Given]) -> list[Made]:
-    y = summed([x @ w.mT for x, w, _ in given])
-    return [(y, dx) for _, dx in _column_truth(given)]
-
-
-def _row_given() -> list[Given]:
-    x = numbers("x of rows", TOKENS, WIDE)
-    w = numbers("w of rows", DIM, WIDE)
-    dy = numbers("dy", TOKENS, DIM)
-    return [(x_own, w_own, dy) for x_own, w_own in zip(parts(x, 1), parts(w, 1), strict=True)]
-
-
-def _row_truth(given: list[Given]) -> list[Made]:
-    x = together(given, 0, 1).requires_grad_()
-    y = F.linear(x, together(given, 1, 1))
-    (dx,) = torch.autograd.grad(y, x, given[0][2])
-    return [(y.detach(), own) for own in parts(dx, 1)]
-
-
-def _row_alone(given: list[Given]) -> list[Made]:
-    return [(x @ w.mT, dy @ w) for x, w, dy in given]
-
-
-def _row_twice(given: list[Given]) -> list[Made]:
-    y = summed([x @ w.mT for x, w, _ in given])
-    return [(y, WORLD * dy @ w) for _, w, dy in given]
-
-
 # -- attention -------------------------------------------------------------------------------------
 
 HEAD_DIM = 4
@@ -130,6 +81,7 @@ def _attention_kv_alone(given: list[Given]) -> list[Made]:
 
 
 _OF_ATTENTION = ("out", "dx", "dwq", "dwk", "dwv", "dwo")
+_CUTS = {"dwq": 0, "dwk": 0, "dwv": 0, "dwo": 1}
 
 # -- the vocabulary --------------------------------------------------------------------------------
 
@@ -221,35 +173,23 @@ def _unpad_last(given: list[Given]) -> list[Made]:
 
 
 OF_TENSORS = {
-    "column-parallel linear": Puzzle(
-        _column_given,
-        _column_truth,
-        ("y", "dx"),
-        ("all_reduce",),
-        {"not summed": _column_alone, "y summed": _column_summed},
-    ),
-    "row-parallel linear": Puzzle(
-        _row_given,
-        _row_truth,
-        ("y", "dx"),
-        ("all_reduce",),
-        {"not summed": _row_alone, "dx summed": _row_twice},
-    ),
     "attention over TP": Puzzle(
         _attention_given,
         _attention_truth,
         _OF_ATTENTION,
-        ("copied", "summed", "all_gather", "all_reduce"),
+        ("all_reduce", "all_gather"),
         {"not summed": _attention_alone, "x not summed": _attention_x_alone},
         backward=True,
+        cuts=_CUTS,
     ),
     "attention with copied KV heads": Puzzle(
         partial(_attention_given, COPIES),
         _attention_truth,
         _OF_ATTENTION,
-        ("copied", "summed", "all_gather", "all_reduce"),
+        ("all_reduce", "all_gather"),
         {"x not summed": _attention_x_alone, "copies not summed": _attention_kv_alone},
         backward=True,
+        cuts=_CUTS,
     ),
     "vocabulary-parallel lookup": Puzzle(
         _lookup_given,

@@ -124,7 +124,7 @@ def _changes(statement: ast.stmt, names: set[str]) -> bool:
 
 def _used(statement: ast.stmt) -> set[str]:
     found = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    if isinstance(statement, ast.FunctionDef):  # whose own names are no other's
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):  # whose own names are no other's
         return found - _stored(statement) - {n.arg for n in ast.walk(statement) if isinstance(n, ast.arg)}
     return found | (_stored(statement) if isinstance(statement, ast.AugAssign) else set())
 
@@ -132,7 +132,7 @@ def _used(statement: ast.stmt) -> set[str]:
 def _bound(statement: ast.stmt) -> set[str]:
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {(each.asname or each.name).partition(".")[0] for each in statement.names}
-    if isinstance(statement, ast.FunctionDef):
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return {statement.name}
     return _stored(statement)
 
