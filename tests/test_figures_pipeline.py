@@ -118,17 +118,6 @@ def test_a_cursor_says_what_waits_for_what() -> None:
     assert view.summary.endswith(str(moment))
 
 
-def test_the_summary() -> None:
-    assert lp.view(ZBV).summary == (
-        "ZBV, pp=4·2, 8 micro-batches: bubble 6.25% of compute\n"
-        "  forward 1, backward 2, its halves 1 and 1; idle 5.88% of the time; at most 8 chunks in flight\n"
-        "  rank 0: stage 0, 7; idle 3 of 51; at most 8 chunks in flight\n"
-        "  rank 1: stage 1, 6; idle 3 of 51; at most 8 chunks in flight\n"
-        "  rank 2: stage 2, 5; idle 3 of 51; at most 8 chunks in flight\n"
-        "  rank 3: stage 3, 4; idle 3 of 51; at most 8 chunks in flight"
-    )
-
-
 def test_a_table_that_cannot_run_is_refused_in_words() -> None:
     with pytest.raises(lp.LayoutError, match=r"^rank 0 cannot run 0B0"):
         lp.view(lp.Schedule.read(["0B0 0F0", "1F0 1B0"]))

@@ -108,22 +108,6 @@ def test_local_heads_are_metas(name: str) -> None:
             assert {(len(r.q_heads), len(r.kv_heads)) for r in made.ranks} == {LOCAL_HEADS[name][tp]}
 
 
-def test_heads_as_text() -> None:
-    assert str(lp.heads("llama3-8b", {"tp": 2})) == (
-        "llama3-8b heads over tp=2: 32 query heads, 8 KV heads, 4 query heads to a KV head, head_dim 128\n"
-        "tp rank  query heads  wq rows    KV heads  wk, wv rows\n"
-        "0        0–15         0–2047     0–3       0–511\n"
-        "1        16–31        2048–4095  4–7       512–1023"
-    )
-    cut = str(lp.heads("llama3-8b", {"tp": 16})).splitlines()
-    assert cut[2] == "0        0–1          0–255      0 (cut)   0–63"
-    assert cut[-1] == "tp=16 does not divide n_kv_heads=8"
-    copied = str(lp.heads("llama3-8b", {"tp": 16}, kv_replication=True)).splitlines()
-    assert copied[-1] == "each KV head on 2 ranks; its gradient is the sum over them"
-    empty = str(lp.heads("llama3-8b", {"tp": 33})).splitlines()  # 1024 rows: 32 on 32 ranks
-    assert empty[-2].split() == ["32", "31", "(cut)", "4000–4095", "none", "none"]
-
-
 # -- heads traded over CP ----------------------------------------------------------------------------
 
 
@@ -149,19 +133,6 @@ def test_a_rank_gets_its_slice_of_heads_from_each_rank_that_trades(
         assert pairs(made.after(r)) == wanted
         assert set(made.after(r).kv_heads) == {head // 4 for head in mine}
     assert sum(len(pairs(made.after(r))) for r in range(cp)) == 64 * 8
-
-
-def test_traded_heads_as_text() -> None:
-    made = lp.heads("llama3-8b", tp=4).traded(lp.sequence(cp=2, seq_len=16))
-    assert str(made) == (
-        "Tokens traded for heads: llama3-8b, tp=4 cp=2\n"
-        "cp rank  positions before  query heads  positions after  query heads  KV heads\n"
-        "0        0–3, 12–15        0–7          0–15             0–3          0\n"
-        "1        4–7, 8–11         0–7          0–15             4–7          1\n"
-        "attention then works as if there were no CP"
-    )
-    with pytest.raises(lp.LayoutError, match=r"^heads per TP rank 32/4 = 8, KV heads 8/4 = 2: these do not"):
-        lp.heads("llama3-8b", tp=4).traded(lp.sequence(cp=16, seq_len=64))
 
 
 # -- vocabulary ------------------------------------------------------------------------------------
@@ -197,19 +168,6 @@ def test_colossalais_rank_7_holds_every_pad_row() -> None:
     assert lp.vocab("llama3.1-70b", {"tp": 16}, padding=Padding(32, per_tp=True)).padded == 128512
 
 
-def test_vocab_as_text() -> None:
-    assert str(lp.vocab("llama3.1-70b", {"tp": 2}, padding=Padding(64, per_tp=True))) == (
-        "llama3.1-70b vocabulary over tp=2, multiple of 64·tp: 128256 rows, padded to 128256, 0 pad rows\n"
-        "tp rank  rows          count  tokens        pad rows\n"
-        "0        0–64127       64128  0–64127       0\n"
-        "1        64128–128255  64128  64128–128255  0"
-    )
-    uneven = lp.vocab("llama3-8b", {"tp": 7})
-    assert uneven.reason == "tp=7 does not divide 128256 rows: shards are uneven"
-    assert [len(r.rows) for r in uneven.ranks] == [18323] * 6 + [18318]
-    assert str(uneven).splitlines()[-1] == uneven.reason
-
-
 def test_a_vocabulary_no_machine_holds_is_refused() -> None:
     with pytest.raises(lp.LayoutError, match="more than 2147483647") as refusal:
         lp.vocab("tiny", {"tp": 2**20}, padding=Padding(2**20, per_tp=True))
@@ -227,17 +185,6 @@ def test_every_ffn_column_has_one_rank(model: lp.ModelConfig, tp: int) -> None:
     assert list(itertools.chain.from_iterable(made.split)) == list(range(model.ffn_dim))
     assert made.ok == (model.ffn_dim % tp == 0) == (not made.reason)
     assert made.ok == all(f.code != "LP103" for f in lp.check(model, {"tp": tp}).findings)
-
-
-def test_ffn_as_text() -> None:
-    assert str(lp.ffn("llama3-8b", {"tp": 3})) == (
-        "llama3-8b FFN over tp=3: 14336 columns\n"
-        "tp rank  columns (w1 and w3 rows, w2 columns)  count\n"
-        "0        0–4778                                4779\n"
-        "1        4779–9557                             4779\n"
-        "2        9558–14335                            4778\n"
-        "tp=3 does not divide ffn_dim=14336"
-    )
 
 
 # -- sequence --------------------------------------------------------------------------------------
@@ -271,25 +218,6 @@ def test_the_papers_long_context() -> None:
     assert contiguous.imbalance == pytest.approx(31 / 16, rel=1e-4)
 
 
-def test_sequence_as_text() -> None:
-    assert str(lp.sequence({"cp": 2}, 8)) == (
-        "sequence of 8 over cp=2, head-tail: 36 causal (query, key) pairs, busiest rank 1.000 x the mean\n"
-        "cp rank  positions  tokens  causal pairs\n"
-        "0        0–1, 6–7   4       18\n"
-        "1        2–3, 4–5   4       18"
-    )
-    for layout, seq, reason in (
-        ({"cp": 8}, 20, "seq_len=20 does not divide into 16 chunks"),
-        ({"cp": 2, "tp": 3}, 8, "4 tokens of a CP rank do not divide over tp=3"),
-        # TP cuts what CP leaves, and not the whole
-        ({"cp": 2, "tp": 16}, 16, "8 tokens of a CP rank do not divide over tp=16"),
-        ({"cp": 2, "tp": 3, "sequence_parallel": False}, 8, ""),
-        ({"cp": 1}, 7, ""),  # nothing is cut
-    ):
-        made = lp.sequence(layout, seq)
-        assert (made.reason, made.ok) == (reason, not reason)
-
-
 # -- stages ----------------------------------------------------------------------------------------
 
 
@@ -309,27 +237,6 @@ def test_every_layer_has_one_stage(model: lp.ModelConfig, pp: int, virtual: int,
     assert sorted(s.stage for s in made.stages) == list(range(pp * virtual))
     assert all(sum(s.rank == r for s in made.stages) == virtual for r in range(pp))
     assert sum(n * count for n, count in made.runs) == model.n_layers
-
-
-def test_stages_as_text() -> None:
-    assert str(lp.stages("llama3-8b", {"pp": 4}, layer_split="torchtitan")) == (
-        "llama3-8b layers over pp=4, balanced ends: 32 layers as 8, 9, 8, 7\n"
-        "stage  pp rank  layers  count  also holds\n"
-        "0      0        0–7     8      embedding\n"
-        "1      1        8–16    9\n"
-        "2      2        17–24   8\n"
-        "3      3        25–31   7      head"
-    )
-    assert "126 layers as 7, 14 x 8, 7" in str(lp.stages("llama3.1-405b", {"pp": 16}))
-    interleaved = lp.stages("llama3.1-405b", {"pp": 16, "virtual_stages": 8})
-    assert interleaved.runs == [(1, 0), (126, 1), (1, 0)]  # the paper: embedding alone, head alone
-    assert [s.stage for s in interleaved.stages if s.rank == 3] == list(range(3, 128, 16))
-    refused = lp.stages("llama3.1-405b", {"pp": 16}, layer_split="equal")
-    assert refused.reason == "126 layers do not divide over 16 stages"
-    assert str(refused).splitlines()[0].endswith("equal: 126 layers as nothing")
-    assert lp.stages("tiny", {"pp": 8}).reason == "pp·virtual_stages = 8 stages for 4 layers"
-    most, past = (lp.stages("tiny", {"pp": pp}, layer_split="remainder first") for pp in (6, 7))
-    assert (most.counts, past.reason) == ([1, 1, 1, 1, 0, 0], "pp·virtual_stages = 7 stages for 4 layers")
 
 
 def test_frameworks_without_a_layer_rule_are_refused() -> None:
@@ -356,21 +263,6 @@ def test_a_grid_has_a_cell_for_every_rank(lay: lp.Layout, random: Any) -> None:
         assert first <= r < first + grid.block
     assert all(rank in group for group in grid.peers.values())
     assert grid.coord == lay.coord_of(rank)
-
-
-def test_ranks_as_text() -> None:
-    assert str(lp.ranks({"tp": 2, "cp": 2, "pp": 2, "dp": 20}, 9)) == (
-        "rank 9 of 160 in order tp-cp-pp-dp (fastest first): tp=1 cp=0 pp=0 dp=1\n"
-        "axis               ranks  group            stride\n"
-        "tensor parallel    2      8, 9             1\n"
-        "context parallel   2      9, 11            2\n"
-        "pipeline parallel  2      9, 13            4\n"
-        "data parallel      20     1, 9, 17, … 153  8"
-    )
-    assert lp.ranks({"tp": 8, "cp": 16, "pp": 16, "dp": 8}).block == 1  # small worlds have a cell a rank
-    assert lp.ranks({"tp": 8, "dp": 3}).cols == 8
-    grid = lp.ranks({"tp": 16, "cp": 16, "pp": 64, "dp": 64}, 2**20 - 1)
-    assert (grid.block, grid.cols * grid.rows) == (64, 2**14)
 
 
 # -- what every record has in common ---------------------------------------------------------------

@@ -61,24 +61,6 @@ def test_a_folded_text_keeps_to_its_width_and_loses_nothing(text: str, width: in
     assert fold(text, None) == text
 
 
-def test_cells_are_folded_between_words() -> None:
-    grid = lp.ranks(lp.Layout(tp=8, dp=2), 3)
-    assert grid.text(200) == grid.text() == str(grid)  # it fits
-    assert lp.ranks(lp.Layout(tp=8, dp=512), 3).text(48) == (
-        "rank 3 of 4096 in order tp-cp-pp-dp (fastest\n"
-        "  first): tp=3 cp=0 pp=0 dp=0\n"
-        "axis             ranks  group            stride\n"
-        "tensor parallel  8      0, 1, 2, 3, 4,   1\n"
-        "                        5, 6, 7\n"
-        "context          1      3                8\n"
-        "parallel\n"
-        "pipeline         1      3                8\n"
-        "parallel\n"
-        "data parallel    512    3, 11, 19, …     8\n"
-        "                        4091"
-    )
-
-
 def test_columns_that_do_not_stand_side_by_side_follow_below() -> None:
     head, rows = ["stage", "parameters", "gradients", "activations"], [[0, "5.68", "11.37", "3.50"]]
     assert text_table("title", head, rows, "foot", width=30) == (

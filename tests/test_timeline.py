@@ -127,23 +127,6 @@ def test_a_table_that_cannot_run_has_no_timeline() -> None:
 # -- at a time -------------------------------------------------------------------------------------
 
 
-def test_what_ranks_do_at_a_time() -> None:
-    made = small("1f1b").timeline()
-    assert str(made.at(4)) == (
-        "1F1B at time 4 of 33\n"
-        "pp rank  runs  waits                        in flight\n"
-        "0        -     0B0 waits for 1B0 of rank 1  4\n"
-        "1        -     1B0 waits for 2B0 of rank 2  3\n"
-        "2        -     2B0 waits for 3B0 of rank 3  2\n"
-        "3        3B0                                1"
-    )
-    assert made.at(33).doing(0) == ("", "done")
-    sent = small("1f1b").timeline(p2p=0.5)
-    assert sent.at(1.25).doing(1) == ("", "1F0 waits for 0F0 of rank 0, which is on its way")
-    with pytest.raises(lp.LayoutError, match=r"^time=34: time must be a number from 0 to 33"):
-        made.at(34)
-
-
 def test_the_chunks_over_time_peak_where_the_table_says() -> None:
     for name in ORDERS:
         made = small(name).timeline()
@@ -156,43 +139,6 @@ def test_the_chunks_over_time_peak_where_the_table_says() -> None:
 # -- as text ---------------------------------------------------------------------------------------
 
 
-def test_a_timeline_as_text() -> None:
-    made = lp.schedule("1f1b", pp=2, micro_batches=2).timeline()
-    assert made.text() == (
-        "1F1B, pp=2, 2 micro-batches: bubble 50.00% of compute\n"
-        "rank 0 F0 F1 ......B0--- ...B1---\n"
-        "rank 1 ...F0 B0--- F1 B1--- ......\n"
-        "idle 33.33% of the time; chunks in flight at most, by rank: 2, 1\n"
-        "F forward, B backward, each with its micro-batch; dots are bubbles"
-    )
-    assert repr(made) == made.text()
-    assert made._repr_html_().startswith("<pre>1F1B, pp=2")
-
-
-def test_a_timeline_in_a_narrow_terminal() -> None:
-    made = lp.schedule("zbv", pp=2, micro_batches=3).timeline()
-    assert made.text(40) == (
-        "ZBV, pp=2·2, 3 micro-batches: bubble\n"
-        "  5.56% of compute\n"
-        "rank 0 F0a F1a F2a F0b I0b W0b F1b I1b\n"
-        "rank 1 ....F0a F0b F1a F1b I0b W0b F2a\n"
-        "\n"
-        "rank 0 W1b I0a W0a F2b I2b W2b I1a W1a\n"
-        "rank 1 I0a W0a F2b I1b W1b I1a I2b I2a\n"
-        "\n"
-        "rank 0 I2a W2a ....\n"
-        "rank 1 W1a W2b W2a\n"
-        "idle 5.26% of the time; chunks in flight\n"
-        "  at most, by rank: 4, 4\n"
-        "F forward, B backward, I and W its\n"
-        "  halves for inputs and weights, each\n"
-        "  with its micro-batch; dots are bubbles\n"
-        "the letter is the rank's stage, a its\n"
-        "  first"
-    )
-    assert all(len(line) <= 40 for line in made.text(40).splitlines())
-
-
 def test_two_timelines_on_one_axis() -> None:
     one, other = (lp.schedule(name, pp=2, micro_batches=2).timeline() for name in ("gpipe", "1f1b"))
     both = one.beside(other)
@@ -203,15 +149,6 @@ def test_two_timelines_on_one_axis() -> None:
     assert [moment.time for moment in both.at(long.end).moments] == [other.end, long.end]
     with pytest.raises(lp.LayoutError, match=f"time={long.end + 1}"):
         both.at(long.end + 1)
-
-
-def test_a_table_as_text() -> None:
-    assert str(lp.schedule("zbv", pp=2, micro_batches=1)) == (
-        "ZBV: 1 micro-batch over pp=2·2\n"
-        "pp rank  stages  in flight  operations\n"
-        "0        0, 3    2          0F0 3F0 3I0 3W0 0I0 0W0\n"
-        "1        1, 2    2          1F0 2F0 2I0 2W0 1I0 1W0"
-    )
 
 
 def test_a_bubble_is_a_share_of_compute_wherever_a_percentage_stands_beside_the_word() -> None:

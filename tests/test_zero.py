@@ -240,20 +240,6 @@ def test_the_map_of_bfloat16_sends_what_a_step_was_seen_to_send(zero: int) -> No
     assert seen == said
 
 
-def test_the_map_as_text() -> None:
-    assert str(lp.zero("tiny", Layout(dp=2, zero=2), parameter="norm")) == (
-        "tiny, tp=1 cp=1 pp=1 dp=2, ZeRO 2: 2 ranks share\n"
-        "rank  norm: parameters  norm: gradients  norm: optimizer state  parameters, bytes  "
-        "gradients, bytes  optimizer state, bytes\n"
-        "0     0–127             0–63             0–63                   4,198,912          "
-        "2,099,456         4,198,912\n"
-        "1     0–127             64–127           64–127                 4,198,912          "
-        "2,099,456         4,198,912\n"
-        "gradients: 39 reduce_scatter over dp, 2,099,456 B\n"
-        "update: 39 all_gather over dp, 2,099,456 B"
-    )
-
-
 def test_a_small_run_keeps_copies_and_shards() -> None:
     small = lp.shrink("llama3-8b", Layout(tp=8, dp=64, dp_replicate=4)).layout
     assert (small.dp_shard, small.dp_replicate) == (2, 2)
