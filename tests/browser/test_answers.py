@@ -52,7 +52,7 @@ def test_a_hand_that_moves_at_random_is_followed_and_says_what_check_says(
     """Left and right agree after every move, and nothing freezes; the fixture looks at the console."""
     compared: Counter[bool] = Counter()
     walk = Walk(explorer, 17, lambda panel: compared.update([in_time(lambda: check_agrees(panel, run))]))
-    walk.go(counts(4, 40, 2_000))
+    walk.go(counts(4, 25, 2_000))
     # The focus leaves a box, which sends what was typed last. What was refused may stand over the status.
     explorer.root.locator(".lp-status").first.focus()
     explorer.settle()

@@ -125,6 +125,6 @@ def test_at_16384_ranks_there_are_few_elements_and_the_rest_is_a_count(page: Pag
 def test_moves_leave_nothing_behind_and_nothing_shifts(page: Page, counts: Any) -> None:
     scenes = [heads(2**k) for k in range(6)]
     page.evaluate(WATCH)
-    before = page.evaluate(WALK, [scenes, counts(6, 60, 60)])
-    assert page.evaluate(WALK, [scenes, counts(24, 300, 300)]) == before
+    before = page.evaluate(WALK, [scenes, counts(6, 30, 60)])
+    assert page.evaluate(WALK, [scenes, counts(24, 120, 300)]) == before
     assert page.evaluate("() => shifts") == 0
