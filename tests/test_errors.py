@@ -34,9 +34,6 @@ def test_whole_refuses_with_the_nearest_choice(kind: str) -> None:
     assert refusal.value.field == "tp"
 
 
-FROM_0 = "eps must be a number from 0 to 1"
-
-
 def test_whole_takes_anything_that_is_an_index() -> None:
     class Index:
         def __index__(self) -> int:

@@ -111,9 +111,6 @@ def test_incident_5_reports_both_products_and_dp_8_first() -> None:
     assert report.fixes[0].layout == lp.Layout(tp=8, cp=16, pp=16, dp=8)
 
 
-TITAN = "tensor_parallel_degree"
-
-
 def test_replication_is_offered_where_the_judge_has_it() -> None:
     """With the paper's semantics a copy of each KV head is a setting; torchtitan has none."""
     (finding,) = [f for f in lp.check(B8, tp=16, gpus=16, gpus_per_node=16).findings if f.code == "LP104"]

@@ -138,9 +138,6 @@ def test_every_field_refuses_what_is_no_count(field: str) -> None:
             Layout(**{"dp": int(number) if field == "dp_replicate" else 1, field: int(number)})
 
 
-NEED = "must be a whole number from 1 to 1048576"
-
-
 def test_an_order_is_one_of_the_24() -> None:
     for order in (None, 3, ["tp"], "", "tp-cp-pp", "tp-tp-pp-dp", "TP-CP-PP-DP", Hostile()):
         with pytest.raises(LayoutError, match="is not known") as refusal:

@@ -156,44 +156,6 @@ def test_every_row_is_recognised_as_its_format() -> None:
 # -- launch lines ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        ("N=8\nrun --tp $N", "run --tp 8"),
-        ("run --tp ${N:-4}", "run --tp 4"),
-        ("N=2\nrun --tp ${N:-4}", "run --tp 2"),
-        (': "${N:=4}"\nrun --tp $N', "run --tp 4"),
-        ("A=3; B=$((A*4+2)); run $B", "run $…"),  # a sum is for a shell
-        ('ARGS=(--a 1  # why\n  --b 2\n)\nARGS+=(--c)\nrun "${ARGS[@]}"', "run --a 1 --b 2 --c"),
-        ("run --a \\\n  --b", "run --a --b"),
-        ("if [ $X = 1 ]; then V=1; else V=2; fi\nrun $V", "run $V"),
-        ('V=1\n[ -z "$X" ] && V=2\nrun $V', "run $V"),
-        ("V=1\n((V += 1))\nrun $V", "run $V"),
-        ("V=1\nread V\nrun $V", "run $V"),
-        ("f() {\n  V=8\n}\nV=1\nrun $V", "run 1"),
-        ("V=1\nwhile true; do V=8; done\nrun $V", "run $V"),
-        ('A="--x 1"\nif true; then A="$A --y 2"; fi\nrun $A', "run --x 1 --y $"),
-        ('A="--x 1"\nif true; then A="--y 2 $A"; fi\nrun $A', "run --x 1 --y $"),
-        ('if true; then A="--x 1"; else A="--x 2"; fi\nrun $A', "run --x $ --x $"),
-        ("H=$(hostname -I | awk '{ print $1 }')\nrun --host $H --tp 2", "run --host $… --tp 2"),
-        ('H="$(head -n 1 "$FILE")"\nrun --host $H', "run --host $…"),
-        ('A="--x 1"\nA="$A --y 2"\nrun $A', "run --x 1 --y 2"),
-        ("A=x\nA+=y\nrun $A", "run xy"),
-        ("run 'a b' \"c $HOME\"", "run a b c $HOME"),
-        ("echo hi # run --tp 9\nrun --tp 1 # --tp 4", "run --tp 1"),
-        ("NGPU=4 run $NGPU", "run $NGPU"),
-        ("run --a 1 > log.txt 2>&1 --b 2", "run --a 1  log.txt 2  1 --b 2"),
-        ('run "--a 1 --b 2"', "run --a 1 --b 2"),
-        ('run --a "$@"', "run --a"),
-        ("run --a ${1:-8}", "run --a ${1:-8}"),
-        ("cat <<EOT > x.json\nrun --b it's\nEOT\nrun --a", "run --a"),
-    ],
-)
-def test_a_script_is_followed_without_running_it(script: str, words: str) -> None:
-    (command,) = [c for c in launch_lines.read_lines(script).commands if c.words[0].text == "run"]
-    assert " ".join(word.text for word in command.words) == words
-
-
 def test_a_word_has_its_line() -> None:
     script = 'ARGS="\n  --x 1 \\\n  --y 2\n"\nLIST=(\n --z 3\n)\nrun $ARGS \\\n  ${LIST[@]} \\\n  --w 4\n'
     (command,) = launch_lines.read_lines(script).commands
@@ -212,134 +174,13 @@ def test_after_a_quote_without_its_end_anything_may_follow() -> None:
     assert "$…arguments" in cut.unread
 
 
-SLURM = "#SBATCH --nodes=16\n#SBATCH --gpus-per-node=8\n"
-
-
-@pytest.mark.parametrize(
-    ("script", "gpus", "each"),
-    [
-        ("torchrun --nnodes 4 --nproc-per-node 8 t.py", 32, 8),
-        ("torchrun --nproc_per_node=8 t.py", 8, 8),
-        (f"{SLURM}srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 t.py", 128, 8),
-        ("#SBATCH -N 2\n#SBATCH --gres=gpu:mi250:8\nsrun python t.py", 16, 8),
-        ("mpirun -np 64 --npernode 8 python t.py", 64, 8),
-        ("deepspeed --num_gpus 4 t.py", 4, 4),
-        ("deepspeed --include localhost:0,1,2,3 t.py", 4, 4),
-        ("deepspeed --include a:0,1@b:4,5 t.py", 4, 2),
-        ("deepspeed --include a:0,1@b:4 t.py", 3, None),
-        ("deepspeed --include worker t.py", None, None),
-        ("accelerate launch --num_processes 16 --num_machines 2 t.py", 16, 8),
-        ("torchrun --nproc_per_node auto t.py", None, None),
-        ("torchrun $ARGS t.py", None, None),
-        ("##SBATCH --nodes=9\npython t.py", None, None),
-    ],
-)
-def test_a_launch_says_how_many_ranks(script: str, gpus: int | None, each: int | None) -> None:
-    files = Files({"run.sh": f"{script} --per_device_train_batch_size 1 --gradient_accumulation_steps 1\n"})
-    found = settings_of(files, {}).job
-    assert (found.get("gpus"), found.get("gpus_per_node")) == (gpus, each)
-
-
-CONTAINER = """
-IMAGE=vllm/vllm-openai:v0.11
-docker run --gpus all --network host $IMAGE meta-llama/Llama-3.1-8B-Instruct --port 8200 --enforce-eager
-"""
-SERVE = "vllm serve meta-llama/Meta-Llama-3-8B-Instruct --pipeline-parallel-size 2"
-COLOSSAL = "colossalai run --nproc_per_node 8 --hostfile hosts.txt benchmark.py -c 70b -g -b 4"
-NEOX = "pipe_parallel_size: 1\nnum_layers: 32\nhidden_size: 4096\nnum_attention_heads: 32\nseq_length: 2048\n"
 LLAMA_70B = "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --tensor-model-parallel-size 8"
-FACTORY = "model_name_or_path: a/b\nfinetuning_type: full\ncutoff_len: 512\nfsdp: "
 FULL = "model_name_or_path: meta-llama/Llama-3.1-8B\nfinetuning_type: full\ncutoff_len: 512\n"
 AXOLOTL = "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 2048\n"
 ARGUMENTS = "MODEL_ARGS=(\n--num-layers 32\n--hidden-size 4096\n--num-attention-heads 32\n--swiglu\n)\n"
 
 
-def served(head: str) -> str:
-    """A script that serves on $TP GPUs."""
-    return f'{head}\nmore="--tensor-parallel-size $TP"\n{SERVE} $more'
-
-
-READ: dict[str, dict[str, str]] = {
-    "what follows a function": {
-        f"{head}\n    local n=$1\n    nvidia-smi | head -n $n\n}}\nfree_gpus 8\n{served('TP=8')}\n": "tp=8"
-        for head in ("free_gpus() {", "free_gpus ()\n{", "function free_gpus() {")
-    },
-    "a variable that is set under a condition is open": {
-        served("if [ -z $TP ]; then\n  TP=4\nfi"): "tp=open pp=2",
-        served("TP=${TP:-4}"): "tp=4",
-        served("source settings.sh\nTP=${TP:-4}"): "tp=open",  # that file may set it
-    },
-    "arguments of a container that serves are vLLM's": {
-        CONTAINER: "format=vLLM preset=llama3.1-8b tp=1 pp=1 cp=1 dp=1 gpus=1"
-    },
-    "without a pipeline ColossalAI's batch is its micro-batch": {
-        COLOSSAL: "micro_batch=4",
-        f"{COLOSSAL} -p 3d --pp 2": "micro_batch=1 batch_per_dp=4",  # --mbs is one by default
-    },
-    "GPT-NeoX has its own rule for the MLP's width": {
-        f"{NEOX}{said}\n": f"ffn_dim={width}"
-        for said, width in (
-            ("", 16384),
-            ("activation: swiglu", 5461),
-            ("activation: swiglu\nmlp_multiple_of: 256", 5632),
-            ("activation: swiglu\nintermediate_size: 32768\nmlp_multiple_of: 256", 11008),
-            ("activation: geglu\nexpansion_factor: 3.0", 4096),
-            ("activation: silu\nmlp_type: llama", 11008),
-            ("activation: silu\nmlp_type: llama\nintermediate_size: 14336", 14336),
-            ("activation: swiglu\nintermediate_size: wide", "open"),
-        )
-    },
-    "GPT-NeoX accumulates once unless it says more": {
-        f"{NEOX}train_micro_batch_size_per_gpu: 4\nmodel_parallel_size: 2\nglobal_num_gpus: 16\n": (
-            "gpus=16 micro_batches=1 global_batch=32"
-        ),
-        NEOX: "micro_batches=None",
-    },
-    "a script that starts nothing leaves the rest of the layout open": {
-        ARGUMENTS: "n_layers=32 tp=open zero=open",
-        f"{ARGUMENTS}torchrun --nproc_per_node 8 t.py ${{MODEL_ARGS[@]}}\n": "tp=1 pp=1 dp=8 zero=0",
-    },
-    "a vocabulary counts where the tokenizer reads it": {
-        f"torchrun p.py {LLAMA_70B} --vocab-size 32000": "vocab_size=32000",
-        f"torchrun p.py {LLAMA_70B} --vocab-size 32000 --tokenizer-type NullTokenizer": "vocab_size=32000",
-        f"torchrun p.py {LLAMA_70B} --vocab-size 32000 --tokenizer-type Llama2Tokenizer": "vocab_size=open",
-    },
-    "LLaMA-Factory's fsdp is a word or a list": {
-        f"{FACTORY}[full_shard, auto_wrap]\n": "zero=3",
-        f"{FACTORY}[auto_wrap, shard_grad_op]\n": "zero=2",
-        f"{FACTORY}no_shard\n": "zero=0",
-        f"{FACTORY}\n": "zero=0",
-    },
-    "LLaMA-Factory's arguments may stand on the command line": {
-        "torchrun --nproc_per_node 4 src/train.py --stage sft --finetuning_type full --cutoff_len 4096 "
-        "--per_device_train_batch_size 4 --gradient_accumulation_steps 8 --deepspeed ds_z3_config.json": (
-            "format=LLaMA-Factory gpus=4 seq_len=4096 global_batch=128 zero=open"
-        )
-    },
-    "gradient checkpointing has the trainer's own default": {
-        FULL: "recompute=full",
-        f"{FULL}disable_gradient_checkpointing: true\n": "recompute=none",
-        AXOLOTL: "recompute=none",
-        f"{AXOLOTL}gradient_checkpointing: true\n": "recompute=full",
-        "torchrun t.py --per_device_train_batch_size 1 --model_max_length 512\n": "recompute=none",
-        "torchrun t.py --per_device_train_batch_size 1 --max_length 512\n": "recompute=None",  # TRL's own
-        NEOX: "recompute=none",
-    },
-    "a misspelt key leaves its field open": {
-        CASES["nt-11-doremi-2.8b"]["text"].replace("batch_accum", "batch_acum"): "micro_batches=open",
-        "./dllama inference --model m --nthreads 4 --worrkers 10.0.0.2:9999\n": "tp=open",
-        "torchrun --nproc_per_nod=4 t.py --per_device_train_batch_size 1 --gradient_accumulation_steps 1": (
-            "gpus=open"
-        ),
-    },
-}
 """What is read → texts, each with fields that it says or leaves open."""
-
-
-@pytest.mark.parametrize("what", READ)
-def test_a_text_says_its_fields(what: str) -> None:
-    for text, wanted in READ[what].items():
-        assert fields(lp.read_settings(text=text), wanted) == wanted, text
 
 
 @pytest.mark.parametrize(
@@ -892,64 +733,6 @@ model:
   pretrained_model_name_or_path: meta-llama/Llama-3.2-1B
 distributed: {strategy: fsdp2, dp_size: none, tp_size: 2, cp_size: 1}
 """
-PIPELINED = AUTOMODEL.replace(
-    "cp_size: 1", "pp_size: 2, pipeline: {pp_schedule: 1f1b, pp_microbatch_size: 2}"
-)
-"""In the keys of NVIDIA-NeMo/Automodel @36044ad3d, nemo_automodel/components/distributed."""
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        (AUTOMODEL, "tp=2 cp=1 pp=1 dp=8 dp_shard=8 zero=3 sequence_parallel=False dim=2048 seq_len=open"),
-        (AUTOMODEL, "micro_batch=8 global_batch=64 micro_batches=1 recompute=none dtype=bfloat16"),
-        (
-            AUTOMODEL.replace("dp_size: none", "dp_size: none, dp_replicate_size: 2"),
-            "dp_replicate=2 dp_shard=4",
-        ),
-        (AUTOMODEL.replace("fsdp2", "fsdp2, reshard_after_forward: false"), "zero=2"),
-        (AUTOMODEL.replace("fsdp2", "megatron_fsdp, zero_dp_strategy: 1"), "zero=1"),
-        (
-            AUTOMODEL.replace("fsdp2", "ddp").replace("tp_size: 2", "tp_size: 1").replace("64", "128"),
-            "dp=16 zero=0",
-        ),
-        (PIPELINED, "pp=2 zero=2 micro_batch=2 virtual_stages=1 schedule=1f1b dp=4"),
-        (PIPELINED.replace(": 1f1b", ": interleaved1f1b"), "pp=2 virtual_stages=open"),
-        (f"{AUTOMODEL}packed_sequence: {{packed_sequence_size: 4096}}\n", "seq_len=4096"),
-        (f"{AUTOMODEL}packed_sequence: {{packed_sequence_size: 0}}\n", "seq_len=open"),
-        (f"{AUTOMODEL}fp8: {{enabled: true}}\n", "dtype=fp8"),
-    ],
-)
-def test_a_recipe_of_automodel_is_read(text: str, wanted: str) -> None:
-    found = lp.read_settings(text=text, known={"gpus": 16})
-    assert (found.format, fields(found, wanted)) == ("NeMo Automodel", wanted)
-    assert found.contradictions == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "covered"),
-    [
-        (f"{AUTOMODEL}peft: {{dim: 8}}\n", "peft: less memory", True),
-        (
-            f"{AUTOMODEL}quantization: {{load_in_4bit: true}}\n",
-            "quantization.load_in_4bit: less memory",
-            True,
-        ),
-        (AUTOMODEL.replace("cp_size: 1", "ep_size: 8"), "ep_size 8: expert parallel", False),
-        (AUTOMODEL.replace("CausalLM", "ImageTextToText"), "no causal language model", False),
-        (
-            AUTOMODEL.replace("TrainFinetuneRecipeForNextTokenPrediction", "FinetuneRecipeForVLM"),
-            "VLM",
-            False,
-        ),
-        (AUTOMODEL.replace("meta-llama/Llama-3.2-1B", "Qwen/Qwen3-30B-A3B"), "Qwen3-30B-A3B: MoE", False),
-    ],
-)
-def test_what_automodel_trains_otherwise_is_told(text: str, words: str, covered: bool) -> None:
-    found = lp.read_settings(text=text)
-    assert words in " ".join(found.not_covered)
-    assert found.covered is covered
-    assert covered or not found.model
 
 
 def test_a_key_of_another_section_is_no_slip() -> None:
