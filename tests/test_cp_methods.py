@@ -14,11 +14,6 @@ from llamapar.timing.layer import HOP, NET_HOP, START, Conditions, layer
 
 B8 = lp.model("llama3-8b")
 
-MISSING = (
-    "a2a+p2p without its two sizes: Megatron-Bridge then switched context parallelism off, and each rank "
-    "attended to its own tokens alone (NVIDIA-NeMo/Megatron-Bridge #2667)"
-)
-
 
 @pytest.mark.parametrize(
     ("said", "name", "heads", "ring"),
@@ -45,31 +40,6 @@ def test_what_is_no_method_is_refused(said: Any) -> None:
     with pytest.raises(lp.LayoutError, match=r"is not known\n  why  known are all_gather, ring, ulysses"):
         method_named(said)
     assert of_comm_type(said, None) is None
-
-
-@pytest.mark.parametrize(
-    ("said", "tp", "cp", "copied", "refusal"),
-    [
-        ("ulysses", 4, 2, False, ""),
-        ("ulysses", 1, 8, False, ""),
-        ("ulysses", 4, 8, True, ""),
-        ("ulysses", 4, 8, False, "heads per TP rank 32/4 = 8, KV heads 8/4 = 2: do not over cp=8"),
-        ("ulysses", 4, 16, True, "heads per TP rank 32/4 = 8, KV heads 8/4 = 2: do not over cp=16"),
-        ("ulysses:4", 4, 16, False, "heads per TP rank 32/4 = 8, KV heads 8/4 = 2: do not over ulysses=4"),
-        ("ulysses:2", 4, 16, False, ""),
-        ("ulysses:4", 1, 6, False, "groups of 4 ranks do not divide cp=6"),
-        ("ring", 4, 16, False, ""),
-        ("a2a+p2p", 4, 16, False, MISSING),
-        ("a2a+p2p", 4, 1, False, ""),
-        ("ulysses", 5, 16, False, ""),  # tp already cuts through a head, and another rule says so
-    ],
-)
-def test_heads_that_can_be_traded(said: str, tp: int, cp: int, copied: bool, refusal: str) -> None:
-    refusal = refusal.replace("do not over", "these do not both divide over")
-    assert CpMethod.of(said, cp).refusal(B8, tp, copied) == refusal
-    report = lp.check(B8, tp=tp, cp=cp, cp_method=said, kv_replication=copied)
-    lines = [finding.message for finding in report.errors if finding.code == "LP206"]
-    assert lines == [f"cp_method={method_named(said)}: {refusal}"] * bool(refusal)
 
 
 def test_a_refusal_is_the_same_in_every_command() -> None:

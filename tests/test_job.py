@@ -58,24 +58,6 @@ def test_a_job_is_a_value() -> None:
     assert job.replace(gpus=16).gpus == 16
 
 
-@pytest.mark.parametrize(
-    ("known", "count"),
-    [
-        ({}, None),
-        ({"micro_batches": 7}, 7),
-        ({"micro_batches": 7, "batch_per_dp": 16, "micro_batch": 1}, 7),
-        ({"batch_per_dp": 16}, None),
-        ({"batch_per_dp": 16, "micro_batch": 2}, 8),
-        ({"batch_per_dp": 16, "micro_batch": 3}, None),
-        ({"global_batch": 128, "micro_batch": 2}, 16),
-        ({"global_batch": 130, "micro_batch": 2}, None),
-        ({"global_batch": 128, "batch_per_dp": 15, "micro_batch": 2}, 16),
-    ],
-)
-def test_micro_batches_are_derived_where_they_come_out(known: dict[str, Any], count: int | None) -> None:
-    assert lp.Job.of(B8, {"dp": 4}, **known).n_micro_batches == count
-
-
 def test_the_papers_long_context_row() -> None:
     """batch/DP 16, 131,072 tokens, DP 8: 16M tokens, 16 micro-batches of one sequence for 16 stages."""
     known: dict[str, Any] = {"seq_len": 131072, "batch_per_dp": 16, "micro_batch": 1}

@@ -101,21 +101,6 @@ def test_a_gigabyte_is_two_to_the_thirtieth() -> None:
     assert lp.loading("llama3.1-8b").nodes == lp.loading("llama3.1-8b", seq_len=4096).nodes
 
 
-@pytest.mark.parametrize(
-    ("model", "nodes", "why"),
-    [
-        ("llama3.1-8b", 3, "tp=3 does not divide n_heads=32 (llama3.1-8b)"),
-        ("llama3.1-8b", 16, "tp=16 does not divide n_kv_heads=8 (llama3.1-8b)"),
-        ("llama3.1-8b", 8, ""),
-        ("qwen2.5-7b", 7, "tp=7 does not divide ffn_dim=18944 (qwen2.5-7b)"),
-    ],
-)
-def test_the_frameworks_own_limits(model: str, nodes: int, why: str) -> None:
-    loaded = lp.loading(model, nodes=nodes)
-    assert loaded.limit(nodes) == why
-    assert loaded.fits == (not why)
-
-
 # -- counters --------------------------------------------------------------------------------------
 
 

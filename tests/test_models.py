@@ -578,26 +578,6 @@ def test_the_inventory_adds_up(model: lp.ModelConfig) -> None:
 # -- publishers' names ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "preset"),
-    [
-        ("meta-llama/Llama-3.1-8B", "llama3.1-8b"),
-        ("Llama-3.1-8B", "llama3.1-8b"),
-        ("Meta-Llama-3-70B-Instruct", "llama3-70b"),
-        ("meta-llama/Meta-Llama-3.1-405B-Instruct", "llama3.1-405b"),
-        ("meta-llama/Llama-3.2-1B-Instruct", "llama3.2-1b"),
-        ("meta-llama/Llama-3.3-70B-Instruct", "llama3.3-70b"),
-        ("meta-llama/Llama-2-7b-chat-hf", "llama2-7b"),
-        ("Llama-3.1-405B-MP16", "llama3.1-405b-mp16"),
-        ("Llama 3.1 8B", "llama3.1-8b"),
-        ("mistralai/Mistral-7B-v0.1", "mistral-7b"),
-        ("Qwen/Qwen2.5-72B", "qwen2.5-72b"),
-    ],
-)
-def test_a_publishers_name_is_the_presets(name: str, preset: str) -> None:
-    assert lp.model(name) is lp.PRESETS[preset]
-
-
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "qwen3-8b"])
 def test_a_folder_of_the_name_stands_before_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

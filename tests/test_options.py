@@ -18,7 +18,6 @@ import pytest
 import llamapar as lp
 from llamapar.cli.commands import Command, CommandGroup
 from llamapar.cli.main import Commands
-from llamapar.cli.output import as_flags
 from llamapar.count.in_flight import SCHEDULES
 from llamapar.count.saved import RECOMPUTE
 from llamapar.describe import options
@@ -27,7 +26,6 @@ from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
 from llamapar.describe.option_rows import NEEDED, OTHER_DEFAULTS
 from llamapar.describe.options import FACTS, LAYOUT, OPTIONS
-from llamapar.errors import Choice
 from llamapar.execution.capacity import DEVICES
 from llamapar.nodes.loading import BLOCKS
 from llamapar.panels.controls import CLINIC, DEFAULTS, EXPLORER
@@ -343,31 +341,6 @@ def test_a_new_option_is_a_row_and_its_use(tmp_path: Path) -> None:
 
 
 # -- choices as records --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("choice", "python", "flags"),
-    [
-        (Choice.of(tp=8, dp=2), "tp=8 dp=2", "--tp 8 --dp 2"),
-        (Choice.of(force=True), "force=True", "--force"),
-        (Choice.of(sequence_parallel=False), "sequence_parallel=False", "--no-sequence-parallel"),
-        (
-            Choice.of(layer_split="balanced ends"),
-            "layer_split='balanced ends'",
-            "--layer-split balanced-ends",
-        ),
-        (Choice.of(memory_gib=0.5), "memory_gib=0.5", "--memory-gib 0.5"),
-        (Choice.of(documents=(8, 8)), "documents=(8, 8)", "--documents 8,8"),
-        (Choice.of("if so", timeout=4.0), "timeout=4 if so", "--timeout 4 if so"),
-        (Choice.of(head_dim=128, dim=64), "head_dim=128 dim=64", "--head-dim 128 --dim 64"),
-        (Choice.of(backend="gloo"), "backend='gloo'", "backend='gloo'"),
-        (Choice((("gpu", "a100-40gb"),), bare=True), "a100-40gb", "a100-40gb"),
-    ],
-)
-def test_a_choice_in_the_words_of_python_and_of_the_command(choice: Choice, python: str, flags: str) -> None:
-    assert str(choice) == python
-    assert as_flags([choice]) == [flags]
-    assert as_flags([python]) == [python]  # no door reads a text back: what a person wrote is theirs
 
 
 def texts_as_choices(source: str) -> list[str]:

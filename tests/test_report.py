@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 import llamapar as lp
 from inputs import Page, jobs, layouts, models
-from llamapar.frameworks import JUDGES, VERDICTS, framework
+from llamapar.frameworks import JUDGES, VERDICTS
 from llamapar.rules.report import Finding, check_job
 from llamapar.rules.table import ERROR, MEMORY, SEVERITIES
 from verdicts import by_verdict
@@ -79,31 +79,6 @@ def test_without_a_framework_the_paper_judges() -> None:
     padded = lp.check(B70, {"tp": 8}, padding="colossalai")
     assert padded.ok
     assert [(f.code, f.severity) for f in padded.findings] == [("LP105", "note"), ("LP511", "note")]
-
-
-@pytest.mark.parametrize(
-    ("name", "job", "ok"),
-    [
-        ("vllm", dict(tp=16), True),
-        ("megatron", dict(tp=16), True),
-        ("torchtitan", dict(tp=16, kv_replication=True), False),
-        ("megatron", dict(model=B405, pp=16), False),
-        ("torchtitan", dict(model=B405, pp=16), True),
-        ("colossalai", dict(model=B70, tp=8), False),
-        ("colossalai", dict(model=B70, tp=4), True),
-        ("transformers", dict(tp=7, cp=2), False),
-        ("picotron", dict(cp=3, seq_len=8193), True),
-        ("torchtitan", dict(cp=3, seq_len=8193), False),
-        ("megatron", dict(tp=8, gpus=64), True),  # with dp=8, of which it warns
-        ("megatron", dict(tp=8, gpus=60), False),
-        ("distributed-llama", dict(tp=8), True),
-        ("distributed-llama", dict(tp=4, dp=2), False),
-    ],
-)
-def test_with_a_framework_its_verdict_decides(name: str, job: dict[str, Any], ok: bool) -> None:
-    report = lp.check(**{"model": B8} | job, framework=name)
-    assert report.ok == ok
-    assert report.judge is lp.FRAMEWORKS[framework(name.upper()).name]
 
 
 # -- check never raises for what cannot work, require does -----------------------------------------

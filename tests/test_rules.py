@@ -528,23 +528,6 @@ def test_a_context_that_was_trained_is_only_metas_to_refuse() -> None:
     assert finding.frameworks["llama-models"].message == "max_seq_len must be between 1 and 8192, got 131072."
 
 
-@pytest.mark.parametrize(
-    ("units", "ranks", "words"),
-    [
-        (8, 16, "half a KV head"),
-        (8, 64, "1/8 of a KV head"),
-        (8, 6, "1.33 KV heads"),
-        (10, 4, "2.50 KV heads"),
-    ],
-)
-def test_shares_in_words(units: int, ranks: int, words: str) -> None:
-    model = lp.model(B405).replace(n_kv_heads=units, n_heads=units * 24, head_dim=128)
-    finding = found("LP104", lp.check(model, tp=ranks))
-    assert finding is not None
-    valid = ", ".join(str(tp) for tp in (1, 2, 4, 8) if units % tp == 0)
-    assert finding.why == f"a rank would need {words}; tp may be {valid}"
-
-
 def test_tp_may_fill_a_whole_node_or_a_part_of_one() -> None:
     for tp, dp, per_node, speaks in (
         (8, 2, 8, False),
