@@ -329,7 +329,7 @@ def _parts(program: str, cut: Cut, stage: Stage | None = None) -> Counter[str]:
         same = m.tied and stage.head and stage.embedding
         parts["output"] = int(stage.head and not same)
         parts["the same as head"] = int(same)
-    keys = {p.key for p in m.parameters()}
+    keys = {p.key for p in m.replace(n_layers=1).parameters()}
     for weight, others in BESIDE.items():
         parts.update({key: parts[weight] for key in others if key in keys})
     return parts

@@ -2,8 +2,8 @@
 
 One anywidget holds controls, findings and one plotly figure. A change of a control travels as one message,
 and all its consequences return as one `payload`, so each change is one atomic update, followed by the answer.
-`state` computes everything; this file only transports it. Slow work has traits of its own: `offered`, and
-`running`, which the thread of the run sets.
+`state` computes everything; this file only transports it. Slow work has traits of its own: `offered`, which
+only the tab Memory shows and waits for, and `running`, which the thread of the run sets.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class Explorer(Undoing[State]):
             "published": state.published,
         }
         super()._follow()
-        if not self._state.outcome.fits:
+        if state.values["tab"] == "memory" and not state.outcome.fits:
             offered = [[remedy.text, remedy.effect.text] for remedy in self.remedies]
             self.offered = {"seq": self.payload["seq"], "fixes": offered}
         plan = self._state.outcome.plan

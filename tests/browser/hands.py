@@ -97,7 +97,7 @@ FOUND = """root => {
         [...root.querySelectorAll(".lp-findings .lp-line.lp-one")].map(one =>
             [one.querySelector(".lp-mark").title, ...line(one)])];
 }"""
-ASKED = """(lambda p: [p.line, p.offered.get("fixes", []), p.payload["findings"],
+ASKED = """(lambda p: [p.line, [[fix.text, 0] for fix in p.remedies], p.payload["findings"],
     [a["text"] + a["note"] for a in p.answers["now"]]])(PANEL)"""
 PARTS = ("code", "severity", "message", "why")
 ENDS = ("low_bytes", "high_bytes")
