@@ -33,7 +33,7 @@ from .progress_line import Progress, ProgressLine
 from .sharding import Sharding
 from .source import Checkpoint, Placement, as_json, changed_files, opened, understood
 from .stored import json_object
-from .training_state import load_state, save_state, whole_state
+from .training_state import whole_state
 from .verification import Verification, verify
 from .whole import dtype_of_shards, homes, kv_target, shards_of
 
@@ -239,11 +239,9 @@ __all__ = [
     "config_json",
     "gather",
     "inspect",
-    "load_state",
     "opened",
     "params_json",
     "reshard",
-    "save_state",
     "shard",
     "verify",
     "whole_state",
