@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,71 +21,42 @@ from .puzzles_of_tensors import DIM, OF_TENSORS, WIDE
 SEQ = 32
 
 
-def _chunks_given() -> list[Given]:
-    return [(SEQ,)] * WORLD
-
-
-def _chunks_truth(_: list[Given]) -> list[Made]:
+def _keys_given() -> list[Given]:
+    """q, k, v and positions of the tokens that a rank has, in head-tail pieces."""
+    whole = [numbers(name, SEQ, DIM) for name in ("q", "k", "v")]
     cut = lp.sequence(lp.Layout(cp=WORLD), SEQ)
-    return [(torch.tensor([p for chunk in own.chunks for p in chunk]),) for own in cut.ranks]
+    held = [torch.tensor([p for chunk in own.chunks for p in chunk]) for own in cut.ranks]
+    return [(*(t[positions] for t in whole), positions) for positions in held]
 
 
-def _chunks_straight(_: list[Given]) -> list[Made]:
-    return [(own,) for own in parts(torch.arange(SEQ))]
+def _keys_with(mask: Callable[[Tensor], Tensor]) -> Callable[[list[Given]], list[Made]]:
+    """Attention of one process to the whole text; mask: of queries and keys, made of each token's rank."""
 
-
-def _chunks_next(_: list[Given]) -> list[Made]:
-    """The second piece as many steps from the middle as the first from the beginning."""
-    eight = torch.arange(SEQ).chunk(2 * WORLD)
-    return [(torch.cat([eight[r], eight[r + WORLD]]),) for r in RANKS]
-
-
-def _unbalanced(made: Sequence[Made]) -> str:
-    """What is wrong with the positions of all ranks; any order is right in which all have the same work."""
-    positions = torch.cat([own.flatten() for (own,) in made])
-    if sorted(positions.tolist()) != list(range(SEQ)):
-        return "a position is on no rank, or on two"
-    pairs = [int((own + 1).sum()) for (own,) in made]  # the token at position p reads p + 1 keys
-    return "" if len({*pairs}) == 1 else f"the ranks make {', '.join(map(str, pairs))} pairs"
-
-
-def _attended(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention of q to some keys, and the logarithm of its softmax's sum: [tokens, dim], [tokens]."""
-    scores = q @ k.mT / q.shape[-1] ** 0.5
-    return scores.softmax(-1) @ v, scores.logsumexp(-1)
-
-
-def _ring_given() -> list[Given]:
-    q, k, v = (3 * numbers(name, WORLD * 3, DIM) for name in ("q", "k", "v"))
-    own = zip(parts(q), parts(k), parts(v), strict=True)
-    return [(a, b, c, *_attended(a, b, c)) for a, b, c in own]
-
-
-def _ring_truth(given: list[Given]) -> list[Made]:
-    made: list[Made] = []
-    for rank in RANKS:
-        before = given[rank - 1]
-        k, v = (torch.cat([given[rank][place], before[place]]) for place in (1, 2))
-        made.append((before[1], before[2], *_attended(given[rank][0], k, v)))
-    return made
-
-
-def _ring_with(
-    merge: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
-) -> Callable[[list[Given]], list[Made]]:
     def made(given: list[Given]) -> list[Made]:
-        found: list[Made] = []
-        for rank in RANKS:
-            q, _, _, out, lse = given[rank]
-            k, v = given[rank - 1][1:3]
-            found.append((k, v, *merge(out, lse, *_attended(q, k, v))))
-        return found
+        whole = [numbers(name, SEQ, DIM).clone().requires_grad_() for name in ("q", "k", "v")]
+        q, k, v = (t[None] for t in whole)
+        order = together(given, 3)
+        owner = torch.arange(SEQ)[order.argsort()] * WORLD // SEQ
+        out = F.scaled_dot_product_attention(q, k, v, mask(owner)[None])[0]
+        out[order].backward(torch.cat([numbers("gradient", SEQ // WORLD, DIM)] * WORLD))
+        tensors = [out.detach(), *(t.grad for t in whole if t.grad is not None)]
+        return [tuple(t[own[3]] for t in tensors) for own in given]
 
     return made
 
 
-_ring_added = _ring_with(lambda out, lse, new, of_new: (out + new, torch.logaddexp(lse, of_new)))
-_ring_mean = _ring_with(lambda out, lse, new, of_new: ((out + new) / 2, torch.logaddexp(lse, of_new)))
+def _before(owner: Tensor) -> Tensor:
+    """Each token reads itself and those before it."""
+    return torch.ones(SEQ, SEQ).tril().bool()
+
+
+_keys_truth = _keys_with(_before)
+
+
+def _keys_without_gradient(given: list[Given]) -> list[Made]:
+    """What is gathered has no backward."""
+    return [(out, dq, 0 * dk, 0 * dv) for out, dq, dk, dv in _keys_truth(given)]
+
 
 # -- data parallelism ------------------------------------------------------------------------------
 
@@ -153,36 +124,44 @@ def _norm_of_norms(given: list[Given]) -> list[Made]:
 
 # -- a pipeline ------------------------------------------------------------------------------------
 
-MANY = 6
-KINDS = ("F", "B")
+
+def _stage_given() -> list[Given]:
+    """x of the first rank and dy of the last; zeros stand for what is to come."""
+    x = numbers("into the pipeline", 3, DIM)
+    dy = numbers("out of the pipeline", 3, DIM)
+    w = parts(numbers("of stages", WORLD * DIM, DIM))
+    return [(x if r == 0 else 0 * x, w[r], dy if r == WORLD - 1 else 0 * dy) for r in RANKS]
 
 
-def _table_given() -> list[Given]:
-    return [(MANY,)] * WORLD
+def _stages(given: list[Given]) -> tuple[list[Tensor], list[Tensor]]:
+    """What each stage gives, and its weight, of a backward that has run."""
+    h = given[0][0]
+    outs = []
+    weights = [w.clone().requires_grad_() for _, w, _ in given]
+    for w in weights:
+        h = (h @ w.mT).tanh()
+        outs.append(h)
+    h.backward(given[-1][2])
+    return outs, weights
 
 
-def _coded(rows: Sequence[Sequence[tuple[str, int]]]) -> list[Made]:
-    return [(torch.tensor([[KINDS.index(kind), number] for kind, number in row]),) for row in rows]
+def _stage_truth(given: list[Given]) -> list[Made]:
+    outs, weights = _stages(given)
+    return [(h.detach(), w.grad) for h, w in zip(outs, weights, strict=True) if w.grad is not None]
 
 
-def _table_truth(_: list[Given]) -> list[Made]:
-    table = lp.schedule("1f1b", pp=WORLD, micro_batches=MANY).check()
-    return _coded([[(action.kind, action.micro_batch) for action in row] for row in table.ranks])
-
-
-def _with_warm_up(first: Callable[[int], int]) -> Callable[[list[Given]], list[Made]]:
-    def made(_: list[Given]) -> list[Made]:
-        rows = []
-        for rank in RANKS:
-            warm = first(rank)
-            row = list[tuple[str, int]]()
-            row += [("F", n) for n in range(warm)]
-            for n in range(warm, MANY):
-                row += [("F", n), ("B", n - warm)]
-            rows.append(row + [("B", n) for n in range(MANY - warm, MANY)])
-        return _coded(rows)
-
+def _stage_alone(given: list[Given]) -> list[Made]:
+    """Nothing is received: each stage has zeros, forward and backward."""
+    made: list[Made] = []
+    for x, w, dy in given:
+        y = (x @ w.mT).tanh()
+        made.append((y, (dy * (1 - y.square())).mT @ x))
     return made
+
+
+def _stage_forward_only(given: list[Given]) -> list[Made]:
+    """No gradient comes back, so only the last stage has one."""
+    return [(y, dw * (r == WORLD - 1)) for r, (y, dw) in enumerate(_stage_truth(given))]
 
 
 def _read(name: str, puzzle: Puzzle) -> Puzzle:
@@ -198,24 +177,19 @@ PUZZLES = {
     name: _read(name, puzzle)
     for name, puzzle in {
         **OF_TENSORS,
-        "head-tail chunks": Puzzle(
-            _chunks_given,
-            _chunks_truth,
-            ("positions",),
-            (),
-            {"in order": _chunks_straight, "not turned round": _chunks_next},
-            judge=_unbalanced,
+        "attention to gathered keys": Puzzle(
+            _keys_given,
+            _keys_truth,
+            ("out", "dq", "dk", "dv"),
+            ("all_gather", "reduce_scatter", "all_reduce"),
+            {
+                "no mask": _keys_with(lambda owner: torch.ones(SEQ, SEQ).bool()),
+                "own keys": _keys_with(lambda owner: _before(owner) & (owner[:, None] == owner)),
+                "no gradient": _keys_without_gradient,
+            },
+            backward=True,
             axis="cp",
-            right="each position is on one rank, and all ranks have the same work",
-        ),
-        "a ring step": Puzzle(
-            _ring_given,
-            _ring_truth,
-            ("k", "v", "out", "lse"),
-            ("send", "recv"),
-            {"added": _ring_added, "mean": _ring_mean},
-            axis="cp",
-            cuts={"out": 0, "lse": 0},
+            cuts=dict.fromkeys(("out", "dq", "dk", "dv"), 0),
         ),
         "all-reduce from sends": Puzzle(
             _reduce_given,
@@ -233,16 +207,12 @@ PUZZLES = {
             axis="dp",
             cuts={"y": 0, "gradient": 0},
         ),
-        "a 1F1B table": Puzzle(
-            _table_given,
-            _table_truth,
-            ("row",),
-            (),
-            {
-                "all forward": _with_warm_up(lambda rank: MANY),
-                "turned round": _with_warm_up(lambda rank: rank),
-                "one too many": _with_warm_up(lambda rank: WORLD - rank),
-            },
+        "a stage of a pipeline": Puzzle(
+            _stage_given,
+            _stage_truth,
+            ("y", "dw"),
+            ("send", "recv"),
+            {"nothing received": _stage_alone, "no gradient": _stage_forward_only},
             axis="pp",
         ),
         "the global norm": Puzzle(

@@ -37,10 +37,8 @@ class Puzzle:
     calls: the kinds of messages that may be sent. axis: what the ranks are. cuts: the dim along which a
     tensor is cut over them, by its name. slips: what usual mistakes make, by their names; of_slips: the
     hint for each. hints: for a first wrong try, a second, and so on. when: the hint where ranks gave one
-    collective UNEVEN shapes, or where numbers are NOT_FINITE. judge: what is wrong with all ranks' answers,
-    "" for nothing, where other answers than the truth are right; right: the words for one. backward:
-    whether what is returned is one tensor, after which the gradients of all that were given are compared,
-    too.
+    collective UNEVEN shapes, or where numbers are NOT_FINITE. backward: whether what is returned is one
+    tensor, after which the gradients of all that were given are compared, too.
     """
 
     given: Callable[[], list[Given]]
@@ -51,11 +49,9 @@ class Puzzle:
     hints: tuple[str, ...] = ()
     of_slips: Mapping[str, str] = field(default_factory=dict)
     when: Mapping[str, str] = field(default_factory=dict)
-    judge: Callable[[Sequence[Made]], str] | None = None
     backward: bool = False
     axis: str = "tp"
     cuts: Mapping[str, int] = field(default_factory=dict)
-    right: str = f"all {WORLD} ranks have what one process computes"
 
 
 def parts(t: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
@@ -87,5 +83,5 @@ def numbers(name: str, *shape: int) -> Tensor:
 def with_gradients(out: Tensor, given: Sequence[object]) -> Made:
     """An output, and the gradients of all tensors that it was made of."""
     out.backward(numbers("gradient", *out.shape))
-    tensors = [t for t in given if isinstance(t, Tensor)]
+    tensors = [t for t in given if isinstance(t, Tensor) and t.is_floating_point()]
     return out.detach(), *(torch.zeros_like(t) if t.grad is None else t.grad for t in tensors)

@@ -23,6 +23,7 @@ from llamapar.execution.cell_run import cell_on_ranks
 from llamapar.execution.module_reading import gap, largest
 from llamapar.execution.patterns import FIT, Axis, Pieces, pattern_of, place_in_words
 from llamapar.execution.result import Result
+from llamapar.records.trace import some
 
 from .progress import keep
 from .puzzle_book import PUZZLES
@@ -32,7 +33,10 @@ WAIT = 10.0
 """Seconds without a sign of life after which ranks are given up."""
 
 _ON_RANK = """
-own = [t.clone().requires_grad_(backward) if isinstance(t, torch.Tensor) else t for t in given[rank]]
+own = [t.clone() if isinstance(t, torch.Tensor) else t for t in given[rank]]
+for t in own:
+    if backward and isinstance(t, torch.Tensor) and t.is_floating_point():
+        t.requires_grad_()
 made = function(*own)
 made = with_gradients(made, own) if backward and isinstance(made, torch.Tensor) else made
 tuple(made) if isinstance(made, (tuple, list)) else (made,)
@@ -57,7 +61,7 @@ def puzzle(name: str, function: Callable[..., object]) -> None:
     wrong, hint, card = fault_in(chosen, function)
     keep("puzzles", name, right=not wrong)
     if not wrong:
-        print(f"right: {chosen.right}")
+        print(f"right: all {WORLD} ranks have what one process computes")
         return
     print(f"wrong: {wrong}")
     if hint == "":
@@ -110,8 +114,6 @@ def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str 
         if odd:
             hint = chosen.when.get(NOT_FINITE, "")
             return f"{name} of rank {odd[0]} has numbers that are not finite", hint, None
-    if chosen.judge and not chosen.judge(made):
-        return "", "", None
     wrong = _difference(chosen, made, expected)
     same = [name for name, slip in chosen.slips.items() if wrong and _same(made, slip(given))]
     return wrong, chosen.of_slips[same[0]] if same else "", None
@@ -151,15 +153,17 @@ def _same(own: Sequence[Made], other: Sequence[Made]) -> bool:
 def _difference(chosen: Puzzle, own: Sequence[Made], expected: Sequence[Made]) -> str:
     """Which tensor differs, on which ranks, by how much and by which pattern; empty where none does."""
     layout = lp.Layout.of({chosen.axis: WORLD})
-    for place, name in enumerate(chosen.names):
-        t = _pieces(name, chosen.cuts.get(name), *([of[place] for of in made] for made in (own, expected)))
+    for i, name in enumerate(chosen.names):
+        t = _pieces(name, chosen.cuts.get(name), *([of[i] for of in made] for made in (own, expected)))
         if t.ranks:
             off = {rank: gap(mine, right) for rank, (mine, right) in t.pairs.items()}
             worst = max(t.ranks, key=lambda rank: off[rank])
-            where = "every rank" if len(t.ranks) == WORLD else f"rank {', '.join(map(str, t.ranks))}"
+            where = "every rank" if len(t.ranks) == WORLD else some(t.ranks)
             by = f"on rank {worst} by {off[worst] / largest(t.whole):.2g} times its largest number"
-            parts = [place_in_words(t), pattern_of(t, layout, {"ranks": WORLD})]
-            pattern = "; ".join(filter(None, parts))
+            place = place_in_words(t).removeprefix(f"on {some(t.ranks)}").removeprefix(", ")
+            if t.axes[0].unit == "rank" and t.whole.shape[0] > 1:  # The ranks are named already.
+                place = ""
+            pattern = "; ".join(filter(None, [place, pattern_of(t, layout, {"ranks": WORLD})]))
             text = f"{name} differs on {where}; {by}"
             return f"{text}\npattern: {pattern}" if pattern else text
     return ""
