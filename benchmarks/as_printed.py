@@ -237,6 +237,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "fms-compiled-a100-7b": FMS_A100 | {"dp_replicate": 16},
     "fms-compiled-h100-7b": FMS_H100 | {"dp_replicate": 12},
     # before flash attention; Korthikanti's selective recomputation is of attention, SC21's full
+    # and before Megatron-LM could overlap TP
     "sc21": MEGATRON | {"gpu": "a100-80gb", "flash": "unfused", "zero": 0, "sequence_parallel": False},
     "sc21-t2-zero3": {
         "framework": "megatron-deepspeed@2021-04-09",
@@ -244,7 +245,7 @@ SOURCES: dict[str, dict[str, Any]] = {
         "flash": "unfused",
         "zero": 3,
     },
-    "korth22": MEGATRON | {"gpu": "a100-80gb", "flash": "unfused", "zero": 0},
+    "korth22": MEGATRON | {"gpu": "a100-80gb", "flash": "unfused", "zero": 0, "overlap_tp": False},
 }
 """Beginning of a row's name → what its source says of all such rows."""
 
@@ -438,17 +439,13 @@ PRECISIONS = {"FP8": "float8", "FP8-CS": "float8", "FP8-MX": "mxfp8", "MXFP8": "
 
 
 def nvidia() -> Iterator[Told]:
-    """NVIDIA's tables of 2026. Its recipes overlap TP, and count embedding and head as layers."""
+    """NVIDIA's tables of 2026. Its recipes count embedding and head as layers."""
     file = json.loads((ORACLES / "steps_nvidia.json").read_text())
     for values in file["rows"]:
         row = dict(zip(file["columns"], values, strict=True))
         ways = row["tp"] * row["pp"] * row["cp"]
         model = PRESETS[row["model"]]
-        facts: dict[str, Any] = MEGATRON | {
-            "gpu": DGX[row["system"]],
-            "recompute": "none",
-            "overlap_tp": True,
-        }
+        facts: dict[str, Any] = MEGATRON | {"gpu": DGX[row["system"]], "recompute": "none"}
         facts |= {
             name: row[name] for name in ("tp", "pp", "cp", "gpus", "global_batch", "micro_batch", "seq_len")
         }

@@ -11,7 +11,7 @@ import pytest
 import llamapar as lp
 from llamapar.count import Breakdown
 from llamapar.count.published_rules import megatron, ultrascale
-from llamapar.count.reconciliation import PEERS, by_step
+from llamapar.count.reconciliation import by_step, peers_of
 from llamapar.count.sizes import Sizes, StageHold
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,26 +82,35 @@ def test_ultrascales_closed_forms(case: dict[str, Any]) -> None:
 # -- reconciliation --------------------------------------------------------------------------------
 
 
-def test_every_waterfall_leads_from_ours_to_theirs() -> None:
-    for model, tp, cp, pp, dp, seq_len in PEERS:
-        layout = lp.Layout(tp=tp, cp=cp, pp=pp, dp=dp)
-        found = lp.reconcile(model, layout, seq_len=seq_len)
-        assert {t.name for t in found.tools} > {p.tool for p in PEERS[model, tp, cp, pp, dp, seq_len]}
-        for tool in found.tools:
-            assert found.ours.total_bytes + sum(n for _, n in tool.steps) == tool.total_bytes
-        totals = [tool.total_bytes for tool in found.tools]
-        assert totals == sorted(totals)
-        assert sum(by_step(found.ours).values()) == found.ours.total_bytes
+CONFIGURATIONS = (
+    ("llama3.1-405b", {"tp": 8, "pp": 16, "dp": 128}, 8192, 9),
+    ("llama3.1-8b", {"dp": 8}, 8192, 3),
+    ("llama3.1-8b", {"tp": 2, "dp": 4}, 8192, 3),
+    ("llama3.1-70b", {"tp": 8, "pp": 4, "dp": 2}, 8192, 3),
+    ("llama3.1-405b", {"tp": 8, "cp": 16, "pp": 16, "dp": 8}, 131072, 2),
+)
 
 
-def test_a_rule_of_ours_says_what_its_tool_said() -> None:
-    for key, peers in PEERS.items():
-        if key[2] == 1:  # Megatron-LM's report does not know cp
-            model, tp, _, pp, dp, seq_len = key
-            rule = megatrons(model, lp.Layout(tp=tp, pp=pp, dp=dp), seq_len)
-            told = next(p for p in peers if p.tool == "Megatron-LM")
-            assert rule.total_bytes / GIB == pytest.approx(told.total, abs=0.006)
-            assert (told.states or 0) + (told.activations or 0) == pytest.approx(told.total, abs=0.011)
+@pytest.mark.parametrize(("model", "degrees", "seq_len", "tools"), CONFIGURATIONS)
+def test_every_waterfall_leads_from_ours_to_theirs(
+    model: str, degrees: dict[str, int], seq_len: int, tools: int
+) -> None:
+    layout = lp.Layout(**degrees)  # type: ignore[arg-type]
+    found = lp.reconcile(model, layout, seq_len=seq_len)
+    peers = list(peers_of(model, layout, seq_len))
+    assert len(peers) == tools
+    assert {t.name for t in found.tools} > {peer["tool"] for peer in peers}
+    for tool in found.tools:
+        assert found.ours.total_bytes + sum(n for _, n in tool.steps) == tool.total_bytes
+    totals = [tool.total_bytes for tool in found.tools]
+    assert totals == sorted(totals)
+    assert sum(by_step(found.ours).values()) == found.ours.total_bytes
+    for told in peers:  # a rule of ours says what its tool said
+        if told["tool"] == "Megatron-LM":
+            total = megatrons(model, layout, seq_len).total_bytes / GIB
+            assert total == pytest.approx(float(told["total"]), abs=0.006)
+            parts = float(told["states"]) + float(told["activations"])
+            assert parts == pytest.approx(float(told["total"]), abs=0.011)
 
 
 def test_the_550_fold() -> None:

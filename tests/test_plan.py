@@ -286,7 +286,8 @@ def test_a_plan_says_how_many_may_not_fit() -> None:
     told = f"; {n} of 10 may not fit until framework is known"
     assert told in str(found)
     assert told in lp.view(found).summary
-    assert "may not fit" not in str(small(framework="torchtitan"))
+    assert "of 10 may not fit until @date is known" in str(small(framework="torchtitan"))
+    assert "may not fit" not in str(small(framework="torchtitan@2026-05"))
 
 
 def test_a_comparison_sums_to_its_net() -> None:

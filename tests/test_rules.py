@@ -295,6 +295,13 @@ EXAMPLES = {
         "both count the tokens of one step",
         {"global_batch": 2048},
     ),
+    "LP405": Example(
+        {"model": B8, "dp": 8, "global_batch": 64, "micro_batch": 1, "micro_batches": 4},
+        ERROR,
+        "micro_batches·micro_batch·dp = 4·1·8 = 32, but a step has 64 sequences",
+        "the micro-batches of all DP groups are the sequences of one step",
+        {"micro_batches": 8},
+    ),
     "LP501": Example(
         {"model": B8, "cp": 2, "framework": "distributed-llama"},
         None,
@@ -436,7 +443,7 @@ def judged_as_the_framework_does(code: str, name: str) -> None:
         assert verdict.message or verdict.note
 
 
-OF_FACTS = ("LP002", "LP302", "LP401", "LP402", "LP403", "LP404")
+OF_FACTS = ("LP002", "LP302", "LP401", "LP402", "LP403", "LP404", "LP405")
 """Numbers that contradict one another, whoever is to run them."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
@@ -17,7 +18,7 @@ from llamapar.describe.layout import AXES, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.options import Values
 from llamapar.errors import Choice, LayoutError, one_of
-from llamapar.frameworks import FRAMEWORKS, Framework, as_run, habits_of, recompute_of, split_of
+from llamapar.frameworks import FRAMEWORKS, Framework, as_run, habits_of, recompute_of, split_of, versions_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.place.orders import ORDERS
 
@@ -118,19 +119,21 @@ def memory(
     def ways() -> Iterator[Meaning]:
         """Everything that the call may mean: other trainers, and other modes of recomputation."""
         modes = RECOMPUTE if options["recompute"] is None else (mode,)
-        for name in _trainers(lay) if judge is None else (None,):
-            for other in modes:
+        for trainer in [judge] if judge else _trainers(lay):
+            for version, other in product(versions_of(trainer), modes):
                 # A trainer may refuse the layout's other facts; then it is not the one that runs it.
                 with suppress(LayoutError):
-                    made = count(FRAMEWORKS[name] if name else judge, other, True)[1]
-                    yield Meaning(name, other, fullest(made))
+                    made = count(version, other, True)[1]
+                    yield Meaning(version.spelled if judge else trainer.name, other, fullest(made))
 
     lay, stages = count(judge, mode, False)
     if judge is not None:
         how += f", as {judge.title}" + (f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else "")
     if m.experts:
         how += ", without experts and attention" if m.experts.latent else ", without experts"
-    open_facts = tuple(name for name in ("recompute", "framework") if options[name] is None)
+    open_facts = [name for name in ("recompute", "framework") if options[name] is None]
+    if judge is not None and len(versions_of(judge)) > 1:
+        open_facts.append("@date")
     return Memory(
         m,
         lay,
@@ -138,7 +141,7 @@ def memory(
         tuple(stages),
         found,
         ways,
-        open_facts,
+        tuple(open_facts),
         saves=tuple(one_of("saves", one, SAVES) for one in options["saves"]),
     )
 
@@ -148,16 +151,16 @@ _JOB = ("seq_len", "micro_batch", "global_batch", "kv_replication", "schedule", 
 
 
 @lru_cache(maxsize=64)
-def _trainers(layout: Layout) -> tuple[str, ...]:
+def _trainers(layout: Layout) -> tuple[Framework, ...]:
     """Trainers with different habits that can run the layout."""
-    found: dict[object, str] = {}
-    for name, judge in FRAMEWORKS.items():
+    found: dict[object, Framework] = {}
+    for judge in FRAMEWORKS.values():
         has = all(axis in judge.axes for axis in AXES if layout.size(axis) > 1)
         several = judge.interleaves or layout.virtual_stages == 1
         one = judge.settled(layout)
         sp = layout.sequence_parallel in (None, one.sequence_parallel)
         if judge.trains and has and several and sp and one.zero == layout.zero:
-            found.setdefault((judge.habits, judge.padding, judge.layer_split), name)
+            found.setdefault((judge.habits, judge.padding, judge.layer_split), judge)
     return tuple(found.values())
 
 

@@ -28,8 +28,6 @@ def in_flight(
     (torch/distributed/pipelining/schedules.py; arXiv:2104.04473 section 2.2);
     - split backwards: (v - 1)·round + pp forwards on each rank. A rank frees nothing before its first W,
     which lags by as many backwards as the rank's number;
-    - a V: rank 0 keeps 2·pp - 1 micro-batches of its first stage and one of its last; every further rank
-    keeps one less and one more. DualPipeV keeps one more of the first.
 
     Raises LayoutError if the schedule is not defined.
     """
@@ -51,10 +49,8 @@ def in_flight(
         return of_first_forwards(pp, v, m, 2 * (pp - rank - 1))
     if name == "interleaved-zero-bubble" and equal:
         return of_first_forwards(pp, v, m, pp - 1)
-    if name == "zbv" and v == 2:
-        return min(m, 2 * pp - rank - 1), min(m, rank + 1)
-    if name == "dualpipev" and v == 2 and m >= 2 * pp:
-        return 2 * pp - rank, rank + 1
+    if name in ("zbv", "dualpipev"):
+        m = min(m, 4 * pp)  # a V is full with 2·pp of them
     return _peak(schedule, rank, pp, v, m, nc)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Unpack
+from importlib.resources import files
+from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.job import Job
 from llamapar.describe.keywords import ReconcileKeywords
-from llamapar.describe.layout import LayoutLike
+from llamapar.describe.layout import AXES, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks import recompute_of
@@ -49,50 +51,14 @@ RULES = {
 """Published rule → where it departs from our estimate."""
 
 
-class Peer(NamedTuple):
-    """A tool's result for the inputs of its row, in GiB a GPU; None for a part that it does not report."""
+def peers_of(model: str, layout: Layout, seq_len: int) -> Iterator[dict[str, str]]:
+    """Rows of peers.csv for a configuration: other tools' results in GiB a GPU.
 
-    tool: str
-    states: float | None
-    activations: float | None
-    total: float
-    note: str
-
-
-_A = ("llama3.1-405b", 8, 1, 16, 128, 8192)
-PEERS: dict[tuple[str, int, int, int, int, int], tuple[Peer, ...]] = {
-    _A: (
-        Peer("Vizuara planner", 12.06, 0.83, 12.89, "7 layers a GPU, a checkpoint every √L layers"),
-        Peer("SimuMax, first stage", None, None, 83.47, "128 layers: it refuses 126"),
-        Peer("zhebrak planner", None, 63.53, 75.93, "interleaved, 4 stages a rank; 6.5 GiB reserved"),
-        Peer("Megatron-Bridge", 18.09, 61.28, 79.37, "7 layers on the first and the last stage"),
-        Peer("Megatron-LM", 19.31, 61.28, 80.59, "126/16 layers a stage, vocabulary padded to 129,024"),
-        Peer("llm-analysis", None, 75.27, 82.71, "one embedding, no norms"),
-        Peer("okoge-kaz", None, 76.5, 92.05, "embedding and head on every stage"),
-        Peer("Calculon", None, None, 765.9, "a GPT of 128 layers, without flash attention"),
-        Peer("EleutherAI cookbook", None, 5575.5, 7095.1, "gradients and activations not over tp and pp"),
-    ),
-    ("llama3.1-8b", 1, 1, 1, 8, 8192): (
-        Peer("Megatron-LM", 56.09, 36.07, 92.16, "gradients in float32"),
-        Peer("SimuMax", None, None, 96.10, ""),
-        Peer("okoge-kaz", None, None, 82.60, "gradients in bfloat16"),
-    ),
-    ("llama3.1-8b", 2, 1, 1, 4, 8192): (
-        Peer("Megatron-LM", 33.66, 18.04, 51.69, "gradients in float32"),
-        Peer("SimuMax", None, None, 53.66, ""),
-        Peer("zhebrak planner", None, None, 50.71, "6.5 GiB reserved"),
-    ),
-    ("llama3.1-70b", 8, 1, 4, 2, 8192): (
-        Peer("Megatron-LM", 25.39, 20.03, 45.42, "80/4 layers a stage"),
-        Peer("SimuMax, first stage", None, None, 46.51, ""),
-        Peer("zhebrak planner", None, None, 48.92, "6.5 GiB reserved"),
-    ),
-    ("llama3.1-405b", 8, 16, 16, 8, 131072): (
-        Peer("Megatron-Bridge", None, None, 79.37, "7 layers on the first and the last stage"),
-        Peer("zhebrak planner", None, None, 40.49, "full recomputation"),
-    ),
-}
-"""(model, tp, cp, pp, dp, seq_len) → other tools' results; each ran on CPU with micro_batch 1, ZeRO 1."""
+    "" is what a tool does not report. Each ran on CPU with micro_batch 1 and ZeRO 1.
+    """
+    asked = [model, *(str(layout.size(axis)) for axis in AXES), str(seq_len)]
+    with (files(__package__) / "peers.csv").open(encoding="utf-8") as lines:
+        yield from (row for row in csv.DictReader(lines) if list(row.values())[: len(asked)] == asked)
 
 
 @dataclass(frozen=True)
@@ -171,11 +137,9 @@ def reconcile(
         steps = FINE if theirs.bytes("parameters") else GROUPS
         steps_there = _steps(by_step(exact.worst, steps), by_step(theirs, steps), theirs.total_bytes)
         tools.append(Tool(f"{rule} rule", theirs.total_bytes, steps_there, note))
-    key = (m.name, lay.tp, lay.cp, lay.pp, lay.dp, options["seq_len"])
-    for peer in PEERS.get(key, ()):
-        parts = {"states": peer.states, "activations": peer.activations}
-        theirs_known = {name: round(n * GIB) for name, n in parts.items() if n is not None}
-        total = round(peer.total * GIB)
-        tools.append(Tool(peer.tool, total, _steps(ours, theirs_known, total), peer.note))
+    for peer in peers_of(m.name, lay, options["seq_len"]):
+        theirs_known = {name: round(float(peer[name]) * GIB) for name in ours if peer.get(name)}
+        total = round(float(peer["total"]) * GIB)
+        tools.append(Tool(peer["tool"], total, _steps(ours, theirs_known, total), peer["note"]))
     tools.sort(key=lambda tool: tool.total_bytes)
     return Reconciliation(exact.title, exact.worst, tuple(tools))

@@ -155,9 +155,9 @@ def fullest(stages: Iterable[Breakdown]) -> Breakdown:
 
 @dataclass(frozen=True)
 class Meaning:
-    """One thing that a call may mean: a trainer, None if the call names it, and a mode of recomputation."""
+    """One thing that a call may mean: a trainer, or a day of the one that it names, and a recomputation."""
 
-    trainer: str | None
+    trainer: str
     recompute: str
     worst: Breakdown
 
@@ -293,18 +293,21 @@ class Memory(AsDict, Record):
         for fact in self.open_facts:
             values: dict[str, list[Breakdown]] = {}
             for way in self.others:
-                value = way.recompute if fact == "recompute" else str(way.trainer)
+                value = way.recompute if fact == "recompute" else way.trainer
                 values.setdefault(value, []).append(way.worst)
             ends = [(value, self._spread(stages)) for value, stages in values.items()]
             ends.sort(key=lambda pair: pair[1].high)
             found.append((max(one.high / one.low for _, one in ends), fact, ends))
-        if not found:
+        whole = self.figure()
+        narrowest = min(found, default=(math.inf, "", []))
+        if narrowest[0] >= whole.high / whole.low:
             return ""
-        _, fact, ends = min(found)
+        _, fact, ends = narrowest
+        asked = "framework with @date" if fact == "@date" else fact
         words = [f"{value} {one.low / GIB:.1f} to {one.high / GIB:.1f}" for value, one in ends]
         shown = [words[i] for i in cut(len(words), VALUES)]
         shown[-1:-1] = ["…"] * (len(words) > VALUES)
-        return f"--{fact} would narrow it most: {', '.join(shown)}"
+        return f"--{asked} would narrow it most: {', '.join(shown)}"
 
     @property
     def outcome(self) -> str:

@@ -205,8 +205,8 @@ class Job(Fields, word="job field"):
             "stages": lay.stages,
             "world": lay.world,
             "model_ranks": lay.tp * lay.cp * lay.pp,
-            "model_ranks_filled": (self.gpus or 0) // (lay.tp * lay.cp * lay.pp) * lay.tp * lay.cp * lay.pp,
             "model_ranks_there": min(lay.tp, self.gpus or lay.tp) * lay.cp * lay.pp,
+            "model_ranks_filled": (self.gpus or 0) // (lay.tp * lay.cp * lay.pp) * lay.tp * lay.cp * lay.pp,
             "there_are_gpus": "there is 1 GPU" if self.gpus == 1 else f"there are {self.gpus} GPUs",
             "seq_len": seq,
             "seq_local": seq // lay.cp,
@@ -259,6 +259,8 @@ class Job(Fields, word="job field"):
             "layers_per_rank": _decimal(m.n_layers / lay.pp),
             "seq_chunk": _decimal(seq / (2 * lay.cp)),
             "seq_sp": _decimal(seq / lay.cp / lay.tp),
+            "sequences": self.sequences,
+            "sequences_cut": (self.micro_batches or 0) * batch * lay.dp,
             "sequences_got": (self.batch_per_dp or 0) * lay.dp,
             "global_tokens": (self.global_batch or 0) * seq,
         }

@@ -98,7 +98,7 @@ class CostOptions(Degrees, total=False):
     kernels: str | None
     float8_all_gather: bool
     flash: str
-    overlap_tp: bool
+    overlap_tp: bool | None
     imbalance: float
     profile: str | None
     flops: str
@@ -266,7 +266,7 @@ class PlanOptions(TypedDict, total=False):
     framework: str | Framework | None
     kernels: str | None
     flash: str
-    overlap_tp: bool
+    overlap_tp: bool | None
     profile: str | None
     top: int
     all_schedules: bool

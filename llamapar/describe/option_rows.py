@@ -222,7 +222,8 @@ TABLE = (
     Option("float8_all_gather", bool, False, "with ZeRO 3, gather the weights of layers in float8", "cost"),
     # time
     Option("flash", str, "fa3", "attention kernel: {choices}", "cost plan", metavar="NAME"),
-    Option("overlap_tp", bool, False, "overlap TP collectives with matmuls", "cost plan"),
+    Option("overlap_tp", bool, None, "overlap TP collectives with matmuls (default: as the trainer does)",
+           "cost plan"),
     Option("imbalance", float, 1.0,
            "attention work of the busiest rank over the mean, under document masks", "cost"),
     Option("profile", str, None, "numbers fitted to a trainer's published runs: {choices}", "cost plan"),

@@ -7,7 +7,8 @@ run's files is not done here, but in `configs`.
 
 from __future__ import annotations
 
-from datetime import date
+from calendar import monthrange
+from datetime import date, timedelta
 
 from llamapar.describe.job import Job
 from llamapar.describe.options import offer
@@ -66,28 +67,56 @@ _BY_ALIAS = {alias: f for f in FRAMEWORKS.values() for alias in (f.name, f.title
 def framework(name: str | Framework) -> Framework:
     """The framework called `name`, in any usual spelling; "torchtitan@2025-06-01" is its code of that day.
 
-    Raises LayoutError with the nearest names.
+    A date may be a month, a year or a range: "torchtitan@2025-03", "torchtitan@2025..2026-02". Raises
+    LayoutError with the nearest names.
     """
     if isinstance(name, Framework):
         return name
     word, dated, day = name.partition("@") if isinstance(name, str) else (name, "", "")
     found = _BY_ALIAS.get(word.strip().lower()) if isinstance(word, str) else None
-    if found is None:
-        one_of("framework", word, FRAMEWORKS)
-        raise AssertionError("one_of refuses every unknown name")
+    found = found or FRAMEWORKS[one_of("framework", word, FRAMEWORKS)]
     if not dated:
         return found
     try:
-        at = Change(date.fromisoformat(day.strip()).isoformat(), LAST)
+        return of_version(found, *_days(day))
     except ValueError:
-        why = "the part after @ is a day: the trainer's code as it was then"
+        why = "the part after @ is the date of its code: 2025-06-01, 2025-06, or 2025-06..2026-01"
         raise LayoutError(
             f"framework={shown(name)}: {shown(day)} is no date",
             why,
             [f"{found.name}@2025-06-01"],
             "framework",
         ) from None
-    return of_version(found, at, at)
+
+
+def _days(text: str) -> tuple[Change, Change]:
+    """The first and the last day of a date, which may be a month, a year or a range. Raises ValueError."""
+    start, _, end = text.strip().partition("..")
+    end = end or start
+    if len(end) == len("2025"):
+        end += "-12"
+    if len(end) == len("2025-12"):
+        end += f"-{monthrange(int(end[:4]), int(end[5:]))[1]}"
+    first = date.fromisoformat((start + "-01-01")[: len("2025-01-01")])
+    last = date.fromisoformat(end)
+    if last < first:
+        raise ValueError(text)
+    return Change(str(first), LAST), Change(str(last), LAST)
+
+
+def versions_of(judge: Framework) -> tuple[Framework, ...]:
+    """Of each version that it may be and that has other habits, newest first, as it was on one day."""
+    since, before = judge.since, judge.before
+    changes = [
+        change
+        for change, _ in judge.until
+        if (not since or since < change) and (not before or change < before)
+    ]
+    if not changes:
+        return (judge,)
+    days = [changes[0].day]
+    days += [str(date.fromisoformat(change.day) - timedelta(days=1)) for change in changes]
+    return tuple(of_version(judge, at, at) for at in (Change(day, LAST) for day in days))
 
 
 def habits_of(judge: Framework | None) -> Habits:
@@ -174,4 +203,5 @@ __all__ = [
     "padding_rule",
     "recompute_of",
     "split_of",
+    "versions_of",
 ]

@@ -14,7 +14,7 @@ from llamapar.describe.layout import AXES, Layout
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.records.tables import Plain
 
-from .citation import Change, Source
+from .citation import LAST, Change, Source
 from .trainer import USUAL, Habits
 
 WORKS = "works"
@@ -280,9 +280,17 @@ class Framework:
         return self.paper and code not in self.cases
 
     @property
+    def days(self) -> str:
+        """The day of its version, or the first and the last that it may have, "2025-03-01..2025-03-31"."""
+        if not self.since or not self.before or self.since.name != LAST:
+            return ""
+        until = "" if self.since == self.before else f"..{self.before.day}"
+        return f"{self.since.day}{until}"
+
+    @property
     def spelled(self) -> str:
-        """Its name, with the day of its version if that is given: "torchtitan@2025-06-01"."""
-        return f"{self.name}@{self.since.day}" if self.since and self.since == self.before else self.name
+        """Its name, with the days of its version if they are given: "torchtitan@2025-06-01"."""
+        return f"{self.name}@{self.days}" if self.days else self.name
 
     def settled(self, layout: Layout) -> Layout:
         """The layout as it runs: with a ZeRO stage that the trainer has, and without SP if it has none."""
@@ -377,14 +385,11 @@ def of_version(framework: Framework, since: Change | None, before: Change | None
     """A framework as it was from one change on and until another; None leaves that end open."""
     if not (since or before):
         return framework
-    days = []
-    if since:
-        days.append(f"since {since}")
-    if before:
-        days.append(f"before {before}")
-    said = f"of {since.day}" if since and since == before else " ".join(days)
     habits = framework.habits
     for change, old in framework.until:
         if before and before <= change:
             habits = replace(habits, **Values(old))
-    return replace(framework, title=f"{framework.title} {said}", habits=habits, since=since, before=before)
+    found = replace(framework, habits=habits, since=since, before=before)
+    ends = (("since", since), ("before", before))
+    said = f"of {found.days}" if found.days else " ".join(f"{word} {end}" for word, end in ends if end)
+    return replace(found, title=f"{framework.title} {said}")

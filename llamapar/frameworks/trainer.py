@@ -21,7 +21,8 @@ class Habits:
     """What a trainer does unless a run's own settings say otherwise.
 
     recompute: its mode of recomputation; "" if not known. cp_method: how attention works under CP.
-    sp: whether it has sequence parallelism. kernels: of norms and RoPE, as `kernels` of `memory`.
+    sp: whether it has sequence parallelism. overlaps_tp: TP's collectives run beside matmuls.
+    kernels: of norms and RoPE, as `kernels` of `memory`.
     regather: under sequence parallelism, the backward gathers the inputs of column-parallel matmuls again
         instead of keeping them.
     silu_kept: the backward of SwiGLU keeps SiLU's output, as torch does (torch/nn/functional.py @v2.13.0),
@@ -67,6 +68,7 @@ class Habits:
     recompute: str = ""
     cp_method: str = "all_gather"
     sp: bool = True
+    overlaps_tp: bool = False
     kernels: str = "fused"
     regather: bool = False
     silu_kept: bool = True

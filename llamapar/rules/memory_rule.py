@@ -7,7 +7,6 @@ hundred times as long as all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -89,36 +88,28 @@ class Load:
 
 
 def account(job: Job, judge: Framework | None = None) -> Load:
-    """The Load of a job; without a sequence length, of the terms that need none. Raises LayoutError."""
+    """The Load of a job; without a sequence length, of what does not grow with it. Raises LayoutError."""
     if job.seq_len is None:
-        return Load(_constant(job, judge), whole=False, gpu=job.gpu)
+        shortest = memory_of(job.replace(seq_len=job.token_unit), judge)
+        constant = replace(
+            shortest,
+            stages=tuple(map(_constant, shortest.stages)),
+            ways=lambda: [replace(way, worst=_constant(way.worst)) for way in shortest.others],
+            how="no seq_len: what grows with it is not counted",
+        )
+        return Load(constant, whole=False, gpu=job.gpu)
     return Load(memory_of(job, judge), whole=True, gpu=job.gpu)
 
 
-def _constant(job: Job, judge: Framework | None) -> Memory:
-    """The terms that are the same for two sequence lengths."""
-    unit = job.token_unit
-    # Two real counts and not a formula: whatever does not change between them needs no length.
-    short, long = (memory_of(job.replace(seq_len=n * unit), judge) for n in (1, 2))
+GROWING = ("activations", "logits and loss", "backward workspace", "pipeline buffers")
+"""The terms that grow with a sequence, by their names before a colon."""
+
+
+def _constant(stage: Breakdown) -> Breakdown:
+    """A stage without them."""
     return replace(
-        short,
-        stages=tuple(_same(short.stages, long.stages)),
-        ways=lambda: [
-            replace(way, worst=_same([way.worst], [other.worst])[0])
-            for way, other in zip(short.others, long.others, strict=True)
-        ],
-        how="no seq_len: what grows with it is not counted",
+        stage, terms=tuple(term for term in stage.terms if term.name.partition(":")[0] not in GROWING)
     )
-
-
-def _same(short: Sequence[Breakdown], long: Sequence[Breakdown]) -> list[Breakdown]:
-    """Every stage's terms that have equal bytes in both."""
-    found = []
-    for one, other in zip(short, long, strict=True):
-        longer = {term.name: term.bytes for term in other.terms}
-        same = tuple(term for term in one.terms if longer.get(term.name) == term.bytes)
-        found.append(Breakdown(one.stage, same))
-    return found
 
 
 @lru_cache(maxsize=256)

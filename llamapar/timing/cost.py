@@ -23,7 +23,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import Values, offer
 from llamapar.errors import LayoutError, real
-from llamapar.frameworks import as_run, habits_of, split_of
+from llamapar.frameworks import as_run, split_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
@@ -41,8 +41,6 @@ CONVENTIONS = ("causal", "full", "recomputed")
 MOST_UNEVEN = 1e3
 
 offer("flops", CONVENTIONS)
-ONE_BY_ONE = "megatron-deepspeed@2021-04-09"
-"""A trainer that gathers parameters one by one: that of arXiv:2104.04473 table 2."""
 
 offer("flash", ("fa3", *FLASH))
 
@@ -84,7 +82,7 @@ class Cost(Record):
         """How far measured steps of this kind are from the expected ones, and how many they are."""
         how = self.asked.how
         rate = how.precision, how.gpu.name
-        return spread_of(how.trainer, how.profile, self.layout, self.seq_len, rate)
+        return spread_of(how.judge.name if how.judge else "", how.profile, self.layout, self.seq_len, rate)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -93,18 +91,13 @@ class Cost(Record):
 
     @property
     def caveat(self) -> str:
-        """Why the interval is wide, and what could lie outside it; "" if nothing is known."""
-        slow = 0.0
-        if not self.asked.how.trainer and self.layout.zero == 3:
-            slow = self.changed(habits=habits_of(find_framework(ONE_BY_ONE))).step_seconds
-        alone = f"{slow:.3g} s if each parameter is gathered alone, as by {ONE_BY_ONE}"
-        return "; ".join([self.spread.why] * bool(self.spread.why) + [alone] * (slow > self.interval[1]))
+        """Why the interval is wide; "" if nothing is known."""
+        return self.spread.why
 
     @cached_property
     def memory(self) -> Memory:
         """The memory of the same job on the same GPU. Raises LayoutError."""
-        trainer = self.asked.how.trainer
-        return memory_of(self.asked.job.replace(gpu=self.gpu), find_framework(trainer) if trainer else None)
+        return memory_of(self.asked.job.replace(gpu=self.gpu), self.asked.how.judge)
 
     @property
     def fits(self) -> bool:
@@ -219,7 +212,8 @@ def cost(
     precision: of the layers' matmuls: "bfloat16", "float8", or on GPUs with measured runs "mxfp8" or
         "nvfp4". kernels: of everything else, "fused" or "eager".
     flash: attention's kernel: "fa3" (or cuDNN's; on other GPUs their own), "fa2", or "unfused".
-    overlap_tp: collectives of tensor parallelism run beside matmuls, which leaves half of their time.
+    overlap_tp: under sequence parallelism, TP's collectives run beside matmuls, which leaves half of their
+        time; None: as the trainer does.
     imbalance: attention work of the busiest rank over an even share of whole sequences: above 1 if document
         masks make ranks uneven, below 1 if documents are shorter than sequences.
     profile: numbers fitted to a trainer's runs, a term of their own; None takes those of `framework`, if it
@@ -230,7 +224,8 @@ def cost(
     """
     found = hardware(options["gpu"])
     judge = None if options["framework"] is None else find_framework(options["framework"])
-    usual = Conditions.of(judge, found, options["recompute"], options["profile"], options["cp_method"])
+    own = options["recompute"], options["profile"], options["cp_method"], options["overlap_tp"]
+    usual = Conditions.of(judge, found, *own)
     facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
     job = as_run(judge, Job.of(model, layout, recompute=options["recompute"], **facts))
     # The same words as `check` uses for this error, with its fixes.
@@ -243,7 +238,6 @@ def cost(
         precision=options["precision"],
         kernels=options["kernels"] or usual.kernels,
         flash=options["flash"],
-        overlap_tp=options["overlap_tp"],
         imbalance=real("imbalance", options["imbalance"], 1 / MOST_UNEVEN, MOST_UNEVEN),
         low_gather=options["float8_all_gather"],
     )
@@ -274,5 +268,7 @@ def cost_of(
         each += 6.0 * m.n_layers * seq * m.q_dim
     batch = f"{step.many} x {job.micro_batch or 1} sequences of {seq:,} a DP group"
     said = f"{batch}, {how.precision} on {how.gpu.name} of {how.gpu.watts:g} W, recompute {how.recompute}"
+    if how.overlap_tp and lay.sp:
+        said += ", TP overlapped"
     asked = StepInputs(job, how, split)
     return Cost(m, lay, how.gpu, said, step.terms, step.layer, tokens, each * tokens, flops, asked)

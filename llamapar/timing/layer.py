@@ -23,7 +23,7 @@ from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.options import OPTIONS
 from llamapar.frameworks import Framework, habits_of, recompute_of
-from llamapar.frameworks.trainer import USUAL, Habits
+from llamapar.frameworks.trainer import Habits
 
 from .profiles import PROFILES
 
@@ -41,8 +41,8 @@ class Conditions:
     Transformer Engine, or "eager". flash: a kernel of FLASH, or "fa3". recompute: as in `memory`.
     overlap_tp: TP's collectives run beside matmuls. imbalance: attention work of the busiest rank over an
     even share of whole causal sequences. low_gather: ZeRO 3 gathers weights in float8. cast: bytes moved to
-    cast a number to 8 bits, DYNAMIC or DELAYED. trainer: its name, or "" if unknown. habits: of the trainer.
-    profile: a name of PROFILES.
+    cast a number to 8 bits, DYNAMIC or DELAYED. judge: the trainer, or None if unknown. profile: a name of
+    PROFILES.
     """
 
     gpu: Gpu
@@ -55,8 +55,7 @@ class Conditions:
     imbalance: float = 1.0
     low_gather: bool = False
     cast: int = 5
-    trainer: str = ""
-    habits: Habits = USUAL
+    judge: Framework | None = None
     profile: str = "none"
 
     def __post_init__(self) -> None:
@@ -70,11 +69,12 @@ class Conditions:
         recompute: str | None = None,
         profile: str | None = None,
         cp_method: str | None = None,
+        overlap_tp: bool | None = None,
     ) -> Conditions:
         """The usual conditions on a GPU, with what the framework does by habit.
 
-        profile, cp_method: None means the framework's own, if it has one. Raises LayoutError for an unknown
-        one.
+        profile, cp_method, overlap_tp: None means the framework's own, if it has one. Raises LayoutError for
+        an unknown one.
         """
         name = judge.name if judge else ""
         habits = habits_of(judge)
@@ -83,10 +83,10 @@ class Conditions:
             gpu,
             kernels=PROFILES[own].kernels or habits.kernels,
             recompute=recompute_of(judge, recompute),
+            overlap_tp=habits.overlaps_tp if overlap_tp is None else overlap_tp,
             cp_method=method_named(cp_method or habits.cp_method),
             cast=DELAYED if name in DELAYS else DYNAMIC,
-            trainer=name,
-            habits=habits,
+            judge=judge,
             profile=own,
         )
 
@@ -96,14 +96,14 @@ class Conditions:
         return cls.of(judge, job.gpu or HARDWARE[DEFAULT_GPU], job.recompute, cp_method=job.cp_method)
 
     @property
+    def habits(self) -> Habits:
+        """The trainer's."""
+        return habits_of(self.judge)
+
+    @property
     def matmul_rate(self) -> float:
         """FLOP/s of the layers' matmuls."""
         return self.gpu.sustains(self.precision)
-
-    @property
-    def head_rate(self) -> float:
-        """FLOP/s of the head's matmul, which stays in bfloat16."""
-        return self.gpu.sustains("bfloat16")
 
     @property
     def flash_shares(self) -> tuple[float, float]:
@@ -350,7 +350,7 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
                 **{size: inputs["batch"] * totals[phase][size] for size in ("sent", "traded")},
                 "link": ring.rate(how.gpu),
                 "latency": ring.latency,
-                "exposed": EXPOSED if axis == "tp" and how.overlap_tp else 1.0,
+                "exposed": EXPOSED if axis == "tp" and how.overlap_tp and layout.sp else 1.0,
                 "beside": terms["attention"].value if hidden else 0.0,
                 "trade_link": trade.trade_rate(how.gpu),
                 "trade_latency": START + (HOP if trade.inside == trade.size else NET_HOP),

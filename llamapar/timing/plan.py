@@ -251,12 +251,12 @@ def plan(
     facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
     gpus = whole("gpus", gpus, 1, OPTIONS["gpus"].most)
     job = Job.of(model, Layout(), gpus=gpus, micro_batch=1, gpu=found, **facts)
-    usual = Conditions.of(judge, found, "selective", options["profile"], options["cp_method"])
+    own = options["profile"], options["cp_method"], options["overlap_tp"]
+    usual = Conditions.of(judge, found, "selective", *own)
     how = replace(
         usual,
         precision=options["precision"],
         flash=options["flash"],
-        overlap_tp=options["overlap_tp"],
         kernels=options["kernels"] or usual.kernels,
     )
     free = real("headroom", options["headroom"], 0.0, found.hbm_bytes / GIB)

@@ -81,7 +81,7 @@ SPREADS = {
     "4 bits on Blackwell Ultra": Spread(1.0, 1.09, 5),
     UNNAMED: Spread(0.90, 1.32, 33, "no trainer is named; each keeps and sends in its own way"),
     "long sequences": Spread(
-        0.88, 1.59, 12, "attention's kernels differ most in sequences of over 16,384 tokens"
+        0.90, 1.59, 12, "attention's kernels differ most in sequences of over 16,384 tokens"
     ),
     "nanotron": Spread(0.94, 1.32, 66),
     "nanotron in a pipeline": Spread(

@@ -86,7 +86,7 @@ def head(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> 
         "dim": model.dim,
         "vocab": model.vocab_size,
         "tp": layout.tp,
-        "rate": how.head_rate,
+        "rate": how.gpu.sustains("bfloat16"),
         "memory": how.gpu.hbm_rate * STREAM,
         "moved": LOSS[how.kernels],
     }
