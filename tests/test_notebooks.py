@@ -179,9 +179,11 @@ def test_the_course_has_its_order() -> None:
 def test_minutes_of_the_course_are_those_estimated() -> None:
     page = (FOLDER.parent / "docs" / "course.md").read_text()
     for path in PATHS:
-        (stated,) = re.findall(rf"/{path.name}\) \|.*\| `(\d+)` \|", page)
-        minutes = minutes_to_read(read_cells(path)) + SECONDS_TO_RUN / 60
+        ((stated, all_of_it),) = re.findall(rf"/{path.name}\) \|.*\| `(\d+)` \| `(\d+)` \|", page)
+        cells = read_cells(path)
+        minutes = minutes_to_read(cells) + SECONDS_TO_RUN / 60
         assert int(stated) == round(minutes), f"{path.stem}: {minutes:.1f}"
+        assert int(all_of_it) - int(stated) == 10 * str([cell.calls for cell in cells]).count("'puzzle'")
 
 
 def test_outputs_are_small_and_of_the_four_kinds(path: Path, notebook: NotebookNode) -> None:

@@ -73,6 +73,7 @@ WHOLE = 250_000
 WIDTH, PANEL_WIDTH = 760, 960  # CSS pixels; a figure says its own height
 COLOURS = (240, 120, 60, 32, 20, 16, 12, 8)
 FEWEST = 7  # of a picture that is too large in eight
+PARTS = (1, 0.75, 0.5, 0.35)  # of a panel that is too high even so, as of a watched step: its upper part
 GREY = 24  # apart red, green and blue of a grey are at most: greys and hues are reduced by themselves
 KEPT = ("text/plain", "text/html", "image/png", PLOTLY, SVG)
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -188,10 +189,12 @@ class Artist:
         if found and len(found) <= room:
             return found
         pixels = {"panel": self._panel, "svg": self._svg}.get(kind, self._figure)(shown)
-        for colours in (*(COLOURS[COLOURS.index(16) :] if kind == "svg" else COLOURS), FEWEST):
-            made = base64.b64encode(png(*quantised(pixels, colours), digest)).decode()
-            if len(made) <= room:
-                return made
+        for shown_part in PARTS if kind == "panel" else PARTS[:1]:
+            top = pixels[: int(shown_part * len(pixels))]
+            for colours in (*(COLOURS[COLOURS.index(16) :] if kind == "svg" else COLOURS), FEWEST):
+                made = base64.b64encode(png(*quantised(top, colours), digest)).decode()
+                if len(made) <= room:
+                    return made
         raise TooLarge(f"a picture takes {len(made)} bytes in {FEWEST} colours; {room} are left")
 
     def _figure(self, spec: Any) -> np.ndarray:

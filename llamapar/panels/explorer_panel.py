@@ -234,7 +234,7 @@ class Explorer(Undoing[State]):
         if state.values["tab"] == "memory" and not state.outcome.fits:
             offered = [[remedy.text, remedy.effect.text] for remedy in self.remedies]
             self.offered = {"seq": self.payload["seq"], "fixes": offered}
-        plan = state.outcome.plan
+        plan = self._state.outcome.plan
         now = self._runner.now
         if plan and not (now and now.plan == plan):
             (self._runner.start if plan.quick else self._runner.offer)(plan)

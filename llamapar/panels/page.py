@@ -154,8 +154,7 @@ class Page(anywidget.AnyWidget, ValueWidget, Generic[State]):
     def _tell(self, before: State) -> None:
         """Tell observers, and what is linked in the browser, how the state differs from `before`."""
         now = self._state
-        was = before.synced
-        moved = [(name, was.get(name), new) for name, new in now.synced.items()]
+        moved = [(name, before.synced.get(name), new) for name, new in now.synced.items()]
         if before.value is not now.value and self._differs(before, now):
             moved.append(("value", before.value, now.value))
         for name, old, new in moved:

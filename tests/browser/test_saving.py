@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from browser.lab import PROJECT, WIDGET, Lab, scratch_notebook
 from llamapar.panels.page import A_PICTURE
@@ -15,8 +17,12 @@ from llamapar.panels.page import A_PICTURE
 pytestmark = pytest.mark.browser
 
 NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
-IN_THE_SOAK = ("03_attention_heads", "08_memory", "12_shape_debugger")
-"""Figures alone, an Explorer, a clinic."""
+IN_THE_SOAK = ("08_memory", "10_time_and_plan", "12_shape_debugger")
+"""An Explorer, live pictures, a clinic and a watched run."""
+
+PANELS = re.compile(r"\.live\(|^lp\.(?:live|watch)\(|^panel$", re.MULTILINE)
+SENTENCE = ".lp-sentence, .lp-says, .lp-watch .lp-code code"
+"""What a panel says in words: the Explorer, a live picture, the call of a watched run."""
 
 START = PROJECT / "notebooks" / "00_start_here.ipynb"
 PANEL = "lp.explorer("
@@ -48,6 +54,18 @@ def test_opening_and_running_any_notebook_leaves_its_file_as_it_was(lab: Lab, pa
         assert notebook.save().read_bytes() == path.read_bytes()
         notebook.run_all()
         assert notebook.save().read_bytes() == path.read_bytes()
+        # A cell further down may have moved a panel: each still says what its cell claims in the file.
+        for place, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+            source = "".join(cell["source"])
+            if (
+                cell["cell_type"] == "code"
+                and PANELS.search(source)
+                and not cell["metadata"].get("collapsed")
+            ):
+                claim = "".join(cell["outputs"][-1]["data"]["text/plain"])
+                shown = notebook.cell(place).locator(SENTENCE).first
+                expect(shown, source).to_have_text(re.compile(r"\S"))
+                assert " ".join(shown.inner_text().split()) in " ".join(claim.split()), source
 
 
 def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_is_run(
