@@ -16,10 +16,32 @@ from llamapar.spmd import collectives
 
 TOLD = {
     "drop_all_reduce": ("Output out: each rank has its own summand of the sum over tp", ""),
-    "sum_twice": ("Gradient of x, w1, w2 and 1 more: 2 × the right one (2 = tp", "row_output"),
+    "sum_twice": (
+        "w1, w2 and 1 more: 2 × the right one (2 = tp); at tp=4 it is 4; partial.grad",
+        "row_output",
+    ),
     "no_kv_grad_sum": ("wk, wv: each rank has its own summand of the sum over tp of ranks with the same", ""),
     "no_context_grad_sum": ("wq, wk, wv and 1 more: each rank has its own summand of the sum over cp", ""),
-    "contiguous_positions": ("Output out, tokens 16–63: differs", "rope(q, positions"),
+    "contiguous_positions": (
+        "Output out, tokens 16–63: it is what one process makes when each rank counts its tokens as if they "
+        "were contiguous; q is",
+        "rope(q, positions",
+    ),
+    "tile_kv": ("makes when copies of KV heads are laid out in turn, rank r with KV head r mod", "causal("),
+    "kv_heads_in_turn": ("makes when query heads read a rank's KV heads in turn, not in groups", "causal("),
+    "rope_by_halves": ("makes when RoPE turns dims i and i + head_dim/2 together", "rope(q, positions"),
+    "documents_ignored": ("makes when tokens attend to other documents, too", "causal("),
+    "norm_without_eps": ("makes when norms have no eps", "rms_norm("),
+    "batch_for_sequence": ("q is the first that is wrong: the right numbers in another order", "split_heads"),
+    "micro_batches_swapped": (
+        "makes when neighbouring micro-batches have each other's targets",
+        "1F0: 1F0, the forward of micro-batch 0 at",
+    ),
+    "gradients_too_early": (
+        "and 9 more: it is the sum over sequences 0–5, of 8",
+        "1B3: attention_norm.weight.grad +=",
+    ),
+    "means_not_corrected": ("AdamW's means are not corrected", "update.adamw("),
     "maximum_not_shared": (
         "top is the first that is wrong: each rank has its own; right is their max",
         "maximum(",
@@ -30,11 +52,14 @@ TOLD = {
     ),
     "shards_out_of_order": ("columns in another order: rank 0 has 192–383 where 0–191", "self._shards"),
     "last_row_missed": ("Output out: zero where it differs", "F.embedding"),
-    "scale_forgotten": ("heads is the first that is wrong, tokens 1–63", "causal(q, k, v"),
-    "norm_forgets_pp": ("Output norm: it is the norm of each rank's own gradients", ""),
-    "clipped_per_rank": ("gradients are clipped by the norm of each rank's own gradients", ""),
-    "weights_late": ("the weights of before the step", ""),
-    "decay_in_gradient": ("the decay went through the mean", ""),
+    "scale_forgotten": ("makes when scores are not divided by sqrt(head_dim); heads", "causal(q, k, v"),
+    "norm_forgets_pp": ("Output norm: it is the norm of each rank's own gradients", "update.over_stages("),
+    "clipped_per_rank": (
+        "gradients are clipped by the norm of each rank's own gradients",
+        "update.clip_factor(",
+    ),
+    "weights_late": ("the weights of before the step", "update.gathered_weight("),
+    "decay_in_gradient": ("the decay went through the mean", "update.adamw("),
 }
 """A fault → a part of its sentence, and of the first wrong line."""
 

@@ -23,7 +23,7 @@ from llamapar.records.trace import TapeStep
 from .body import RankReport, Task
 from .ends import End, axes_in, end_tensors, pieces_of
 from .engines import local
-from .first_line import FirstLine, first_line
+from .first_line import FirstLine, first_line, first_of_pipeline
 from .module_reading import taken
 from .patterns import Pieces, pattern_of, place_in_words, sum_in_words, weights
 from .placing import taken_at
@@ -31,6 +31,7 @@ from .replies import Cancelled
 from .rows import GRADIENT, LINE, LOSS, MEAN, OUTPUT, WEIGHT, Row
 from .step_patterns import norm_pattern, update_pattern
 from .unsharded import unsharded
+from .what_ifs import factor_at_another_degree, sequences_summed, what_if
 
 SECONDS = 2.0
 """Most time of its thread that an explanation takes; on an idle machine that is the time that passes."""
@@ -134,11 +135,32 @@ def _look(
         if t.ranks:
             found.append((t, pattern or pattern_of(t, task.layout, names)))
     tell(story, found)
-    # What comes after the gradients is on no tape.
+    line = None
     if first[0].kind in (OUTPUT, GRADIENT) and first[0].name != "norm":
         line = first_line(task, tick)
         if line is not None:
             _tell_line(story, task, line)
+    _experiment(story, task, found, tick)
+    if line is None:
+        line = first_of_pipeline(task, tick)
+        if line is not None:
+            _tell_line(story, task, line)
+
+
+def _experiment(
+    story: Difference, task: Task, found: Sequence[tuple[Pieces, str]], tick: Callable[[], None]
+) -> None:
+    """What only another run can tell, once everything else is told."""
+    wrong = [t for t, pattern in found if pattern == story.pattern and not t.missing]
+    if not wrong or wrong[0].name == "norm":
+        return
+    if wrong[0].kind in (OUTPUT, GRADIENT) and story.pattern:
+        story.pattern = factor_at_another_degree(task, wrong[0], factors, tick) or story.pattern
+    elif wrong[0].kind == OUTPUT:
+        story.pattern = what_if(task, wrong, tick)
+    elif wrong[0].kind == GRADIENT:
+        summed = sequences_summed(task, wrong, tick)
+        tell(story, [(t, summed.get(t.name, "")) for t in wrong])
 
 
 def factors(task: Task) -> dict[str, float]:
@@ -174,9 +196,7 @@ def tell(story: Difference, found: Sequence[tuple[Pieces, str]]) -> None:
 def _tell_line(story: Difference, task: Task, line: FirstLine) -> None:
     """Add the first wrong line, with where and why what it made is wrong."""
     made = line.made
-    # A gradient is made by the backward of the line that read the tensor.
-    at = line.reads[0] if line.reads and made.phase == "backward" else made
-    story.line = f"{at.where}: {at.code}"
+    story.line = f"{line.at.where.removesuffix(':0')}: {line.at.code}"
     story.alone = line.like is not None
     story.wrong = made.name
     if made.name == "out" and made.code.startswith("return"):

@@ -8,6 +8,7 @@ and are searched in the same way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -23,18 +24,21 @@ from .body import Task, inputs, reference, uncut, unpiped
 from .module_reading import gap, largest
 from .patterns import FIT
 from .run_pairs import MOST_RANKS, run_pairs
+from .stage_tape import stages_tape
 from .ticking import Ticking
 
 
 class FirstLine(NamedTuple):
     """The step of the first wrong tensor, and the steps that its line read.
 
+    at: the step of the line that made it; of a gradient the line whose backward does, that reads the tensor.
     like: where one process makes the same mistake alone, what the reference computes of as many numbers.
     """
 
     made: TapeStep
     reads: tuple[TapeStep, ...]
     like: Sequence[Tensor] | None
+    at: TapeStep
 
 
 class _Computed(TorchDispatchMode):
@@ -91,7 +95,31 @@ def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
         return None
     made = steps[right.index(False)]
     like = [t for t in computed if t.numel() == made.whole.numel() and t.is_floating_point()]
-    return FirstLine(made, tuple(steps[n] for n in made.reads), like if alone else None)
+    reads = tuple(steps[n] for n in made.reads)
+    at = reads[0] if reads and made.phase == "backward" else made
+    return FirstLine(made, reads, like if alone else None, at)
+
+
+def first_of_pipeline(task: Task, tick: Callable[[], None]) -> FirstLine | None:
+    """The same of a pipeline's operations, sums and updates, beside one rank a stage; with as few layers as
+    there are stages, unless tensors are given.
+    """
+    setting = task.setting
+    if setting.schedule is None or setting.layout.world > MOST_RANKS:
+        return None
+    if not task.given:
+        task = replace(
+            task, setting=replace(setting, model=setting.model.replace(n_layers=setting.layout.stages))
+        )
+    steps = stages_tape(task, None, tick).steps
+    right = right_steps(steps, [step.agrees for step in steps])
+    if all(right) or any(step.error for step in steps):
+        return None
+    made = steps[right.index(False)]
+    # The layers are fewer than the user's, so their numbers say nothing.
+    name, code = (re.sub(r"layers\.\d+\.", "", text) for text in (made.name, made.code))
+    made = replace(made, name=name, code=code)
+    return FirstLine(made, tuple(steps[n] for n in made.reads), None, made)
 
 
 def right_steps(steps: Sequence[TapeStep], right: Sequence[bool]) -> list[bool]:

@@ -155,31 +155,47 @@ def pattern_of(t: Pieces, layout: Layout, names: Mapping[str, float]) -> str:
         return ""
     if t.missing:
         return f"missing, or of another shape, on {some(t.missing)}"
-    own, right = (
-        torch.cat([side.flatten() for side in sides]) for sides in zip(*t.pairs.values(), strict=True)
-    )
+    own, _ = _all_numbers(t)
     if not bool(own.isfinite().all()):
         return "not a number" if bool(own.isnan().any()) else "infinite"
     if not bool(own.any()):
         return "all zero"
+    factor = factor_of(t)
+    if factor is not None and abs(factor - 1) > FIT and (own.numel() > 4 or names_of(factor, names)):
+        return factor_in_words(factor, names_of(factor, names))
+    return _summand(t, layout) or _other_rows(t) or _zero(t) or _shuffled(t)
+
+
+def _all_numbers(t: Pieces) -> tuple[Tensor, Tensor]:
+    """What all ranks have, one after the other, and what they should have."""
+    own, right = (
+        torch.cat([side.flatten() for side in sides]) for sides in zip(*t.pairs.values(), strict=True)
+    )
+    return own, right
+
+
+def factor_of(t: Pieces) -> float | None:
+    """The number times which the right tensor is what all ranks have; None if there is none."""
+    own, right = _all_numbers(t)
     size = float(right @ right)
     factor = float(own @ right) / size if size else 0.0
-    words = factor_in_words(factor, names)
-    if gap(own, right * factor) <= t.limit and abs(factor - 1) > FIT and (own.numel() > 4 or "(" in words):
-        return words
-    return _summand(t, layout) or _other_rows(t) or _zero(t)
+    return factor if gap(own, right * factor) <= t.limit else None
 
 
-def factor_in_words(factor: float, names: Mapping[str, float]) -> str:
-    """A factor with all its names: "2 × the right one (2 = tp = micro-batches)"."""
+def names_of(factor: float, names: Mapping[str, float]) -> list[str]:
+    """Those of the names that a factor is, or else those that 1/factor is."""
     equal = [name for name, size in names.items() if size != 1 and abs(size - factor) < 1e-8 * size]
     inverse = [name for name, size in names.items() if size != 1 and abs(size * factor - 1) < 1e-8]
+    return equal or inverse
+
+
+def factor_in_words(factor: float, names: Sequence[str]) -> str:
+    """A factor with all its names: "2 × the right one (2 = tp = micro-batches)"."""
     text = f"{factor:.6g} × the right one"
-    if inverse and not equal:
-        equal = inverse
+    if names and factor < 1:
         factor = 1 / factor
         text = f"1/{factor:.6g} of the right one"
-    return f"{text} ({factor:.6g} = {' = '.join(equal)})" if equal else text
+    return f"{text} ({factor:.6g} = {' = '.join(names)})" if names else text
 
 
 def _summand(t: Pieces, layout: Layout) -> str:
@@ -226,6 +242,15 @@ def _zero(t: Pieces) -> str:
     return (
         "" if any(bool(pairs[rank][0][off].any()) for rank, off in t.off.items()) else "zero where it differs"
     )
+
+
+def _shuffled(t: Pieces) -> str:
+    """The same numbers at other places."""
+    for rank in t.off:
+        own, right = (side.flatten().sort().values for side in t.pairs[rank])
+        if len(own) <= 4 or gap(own, right) > t.limit:
+            return ""
+    return "the right numbers in another order"
 
 
 # -- sums ------------------------------------------------------------------------------------------
