@@ -161,8 +161,8 @@ def pattern_of(t: Pieces, layout: Layout, names: Mapping[str, float]) -> str:
     if not bool(own.any()):
         return "all zero"
     factor = factor_of(t)
-    if factor is not None and abs(factor - 1) > FIT and (own.numel() > 4 or names_of(factor, names)):
-        return factor_in_words(factor, names_of(factor, names))
+    if factor is not None and abs(factor - 1) > FIT and (own.numel() > 4 or equal_names(factor, names)):
+        return factor_in_words(factor, equal_names(factor, names))
     return _summand(t, layout) or _other_rows(t) or _zero(t) or _shuffled(t)
 
 
@@ -182,7 +182,7 @@ def factor_of(t: Pieces) -> float | None:
     return factor if gap(own, right * factor) <= t.limit else None
 
 
-def names_of(factor: float, names: Mapping[str, float]) -> list[str]:
+def equal_names(factor: float, names: Mapping[str, float]) -> list[str]:
     """Those of the names that a factor is, or else those that 1/factor is."""
     equal = [name for name, size in names.items() if size != 1 and abs(size - factor) < 1e-8 * size]
     inverse = [name for name, size in names.items() if size != 1 and abs(size * factor - 1) < 1e-8]

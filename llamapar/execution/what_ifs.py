@@ -23,7 +23,7 @@ from .body import Task, call_function, differentiated, inputs, leaf, reference, 
 from .ends import axes_in, end_tensors, pieces_of
 from .engines import local
 from .module_reading import gap, taken
-from .patterns import Pieces, factor_in_words, factor_of, names_of, sum_in_words, weights
+from .patterns import Pieces, equal_names, factor_in_words, factor_of, sum_in_words, weights
 from .run_pairs import MOST_RANKS
 from .ticking import Ticking
 from .unsharded import unsharded
@@ -154,7 +154,7 @@ def factor_at_another_degree(
     factor = factor_of(t)
     if factor is None:
         return ""
-    equal = names_of(factor, names(task))
+    equal = equal_names(factor, names(task))
     tried = ""
     for axis in task.layout.axes:
         if axis not in equal or len(equal) == 1 or task.layout.world * 2 > MOST_RANKS:
@@ -171,6 +171,6 @@ def factor_at_another_degree(
             end = next(end for end in ends if (end.kind, end.name) == (t.kind, t.name))
             its = factor_of(pieces_of(end, axes_in(there, end)))
             if its is not None:
-                equal = [name for name in equal if name in names_of(its, names(there))]
+                equal = [name for name in equal if name in equal_names(its, names(there))]
                 tried = f"; at {axis}={degree} it is {its:.6g}"
     return factor_in_words(factor, equal) + tried
