@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import llamapar as lp
-from llamapar.panels.ladders import MOST_RUNGS, Subject
+from llamapar.panels.ladders import MOST_RUNGS, Rung, Subject, Values
 from llamapar.panels.live_panel import SUBJECTS
 from llamapar.panels.page import for_browser
 from llamapar.place import HeadMap
@@ -430,7 +430,13 @@ def test_another_knob_has_another_ladder_and_the_same_picture() -> None:
 def test_steps_on_a_ladder_count_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = lp.live("memory", WIDE, tp=8)
     made: list[str] = []
-    monkeypatch.setattr(Subject, "_rung", lambda *_: made.append("rung"))
+    rung = Subject._rung
+
+    def counted(subject: Subject, values: Values, knob: str) -> Rung:
+        made.extend([knob] if subject is SUBJECTS["memory"] else [])  # pictures of other tests may follow
+        return rung(subject, values, knob)
+
+    monkeypatch.setattr(Subject, "_rung", counted)
     for tp in (4, 1, 2, 8):
         panel.set(tp=tp)
     assert made == []

@@ -78,7 +78,6 @@ os.execv = left  # a server would replace this process
 
 import llamapar as lp
 from llamapar.cli.main import main
-from inputs import few
 from llamapar.late import PUBLIC
 
 assert lp.__file__.startswith(os.getcwd()), lp.__file__

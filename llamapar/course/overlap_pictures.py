@@ -214,7 +214,7 @@ SUBJECTS["overlap"] = Subject(
 SUBJECTS["roofline"] = Subject(
     roofline,
     {"tokens": 8192},
-    {"tokens": (1, 16, 256, 4096, 65536)},
+    {"tokens": (1, 16, 256, 8192, 65536)},
     lambda record: f"memory limits {len(record.limited)} of 3",
     lambda record: record.sentence,
 )
