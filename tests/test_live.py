@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import llamapar as lp
-from llamapar.panels.ladders import MOST_RUNGS, Rung, Subject, Values
+from llamapar.describe.options import Values
+from llamapar.panels.ladders import MOST_RUNGS, Rung, Subject
 from llamapar.panels.live_panel import SUBJECTS
 from llamapar.panels.page import for_browser
 from llamapar.place import HeadMap

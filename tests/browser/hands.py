@@ -134,6 +134,7 @@ def check_agrees(panel: Panel, run: Run) -> bool:
         (f["severity"], f["code"], f["message"]): texts[:1] for f, texts in zip(findings, fixes, strict=True)
     }
     for severity, code, message, button in lines:
+        assert (severity, code, message) in best, f"{line}: {message}"  # a page one payload late: asked again
         assert button in ["", *best[severity, code, message]], f"{line}: {button}"
     if "--seq-len" in words:
         memory = json.loads(run(["memory", *words[1:], "--json"])[1])
