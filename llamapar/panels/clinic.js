@@ -22,7 +22,8 @@ function nextSteps({ next, asks }, send) {
   const box = ([need, field]) => {
     const size = field === "model" ? 16 : 7;
     const give = (event) => send({ [field]: event.target.value.trim() || null });
-    return make("label", need, make("input", { type: "text", "data-tell": field, size, onchange: give }));
+    const onkeydown = (event) => { if (event.key === "Enter") give(event); };
+    return make("label", need, make("input", { type: "text", "data-tell": field, size, onchange: give, onkeydown }));
   };
   const boxes = asks.filter(([, field]) => field).map(box);
   const others = asks.filter(([, field]) => !field).map(([need]) => need);
