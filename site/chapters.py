@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,10 +141,14 @@ def shown(output: dict[str, Any]) -> str:
 
 
 DOORS = (
-    ("I am new here", "notebooks/00_start_here.html", "What is cut, and how: pictures that you move."),
-    ("I want to see it run", "watch.html", "Attention on four ranks, line by line: edit it, break it."),
+    ("I am new here", "notebooks/00_start_here.html", "See what is cut, and how, in pictures that you move."),
     ("I am reading the paper", "explorer.html", "Llama 3.1 405B as its paper cuts it: move a slider."),
-    ("My run broke", "clinic.html", "Paste the error: it stays in your browser."),
+    ("My run broke", "clinic.html", "Paste the error. It stays in your browser."),
+)
+FILM = PROJECT / "docs" / "watch.webp"
+SHOWN = (
+    "A film: each of two ranks writes half of LLAMAPAR, and their sum is the word. A line is broken, and the "
+    "sum is missing on both."
 )
 
 
@@ -170,16 +175,22 @@ def write_course(site: Path, notebooks: Sequence[Path], alive: Alive) -> None:
         link = f"<a {ways_in}>{html.escape(title)}</a>"
         rows.append(f"<li><span>{name.partition('_')[0]}</span> {link}</li>")
     doors = "".join(f'<li><h2><a href="{to}">{name}</a></h2><p>{says}</p></li>' for name, to, says in DOORS)
+    shutil.copyfile(FILM, site / FILM.name)
+    canvas = FILM.read_bytes()[24:30]  # of a WebP that moves: its width and height, each less one
+    width, height = (1 + int.from_bytes(canvas[at : at + 3], "little") for at in (0, 3))
     main = (
         "<h1>How is a Llama cut across GPUs, and will it run?</h1>"
-        "<p>Nothing is installed and nothing is sent anywhere: Python runs in this page.</p>"
-        f'<ul class="doors">{doors}</ul>'
+        "<p>Python runs in this page: you install nothing, and nothing leaves your browser.</p>"
+        '<div class="front"><a class="film" href="watch.html">'
+        f'<img src="{FILM.name}" width="{width}" height="{height}" alt="{SHOWN}">'
+        "<span>Watch the ranks: step through the lines, edit one, break one.</span></a>"
+        f'<ul class="doors">{doors}</ul></div>'
         f'<h2 id="course">The course</h2><ol class="chapters">{"".join(rows)}</ol>'
-        "<p>What you read and answer is remembered in this browser alone. With PyTorch, and every cell to "
-        "change: <code>make lab</code>.</p>"
+        "<p>Only this browser remembers what you read and answered. To change and run every cell, with "
+        "PyTorch: <code>make lab</code>.</p>"
     )
     script = '<script type="module" src="course.mjs"></script>'
-    (site / "index.html").write_text(page("Start", main, STATIC, script))
+    (site / "index.html").write_text(page("Start", main, STATIC, script, " data-front"))
 
 
 def lesson_page(name: str, title: str, body: str, alive: Alive) -> str:

@@ -11,28 +11,32 @@ POLICY = (
 """plotly.js writes styles; a worker from a blob has this policy too, which one from a file has not."""
 
 STATIC = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; base-uri 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "base-uri 'none'"
 )
 LATER = '<p id="python" class="said later" role="status">{}</p>'
 NO_SCRIPT = (
-    "Nothing moves here yet. This page needs JavaScript and a server: opened as a file, a browser "
-    "does not let it start Python. In its folder: <code>python -m http.server</code>. "
+    "Nothing moves yet. This page needs JavaScript and a web server: browsers do not start Python in a page "
+    "that was opened as a file. Run <code>python -m http.server</code> in its folder. "
 )
-OR_READ = '<a href="index.html">The course</a> reads without.'
+OR_READ = 'You can read <a href="index.html#course">the course</a> without either.'
 
 TITLES = {
-    "explorer": ("The Explorer", "Move a control: what is legal, fits, how fast, and what travels."),
+    "explorer": (
+        "The Explorer",
+        "Move a control to see whether a layout is legal, whether it fits in memory, how fast it is, and "
+        "what its GPUs send each other.",
+    ),
     "clinic": (
         "The clinic",
-        "What you paste stays in this page. Nothing is sent anywhere: the page may ask no other host, "
-        "and its Python runs in your browser.",
+        "What you paste stays in this page: its Python runs in your browser, and it contacts no other host.",
     ),
     "watch": (
-        "Ranks that one watches",
-        "Edit a line or break something: every rank runs again in your browser, forward. The backward, and "
-        "all of llama and step, are recordings that PyTorch made.",
+        "Watch the ranks",
+        "Edit a line or break something, and every rank runs the forward pass again in your browser. The "
+        "backward pass and the programs llama and step are recordings of PyTorch.",
     ),
-    "live": ("A live picture", "Point at a value, step, or press ▶. The address keeps what stands here."),
+    "live": ("A live picture", "Point at a value, step, or press ▶. The page's address keeps what you set."),
 }
 ARCHIVES = {name: "llamapar watch" if name == "watch" else "llamapar" for name in TITLES}
 """What the Python of a panel's page is made of."""

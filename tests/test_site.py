@@ -164,6 +164,9 @@ def test_a_site_is_made_without_npm_but_for_its_python_and_knows_when_it_is_stal
         for target in re.findall(r'(?:href|src)="([^"#:]+)(?:#[^"]*)?"', text):
             assert ((site / path).parent / target).is_file(), (path, target)
             assert not target.startswith("/"), "a site may stand under a path"
+    front = (site / "index.html").read_text()
+    assert len(re.findall("<li><h2>", front)) == 3
+    assert '<a class="film" href="watch.html"><img src="watch.webp" width="8' in front
     shown = json.loads((site / "explorer.json").read_text())
     assert shown["payload"]["figure"]
     for owner in ("Pyodide", "Python Software Foundation", "plotly", "Kirill Simonov", "Apache License"):

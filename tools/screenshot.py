@@ -1,4 +1,4 @@
-"""Author's tool: takes README's picture of the Explorer and its film anew, in a real JupyterLab and Chromium.
+"""Author's tool: takes README's film of lp.watch and its picture of the Explorer anew, in a real Chromium.
 
 PYTHONPATH=tests .venv/bin/python tools/screenshot.py [--film]
 
@@ -22,24 +22,30 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).resolve().parent.parent
 DOCS = PROJECT / "docs"
-PICTURE, FILM, TAKEN = DOCS / "explorer.png", DOCS / "explorer.webp", DOCS / "explorer.sha256"
+PICTURE, FILM, TAKEN = DOCS / "explorer.png", DOCS / "watch.webp", DOCS / "explorer.sha256"
 
 PANEL = """\
 import llamapar as lp
 lp.explorer(job="paper-131k-tokens")"""
-OPENING = """\
+WATCHED = """\
 import llamapar as lp
-lp.explorer("llama3.1-405b", tp=8, cp=16, pp=16, dp=8, gpus=16384, seq_len=131072)"""
+lp.watch("attention", tp=2, sequence_parallel=False)"""
 
-HEIGHT = 1040
-"""Pixels of the film, which cuts off what stands below."""
+RIGHT, BROKEN = "return row_output(partial, mesh, setting)", "return partial"
+"""The line that the film breaks: each rank's summand is never summed."""
+
+BEFORE = 2
+"""Lines before the sum with which the film begins: the attention, then each rank's letters."""
+
+FLIGHT = 5
+"""Pictures of what moves between ranks, taken as fast as they come."""
 
 Frame = tuple[bytes, int]
 """A PNG, and for how many milliseconds it stands."""
 
 
 def sources() -> str:
-    """A hash of what the panel is made of."""
+    """A hash of what the panels are made of."""
     found = hashlib.sha256()
     for path in sorted((PROJECT / "llamapar" / "panels").glob("*.*")):
         if path.suffix in (".py", ".js", ".css"):
@@ -48,34 +54,35 @@ def sources() -> str:
 
 
 @contextmanager
-def opened(cell: str, height: int) -> Iterator[tuple[Page, Locator]]:
-    """JupyterLab's page on which a cell was run, and the panel that it made, once its picture is there."""
+def opened(cell: str, shown: str, height: int) -> Iterator[tuple[Page, Locator]]:
+    """JupyterLab's page on which a cell was run, and the panel that it made, once `shown` is there."""
     from browser.lab import Lab, scratch_notebook
 
     with tempfile.TemporaryDirectory() as folder, Lab() as lab:
-        path = scratch_notebook(Path(folder) / "explorer.ipynb", cell)
+        path = scratch_notebook(Path(folder) / "pictures.ipynb", cell)
         with lab.open(path, width=1280, height=height) as notebook:
             notebook.run(0)
             panel = notebook.page.locator(".llamapar")
-            panel.locator(".lp-map").first.wait_for()
+            panel.locator(shown).first.wait_for()
             yield notebook.page, panel
 
 
 def picture() -> None:
-    with opened(PANEL, height=1300) as (page, panel):
+    with opened(PANEL, ".lp-map", height=1300) as (page, panel):
         page.wait_for_timeout(1000)
         panel.screenshot(path=PICTURE)
     print(f"{PICTURE.name}: {PICTURE.stat().st_size // 1024} KiB")
 
 
 def film() -> None:
-    """Some 20 seconds: one degree too far, a fix, and what else a layout is asked."""
+    """Some 20 seconds: two ranks write a word, a line of theirs is broken, and mended."""
     from PIL import Image
 
-    with opened(OPENING, height=1800) as (page, panel):
+    with opened(WATCHED, ".lp-tile canvas", height=1300) as (page, panel):
         taken = [*frames(page, panel)]
     images = [Image.open(io.BytesIO(png)).convert("RGB") for png, _ in taken]
-    sheets = [Image.new("RGB", (images[0].width, HEIGHT), "white") for _ in images]
+    height = max(image.height for image in images)
+    sheets = [Image.new("RGB", (images[0].width, height), "white") for _ in images]
     for sheet, image in zip(sheets, images, strict=True):
         sheet.paste(image)
     sheets[0].save(
@@ -92,40 +99,35 @@ def film() -> None:
 
 
 def frames(page: Page, panel: Locator) -> Iterator[Frame]:
-    """What the panel shows between one hand's movement and the next."""
-    from browser.panel import open_tab
+    """What the panel shows at each line, and while the sum travels: right, broken, and right again."""
+    dots = panel.locator(".lp-dot")
+    source = panel.locator("textarea")
+    right = source.input_value()
 
     def shown(stands: int) -> Frame:
         page.wait_for_timeout(700)
         page.mouse.move(0, 0)
         return panel.screenshot(), stands
 
-    def tab(name: str) -> None:
-        open_tab(panel, name)
+    def flight() -> Iterator[Frame]:
+        dots.last.click()
+        for _ in range(FLIGHT):
+            yield panel.screenshot(), 140
+        yield shown(2600)
 
-    def slide(axis: str, key: str) -> None:
-        panel.locator(f".lp-group:not([data-tab]) [data-control={axis}] input[type=range]").first.press(key)
-
-    yield shown(1800)
-    slide("tp", "ArrowRight")
-    yield shown(2600)
-    panel.locator(".lp-repairs button").first.click()
-    yield shown(1800)
-    for name, stands in (("sequence", 1600), ("ranks", 2000), ("memory", 1800)):
-        tab(name)
-        yield shown(stands)
-    tab("time")
-    yield shown(1400)
-    panel.locator(".lp-compare > summary").click()
-    panel.locator("[data-step=pin]").click()
-    for axis, key in (("pp", "ArrowLeft"), ("dp", "ArrowRight")):
-        slide(axis, key)
-        yield shown(1500)
-    tab("pipeline")
-    yield shown(1600)
-    panel.get_by_role("button", name="reset", exact=True).click()
-    tab("heads")
-    yield shown(1500)
+    last = dots.count() - 1
+    for step in range(last - BEFORE, last):
+        dots.nth(step).click()
+        yield shown(1200)
+    yield from flight()
+    source.fill(right.replace(RIGHT, BROKEN))
+    panel.locator(".lp-copy-of-source > [data-fault=begins]").wait_for()
+    yield shown(4200)
+    panel.get_by_role("button", name="restore").click()
+    panel.locator("[data-fault=begins]").first.wait_for(state="detached")
+    dots.nth(last - 1).click()
+    yield shown(1200)
+    yield from flight()
 
 
 if __name__ == "__main__":

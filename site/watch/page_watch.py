@@ -111,7 +111,7 @@ class PageState(WatchState):
 
 
 class PageWatch(Watch):
-    """Ranks that one watches in a page."""
+    """`lp.watch` in a page."""
 
 
 def blank(read: Callable[[str], bytes]) -> PageState:
