@@ -196,3 +196,16 @@ def test_a_batch_that_follows_from_degrees_follows_other_degrees() -> None:
     assert run.job["global_batch"] == 16
     assert lp.check(run, tp=8, dp=16).ok
     assert not lp.check(run, tp=8, dp=16, global_batch=16).ok
+
+
+def test_micro_batches_of_a_batch_say_how_large_one_is() -> None:
+    """32 sequences over 4 groups in 4 micro-batches are 2 each; 36 are no whole number of any."""
+    told = {"gpus": 4, "seq_len": 4096, "micro_batches": 4, "gpu": "h100-80gb", "framework": "torchtitan"}
+    by_count, by_size = (
+        lp.check("llama3-8b", {"dp": 4}, global_batch=32, **told, **more) for more in ({}, {"micro_batch": 2})
+    )
+    assert by_count.memory.message == by_size.memory.message
+    refused = lp.check("llama3-8b", {"dp": 4}, global_batch=36, **told)
+    assert [(f.code, f.message) for f in refused.errors] == [
+        ("LP405", "micro_batches·micro_batch·dp = 4·2·4 = 32, but a step has 36 sequences")
+    ]

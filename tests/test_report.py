@@ -43,8 +43,7 @@ LP003 warning  a TP group of 16 ranks spans 16 consecutive GPUs and leaves its n
     why  TP communicates in every layer; across nodes it runs at the speed of the network
     try  tensor_parallel_degree=8 dp=2 (8·1·1·2 = 16 ranks)
     or   tensor_parallel_degree=8 context_parallel_degree=2 (8·2·1·1 = 16 ranks)
-    or   tensor_parallel_degree=8 pipeline_parallel_degree=2 (8·1·2·1 = 16 ranks)
-    torchtitan: not known"""
+    or   tensor_parallel_degree=8 pipeline_parallel_degree=2 (8·1·2·1 = 16 ranks)"""
 
 
 def test_nothing_to_report() -> None:

@@ -327,7 +327,7 @@ EXAMPLES = {
         SPLIT70,
         ERROR,
         f"stage 0 needs {needs(**SPLIT70).figure()} GiB a rank, and h100-80gb has 79.65",
-        f"{largest(**SPLIT70)}; with seq_len=8192 micro_batch=1 no recompute given",
+        f"{largest(**SPLIT70)}; with seq_len=8192 micro_batch=1, no recompute given",
         {"model": B8, "tp": 8, "dp": 8, "recompute": "full", "gpu": "b200-180gb"},
     ),
     "LP512": Example(

@@ -94,6 +94,10 @@ def _settle_batch(draft: Draft) -> None:
         many, left = divmod(draft.number("batch_per_dp") or 0, each)
         if left == 0:
             draft.derive("micro_batches", many, "batch_per_dp / micro_batch")
+    if each is None and dp and many and whole:
+        # Where this is not whole, the contradiction below says so.
+        each = max(1, whole // (many * dp))
+        draft.derive("micro_batch", each, f"{whole} / ({many}·{dp})")
     if dp is None or each is None:
         if whole is None:
             draft.unknown.setdefault("global_batch", "micro_batch · micro_batches · dp")

@@ -171,7 +171,7 @@ def micro_batches_of(job: Job) -> int:
     # None or 0 here means that the global batch does not divide.
     if job.n_micro_batches:
         return job.n_micro_batches
-    step = job.layout.dp * (job.micro_batch or 1)
+    step = job.layout.dp * job.micro_batch_size
     many = job.global_batch // step
     near = [Choice.of(global_batch=n * step) for n in (many, many + 1) if n]
     raise LayoutError(

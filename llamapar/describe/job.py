@@ -127,6 +127,14 @@ class Job(Fields, word="job field"):
         return tokens // seq if tokens and seq and tokens % seq == 0 else None
 
     @property
+    def micro_batch_size(self) -> int:
+        """Sequences of a micro-batch: given, or those of a step over its micro_batches; else 1."""
+        if self.micro_batch or not (self.micro_batches and self.sequences):
+            return self.micro_batch or 1
+        # Where this is not whole, LP405 refuses.
+        return max(1, self.sequences // self.micro_batches // self.layout.dp)
+
+    @property
     def float8_sizes(self) -> dict[str, int]:
         """Sizes of a rank's float8 matmuls that are no multiple of FLOAT8_UNIT, by name."""
         m = self.model
@@ -186,7 +194,7 @@ class Job(Fields, word="job field"):
         padding = self.padding or padding or NO_PADDING
         padded = padding.padded(m.vocab_size, lay.tp)
         seq = self.seq_len or m.max_seq_len
-        batch = self.micro_batch or 1
+        batch = self.micro_batch_size
         # Rounded up: rank 0's share, as torch.chunk gives it.
         q_local = -(-m.q_dim // lay.tp)
         kv_local = -(-m.kv_dim // lay.tp)

@@ -42,7 +42,7 @@ _SEQUENCE = (
         "The number of tokens per pipeline microbatch ({tokens_per_micro_batch}) must be "
         "divisible by {token_unit} for the configured sequence/context parallelism.",
         "torchtitan/trainer.py:299-309",
-        when=lambda j: (j.micro_batch or 1) * (j.seq_len or 0) % j.token_unit != 0,
+        when=lambda j: j.micro_batch_size * (j.seq_len or 0) % j.token_unit != 0,
         since=TOKENS,
     ),
     Evidence(

@@ -164,7 +164,7 @@ def _assumed(job: Job) -> str:
 def with_batch(job: Job) -> Job:
     """The same job with its micro-batch, and with the sequences of a step if any fact gives them."""
     many = job.n_micro_batches
-    batch = job.micro_batch or 1
+    batch = job.micro_batch_size
     sequences = many * batch * job.layout.dp if many else job.sequences
     return job.replace(micro_batch=batch, global_batch=sequences)
 
@@ -189,7 +189,7 @@ def _shorter_schedule(job: Job, operations: int) -> list[Choice]:
     """Fewer micro-batches, with more sequences each where the batch determines how many there are."""
     if job.micro_batches or not job.global_batch:
         return fewer_micro_batches(MOST_OPERATIONS // 2, job.layout.pp, job.layout.virtual_stages)
-    size = job.micro_batch or 1
+    size = job.micro_batch_size
     share = job.global_batch // job.layout.dp
     enough = [n for n in divisors(share) if operations * size <= MOST_OPERATIONS * n]
     return [Choice.of(micro_batch=n) for n in enough[:1]]
@@ -269,7 +269,7 @@ def layer_steps(report: Report, values: Values) -> LayerSteps:
         job.model,
         job.layout,
         sequence_of(job),
-        job.micro_batch or 1,
+        job.micro_batch_size,
         Conditions.of_job(job, judge),
         as_run(judge, job).kv_replication,
         values["rank"],

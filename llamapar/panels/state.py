@@ -185,11 +185,13 @@ class State:
 
     def _errors(self, changes: Values) -> float:
         """How many rules refuse the job with some changes, on as many GPUs as it has ranks; inf for none."""
-        usual = {"gpus": None, "micro_batch": self.values["micro_batch"] or 1}  # as the answers take it
-        made = replace(self, values=self.values | changes | usual)
+        made = replace(self, values=self.values | changes | {"gpus": None})
         try:
             judge = framework(made.values["framework"]) if made.values["framework"] else None
-            return len(codes(severities_again(made.job(), judge), ERROR))
+            job = made.job()
+            # As the answers take it.
+            job = job.replace(micro_batch=job.micro_batch_size)
+            return len(codes(severities_again(job, judge), ERROR))
         except LlamaparError:
             return math.inf
 

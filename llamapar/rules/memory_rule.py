@@ -36,7 +36,7 @@ def memory_of(job: Job, judge: Framework | None = None, **options: object) -> Me
     # `memory` asks for a global batch, a Job may know its micro-batches instead; one follows from the
     # other.
     many = job.n_micro_batches
-    batch = job.micro_batch or 1
+    batch = job.micro_batch_size
     settings: Plain = {"gpu": job.gpu or DEFAULT_GPU, **options}
     return memory(
         job.model,
@@ -249,8 +249,8 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     by_stage = [f"{stages[i].total_bytes / GIB:.2f}" for i in cut(len(stages), SHOWN)]
     by_stage[-1:-1] = ["…"] * (len(stages) > SHOWN)
     several = f"by stage {', '.join(by_stage)} GiB; " if len(stages) > 1 else ""
-    again = f"recompute={job.recompute}" if job.recompute else "no recompute given"
-    counted = f"seq_len={job.seq_len} micro_batch={job.micro_batch or 1} {again}"
+    again = f" recompute={job.recompute}" if job.recompute else ", no recompute given"
+    counted = f"seq_len={job.seq_len} micro_batch={job.micro_batch_size}{again}"
     decides = _narrows(found)
     if "zero" in job.saves:
         decides = "the stage of ZeRO would decide it, in the file that sets it"

@@ -109,7 +109,7 @@ def off_the_unit(job: Job, _: Padding) -> bool:
     lay = job.layout
     seq = job.seq_len
     even = bool(seq and lay.cp > 1 and seq % (2 * lay.cp) == 0)
-    return even and (job.micro_batch or 1) * (seq or 0) % job.token_unit != 0 and not sequence_sp(job, _)
+    return even and job.micro_batch_size * (seq or 0) % job.token_unit != 0 and not sequence_sp(job, _)
 
 
 def ends_do_not_fit(job: Job, _: Padding) -> bool:

@@ -118,7 +118,8 @@ class Finding(AsDict):
         lines = [f"{self.code} {self.severity}  {self.message}", *_folded("why", self.why, most)]
         for i, fix in enumerate(self.fixes):
             lines += _folded("or" if i else "try", str(fix), most)
-        if self.judge and self.rule not in MEMORY and not self.judge.as_paper(self.code):
+        # Where nothing is known of the judge, what the others do may help.
+        if self.judge and (self.unproven or self.frameworks[self.judge.name].source):
             lines.append(f"    {self._judged(self.judge)}")
         else:
             groups = self.by_verdict()

@@ -322,11 +322,11 @@ ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP405",
         "micro-batches of a step",
-        lambda j, _: product_differs(j.sequences, j.micro_batches, j.micro_batch, j.layout.dp),
-        "micro_batches·micro_batch·dp = {micro_batches}·{micro_batch}·{dp} = {sequences_cut}, "
+        lambda j, _: product_differs(j.sequences, j.micro_batches, j.micro_batch_size, j.layout.dp),
+        "micro_batches·micro_batch·dp = {micro_batches}·{batch}·{dp} = {sequences_cut}, "
         "but a step has {sequences} sequences",
         "the micro-batches of all DP groups are the sequences of one step",
-        repairs=lambda j: [{"micro_batches": (j.sequences or 0) // j.layout.dp // (j.micro_batch or 1)}],
+        repairs=lambda j: [{"micro_batches": (j.sequences or 0) // j.layout.dp // j.micro_batch_size}],
         of_facts=True,
     ),
     Rule(

@@ -28,6 +28,6 @@ def times_longer(old: Job, new: Job, judge: Framework | None) -> float | None:
 def _seconds_per_token(job: Job, sequences: int | None, judge: Framework | None) -> float:
     if sequences is not None:
         # The same sequences for both, or a change of dp would also change how much work a step is.
-        job = job.replace(global_batch=sequences, micro_batch=job.micro_batch or 1)
+        job = job.replace(global_batch=sequences, micro_batch=job.micro_batch_size)
     found = cost_of(job, Conditions.of_job(job, judge), split_of(judge, job.layer_split))
     return found.step_seconds / found.tokens

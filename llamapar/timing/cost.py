@@ -125,7 +125,7 @@ class Cost(Record):
     @property
     def micro_batches(self) -> int:
         """Micro-batches of a step."""
-        return self.tokens // (self.seq_len * self.layout.dp * (self.asked.job.micro_batch or 1))
+        return self.tokens // (self.seq_len * self.layout.dp * self.asked.job.micro_batch_size)
 
     def changed(self, **changes: object) -> Cost:
         """The cost with some fields of layout, job or conditions changed. Raises LayoutError."""
@@ -261,12 +261,12 @@ def cost_of(
     m = job.model
     lay = job.layout
     seq = job.seq_len or job.model.max_seq_len
-    tokens = step.many * (job.micro_batch or 1) * lay.dp * seq
+    tokens = step.many * job.micro_batch_size * lay.dp * seq
     each = flops_a_token(m, seq, how.recompute if flops == "recomputed" else "none")
     if flops == "full":
         # The causal count has half of attention's square, so the other half is as much again.
         each += 6.0 * m.n_layers * seq * m.q_dim
-    batch = f"{step.many} x {job.micro_batch or 1} sequences of {seq:,} a DP group"
+    batch = f"{step.many} x {job.micro_batch_size} sequences of {seq:,} a DP group"
     said = f"{batch}, {how.precision} on {how.gpu.name} of {how.gpu.watts:g} W, recompute {how.recompute}"
     if how.overlap_tp and lay.sp:
         said += ", TP overlapped"

@@ -190,7 +190,7 @@ def nearest(
     many = gpus or job.gpus or job.layout.world
     job = job.replace(gpus=many if job.gpus else None)
     old = {name: getattr(job.layout, name) for name in (*_DOUBLED, "zero") if name != "micro_batch"}
-    old["micro_batch"] = job.micro_batch or 1
+    old["micro_batch"] = job.micro_batch_size
     how = _conditions(job, judge)
     # A trainer may lack the ZeRO stage that the job says, which is then not what a fix changes.
     zeros = {job.layout.zero, *(judge.zero if judge else range(4))}
@@ -231,7 +231,7 @@ def nearest(
         yield from ready(least)
         v = job.layout.virtual_stages if degrees.pp > 1 else 1
         copies = math.gcd(degrees.dp, job.layout.dp_replicate)
-        size = job.micro_batch or 1
+        size = job.micro_batch_size
         zero = job.layout.zero
         plain = Candidate(False, 0.0, *degrees, size, v, zero, mode, job.schedule, "", copies).job(job, mode)
         if not _refused(plain, rule, judge):

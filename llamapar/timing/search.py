@@ -90,7 +90,7 @@ class Candidate(NamedTuple):
         # What the given facts say of a DP group's share of the batch follows the new dp.
         share = (job.sequences or 0) // self.dp
         many = share // self.micro_batch or job.micro_batches
-        said = job.micro_batch is not None or self.micro_batch > 1
+        said = job.micro_batch is not None or self.micro_batch != job.micro_batch_size
         return job.replace(
             layout=layout,
             micro_batch=self.micro_batch if said else None,
@@ -191,12 +191,12 @@ def of_degrees(
     tp, cp, pp, dp = degrees
     own = job.layout.replace(tp=tp, cp=cp, pp=pp, dp=dp, virtual_stages=1, dp_replicate=1, zero=1)
     # Where the batch is not known, the least that the layout can take.
-    sequences = job.sequences // dp if job.sequences else 2 * pp * (job.micro_batch or 1)
+    sequences = job.sequences // dp if job.sequences else 2 * pp * job.micro_batch_size
     # Nothing is shared with one rank, so ZeRO's stages are one and the same; one stands for all.
     if cp * dp == 1:
         zeros = [job.layout.zero if job.layout.zero in zeros else min(1, max(zeros))]
     splits = tuple(dict.fromkeys((split_of(judge, job.layer_split), *splits_of(judge))))
-    sizes = {*divisors(min(sequences, MOST_MICRO_BATCH)), job.micro_batch or 1}
+    sizes = {*divisors(min(sequences, MOST_MICRO_BATCH)), job.micro_batch_size}
     found: list[Candidate] = []
     shares: dict[bool, list[Shares]] = {}
     for batch in sorted(n for n in sizes if sequences % n == 0):
@@ -316,7 +316,7 @@ def unsearched(
         return f"{title} has no HSDP, so dp_replicate={lay.dp_replicate} is not there"
     if judge and lay.virtual_stages > 1 and not judge.interleaves:
         return f"{title} gives a rank one stage"
-    if (job.micro_batch or 1) > MOST_MICRO_BATCH:
+    if job.micro_batch_size > MOST_MICRO_BATCH:
         return f"micro-batches of at most {MOST_MICRO_BATCH} sequences are tried"
     if job.schedule not in schedules:
         return f"only {', '.join(schedules)} is searched"

@@ -280,7 +280,7 @@ class Step:
         """The step of a Job, with the timeline of its schedule. Raises LayoutError."""
         model = job.model
         lay = job.layout
-        batch = job.micro_batch or 1
+        batch = job.micro_batch_size
         seq = job.seq_len or model.max_seq_len
         many = micro_batches_of(job)
         sizes = Sizes(
