@@ -215,23 +215,6 @@ def test_every_gpu_is_told_with_its_source() -> None:
     assert less_power.bfloat16 * less_power.capped == pytest.approx(800e12, rel=1e-3)
 
 
-NCCL = """\
-# Using devices
-#  Rank  0 Group  0 Pid 10 on node1 device  0 [0x18] NVIDIA H100
-#  Rank  1 Group  0 Pid 11 on {other} device  1 [0x2a] NVIDIA H100
-#       size         count      type   redop    root     time   algbw   busbw #wrong
-  1073741824     268435456     float     sum      -1   5200.4  206.47  187.14      0   5199.4  206.51  387.21
-  8589934592    2147483648     float     sum      -1    41145  208.77  191.45      0    41008  209.47  392.76
-"""
-
-
-def test_nccl_tests_are_read() -> None:
-    near = hardware({"base": "h100", "nccl_tests": NCCL.format(other="node1")})
-    assert (near.link_rate, near.link, near.net_rate) == (191.45e9, 1.0, 50e9)
-    far = hardware({"base": "a100-80gb", "nccl_tests": NCCL.format(other="node2")})
-    assert (far.net_rate, far.net, far.link_rate) == (191.45e9, 1.0, 300e9)
-
-
 def test_bad_hardware_is_told_by_field() -> None:
     for bad in (0, -1, math.nan, math.inf, True, "fast", 1e30):
         told = r"^hbm_rate=.*: hbm_rate must be a number over 0"

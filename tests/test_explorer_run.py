@@ -442,8 +442,7 @@ def test_a_dry_run_is_of_one_rank_at_true_size() -> None:
     assert found["verdict"] == result.summary
     assert found["summary"] == lp.view(result).summary
     assert table(panel, "volumes")["title"] == "Bytes that rank 12473 sends"
-    assert result.memory.kept is not None
-    assert result.memory.kept.sentence in table(panel, "kept")["title"]
+    assert result.memory.curve.sentence in table(panel, "memorycurve")["title"]
     assert table(panel, "tape")["title"].endswith("shapes of 27 of 1024 ranks")
     assert result.summary in panel.snapshot().summary
     panel = Explorer(**TINY)

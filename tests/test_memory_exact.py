@@ -107,7 +107,7 @@ def sized(model: Any, layout: Any, *, seq_len: int, global_batch: int = 1, **opt
 
 
 def block_bytes(sizes: Sizes) -> int:
-    return sum(t.bytes for t in layer_terms(sizes.activations, "eager", "none"))
+    return sum(t.bytes for t in layer_terms(sizes.activations, "eager", "none", "1", None))
 
 
 # -- activations -----------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_a_recomputed_block(layout: dict[str, Any], dtype: str) -> None:
 
     with fake_block("llama3.1-70b", layout, 2048, dtype) as (sizes, made, block):
         said = {
-            mode: sum(t.bytes for t in layer_terms(sizes.activations, "eager", mode))
+            mode: sum(t.bytes for t in layer_terms(sizes.activations, "eager", mode, "1", None))
             for mode in ("selective", "full")
         }
         _out, kept = kept_by(lambda: checkpoint(block, made["x"], use_reentrant=False))

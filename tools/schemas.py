@@ -28,7 +28,6 @@ sys.path.insert(0, str(PROJECT))
 
 from llamapar.cli.commands import SCHEMA, Command, CommandGroup  # noqa: E402
 from llamapar.cli.main import Commands  # noqa: E402
-from llamapar.count.keeping import Kept  # noqa: E402
 from llamapar.count.terms import FITS, TOO_MUCH, UNDECIDED, Memory  # noqa: E402
 from llamapar.course.lessons import Lesson  # noqa: E402
 from llamapar.describe.experts import Experts  # noqa: E402
@@ -55,7 +54,7 @@ ANSWERS: dict[str, list[str]] = {name: row["answers"] for name, row in TOLD.pop(
 
 _READ = (
     *(Report, Finding, Contradiction, ModelConfig, Experts, RopeScaling),
-    *(Memory, Plan, Loading, Node, Kept, Tape, TapeStep, Trace, CollectiveEvent, Lesson),
+    *(Memory, Plan, Loading, Node, Tape, TapeStep, Trace, CollectiveEvent, Lesson),
 )
 RECORDS: dict[str, type] = {record.__name__: record for record in _READ}
 """The records that are read in the code."""

@@ -176,13 +176,12 @@ def layer_terms(
     inputs: Mapping[str, float],
     kernels: str,
     recompute: str,
-    times: str = "",
-    model: ModelConfig | None = None,
+    times: str,
+    model: ModelConfig | None,
 ) -> list[Term]:
-    """What autograd keeps of one layer and micro-batch, or of as many as the input `times` says."""
-    front = f"{times} * " if times else ""
+    """What autograd keeps of as many layers and micro-batches as the input `times` says."""
     return [
-        Term(f"activations: {row.part}", f"{front}({row.formula})", inputs, row.source)
+        Term(f"activations: {row.part}", f"{times} * ({row.formula})", inputs, row.source)
         for row in kept_of_layer(kernels, recompute, model)
     ]
 

@@ -237,10 +237,8 @@ def hardware(gpu: GpuLike) -> Gpu:
     """A GPU by name, or one of your own from data.
 
     gpu: a name of `HARDWARE`, or a short one ("h100"); a dict, its JSON text, or the path of a .toml or .json
-        file with it. The data is {"base": a name, "memory_gib": its memory, any field of Gpu: its value,
-        "nccl_tests": text}. What it does not say is the base's; without a base it is unknown. nccl_tests is
-        the printed output of an nccl-tests program: the bus bandwidth of its largest message becomes
-        `link_rate` if it ran on one machine, else `net_rate`.
+        file with it. The data is {"base": a name, "memory_gib": its memory, any field of Gpu: its value}.
+        What it does not say is the base's; without a base it is unknown.
 
     Raises LlamaparError, naming the field.
     """
@@ -275,7 +273,6 @@ def _of_data(data: Mapping[str, object]) -> Gpu:
     # A copy: the keys are popped below, and the dict belongs to the caller.
     given = dict(data)
     base = given.pop("base", None)
-    text = given.pop("nccl_tests", None)
     start = UNNAMED
     example = HARDWARE[DEFAULT_GPU]
     if base is not None:
@@ -283,7 +280,7 @@ def _of_data(data: Mapping[str, object]) -> Gpu:
     if "memory_gib" in given:
         gib = _rate("memory_gib", given.pop("memory_gib"), example.hbm_bytes / 2**30)
         given["hbm_bytes"] = round(gib * 2**30)
-    known = ("base", "memory_gib", "nccl_tests", *(field.name for field in fields(Gpu)))
+    known = ("base", "memory_gib", *(field.name for field in fields(Gpu)))
     values: dict[str, object] = {}
     for name, value in given.items():
         one_of("field of a GPU", name, known, LlamaparError)
@@ -295,7 +292,7 @@ def _of_data(data: Mapping[str, object]) -> Gpu:
         raise LlamaparError(
             "memory_gib is not given", why, ['"base": "h100-80gb"', '"memory_gib": 80'], "memory_gib"
         )
-    return made if text is None else measured(made, str(text))
+    return made
 
 
 def _rate(name: str, value: object, usual: float) -> float | int:
@@ -308,26 +305,3 @@ def _rate(name: str, value: object, usual: float) -> float | int:
         return float(value)  # type: ignore[arg-type]
     need = f"{name} must be a number over 0, and at most {most:g}"
     raise LlamaparError(f"{name}={shown(value)}: {need}", "", [Choice.of(**{name: usual})], name)
-
-
-_NCCL_ROW = re.compile(r"^ *(\d+) +\d+ +\w+ +\w+ +-?\d+ +[\d.]+ +[\d.]+ +([\d.]+)", re.MULTILINE)
-_NCCL_HOST = re.compile(r"^# +Rank +\d+ .*? on +(\S+) +device", re.MULTILINE)
-
-
-def measured(gpu: Gpu, text: str) -> Gpu:
-    """The GPU with the bus bandwidth from nccl-tests output. Raises LlamaparError if the text has none."""
-    rows = [(int(size), float(busbw)) for size, busbw in _NCCL_ROW.findall(text)]
-    if not rows or max(rows)[1] <= 0:
-        why = "its lines are size, count, type, redop, root, time, algbw, busbw"
-        raise LlamaparError(
-            "no line of nccl-tests was found", why, ["all_gather_perf -b 1M -e 8G"], "nccl_tests"
-        )
-    hosts = _NCCL_HOST.findall(text)
-    # The largest message comes nearest to the bandwidth that a training step's tensors see.
-    rate = max(rows)[1] * 1e9
-    ran = f"nccl-tests, {rate / 1e9:g} GB/s"
-    source = "; ".join(filter(None, [gpu.source, ran]))
-    if len(set(hosts)) > 1:  # each host's NICs carry the ring of all its GPUs
-        return replace(gpu, net_rate=rate / (len(hosts) / len(set(hosts))), net=1.0, source=source)
-    # A measured rate already is what collectives reach, so its share is 1.
-    return replace(gpu, link_rate=rate, link=1.0, source=source)

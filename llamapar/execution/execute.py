@@ -310,7 +310,7 @@ def _dry(
             tick()
 
         report, curve = dry.run(task, rank, both)
-    memory = RankMemory(task, rank, curve, stopped=bool(report.error or why), why=why)
+    memory = RankMemory(task, rank, curve)
     return Result(
         task.program.name,
         task,

@@ -1,33 +1,28 @@
-"""What one rank keeps in a dry run, operation by operation and beside `lp.memory`."""
+"""What one rank keeps in a dry run, operation by operation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
-from llamapar.count.keeping import Kept, compare_kept
 from llamapar.describe.layout import AXES, Coord, Layout
 from llamapar.place.stage_map import Stage
 from llamapar.records.curve import MemoryCurve
-from llamapar.records.tables import Plain, Record
+from llamapar.records.tables import Plain
 
 from .body import Task
 
 
 @dataclass(frozen=True, repr=False)
 class RankMemory:
-    """The place and the memory of the one rank that a dry run has, beside `lp.memory`.
+    """The place and the memory of the one rank that a dry run has.
 
-    curve: its memory over its operations. stopped: whether it raised, or check
-    refuses the layout for the reason `why`.
+    curve: its memory over its operations.
     """
 
     task: Task
     rank: int
     curve: MemoryCurve
-    stopped: bool = False
-    why: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -56,40 +51,6 @@ class RankMemory:
             return setting.stages_on(self.coord.pp)
         return [Stage(0, 0, range(setting.model.n_layers), embedding=True, head=True)]
 
-    # -- beside the account ----------------------------------------------------------------------
-
-    @cached_property
-    def kept(self) -> Kept | None:
-        """The bytes that autograd keeps for a layer, beside `lp.memory`'s figure.
-
-        None for a rank without a layer, and for a layout that check refuses.
-        """
-        setting = self.task.setting
-        spans = self.curve.spans
-        layers = len(self.stages[0].layers) if self.stages else 0
-        if self.task.program.stage is None:
-            layers = int(self.task.program.name == "block")
-        first = next((span for span in spans if span.name.startswith(("F ", "forward"))), None)
-        if first is None or not layers or not self.task.backward or self.stopped:
-            return None
-        found = {
-            name.partition(": ")[2]: size // layers
-            for name, size in first.profile.after.items()
-            if name.startswith("activations: ")
-        }
-        return compare_kept(
-            setting,
-            found,
-            micro_batch=setting.micro_batch,
-            dtype=setting.dtype,
-            cp_method=setting.cp_method,
-        )
-
-    @property
-    def details(self) -> tuple[Record, ...]:
-        """Memory over the rank's operations, and what a layer keeps beside `lp.memory` if available."""
-        return (self.curve,) if self.kept is None else (self.curve, self.kept)
-
     # -- showing ---------------------------------------------------------------------------------
 
     def as_dict(self) -> Plain:
@@ -113,7 +74,6 @@ class RankMemory:
             "peak_bytes": self.peak_bytes,
             "peak_at": self.curve.peak,
             "peak": self.curve.alive,
-            "kept": self.kept.as_dict() if self.kept else None,
         }
 
     def sentences(self) -> Iterator[str]:
@@ -124,8 +84,6 @@ class RankMemory:
         if self.task.setting.schedule is not None:
             yield f"{'; '.join(map(_stage, self.stages))}: {len(self.curve.spans)} operations"
         yield self.curve.sentence
-        if self.kept is not None:
-            yield self.kept.sentence
 
 
 def _stage(stage: Stage) -> str:

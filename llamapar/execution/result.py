@@ -272,7 +272,7 @@ class Result(Record):
     @property
     def details(self) -> tuple[Record, ...]:
         """What the command and the Run tab show below."""
-        return self.memory.details if self.memory is not None else ()
+        return (self.memory.curve,) if self.memory is not None else ()
 
     @property
     def summary(self) -> str:

@@ -208,7 +208,7 @@ def cost(
         float8_all_gather: as in `memory`.
     framework: a trainer, whose usual recompute, kernels and cp_method hold where they are not given.
     gpu: a name of `HARDWARE` ("h100" is "h100-80gb"), or your own: a dict {"base": a name, "memory_gib": its
-        memory, field: value, "nccl_tests": its output}, that as JSON text, or a .toml or .json file with it.
+        memory, field: value}, that as JSON text, or a .toml or .json file with it.
     precision: of the layers' matmuls: "bfloat16", "float8", or on GPUs with measured runs "mxfp8" or
         "nvfp4". kernels: of everything else, "fused" or "eager".
     flash: attention's kernel: "fa3" (or cuDNN's; on other GPUs their own), "fa2", or "unfused".
