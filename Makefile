@@ -8,7 +8,7 @@ DOCS_GIT ?= build/docs.git
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq -c constraints.txt
-PYTEST := $(PY) -m pytest -n $(JOBS)
+PYTEST := $(PY) -m pytest -n $(JOBS) --durations 30
 
 .PHONY: help lab test lint soak deep bench oracles docs site constraints clean
 .DELETE_ON_ERROR:

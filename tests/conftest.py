@@ -101,7 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _set_profiles(config: pytest.Config) -> None:
     hypothesis.settings.register_profile(
-        "test", derandomize=True, database=None, deadline=None, max_examples=25
+        "test", derandomize=True, database=None, deadline=None, max_examples=15
     )
     hypothesis.settings.register_profile(
         "soak",

@@ -175,7 +175,7 @@ def test_what_is_set_beside_a_model_stays_as_it_is_set() -> None:
     assert panel.report.ok
 
 
-@pytest.mark.parametrize("preset", few(lp.PRESETS, 3))
+@pytest.mark.parametrize("preset", few(lp.PRESETS, 1))
 def test_every_preset_has_every_picture(preset: str) -> None:
     panel = lp.explorer(preset)
     panel.set(tp=math.gcd(8, panel.job.model.n_kv_heads), pp=2)  # a rank is able to compute
@@ -307,7 +307,7 @@ def test_a_schedule_that_cannot_be_says_why_and_what_would_do() -> None:
 
 
 def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> None:
-    moves = counts(50, 500, 10_000)
+    moves = counts(30, 500, 10_000)
     draw = random.Random(405)
     panel = lp.explorer()
     pictures = 0
@@ -493,7 +493,7 @@ def test_two_threads_lose_no_change() -> None:
     names = ["gpus", "quant_group"]
 
     def turn(name: str) -> None:
-        for n in range(1, 21):
+        for n in range(1, 9):
             panel.set(**{name: n})
 
     threads = [threading.Thread(target=turn, args=(name,)) for name in names]
@@ -501,8 +501,8 @@ def test_two_threads_lose_no_change() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [panel.payload["values"][name] for name in names] == [20, 20]
-    assert panel.payload["seq"] == 40
+    assert [panel.payload["values"][name] for name in names] == [8, 8]
+    assert panel.payload["seq"] == 16
 
 
 def test_a_preset_sets_the_dimensions_and_a_dimension_makes_it_custom() -> None:
@@ -527,7 +527,7 @@ def test_loads_a_config_as_data() -> None:
     assert [f.code for f in panel.report.findings] == ["LP104"]
 
 
-def test_every_fix_can_be_clicked_and_works() -> None:
+def test_every_fix_can_be_clicked_and_works(sample: Callable[[Any, int], list[Any]]) -> None:
     states = [
         {"tp": 16},
         {"tp": 8, "cp": 16, "dp": 4, "gpus": 16384, "seq_len": 131072},
@@ -540,7 +540,7 @@ def test_every_fix_can_be_clicked_and_works() -> None:
         {"preset": "llama3-8b", "tp": 3, "pp": 1, "dp": 8},
     ]
     clicked = 0
-    for state in states:
+    for state in sample(states, 4):
         findings = changed(**state).report.findings
         for i, finding in enumerate(findings):
             for k in range(len(finding.fixes)):
@@ -550,7 +550,7 @@ def test_every_fix_can_be_clicked_and_works() -> None:
                 left = {f.code for f in panel.report.findings if f.severity != "note"}
                 assert finding.code not in left
                 clicked += 1
-    assert clicked > 20
+    assert clicked > 10
 
 
 def test_the_shown_rank_stays_within_the_layout() -> None:
@@ -682,7 +682,7 @@ def test_every_copied_command_line_runs(
 ) -> None:
     draw, seen = random.Random(5), list[str]()
     panel = Explorer()
-    for step in range(counts(24, 72, 1000)):
+    for step in range(counts(12, 72, 1000)):
         if step % 12 == 0:
             panel = Explorer()
         change = random_change(draw, panel) | {"tab": draw.choice(["memory", "memory", *MAPS])}

@@ -84,7 +84,7 @@ def test_fixes_of_common_slips(counts: Callable[[int, int, int], int]) -> None:
         for gpus in (tp * cp * pp * dp, 64)
         for judge in (None, *lp.FRAMEWORKS)
     ]
-    for arguments in drawn(cases, counts(150, 600, len(cases))):
+    for arguments in drawn(cases, counts(50, 600, len(cases))):
         assert_fixes_hold(arguments)
     hsdp = lp.check(B70, tp=16, dp=4, dp_replicate=4, gpus=64)  # keeps its copies, and dp a multiple of them
     kept = {

@@ -159,7 +159,7 @@ def answers_without(room: str, folder: Path) -> dict[str, Any]:
     return answers
 
 
-@pytest.mark.parametrize("room", few(OPTIONAL, 2))
+@pytest.mark.parametrize("room", few(OPTIONAL, 1))
 def test_the_others_work_without_a_room_and_its_doors_say_how_to_get_it(room: str, tmp_path: Path) -> None:
     answers, missing = answers_without(room, tmp_path), refusal(room)
     for name, (status, _) in (README | OTHERS).items():

@@ -156,11 +156,13 @@ def test_every_public_function_is_called() -> None:
     assert sum(bool(refused) for refused in LINES.values()) > 400
 
 
+@pytest.mark.soak
 def test_a_type_checker_passes_what_is_right(answers: dict[int, list[str]]) -> None:
     right = {i: line for i, (line, refused) in enumerate(LINES.items()) if not refused}
     assert {line: answers[i] for i, line in right.items() if i in answers} == {}
 
 
+@pytest.mark.soak
 def test_a_type_checker_refuses_each_wrong_line_with_its_own_message(answers: dict[int, list[str]]) -> None:
     for i, (line, refused) in enumerate(LINES.items()):
         if refused:

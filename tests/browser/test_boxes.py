@@ -13,7 +13,6 @@ from playwright.sync_api import Locator, expect
 from browser.access import serious, unreached
 from browser.lab import Lab, Notebook, scratch_notebook
 from browser.panel import ASK, OUTSIDE, RESTART
-from inputs import few
 
 pytestmark = pytest.mark.browser
 
@@ -187,7 +186,8 @@ def test_a_number_is_marked_on_a_line_and_words_stay_words(notebook: Notebook) -
     assert text.locator("img").count() == 0
 
 
-@pytest.mark.parametrize("shown", few(product(("light", "dark"), (390, 820, 1280)), 1))
+@pytest.mark.soak
+@pytest.mark.parametrize("shown", [*product(("light", "dark"), (390, 820, 1280))])
 def test_nothing_sticks_out_and_axe_finds_nothing_serious(notebook: Notebook, shown: Any) -> None:
     theme, width = shown
     notebook.set_theme(theme)
@@ -201,6 +201,7 @@ def test_nothing_sticks_out_and_axe_finds_nothing_serious(notebook: Notebook, sh
     notebook.set_theme("light")
 
 
+@pytest.mark.soak
 def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
     for cell in range(1, len(CELLS)):
         assert unreached(box(notebook, cell)) == [], CELLS[cell]

@@ -90,6 +90,7 @@ def test_from_a_traceback_to_a_mended_layout(notebook: Notebook) -> None:
     assert notebook.outputs(1)[0]["data"]["text/plain"] == "('tp=8 cp=2 pp=1 dp=1', True)"
 
 
+@pytest.mark.soak
 def test_a_press_of_an_example_draws_the_ranks_that_fail(notebook: Notebook) -> None:
     offered = clinic(notebook).locator(".lp-examples")
     assert offered.locator("button").count() == 3

@@ -146,6 +146,7 @@ def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> N
     expect(panel_of(notebook).get_by_role("button", name="Search again")).to_be_enabled()
 
 
+@pytest.mark.soak
 def test_a_click_makes_it_fit(notebook: Notebook) -> None:
     panel = panel_of(notebook)
     zero = panel.locator("[data-control=zero] select")  # here and in the settings

@@ -121,7 +121,8 @@ def test_a_value_that_is_refused_says_why_and_stands(notebook: Notebook) -> None
     settle(notebook)
 
 
-@pytest.mark.parametrize("width", few([1280, 820, 390], 1))
+@pytest.mark.soak
+@pytest.mark.parametrize("width", [1280, 820, 390])
 def test_nothing_sticks_out_and_the_chosen_rung_is_in_sight(notebook: Notebook, width: int) -> None:
     notebook.page.set_viewport_size({"width": width, "height": HEIGHT})
     notebook.page.evaluate(f"window.jupyterapp.shell.{'expand' if width == 1280 else 'collapse'}Left()")

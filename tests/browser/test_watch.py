@@ -13,7 +13,6 @@ from browser.access import serious, unreached
 from browser.hands import kernel, watch_agrees
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import OUTSIDE
-from inputs import few
 
 pytestmark = pytest.mark.browser
 
@@ -250,6 +249,7 @@ def test_the_source_is_edited_and_every_rank_runs_again(notebook: Notebook) -> N
     assert len(notebook.cells()) == cells
 
 
+@pytest.mark.soak
 def test_a_puzzle_is_solved_where_its_line_is_open(notebook: Notebook) -> None:
     two = panel(notebook, 1)
     choice = two.locator("[data-control=case] select")
@@ -302,7 +302,8 @@ def test_play_goes_once_through_and_halts_where_it_breaks(notebook: Notebook) ->
     settle(notebook, 1)
 
 
-@pytest.mark.parametrize("width", few([1280, 820, 390], 1))
+@pytest.mark.soak
+@pytest.mark.parametrize("width", [1280, 820, 390])
 def test_nothing_sticks_out(notebook: Notebook, width: int) -> None:
     notebook.page.set_viewport_size({"width": width, "height": 2600})
     notebook.page.evaluate(f"window.jupyterapp.shell.{'expand' if width == 1280 else 'collapse'}Left()")
@@ -320,7 +321,7 @@ def test_nothing_sticks_out(notebook: Notebook, width: int) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("theme", few(["light", "dark"], 1))
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     notebook.set_theme(theme)
     for dot in (0, 8):

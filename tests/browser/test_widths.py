@@ -14,7 +14,6 @@ from browser.access import serious, unreached
 from browser.hands import kernel
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import OPEN, OUTSIDE, PATIENCE, open_tab
-from inputs import few
 from llamapar.panels.controls import TABS
 from test_bringing import FILES
 
@@ -294,6 +293,7 @@ def test_axe_would_find_a_button_without_a_name(notebook: Notebook) -> None:
     panel.evaluate("node => node.lastChild.remove()")
 
 
+@pytest.mark.soak
 def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
     for cell in (0, 3):
         panel = notebook.cell(cell).locator(".llamapar").first
@@ -301,17 +301,17 @@ def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
         assert unreached(panel) == []
 
 
-@pytest.mark.parametrize("theme", few(["light", "dark"], 1))
-def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any, soak: bool) -> None:
+@pytest.mark.soak
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     """The last ones here: they bring another job."""
     notebook.set_theme(theme)
     assert serious(notebook) == []
-    if theme == "light" or soak:  # what a width changes is the same in both
-        resize(notebook, 390, False)
-        assert serious(notebook) == [], "narrow"
-        resize(notebook, 1280, True)
+    resize(notebook, 390, False)
+    assert serious(notebook) == [], "narrow"
+    resize(notebook, 1280, True)
     notebook.run(4)
-    for name in TABS if soak else ("time", "plan"):
+    for name in TABS:
         open_tab(notebook.cell(0).locator(".llamapar").first, name)
         notebook.page.wait_for_timeout(400)
         assert serious(notebook) == [], name
