@@ -19,7 +19,7 @@ from llamapar.count.in_flight import in_flight
 from llamapar.count.terms import CONTEXT_TERM, OUTSIDE, SHARES, STATES, Figure, Term
 from llamapar.frameworks import FRAMEWORKS, USUAL, Framework
 from llamapar.place.orders import ORDERS
-from llamapar.place.schedule import schedule_of
+from llamapar.place.schedule import row_of, schedule_of
 from llamapar.place.walk import flying_at_peak
 
 B8, B405 = "llama3.1-8b", "llama3.1-405b"
@@ -456,6 +456,14 @@ def test_formulas_of_chunks_in_flight_are_the_tables(sample: Callable[[Any, int]
             assert in_flight(schedule, rank, pp, v, m) == counted, (schedule, pp, v, m)
         found += 1
     assert found > 250
+
+
+def test_a_full_v_keeps_no_more_with_further_micro_batches() -> None:
+    """Of a V only 4·pp micro-batches are walked; the whole row of many more has the same chunks at its peak."""
+    for schedule, pp in itertools.product(("zbv", "dualpipev"), (2, 3, 8, 16)):
+        for m, rank in itertools.product((4 * pp - 1, 4 * pp + 1, 5 * pp + 3, 30 * pp), (0, pp // 2, pp - 1)):
+            whole = flying_at_peak(*row_of(schedule, rank, pp, 2, m))
+            assert in_flight(schedule, rank, pp, 2, m) == whole, (schedule, pp, m, rank)
 
 
 def test_longer_rounds_of_the_flexible_schedule_take_more() -> None:
