@@ -459,7 +459,7 @@ def test_formulas_of_chunks_in_flight_are_the_tables(sample: Callable[[Any, int]
 
 
 def test_a_full_v_keeps_no_more_with_further_micro_batches() -> None:
-    """Of a V only 4·pp micro-batches are walked; the whole row of many more has the same chunks at its peak."""
+    """Of a V only 4·pp micro-batches are walked; rows of many more have the same chunks at their peak."""
     for schedule, pp in itertools.product(("zbv", "dualpipev"), (2, 3, 8, 16)):
         for m, rank in itertools.product((4 * pp - 1, 4 * pp + 1, 5 * pp + 3, 30 * pp), (0, pp // 2, pp - 1)):
             whole = flying_at_peak(*row_of(schedule, rank, pp, 2, m))

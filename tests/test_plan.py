@@ -136,7 +136,7 @@ SIXTEEN = Job.of("llama3-8b", lp.Layout(), seq_len=4096, global_batch=64)
 
 @cache
 def every(judge: lp.Framework | None) -> list[Candidate]:
-    return list(candidates(SIXTEEN, Conditions(HARDWARE["h100-80gb"]), 16, judge))
+    return [*map(Candidate._make, candidates(SIXTEEN, Conditions(HARDWARE["h100-80gb"]), 16, judge))]
 
 
 def test_no_layout_that_passes_is_left_out() -> None:
@@ -184,7 +184,7 @@ def test_layouts_that_do_not_fit_take_no_place_from_those_that_may() -> None:
     found = lp.plan("llama3-8b", **job, framework=judge.name, top=1000)
     fastest = min(one.cost.step_seconds for one in found.layouts if one.outcome != "tight")
     may_fit = set()
-    for candidate in found.asked.candidates():
+    for candidate in map(Candidate._make, found.asked.candidates()):
         made = candidate.job(found.asked.job)
         if candidate.seconds > SLOW * fastest or codes(severities(made, judge), ERROR):
             continue
@@ -349,7 +349,8 @@ def test_copied_kv_heads_are_copied_in_equal_numbers() -> None:
     """tp=8 divides 48 heads and would give 12 KV heads to some ranks twice."""
     model = lp.ModelConfig(dim=384, n_layers=4, n_heads=48, n_kv_heads=12, ffn_dim=480, vocab_size=512)
     job = Job.of(model, lp.Layout(), seq_len=768, global_batch=48, micro_batch=1, kv_replication=True)
-    tried = {one.tp for one in candidates(job, Conditions.of(None, HARDWARE["h100-80gb"], "none"), 48)}
+    every = candidates(job, Conditions.of(None, HARDWARE["h100-80gb"], "none"), 48)
+    tried = {Candidate._make(one).tp for one in every}
     assert tried == {1, 2, 3, 4, 6, 12, 24, 48}
 
 
@@ -436,7 +437,7 @@ def test_every_divisor_is_tried_as_virtual_stages() -> None:
     """NVIDIA's 70B has pp=4 and five virtual stages of 80 layers; Meta's 405B counts both ends in."""
     for name, pp, several in (("llama3.1-70b", 4, {1, 2, 4, 5, 10, 20}), ("llama3.1-405b", 16, {1, 2, 4, 8})):
         job = Job.of(name, lp.Layout(), seq_len=8192, global_batch=128)
-        made = candidates(job, Conditions(HARDWARE["b200-180gb"]), 4 * pp * 16)
+        made = map(Candidate._make, candidates(job, Conditions(HARDWARE["b200-180gb"]), 4 * pp * 16))
         assert {one.virtual_stages for one in made if one.pp == pp} >= several
 
 

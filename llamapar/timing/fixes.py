@@ -163,7 +163,7 @@ def _fastest(job: Job, rule: Rule, judge: Framework | None, enough: Container[ob
     if job.gpu and job.seq_len and job.sequences and not job.model.experts:
         every = candidates(job, _conditions(job, judge), job.gpus or job.layout.world, judge)
         for one in heapq.nsmallest(NEAR, every):
-            yield one.job(job, recompute_of(judge, job.recompute))
+            yield Candidate._make(one).job(job, recompute_of(judge, job.recompute))
 
 
 def _elsewhere(job: Job, rule: Rule, judge: Framework | None, enough: Container[object]) -> Iterator[Job]:
@@ -222,7 +222,7 @@ def nearest(
                 yield made
             elif made not in enough and not job.model.experts:  # whose step is not timed
                 for order in orders:
-                    for one in of_degrees(order, how, degrees, judge, zeros):
+                    for one in map(Candidate._make, of_degrees(order, how, degrees, judge, zeros)):
                         heapq.heappush(
                             waiting, (distance(one), (2, *one[2:]), degrees, one.job(job, mode), True)
                         )

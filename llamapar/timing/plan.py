@@ -37,7 +37,7 @@ from llamapar.rules.table import ERROR
 from .cost import Cost, cost_of
 from .layer import Conditions
 from .ranking import TIGHT, Ranked, losses_and_gains, outcome_of, placed
-from .search import EVERY_SCHEDULE, Candidate, Degrees, candidates, splits_of, unsearched
+from .search import EVERY_SCHEDULE, Candidate, Degrees, Row, candidates, splits_of, unsearched
 
 JUDGED, MOST_JUDGED = 24, 200
 """How many passing layouts the full functions judge, and how many if few of them leave the headroom."""
@@ -77,12 +77,12 @@ class PlanQuestion:
         how = replace(self.how, recompute=recompute_of(self.judge, job.recompute))
         return cost_of(as_run(self.judge, job), how, split_of(self.judge, job.layer_split))
 
-    def candidates(self) -> Iterator[Candidate]:
+    def candidates(self) -> Iterator[Row]:
         """Every layout, for all schedules; without a pipeline schedules do not differ, so one is tried."""
         for name in self.schedules:
             every = candidates(self.job.replace(schedule=name), self.how, self.gpus, self.judge)
             first = name == self.schedules[0]
-            yield from every if first else (one for one in every if one.pp > 1)
+            yield from every if first else (one for one in every if Candidate._make(one).pp > 1)
 
     def ranked(self, job: Job) -> Ranked:
         """A job with its time and memory. Raises LlamaparError."""
@@ -293,7 +293,7 @@ def searching(
 ) -> Generator[None, None, Plan]:
     """The same, one step at a time, for callers with other work in between."""
     started = time.perf_counter()
-    every: list[Candidate] = []
+    every: list[Row] = []
     searched = asked.candidates()
     while several := list(islice(searched, STEP)):
         every += several
@@ -353,7 +353,7 @@ def _why(one: Ranked, best: Ranked) -> str:
 
 
 def _judged(
-    every: list[Candidate], asked: PlanQuestion, tight: list[tuple[Job, Memory]]
+    every: list[Row], asked: PlanQuestion, tight: list[tuple[Job, Memory]]
 ) -> Iterator[Ranked | None]:
     """Each candidate judged by the full functions; None if it does not pass or does not fit.
 
@@ -362,7 +362,7 @@ def _judged(
     passed: Counter[tuple[object, ...]] = Counter()
     fastest = math.inf
     while every:
-        candidate = heappop(every)
+        candidate = Candidate._make(heappop(every))
         if candidate.seconds > SLOW * fastest:
             continue
         kind = (*candidate[2:6], candidate.recompute)

@@ -59,6 +59,10 @@ class Degrees(NamedTuple):
     dp: int
 
 
+Row = tuple[object, ...]
+"""The fields of a Candidate. A search makes thousands, and the garbage collector passes over plain tuples."""
+
+
 class Candidate(NamedTuple):
     """A layout of the search. Candidates are ordered by the estimated seconds of a step.
 
@@ -125,7 +129,7 @@ def kept_bytes(
     return min(kept), kept[0]
 
 
-def candidates(job: Job, how: Conditions, gpus: int, judge: Framework | None = None) -> Iterator[Candidate]:
+def candidates(job: Job, how: Conditions, gpus: int, judge: Framework | None = None) -> Iterator[Row]:
     """Layouts of exactly `gpus` ranks with even shards, and with weights and states that a GPU may hold.
 
     job: a model and a schedule, and if known seq_len and a batch; its layout gives what is not searched.
@@ -186,7 +190,7 @@ class Kind(NamedTuple):
 
 def of_degrees(
     job: Job, how: Conditions, degrees: Degrees, judge: Framework | None, zeros: Collection[int]
-) -> list[Candidate]:
+) -> list[Row]:
     """Every micro-batch size, number of virtual stages, ZeRO stage, HSDP and recomputation of degrees."""
     tp, cp, pp, dp = degrees
     own = job.layout.replace(tp=tp, cp=cp, pp=pp, dp=dp, virtual_stages=1, dp_replicate=1, zero=1)
@@ -197,7 +201,7 @@ def of_degrees(
         zeros = [job.layout.zero if job.layout.zero in zeros else min(1, max(zeros))]
     splits = tuple(dict.fromkeys((split_of(judge, job.layer_split), *splits_of(judge))))
     sizes = {*divisors(min(sequences, MOST_MICRO_BATCH)), job.micro_batch_size}
-    found: list[Candidate] = []
+    found: list[Row] = []
     shares: dict[bool, list[Shares]] = {}
     for batch in sorted(n for n in sizes if sequences % n == 0):
         many = sequences // batch
@@ -212,7 +216,7 @@ def of_degrees(
 def shares_of(
     job: Job, how: Conditions, judge: Framework | None, own: Layout, zeros: Collection[int], several: bool
 ) -> list[Shares]:
-    """Each ZeRO stage with each number of copies. several: whether a step has several micro-batches."""
+    """Each ZeRO stage and number of copies, least memory first. several: a step has several micro-batches."""
     grad = ITEM if how.habits.grads_in_dtype else GRAD
     waits = several and how.habits.reduces_once(own.pp)
     found = []
@@ -227,7 +231,7 @@ def shares_of(
             states = least_bytes(1.0, zero, shards, judge or FRAMEWORKS["torchtitan"], reduced=False)
             likely = states + grad / (shards if zero >= 2 and not waits else 1)
             found.append(Shares(zero, copies, least, held, likely, Sharing.of(how, own, zero, copies)))
-    return found
+    return sorted(found, key=lambda one: one.held)
 
 
 @dataclass
@@ -246,7 +250,7 @@ class OfBatch:
     shares: list[Shares]
     sent: dict[tuple[int, str], dict[int, float]] = field(default_factory=dict)
 
-    def candidates(self, staging: Staging) -> Iterator[Candidate]:
+    def candidates(self, staging: Staging) -> Iterator[Row]:
         """The layouts of a pipeline's stages."""
         own, many, layout = self.own, self.many, self.job.layout
         v, split, stages, kept, layers = staging
@@ -260,6 +264,7 @@ class OfBatch:
         shares = [each for each in enumerate(self.shares) if each[1].least * stages.rank * numel <= room]
         for kind in self.kinds if shares else ():
             phases = kind.forward, kind.backward
+            same = kind.recompute, self.job.schedule, split
             # The busiest rank has most layers, or fewer and the head. What ZeRO sends comes on top.
             busy = many * max(stages.rank * sum(phases), stages.last * sum(phases) + kind.ends)
             longest = stages.longest * kind.forward, stages.longest * kind.backward
@@ -270,21 +275,19 @@ class OfBatch:
             sent = self.sent.setdefault((stages.rank, kind.recompute), {})
             # Copies of the shards take memory, so more of them are kept only where they are faster.
             fastest: dict[int, float] = {}
+            alike = (own.tp, own.cp, own.pp, own.dp, self.batch, v)
             for place, (zero, copies, _, held, likely, sharing) in shares:
                 if held > most:
-                    continue
+                    break  # the others need more
                 if place not in sent:
                     sent[place] = sharing.seconds(params, many, stages.rank, phases)
                 seconds = alone + sent[place]
-                before = fastest.setdefault(zero, seconds)
-                if copies == 1 or seconds < before or copies == layout.dp_replicate:
-                    fastest[zero] = min(before, seconds)
-                    yield Candidate(
-                        likely > free,
-                        seconds,
-                        *(own.tp, own.cp, own.pp, own.dp, self.batch, v, zero),
-                        *(kind.recompute, self.job.schedule, split, copies),
-                    )
+                # The first of a stage has one copy.
+                if zero not in fastest or seconds < fastest[zero]:
+                    fastest[zero] = seconds
+                elif copies != layout.dp_replicate:
+                    continue
+                yield (likely > free, seconds, *alike, zero, *same, copies)
 
     @cached_property
     def kinds(self) -> list[Kind]:
@@ -328,7 +331,8 @@ def unsearched(
         return f"tp={lay.tp} does not divide {heads} KV heads, and kv_replication is off"
     left = of_degrees(job.replace(layout=own), how, Degrees(*map(lay.size, AXES)), judge, [lay.zero])
     key = (job.micro_batch, lay.virtual_stages, lay.zero, job.recompute, lay.dp_replicate)
-    there = any((c.micro_batch, c.virtual_stages, c.zero, c.recompute, c.dp_replicate) == key for c in left)
+    every = map(Candidate._make, left)
+    there = any((c.micro_batch, c.virtual_stages, c.zero, c.recompute, c.dp_replicate) == key for c in every)
     return "" if there else "another layout of these degrees takes less memory or stages and is as fast"
 
 

@@ -109,14 +109,16 @@ def stagings_of(
         found: list[Stages] = []
         hidden = 1
         for v in ways:
+            # The bubble is (pp - 1) / (v · many) of the step; once a smaller v hides it, more gain nothing.
+            own_choice = v == job.layout.virtual_stages
+            if found and pp - 1 <= HIDDEN * hidden * many and not own_choice:
+                continue
             made = stages_of(job.model, pp, v, split)
             if made is None:
                 continue
-            # The bubble is (pp - 1) / (v · many) of the step; once a smaller v hides it, more gain nothing.
-            shorter = all(made.longest < old.longest or made.rank < old.rank for old in found)
-            gains = not found or (pp - 1) > HIDDEN * hidden * many
             even = any(layers % (pp * v) == 0 for layers in (job.model.n_layers, job.model.n_layers + 2))
-            if ((shorter or even) and gains) or v == job.layout.virtual_stages:
+            # The order of these tests is that of their cost.
+            if own_choice or even or all(made.longest < o.longest or made.rank < o.rank for o in found):
                 found.append(made)
                 hidden = v
                 fullest = _fullest(job.schedule, pp, v, many, made)
