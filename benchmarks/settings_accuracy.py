@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/settings_accuracy.py [--misses] [--clones FOLDER]
     .venv/bin/python benchmarks/settings_accuracy.py --page    # writes docs/accuracy.md
 
-Sets: the 70 files that the readers were written with, and 109 that they met once they were written. With
+Sets: the 64 files that the readers were written with, and 100 that they met once they were written. With
 FOLDER, which holds a clone of each repository as OWNER/NAME, also 46 and 59 whose labels were committed
 before any reader saw them, in two halves: mended with the first, never with the second.
 Doubtful rows are counted apart. A field is confidently wrong when it is wrong, and neither marked unknown nor

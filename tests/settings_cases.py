@@ -1,7 +1,7 @@
 """Settings files with what they say, and how a reading of them is scored; tests and a benchmark share it.
 
-run_configs.jsonl: 68 public files and launch scripts, each with its repository, path, commit and licence,
-which the readers were written with; run_configs_gathered.jsonl: 107 more, labelled by reading before any
+run_configs.jsonl: 64 public files and launch scripts, each with its repository, path, commit and licence,
+which the readers were written with; run_configs_gathered.jsonl: 100 more, labelled by reading before any
 was tried; run_configs_unseen.jsonl, run_configs_unseen_again.jsonl and run_configs_unseen_scripts.jsonl: 46,
 59 and 9 more, whose labels were committed before any was tried, in two halves by the hash of the text. Their
 texts are not carried here: `unseen` reads them from clones; `corrected` says which labels were found wrong

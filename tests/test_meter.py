@@ -94,8 +94,8 @@ def test_what_no_reader_is_made_for_is_refused_by_its_name(name: str, words: str
 
 def test_a_number_that_is_too_long_is_text_and_the_rest_is_read() -> None:
     long = "1:" * 300 + "1.5"
-    text = f"pipe_parallel_size: 1\nmodel_parallel_size: 2\nnum_layers: 8\nhidden_size: 64\nx: {long}\n"
-    settings = lp.read_settings(text=f"{text}y: {'9' * 5000}\nseq_length: 0x{'f' * 90}\n")
+    text = f"base_model: m\nmicro_batch_size: 2\ntensor_parallel_size: 2\nx: {long}\n"
+    settings = lp.read_settings(text=f"{text}y: {'9' * 5000}\nsequence_len: 0x{'f' * 90}\n")
     assert settings.layout["tp"] == 2
     assert "seq_len" in settings.unknown
 

@@ -93,7 +93,6 @@ GOLD: dict[str, tuple[str, str]] = {
     "mg-20-abci-70b-32node": ("unknown", "no flag passes it"),
     "mg-42-starcoder-15b-bigcode": ("not_covered", "LayerNorm"),
     "nt-13-moe": ("contradictions", "the key stands twice"),
-    "ca-07-moe": ("contradictions", "= 16"),
 }
 """What breaks a rule as it stands → where a reading says so, and with which words."""
 
@@ -119,9 +118,6 @@ def test_a_recipe_in_python_is_refused_by_name() -> None:
 def test_the_numbers_of_a_file_are_believed_and_not_its_name() -> None:
     settings = read(CASES["nm-01-405b-launcher"])
     assert (settings.model["n_kv_heads"], settings.model["rope_theta"]) == (16, 10000)
-    settings = read(CASES["nx-01-llama65b"])
-    assert settings.model["ffn_dim"] == 22016
-    assert "not the gated width" in settings.sources["model.ffn_dim"]
 
 
 def test_settings_are_judged_by_their_frameworks_rules() -> None:
@@ -146,7 +142,7 @@ def test_a_model_that_is_not_covered_is_not_judged_as_if_it_were() -> None:
 
 
 def test_every_row_is_recognised_as_its_format() -> None:
-    wanted = dict(tt="torchtitan", mg="Megatron-LM", nm="NeMo", nt="nanotron", vl="vLLM", ca="ColossalAI")
+    wanted = dict(tt="torchtitan", mg="Megatron-LM", nm="NeMo", nt="nanotron", vl="vLLM")
     for name, row in CASES.items():
         assert name in RECIPES or name[:2] not in wanted or read(row).format.startswith(wanted[name[:2]]), (
             name

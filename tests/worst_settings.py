@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 _RUN = "torchrun --nproc_per_node 8 x.py --tensor-model-parallel-size 2 --num-layers 8\n"
 _TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n'
-_NEOX = "pipe_parallel_size: 1\nmodel_parallel_size: 2\nnum_layers: 8\nhidden_size: 64\n"
+_AXOLOTL = "base_model: m\nsequence_len: 64\nmicro_batch_size: 2\ntensor_parallel_size: 2\n"
 
 
 def _repeated(size: int, unit: str, start: str = "", end: str = "") -> str:
@@ -140,32 +140,32 @@ GROWING: dict[str, Callable[[int], dict[str, str]]] = {
     "a text of JSON": _named("a.json", "\\n", '{"zero_optimization": {"stage": 1}, "x": "', '"}'),
     "a number of JSON": _named("a.json", "9", '{"zero_optimization": {"stage": ', "}}"),
     # YAML
-    "repeated keys of YAML": _named("a.yaml", "a: 1\n", _NEOX),
-    "repeated tables of YAML": _named("a.yaml", "a: {x: 1}\na: 1\n", _NEOX),
-    "keys, then repeated tables": _split("a.yaml", "k§: 1\n", "a: {x: 1}\na: 1\n", start=_NEOX),
-    "keys of YAML": _named("a.yaml", "k§: 1\n", _NEOX),
-    "keys with dots": _split("a.yaml", ".", "  k§: 1\n", start=_NEOX + "a", middle=":\n"),
-    "a long key of YAML": _split("a.yaml", "a", "  k§: 1\n", start=_NEOX + "? ", middle="\n:\n"),
-    "a number of base 60": _named("a.yaml", ":1", _NEOX + "a: 1"),
-    "a fraction of base 60": _named("a.yaml", ":1", _NEOX + "a: 1", ":1.5\n"),
-    "numbers of base 60": _named("a.yaml", "k§: " + "1:" * 200 + "1\n", _NEOX),
-    "a number of YAML": _named("a.yaml", "9", _NEOX + "a: "),
-    "an octal of YAML": _named("a.yaml", "7", _NEOX + "a: 0"),
-    "lists of YAML": _nested("a.yaml", "[", "]", "1", _NEOX + "x: "),
-    "a list of YAML": _named("a.yaml", "1, ", _NEOX + "x: [", "1]\n"),
-    "lines of lists": _named("a.yaml", "- ", _NEOX + "x:\n  ", "1\n"),
-    "questions": _named("a.yaml", "? ", _NEOX),
+    "repeated keys of YAML": _named("a.yaml", "a: 1\n", _AXOLOTL),
+    "repeated tables of YAML": _named("a.yaml", "a: {x: 1}\na: 1\n", _AXOLOTL),
+    "keys, then repeated tables": _split("a.yaml", "k§: 1\n", "a: {x: 1}\na: 1\n", start=_AXOLOTL),
+    "keys of YAML": _named("a.yaml", "k§: 1\n", _AXOLOTL),
+    "keys with dots": _split("a.yaml", ".", "  k§: 1\n", start=_AXOLOTL + "a", middle=":\n"),
+    "a long key of YAML": _split("a.yaml", "a", "  k§: 1\n", start=_AXOLOTL + "? ", middle="\n:\n"),
+    "a number of base 60": _named("a.yaml", ":1", _AXOLOTL + "a: 1"),
+    "a fraction of base 60": _named("a.yaml", ":1", _AXOLOTL + "a: 1", ":1.5\n"),
+    "numbers of base 60": _named("a.yaml", "k§: " + "1:" * 200 + "1\n", _AXOLOTL),
+    "a number of YAML": _named("a.yaml", "9", _AXOLOTL + "a: "),
+    "an octal of YAML": _named("a.yaml", "7", _AXOLOTL + "a: 0"),
+    "lists of YAML": _nested("a.yaml", "[", "]", "1", _AXOLOTL + "x: "),
+    "a list of YAML": _named("a.yaml", "1, ", _AXOLOTL + "x: [", "1]\n"),
+    "lines of lists": _named("a.yaml", "- ", _AXOLOTL + "x:\n  ", "1\n"),
+    "questions": _named("a.yaml", "? ", _AXOLOTL),
     "a long anchored text": _split(
-        "a.yaml", "a", "*a,\n", start=_NEOX + "a: &a !x ", middle="\nb: [\n", end="1]\n"
+        "a.yaml", "a", "*a,\n", start=_AXOLOTL + "a: &a !x ", middle="\nb: [\n", end="1]\n"
     ),
     "a key that is a bomb": lambda size: {
-        "a.yaml": f"{_NEOX}a: &a [{'x, ' * 9}]\n{_BOMB}? *j\n: 1\n{'#' * size}"
+        "a.yaml": f"{_AXOLOTL}a: &a [{'x, ' * 9}]\n{_BOMB}? *j\n: 1\n{'#' * size}"
     },
-    "blanks of YAML": _named("a.yaml", " ", _NEOX + "a:", "1\n"),
-    "newlines of YAML": _named("a.yaml", "\n", _NEOX),
-    "a line of # in YAML": _named("a.yaml", "#", _NEOX),
-    "a text of YAML": _named("a.yaml", "\\n ", _NEOX + 'a: "', '"\n'),
-    "lines of a text of YAML": _named("a.yaml", "  a: 1\n", _NEOX + "a: |\n"),
+    "blanks of YAML": _named("a.yaml", " ", _AXOLOTL + "a:", "1\n"),
+    "newlines of YAML": _named("a.yaml", "\n", _AXOLOTL),
+    "a line of # in YAML": _named("a.yaml", "#", _AXOLOTL),
+    "a text of YAML": _named("a.yaml", "\\n ", _AXOLOTL + 'a: "', '"\n'),
+    "lines of a text of YAML": _named("a.yaml", "  a: 1\n", _AXOLOTL + "a: |\n"),
     "references": _named(
         "a.yaml",
         "${a} ",
@@ -270,14 +270,14 @@ def _strange() -> Iterable[tuple[str, dict[str, str]]]:
         "a.sh": _RUN,
         "a.toml": f"{_TITAN}x = ",
         "a.json": '{"zero_optimization": {"stage": ',
-        "a.yaml": f"{_NEOX}x: ",
+        "a.yaml": f"{_AXOLOTL}x: ",
     }
     for name, start in starts.items():
         for piece in SPOILT:
             shown = piece[:12].encode("ascii", "backslashreplace").decode()
             yield f"{name} {shown!r} {len(piece)}", {name: start + piece + "\n"}
-    yield "an escape character in YAML", {"a.yaml": f"{_NEOX}x: \x1b\n"}
-    yield "a tag that the value breaks", {"a.yaml": f"{_NEOX}x: !!timestamp x\n"}
+    yield "an escape character in YAML", {"a.yaml": f"{_AXOLOTL}x: \x1b\n"}
+    yield "a tag that the value breaks", {"a.yaml": f"{_AXOLOTL}x: !!timestamp x\n"}
     yield "a number of many digits in Python", {"a.py": f"import torchtitan\nx = {'9' * 5000}\n"}
 
 

@@ -216,8 +216,7 @@ class SettingsSource:
         if own and isinstance(self.held, Flags):
             keys = tuple(own)
         said = self.line.get(*own, *keys) if self.line is not None else None
-        dashed = [key.replace("_", "-") for key in keys] if self.row.get("dashed") else []
-        entry = self.held.get(*keys, *(key.replace("-", "_") for key in keys), *dashed)
+        entry = self.held.get(*keys, *(key.replace("-", "_") for key in keys))
         for read in (entry, said):
             if read is not None:
                 self.draft.asked.add((read.file or self.name, read.path, read.line))

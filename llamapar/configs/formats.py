@@ -12,7 +12,7 @@ training          false: nothing is trained, so batch sizes are not asked for
 launch            false: what the scripts start is not the run
 variables         of a script, for the nodes and the ranks of each
 named             a command names the file of settings; without that file no default counts
-dashed            keys may have dashes for underscores; references: values may name other keys, as ${.key}
+references        values may name other keys, as ${.key}
 before, beside    other formats whose files a run may have too, read before and after its own
 oddities          functions of `oddities.py`, `torchtitan.py` and `megatron.py`, for what a row cannot say
 
@@ -23,7 +23,6 @@ recognised        marks, of which one is enough. All that a mark says has to hol
   text            a pattern of some Python file
   beside          the same file, or some command, has one of these too
   two             and two of these
-  merged          all files of settings are read as one
   arguments       the section that holds the arguments of a command
   base            what the file changes, which is not among the files: no default counts
 settings          where the settings stand (marks again), if not in what was recognised
@@ -91,10 +90,6 @@ def settings_at(files: Files, mark: Values) -> Document | None:
             return _arguments(found, mark["arguments"])
         if found is not None and "base" in mark:
             return found.overridden([Entry(mark["base"], UNREAD, 0)])
-        if found is not None and mark.get("merged"):
-            # The last value of a key counts.
-            entries = (entry for document in files.documents.values() for entry in document.entries)
-            return Document(found.name, tuple(entries))
         return found
     if "flags" in mark:
         return files.flags(*mark["flags"])

@@ -2,7 +2,7 @@
 
 In order of trust: the launcher's own numbers, then the batch system's directives. Names and comments are only
 hints to ask about. Sources: torch/distributed/run.py; Slurm's sbatch(1); mpirun(1) of Open MPI; DeepSpeed's
-launcher/runner.py; accelerate's commands/launch.py; ColossalAI's cli/launcher.
+launcher/runner.py; accelerate's commands/launch.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .flags import Flags, flags_of
 from .launch_lines import UNRESOLVED, Script, Word
 
 _LAUNCHERS = re.compile(
-    r"(?:^|/)(torchrun|mpirun|mpiexec|srun|deepspeed|accelerate|colossalai|tune)$|^torch\.distributed\.(run|launch)$"
+    r"(?:^|/)(torchrun|mpirun|mpiexec|srun|deepspeed|accelerate|tune)$|^torch\.distributed\.(run|launch)$"
 )
 _UGE_GPUS = {"rt_F": 4, "rt_AF": 8}
 """GPUs of a node by the resource type of ABCI's Grid Engine (docs.abci.ai, job execution)."""
@@ -95,13 +95,9 @@ _NUMBERS = {
     "mpiexec": _MPI,
     "deepspeed": ((), ("num-gpus",), ("num-nodes",)),
     "accelerate": (("num-processes",), (), ("num-machines",)),
-    "colossalai": ((), ("nproc-per-node",), ()),
     "srun": (("ntasks", "n"), ("ntasks-per-node",), ("nodes", "N")),
 }
 """Launcher → its arguments for all ranks, for the ranks on a node, and for the nodes."""
-
-_ONE_NODE = {"deepspeed": "--num_nodes", "colossalai": "--hostfile"}
-"""Launchers that start one node unless an argument or a file of hosts says more → the default's name."""
 
 
 def _slots(text: str) -> list[int]:
@@ -126,10 +122,9 @@ def _launch(who: str, flags: Flags, line: int) -> Launch:
     chosen = flags.get("include", "i") if who == "deepspeed" else None
     if chosen is not None and (slots := _slots(str(chosen.value))):
         return Launch(who, Entry(chosen.path, sum(slots), chosen.line), None, Entry("", len(slots), 0))
-    if who == "colossalai" and (hosts := flags.get("host")):
-        nodes = Entry("--host", str(hosts.value).count(",") + 1, hosts.line)
-    if nodes is None and who in _ONE_NODE and not flags.get("hostfile"):
-        nodes = Entry(_ONE_NODE[who], 1, line)
+    # It starts one node unless an argument or a file of hosts says more.
+    if nodes is None and who == "deepspeed" and not flags.get("hostfile"):
+        nodes = Entry("--num_nodes", 1, line)
     return Launch(who, ranks, each, nodes)
 
 

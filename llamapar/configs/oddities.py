@@ -6,7 +6,6 @@ A row names these functions under `oddities`; each gets the row's source, after 
 from __future__ import annotations
 
 import itertools
-import math
 import re
 
 from llamapar.describe.configfile import Values
@@ -19,7 +18,6 @@ from .draft import (
     Fact,
     Origin,
     SettingsSource,
-    positive_number,
     public,
     scalar,
     section_of,
@@ -134,41 +132,6 @@ def nemo_vocabulary(source: SettingsSource, files: Files) -> None:
         source.draft.put("vocab_size", _GPT2, Origin(source.name, file.line, "GPT-2's vocabulary"))
 
 
-# -- GPT-NeoX --------------------------------------------------------------------------------------
-
-_GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
-"""Activations with a gate (megatron/model/activations.py, get_activation)."""
-
-
-def neox_width(source: SettingsSource, files: Files) -> None:
-    """The MLP's inner width: what a gate leaves of intermediate_size, for the parameters stay as many."""
-    draft = source.draft
-    dim = source.draft.number("dim") or 0
-    inner = source.count("intermediate_size")
-    factor = source.get("expansion_factor")
-    if "ffn_dim" in draft.unknown or not (dim or inner):
-        return
-    if source.text("mlp_type") == "llama":
-        wide = inner or math.ceil(int(2 * dim * 4 / 3) / 256) * 256
-        draft.derive("ffn_dim", wide, "mlp_type llama: intermediate_size, or 8/3 of the width up to 256s")
-        return
-    if inner is None and factor is not None and factor.value is not None:
-        many = positive_number(factor.value)
-        if many is None:
-            source.unreadable("ffn_dim", factor)
-            return
-        inner = int(many * dim)
-    wide = inner or 4 * dim
-    each = source.count("mlp_multiple_of") or 1
-    if source.text("activation") in _GATED:
-        gated = math.ceil(int(wide * 2 / 3) / (2 * each)) * each
-        how = f"{wide} is not the gated width: two thirds, up to a multiple of 2·{each}, halved"
-        draft.derive("ffn_dim", gated, how)
-    else:
-        how = "intermediate_size, four times the width by default"
-        draft.derive("ffn_dim", math.ceil(wide / each) * each, how)
-
-
 # -- sharing and ranks -----------------------------------------------------------------------------
 
 
@@ -205,29 +168,3 @@ def trainer_sharding(source: SettingsSource, files: Files) -> None:
         source.draft.derive("zero", 0, "DDP, unless --fsdp or --deepspeed")
     else:
         source.draft.missing("zero", "the launch says it, which is not among these files")
-
-
-# -- ColossalAI ------------------------------------------------------------------------------------
-
-
-def colossal_ranks(source: SettingsSource, files: Files) -> None:
-    """A command that says every degree says the number of GPUs."""
-    draft = source.draft
-    degrees = {axis: source.count(f"{axis}-size") for axis in ("pp", "dp", "ep")}
-    product = math.prod(degree or 1 for degree in degrees.values())
-    gpus = draft.number("gpus") or draft.number("gpus_per_node")
-    if degrees["ep"] is not None and gpus and product != gpus:
-        said = " · ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree)
-        draft.contradictions.append(Contradiction("gpus", (gpus, product), f"{said} = {product}"))
-
-
-def colossal_benchmark(source: SettingsSource, files: Files) -> None:
-    """benchmark.py: -c is a size of Llama 2; without a pipeline a DP rank's batch goes through whole."""
-    draft = source.draft
-    config = source.get("c", "config")
-    batch = source.draft.number("batch_per_dp")
-    size = str(config.value) if config else "7b"
-    name = f"llama2-{size}" if size in ("7b", "13b", "70b") else size
-    draft.take_model(name, Origin(source.name, 0, "-c, 7b by default"))
-    if draft.number("pp") == 1 and batch:
-        draft.derive("micro_batch", batch, "no pipeline: the batch of a DP rank goes through whole")
