@@ -16,6 +16,8 @@ import torch
 import llamapar as lp
 from llamapar.describe.options import Values
 from llamapar.panels.ladders import MOST_RUNGS, Rung, Subject
+from llamapar.panels.ladders_of_jobs import JOBS
+from llamapar.panels.ladders_of_maps import MAPS
 from llamapar.panels.live_panel import SUBJECTS
 from llamapar.panels.page import for_browser
 from llamapar.place import HeadMap
@@ -48,6 +50,11 @@ OPENED: list[tuple[str, dict[str, Any]]] = [
     ("inside", {"model": "llama3.1-405b", "tp": 8, "cp": 2, "cp_method": "ring"}),
 ]
 LADDERS = [(what, arguments, knob) for what, arguments in OPENED for knob in SUBJECTS[what].knobs]
+
+
+def test_every_live_picture_is_opened_here() -> None:
+    missing = {*MAPS, *JOBS} - {what for what, _ in OPENED}
+    assert not missing, "add calls to OPENED"
 
 
 @pytest.mark.parametrize(("what", "arguments", "knob"), LADDERS)

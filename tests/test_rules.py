@@ -359,7 +359,8 @@ def found(code: str, report: lp.Report) -> Finding | None:
 
 
 def test_every_rule_has_an_example() -> None:
-    assert [rule.code for rule in RULES] == sorted(EXAMPLES)
+    told = "a rule has in EXAMPLES what it speaks of and what it does not, and stands where its code belongs"
+    assert [rule.code for rule in RULES] == sorted(EXAMPLES), told
     assert len({rule.title for rule in RULES}) == len(RULES)
     for rule in RULES:
         assert "\n" not in rule.message + rule.why

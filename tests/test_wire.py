@@ -98,7 +98,8 @@ def test_every_rank_sends_what_the_formulas_say(counts: Any) -> None:
 
 def test_every_program_has_formulas() -> None:
     """But Meta's own arithmetic of heads, which repeats K and V before they travel."""
-    assert set(PARTS) == set(lp.programs.PROGRAMS) - {"meta_attention"}
+    told = "what a program is made of goes into PARTS of llamapar/count/wire.py"
+    assert set(PARTS) == set(lp.programs.PROGRAMS) - {"meta_attention"}, told
 
 
 @pytest.mark.parametrize("tied", [True, False])

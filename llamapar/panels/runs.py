@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 QUICK = 64
 """Most work that is done at each move of a control: some 1.5 s of a laptop."""
 
-_WORK = {"embedding": 1, "loss": 1, "mlp": 1, "attention": 4, "block": 5, "llama": 10, "step": 12}
+_WORK = {"embedding": 1, "loss": 1, "mlp": 1, "block": 5, "llama": 10, "step": 12}
+"""Work of a program; one that is not listed takes as much as attention, 4."""
+
 _WIDE = 512
 
 MOST_MICRO_BATCHES = 4
@@ -60,7 +62,7 @@ class RunPlan:
         """Approximate amount of work: ranks, times the program's work, times its rounds."""
         rounds = CpMethod.of(str(self.options["cp_method"]), self.layout.cp).ring
         ranks = 1 if self.engine == "dry" else self.layout.world
-        return ranks * _WORK[self.program] * rounds * int(self.options.get("micro_batches") or 1)
+        return ranks * _WORK.get(self.program, 4) * rounds * int(self.options.get("micro_batches") or 1)
 
     @property
     def title(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from llamapar.describe.cp_methods import WHOLE_HEADS
 
 from . import repairs
+from .memory_rows import MEMORY
 from .repairs import ERROR, NOTE, SEVERITIES, WARNING, indivisible, multiples, product_differs
 from .rule import Rule
 
@@ -361,37 +362,6 @@ ARITHMETIC: tuple[Rule, ...] = (
         if_na=ERROR,
     ),
 )
-
-# No condition on integers decides on memory: `memory_rule.finding_of` does.
-MEMORY: tuple[Rule, ...] = (
-    Rule(
-        "LP511",
-        "memory of a rank",
-        lambda *_: False,
-        "stage {stage} needs {needs}, and {there}",
-        "{terms} GiB; {counted}",
-        of_facts=True,
-    ),
-    Rule(
-        "LP512",
-        "memory that is undecided",
-        lambda *_: False,
-        "stage {stage} needs {needs}, and {there}: undecided",
-        "{decides}; {terms} GiB; {counted}",
-        severity=lambda j: WARNING,
-        of_facts=True,
-    ),
-    Rule(
-        "LP513",
-        "activations not counted",
-        lambda *_: False,
-        "activations are not counted: stage {stage} needs {needs}, and {there}",
-        "they grow with the tokens of a sequence: say seq_len",
-        severity=lambda j: NOTE,
-        of_facts=True,
-    ),
-)
-"""The rules that `memory_rule` judges, by the bytes of a rank. Their order is that of their codes."""
 
 RULES = (*ARITHMETIC, *MEMORY)
 
