@@ -255,11 +255,10 @@ def still_box(item: Item, answered: GuessVerdict | None) -> tuple[dict[str, Any]
 
 def folded(item: Item) -> tuple[dict[str, Any], dict[str, Any]]:
     """The question, and its truth folded. The metadata hold its figure, for the tool that stores it."""
-    text = [item.text]
-    html = [f"<summary><b>{escape(item.text)}</b> {ASK}</summary>"]
+    truth = item.say(item.truth)
+    text = [item.text, truth]
+    html = [f"<summary><b>{escape(item.text)}</b> {ASK}</summary><p><b>{escape(truth)}</b></p>"]
     metadata: dict[str, object] = {"box": True}
-    text.append(item.say(item.truth))
-    html.append(f"<p><b>{escape(text[-1])}</b></p>")
     record = item.shows
     drawn = item.picture is not None and item.picture.is_drawn
     if item.picture and item.picture.is_map:

@@ -102,7 +102,6 @@ def _two_stages() -> Item:
     return Item(
         "How many times smaller is the bubble with two stages on each GPU?",
         one.timeline().bubble / two.timeline().bubble,
-        unit="times",
         hints=(
             "The wait is still 3 steps. How long is a step now?",
             "A stage has half of the layers, so a step takes half the time. The work stays.",

@@ -152,6 +152,26 @@ function beside({ verdict, kind }) {
   return kind === "number" && Math.min(value, answer) >= 0 && most > 0 ? [line(value / most, answer / most, verdict)] : [];
 }
 
+// -- what follows a question, folded until its answer --
+
+// The cells down to the next question or section: JupyterLab's, or those of a page.
+function following(root) {
+  const next = ".lp-quiz, [data-kind=box], h2";
+  const cells = [];
+  let cell = root.closest(".jp-Cell, .alive")?.nextElementSibling;
+  for (; cell && !cell.matches(next) && !cell.querySelector(next); cell = cell.nextElementSibling) cells.push(cell);
+  return cells;
+}
+
+function unfold(root, uid) {
+  for (const cell of document.querySelectorAll(`[data-lp-behind="${uid}"]`)) delete cell.dataset.lpBehind;
+  for (const cell of following(root)) {
+    for (const one of cell.matches("details") ? [cell] : cell.querySelectorAll("details"))
+      if (one.firstElementChild.textContent === "After your guess") one.open = true;
+    cell.querySelector(".jp-OutputPlaceholder")?.click();
+  }
+}
+
 // -- the box --
 
 function render({ model, el }) {
@@ -163,14 +183,33 @@ function render({ model, el }) {
   const input = (INPUTS[payload().kind] ?? typedInput)(uid, payload(), (value) => put("guess", value), put);
   const hint = button("", { class: "lp-hint", onclick: () => put("hint", true) });
   const giveUp = button("show the answer", { onclick: () => put("give_up", true) });
+  const skip = button("skip", { title: "show what follows", hidden: true, onclick: () => open() });
   const hints = make("ol.lp-hints", { "aria-live": "polite" });
   const says = make("div.lp-verdict", { role: "status" });
   const drawn = make("div");
   const figure = buildFigure(model, null, (painted) => { root.dataset.painted = painted; });
   const text = make("pre.lp-told", { tabindex: "0" }); // of a record that has no picture
-  const stage = make("div", make("div.lp-form", input.node, ...input.tools, hint, giveUp), hints, says, drawn, figure.node, text);
+  const stage = make("div", make("div.lp-form", input.node, ...input.tools, hint, giveUp, skip), hints, says, drawn, figure.node, text);
   const root = make("div.llamapar.lp-quiz", { role: "group", "aria-labelledby": question.id }, question, note, stage);
   el.append(root);
+  let folds = payload().folds;
+
+  function open() {
+    folds = false;
+    skip.hidden = true;
+    unfold(root, uid);
+  }
+
+  // Once the box stands in its cell.
+  function fold() {
+    if (!root.isConnected) return requestAnimationFrame(fold);
+    root.closest(".jp-Cell")?.removeAttribute("data-lp-behind"); // of a question that was shown before this one
+    if (!folds) return;
+    if (payload().verdict) return open();
+    const cells = following(root);
+    for (const cell of cells) if (cell.matches(".jp-Cell")) cell.dataset.lpBehind = uid;
+    skip.hidden = !cells.length;
+  }
 
   function show() {
     const now = payload();
@@ -190,12 +229,14 @@ function render({ model, el }) {
     text.hidden = !text.textContent;
     if (figure.node.hidden) root.dataset.painted = now.seq;
     else figure.draw(now);
+    if (verdict && folds && root.isConnected) open();
   }
 
   const changed = () => keepFocus(root, root.querySelector(".lp-check, .lp-choice, .lp-slot") ?? root, show);
   model.on("change:payload", changed);
   show();
-  return () => { model.off("change:payload", changed); close(); figure.close(); };
+  fold();
+  return () => { folds = false; unfold(root, uid); model.off("change:payload", changed); close(); figure.close(); };
 }
 
 export default { render };

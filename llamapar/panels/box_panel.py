@@ -200,6 +200,7 @@ class BoxState:
             "hints": list(asked.hints[: self.hints]),
             "more": len(asked.hints) - self.hints,
             "gives_up": asked.reveal is not None and verdict is not None and not told and not verdict.right,
+            "folds": asked.reveal is None,
             "verdict": None,
             "board": self._drawn(verdict),
             "figure": view.spec if view and view.is_drawn else None,

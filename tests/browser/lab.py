@@ -83,9 +83,12 @@ def chromium() -> Iterator[Browser]:
 
 
 def scratch_notebook(path: Path, *sources: str) -> Path:
-    """Write a notebook with one code cell per source, and the kernel named as in the workbook."""
+    """Write a notebook with one cell per source, and the kernel named as in the workbook."""
     notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    for source in sources:
+        of_text = source.startswith(("<details>", "## "))
+        made = nbformat.v4.new_markdown_cell if of_text else nbformat.v4.new_code_cell
+        notebook.cells.append(made(source))
     notebook.metadata.kernelspec = {
         "display_name": "Python 3 (ipykernel)",
         "language": "python",

@@ -224,6 +224,33 @@ def test_what_is_saved_is_the_folded_answer_and_no_widget(notebook: Notebook) ->
     assert "widgets" not in saved["metadata"]
 
 
+def test_what_follows_is_folded_until_the_answer_or_a_click(lab: Lab, tmp_path: Any) -> None:
+    folded = "<details><summary>After your guess</summary>\n\nwhy it is so\n\n</details>"
+    cells = (START, CELLS[LINE], "print('line 3')", folded, CELLS[TILED], "6 * 7", "## Next", "print('seen')")
+    with lab.open(scratch_notebook(tmp_path / "folds.ipynb", *cells), height=2400) as opened:
+        opened.run_all()
+        shown = {cell: opened.standing(cell).locator(".jp-OutputArea-output") for cell in (2, 5, 7)}
+        text = opened.standing(3).locator("p")
+        skips = [opened.standing(cell).get_by_role("button", name="skip") for cell in (1, 4)]
+        expect(skips[1]).to_be_visible()
+        for hidden in (shown[2], text, shown[5]):
+            expect(hidden).not_to_be_visible()
+        expect(shown[7]).to_be_visible()  # of the next section
+        opened.standing(1).locator(".lp-choice").first.click()
+        for seen in (shown[2], text):
+            expect(seen).to_be_visible()
+        expect(skips[0]).not_to_be_visible()
+        expect(shown[5]).not_to_be_visible()  # the other question is open
+        skips[1].click()
+        expect(shown[5]).to_have_text("42")
+        expect(shown[5]).to_be_visible()
+        opened.run(4)  # asked anew
+        expect(shown[5]).not_to_be_visible()
+        opened.run(1)  # which stands in the progress
+        expect(shown[2]).to_be_visible()
+        assert opened.console_errors() == []
+
+
 @pytest.mark.soak
 def test_a_kernel_that_is_gone_is_said_in_the_box(notebook: Notebook) -> None:
     notebook.page.evaluate(RESTART)
