@@ -1,9 +1,10 @@
 """How soon a map moves after a key, beside a bare plotly FigureWidget in the same notebook.
 
-In JupyterLab a key is pressed on a slider or a rung, and the time until the browser has painted the picture
-is taken, without motion (prefers-reduced-motion): what is painted is the end of the move. The FigureWidget
-has as many bars as the model has heads, and an ipywidgets slider that sets them. A picture counts as painted
-in the frame after the first change of its elements.
+In JupyterLab a key is pressed on a slider or a rung, and the time until the browser has painted the picture,
+or the Explorer's answers, is taken, without motion (prefers-reduced-motion): what is painted is the end of
+the move. The FigureWidget has as many bars as the model has heads, and an ipywidgets slider that sets them.
+A picture counts as painted in the frame after the first change of its elements, and answers in the frame
+after they were drawn anew.
 
     python benchmarks/maps.py            # needs the `test` extras and a Chromium
 """
@@ -53,6 +54,7 @@ WHERE = {
     "FigureWidget": (".noUi-handle", ".js-plotly-plot .main-svg"),
     "lp.live": (".lp-live [aria-checked='true']", ".lp-live .lp-bands"),
     "the Explorer": (".lp-explorer input[type='range'][data-axis='tp']", ".lp-explorer .lp-bands"),
+    "its answers": (".lp-explorer input[type='range'][data-axis='tp']", ".lp-explorer .lp-answers"),
 }
 MOVES = 24
 

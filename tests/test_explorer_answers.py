@@ -166,7 +166,7 @@ def test_the_time_tab_draws_the_pinned_layout_beside() -> None:
 def test_steps_go_back_and_forth_and_keep_what_is_looked_at() -> None:
     panel = lp.explorer()
     panel.set(tab="time")
-    assert panel.answers["undo"] == 0
+    assert panel.past == 0
     panel.set(tp=4)
     panel.set(model=lp.PRESETS["llama3.1-8b"])
     panel.set(tab="heads")
@@ -179,13 +179,13 @@ def test_steps_go_back_and_forth_and_keep_what_is_looked_at() -> None:
     )
     receive(panel, kind="redo")
     receive(panel, kind="redo")
-    assert (panel.job.layout.tp, panel.job.model.name, panel.answers["redo"]) == (4, "llama3.1-8b", 0)
+    assert (panel.job.layout.tp, panel.job.model.name, panel.future) == (4, "llama3.1-8b", 0)
     receive(panel, kind="reset")
     assert panel.job.layout == lp.explorer().job.layout
     receive(panel, kind="undo")
     assert panel.job.layout.tp == 4
     panel.set(dp=2)
-    assert panel.answers["redo"] == 0
+    assert panel.future == 0
 
 
 def test_the_plan_tab_searches_beside_the_panel_and_adopts() -> None:
@@ -368,10 +368,10 @@ def test_the_maps_of_the_steps_beside_are_sent_ahead_and_a_rank_of_a_map_is_chos
     panel = lp.explorer()
     assert panel.payload["chosen"] == 3  # TP rank of 6,043
     [ahead] = customs(press(panel, kind="ahead", knob="tp"), "ahead")
-    assert (ahead["seq"], [*ahead["scenes"]]) == (0, ["tp=4", "tp=16"])
+    assert (ahead["seq"], [*ahead["steps"]]) == (0, ["tp=4", "tp=16"])
     [after] = customs(press(panel, kind="set", changes={"tp": 16}), "ahead")
-    assert unpacked(panel.payload["figure"]) == ahead["scenes"]["tp=16"]
-    assert (after["seq"], [*after["scenes"]]) == (1, ["tp=8", "tp=32"])
+    assert [unpacked(panel.payload["figure"]), panel.answers["now"]] == ahead["steps"]["tp=16"]
+    assert (after["seq"], [*after["steps"]]) == (1, ["tp=8", "tp=32"])
     panel.set(tp=8, tab="stages")
     assert receive(panel, kind="look", place=9) is None
     assert panel.payload["chosen"] == 9

@@ -86,8 +86,11 @@ def layers_in_words(record: StageMap) -> str:
     """How many layers each stage has, in a sentence."""
     if not record.counts:
         return sentence(record.reason)
-    layers = plural(record.model.n_layers, "layer")
-    return f"{layers} over {plural(len(record.counts), 'stage')}: {_runs(record)}."
+    said = f"{plural(record.model.n_layers, 'layer')} over {plural(len(record.counts), 'stage')}"
+    empty = record.counts.count(0)
+    if empty:
+        return f"{said} leave {plural(empty, 'stage')} without a layer."
+    return f"{said}: {_runs(record)}."
 
 
 def _runs(record: StageMap) -> str:
@@ -96,16 +99,19 @@ def _runs(record: StageMap) -> str:
 
 
 def _words(record: StageMap, r: int) -> str:
-    lines = [_line(stage) for stage in record.stages[r :: record.pp]]
-    return "; ".join(lines) or f"PP rank {r}: no stage"
+    stages = [f"stage {stage.stage} has {_has(stage)}" for stage in record.stages[r :: record.pp]]
+    return f"PP rank {r}: {', '.join(stages) or 'no stage'}"
 
 
 def _line(stage: Stage) -> str:
-    where = f"stage {stage.stage} on PP rank {stage.rank}"
-    also = "".join(f" and the {name}" for name in _also([stage])[:1])
-    if len(_also([stage])) == 2:
-        also = " and the embedding + head"
-    return f"{where}: {units('layer', stage.layers)}{also}"
+    return f"stage {stage.stage} on PP rank {stage.rank}: {_has(stage)}"
+
+
+def _has(stage: Stage) -> str:
+    """The layers of a stage, and what it has besides."""
+    layers = units("layer", stage.layers)
+    also = " + ".join(_also([stage]))
+    return f"{layers} and the {also}" if also else layers
 
 
 def _summary(record: StageMap) -> str:

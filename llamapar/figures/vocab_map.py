@@ -74,8 +74,6 @@ def vocab_in_words(record: VocabMap) -> str:
             f"the last rank {len(last.rows):,}."
         )
     said = f"Each rank holds {len(first.rows):,} rows of the embedding"
-    if record.tp > 1:
-        said += f"; rank 1 holds {units('row', record.rank(1).rows)}"
     if record.pad_rows:
         return f"{said}. {plural(record.pad_rows, 'row')} at the end stand for no token."
     return f"{said}."

@@ -25,15 +25,13 @@ function buildAnswers(send, ask) {
   const press = (kind, title) => button(kind, { class: "lp-link", title, "data-step": kind, onclick: () => ask({ kind }) });
   const pin = press("pin", "keep this layout beside those that come");
   const steps = [press("undo", "take the last change back"), press("redo", "do again what was taken back"), press("reset", "back to the first layout")];
-  function draw(answers, { seq }) {
-    node.classList.toggle("lp-stale", answers.seq !== seq);
-    if (answers.seq !== seq) return;
+  const showSteps = (past, future) => { steps[0].disabled = !past; steps[1].disabled = !future; };
+  const ahead = (now) => refill(node, now, () => now.map((one) => answerButton(one, send)));
+  function draw(answers) {
     pin.textContent = answers.pinned ? "unpin" : "pin this layout";
-    steps[0].disabled = !answers.undo;
-    steps[1].disabled = !answers.redo;
-    refill(node, answers.now, () => answers.now.map((one) => answerButton(one, send)));
+    ahead(answers.now);
     ran.textContent = answers.published;
     refill(kept, [answers.pinned, answers.now], () => (answers.pinned ? drawPinned(answers.pinned, answers.now, ask) : []));
   }
-  return { node, ran, pinned: [pin, kept], steps: make("div.lp-steps", steps), draw };
+  return { node, ran, pinned: [pin, kept], steps: make("div.lp-steps", steps), showSteps, ahead, draw };
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
@@ -22,6 +23,7 @@ from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures import View
+from llamapar.figures.cost import cost_bars
 from llamapar.figures.rank_grid import all_ranks
 from llamapar.figures.wording import listed
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, as_run, split_of
@@ -284,7 +286,9 @@ def _fast(report: Report) -> tuple[str, str, str, str]:
     takes = f"A step of {of} takes {cost.step_seconds:.3g} s "
     takes += f"({cost.interval[0]:.3g} to {cost.interval[1]:.3g})"
     each = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU"
-    return f"{cost.mfu:.0%} MFU", each, YES, f"{takes}; a rank is idle for {idle:.0%} of it"
+    if idle:
+        takes += f"; a rank is idle for {idle:.0%} of it"
+    return f"{cost.mfu:.0%} MFU", each, YES, takes
 
 
 def _travels(report: Report, values: Values) -> tuple[str, str, str, str]:
@@ -303,6 +307,15 @@ def _travels(report: Report, values: Values) -> tuple[str, str, str, str]:
     note = f"{most.upper()} sends {human(sent[most])}"
     more = f"Rank {rank} sends {listed(texts)} in a step; {where}"
     return f"{human(sum(sent.values()))} a step", note, YES, more
+
+
+def times_view(report: Report, pinned: Report | None) -> View:
+    """The terms of a step, beside those of the pinned layout if it has any. Raises LlamaparError."""
+    costs = {"now": step_cost(report.job, report.judge)}
+    if pinned:
+        with suppress(LlamaparError):  # its bar is then not there
+            costs["pinned"] = step_cost(pinned.job, pinned.judge)
+    return View(*cost_bars(list(costs.values()), list(costs)))
 
 
 def ranks_view(report: Report, values: Values) -> View:

@@ -61,7 +61,7 @@ function render({ model, el }) {
   const { uid, payload, send, ask, figure, status, cards, controls } = panel;
   const fix = (k) => ask({ kind: "fix", fix: k });
   const box = make("textarea.lp-box", { id: `${uid}-text`, rows: 7, spellcheck: "false", autocomplete: "off" });
-  const label = make("label", { for: box.id }, "Paste an error, a traceback or a log; drop its file here, or the run's settings");
+  const label = make("label", { for: box.id }, "Paste an error, a traceback or a log; drop its file here, the run's settings or the model's config.json");
   const left = make("div.lp-why", { hidden: true });
   const told = make("div.lp-told", { hidden: true, "aria-live": "polite" });
   const open = button("open the Explorer on it", { hidden: true, onclick: () => ask({ kind: "open" }) });

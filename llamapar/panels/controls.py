@@ -103,12 +103,6 @@ def choice(name: str, titles: Titles) -> Control:
     return control(name, kind="choice", options=list(titles.items()))
 
 
-def own_model(label: str) -> Control:
-    """The control that reads a model from a file."""
-    hint = "a config.json or params.json; it is read as data"
-    return {"name": "config", "label": label, "kind": "file", "help": hint}
-
-
 def group(
     title: str, *controls: str | Control, opened: bool = True, row: bool = False, tab: str = ""
 ) -> Group:
@@ -181,7 +175,7 @@ EXPLORER: list[Group] = [
         choice("framework", _JUDGES) | {"label": "trainer"},
         row=True,
     ),
-    group("More of the model", choice("job", _PUBLISHED), own_model("or your own"), "head_dim", "ffn_dim"),
+    group("More of the model", choice("job", _PUBLISHED), "head_dim", "ffn_dim"),
     group(
         "Layout",
         control("gives", kind="choice", label="gives GPUs"),
@@ -245,7 +239,6 @@ CLINIC: list[Group] = [
     group(
         "What is known",
         control("model", kind="text", options=list(PRESETS), help="a preset, or a public model's name"),
-        own_model("config"),
         choice("framework", _WHOSE) | {"help": "whose rules and words to prefer"},
         *(*AXES, control("gpus", help=""), "seq_len"),
     ),

@@ -2,8 +2,15 @@
 // -- one's own files --
 // Files are dropped, chosen or pasted as text; what they say comes back as the trait `told`. They are data.
 
-const readFiles = async (files, ask) => files.length && ask({ kind: "settings",
-  files: await Promise.all([...files].map(async (file) => [file.name, await textOf(file)])) });
+const MOST_FILE = 1 << 20; // characters of a file that travel: of a longer one, one more, so that it is refused
+const textOf = async (file) => (file.size > MOST_FILE ? " ".repeat(MOST_FILE + 1) : file.text());
+const OF_A_MODEL = /^\s*\{[^]*"(model_type|architectures|n_heads)"\s*:/; // a config.json or params.json, by whatever name
+
+function readTexts(files, ask) {
+  const [name, text] = files[0];
+  ask(files.length === 1 && OF_A_MODEL.test(text) ? { kind: "load", name, text } : { kind: "settings", files });
+}
+const readFiles = async (files, ask) => files.length && readTexts(await Promise.all([...files].map(async (file) => [file.name, await textOf(file)])), ask);
 
 // Takes what is dropped on a node; `read` takes files. Where there is none, or only a folder, the kernel says so.
 function takeDrops(node, ask, read = readFiles) {
@@ -36,8 +43,8 @@ function drawTold(box, { title, head, rows, said }) {
 
 function buildDrop(uid, ask) {
   const text = make("textarea.lp-box", { rows: 3, spellcheck: "false", wrap: "off", "aria-label": "settings as text",
-    placeholder: "drop files of settings and launch scripts here, or paste their text" });
-  const send = () => { if (text.value.trim()) ask({ kind: "settings", files: [["", text.value]] }); };
+    placeholder: "drop a model's config.json, or settings and launch scripts, or paste their text" });
+  const send = () => { if (text.value.trim()) readTexts([["", text.value]], ask); };
   text.addEventListener("paste", () => setTimeout(send));
   const told = make("div.lp-told", { hidden: true, "aria-live": "polite" });
   const line = make("div.lp-line", buildFiles(uid, ask), button("Read", { title: "read the text as settings", onclick: send }));

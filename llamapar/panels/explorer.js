@@ -150,14 +150,16 @@ function render({ model, el }) {
   const copies = model.get("exports").map((name) => button(name, { onclick: () => ask({ kind: "copy", name }) }));
   const copying = fold("copy and save", { class: "lp-copy" }, make("div.lp-line", "copy as ", copies, button("save the picture", { title: "maps as SVG, charts as PNG", onclick: figure.save })),
     make("label", { for: line.id }, "This job as a line. Paste one to bring it back."), line, open.node, text);
-  // The kernel sends the maps one step to each side: a step is drawn before its answer comes.
-  let ahead = { scenes: {} };
+  // The kernel sends the maps and answers one step to each side: a step is drawn before the kernel hears of it.
+  let ahead = { steps: {} };
   knobs.addEventListener("focusin", ({ target }) => { if (target.dataset.axis) ask({ kind: "ahead", knob: target.dataset.axis }); });
   knobs.addEventListener("input", ({ target }) => {
     const { seq, steps } = payload();
     const name = target.dataset.axis;
-    const scene = ahead.seq === seq && name && ahead.scenes[`${name}=${steps[name][target.value]}`];
-    if (scene) figure.ahead(scene);
+    const next = ahead.seq === seq && name && ahead.steps[`${name}=${steps[name][target.value]}`];
+    if (!next) return;
+    figure.ahead(next[0]);
+    strip.ahead(next[1]);
   }, true);
   const showCopied = async (message) => {
     if (message.kind === "ahead") ahead = message;
@@ -199,11 +201,12 @@ function render({ model, el }) {
     if (inTab("plan")) drawFigure();
   };
   const showAnswers = () => {
-    strip.draw(model.get("answers"), payload());
+    strip.draw(model.get("answers"));
     const said = model.get("answers").line ?? "";
     if (!isActive(line)) line.value = said;
     open.show(said);
   };
+  const showSteps = () => strip.showSteps(model.get("past"), model.get("future"));
   const showRun = () => {
     const running = model.get("running");
     if (!running.state) return; // nothing was ever asked for
@@ -230,7 +233,6 @@ function render({ model, el }) {
     tabs.show(inner.node.hidden ? tab : "time");
     inner.show(tab);
     showRemedies();
-    showAnswers();
     text.hidden = true;
   };
   const keeping = (draw) => () => keepFocus(panel.columns, head.status, draw);
@@ -240,9 +242,12 @@ function render({ model, el }) {
   const showTold = () => own.draw(model.get("told"));
   listen("change:told", showTold);
   listen("change:answers", keeping(showAnswers));
+  for (const way of ["past", "future"]) listen(`change:${way}`, keeping(showSteps));
   listen("change:planned", showPlan);
   listen("msg:custom", showCopied);
   show();
+  showAnswers();
+  showSteps();
   showRun();
   showPlan();
   showTold();

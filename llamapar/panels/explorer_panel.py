@@ -9,6 +9,7 @@ only the tab Memory shows and waits for, and `running`, which the thread of the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
@@ -221,15 +222,6 @@ class Explorer(Undoing[State]):
     def _follow(self) -> None:
         """The work after the picture: slow results, remedies, a run if it is quick, a search."""
         state = self._state
-        self.answers = {
-            "seq": self.payload["seq"],
-            "now": [answer.as_dict() for answer in state.answers],
-            "pinned": state.beside_pinned,
-            "undo": len(self._past),
-            "redo": len(self._future),
-            "line": state.line,
-            "published": state.published,
-        }
         super()._follow()
         if state.values["tab"] == "memory" and not state.outcome.fits:
             offered = [[remedy.text, remedy.effect.text] for remedy in self.remedies]
@@ -247,10 +239,10 @@ class Explorer(Undoing[State]):
             self._show_search(search)
 
     def _send_ahead(self) -> None:
-        """Send the maps one step to each side of the slider that the page holds.
+        """Send the maps and answers one step to each side of the slider that the page holds.
 
-        A round trip to the kernel is most of what a step of a slider costs. The page draws a scene as soon as
-        its step is taken, and the answer then finds the picture standing as it is.
+        A round trip to the kernel is most of what a step of a slider costs. The page draws a step's map and
+        answers as soon as it is taken, and what the kernel then sends finds them standing as they are.
         """
         steps = self.payload["steps"].get(self._knob, [])
         state = self._state
@@ -258,12 +250,14 @@ class Explorer(Undoing[State]):
         if now in steps and state.values["tab"] in MAP_AXES:
             at = steps.index(now)
             around = [*steps[max(0, at - 1) : at], *steps[at + 1 : at + 2]]
-            scenes = {}
+            ahead = {}
             for step in around:
-                view = state.change({self._knob: step}).outcome.view
-                if view and view.is_map:
-                    scenes[f"{self._knob}={step}"] = view.spec
-            self.send({"kind": "ahead", "seq": self.payload["seq"], "scenes": scenes})
+                with suppress(LlamaparError):  # a step that leaves no job is refused
+                    there = state.move({self._knob: step})
+                    view = there.outcome.view
+                    if view and view.is_map:
+                        ahead[f"{self._knob}={step}"] = [view.spec, there.plain_answers]
+            self.send({"kind": "ahead", "seq": self.payload["seq"], "steps": ahead})
 
     def _marks(self) -> list[Mark]:
         """This layout and the pinned one, marked among those of a search."""

@@ -211,6 +211,7 @@ function sliderControl(control, send) {
     box.show(value);
     steps = now.steps[control.name];
     slider.hidden = steps.length < 2;
+    slider.parentElement.hidden = String(steps) === "0"; // a cursor over nothing
     slider.max = steps.length - 1; // first: a slider holds no more than that
     slider.value = Math.max(0, steps.findLastIndex((step) => step <= value));
     slider.setAttribute("aria-valuetext", String(value));
@@ -247,29 +248,16 @@ function boolControl(control, send) {
   return { nodes: [input], show: (value) => { input.checked = value === true; } };
 }
 
-const MOST_FILE = 1 << 20; // characters of a file that travel: of a longer one, one more, so that it is refused
-const textOf = async (file) => (file.size > MOST_FILE ? " ".repeat(MOST_FILE + 1) : file.text());
-
-function fileControl(control, load) {
-  const onchange = async () => {
-    const file = input.files[0];
-    if (file) load(file.name, await textOf(file));
-    input.value = ""; // so that the same file can be loaded again
-  };
-  const input = make("input", { type: "file", accept: ".json,application/json", id: control.id, title: control.help, onchange });
-  return { nodes: [input], show: () => {} };
-}
-
 const WIDEST = 16; // characters of a choice that stand whole beside its label
 const isLong = ({ kind, options }) => kind === "choice" && options.some(([, label]) => label.length > WIDEST);
 
 const KINDS = { int: intControl, text: textControl, slider: sliderControl, choice: choiceControl, bool: boolControl };
 
-// A control beside its label; `show` puts a value into it. load: gets the name and the text of a file.
-function controlRow(spec, uid, send, load) {
+// A control beside its label; `show` puts a value into it.
+function controlRow(spec, uid, send) {
   const control = { ...spec, id: `${uid}-${spec.name}` };
   const { name, kind, label, help } = control;
-  const { nodes, show } = kind === "file" ? fileControl(control, load) : KINDS[kind](control, send);
+  const { nodes, show } = KINDS[kind](control, send);
   const field = nodes.find(({ id }) => id === control.id);
   const called = label ? make(field ? "label.lp-called" : "span.lp-called", { for: field?.id, title: help }, label) : null;
   if (!label) nodes[0].setAttribute("aria-label", name);
@@ -277,12 +265,12 @@ function controlRow(spec, uid, send, load) {
 }
 
 // Builds all groups; returns the column, its rows by name, and a function that shows values and marks the one that is wrong.
-function buildControls(schema, uid, send, load) {
+function buildControls(schema, uid, send) {
   const all = [];
   const wrong = { "aria-invalid": "true", "aria-describedby": `${uid}-problem` };
   const rows = {}; // groups without a fold, which a panel places itself
   const groups = schema.map(({ group, open, row, tab, controls }) => {
-    const built = controls.map((spec) => controlRow(spec, `${uid}-${group}`, send, load));
+    const built = controls.map((spec) => controlRow(spec, `${uid}-${group}`, send));
     const made = built.map(({ row }) => row);
     all.push(...built);
     if (!row) return fold(group, { class: "lp-group", open, "data-tab": tab }, made);
@@ -458,7 +446,7 @@ function buildPanel({ model, el }, kind, onRank, onPick) {
   const uid = newName();
   const payload = () => model.get("payload");
   const { send, ask, note, close } = buildSender(model, uid, () => controls.show(payload()), (on) => columns.classList.toggle("lp-kept", on));
-  const controls = buildControls(model.get("schema"), uid, send, (name, text) => ask({ kind: "load", name, text }));
+  const controls = buildControls(model.get("schema"), uid, send);
   const figure = buildFigure(model, onRank, (painted) => { root.dataset.painted = painted; }, onPick);
   const status = make("div.lp-status", { role: "status", tabindex: -1 });
   const cards = make("div.lp-findings");

@@ -43,9 +43,9 @@ EXACT = 2**53 - 1
 DEEP = 16
 """Containers within containers that a page is sent; a panel's own are half as deep."""
 
-BREATH = 0.005
-"""Seconds that the kernel pauses once it has sent a picture. The thread that writes it to the socket needs
-the interpreter a few times, and a thread that computes gives it up only every 5 ms."""
+BREATH = 0.003
+"""Seconds that the kernel pauses once it has sent answers or a picture. The thread that writes them to the
+socket needs the interpreter a few times, and a thread that computes gives it up only every 5 ms."""
 
 A_PICTURE = "a still picture: live in JupyterLab"
 A_STILL = "press Shift-Enter on this cell to move it"
@@ -68,15 +68,16 @@ def for_browser(value: object, deep: int = DEEP) -> object:
         return value
     if isinstance(value, str):  # a lone surrogate has no UTF-8
         return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, numbers.Integral):
-        number = int(value)
-        return number if abs(number) <= EXACT else shown(number)
-    if isinstance(value, numbers.Real):
-        return float(value) if math.isfinite(value) else shown(float(value))
-    if deep and isinstance(value, list | tuple):
+    if deep and isinstance(value, (list, tuple)):
         return [for_browser(item, deep - 1) for item in value]
     if deep and isinstance(value, dict):
         return {for_browser(str(name)): for_browser(item, deep - 1) for name, item in value.items()}
+    # The plain types stand before the abstract ones, which take ten times as long to ask.
+    if isinstance(value, (int, numbers.Integral)):
+        number = int(value)
+        return number if abs(number) <= EXACT else shown(number)
+    if isinstance(value, (float, numbers.Real)):
+        return float(value) if math.isfinite(value) else shown(float(value))
     return shown(value)
 
 
@@ -147,7 +148,7 @@ class Page(anywidget.AnyWidget, ValueWidget, Generic[State]):
             self._remember(before)
             for name, value in traits.items():
                 setattr(self, name, value)
-            time.sleep(self._breath)
+                time.sleep(self._breath)
             self._follow()
             self._tell(before)
 
@@ -296,6 +297,9 @@ class Undoing(Page[State]):
     past = traitlets.Int().tag(sync=True)
     """Changes that can be taken back."""
 
+    future = traitlets.Int().tag(sync=True)
+    """Those that were taken back and can be done again."""
+
     def __init__(self, state: State) -> None:
         self._past: list[State] = []
         self._future: list[State] = []
@@ -335,6 +339,7 @@ class Undoing(Page[State]):
 
     def _follow(self) -> None:
         self.past = len(self._past)
+        self.future = len(self._future)
 
     def _press(self, kind: str, content: Values, current: bool) -> None:
         if kind == "undo":

@@ -17,7 +17,6 @@ from llamapar.describe.options import OPTIONS, Values
 from llamapar.describe.typed_numbers import parse_number, typed
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
 from llamapar.figures import View, view
-from llamapar.figures.cost import cost_bars
 from llamapar.frameworks import framework, padding_rule
 from llamapar.frameworks.settings import Settings
 from llamapar.records.tables import Plain
@@ -27,7 +26,7 @@ from llamapar.rules.report import Report, check_job
 from llamapar.rules.severity import codes, severities_again
 from llamapar.rules.table import ERROR, WARNING
 
-from .answers import YES, Answer, answers, job_in_words, plain_finding, ranks_view, sentence_of, step_cost
+from .answers import YES, Answer, answers, job_in_words, plain_finding, ranks_view, sentence_of, times_view
 from .bringing import controls_of
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_JOB, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .fitting import fitted, told
@@ -290,26 +289,22 @@ class State:
             if tab == "plan":
                 return Outcome(report, question=question_of(report))
             if tab == "time":
-                return Outcome(report, self._times(report))
+                return Outcome(report, times_view(report, self.pinned and self.pinned.outcome.report))
             if tab == "ranks":
                 return Outcome(report, ranks_view(report, self._read(("rank",))))
             return Outcome(report, view(RECORDS[tab](report, self._read(self.values))))
         except LlamaparError as problem:
             return Outcome(report, problem=problem)
 
-    def _times(self, report: Report) -> View:
-        """The terms of a step, beside those of the pinned layout if it has any. Raises LlamaparError."""
-        costs = {"now": step_cost(report.job, report.judge)}
-        other = self.pinned and self.pinned.outcome.report
-        if self.pinned and other:
-            with suppress(LlamaparError):  # its bar is then not there
-                costs["pinned"] = step_cost(other.job, other.judge)
-        return View(*cost_bars(list(costs.values()), list(costs)))
-
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
         """The four answers: legal, fits, how fast, what travels."""
         return answers(self.outcome.report, self.values)
+
+    @property
+    def plain_answers(self) -> list[Plain]:
+        """The answers as plain values."""
+        return [answer.as_dict() for answer in self.answers]
 
     @property
     def published(self) -> str:
@@ -338,7 +333,7 @@ class State:
             return None
         other = self.pinned.outcome.report
         title = f"{other.job.model.name} {other.job.layout}" if other else self.pinned.status
-        return {"title": title, "answers": [answer.as_dict() for answer in self.pinned.answers]}
+        return {"title": title, "answers": self.pinned.plain_answers}
 
     def plan(self) -> RunPlan:
         """The plan of the Run tab, whichever tab is shown. Raises LlamaparError."""
@@ -391,4 +386,12 @@ class State:
             "summary": outcome.view.summary if outcome.view else "",
             "fits": outcome.fits,
         }
-        return {"payload": payload}
+        said = {
+            "seq": seq,
+            "now": self.plain_answers,
+            "pinned": self.beside_pinned,
+            "line": self.line,
+            "published": self.published,
+        }
+        # The answers go first: the picture of a slider's step stands on the page already, sent ahead.
+        return {"answers": said, "payload": payload}

@@ -121,8 +121,8 @@ def test_two_views_of_a_panel_answer_each_its_own(explorer: Panel) -> None:
     for view, other in ((second, explorer), (explorer, second)):
         type_in(view, "pp")
         other.settle("pp", lambda pp: pp == 32)
-        view.control("config", "input").set_input_files(BAD_CONFIG)
-        expect(view.answer).to_contain_text("'config.json' is not JSON")
+        view.root.locator(".lp-own input[type=file]").set_input_files(BAD_CONFIG)
+        expect(view.answer).to_contain_text("config.json, line 1: no JSON")
         assert other.answer.inner_text() == ""
         other.open_tab("vocab")
         other.settle("tab", lambda tab: tab == "vocab")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.lab import Lab, Notebook, scratch_notebook
-from inputs import KV, TITAN
+from inputs import KV, TEN_KV_HEADS, TITAN
 
 pytestmark = pytest.mark.browser
 
@@ -189,3 +190,6 @@ def test_what_is_dropped_and_holds_nothing_is_told(notebook: Notebook, tmp_path:
     drop(notebook, tmp_path / "run.log")
     expect(clinic(notebook).locator("[data-category=kv_heads_lt_tp]")).to_be_visible()
     expect(clinic(notebook).locator("textarea")).to_have_value("n_kv_heads (8) must be divisible by tp (16)")
+    (tmp_path / "mine.json").write_text(json.dumps(TEN_KV_HEADS))
+    drop(notebook, tmp_path / "mine.json")  # a model, by whatever name
+    expect(field(notebook, "n_layers").locator("input")).to_have_value("40")

@@ -123,6 +123,21 @@ def as_header(cookies: dict[str, str]) -> str:
     return "; ".join(f"{name}={value}" for name, value in cookies.items())
 
 
+@pytest.mark.soak
+def test_a_dark_system_has_a_dark_page_and_a_large_screen_a_large_panel(
+    browser: Browser, server: Server
+) -> None:
+    page = browser.new_page(viewport={"width": 1920, "height": 1080}, color_scheme="dark")
+    page.goto(server.link)
+    expect(page.locator(".lp-answers button").first).to_be_visible(timeout=60_000)
+    expect(page.locator("body")).to_have_css("background-color", "rgb(28, 28, 31)")
+    box = page.locator(".llamapar").bounding_box()
+    assert box is not None
+    assert 0.9 * 1080 < box["y"] + box["height"] < 1080
+    assert box["width"] > 0.9 * 1920
+    page.context.close()
+
+
 # -- the settings --------------------------------------------------------------------------------
 
 
