@@ -5,9 +5,10 @@
     python tools/mutations.py --list
 
 The slips stand in `mutations.toml`. Each is made in a copy of the checkout, where the tests that are
-named beside it run with `-x`; they have passed there without it. A slip that no test notices shows a
-test that is missing, unless it changes nothing at all, which `survives` then explains. A text that
-does not stand exactly once where it should is an error: the code has moved on, and so must the table.
+named beside it run with `-x`; where they do not pass without it, the slip is left out and they are named.
+A slip that no test notices shows a test that is missing, unless it changes nothing at all, which `survives`
+then explains. A text that does not stand exactly once where it should is an error: the code has moved on,
+and so must the table.
 """
 
 from __future__ import annotations
@@ -204,13 +205,13 @@ def main() -> int:
             return mutation, outcome
 
         with ThreadPoolExecutor(args.jobs) as pool:
-            untouched = list(pool.map(sound, dict.fromkeys(tuple(m.arguments) for m in chosen)))
-            for arguments, outcome in untouched:
-                if outcome.code != PASSED:
-                    print(outcome.output[-3000:])
-                    print(f"{shlex.join(arguments)} does not pass without a mutation ({outcome.code})")
-                    return 2
-            outcomes = list(pool.map(tried, chosen))
+            untouched = dict(pool.map(sound, dict.fromkeys(tuple(m.arguments) for m in chosen)))
+            unsound = {arguments for arguments, outcome in untouched.items() if outcome.code != PASSED}
+            for arguments in unsound:
+                outcome = untouched[arguments]
+                print(outcome.output[-3000:])
+                print(f"{shlex.join(arguments)} does not pass without a mutation ({outcome.code})")
+            outcomes = list(pool.map(tried, (m for m in chosen if tuple(m.arguments) not in unsound)))
 
     print("| mutation | in | what it does to a person | outcome | time |\n|---|---|---|---|---|")
     for mutation, outcome in outcomes:
@@ -220,7 +221,7 @@ def main() -> int:
     if args.only:
         print(*(outcome.output[-3000:] for _, outcome in outcomes), sep="\n")
     odd = [m.id for m, o in outcomes if o.code not in (PASSED, FAILED, None) or o.caught == bool(m.survives)]
-    return int(bool(odd))
+    return int(bool(odd or unsound))
 
 
 if __name__ == "__main__":
