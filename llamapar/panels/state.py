@@ -289,7 +289,8 @@ class State:
             if tab == "plan":
                 return Outcome(report, question=question_of(report))
             if tab == "time":
-                return Outcome(report, times_view(report, self.pinned and self.pinned.outcome.report))
+                other = self.pinned.outcome.report if self.pinned else None
+                return Outcome(report, times_view(report, other))
             if tab == "ranks":
                 return Outcome(report, ranks_view(report, self._read(("rank",))))
             return Outcome(report, view(RECORDS[tab](report, self._read(self.values))))
