@@ -171,6 +171,24 @@ def scattered(t: Any) -> Any:
     return own
 
 
+class Often(torch.autograd.Function):
+    """A sum whose backward is a sum again."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Any) -> Any:
+        return summed(t)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        return summed(gradient)
+
+
+def greatest(logits: Any) -> Any:
+    top = logits.amax(1).clone()
+    dist.all_reduce(top, dist.ReduceOp.MAX)
+    return top
+
+
 SUMMAND = "each rank has its own summand of the sum over tp"
 WRONG: dict[tuple[str, str], tuple[Written, str]] = {
     ("vocabulary-parallel lookup", "not masked"): (
@@ -193,21 +211,26 @@ WRONG: dict[tuple[str, str], tuple[Written, str]] = {
         lambda logits, targets, first: loss_of(logits, targets, first, logits.amax(1), summed),
         "",
     ),
+    ("vocabulary-parallel lookup", "dtable"): (
+        lambda tokens, own, first: Often.apply(looked_up(tokens, own, first, mask=True)),
+        "4 × the right one (4 = ranks)",
+    ),
+    ("vocabulary-parallel loss", "dlogits"): (
+        lambda logits, targets, first: loss_of(logits, targets, first, greatest(logits), summed),
+        "",
+    ),
     ("un-pad after a gather", "pads at the end"): (
         lambda own, counts: gathered(own)[: sum(counts)],
         "rows 8–9",
     ),
-    ("un-pad after a gather", "pads at the beginning"): (
-        lambda own, counts: gathered(own)[-sum(counts) :],
-        "",
-    ),
     ("attention to gathered keys", "no mask"): (lambda *own: gathered_keys(*own, "mask"), ""),
     ("attention to gathered keys", "own keys"): (lambda *own: gathered_keys(*own, "all"), "rows 4–31"),
-    ("attention to gathered keys", "no gradient"): (lambda *own: gathered_keys(*own, "gradient"), "all zero"),
+    ("attention to gathered keys", "dk"): (lambda *own: gathered_keys(*own, "gradient"), "all zero"),
     ("attention over TP", "not summed"): (attention_alone, SUMMAND),
-    ("attention over TP", "x not summed"): (attention_without("x"), SUMMAND),
-    ("attention with copied KV heads", "x not summed"): (attention_without("x"), SUMMAND),
-    ("attention with copied KV heads", "copies not summed"): (
+    ("attention over TP", "dx"): (attention_without("x"), SUMMAND),
+    ("attention with copied KV heads", "not summed"): (lambda *own: attention_alone(*own[:5]), SUMMAND),
+    ("attention with copied KV heads", "dx"): (attention_without("x"), SUMMAND),
+    ("attention with copied KV heads", "dwk"): (
         attention_without("copies"),
         f"{SUMMAND} of ranks with the same part",
     ),
@@ -225,7 +248,7 @@ WRONG: dict[tuple[str, str], tuple[Written, str]] = {
         lambda x, w, dy: ((y := (x @ w.mT).tanh()), (dy * (1 - y.square())).mT @ x),
         "zero where it differs",
     ),
-    ("a stage of a pipeline", "no gradient"): (stage, "zero where it differs"),
+    ("a stage of a pipeline", "dw"): (stage, "zero where it differs"),
     ("the global norm", "copies counted"): (lambda gradients, cut: summed(squares(gradients)).sqrt(), ""),
     ("the global norm", "own norm"): (lambda gradients, cut: squares(gradients).sqrt(), ""),
     ("the global norm", "norms added"): (lambda gradients, cut: summed(squares(gradients).sqrt()), ""),
@@ -233,9 +256,10 @@ WRONG: dict[tuple[str, str], tuple[Written, str]] = {
 
 
 def test_every_slip_has_its_wrong_solution() -> None:
-    assert set(WRONG) == {(name, slip) for name, one in PUZZLES.items() for slip in one.slips}
+    hinted = {name: {*one.slips, *one.when.keys() & one.names} for name, one in PUZZLES.items()}
+    assert set(WRONG) == {(name, slip) for name, slips in hinted.items() for slip in slips}
     assert len(PUZZLES) >= 10
-    assert all(len(one.slips) >= 2 and len(one.hints) >= 3 for one in PUZZLES.values())
+    assert all(len(one.slips) + len(one.when) >= 2 and len(one.hints) >= 3 for one in PUZZLES.values())
 
 
 CODE = re.compile(r"\b(?:dist|torch)\.\w+\s*\(|\w\s=\s|\w\s@\s|\.mT\b|\[[^\]]*:|\breturn \w+\(")
@@ -259,7 +283,7 @@ def test_a_usual_mistake_gets_its_pattern_and_its_own_hint(
     wrong, *patterns, hint = told(capsys, name, function)
     assert re.match(r"wrong: \w+ differs on (every rank|ranks? [0-3–]+); on rank \d by ", wrong), wrong
     assert "; ".join(patterns).removeprefix("pattern: ") == pattern
-    assert hint == f"hint: {PUZZLES[name].of_slips[slip]}"
+    assert hint == f"hint: {(PUZZLES[name].of_slips | PUZZLES[name].when)[slip]}"
 
 
 def test_what_ranks_raise_gets_the_card_of_the_shape_debugger(capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,7 +333,7 @@ def test_what_goes_wrong_before_numbers_are_compared_has_a_hint_of_its_own(
     ("function", "what"),
     [
         (lambda x: x[:1], "total of rank 0 is [1, 2], and should be [3, 2]"),
-        (lambda x: (x, x), "rank 0 returns 2 of 1: total"),
+        (lambda x: (x, x), "rank 0 returns 2 values, and should return 1: total"),
         (lambda x: "a sum", "total of rank 0 is of type str, and a tensor is needed"),
         (lambda x: x / 0, "total of rank 0 has numbers that are not finite"),
         (

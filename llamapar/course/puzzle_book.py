@@ -53,11 +53,6 @@ def _before(owner: Tensor) -> Tensor:
 _keys_truth = _keys_with(_before)
 
 
-def _keys_without_gradient(given: list[Given]) -> list[Made]:
-    """What is gathered has no backward."""
-    return [(out, dq, 0 * dk, 0 * dv) for out, dq, dk, dv in _keys_truth(given)]
-
-
 # -- data parallelism ------------------------------------------------------------------------------
 
 
@@ -159,11 +154,6 @@ def _stage_alone(given: list[Given]) -> list[Made]:
     return made
 
 
-def _stage_forward_only(given: list[Given]) -> list[Made]:
-    """No gradient comes back, so only the last stage has one."""
-    return [(y, dw * (r == WORLD - 1)) for r, (y, dw) in enumerate(_stage_truth(given))]
-
-
 def _read(name: str, puzzle: Puzzle) -> Puzzle:
     """The puzzle with its hints."""
     text = _TEXTS[name]
@@ -185,7 +175,6 @@ PUZZLES = {
             {
                 "no mask": _keys_with(lambda owner: torch.ones(SEQ, SEQ).bool()),
                 "own keys": _keys_with(lambda owner: _before(owner) & (owner[:, None] == owner)),
-                "no gradient": _keys_without_gradient,
             },
             backward=True,
             axis="cp",
@@ -212,7 +201,7 @@ PUZZLES = {
             _stage_truth,
             ("y", "dw"),
             ("send", "recv"),
-            {"nothing received": _stage_alone, "no gradient": _stage_forward_only},
+            {"nothing received": _stage_alone},
             axis="pp",
         ),
         "the global norm": Puzzle(

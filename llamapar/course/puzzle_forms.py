@@ -37,8 +37,9 @@ class Puzzle:
     calls: the kinds of messages that may be sent. axis: what the ranks are. cuts: the dim along which a
     tensor is cut over them, by its name. slips: what usual mistakes make, by their names; of_slips: the
     hint for each. hints: for a first wrong try, a second, and so on. when: the hint where ranks gave one
-    collective UNEVEN shapes, or where numbers are NOT_FINITE. backward: whether what is returned is one
-    tensor, after which the gradients of all that were given are compared, too.
+    collective UNEVEN shapes, where numbers of the output are NOT_FINITE, or where the gradient of this name
+    is the first tensor that differs. backward: whether what is returned is one tensor, after which the
+    gradients of all that were given are compared, too.
     """
 
     given: Callable[[], list[Given]]
@@ -77,11 +78,11 @@ def summed(tensors: Sequence[Tensor]) -> Tensor:
 def numbers(name: str, *shape: int) -> Tensor:
     """Random numbers that are always the same for a name and a shape."""
     seed = sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 2**31
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def with_gradients(out: Tensor, given: Sequence[object]) -> Made:
     """An output, and the gradients of all tensors that it was made of."""
-    out.backward(numbers("gradient", *out.shape))
+    out.backward(numbers("gradient", *out.shape).to(out.dtype))
     tensors = [t for t in given if isinstance(t, Tensor) and t.is_floating_point()]
     return out.detach(), *(torch.zeros_like(t) if t.grad is None else t.grad for t in tensors)

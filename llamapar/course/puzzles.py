@@ -11,6 +11,7 @@ import dis
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from IPython.display import display
@@ -38,7 +39,8 @@ for t in own:
     if backward and isinstance(t, torch.Tensor) and t.is_floating_point():
         t.requires_grad_()
 made = function(*own)
-made = with_gradients(made, own) if backward and isinstance(made, torch.Tensor) else made
+if backward and isinstance(made, torch.Tensor) and made.requires_grad:
+    made = with_gradients(made, own)
 tuple(made) if isinstance(made, (tuple, list)) else (made,)
 """
 """The cell that each rank runs."""
@@ -105,18 +107,20 @@ def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str 
         return f"this puzzle is to be solved with {allowed}, not with {other[0]}", None, None
     expected = chosen.truth(given)
     own = [result.out[rank] for rank in range(WORLD)]
-    problem = next(filter(None, map(_form, own, expected, [chosen.names] * WORLD, range(WORLD))), "")
+    problem = next(filter(None, map(partial(_form, chosen), range(WORLD), own, expected)), "")
     if problem:
         return problem, None, None
-    made: list[Made] = [tuple(t for t in values) for values in own]  # type: ignore[attr-defined]
+    made: list[Made] = own  # type: ignore[assignment]
     for place, name in enumerate(chosen.names):
         odd = [rank for rank in range(WORLD) if not bool(made[rank][place].isfinite().all())]
         if odd:
-            hint = chosen.when.get(NOT_FINITE, "")
+            hint = chosen.when.get(NOT_FINITE if place == 0 else name, "")
             return f"{name} of rank {odd[0]} has numbers that are not finite", hint, None
-    wrong = _difference(chosen, made, expected)
-    same = [name for name, slip in chosen.slips.items() if wrong and _same(made, slip(given))]
-    return wrong, chosen.of_slips[same[0]] if same else "", None
+    place, wrong = _difference(chosen, made, expected)
+    same = [name for name, slip in chosen.slips.items() if wrong and _same(made, slip(given), place)]
+    if same:
+        return wrong, chosen.of_slips[same[0]], None
+    return wrong, chosen.when.get(chosen.names[place], ""), None
 
 
 def _raised(
@@ -131,27 +135,35 @@ def _raised(
     return wrong, None, replace(result, repair=None).explanation
 
 
-def _form(own: object, expected: Made, names: tuple[str, ...], rank: int) -> str:
+def _form(chosen: Puzzle, rank: int, own: object, expected: Made) -> str:
     """Why a rank's answer cannot be compared; empty where it can."""
+    names = chosen.names[:1] if chosen.backward else chosen.names
     if not isinstance(own, tuple):
         return f"what rank {rank} returns cannot be sent"
-    if len(own) != len(names):
-        return f"rank {rank} returns {len(own)} of {len(names)}: {', '.join(names)}"
-    for name, t, right in zip(names, own, expected, strict=True):
+    if len(own) not in (len(names), len(expected)):
+        return f"rank {rank} returns {len(own)} values, and should return {len(names)}: {', '.join(names)}"
+    for name, t, right in zip(chosen.names, own, expected, strict=False):
         if not isinstance(t, Tensor):
             return f"{name} of rank {rank} is of type {type(t).__name__}, and a tensor is needed"
         if t.shape != right.shape:
             return f"{name} of rank {rank} is {list(t.shape)}, and should be {list(right.shape)}"
+    if len(own) < len(expected):
+        return f"{names[0]} of rank {rank} has no backward: autograd did not see what it was made of"
     return ""
 
 
-def _same(own: Sequence[Made], other: Sequence[Made]) -> bool:
-    pairs = [pair for one, two in zip(own, other, strict=True) for pair in zip(one, two, strict=True)]
+def _same(own: Sequence[Made], slip: Sequence[Made], last: int) -> bool:
+    """Whether ranks have what a slip makes, up to the first tensor that differs from the truth."""
+    if len(slip[0]) <= last:
+        return False
+    pairs = [
+        pair for one, two in zip(own, slip, strict=True) for pair in zip(one[: last + 1], two, strict=False)
+    ]
     return all(gap(t.double(), right.double()) <= FIT * largest(right) for t, right in pairs)
 
 
-def _difference(chosen: Puzzle, own: Sequence[Made], expected: Sequence[Made]) -> str:
-    """Which tensor differs, on which ranks, by how much and by which pattern; empty where none does."""
+def _difference(chosen: Puzzle, own: Sequence[Made], expected: Sequence[Made]) -> tuple[int, str]:
+    """The place of the first tensor that differs; on which ranks, by how much, in which pattern, or ""."""
     layout = lp.Layout.of({chosen.axis: WORLD})
     for i, name in enumerate(chosen.names):
         t = _pieces(name, chosen.cuts.get(name), *([of[i] for of in made] for made in (own, expected)))
@@ -165,8 +177,8 @@ def _difference(chosen: Puzzle, own: Sequence[Made], expected: Sequence[Made]) -
                 place = ""
             pattern = "; ".join(filter(None, [place, pattern_of(t, layout, {"ranks": WORLD})]))
             text = f"{name} differs on {where}; {by}"
-            return f"{text}\npattern: {pattern}" if pattern else text
-    return ""
+            return i, f"{text}\npattern: {pattern}" if pattern else text
+    return 0, ""
 
 
 def _pieces(name: str, dim: int | None, own: Sequence[Tensor], right: Sequence[Tensor]) -> Pieces:

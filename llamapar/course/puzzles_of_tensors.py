@@ -8,7 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .puzzle_forms import WORLD, Given, Made, Puzzle, alike, numbers, parts, summed, together, with_gradients
+from .puzzle_forms import (
+    WORLD,
+    Given,
+    Made,
+    Puzzle,
+    alike,
+    numbers,
+    parts,
+    summed,
+    together,
+    with_gradients,
+)
 
 TOKENS = 6
 DIM = 8
@@ -68,18 +79,6 @@ def _attention_alone(given: list[Given]) -> list[Made]:
     return made
 
 
-def _attention_x_alone(given: list[Given]) -> list[Made]:
-    """The output is summed, and the gradient of x is the rank's own."""
-    pairs = zip(_attention_truth(given), _attention_alone(given), strict=True)
-    return [(right[0], alone[1], *right[2:]) for right, alone in pairs]
-
-
-def _attention_kv_alone(given: list[Given]) -> list[Made]:
-    """The gradients of wk and wv are those of the rank's own copy."""
-    pairs = zip(_attention_truth(given), _attention_alone(given), strict=True)
-    return [(*right[:3], *alone[3:5], right[5]) for right, alone in pairs]
-
-
 _OF_ATTENTION = ("out", "dx", "dwq", "dwk", "dwv", "dwo")
 _CUTS = {"dwq": 0, "dwk": 0, "dwv": 0, "dwo": 1}
 
@@ -97,7 +96,9 @@ def _lookup_given() -> list[Given]:
 
 
 def _lookup_truth(given: list[Given]) -> list[Made]:
-    return alike(F.embedding(given[0][0], together(given, 1)))
+    table = together(given, 1).requires_grad_()
+    out, gradient = with_gradients(F.embedding(given[0][0], table), [table])
+    return [(out, own) for own in gradient.split([len(own) for _, own, _ in given])]
 
 
 def _looked_up(given: list[Given]) -> list[Tensor]:
@@ -134,7 +135,9 @@ def _loss_given() -> list[Given]:
 
 
 def _loss_truth(given: list[Given]) -> list[Made]:
-    return alike(F.cross_entropy(together(given, 0, 1), given[0][1], reduction="none"))
+    logits = together(given, 0, 1).requires_grad_()
+    out, gradient = with_gradients(F.cross_entropy(logits, given[0][1], reduction="none"), [logits])
+    return [(out, own) for own in gradient.split([own.shape[1] for own, _, _ in given], 1)]
 
 
 def _loss_of_own_columns(given: list[Given]) -> list[Made]:
@@ -167,18 +170,13 @@ def _unpad_end(given: list[Given]) -> list[Made]:
     return alike(together(given, 0)[: sum(COUNTS)])
 
 
-def _unpad_last(given: list[Given]) -> list[Made]:
-    """The last ten rows, as if the pads came first."""
-    return alike(together(given, 0)[-sum(COUNTS) :])
-
-
 OF_TENSORS = {
     "attention over TP": Puzzle(
         _attention_given,
         _attention_truth,
         _OF_ATTENTION,
         ("all_reduce", "all_gather"),
-        {"not summed": _attention_alone, "x not summed": _attention_x_alone},
+        {"not summed": _attention_alone},
         backward=True,
         cuts=_CUTS,
     ),
@@ -187,29 +185,40 @@ OF_TENSORS = {
         _attention_truth,
         _OF_ATTENTION,
         ("all_reduce", "all_gather"),
-        {"x not summed": _attention_x_alone, "copies not summed": _attention_kv_alone},
+        {"not summed": _attention_alone},
         backward=True,
         cuts=_CUTS,
     ),
     "vocabulary-parallel lookup": Puzzle(
         _lookup_given,
         _lookup_truth,
-        ("x",),
+        ("x", "dtable"),
         ("all_reduce",),
-        {"not masked": _lookup_unmasked, "not summed": _lookup_alone, "clamped": _lookup_clamped},
+        {
+            "not masked": _lookup_unmasked,
+            "not summed": _lookup_alone,
+            "clamped": _lookup_clamped,
+        },
+        backward=True,
+        cuts={"dtable": 0},
     ),
     "vocabulary-parallel loss": Puzzle(
         _loss_given,
         _loss_truth,
-        ("loss",),
+        ("loss", "dlogits"),
         ("all_reduce",),
-        {"own columns": _loss_of_own_columns, "own maximum": _loss_own_maximum},
+        {
+            "own columns": _loss_of_own_columns,
+            "own maximum": _loss_own_maximum,
+        },
+        backward=True,
+        cuts={"dlogits": 1},
     ),
     "un-pad after a gather": Puzzle(
         _unpad_given,
         _unpad_truth,
         ("rows",),
         ("all_gather",),
-        {"pads at the end": _unpad_end, "pads at the beginning": _unpad_last},
+        {"pads at the end": _unpad_end},
     ),
 }
