@@ -79,7 +79,9 @@ class LlamaparError(ValueError):
     def line(self) -> str:
         """The same in one line: what, why and what to choose."""
         line = f"{self.what}: {self.why}" if self.why else self.what
-        return f"{line}; try {', or '.join(self.choose)}" if self.choose else line
+        if self.choose:
+            return f"{line}; try {', or '.join(self.choose)}"
+        return line
 
 
 class LayoutError(LlamaparError):
@@ -123,7 +125,9 @@ def printable(text: str) -> str:
 
 def encoding(head: bytes) -> str:
     """The encoding of a text file by its first bytes: UTF-16 with a byte order mark, else UTF-8."""
-    return "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    return "utf-8-sig"
 
 
 def whole(

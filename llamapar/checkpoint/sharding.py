@@ -81,7 +81,9 @@ class Sharding(Cut):
         parts += [str(self.padding)] if self.tp > 1 or self.padding != NO_PADDING else []
         parts += [f"KV heads in {self.heads.replicas} copies"] if self.heads.replicas > 1 else []
         parts += ["embedding cut by columns"] if self.embedding_columns else []
-        return ", ".join(parts) if self.tp * self.pp > 1 or len(parts) > 1 else "whole"
+        if self.tp * self.pp > 1 or len(parts) > 1:
+            return ", ".join(parts)
+        return "whole"
 
     def as_dict(self) -> Plain:
         """Plain values for the manifest; `from_dict` reads them back."""

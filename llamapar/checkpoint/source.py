@@ -115,7 +115,9 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
 
 def tensors_of(path: Path) -> dict[str, Stored]:
     """The tensors of one file, whose format follows from the suffix; reads only headers."""
-    return pth.read_pth(path) if path.suffix in pth.SUFFIXES else safetensors.read_safetensors(path)
+    if path.suffix in pth.SUFFIXES:
+        return pth.read_pth(path)
+    return safetensors.read_safetensors(path)
 
 
 def _file(path: Path) -> Checkpoint:

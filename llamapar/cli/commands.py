@@ -96,7 +96,9 @@ class CommandAnswer:
 
     def written(self, as_json: bool) -> str:
         """The text, or the data as JSON with the version of its schema."""
-        return json.dumps({"schema": SCHEMA, **self.data()}, allow_nan=False) if as_json else self.text()
+        if as_json:
+            return json.dumps({"schema": SCHEMA, **self.data()}, allow_nan=False)
+        return self.text()
 
 
 class FoldableRecord(Foldable, Protocol):

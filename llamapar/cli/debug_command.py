@@ -52,8 +52,12 @@ def _missing(name: str, is_module: bool) -> str:
     if is_module and not name:
         return "-m: a module is needed"
     if is_module:
-        return "" if _has_module(name) else f"{shown(name, 200)} is no module that can be run from here"
-    return "" if Path(name).is_file() else f"{shown(name, 200)} is no file"
+        if _has_module(name):
+            return ""
+        return f"{shown(name, 200)} is no module that can be run from here"
+    if Path(name).is_file():
+        return ""
+    return f"{shown(name, 200)} is no file"
 
 
 def _has_module(name: str) -> bool:

@@ -56,7 +56,9 @@ def _order(text: str) -> str:
 def _padding(text: str) -> Padding:
     """A multiple ("64"), a multiple of the TP degree ("64*tp"), "none", or a framework's name."""
     with suppress(LlamaparError):
-        return NO_PADDING if text == "none" else find_framework(text).padding
+        if text == "none":
+            return NO_PADDING
+        return find_framework(text).padding
     multiple, per_tp, rest = text.partition("*tp")
     try:
         value = _count("padding", text if rest else multiple)

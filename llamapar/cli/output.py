@@ -28,7 +28,9 @@ def as_text(record: Foldable | str) -> str:
     """
     narrow = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
     width = shutil.get_terminal_size().columns if narrow else None
-    return fold(record, width) if isinstance(record, str) else record.text(width)
+    if isinstance(record, str):
+        return fold(record, width)
+    return record.text(width)
 
 
 PATIENCE = 5.0
@@ -77,7 +79,9 @@ def write_line(stream: IO[str] | None, text: str) -> str:
         stream.flush()
     except OSError as problem:
         mute(stream)
-        return "" if isinstance(problem, BrokenPipeError) else f"cannot write: {problem.strerror}"
+        if isinstance(problem, BrokenPipeError):
+            return ""
+        return f"cannot write: {problem.strerror}"
     return ""
 
 

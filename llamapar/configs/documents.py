@@ -105,11 +105,15 @@ class _Pairs(list[tuple[str, object]]):
 def _inner(value: object) -> list[tuple[str, object]] | None:
     if isinstance(value, (dict, _Pairs)):
         return [(f".{key}", held) for key, held in (value.items() if isinstance(value, dict) else value)]
-    return [(f"[{n}]", held) for n, held in enumerate(value)] if isinstance(value, list) else None
+    if isinstance(value, list):
+        return [(f"[{n}]", held) for n, held in enumerate(value)]
+    return None
 
 
 def _plain(value: object) -> Scalar:
-    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return str(value)
 
 
 def flat(name: str, value: object, lines: Mapping[str, int], meter: Meter) -> Iterator[Entry]:
@@ -240,7 +244,9 @@ def _from_node(name: str, root: object, loader: object, meter: Meter) -> Documen
             keys = [key.value if isinstance(key, yaml.ScalarNode) else "?" for key, _ in node.value]
             return [(f".{key}", held) for key, (_, held) in zip(keys, node.value, strict=True)]
         held = enumerate(node.value) if isinstance(node, yaml.SequenceNode) else ()
-        return None if isinstance(node, yaml.ScalarNode) else [(f"[{n}]", each) for n, each in held]
+        if isinstance(node, yaml.ScalarNode):
+            return None
+        return [(f"[{n}]", each) for n, each in held]
 
     def entry(path: str, node: object) -> Entry:
         assert isinstance(node, yaml.ScalarNode)

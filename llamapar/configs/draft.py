@@ -61,11 +61,15 @@ def whole_count(value: object) -> int | None:
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, float):
-        return int(value) if value.is_integer() and 1 <= value < 2**53 else None
+        if value.is_integer() and 1 <= value < 2**53:
+            return int(value)
+        return None
     if isinstance(value, str):
         text = value.strip().replace("_", "")
         value = int(text) if re.fullmatch(r"[0-9]{1,15}", text) else 0
-    return value if isinstance(value, int) and 1 <= value < 10**15 else None
+    if isinstance(value, int) and 1 <= value < 10**15:
+        return value
+    return None
 
 
 def positive_number(value: object) -> float | None:
@@ -139,7 +143,9 @@ class Draft:
     def number(self, name: str) -> int | None:
         """A known whole number."""
         value = self.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        return None
 
     def missing(self, name: str, why: str) -> None:
         """Mark a field as unknown, whatever was read for it."""
@@ -226,7 +232,9 @@ class SettingsSource:
             # Noted because a key that nobody found may stand misspelt among those that nobody read.
             self.draft.wanted.update(dict.fromkeys(keys))
             return None
-        return _resolved(self.held, entry) if self.row.get("references") else entry
+        if self.row.get("references"):
+            return _resolved(self.held, entry)
+        return entry
 
     def origin(self, entry: Entry | None, said: str = "") -> Origin:
         """Source of a value: file and line, or the framework whose default applies."""
@@ -252,7 +260,9 @@ class SettingsSource:
     def text(self, key: str) -> str:
         """A value as lower-case text; "" if the keys are absent."""
         entry = self.get(key)
-        return "" if entry is None or entry.value is None else scalar(entry.value)
+        if entry is None or entry.value is None:
+            return ""
+        return scalar(entry.value)
 
     def take(self, field: str, *keys: str, default: object = None) -> None:
         """Set a count as a fact, or the framework's default.
@@ -316,7 +326,9 @@ def _resolved(document: Document, entry: Entry) -> Entry:
 
     def number(reference: str) -> str:
         found = document.get(f"{parent}{reference}" if reference.startswith(".") else reference)
-        return str(whole_count(found.value)) if found and whole_count(found.value) else "?"
+        if found and whole_count(found.value):
+            return str(whole_count(found.value))
+        return "?"
 
     # References first, so that a product finds numbers in their place.
     text = re.sub(r"\$\{(\.?[a-z_][\w.]*)\}", lambda match: number(match[1]), text)

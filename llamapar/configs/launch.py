@@ -103,7 +103,9 @@ _NUMBERS = {
 def _slots(text: str) -> list[int]:
     """GPUs of each node of `--include host:0,1@other:0,1`; none if a node's are not given."""
     nodes = [re.fullmatch(r"[^:@]+:(\d+(?:,\d+)*)", node) for node in text.split("@")]
-    return [node[1].count(",") + 1 for node in nodes if node] if all(nodes) else []
+    if all(nodes):
+        return [node[1].count(",") + 1 for node in nodes if node]
+    return []
 
 
 def _launch(who: str, flags: Flags, line: int) -> Launch:

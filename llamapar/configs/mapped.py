@@ -49,7 +49,9 @@ def _switch(value: object, spec: Values) -> object:
 
 def _number(value: object, spec: Values) -> object:
     found = positive_number(value)
-    return int(found) if found is not None and found.is_integer() else found
+    if found is not None and found.is_integer():
+        return int(found)
+    return found
 
 
 def _padding(value: object, spec: Values) -> object:

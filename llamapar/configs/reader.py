@@ -94,7 +94,9 @@ def _name_of(text: str) -> str:
         r"^\w[\w-]*:\s", body, re.M
     ):
         return "text.sh"
-    return "text.yaml" if re.search(r"^[ \t]*[\w-]+:(?:\s|$)", body, re.M) else "text.sh"
+    if re.search(r"^[ \t]*[\w-]+:(?:\s|$)", body, re.M):
+        return "text.yaml"
+    return "text.sh"
 
 
 def settings_of_texts(files: object) -> Settings:

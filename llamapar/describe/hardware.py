@@ -103,7 +103,9 @@ class Gpu:
     @property
     def throttle(self) -> float:
         """Share of a float8 matmul's rate left by the power limit; assumed proportional to watts."""
-        return min(1.0, self.watts / self.full_watts) if self.full_watts else 1.0
+        if self.full_watts:
+            return min(1.0, self.watts / self.full_watts)
+        return 1.0
 
     @property
     def capped(self) -> float:

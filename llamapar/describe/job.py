@@ -124,7 +124,9 @@ class Job(Fields, word="job field"):
             return self.global_batch or (self.batch_per_dp or 0) * dp
         if self.micro_batches and self.micro_batch:
             return self.micro_batches * self.micro_batch * dp
-        return tokens // seq if tokens and seq and tokens % seq == 0 else None
+        if tokens and seq and tokens % seq == 0:
+            return tokens // seq
+        return None
 
     @property
     def micro_batch_size(self) -> int:

@@ -242,7 +242,9 @@ class ModelConfig(Fields, word="model field", error=ModelError):
     @cached_property
     def expert_params(self) -> int:
         """Parameters of a mixture that are counted and not judged; 0 for a dense model."""
-        return self.experts.numel(self.dim, self.ffn_dim, self.n_layers) if self.experts else 0
+        if self.experts:
+            return self.experts.numel(self.dim, self.ffn_dim, self.n_layers)
+        return 0
 
     @property
     def active_params(self) -> int:

@@ -69,7 +69,9 @@ class Option:
             return flag(self.name, value)
         if self.kind is int:
             return whole(self.name, value, self.least, self.most)
-        return one_of(self.name, value, self.choices) if self.choices else value
+        if self.choices:
+            return one_of(self.name, value, self.choices)
+        return value
 
     def about(self, default: object, text: str = "") -> str:
         """Its help text, for a function in which it has the default `default`.
@@ -91,7 +93,11 @@ def as_argument(value: object) -> str:
     if isinstance(value, Gpu):
         return value.text
     if isinstance(value, Padding):
-        return f"{value.multiple}*tp" if value.per_tp else str(value.multiple)
+        if value.per_tp:
+            return f"{value.multiple}*tp"
+        return str(value.multiple)
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return f"{value:.12g}" if isinstance(value, float) else str(value).replace(" ", "-")
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return str(value).replace(" ", "-")

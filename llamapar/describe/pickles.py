@@ -121,7 +121,9 @@ class _NameReader(pickle.Unpickler):
             return Dict()
         if type(identity) is not tuple:
             raise _outside(self.where)
-        return PickledCall(STORAGE, identity) if self.storages else list(identity)
+        if self.storages:
+            return PickledCall(STORAGE, identity)
+        return list(identity)
 
 
 def load_pickle(

@@ -170,4 +170,6 @@ head: compute of the head in layers (`ModelConfig.head_layers`), of which only "
 
 def kv_copies(n_kv_heads: int, tp: int) -> int:
     """TP ranks that hold the same KV head: tp / n_kv_heads, or 1 if that is no whole number above 1."""
-    return tp // n_kv_heads if tp > n_kv_heads and tp % n_kv_heads == 0 else 1
+    if tp > n_kv_heads and tp % n_kv_heads == 0:
+        return tp // n_kv_heads
+    return 1

@@ -95,4 +95,6 @@ def _near(field: str, text: str) -> list[int]:
     if found[2]:
         units = _UNITS[found[2].lower()]
         return [max(1, round(amount * unit)) for unit in (units[:1] if _is_of_1024(field) else units)]
-    return [max(1, digits)] if digits == amount else [max(1, digits), max(1, round(amount))]
+    if digits == amount:
+        return [max(1, digits)]
+    return [max(1, digits), max(1, round(amount))]

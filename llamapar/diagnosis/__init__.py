@@ -87,7 +87,9 @@ def explain(
     if isinstance(what, BaseException):
         return explain_error(what, known)
     text = _text_of(what)
-    return explain_text(text, known) if isinstance(text, str) else explain_lines(text, known)
+    if isinstance(text, str):
+        return explain_text(text, known)
+    return explain_lines(text, known)
 
 
 def _text_of(what: Any) -> str | Iterator[str]:
@@ -116,7 +118,9 @@ def _shape_text(what: object) -> str:
 def _shape(what: object) -> str:
     """A shape, or the shape of a tensor, as "[16064, 8192]"."""
     shape = getattr(what, "shape", what)
-    return str(list(shape)) if isinstance(shape, list | tuple) else shown(what, 2000)
+    if isinstance(shape, list | tuple):
+        return str(list(shape))
+    return shown(what, 2000)
 
 
 __all__ = [

@@ -32,7 +32,9 @@ def concluded(found: Explanation, error: BaseException, facts: LiveFacts) -> Exp
     if found.verdict == NOT_SHARDING:
         return replace(found, reason=f"{found.reason}; {said}")
     is_open = found.verdict == UNKNOWN and not found.diagnoses
-    return replace(found, what=said) if is_open else replace(found, rivals=(*found.rivals, said))
+    if is_open:
+        return replace(found, what=said)
+    return replace(found, rivals=(*found.rivals, said))
 
 
 def _mixed(facts: LiveFacts) -> Iterator[str]:

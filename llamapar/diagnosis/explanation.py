@@ -119,7 +119,9 @@ class Diagnosis:
 
     @property
     def title(self) -> str:
-        return f"{self.category} / {self.subtype}" if self.subtype else self.category
+        if self.subtype:
+            return f"{self.category} / {self.subtype}"
+        return self.category
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
@@ -212,7 +214,9 @@ class Explanation:
     def _headlined(self) -> Diagnosis | None:
         """The likeliest diagnosis, if the sentence gives its cause."""
         best = self.best
-        return best if best is not None and best.cause in (self.what or self.reason) else None
+        if best is not None and best.cause in (self.what or self.reason):
+            return best
+        return None
 
     @property
     def speakers(self) -> tuple[Said, ...]:
@@ -279,7 +283,9 @@ class Explanation:
         plain["operands"] = [dict(zip(_OPERAND, row, strict=True)) for row in rows]
         plain |= {"what": self.summary, "sure": next(iter(plain["sure"]), "")}
         plain |= {"verdict": self.verdict, "diagnoses": [one.as_dict() for one in self.diagnoses]}
-        return plain if self.hang is None else {**plain, "hang": self.hang.as_dict()}
+        if self.hang is None:
+            return plain
+        return {**plain, "hang": self.hang.as_dict()}
 
     def __str__(self) -> str:
         return "\n".join(line for name, rows in self.parts.items() for line in _text(name, rows))
@@ -355,7 +361,9 @@ def _html(name: str, rows: list[Row], links: Mapping[str, str]) -> str:
     if name in _MARGINS and not rows[0][0]:
         style = f' style="{_ANSWER}{_MARGINS[name]}"'
     body = f"<p{style}>{'<br>'.join(lines)}</p>"
-    return f"<details><summary>{_FOLDED[name]}</summary>{body}</details>" if name in _FOLDED else body
+    if name in _FOLDED:
+        return f"<details><summary>{_FOLDED[name]}</summary>{body}</details>"
+    return body
 
 
 def _speaker(said: Said) -> str:

@@ -84,7 +84,9 @@ class WholeBesidePart:
     @property
     def remedy(self) -> str:
         """What to write instead: "write heads // 4 = 8"; "" without such a factor."""
-        return f"write {self.name} // {self.ranks} = {self.n // self.ranks}" if self.name else ""
+        if self.name:
+            return f"write {self.name} // {self.ranks} = {self.n // self.ranks}"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,9 @@ def _whole(value: Held) -> int | tuple[int, ...] | None:
     if type(value) is int:
         return value
     items = tuple(value) if is_exactly(value, tuple, list, torch_class("Size")) else ()
-    return items if 0 < len(items) < 9 and all(type(n) is int for n in items) else None
+    if 0 < len(items) < 9 and all(type(n) is int for n in items):
+        return items
+    return None
 
 
 def _facts(seen: Values, mesh: Mapping[str, int]) -> Values:
@@ -352,7 +356,9 @@ def _outside(value: object) -> str:
     if math.prod(sizes) >= world:
         return ""
     words = f"{'·'.join(map(str, sizes))} = {math.prod(sizes)} of {world} ranks are in the mesh"
-    return words if root.get_coordinate() is not None else f"{words}; rank {dist.get_rank()} is in none"
+    if root.get_coordinate() is not None:
+        return words
+    return f"{words}; rank {dist.get_rank()} is in none"
 
 
 def _process(mesh: Mapping[str, int]) -> tuple[str, bool]:

@@ -76,7 +76,9 @@ def memory_available() -> int:
     except (OSError, ValueError):
         pass
     # Without Linux's files, assume that half of the machine's memory is available.
-    return min(known) if known else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    if known:
+        return min(known)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def require_room(task: Task, engine: str) -> None:

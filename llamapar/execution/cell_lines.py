@@ -117,7 +117,9 @@ class CellLines:
         """The line that raised, as a step; none without an error."""
         errors = {a.rank: f"{type(a.error).__name__}: {a.error}" for a in self.answers if a.error is not None}
         at = next((self.reports[rank].stopped for rank in errors if self.reports[rank].stopped), None)
-        return [TapeStep(at.where, at.code, "", None, {}, error=errors)] if at is not None else []
+        if at is not None:
+            return [TapeStep(at.where, at.code, "", None, {}, error=errors)]
+        return []
 
     def shown(self) -> tuple[list[str], list[list[object]]]:
         """Head and rows of the table of its lines."""

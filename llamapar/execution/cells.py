@@ -193,7 +193,9 @@ def receive_on(device: torch.device) -> None:
     """Let tensors that were on a GPU of the notebook's arrive on this rank's own device."""
 
     def restored(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
-        return storage.to(device=device) if location.startswith("cuda") else None
+        if location.startswith("cuda"):
+            return storage.to(device=device)
+        return None
 
     torch.serialization.register_package(0, lambda storage: None, restored)  # type: ignore[arg-type]
 

@@ -52,4 +52,6 @@ def _documents(task: Task) -> list[str]:
         return []
     starts = {chunk.start for part in setting.sequence.ranks for chunk in part.chunks} - {0}
     begins = {0, *accumulate(setting.documents)}
-    return [] if starts - begins else ["no document crosses the edge of a CP rank's chunk"]
+    if starts - begins:
+        return []
+    return ["no document crosses the edge of a CP rank's chunk"]

@@ -345,4 +345,6 @@ def tape(
 
 def _reason(report: Report) -> str:
     """Why check refuses the layout, in one line; empty for a legal layout."""
-    return f"{report.errors[0].message}: {report.errors[0].why}" if report.errors else ""
+    if report.errors:
+        return f"{report.errors[0].message}: {report.errors[0].why}"
+    return ""

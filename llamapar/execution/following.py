@@ -218,7 +218,9 @@ def backward(run: LiveRun) -> None:
 
         def whole(row: str = row) -> Tensor:
             given = task.given.get("cotangent")
-            return setting.make("cotangent", setting.shape(row)) if given is None else given
+            if given is None:
+                return setting.make("cotangent", setting.shape(row))
+            return given
 
         terms.append((y * cut(row, whole).detach()).sum())
     if not terms:

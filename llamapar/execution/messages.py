@@ -59,7 +59,9 @@ def awaited_message(schedule: Schedule, action: Action) -> Message | None:
 def sent_message(schedule: Schedule, action: Action) -> Message | None:
     """The message that an operation produces for another stage; None if it produces none."""
     to = action.stage + 1 if action.kind == "F" else action.stage - 1
-    return awaited_message(schedule, action._replace(stage=to)) if to in range(schedule.stages) else None
+    if to in range(schedule.stages):
+        return awaited_message(schedule, action._replace(stage=to))
+    return None
 
 
 def ends(setting: Setting, pp_rank: int) -> list[Message]:
@@ -93,7 +95,9 @@ def posts(setting: Setting, pp_rank: int) -> list[Message]:
 
 def dtype_of(setting: Setting, message: Message) -> torch.dtype:
     """The dtype of a message: the run's dtype between stages; gradient sums can be wider."""
-    return setting.torch_dtype if message.what in (ACTIVATIONS, GRADIENTS) else setting.sum_dtype
+    if message.what in (ACTIVATIONS, GRADIENTS):
+        return setting.torch_dtype
+    return setting.sum_dtype
 
 
 def shape_of(setting: Setting, message: Message, coord: Mapping[str, int]) -> tuple[int, ...]:

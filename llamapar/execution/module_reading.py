@@ -124,7 +124,9 @@ def rows_in(own: Tensor, whole: Tensor, dim: int, limit: float) -> Sequence[int]
     if n * size > MOST_PAIRS:
         return None
     nearest = torch.cdist(a, b, p=math.inf).argmin(1)
-    return tuple(nearest.tolist()) if gap(own, whole.index_select(dim, nearest)) <= limit else None
+    if gap(own, whole.index_select(dim, nearest)) <= limit:
+        return tuple(nearest.tolist())
+    return None
 
 
 def taken(whole: Tensor, part: Sequence[Sequence[int]]) -> Tensor:

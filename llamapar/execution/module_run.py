@@ -189,7 +189,9 @@ def _vary_constants(module: nn.Module, seed: int) -> list[str]:
             t.data += (torch.randn(t.shape, generator=generator, dtype=torch.float64) * VARIED).to(t)
             found.append(name)
     few = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
-    return [f"random numbers were added to constants, which hide slips: {few}"] if found else []
+    if found:
+        return [f"random numbers were added to constants, which hide slips: {few}"]
+    return []
 
 
 def _cut(module: nn.Module, mesh: DeviceMesh, plan: Plan) -> nn.Module:

@@ -154,7 +154,9 @@ def _run(
             reports = tuple(ranks(task))
             notes = (*notes, *one.notes, why)
             found = Result(one.name, task, engine, used, reports, notes, tolerance=usual, repair=_repaired)
-            return _compared(found, task, one, ranks, alone) if _outcomes(reports) else found
+            if _outcomes(reports):
+                return _compared(found, task, one, ranks, alone)
+            return found
 
 
 def _repaired(result: Result, found: Explanation) -> Explanation:

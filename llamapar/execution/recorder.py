@@ -223,7 +223,9 @@ class Recorder(TorchDispatchMode):
     def _phase(self) -> str:
         if self.phase is not None:
             return self.phase
-        return "backward" if torch._C._current_graph_task_id() != -1 else "forward"
+        if torch._C._current_graph_task_id() != -1:
+            return "backward"
+        return "forward"
 
     def _group(self, group: dist.ProcessGroup) -> tuple[str, dict[int, tuple[int, ...]]]:
         """The axis of a group, and rank → its group on that axis."""

@@ -50,7 +50,9 @@ def in_json(value: object) -> object:
     """A value as JSON holds it: a number that is none, or infinite, as a word; a tuple as a list."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return [in_json(each) for each in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [in_json(each) for each in value]
+    return value
 
 
 def table_of(rows: Iterable[Row], tolerance: float, shapes: bool) -> tuple[list[str], list[list[object]]]:

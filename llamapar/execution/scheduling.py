@@ -67,4 +67,6 @@ def pipeline_of(
 
 
 def _batch(global_batch: int | None, usual: int) -> int:
-    return whole("global_batch", global_batch) if global_batch is not None else usual
+    if global_batch is not None:
+        return whole("global_batch", global_batch)
+    return usual

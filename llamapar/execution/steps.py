@@ -129,7 +129,9 @@ class Steps:
             agrees=found.agrees,
         )
         why = self._wrong(step, found)
-        return replace(step, why=why, fault=self._fault()) if why else step
+        if why:
+            return replace(step, why=why, fault=self._fault())
+        return step
 
     def error(
         self, key: Key, error: Mapping[int, str], why: str = "", reads: tuple[int, ...] = ()
@@ -170,7 +172,9 @@ class Steps:
             if own is not None and own.kind != "own" and own != place and found.agrees:
                 return f"a {own.kind} over {axis.upper()} where it should be a {place.kind}"
         if not before.at or any(place.kind == "own" for place in before.places.values()):
-            return "other numbers than it should have" if _differ(step.values, before.values) else ""
+            if _differ(step.values, before.values):
+                return "other numbers than it should have"
+            return ""
         # In the correct program, too, a tensor can have its tokens in another order than one process's.
         if not found.agrees and _differ(step.values, before.values):
             return "other numbers than one process has"

@@ -184,7 +184,9 @@ class Verdict:
     def dated(self) -> str:
         """The date, as " (since 2026-03-15)", if older versions do or may do otherwise; else ""."""
         differs = self.since and self.before and self.before.verdict != self.verdict
-        return f" (since {self.since.day})" if self.since and differs else ""
+        if self.since and differs:
+            return f" (since {self.since.day})"
+        return ""
 
     @property
     def words(self) -> str:

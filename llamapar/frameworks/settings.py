@@ -97,7 +97,9 @@ class Settings(Record):
     @property
     def judge(self) -> Framework | None:
         """The framework, in the version that the settings are written for; None if the files name none."""
-        return of_version(find_framework(self.framework), self.since, self.before) if self.framework else None
+        if self.framework:
+            return of_version(find_framework(self.framework), self.since, self.before)
+        return None
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""

@@ -116,7 +116,9 @@ class Habits:
             found = f"gradients stay {whole}"
         else:
             found = "gradients are reduced after every micro-batch, not once a step"
-        return f"{found}; parameters are gathered for every micro-batch" if zero == 3 else found
+        if zero == 3:
+            return f"{found}; parameters are gathered for every micro-batch"
+        return found
 
     def under(self, recompute: str) -> tuple[Habits, str]:
         """These habits, with "selective" replaced by the mode that it really is for this trainer."""

@@ -97,4 +97,6 @@ def _as_many(tokens: int, width: int, cut_by: int, known: Known) -> bool:
     if length is None:
         return width > 1
     own = length // cut_by * (sequences or 1)
-    return tokens == own if sequences or width == 1 else own > 0 and tokens % own == 0
+    if sequences or width == 1:
+        return tokens == own
+    return own > 0 and tokens % own == 0

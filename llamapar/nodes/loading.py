@@ -55,7 +55,9 @@ def wrapped_count(value: int, counter: str) -> int:
     bits, signed = COUNTERS[one_of("counter", counter, COUNTERS)]
     # Two's complement, computed instead of cast, so that any number of bits works.
     value %= 2**bits
-    return value - 2**bits if signed and value >= 2 ** (bits - 1) else value
+    if signed and value >= 2 ** (bits - 1):
+        return value - 2**bits
+    return value
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,9 @@ class Loading(AsDict, Record):
         def place(p: Parameter) -> tuple[int, int]:
             # The embedding stands before layer 0, and the last norm and the output after the last layer.
             ends = {"tok_embeddings": -1, "norm": self.model.n_layers, "output": self.model.n_layers + 1}
-            return (p.layer, _ORDER.index(p.key)) if p.layer is not None else (ends[p.key], 0)
+            if p.layer is not None:
+                return (p.layer, _ORDER.index(p.key))
+            return (ends[p.key], 0)
 
         return tuple(sorted(found, key=place))
 

@@ -116,7 +116,9 @@ class Cut:
     def rows(self, key: str, rank: int) -> range | None:
         """What TP rank `rank` holds of the dim on which a parameter is cut; None if it is not cut."""
         placement = self.placement(key)
-        return self.along(COUNTED_IN[placement.unit], rank) if isinstance(placement, Shard) else None
+        if isinstance(placement, Shard):
+            return self.along(COUNTED_IN[placement.unit], rank)
+        return None
 
     def local_shape(self, parameter: Parameter, rank: int = 0) -> tuple[int, ...]:
         """Shape of a parameter's piece on TP rank `rank`, with pad rows and KV copies included."""
@@ -166,4 +168,6 @@ class Cut:
         if parameter.layer is not None:
             return self._stage_of_layer[parameter.layer]
         # What belongs to no layer is the embedding, or the last norm and the output.
-        return 0 if parameter.key == "tok_embeddings" else self.layout.stages - 1
+        if parameter.key == "tok_embeddings":
+            return 0
+        return self.layout.stages - 1

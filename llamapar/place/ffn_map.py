@@ -28,7 +28,9 @@ class FfnMap(Judged):
     @property
     def reason(self) -> str:
         """Why the shards are not equal, in one line; empty if they are."""
-        return "" if self.split.even else f"tp={self.tp} does not divide ffn_dim={self.model.ffn_dim}"
+        if self.split.even:
+            return ""
+        return f"tp={self.tp} does not divide ffn_dim={self.model.ffn_dim}"
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         title = f"{self.model.name} FFN over tp={self.tp}: {self.model.ffn_dim} columns"

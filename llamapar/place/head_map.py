@@ -100,7 +100,9 @@ class HeadMap(Judged):
         q = self.rank(r).q_heads
         size = self.model.group_size
         # Query heads 0..size-1 read KV head 0, the next `size` KV head 1: the grouping of GQA.
-        return range(q.start // size, (q.stop - 1) // size + 1) if len(q) else range(0)
+        if len(q):
+            return range(q.start // size, (q.stop - 1) // size + 1)
+        return range(0)
 
     @property
     def tiled(self) -> bool:
@@ -116,7 +118,9 @@ class HeadMap(Judged):
     @property
     def wrong_ranks(self) -> list[int]:
         """Ranks that hold whole heads, but not the KV heads that their query heads need."""
-        return [rank.rank for rank in self.ranks if self.is_wrong(rank)] if self.tiled else []
+        if self.tiled:
+            return [rank.rank for rank in self.ranks if self.is_wrong(rank)]
+        return []
 
     @property
     def cut_kv_heads(self) -> list[int]:

@@ -76,7 +76,9 @@ class Schedule(Record):
     @property
     def title(self) -> str:
         """Its name in a sentence."""
-        return ORDERS[self.name].title if self.name in ORDERS else self.name
+        if self.name in ORDERS:
+            return ORDERS[self.name].title
+        return self.name
 
     def rank_of(self, stage: int) -> int:
         """The PP rank that holds a stage."""
@@ -222,7 +224,9 @@ class Timeline(Record):
     def running(self, rank: int, time: float) -> int | None:
         """Index of the operation that a rank runs at a time; None if it waits or is done."""
         place = bisect_right(self.starts[rank], time) - 1
-        return place if place >= 0 and time < self.ends[rank][place] else None
+        if place >= 0 and time < self.ends[rank][place]:
+            return place
+        return None
 
     def flying(self, rank: int, time: float) -> int:
         """Chunks in flight on a rank at a time."""

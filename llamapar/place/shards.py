@@ -48,7 +48,9 @@ class Shards:
         # dp counts copies × shards with the shards faster, so the copy drops out: all copies hold the
         # same slices.
         shard = dp % self.layout.dp_shard
-        return cp * self.layout.dp_shard + shard if self._cp_slower else shard * self.layout.cp + cp
+        if self._cp_slower:
+            return cp * self.layout.dp_shard + shard
+        return shard * self.layout.cp + cp
 
     def rank_at(self, place: int, rank: int) -> int:
         """The rank that holds slice `place` of the copy that `rank` shares."""

@@ -59,7 +59,9 @@ class Part:
         held = Fraction(sum(map(len, self.pieces)), self.per)
         if held == self.size:
             return whole if self.size == 1 else f"all {whole}"
-        return f"{int(held):,} of {whole}" if held.denominator == 1 else f"{float(held):.3g} of {whole}"
+        if held.denominator == 1:
+            return f"{int(held):,} of {whole}"
+        return f"{float(held):.3g} of {whole}"
 
     @property
     def text(self) -> str:

@@ -67,9 +67,9 @@ class VocabMap(Judged):
     @property
     def reason(self) -> str:
         """Why the shards are not equal, in one line; empty if they are."""
-        return (
-            "" if self.split.even else f"tp={self.tp} does not divide {self.padded} rows: shards are uneven"
-        )
+        if self.split.even:
+            return ""
+        return f"tp={self.tp} does not divide {self.padded} rows: shards are uneven"
 
     def owner(self, token: int) -> int:
         """The TP rank that holds a token's row."""

@@ -90,7 +90,9 @@ def program(
             f"reference={shown(reference)}: a function (setting, …) is needed", field="reference"
         )
     known = next((p for p in PROGRAMS.values() if p.function is given), None)
-    return known if known and reference is None else Program(given, reference, out)
+    if known and reference is None:
+        return known
+    return Program(given, reference, out)
 
 
 def show_source(given: ProgramLike) -> str:

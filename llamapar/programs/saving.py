@@ -44,4 +44,6 @@ def gathered(t: Tensor, mesh: DeviceMesh) -> Tensor:
 
 def unpadded(t: Tensor, setting: Setting) -> Tensor:
     """`t` without the rows from vocab_size on, where the vocabulary is padded."""
-    return t[: setting.model.vocab_size].clone() if setting.vocab.pad_rows else t
+    if setting.vocab.pad_rows:
+        return t[: setting.model.vocab_size].clone()
+    return t

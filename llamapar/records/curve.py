@@ -89,7 +89,9 @@ class MemoryCurve(Record):
 
     @property
     def peak_bytes(self) -> int:
-        return self.spans[self.peak_at].most if self.spans else sum(self.start.values())
+        if self.spans:
+            return self.spans[self.peak_at].most
+        return sum(self.start.values())
 
     @property
     def peak(self) -> str:

@@ -99,7 +99,9 @@ def attribute(value: object, name: str) -> Held:
         except AttributeError:
             return MISSING
     # A class attribute with __get__ is a method or a property, which would have to be called.
-    return MISSING if any("__get__" in defined for _, defined in classes(found)) else found
+    if any("__get__" in defined for _, defined in classes(found)):
+        return MISSING
+    return found
 
 
 def torch_class(name: str, module: str = "torch") -> Held:

@@ -26,7 +26,9 @@ class LossCurve(Record):
     @property
     def apart(self) -> str:
         """`distance` in words; what rounding alone makes in float64 differs from machine to machine."""
-        return "less than 1e-12" if self.distance < 1e-12 else f"{self.distance:.0e}"
+        if self.distance < 1e-12:
+            return "less than 1e-12"
+        return f"{self.distance:.0e}"
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         head = ["step", "loss", "one process", "norm of gradients", "one process"]

@@ -243,7 +243,9 @@ def plain_value(value: Any) -> Any:
         return value.as_dict()
     if isinstance(value, Mapping):
         return {name: plain_value(each) for name, each in value.items()}
-    return [plain_value(each) for each in value] if isinstance(value, tuple | list) else value
+    if isinstance(value, tuple | list):
+        return [plain_value(each) for each in value]
+    return value
 
 
 class Record:

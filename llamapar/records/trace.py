@@ -101,7 +101,9 @@ class AttentionCall:
     @property
     def pairs(self) -> int:
         """(query, key) pairs that the kernel received, for one head of one sequence."""
-        return causal_pairs(range(self.queries)) if self.causal else self.queries * self.keys
+        if self.causal:
+            return causal_pairs(range(self.queries))
+        return self.queries * self.keys
 
 
 class Sends:

@@ -59,7 +59,9 @@ class Finding(AsDict):
         judge = self.judge
         numbers = judge.job_of(self.code, job).numbers(judge.padding) if judge else job.numbers()
         numbers["reductions"] = habits_of(judge).reductions(job.layout.pp, job.layout.zero)
-        return numbers | memory_rule.template_values(job, judge) if self.rule in MEMORY else numbers
+        if self.rule in MEMORY:
+            return numbers | memory_rule.template_values(job, judge)
+        return numbers
 
     @cached_property
     def message(self) -> str:
@@ -176,7 +178,9 @@ class Report(AsDict):
     def memory(self) -> Finding | None:
         """The finding about memory, if there is one; memory is counted at first use."""
         found = memory_rule.finding_of(self.job, self.judge)
-        return Finding(RULE_BY_CODE[found[0]], found[1], self.job, self.judge) if found else None
+        if found:
+            return Finding(RULE_BY_CODE[found[0]], found[1], self.job, self.judge)
+        return None
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:

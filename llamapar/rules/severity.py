@@ -51,10 +51,14 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
 def says(rule: Rule, job: Job, judge: Framework | None) -> str | None:
     """The severity of a rule of arithmetic; None if it does not apply or has nothing to say."""
     if judge is None:
-        return rule.severity(job) if rule.applies(job, NO_PADDING) else None
+        if rule.applies(job, NO_PADDING):
+            return rule.severity(job)
+        return None
     # A judge may really run another layout than the one asked for, so a rule sees the job as it would run.
     seen = judge.job_of(rule.code, job)
-    return severity_of(rule, seen, judge) if rule.applies(seen, judge.padding) else None
+    if rule.applies(seen, judge.padding):
+        return severity_of(rule, seen, judge)
+    return None
 
 
 def severities(job: Job, judge: Framework | None) -> dict[str, str]:
@@ -99,4 +103,6 @@ def listed_degrees(axis: str, job: Job, judge: Framework | None) -> str:
         if made and all(says(rule, made, judge) != ERROR for rule in rules):
             found.append(str(degree))
     more = ["…"] if len(found) > MOST_DEGREES else []
-    return f"{axis} may be {', '.join([*found[:MOST_DEGREES], *more])}" if found else ""
+    if found:
+        return f"{axis} may be {', '.join([*found[:MOST_DEGREES], *more])}"
+    return ""

@@ -42,7 +42,9 @@ def exchange(
     x: Tensor, forward: Collective, backward: Collective, mesh: DeviceMesh, axis: str, *dim: int
 ) -> Tensor:
     """One collective forward, another backward; x itself on an axis of one rank."""
-    return Exchange.apply(x, forward, backward, mesh, axis, *dim) if compat.axis_size(mesh, axis) > 1 else x
+    if compat.axis_size(mesh, axis) > 1:
+        return Exchange.apply(x, forward, backward, mesh, axis, *dim)
+    return x
 
 
 def same(x: Tensor, *_: object) -> Tensor:
@@ -79,7 +81,9 @@ def reduce_scatter(x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
 def all_to_all(x: Tensor, mesh: DeviceMesh, axis: str, cut: int, join: int, among: int) -> Tensor:
     """Cut along `cut`, trade among neighbours, join along `join`; backward the same the other way."""
     # A rank's gradient of what it got belongs to whoever sent it, so it goes back as it came.
-    return exchange(x, compat.all_to_all, _back, mesh, axis, cut, join, among) if among > 1 else x
+    if among > 1:
+        return exchange(x, compat.all_to_all, _back, mesh, axis, cut, join, among)
+    return x
 
 
 def _back(grad: Tensor, mesh: DeviceMesh, axis: str, cut: int, join: int, among: int) -> Tensor:

@@ -195,12 +195,16 @@ def _where(at: dict[int, int] | int, i: int, n: int) -> int | torch.SymInt:
 def int_of_rank(n: int | torch.SymInt, rank: int) -> int:
     """A rank's own value of a whole number that may differ by rank."""
     node = getattr(n, "node", None)
-    return node._local_ints[rank] if isinstance(node, LocalIntNode) else int(n)
+    if isinstance(node, LocalIntNode):
+        return node._local_ints[rank]
+    return int(n)
 
 
 def by_rank(t: Tensor) -> dict[int, Tensor] | None:
     """rank → tensor of a LocalTensor; None for a plain tensor."""
-    return dict(sorted(t._local_tensors.items())) if isinstance(t, LocalTensor) else None
+    if isinstance(t, LocalTensor):
+        return dict(sorted(t._local_tensors.items()))
+    return None
 
 
 def of_rank(t: Tensor, rank: int) -> Tensor:
@@ -308,7 +312,9 @@ def group_named(group: str | torch.ScriptObject | dist.ProcessGroup) -> dist.Pro
     """The process group of an op's argument: a name, a group, or a boxed one."""
     if isinstance(group, str):
         return _c10d._resolve_process_group(group)
-    return group if isinstance(group, dist.ProcessGroup) else dist.ProcessGroup.unbox(group)
+    if isinstance(group, dist.ProcessGroup):
+        return group
+    return dist.ProcessGroup.unbox(group)
 
 
 def axis_names(mesh: DeviceMesh) -> dict[str, str]:

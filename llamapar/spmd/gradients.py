@@ -80,11 +80,15 @@ def sum_tokens(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
 
 
 def sum_context(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
-    return compat.all_reduce(gradient, mesh, "cp") if compat.axis_size(mesh, "cp") > 1 else gradient
+    if compat.axis_size(mesh, "cp") > 1:
+        return compat.all_reduce(gradient, mesh, "cp")
+    return gradient
 
 
 def sum_data(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
-    return compat.all_reduce(gradient, mesh, "dp") if compat.axis_size(mesh, "dp") > 1 else gradient
+    if compat.axis_size(mesh, "dp") > 1:
+        return compat.all_reduce(gradient, mesh, "dp")
+    return gradient
 
 
 def sum_shards(group: ZeroGroup, name: str, gradient: Tensor) -> Tensor:

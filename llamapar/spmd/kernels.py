@@ -118,7 +118,9 @@ def _kernel(q: Tensor) -> str:
         return "plain"
     half = q.dtype in (torch.float16, torch.bfloat16)
     ampere = torch.cuda.get_device_capability(q.device) >= (8, 0)
-    return "flash" if half and ampere and q.shape[-1] <= 256 else "efficient"
+    if half and ampere and q.shape[-1] <= 256:
+        return "flash"
+    return "efficient"
 
 
 def block_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
@@ -272,7 +274,9 @@ class _Plan:
 
     def next_keys(self, step: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The next step's keys, requested before this step's arithmetic so that the transfer overlaps it."""
-        return (self.exchange(k), self.exchange(v)) if step < self.steps - 1 else (k, v)
+        if step < self.steps - 1:
+            return (self.exchange(k), self.exchange(v))
+        return (k, v)
 
 
 class _Attention(torch.autograd.Function):

@@ -61,7 +61,9 @@ def _unaliased(func: OpOverload, args: Arguments, kwargs: Plain, out: object) ->
     numbers are in the ranks' tensors, whose views share storage as usual. The aliasing took a third of a run
     (measured).
     """
-    return _aliased(func, args, kwargs, out) if func._schema.is_mutable else out
+    if func._schema.is_mutable:
+        return _aliased(func, args, kwargs, out)
+    return out
 
 
 _all_gather_of_torch: Callable[..., object] = _local._c10d._local_all_gather_

@@ -93,7 +93,9 @@ class Setting(Cut):
     @property
     def micro_batches(self) -> int:
         """Number of micro-batches of a dp way."""
-        return self.schedule.micro_batches if self.schedule is not None else 1
+        if self.schedule is not None:
+            return self.schedule.micro_batches
+        return 1
 
     @property
     def micro_batch(self) -> int:

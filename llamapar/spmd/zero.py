@@ -108,7 +108,9 @@ class ZeroGroup:
 
     def replicated(self, gradient: Tensor) -> Tensor:
         """The sum over the groups that hold equal shards: an all-reduce."""
-        return compat.all_reduce(gradient, *self.replicas) if self.replicas is not None else gradient
+        if self.replicas is not None:
+            return compat.all_reduce(gradient, *self.replicas)
+        return gradient
 
     def _rows(self, name: str, coord: Coord) -> int:
         return self.setting.local_rows(kind(name), coord["tp"])
@@ -138,7 +140,9 @@ def group_axes(mesh: DeviceMesh, setting: Setting) -> dict[str, str]:
     """
     names = compat.axis_names(mesh)
     shared = "gradients" if setting.training is None else "optimizer state"
-    return names | zero_group(mesh, setting).axes if setting.shards.cuts(shared) else names
+    if setting.shards.cuts(shared):
+        return names | zero_group(mesh, setting).axes
+    return names
 
 
 class _Late(torch.autograd.Function):
@@ -257,7 +261,9 @@ def leaves_of(given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 def forward_of(given: Mapping[str, Tensor]) -> AbstractContextManager[object]:
     """Context of a forward with these tensors; see `Gathered.forward`."""
-    return given.forward() if isinstance(given, Gathered) else nullcontext()
+    if isinstance(given, Gathered):
+        return given.forward()
+    return nullcontext()
 
 
 def _with_rows(t: Tensor, rows: int) -> Tensor:

@@ -93,7 +93,9 @@ def _word(node: ast.AST) -> str:
 
 
 def _is(degree: Degree) -> str:
-    return f"{degree.n} ranks" if degree.text.isdigit() else f"{degree.text} = {degree.n}"
+    if degree.text.isdigit():
+        return f"{degree.n} ranks"
+    return f"{degree.text} = {degree.n}"
 
 
 class Candidates:

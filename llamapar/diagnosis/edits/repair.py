@@ -176,13 +176,17 @@ class _Words:
             return NOT_SHARDING
         if self.search.one_process == "" or (chosen and chosen[0].state == PROVED):
             return SHARDING
-        return UNKNOWN if self.found.verdict == NOT_SHARDING else self.found.verdict
+        if self.found.verdict == NOT_SHARDING:
+            return UNKNOWN
+        return self.found.verdict
 
     def _sentence(self, chosen: list[Repair], verdict: str) -> str:
         if len(chosen) > 1:
             both = " or ".join(answer.edits[0].new for answer in chosen)
             undecided = f"undecided: the line runs with {both}"
-            return f"Not a sharding problem; {undecided}" if verdict == NOT_SHARDING else f"U{undecided[1:]}"
+            if verdict == NOT_SHARDING:
+                return f"Not a sharding problem; {undecided}"
+            return f"U{undecided[1:]}"
         edits = chosen[0].edits
         if not chosen[0].is_slip:
             return "; ".join(dict.fromkeys(edit.note for edit in edits))
@@ -195,7 +199,9 @@ class _Words:
         wrong = [answer for answer in self.search.answers if answer.state == DIFFERS]
         if self.is_plain:
             plain = "Not a sharding problem: one process fails as well"
-            return f"{plain}, and no likely edit of this line runs" if self.search.tried else plain
+            if self.search.tried:
+                return f"{plain}, and no likely edit of this line runs"
+            return plain
         if not wrong:
             return self._index()
         runs = " and ".join(edit.new for edit in wrong[0].edits)

@@ -120,7 +120,9 @@ class DryRank(PipelineRank):
             self.ledger.again(name, known.profile)
             self.recorder.again(known.since, known.until)
         sent = self.known[pattern, what].sent
-        return None if sent is None else torch.empty(sent, dtype=self.setting.torch_dtype, device="meta")
+        if sent is None:
+            return None
+        return torch.empty(sent, dtype=self.setting.torch_dtype, device="meta")
 
     def _run(self, name: str, action: Action, arrived: Tensor | None) -> _OperationResult:
         since = self.recorder.length

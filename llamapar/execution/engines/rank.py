@@ -224,7 +224,9 @@ def capped(text: str) -> str:
     """What was printed; of many lines the first, and how many more there were."""
     lines = text.splitlines(keepends=True)
     more = len(lines) - MOST_PRINTED
-    return "".join(lines[:MOST_PRINTED]) + f"… {more:,} more lines\n" if more > 0 else text
+    if more > 0:
+        return "".join(lines[:MOST_PRINTED]) + f"… {more:,} more lines\n"
+    return text
 
 
 def replied(context: Context, function: Callable[[], object], capture: bool = True) -> Reply:

@@ -63,7 +63,9 @@ _runs = itertools.count(1)
 
 def launched() -> int | None:
     """Number of ranks that torchrun (or a program that sets its environment) started; None without it."""
-    return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in _ENVIRONMENT) else None
+    if all(name in os.environ for name in _ENVIRONMENT):
+        return int(os.environ["WORLD_SIZE"])
+    return None
 
 
 def on_this_machine() -> int:
