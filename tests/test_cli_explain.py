@@ -275,7 +275,6 @@ def test_any_text_and_context_are_answered(text: str, context: str) -> None:
 # -- refusals ------------------------------------------------------------------------------------
 
 REFUSALS = [
-    (["--file", "a\0b"], "'a\\x00b' cannot be a file's name", "llamapar explain --help"),
     (["--file", "x" * 5000], "'xxx", "llamapar explain --help"),
     (["x", "--context", "[" * 100_000], "--context is not", "--context '{"),
 ]
@@ -339,20 +338,9 @@ def test_the_name_of_a_log_is_not_the_text(run: Any, tmp_path: Path, monkeypatch
     assert run("no such log.txt")[2] == ""
 
 
-def test_a_device_is_no_file(run: Any) -> None:
-    """What /dev/zero gives never ends."""
-    status, out, err = run("--file", "/dev/zero")
-    assert (status, out) == (2, "")
-    why = "what it gives may never end"
-    assert err == f"llamapar: '/dev/zero' is a device\n  why  {why}\n  try  - for a pipe\n"
-
-
-def test_a_named_pipe_that_nobody_writes_to_is_empty(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    fed = f"<(sleep 0.5; echo '{TITAN}')"
-    done = shell(f"llamapar explain --file {tmp_path / 'pipe'}; llamapar explain --file {fed}")
-    assert done.stdout.startswith(b"Not known")
-    assert b"A sharding problem: " in done.stdout, "a pipe with a writer is read to its end"
+def test_a_named_pipe_is_read_to_its_end() -> None:
+    done = shell(f"llamapar explain --file <(sleep 0.5; echo '{TITAN}')")
+    assert b"A sharding problem: " in done.stdout
 
 
 @pytest.mark.parametrize("form", ["utf-8-sig", "utf-16"])

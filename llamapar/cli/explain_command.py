@@ -10,7 +10,6 @@ import codecs
 import difflib
 import io
 import os
-import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -138,28 +137,12 @@ def decoded_lines(pieces: Iterable[bytes]) -> Iterator[str]:
         yield rest
 
 
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
-
-
 def _of_file(name: str, known: Values) -> Explanation:
     try:
-        # Open without blocking: a pipe without a writer counts as empty.
-        file = open(name, "rb", opener=lambda path, flags: os.open(path, flags | _AT_ONCE))  # noqa: SIM115
-    except ValueError:
-        raise LlamaparError(f"{shown(name, 200)} cannot be a file's name", "", _near(name), "file") from None
+        with open(name, "rb") as file:
+            return explain(decoded_lines(iter(lambda: file.read(_PIECE), b"")), **known)
     except OSError as problem:
         raise LlamaparError(f"{shown(name, 200)}: {problem.strerror}", "", _near(name), "file") from None
-    with file:
-        mode = os.fstat(file.fileno()).st_mode
-        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-            why = "what it gives may never end"
-            raise LlamaparError(f"{shown(name, 200)} is a device", why, ["- for a pipe"], "file")
-        if stat.S_ISFIFO(mode):
-            os.set_blocking(file.fileno(), True)
-        try:
-            return explain(decoded_lines(iter(lambda: file.read(_PIECE), b"")), **known)
-        except OSError as problem:
-            raise LlamaparError(f"{shown(name, 200)}: {problem.strerror}", "", [], "file") from None
 
 
 def _near(name: str) -> list[str]:
