@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -258,6 +263,28 @@ def test_a_long_run_says_what_it_does(run: Any, monkeypatch: pytest.MonkeyPatch)
     assert (status, json.loads(out)["ok"]) == (0, True)
     told = r"llamapar: running mlp of tiny on 2 ranks; Ctrl-C ends it: \d+ s"
     assert [line for line in err.splitlines() if re.fullmatch(told, line)]
+
+
+def test_the_second_wait_is_twice_as_long_and_a_closed_pipe_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    class Clock(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0)
+            return len(pauses) == 3
+
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "threading", SimpleNamespace(Event=Clock, Thread=threading.Thread))
+        speaker, end = output.patience("it works"), time.monotonic() + 60
+        with speaker:
+            while len(pauses) < 3 and time.monotonic() < end:
+                time.sleep(0.01)
+    assert pauses == [5, 10, 20]
+    closed = io.StringIO()
+    monkeypatch.setattr(closed, "write", Mock(side_effect=BrokenPipeError))
+    assert output.write_line(closed, "a line") == ""
 
 
 # -- under torchrun, as far as it shows in one process -------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import explain_accuracy as accuracy
 import llamapar as lp
 from llamapar.diagnosis.hypothesis import LIKELY, found
-from llamapar.records.equations import Quotient
+from llamapar.records.equations import Quotient, rest
 
 MESSAGES = [case["message"] for path in accuracy.known() for case in accuracy.read(path)]
 
@@ -104,6 +104,11 @@ OVER_16 = "24 ranks cannot be cut evenly over 16"
 TP, PP, CP = (f"{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context"))
 MODEL = f"total_model_size ({TP}=8 * {PP}=2 * {CP}=1)"
 BATCH = "global batch size (100) is not divisible by micro batch size (4) times data parallel size (8)"
+
+
+def test_a_quotient_is_a_whole_number_where_it_is_one_of_integers() -> None:
+    assert (str(Quotient(126, 16, floor=True)), str(Quotient(52, 3))) == ("126//16 = 7", "52/3 = 17.3333")
+    assert (rest(52, 4), rest(None, 4), rest(52, 3)) == (None, None, Quotient(52, 3))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ from llamapar.describe.hardware import hardware
 from llamapar.panels.controls import DEFAULTS, DIMS, TABS
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer
+from llamapar.panels.line import read_line
 from llamapar.panels.page import BREATH, for_browser
+from llamapar.panels.state import State
 from test_bringing import FILES
 from wire import AT_8K, EIGHT_KV_HEADS, customs, deliver, listening, press, receive, unpacked
 
@@ -512,6 +514,12 @@ def test_a_preset_sets_the_dimensions_and_a_dimension_makes_it_custom() -> None:
     assert panel.job.model == lp.PRESETS["llama3.1-8b"].replace(n_kv_heads=4, name="custom")
     panel.set(preset="llama3.1-8b")
     assert panel.job.model is lp.PRESETS["llama3.1-8b"]
+
+
+def test_a_switch_is_turned_off_in_the_line_and_other_heads_have_other_widths() -> None:
+    assert read_line("llamapar check --tp 2 --no-sequence-parallel")[1]["sequence_parallel"] is False
+    narrow = State.start().change({"head_dim": 64})
+    assert (narrow.values["head_dim"], narrow.change({"n_heads": 64}).values["head_dim"]) == (64, None)
 
 
 def test_loads_a_config_as_data() -> None:

@@ -16,7 +16,7 @@ import torch
 import llamapar as lp
 from llamapar.course.boxes import Item, box
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
-from llamapar.course.guesses import as_guess, read_choice, read_layout, read_numbers, singular
+from llamapar.course.guesses import as_guess, is_right, read_choice, read_layout, read_numbers, singular
 from llamapar.course.questions import QUESTIONS, Quiz
 from test_boxes import item_of, misses, right
 from wire import receive
@@ -202,6 +202,10 @@ def test_what_is_no_layout_is_refused(text: object) -> None:
         lp.LlamaparError, match="is not a layout\n  why  nothing was kept\n  try  tp=8 pp=2 dp=4"
     ):
         read_layout(text)
+
+
+def test_a_fraction_is_right_to_within_a_twentieth() -> None:
+    assert [is_right(guess, 1.0) for guess in (1.04, 0.96, 1.06, 0.7)] == [True, True, False, False]
 
 
 def test_a_long_text_for_a_schedule_is_refused_at_once() -> None:

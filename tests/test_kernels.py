@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import types
 from collections.abc import Callable, Sequence
@@ -307,6 +308,13 @@ def test_kernels_get_exactly_the_causal_pairs(cp: int, documents: tuple[int, ...
     assert sum(counts) == sum(causal_pairs(range(n)) for n in documents or (seq,))
     if documents is None:
         assert set(counts) == {causal_pairs(range(seq)) // cp}  # head-tail: the same for every rank
+
+
+def test_pairs_are_counted_whatever_keys_are_there() -> None:
+    ranges = [range(a, b) for a in range(6) for b in range(a, 6)]
+    for queries, keys in itertools.product(ranges, ranges):
+        seen = sum(key <= query for query in queries for key in keys)
+        assert causal_pairs(queries, keys) == seen, (queries, keys)
 
 
 def test_the_ring_does_the_same_pairs() -> None:

@@ -15,7 +15,7 @@ import torch
 
 import llamapar as lp
 from llamapar.describe.options import Values
-from llamapar.panels.ladders import MOST_RUNGS, Rung, Subject
+from llamapar.panels.ladders import MOST_RUNGS, Rung, Subject, same_value
 from llamapar.panels.ladders_of_jobs import JOBS
 from llamapar.panels.ladders_of_maps import MAPS
 from llamapar.panels.live_panel import SUBJECTS
@@ -50,6 +50,10 @@ OPENED: list[tuple[str, dict[str, Any]]] = [
     ("inside", {"model": "llama3.1-405b", "tp": 8, "cp": 2, "cp_method": "ring"}),
 ]
 LADDERS = [(what, arguments, knob) for what, arguments in OPENED for knob in SUBJECTS[what].knobs]
+
+
+def test_true_is_no_rung_of_one() -> None:
+    assert [same_value(one, 1) for one in (1, True, 1.0)] == [True, False, False]
 
 
 def test_every_live_picture_is_opened_here() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import llamapar as lp
 from llamapar.configs import documents, flags, launch, launch_lines, mapped
-from llamapar.configs.draft import as_list
+from llamapar.configs.draft import as_list, positive_number, whole_count
 from llamapar.configs.files import Files
 from llamapar.configs.formats import ROWS
 from llamapar.configs.reader import settings_of
@@ -261,6 +261,18 @@ def test_the_last_repetition_of_a_flag_counts() -> None:
     found = flags.flags_of(words)
     assert [found.get(n).value for n in ("tp", "seq-length", "c")] == ["4", "8", "7b"]  # type: ignore[union-attr]
     assert launch.batch_of([]).environment == {}
+
+
+def test_a_number_of_a_file_is_one() -> None:
+    assert [whole_count(v) for v in (True, 8.0, "1_000", 0.5)] == [None, 8, 1000, None]
+    assert [positive_number(v) for v in ("inf", "0", "5e5")] == [None, None, 5e5]
+
+
+@pytest.mark.parametrize(("gpus", "against"), [(8, [(8, 4)]), (4, []), (2, [(2, 4)])])
+def test_degrees_that_are_not_the_gpus_are_a_contradiction(gpus: int, against: list[Any]) -> None:
+    text = "[model]\nname = 'llama3'\nflavor = '8B'\n[parallelism]\ntensor_parallel_degree = 2\n"
+    settings = settings_of(Files({"a.toml": f"{text}data_parallel_shard_degree = 2\n"}), {"gpus": gpus})
+    assert [found.values for found in settings.contradictions] == against
 
 
 # -- bad input -------------------------------------------------------------------------------------

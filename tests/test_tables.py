@@ -53,6 +53,10 @@ def test_a_folded_table_keeps_to_its_width_and_loses_nothing(rows: list[list[str
     assert min(missing.values(), default=0) >= 0
 
 
+def test_a_word_that_fits_stays_in_its_line() -> None:
+    assert fold("ab cd ef", 5) == "ab cd\n  ef"
+
+
 @given(st.text("ab 1.,_/·\n", max_size=80), st.integers(8, 60))
 def test_a_folded_text_keeps_to_its_width_and_loses_nothing(text: str, width: int) -> None:
     folded = fold(text, width)

@@ -370,10 +370,6 @@ class Notebook:
         """The text of each dialog that stands open, the kernel choice among them."""
         return self.page.locator(".jp-Dialog").all_inner_texts()
 
-    def popups(self) -> list[str]:
-        """The text of each notification in the corner, JupyterLab's news among them."""
-        return self.page.locator(".Toastify__toast").all_inner_texts()
-
     def _ask(self, body: str, given: object = None, *, seconds: float = 30.0) -> Any:
         """Run JavaScript that sees `app`, `content` (the notebook), `cells` (models), `given`."""
         script = """async ([given, milliseconds]) => {

@@ -114,15 +114,6 @@ def kernel_of(page: Page) -> str:
     return str(told["kernelId"])
 
 
-def cookies(page: Page) -> dict[str, str]:
-    """A page's cookies by name."""
-    return {one["name"]: one["value"] for one in page.context.cookies()}
-
-
-def as_header(cookies: dict[str, str]) -> str:
-    return "; ".join(f"{name}={value}" for name, value in cookies.items())
-
-
 @pytest.mark.soak
 def test_a_dark_system_has_a_dark_page_and_a_large_screen_a_large_panel(
     browser: Browser, server: Server
