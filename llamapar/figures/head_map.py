@@ -32,7 +32,7 @@ FEW = 3
 JUDGED = 1024
 """Most ranks of which all are judged; past it only those drawn."""
 
-GLYPHS = {Fraction(1, 2): "½", Fraction(1, 4): "¼", Fraction(1, 8): "⅛", Fraction(3, 4): "¾"}
+GLYPHS = {"1/2": "½", "1/4": "¼", "1/8": "⅛", "3/4": "¾"}
 
 Held = dict[int, list[tuple[int, Ends]]]
 """KV head → (rank, where its part stands) for each rank that is drawn and holds some of it."""
@@ -101,7 +101,7 @@ def _keys(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing) -> Held
             if record.is_wrong(rank):
                 look = "wrong"
             drawing.box("kv", (start / m.kv_dim, stop / m.kv_dim), x, KEY_VALUE, look, copy)
-            name = f"{head} {GLYPHS.get(part, part)}" if part < 1 else f"{head}"
+            name = f"{head} {GLYPHS.get(str(part), part)}" if part < 1 else f"{head}"
             if size == width:
                 drawing.label(x, middle(KEY_VALUE) + 4, name, look)
                 held.setdefault(head, []).append((i, x))

@@ -101,8 +101,11 @@ def tokens_in_words(record: SequenceMap) -> str:
     if record.reason:
         return sentence(record.reason)
     chunks = " and ".join(span(chunk) for chunk in record.rank(0).chunks)
-    said = f"CP rank 0 holds tokens {chunks}. The busiest rank has {_busiest(record):.2f} times the mean work"
-    return f"{said}: the others wait for it." if _busiest(record) > 1.005 else f"{said}: nobody waits."
+    said = f"CP rank 0 holds tokens {chunks}."
+    busiest = _busiest(record)
+    if busiest <= 1.005:  # which is printed as 1.00
+        return f"{said} All ranks have the same work: nobody waits."
+    return f"{said} The busiest rank has {busiest:.2f} times the mean work: the others wait for it."
 
 
 def _busiest(record: SequenceMap) -> float:

@@ -71,12 +71,7 @@ def picture(record: StageMap) -> tuple[Scene, str]:
 
 def _also(stages: list[Stage]) -> list[str]:
     """The embedding and the head, if one of the stages holds them besides its layers."""
-    found = []
-    if any(stage.embedding for stage in stages):
-        found.append("embedding")
-    if any(stage.head for stage in stages):
-        found.append("head")
-    return found
+    return [end for end in ("embedding", "head") if any(getattr(stage, end) for stage in stages)]
 
 
 # -- words -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 
 from llamapar.count.account import micro_batches_of
@@ -30,7 +30,7 @@ from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, as_run, split_of
 from llamapar.place import HeadMap, TradeMap, ranks, sequence
 from llamapar.place.schedule import MAX_ACTIONS, fewer_micro_batches, schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
-from llamapar.records.tables import Plain, human, plural
+from llamapar.records.tables import human, plural
 from llamapar.rules.memory_rule import Load, account, load_of
 from llamapar.rules.report import Finding, Report
 from llamapar.rules.table import MEMORY, NOTE
@@ -66,10 +66,6 @@ class Answer:
     note: str = ""
     verdict: str = YES
     more: str = ""
-
-    def as_dict(self) -> Plain:
-        """Plain values for the browser."""
-        return asdict(self)
 
 
 def answers(report: Report | None, values: Values) -> tuple[Answer, ...]:
@@ -219,7 +215,7 @@ def traffic_of(job: Job, judge: Framework | None, rank: int) -> Traffic:
         job.model,
         lay,
         seq_len=sequence_of(job),
-        global_batch=job.global_batch or many * lay.dp,
+        global_batch=job.global_batch,
         dtype="bfloat16",
         kv_replication=job.kv_replication,
         padding=job.padding or (judge.padding if judge else None),

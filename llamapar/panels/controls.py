@@ -41,10 +41,6 @@ _FIRST: dict[str, object] = {
     "seq_len": 8192,
     "gpu": DEFAULT_GPU,
     "rank": 6043,
-}
-"""The paper's layout at 8,192 tokens. Its FSDP shares weights, optimizer states and gradients, and does not
-reshard after the forward (arXiv:2407.21783 section 3.3.2), which is ZeRO 2. The rank is one in the middle."""
-_EMPTY: dict[str, object] = {
     "framework": "",
     "padding": OWN,
     "layer_split": OWN,
@@ -53,9 +49,10 @@ _EMPTY: dict[str, object] = {
     "job": "",
     "tab": "heads",
 }
-DEFAULTS: dict[str, object] = {
-    name: (_FIRST | _EMPTY).get(name, default(name)) for name in options_of("explorer")
-}
+"""The paper's layout at 8,192 tokens, and what is empty on a page. Its FSDP shares weights, optimizer states
+and gradients, and does not reshard after the forward (arXiv:2407.21783 section 3.3.2), which is ZeRO 2. The
+rank is one in the middle."""
+DEFAULTS: dict[str, object] = {name: _FIRST.get(name, default(name)) for name in options_of("explorer")}
 """What the Explorer opens with: the table's defaults but for a first layout, and what is empty on a page."""
 
 TIMES = {"time": "Step", "pipeline": "Pipeline", "layer": "In a layer", "plan": "Search"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 from llamapar.describe.hardware import hardware
@@ -305,7 +305,7 @@ class State:
     @property
     def plain_answers(self) -> list[Plain]:
         """The answers as plain values."""
-        return [answer.as_dict() for answer in self.answers]
+        return [asdict(answer) for answer in self.answers]
 
     @property
     def published(self) -> str:
