@@ -78,7 +78,6 @@ EXAMPLES = {
     "explain Explanation": "explain dumps",
     "course CourseCopy": "course mine --copy",
     "lesson LessonAnswer": "lesson 01 --minutes 4",
-    "report ReportForAnIssue": "report",
     "checkpoint-inspect Inspection": "checkpoint inspect cut",
     "checkpoint-shard MadeCheckpoint": "checkpoint shard old sharded --tp 2",
     "checkpoint-gather MadeCheckpoint": "checkpoint gather old gathered",

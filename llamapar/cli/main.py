@@ -23,7 +23,7 @@ from .plain_commands import PLAIN
 _OF_THE_COURSE = ("course", "lesson")
 _NAMES = (
     *("model", "check", "ranks", "run", "memory", "cost", "plan"),
-    *("loading", "schedule", "checkpoint", "explain", "debug", "course", "explorer", "lesson", "report"),
+    *("loading", "schedule", "checkpoint", "explain", "debug", "course", "explorer", "lesson"),
 )
 
 
