@@ -32,9 +32,13 @@ def test_a_lesson_comes_alive_keeps_its_guesses_and_asks_nobody_else(browser: Br
     expect(page.locator(".alive .lp-explorer")).to_be_visible(timeout=WAIT)
     page.locator("[data-kind=box]").first.scroll_into_view_if_needed()
     asked = page.get_by_role("group", name=ROWS)
+    follows = page.locator("details:has(> summary:text-is('After your guess'))").first
+    expect(follows).not_to_have_attribute("open", "")
     asked.get_by_role("textbox").fill("128")  # before Python is there: it waits
     asked.get_by_role("button", name="check").click()
     expect(asked).to_contain_text("you said 128 rows, it is 64 rows", timeout=WAIT)
+    expect(follows).to_have_attribute("open", "")
+    expect(asked.get_by_role("button", name="skip")).not_to_be_visible()
     expect(ready).to_have_text("Python is ready")
     kept = json.loads(page.evaluate("localStorage.getItem('llamapar.progress')"))
     assert kept["predictions"][ROWS] == {"right": False, "guess": "128"}
