@@ -272,9 +272,7 @@ def test_where_nothing_fits_that_is_what_is_said() -> None:
     """405B on 32 A100: its states alone are more than they have, whatever the layout."""
     report = lp.check(B405, {"tp": 32}, gpus=32, gpu="a100-80gb")
     # On larger GPUs some trainer may hold it, but none is expected to, so none is to be bought.
-    assert [(f.code, f.fixes) for f in report.errors] == [("LP104", ()), ("LP511", ())]
-    needs = "stage 0 needs at least 187.03 GiB a rank before any activation, and a100-80gb has 80.00"
-    assert report.errors[1].message == needs
+    assert [(f.code, f.fixes) for f in report.errors] == [("LP104", ())]
     assert report.errors[0].why == (
         "a rank would need 1/4 of a KV head; tp may be 1, 2, 4, 8; "
         "no layout of 32 a100-80gb holds llama3.1-405b: weights, "

@@ -41,7 +41,6 @@ ROWS: dict[str, dict[str, str]] = {
     },
     "distributed-llama": {
         INIT: "LP101 LP103 LP105",
-        WORKS: "LP102",
         CLEAR: "LP104",
         NA: "LP106 LP201 LP202 LP301 LP302 LP303 LP304 LP501",
     },

@@ -9,16 +9,12 @@ from importlib.resources import files
 from typing import Unpack
 
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.job import Job
 from llamapar.describe.keywords import ReconcileKeywords
 from llamapar.describe.layout import AXES, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
-from llamapar.frameworks import framework as find_framework
-from llamapar.frameworks import recompute_of
 from llamapar.records.tables import Plain, Record
 
-from .account import memory, micro_batches_of
-from .published_rules import megatron, ultrascale
+from .account import memory
 from .terms import GIB, Breakdown
 
 GROUPS = {
@@ -34,21 +30,6 @@ GROUPS = {
     "assumed": ("allocator (assumed)", "CUDA context (assumed)"),
 }
 """Part of a total that a tool may report → the terms of a breakdown that it adds up."""
-
-FINE = {
-    "parameters": ("parameters",),
-    "gradients": ("gradients", "unreduced gradients", "gradient buckets"),
-    "optimizer": ("master weights", "optimizer states"),
-    **{name: terms for name, terms in GROUPS.items() if name != "states"},
-}
-"""The same steps for a rule that separates the states."""
-
-
-RULES = {
-    "megatron": "equal stages, vocabulary padded to 128·tp; selective recomputation of attention alone",
-    "ultrascale": "bfloat16 gradients and no sum of them, 34·s·b·h a layer on the first stage",
-}
-"""Published rule → where it departs from our estimate."""
 
 
 def peers_of(model: str, layout: Layout, seq_len: int) -> Iterator[dict[str, str]]:
@@ -91,12 +72,13 @@ class Reconciliation(Record):
         for t in self.tools:
             steps = ", ".join(f"{what} {n / GIB:+,.2f}" for what, n in t.steps if abs(n) >= GIB / 200)
             rows.append([t.name, f"{t.total_bytes / GIB:,.2f}", steps, t.note])
-        return self.title, ["tool", "GiB", "from ours, GiB", "what it does"], rows, ""
+        foot = "" if self.tools else "no other tool was run on this configuration"
+        return self.title, ["tool", "GiB", "from ours, GiB", "what it does"], rows, foot
 
 
-def by_step(found: Breakdown, steps: Mapping[str, tuple[str, ...]] = GROUPS) -> dict[str, int]:
+def by_step(found: Breakdown) -> dict[str, int]:
     """The breakdown's bytes by the parts that tools report."""
-    return {group: found.bytes(*names) for group, names in steps.items()}
+    return {group: found.bytes(*names) for group, names in GROUPS.items()}
 
 
 def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tuple[tuple[str, int], ...]:
@@ -113,31 +95,16 @@ def _steps(ours: Mapping[str, int], theirs: Mapping[str, int], total: int) -> tu
 def reconcile(
     model: ModelLike, layout: LayoutLike | None = None, **options: Unpack[ReconcileKeywords]
 ) -> Reconciliation:
-    """Our exact estimate of the worst stage, beside published rules and tools run on the same inputs.
+    """Our exact estimate of the worst stage, beside other tools that were run on the same inputs.
 
-    Arguments: as in `memory`. Tools are listed for the configurations in `PEERS`.
+    Arguments: as in `memory`. The tools were run for the configurations in `llamapar/count/peers.csv`.
     """
     exact = memory(model, layout, **options)
     m = exact.model
     m.require_judged("all of the memory")
-    lay = exact.layout
     ours = by_step(exact.worst)
-    judge = None if options["framework"] is None else find_framework(options["framework"])
-    mode = recompute_of(judge, options["recompute"])
-    facts = {name: options[name] for name in ("seq_len", "micro_batch", "global_batch")}
-    # The rules read the layout as it is given, and not as a trainer settles it.
-    job = Job.of(model, layout, **facts)
-    step = m, job.layout, options["seq_len"], options["micro_batch"]
-    rules = {"megatron": megatron(*step, micro_batches_of(job), mode), "ultrascale": ultrascale(*step, mode)}
     tools = []
-    for rule, note in RULES.items():
-        theirs = rules[rule]
-        # Megatron's report has weights and optimizer in one number, which cannot be split among the finer
-        # steps.
-        steps = FINE if theirs.bytes("parameters") else GROUPS
-        steps_there = _steps(by_step(exact.worst, steps), by_step(theirs, steps), theirs.total_bytes)
-        tools.append(Tool(f"{rule} rule", theirs.total_bytes, steps_there, note))
-    for peer in peers_of(m.name, lay, options["seq_len"]):
+    for peer in peers_of(m.name, exact.layout, options["seq_len"]):
         theirs_known = {name: round(float(peer[name]) * GIB) for name in ours if peer.get(name)}
         total = round(float(peer["total"]) * GIB)
         tools.append(Tool(peer["tool"], total, _steps(ours, theirs_known, total), peer["note"]))

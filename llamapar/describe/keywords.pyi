@@ -269,7 +269,6 @@ class PlanOptions(TypedDict, total=False):
     overlap_tp: bool | None
     profile: str | None
     top: int
-    all_schedules: bool
     headroom: float
 
 class PlanSettings(PlanOptions, total=False):

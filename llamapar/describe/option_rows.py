@@ -233,7 +233,6 @@ TABLE = (
     Option("top", int, 10, "layouts to show", "plan", "layouts", most=1000),
     Option("export", str, None, "print the fastest layout as a text to copy: {choices}", "--plan",
            choices=tuple(EXPORT_TITLES)),
-    Option("all_schedules", bool, False, "try the other pipeline schedules too", "plan"),
     # Nine of ten measured peaks are within 8 % of what `memory` says (MARGIN in count/terms.py).
     Option("headroom", float, 0.08, "memory of a GPU to keep free: below 1 a share, else GiB", "plan"),
     # files and machines

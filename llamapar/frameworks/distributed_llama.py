@@ -1,6 +1,6 @@
 """distributed-llama: tensor parallelism over home machines, at most one node a KV head."""
 
-from .base import CLEAR, INIT, NA, UNKNOWN, WORKS, Evidence, evidence, tp_alone, uneven_vocab
+from .base import CLEAR, INIT, NA, WORKS, Evidence, evidence, tp_alone, uneven_vocab
 from .trainers import trainer
 
 _CORE = "src/nn/nn-core.cpp"
@@ -9,9 +9,6 @@ DISTRIBUTED_LLAMA = trainer(
     "distributed-llama",
     cases=evidence(
         LP101=Evidence(INIT, "Assertion `nHeads % nNodes == 0' failed.", f"{_CORE}:280"),
-        LP102=Evidence(
-            WORKS, path="src/llm.cpp:168-176", note="cuts heads, FFN and vocabulary, never the width"
-        ),
         LP103=Evidence(INIT, "Assertion `d % nNodes == 0' failed.", f"{_CORE}:222"),
         LP104=(
             Evidence(
@@ -40,10 +37,5 @@ DISTRIBUTED_LLAMA = trainer(
             when=lambda j: j.model.ffn_dim % j.layout.tp == 0 and j.model.ffn_dim // j.layout.tp % 32 != 0,
         ),
         **tp_alone("src/app.cpp"),
-        LP502=Evidence(
-            UNKNOWN,
-            path="README.md",
-            note="its README promises 1, 2, 4 … 2^n nodes; the code does not check",
-        ),
     ),
 )

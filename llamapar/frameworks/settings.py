@@ -19,7 +19,7 @@ from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import LayoutError, LlamaparError, printable
 from llamapar.late import late
-from llamapar.records.tables import AsDict, Plain, Record
+from llamapar.records.tables import AsDict, Plain, Record, plain_value
 
 from . import framework as find_framework
 from . import of_version
@@ -104,22 +104,11 @@ class Settings(Record):
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
         return {
-            "format": self.format,
-            "framework": self.framework,
+            **{name: plain_value(getattr(self, name)) for name in self.__dataclass_fields__},
             "since": str(self.since or ""),
             "before": str(self.before or ""),
-            "covered": self.covered,
-            "model": dict(self.model),
-            "layout": dict(self.layout),
-            "job": dict(self.job),
             "unknown": list(self.unknown),
             "unknown_why": dict(self.unknown),
-            "not_covered": list(self.not_covered),
-            "ignored": list(self.ignored),
-            "unread": list(self.unread),
-            "notes": list(self.notes),
-            "contradictions": [c.as_dict() for c in self.contradictions],
-            "sources": dict(self.sources),
         }
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:

@@ -203,20 +203,17 @@ def has_room(job: Job, judge: Framework | None = None) -> bool:
 
 
 def finding_of(job: Job, judge: Framework | None = None) -> tuple[str, str] | None:
-    """Code and severity of the finding about a job's memory; None if there is nothing to say.
+    """Code and severity of the finding about a job's memory; None if nothing can be counted, or said.
 
     With a GPU it is an error, a warning if the estimate straddles the GPU's memory, or a note that
     activations are not counted. Without one it is a note, if the choice of the GPU matters.
     """
     found = load_of(job, judge)
     trains = judge is None or judge.trains
-    if found is None:
-        # Its lower bound counts what `saves` makes smaller.
-        counted = trains and not job.saves
-        exceeds = job.gpu is not None and counted and least_of(job, judge) > job.gpu.hbm_bytes
-        return (TOO_LITTLE_MEMORY, ERROR) if exceeds else None
+    if found is None or not found.matters:
+        return None
     if job.gpu is None:
-        return (TOO_LITTLE_MEMORY, NOTE) if found.matters else None
+        return TOO_LITTLE_MEMORY, NOTE
     outcome = found.outcome(job.gpu)
     if outcome == UNDECIDED and found.memory.not_counted:
         return None  # LP109 says that nobody knows
@@ -232,16 +229,7 @@ def finding_of(job: Job, judge: Framework | None = None) -> tuple[str, str] | No
 
 def template_values(job: Job, judge: Framework | None = None) -> Plain:
     """Values for the templates of these rules, beside `Job.numbers`."""
-    found = load_of(job, judge)
-    if found is None:
-        least = f"{least_of(job, judge) / GIB:.2f}"
-        return {
-            "stage": 0,
-            "needs": f"at least {least} GiB a rank before any activation",
-            "there": f"{job.gpu} has {(job.gpu or HARDWARE[DEFAULT_GPU]).hbm_bytes / GIB:.2f}",
-            "terms": f"weights, gradients and optimizer states of its layers alone are {least}",
-            "counted": "the rest cannot be counted for this layout",
-        }
+    found = load_of(job, judge) or account(job, judge)  # which raises why nothing is counted
     worst = found.memory.worst
     stages = found.memory.stages
     terms = sorted(worst.terms, key=lambda term: -term.bytes)[:LARGEST]

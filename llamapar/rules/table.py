@@ -57,14 +57,6 @@ ARITHMETIC: tuple[Rule, ...] = (
         axis="tp",
     ),
     Rule(
-        "LP102",
-        "model width",
-        lambda j, _: j.model.dim % j.layout.tp != 0 and j.model.n_heads % j.layout.tp == 0,
-        "tp={tp} does not divide dim={dim} ({model})",
-        "TP cuts heads and FFN columns, not the model width; a framework that cuts it refuses",
-        severity=lambda j: NOTE,
-    ),
-    Rule(
         "LP103",
         "FFN columns",
         lambda j, _: j.model.ffn_dim % j.layout.tp != 0 and not j.model.experts,
@@ -341,15 +333,6 @@ ARITHMETIC: tuple[Rule, ...] = (
         if_na=ERROR,
         layouts_first=True,
         axis="axes",
-    ),
-    Rule(
-        "LP502",
-        "power of two",
-        lambda j, _: j.layout.tp & (j.layout.tp - 1) != 0,
-        "tp={tp} is not a power of two",
-        "some frameworks promise powers of two alone",
-        severity=lambda j: None,
-        axis="tp",
     ),
     Rule(
         "LP503",

@@ -37,7 +37,7 @@ from llamapar.rules.table import ERROR
 from .cost import Cost, cost_of
 from .layer import Conditions
 from .ranking import TIGHT, Ranked, losses_and_gains, outcome_of, placed
-from .search import EVERY_SCHEDULE, Candidate, Degrees, Row, candidates, splits_of, unsearched
+from .search import Candidate, Degrees, Row, candidates, splits_of, unsearched
 
 JUDGED, MOST_JUDGED = 24, 200
 """How many passing layouts the full functions judge, and how many if few of them leave the headroom."""
@@ -57,12 +57,11 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """What a search is for: a job with GPUs and a batch, schedules to try, bytes of a GPU to keep free."""
+    """What a search is for: a job with GPUs, a batch and a schedule, and bytes of a GPU to keep free."""
 
     job: Job
     how: Conditions
     judge: Framework | None
-    schedules: tuple[str, ...]
     headroom: int
 
     def __post_init__(self) -> None:
@@ -78,11 +77,8 @@ class PlanQuestion:
         return cost_of(as_run(self.judge, job), how, split_of(self.judge, job.layer_split))
 
     def candidates(self) -> Iterator[Row]:
-        """Every layout, for all schedules; without a pipeline schedules do not differ, so one is tried."""
-        for name in self.schedules:
-            every = candidates(self.job.replace(schedule=name), self.how, self.gpus, self.judge)
-            first = name == self.schedules[0]
-            yield from every if first else (one for one in every if Candidate._make(one).pp > 1)
+        """Every layout of the search."""
+        return candidates(self.job, self.how, self.gpus, self.judge)
 
     def ranked(self, job: Job) -> Ranked:
         """A job with its time and memory. Raises LlamaparError."""
@@ -168,7 +164,7 @@ class Plan(AsDict, Record):
             return f"stage {one.held.worst.stage} needs {needs}"
         undecided = f"; whether it fits is undecided: {needs}" if outcome == UNDECIDED else ""
         asked = self.asked
-        left_out = unsearched(job, asked.job, asked.how, asked.schedules, judge)
+        left_out = unsearched(job, asked.job, asked.how, judge)
         skipped = f"; not searched: {left_out}" if left_out else ""
         return losses_and_gains(one.cost, best.cost) + undecided + skipped
 
@@ -188,7 +184,6 @@ class Plan(AsDict, Record):
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         rows: list[list[object]] = []
-        several = any(one.job.schedule != self.asked.job.schedule for one in self.layouts)
         splits = any(one.job.layer_split for one in self.layouts)
         copies = any(one.layout.dp_replicate > 1 for one in self.layouts)
         for one in self.layouts:
@@ -199,7 +194,6 @@ class Plan(AsDict, Record):
                     one.place,
                     *(lay.tp, lay.cp, lay.pp, lay.dp, *([lay.dp_replicate] if copies else [])),
                     *(job.micro_batch, lay.virtual_stages),
-                    *([job.schedule] if several else []),
                     *([split_of(self.asked.judge, job.layer_split)] if splits else []),
                     *(lay.zero, job.recompute),
                     f"{one.cost.step_seconds:.4g}",
@@ -210,7 +204,6 @@ class Plan(AsDict, Record):
             )
         title = f"{self.model.name} on {self.gpus} {self.gpu.name}: {self.considered:,} layouts"
         head = ["", "tp", "cp", "pp", "dp", *["copies"] * copies, "micro-batch", "virtual"]
-        head += [*["schedule"] * several]
         head += [*["layers"] * splits, "ZeRO", "recompute"]
         stopped = "" if self.complete else "; stopped, the best so far"
         foot = f"{self.seconds:.1f} s{stopped}{self.unsure}" if self.layouts else "none passes and fits"
@@ -237,8 +230,7 @@ def plan(
     model: as in `check`; the result of `read_settings` also gives GPUs, lengths and framework.
     gpus: how many; all are used. global_batch: sequences of a step, never changed. top: layouts to show.
         headroom: memory of a GPU that should stay free, below 1 a share, else GiB; layouts that need it come
-        last, marked as tight. all_schedules: try other schedules beside `schedule`. Other arguments: as in
-        `cost`.
+        last, marked as tight. Other arguments: as in `cost`.
     progress: called with layouts judged, and how many pass. cancel: asked whether to stop with the best so
     far.
 
@@ -260,9 +252,7 @@ def plan(
         kernels=options["kernels"] or usual.kernels,
     )
     free = real("headroom", options["headroom"], 0.0, found.hbm_bytes / GIB)
-    others = EVERY_SCHEDULE if options["all_schedules"] else ()
-    schedules = (job.schedule, *(name for name in others if name != job.schedule))
-    question = PlanQuestion(job, how, judge, schedules, round(free * (GIB if free >= 1 else found.hbm_bytes)))
+    question = PlanQuestion(job, how, judge, round(free * (GIB if free >= 1 else found.hbm_bytes)))
     return search(question, options["top"], progress, cancel)
 
 

@@ -25,17 +25,10 @@ from llamapar.frameworks import FRAMEWORKS, Framework, as_run, split_of
 from llamapar.rules.memory_rule import least_bytes
 
 from .layer import Conditions, layer
-from .stagings import SPLIT, Staging, stagings_of, waits_of
+from .stagings import Staging, stagings_of, waits_of
 from .step import GRAD, ITEM, Sharing, head
 
 RECOMPUTE = ("none", "selective", "full")
-EVERY_SCHEDULE = ("1f1b", "gpipe", *SPLIT)
-"""The schedules that differ in a search.
-
-Over several stages the first two are interleaved and looped breadth-first. The flexible one with rounds of
-the pipeline's length is interleaved 1F1B.
-"""
-
 MOST_MICRO_BATCH = 16
 """The most sequences of a micro-batch that are tried."""
 
@@ -306,29 +299,21 @@ class OfBatch:
         return found
 
 
-def unsearched(
-    job: Job, asked: Job, how: Conditions, schedules: tuple[str, ...], judge: Framework | None
-) -> str:
+def unsearched(job: Job, asked: Job, how: Conditions, judge: Framework | None) -> str:
     """Why the search does not try a job that passes, in words; empty if it does."""
     lay = job.layout
     own = asked.layout
-    title = judge.title if judge else ""
     if judge and lay.zero not in judge.zero and lay.dp_shard * lay.cp > 1:
-        return f"{title} has no ZeRO {lay.zero}, but {', '.join(map(str, judge.zero))}"
+        return f"{judge.title} has no ZeRO {lay.zero}, but {', '.join(map(str, judge.zero))}"
     if judge and lay.dp_replicate > 1 and not judge.hsdp:
-        return f"{title} has no HSDP, so dp_replicate={lay.dp_replicate} is not there"
-    if judge and lay.virtual_stages > 1 and not judge.interleaves:
-        return f"{title} gives a rank one stage"
+        return f"{judge.title} has no HSDP, so dp_replicate={lay.dp_replicate} is not there"
     if job.micro_batch_size > MOST_MICRO_BATCH:
         return f"micro-batches of at most {MOST_MICRO_BATCH} sequences are tried"
-    if job.schedule not in schedules:
-        return f"only {', '.join(schedules)} is searched"
+    if job.schedule != asked.schedule:
+        return f"only {asked.schedule} is searched"
     kept = [name for name in ("order", "sequence_parallel") if getattr(lay, name) != getattr(own, name)]
     if kept:
         return f"{kept[0]} stays {getattr(own, kept[0])} in the search"
-    heads = job.model.n_heads if as_run(judge, job).kv_replication else job.model.n_kv_heads
-    if heads % lay.tp:
-        return f"tp={lay.tp} does not divide {heads} KV heads, and kv_replication is off"
     left = of_degrees(job.replace(layout=own), how, Degrees(*map(lay.size, AXES)), judge, [lay.zero])
     key = (job.micro_batch, lay.virtual_stages, lay.zero, job.recompute, lay.dp_replicate)
     every = map(Candidate._make, left)
