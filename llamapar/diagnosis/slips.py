@@ -141,7 +141,7 @@ def a_slice(
         )
     if isinstance(it.o, Matmul) and 1 < it.o.rest <= _ADAPTER:
         level = min(level, POSSIBLE)  # Of so few columns may be an adapter's weight that is not cut.
-    needs = "cp, tp, seq_len" if tokens else "tp"
+    needs = "cp, tp, seq_len" if tokens else axis
     yield found(category, level, cause, Quotient(big, k), parallel=blame, needs=needs, facts={axis: k})
 
 
