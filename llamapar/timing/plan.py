@@ -193,12 +193,15 @@ class Plan(AsDict, Record):
                 [
                     one.place,
                     *(lay.tp, lay.cp, lay.pp, lay.dp, *([lay.dp_replicate] if copies else [])),
-                    *(job.micro_batch, lay.virtual_stages),
+                    job.micro_batch,
+                    lay.virtual_stages,
                     *([split_of(self.asked.judge, job.layer_split)] if splits else []),
-                    *(lay.zero, job.recompute),
+                    lay.zero,
+                    job.recompute,
                     f"{one.cost.step_seconds:.4g}",
                     f"{one.cost.mfu:.1%}",
-                    *(one.gib, one.outcome),
+                    one.gib,
+                    one.outcome,
                     one.why,
                 ]
             )

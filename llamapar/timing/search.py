@@ -314,10 +314,12 @@ def unsearched(job: Job, asked: Job, how: Conditions, judge: Framework | None) -
     kept = [name for name in ("order", "sequence_parallel") if getattr(lay, name) != getattr(own, name)]
     if kept:
         return f"{kept[0]} stays {getattr(own, kept[0])} in the search"
-    left = of_degrees(job.replace(layout=own), how, Degrees(*map(lay.size, AXES)), judge, [lay.zero])
+    every = of_degrees(job.replace(layout=own), how, Degrees(*map(lay.size, AXES)), judge, [lay.zero])
     key = (job.micro_batch, lay.virtual_stages, lay.zero, job.recompute, lay.dp_replicate)
-    every = map(Candidate._make, left)
-    there = any((c.micro_batch, c.virtual_stages, c.zero, c.recompute, c.dp_replicate) == key for c in every)
+    there = any(
+        (c.micro_batch, c.virtual_stages, c.zero, c.recompute, c.dp_replicate) == key
+        for c in map(Candidate._make, every)
+    )
     return "" if there else "another layout of these degrees takes less memory or stages and is as fast"
 
 
