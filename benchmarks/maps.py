@@ -74,9 +74,10 @@ def main() -> None:
         path = scratch_notebook(Path(folder) / "maps.ipynb", BARE, LIVE, EXPLORER)
         with lab.open(path, height=3000) as notebook:
             notebook.page.emulate_media(reduced_motion="reduce")
-            for cell, (control, picture) in enumerate(WHERE.values()):
+            for cell in range(3):
                 notebook.run(cell)
-                for part in (control, picture):
+            for where in WHERE.values():
+                for part in where:
                     notebook.page.locator(part).first.wait_for(state="attached", timeout=90_000)
             notebook.page.wait_for_timeout(2000)
             found = {name: measured(notebook, *where) for name, where in WHERE.items()}

@@ -1,6 +1,6 @@
 
 // -- the four answers --------------------------------------------------------------------------
-// Is it legal, does it fit, how fast, what travels: always in sight, each the door to its tab; what is pinned stands under the picture.
+// Always in sight, each the door to its tab; what is pinned stands under the picture.
 
 const WORDS = { yes: "yes", unsure: "not sure", no: "no" };
 const SIGNS = { yes: "✓", unsure: "?", no: "✕" };

@@ -107,7 +107,7 @@ def legal(report: Report) -> Answer:
     memory = report.memory
     every = "every rule passes"
     if memory and memory.severity != NOTE:
-        every = f"every rule but that of memory passes: {memory.code}"
+        every = f"every rule passes but {memory.code}"
     return Answer("Is it legal?", "heads", "Yes", said or every)
 
 

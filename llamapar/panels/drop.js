@@ -4,7 +4,7 @@
 
 const MOST_FILE = 1 << 20; // characters of a file that travel: of a longer one, one more, so that it is refused
 const textOf = async (file) => (file.size > MOST_FILE ? " ".repeat(MOST_FILE + 1) : file.text());
-const OF_A_MODEL = /^\s*\{[^]*"(model_type|architectures|n_heads)"\s*:/; // a config.json or params.json, by whatever name
+const OF_A_MODEL = /^\s*\{[^]*"(model_type|architectures|n_heads)"\s*:/; // config.json, params.json
 
 function readTexts(files, ask) {
   const [name, text] = files[0];

@@ -1,7 +1,7 @@
 // The Explorer's face. Python says what to show (schema once, payload after every change); this draws it
 // and says what was touched.
 
-const BEFORE = 60; // pixels of tabs that stay in sight before the one that is chosen, where they scroll
+const BEFORE = 60; // pixels of tabs in sight before the chosen one, where they scroll
 
 // -- findings ----------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ function drawRemedies(box, { offered, payload, apply }) {
 
 const pieces = (sentence) => sentence.map(([text, axis]) => (axis ? make("span.lp-part", { "data-axis": axis }, text) : text));
 
-const FEW = 2; // fixes that stand beside a reason; the others fold with the finding
+const FEW = 2; // fixes beside a reason; the others fold with the finding
 
 function buildHead(send, fix, id) {
   const sentence = make("h3.lp-sentence");
@@ -105,7 +105,7 @@ function render({ model, el }) {
   const panel = buildPanel({ model, el }, "lp-explorer", (event) => {
     const { x, y, data, pointNumber } = event.points[0];
     const { tab, rank, tp, cp, pp, dp } = payload().values;
-    // of a cell of several ranks, the one that stands in it as this one does in its own; the last where there are fewer
+    // in a cell of several ranks, the one that stands as this one does in its own; else the last
     const there = Number(x) + Number(y) + (data.type === "heatmap" ? rank % data.dx : 0);
     if (tab === "ranks") send({ rank: Math.min(there, tp * cp * pp * dp - 1) });
     if (tab === "plan" && data.mode === "markers" && event.points[0].curveNumber === 1) ask({ kind: "adopt", place: pointNumber });
@@ -226,7 +226,7 @@ function render({ model, el }) {
     product.textContent = status;
     found.firstChild.textContent = `${findings.length || "no"} finding${findings.length === 1 ? "" : "s"}`;
     rows.Model.firstChild.textContent = `The model: ${preset === "custom" ? "no preset" : preset}`;
-    rows.Job.firstChild.textContent = `The job: ${inWords(gpus ?? "all")} GPUs, ${inWords(tokens ?? "?")} tokens`;
+    rows.Job.firstChild.textContent = `The job: ${gpus ? `${inWords(gpus)} GPUs` : "a GPU for each rank"}${tokens ? `, ${inWords(tokens)} tokens` : ""}`;
     refill(panel.cards, findings, () => findings.map((finding, index) => findingCard(finding, index, opened, fix, () => send({ tab: "memory" }))));
     remedies.hidden = tab !== "memory";
     inner.node.hidden = !times.some(([name]) => name === tab);

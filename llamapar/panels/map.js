@@ -120,7 +120,7 @@ function drawMap(root, first, { duration = SLIDE, pick = () => {}, rank = 0 } = 
       ...lines.map(([y, text]) => svgNode("text", { class: "lane", x: -GUTTER, y }, text)));
     put(tears, { d: scene.cuts.map(([x, y, end]) => tearOf(x * width, y, end)).join("") });
     scene.ranks.forEach(([left, right], k) => {
-      const top = scene.shapes[k]?.[5] === "card" ? scene.shapes[k][4][2] : 0; // above a card is what no single rank has
+      const top = scene.shapes[k]?.[5] === "card" ? scene.shapes[k][4][2] : 0;
       put(hits.children[k], { x: left * width, y: top + 1, width: (right - left) * width, height: scene.height - top - 2 });
     });
   }
@@ -161,7 +161,7 @@ function drawMap(root, first, { duration = SLIDE, pick = () => {}, rank = 0 } = 
   });
 
   function update(next, number = chosen) {
-    if (JSON.stringify(scene) === JSON.stringify(next)) { chosen = number; look(looked); return; } // sent ahead: it stands, or is on its way
+    if (JSON.stringify(scene) === JSON.stringify(next)) { chosen = number; look(looked); return; }
     if (scene?.kind !== next.kind) { standing = new Map(); leaving = []; }
     scene = next;
     chosen = number;

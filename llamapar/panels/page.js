@@ -68,10 +68,9 @@ function loadPlotly(model) {
 
 const PATIENCE = 5000; // ms until a page without an answer says so, and sends on
 
-// Messages to Python, one at a time: the next leaves when the last is answered, as each is, whatever comes
-// of it. `send` takes changes of controls, which go together while they wait; `ask` any other message.
-// `note` tells what was refused, and `refused` puts the controls back; or that no answer comes, and then
-// `dim` is called, until something comes from the kernel again.
+// Messages to Python, one at a time: the next leaves when the last is answered. `send` takes changes of
+// controls, which go together while they wait; `ask` any other message. `note` says what was refused, and
+// `refused` puts the controls back; where no answer comes, `dim` is called until the kernel sends something.
 function buildSender(model, uid, refused, dim) {
   const note = make("div.lp-answer", { "aria-live": "polite" });
   const waiting = [];
@@ -133,7 +132,7 @@ function buildSender(model, uid, refused, dim) {
   };
 }
 
-// Arrow keys, Home and End walk `count()` things: `go` is told the index of the next one. at: says where a key was pressed.
+// Arrow keys, Home and End walk `count()` things: `go` is told the next one's index. at: where a key was pressed.
 function walkKeys(node, count, at, go) {
   node.addEventListener("keydown", (event) => {
     const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -155,7 +154,7 @@ function keepFocus(root, next, draw) {
 
 // -- controls ----------------------------------------------------------------------------------
 
-// A number as a box shows it is read back as that number; any other text goes to Python, which knows more forms.
+// A number as a box shows it is read back; any other text goes to Python, which knows more forms.
 function number(text) {
   const typed = text.trim();
   const digits = typed.replaceAll(/(?<=^-?\d{1,3}(,\d{3})*),(?=\d{3}(,\d{3})*$)/g, "");
@@ -211,7 +210,7 @@ function sliderControl(control, send) {
     box.show(value);
     steps = now.steps[control.name];
     slider.hidden = steps.length < 2;
-    slider.parentElement.hidden = String(steps) === "0"; // a cursor over nothing
+    slider.parentElement.hidden = String(steps) === "0";
     slider.max = steps.length - 1; // first: a slider holds no more than that
     slider.value = Math.max(0, steps.findLastIndex((step) => step <= value));
     slider.setAttribute("aria-valuetext", String(value));
@@ -264,7 +263,7 @@ function controlRow(spec, uid, send) {
   return { name, field, show, row: make("div", { class: `lp-row lp-${kind}${isLong(control) ? " lp-long" : ""}`, "data-control": name, "data-axis": /^[tcpd]p$/.test(name) ? name : null }, called, ...nodes) };
 }
 
-// Builds all groups; returns the column, its rows by name, and a function that shows values and marks the one that is wrong.
+// Returns the column of groups, its rows by name, and a function that shows values and marks the wrong one.
 function buildControls(schema, uid, send) {
   const all = [];
   const wrong = { "aria-invalid": "true", "aria-describedby": `${uid}-problem` };
@@ -293,8 +292,8 @@ function openLink(model) {
   return { node, show: (line) => { if (node) node.href = model.address(line); } };
 }
 
-// The line of code that gives what is shown, a button that copies it, one that takes the last change back,
-// and `more` beside them. keep: draws while the focus stays where it was.
+// The line of code that gives what is shown, with buttons that copy it and undo the last change, and `more`.
+// keep: draws while the focus stays where it was.
 function buildCode(model, ask, keep, ...more) {
   const code = make("code");
   const copy = button("copy", { title: "copy this line of code", onclick: async () => {
@@ -320,7 +319,7 @@ const MARKS = { error: "✕", warning: "!", note: "i" };
 const mark = (kind) => make("span.lp-mark", { title: kind, role: "img", "aria-label": kind }, MARKS[kind]);
 const why = (text) => (text ? make("div.lp-why", text) : null);
 
-// What there is to do: buttons that do it, each beside what that gains and costs; `press` is told which.
+// Buttons that do what there is to do, each beside what that gains and costs; `press` is told which.
 const fixes = (offered, title, press) => offered.map(([text, effect], k) => make("div.lp-fix",
   button(text, { title: effect ? `${title}: ${effect}` : title, onclick: () => press(k) }), effect ? make("span.lp-price", { title: effect }, make("span", effect)) : null));
 const tries = (parts, more = "") => (parts.length ? make("div", { class: `lp-tries ${more}` }, "try ", parts) : null);
@@ -440,8 +439,8 @@ function buildFigure(model, onRank, onPainted, onPick) {
 
 // -- a panel -----------------------------------------------------------------------------------
 
-// What every panel has: controls, messages, a line of status, cards, a figure. A panel lays itself out by its
-// own width, so what is asked for its width stands around its columns. `listen` lasts until the view is closed.
+// What every panel has: controls, messages, a line of status, cards, a figure. A panel lays itself out by the
+// width of the box around its columns. `listen` lasts until the view is closed.
 function buildPanel({ model, el }, kind, onRank, onPick) {
   const uid = newName();
   const payload = () => model.get("payload");
