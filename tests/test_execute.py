@@ -327,6 +327,11 @@ def test_a_small_copy_does_not_divide_where_the_model_does_not() -> None:
     assert 11008 % 3 == small.ffn_dim % 3 == 1
 
 
+def test_a_small_copy_keeps_two_layers_a_stage_and_two_shards() -> None:
+    small = lp.shrink("llama3.1-405b", Layout(tp=2, pp=2, dp=8), ranks=16, program="llama")
+    assert (small.layout.pp, small.layout.dp, small.model.n_layers) == (2, 2, 8)
+
+
 def test_more_bytes_than_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "memory_available", lambda: 2**30)
     layout, model = Layout(tp=8), "llama3.1-405b"

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 import explain_accuracy as accuracy
 import llamapar as lp
+from llamapar.diagnosis.cuts import SizeCut, cuts
 from llamapar.diagnosis.hypothesis import LIKELY, found
+from llamapar.diagnosis.known import Known
+from llamapar.diagnosis.size_names import SizeNames
+from llamapar.errors import printable
 from llamapar.records.equations import Quotient, rest
 
 MESSAGES = [case["message"] for path in accuracy.known() for case in accuracy.read(path)]
@@ -104,6 +108,29 @@ OVER_16 = "24 ranks cannot be cut evenly over 16"
 TP, PP, CP = (f"{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context"))
 MODEL = f"total_model_size ({TP}=8 * {PP}=2 * {CP}=1)"
 BATCH = "global batch size (100) is not divisible by micro batch size (4) times data parallel size (8)"
+
+
+def test_a_cut_explains_two_sizes_of_its_own_and_names_a_share() -> None:
+    cut = SizeCut("n_heads", "heads_vs_tp", "tp", 32, 4)
+    assert [cut.explains(a, b) for a, b in ((8, 32), (8, 8), (7, 32))] == [True, False, False]
+    found = cuts(Known(numbers={"seq_len": 8192, "cp": 4}))
+    assert {cut.axis: cut.degree for cut in found} == {"cp": 4, "2·cp": 8}
+    names = SizeNames({}, {"n_heads": 32, "tp": 4}, {}, {})
+    assert [[size.name for size in names.named(shape)] for shape in ((3, 8), (3, 128))] == [
+        ["n_heads/tp = 32/4"],
+        [],
+    ]
+
+
+@pytest.mark.parametrize(("index", "level"), [(64000, None), (64128, "POSSIBLE"), (70000, "LIKELY")])
+def test_an_index_is_past_a_ranks_rows_and_one_past_the_end_is_anybodys(index: int, level: str) -> None:
+    text = f"IndexError: index {index} is out of bounds for dimension 0 with size 64128"
+    best = lp.explain(text, "llama3-8b", tp=2).best
+    assert (best.level.name if best else None) == level
+
+
+def test_lines_stand_and_other_control_characters_are_written_out() -> None:
+    assert printable("a\nb\x1b") == "a\nb\\x1b"
 
 
 def test_a_quotient_is_a_whole_number_where_it_is_one_of_integers() -> None:

@@ -70,7 +70,10 @@ def test_stages_of_a_rank_are_the_layouts_or_the_schedules_own() -> None:
     [
         ({"program": "mlp", "micro_batches": 2}, "mlp has no stages"),
         ({"program": "mlp", "schedule": "zbv"}, "mlp has no stages"),
-        ({"global_batch": 5, "micro_batches": 2}, "global_batch=5 for dp·micro_batches = 1·2 = 2"),
+        (
+            {"global_batch": 5, "micro_batches": 2},
+            "=5 for dp·micro_batches = 1·2 = 2\n.*\n  try  global_batch=4, or global_batch=6",
+        ),
         ({"micro_batches": 0}, "micro_batches=0: micro_batches must be a whole number"),
         ({"schedule": "zb"}, "schedule='zb' is not known"),
         ({"nc": 2}, "nc=2 with 1F1B"),
