@@ -265,9 +265,7 @@ def test_a_long_run_says_what_it_does(run: Any, monkeypatch: pytest.MonkeyPatch)
     assert [line for line in err.splitlines() if re.fullmatch(told, line)]
 
 
-def test_the_second_wait_is_twice_as_long_and_a_closed_pipe_is_no_failure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_second_wait_is_twice_as_long_and_pipes_may_close(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     class Clock(threading.Event):

@@ -12,7 +12,6 @@ from browser.access import serious, unreached
 from browser.hands import kernel, live_agrees
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import OUTSIDE, RESTART
-from inputs import few
 
 pytestmark = pytest.mark.browser
 
@@ -140,15 +139,10 @@ def test_nothing_sticks_out_and_the_chosen_rung_is_in_sight(notebook: Notebook, 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("theme", few(["light", "dark"], 1))
-def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
-    notebook.set_theme(theme)
-    assert serious(notebook, ".lp-live") == []
-    notebook.set_theme("light")
-
-
-@pytest.mark.soak
-def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
+def test_axe_finds_nothing_serious_and_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
+    for theme in ("dark", "light"):
+        notebook.set_theme(theme)
+        assert serious(notebook, ".lp-live") == []
     for cell in range(len(NAMES)):
         assert unreached(live(notebook, cell)) == []
 

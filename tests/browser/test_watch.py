@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, expect
@@ -321,17 +320,12 @@ def test_nothing_sticks_out(notebook: Notebook, width: int) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
-    notebook.set_theme(theme)
-    for dot in (0, 8):
-        panel(notebook, 0).locator(".lp-dot").nth(dot).click()
-        assert serious(notebook, ".lp-watch") == []
-    notebook.set_theme("light")
-
-
-@pytest.mark.soak
-def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
+def test_axe_finds_nothing_serious_and_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
+    for theme in ("dark", "light"):
+        notebook.set_theme(theme)
+        for dot in (0, 8):
+            panel(notebook, 0).locator(".lp-dot").nth(dot).click()
+            assert serious(notebook, ".lp-watch") == []
     assert unreached(panel(notebook, 0)) == []
 
 

@@ -286,14 +286,6 @@ def test_text_reads_in_both_themes_and_is_alike_in_cell_and_panel(notebook: Note
 
 
 @pytest.mark.soak
-def test_axe_would_find_a_button_without_a_name(notebook: Notebook) -> None:
-    panel = notebook.cell(0).locator(".llamapar").first
-    panel.evaluate("node => node.append(document.createElement('button'))")
-    assert [found.split(":")[0] for found in serious(notebook)] == ["button-name"]
-    panel.evaluate("node => node.lastChild.remove()")
-
-
-@pytest.mark.soak
 def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
     for cell in (0, 3):
         panel = notebook.cell(cell).locator(".llamapar").first
