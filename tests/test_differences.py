@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 import llamapar as lp
 from llamapar.execution import patterns
 from llamapar.execution.patterns import Axis, Pieces
+from llamapar.place.cut import Cut
+from llamapar.place.difference_map import marked
 from llamapar.programs import FAULTS, attention, vocab
 from llamapar.records.trace import Tape, TapeStep
 from llamapar.spmd import collectives
@@ -73,6 +76,10 @@ def test_a_fault_is_told_by_tensors_place_and_pattern(name: str, monkeypatch: py
     assert said in run.explanation.what
     assert line in run.explanation.line
     assert bool(line) == bool(run.explanation.line)
+    if name == "contiguous_positions":
+        shown = lp.view(run.explanation)
+        assert shown.summary == "q, tokens 16–63\n  CP rank 0: tokens 48–63\n  CP rank 1: tokens 16–47"
+        assert shown._repr_mimebundle_()["text/html"] in run._repr_html_()
 
 
 def test_a_wrong_collective_is_told_by_the_ranks_that_it_sums(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +134,33 @@ def test_a_place_is_said_in_units_and_by_whose_they_are(rank: int, rows: list[in
     assert patterns.place_in_words(of_two_ranks({rank: change})) == words
 
 
+@pytest.mark.parametrize(
+    ("unit", "lane", "off", "said"),
+    [
+        ("head", "q", {3: {4, 5}}, "TP rank 1: heads 4–5"),
+        ("FFN column", "rows", {2: {0, 2, 3}}, "TP rank 0: FFN columns 0, 2–3"),
+        ("layer", "layers", {2: {5}}, "PP rank 1: layer 5"),
+    ],
+)
+def test_what_differs_is_marked_on_the_map_of_who_holds_it(
+    unit: str, lane: str, off: dict[int, set[int]], said: str
+) -> None:
+    cut = Cut(lp.ModelConfig(16, 8, 8, 4, 8, 16, head_dim=2), lp.Layout(tp=2, pp=2))
+    held = dict(enumerate([range(4), range(4, 8)] * 2))
+    found = marked("it", cut, unit, 8, {} if unit == "layer" else held, off)
+    shown = lp.view(found)
+    assert shown.summary == f"it\n  {said}"
+    shapes = [shape for shape in shown.spec["shapes"] if shape[0] == lane]
+    marks = [shape for shape in shapes if shape[-1] == "wrong off"]
+    ends = [(round(start * 8), round(stop * 8)) for _, start, stop, *_ in marks]
+    assert {n for end in ends for n in range(*end)} == {*chain(*off.values())}
+    for _, start, stop, _, (left, right, *_), _ in marks:  # inside what is drawn of the same units
+        whole = [s for s in shapes if s[-1] != "wrong off" and s[1] <= start and stop <= s[2]]
+        assert any(s[4][0] <= left + 1e-3 and right <= s[4][1] + 1e-3 for s in whole)
+    # A map that shows what the ranks do not hold is not drawn.
+    assert marked("it", cut, "head", 8, dict.fromkeys(held, range(8)), off) is None
+
+
 def test_a_pattern_is_said_only_where_it_fits_to_rounding() -> None:
     t = of_two_ranks({})
     own = {rank: side.clone() for rank, (side, _) in t.pairs.items()}
@@ -161,7 +195,10 @@ def test_two_runs_part_at_the_first_line_that_differs() -> None:
     found = lp.compare(one, other)
     assert found.summary.endswith("DIFFERS from the run of tp=2 cp=1 pp=1 dp=1")
     assert found.where == "line attention:22: q"
-    assert found.explanation.what.startswith("Q is wrong on the ranks of tp=1 cp=2 pp=1 dp=1: there tp=2")
+    assert found.explanation.what.startswith(
+        "Q is wrong on the ranks of tp=1 cp=2 pp=1 dp=1, tokens 16–63: there tp=2"
+    )
+    assert "CP rank 1: tokens 16–47" in lp.view(found.explanation).summary
     assert found.explanation.line == "attention:22: q = rope(q, positions, setting.model)"
     assert [row[2] for row in found.explanation.operands] == ["piece over tp", "wrong"]
     seeds = [lp.run("mlp", "tiny", dict(tp=2), seed=seed) for seed in (0, 1)]

@@ -17,6 +17,8 @@ from typing import Protocol
 from llamapar.describe.options import OPTIONS
 from llamapar.errors import printable, shown
 from llamapar.frameworks import FRAMEWORKS, Source
+from llamapar.late import late
+from llamapar.place.difference_map import DifferenceMap
 from llamapar.records.equations import Equation
 from llamapar.records.tables import Plain, aligned, html_rows
 from llamapar.records.trace import some
@@ -169,6 +171,7 @@ class Explanation:
     next: tuple[str, ...] = ()
     level: Level | None = None
     source: tuple[str, ...] = ()
+    map: DifferenceMap | None = None
 
     @property
     def best(self) -> Diagnosis | None:
@@ -294,8 +297,12 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         links = {str(speaker): _speaker(speaker) for speaker in self.speakers}
-        shown = "".join(_html(name, rows, links) for name, rows in self.parts.items() if rows)
-        return f'<div style="border-left:4px solid #c0392b;padding-left:12px">{shown}</div>'
+        what, *parts = (_html(name, rows, links) for name, rows in self.parts.items() if rows)
+        if self.map is not None:
+            still = late("view")(self.map)._repr_mimebundle_()["text/html"]
+            what += f"<p><small>{escape(self.map.words)}, marked in orange</small><br>{still}</p>"
+        body = "".join([what, *parts])
+        return f'<div style="border-left:4px solid #c0392b;padding-left:12px">{body}</div>'
 
 
 def _rival(one: Diagnosis) -> str:

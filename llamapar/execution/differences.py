@@ -7,6 +7,7 @@ and after that the program line by line. What two seconds do not suffice for is 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -18,6 +19,9 @@ from llamapar.diagnosis import Explanation
 from llamapar.diagnosis.hypothesis import LIKELY
 from llamapar.diagnosis.vocabulary import NOT_SHARDING, SHARDING
 from llamapar.errors import LlamaparError
+from llamapar.place.cut import Cut
+from llamapar.place.difference_map import DifferenceMap, marked
+from llamapar.records.tables import units
 from llamapar.records.trace import TapeStep
 
 from .body import RankReport, Task
@@ -25,7 +29,7 @@ from .ends import End, axes_in, end_tensors, pieces_of
 from .engines import local
 from .first_line import FirstLine, first_line, first_of_pipeline
 from .module_reading import taken
-from .patterns import Pieces, pattern_of, place_in_words, sum_in_words, weights
+from .patterns import Pieces, pattern_of, place_in_words, stretches, sum_in_words, weights
 from .placing import taken_at
 from .replies import Cancelled
 from .rows import GRADIENT, LINE, LOSS, MEAN, OUTPUT, WEIGHT, Row
@@ -44,7 +48,7 @@ MOST_NAMES = 3
 class Difference:
     """How numbers differ. tensors: those of one pattern, by name. place: where in them; pattern: what
     happened to the numbers. line: the first wrong one; wrong: what it made, with its own place and pattern.
-    Each is "" where it is not known.
+    map: the last of the places, drawn. Each is "" where it is not known.
     """
 
     tensors: str
@@ -55,6 +59,7 @@ class Difference:
     wrong_place: str = ""
     wrong_pattern: str = ""
     alone: bool = False
+    map: DifferenceMap | None = None
     ranks: tuple[int, ...] = ()
     operands: list[tuple[str, ...]] = field(default_factory=list)
     more: list[str] = field(default_factory=list)
@@ -77,6 +82,7 @@ class Difference:
             operands=tuple(self.operands),
             rivals=tuple(self.more),
             level=LIKELY,
+            map=self.map,
         )
 
 
@@ -134,17 +140,17 @@ def _look(
             pattern = update_pattern(task, end, alone, reports)
         if t.ranks:
             found.append((t, pattern or pattern_of(t, task.layout, names)))
-    tell(story, found)
+    tell(story, found, task.setting)
     line = None
     if first[0].kind in (OUTPUT, GRADIENT) and first[0].name != "norm":
         line = first_line(task, tick)
         if line is not None:
-            _tell_line(story, task, line)
+            _tell_line(story, line)
     _experiment(story, task, found, tick)
     if line is None:
         line = first_of_pipeline(task, tick)
         if line is not None:
-            _tell_line(story, task, line)
+            _tell_line(story, line)
 
 
 def _experiment(
@@ -160,7 +166,7 @@ def _experiment(
         story.pattern = what_if(task, wrong, tick)
     elif wrong[0].kind == GRADIENT:
         summed = sequences_summed(task, wrong, tick)
-        tell(story, [(t, summed.get(t.name, "")) for t in wrong])
+        tell(story, [(t, summed.get(t.name, "")) for t in wrong], task.setting)
 
 
 def factors(task: Task) -> dict[str, float]:
@@ -178,8 +184,8 @@ def factors(task: Task) -> dict[str, float]:
     }
 
 
-def tell(story: Difference, found: Sequence[tuple[Pieces, str]]) -> None:
-    """Tell of the tensors with one pattern in one place, of those that say most."""
+def tell(story: Difference, found: Sequence[tuple[Pieces, str]], cut: Cut) -> None:
+    """Tell of the tensors with one pattern in one place, of those that say most. cut: who holds what."""
     groups = dict[tuple[str, str], list[Pieces]]()
     for t, pattern in found:
         # AdamW moves a weight whose gradient is rounding either way, so where weights differ says nothing.
@@ -191,10 +197,48 @@ def tell(story: Difference, found: Sequence[tuple[Pieces, str]]) -> None:
         story.tensors = f"{of} {few_names(tensors)}"
         story.pattern, story.place = told
         story.ranks = tensors[0].ranks
+        if tensors[0].kind != WEIGHT:
+            draw(story, story.tensors, tensors[0], cut)
+            _in_layers(story, [t for t, _ in found], tensors, cut)
 
 
-def _tell_line(story: Difference, task: Task, line: FirstLine) -> None:
+def draw(story: Difference, name: str, t: Pieces, cut: Cut) -> None:
+    """Draw where a tensor differs, on the map of most ranks, if any map shows what the ranks hold."""
+    drawn = [marked(f"{name}, {s.words}", cut, s.unit, s.size, s.held, s.off) for s in stretches(t)]
+    maps = [one for one in drawn if one is not None]
+    story.map = max(maps, key=lambda one: cut.layout.size(one.axis), default=story.map)
+
+
+def _in_layers(story: Difference, found: Sequence[Pieces], tensors: Sequence[Pieces], cut: Cut) -> None:
+    """Say and draw in which layers tensors differ, if no others do, and not in all."""
+    off = dict[int, set[int]]()
+    layers = set[int]()
+    for t in tensors:
+        layer = _layer(t)
+        layers.add(layer)
+        for rank in t.ranks:
+            off.setdefault(rank, set()).add(layer)
+    first = min(layers)
+    run = range(first, max(layers) + 1)
+    n = cut.model.n_layers
+    if first < 0 or layers != {*run} or len(run) == n or layers != {_layer(t) for t in found} - {-1}:
+        return
+    words = f"layers from {first} on" if run.stop == n else units("layer", run)
+    if len(run) > 1:
+        story.place = ", ".join(filter(None, [story.place, words]))
+    if story.map is None:
+        story.map = marked(f"{story.tensors}, {words}", cut, "layer", n, {}, off)
+
+
+def _layer(t: Pieces) -> int:
+    """The layer of a parameter; -1 of what belongs to none."""
+    found = re.search(r"\blayers\.(\d+)\.", t.name)
+    return int(found[1]) if found else -1
+
+
+def _tell_line(story: Difference, line: FirstLine) -> None:
     """Add the first wrong line, with where and why what it made is wrong."""
+    task = line.task
     made = line.made
     story.line = f"{line.at.where.removesuffix(':0')}: {line.at.code}"
     story.alone = line.like is not None
@@ -205,15 +249,16 @@ def _tell_line(story: Difference, task: Task, line: FirstLine) -> None:
     names = factors(task)
     if line.like is not None:
         story.more.append("one process alone makes the same mistake: no cut is to blame")
-        patterns = (pattern_of(_of_step(task, line, whole), task.layout, names) for whole in line.like)
+        patterns = (pattern_of(of_step(line, whole), task.layout, names) for whole in line.like)
         story.wrong_pattern = next(filter(None, patterns), "")
     elif made.at:
-        t = _of_step(task, line)
+        t = of_step(line)
         story.wrong_place = place_in_words(t)
+        draw(story, story.wrong, t, task.setting)
         story.wrong_pattern = pattern_of(t, task.layout, names) or _sum_of_ranks(t, line.reads)
 
 
-def _of_step(task: Task, line: FirstLine, like: Tensor | None = None) -> Pieces:
+def of_step(line: FirstLine, like: Tensor | None = None) -> Pieces:
     """What a line made on the ranks beside one process's, or one process's beside another one."""
     made = line.made
     # Shapes alone may allow several cuts; that of a tensor that the line read, and is right, is likelier.
@@ -229,7 +274,7 @@ def _of_step(task: Task, line: FirstLine, like: Tensor | None = None) -> Pieces:
     if like is not None:
         right = like.reshape(made.whole.shape)
         end = End(made.phase, made.name, right, {0: made.whole}, lambda t, rank: t)
-    return pieces_of(end, axes_in(task, end))
+    return pieces_of(end, axes_in(line.task, end))
 
 
 def _sum_of_ranks(t: Pieces, reads: Sequence[TapeStep]) -> str:

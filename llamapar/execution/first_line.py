@@ -29,12 +29,13 @@ from .ticking import Ticking
 
 
 class FirstLine(NamedTuple):
-    """The step of the first wrong tensor, and the steps that its line read.
+    """The step of the first wrong tensor, and the steps that its line read, of a task's ranks.
 
     at: the step of the line that made it; of a gradient the line whose backward does, that reads the tensor.
     like: where one process makes the same mistake alone, what the reference computes of as many numbers.
     """
 
+    task: Task
     made: TapeStep
     reads: tuple[TapeStep, ...]
     like: Sequence[Tensor] | None
@@ -97,7 +98,7 @@ def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
     like = [t for t in computed if t.numel() == made.whole.numel() and t.is_floating_point()]
     reads = tuple(steps[n] for n in made.reads)
     at = reads[0] if reads and made.phase == "backward" else made
-    return FirstLine(made, reads, like if alone else None, at)
+    return FirstLine(task, made, reads, like if alone else None, at)
 
 
 def first_of_pipeline(task: Task, tick: Callable[[], None]) -> FirstLine | None:
@@ -119,7 +120,7 @@ def first_of_pipeline(task: Task, tick: Callable[[], None]) -> FirstLine | None:
     # The layers are fewer than the user's, so their numbers say nothing.
     name, code = (re.sub(r"layers\.\d+\.", "", text) for text in (made.name, made.code))
     made = replace(made, name=name, code=code)
-    return FirstLine(made, tuple(steps[n] for n in made.reads), None, made)
+    return FirstLine(task, made, tuple(steps[n] for n in made.reads), None, made)
 
 
 def right_steps(steps: Sequence[TapeStep], right: Sequence[bool]) -> list[bool]:

@@ -8,7 +8,7 @@ what a tensor is for, and the line that made it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -104,26 +104,45 @@ def axes_of(shape: Sequence[int], sizes: Mapping[str, int], head_dim: int) -> li
 # -- where -----------------------------------------------------------------------------------------
 
 
+class Stretch(NamedTuple):
+    """The units along a dim in which a tensor differs, by a rule that `words` say. held, off: rank → its
+    units, and those that differ.
+    """
+
+    words: str
+    unit: str
+    size: int
+    held: Mapping[int, set[int]]
+    off: Mapping[int, set[int]]
+
+
 def place_in_words(t: Pieces) -> str:
     """Where a tensor differs: ranks and units of its dims; "" where it differs everywhere or anyhow."""
-    words = list[str]()
-    off = t.off
+    words = [stretch.words for stretch in stretches(t)]
     if 0 < len(t.ranks) < len(t.owns):
-        words.append(f"on {some(t.ranks)}")
+        words.insert(0, f"on {some(t.ranks)}")
+    return ", ".join(words)
+
+
+def stretches(t: Pieces) -> Iterator[Stretch]:
+    """The dims along which a tensor differs in a place that can be said."""
     for dim, axis in enumerate(t.axes):
         held = dict[int, set[int]]()
         used = set[int]()
-        wrong = set[int]()
+        off = dict[int, set[int]]()
         for rank, (own, right) in t.pairs.items():
             rows = t.parts[rank][dim]
             held[rank] = {*axis.units(rows)}
             # A row that nobody uses, as of a token that the batch lacks, cannot differ.
             used.update(axis.units(rows[i] for i in _indexes((own != right) | (right != 0), dim)))
-            if rank in off:
-                wrong.update(axis.units(rows[i] for i in _indexes(off[rank], dim)))
+            if rank in t.off:
+                off[rank] = {*axis.units(rows[i] for i in _indexes(t.off[rank], dim))}
+        wrong = set[int]().union(*off.values())
+        words = ""
         if wrong and wrong != used:
-            words.append(_stretch(axis.unit, sorted(wrong), held))
-    return ", ".join(filter(None, words))
+            words = _stretch(axis.unit, sorted(wrong), held)
+        if words:
+            yield Stretch(words, axis.unit, t.whole.shape[dim] // axis.size, held, off)
 
 
 def _indexes(mask: Tensor, dim: int) -> list[int]:

@@ -17,11 +17,11 @@ from llamapar.records.tables import plural
 from llamapar.records.trace import Tape, TapeStep, Trace, some
 from llamapar.spmd.setting import DTYPES
 
-from .body import RankReport, inputs, uncut, unpiped
-from .differences import Difference, operand
-from .first_line import right_steps
+from .body import RankReport, Task, inputs, uncut, unpiped
+from .differences import Difference, draw, of_step, operand
+from .first_line import FirstLine, right_steps
 from .module_reading import gap, largest
-from .patterns import FIT
+from .patterns import FIT, place_in_words
 from .result import NO_NUMBERS, Result
 from .rows import LINE, Row
 from .run_pairs import MOST_RANKS, run_pairs
@@ -85,6 +85,11 @@ def _beside(found: Result, one: Tape, other: Tape) -> Result:
         if words:
             story = Difference(f"{mine.name or 'the line'} {words}", line=f"{its.where}: {its.code}")
             story.pattern = f"there {names[0]} and {names[1]} part"
+            if isinstance(found.ran, Task) and its.at:
+                task = unpiped(found.ran)
+                t = of_step(FirstLine(task, replace(its, whole=mine.whole), (), None, its))
+                story.place = place_in_words(t)
+                draw(story, mine.name, t, task.setting)
             story.operands = [operand(step) for step in (mine, its) if step.local]
             row = Row(LINE, f"{its.where}: {mine.name}", apart, found.tolerance, False, "DIFFERS")
             return replace(found, rows=(row,), parted=story)

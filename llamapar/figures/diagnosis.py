@@ -20,6 +20,7 @@ from llamapar.place.rank_grid import in_short
 from llamapar.records.equations import Padded, Quotient
 from llamapar.records.tables import plural
 
+from . import difference_map as difference_picture
 from . import head_map as heads_picture
 from . import memory as memory_picture
 from . import sequence_map as sequence_picture
@@ -37,6 +38,8 @@ _ROWS = ("vocab_not_divisible", "vocab_padding", "embed_checkpoint_shape")
 
 def picture(explained: Explanation) -> Drawn:
     """The picture of the likeliest diagnosis. Raises LayoutError if it has no map."""
+    if explained.map is not None:
+        return difference_picture.picture(explained.map)
     best = explained.best
     if best is None:
         raise LayoutError("there is nothing to draw", explained.reason, field="record")

@@ -68,26 +68,26 @@ class Drawing:
         """The paper under a rank and its number; returns its column."""
         x = self.columns[i]
         n = len(self.drawn)
-        self.cards.append(_shape("card", (i / n, (i + 1) / n), 0, _box(x, y), "card"))
+        self.cards.append(shape("card", (i / n, (i + 1) / n), 0, upright(x, y), "card"))
         self.label(x, number_at, f"{self.drawn[i]}", "rank")
         return x
 
     def box(self, lane: str, part: Ends, x: Ends, y: Ends, look: str, copy: int = 0) -> None:
         """An upright rectangle; `part` is what it is of its lane."""
-        self.shapes.append(_shape(lane, part, copy, _box(x, y), look))
+        self.shapes.append(shape(lane, part, copy, upright(x, y), look))
 
     def link(
         self, part: Ends, x: Ends, y: float, to: Ends, down: float, look: str = "link", copy: int = 0
     ) -> None:
         """A band from the edge x at y to the edge `to` further down."""
-        self.links.append(_shape("link", part, copy, [*x, y, *to, down], look))
+        self.links.append(shape("link", part, copy, [*x, y, *to, down], look))
 
     def slope(
         self, lane: str, x: Ends, left: float, base: tuple[Ends, float], right: float, look: str, copy: int
     ) -> None:
         """An upright band whose upper edge runs from the height `left` to `right`."""
         low, down = base
-        self.shapes.append(_shape(lane, x, copy, [*x, left, *low, down, right], look))
+        self.shapes.append(shape(lane, x, copy, [*x, left, *low, down, right], look))
 
     def label(self, x: Ends, y: float, text: str, look: str) -> None:
         """Words in the middle of x, which are left out where they have no room."""
@@ -125,11 +125,11 @@ class Drawing:
         }
 
 
-def _box(x: Ends, y: Ends) -> list[float]:
+def upright(x: Ends, y: Ends) -> list[float]:
     return [*x, y[0], *x, y[1]]
 
 
-def _shape(lane: str, part: Ends, copy: int, band: Iterable[float], look: str) -> Shape:
+def shape(lane: str, part: Ends, copy: int, band: Iterable[float], look: str) -> Shape:
     numbers = [round(number, DECIMALS) for number in band]
     return lane, round(part[0], 6), round(part[1], 6), copy, numbers, look
 
@@ -160,7 +160,8 @@ STYLE = (
     ".lp-map path{stroke:var(--m-paper);stroke-width:1}.lp-map .card{fill:var(--m-card);stroke:none}"
     f"{_COLOURS}.lp-map .link{{fill:{style.LINE};fill-opacity:.22;stroke:none}}"
     f".lp-map .far{{fill:{style.WARN};fill-opacity:.85}}.lp-map .all{{fill-opacity:.3}}"
-    f".lp-map path.wrong{{fill:{style.WARN}}}.lp-map .copy{{stroke-width:2.5;stroke-dasharray:2 3}}"
+    f".lp-map path.wrong{{fill:{style.WARN}}}.lp-map path.off{{stroke:var(--m-ink);stroke-width:2}}"
+    ".lp-map .copy{stroke-width:2.5;stroke-dasharray:2 3}"
     f".lp-map .pad{{fill:{style.PAD};stroke-dasharray:2 2}}.lp-map .rest{{fill-opacity:.3}}"
     ".lp-map text{fill:var(--m-ink);text-anchor:middle;font-variant-numeric:tabular-nums}"
     ".lp-map text:is(.tp1,.cp0,.cp1,.pp0,.pp1,.dp0,.dp1,.pad,.wrong){fill:#111}.lp-map text.tp0{fill:#fff}"

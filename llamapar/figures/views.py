@@ -14,6 +14,7 @@ from llamapar.diagnosis import Explanation
 from llamapar.errors import LayoutError, install, shown
 from llamapar.nodes.loading import Loading
 from llamapar.place import HeadMap, RankGrid, SequenceMap, StageMap, TradeMap, VocabMap
+from llamapar.place.difference_map import DifferenceMap
 from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.losses import LossCurve
 from llamapar.records.trace import Trace
@@ -24,6 +25,7 @@ from llamapar.timing.plan import Plan
 from . import (
     cost,
     diagnosis,
+    difference_map,
     head_map,
     inside,
     loading,
@@ -115,6 +117,7 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
     Cost: cost.picture,
     Plan: plan.picture,
     Explanation: diagnosis.picture,
+    DifferenceMap: difference_map.picture,
     LossCurve: losses.picture,
     **dict.fromkeys((Schedule, Timeline, Timelines, Moment), pipeline.picture),
     Loading: loading.picture,
@@ -123,8 +126,8 @@ _PICTURES: dict[type, Callable[..., tuple[Spec, str]]] = {
 
 def view(record: object) -> View:
     """The picture of a record: HeadMap, VocabMap, SequenceMap, TradeMap, StageMap, LayerSteps, RankGrid,
-    ZeroMap, Traffic, Trace, Memory, Loading, Cost, Plan, Explanation, LossCurve, Schedule, Timeline,
-    Timelines or Moment.
+    ZeroMap, Traffic, Trace, Memory, Loading, Cost, Plan, Explanation, DifferenceMap, LossCurve,
+    Schedule, Timeline, Timelines or Moment.
 
     A run's result and the value of `with lp.record()` are drawn as their `trace`.
     Raises LayoutError for anything else, and for an explanation without numbers to draw.
