@@ -296,12 +296,18 @@ def test_a_slip_is_named_in_one_process_too() -> None:
         "its output is a summand over tp, which nobody sums; "
         "layers.1.ffn_norm takes it as if it were the whole"
     )
+    parted = lp.compare(run(cases.ASKED[0].make), result)
+    assert parted.where == "line layers.1.ffn_norm: output of layers.1.ffn_norm"  # which takes a summand
+    assert parted.explanation.what.startswith("Output of layers.1.ffn_norm is wrong on the ranks of")
 
 
 def test_gradients_that_are_a_multiple_are_said_to_be() -> None:
     slip = next(slip for slip in cases.OWN if slip.name == "gradients twice as large")
     result = run(slip.make, plan=slip.plan, engine="processes")
     assert result.difference.pattern == "2 × the right one (2 = tp)"
+    right = run(slip.make)
+    assert lp.compare(right, result).where.startswith("line layers.1.mlp: output's gradient of ")
+    assert lp.compare(right, run(slip.make, dict(tp=2, dp=2))).ok
     assert "gradients equal back to norm; layers.1.mlp: backward: what it gives to " in result.text()
     assert str(result.call).startswith("lp.compare(")
     first = partial(cases.cut_by_hand, at="layers.0.mlp", slip="sum on the way back too")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -29,7 +29,7 @@ from .ends import End, axes_in, end_tensors, pieces_of
 from .engines import local
 from .first_line import FirstLine, first_line, first_of_pipeline
 from .module_reading import taken
-from .patterns import Pieces, pattern_of, place_in_words, stretches, sum_in_words, weights
+from .patterns import Pieces, Stretch, pattern_of, place_in_words, stretches, sum_in_words, weights
 from .placing import taken_at
 from .replies import Cancelled
 from .rows import GRADIENT, LINE, LOSS, MEAN, OUTPUT, WEIGHT, Row
@@ -198,36 +198,28 @@ def tell(story: Difference, found: Sequence[tuple[Pieces, str]], cut: Cut) -> No
         story.pattern, story.place = told
         story.ranks = tensors[0].ranks
         if tensors[0].kind != WEIGHT:
-            draw(story, story.tensors, tensors[0], cut)
-            _in_layers(story, [t for t, _ in found], tensors, cut)
+            layers = [*_layers(tensors, [t for t, _ in found], cut.model.n_layers)]
+            story.place = ", ".join(filter(None, [story.place, *(stretch.words for stretch in layers)]))
+            draw(story, story.tensors, [*stretches(tensors[0]), *layers], cut)
 
 
-def draw(story: Difference, name: str, t: Pieces, cut: Cut) -> None:
+def draw(story: Difference, name: str, where: Sequence[Stretch], cut: Cut) -> None:
     """Draw where a tensor differs, on the map of most ranks, if any map shows what the ranks hold."""
-    drawn = [marked(f"{name}, {s.words}", cut, s.unit, s.size, s.held, s.off) for s in stretches(t)]
+    drawn = [marked(f"{name}, {s.words}", cut, s.unit, s.size, s.held, s.off) for s in where]
     maps = [one for one in drawn if one is not None]
     story.map = max(maps, key=lambda one: cut.layout.size(one.axis), default=story.map)
 
 
-def _in_layers(story: Difference, found: Sequence[Pieces], tensors: Sequence[Pieces], cut: Cut) -> None:
-    """Say and draw in which layers tensors differ, if no others do, and not in all."""
-    off = dict[int, set[int]]()
-    layers = set[int]()
-    for t in tensors:
-        layer = _layer(t)
-        layers.add(layer)
-        for rank in t.ranks:
-            off.setdefault(rank, set()).add(layer)
+def _layers(tensors: Sequence[Pieces], found: Sequence[Pieces], n: int) -> Iterator[Stretch]:
+    """The layers of tensors that differ, if no others do, and not all n."""
+    layers = {_layer(t) for t in tensors}
     first = min(layers)
     run = range(first, max(layers) + 1)
-    n = cut.model.n_layers
     if first < 0 or layers != {*run} or len(run) == n or layers != {_layer(t) for t in found} - {-1}:
         return
-    words = f"layers from {first} on" if run.stop == n else units("layer", run)
-    if len(run) > 1:
-        story.place = ", ".join(filter(None, [story.place, words]))
-    if story.map is None:
-        story.map = marked(f"{story.tensors}, {words}", cut, "layer", n, {}, off)
+    words = f"layers from {first} on" if 1 < len(run) == n - first else units("layer", run)
+    off = {rank: {_layer(t) for t in tensors if rank in t.ranks} for own in tensors for rank in own.ranks}
+    yield Stretch(words, "layer", n, {}, off)
 
 
 def _layer(t: Pieces) -> int:
@@ -254,7 +246,7 @@ def _tell_line(story: Difference, line: FirstLine) -> None:
     elif made.at:
         t = of_step(line)
         story.wrong_place = place_in_words(t)
-        draw(story, story.wrong, t, task.setting)
+        draw(story, story.wrong, [*stretches(t)], task.setting)
         story.wrong_pattern = pattern_of(t, task.layout, names) or _sum_of_ranks(t, line.reads)
 
 

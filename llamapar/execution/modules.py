@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from typing import Unpack
 
 import torch
@@ -41,6 +39,7 @@ from .module_reading import (
 )
 from .module_rows import judged
 from .module_run import CUT_OUTPUT, ModuleOutcome, run_module_rank
+from .module_tape import on_local_ranks
 from .module_task import Inputs, ModuleTask, Plan, require_possible, sequences, with_inputs
 from .recorder import Recorder
 from .result import Result, remembered
@@ -203,24 +202,18 @@ def _reports_here(task: ModuleTask, device: str, tick: Callable[[], None]) -> li
     found = dict[int, ModuleOutcome]()
     errors = dict[int, Exception]()
     text = ""
-    part = partial(sequences, task)
-    with closing(local.LocalRanks(task.layout, part, device, aliased=True)) as ranks, ranks:
-
-        def share(t: Tensor) -> Tensor:
-            return ranks.cut("", lambda: t).detach()
-
-        try:
-            found = run_module_rank(task, ranks.mesh, share, recorder, device)
-        except Exception as error:
-            if isinstance(error, LlamaparError) and error.field != CUT_OUTPUT:
-                raise
-            lacks = isinstance(error, NotImplementedError) or any(word in str(error) for word in LOCAL_LACKS)
-            if lacks:  # Real ranks would not raise it.
-                what = f"engine='local' cannot run this: {type(error).__name__}: {error}".splitlines()[0]
-                why = "torch's mode for all ranks in one process lacks it"
-                raise LlamaparError(what, why, [Choice.of(engine="processes")], "engine") from error
-            errors = local.errors_of([recorder], error)
-            text = "".join(traceback.format_exception(error))
+    try:
+        found = on_local_ranks(task, recorder, device)
+    except Exception as error:
+        if isinstance(error, LlamaparError) and error.field != CUT_OUTPUT:
+            raise
+        lacks = isinstance(error, NotImplementedError) or any(word in str(error) for word in LOCAL_LACKS)
+        if lacks:  # Real ranks would not raise it.
+            what = f"engine='local' cannot run this: {type(error).__name__}: {error}".splitlines()[0]
+            why = "torch's mode for all ranks in one process lacks it"
+            raise LlamaparError(what, why, [Choice.of(engine="processes")], "engine") from error
+        errors = local.errors_of([recorder], error)
+        text = "".join(traceback.format_exception(error))
     return [
         _report(r, found.get(r), trace, error=errors.get(r), traceback=text)
         for r, trace in recorder.traces.items()

@@ -8,7 +8,6 @@ which order edits are tried.
 from __future__ import annotations
 
 import ast
-import builtins
 import linecache
 import pickle
 import re
@@ -48,9 +47,9 @@ from .engines.rank import Context, cells_here
 from .module_reading import FIT, largest
 from .module_rows import judged
 from .module_run import ModuleOutcome, run_module_rank
-from .module_task import ModuleTask, sequences
+from .module_tape import on_local_ranks
+from .module_task import ModuleTask
 from .plan_edits import PlanEdit, mended
-from .recorder import Recorder
 from .result import Result
 from .rows import GRADIENT
 
@@ -112,19 +111,6 @@ def _with_code(search: Attempts | None, found: Explanation) -> Explanation:
 # -- a module, on ranks in one process -------------------------------------------------------------
 
 
-def _on_local_ranks(task: ModuleTask) -> dict[int, ModuleOutcome]:
-    """rank → its outcome, of all ranks in this process."""
-    layout = task.layout
-    recorder = Recorder(world=layout.world)
-    with closing(local.LocalRanks(layout, partial(sequences, task), aliased=True)) as ranks, ranks:
-        builtins.__place__ = ranks.mesh["tp"].get_local_rank()  # type: ignore[attr-defined]
-
-        def share(t: Tensor) -> Tensor:
-            return ranks.cut("", lambda: t).detach()
-
-        return run_module_rank(task, ranks.mesh, share, recorder)
-
-
 def _exact(task: ModuleTask) -> tuple[ModuleTask, ModuleOutcome]:
     """The task in float64, where rounding decides nothing, and what one process makes of it."""
     exact = replace(task.in_float64(), followed=False)
@@ -133,7 +119,7 @@ def _exact(task: ModuleTask) -> tuple[ModuleTask, ModuleOutcome]:
 
 def _differences(exact: ModuleTask, one: ModuleOutcome) -> list[str]:
     """What differs between the ranks of a task and one process."""
-    outcomes = _on_local_ranks(exact)
+    outcomes = on_local_ranks(exact)
     blank = Result(one.name, exact, "local", "cpu", (), tolerance=FIT)
     rows = judged(blank, exact, one, outcomes).rows
     # A gradient that is nothing but rounding, as of a bias of keys, differs by as much as it is.
@@ -166,7 +152,7 @@ class _ModuleProgram(Program):
         return super().frames(error)
 
     def execute(self, file: str, body: Sequence[ast.stmt]) -> None:
-        _on_local_ranks(self.task)
+        on_local_ranks(self.task)
 
 
 class _OnLocalRanks(Attempts):

@@ -1,7 +1,8 @@
 """Two runs of one program, line by line: the first line where they part.
 
-Two results of programs run once more, in float64 and with the inputs of the first. Two tapes are compared as
-they are, and so are two cells of `%%ranks`: their numbers where both have them, else their shapes.
+Two results of programs, or of modules by their submodules, run once more, in float64 and with the inputs of
+the first. Two tapes are compared as they are, and so are two cells of `%%ranks`: their numbers where both
+have them, else their shapes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from .body import RankReport, Task, inputs, uncut, unpiped
 from .differences import Difference, draw, of_step, operand
 from .first_line import FirstLine, right_steps
 from .module_reading import gap, largest
-from .patterns import FIT, place_in_words
+from .module_tape import module_tapes
+from .patterns import FIT, place_in_words, stretches
 from .result import NO_NUMBERS, Result
 from .rows import LINE, Row
 from .run_pairs import MOST_RANKS, run_pairs
@@ -44,6 +46,9 @@ def parted(one: object, other: object) -> Result:
         device = "cpu" if any(step.values for step in other.steps) else "meta"
         found = Result(other.program, other, "tape", device, reports, tolerance=FIT)
         return _beside(found, one, other)
+    if isinstance(one, Result) and isinstance(other, Result) and one.module and other.module:
+        plain = replace(other, tolerance=FIT, module=None, repair=None)
+        return _beside(plain, *module_tapes(one, other))
     if not isinstance(one, Result) or not isinstance(other, Result):
         what = f"{type(one).__name__} is not compared with {type(other).__name__}"
         raise LlamaparError(what, "two results of one program are compared, or two tapes", field="plan")
@@ -89,7 +94,7 @@ def _beside(found: Result, one: Tape, other: Tape) -> Result:
                 task = unpiped(found.ran)
                 t = of_step(FirstLine(task, replace(its, whole=mine.whole), (), None, its))
                 story.place = place_in_words(t)
-                draw(story, mine.name, t, task.setting)
+                draw(story, mine.name, [*stretches(t)], task.setting)
             story.operands = [operand(step) for step in (mine, its) if step.local]
             row = Row(LINE, f"{its.where}: {mine.name}", apart, found.tolerance, False, "DIFFERS")
             return replace(found, rows=(row,), parted=story)

@@ -12,7 +12,7 @@ from llamapar.place.sequence_map import in_runs
 from llamapar.records.tables import span
 
 from . import draw, head_map, sequence_map, stage_map, vocab_map
-from .scenes import Label, Scene, Shape, middle, shape, upright
+from .scenes import DECIMALS, Label, Scene, Shape, middle, shape, upright
 
 _DRAWN: dict[str, tuple[Callable[..., tuple[Scene, str]], str]] = {
     "head": (head_map.picture, "q"),
@@ -31,9 +31,9 @@ def picture(record: DifferenceMap) -> tuple[Scene, str]:
     draw_map, lane = _DRAWN.get(record.unit, _ROWS)
     scene, _ = draw_map(record.held)
     marks = [*_marks(record, scene, lane)]
-    boxes = [mark[4] for mark, _ in marks]
-    # A mark has its own words, so those under it would be read twice.
-    labels = [label for label in scene["labels"] if not any(_is_in(label, band) for band in boxes)]
+    # A mark has its own words, in the place of those of the shape under it.
+    spots = {label[:2] for _, label in marks}
+    labels = [label for label in scene["labels"] if label[:2] not in spots]
     scene |= {
         "says": record.words,
         "warn": True,
@@ -73,10 +73,5 @@ def _marks(record: DifferenceMap, scene: Scene, of_ranks: str) -> Iterator[tuple
             x = x0 + (run.start - start * record.size) * one, x0 + (run.stop - start * record.size) * one
             part = run.start / record.size, run.stop / record.size
             y = y0, y1
-            label = middle(x), middle(y) + 4, span(run), x[1] - x[0], _LOOK
+            label = round(middle(x), DECIMALS), middle(y) + 4, span(run), x[1] - x[0], _LOOK
             yield shape(lane, part, copy, upright(x, y), _LOOK), label
-
-
-def _is_in(label: Label, band: list[float]) -> bool:
-    """Whether a label stands in a band."""
-    return band[0] <= label[0] <= band[1] and band[2] <= label[1] <= band[5] + 4

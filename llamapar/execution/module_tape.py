@@ -1,0 +1,99 @@
+"""A module that a plan cut, as a tape: what its submodules give, the gradients of that, and of parameters."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from llamapar.records.tables import Plain
+from llamapar.records.trace import Tape, TapeStep
+
+from .engines import local
+from .module_reading import FIT, FORWARD, reading
+from .module_rows import judged
+from .module_run import Key, ModuleOutcome, run_module_rank
+from .module_task import ModuleTask, sequences
+from .recorder import Recorder
+from .result import Result
+from .rows import GRADIENT
+
+NO_NAME = "the module itself"
+"""Of the outermost module."""
+
+
+def on_local_ranks(
+    task: ModuleTask, recorder: Recorder | None = None, device: str = "cpu"
+) -> dict[int, ModuleOutcome]:
+    """rank → its outcome, of all ranks in this process."""
+    layout = task.layout
+    recorder = recorder or Recorder(world=layout.world)
+    with closing(local.LocalRanks(layout, partial(sequences, task), device, aliased=True)) as ranks, ranks:
+        builtins.__place__ = ranks.mesh["tp"].get_local_rank()  # type: ignore[attr-defined]
+
+        def share(t: Tensor) -> Tensor:
+            return ranks.cut("", lambda: t).detach()
+
+        return run_module_rank(task, ranks.mesh, share, recorder, device)
+
+
+def module_tapes(*results: Result) -> Iterator[Tape]:
+    """Of results of modules, run once more in float64 from the first one's inputs, and from its weights where
+    a module has the same names.
+    """
+    first = results[0].ran
+    for result in results:
+        task = result.ran
+        assert isinstance(first, ModuleTask)
+        assert isinstance(task, ModuleTask)
+        task = replace(task, given=first.given, batch=first.batch)
+        if task.state.keys() == first.state.keys():
+            task = replace(task, state=first.state, targets=first.targets)
+        task = task.in_float64()
+        alone = run_module_rank(task, None)[0]
+        outcomes = on_local_ranks(task)
+        steps = [*_of_calls(task, alone, outcomes)]
+        for row in judged(replace(result, tolerance=FIT), task, alone, outcomes).rows:
+            if row.kind == GRADIENT:
+                where = row.name.rpartition(".")[0] or NO_NAME
+                code = f"{row.name}.grad"
+                shapes = dict.fromkeys(outcomes, row.here)
+                whole = alone.gradient.get(row.name)
+                how: Plain = {"phase": "gradients", "whole": whole, "agrees": row.ok}
+                steps.append(TapeStep(where, code, code, row.whole, shapes, **how))
+        yield Tape(result.name, str(task.layout), tuple(steps), len(outcomes), len(outcomes))
+
+
+def _of_calls(
+    task: ModuleTask, one: ModuleOutcome, outcomes: Mapping[int, ModuleOutcome]
+) -> Iterator[TapeStep]:
+    """The outputs of calls as they end, then their gradients, from the last call back. An output is made of
+    those of the calls inside its call, and their gradients of its gradient.
+    """
+    of_ranks = {rank: {call.key: call.tensors for call in of.calls} for rank, of in outcomes.items()}
+    count = 0
+    for phase, what in (("forward", "output"), ("backward", "output's gradient")):
+        forward = phase == "forward"
+        # The loss of a dp rank is often a mean over its own sequences, and its gradients are larger.
+        scales = (1,) if forward else (1, task.layout.dp)
+        made = dict[Key | None, tuple[int, ...]]()
+        for call in one.calls if forward else one.calls[::-1]:
+            source, target = (call.key, call.caller) if forward else (call.caller, call.key)
+            for i, whole in call.tensors.get(what, {}).items():
+                found = {rank: of.get(call.key, {}).get(what, {}).get(i) for rank, of in of_ranks.items()}
+                owns = {rank: t for rank, t in found.items() if t is not None}
+                if len(owns) < len(found):
+                    continue  # A plan may call something else.
+                scaled = ({rank: t / n for rank, t in owns.items()} for n in scales)
+                agrees = any(reading(of, whole, task.layout, FIT, FORWARD).fits for of in scaled)
+                where = call.key[0] or NO_NAME
+                name = f"{what} of {where}"
+                shapes = {rank: tuple(t.shape) for rank, t in owns.items()}
+                how: Plain = {"phase": phase, "whole": whole, "agrees": agrees, "reads": made.get(source, ())}
+                yield TapeStep(where, name, name, tuple(whole.shape), shapes, values=owns, **how)
+                made[target] = (*made.get(target, ()), count)
+                count += 1
