@@ -587,7 +587,7 @@ def test_other_values_have_no_picture() -> None:
         "3 has no picture\n"
         "  why  pictures are made of HeadMap, VocabMap, SequenceMap, TradeMap, StageMap, LayerSteps, "
         "RankGrid, ZeroMap, Traffic, Trace, Memory, Cost, Plan, "
-        "Explanation, LossCurve, Schedule, Timeline, Timelines, Moment, Loading\n"
+        "Explanation, DifferenceMap, LossCurve, Schedule, Timeline, Timelines, Moment, Loading\n"
         "  try  lp.view(lp.heads(model, layout))"
     )
 

@@ -306,8 +306,11 @@ def test_gradients_that_are_a_multiple_are_said_to_be() -> None:
     result = run(slip.make, plan=slip.plan, engine="processes")
     assert result.difference.pattern == "2 × the right one (2 = tp)"
     right = run(slip.make)
-    assert lp.compare(right, result).where.startswith("line layers.1.mlp: output's gradient of ")
-    assert lp.compare(right, run(slip.make, dict(tp=2, dp=2))).ok
+    assert lp.compare(right, result).where.startswith("line layers.1.mlp.w13: output's gradient of ")
+    other = run(slip.make, dict(tp=2, dp=2))
+    assert lp.compare(right, other).ok
+    with pytest.raises(lp.LlamaparError, match=r"^the first run's 1 sequence over dp=2: they do not divide"):
+        lp.compare(run(slip.make, global_batch=1), other)
     assert "gradients equal back to norm; layers.1.mlp: backward: what it gives to " in result.text()
     assert str(result.call).startswith("lp.compare(")
     first = partial(cases.cut_by_hand, at="layers.0.mlp", slip="sum on the way back too")

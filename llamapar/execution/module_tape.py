@@ -10,7 +10,8 @@ from functools import partial
 
 from torch import Tensor
 
-from llamapar.records.tables import Plain
+from llamapar.errors import LlamaparError
+from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import Tape, TapeStep
 
 from .engines import local
@@ -50,6 +51,10 @@ def module_tapes(*results: Result) -> Iterator[Tape]:
         task = result.ran
         assert isinstance(first, ModuleTask)
         assert isinstance(task, ModuleTask)
+        dp = task.layout.dp
+        if first.batch % dp:
+            what = f"the first run's {plural(first.batch, 'sequence')} over dp={dp}: they do not divide"
+            raise LlamaparError(what, "both runs get the first one's inputs", field="plan")
         task = replace(task, given=first.given, batch=first.batch)
         if task.state.keys() == first.state.keys():
             task = replace(task, state=first.state, targets=first.targets)

@@ -79,8 +79,8 @@ def compare(
         that divide. seed=0: of weights, tokens and random numbers. backward=True: also compare gradients.
     engine, device, timeout, cancel: as in `run`; torchrun and dry run no modules.
 
-    Of two results of one program, or of two tapes: the second beside the first, with the first line where
-    they part.
+    Of two results of one program or of modules, or of two tapes: the second beside the first, with the first
+    line where they part.
 
     Raises LlamaparError for what cannot work with a module, and RankFailure and Cancelled as `run` does. The
     result's `errors` has what ranks raise.
