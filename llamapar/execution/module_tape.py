@@ -82,12 +82,17 @@ def _of_calls(
     of_ranks = {rank: {call.key: call.tensors for call in of.calls} for rank, of in outcomes.items()}
     count = 0
     for phase, what in (("forward", "output"), ("backward", "output's gradient")):
-        forward = phase == "forward"
-        # The loss of a dp rank is often a mean over its own sequences, and its gradients are larger.
-        scales = (1,) if forward else (1, task.layout.dp)
+        scales = [1]
+        calls = one.calls
+        if phase == "backward":
+            # The loss of a dp rank is often a mean over its own sequences, and its gradients are larger.
+            scales.append(task.layout.dp)
+            calls = calls[::-1]
         made = dict[Key | None, tuple[int, ...]]()
-        for call in one.calls if forward else one.calls[::-1]:
-            source, target = (call.key, call.caller) if forward else (call.caller, call.key)
+        for call in calls:
+            ends = [call.key, call.caller]
+            if phase == "backward":
+                ends.reverse()
             for i, whole in call.tensors.get(what, {}).items():
                 found = {rank: of.get(call.key, {}).get(what, {}).get(i) for rank, of in of_ranks.items()}
                 owns = {rank: t for rank, t in found.items() if t is not None}
@@ -98,7 +103,12 @@ def _of_calls(
                 where = call.key[0] or NO_NAME
                 name = f"{what} of {where}"
                 shapes = {rank: tuple(t.shape) for rank, t in owns.items()}
-                how: Plain = {"phase": phase, "whole": whole, "agrees": agrees, "reads": made.get(source, ())}
+                how: Plain = {
+                    "phase": phase,
+                    "whole": whole,
+                    "agrees": agrees,
+                    "reads": made.get(ends[0], ()),
+                }
                 yield TapeStep(where, name, name, tuple(whole.shape), shapes, values=owns, **how)
-                made[target] = (*made.get(target, ()), count)
+                made[ends[1]] = (*made.get(ends[1], ()), count)
                 count += 1

@@ -73,7 +73,7 @@ def _units(record: Held, unit: str, rank: int) -> Iterable[int]:
     """What a rank of a map holds."""
     if isinstance(record, HeadMap):
         heads = record.rank(rank)
-        return heads.q_heads if unit == "head" else heads.kv_heads
+        return {"head": heads.q_heads, "KV head": heads.kv_heads}[unit]
     if isinstance(record, SequenceMap):
         return chain(*record.rank(rank).chunks)
     if isinstance(record, StageMap):
