@@ -12,7 +12,7 @@ import llamapar as lp
 from llamapar.execution import patterns
 from llamapar.execution.patterns import Axis, Pieces
 from llamapar.place.cut import Cut
-from llamapar.place.difference_map import marked
+from llamapar.place.difference_map import drawn_on
 from llamapar.programs import FAULTS, attention, vocab
 from llamapar.records.trace import Tape, TapeStep
 from llamapar.spmd import collectives
@@ -147,7 +147,7 @@ def test_what_differs_is_marked_on_the_map_of_who_holds_it(
 ) -> None:
     cut = Cut(lp.ModelConfig(16, 8, 8, 4, 8, 16, head_dim=2), lp.Layout(tp=2, pp=2))
     held = dict(enumerate([range(4), range(4, 8)] * 2))
-    found = marked("it", cut, unit, 8, {} if unit == "layer" else held, off)
+    found = drawn_on("it", cut, unit, 8, {} if unit == "layer" else held, off)
     shown = lp.view(found)
     assert shown.summary == f"it\n  {said}"
     shapes = [shape for shape in shown.spec["shapes"] if shape[0] == lane]
@@ -158,7 +158,7 @@ def test_what_differs_is_marked_on_the_map_of_who_holds_it(
         whole = [s for s in shapes if s[-1] != "wrong off" and s[1] <= start and stop <= s[2]]
         assert any(s[4][0] <= left + 1e-3 and right <= s[4][1] + 1e-3 for s in whole)
     # A map that shows what the ranks do not hold is not drawn.
-    assert marked("it", cut, "head", 8, dict.fromkeys(held, range(8)), off) is None
+    assert drawn_on("it", cut, "head", 8, dict.fromkeys(held, range(8)), off) is None
 
 
 def test_a_pattern_is_said_only_where_it_fits_to_rounding() -> None:

@@ -20,7 +20,7 @@ from llamapar.diagnosis.hypothesis import LIKELY
 from llamapar.diagnosis.vocabulary import NOT_SHARDING, SHARDING
 from llamapar.errors import LlamaparError
 from llamapar.place.cut import Cut
-from llamapar.place.difference_map import DifferenceMap, marked
+from llamapar.place.difference_map import DifferenceMap, drawn_on
 from llamapar.records.tables import units
 from llamapar.records.trace import TapeStep
 
@@ -205,7 +205,7 @@ def tell(story: Difference, found: Sequence[tuple[Pieces, str]], cut: Cut) -> No
 
 def draw(story: Difference, name: str, where: Sequence[Stretch], cut: Cut) -> None:
     """Draw where a tensor differs, on the map of most ranks, if any map shows what the ranks hold."""
-    drawn = [marked(f"{name}, {s.words}", cut, s.unit, s.size, s.held, s.off) for s in where]
+    drawn = [drawn_on(f"{name}, {s.words}", cut, s.unit, s.size, s.held, s.off) for s in where]
     maps = [one for one in drawn if one is not None]
     story.map = max(maps, key=lambda one: cut.layout.size(one.axis), default=story.map)
 
@@ -241,16 +241,16 @@ def _tell_line(story: Difference, line: FirstLine) -> None:
     names = factors(task)
     if line.like is not None:
         story.more.append("one process alone makes the same mistake: no cut is to blame")
-        patterns = (pattern_of(of_step(line, whole), task.layout, names) for whole in line.like)
+        patterns = (pattern_of(pieces_of_step(line, whole), task.layout, names) for whole in line.like)
         story.wrong_pattern = next(filter(None, patterns), "")
     elif made.at:
-        t = of_step(line)
+        t = pieces_of_step(line)
         story.wrong_place = place_in_words(t)
         draw(story, story.wrong, [*stretches(t)], task.setting)
         story.wrong_pattern = pattern_of(t, task.layout, names) or _sum_of_ranks(t, line.reads)
 
 
-def of_step(line: FirstLine, like: Tensor | None = None) -> Pieces:
+def pieces_of_step(line: FirstLine, like: Tensor | None = None) -> Pieces:
     """What a line made on the ranks beside one process's, or one process's beside another one."""
     made = line.made
     # Shapes alone may allow several cuts; that of a tensor that the line read, and is right, is likelier.

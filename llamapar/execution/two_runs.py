@@ -19,7 +19,7 @@ from llamapar.records.trace import Tape, TapeStep, Trace, some
 from llamapar.spmd.setting import DTYPES
 
 from .body import RankReport, Task, inputs, uncut, unpiped
-from .differences import Difference, draw, of_step, operand
+from .differences import Difference, draw, operand, pieces_of_step
 from .first_line import FirstLine, right_steps
 from .module_reading import gap, largest
 from .module_tape import module_tapes
@@ -92,7 +92,7 @@ def _beside(found: Result, one: Tape, other: Tape) -> Result:
             story.pattern = f"there {names[0]} and {names[1]} part"
             if isinstance(found.ran, Task) and its.at:
                 task = unpiped(found.ran)
-                t = of_step(FirstLine(task, replace(its, whole=mine.whole), (), None, its))
+                t = pieces_of_step(FirstLine(task, replace(its, whole=mine.whole), (), None, its))
                 story.place = place_in_words(t)
                 draw(story, mine.name, [*stretches(t)], task.setting)
             story.operands = [operand(step) for step in (mine, its) if step.local]

@@ -36,7 +36,7 @@ class DifferenceMap:
     off: Mapping[int, tuple[int, ...]]
 
 
-def marked(words: str, cut: Cut, unit: str, size: int, held: Units, off: Units) -> DifferenceMap | None:
+def drawn_on(words: str, cut: Cut, unit: str, size: int, held: Units, off: Units) -> DifferenceMap | None:
     """What differs on the map of its units; None if the ranks do not hold what that map shows.
 
     size: all units of their kind. held, off: rank of the layout → what it holds of them, and what differs.
