@@ -315,7 +315,10 @@ ARITHMETIC: tuple[Rule, ...] = (
     Rule(
         "LP405",
         "micro-batches of a step",
-        lambda j, _: product_differs(j.sequences, j.micro_batches, j.micro_batch_size, j.layout.dp),
+        lambda j, _: (
+            bool(j.micro_batches)
+            and product_differs(j.sequences, j.micro_batches, j.micro_batch_size, j.layout.dp)
+        ),
         "micro_batches·micro_batch·dp = {micro_batches}·{batch}·{dp} = {sequences_cut}, "
         "but a step has {sequences} sequences",
         "the micro-batches of all DP groups are the sequences of one step",
