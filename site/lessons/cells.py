@@ -112,7 +112,9 @@ def _needed(before: list[ast.stmt], own: list[ast.stmt]) -> str:
         if bound & needed or (statement in early and _changes(statement, needed)):
             taken.append(statement)
             needed = (needed - bound) | _used(statement)
-    return "\n".join(map(ast.unparse, reversed(taken)))
+    # A function may use what is imported below it.
+    imports = [one for one in before if isinstance(one, ast.Import | ast.ImportFrom) and _bound(one) & needed]
+    return "\n".join(map(ast.unparse, [*imports, *reversed(taken)]))
 
 
 def _changes(statement: ast.stmt, names: set[str]) -> bool:
