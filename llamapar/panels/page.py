@@ -142,7 +142,7 @@ class Page(anywidget.AnyWidget, ValueWidget, Generic[State]):
         """Apply a change and show its result; if anything raises, everything stays as it was."""
         with TURN:
             before = self._state
-            state = change(self._state)
+            state = change(before)
             traits = state.traits(self.payload["seq"] + 1)
             self._state = state
             self._remember(before)
@@ -244,7 +244,7 @@ class Page(anywidget.AnyWidget, ValueWidget, Generic[State]):
         elif kind == "set":
             self.move(dict(content["changes"]))
         elif kind == "load":
-            model = find_model(parse_object(str(content["text"]), shown(str(content["name"]))))
+            model = find_model(parse_object(str(content["text"]), shown(content["name"])))
             self.move({"model": model})
         elif kind == "settings":
             self.bring(offered("configs", "settings_of_texts")(content["files"]))
@@ -282,9 +282,8 @@ class Page(anywidget.AnyWidget, ValueWidget, Generic[State]):
                 problem = _unforeseen(message, fault)
             finally:
                 self._breath = 0.0
-                told = card(problem, self._names) if problem else None
-                answer = {"id": message.get("id"), "problem": told}
-                self.send({"kind": "answered", **answer})
+                told = problem and card(problem, self._names)
+                self.send({"kind": "answered", "id": message.get("id"), "problem": told})
 
 
 MOST_STEPS = 200

@@ -289,8 +289,9 @@ class State:
             if tab == "plan":
                 return Outcome(report, question=question_of(report))
             if tab == "time":
-                other = self.pinned.outcome.report if self.pinned else None
-                return Outcome(report, times_view(report, other))
+                return Outcome(
+                    report, times_view(report, self.pinned.outcome.report if self.pinned else None)
+                )
             if tab == "ranks":
                 return Outcome(report, ranks_view(report, self._read(("rank",))))
             return Outcome(report, view(RECORDS[tab](report, self._read(self.values))))
