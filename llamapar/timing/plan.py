@@ -163,8 +163,7 @@ class Plan(AsDict, Record):
         if (outcome := one.held.within(self.gpu.hbm_bytes)) == TOO_MUCH:
             return f"stage {one.held.worst.stage} needs {needs}"
         undecided = f"; whether it fits is undecided: {needs}" if outcome == UNDECIDED else ""
-        asked = self.asked
-        left_out = unsearched(job, asked.job, asked.how, judge)
+        left_out = unsearched(job, self.asked.job, self.asked.how, judge)
         skipped = f"; not searched: {left_out}" if left_out else ""
         return losses_and_gains(one.cost, best.cost) + undecided + skipped
 
