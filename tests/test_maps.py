@@ -15,6 +15,7 @@ import llamapar as lp
 from inputs import Page, layouts, models
 from llamapar.describe.splits import LAYER_SPLITS, Padding
 from llamapar.place.rank_grid import MAX_CELLS
+from llamapar.place.sequence_map import SequenceMap
 from llamapar.records.tables import SHOWN
 
 # -- heads -----------------------------------------------------------------------------------------
@@ -297,3 +298,19 @@ def test_records_show_themselves(kind: str) -> None:
     assert all(line.split()[0] in words for line in lines)
     if kind != "ranks":
         assert len(lines) <= 2 + SHOWN + 1
+
+
+def test_virtual_stages_go_round_the_ranks_and_two_ends_are_the_most() -> None:
+    tiny = lp.model("tiny")
+    assert [stage.rank for stage in lp.stages(tiny, pp=2, virtual_stages=2).stages] == [0, 1, 0, 1]
+    assert lp.stages(tiny, pp=tiny.n_layers + 2).counts
+    assert lp.stages(tiny, pp=tiny.n_layers + 3).reason == "pp·virtual_stages = 7 stages for 4 layers"
+
+
+def test_a_cp_ranks_tokens_are_what_tp_cuts() -> None:
+    assert [bool(SequenceMap(n, 4, "head-tail", 4).reason) for n in (8, 32)] == [True, False]
+
+
+def test_every_dp_way_takes_a_micro_batch_of_a_step() -> None:
+    job = lp.Job(lp.model("tiny"), lp.Layout(dp=4), seq_len=8, global_batch=32, micro_batch=2)
+    assert job.n_micro_batches == 4
