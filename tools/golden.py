@@ -104,7 +104,7 @@ SCHEDULES = (
 PLANS = (
     "--model llama3.1-70b --gpus 64 --seq-len 8192 --global-batch 512",
     "--model llama3.1-70b --gpus 64 --seq-len 8192 --global-batch 512 --framework torchtitan",
-    "--model llama3-8b --gpus 16 --seq-len 8192 --global-batch 64 --gpu a100-80gb --all-schedules --top 4",
+    "--model llama3-8b --gpus 16 --seq-len 8192 --global-batch 64 --gpu a100-80gb --schedule zbv --top 4",
     "--model llama3.1-405b --gpus 8 --seq-len 8192 --global-batch 64",
     "--model llama3-8b --gpus 8 --seq-len 8192 --global-batch 64 --export python",
 )
