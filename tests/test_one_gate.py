@@ -10,7 +10,7 @@ import pytest
 import llamapar as lp
 from llamapar.describe.job import Job
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import FRAMEWORKS, Framework, as_run, framework, split_of
+from llamapar.frameworks import FRAMEWORKS, Framework, as_run, framework
 from llamapar.panels.answers import NO, answers
 from llamapar.panels.state import State
 from llamapar.rules.memory_rule import memory_of
@@ -18,10 +18,7 @@ from llamapar.rules.report import Report, check_job
 from llamapar.timing.cost import cost_of
 from llamapar.timing.layer import Conditions
 
-MODELS = (
-    *("llama3-8b", "llama3-70b", "llama3.1-405b", "llama3.2-1b", "mistral-7b"),
-    *("qwen2.5-7b", "llama2-13b"),
-)
+MODELS = ["llama3-8b", "llama3-70b", "llama3.1-405b", "llama3.2-1b", "mistral-7b", "qwen2.5-7b", "llama2-13b"]
 
 
 def drawn(count: int, seed: int) -> Iterator[tuple[Job, Framework | None]]:
@@ -60,7 +57,7 @@ def doors(job: Job, judge: Framework | None) -> dict[str, Callable[[], object]]:
         "lp.memory": lambda: lp.memory(job.model, as_run(judge, job).layout, **said),
         "lp.cost": lambda: lp.cost(job.model, job.layout, gpus=job.gpus, **said),
         "memory of a fix": lambda: memory_of(job, judge),
-        "time of a row of a plan": lambda: cost_of(as_run(judge, job), how, split_of(judge, job.layer_split)),
+        "time of a row of a plan": lambda: cost_of(as_run(judge, job), how),
         "ranks": lambda: lp.ranks(job.layout, model=job.model, seq_len=job.seq_len),
         "Explorer": lambda: explorer(job, judge),
         **({} if judge else {"lp.run": lambda: dry(job)}),
@@ -97,10 +94,13 @@ def passes(report: Report) -> bool:
     return report.ok and not any(finding.unproven for finding in report.findings)
 
 
-def held(count: int, seed: int) -> None:
+@pytest.mark.parametrize(
+    "count", [120, pytest.param(500, marks=pytest.mark.soak), pytest.param(2000, marks=pytest.mark.deep)]
+)
+def test_what_check_passes_every_door_counts(count: int) -> None:
     """What `check` passes is refused nowhere, nor are its fixes, and hardly a refusal has no way out."""
     ways_out = []
-    for job, judge in drawn(count, seed):
+    for job, judge in drawn(count, seed=count):
         report = check_job(job, judge)
         errors = [finding for finding in report.findings if finding.severity == "error"]
         if passes(report):
@@ -110,20 +110,6 @@ def held(count: int, seed: int) -> None:
             for fix in errors[0].fixes[:1]:
                 assert not passes(check_job(fix.job, judge)) or refusals(fix.job, judge) == []
     assert ways_out.count(False) <= 0.05 * len(ways_out)
-
-
-def test_what_check_passes_every_door_counts() -> None:
-    held(120, seed=1)
-
-
-@pytest.mark.soak
-def test_what_check_passes_every_door_counts_500() -> None:
-    held(500, seed=3)
-
-
-@pytest.mark.deep
-def test_what_check_passes_every_door_counts_2000() -> None:
-    held(2000, seed=2)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +151,20 @@ def test_megatrons_sharded_weights_are_counted_in_both_dtypes() -> None:
     assert sum(terms[name] for name in states) == pytest.approx(18 * 8_030_261_248 / 8, rel=1e-6)
     rows = lp.plan("llama3-8b", gpus=8, seq_len=8192, global_batch=128, framework="megatron-lm", top=9)
     assert {row.layout.zero for row in rows.layouts} & {2, 3}
+
+
+@pytest.mark.parametrize("trainer", FRAMEWORKS)
+def test_time_is_of_the_zero_stage_that_the_trainer_has_as_memory_is(trainer: str) -> None:
+    asked = {"seq_len": 8192, "global_batch": 64, "framework": trainer}
+    for degrees in ({"tp": 8, "dp": 8}, {"tp": 8, "pp": 2, "dp": 4}):
+        costs = [lp.cost("llama3-70b", degrees, zero=zero, **asked) for zero in range(4)]
+        # A layout that says what the trainer does takes the same time.
+        of_stage = {cost.layout: cost.step_seconds for cost in costs if "ZeRO" not in cost.how}
+        for zero, cost in enumerate(costs):
+            assert cost.layout == cost.memory.layout
+            assert cost.memory.layout == lp.memory("llama3-70b", degrees, zero=zero, **asked).layout
+            assert cost.step_seconds == of_stage[cost.layout]
+            assert cost.how.endswith(f", ZeRO {cost.layout.zero}") == (cost.layout.zero != zero)
 
 
 def test_the_time_of_what_cannot_fit_says_so() -> None:

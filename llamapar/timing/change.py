@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llamapar.describe.job import Job
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import Framework, split_of
+from llamapar.frameworks import Framework
 
 from .cost import cost_of
 from .layer import Conditions
@@ -29,5 +29,5 @@ def _seconds_per_token(job: Job, sequences: int | None, judge: Framework | None)
     if sequences is not None:
         # The same sequences for both, or a change of dp would also change how much work a step is.
         job = job.replace(global_batch=sequences, micro_batch=job.micro_batch_size)
-    found = cost_of(job, Conditions.of_job(job, judge), split_of(judge, job.layer_split))
+    found = cost_of(job, Conditions.of_job(job, judge))
     return found.step_seconds / found.tokens

@@ -47,11 +47,10 @@ offer("flash", ("fa3", *FLASH))
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The inputs of a step: a job under conditions, and its layer split."""
+    """The inputs of a step: a job under conditions."""
 
     job: Job
     how: Conditions
-    split: str | Sequence[int]
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,12 +131,11 @@ class Cost(Record):
         # A name that Job and Conditions share, such as `recompute`, is set in the Conditions, by which
         # the step is timed.
         job = self.asked.job
-        how = self.asked.how
         layout = {name: value for name, value in changes.items() if name in Layout.__dataclass_fields__}
         own = {name: value for name, value in changes.items() if name in Conditions.__dataclass_fields__}
         others = {name: value for name, value in changes.items() if name not in layout | own}
         job = job.replace(layout=job.layout.replace(**layout), **others)
-        return cost_of(job, replace(how, **own), self.asked.split, self.convention)  # type: ignore[arg-type]
+        return cost_of(job, replace(self.asked.how, **own), flops=self.convention)  # type: ignore[arg-type]
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -224,8 +222,9 @@ def cost(
     """
     found = hardware(options["gpu"])
     judge = None if options["framework"] is None else find_framework(options["framework"])
-    own = options["recompute"], options["profile"], options["cp_method"], options["overlap_tp"]
-    usual = Conditions.of(judge, found, *own)
+    usual = Conditions.of(
+        judge, found, options["recompute"], options["profile"], options["cp_method"], options["overlap_tp"]
+    )
     facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
     job = as_run(judge, Job.of(model, layout, recompute=options["recompute"], **facts))
     # The same words as `check` uses for this error, with its fixes.
@@ -241,8 +240,7 @@ def cost(
         imbalance=real("imbalance", options["imbalance"], 1 / MOST_UNEVEN, MOST_UNEVEN),
         low_gather=options["float8_all_gather"],
     )
-    split = split_of(judge, job.layer_split)
-    return cost_of(job, how, split, options["flops"])
+    return cost_of(job, how, flops=options["flops"])
 
 
 _JOB = ("gpus", "seq_len", "micro_batch", "global_batch", "schedule", "nc", "kv_replication", "layer_split")
@@ -252,23 +250,32 @@ _JOB = ("gpus", "seq_len", "micro_batch", "global_batch", "schedule", "nc", "kv_
 def cost_of(
     job: Job,
     how: Conditions,
-    split: str | Sequence[int] = "balanced ends",
+    split: str | Sequence[int] | None = None,
     flops: str = "causal",
 ) -> Cost:
-    """The cost of a Job under conditions. Raises LayoutError, and ModelError for a mixture of experts."""
-    job.model.require_judged("the time of a step")
-    step = Step.of(job, how, split)
+    """The cost of a Job under conditions, with the ZeRO stage that its trainer has, as in `memory`.
+
+    split: None for the job's own, or else its trainer's. Raises LayoutError, and ModelError for a mixture of
+    experts.
+    """
     m = job.model
-    lay = job.layout
-    seq = job.seq_len or job.model.max_seq_len
+    m.require_judged("the time of a step")
+    lay = how.judge.settled(job.layout) if how.judge else job.layout
+    as_another = f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else ""
+    job = job.replace(layout=lay)
+    step = Step.of(job, how, split or split_of(how.judge, job.layer_split))
+    seq = job.seq_len or m.max_seq_len
     tokens = step.many * job.micro_batch_size * lay.dp * seq
     each = flops_a_token(m, seq, how.recompute if flops == "recomputed" else "none")
     if flops == "full":
         # The causal count has half of attention's square, so the other half is as much again.
         each += 6.0 * m.n_layers * seq * m.q_dim
-    batch = f"{step.many} x {job.micro_batch_size} sequences of {seq:,} a DP group"
-    said = f"{batch}, {how.precision} on {how.gpu.name} of {how.gpu.watts:g} W, recompute {how.recompute}"
+    said = (
+        f"{step.many} x {job.micro_batch_size} sequences of {seq:,} a DP group, {how.precision} on "
+        f"{how.gpu.name} of {how.gpu.watts:g} W, recompute {how.recompute}{as_another}"
+    )
     if how.overlap_tp and lay.sp:
         said += ", TP overlapped"
-    asked = StepInputs(job, how, split)
-    return Cost(m, lay, how.gpu, said, step.terms, step.layer, tokens, each * tokens, flops, asked)
+    return Cost(
+        m, lay, how.gpu, said, step.terms, step.layer, tokens, each * tokens, flops, StepInputs(job, how)
+    )

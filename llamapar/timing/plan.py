@@ -74,7 +74,7 @@ class PlanQuestion:
     def timed(self, job: Job) -> Cost:
         """The cost of a layout's step. Raises LlamaparError."""
         how = replace(self.how, recompute=recompute_of(self.judge, job.recompute))
-        return cost_of(as_run(self.judge, job), how, split_of(self.judge, job.layer_split))
+        return cost_of(as_run(self.judge, job), how)
 
     def candidates(self) -> Iterator[Row]:
         """Every layout of the search."""
