@@ -39,7 +39,7 @@ from .layer import Conditions
 from .ranking import TIGHT, Ranked, losses_and_gains, outcome_of, placed
 from .search import Candidate, Degrees, Row, candidates, splits_of, unsearched
 
-JUDGED, MOST_JUDGED = 24, 200
+JUDGED, MOST_JUDGED = 24, 400
 """How many passing layouts the full functions judge, and how many if few of them leave the headroom."""
 
 ALIKE = 2
