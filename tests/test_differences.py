@@ -177,6 +177,9 @@ def test_a_pattern_is_said_only_where_it_fits_to_rounding() -> None:
     assert said({0: own[1], 1: own[0]}) == "heads in another order: rank 0 has 4–7 where 0–3 should be"
     assert said({0: own[0], 1: own[1] + 1}) == ""
     assert said(own) == ""
+    # A run at another degree may have no piece of this tensor.
+    nothing = Pieces(t.kind, t.name, t.whole, t.axes, dict.fromkeys(own), t.parts)
+    assert patterns.factor_of(nothing) is None
     # A number that most ranks have right is no maximum of what each has.
     whole = torch.ones(1, dtype=torch.float64)
     owns = {rank: whole if rank < 3 else whole * 0 for rank in range(4)}

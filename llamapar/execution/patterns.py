@@ -195,6 +195,8 @@ def _all_numbers(t: Pieces) -> tuple[Tensor, Tensor]:
 
 def factor_of(t: Pieces) -> float | None:
     """The number times which the right tensor is what all ranks have; None if there is none."""
+    if not t.pairs:
+        return None
     own, right = _all_numbers(t)
     size = float(right @ right)
     factor = float(own @ right) / size if size else 0.0
