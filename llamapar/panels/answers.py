@@ -196,11 +196,7 @@ def _shorter_schedule(job: Job, operations: int) -> list[Choice]:
 @lru_cache(maxsize=512)
 def step_cost(job: Job, judge: Framework | None) -> Cost:
     """The time of a step, cached. Raises LlamaparError."""
-    return cost_of(
-        with_timed_schedule(as_run(judge, job)),
-        Conditions.of_job(job, judge),
-        split_of(judge, job.layer_split),
-    )
+    return cost_of(with_timed_schedule(as_run(judge, job)), Conditions.of_job(job, judge))
 
 
 @lru_cache(maxsize=512)

@@ -8,7 +8,6 @@ section 7); of these the first gather and the last reduction are exposed ("Scali
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Unpack
@@ -250,12 +249,10 @@ _JOB = ("gpus", "seq_len", "micro_batch", "global_batch", "schedule", "nc", "kv_
 def cost_of(
     job: Job,
     how: Conditions,
-    split: str | Sequence[int] | None = None,
     flops: str = "causal",
 ) -> Cost:
-    """The cost of a Job under conditions, with the ZeRO stage that its trainer has, as in `memory`.
-
-    split: None for the job's own, or else its trainer's. Raises LayoutError, and ModelError for a mixture of
+    """The cost of a Job under conditions, with the ZeRO stage that its trainer has, as in `memory`, and with
+    its own split of the layers, or else its trainer's. Raises LayoutError, and ModelError for a mixture of
     experts.
     """
     m = job.model
@@ -263,7 +260,7 @@ def cost_of(
     lay = how.judge.settled(job.layout) if how.judge else job.layout
     as_another = f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else ""
     job = job.replace(layout=lay)
-    step = Step.of(job, how, split or split_of(how.judge, job.layer_split))
+    step = Step.of(job, how, split_of(how.judge, job.layer_split))
     seq = job.seq_len or m.max_seq_len
     tokens = step.many * job.micro_batch_size * lay.dp * seq
     each = flops_a_token(m, seq, how.recompute if flops == "recomputed" else "none")
