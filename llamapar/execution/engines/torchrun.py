@@ -283,16 +283,26 @@ class _Run:
         return made
 
     def end(self) -> None:
-        """Leave the process group: closed connections release some of the ranks that still wait."""
+        """Leave the process group: closed connections release some of the ranks that still wait.
+
+        A rank of a run that failed ends with status 1: as Python ends, a thread that is still inside torch
+        would abort the process, and so would now and then what is left of a group whose peers are gone.
+        """
         if self.worker is None:
             return
         self.worker.join(SETTLE)
-        if self.worker.is_alive():
-            # A thread that is still inside torch as Python ends would abort the process.
+        if self._failed():
             atexit.register(_end, 1)
-        elif dist.is_initialized():
+        if not self.worker.is_alive() and dist.is_initialized():
             processes.forget_meshes()
             dist.destroy_process_group()
+
+    def _failed(self) -> bool:
+        """Whether some rank failed; True, too, if the store is gone with rank 0."""
+        try:
+            return self.store.check(["failed"])
+        except RuntimeError:
+            return True
 
 
 def _end(status: int) -> None:
