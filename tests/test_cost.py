@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import llamapar as lp
 from llamapar.describe.hardware import HARDWARE, hardware
 from llamapar.timing.cost import Cost
-from llamapar.timing.layer import Conditions, Ring, layer
+from llamapar.timing.layer import Conditions, layer
+from llamapar.timing.rings import Ring
 from llamapar.timing.step import rings_of
 
 PAPER = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=8)

@@ -10,7 +10,8 @@ import pytest
 import llamapar as lp
 from llamapar.describe.cp_methods import CpMethod, method_named, of_comm_type
 from llamapar.describe.hardware import hardware
-from llamapar.timing.layer import HOP, NET_HOP, START, Conditions, layer
+from llamapar.timing.layer import Conditions, layer
+from llamapar.timing.rings import HOP, NET_HOP, START
 
 B8 = lp.model("llama3-8b")
 

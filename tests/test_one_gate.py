@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 import llamapar as lp
+from llamapar.cli.main import main
 from llamapar.describe.job import Job
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import FRAMEWORKS, Framework, as_run, framework
@@ -15,6 +17,7 @@ from llamapar.panels.answers import NO, answers
 from llamapar.panels.state import State
 from llamapar.rules.memory_rule import memory_of
 from llamapar.rules.report import Report, check_job
+from llamapar.timing.change import times_longer
 from llamapar.timing.cost import cost_of
 from llamapar.timing.layer import Conditions
 
@@ -209,3 +212,49 @@ def test_micro_batches_of_a_batch_say_how_large_one_is() -> None:
     assert [(f.code, f.message) for f in refused.errors] == [
         ("LP405", "micro_batches·micro_batch·dp = 4·2·4 = 32, but a step has 36 sequences")
     ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "error"),
+    [
+        (
+            {"micro_batches": 4, "global_batch": 32},
+            "micro_batches·micro_batch·dp = 4·1·4 = 16, but a step has 32 sequences\n"
+            "  why  the micro-batches of all DP groups are the sequences of one step\n"
+            "  try  micro_batches=8: ",
+        ),
+        ({"batch_per_dp": 3, "global_batch": 32}, "batch_per_dp·dp = 3·4 = 12, but global_batch=32\n"),
+        ({"batch_tokens": 100, "global_batch": 8}, "global_batch·seq_len = 8·8192 = 65536 tokens, but "),
+    ],
+)
+def test_a_batch_that_check_refuses_has_no_memory(
+    facts: dict[str, Any], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "memory",
+        "--model",
+        "llama3-8b",
+        "--tp",
+        "2",
+        "--dp",
+        "4",
+        "--seq-len",
+        "8192",
+        "--micro-batch",
+        "1",
+    ]
+    for name, value in facts.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    assert not check_job(Job.of("llama3-8b", tp=2, dp=4, seq_len=8192, micro_batch=1, **facts)).ok
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(f"llamapar: {error}")
+
+
+def test_a_fix_is_timed_as_its_trainer_runs_it() -> None:
+    """Megatron-LM holds KV heads in copies past their number, which a job does not have to ask for."""
+    job = Job.of("llama3-8b", lp.Layout(tp=16), seq_len=8192, micro_batch=1, global_batch=8)
+    judge = framework("megatron-lm")
+    fewer = job.replace(layout=lp.Layout(tp=8, dp=2))
+    each = [cost_of(as_run(judge, one), Conditions.of_job(one, judge)) for one in (job, fewer)]
+    before, after = (one.step_seconds / one.tokens for one in each)
+    assert times_longer(job, fewer, judge) == pytest.approx(after / before)

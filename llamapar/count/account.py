@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Unpack
 
@@ -66,84 +66,110 @@ def memory(
     Raises LayoutError for bad input, if tp cuts through a head, and if the layer split refuses.
     """
     judge = None if options["framework"] is None else find_framework(options["framework"])
-    mode, dtype = recompute_of(judge, options["recompute"]), one_of("dtype", options["dtype"], TRAINED)
-    seq_len = options["seq_len"]
-    micro_batch = options["micro_batch"]
-    found = hardware(options["gpu"])
-    held = options["master_weights"]
-    padding = options["padding"]
     facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
     job = as_run(judge, Job.of(model, layout, **facts))
-    m = job.model
-    lay = job.layout
-    many = micro_batches_of(job)
-    how = f"seq_len={seq_len}, micro_batch={micro_batch}: exact accounting, recompute {mode}"
-    # A trainer cuts a model alike in every mode of recomputation, so a rank is measured once for all modes.
-    # Only the last one is kept, because answers are cached and would keep all of them.
-    sized = lru_cache(maxsize=1)(
-        lambda one, padded, split, method, regather: Sizes(
-            m,
-            one,
-            seq_len=seq_len,
-            micro_batch=micro_batch,
-            kv_replication=job.kv_replication,
-            padding=padded if padding is None else padding,
-            layer_split=options["layer_split"] or split,
-            cp_method=options["cp_method"] or method,
-            dtype=dtype,
-            regather=regather,
-            placement=ORDERS[job.schedule].placement,
-        )
-    )
-
-    def count(trainer: Framework | None, mode: str, some: bool) -> tuple[Layout, list[Breakdown]]:
-        """The layout as a trainer runs it, and what its stages hold, or only the fullest of like ones."""
-        one = trainer.settled(lay) if trainer else lay
-        habits, really = habits_of(trainer).under(mode)
-        if options["loss"] is not None:
-            habits = replace(habits, loss=options["loss"], tp_loss=None)
-        sizes = sized(one, trainer and trainer.padding, split_of(trainer), habits.cp_method, habits.regather)
-        wide = habits.master_weights if held is None else held
-        account = Account(
-            # Without a wider copy of the weights, gradients are what autograd makes: of the weights' dtype.
-            options["grad_dtype"] or (dtype if habits.grads_in_dtype or not wide else "float32"),
-            really,
-            options["kernels"] or habits.kernels,
-            job.schedule,
-            many,
-            job.nc,
-            wide,
-        )
-        return one, exact(sizes, account, habits, some)
-
-    def ways() -> Iterator[Meaning]:
-        """Everything that the call may mean: other trainers, and other modes of recomputation."""
-        modes = RECOMPUTE if options["recompute"] is None else (mode,)
-        for trainer in [judge] if judge else _trainers(lay):
-            for version, other in product(versions_of(trainer), modes):
-                # A trainer may refuse the layout's other facts; then it is not the one that runs it.
-                with suppress(LayoutError):
-                    made = count(version, other, True)[1]
-                    yield Meaning(version.spelled if judge else trainer.name, other, fullest(made))
-
-    lay, stages = count(judge, mode, False)
+    dtype = one_of("dtype", options["dtype"], TRAINED)
+    found = hardware(options["gpu"])
+    counting = Counting(job, dtype, micro_batches_of(job), Values(options))
+    mode = recompute_of(judge, options["recompute"])
+    lay, stages = counting.stages(judge, mode, some=False)
+    how = f"seq_len={job.seq_len}, micro_batch={job.micro_batch}: exact accounting, recompute {mode}"
     if judge is not None:
-        how += f", as {judge.title}" + (f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else "")
-    if m.experts:
-        how += ", without experts and attention" if m.experts.latent else ", without experts"
+        how += f", as {judge.title}"
+    if lay.zero != job.layout.zero:
+        how += f", ZeRO {lay.zero}"
+    if job.model.experts:
+        how += ", without experts"
+        if job.model.experts.latent:
+            how += " and attention"
     open_facts = [name for name in ("recompute", "framework") if options[name] is None]
     if judge is not None and len(versions_of(judge)) > 1:
         open_facts.append("@date")
     return Memory(
-        m,
+        job.model,
         lay,
         how,
         tuple(stages),
         found,
-        ways,
+        lambda: counting.meanings(judge, mode),
         tuple(open_facts),
         saves=tuple(one_of("saves", one, SAVES) for one in options["saves"]),
     )
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A job of which memory is counted as several trainers run it, and in several modes of recomputation.
+
+    many: micro-batches of a step. options: those of `memory`.
+    """
+
+    job: Job
+    dtype: str
+    many: int
+    options: Values
+
+    @cached_property
+    def sized(self) -> Callable[..., Sizes]:
+        """The sizes of a rank, by what a trainer decides of them.
+
+        A trainer cuts a model alike in every mode of recomputation, so a rank is measured once for all modes.
+        Only the last one is kept, because answers are cached and would keep all of them.
+        """
+        options = self.options
+        return lru_cache(maxsize=1)(
+            lambda layout, padding, split, method, regather: Sizes(
+                self.job.model,
+                layout,
+                seq_len=options["seq_len"],
+                micro_batch=options["micro_batch"],
+                kv_replication=self.job.kv_replication,
+                padding=padding if options["padding"] is None else options["padding"],
+                layer_split=options["layer_split"] or split,
+                cp_method=options["cp_method"] or method,
+                dtype=self.dtype,
+                regather=regather,
+                placement=ORDERS[self.job.schedule].placement,
+            )
+        )
+
+    def stages(self, trainer: Framework | None, mode: str, some: bool) -> tuple[Layout, list[Breakdown]]:
+        """The layout as a trainer runs it, and what its stages hold, or only the fullest of like ones."""
+        layout = self.job.layout
+        padding = None
+        if trainer is not None:
+            layout = trainer.settled(layout)
+            padding = trainer.padding
+        habits, really = habits_of(trainer).under(mode)
+        options = self.options
+        if options["loss"] is not None:
+            habits = replace(habits, loss=options["loss"], tp_loss=None)
+        sizes = self.sized(layout, padding, split_of(trainer), habits.cp_method, habits.regather)
+        wide = options["master_weights"]
+        if wide is None:
+            wide = habits.master_weights
+        # Without a wider copy of the weights, gradients are what autograd makes: of the weights' dtype.
+        gradients = self.dtype if habits.grads_in_dtype or not wide else "float32"
+        account = Account(
+            options["grad_dtype"] or gradients,
+            really,
+            options["kernels"] or habits.kernels,
+            self.job.schedule,
+            self.many,
+            self.job.nc,
+            wide,
+        )
+        return layout, exact(sizes, account, habits, some)
+
+    def meanings(self, judge: Framework | None, mode: str) -> Iterator[Meaning]:
+        """Everything that the call may mean: other trainers, and other modes of recomputation."""
+        modes = RECOMPUTE if self.options["recompute"] is None else (mode,)
+        for trainer in [judge] if judge else _trainers(self.job.layout):
+            for version, other in product(versions_of(trainer), modes):
+                # A trainer may refuse the layout's other facts; then it is not the one that runs it.
+                with suppress(LayoutError):
+                    made = self.stages(version, other, some=True)[1]
+                    yield Meaning(version.spelled if judge else trainer.name, other, fullest(made))
 
 
 _JOB = ("seq_len", "micro_batch", "global_batch", "kv_replication", "schedule", "nc")

@@ -200,7 +200,7 @@ class Memory(AsDict, Record):
         sign = "≤" if expected <= room else ">"
         most = "at most " if self.saves else ""
         if self.not_counted:
-            least = f"at least {self.low_bytes / GIB:.2f} GiB of {room:.2f} GiB of {self.gpu}: {self.outcome}"
+            least = f"at least {self.low_bytes / GIB:.2f} GiB, and {self.gpu} has {room:.2f}: {self.outcome}"
             return f"worst: stage {self.worst.stage}, {least}\nnot counted: {self.not_counted}"
         told = (
             f"worst: stage {self.worst.stage}, {most}{expected:.2f} GiB {sign} {room:.2f} GiB of {self.gpu}: "

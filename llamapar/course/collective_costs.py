@@ -19,7 +19,7 @@ from llamapar.panels.ladders import Subject
 from llamapar.panels.live_panel import SUBJECTS
 from llamapar.records.tables import Record, human
 from llamapar.records.trace import sent_bytes
-from llamapar.timing.layer import HOP, NET_HOP, START, Ring
+from llamapar.timing.rings import HOP, NET_HOP, START, Ring
 
 KINDS = {
     "all-reduce": "#5D5FB8",

@@ -47,7 +47,7 @@ _ACCOUNTED = (
     ),
     Evidence(
         CLEAR,
-        "number of middle layers: {middle_layers} must be divisible by middle "
+        "number of middle layers: {effective_layers} must be divisible by middle "
         "pipeline_model_parallel_size {pp}",
         f"{_CONFIG}:2380-2384",
         note="with both account_for_*_in_pipeline_split flags",
@@ -55,7 +55,7 @@ _ACCOUNTED = (
     ),
     Evidence(
         CLEAR,
-        "num_layers: {middle_layers} after enableaccount_for_embedding_in_pipeline_split or "
+        "num_layers: {effective_layers} after enableaccount_for_embedding_in_pipeline_split or "
         "account_for_loss_in_pipeline_split must be divisibleby pipeline_model_parallel_size {pp}",
         f"{_CONFIG}:2395-2402",
         note="with both flags; the missing spaces are in the source",

@@ -97,7 +97,7 @@ META = trainer(
             _divide("kv_dim", lambda j: j.model.kv_dim % j.layout.tp != 0),
             Evidence(
                 FORWARD,
-                "shape '[{batch}, {seq_len}, {heads_floor}, {head_dim}]' is invalid for input of size "
+                "shape '[{batch}, {seq_len}, {q_heads_each}, {head_dim}]' is invalid for input of size "
                 "{q_seen}",
                 f"{_MODEL}:200",
                 "n_local_heads = {n_heads} // {tp} rounds down while the projection keeps {q_local} columns",

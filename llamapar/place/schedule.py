@@ -92,18 +92,16 @@ def row_of(
     return row, [stage for stage in stages if rank_of(stage, pp, order.placement) == rank]
 
 
-def walk_of(
-    name: str, pp: int, virtual_stages: int, micro_batches: int, nc: int | None = None
-) -> tuple[str, Walk]:
-    """The title of `schedule_of`'s table, and an order in which its operations can run.
+def walk_of(name: str, pp: int, virtual_stages: int, micro_batches: int, nc: int | None = None) -> Walk:
+    """An order in which the operations of `schedule_of`'s table can run.
 
     No records are made, because that takes longer than the walk. Raises LayoutError.
     """
     own = own_name(name, virtual_stages)
-    order, plan = _planned(own, pp, virtual_stages, micro_batches, nc)
+    plan = _planned(own, pp, virtual_stages, micro_batches, nc)[1]
     if _last_round_is_short(own, plan):
-        return order.title, schedule_of(name, pp, virtual_stages, micro_batches, nc).walked
-    return order.title, _walked(own, plan)
+        return schedule_of(name, pp, virtual_stages, micro_batches, nc).walked
+    return _walked(own, plan)
 
 
 @lru_cache(maxsize=16)
@@ -138,7 +136,7 @@ def ends_of(
         # The busiest rank works without a pause from then on, or else the rest is no repetition.
         if all(math.isclose(one, max(work), rel_tol=1e-6) for one in later):
             return few[0] + (rounds - SETTLED) * later[0], few[1] + (rounds - SETTLED) * later[1]
-    return walk_of(name, pp, virtual_stages, micro_batches, nc)[1].ends(durations, p2p)
+    return walk_of(name, pp, virtual_stages, micro_batches, nc).ends(durations, p2p)
 
 
 def _planned(

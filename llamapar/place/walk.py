@@ -92,22 +92,7 @@ class Walk:
 
     def ends(self, durations: Sequence[Mapping[str, float]], p2p: float) -> tuple[float, float]:
         """When everything is done: with instant transfers, and with transfers of p2p each, as in `times`."""
-        bare = [0.0]
-        sent = [0.0]
-        for before, other, takes in zip(self.before, self.other, self._takes(durations), strict=True):
-            # Written out without max(): this runs for every layout that `plan` ranks.
-            at_once = bare[before]
-            later = sent[before]
-            if other:
-                arrived = bare[other]
-                if arrived > at_once:
-                    at_once = arrived
-                arrived = sent[other] + p2p
-                if arrived > later:
-                    later = arrived
-            bare.append(at_once + takes)
-            sent.append(later + takes)
-        return max(bare), max(sent)
+        return max(self.times(durations)[1]), max(self.times(durations, p2p)[1])
 
 
 def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -> Walk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -269,6 +270,26 @@ def check_job(job: Job, judge: Framework | None = None) -> Report:
     found = sorted(severities(job, judge).items(), key=lambda pair: SEVERITIES.index(pair[1]))
     findings = (Finding(RULE_BY_CODE[code], severity, job, judge) for code, severity in found)
     return Report(job, judge, tuple(findings))
+
+
+BATCH_FACTS = {
+    "LP002": "batch_tokens",
+    "LP402": "global_batch",
+    "LP403": "batch_per_dp",
+    "LP404": "batch_tokens",
+    "LP405": "micro_batches",
+}
+"""Rule about facts of a batch that contradict each other → the field that its error names."""
+
+
+def refuse_as_check(job: Job, judge: Framework | None, fields: Mapping[str, str]) -> None:
+    """Raises LayoutError, in the words of `check` and with its fixes, for an error of some rules.
+
+    fields: code of a rule → the field that the error names.
+    """
+    for refused in check_job(job, judge).arithmetic:
+        if refused.code in fields and refused.severity == ERROR:
+            raise LayoutError(refused.message, refused.why, refused.fixes, fields[refused.code])
 
 
 @checked_options

@@ -21,16 +21,15 @@ from llamapar.describe.keywords import CostKeywords, CostSettings
 from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import Values, offer
-from llamapar.errors import LayoutError, real
+from llamapar.errors import real
 from llamapar.frameworks import as_run, split_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
 from llamapar.rules.memory_rule import memory_of
-from llamapar.rules.report import check_job
-from llamapar.rules.table import ERROR
+from llamapar.rules.report import refuse_as_check
 
-from .layer import FLASH, Conditions, Pass
+from .layer import CONDITIONS, FLASH, Conditions, Pass
 from .profiles import Spread, spread_of
 from .step import Step
 
@@ -221,24 +220,18 @@ def cost(
     """
     found = hardware(options["gpu"])
     judge = None if options["framework"] is None else find_framework(options["framework"])
-    usual = Conditions.of(
-        judge, found, options["recompute"], options["profile"], options["cp_method"], options["overlap_tp"]
+    how = Conditions.of(
+        judge,
+        found,
+        options["recompute"],
+        imbalance=real("imbalance", options["imbalance"], 1 / MOST_UNEVEN, MOST_UNEVEN),
+        low_gather=options["float8_all_gather"],
+        **Values({name: options[name] for name in CONDITIONS}),  # type: ignore[literal-required]
     )
     facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
     job = as_run(judge, Job.of(model, layout, recompute=options["recompute"], **facts))
-    # The same words as `check` uses for this error, with its fixes.
     if job.gpus is not None and job.gpus != job.layout.world:
-        for refused in check_job(job, judge).arithmetic:
-            if refused.code == "LP001" and refused.severity == ERROR:
-                raise LayoutError(refused.message, refused.why, refused.fixes, "gpus")
-    how = replace(
-        usual,
-        precision=options["precision"],
-        kernels=options["kernels"] or usual.kernels,
-        flash=options["flash"],
-        imbalance=real("imbalance", options["imbalance"], 1 / MOST_UNEVEN, MOST_UNEVEN),
-        low_gather=options["float8_all_gather"],
-    )
+        refuse_as_check(job, judge, {"LP001": "gpus"})
     return cost_of(job, how, flops=options["flops"])
 
 
@@ -251,10 +244,11 @@ def cost_of(
     how: Conditions,
     flops: str = "causal",
 ) -> Cost:
-    """The cost of a Job under conditions, with the ZeRO stage that its trainer has, as in `memory`, and with
-    its own split of the layers, or else its trainer's. Raises LayoutError, and ModelError for a mixture of
-    experts.
+    """The cost of a Job under conditions, as its trainer runs it: with the ZeRO stage that it has, as in
+    `memory`, and with the job's own split of the layers, or else the trainer's. Raises LayoutError, and
+    ModelError for a mixture of experts.
     """
+    job = as_run(how.judge, job)
     m = job.model
     m.require_judged("the time of a step")
     lay = how.judge.settled(job.layout) if how.judge else job.layout

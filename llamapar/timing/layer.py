@@ -8,7 +8,6 @@ What tensor and context parallelism send comes from `count.wire`.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,11 +20,12 @@ from llamapar.describe.hardware import DEFAULT_GPU, HARDWARE, Gpu
 from llamapar.describe.job import Job
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import ModelConfig
-from llamapar.describe.options import OPTIONS
+from llamapar.describe.options import OPTIONS, Values
 from llamapar.frameworks import Framework, habits_of, recompute_of
 from llamapar.frameworks.trainer import Habits
 
 from .profiles import PROFILES
+from .rings import HOP, NET_HOP, RING_SOURCE, START, Ring
 
 MATMULS = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 
@@ -67,27 +67,31 @@ class Conditions:
         judge: Framework | None,
         gpu: Gpu,
         recompute: str | None = None,
+        *,
         profile: str | None = None,
         cp_method: str | None = None,
         overlap_tp: bool | None = None,
+        kernels: str | None = None,
+        **others: object,
     ) -> Conditions:
         """The usual conditions on a GPU, with what the framework does by habit.
 
-        profile, cp_method, overlap_tp: None means the framework's own, if it has one. Raises LayoutError for
-        an unknown one.
+        profile, cp_method, overlap_tp, kernels: None means the framework's own, if it has one. others: fields
+        that no framework decides. Raises LayoutError for an unknown one.
         """
         name = judge.name if judge else ""
         habits = habits_of(judge)
         own = OPTIONS["profile"].chosen(profile or (name if name in PROFILES else "none"))
         return cls(
             gpu,
-            kernels=PROFILES[own].kernels or habits.kernels,
+            kernels=kernels or PROFILES[own].kernels or habits.kernels,
             recompute=recompute_of(judge, recompute),
             overlap_tp=habits.overlaps_tp if overlap_tp is None else overlap_tp,
             cp_method=method_named(cp_method or habits.cp_method),
             cast=DELAYED if name in DELAYS else DYNAMIC,
             judge=judge,
             profile=own,
+            **Values(others),
         )
 
     @classmethod
@@ -116,6 +120,9 @@ class Conditions:
         return self.gpu.attention * self.gpu.capped, self.gpu.attention_backward * self.gpu.capped
 
 
+CONDITIONS = ("profile", "cp_method", "overlap_tp", "kernels", "precision", "flash")
+"""Options of `cost` and of `plan` that Conditions have as they are given."""
+
 STREAM = 0.9
 """The share of the memory's rate that kernels reach (assumed)."""
 
@@ -133,11 +140,6 @@ Measured on 70B, TP 8, bfloat16 on H100 of 500 W: 597 to 652 tokens/s a GPU (tor
 benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md) saves 2.3 of the 5.0 seconds of a step that its
 collectives take by the formula below.
 """
-
-_RING = "arXiv:2205.05198 section 4.2.2; a ring of n ranks moves (n - 1)/n of the bytes over each link"
-_LATENCY = "NCCL's src/graph/tuning.cc: a ring's start, its hops over NVLink and over the net"
-START, HOP, NET_HOP = 8.4e-6, 3.4e-6, 14e-6
-"""Seconds to start a collective, for a hop over the fast link, and for a hop over the network."""
 
 MOVED = {
     # norms twice read and written, residual twice read twice and written, RoPE on q and k, SwiGLU
@@ -172,42 +174,6 @@ Each further step reads its own numbers, and reads and writes the sums, in 16 bi
 
 SOFTMAX = "20 * heads * seq * seq * batch / tp / cp"
 """Bytes of unfused attention: scores written, scaled, masked, softmax and dropout, each in 16 bits."""
-
-
-@dataclass(frozen=True)
-class Ring:
-    """A group of ranks in a ring. inside: how many of them the fast link joins."""
-
-    size: int
-    inside: int
-
-    @classmethod
-    def of(cls, gpu: Gpu, size: int, stride: int) -> Ring:
-        """The ring of an axis with `size` ranks, `stride` apart."""
-        # Ranks `stride` apart: of a fast link's domain of GPUs, every stride-th belongs to this ring.
-        return cls(size, min(size, max(1, gpu.domain // stride)))
-
-    def rate(self, gpu: Gpu) -> float:
-        """Bytes/s of its slowest link. The NICs of all its ranks on a machine carry the ring side by side."""
-        # A ring runs at the pace of its slowest link, so one hop over the network decides.
-        fast = gpu.link_rate * gpu.link
-        return fast if self.inside == self.size else min(fast, gpu.net_rate * gpu.net * self.inside)
-
-    def trade_rate(self, gpu: Gpu) -> float:
-        """Bytes/s of an all-to-all, counted as of a ring: every rank sends 1/n of its tensor to each other.
-
-        What leaves the fast link's domain goes through a rank's own NIC, beside what stays inside (assumed).
-        """
-        inside, outside = self.inside - 1, self.size - self.inside
-        slowest = max(inside / (gpu.link_rate * gpu.link), outside / (gpu.net_rate * gpu.net))
-        return (self.size - 1) / slowest if slowest else math.inf
-
-    @property
-    def latency(self) -> float:
-        """Seconds until the last rank has the first byte."""
-        # A ring that crosses machines has one hop over the network for each of them, and fast ones between.
-        nodes = -(-self.size // self.inside)
-        return START + (self.size - nodes) * HOP + (nodes if nodes > 1 else 0) * NET_HOP
 
 
 @dataclass(frozen=True)
@@ -363,7 +329,7 @@ def _sent(found: Pass, inputs: dict[str, float], how: Conditions, model: ModelCo
                 formulas["count"] = f"max(0, {formulas['count']} - beside)"
             formula = " + ".join(text for sends, text in formulas.items() if totals[phase][sends])
             name = f"exposed {axis.upper()}"
-            terms[name] = Term(name, formula or "0", named, f"{_RING}; {_LATENCY}")
+            terms[name] = Term(name, formula or "0", named, RING_SOURCE)
 
 
 def _of_block(layout: Layout) -> Layout:

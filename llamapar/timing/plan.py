@@ -25,7 +25,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.errors import LlamaparError, real, whole
-from llamapar.frameworks import Framework, as_run, recompute_of, split_of
+from llamapar.frameworks import Framework, recompute_of, split_of
 from llamapar.frameworks import framework as find_framework
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import AsDict, Record
@@ -35,7 +35,7 @@ from llamapar.rules.severity import codes, severities
 from llamapar.rules.table import ERROR
 
 from .cost import Cost, cost_of
-from .layer import Conditions
+from .layer import CONDITIONS, Conditions
 from .ranking import TIGHT, Ranked, losses_and_gains, outcome_of, placed
 from .search import Candidate, Degrees, Row, candidates, splits_of, unsearched
 
@@ -74,7 +74,7 @@ class PlanQuestion:
     def timed(self, job: Job) -> Cost:
         """The cost of a layout's step. Raises LlamaparError."""
         how = replace(self.how, recompute=recompute_of(self.judge, job.recompute))
-        return cost_of(as_run(self.judge, job), how)
+        return cost_of(job, how)
 
     def candidates(self) -> Iterator[Row]:
         """Every layout of the search."""
@@ -245,14 +245,8 @@ def plan(
     facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
     gpus = whole("gpus", gpus, 1, OPTIONS["gpus"].most)
     job = Job.of(model, Layout(), gpus=gpus, micro_batch=1, gpu=found, **facts)
-    own = options["profile"], options["cp_method"], options["overlap_tp"]
-    usual = Conditions.of(judge, found, "selective", *own)
-    how = replace(
-        usual,
-        precision=options["precision"],
-        flash=options["flash"],
-        kernels=options["kernels"] or usual.kernels,
-    )
+    asked = Values({name: options[name] for name in CONDITIONS})  # type: ignore[literal-required]
+    how = Conditions.of(judge, found, "selective", **asked)
     free = real("headroom", options["headroom"], 0.0, found.hbm_bytes / GIB)
     question = PlanQuestion(job, how, judge, round(free * (GIB if free >= 1 else found.hbm_bytes)))
     return search(question, options["top"], progress, cancel)

@@ -19,7 +19,8 @@ from llamapar.describe.models import ModelConfig
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import ends_of, own_name
 
-from .layer import HOP, NET_HOP, PARTS, START, STREAM, Conditions, Pass, Ring, layer
+from .layer import PARTS, STREAM, Conditions, Pass, layer
+from .rings import HOP, NET_HOP, START, Ring
 
 STRAGGLING = 0.01
 """The share of a step by which the slowest of many machines lags.
