@@ -352,6 +352,32 @@ def test_stage_bars_are_all_layers(name: str) -> None:
     ]
 
 
+def test_the_layers_of_the_fullest_rank_fill_its_column_and_all_are_equally_wide() -> None:
+    scene = lp.view(lp.stages("llama3.1-405b", {"pp": 16})).spec
+    layers = [band for lane, *_, band, _ in scene["shapes"] if lane == "layers"]
+    columns = [(left, right) for left, right, *_ in scene["ranks"]]
+    held = [sum(b[1] - b[0] for b in layers if left < b[0] < right) for left, right in columns]
+    wide = [right - left for left, right in columns]
+    assert held[7] == pytest.approx(0.88 * wide[7], rel=0.01), "8 layers, and a margin on both sides"
+    assert held[0] / 7 == pytest.approx(held[7] / 8, rel=0.01), "7 layers beside the embedding"
+
+
+def test_rows_of_ranks_are_bands_of_an_axis_only_where_it_changes_at_the_end_of_a_row() -> None:
+    record = lp.ranks({"cp": 509, "dp": 2})
+    assert (record.cols, 509 % record.cols) == (32, 29)
+    assert lp.view(record).spec["layout"]["yaxis"]["title"]["text"] == "first rank of the row"
+    assert lp.view(lp.ranks({"cp": 512, "dp": 2})).spec["layout"]["yaxis"]["title"]["text"] == "dp index"
+
+
+def test_words_on_a_map_are_left_out_where_they_have_no_room() -> None:
+    drawing = scenes.Drawing("heads", 1, 209)
+    wide = scenes.WIDTH - scenes.GUTTER - 2
+    for text, pixels in (("fits", scenes.LETTER * 4 + 3), ("none", scenes.LETTER * 4 + 1)):
+        drawing.label((0.5, 0.5 + pixels / wide), 50, text, "tp0")
+    svg = scenes.svg(drawing.scene("", False, [], str, []))
+    assert re.findall('<text class="tp0"[^>]*>([^<]*)<', svg) == ["fits"]
+
+
 def test_rank_cells_and_peers() -> None:
     record = REALISTIC["ranks"]
     cells, *peers, chosen = lp.view(record).spec["data"]

@@ -15,7 +15,7 @@ import torch
 
 import llamapar as lp
 from llamapar.describe.options import Values
-from llamapar.panels.ladders import MOST_RUNGS, Rung, Subject, same_value
+from llamapar.panels.ladders import MOST_RUNGS, Rung, Subject, degrees, same_value
 from llamapar.panels.ladders_of_jobs import JOBS
 from llamapar.panels.ladders_of_maps import MAPS
 from llamapar.panels.live_panel import SUBJECTS
@@ -54,6 +54,11 @@ LADDERS = [(what, arguments, knob) for what, arguments in OPENED for knob in SUB
 
 def test_true_is_no_rung_of_one() -> None:
     assert [same_value(one, 1) for one in (1, True, 1.0)] == [True, False, False]
+
+
+def test_a_ladder_ends_at_the_most_that_there_is() -> None:
+    assert degrees(24) == [1, 2, 3, 4, 6, 8, 12, 16, 24]
+    assert degrees(126) == [1, 2, 4, 8, 16, 32, 64, 126], "its twelve divisors have no room"
 
 
 def test_every_live_picture_is_opened_here() -> None:
