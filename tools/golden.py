@@ -79,7 +79,6 @@ WRONG = (
     "run mlp --model llama3-8b --tp 3 --shrink",
     "explain",
     "explain --file nowhere.log",
-    "explain x --context {",
     "checkpoint inspect nowhere",
     "checkpoint cut nowhere",
 )

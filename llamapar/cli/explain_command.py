@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from llamapar import interrupts
-from llamapar.describe.configfile import exists, is_json, parse_object
+from llamapar.describe.configfile import exists, is_json
 from llamapar.describe.layout import AXES, AXIS_TITLES
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
@@ -51,7 +51,8 @@ def _answer(given: Given) -> CommandAnswer:
         file = text if os.path.isfile(text) else None
         dumps = Path(text) if os.path.isdir(text) else None
         what = "a file: it is read, as by --file" if file else "no regular file: taken as the text itself"
-        what = "a folder: its flight records are read" if dumps else what
+        if dumps:
+            what = "a folder: its flight records are read"
         write_line(sys.stderr, f"llamapar: {shown(text, 200)} is {what}")
     known = _known(given)
     if dumps is not None:
@@ -73,12 +74,13 @@ def _answer(given: Given) -> CommandAnswer:
 
 
 def _known(given: Given) -> Values:
-    """The arguments of `explain` besides the text; an option wins over the context."""
-    known: Values = {"context": None if given["context"] is None else _context(given["context"])}
+    """The arguments of `explain` besides the text; an option wins over what files say."""
+    known: Values = {}
     if given.files:
         settings = late("read_settings")(*given.files, overrides=given["overrides"])
-        known["context"] = settings.known() | (known["context"] or {})
-        known |= {} if settings.judge is None else {"framework": settings.judge}
+        known["context"] = settings.known()
+        if settings.judge is not None:
+            known["framework"] = settings.judge
     known |= {
         name: whole(name, value, 1, OPTIONS[name].most)
         for name, value in given.of(*given.about.options).items()
@@ -87,19 +89,6 @@ def _known(given: Given) -> Values:
     if given["model"] is not None:
         known["model"] = _model(given["model"])
     return known | given.of("framework")
-
-
-def _context(text: str) -> Values:
-    """A context object as plain facts. `explain` ignores unknown names."""
-    try:
-        facts = dict(parse_object(text, "--context"))
-    except ModelError as problem:
-        raise LlamaparError(problem.what, "", ["""--context '{"tp": 8, "heads": 32}'"""], "context") from None
-    layout = facts.get("layout")
-    if layout is not None and not isinstance(layout, dict):
-        what = f"layout={shown(layout)} in --context: an object of degrees is needed"
-        raise LlamaparError(what, "", ["""--context '{"layout": {"tp": 8}}'"""], "context")
-    return facts
 
 
 def _model(text: str) -> ModelConfig | str:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 
 from llamapar.describe.hardware import Gpu, hardware
 from llamapar.describe.layout import ORDERS, PAPER_ORDER
 from llamapar.describe.options import OPTIONS
-from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding
+from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError, one_of, shown, whole
-from llamapar.frameworks import FRAMEWORKS
+from llamapar.frameworks import FRAMEWORKS, padding_rule
 from llamapar.frameworks import framework as find_framework
 
 from .output import write_line
@@ -26,7 +25,9 @@ def option_value(name: str, text: str) -> object:
     """The value of an option from a text. Raises LlamaparError if the text has none."""
     if name in _READERS:
         return _READERS[name](text)
-    return _count(name, text) if OPTIONS[name].is_count else text
+    if OPTIONS[name].is_count:
+        return _count(name, text)
+    return text
 
 
 def _count(name: str, text: str) -> int | float:
@@ -53,21 +54,6 @@ def _order(text: str) -> str:
     return named.order
 
 
-def _padding(text: str) -> Padding:
-    """A multiple ("64"), a multiple of the TP degree ("64*tp"), "none", or a framework's name."""
-    with suppress(LlamaparError):
-        if text == "none":
-            return NO_PADDING
-        return find_framework(text).padding
-    multiple, per_tp, rest = text.partition("*tp")
-    try:
-        value = _count("padding", text if rest else multiple)
-    except LlamaparError:
-        one_of("padding", text, ["none", "64", "64*tp", *FRAMEWORKS], LayoutError)
-        raise
-    return Padding(whole("padding", value, 1, 2**20), bool(per_tp))
-
-
 def _layer_split(text: str) -> str:
     """A name of LAYER_SPLITS, with hyphens instead of spaces."""
     names = {name.replace(" ", "-"): name for name in LAYER_SPLITS}
@@ -85,7 +71,7 @@ def _gpu(text: str) -> Gpu:
 
 _READERS: dict[str, Callable[[str], object]] = {
     "order": _order,
-    "padding": _padding,
+    "padding": padding_rule,
     "layer_split": _layer_split,
     "gpu": _gpu,
     "framework": lambda text: find_framework(text).spelled,

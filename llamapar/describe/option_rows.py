@@ -56,7 +56,6 @@ _NC = "micro-batches in a row per stage, in the flexible schedule (default: pp)"
 _GPU = "GPU that the job must fit: {choices}; or your own as JSON, or a .toml or .json file"
 _SAVES = "what the run does that is not counted, so that figures are upper bounds: {names}"
 _PUBLISHED = "published job that supplies every value you leave out: {names}"
-_CONTEXT = 'other known facts: {"tp": 8, "heads": 32, "kv_heads": 8, ...}'
 
 # fmt: off
 TABLE = (
@@ -244,7 +243,6 @@ TABLE = (
            metavar="PATH"),
     # the command's own
     Option("file", str, None, "log file to read instead, of any size", "--explain"),
-    Option("context", str, None, _CONTEXT, "--explain", metavar="JSON"),
     Option("minutes", int, None, "length of a session (default: that of reading it)", "--lesson",
            "minutes"),
     Option("slides", str, None, "new file for slides: one HTML page, made of the notebooks' pictures",

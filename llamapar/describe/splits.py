@@ -67,7 +67,7 @@ class Padding:
     per_tp: bool = False
 
     def __post_init__(self) -> None:
-        whole("padding multiple", self.multiple, 1, 2**20)
+        whole("padding", self.multiple, 1, 2**20)
 
     def unit(self, tp: int) -> int:
         return self.multiple * (tp if self.per_tp else 1)

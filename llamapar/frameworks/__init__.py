@@ -172,7 +172,7 @@ def padding_rule(value: str | Padding | None) -> Padding:
     try:
         return framework(value).padding
     except LayoutError:
-        one_of("padding", value, ("none", *FRAMEWORKS))
+        one_of("padding", value, ("none", "64", "64*tp", *FRAMEWORKS))
         raise
 
 
